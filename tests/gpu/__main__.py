@@ -1,7 +1,7 @@
 """`python -m tests.gpu`, `make gpu`: the matrix's rows and frameworks on this machine's GPU.
 
-Says first what there is and what is missing; then runs the tests and writes a table of them. The
-exit status is that of the tests; 2 where there is no GPU. --list runs nothing, and needs no GPU.
+First prints what is present and what is missing; then runs the tests and writes a table of them.
+The exit status is that of the tests; 2 if there is no GPU. --list runs nothing, and needs no GPU.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _there(gpu: facts.Facts | facts.GpuError) -> Iterator[str]:
-    """What the tests find here, and what they skip."""
+    """What the tests find on this machine, and what they skip."""
     if isinstance(gpu, facts.GpuError):
         yield f"{'GPU':<20}none: {gpu}"
     else:

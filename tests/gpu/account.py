@@ -1,8 +1,8 @@
-"""What a program under the library compares: what the GPU gave up, as NVML tells a process that
-the library is not in, and what the container is charged. Both since the account was opened.
+"""Compares, in a program under the library, the GPU's use and the container's charge.
 
-The charge must be exact. The GPU's own figure is of all that use it, and of what the driver takes
-by itself; so it may differ by two blocks or 2 %, and a GPU that others use meanwhile fails rows.
+A process without the library reads the GPU's use from NVML. Both count from when the account was
+opened. The charge must be exact. The GPU's own figure includes all its users and what the driver
+takes by itself; so it may differ by two blocks or 2 %, and a GPU in use by others fails rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Account:
         return self._watch.look().used_bytes
 
     def held_by(self, pid: int) -> int:
-        """What NVML says that a process has."""
+        """NVML's figure for a process."""
         return self._watch.look().of([pid])
 
     def charged(self) -> int:
@@ -47,11 +47,11 @@ class Account:
         return self._status().gpu.limit_bytes - self.charged()
 
     def took(self, expected_bytes: int) -> None:
-        """Exactly so much is charged, and the GPU gave up as much."""
+        """Exactly so much is charged, and the GPU's use has grown by as much."""
         assert self.agrees("") == expected_bytes, (self.agrees(""), expected_bytes)
 
     def agrees(self, about: str) -> int:
-        """What is charged, once the GPU agrees; printed for the table where it has a name."""
+        """The charge, once the GPU agrees; printed for the table if it has a name."""
         deadline = time.monotonic() + _SETTLED_S
         while True:
             held = self.held() - self._held_before

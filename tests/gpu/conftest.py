@@ -18,14 +18,14 @@ from tests.shim.conftest import GIB, Host
 
 VARIABLE = "GPUSLICE_GPU"
 ROOM_BYTES = GIB
-"""What a program may take beside its context."""
+"""Memory that a program may take beyond its context."""
 _MOST_BYTES = 3 * GIB
 _OURS = ("CUDA_DEVICE_", "GPUSLICE_", "LD_PRELOAD")
 
 
 @dataclass(frozen=True)
 class GpuHost(Host):
-    """This machine as it is: its own driver, found as programs find it, and one of its GPUs."""
+    """This machine unchanged: its own driver, found as programs find it, and one of its GPUs."""
 
     uuid: str = ""
 
@@ -54,7 +54,7 @@ class Gpu:
         return region.status(self.grant_dir)[0].gpu.limit_bytes
 
     def python(self, program: str) -> subprocess.CompletedProcess[str]:
-        """Run it under the limit; what it prints as FIGURE is for the table."""
+        """Run it under the limit; the table shows what it prints as FIGURE."""
         done = self.host.python(program, self.grant_dir)
         self.note(done.stdout)
         return done
@@ -66,7 +66,7 @@ class Gpu:
 
 
 def machine() -> Mapping[str, str]:
-    """The environment without what would make the library's limits others than the test's."""
+    """The environment without variables that would change the library's limits."""
     return {name: text for name, text in os.environ.items() if not name.startswith(_OURS)}
 
 

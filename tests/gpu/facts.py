@@ -1,6 +1,6 @@
-"""`python -m tests.gpu.facts GPU`: what this machine's driver says of one GPU, as JSON.
+"""`python -m tests.gpu.facts GPU`: facts that this machine's driver reports of one GPU, as JSON.
 
-In a process of its own, without the library: it makes a context, to see what one takes.
+Runs as a process of its own, without the library: it creates a context, to measure one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pynvml
 
 
 class GpuError(Exception):
-    """There is no such GPU here, or its driver does not answer; the text is the driver's."""
+    """The GPU is absent, or its driver does not answer; the text is the driver's."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Facts:
 
 
 def of(gpu: int, environment: Mapping[str, str]) -> Facts:
-    """GpuError where the GPU cannot be used."""
+    """Raises GpuError if the GPU cannot be used."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.gpu.facts", str(gpu)],
         env=environment,
@@ -48,7 +48,7 @@ def of(gpu: int, environment: Mapping[str, str]) -> Facts:
 
 
 def used_bytes(handle: object) -> int:
-    """What the GPU has given up; what the driver keeps back for itself left out where it says."""
+    """Memory in use on the GPU, without the driver's own reserve if it reports one."""
     try:
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
     except pynvml.NVMLError:

@@ -1,10 +1,10 @@
-"""Programs of the frameworks that people use: what each does under a limit, and where it is.
+"""Test programs of common frameworks, and the interpreters that run them.
 
 Each program has three phases, and waits for a line on stdin after the first and the second:
-`started`, with everything imported and nothing asked of the driver; `filled`, with all the memory
-that it could get; `done`, after it gave that back and computed something. It says each as a line of
-JSON. The frameworks are not installed for these tests; an environment variable names an interpreter
-that has one.
+`started`, with everything imported and no driver call made; `filled`, with all the memory that it
+could get; `done`, after it freed that and computed something. It reports each as a line of JSON.
+The frameworks are not installed for these tests; an environment variable names an interpreter that
+has one.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Framework:
 
     @property
     def missing(self) -> str:
-        """What to do where there is none."""
+        """The remedy if there is none."""
         return f"{self.python} has no {self.module}; {self.variable}=PYTHON names one that has it"
 
 
@@ -190,4 +190,4 @@ FRAMEWORKS: Final = (
     Framework("cupy", "cupy", "GPUSLICE_CUPY", 4 * GIB, _CUPY),
     Framework("vllm", "vllm", "GPUSLICE_VLLM", 8 * GIB, _VLLM),
 )
-"""The first is of this checkout's own environment: it shows that the tests do what they say."""
+"""The first is of this checkout's own environment: it shows that the tests work."""

@@ -1,5 +1,5 @@
-"""How the programs of the GPU's rows begin: as those of tests/shim, with an account (account.py)
-in the place of what only a simulated GPU can say."""
+"""The prelude of the GPU rows' programs: as in tests/shim, with an account (account.py) in place of
+what only a simulated GPU can report."""
 
 from __future__ import annotations
 

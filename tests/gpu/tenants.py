@@ -1,8 +1,8 @@
-"""A framework's program under a limit of its own, and what its processes have of the GPU.
+"""A framework's program under a limit of its own, and its processes' use of the GPU.
 
-NVML is the reference: what it says of the processes, from outside, is what they have. A tenant is
-charged what the library counted and the overhead, which is measured here as `python -m shim run`
-measures it: the least of three samples, a second apart, of what NVML sees beyond the count.
+NVML is the reference: its figures for the processes, from outside, are the truth. A tenant is
+charged the library's count and the overhead, which is measured here as by `python -m shim run`: the
+least of three samples, a second apart, of NVML's figure beyond the count.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _PATH_OF_LOG: Final = "stderr"
 
 @dataclass(frozen=True)
 class Charge:
-    """What a tenant has, in bytes, at one moment without allocations."""
+    """A tenant's memory, in bytes, at one moment without allocations."""
 
     seen: int
-    """By NVML, of all its processes."""
+    """By NVML, for all its processes."""
     counted: int
     """By the library."""
     overhead: int
@@ -55,7 +55,7 @@ class Tenant:
         self._directory = directory
 
     def answer(self, phase: str) -> Mapping[str, object]:
-        """What the program says when it has come to that phase."""
+        """The program's report when it has reached that phase."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith('{"phase"'):
@@ -88,7 +88,7 @@ class Tenant:
 
 @contextmanager
 def tenant(framework: Framework, host: GpuHost, facts: Facts, directory: Path) -> Iterator[Tenant]:
-    """The program, started, and ended whatever happens."""
+    """The program, started; ended in any case."""
     directory.mkdir()
     gpu = grant_file.Gpu(
         facts.uuid,

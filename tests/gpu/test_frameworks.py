@@ -1,7 +1,7 @@
 """PyTorch, CuPy and vLLM under a limit: alone, two tenants of one GPU, and two that start together.
 
-Every program sees its limit as the GPU's memory, gets all of it and the error that it knows, and
-computes what it should. What is charged is held against what NVML says of its processes.
+Every program sees its limit as the GPU's memory, gets all of it and then its usual error, and
+computes correct results. The charge is compared with NVML's figures for its processes.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def assert_filled(it: Tenant, framework: Framework) -> None:
 
 
 def assert_charged(it: Tenant, watch: Watch, record: Record, about: str) -> None:
-    """What NVML sees is charged, beside an allowance for code, and is within the limit."""
+    """NVML's figure is charged, plus an allowance for code, and is within the limit."""
     charge = it.charge(watch)
     record("figure", f"{about}: {charge}")
     nearly = max(2 * BLOCK, charge.seen // 50)
@@ -79,7 +79,7 @@ def test_a_framework_gets_its_limit_and_no_more(
     record_property: Record,
     how: str,
 ) -> None:
-    """`together`: all contexts are created at the same time, and so is everything after that."""
+    """`together`: all contexts are created at the same time, and all later phases coincide."""
     count = 1 if how == "alone" else 2
     with tenants(count, framework, this_gpu, build_dir, tmp_path) as all_of_them:
         for it in all_of_them:

@@ -1,7 +1,6 @@
 """`python -m tests.gpu` as on a machine with a GPU: the simulated driver is that machine's own.
 
-This shows that the rows, their account and their table do what they say; of a real GPU it shows
-nothing.
+This verifies the rows, their account and their table; it shows nothing of a real GPU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rows that a simulated GPU cannot settle, and some that hold on both, on this machine's GPU.
+"""The rows that a simulated GPU cannot decide, and some that hold on both, on this machine's GPU.
 
 Each is a program under a limit of 1 GiB and a context. Their names have `gpu_` in them, so that
 they do not count as the rows' own tests, which every machine runs.
@@ -174,7 +174,7 @@ peer.recv(1)
 
 
 def test_gpu_row_13_exported_and_imported(gpu: Gpu) -> None:
-    """The importer pays nothing; what NVML says of each is what the documents suppose, or not."""
+    """The importer pays nothing; NVML's figures show whether the documents' assumption holds."""
     gpu.python(
         ON_PHYSICAL
         + f"IMPORTER = {_IMPORTER!r}\n"
@@ -290,7 +290,7 @@ for each in pinned:
 
 
 def test_gpu_row_18_many_at_once(gpu: Gpu) -> None:
-    """Four that ask together for a third of the room each, over and over: never more than fit."""
+    """Four processes request a third of the capacity each, repeatedly: never over the limit."""
     with _talkers(gpu, 4) as talkers:
         for _ in range(50):
             room = gpu.limit_bytes - _charged(gpu)
@@ -363,7 +363,7 @@ def test_gpu_row_29_nvidia_smi(gpu: Gpu) -> None:
 
 
 def test_gpu_row_30_only_own_processes_are_listed(gpu: Gpu) -> None:
-    """Another process, without the library, is on the GPU; from inside there is no trace of it."""
+    """A process outside the library uses the GPU; it is not visible from inside."""
     neighbour = talking(TALKER, gpu.host.environment(preload=False))
     with neighbour as theirs, _talkers(gpu, 1) as [ours]:
         said = gpu.python(
@@ -379,7 +379,7 @@ print(*(process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(h
 
 
 def test_gpu_row_37_starts(gpu: Gpu) -> None:
-    """No bound is asserted: what five starts took, with the library and without, is noted."""
+    """No bound is asserted: the time of five starts, with the library and without, is recorded."""
     gpu.python(
         f"""
 import os, statistics, subprocess, time

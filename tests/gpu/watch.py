@@ -1,7 +1,7 @@
-"""`python -m tests.gpu.watch UUID`: each line on stdin is answered with what NVML says, as JSON.
+"""`python -m tests.gpu.watch UUID`: answers each line on stdin with NVML's figures, as JSON.
 
-Runs without the library, beside programs that have it. `used` is what the GPU gave up, `processes`
-is what each process has of it, in bytes; a process whose amount NVML does not know is left out.
+Runs without the library, beside programs that have it. `used` is the GPU's memory in use,
+`processes` each process's part of it, in bytes; a process without a figure in NVML is left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Seen:
     processes: Mapping[int, int]
 
     def of(self, pids: Collection[int]) -> int:
-        """What these processes have together."""
+        """The sum over these processes."""
         return sum(self.processes.get(pid, 0) for pid in pids)
 
 
@@ -45,7 +45,7 @@ class Watch:
 
 
 def start(uuid: str, environment: Mapping[str, str]) -> Watch:
-    """NVML's view of one GPU, from a process that the library is not in; it ends with this one."""
+    """NVML's view of one GPU, from a process without the library; it ends with this one."""
     return Watch(
         subprocess.Popen(
             [sys.executable, "-m", "tests.gpu.watch", uuid],

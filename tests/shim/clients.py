@@ -1,4 +1,4 @@
-"""How the programs in these tests begin: as clients of NVIDIA's own Python bindings."""
+"""The prelude of these tests' programs: clients of NVIDIA's own Python bindings."""
 
 from __future__ import annotations
 

@@ -27,12 +27,12 @@ GPUS = (
 PLAIN = (ROOT / "tests" / "plain_host.toml").read_text()
 CONTEXT_BYTES = 300 * MIB
 AS_ON_A_GPU = 'context_overhead = "300Mi"\nmodule_overhead = "2Mi"\ngranule = "2Mi"\n'
-"""What the driver of `gpu_host` takes; a context takes CONTEXT_BYTES."""
+"""Memory that the driver of `gpu_host` takes; a context takes CONTEXT_BYTES."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """Runs programs as they run on a node: the driver on the library path, ours preloaded."""
+    """Runs programs as on a node: the driver on the library path, the library preloaded."""
 
     library: Path
     driver_dir: Path
@@ -80,7 +80,7 @@ class Host:
 class Grants:
     """Makes grants for tests: `make(bytes of gpu 0[, of gpu 1])`.
 
-    context_bytes: what they say of a context, unless `make` is given another figure.
+    context_bytes: their figure for a context, unless `make` is given another one.
     """
 
     parent: Path
@@ -119,7 +119,7 @@ class Grants:
 
 @pytest.fixture(autouse=True)
 def nothing_reported() -> Iterator[None]:
-    """A sanitizer's report fails the test, whatever became of the program."""
+    """A sanitizer's report fails the test, whatever the program's exit status."""
     yield
     said = sanitizers.take_reports()
     assert not said, said
@@ -127,7 +127,7 @@ def nothing_reported() -> Iterator[None]:
 
 @pytest.fixture
 def grants(request: pytest.FixtureRequest, tmp_path: Path) -> Grants:
-    """Grants for the test's host: they say what a context takes there."""
+    """Grants for the test's host: with the cost of a context there."""
     as_on_a_gpu = {"gpu_host", "slow_gpu_host"} & {*request.fixturenames}
     return Grants(tmp_path, CONTEXT_BYTES if as_on_a_gpu else 0)
 
@@ -156,14 +156,14 @@ def host(
 def gpu_host(
     build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Host]:
-    """Like `host`, with what a GPU's own driver takes for contexts and code, in whole blocks."""
+    """Like `host`, with a real driver's memory for contexts and code, in whole blocks."""
     with simulated(build_dir, library, tmp_path_factory.mktemp("gpu"), AS_ON_A_GPU) as host:
         yield host
 
 
 @pytest.fixture
 def slow_gpu_host(build_dir: Path, library: Path, tmp_path: Path) -> Iterator[Host]:
-    """Like `gpu_host`, and what the dead held stays taken for a while."""
+    """Like `gpu_host`, and an exited process's memory stays allocated for a while."""
     settings = AS_ON_A_GPU + "teardown_delay_s = 0.6\n"
     with simulated(build_dir, library, tmp_path, settings) as host:
         yield host
@@ -171,7 +171,7 @@ def slow_gpu_host(build_dir: Path, library: Path, tmp_path: Path) -> Iterator[Ho
 
 @pytest.fixture
 def slow_host(build_dir: Path, library: Path, tmp_path: Path) -> Iterator[Host]:
-    """Like `host`, but a dead process's memory stays taken for a while, as on hardware."""
+    """Like `host`, but an exited process's memory stays allocated for a while, as on hardware."""
     with simulated(build_dir, library, tmp_path, "teardown_delay_s = 0.3\n") as host:
         yield host
 
@@ -180,7 +180,7 @@ def slow_host(build_dir: Path, library: Path, tmp_path: Path) -> Iterator[Host]:
 def many_host(
     build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Host]:
-    """As many GPUs as a program's variables may limit, twice what a grant has room for."""
+    """As many GPUs as a program's variables may limit, twice the maximum of a grant."""
     gpus = "".join(
         gpu_table(minor, f"GPU-5e1f0a70-0000-4000-8000-{minor:012x}", GIB)
         for minor in range(names.MOST_GPUS)
@@ -219,7 +219,7 @@ def simulated(
 
 @pytest.fixture
 def box(build_dir: Path, tmp_path: Path) -> Box:
-    """A grant of one GPU and its region, nobody attached; over the core alone, without hooks."""
+    """A grant of one GPU and its region, without processes; the core alone, without hooks."""
     made = Box(tmp_path, build_dir / "bin" / "vgpu-core-test")
     made.write()
     return made

@@ -1,6 +1,6 @@
-"""A grant, its region, and processes that do what a test tells them (vgpu-core-test shell).
+"""A grant, its region, and processes controlled by a test (vgpu-core-test shell).
 
-Knows the two files through contract alone, so that C and Python meet in the bytes.
+Uses the two files through contract alone, so that only the bytes connect C and Python.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from contract.layout import whole
 GRANT_ID: Final = 0x1122334455667788
 LIMIT_BYTES: Final = 1 << 30
 ANSWER_DEADLINE_S: Final = 60.0
-"""Far above anything but a process that is stuck."""
+"""Far longer than any command, unless the process is stuck."""
 
 
 def uuid(gpu: int) -> str:
@@ -86,7 +86,7 @@ class Box:
         return geometry.slots_offset + number * geometry.slot_stride
 
     def slots(self) -> list[Slot]:
-        """Those ever taken, lowest first."""
+        """All slots ever taken, lowest first."""
         return list(self._slots(self.region.read_bytes()))
 
     def _slots(self, data: bytes) -> Iterator[Slot]:
@@ -150,7 +150,7 @@ class Box:
 
 
 class Shell:
-    """One process under test. Always killed with -9: its ends are what is tested."""
+    """One process under test. Always killed with -9: exits are what is tested."""
 
     def __init__(self, command: Sequence[str], env: dict[str, str]) -> None:
         self._process = subprocess.Popen(
@@ -191,7 +191,7 @@ class Shell:
         return int(pid), said
 
     def stops_at(self, step: str, passage: int, script: Sequence[str]) -> bool:
-        """Run the commands; True where the process stopped itself at that passage of the step."""
+        """Run the commands; True if the process stopped itself at that passage of the step."""
         assert self.ask(f"stop {step} {passage}") == "OK"
         for command in script:
             self.tell(command)
@@ -215,16 +215,16 @@ class Shell:
         raise AssertionError(f"no answer to {command!r}: stuck")
 
     def resume(self, command: str) -> str:
-        """Go on from where it stopped itself, to the answer of the command it was in."""
+        """Continue from where it stopped itself, to the answer of the command it was in."""
         os.kill(self.pid, signal.SIGCONT)
         return self.answer(command)
 
     def ended_by(self) -> int:
-        """The signal that ends it, by itself."""
+        """Return the signal that ended the process, without killing it."""
         return -self._process.wait(ANSWER_DEADLINE_S)
 
     def kill_alone(self) -> None:
-        """kill -9 this process; its children live on."""
+        """kill -9 this process; its children continue."""
         self._process.kill()
         self._process.wait()
 

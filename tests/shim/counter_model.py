@@ -1,8 +1,8 @@
-"""The counter's protocol as a model, and what processes do by it; interleavings.py explores it.
+"""A model of the counter's protocol and of its processes; interleavings.py explores it.
 
-`Protocol` mirrors shim/src/region/counter.c and the slots' half in slots.c, function by function:
-a read or swap of one word is one action, and `At` stands where VGPU_AT does. It leaves out how a
-word of two halves is read and swapped (ADR 2 argues that), and shared slots.
+`Protocol` mirrors shim/src/region/counter.c and the slots' half in slots.c, function by function: a
+read or swap of one word is one action, and `At` stands where VGPU_AT does. It leaves out how a word
+of two halves is read and swapped (ADR 2 argues that), and shared slots.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class Protocol:
 
 
 class Kept(NamedTuple):
-    """What a process that has ended its work believes to hold, and in which slot; -1: none."""
+    """The amount that a finished process has counted as held, and its slot; -1: none."""
 
     slot: int
     held_bytes: int
@@ -179,7 +179,7 @@ NOTHING = Kept(-1, 0)
 def owner(
     rules: Protocol, slot: int, generation: int, deltas: tuple[int, ...], limit: int
 ) -> Steps:
-    """Never takes off more than it was given, unless it was held for dead meanwhile."""
+    """Never subtracts more than it was given, unless it was taken for exited meanwhile."""
     held_bytes = number = 0
     while number < len(deltas):
         delta = deltas[number]

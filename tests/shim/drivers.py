@@ -1,4 +1,4 @@
-"""Small drivers, each for the questions of one test file: a few functions in C, as libcuda.so.1."""
+"""Small drivers, each for one test file: a few functions in C, as libcuda.so.1."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FLAGS: Final = ("-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Wer
 
 
 def build_driver(directory: Path, source: Path | str, *, compiler: str = "gcc") -> Path:
-    """The driver that it puts into DIRECTORY, of a file of SOURCES or of C as a test has it."""
+    """Builds the driver into DIRECTORY, from a file of SOURCES or from a test's C text."""
     driver = directory / "libcuda.so.1"
     text = source if isinstance(source, str) else f'#include "{source}"\n'
     subprocess.run(

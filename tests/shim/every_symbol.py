@@ -1,6 +1,6 @@
-"""Run as a program: what cuGetProcAddress answers, for every name, version and flag, a line each.
+"""A program: prints cuGetProcAddress's answers, for every name, version and flag, a line each.
 
-    every_symbol.py LIST    LIST has `base` lines
+every_symbol.py LIST    LIST has `base` lines
 
 A line is: entry base version flags code status answer, where the answer is the wrapper's name, or
 the offset in the driver, or null.

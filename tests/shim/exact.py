@@ -1,4 +1,4 @@
-"""How a program compares what its container is charged with what the GPU gave up for it."""
+"""Compares, in a program, the container's charge with the GPU's memory in use."""
 
 from __future__ import annotations
 

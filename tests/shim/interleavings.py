@@ -1,8 +1,8 @@
-"""Every interleaving of a few processes' atomic actions, with a death possible before each of them.
+"""Every interleaving of a few processes' atomic actions, with an exit possible before each of them.
 
-Goes breadth-first through all states that they can reach, and says what is wrong with the first
-that is: more used than the limit, a charge lost or counted twice, or a process that comes to no end
-where all others stand still.
+Searches breadth-first through all reachable states, and reports the first invalid one: use above
+the limit, a charge lost or counted twice, or a process that does not end while all others stand
+still.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ LONGEST_ALONE = 200
 @dataclass(frozen=True)
 class Scenario:
     """Processes by number from 1; `owners` have the slots from 0 on, in that order. Those in
-    `unlocked` live without their slot's lock, as on overlayfs: they can be held for dead, and learn
-    at their next operation that what they held is charged to nobody."""
+    `unlocked` run without their slot's lock, as on overlayfs: others can take them for exited,
+    and their next operation finds that their charge was dropped."""
 
     limit: int
     processes: tuple[Callable[[Protocol], Steps], ...]
@@ -47,14 +47,14 @@ class Scenario:
 
 
 class Wrong(Exception):
-    """A state that must not be."""
+    """An invalid state."""
 
 
 Memory = dict[tuple[str, int], Any]
 
 
 class _Processes:
-    """What each process does next, learned once per state and answer."""
+    """The next action of each process, computed once per state and answer."""
 
     def __init__(self, rules: Protocol, starts: tuple[Callable[[Protocol], Steps], ...]) -> None:
         self._rules, self._starts = rules, starts
@@ -101,7 +101,7 @@ _SHARED = frozenset(("self", "rules", "__class__"))
 
 
 def _where(steps: Any) -> list[Hashable]:
-    """Where a generator stands, and its variables, down to the one that acts."""
+    """A generator's position, and its variables, down to the one that acts."""
     found: list[Hashable] = []
     while isinstance(steps, GeneratorType):
         frame = steps.gi_frame
@@ -156,7 +156,7 @@ class _Exploration:
         return tuple(changed)
 
     def _check(self, memory: tuple[Any, ...]) -> None:
-        """What is used is what the slots hold, and at most one operation that nobody has helped."""
+        """The use equals the sum of the slots, and at most one operation not yet helped."""
         used_bytes, tag = memory[0]
         held = [memory[self._places["held", slot]] for slot in self._slots]
         published = memory[self._places["published", tag.slot]]
@@ -169,7 +169,7 @@ class _Exploration:
             raise Wrong(f"{used_bytes} used, {held} held, {pending} pending")
 
     def _goes_on_alone(self, memory: tuple[Any, ...], key: Hashable) -> None:
-        """Whoever lives comes to an end, whatever the others were doing when they stopped."""
+        """Every running process ends, wherever the others have stopped."""
         path = []
         while key not in self._processes.ends and (memory, key) not in self._alone:
             path.append((memory, key))
@@ -192,9 +192,9 @@ class _Exploration:
             return memory
 
     def _close(self, memory: tuple[Any, ...], keys: tuple[Hashable, ...]) -> None:
-        """All have ended or died: after a search for the dead, what is charged is what is held.
+        """All have ended: after a search for exited processes, the charge equals what is held.
 
-        Who was held for dead may have counted its last operation in a slot that had been freed
+        A process taken for exited may have counted its last operation in a slot that had been freed
         meanwhile; then it is charged until the next process takes that slot.
         """
         closer = len(keys) + 1
@@ -244,5 +244,5 @@ class _Exploration:
 
 
 def explore(rules: Protocol, scenario: Scenario) -> Explored:
-    """Raises Wrong at the first state that must not be."""
+    """Raises Wrong at the first invalid state."""
     return _Exploration(rules, scenario).run()

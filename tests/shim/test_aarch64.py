@@ -1,8 +1,8 @@
 """The library for aarch64 (Grace Hopper nodes): it builds, and its core runs under emulation.
 
-What qemu's user mode emulates of one process: threads, kills between two instructions. Not fork (it
-drops MADV_WIPEONFORK and says it did not), nor races between processes (each sees a start time of
-its own, and one thread alone gets no atomic instructions); those run on the machine itself.
+qemu's user mode emulates one process: threads, kills between two instructions. Not fork (it drops
+MADV_WIPEONFORK and reports success), nor races between processes (each sees a start time of its
+own, and one thread alone gets no atomic instructions); those run on the host architecture.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _emulator() -> str:
 
 
 def _program(directory: Path, name: str) -> Path:
-    """A program of ours that runs under the emulator, to be started as if it were native."""
+    """A test program that runs under the emulator, started as if it were native."""
     binary = _built("aarch64-static", *_PROGRAMS) / "bin" / name
     program = directory / name
     program.write_text(f'#!/bin/sh\nexec {_emulator()} {binary} "$@"\n')
@@ -86,7 +86,7 @@ def test_the_library_for_aarch64_needs_libc_2_17_and_nothing_else(library: Path)
 
 
 def test_the_loaders_entries_on_aarch64(tmp_path: Path) -> None:
-    """Registers, stack and return address, as dlsym.S treats them there."""
+    """Registers, stack and return address, as dlsym.S handles them there."""
     program = _program(tmp_path, "vgpu-entries-test")
     assert subprocess.run([program], check=False).returncode == 0
 
@@ -102,7 +102,7 @@ def test_the_counter_on_aarch64(emulated: Box) -> None:
 
 
 def test_the_counters_words_on_aarch64(tmp_path: Path) -> None:
-    """Slots in parallel: that a word changes as one is the processor's, as the code asks it."""
+    """Slots in parallel: that a word changes as a whole is the processor's property."""
     subprocess.run([_program(tmp_path, "vgpu-counter-test"), "4", "5000"], check=True)
 
 

@@ -1,4 +1,4 @@
-"""Arrays and external memory under the library: charged is what the GPU gives up for them."""
+"""Arrays and external memory under the library: the charge equals the GPU's memory in use."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ took(0)
 
 
 def test_what_is_mapped_of_external_memory_keeps_its_charge(host: Host, grants: Grants) -> None:
-    """Destroying the import gives nothing back while a buffer or an image of it is there."""
+    """Destroying the import frees nothing while a buffer or an image of it exists."""
     _run(
         host,
         grants,

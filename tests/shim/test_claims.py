@@ -1,4 +1,4 @@
-"""What physical memory is held by: threads, a full table, fork; under sanitizers too."""
+"""The claims on physical memory: threads, a full table, fork; under sanitizers too."""
 
 from __future__ import annotations
 

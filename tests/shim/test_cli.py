@@ -1,4 +1,4 @@
-"""`python -m shim run` and `show`, as a person at a laptop uses them."""
+"""`python -m shim run` and `show`, as used on a laptop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Shim = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def shim(gpu_host: Host, tmp_path: Path) -> Shim:
-    """Run `python -m shim ...`; what it leaves behind in TMPDIR is a failure."""
+    """Run `python -m shim ...`; files that it leaves in TMPDIR fail the test."""
     temporary = tmp_path / "tmp"
     temporary.mkdir()
 
@@ -165,7 +165,7 @@ def test_run_ends_as_its_command_ends(shim: Shim, command: list[str], status: in
 
 
 def test_run_hands_on_no_signal_that_python_ignores(shim: Shim) -> None:
-    """Else `yes | head` would complain of a broken pipe."""
+    """Otherwise `yes | head` would report a broken pipe."""
     done = shim(
         "run", "--memory", "1GiB", "--", "sh", "-c", "kill -PIPE $$", status=128 + signal.SIGPIPE
     )
@@ -189,7 +189,7 @@ print(os.environ["LD_PRELOAD"].split(":")[1:], oct(os.stat(os.environ["GPUSLICE_
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
 def test_run_forwards_signals(host: Host, sent: signal.Signals) -> None:
-    """The command has the last word: it handles the signal and ends as it likes."""
+    """The command decides: it handles the signal and ends as it chooses."""
     program = f"trap 'echo got; exit 9' {sent.name[3:]}; echo ready; while :; do sleep 0.01; done"
     with subprocess.Popen(
         [sys.executable, "-m", "shim", "run", "--memory", "1GiB", "--", "sh", "-c", program],
@@ -231,7 +231,7 @@ def test_show_prints_what_is_used(shim: Shim, gpu_host: Host, grants: Grants) ->
 
 
 def test_show_tells_the_dead_from_the_living(shim: Shim, gpu_host: Host, grants: Grants) -> None:
-    """Nobody of the container is there to give it back; the region is only read."""
+    """No process of the container is left to refund it; the region is only read."""
     directory = grants.make(GIB)
     environment = gpu_host.environment(directory)
     with talking(TALKER, environment) as dead, talking(TALKER, environment) as living:

@@ -1,4 +1,4 @@
-"""Other people's clients, unchanged, up to their limit: each gets the error that it knows."""
+"""Unmodified third-party clients, up to their limit: each gets its own out-of-memory error."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ assert before[0] - after[0] == 256 * MIB, (before, after)
 
 
 def test_cuda_bindings_walk_to_the_limit(host: Host, grants: Grants) -> None:
-    """Every way of its driver module to ask for memory of the GPU ends in the same code."""
+    """Every way of its driver module to request memory of the GPU ends in the same code."""
     host.python(
         CUDA
         + """

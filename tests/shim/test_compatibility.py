@@ -1,4 +1,4 @@
-"""Rows of docs/compatibility.md that can be acted out here."""
+"""Rows of docs/compatibility.md that can be reproduced here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.sim
 def test_a_driver_of_the_image_is_known_by_its_soname(
     host: Host, grants: Grants, tmp_path: Path
 ) -> None:
-    """As cuda-compat brings it: another file of another name, opened by its path."""
+    """As cuda-compat provides it: another file of another name, opened by its path."""
     compat = tmp_path / "compat" / "libcuda.so.999.1"
     compat.parent.mkdir()
     shutil.copy(host.driver_dir / "libcuda.so.1", compat)
@@ -36,7 +36,7 @@ assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t({2 * MIB})) == 
 
 
 def test_export_tables_are_the_drivers(host: Host, grants: Grants) -> None:
-    """The driver's own answer, whatever it is, with and without us."""
+    """The driver's own answer, unchanged, with and without the library."""
     program = """
 import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")

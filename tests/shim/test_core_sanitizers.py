@@ -26,7 +26,7 @@ def test_threads_reserve_and_refund(sanitized: Box) -> None:
 
 
 def test_threads_reserve_and_refund_while_the_limit_changes(sanitized: Box) -> None:
-    """At the limit every refusal looks for the dead; a dead process is there to be found."""
+    """At the limit every refusal searches for exited processes; there is one to be found."""
     with sanitized.shell() as victim:
         victim.ask("reserve 0 1000")
         victim.kill_alone()
@@ -57,7 +57,7 @@ def test_attach_fork_and_loss_of_the_slot(sanitized: Box) -> None:
 
 
 def test_no_sanitizer_stands_in_for_the_swap_of_a_word() -> None:
-    """ThreadSanitizer's is a lock of one process and two stores: others would see half a word."""
+    """ThreadSanitizer's is a lock of one process and two stores: others would read half a word."""
     program = build("tsan") / "bin" / "vgpu-mixed-storm"
     wanted = subprocess.run(["nm", "-u", program], capture_output=True, text=True, check=True)
     assert "__tsan_atomic64" in wanted.stdout

@@ -1,4 +1,4 @@
-"""What the library costs, as facts of a busy machine too; `python -m bench shim` has times."""
+"""The library's cost in facts that hold on a busy machine too; `python -m bench shim` has times."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _without_cuda(kind: str, directory: Path) -> Sequence[str | Path]:
 def test_row_34_programs_without_cuda(
     library: Path, tmp_path: Path, directory: Path, kind: str
 ) -> None:
-    """No driver on disk: no output, no trace in the region, and not with a broken grant either."""
+    """No driver on disk: no output, no change of the region, and not with a broken grant either."""
     if kind == "setuid" and os.geteuid() != 0:
         pytest.skip("to make a program of another user needs root")
     if kind == "musl" and shutil.which("musl-gcc") is None:
@@ -95,7 +95,7 @@ def test_row_34_programs_without_cuda(
 
 
 def test_row_34_nothing_large_is_mapped(library: Path, directory: Path) -> None:
-    """The library itself, and neither grant nor region; under a megabyte in all."""
+    """The library itself, without grant and region; under a megabyte in all."""
 
     def maps(environment: dict[str, str]) -> list[tuple[int, str]]:
         told = subprocess.run(
@@ -118,7 +118,7 @@ def test_row_34_nothing_large_is_mapped(library: Path, directory: Path) -> None:
 def test_row_36_the_hot_path_makes_no_system_call(
     null_host: Host, tmp_path: Path, directory: Path, live: int
 ) -> None:
-    """Allocations, frees, launches: with one alive and with many, the kernel hears of none."""
+    """Allocations, frees, launches: with one allocation and with many, no system call is made."""
     program = _over_null(null_host, tmp_path, _C / "quiet_calls.c")
     null_host.run([program, str(live)], directory)
 
@@ -126,7 +126,7 @@ def test_row_36_the_hot_path_makes_no_system_call(
 def test_row_36_launches_first_launches_and_graphs_make_no_system_call(
     host: Host, grants: Grants, tmp_path: Path
 ) -> None:
-    """Nor do kernels' attributes and graphs' updates: what each costs is the driver's alone."""
+    """Nor for kernels' attributes and graphs' updates: the cost of each is the driver's alone."""
     counter = _built(tmp_path, "count", _C / "count_system_calls.c")
     include = f"-I{ROOT / 'simgpu' / 'src'}"
     driver = (f"-L{host.driver_dir}", "-l:libcuda.so.1")
@@ -145,7 +145,7 @@ def test_row_36_launches_first_launches_and_graphs_make_no_system_call(
 def test_row_37_a_start_costs_a_bounded_number_of_system_calls(
     null_host: Host, tmp_path: Path, directory: Path
 ) -> None:
-    """Whoever else is there, dead or alive: what was ever taken is looked at, once."""
+    """Whatever the other processes: each slot ever taken is checked once."""
     counter = _built(tmp_path, "count", _C / "count_system_calls.c")
     source = tmp_path / "start.c"
     source.write_text("int cuInit(unsigned int);\nint main(void) { return cuInit(0); }\n")

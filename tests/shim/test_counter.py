@@ -1,4 +1,4 @@
-"""The counter: exact under races, and after a death at any point of its protocol."""
+"""The counter: exact under races, and after an exit at any point of its protocol."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_of_racers_for_the_last_bytes_exactly_one_wins(box: Box, processes: int)
 
 
 def test_a_check_before_the_allocation_overshoots(box: Box) -> None:
-    """The control: were the race too tame to hurt anybody, this would pass the test above."""
+    """The control: if the race were too slow to cause errors, this would pass the test above."""
     *_, won_by_more, over = map(
         int, box.run("race", "2", "200", str(LIMIT_BYTES), "check-first").split()
     )
@@ -55,7 +55,7 @@ SCRIPT = (
     "reserve 0 50",
     "detach",
 )
-"""What the subject does; with a dead process's charge there to be found, it passes every step."""
+"""The subject's commands; with an exited process's charge to be found, it passes every step."""
 
 
 def _stop_once(box: Box, step: str, passage: int) -> bool:
@@ -69,7 +69,7 @@ def _stop_once(box: Box, step: str, passage: int) -> bool:
         stopped = subject.stops_at(step, passage, SCRIPT)
         if not stopped:
             return False
-        # It is stopped, alive, with whatever it holds: everybody else goes on.
+        # It is stopped, not killed, with all its memory: all other processes continue.
         assert bystander.ask("reserve 0 70000") == "OK"
         assert bystander.ask("refund 0 70000") == "OK"
         with box.shell() as newcomer:
@@ -134,7 +134,7 @@ def test_threads_of_one_process_keep_the_count(box: Box) -> None:
 
 
 def test_a_zeroed_counter_is_wrong_but_never_wraps(box: Box) -> None:
-    """What a tenant does to its own counter only a look from outside sees; nobody gets stuck."""
+    """What a tenant does to its own counter is visible only from outside; no process gets stuck."""
     with box.shell() as shell:
         shell.ask("reserve 0 5000")
         patch(box.region, region_file.Geometry(1).gpu_offset(0), bytes(8))

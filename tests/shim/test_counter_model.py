@@ -1,5 +1,5 @@
-"""The counter's protocol holds in every interleaving of a few processes that may die anywhere; and
-the model is of the C that there is, and sees what each of its rules is for."""
+"""The counter's protocol holds in every interleaving of a few processes that may exit anywhere; and
+the model matches the C code, and detects the absence of each of its rules."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class HelpsAnyPublication(Protocol):
 
 
 class _Applies(Protocol):
-    """What apply does, with one of its rules left out."""
+    """apply, with one of its rules left out."""
 
     owns_first = checks_held = publishes_once = checks_limit_again = True
 
@@ -216,7 +216,7 @@ MUTANTS: dict[type[Protocol], tuple[str, str]] = {
     WaitsForTheOther: ("two race for the last bytes", "blocked"),
     ReapsWithoutTheLock: ("a slot is taken beside a slow reaper", "[1] charged, [0] held"),
 }
-"""What is missed first, and where."""
+"""The first rule that is violated, and where."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)

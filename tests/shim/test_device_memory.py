@@ -1,6 +1,6 @@
-"""Device memory of cuMemAlloc and its kin: charged by the blocks that it lies in, and no more.
+"""Device memory of cuMemAlloc and its variants: charged by the blocks that it lies in, and no more.
 
-What the region says is compared with what the GPU gave up (exact.py) wherever both are there.
+The region's figures are compared with the GPU's memory in use (exact.py) wherever both exist.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def test_row_06_sixteen_threads_leave_nothing(preset: str, tmp_path: Path) -> No
 def test_threads_that_share_the_last_blocks_are_never_charged_past_the_limit(
     preset: str, tmp_path: Path
 ) -> None:
-    """Small allocations alone, and room for fewer blocks than the threads could use."""
+    """Small allocations alone, and free capacity for fewer blocks than the threads could use."""
     made, refused = _storm(preset, tmp_path, 8 * BLOCK, MIB, 20000 if preset == "dev" else 5000)
     assert made > 500, made
     assert refused > 100, refused
@@ -279,7 +279,7 @@ same(0)
 
 
 def test_row_17_host_memory_is_no_gpus(host: Host, grants: Grants) -> None:
-    """Nothing of the host's is charged, or fails for the sake of a limit on a GPU."""
+    """Host memory is neither charged nor refused because of a GPU's limit."""
     host.python(
         _BEGIN
         + """
@@ -308,7 +308,7 @@ def test_row_17_no_call_about_host_memory_is_ours(library: Path) -> None:
 def test_what_the_dead_held_is_waited_for(
     build_dir: Path, library: Path, tmp_path: Path, delay_s: float
 ) -> None:
-    """The charge goes with the process, the GPU's memory some time later: up to a second."""
+    """The charge ends with the process, the GPU's memory later: up to a second."""
     with simulated(build_dir, library, tmp_path, f"teardown_delay_s = {delay_s}\n") as host:
         directory = Grants(tmp_path).make(4 * GIB)
         host.python(EXACT + "must(d.cuMemAlloc(4 * GIB))", directory)
@@ -340,7 +340,7 @@ assert charged() == 0
 def test_a_new_container_waits_for_the_memory_of_the_one_before_it(
     build_dir: Path, library: Path, tmp_path: Path
 ) -> None:
-    """As a server that has crashed is started again: the GPU still holds what it had."""
+    """As a crashed server that is restarted: the GPU still holds its memory."""
     with simulated(build_dir, library, tmp_path, "teardown_delay_s = 3\n") as host:
         grants = Grants(tmp_path)
         host.python(EXACT + "must(d.cuMemAlloc(4 * GIB))", grants.make(4 * GIB))

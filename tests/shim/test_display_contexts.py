@@ -1,4 +1,4 @@
-"""Contexts that are made for OpenGL and VDPAU are contexts: over tests/shim/c/display_driver.c."""
+"""Contexts created for OpenGL and VDPAU are contexts: over tests/shim/c/display_driver.c."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HAMi-core's variables: limits where no grant says them, and nothing where one does."""
+"""HAMi-core's variables: limits if no grant sets them, and no effect if one does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.sim
 MEMORY, CORE, CACHE = names.ENV_MEMORY_LIMIT, names.ENV_CORE_LIMIT, names.ENV_SHARED_CACHE
 LISTED = names.ENV_VISIBLE_DEVICES
 
-# What cuInit says, then what each GPU has, by CUDA and, in NVML's order, by NVML.
+# cuInit's result, then each GPU's figures, by CUDA and, in NVML's order, by NVML.
 _LOOK = """
 import ctypes
 driver, size = ctypes.CDLL("libcuda.so.1"), ctypes.c_size_t()
@@ -69,7 +69,7 @@ class Container:
         return [int(number) for number in lines[-1].split()]
 
     def refusal(self, variables: Mapping[str, str]) -> str:
-        """The one line that it says, where cuInit is refused and the program lives."""
+        """The one line that it prints if cuInit is refused and the program continues."""
         done = self.run(_LOOK.split("print(*")[0] + 'print("alive")', variables)
         assert done.stdout == f"{800}\nalive\n", done
         assert done.stderr.count("\n") == 1
@@ -215,7 +215,7 @@ assert d.cuMemAlloc(GIB + 1)[0] == OOM
 
 
 def test_a_gpu_without_a_limit_is_the_drivers_on_every_path(container: Container) -> None:
-    """Beside a GPU that has one: nothing is counted, and nothing that is not counted is missed."""
+    """Beside a limited GPU: nothing is charged, and frees of uncharged memory refund nothing."""
     program = (
         CUDA
         + """
@@ -273,7 +273,7 @@ def test_a_share_alone_limits_no_memory(container: Container) -> None:
 
 
 def test_numbers_follow_the_list_of_uuids(container: Container) -> None:
-    """As the orchestrator lists the GPUs, so its limits are numbered; not as CUDA counts them."""
+    """The limits are numbered as the orchestrator lists the GPUs, not as CUDA counts them."""
     (a, _), (b, _) = GPUS
     variables = {LISTED: f"{b},{a}", f"{MEMORY}_0": "512m", f"{MEMORY}_1": "1g"}
     assert container.totals(variables) == [GIB, 512 * MIB]
@@ -349,7 +349,7 @@ def test_the_file_is_made_whole_once_and_for_everybody(container: Container) -> 
 def test_another_programs_file_is_refused_and_left_alone(
     container: Container, content: bytes
 ) -> None:
-    """HAMi-core's own region, of 2,008,953 bytes, may lie there."""
+    """HAMi-core's own region, of 2,008,953 bytes, may be there."""
     container.cache.write_bytes(content)
     said = container.refusal({MEMORY: "1g"})
     why = "damaged, another program's, or of another version of this library"
@@ -380,7 +380,7 @@ def test_a_full_disk_refuses_at_the_start_and_keeps_no_half_of_a_file(
     assert f"cannot be made or opened: {container.cache}: No space left on device; " in done.stderr
 
 
-# --- with a grant, the environment has no say ---
+# --- with a grant, the environment is ignored ---
 
 _LOOSENING = (
     {MEMORY: "64g"},
@@ -431,9 +431,9 @@ def test_a_program_that_clears_its_environment_has_the_drivers_answers(null_host
 def test_a_setuid_program_makes_no_file_where_its_starter_says(
     null_host: Host, tmp_path: Path
 ) -> None:
-    """A file for everybody, made by root at a path of a user's choice, would be a way to be root.
+    """A file writable by all, made by root at a path of a user's choice, would make the user root.
 
-    Where the container's file is there already, the program shares it.
+    If the container's file exists already, the program shares it.
     """
     program, cache = tmp_path / "program", tmp_path / "cache"
     source = """

@@ -1,4 +1,4 @@
-"""Limits from the environment without hooks: the parser against an oracle, and dying processes."""
+"""Limits from the environment without hooks: the parser against an oracle, killed processes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _percent(text: str) -> int | None:
 
 
 def _family(environment: dict[str, str], name: str, none: int) -> list[int] | str:
-    """What each of 32 GPUs has; the first variable in error as it is shown."""
+    """Each of 32 GPUs' limits; the first variable in error as it is shown."""
     read = _bytes if "MEMORY" in name else _percent
     common, own = none, {}
     for variable, text in environment.items():

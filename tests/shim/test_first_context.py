@@ -1,7 +1,7 @@
-"""The first context of a process on a GPU is charged what its grant says, whatever others do.
+"""The first context of a process on a GPU is charged the grant's figure, whatever others do.
 
-Two accounts are compared: what the GPU's own process list has for the process, asked of NVML
-without the library, and what the region has for the container.
+Two accounts are compared: the GPU's own process list, read from NVML without the library, has the
+process's figure; the region has the container's.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ thread.join()
 
 @contextmanager
 def _neighbour(host: Host, directory: Path, does: str) -> Iterator[None]:
-    """A process of another container, which has a GiB of the GPU and does what it does."""
+    """A process of another container, with a GiB of the GPU, that executes the test's commands."""
     process = subprocess.Popen(
         [sys.executable, "-c", CUDA + "import sys\n" + does],
         env=host.environment(directory),
@@ -156,8 +156,8 @@ assert d.cuMemAlloc(1)[0] == OOM
 
 
 def test_one_that_does_not_fit_never_comes_to_the_gpu(gpu_host: Host, grants: Grants) -> None:
-    """Reserved before: the GPU's process list has nothing of it at any moment, nor does a reset of
-    what was never made change the charge."""
+    """Reserved before: the GPU's process list never shows it, nor does a reset of a context that
+    was never created change the charge."""
     gpu_host.python(
         _TOOLS
         + """
@@ -178,7 +178,7 @@ for _ in range(2):
 def test_processes_and_threads_of_a_container_each_pay_for_their_own(
     gpu_host: Host, grants: Grants
 ) -> None:
-    """Also while others of the container hold reservations that the GPU has not given yet."""
+    """Also while others of the container hold reservations that the GPU has not allocated yet."""
     mine = grants.make(4 * GIB, context_bytes=CONTEXT)
     many = """
 import threading
@@ -306,7 +306,7 @@ assert used() == CONTEXT + 64 * MIB
 def test_a_context_that_came_by_a_call_without_a_hook_is_charged_when_it_is_met(
     gpu_host: Host, grants: Grants
 ) -> None:
-    """Whatever the limit: it is on the GPU already."""
+    """Regardless of the limit: it is on the GPU already."""
     gpu_host.python(
         _TOOLS
         + """

@@ -1,4 +1,4 @@
-"""The grant as the library reads it: the newest valid copy, changes while running, damage."""
+"""The grant as the library reads it: the newest valid copy, changes at run time, damage."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Memory of graphs under the library: what a launch takes is reserved before, and charged exactly.
+"""Memory of graphs under the library: a launch's memory is reserved before, and charged exactly.
 
-Each test is a program in a process of its own; see exact.py for what `same` compares.
+Each test is a program in a process of its own; exact.py documents what `same` compares.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ same(0)
 
 
 def test_graphs_and_plain_memory_share_one_limit(host: Host, grants: Grants) -> None:
-    """Graphs and plain memory share one limit; replays take nothing, and go on at the limit."""
+    """Graphs and plain memory share one limit; replays take nothing, and continue at the limit."""
     _run(
         host,
         grants,
@@ -73,7 +73,7 @@ assert charged() == held() - begun <= GIB
 
 
 def test_replays_go_on_at_the_limit(host: Host, grants: Grants) -> None:
-    """Also while the last one runs, so that nothing can be given back."""
+    """Also while the last one runs, so that nothing can be freed."""
     _run(
         host,
         grants,
@@ -264,7 +264,7 @@ must(d.cuGraphExecDestroy(executable))
 
 
 def test_a_graph_that_is_not_given_leaves_the_handle_as_it_was(host: Host, grants: Grants) -> None:
-    """The driver had made it, and the table of graphs that allocate was full."""
+    """The driver had created it, and the table of graphs that allocate was full."""
     _run(
         host,
         grants,

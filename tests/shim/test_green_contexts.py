@@ -1,4 +1,4 @@
-"""Green contexts: other ways into the primary context, which keeps what is allocated in them."""
+"""Green contexts: other handles of the primary context, which keeps what is allocated in them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""cuda-bindings, unmodified, under the library: the limit holds, and is all that differs.
+"""cuda-bindings, unmodified, under the library: the limit holds, and is the only difference.
 
-Each test is a program run in a process of its own; what it asserts inside, it asserts as a client.
+Each test is a program run in a process of its own; its assertions are those of a client.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ assert must(d.cuMemGetInfo()) == (3 * GIB, 3 * GIB)
 def test_what_is_called_free_can_be_allocated_at_once(
     host: Host, grants: Grants, limit_bytes: int
 ) -> None:
-    """A third of a GPU is no whole number of blocks, in which the GPU gives memory."""
+    """A third of a GPU is no whole number of blocks, the GPU's unit of allocation."""
     host.python(
         CUDA
         + NVML
@@ -124,7 +124,7 @@ assert must(d.cuMemGetInfo()) == (512 * MIB, 512 * MIB)
 
 
 def test_what_the_driver_refuses_is_refunded(host: Host, grants: Grants) -> None:
-    """A limit above the GPU: the driver's refusal is the program's, and costs nothing."""
+    """A limit above the GPU's size: the program gets the driver's refusal, which costs nothing."""
     directory = grants.make(100 * GIB)
     host.python(
         CUDA
@@ -165,7 +165,7 @@ taker.communicate(b"go" + bytes([10]))
 
 
 def test_the_drivers_own_codes_come_back(host: Host, grants: Grants) -> None:
-    """The same calls with and without the library; only the limit may differ, and none is met."""
+    """The same calls with and without the library; only the limit may differ; none is reached."""
     program = (
         CUDA
         + """
@@ -216,7 +216,7 @@ print(library.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(512)),
 
 
 def test_the_32_bit_entries_are_limited_too(host: Host, grants: Grants) -> None:
-    """What they show and refuse; no address of this driver fits them (see test_hooks_memory.py)."""
+    """Their figures and refusals; this driver's addresses do not fit (test_hooks_memory.py)."""
     directory = grants.make(GIB)
     host.python(
         CUDA
@@ -271,7 +271,7 @@ assert must(d.cuMemGetInfo()) == (GIB, GIB)
 
 
 def test_memory_that_the_gpu_frees_late_is_waited_for(slow_host: Host, grants: Grants) -> None:
-    """The dead process's charge is gone at once, its memory a moment later: no spurious refusal."""
+    """An exited process's charge ends at once, its memory a moment later: no spurious refusal."""
     directory = grants.make(GIB, 2 * GIB)
     killed = CUDA + "import os; use(1); must(d.cuMemAlloc(2 * GIB)); os.kill(os.getpid(), 9)"
     slow_host.run([sys.executable, "-c", killed], directory, status=-9)

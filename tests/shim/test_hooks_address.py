@@ -79,7 +79,7 @@ print(library.cuGetProcAddress_v2(b"cuInit", ctypes.byref(found), 12000, ctypes.
 def test_a_driver_that_hands_out_inner_functions_is_still_covered(
     build_dir: Path, library: Path
 ) -> None:
-    """Recognised by asking it, at each version and flag; and its calls to its own exports end."""
+    """Recognised by a query at each version and flag; and its calls to its own exports end."""
     odd = Host(library, build_dir / "lib" / "tests")
     program = (
         _GET_PROC

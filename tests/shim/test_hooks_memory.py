@@ -1,6 +1,6 @@
-"""What is charged through the driver's odd answers: 32-bit entries, frees refused, frees unasked.
+"""Charges over a driver's unusual answers: 32-bit entries, refused frees, implicit frees.
 
-Over tests/shim/c/old_driver.c, whose memory goes as the program tells it.
+Over tests/shim/c/old_driver.c, whose frees the program controls.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Grant or region cannot be used: no GPU, one line, and a program that lives."""
+"""Grant or region is unusable: no GPU, one line, and a program that continues."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ print("alive")
 
 
 def _of_version(version: int) -> Callable[[Path], None]:
-    """Whole in itself, checksum and all: as another release would have written it."""
+    """Consistent in itself, checksum included: as another release would have written it."""
 
     def rewrite(directory: Path) -> None:
         path = directory / names.FILE_REGION
@@ -210,7 +210,7 @@ def test_row_25_a_region_truncated_while_in_use_ends_who_did_it_before_it_gets_m
     host: Host, grants: Grants
 ) -> None:
     """Only the container's own processes can truncate it. They end by SIGBUS at their next
-    allocation; nobody gets a byte beyond the limit, and whoever starts later gets no GPU.
+    allocation; no process gets a byte beyond the limit, and one that starts later gets no GPU.
     """
     directory = grants.make(GIB)
     done = host.run(

@@ -1,4 +1,4 @@
-"""What goes with its context is refunded: each way to end one, and the ways not to."""
+"""What ends with its context is refunded: each way to end one, and the ways that do not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.shim.exact import EXACT
 
 pytestmark = pytest.mark.sim
 
-# Every amount is counted from what the contexts themselves hold: `held` tells the program's own.
+# Every amount excludes the contexts' own memory: `held` is the program's part.
 _BEGIN = (
     CUDA
     + """
@@ -201,7 +201,7 @@ def over(thread):
 def test_a_release_that_is_not_the_last_leaves_blocks_to_those_who_hold_them(
     gpu_host: Host, grants: Grants
 ) -> None:
-    """Whoever allocates while the driver is asked does so in the same life of the context."""
+    """An allocation during the driver call belongs to the same generation of the context."""
     gpu_host.python(
         _SLOWLY
         + """
@@ -243,7 +243,7 @@ assert charged() > 0
 def test_a_free_that_comes_too_late_for_its_context_leaves_no_charge(
     gpu_host: Host, grants: Grants
 ) -> None:
-    """The context took the memory before the driver got to the free, which it then refuses."""
+    """The context took the memory before the driver reached the free, which it then refuses."""
     gpu_host.python(
         _SLOWLY
         + """

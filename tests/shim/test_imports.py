@@ -54,7 +54,7 @@ for line in sys.stdin:
 
 @dataclass
 class Program:
-    """A process that does what it is given, line by line; `end` is our end of its socket."""
+    """A process that executes given lines; `end` is the test's end of its socket."""
 
     process: subprocess.Popen[str]
     end: socket.socket
@@ -121,7 +121,7 @@ def _imported(directory: Path) -> list[int]:
 
 
 def _shared(exporter: Program, *importers: Program) -> None:
-    """Each importer has it mapped, in whole."""
+    """Each importer has it mapped as a whole."""
     exporter.do(f"handle = create({_SIZE}, shareable=FD)")
     for importer in importers:
         exporter.give(importer)
@@ -222,7 +222,7 @@ def test_what_the_exporter_has_released_before_it_is_imported_is_charged_by_what
 def test_more_exports_than_there_are_shared_slots(
     build_dir: Path, library: Path, tmp_path: Path, grants: Grants
 ) -> None:
-    """What finds no slot stays its exporter's, and its importers pay for what they map."""
+    """Memory that finds no slot stays its exporter's, and its importers pay for what they map."""
     directory = grants.make(8 * GIB)
     many, small = names.MAX_SLOTS // 2 + 3, 2 * MIB
     large = gpu_table(0, GPUS[0][0], 8 * GIB)

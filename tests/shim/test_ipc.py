@@ -124,7 +124,7 @@ def test_what_an_opening_would_take_beyond_the_limit_is_closed_again(
 def test_memory_that_two_threads_open_at_once_is_held_until_both_have_closed_it(
     host: Host, grants: Grants
 ) -> None:
-    """The first is still asking how large it is when the second comes."""
+    """The first is still querying its size when the second begins."""
     with _talkers(host, grants.make(GIB)) as (exporter,):
         handle = _exported(exporter)
         host.python(
@@ -182,7 +182,7 @@ def test_an_exporter_that_frees_alone_gives_everything_back(host: Host, grants: 
 
 
 def test_memory_that_shares_a_block_is_never_charged_too_little(host: Host, grants: Grants) -> None:
-    """It is exported with its block, which each importer is charged for: too much, and said so."""
+    """It is exported with its block, which each importer is charged for: too much, by design."""
     directory = grants.make(GIB)
     with _talkers(host, directory, directory) as (exporter, importer):
         before = _used(directory)

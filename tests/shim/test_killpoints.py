@@ -1,8 +1,8 @@
 """A process stopped, and then killed, between any two steps of a driver call's accounting.
 
 The steps within the counter, the slots and the shared slots are test_counter.py's; these are those
-around them: reserved, called, written down, taken, freed, refunded, exported, opened. What the GPU
-itself says is the judge.
+around them: reserved, called, entered, taken, freed, refunded, exported, opened. The GPU's own
+figure decides.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ PATHS = {
     "export": ("HOLD_CALLED", "HOLD_KEPT", "EXPORT_CALLED", "EXPORT_SHARED", "EXPORT_KEPT"),
     "external": ("HOLD_CALLED", "HOLD_KEPT", "EXTERNAL_CALLED", "HOLD_LET"),
 }
-"""Programs, a line of which may stop; and at which steps."""
+"""Programs, each with the line that may stop, and at which steps."""
 STEPS = [step for step in ALL_STEPS if not any(step in steps for steps in PATHS.values())]
 
 
 @pytest.fixture(scope="session")
 def steps_library(build_dir: Path) -> Path:
-    """The library with the seams; a sanitizer's build has it for those who ask."""
+    """The library with test points; for requests with a sanitizer, that build's."""
     build = ["cmake", "--build", str(build_dir), "--target", "vgpu-steps", "--parallel", "2"]
     subprocess.run(build, check=True, capture_output=True)
     return build_dir / "lib" / "tests" / "libvgpu-steps.so"
@@ -59,8 +59,8 @@ def _talker(
 
 
 def _others_go_on(host: Host, directory: Path, bystander: Talk) -> None:
-    """One that was there and one that begins; neither waits for anybody (pauses.py), so that how
-    long it takes is the machine's doing alone."""
+    """An existing process and one that begins; neither waits for another (pauses.py), so that the
+    duration depends on the machine alone."""
     assert bystander.ask(f"alloc {20 * MIB}") == "0 1"
     assert bystander.ask("free 1") == "0"
     with _talker(host, directory, UNPAUSING) as newcomer:
@@ -69,7 +69,7 @@ def _others_go_on(host: Host, directory: Path, bystander: Talk) -> None:
 
 
 def _script(handle: str) -> Sequence[str]:
-    """Passes every step: the second allocation is the driver's to refuse."""
+    """Passes every step: the driver refuses the second allocation."""
     return (
         f"alloc {100 * MIB}",
         f"alloc {8 * GIB}",

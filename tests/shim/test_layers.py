@@ -1,4 +1,4 @@
-"""The folders of shim/src include downwards alone."""
+"""A folder of shim/src includes only folders that precede it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2] / "shim" / "src"
 FOLDERS = ("os", "region", "loader", "ledger", "charge", "hooks")
-"""Each may include itself and what stands before it."""
+"""Each may include itself and those before it."""
 
 
 def test_no_file_includes_a_folder_above_its_own() -> None:

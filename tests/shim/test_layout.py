@@ -1,4 +1,4 @@
-"""The region as Python sees it through the C header: the same as the processes in it say."""
+"""The region read by Python through the C header equals what its processes report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file libvgpu.so: what it exports, what it needs, and where it loads and is found."""
+"""The file libvgpu.so: its exports, its dependencies, and where it loads and is found."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_row_35_needs_libc_alone(library: Path) -> None:
     dynamic = _output("readelf", "-dW", library)
     assert re.findall(r"\(NEEDED\).*\[(.+)\]", dynamic) == ["libc.so.6"]
     assert "(VERDEF)" not in dynamic
-    # Nothing of the library runs at load time: the one entry is the compiler's own start file.
+    # No code of the library runs at load time: the one entry is the compiler's own start file.
     assert re.findall(r"\(INIT_ARRAYSZ\)\s+(\d+)", dynamic) == ["8"]
 
 
@@ -86,7 +86,7 @@ def test_undefined_symbols_are_old_and_harmless(library: Path) -> None:
 @pytest.mark.sim
 @pytest.mark.shipped
 def test_links_and_runs_against_the_glibc_of_2012(library: Path, tmp_path: Path) -> None:
-    """ziglang has the stubs of glibc 2.17: whatever is newer would be an undefined reference."""
+    """ziglang has the stubs of glibc 2.17: a newer symbol would be an undefined reference."""
     source = tmp_path / "old.c"
     source.write_text(
         "int cuInit(unsigned int);\n" + _HELLO.replace("return 0;", "return cuInit(0) == 500;")
@@ -112,7 +112,7 @@ def test_links_and_runs_against_the_glibc_of_2012(library: Path, tmp_path: Path)
         text=True,
         check=False,
     )
-    # No driver is loaded: the wrapper says that it found none, and the program lives.
+    # No driver is loaded: the wrapper returns that it found none, and the program continues.
     assert (done.stdout, done.stderr, done.returncode) == ("hello\n", "", 1)
 
 
@@ -175,7 +175,7 @@ def test_another_preload_that_wraps_the_start_of_programs_finds_dlsym(
 def test_programs_without_cuda_do_not_notice(
     null_host: Host, tmp_path: Path, command: list[str]
 ) -> None:
-    """Not even where the grant is unusable: nothing is opened, nothing is said."""
+    """Not even if the grant is unusable: nothing is opened, nothing is printed."""
     (tmp_path / "grant").write_text("not a grant")
     plain = null_host.run(command, preload=False)
     ours = null_host.run(command, tmp_path)

@@ -1,4 +1,4 @@
-"""How long a charge lasts: as long as the GPU holds what it is for, whoever ends what and when."""
+"""The duration of a charge: as long as the GPU holds its memory, whichever call ends it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ same()
 def test_what_a_closed_driver_left_on_the_gpu_stays_charged(
     gpu_host: Host, grants: Grants, then: str, context_bytes: int
 ) -> None:
-    """It has a context when the program closes it, and is opened again."""
+    """It has a context when the program closes it and opens it again."""
     gpu_host.python(
         _OPENS
         + f"""
@@ -81,7 +81,7 @@ assert same() == 364 * MIB
 
 
 def test_a_driver_that_a_limit_holds_for_is_not_unloaded(host: Host, grants: Grants) -> None:
-    """Whatever is closed how often, it is one and the same, with what it has."""
+    """However often it is closed, it is the same library, with the same charges."""
     host.python(
         _OPENS
         + """
@@ -150,7 +150,7 @@ _NOT_ENDED = {
 def test_a_context_that_lives_on_has_one_life_for_all_threads(
     gpu_host: Host, grants: Grants, call: str
 ) -> None:
-    """Who allocates while the driver is asked, and ends nothing, shares blocks with the others."""
+    """Threads that allocate during a driver call that ends nothing share blocks with the others."""
     attach, code = _NOT_ENDED[call]
     gpu_host.python(
         _SLOWLY

@@ -1,7 +1,7 @@
-"""How libraries are opened under us, and who else may stand in the loader's way.
+"""How libraries are opened under the library, and other interposers of the loader.
 
-The bare program is the oracle again (test_resolve.py): what it gets of the driver it must now get
-of us, and everything else must be as it was.
+The bare program is the oracle again (test_resolve.py): in place of the driver's functions it must
+get the library's, and everything else must be unchanged.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def look(build_dir: Path) -> Look:
 
 
 def _build(path: Path, source: str, *flags: str) -> Path:
-    """A shared object where PATH ends in .so, else a program."""
+    """A shared object if PATH ends in .so, else a program."""
     text = path.with_suffix(".c")
     text.write_text("#define _GNU_SOURCE\n" + source)
     shared = ["-shared", "-fPIC"] if path.suffix == ".so" else []
@@ -112,7 +112,7 @@ def test_row_33_another_driver_in_the_place_of_one_that_went(
 def test_row_32_the_opener_keeps_its_own_search_path(
     library: Path, null_host: Host, tmp_path: Path
 ) -> None:
-    """dlopen knows its caller by the return address; ours is not on the way."""
+    """dlopen identifies its caller by the return address, which the library preserves."""
     beside = tmp_path / "beside"
     beside.mkdir()
     _build(beside / "neighbour.so", "int answer(void) { return 42; }")
@@ -163,7 +163,8 @@ def test_row_32_lookups_found_in_libc_itself_are_ours(
 def test_row_32_a_plugin_that_asks_for_the_next_dlsym_gets_ours(
     library: Path, null_host: Host, tmp_path: Path
 ) -> None:
-    """It comes behind us, where the next one is libc's; it wraps nothing, so ours does no harm."""
+    """It lies behind the library, where the next one is libc's; it wraps nothing, so nothing is
+    lost."""
     plugin = _build(
         tmp_path / "plugin.so",
         """
@@ -215,7 +216,7 @@ int main(void)
 }
 """
 
-# Libraries that others preload; each says in its source what it stands for.
+# Libraries that users preload; each names in its source what it represents.
 _OTHERS = {
     "clock": """ /* libfaketime: the clock stands still */
         #include <time.h>
@@ -284,7 +285,7 @@ _OTHERS = {
 def test_row_32_other_preloads_are_transparent(
     other: str, ours_first: bool, library: Path, driver: Path, tmp_path: Path
 ) -> None:
-    """Before us or behind us: the limit of the driver's memory is met, and nothing recurses."""
+    """Before or behind the library: the limit of the driver's memory holds; nothing recurses."""
     built = _build(tmp_path / "other.so", _OTHERS[other])
     program = _build(tmp_path / "program", _ALLOCATES)
     preload = [library, built] if ours_first else [built, library]
@@ -322,7 +323,7 @@ def _runtime(name: str) -> Path:
 def test_row_32_sanitizers_of_the_program(
     flags: Sequence[str], runtime: str | None, library: Path, driver: Path, tmp_path: Path
 ) -> None:
-    """Their runtimes look functions up before they work, and stand before libc's string calls."""
+    """Their runtimes look functions up before they work, and precede libc's string calls."""
     program = _build(tmp_path / "program", _ALLOCATES, *flags)
     preload = [*([_runtime(runtime)] if runtime else []), library]
     done = subprocess.run(
@@ -340,9 +341,9 @@ def test_row_32_sanitizers_of_the_program(
 
 
 def test_row_32_a_statically_linked_cuda_runtime(host: Host, tmp_path: Path) -> None:
-    """The real libcudart_static.a reaches our cuInit, which an unusable grant refuses.
+    """The real libcudart_static.a reaches the library's cuInit, which an unusable grant refuses.
 
-    Further it cannot come on a simulated driver, which has none of NVIDIA's private tables.
+    It cannot proceed on a simulated driver, which lacks NVIDIA's private tables.
     """
     archives = list(Path(os.environ.get("VIRTUAL_ENV", ROOT / ".venv")).rglob("libcudart_static.a"))
     if not archives:

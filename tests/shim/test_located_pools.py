@@ -1,4 +1,4 @@
-"""Pools that a location has from the start (CUDA 13) are charged to the GPU they lie on, if any.
+"""Initial pools of a location (CUDA 13) are charged to the GPU they lie on, if any.
 
 Over tests/shim/c/located_pools_driver.c, whose first GPU is always current.
 """

@@ -1,7 +1,7 @@
-"""Which behaviours the library is held to, and that each has its tests, by name.
+"""The behaviours required of the library, and that each has its tests, by name.
 
-The rows are those of the test matrix that the library was designed against: test_row_NN_SLUG acts
-out row NN. Adding a row here asks for its test; a test of a row that is not here is an error.
+The rows are those of the test matrix that the library was designed against: test_row_NN_SLUG tests
+row NN. A row added here requires a test; a test of a row that is not here is an error.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ ELSEWHERE: Final = {
     49: "oversubscription: not offered",
     50: "soak: a day long",
 }
-"""Rows that are no part of the memory library, with the part that they are of."""
+"""Rows outside the memory library, with the part that they belong to."""
 
 
 def named_tests(directory: Path) -> dict[int, list[str]]:

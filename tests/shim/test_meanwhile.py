@@ -1,4 +1,4 @@
-"""What another thread does to a graph or an address while the driver is slow at a call of it."""
+"""Actions of another thread on a graph or an address during a slow driver call on it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Tenants beside each other on one GPU, for a minute: no neighbour changes what one is charged.
+"""Tenants on one GPU, for a minute: no neighbour changes another's charge.
 
 Three setups run at once, each on a simulated GPU of 80 GiB of its own: beside a neighbour that
-allocates and frees 1 GiB over and over, beside one that fills its half and stays, and two that
-start together and do the same. A tenant loads code all the while, as a server does that meets new
-shapes. `python -m shim run` limits and measures each of them.
+allocates and frees 1 GiB repeatedly, beside one that fills its half and stays, and two that start
+together and do the same. A tenant loads code throughout, as a server does that receives new shapes.
+`python -m shim run` limits and measures each of them.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ sys.stdin.readline()
 
 @dataclass(frozen=True)
 class Setup:
-    """fixed_bytes: what the tenant keeps. neighbour: what the other one does; None: the same."""
+    """fixed_bytes: the tenant's constant memory. neighbour: the other's action; None: the same."""
 
     fixed_bytes: int
     neighbour: str | None
@@ -146,7 +146,7 @@ _SETUPS: Mapping[str, Setup] = {
 
 @dataclass
 class Run:
-    """One setup under way. reports: of its tenants. over: by how much one was over its limit."""
+    """One running setup. reports: of its tenants. over: how much one exceeded its limit."""
 
     processes: Sequence[subprocess.Popen[str]]
     host: Host
@@ -155,7 +155,7 @@ class Run:
     samples: int = 0
 
     def reported(self, name: str) -> Sequence[Mapping[str, object]]:
-        """Of every tenant: none has crashed."""
+        """For every tenant: none has crashed."""
         assert len(self.reports) == (1 if _SETUPS[name].neighbour else 2)
         return self.reports
 
@@ -183,7 +183,7 @@ while True:
 
 
 def _watch(run: Run, pids: Sequence[int], over: threading.Event) -> None:
-    """The most that a tenant held beyond its limit, as the GPU itself says."""
+    """A tenant's maximum beyond its limit, by the GPU's own figure."""
     command = [sys.executable, "-c", _WATCH]
     environment = {**run.host.environment(preload=False), "PYTHONPATH": os.getcwd()}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as watcher:

@@ -1,4 +1,4 @@
-"""The limit belongs to a physical GPU, however a program is made to count its GPUs."""
+"""The limit belongs to a physical GPU, however a program numbers its GPUs."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ _ORDERS = {"": BY_SPEED, "FASTEST_FIRST": BY_SPEED, "PCI_BUS_ID": BY_BUS}
 
 @pytest.mark.parametrize("order", _ORDERS, ids=lambda it: it or "default")
 def test_row_27_the_limit_follows_the_physical_gpu(three: Host, grant: Path, order: str) -> None:
-    """Every permutation and selection by index; NVML, which heeds none of it, before and after."""
+    """Every permutation and selection by index; NVML, which ignores them, before and after."""
     gpus = _ORDERS[order]
     assert len({tuple(BY_SPEED), tuple(BY_BUS), tuple(LIMIT)}) == 3, "three different orders"
     base = {"CUDA_DEVICE_ORDER": order} if order else {}

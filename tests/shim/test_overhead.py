@@ -1,4 +1,4 @@
-"""What the driver holds by itself: measured from outside, written into the grant, off the limit."""
+"""The driver's own memory: measured from outside, kept in the grant, deducted from the limit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ for line in sys.stdin:
 
 
 class Program:
-    """A process under a grant that does what it is given, line by line."""
+    """A process under a grant that executes given lines."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -73,7 +73,7 @@ print(processes.encode(processes.ask()), end="")
 
 
 def _ask(host: Host) -> processes.Usage:
-    """NVML's figures, asked as the node agent asks: in a process of its own."""
+    """NVML's figures, queried as the node agent does: in a process of its own."""
     done = host.run([sys.executable, "-c", _ASK], preload=False)
     return processes.decode(done.stdout)
 
@@ -100,7 +100,7 @@ def test_the_limit_is_less_by_it_at_once(host: Host, grants: Grants) -> None:
 
 
 def test_code_is_never_refused(gpu_host: Host, grants: Grants) -> None:
-    """At the limit and over it: loads, first launches and graphs go on, and take what they take."""
+    """At the limit and over it: loads, first launches and graphs succeed, and take their memory."""
     directory = grants.make(GIB)
     with _program(gpu_host, directory, GRAPHS + CODE) as program:
         program.do(f"must(d.cuMemAlloc({GIB - CONTEXT_BYTES}))")

@@ -112,8 +112,8 @@ assert d.cuMemCreate(BLOCK, prop(9), 0)[0] == d.CUresult.CUDA_ERROR_INVALID_DEVI
 
 
 def test_segments_that_grow_and_shrink(host: Host, grants: Grants) -> None:
-    """As PyTorch's expandable segments: handles stay while they are mapped; a refusal in the middle
-    is what its allocator knows how to handle, and it goes on after freeing."""
+    """As PyTorch's expandable segments: handles stay while they are mapped; its allocator handles a
+    refusal in the middle, and continues after freeing."""
     _run(
         host,
         grants,

@@ -1,7 +1,7 @@
-"""Stream-ordered memory under the library: what pools reserve is what is charged, and no more.
+"""Stream-ordered memory under the library: the charge is what pools reserve, and no more.
 
 Each test is a program in a process of its own. `same` compares the daemon's figure of the GPU with
-the region's after each step: that is exactness.
+the region's after each step: they must be equal.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ same(0)
 
 
 def test_a_chunk_that_does_not_fit_is_not_taken(host: Host, grants: Grants) -> None:
-    """There is room for what is asked for, but not for what the pool may take for it.
+    """The request fits, but not what the pool may take for it.
 
-    Nobody can tell that a piece of what it holds would do, so that is refused as well, until the
-    pool has a whole chunk to give back.
+    Whether a piece of its memory would suffice is unknown, so that is refused as well, until the
+    pool has a whole chunk to release.
     """
     _run(
         host,
@@ -93,7 +93,7 @@ assert int(must(d.cuMemPoolGetAttribute(default, high))) == CHUNK
 
 
 def test_what_a_pool_keeps_makes_room_at_the_limit(host: Host, grants: Grants) -> None:
-    """It is given back first, whatever the program wished to keep: the GPU never has both."""
+    """It is released first, whatever the program's threshold: the GPU never has both."""
     _run(
         host,
         grants,
@@ -370,7 +370,7 @@ same(0)
 
 
 def test_a_refused_allocation_leaves_the_pointer_as_it_was(host: Host, grants: Grants) -> None:
-    """Also where the driver had given memory, and had it taken away again."""
+    """Also if the driver had allocated memory, and took it back."""
     _run(
         host,
         grants,
@@ -388,7 +388,7 @@ same(GIB)
 
 
 def test_a_pool_of_another_gpu_is_charged_to_its_own(host: Host, grants: Grants) -> None:
-    """A default pool that nothing was ever taken of, by way of a stream of the other GPU."""
+    """A default pool that was never used, through a stream of the other GPU."""
     _run(
         host,
         grants,
@@ -423,7 +423,7 @@ same(GIB)
 
 
 def test_a_pool_that_was_destroyed_is_no_pool(host: Host, grants: Grants) -> None:
-    """Also where its allocations live on, and it with them."""
+    """Also if its allocations remain, and it with them."""
     _run(
         host,
         grants,
@@ -462,7 +462,7 @@ same(CHUNK)
 def test_what_a_pool_gives_while_another_is_made_current_is_charged(
     host: Host, grants: Grants
 ) -> None:
-    """The driver takes its time, and a thread makes another pool current meanwhile."""
+    """The driver is slow, and a thread makes another pool current meanwhile."""
     _run(
         host,
         grants,
@@ -484,7 +484,7 @@ same(2 * CHUNK + GIB // 2)
 
 
 def test_threads_that_wait_for_a_pool_do_not_refuse_one_another(host: Host, grants: Grants) -> None:
-    """What the pool holds serves them all, and there is room for one chunk more."""
+    """The pool's memory serves them all, and one further chunk fits."""
     _run(
         host,
         grants,

@@ -148,7 +148,7 @@ same(224 * MIB)
 def test_what_a_pool_holds_in_pieces_is_no_reason_to_ask_for_more(
     host: Host, grants: Grants
 ) -> None:
-    """Half of it is unused, no piece is large enough: the GPU gives up nothing meanwhile."""
+    """Half of it is unused, no piece is large enough: the GPU frees nothing meanwhile."""
     host.python(POOLS + _SLOW, grants.make(_LIMIT_BYTES))
 
 
@@ -190,7 +190,7 @@ print("done")
 def test_processes_that_are_stopped_in_a_call_leave_the_rest_and_no_more(
     host: Host, grants: Grants, limit_bytes: int
 ) -> None:
-    """Pools grew for each of them: no other process gets that room, reserved or not."""
+    """Pools grew for each of them: no other process gets that capacity, reserved or not."""
     directory = grants.make(limit_bytes)
     filler = _started(POOLS + _FILLER, host, directory, str(limit_bytes))
     takers = [_started(_TAKER, host, directory) for _ in range(_STOPPED)]

@@ -1,5 +1,5 @@
-"""Processes as containers have them: many, forking, executing, twice the same library, numbers that
-come again. One line of the matrix of behaviours each, through the driver's calls or the core alone.
+"""Processes as in containers: many, forking, executing, twice the same library, reused pids. One
+line of the matrix of behaviours each, through the driver's calls or the core alone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NULL_GPU = "GPU-6e756c6c-0000-4000-8000-000000000000"
 
 @pytest.fixture
 def null_box(tmp_path: Path, build_dir: Path) -> Box:
-    """A grant of the null driver's GPU; its slots can be looked at."""
+    """A grant of the null driver's GPU; its slots can be read."""
     region.create(tmp_path, [grant_file.Gpu(NULL_GPU, 1 << 30, 100, 0)])
     return Box(tmp_path, build_dir / "bin" / "vgpu-core-test")
 
@@ -90,7 +90,7 @@ def _free(talk: Talk) -> int:
 def test_row_19_a_killed_holders_memory_is_there_for_the_next(
     slow_host: Host, grants: Grants
 ) -> None:
-    """The GPU tears it down a while after the death; the next allocation waits for that."""
+    """The GPU's teardown ends a while after the exit; the next allocation waits for it."""
     directory = grants.make(GIB)
     with _talker(slow_host, directory) as survivor, _talker(slow_host, directory) as holder:
         room = _free(survivor)
@@ -105,7 +105,7 @@ def test_row_19_a_killed_holders_memory_is_there_for_the_next(
 def test_row_19_a_killed_holders_memory_is_found_without_a_descriptor(
     host: Host, grants: Grants
 ) -> None:
-    """Whose locks are held takes a descriptor to ask; that a process is gone takes none."""
+    """Testing a held lock takes a descriptor; testing that a pid is free takes none."""
     directory = grants.make(GIB)
     with talking(TALKER, host.environment(directory)) as holder:
         assert holder.ask(f"alloc {800 * MIB}") == "0 0"
@@ -228,7 +228,7 @@ sys.stdin.readline()
 
 
 def test_row_23_fork_vfork_spawn_and_daemon(null_host: Host, null_box: Box) -> None:
-    """Each child is charged for itself, and the parent's charge stays as it is."""
+    """Each child is charged for itself, and the parent's charge remains."""
     with subprocess.Popen(
         [sys.executable, "-c", _FORKS],
         env=null_host.environment(null_box.directory),
@@ -259,7 +259,7 @@ def test_row_24_eleven_hundred_processes(box: Box) -> None:
 
 
 def test_beyond_all_slots_a_process_is_told(box: Box) -> None:
-    """And the 4,096 that came first go on."""
+    """And the first 4,096 continue."""
     attached, without_slot, charged, _, after = map(int, box.run("many", "4100").split())
     assert (attached, without_slot, charged, after) == (4096, 4, 4096 * 1000, 0)
 

@@ -1,6 +1,6 @@
 """A program linked with -lcuda, over the null driver: races, kills, threads, forks; never over.
 
-What the processes hold together they count themselves, apart from the library.
+The processes count their common memory themselves, without the library.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def _live_slots(directory: Path) -> int:
 def test_row_18_of_processes_that_race_for_the_last_block_one_wins(
     null_host: Host, program: Path, directory: Path, processes: int
 ) -> None:
-    """Each racer's driver is as slow as its number says, from 0 to a millisecond."""
+    """Each racer's driver is as slow as its number, from 0 to a millisecond."""
     rounds = _ROUNDS if _WHOLE_RACE else min(_ROUNDS, 4000 // processes)
     done = null_host.run([program, "race", str(processes), str(rounds)], directory)
     assert done.stdout == f"0 {rounds} 0 {_LIMIT_BYTES}\n"
 
 
 def test_without_the_library_they_all_win(null_host: Host, program: Path, directory: Path) -> None:
-    """The control: it is the library that the test above sees."""
+    """The control: it is the library that the test above observes."""
     done = null_host.run([program, "race", "2", "50"], directory, preload=False)
     won_by_none, won_by_one, won_by_more, _ = map(int, done.stdout.split())
     assert (won_by_none, won_by_one, won_by_more) == (0, 0, 50)
@@ -99,7 +99,7 @@ def test_threads_that_start_cuda_at_once_share_one_slot(
 def test_fork_while_another_thread_is_inside_an_allocation(
     null_host: Host, program: Path, directory: Path
 ) -> None:
-    """Whatever lock the thread held, the child, which has no such thread, goes on."""
+    """Whatever lock the thread held, the child, which lacks that thread, continues."""
     null_host.run([program, "fork", "300"], directory)
     null_host.run([program, "threads", "1"], directory)
     assert _used(directory) == _GRANULE_BYTES

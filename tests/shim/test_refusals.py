@@ -1,4 +1,4 @@
-"""What a refused call leaves behind: nothing but its code, and of two reasons the driver's own."""
+"""The effects of a refused call: none but its code, and of two reasons the driver's own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.shim.exact import EXACT
 
 pytestmark = pytest.mark.sim
 
-# SENTINEL is what stands where a call would put its result.
+# SENTINEL is the content of a call's result before the call.
 _BEGIN = (
     EXACT
     + """
@@ -56,7 +56,7 @@ pool = P(int(must(d.cuDeviceGetDefaultMemPool(0))))
 """
 )
 
-# Each would fit the GPU; none fits what is left of the limit.
+# Each would fit the GPU; none fits the rest of the limit.
 _TOO_LARGE = {
     "cuMemAlloc": '"cuMemAlloc", U(16 * MIB)',
     "cuMemAlloc_v2": '"cuMemAlloc_v2", S(16 * MIB)',
@@ -105,7 +105,7 @@ assert (held(), charged()) == full, (held(), charged(), full)
     )
 
 
-# Where nothing is left of the limit either.
+# If the limit is used up too.
 _MALFORMED = {
     "no bytes": '"cuMemAlloc_v2", S(0)',
     "no bytes, 32 bit": '"cuMemAlloc", U(0)',
@@ -167,7 +167,7 @@ def _asked(fill: str) -> str:
 def test_what_is_malformed_is_refused_by_the_drivers_own_code_at_the_limit_too(
     gpu_host: Host, grants: Grants
 ) -> None:
-    """The bare driver and ours answer alike; 2, out of memory, only where the driver says so."""
+    """The bare driver and the library answer alike; 2, out of memory, only from the driver."""
     fill = f"must(d.cuMemAlloc({GIB - 300 * MIB}))"
     bare = json.loads(gpu_host.python(_asked(""), grants.make(GIB), preload=False).stdout)
     ours = json.loads(gpu_host.python(_asked(fill), grants.make(GIB)).stdout)
@@ -193,7 +193,7 @@ assert (held(), charged()) == full
 
 
 def test_what_a_failed_undoing_leaves_is_charged(gpu_host: Host, grants: Grants) -> None:
-    """Refused at the edge, and the driver will not take it back: the GPU has it until the end."""
+    """Refused near the limit, and the driver does not free it: it stays until the process ends."""
     gpu_host.python(
         _BEGIN
         + f"""

@@ -1,4 +1,4 @@
-"""Attaching: which directory counts; files that are missing, damaged or of another grant."""
+"""Attaching: which directory is used; files that are missing, damaged or of another grant."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _with_checksum(header: bytes) -> bytes:
 
 
 def _rewrite_header(box: Box, field: str, value: int, kind: str) -> None:
-    """A header that is consistent in itself: only the field is not what it should be."""
+    """A header that is consistent in itself: only the field is wrong."""
     header = bytearray(box.region.read_bytes()[: region_file.HEADER.size])
     struct.pack_into(kind, header, region_file.HEADER.offset(field), value)
     patch(box.region, 0, _with_checksum(bytes(header)))

@@ -1,7 +1,7 @@
-"""dlsym and dlvsym under the library: what a program would get without us, but for the driver's.
+"""dlsym and dlvsym under the library: the bare program's results, except for the driver's.
 
 The oracle is the same program without the library. Where it got the driver's function it must now
-get our wrapper, and in every other case exactly what it got before.
+get the wrapper, and in every other case exactly what it got before.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ def test_row_32_answers_are_what_they_would_be_without_us(
 def test_row_32_a_second_interposer_keeps_its_place(
     first: str, look: Look, library: Path, driver: Path, private: Path
 ) -> None:
-    """Before us or behind us: what comes next for it is the driver, whose place we take."""
+    """Before or behind the library: its next definition is the driver, in whose place the library
+    is."""
     order = [library, private] if first == "library" else [private, library]
     arguments = [
         f"global:{driver}",
@@ -120,7 +121,7 @@ def test_without_a_driver_nobody_gets_a_wrapper(look: Look, library: Path) -> No
 def test_a_driver_loaded_for_one_library_alone_is_found_by_default(
     look: Look, library: Path, driver: Path
 ) -> None:
-    """Our export hides what the caller's own scope holds, so we answer for that scope."""
+    """The library's export hides the caller's own scope, so the library answers for that scope."""
     answers = look([f"open:{driver}", "default:cuMemAlloc_v2", "error"], [library])
     assert answers == ["default:cuMemAlloc_v2 libvgpu.so", "error no"]
 
@@ -135,7 +136,7 @@ def test_a_private_library_meets_its_own_function_first(
 def test_a_driver_unloaded_and_loaded_again_is_followed(
     look: Look, library: Path, driver: Path, private: Path
 ) -> None:
-    """What lay at the driver's old place must not be called: another library may be there now."""
+    """What lay at the driver's old address must not be called: another library may be there now."""
     again = [f"open:{driver}", "call:cuMemAlloc_v2", "close"]
     answers = look([*again, f"open:{private}", *again, "default:cuInit", *again], [library])
     assert answers == _as_ours(
@@ -156,7 +157,7 @@ def test_names_that_are_not_hooked_are_untouched(look: Look, library: Path, driv
 def test_a_library_loaded_later_may_get_a_wrapper_in_place_of_nothing(
     look: Look, library: Path, driver: Path, private: Path
 ) -> None:
-    """Here we answer more than the real lookup does; never the private function itself."""
+    """Here the library answers more than the real lookup; never the private function itself."""
     arguments = [f"global:{private}", f"global:{driver}", f"open:{private}", "private-next"]
     assert look(arguments, []) == ["private-next null"]
     assert look([*arguments, "private-next"], [library]) == ["private-next libvgpu.so"] * 2

@@ -1,7 +1,7 @@
-"""A part of the matrix over builds that ASan with UBSan, and that TSan, watch.
+"""A part of the matrix over builds with ASan and UBSan, and with TSan.
 
-`make sanitize` has all of the rows; these are the ones that go through most of the tables: every
-GPU that can be limited, physical memory, arrays, graphs, memory of two processes.
+`make sanitize` has all of the rows; these cover most of the tables: every GPU that can be limited,
+physical memory, arrays, graphs, memory of two processes.
 """
 
 from __future__ import annotations

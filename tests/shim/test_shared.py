@@ -109,7 +109,7 @@ def test_detach_lets_go_of_what_is_shared(box: Box) -> None:
 
 
 def test_a_joiner_that_comes_before_the_burial_keeps_the_charge(box: Box) -> None:
-    """The reaper has found nobody there, and dawdles."""
+    """The reaper has found no holder, and is slow."""
     with box.shell() as exporter, box.shell() as reaper, box.shell() as importer:
         importer.ask("attach")
         exporter.ask(f"reserve 0 {SHARED}")
@@ -159,7 +159,7 @@ def _lock_first_half(descriptor: int) -> None:
 
 
 def test_where_a_mapping_keeps_no_lock_nothing_is_shared(box: Box) -> None:
-    """As on overlayfs: whoever is found without a lock would be buried alive."""
+    """As on overlayfs: a holder without a visible lock would be reclaimed while it runs."""
     with box.shell() as exporter:
         exporter.ask(f"reserve 0 {SHARED}")
         assert exporter.ask("drop-lock") == "OK"

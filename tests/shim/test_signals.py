@@ -1,4 +1,4 @@
-"""A signal handler that calls CUDA, which NVIDIA does not allow, hangs in nothing of ours.
+"""A signal handler that calls CUDA, which NVIDIA does not allow, does not hang in the library.
 
 The driver here is a small one without any lock, so that a hang is the library's; the programs are
 killed after two minutes, by their own child.
@@ -170,7 +170,7 @@ def _built(directory: Path, name: str, source: str, *options: str) -> Path:
 def test_a_storm_of_handlers_that_call_cuda_hangs_nowhere(
     library: Path, grants: Grants, tmp_path: Path, threads: list[str]
 ) -> None:
-    """Each call is as it would be elsewhere, or out of memory; what is charged never too little."""
+    """Each call returns its usual code, or out of memory; the charge is never too little."""
     driver = build_driver(tmp_path, _DRIVER)
     program = _built(tmp_path, "storm", _STORM, f"-L{tmp_path}", "-l:libcuda.so.1", "-lpthread")
     grant = grants.make(GIB)

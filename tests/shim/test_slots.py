@@ -1,4 +1,4 @@
-"""Slots: whose charge lives, whose is dropped, through everything that a program may do to us."""
+"""Slots: which charges remain and which are dropped, under every action of a program."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_the_end_of_a_thread_is_not_the_end_of_its_process(box: Box) -> None:
 
 @pytest.mark.parametrize("step", ["APPLY_PUBLISHED", "COUNTER_SWAPPED", "APPLY_DONE"])
 def test_a_thread_that_ends_inside_a_reservation_wedges_no_other(box: Box, step: str) -> None:
-    """Whatever it had counted by then stays, until the process ends."""
+    """Its count by then remains until the process ends."""
     with box.shell() as holder:
         assert holder.ask("attach") == "OK"
         assert holder.ask(f"end {step} 1") == "OK"
@@ -202,7 +202,7 @@ def test_who_has_no_descriptors_left_takes_nobody_for_dead(box: Box) -> None:
 
 
 def test_a_process_whose_maps_may_not_be_read_counts_as_alive(box: Box) -> None:
-    """As where a program of one user looks at another's; here, one without capabilities."""
+    """As if a program of one user checks another's; here, one without capabilities."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("needs root, to give capabilities up (setpriv)")
     with box.shell() as holder, box.shell("setpriv", "--bounding-set=-all") as stranger:
@@ -238,7 +238,8 @@ def test_a_reused_pid_is_another_process(box: Box) -> None:
 
 
 def test_a_process_held_for_dead_takes_a_new_slot_with_what_it_holds(box: Box) -> None:
-    """Nameless and without its lock, a living process looks dead; it finds out and comes back."""
+    """Nameless and without its lock, a running process appears exited; it detects that and
+    reattaches."""
     with box.shell() as holder, box.shell() as neighbour:
         holder.ask(f"reserve 0 {HELD}")
         neighbour.ask("attach")
@@ -272,7 +273,7 @@ def test_a_process_whose_charge_was_dropped_charges_it_again(box: Box) -> None:
 def test_of_two_who_take_a_slot_for_theirs_neither_counts_for_the_other(
     box: Box, step: str
 ) -> None:
-    """Held for dead in its first allocation, with nothing charged yet; both stand at one number."""
+    """Taken for exited in its first allocation, with nothing charged yet; both have one number."""
     with box.shell() as holder, box.shell() as heir, box.shell() as neighbour:
         assert holder.ask("attach") == "OK"
         assert holder.ask("drop-lock") == "OK"
@@ -297,7 +298,7 @@ def test_of_two_who_take_a_slot_for_theirs_neither_counts_for_the_other(
     "step", ["REAP_VERDICT", "COUNTER_READ", "COUNTER_HELPED", "DROP_READ", "DROP_SWAPPED"]
 )
 def test_a_verdict_is_about_one_holder_not_about_the_next(box: Box, step: str) -> None:
-    """The reaper dawdles; meanwhile others reap, and a living process takes that very slot."""
+    """The reaper is slow; meanwhile others reap, and a running process takes that very slot."""
     with box.shell() as victim, box.shell() as dawdler, box.shell() as heir:
         victim.ask(f"reserve 0 {HELD}")
         victim.kill_alone()
@@ -318,7 +319,7 @@ def test_at_the_limit_the_dead_are_found_without_an_attach(box: Box) -> None:
 
 
 def test_a_refusal_counts_no_dead_who_died_after_the_last_search(box: Box) -> None:
-    """Searches are a millisecond apart; the one that a refusal rests on comes after the death."""
+    """Searches are a millisecond apart; the one that a refusal relies on follows the exit."""
     with box.shell() as survivor:
         survivor.ask("attach")
         for _ in range(20):
@@ -341,7 +342,7 @@ def test_what_is_reported_as_used_has_no_dead_in_it(box: Box) -> None:
 
 
 def test_that_somebody_died_is_known_to_those_who_did_not_find_out(box: Box) -> None:
-    """Whoever is refused by the driver just then waits, whichever process dropped the charge."""
+    """A process that the driver refuses just then waits, whichever process dropped the charge."""
     two = Box(box.directory, box.program, gpu_count=2)
     two.write()
     second = 10**9
@@ -373,7 +374,7 @@ def test_slots_are_reused_from_the_lowest(box: Box) -> None:
 
 
 def test_without_a_free_slot_the_newcomer_is_told(box: Box) -> None:
-    """Every slot's lock held by this process, none with a name: all must be taken for alive."""
+    """This process holds every slot's lock, none with a name: all must be taken for running."""
     data = bytearray(box.region.read_bytes())
     for number in range(names.MAX_SLOTS):
         offset = box.slot_offset(number)
@@ -446,7 +447,7 @@ def test_a_claim_cut_short_hides_no_slot_above_it(box: Box, step: str) -> None:
 
 
 def test_row_22_pid_1_of_two_containers_that_share_a_file(box: Box, nested: list[str]) -> None:
-    """The same number in two namespaces is two processes; the end of one is not the other's."""
+    """The same pid in two namespaces is two processes; the end of one is not the other's."""
     with box.shell(*nested) as first, box.shell(*nested) as second:
         assert first.ask(f"reserve 0 {HELD}") == "OK"
         assert second.ask("reserve 0 500") == "OK"

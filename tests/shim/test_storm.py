@@ -1,6 +1,6 @@
-"""Every way to come by memory at once, from several threads, under ASan with UBSan, and under TSan:
-what the region says is what the GPU gave up, with things left, without any, while contexts and code
-come and go, and in the end."""
+"""Every way to allocate memory at once, from several threads, under ASan with UBSan, and under
+TSan: the region's figures equal the GPU's memory in use, with allocations left, without any,
+while contexts and code are created and destroyed, and at the end."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _OPERATIONS = {"asan": 1000, "tsan": 600}
 
 @pytest.fixture(params=_OPERATIONS)
 def storm(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Host, Path, int]]:
-    """A host of that build, the program, and how often each of its threads does something."""
+    """A host of that build, the program, and each of its threads' number of operations."""
     built = build(str(request.param))
     with simulated(built, built / "lib" / "libvgpu.so", tmp_path, AS_ON_A_GPU) as host:
         yield host, built / "bin" / "vgpu-mixed-storm", _OPERATIONS[str(request.param)]
 
 
 def _held(host: Host) -> int:
-    """What the GPU has given up, of all processes."""
+    """Memory in use on the GPU, of all processes."""
     with socket.socket(socket.AF_UNIX) as daemon:
         daemon.connect(f"{host.sim_dir}/control.sock")
         daemon.sendall(b'{"op": "status"}\n')

@@ -1,6 +1,6 @@
-"""Strict mode: a forwarder in the driver's place, with our library's preload and without it.
+"""Strict mode: a forwarder in the driver's place, with the library's preload and without it.
 
-What no preload can reach must meet the limit: a namespace of its own, a library opened with
+Programs that no preload reaches must be limited: a namespace of its own, a library opened with
 RTLD_DEEPBIND, a path, a program of musl. The limit is 1 GiB of a GPU of 4 GiB.
 """
 
@@ -30,14 +30,14 @@ _WAYS = ("name", "default", "path", "deep", "apart", "linked")
 
 @dataclass(frozen=True)
 class Strict:
-    """A host whose library path has forwarders where the driver's files would be."""
+    """A host whose library path has forwarders in place of the driver's files."""
 
     host: Host
     directory: Path
     programs: Path
 
     def program(self, way: str) -> Path:
-        """Linked with the driver only where that is the way; else the driver is in no scope yet."""
+        """Linked with the driver only for that way; else the driver is in no scope yet."""
         return self.programs / ("linked" if way == "linked" else "program")
 
     @property
@@ -87,7 +87,7 @@ def test_a_program_meets_its_limit_without_a_preload(
     way: str, strict: Strict, grants: Grants
 ) -> None:
     assert strict.run(way, strict.libcuda, grant=grants.make(GIB, GIB)) == _LIMITED
-    assert strict.run(way, strict.libcuda) == _UNLIMITED  # no grant: as without us
+    assert strict.run(way, strict.libcuda) == _UNLIMITED  # no grant: as without the library
 
 
 @pytest.mark.parametrize("way", _WAYS)
@@ -123,7 +123,7 @@ def test_preload_and_forwarder_are_one(way: str, strict: Strict, grants: Grants)
 
 @pytest.mark.parametrize("strict_mode", [True, False], ids=["strict", "plain"])
 def test_shim_run_strict(strict: Strict, strict_mode: bool, tmp_path: Path) -> None:
-    """A library that needs the driver, in a namespace of its own: past the preload."""
+    """A library that needs the driver, in a namespace of its own: the preload does not apply."""
     plugin = tmp_path / "plugin.so"
     driver = [f"-L{strict.host.driver_dir}", "-Wl,--no-as-needed", "-l:libcuda.so.1"]
     subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", plugin, *driver], check=True)
@@ -146,7 +146,7 @@ def test_shim_run_strict(strict: Strict, strict_mode: bool, tmp_path: Path) -> N
 def test_every_name_of_the_driver_is_found_through_the_forwarder(
     strict: Strict, library: Path
 ) -> None:
-    """Ours for the hooks, the driver's for the rest; nothing lacks, by name or by link."""
+    """The library's for the hooks, the driver's for the rest; none is missing, by name or link."""
     listed = subprocess.run(
         ["nm", "-D", "--defined-only", strict.host.driver_dir / "libcuda.so.1"],
         capture_output=True,

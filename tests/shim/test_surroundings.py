@@ -1,4 +1,4 @@
-"""What is around a program: an NVML that is absent, fails or dawdles; no environment."""
+"""A program's surroundings: an NVML that is absent, fails or is slow; no environment."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_tools_live_where_nvml_fails(host: Host, grants: Grants, tmp_path: Path)
     assert "NVMLError_Unknown" in done.stderr and "gpuslice" not in done.stderr
 
 
-# A container's root without a runtime: the machine's directories, an /etc and a /dev of its own.
+# A container's root without a runtime: the machine's directories, its own /etc and /dev.
 _CONTAINER = """
 set -e
 root=$1 grant=$2 library=$3 driver=$4 gpus=$5; shift 5
@@ -175,7 +175,7 @@ _SESSIONS = {
 def test_row_46_an_emptied_environment_has_the_limit(
     host: Host, grants: Grants, tmp_path: Path, command: list[str]
 ) -> None:
-    """The preload file and /.gpuslice are all it takes; what was in the environment, nothing."""
+    """The preload file and /.gpuslice suffice; the environment is not needed."""
     grant = grants.make(512 * MIB)
     assert _in_container(host, grant, tmp_path / "root", *command) == f"{512 * MIB} 2\n"
     assert region.status(grant)[0].use.refused_count == 1

@@ -1,9 +1,9 @@
-"""Symbols, over every generation of the driver: a program finds its function, or our wrapper
-of exactly that one.
+"""Symbols, over every generation of the driver: a program finds its function, or the wrapper of
+exactly that one.
 
 The oracle is the bare driver. Its answers name the symbol that each name, version and flag means;
-with the library the code and the status must be the same, and the answer the wrapper where the
-symbol is a hook and the driver's own function where it is not.
+with the library the code and the status must be the same, and the answer the wrapper if the symbol
+is a hook and the driver's own function if it is not.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def test_row_31_get_proc_address_of_every_name(
 def test_row_33_drivers_of_every_generation(
     generation: int, build_dir: Path, library: Path
 ) -> None:
-    """What the driver lacks is missing as without us, whatever of it we wrap."""
+    """What the driver lacks is missing as without the library, even if that wraps it."""
     driver = _driver_dir(build_dir, generation)
     had = set(exports(driver / "libcuda.so.1").values())
     hooks = {name for name in exports(library).values() if name.startswith("cu")}
@@ -131,7 +131,7 @@ def test_row_33_the_limit_holds_over_every_generation(
 def test_row_33_a_wrapper_of_what_the_driver_lacks_says_not_found(
     build_dir: Path, library: Path, tmp_path: Path
 ) -> None:
-    """A program linked with the names of a newer driver meets our export first."""
+    """A program linked with the names of a newer driver finds the library's export first."""
     source = tmp_path / "linked.c"
     source.write_text(
         "#include <stdio.h>\nint cuMemAllocAsync(void *, unsigned long, void *);\n"

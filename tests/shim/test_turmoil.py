@@ -1,7 +1,7 @@
-"""Lookups while threads, forks and unloading go on beside them: they neither hang nor crash.
+"""Lookups concurrent with threads, forks and unloading: they neither hang nor crash.
 
-The driver here is a library of three functions, which a program can unload; the programs end by
-alarm where a lookup hangs.
+The driver here is a library of three functions, which a program can unload; an alarm ends the
+programs if a lookup hangs.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ int main(int argc, char **argv)
 def test_a_programs_own_handlers_of_fork_may_look_up(
     null_host: Host, small_driver: Path, tmp_path: Path
 ) -> None:
-    """They run between ours, on the thread that forks: for itself it does not wait."""
+    """They run between the library's, on the thread that forks: it does not wait for itself."""
     null_host.run([_program(tmp_path, _HANDLERS), small_driver])
 
 
@@ -180,7 +180,7 @@ int main(int argc, char **argv)
 def test_a_driver_opened_again_through_the_forwarder_is_one_holder(
     build_dir: Path, library: Path, host: Host, grants: Grants, tmp_path: Path
 ) -> None:
-    """The library stays, with its slot and its account, when the forwarder goes."""
+    """The library stays, with its slot and its account, when the forwarder is closed."""
     drivers = tmp_path / "drivers"
     place(drivers, build_dir, library, host.driver_dir)
     program = _program(tmp_path, _REOPENS)

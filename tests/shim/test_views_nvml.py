@@ -1,4 +1,4 @@
-"""What programs are told of memory and processes through NVML: the limit, and their own kind."""
+"""Programs' view of memory and processes through NVML: the limit, and the container's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.shim.conftest import GIB, GPUS, MIB, Grants, Host
 
 pytestmark = pytest.mark.sim
 
-# Every way in which NVML tells of processes, as (kind, what it said) lines. {pid} is asked for.
+# Every function by which NVML lists processes, as (kind, answer) lines, queried for {pid}.
 _EVERY_WAY = (
     NVML
     + """
@@ -90,7 +90,7 @@ class Holder:
 
 
 def test_row_30_only_own_processes_are_listed(host: Host, grants: Grants) -> None:
-    """Another container's process is on the GPU too; from inside there is no trace of it."""
+    """A process of another container uses the GPU too; it is not visible from inside."""
     inside, outside = grants.make(2 * GIB), grants.make(2 * GIB)
     with Holder(host, GIB, inside) as ours, Holder(host, 512 * MIB, outside) as theirs:
         look = [sys.executable, "-c", _EVERY_WAY, str(ours.pid), str(theirs.pid)]
@@ -161,7 +161,7 @@ def test_a_dead_process_is_not_listed(host: Host, grants: Grants) -> None:
 
 
 def test_a_process_of_another_namespace_is_left_out(host: Host, grants: Grants) -> None:
-    """Containers of one pod may share a grant: their memory counts, their numbers mean nothing."""
+    """Containers of one pod may share a grant: their memory counts, their pids are not listed."""
     directory = grants.make(2 * GIB)
     look = (
         NVML

@@ -1,4 +1,4 @@
-"""What people's tools print under the library: one limit, one use, whoever asks, never wrapped."""
+"""Common tools' output under the library: one limit, one use, in every tool, never wrapped."""
 
 from __future__ import annotations
 

@@ -20,14 +20,14 @@ def _directory() -> Iterator[Path]:
 
 @pytest.fixture
 def sim_dir() -> Iterator[Path]:
-    """A directory that is not there yet, with a path short enough for the sockets in it."""
+    """A directory that does not exist yet, with a path short enough for the sockets in it."""
     with _directory() as directory:
         yield directory
 
 
 @pytest.fixture
 def host(sim_dir: Path) -> Iterator[Host]:
-    """Two GPUs of 40 GiB; no C is needed to speak to them."""
+    """Two GPUs of 40 GiB; their clients need no C code."""
     made = Host(sim_dir)
     made.up()
     yield made
@@ -63,13 +63,13 @@ def _plain_driver_host(build_dir: Path) -> Iterator[Host]:
 
 @pytest.fixture
 def shared_host(_plain_host: Host) -> Iterator[Host]:
-    """As host, for tests that leave the GPUs as they were; their clients end with them."""
+    """As host, for tests that leave the GPUs unchanged; their clients end with them."""
     yield _plain_host
     _plain_host.send_clients_away()
 
 
 @pytest.fixture
 def idle_host(_plain_driver_host: Host) -> Iterator[Host]:
-    """As driver_host, for tests that leave the GPUs as they were."""
+    """As driver_host, for tests that leave the GPUs unchanged."""
     yield _plain_driver_host
     _plain_driver_host.send_clients_away()

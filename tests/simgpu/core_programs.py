@@ -1,7 +1,7 @@
 """Programs over NVIDIA's unmodified cuda.core: `python -m tests.simgpu.core_programs NAME`.
 
 As in cuda_programs.py, each ends with status 0 or with a traceback. Kernels compute nothing, so no
-result of one is looked at.
+result is checked.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def launches() -> None:
 
 
 def linked() -> None:
-    """From PTX, by NVIDIA's linker, for a GPU that the driver's own compiler serves as well."""
+    """From PTX, by NVIDIA's linker, for a GPU that the driver's own compiler supports as well."""
     device, _ = begin()
     options = core.ProgramOptions(arch=architecture(device), relocatable_device_code=True)
     source = 'extern "C" __global__ void empty() {}'
@@ -72,7 +72,7 @@ def linked() -> None:
 
 
 def buffers() -> None:
-    """Data really moves: on the device's memory, pinned memory, mapped and pooled memory."""
+    """Data is really moved: in the device's memory, and in pinned, mapped and pooled memory."""
     device, stream = begin()
     pinned = core.LegacyPinnedMemoryResource().allocate(4096)
     seen = np.from_dlpack(pinned)
@@ -94,7 +94,7 @@ def buffers() -> None:
 
 
 def graphs() -> None:
-    """What is captured keeps its arguments alive, and runs again at each launch."""
+    """A captured graph keeps its arguments in memory, and runs again at each launch."""
     device, stream = begin()
     kernel, given = compiled(device), arguments(device, stream)
     pinned = core.LegacyPinnedMemoryResource().allocate(4096)

@@ -1,7 +1,7 @@
 """Programs over NVIDIA's unmodified cuda-bindings: `python -m tests.simgpu.cuda_programs NAME`.
 
-Each checks what it says and ends with status 0, or with a traceback. They run as processes of
-their own, since a driver is initialised once per process.
+Each checks its docstring and ends with status 0, or with a traceback. They run as processes of
+their own, because a driver is initialised once per process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PTX: Final = b"""
 
 
 def ok(returned: tuple[Any, ...]) -> Any:
-    """What a call returned beside CUDA_SUCCESS."""
+    """The result of a call beside CUDA_SUCCESS."""
     assert returned[0] is R.CUDA_SUCCESS, returned[0]
     return returned[1] if len(returned) == 2 else returned[1:]
 
@@ -171,7 +171,7 @@ def launches() -> None:
     brief = ok(driver.cuModuleGetFunction(module, b"brief"))
     ok(driver.cuLaunchKernelEx(config, brief, 0, 0))
     ok(driver.cuCtxSynchronize())
-    # Never waited for: a process that ends takes its work off the GPU.
+    # Never waited for: the GPU drops a process's work when it ends.
     hour = ok(driver.cuModuleGetFunction(module, b"hour"))
     ok(driver.cuLaunchKernel(hour, 1, 1, 1, 1, 1, 1, 0, stream, 0, 0))
     ok(driver.cuEventRecord(events[2], stream))
@@ -182,7 +182,7 @@ def launches() -> None:
 
 
 def error_codes() -> None:
-    """One row per refusal: what is called, in which state, and the code the driver documents."""
+    """One row per refusal: the call, the state, and the code that the driver documents."""
     found: list[str] = []
 
     def rows(state: str, table: list[tuple[str, Callable[[], tuple[Any, ...]], Any]]) -> None:
@@ -368,7 +368,7 @@ def hold() -> None:
 
 
 def lose_the_gpu() -> None:
-    """Says when it is ready, and is told on stdin when the GPU is lost."""
+    """Prints a line when it is ready, and reads one when the GPU is lost."""
     begin()
     ok(driver.cuMemAlloc(MIB))
     sys.stdout.write("ready\n")

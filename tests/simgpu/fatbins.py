@@ -33,7 +33,7 @@ _PACK: Final = {"lz4": (_LZ4, _lz4), "zstd": (_ZSTD, _zstd)}
 
 
 def entry(kind: int, target: int, plain: bytes, packing: str = "", head_bytes: int = 64) -> bytes:
-    """One image for sm_TARGET. Heads of 64 bytes and more occur; what is more is not read."""
+    """One image for sm_TARGET. Heads of 64 bytes and more occur; the excess is not read."""
     flags, stored, packed_bytes = _PLAIN, plain, 0
     if packing:
         flags, pack = _PACK[packing]
@@ -54,7 +54,7 @@ def fatbin(entries: Sequence[bytes]) -> bytes:
 
 
 class Wrapper:
-    """What a compiled program gives the driver: it points to fat binaries."""
+    """The compiled program's argument to the driver: it points to fat binaries."""
 
     def __init__(self, version: int, *fatbins: bytes) -> None:
         self._kept = [ctypes.create_string_buffer(one, len(one)) for one in fatbins]

@@ -1,4 +1,4 @@
-"""A simulated host of a test's own: up, and down without a trace when the test ends."""
+"""A simulated host for one test: started, and removed without a trace when the test ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GIB = 1 << 30
 
 
 def simgpu(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """`python -m simgpu ...`, as a person types it."""
+    """`python -m simgpu ...`, as on a command line."""
     return subprocess.run(
         [sys.executable, "-m", "simgpu", *map(str, arguments)],
         cwd=ROOT,
@@ -43,7 +43,7 @@ class Host:
         assert done.returncode == 0, done.stderr
 
     def down(self) -> None:
-        """Also: nothing that the clients did was a surprise to the daemon."""
+        """Also asserts that no client input was unexpected to the daemon."""
         self.send_clients_away()
         log = self.directory / "log"
         said = log.read_text() if log.exists() else ""
@@ -53,7 +53,7 @@ class Host:
         assert "Traceback" not in said, said
 
     def send_clients_away(self) -> None:
-        """Ends every process and connection that this test has made."""
+        """End every process and connection of this test."""
         while self._peers:
             self._peers.pop().close()
         while self._children:
@@ -75,7 +75,7 @@ class Host:
         assert done.returncode == 0, done.stderr
 
     def peer(self, *commands: str, gpu: int = 0) -> tuple[subprocess.Popen[str], list[str]]:
-        """A process with a context, after it has done `commands`; and what it printed."""
+        """A process with a context, after it has executed `commands`; and its output."""
         command = [sys.executable, "-m", "tests.simgpu.peer", str(self.socket(gpu)), *commands]
         child = subprocess.Popen(
             command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -109,13 +109,13 @@ class Host:
         )
 
     def python(self, code: str) -> str:
-        """What a Python program over the libraries prints."""
+        """The output of a Python program over the libraries."""
         done = self.run(sys.executable, "-c", code)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def program(self, module: str, *arguments: str, **environ: str) -> None:
-        """A program of this package, which checks what it says and ends with status 0."""
+        """A program of this package, which makes its own checks and ends with status 0."""
         done = self.run(sys.executable, "-m", f"tests.simgpu.{module}", *arguments, **environ)
         assert done.returncode == 0, done.stderr
 

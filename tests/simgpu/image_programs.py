@@ -92,7 +92,7 @@ def packing() -> None:
 
 
 def nothing_fits() -> None:
-    """A library can be loaded, and its kernels are known; a module cannot."""
+    """A library can be loaded and lists its kernels; a module cannot be loaded."""
     begin()
     image = fatbin([entry(ELF, 75, machine("older", 75)), entry(ELF, 90, machine("newer", 90))])
     assert driver.cuModuleLoadData(image)[0] is R.CUDA_ERROR_NO_BINARY_FOR_GPU
@@ -121,7 +121,7 @@ def _read(address: Any, size: int) -> bytes:
 
 
 def variables() -> None:
-    """Of machine code: with the values that it gives them, in the memory that the code takes."""
+    """Of machine code: with its initial values, in the memory that the code takes."""
     begin()
     before = free_bytes()
     source = SOURCE.replace(b"__device__ int", b'extern "C" __device__ int')
@@ -183,7 +183,7 @@ def variables_of_text() -> None:
 
 
 def options_without_values() -> None:
-    """CU_LIBRARY_BINARY_IS_PRESERVED comes from NVIDIA's libraries without a value."""
+    """NVIDIA's libraries pass CU_LIBRARY_BINARY_IS_PRESERVED without a value."""
     begin()
     cuda = ctypes.CDLL("libcuda.so.1")
     out, option = ctypes.c_void_p(), ctypes.c_int(1)
@@ -219,7 +219,7 @@ def write_images(directory: str) -> None:
 
 
 def spoilt_images(directory: str) -> None:
-    """What is read of a file stays inside it, whatever is in it; a sanitizer looks on."""
+    """Reads of a file stay inside it, whatever its content; a sanitizer checks that."""
     begin()
     images = [path.read_bytes() for path in sorted(Path(directory).glob("*.image"))]
     file = Path(directory, "spoilt")

@@ -75,7 +75,7 @@ def boxes() -> None:
 
 
 def hints() -> None:
-    """Of managed memory: taken where they can be meant, and without effect."""
+    """On managed memory: valid ones are accepted, and have no effect."""
     begin()
     attach = driver.CUmemAttach_flags.CU_MEM_ATTACH_GLOBAL
     managed = ok(driver.cuMemAllocManaged(MIB, attach.value))
@@ -95,7 +95,7 @@ def hints() -> None:
 
 
 def peers() -> None:
-    """No GPU reaches another's memory, and every question says so."""
+    """No GPU has access to another's memory, and every query reports that."""
     first = begin()
     second = ok(driver.cuDevicePrimaryCtxRetain(1))
     assert ok(driver.cuDeviceCanAccessPeer(0, 1)) == 0

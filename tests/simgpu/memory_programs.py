@@ -1,7 +1,7 @@
-"""What the simulated GPU counts: stream-ordered, graph, physical and array memory.
+"""The simulated GPU's accounting: stream-ordered, graph, physical and array memory.
 
-Run as `python -m tests.simgpu.memory_programs NAME`. The shim's tests hold the library's charges to
-these figures, so they are held to NVIDIA's documentation here.
+Run as `python -m tests.simgpu.memory_programs NAME`. The shim's tests compare the library's charges
+with these figures, so this file compares them with NVIDIA's documentation.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def new_pool(ordinal: int = 0, **fields: Any) -> Any:
 
 
 def pool_chunks() -> None:
-    """The GPU gives chunks of 32 MiB, and has them again after a synchronisation."""
+    """The GPU allocates chunks of 32 MiB, and gets them back after a synchronisation."""
     begin()
     pool = ok(driver.cuDeviceGetDefaultMemPool(0))
     assert int(pool) == int(ok(driver.cuDeviceGetMemPool(0)))
@@ -106,7 +106,8 @@ def pool_thresholds() -> None:
 
 
 def pool_order() -> None:
-    """What a stream frees is free when the stream gets there; the stream itself may have it."""
+    """Memory freed in a stream is free when the stream reaches the free; the stream may reuse it
+    earlier."""
     begin()
     pool = ok(driver.cuDeviceGetDefaultMemPool(0))
     function = ok(driver.cuModuleGetFunction(ok(driver.cuModuleLoadData(PTX)), b"brief"))
@@ -159,7 +160,7 @@ def launch(executable: Any, stream: Any = 0) -> None:
 
 
 def graph_memory() -> None:
-    """Memory comes with the first launch, serves every replay, and goes when it is trimmed."""
+    """Memory is allocated at the first launch, serves every replay, and is freed by a trim."""
     begin()
     before = free_bytes()
     graph = scratch_graph(5 * MIB)
@@ -237,7 +238,7 @@ def create(size: int, **options: Any) -> Any:
 
 
 def physical_memory() -> None:
-    """Memory lives until the last of its handles and mappings goes, in any order."""
+    """Memory exists until its last handle and mapping end, in any order."""
     begin()
     whole = free_bytes()
     granularity = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
@@ -278,7 +279,7 @@ def blocks(size: int) -> int:
 
 
 def arrays() -> None:
-    """Sizes of every shape; each goes with its destruction, or with its context."""
+    """Sizes of every shape; each ends with its destruction, or with its context."""
     context = begin()
     whole = free_bytes()
     for made, size in (
@@ -314,7 +315,7 @@ def arrays() -> None:
 
 
 def descriptors() -> None:
-    """What is exported lives while any copy of its descriptor is open: sent or inherited too."""
+    """Exported memory exists while any copy of its descriptor is open: sent or inherited too."""
     begin()
     before = free_bytes()
 

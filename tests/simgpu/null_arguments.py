@@ -1,9 +1,8 @@
-"""Every simulated entry point with an argument taken away: `python -m tests.simgpu.null_arguments`.
+"""Every simulated entry point with an argument removed: `python -m tests.simgpu.null_arguments`.
 
-Reads cuda.def, so an entry that is added there is asked too. One pointer or handle is NULL at a
-time, the others are good; then all arguments are 0. Ends with status 0 where nothing crashes, and
-nothing succeeds but what is documented to. Each name is printed before the call, so the last one
-names a crash.
+Reads cuda.def, so entries added there are covered too. One pointer or handle is NULL at a time, the
+others are valid; then all arguments are 0. Ends with status 0 if nothing crashes, and only
+documented calls succeed. Each name is printed before the call, so the last one names a crash.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tests.support import ROOT
 LIST: Final = ROOT / "simgpu" / "src" / "cuda.def"
 PTX: Final = b".version 8.0\n.target sm_80\n.visible .entry none() { ret; }\n"
 
-# Documented as optional, or as meaning something where they are NULL: there the call succeeds.
+# Documented as optional, or as meaningful when NULL: there the call succeeds.
 OPTIONAL: Final = {
     "cuCtxCreate_v3": "b",
     "cuCtxCreate_v4": "b",
@@ -47,11 +46,11 @@ OPTIONAL: Final = {
     "cuLaunchCooperativeKernel": "j",
     "cuLaunchKernel": "jk",
     "cuLaunchKernelEx": "cd",
-    # No options are asked for.
+    # No options.
     "cuLibraryLoadData": "cdfg",
     "cuLibraryLoadFromFile": "cdfg",
     "cuModuleLoadDataEx": "de",
-    # What it is given is its own affair.
+    # Its argument is not checked.
     "cuLaunchHostFunc": "c",
     "cuStreamAddCallback": "c",
     "cuStreamGetCtx_v2": "c",
@@ -89,7 +88,7 @@ def entries() -> Iterator[tuple[str, list[Parameter]]]:
         yield symbol, [Parameter(each[:-1].replace(" ", ""), each[-1]) for each in written]
 
 
-# What a stream calls in the program.
+# A function of the program that a stream calls.
 does_nothing = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)(lambda *_: None)
 
 
@@ -160,7 +159,7 @@ def begin(cuda: ctypes.CDLL) -> None:
 
 
 def say(line: str) -> None:
-    """At once: what follows may crash."""
+    """Flushed: what follows may crash."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

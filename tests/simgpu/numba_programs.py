@@ -1,7 +1,7 @@
 """Programs over numba-cuda with its compiler: `python -m tests.simgpu.numba_programs NAME`.
 
 As in cuda_programs.py, each ends with status 0 or with a traceback. Kernels compute nothing, so no
-result of one is looked at.
+result is checked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numba import cuda, vectorize
 
-# Small launches; numba says that they leave a GPU idle.
+# Small launches; numba warns that they leave a GPU idle.
 warnings.simplefilter("ignore")
 
 TABLE: Final = np.arange(10, dtype=np.float32)
@@ -48,7 +48,7 @@ def kernels() -> None:
 
 
 def libraries() -> None:
-    """What numba makes of Python functions: a vectorised one, a reduction."""
+    """What numba compiles from Python functions: a vectorised one, a reduction."""
 
     @vectorize(["float32(float32, float32)"], target="cuda")
     def added(a: Any, b: Any) -> Any:

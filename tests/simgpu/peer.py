@@ -1,9 +1,8 @@
-"""A client of the daemon in Python: what the tests say to a GPU without any library between.
+"""A client of the daemon in Python: requests to a GPU without any library between.
 
-As a program, `python -m tests.simgpu.peer SOCKET COMMAND...` is a process to be killed: it does
-each command, prints a line when all are done, and then waits to be told to end by a closed stdin.
-Commands: alloc=BYTES; fork (a child that keeps the connection open, prints its pid, and outlives
-its parent).
+As a program, `python -m tests.simgpu.peer SOCKET COMMAND...` is a process to be killed: it executes
+each command, prints a line when all are done, and then waits until its stdin is closed. Commands:
+alloc=BYTES; fork (a child that keeps the connection open, prints its pid, and outlives its parent).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from simgpu.wire import Op, Request, Role, Status
 
 
 class Peer:
-    """One connection, greeted."""
+    """One connection, after its hello."""
 
     def __init__(self, path: Path, role: Role = Role.CUDA) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -60,7 +59,7 @@ class Peer:
         return {pid: used for used, pid, _ in wire.STRUCTS["sim_process"].iter_unpack(payload)}
 
     def wait_for_free(self, wanted_bytes: int) -> None:
-        """Returns when so much is free; the test's timeout ends a wait in vain."""
+        """Returns when so much is free; otherwise the test's timeout ends it."""
         while self.free_bytes() != wanted_bytes:
             time.sleep(0.005)
 

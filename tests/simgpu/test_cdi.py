@@ -1,4 +1,4 @@
-"""The CDI spec: a device is one GPU's socket and nothing of its neighbour."""
+"""The CDI spec: a device has one GPU's socket and nothing of its neighbour."""
 
 from __future__ import annotations
 

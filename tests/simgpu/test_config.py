@@ -1,4 +1,4 @@
-"""The description of the host: what it says, and what it says about mistakes."""
+"""The description of the host: its values, and its error messages."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.sim
 
 
 def start(host: Host, name: str, *arguments: str) -> subprocess.Popen[str]:
-    """A program that says something when it is ready, and then waits on its stdin."""
+    """A program that prints a line when it is ready, and then waits on its stdin."""
     child = subprocess.Popen(
         [sys.executable, "-m", "tests.simgpu.cuda_programs", name, *arguments],
         cwd=ROOT,
@@ -96,7 +96,7 @@ def test_processes_share_one_pool_and_death_gives_back(driver_host: Host) -> Non
 
 
 def test_a_gpu_for_which_there_are_few_addresses(sim_dir: Path, build_dir: Path) -> None:
-    """Eight times its size is not to be had in 128 TiB of address space; less does."""
+    """Eight times its size does not fit 128 TiB of address space; less does."""
     host = Host(sim_dir, options=["--gpu", "20Ti"], build_dir=build_dir)
     host.up()
     child = start(host, "hold", str(3 * GIB))

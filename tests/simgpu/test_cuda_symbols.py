@@ -1,4 +1,4 @@
-"""Which names libcuda has, and what cuGetProcAddress answers for them."""
+"""The names in libcuda, and cuGetProcAddress's answers for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEGACY, PER_THREAD = 1, 2
 FOUND, NO_SYMBOL, NO_VERSION = 0, 1, 2
 SUCCESS, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED = 0, 1, 500, 801
 
-# Of names that the recorded drivers (tests/simgpu/driver) did not have: base name, version and
+# For names that the recorded drivers (tests/simgpu/driver) did not have: base name, version and
 # flags -> the exported symbol. Versions later than the driver's mean the newest.
 MEANINGS = [
     ("cuCtxSynchronize", 12090, 0, "cuCtxSynchronize"),
@@ -122,7 +122,7 @@ def test_every_row_of_both_lists(cuda: ctypes.CDLL, library: Path) -> None:
 
 
 def test_names_that_cuda_bindings_asks_for(cuda: ctypes.CDLL) -> None:
-    """What the bindings of a later CUDA know and this driver lacks is what came after 13.0."""
+    """Names that a later CUDA's bindings have and this driver lacks were added after 13.0."""
     where = distribution("cuda-bindings").locate_file("cuda/bindings/cydriver.pxd")
     asked = set(re.findall(r"cdef CUresult (cu\w+)\(", Path(str(where)).read_text()))
     assert len(asked) > 500
@@ -153,7 +153,7 @@ print([name for name in {names} if getattr(cuda, name)() != {NOT_SUPPORTED}])
 
 
 def test_loads_in_old_images(library: Path) -> None:
-    """glibc of 2012 and no other library; a container brings its own."""
+    """glibc of 2012 and no other library; a container has its own."""
     read = subprocess.run(
         ["objdump", "-p", "-T", library], text=True, capture_output=True, check=True
     ).stdout
@@ -168,7 +168,7 @@ def test_loads_in_old_images(library: Path) -> None:
 
 
 def test_calls_inside_the_library_stay_inside(cuda: ctypes.CDLL, tmp_path: Path) -> None:
-    """A preloaded library's cuMemFree_v2 does not see what cuMemFree does within the driver."""
+    """A preloaded library's cuMemFree_v2 does not see cuMemFree's calls inside the driver."""
     source = tmp_path / "preloaded.c"
     source.write_text("int cuMemFree_v2(unsigned long a) { (void)a; return 77; }\n")
     preloaded = tmp_path / "preloaded.so"

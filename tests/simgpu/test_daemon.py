@@ -1,4 +1,4 @@
-"""The daemon with real clients: one pool, deaths of every kind, hostile bytes, faults."""
+"""The daemon with real clients: one pool, exits of every kind, hostile bytes, faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults by a call's name: counted down, late, and only where they were asked for."""
+"""Faults by a call's name: counted down, delayed, and only where they were armed."""
 
 from __future__ import annotations
 

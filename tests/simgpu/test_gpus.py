@@ -189,7 +189,7 @@ def test_shared_memory_whose_last_holder_dies_lingers() -> None:
 
 
 class Books(RuleBasedStateMachine):
-    """Any order of events: never over the pool, and what is let go comes back exactly."""
+    """Any order of events: never over the pool, and freed memory is returned exactly."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The null driver: same answers as a driver, nothing behind them."""
+"""The null driver: a driver's answers without a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stand-in for nvidia-ctk: the answers on which the agent's generator rests."""
+"""The substitute for nvidia-ctk: the answers that the agent's generator depends on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""nvidia-smi as documents use it."""
+"""nvidia-smi as documented."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def code(function, *arguments):
 
 
 def evaluate(host: Host, body: str) -> Any:
-    """Runs `body` after nvmlInit in a process of its own; what it assigns to `out` comes back."""
+    """Runs `body` after nvmlInit in a process of its own; returns what it assigns to `out`."""
     program = f"{PRELUDE}\nnvmlInit()\nh = nvmlDeviceGetHandleByIndex(0)\n{body}\nprint(repr(out))"
     return ast.literal_eval(host.python(program))
 
@@ -104,7 +104,7 @@ def test_a_gpu_describes_itself(idle_host: Host, expression: str, expected: obje
 
 
 def test_every_question_about_processes_is_answered_with_everybody(driver_host: Host) -> None:
-    """The real thing, which a library in front must hide: the processes of the whole host."""
+    """The unfiltered list, which a library in front must hide: the processes of the whole host."""
     nobody = evaluate(
         driver_host,
         "out = (nvmlDeviceGetRunningProcessDetailList(h, nvmlProcessDetailList_v1, 0),"
@@ -258,7 +258,7 @@ for directory in ("/absent", "{driver_host.directory}/empty"):
 
 
 def test_one_socket_one_gpu(driver_host: Host) -> None:
-    """As in a container: the one GPU that was brought is index 0, and keeps its minor."""
+    """As in a container: the one injected GPU is index 0, and keeps its minor."""
     gpus = driver_host.directory / "container" / "gpus"
     gpus.mkdir(parents=True)
     (gpus / "1.sock").symlink_to(driver_host.socket(1))
@@ -305,7 +305,7 @@ print(code(nvmlDeviceGetMemoryInfo, h), nvmlDeviceGetUUID(h))
 
 
 def test_a_fork_child_asks_over_connections_of_its_own(idle_host: Host) -> None:
-    """Parent and child ask at once; over one connection they would read each other's answers."""
+    """Parent and child query at once; over one connection they would read each other's answers."""
     out = evaluate(
         idle_host,
         """

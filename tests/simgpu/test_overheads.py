@@ -1,4 +1,4 @@
-"""What the simulated driver takes by itself, and gives back: contexts, code, stacks, heaps."""
+"""Memory that the simulated driver itself takes, and frees: contexts, code, stacks, heaps."""
 
 from __future__ import annotations
 

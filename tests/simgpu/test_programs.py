@@ -1,4 +1,4 @@
-"""Real programs over the driver API run as they are: cuda.core, numba-cuda and its compiler."""
+"""Unmodified programs over the driver API: cuda.core, numba-cuda and its compiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""wire.py is wire.h, and its reader takes bytes as they come."""
+"""wire.py equals wire.h, and its reader accepts bytes in any chunks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REQUESTS = [
 
 
 def _c_program() -> str:
-    """Prints every constant of the header, and of every struct its size and the fields' places."""
+    """Prints every constant of the header, and of every struct its size and the fields' offsets."""
     text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.DOTALL)
     constants = re.findall(r"\b(SIM_[A-Z0-9_]+)\b", text)
     lines = [

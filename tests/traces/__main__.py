@@ -1,4 +1,4 @@
-"""`python -m tests.traces`: record what a program asks of the driver, and replay it."""
+"""`python -m tests.traces`: record a program's calls of the driver, and replay them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.traces.replay import Recording, Replay, ReplayError, load
 from tests.traces.trace import TraceError
 
 _BESIDE_BYTES: Final = 8 * 2**30
-"""What the simulated GPU has beside the limit: the library must refuse, not the GPU."""
+"""The simulated GPU's memory beyond the limit: the library must refuse, not the GPU."""
 _MOST_TOLD: Final = 20
 _REPLAY: Final = """Replay a recording through the library, under a limit, on a private simulated
 GPU. FILE: the traces of all processes of one recording. The last line of the output is JSON. The
@@ -32,7 +32,7 @@ is CMD's."""
 
 
 class UsageError(Exception):
-    """What was asked for cannot be done; the text names the option."""
+    """The request is refused; the text names the option."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,10 +1,10 @@
-"""What the library adds to the calls of a recording: the same replay with it and without.
+"""The library's cost for the calls of a recording: the same replay with it and without.
 
-The driver is c/recorded_driver.c, which answers at once what the trace says. One process makes the
+The driver is c/recorded_driver.c, which returns the trace's answers at once. One process makes the
 same calls as a program does, through the library, and directly, past it; the difference is the
-library. Two processes would differ by more, since where their memory lies makes calls slower or
+library's. Two processes would differ by more, because their memory layout makes calls slower or
 faster. Several processes do so, and the median counts. Calls that were refused memory are left out:
-there the library waits for memory that may come back.
+there the library waits for memory that may be freed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def shortest(process: Process, marks: str) -> Part:
 
 
 def burst(process: Process) -> Part:
-    """The longest stretch of calls of one thread that get functions and set an attribute."""
+    """The longest sequence of calls of one thread that get functions and set an attribute."""
     found, first = Part(process, 0, 0), 0
     for step, call in enumerate(process.calls):
         if not call.text.startswith(_BURST) or call.thread != process.calls[first].thread:
@@ -104,7 +104,7 @@ def _added_ns(script: Path) -> float:
 
 
 def part_ns(part: Part, script: Path, passes: int) -> tuple[float, float]:
-    """What a part takes without the library, and what the library adds."""
+    """The cost of a part without the library, and the library's addition."""
     took = [
         (float(without), float(with_it) - float(without))
         for lines in _repetitions(script, part.first, part.last, passes)

@@ -1,4 +1,4 @@
-"""A private simulated GPU for replays; contexts and code take of it what the recordings say."""
+"""A private simulated GPU for replays; contexts and code take the recordings' amounts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ memory = "{{memory_bytes}}"
 
 
 def program(name: str) -> Path:
-    """A program of the build; FileNotFoundError says how to get it."""
+    """A program of the build; FileNotFoundError names the build command."""
     path = BUILD / "bin" / name
     if not path.is_file():
         raise FileNotFoundError(f"{path}: not built; run `make build`")
@@ -47,7 +47,7 @@ def program(name: str) -> Path:
 
 @contextmanager
 def simulated(directory: Path, memory_bytes: int) -> Iterator[Mapping[str, str]]:
-    """The environment of programs on a GPU of that size; the daemon lives in `directory`."""
+    """The environment of programs on a GPU of that size; the daemon runs in `directory`."""
     config, sim = directory / "host.toml", directory / "sim"
     config.write_text(_CONFIG.format(memory_bytes=memory_bytes))
     command = [sys.executable, "-m", "simgpu"]
@@ -65,7 +65,7 @@ def simulated(directory: Path, memory_bytes: int) -> Iterator[Mapping[str, str]]
 
 
 def recorded() -> Mapping[str, str]:
-    """The environment of programs on the driver that answers what a trace says."""
+    """The environment of programs on the driver that returns a trace's answers."""
     return {**base(), "LD_LIBRARY_PATH": str(BUILD / "lib" / "recorded")}
 
 

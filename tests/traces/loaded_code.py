@@ -1,7 +1,7 @@
-"""How many modules of one process have code on the GPU, which the driver takes by itself.
+"""The number of one process's modules with code on the GPU, which the driver takes by itself.
 
-This follows how the simulated driver works: the code of a module comes with the first launch of one
-of its kernels or the address of a variable, and goes with the module or with the context.
+This follows the simulated driver: the code of a module is loaded with the first launch of one of
+its kernels or the address of a variable, and unloaded with the module or with the context.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which value of the replay stands for a value of the recording: handles and addresses.
+"""Maps a value of the recording to the replay's: handles and addresses.
 
-Drivers give handles and addresses out again, so a value means what the latest call that returned it
-made. Only a call that frees it means something else: a call is written when it returns, and where
-one thread frees an address and another one gets it at once, the second may be written first. So
-what is freed is the oldest that is not yet freed.
+Drivers reuse handles and addresses, so a value names the result of the latest call that returned
+it. A call that frees it is an exception: a call is written when it returns, and if one thread frees
+an address and another one gets it at once, the second may be written first. So the oldest one not
+yet freed is freed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Names:
         self._living.setdefault(value, []).append(made)
 
     def find(self, value: int) -> Found | None:
-        """What the value is for a call; None where no call returned it."""
+        """The value's meaning in a call; None if no call returned it."""
         if value in self._latest:
             return self._latest[value].slot, 0
         below = bisect_right(self._addresses, value) - 1
@@ -48,7 +48,7 @@ class Names:
         return (made.slot, value - base) if value - base < made.size_bytes else None
 
     def free(self, value: int) -> Found | None:
-        """What the value is for a call that frees it."""
+        """The value's meaning in a call that frees it."""
         living = self._living.get(value)
         if not living:
             return self.find(value)

@@ -1,9 +1,9 @@
-"""Puts the processes of one recording in order, and cuts their calls into runs.
+"""Orders the processes of one recording, and splits their calls into runs.
 
-A run is what one thread does until another thread or another process has its turn, in the order of
-the recording. A checkpoint is a run without calls, in which no process calls the driver. There is
-one at a mark, before every call that was refused memory, and at the end of every process; where
-a primary context is released last, before that, since NVML lists no process without a context.
+A run is one thread's calls until another thread's or process's turn, in the order of the recording.
+A checkpoint is a run without calls, in which no process calls the driver. There is one at a mark,
+before every call that was refused memory, and at the end of every process; if a primary context is
+released last, before that, because NVML lists no process without a context.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.traces.trace import Call, Mark, Recording
 from tests.traces.translate import Translator
 
 _MOST_STEPS: Final = 512
-"""Of a run: one thread goes on for so long at most before the time of its calls is taken."""
+"""Of a run: the longest for one thread before the time of its calls is used."""
 _LEAST_STEPS: Final = 100
 """Between the checkpoints of two marks: some programs write a mark for every few calls."""
 
@@ -35,9 +35,9 @@ class Process:
     calls: list[Call] = field(default_factory=list)
     """The call that each step belongs to."""
     marks: list[tuple[int, str]] = field(default_factory=list)
-    """What the program wrote, and after how many steps."""
+    """The program's text, and after how many steps."""
     modules: dict[int, int] = field(default_factory=dict)
-    """How many modules have code on the GPU, by the run of a checkpoint."""
+    """The number of modules with code on the GPU, by the run of a checkpoint."""
     skipped: Counter[str] = field(default_factory=Counter)
     image: bytes = b""
 
@@ -65,7 +65,7 @@ class _Planner:
         self._open = _Open(0, 1, 0)
         self._turns = 0
         self._looked = [0] * len(recordings)
-        """How many steps of each process come before its latest checkpoint."""
+        """The number of each process's steps before its latest checkpoint."""
 
     def call(self, index: int, call: Call) -> None:
         process = self.processes[index]
@@ -124,7 +124,7 @@ class _Planner:
 
 
 def plan(recordings: Sequence[Recording], image_path: Path) -> Sequence[Process]:
-    """The processes of one recording; `image_path` is where a file with their code will be."""
+    """The processes of one recording; `image_path` is the future path of a file with their code."""
     planner = _Planner(recordings, image_path)
     for _, index, item in heapq.merge(*map(_timed, range(len(recordings)), recordings)):
         if item is None:

@@ -1,8 +1,8 @@
-"""Records what a program asks of the driver: one trace for each of its processes.
+"""Records a program's calls of the driver: one trace for each of its processes.
 
-A forwarder with the driver's soname stands first on the program's library path. It has no code and
-needs c/record.c and then the real driver, so that every call of an entry that signatures.py knows
-passes the recorder, and every other name is the driver's own.
+A forwarder with the driver's soname is first on the program's library path. It has no code and
+needs c/record.c and then the real driver, so that every call of an entry in signatures.py passes
+the recorder, and every other name is the driver's own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.traces.signatures import signatures
 _DRIVER: Final = "libcuda.so.1"
 _RECORDER: Final = "trace-record.so"
 _NOT_WRITTEN: Final = {"cuGetProcAddress", "cuGetProcAddress_v2", "cuDeviceGetAttribute"}
-"""Entries that are asked hundreds of times at a program's start, and are no matter to a replay."""
+"""Entries that programs call hundreds of times at start, and that a replay does not need."""
 _PRIVATE: Final = "cuGetExportTable"
 _FOUR_BYTES: Final[Mapping[str, Sequence[int]]] = {
     "cuMemPoolGetAttribute": (1, 2, 3),
@@ -45,9 +45,10 @@ class DriverError(Exception):
 
 
 def record(command: Sequence[str], directory: Path, did: str) -> tuple[int, Sequence[Path]]:
-    """Run the command; its exit status, and a trace in `directory` for each process that called.
+    """Run the command; return its exit status. Each process that called leaves a trace in
+    `directory`.
 
-    DriverError; OSError where the command cannot be started.
+    Raises DriverError, and OSError if the command cannot be started.
     """
     driver = _driver()
     recorder = library.beside(host.LIBRARY, _RECORDER)
@@ -80,7 +81,7 @@ def _kept(raw: Path, directory: Path, program: str) -> Path:
 
 
 def _driver() -> Path:
-    """The file that programs get as the driver here."""
+    """The file that programs load as the driver here."""
     try:
         ctypes.CDLL(_DRIVER)
     except OSError as error:
@@ -91,7 +92,7 @@ def _driver() -> Path:
 
 
 def _header(command: Sequence[str], did: str) -> Iterator[str]:
-    """A trace says which program it is of, and nothing of its arguments."""
+    """A trace names its program, and none of its arguments."""
     yield f"# program: {Path(command[0]).name}"
     python = ".".join(platform.python_version_tuple()[:2])
     today = datetime.now(UTC).date()
@@ -112,7 +113,7 @@ def _versions() -> str:
 
 
 def _entries() -> Iterator[str]:
-    """The lines that the recorder reads: an entry and a token for each of its parameters."""
+    """The recorder's input: an entry and a token for each of its parameters."""
     for entry, signature in signatures().items():
         if entry in _NOT_WRITTEN or entry == _PRIVATE:
             continue

@@ -1,10 +1,9 @@
 """Replays a recording through the library: its processes under one grant, on a simulated GPU.
 
-c/replay.c makes the calls. Here the processes are started, and at every checkpoint, when none of
-them calls the driver, the overhead is measured as the node agent measures it, and what the grant is
-charged is compared with what NVML says of the processes. With a
-limit other than the recorded size of the GPU a program would go another way after its first
-refusal, so the replay ends there.
+c/replay.c makes the calls. This module starts the processes. At every checkpoint, when none of them
+calls the driver, it measures the overhead as the node agent does, and compares the grant's charge
+with NVML's figures for the processes. With a limit other than the recorded size of the GPU a
+program would take another path after its first refusal, so the replay ends there.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _MOST_TOLD: Final = 20
 
 
 class ReplayError(Exception):
-    """A process of the replay failed; the text is what it wrote."""
+    """A process of the replay failed; the text is its output."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Recording:
 
     processes: Sequence[Process]
     memory_bytes: int
-    """The size of the recorded GPU; 0 where no process asked for it."""
+    """The size of the recorded GPU; 0 if no process queried it."""
 
     @property
     def calls(self) -> int:
@@ -55,11 +54,11 @@ class Checkpoint:
     """One moment in which no process of the replay calls the driver."""
 
     charged_bytes: int
-    """What the library charged, and the overhead."""
+    """The library's charge, and the overhead."""
     held_bytes: int
-    """What NVML says that the processes have."""
+    """NVML's figure for the processes."""
     overhead_bytes: int
-    """What was measured beyond what the library charged."""
+    """Measured beyond the library's charge."""
     code_bytes: int
     """What the driver holds for code that has run."""
 
@@ -75,7 +74,7 @@ class Refusal:
 
     call: Call
     room_bytes: int
-    """What the limit left."""
+    """The remainder of the limit."""
     held_bytes: int
 
 
@@ -113,7 +112,7 @@ class Replay:
         limit_bytes: int,
         watch: Watch,
     ) -> None:
-        """`directory` gets the grant; `watch` looks at the GPU."""
+        """`directory` gets the grant; `watch` monitors the GPU."""
         self._recording = recording
         self._scripts = scripts
         self._grant = directory / "grant"
@@ -131,7 +130,7 @@ class Replay:
         self._turns.write_bytes(bytes(4))
 
     def run(self, environment: Mapping[str, str]) -> Outcome:
-        """ReplayError where a process of it fails."""
+        """Raises ReplayError if one of its processes fails."""
         under = {
             **environment,
             "LD_PRELOAD": str(host.LIBRARY),

@@ -1,7 +1,7 @@
-"""What a replay must know of single entries beside their prototypes.
+"""A replay's rules for single entries, beyond their prototypes.
 
-The tables say what stands for data that a trace does not have, and which answers cannot be
-compared and why.
+The tables list the substitutes for data that a trace does not have, and the answers that cannot be
+compared, with the reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MEMORY_BYTES: Final[Mapping[str, Sequence[str]]] = {
     "cuMemHostAlloc": "b",
     "cuMemAllocHost_v2": "b",
 }
-"""Entries that return addresses; the product of these parameters is how many bytes are there."""
+"""Entries that return addresses; the product of these parameters is the size in bytes."""
 IMAGES: Final = {
     ("cuModuleLoadData", "b"),
     ("cuModuleLoadDataEx", "b"),
@@ -39,7 +39,7 @@ LAUNCHES: Final[Mapping[str, int]] = {
     "cuLaunchCooperativeKernel": 0,
     "cuLaunchKernelEx": 1,
 }
-"""Entries that load a function's code where it was not, and the number of that parameter."""
+"""Entries that load a function's code if necessary, and the number of that parameter."""
 FREES: Final = {
     "cuEventDestroy_v2",
     "cuGraphDestroy",
@@ -55,7 +55,7 @@ FREES: Final = {
     "cuModuleUnload",
     "cuStreamDestroy_v2",
 }
-"""Entries that end what parameter a names."""
+"""Entries that end the object that parameter a names."""
 UNLOADS: Final = {"cuModuleUnload", "cuLibraryUnload"}
 RETAIN: Final = "cuDevicePrimaryCtxRetain"
 RELEASE: Final = "cuDevicePrimaryCtxRelease_v2"
@@ -67,18 +67,18 @@ PARAMETERS_OF_KERNELS: Final = {
     ("cuLaunchKernelEx", "d"),
     ("cuLaunchCooperativeKernel", "j"),
 }
-"""The replay's kernels have no parameters: NULL stands for them."""
+"""The replay's kernels have no parameters: NULL replaces them."""
 
 MOVE_BYTES: Final = ("cuMemset", "cuMemcpy")
 MOST_MOVED_BYTES: Final = 64 * 2**10
 MOST_HOST_BYTES: Final = 2**30
-"""What memory holds is not replayed: sets and copies are this long at most."""
+"""Contents of memory are not replayed: sets and copies are at most this long."""
 
 SIZE_OF_GPU: Final = {"cuMemGetInfo_v2", "cuDeviceTotalMem_v2"}
-"""Entries whose answers follow from the limit: compared where it is the recorded one."""
+"""Entries whose answers depend on the limit: compared if it is the recorded one."""
 LESS_CODE: Final = {("cuMemGetInfo_v2", "a")}
 CODE_BYTES: Final = 32 * 2**20
-"""What is free may differ by as much: a trace does not say how large the code was."""
+"""Free memory may differ by as much: a trace does not have the size of the code."""
 UNCOMPARED: Final[Mapping[str, str]] = {
     "cuCtxGetId": "numbers are given out by the driver",
     "cuDeviceGetGraphMemAttribute": "amounts are the driver's choice",
@@ -101,13 +101,13 @@ UNCOMPARED: Final[Mapping[str, str]] = {
     "cuStreamGetCaptureInfo_v3": "numbers are given out by the driver",
     "cuStreamGetId": "numbers are given out by the driver",
 }
-"""Entries whose written values are not compared, and why not; their results are."""
+"""Entries whose written values are not compared, with the reason; their results are."""
 PROGRESS: Final = {"cuEventQuery", "cuStreamQuery"}
-"""Entries whose result says how far the GPU is: any is right."""
+"""Entries whose result is the GPU's progress: any is valid."""
 ADDRESSES_ASKED_FOR: Final = {"cuPointerGetAttribute", "cuMemGetAddressRange_v2"}
 """Entries that return addresses which another entry returned before."""
 CONTEXT: Final = "CUcontext"
-"""The type whose handles are always known: each is created once, and asked for often."""
+"""The type whose handles are always known: each is created once, and queried often."""
 
 OUT_OF_MEMORY: Final = 2
 LARGEST_SPECIAL_STREAM: Final = 2
@@ -118,7 +118,7 @@ CONFIG_ATTRIBUTES_AT: Final = 40
 
 
 def image(kernels: int) -> bytes:
-    """Code that stands for every module of a trace, as PTX; kernels are called k0, k1, ..."""
+    """Code in place of every module of a trace, as PTX; kernels are called k0, k1, ..."""
     entries = b"".join(b".visible .entry k%d() { ret; }\n" % number for number in range(kernels))
     head = (
         b".version 6.0\n.target sm_50\n.address_size 64\n.visible .global .align 16 .b8 g[128];\n"

@@ -26,7 +26,7 @@ _MASK: Final = 2**64 - 1
 
 
 class Kind(enum.IntEnum):
-    """Where an argument comes from."""
+    """The source of an argument."""
 
     VALUE = 0
     SLOT = 1
@@ -36,22 +36,22 @@ class Kind(enum.IntEnum):
     CELL = 3
     """The address of a cell, which holds the value before the call."""
     BUFFER = 4
-    """The address of memory of the process that stands for the program's own."""
+    """The address of memory of the process in place of the program's own."""
     IMAGE = 5
-    """The address of the code that stands for the program's modules."""
+    """The address of the code in place of the program's modules."""
     POINTERS = 6
     """The address of an array of pointers, each to memory of its own."""
 
 
 class Action(enum.IntEnum):
-    """What is done with a value that the driver wrote."""
+    """The use of a value that the driver wrote."""
 
     IGNORE = 0
     STORE = 1
     EQUAL = 2
     EQUAL_SLOT = 3
     EQUAL_SIZE = 4
-    """Compared where the limit is the recorded size of the GPU; `offset` is how near is equal."""
+    """Compared if the limit is the recorded size of the GPU; `offset` is the tolerance."""
 
 
 class Argument(NamedTuple):
@@ -83,13 +83,13 @@ class Run(NamedTuple):
     first: int
     steps: int
     turn: int
-    """Which run it is of all runs of all processes."""
+    """Its number among all runs of all processes."""
     checkpoint: bool
 
 
 @dataclass
 class Script:
-    """One process's calls; `encode` once everything is in it."""
+    """One process's calls; call `encode` after the last one."""
 
     steps: array[int] = field(default_factory=lambda: array("I"))
     runs: list[Run] = field(default_factory=list)
@@ -109,17 +109,17 @@ class Script:
         return self.slots - 1
 
     def entry(self, name: str, base: str, version: int, per_thread: bool) -> int:
-        """The number of an entry, which cuGetProcAddress knows as `base` at that version."""
+        """The number of an entry, `base` in cuGetProcAddress at that version."""
         return self._entries.setdefault((name, base, version, per_thread), len(self._entries))
 
     def data(self, content: bytes) -> int:
-        """Where these bytes are; equal bytes are kept once."""
+        """The position of these bytes; equal bytes are kept once."""
         if content not in self._placed:
             self._placed[content] = self.place(content)
         return self._placed[content]
 
     def place(self, content: bytes) -> int:
-        """Where these bytes are, in a place of their own."""
+        """The position of these bytes, in a place of their own."""
         at = len(self._data)
         self._data += content.ljust(-(-len(content) // 8) * 8, b"\0")
         return at

@@ -1,6 +1,6 @@
 """How each parameter of the driver's entries is written in a trace: one token for each.
 
-The prototypes are those of simgpu/src/cuda.def. A token says what the recorder writes before a
+The prototypes are those of simgpu/src/cuda.def. A token defines what the recorder writes before a
 call and after it; the recorder (c/record.c) interprets the same tokens.
 
     n4 u1 u2 u4 u8 x8   a value of so many bytes: signed, unsigned, hexadecimal
@@ -8,7 +8,7 @@ call and after it; the recorder (c/record.c) interprets the same tokens.
     >TOKEN              a pointer to a value that the driver writes
     <TOKEN =TOKEN       a pointer to a value that the driver reads; that it reads and writes
     h32                 a pointer to a struct of 32 bytes
-    [TOKEN:d            a pointer to an array; parameter d says how many elements it has
+    [TOKEN:d            a pointer to an array; parameter d is the number of its elements
     a:b >a:b            a pointer to the value of an attribute, in and out; b names the attribute
     >A                  the array of pointers of cuPointerGetAttributes
     L                   a pointer to a CUlaunchConfig, with the attributes that it points to
@@ -68,7 +68,7 @@ _HANDLES: Final = {
     "CUstream",
 }
 _BY_VALUE: Final = ("CUipcMemHandle", "CUipcEventHandle", "CUmemLocation")
-"""Structs that are passed by value: where the words of such a call lie, no token can say."""
+"""Structs that are passed by value: no token can say where the words of such a call lie."""
 _SPECIAL: Final[Mapping[str, Mapping[str, str]]] = {
     "cuThreadExchangeStreamCaptureMode": {"a": "=n4"},
     "cuGraphGetNodes": {"b": "?", "c": "=u8"},
@@ -99,7 +99,7 @@ class Parameter:
 class Signature:
     entry: str
     base: str
-    """The name by which cuGetProcAddress knows it."""
+    """Its name in cuGetProcAddress."""
     since: int
     """The first CUDA version at which the base name means this entry."""
     per_thread: bool

@@ -1,4 +1,4 @@
-"""What is measured of the library's cost: which calls, and that it is the library's."""
+"""Measuring the library's cost: the right calls, and the library's part alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces are read and translated: what a file must be, and what its handles and addresses mean."""
+"""Traces are read and translated: the file format, and the meaning of handles and addresses."""
 
 from __future__ import annotations
 

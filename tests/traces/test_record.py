@@ -1,4 +1,4 @@
-"""A program is recorded, and what was recorded is replayed."""
+"""A program is recorded, and the recording is replayed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Recordings of real programs, replayed through the library on a simulated GPU.
 
-Every call must have its recorded result, under the memory of the recorded GPU as the limit, and
-what is charged must be what NVML says of the processes.
+Every call must have its recorded result, with the memory of the recorded GPU as the limit, and the
+charge must equal NVML's figures for the processes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.sim, pytest.mark.shipped]
 MIB: Final = 2**20
 MOST_CHARGE_ERROR_BYTES: Final = 2 * MIB
 POOL_CHUNK_BYTES: Final = 32 * MIB
-"""What a pool takes at least, and what a refused call may have needed at most beyond its size."""
+"""The minimum that a pool takes, and the maximum of a refused call beyond its size."""
 NOT_SIMULATED: Final = {"cuLogsRegisterCallback"}
 Loader = Callable[[str], Loaded]
 
@@ -42,7 +42,7 @@ def replayed(of: Loaded, directory: Path, gpu: Mapping[str, str], *, share: floa
 
 
 def is_refused_memory(of: Loaded) -> bool:
-    """Whether the recorded program took all of its GPU."""
+    """True if the recorded program took all of its GPU."""
     calls = (call for process in of.recording.processes for call in process.calls)
     return any(call.text.split(" ", 2)[1] == "2" for call in calls)
 
@@ -87,7 +87,7 @@ def needed_bytes(refusal: Refusal) -> int:
 def test_two_beside_each_other_on_one_gpu(
     loaded: Loader, gpu: Mapping[str, str], tmp_path: Path, pair: tuple[str, str]
 ) -> None:
-    """Each has a grant of its own, and neither is refused what the other one takes."""
+    """Each has a grant of its own, and neither is refused because of the other's memory."""
     with ThreadPoolExecutor() as both:
         running = [both.submit(replayed, loaded(letter), tmp_path / letter, gpu) for letter in pair]
     for letter, each in zip(pair, running, strict=True):

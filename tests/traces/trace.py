@@ -1,7 +1,7 @@
-"""Reads a trace file: what one process asked of the driver, in the order in which calls returned.
+"""Reads a trace file: one process's calls of the driver, in the order in which they returned.
 
-The format is described in data/README.md. A file that does not follow it is a TraceError that
-names the line. Nothing here knows what an entry of the driver means.
+data/README.md describes the format. A file that violates it is a TraceError that names the line.
+Independent of the meaning of the driver's entries.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Call(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """What the program itself wrote between its calls."""
+    """Text that the program itself wrote between its calls."""
 
     line: int
     text: str
@@ -48,13 +48,13 @@ class Recording:
     start_us: int
     """CLOCK_MONOTONIC of the first call: it puts the processes of one recording in order."""
     memory_bytes: int = 0
-    """The size of the GPU; 0: the program did not ask."""
+    """The size of the GPU; 0: the program did not query it."""
     primary: Mapping[int, int] = field(default_factory=dict)
     """Handles of primary contexts that the runtime used before it retained them, and the device."""
 
 
 class Words(NamedTuple):
-    """A call's text, taken apart."""
+    """A call's text, parsed."""
 
     entry: str
     result: int
@@ -78,7 +78,7 @@ def _values(words: Sequence[str]) -> Mapping[str, str]:
 
 
 def read(path: Path) -> Recording:
-    """Every line of the file; TraceError."""
+    """Every line of the file. Raises TraceError."""
     items: list[Call | Mark] = []
     primary: dict[int, int] = {}
     start_us = 0

@@ -1,7 +1,7 @@
 """Translates the calls of one process into operations of its script.
 
-Handles and addresses become slots; what a trace does not have (host memory, code, names of
-kernels) is replaced as rules.py says. A call that cannot be replayed is counted in `skipped`.
+Handles and addresses become slots; rules.py replaces data that a trace does not have (host memory,
+code, names of kernels). A call that cannot be replayed is counted in `skipped`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NULL: Final = ("0", "0x0")
 
 
 class _Impossible(Exception):
-    """The trace does not have what the call was given."""
+    """The trace lacks an argument of the call."""
 
 
 class Translator:
@@ -31,7 +31,7 @@ class Translator:
     def __init__(self, script: Script, primary: Mapping[int, int], image_path: str) -> None:
         self.skipped: Counter[str] = Counter()
         self.most_kernels = 1
-        """How many kernels the image needs."""
+        """The number of kernels that the image needs."""
         self.code = LoadedCode()
         self._script = script
         self._primary = primary
@@ -44,7 +44,7 @@ class Translator:
         self._named = False
 
     def operations(self, call: Call) -> Sequence[int]:
-        """What to do for the call, itself last; nothing where it is skipped."""
+        """The operations for the call, itself last; none if it is skipped."""
         if call.text in self._unchanging:
             return self._unchanging[call.text]
         self._ahead, self._patches, self._named = [], [], False
@@ -132,9 +132,9 @@ class Translator:
         return Argument(Kind.BUFFER)
 
     def _inactive(self, context: int) -> int:
-        """The slot of a primary context that the program did not retain yet.
+        """The slot of a primary context that the program has not retained yet.
 
-        NVIDIA's runtime knows its handle; others learn it by retaining it.
+        NVIDIA's runtime has its handle already; any other caller obtains it by retaining it.
         """
         device, slot = self._primary.get(context, 0), self._script.slot()
         self._names.make(context, slot)
@@ -188,7 +188,7 @@ class Translator:
         return Argument(Kind.DATA, at)
 
     def _result(self, of: Words, parameter: Parameter, index: int) -> Result:
-        """What becomes of a value that the driver wrote."""
+        """The use of a value that the driver wrote."""
         written = of.after[parameter.letter]
         if not written.startswith("0x"):
             return self._number_result(of.entry, parameter, index, written)
@@ -227,7 +227,7 @@ def _width(token: str) -> int:
 
 
 def _bytes(token: str, text: str) -> bytes:
-    """The bytes of a struct or of an array, from how they are written."""
+    """The bytes of a struct or of an array, from their text."""
     if text.startswith("h:"):
         return bytes.fromhex(text[2:])
     width = int(token.removeprefix("[")[1:].split(":")[0])

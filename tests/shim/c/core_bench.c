@@ -1,5 +1,5 @@
 /*
- * What a reserve and refund pair costs beside one plain atomic pair, a robust mutex pair and
+ * The cost of a reserve and refund pair beside one plain atomic pair, a robust mutex pair and
  * nothing. Prints nanoseconds per pair, the best of several passes: NAME NS.
  */
 #include <pthread.h>

@@ -62,7 +62,7 @@ static int by_size(const void *a, const void *b)
 	return (left > right) - (left < right);
 }
 
-/* In a process of its own each time, that ends at once; its slot is the next one's to find. */
+/* In a process of its own each time, which ends at once; the next one reuses its slot. */
 static void measure(struct tally *tally)
 {
 	for (int i = 0; i < SAMPLES; i++) {

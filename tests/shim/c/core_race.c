@@ -26,7 +26,7 @@
 #define BASE_BYTES     (UINT64_C(1) << 20)
 #define MAX_WIDTH      64
 
-/* Shared by the racers; `arrived` counts arrivals at the barrier and never goes back. */
+/* Shared by the racers; `arrived` counts arrivals at the barrier and never decreases. */
 struct arena {
 	uint64_t arrived;
 	uint64_t wins;
@@ -51,7 +51,7 @@ static void barrier(struct arena *arena, uint64_t processes)
 		sched_yield();
 }
 
-/* What a driver call takes. */
+/* The duration of a driver call. */
 static void latency(uint64_t *random)
 {
 	struct timespec pause = {0, (long)(next_random(random) % MAX_LATENCY_NS)};
@@ -79,7 +79,7 @@ static void raise_most(struct arena *arena, uint64_t used_bytes)
 		;
 }
 
-/* Each round one racer can win: there is room for exactly one. */
+/* Each round one racer can win: exactly one allocation fits. */
 static int racer(struct arena *arena, uint64_t processes, int index, int rounds,
 		 uint64_t limit_bytes, bool exact, uint64_t *tally)
 {
@@ -148,7 +148,7 @@ int core_race(int argc, char **argv)
 	return failed != 0;
 }
 
-/* The rival: a counter and an own word, each exact by itself. own[0] is the counter. */
+/* The control: a counter and an own word, each exact by itself. own[0] is the counter. */
 static void naive_add(uint64_t *counter, uint64_t *own, uint64_t bytes)
 {
 	__atomic_add_fetch(counter, bytes, __ATOMIC_ACQ_REL);
@@ -193,7 +193,7 @@ static void loop_in_child(bool exact, uint64_t *words, uint64_t *ready, int inde
 	naive_loop(words, index, random);
 }
 
-/* Once all of them loop, kill one after the other, at moments drawn by chance. */
+/* Once all of them loop, kill one after the other, at random moments. */
 static void run_and_kill(int width, bool exact, uint64_t *words, uint64_t *ready, uint64_t *random)
 {
 	pid_t pids[MAX_WIDTH];
@@ -215,7 +215,7 @@ static void run_and_kill(int width, bool exact, uint64_t *words, uint64_t *ready
 		kill(pids[index], SIGKILL);
 		waitpid(pids[index], NULL, 0);
 		ready[index] = 0;
-		/* A reaper that trusts the rival's own word refunds what it says. */
+		/* A reaper that trusts the control's own word refunds that amount. */
 		if (!exact) {
 			__atomic_sub_fetch(&words[0], words[index + 1], __ATOMIC_ACQ_REL);
 			words[index + 1] = 0;

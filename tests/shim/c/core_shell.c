@@ -1,9 +1,10 @@
 /*
- * A process that does what the test says: one command per line in, one line out.
+ * A process controlled by the test: one command per line in, one line out.
  *
- * Each command is one function of region.h, or one thing that a program may do to us: fork, clone,
- * close every descriptor, exec, end a thread. `stop STEP N` makes the process stop itself (SIGSTOP)
- * at the Nth passage of that step (src/step.h); `end STEP N` ends the thread that passes there.
+ * Each command is one function of region.h, or an action of a program that affects the library:
+ * fork, clone, close every descriptor, exec, end a thread. `stop STEP N` makes the process stop
+ * itself (SIGSTOP) at the Nth passage of that step (src/step.h); `end STEP N` ends the thread that
+ * passes there.
  */
 #include <fcntl.h>
 #include <inttypes.h>
@@ -137,7 +138,7 @@ static void *shell_thread(void *unused)
 	exit(core_shell());
 }
 
-/* The process goes on without its first thread. */
+/* The process continues without its first thread. */
 static void do_end_main(void)
 {
 	pthread_t thread;
@@ -149,8 +150,8 @@ static void do_end_main(void)
 	pthread_exit(NULL);
 }
 
-/* Close all, then open as many: our number is another file's now. Answers how many of them are
- * open. */
+/* Close all, then open as many: the library's descriptor number is another file's now. Returns how
+ * many of them are open. */
 static void do_close_all(const char *rest, char *out)
 {
 	int want = atoi(rest), still = 0, first = -1;
@@ -169,7 +170,7 @@ static void do_close_all(const char *rest, char *out)
 }
 
 /* Map the page that holds the lock (no access, shared) anew, through another description: as on
- * overlayfs, where the mapping stays and the lock does not. */
+ * overlayfs, where the mapping remains and the lock does not. */
 static void do_drop_lock(char *out)
 {
 	char line[LINE_BYTES], permissions[8], path[LINE_BYTES];
@@ -311,7 +312,7 @@ int core_shell(void)
 	char line[LINE_BYTES], out[LINE_BYTES];
 	size_t have = 0;
 
-	/* By bytes: what follows a line belongs to whatever image an exec puts here. */
+	/* By bytes: input after a line belongs to the image of a later exec. */
 	while (have < sizeof(line) && read(0, line + have, 1) == 1) {
 		if (line[have] != '\n') {
 			have++;

@@ -1,4 +1,4 @@
-/* Threads of one process reserve and refund on every GPU at once; for the sanitizers, and the
+/* Threads of one process reserve and refund on every GPU at once; for the sanitizers, and for the
  * sums. */
 #include <inttypes.h>
 #include <pthread.h>

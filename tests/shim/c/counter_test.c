@@ -1,7 +1,7 @@
 /*
  * The counter's words under true parallelism in one process: each thread is a slot of its own, as
  * processes are, without the lock that a process's threads share. Never over the limit, each slot
- * as its owner knows it, and 0 at the end.
+ * as its owner counts it, and 0 at the end.
  *
  * usage: vgpu-counter-test THREADS ROUNDS
  */

@@ -1,5 +1,5 @@
 /*
- * A driver with one GPU that makes contexts for OpenGL and VDPAU, one at a time, and can do
+ * A driver with one GPU that creates contexts for OpenGL and VDPAU, one at a time, and supports
  * nothing in them.
  */
 #define GPUS 1

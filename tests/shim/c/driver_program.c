@@ -63,7 +63,7 @@ static uint64_t next_random(uint64_t *state)
 	return *state;
 }
 
-/* Shared by the processes; `arrived` counts arrivals at the barrier and never goes back. */
+/* Shared by the processes; `arrived` counts arrivals at the barrier and never decreases. */
 struct arena {
 	uint64_t arrived, wins, held_bytes, most_held_bytes, won_by[3];
 	uint64_t ready[MAX_WIDTH];
@@ -80,7 +80,7 @@ static void barrier(uint64_t processes)
 		sched_yield();
 }
 
-/* Counted apart from the library, and only while the driver holds it for us. */
+/* Counted without the library, and only while the driver holds it for this process. */
 static int allocate(unsigned long long *address, size_t bytes)
 {
 	int code = cuMemAlloc_v2(address, bytes);

@@ -1,7 +1,6 @@
 /*
- * dlsym.S alone: what it does with registers, stack and return address, on any machine it is
- * written for. The targets and answers that it enters are acted out here. Exit status 0, or the
- * line that failed.
+ * dlsym.S alone: its use of registers, stack and return address, on any machine it is written for.
+ * This file defines the targets and answers that it calls. Exit status 0, or the line that failed.
  */
 #include <stdint.h>
 #include <string.h>
@@ -36,7 +35,7 @@ void *vgpu_dlmopen_target(struct vgpu_registers *call);
 
 static char answer;
 
-/* Everything that a function may change, changed. */
+/* Changes every register that a function may change. */
 static void clobber(void)
 {
 #if defined(__x86_64__)

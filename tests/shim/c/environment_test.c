@@ -1,7 +1,7 @@
 /*
  * The parser of HAMi-core's variables alone: each line on stdin is an environment, its variables
- * separated by 0x1f; each line out says the result, and where it is OK or UNMANAGED, all that was
- * understood. The parser is given exactly the bytes it may read.
+ * separated by 0x1f; each line of output has the result and, if it is OK or UNMANAGED, the parsed
+ * values. The parser is given exactly the bytes it may read.
  */
 #include <inttypes.h>
 #include <stdio.h>

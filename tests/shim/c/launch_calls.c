@@ -1,6 +1,6 @@
 /*
- * What a training program asks of the driver in each step, so many times: first launches, launches,
- * questions about kernels, a change of a graph's node, a graph launch.
+ * The driver calls of a training program's step, repeated: first launches, launches, queries of
+ * kernels, a change of a graph's node, a graph launch.
  *
  * usage: launch-calls ROUNDS
  */

@@ -36,7 +36,7 @@ static uint64_t next_random(uint64_t *state)
 static void test_oracle(uint64_t seed)
 {
 	enum { ADDRESSES = 3000, STEPS = 200000 };
-	static struct vgpu_charge oracle[ADDRESSES]; /* bytes 0: not there */
+	static struct vgpu_charge oracle[ADDRESSES]; /* bytes 0: absent */
 	struct vgpu_charge got;
 	uint64_t state = seed ? seed : 1, count = 0;
 	/* Strides of real allocators, and one that maps all to few places if the hash is poor. */
@@ -71,7 +71,7 @@ static void test_oracle(uint64_t seed)
 	MUST(vgpu_ledger_count() == 0);
 }
 
-/* What the table of blocks should know of one. */
+/* The expected state of one block in the table. */
 struct oracle_block {
 	struct vgpu_charge owner;
 	bool here[16]; /* places in use, of those that the test uses */
@@ -140,7 +140,7 @@ static void test_blocks(uint64_t seed)
 	MUST(sum == count * vgpu_block_bytes && vgpu_ledger_count() == 0 && !vgpu_block_any(0));
 }
 
-/* A context takes its entries with it, of every kind, and no other's. */
+/* A context's end removes its entries, of every kind, and no other's. */
 static void test_contexts(void)
 {
 	static uint64_t bytes[VGPU_MOST_GPUS];
@@ -166,7 +166,7 @@ static void test_contexts(void)
 
 enum { THREADS = 8, PER_THREAD = 20000 };
 
-/* Own addresses only: whatever the others do, each must find its own. */
+/* Own addresses only: regardless of other threads, each must find its own. */
 static void *churn(void *argument)
 {
 	uint64_t base = (uint64_t)(uintptr_t)argument * PER_THREAD + 1;

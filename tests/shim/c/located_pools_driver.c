@@ -1,7 +1,7 @@
 /*
- * A driver as of CUDA 13 with two GPUs, the first of them current, and the pools that its
- * locations have from the start: of each GPU two, pinned and managed, of the host three. A pool
- * takes what it is asked for and keeps it.
+ * A driver as of CUDA 13 with two GPUs, the first of them current, and the initial pools of its
+ * locations: of each GPU two, pinned and managed, of the host three. A pool takes what is requested
+ * and keeps it.
  */
 #define GPUS 2
 #include "small_driver.h"

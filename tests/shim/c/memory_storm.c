@@ -33,7 +33,7 @@ static unsigned long operations, made, refused;
 static unsigned int orders; /* of magnitude, by powers of two */
 static pthread_barrier_t start;
 static void *context;
-static int (*set_current)(void *context); /* not ours: the driver's */
+static int (*set_current)(void *context); /* not the library's: the driver's */
 
 static uint64_t next_random(uint64_t *state)
 {

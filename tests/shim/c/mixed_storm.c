@@ -60,7 +60,7 @@ static void be_peer(int answers, int until)
 	exit(0);
 }
 
-/* Before there is a thread or a driver here. Returns what ends it when closed. */
+/* Before there is a thread or a driver here. Returns the descriptor whose closing ends it. */
 static int start_peer(pid_t *peer)
 {
 	int answers[2], until[2];
@@ -89,7 +89,8 @@ static void await_end(pid_t child)
 	MUST(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/* A fork child has no driver: it is told so, whatever locks its parent's other threads hold. */
+/* A fork child has no driver: its calls return that, whatever locks its parent's other threads
+ * hold. */
 static void fork_in_the_middle(void)
 {
 	CUdeviceptr address;
@@ -102,7 +103,7 @@ static void fork_in_the_middle(void)
 	await_end(child);
 }
 
-/* What stands in the place is given back, whoever made it; what is made stays there. */
+/* Frees what is in the place, whichever thread allocated it; a new allocation stays there. */
 static void step(struct storm *storm)
 {
 	struct thing **place = &things[next_random(storm) % THINGS];

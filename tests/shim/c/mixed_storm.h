@@ -1,4 +1,4 @@
-/* What mixed_storm.c and the paths that its threads take share. */
+/* Shared by mixed_storm.c and the allocation paths of its threads. */
 #ifndef MIXED_STORM_H
 #define MIXED_STORM_H
 
@@ -17,7 +17,7 @@
 		}                                                                                  \
 	} while (0)
 #define OK(call) MUST((call) == CUDA_SUCCESS)
-/* True: done; false: refused for want of memory, as everything may be at the limit. */
+/* True: done; false: refused for lack of memory, as any call may be at the limit. */
 #define FITS(call) fits((call), __FILE__, __LINE__)
 
 #define BLOCK ((size_t)2 << 20)
@@ -36,7 +36,7 @@ struct thing {
 	size_t bytes;
 };
 
-/* One way to come by memory, and to give it back. */
+/* One way to allocate memory, and to free it. */
 struct path {
 	bool (*make)(struct storm *storm, struct thing *thing);
 	void (*end)(struct storm *storm, const struct thing *thing);
@@ -57,10 +57,10 @@ bool make_linear(struct storm *storm, struct thing *thing);
 void end_linear(struct storm *storm, const struct thing *thing);
 bool make_array(struct storm *storm, struct thing *thing);
 
-/* Questions of all kinds, which change nothing. */
+/* Queries of all kinds, which change nothing. */
 void look(void);
 
-/* Contexts and code that come and go, with what they hold. */
+/* Contexts and code that are created and destroyed, with their memory. */
 void live_briefly(struct storm *storm);
 
 static inline uint64_t next_random(struct storm *storm)

@@ -1,4 +1,4 @@
-/* Contexts and code that come and go, and the questions that programs ask meanwhile; see
+/* Contexts and code that are created and destroyed, and programs' queries meanwhile; see
  * mixed_storm.c. */
 #include "mixed_storm.h"
 
@@ -49,7 +49,7 @@ void look(void)
 	MUST(nvmlDeviceGetComputeRunningProcesses_v3(device, &count, rows) == NVML_SUCCESS);
 }
 
-/* Whatever the limit: code is not refused. */
+/* Regardless of the limit: code is not refused. */
 static void run_code(struct storm *storm)
 {
 	CUfunction function;
@@ -63,7 +63,7 @@ static void run_code(struct storm *storm)
 	OK(cuModuleUnload(module));
 }
 
-/* What is allocated in a green context stays when that ends. */
+/* Memory allocated in a green context remains when that ends. */
 static void live_in_green(struct storm *storm)
 {
 	struct thing left[4] = {0};

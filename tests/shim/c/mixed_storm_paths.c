@@ -1,4 +1,4 @@
-/* Every way to come by memory of a GPU; see mixed_storm.c, and mixed_storm_physical.c for some. */
+/* Every way to allocate memory of a GPU; see mixed_storm.c, and mixed_storm_physical.c for some. */
 #include "mixed_storm.h"
 
 CUipcMemHandle peer_handles[PEER_HANDLES];
@@ -36,7 +36,7 @@ void end_linear(struct storm *storm, const struct thing *thing)
 	OK(cuMemFree_v2(thing->first));
 }
 
-/* At once, or when the stream gets there. */
+/* At once, or when the stream reaches it. */
 static void end_plain(struct storm *storm, const struct thing *thing)
 {
 	if (next_random(storm) % 4)

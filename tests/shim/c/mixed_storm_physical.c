@@ -1,7 +1,7 @@
 /*
- * Physical memory and what holds it: mappings, descriptors, multicast objects, imports by another
- * interface's name. Each thing holds its memory alone, so that it is charged once: an import beside
- * its exporter would be charged for both.
+ * Physical memory and its holders: mappings, descriptors, multicast objects, imports by another
+ * interface's name. Each object is the only holder of its memory, so that it is charged once: an
+ * import beside its exporter would be charged for both.
  */
 #include "mixed_storm.h"
 
@@ -34,7 +34,7 @@ static bool create(struct storm *storm, struct thing *thing, CUmemGenericAllocat
 	return FITS(cuMemCreate(handle, thing->bytes, &wanted, 0));
 }
 
-/* What is mapped there holds the memory alone. */
+/* The mapping is the memory's only holder. */
 static bool map_alone(struct thing *thing, CUmemGenericAllocationHandle handle, bool shared)
 {
 	const CUmemAccessDesc access = {GPU, CU_MEM_ACCESS_READWRITE};
@@ -71,7 +71,7 @@ void end_physical(struct storm *storm, const struct thing *thing)
 	OK(cuMemAddressFree(thing->first, thing->bytes));
 }
 
-/* Bound to an object that nobody maps; its handle goes. */
+/* Bound to an object that is not mapped; the memory's handle is released. */
 bool make_multicast(struct storm *storm, struct thing *thing)
 {
 	CUmulticastObjectProp wanted = {.numDevices = 1};
@@ -90,7 +90,7 @@ bool make_multicast(struct storm *storm, struct thing *thing)
 	return bound;
 }
 
-/* Unbound, or gone with its object. */
+/* Unbound, or ended with its object. */
 void end_multicast(struct storm *storm, const struct thing *thing)
 {
 	if (next_random(storm) % 2)
@@ -98,7 +98,7 @@ void end_multicast(struct storm *storm, const struct thing *thing)
 	OK(cuMemRelease(thing->first));
 }
 
-/* The driver takes the descriptor over where it imports. */
+/* The driver owns the descriptor after an import. */
 static bool import(struct thing *thing, CUmemGenericAllocationHandle handle)
 {
 	CUDA_EXTERNAL_MEMORY_HANDLE_DESC given = {.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD,

@@ -1,8 +1,8 @@
 /*
- * A driver that is legal and unusual: what its cuGetProcAddress hands out are inner functions, not
- * its exports, others for the per-thread default stream, and its entries call each other by their
- * exported names, so that they come by any interposer. Every memory call answers with a number that
- * says who was asked; nothing is allocated.
+ * A driver that is legal and unusual: its cuGetProcAddress returns inner functions, not its
+ * exports, others for the per-thread default stream, and its entries call each other by their
+ * exported names, so that these calls pass any interposer. Every memory call returns a number that
+ * identifies the function called; nothing is allocated.
  */
 #include <stddef.h>
 #include <stdint.h>

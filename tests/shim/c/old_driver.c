@@ -1,6 +1,6 @@
 /*
- * A driver as of 2009, with addresses of 32 bits, whose memory goes as a test tells it: it can
- * refuse to free, and it can free by itself, as when a context ends. Addresses start over then.
+ * A driver as of 2009, with addresses of 32 bits, whose frees a test controls: it can refuse to
+ * free, and it can free by itself, as when a context ends. Addresses start over then.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -82,7 +82,7 @@ int cuMemFree_v2(unsigned long long address)
 	return cuMemFree((unsigned int)address);
 }
 
-/* Rows further apart than drivers of today put them. */
+/* Rows at a greater pitch than current drivers use. */
 int cuMemAllocPitch_v2(unsigned long long *address, size_t *pitch, size_t width, size_t height,
 		       unsigned int element)
 {

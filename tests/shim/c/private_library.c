@@ -1,6 +1,6 @@
 /*
- * Somebody's library that happens to export a driver's name, as profilers and shims do, and asks
- * for the next one behind itself.
+ * A third-party library that exports a driver's name, as profilers and shims do, and looks up the
+ * next definition behind itself.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -17,7 +17,7 @@ int cuMemAlloc_v2(unsigned long long *dptr, size_t bytes)
 	return 4242;
 }
 
-/* Not as a tail call: then the caller would be somebody else. */
+/* Not as a tail call: that would change the caller. */
 static void *look(void *volatile handle)
 {
 	void *volatile found = dlsym(handle, "cuMemAlloc_v2");
@@ -35,7 +35,7 @@ void *private_default(void)
 	return look(RTLD_DEFAULT);
 }
 
-/* As runtimes do: open the driver, and look in it. */
+/* As runtimes do: open the driver, and look the name up in it. */
 void *private_driver(const char *path)
 {
 	void *handle = dlopen(path, RTLD_NOW);

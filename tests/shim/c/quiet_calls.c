@@ -1,7 +1,7 @@
 /*
  * A program that, once it has used each call, gives up every system call but read, write and exit
- * (seccomp's strict mode: anything else kills it), and then goes on allocating, freeing and
- * launching, with LIVE allocations alive. Its end by itself is the proof.
+ * (seccomp's strict mode: any other kills it), and then continues to allocate, free and launch,
+ * with LIVE existing allocations. Its regular exit is the proof.
  *
  * usage: quiet-calls LIVE
  */

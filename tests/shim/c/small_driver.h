@@ -1,7 +1,7 @@
 /*
- * What small drivers as of CUDA 13 have in common: GPUS GPUs, whose UUIDs are 0xaa all over, 0xbb
- * all over and so on, and a current context, which lies on the first of them. At first none is
- * current, unless the driver says which.
+ * Common to small drivers as of CUDA 13: GPUS GPUs, whose UUIDs are 0xaa all over, 0xbb all over
+ * and so on, and a current context, which lies on the first of them. At first none is current,
+ * unless the driver sets one.
  */
 #ifndef SMALL_DRIVER_H
 #define SMALL_DRIVER_H

@@ -1,5 +1,5 @@
 /*
- * A program that reaches the driver as its argument says, takes 128 MiB and then 1 GiB, and prints
+ * A program that reaches the driver as its argument names, takes 128 MiB and then 1 GiB, and prints
  * both codes, those of the driver's memory query and its total, in MiB.
  *
  *	strict-program name | path FILE | deep FILE | apart FILE | default
@@ -56,7 +56,7 @@ int main(int argc, char **argv)
 	codes[1] = FIND(cuMemAlloc_v2)(&memory, (size_t)1 << 30);
 	codes[2] = FIND(cuMemGetInfo_v2)(&free_bytes, &total_bytes);
 	printf("%d %d %d %zu", codes[0], codes[1], codes[2], total_bytes >> 20);
-	if (argc > 3) { /* hold on until told */
+	if (argc > 3) { /* hold the memory until a line is read */
 		putchar('\n');
 		fflush(stdout);
 		getchar();

@@ -1,12 +1,13 @@
-"""The recorded answers of NVIDIA's drivers: where the files are, and their short form.
+"""The recorded answers of NVIDIA's drivers: their files, and their short form.
 
-A file holds what ask.py prints of one driver, as one line per name. What follows from a rule is
-left out, and put back when the file is read:
+A file holds what ask.py prints of one driver, as one line per name. Derivable values are left out,
+and restored when the file is read:
 
-- a symbol whose two calls before the initialisation say "3 3" (NVML: "1 1") is listed, without them
+- a symbol whose two calls before the initialisation return "3 3" (NVML: "1 1") is listed, without
+  them
 - a name that cuGetProcAddress_v2 finds nowhere is in no row
 - a row `"cuInit": "2000"` is a name that means itself from that version on, and nothing before
-- cuGetProcAddress (v1) is left out where it says 500 and leaves the pointer alone wherever
+- cuGetProcAddress (v1) is left out if it returns 500 and leaves the pointer alone wherever
   cuGetProcAddress_v2 finds nothing, and else the same
 
 Pure: values in, values out.
@@ -49,7 +50,7 @@ def _as_v1(row: str) -> str:
 
 
 def merged(row: str) -> str:
-    """The row without a version whose answer is that of the one before it."""
+    """The row without versions whose answer equals the preceding one's."""
     words = row.split(" ")
     pairs = list(zip(words[::2], words[1::2], strict=True))
     kept = [pair for i, pair in enumerate(pairs) if not i or pairs[i - 1][1] != pair[1]]
@@ -76,7 +77,7 @@ def _calls_lengthened(part: Mapping[str, Any], usual: str) -> dict[str, Any]:
 
 
 def shortened(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What a file holds of {"cuda": ..., "nvml": ...} as ask.py prints them."""
+    """A file's content for {"cuda": ..., "nvml": ...} as ask.py prints them."""
     document = {
         part: _calls_shortened(asked[part], usual) for part, usual in _UNINITIALIZED.items()
     }
@@ -95,7 +96,7 @@ def shortened(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lengthened(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of shortened, but for names that cuGetProcAddress finds nowhere."""
+    """The inverse of shortened, except for names that cuGetProcAddress finds nowhere."""
     asked = {part: _calls_lengthened(document[part], _UNINITIALIZED[part]) for part in document}
     ((entry, rows),) = document["cuda"]["resolved"].items()
     whole = {name: _lengthen_row(name, row) for name, row in rows.items()}

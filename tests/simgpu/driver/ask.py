@@ -1,4 +1,4 @@
-"""Asks one libcuda and one libnvidia-ml what they answer before they have a GPU.
+"""Records the answers of one libcuda and one libnvidia-ml without a GPU.
 
     python -m tests.simgpu.driver.ask cuda|nvml [--apart] < NAMES
 
@@ -121,7 +121,7 @@ def _calls(library: ctypes.CDLL, names: Sequence[str], apart: bool) -> dict[str,
 
 
 def _texts(function: Any, codes: range) -> dict[str, str]:
-    """Of each code what (code, &text) answers; codes with the answer of an unknown one are left
+    """The answer of (code, &text) for each code; codes with the answer of an unknown one are left
     out, but for the first."""
     said: dict[str, str] = {}
     for code in codes:

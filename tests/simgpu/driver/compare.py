@@ -1,4 +1,4 @@
-"""What differs between a recorded driver and another library's answers to the same questions."""
+"""Differences between a recorded driver and another library's answers to the same calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Difference(NamedTuple):
 
 
 def differences(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[Difference]:
-    """Of a part (cuda or nvml). Where the recorded driver crashed, any answer is as good."""
+    """For one part (cuda or nvml). If the recorded driver crashed, any answer passes."""
     both = sorted({*recorded["exports"], *asked["exports"]})
     for name in both:
         has = [f"{name in part['exports']}" for part in (recorded, asked)]
@@ -56,7 +56,7 @@ def _resolved(
 
 
 def _row(rows: Mapping[str, str], row: str, nothing: str) -> str:
-    """A row that is left out is that of the flags which it is like: 1 as 0, 2 as 0, 3 as 2."""
+    """An omitted row equals that of the similar flags: 1 as 0, 2 as 0, 3 as 2."""
     if row in rows:
         return rows[row]
     name, _, flags = row.partition(" flags=")

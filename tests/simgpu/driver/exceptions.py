@@ -1,4 +1,4 @@
-"""Where a generation of simgpu answers otherwise than the driver of its CUDA version, and why."""
+"""Where a generation of simgpu differs from the driver of its CUDA version, and why."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 class Known(NamedTuple):
     versions: tuple[int, ...]
     question: re.Pattern[str]
-    """Of a Difference, as compare.py words it; the whole of it."""
+    """Of a Difference, as compare.py words it, in full."""
     reason: str
 
 

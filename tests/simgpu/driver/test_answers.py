@@ -1,4 +1,4 @@
-"""simgpu answers as NVIDIA's drivers did when they were recorded, where there is no GPU."""
+"""simgpu answers as NVIDIA's drivers did when they were recorded, without a GPU."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _cuda(version: int, build_dir: Path) -> list[Difference]:
 
 
 def _nvml(version: int, build_dir: Path) -> list[Difference]:
-    """There is one libnvidia-ml, of driver 580: names that came later are no difference."""
+    """There is one libnvidia-ml, of driver 580: names added later are no difference."""
     found = differences(_recorded(version)["nvml"], _ask("nvml", build_dir / "lib" / "simgpu"))
     return [d for d in found if not (d.question.startswith("export ") and d.recorded == "False")]
 
@@ -94,7 +94,7 @@ def test_the_library_in_front_of_it_answers_alike(version: int, build_dir: Path)
 
 
 def test_recorded_drivers() -> None:
-    """The four that the recording names, whole: a driver has hundreds of names."""
+    """The four names of the recording, in full: a driver has hundreds of names."""
     assert sorted(RECORDED) == [11040, 12020, 12040, 12050]
     for version in RECORDED:
         cuda, nvml = _recorded(version)["cuda"], _recorded(version)["nvml"]
@@ -112,7 +112,7 @@ def test_a_file_says_what_was_asked() -> None:
 
 
 def test_no_call_before_cuinit_crashes(build_dir: Path) -> None:
-    """Of the generation that no recorded driver is compared with."""
+    """Of the generation that is not compared with any recorded driver."""
     calls = _ask("cuda", build_dir / "lib" / "simgpu")["calls"]
     assert len(calls) > 650
     assert {name: said for name, said in calls.items() if "SIG" in said} == {}

@@ -45,7 +45,7 @@ enum { NOT_FOUND = 500 };
 struct row {
 	const char *name;
 	word_function *own, *real;
-	char *tokens; /* of its parameters, each with a blank before it; NULL: not written */
+	char *tokens; /* of its parameters, each after a blank; NULL: not written */
 	uint64_t unwritten;
 };
 
@@ -183,7 +183,7 @@ static uint64_t begin_call(void)
 	return number;
 }
 
-/* A function that the program was given is called through the recorder, too. */
+/* A function pointer returned to the program leads through the recorder, too. */
 static void stand_in(void **function)
 {
 	for (size_t i = 0; function && *function && i < ROWS; i++)

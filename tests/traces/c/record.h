@@ -1,5 +1,5 @@
 /*
- * What the two files of the recorder share: a line of a trace, and what is written into it.
+ * Shared by the recorder's two files: a line of a trace, and its values.
  */
 #ifndef TRACES_RECORD_H
 #define TRACES_RECORD_H
@@ -17,7 +17,7 @@ struct text {
 /* What does not fit is left out. */
 __attribute__((format(printf, 2, 3))) void add(struct text *text, const char *format, ...);
 
-/* The arguments before the call; what the driver wrote behind them. */
+/* The arguments before the call; what the driver wrote to them. */
 void add_arguments(struct text *text, const char *tokens, const uint64_t *words);
 void add_written(struct text *text, const char *tokens, const uint64_t *words);
 

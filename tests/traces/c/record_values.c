@@ -1,5 +1,5 @@
 /*
- * Writes the arguments of a call into a line of a trace, as the tokens of signatures.py say.
+ * Writes the arguments of a call into a line of a trace, by the tokens of signatures.py.
  */
 #include "record.h"
 
@@ -36,7 +36,7 @@ static void add_bytes(struct text *text, const unsigned char *bytes, size_t coun
 		add(text, "%02x", bytes[i]);
 }
 
-/* A value in memory, as a token like n4 says. */
+/* A value in memory, by a token such as n4. */
 static void add_value(struct text *text, const char *token, const unsigned char *bytes)
 {
 	size_t size = strtoul(token + 1, NULL, 10);
@@ -132,7 +132,7 @@ static void add_attributes(struct text *text, const char *token, const uint64_t 
 	add(text, "]");
 }
 
-/* What the driver wrote behind an argument. */
+/* What the driver wrote to an argument. */
 static void add_after(struct text *text, const char *token, unsigned index, const uint64_t *words)
 {
 	const char *value = token + 1;

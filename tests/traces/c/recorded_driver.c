@@ -1,6 +1,6 @@
 /*
- * A libcuda.so.1 that answers what a trace says, at once: with it beside a library, a replay shows
- * what the library costs, and nothing else.
+ * A libcuda.so.1 that returns a trace's answers at once: a replay over it measures the library's
+ * cost alone.
  *
  * replay.c writes `recorded_answer` before each call. Calls of that entry get the recorded result
  * and values; calls of another entry are the library's own, and get the answers of a GPU of 1 TiB
@@ -27,7 +27,7 @@ enum { SUCCESS = 0, NOT_SUPPORTED = 801, NOT_FOUND = 500 };
 #define GPU_BYTES (UINT64_C(1) << 40)
 #define BLOCK	  (UINT64_C(2) << 20)
 
-/* The answer to the library's own calls of an entry: values of so many bytes behind arguments. */
+/* The answer to the library's own calls of an entry: values of so many bytes for its arguments. */
 struct constant {
 	const char *symbol;
 	struct {

@@ -1,5 +1,5 @@
 /*
- * What the files of trace-replay share: one script, its driver, and how a step of it is made.
+ * Shared by the files of trace-replay: one script, its driver, and the execution of a step.
  */
 #ifndef TRACES_REPLAY_H
 #define TRACES_REPLAY_H
@@ -26,7 +26,7 @@ struct replay {
 	uint64_t *slots;
 	word_function **functions, **direct; /* as programs find them; the driver's own */
 	const struct recorded_entry **recorded;
-	struct recorded_answer *answer; /* of recorded_driver.c, or one that nothing reads */
+	struct recorded_answer *answer; /* of recorded_driver.c, or one that no code reads */
 	bool is_other_size;
 };
 
@@ -41,7 +41,7 @@ void load(const char *path);
 /* Finds every entry as a program over NVIDIA's runtime does: dlopen, then cuGetProcAddress. */
 void resolve(void);
 
-/* Makes a step by these functions and compares; false: refused where the recording was not. */
+/* Makes a step by these functions and compares; false: refused although the recording was not. */
 bool make(uint32_t step, word_function *const *functions);
 
 void cost_of_runs(void);

@@ -1,5 +1,5 @@
 /*
- * What the library adds to calls: they are made as a program makes them, and past the library.
+ * The library's cost per call: calls are made as a program makes them, and past the library.
  */
 #define _GNU_SOURCE
 #include "replay.h"
@@ -26,14 +26,14 @@ static uint64_t timed(uint32_t first, uint32_t last, word_function *const *funct
 	return now_ns() - from_ns;
 }
 
-/* The library waits after a refusal for memory that may come back: that is no cost of a call. */
+/* After a refusal the library waits for memory that may be freed: that is no cost of a call. */
 static bool is_refused(uint32_t step)
 {
 	return replay.operations[replay.steps[step]].result == OUT_OF_MEMORY;
 }
 
 /*
- * In one thread. The driver has no state, so a run can be made again; the library's is made once. A
+ * In one thread. The driver has no state, so a run can be repeated; the library's is made once. A
  * call that was refused is a run of its own.
  */
 void cost_of_runs(void)
@@ -54,7 +54,7 @@ void cost_of_runs(void)
 
 /*
  * The steps are timed in short pieces, each by its shortest time of all passes: a pass without any
- * interruption is rare, a short piece without one is not. Fewer steps are made several times.
+ * interruption is rare, a short piece without one is not. A few steps are made several times.
  */
 void cost_of_part(uint32_t first, uint32_t last, uint32_t passes)
 {

@@ -1,5 +1,6 @@
 /*
- * The layout of a script, which script.py writes, and how replay.c and recorded_driver.c meet.
+ * The layout of a script, which script.py writes, and the interface of replay.c and
+ * recorded_driver.c.
  */
 #ifndef TRACES_SCRIPT_H
 #define TRACES_SCRIPT_H
@@ -11,7 +12,7 @@
 enum argument_kind { VALUE, SLOT, DATA, CELL, BUFFER, IMAGE, POINTERS };
 enum action { IGNORE, STORE, EQUAL, EQUAL_SLOT, EQUAL_SIZE };
 
-/* Where a table is: the offset in the upper half, the number of its rows in the lower one. */
+/* A table's position: the offset in the upper half, the number of its rows in the lower one. */
 typedef uint64_t script_table;
 
 struct script {
@@ -37,7 +38,7 @@ struct script_argument {
 	uint64_t value;
 };
 
-/* What the driver writes behind an argument. */
+/* What the driver writes to an argument. */
 struct script_result {
 	uint8_t action, argument, bytes, unused;
 	uint32_t slot;
@@ -65,7 +66,7 @@ struct recorded_entry {
 	word_function *function;
 };
 
-/* What recorded_driver.c answers to calls of that entry. */
+/* recorded_driver.c's answer to calls of that entry. */
 struct recorded_answer {
 	const struct recorded_entry *entry;
 	const struct script_operation *operation;
