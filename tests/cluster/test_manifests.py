@@ -168,7 +168,7 @@ def test_the_denied_variables_are_those_of_the_tests() -> None:
 def test_the_bounds_are_those_of_the_code() -> None:
     text = (MANIFESTS / "51-admission-requests.yaml").read_text()
     assert set(re.findall(r"\d{6,}", text)) == {str(MAX_BYTES), str(2**63 - 1)}
-    assert set(re.findall(r"(?<!/ )a\.GPUs (?:<=|>) (\d+)", text)) == {str(names.MAX_GPUS)}
+    assert set(re.findall(r"(?<!/ )a\.gpus (?:<=|>) (\d+)", text)) == {str(names.MAX_GPUS)}
 
 
 # --- the scheduler's pods

@@ -299,7 +299,7 @@ CASES: Final[Sequence[Case]] = (
         "without_the_api_server_containers_are_as_ever",
         "a grant, while the API server does not answer",
         "as where there is none: goes by the runtime, and by what live containers hold",
-        "its share, or `gpu ... has no room for it`",
+        "its share, or `GPU-... has no room for it`",
     ),
     Case(
         "a_grant_that_the_api_server_does_not_have",
@@ -319,7 +319,7 @@ CASES: Final[Sequence[Case]] = (
         "a_grant_of_a_gpu_that_was_full",
         "a grant of a GPU that pods bound before it have, though it may be first at the node",
         "refuses to make it; under `--remove-unverified` it deletes the pod, with an event",
-        "`gpu ... was full when the pod was bound: ...; pods that were bound before it hold: ...`",
+        "`GPU-... was full when the pod was bound: ...; pods that were bound before it hold: ...`",
     ),
     # --- GPUs ---
     Case(
@@ -359,13 +359,13 @@ CASES: Final[Sequence[Case]] = (
         "an_unknown_gpu",
         "a grant of a GPU that the node never had",
         _REFUSES,
-        "`gpu GPU-absent is not on this node (it has: GPU-`",
+        "`GPU-absent is not on this node (it has: GPU-`",
     ),
     Case(
         "more_than_the_gpu",
         "a grant of more memory than the GPU has",
         _REFUSES,
-        "`43020000000 bytes of memory, allowed are 1 to 42949672960 (the whole gpu)`",
+        "`43020000000 bytes of memory, allowed are 1 to 42949672960 (the whole GPU)`",
     ),
     # --- the life of containers ---
     Case(

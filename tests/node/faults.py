@@ -33,7 +33,7 @@ FAULTS: Final[Sequence[Fault]] = (
     Fault(
         "the GPU is not on this node",
         "CreateContainer fails",
-        "`gpu GPU-... is not on this node (it has: ...)`",
+        "`GPU-... is not on this node (it has: ...)`",
         "test_a_malformed_annotation_is_refused_with_its_reason",
     ),
     Fault(
@@ -45,7 +45,7 @@ FAULTS: Final[Sequence[Fault]] = (
     Fault(
         "a GPU of the pod failed",
         "CreateContainer fails for the containers that have a part of it; others start",
-        "`gpu GPU-... is not on this node (it has: ...)`",
+        "`GPU-... is not on this node (it has: ...)`",
         "test_a_container_without_a_share_starts_beside_a_gpu_that_failed",
     ),
     Fault(
@@ -93,7 +93,7 @@ FAULTS: Final[Sequence[Fault]] = (
         "the GPU is all granted, and an annotation says more (forged, or of two schedulers)",
         "CreateContainer fails until enough of what lives has ended; also after a restart of "
         "agent or containerd",
-        "`gpu GPU-... has no room for it: it asks for ..., granted are: ...` (`GPU_FULL`)",
+        "`GPU-... has no room for it: it asks for ..., granted are: ...` (`GPU_FULL`)",
         "test_a_gpu_that_is_all_granted_refuses_whoever_asks_for_more",
     ),
     Fault(
