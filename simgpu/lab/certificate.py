@@ -1,7 +1,7 @@
-"""Certificates that sign themselves, each for those who trust it alone.
+"""Self-signed certificates, each trusted by its own peers alone.
 
-One is shown by the API server to kubelet; one is etcd's and at the same time that of all who speak
-to it. Made by openssl, which Debian's ca-certificates brings along.
+The API server presents one to kubelet. etcd and its clients share another. openssl makes them;
+Debian's ca-certificates depends on it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 KUBELET_CLIENT: Final = ("/O=system:masters/CN=kube-apiserver", "extendedKeyUsage=clientAuth")
-"""The subject is what kubelet takes for its user; the API server then says that he may do all."""
+"""kubelet takes the subject as its client's user; the API server then authorises every request."""
 ETCD: Final = (
     "/CN=etcd",
     "extendedKeyUsage=serverAuth,clientAuth",
@@ -22,14 +22,13 @@ _DAYS: Final = "365"
 
 
 class CertificateError(RuntimeError):
-    """openssl is missing, or refuses; the text is what it says."""
+    """openssl is missing, or refuses; the text is its output."""
 
 
 def make(certificate: Path, key: Path, kind: Sequence[str]) -> None:
-    """kind: its subject and its extensions. The key is for its owner alone to read. Raises
-    CertificateError."""
+    """kind: subject and extensions. Only the owner may read the key. Raises CertificateError."""
     subject, *extensions = kind
-    key.touch(mode=0o600)  # openssl writes into what is there
+    key.touch(mode=0o600)  # openssl writes into the existing file
     command = [
         *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
         *("-nodes", "-keyout", str(key), "-out", str(certificate), "-days", _DAYS),

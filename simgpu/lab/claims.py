@@ -1,7 +1,7 @@
-"""What the demo says, checked as it is said: a claim is printed with its verdict, and counted.
+"""Checked claims of the demo: each is printed with its verdict, and counted.
 
-Two forms of one text: for a person at a terminal, and plain, with times of a given clock, or none
-where they are masked, from which the documents' samples are made. Knows nothing of pods or GPUs.
+Two output forms: for a terminal, and plain, with times of a given clock or masked times, from which
+the documents' samples are made. Independent of pods and GPUs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MASK: Final = "… s"
 
 
 def folded(text: str) -> str:
-    """The text as it is, cut after commas so that it fits, indented."""
+    """The text, broken after commas to fit the width, indented."""
     lines = [""]
     for part in re.findall(r"[^,]+,?", text):
         if lines[-1] and len(lines[-1] + part) > _FOLD:
@@ -80,7 +80,7 @@ class Story:
 
     @contextmanager
     def doing(self, text: str) -> Iterator[None]:
-        """A step, with the time it took."""
+        """A step, printed with the time it took."""
         begun = self._clock_s()
         with self._console.status(f"{text} …"):
             yield
@@ -88,12 +88,12 @@ class Story:
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:
-        """What takes a while, and says by itself how it goes."""
+        """A long operation that reports its own progress."""
         with self._console.status(f"{text} …"):
             yield
 
     def claim(self, text: str, true: bool, otherwise: object = "") -> None:
-        """Print the claim with ✓ if `true`, else ✗ with what was found instead."""
+        """Print the claim with ✓ if `true`, else ✗ and the actual value."""
         if true:
             self.held += 1
             self._console.print(Text.assemble(("  ✓ ", "bold green"), text))
@@ -110,7 +110,7 @@ class Story:
         self._console.print(Padding(table, (0, 0, 0, 2)))
 
     def gpu(self, parts: Sequence[tuple[str, float]], note: str) -> None:
-        """One GPU as a bar: (name, fraction) of each holder, what is left being free."""
+        """One GPU as a bar: (name, fraction) of each holder; the rest is free."""
         bar = Text("  ")
         for (name, fraction), (fill, style) in zip(parts, _FILLS, strict=False):
             cells = round(fraction * _BAR_CELLS)
@@ -124,7 +124,7 @@ class Story:
         self._console.print(Padding(Panel(Text(text), border_style="dim"), (0, 0, 0, 2)))
 
     def end(self) -> int:
-        """The tally; the exit status that goes with it."""
+        """Print the tally; return the exit status."""
         self._console.print()
         if self.failed or not self.held:
             self._console.print(

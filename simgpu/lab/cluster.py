@@ -1,12 +1,12 @@
 """`make cluster`: a Kubernetes cluster of one node on this machine, private to its directory.
 
     python -m simgpu.lab.cluster up [--gpus 2x23040Mi] [--serve koord-scheduler]
-                                                            start it, or find that it runs
-    python -m simgpu.lab.cluster status                     its parts, and what is wrong with them
-    python -m simgpu.lab.cluster down                       leave nothing of it
+                                                            start it, unless it runs
+    python -m simgpu.lab.cluster status                     its parts and their problems
+    python -m simgpu.lab.cluster down                       remove all of it
 
-The commands look and tell; one process in the background owns all that runs (running.py), starts
-again what ends, and takes everything along when it ends itself, by whatever hand (owner.py).
+The commands inspect and report. One background process owns all parts (running.py), restarts those
+that exit, and removes everything when it ends itself, also if it is killed (owner.py).
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _GPUS: Final = "2x23040Mi"
 _MEND_S: Final = 90.0
 _LOOK_S: Final = 0.5
 _ABSENT: Final = 3
-"""Exit status of `status` where there is no cluster, as service managers have it."""
+"""Exit status of `status` if there is no cluster, as service managers have it."""
 
 
 class CommandError(Exception):
-    """The command could not do what it was asked; the message says why, and what to do."""
+    """The command failed; the message says why, and what to do."""
 
 
 def gpus(text: str) -> list[int]:
@@ -53,7 +53,8 @@ def gpus(text: str) -> list[int]:
         if matched is None:
             raise CommandError(f"GPUs {text!r}: write COUNTxSIZE, as in {_GPUS}")
         try:
-            count = min(int(matched[1] or 1), config.MAX_GPUS + 1)  # one too many says as much
+            # one above the limit suffices to be refused
+            count = min(int(matched[1] or 1), config.MAX_GPUS + 1)
             sizes += [config.parse_bytes(matched[2], "gpus")] * count
         except config.ConfigError as error:
             raise CommandError(f"{error}; write COUNTxSIZE, as in {_GPUS}") from error
@@ -96,7 +97,7 @@ def up(place: Place, wanted: str | None, served: Sequence[str]) -> None:
 
 
 def _other(seen: Seen, sizes: Sequence[int], served: Sequence[str]) -> str:
-    """What the cluster has otherwise than is asked; "" where nothing is, or nothing is asked."""
+    """How the cluster differs from the request; "" if it does not, or nothing is requested."""
     if sizes and list(sizes) != seen.state["gpus"]:
         return f"GPUs ({_of(seen)})"
     has = seen.state["served"]
@@ -106,8 +107,8 @@ def _other(seen: Seen, sizes: Sequence[int], served: Sequence[str]) -> str:
 
 
 def _mended(place: Place, seen: Seen) -> Seen:
-    """As it is after its owner had time to put it right; where that does not happen, as it was
-    before it was taken away."""
+    """The cluster after its owner had time to repair it. If the cluster disappears instead, its
+    last state."""
     for fault in seen.faults:
         _say(f"the cluster in {place.directory} is broken: {fault}\n")
     deadline = time.monotonic() + _MEND_S
@@ -124,7 +125,7 @@ def _mended(place: Place, seen: Seen) -> Seen:
 
 
 def _start(place: Place, sizes: Sequence[int], served: Sequence[str]) -> None:
-    """The owner in the background, and what it says until it is ready."""
+    """Start the owner in the background, and print its output until it is ready."""
     owner = Owner(place, sizes, served)
     owner.wait_ready(_say)
     owner.let_go()
@@ -169,7 +170,7 @@ def down(place: Place) -> None:
 
 
 def status(place: Place) -> int:
-    """0: it runs. 1: it is broken, or not there yet. 3: there is none."""
+    """0: it runs. 1: it is broken, or still starting. 3: there is none."""
     seen = place.look()
     if not seen.there:
         _say(f"no cluster in {place.directory}\n")

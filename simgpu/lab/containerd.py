@@ -1,7 +1,7 @@
 """A containerd of the lab's own: every path private, NRI and its default validator on.
 
-Holds the life of the daemon; its configuration is in containerd_config.py. Knows nothing of pods
-(cri.py) or of our agent.
+Responsible for starting and stopping the daemon; its configuration is in containerd_config.py.
+Independent of pods (cri.py) and of our agent.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _LOG_TAIL_CHARS: Final = 4000
 
 
 class ContainerdError(RuntimeError):
-    """containerd does not come up, or refuses an image; the text ends with its log."""
+    """containerd does not start, or refuses an image; the text ends with its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Where the lab's containerd keeps what, all under the lab's directory."""
+    """The paths of the lab's containerd, all under the lab's directory."""
 
     directory: Path
 
@@ -45,7 +45,7 @@ class Paths:
 
     @property
     def cdi(self) -> Path:
-        """Where containerd itself looks for CDI specs; the lab puts none there."""
+        """The directory in which containerd itself looks for CDI specs; the lab puts none there."""
         return self.directory / "cdi"
 
     @property
@@ -58,7 +58,7 @@ class Paths:
 
 
 class Containerd:
-    """The daemon; `start` and `stop` may alternate, containers live on between them."""
+    """The daemon; `start` and `stop` may alternate, containers keep running between them."""
 
     def __init__(
         self,
@@ -122,5 +122,5 @@ class Containerd:
         return True
 
     def _path(self) -> str:
-        """The shim is looked for on PATH; ours must come before any that the machine has."""
+        """containerd looks for the shim on PATH; ours must come before any that the machine has."""
         return os.pathsep.join([str(self._programs.directory), _PATH])

@@ -1,7 +1,7 @@
 """The configuration of the lab's containerd, by the version of its format.
 
-Pure: a release and a directory in, a text out. Every path is under that directory, but for the
-shims' sockets of releases that cannot be told (see containerd.py).
+Pure: a release and a directory in, a text out. Every path is under that directory, except the
+shims' sockets in releases that cannot configure them (see containerd.py).
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ PAUSE_IMAGE: Final = "docker.io/local/pause:1"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What an operator may choose. `validator`: NRI's own, which is off unless it is asked for."""
+    """Options of an operator. `validator`: NRI's own, which is off by default."""
 
     validator: bool = True
     request_timeout_s: int = 2
-    """How long a plugin may take; containerd's default."""
+    """The timeout of a plugin's answer; containerd's default."""
     required_plugins: Sequence[str] = ()
-    """By the validator, of every container of the node; but for pods with this annotation."""
+    """Plugins that the validator requires of every container of the node, except pods with this
+    annotation."""
     toleration: str = ""
 
 
@@ -49,7 +50,7 @@ temp = "{directory}/root/tmp"
   path = "{directory}/opt"
 """
 
-# Runc is not always allowed to lower oom_score_adj; the images of the lab come by import alone.
+# Runc is not always allowed to lower oom_score_adj; the lab's images are only imported.
 _CRI: Final[Mapping[int, str]] = {
     2: """\
 [plugins.'io.containerd.grpc.v1.cri']

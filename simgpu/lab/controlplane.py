@@ -1,10 +1,10 @@
 """A Kubernetes control plane of the lab's own: etcd and kube-apiserver, kube-schedulers on demand.
 
-Everything is in one directory and on ports that were free; it ends with its owner, however that
-ends. By itself it has no controller-manager and no kubelet: nobody makes default service accounts,
-taints new nodes or lifts their taints, so the admission that counts on them is off; a deleted
-namespace is finalised by `remove_namespace`; a bound pod is deleted without grace. A cluster that
-has them (cluster.py) says so by `Serving`.
+Everything is in one directory and on ports that were free, and ends with its owner, even if that is
+killed. By default it has no controller-manager and no kubelet. So default service accounts are not
+made and nodes are neither tainted nor untainted; the admission plugins that rely on these are off.
+`remove_namespace` finalises a deleted namespace; a bound pod is deleted without grace. A cluster
+that has these components (cluster.py) passes another `Serving`.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ USERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     ),
     "tenant": ("tenant", ("tenants",)),
 }
-"""What each may be called in `kubeconfig`: its name and groups at the API server. `scheduler` is to
-RBAC the service account of the manifests; `tenant` has no rights but those that a test gives it."""
+"""The users of `kubeconfig`: name and groups at the API server. To RBAC, `scheduler` is the service
+account of the manifests; `tenant` has no rights but those that a test grants."""
 
 _MANIFESTS: Final = Path(__file__).resolve().parents[2] / "manifests"
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """How the API server serves: as it stands, those who need no node that is real.
+    """How the API server serves. The defaults suit clients that need no real node.
 
-    users: as USERS, more of them. admission_off: its plugins that are not asked. options: of
-    kube-apiserver, more of them.
+    users: additional entries of USERS. admission_off: admission plugins to disable. options:
+    additional options of kube-apiserver.
     """
 
     address: str = "127.0.0.1"
@@ -64,7 +64,8 @@ class Serving:
 
 _ALONE: Final = Serving()
 _FREE_PORTS: Final = range(20000, 32000)
-"""Below those that Linux gives to outgoing connections, so that none of these takes one first."""
+"""Below the range that Linux uses for outgoing connections, so that none of these is taken first.
+"""
 _START_S: Final = 90.0
 _TRIES: Final = 5
 _IN_USE: Final = "address already in use"
@@ -73,7 +74,7 @@ _TOKEN_S: Final = 24 * 3600
 
 
 class ControlPlaneError(RuntimeError):
-    """A program does not come up, or kubectl is refused; the text is what they say."""
+    """A program does not start, or kubectl is refused; the text is their output."""
 
 
 class ControlPlane:
@@ -109,7 +110,7 @@ class ControlPlane:
     ) -> None:
         self.stop()
 
-    # --- its life
+    # --- start and stop
 
     def start(self) -> None:
         """Return when the API server is ready. Raises ControlPlaneError."""
@@ -119,7 +120,7 @@ class ControlPlane:
         self.server = self._on_a_free_port(self._start_apiserver)
 
     def stop(self) -> None:
-        """Everything ends, the directory is removed. Idempotent."""
+        """End every program and remove the directory. Idempotent."""
         for process in (*self._schedulers, self._apiserver, self._etcd):
             if process is not None:
                 process.kill()
@@ -129,12 +130,12 @@ class ControlPlane:
 
     @property
     def apiserver(self) -> Process:
-        """To be stopped and continued by tests of its silence."""
+        """Tests stop and continue it, to simulate a server that does not answer."""
         assert self._apiserver is not None
         return self._apiserver
 
     def restart_apiserver(self) -> None:
-        """Killed, and started anew at the same address; what is in etcd stays."""
+        """Kill it and start it again at the same address; what is in etcd stays."""
         self.apiserver.kill()
         self._start_apiserver(int(self.server.rpartition(":")[2]))
 
@@ -155,10 +156,10 @@ class ControlPlane:
         name: str = "kube-scheduler",
         *options: str,
     ) -> Process:
-        """A kube-scheduler of that configuration (the stock one if None), as that user.
+        """A kube-scheduler with that configuration (the stock one if None), as that user.
 
-        Its configuration file alone says how it reaches the API server, so it gets a copy of
-        `config` that says `kubeconfig`. `name` is of its log.
+        Only its configuration file says how to reach the API server, so it gets a copy of `config`
+        with `kubeconfig`. `name` names its log.
         """
         written: dict[str, Any] = {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -180,15 +181,16 @@ class ControlPlane:
         self._schedulers.append(process)
         return process
 
-    # --- who may ask
+    # --- credentials
 
     def kubeconfig(self, user: str = "admin") -> Path:
         """A kubeconfig of one of USERS, or of those that `Serving` adds."""
         return self._write_kubeconfig(user, self._tokens[user])
 
     def service_account_kubeconfig(self, namespace: str, name: str, node: str = "") -> Path:
-        """A kubeconfig of a service account that exists, with a token as its pods would get; bound
-        to that node, if one is named, so that the API server says of its bearer where he is."""
+        """A kubeconfig of an existing service account, with a token as its pods get; if a node is
+        given, the token is bound to it, so that the API server adds the node to the user's
+        attributes."""
         raw = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
         spec: dict[str, Any] = {"expirationSeconds": _TOKEN_S}
         if node:
@@ -206,16 +208,16 @@ class ControlPlane:
 
     @property
     def service_account_key(self) -> Path:
-        """What signs the tokens of service accounts."""
+        """The key that signs the tokens of service accounts."""
         return self.directory / "service-accounts.key"
 
     def token(self, user: str = "admin") -> str:
         return self._tokens[user]
 
-    # --- what may be asked
+    # --- requests
 
     def kubectl(self, *arguments: str | Path, user: str = "admin", given: str = "") -> str:
-        """What kubectl prints; `given` is its input. Raises ControlPlaneError with what it says."""
+        """kubectl's output; `given` is its input. Raises ControlPlaneError with its error text."""
         done = self.try_kubectl(*arguments, user=user, given=given)
         if done.returncode != 0:
             raise ControlPlaneError(f"kubectl {' '.join(map(str, arguments))}: {done.stderr}")
@@ -224,7 +226,7 @@ class ControlPlane:
     def try_kubectl(
         self, *arguments: str | Path, user: str = "admin", given: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        """As `kubectl`, for those who expect a refusal."""
+        """As `kubectl`, for callers that expect a refusal."""
         command = [self.programs.kubectl, f"--kubeconfig={self.kubeconfig(user)}", *arguments]
         return subprocess.run(
             command,
@@ -236,7 +238,7 @@ class ControlPlane:
         )
 
     def apply(self, *paths: Path, user: str = "admin") -> None:
-        """`kubectl apply` of files or directories, in their order."""
+        """`kubectl apply` of files or directories, in this order."""
         for path in paths:
             self.kubectl("apply", "--server-side", "-f", path, user=user)
 
@@ -245,18 +247,18 @@ class ControlPlane:
             self.kubectl("apply", "--server-side", "-f", "-", user=user, given=json.dumps(each))
 
     def install_kinds(self) -> None:
-        """Our namespace, and Device where the cluster lacks it; neither rights nor policies."""
+        """Our namespace, and the CRD of Device if the cluster lacks it; no RBAC, no policies."""
         self.apply(_MANIFESTS / "00-namespace.yaml")
         self.try_kubectl("create", "-f", crds := _MANIFESTS / "crds")
         self.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", crds)
 
     def remove_pods(self, namespace: str) -> None:
-        """All of them, at once and without grace."""
+        """Delete all of them, at once and without grace."""
         path = f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0"
         self.kubectl("delete", "--raw", path)
 
     def remove_namespace(self, name: str) -> None:
-        """With its pods; nobody but us would finish its deletion."""
+        """Delete it with its pods; without a controller-manager the lab finalises it itself."""
         self.remove_pods(name)
         self.kubectl("delete", "namespace", name, "--wait=false")
         live = json.loads(self.kubectl("get", "namespace", name, "-o", "json"))
@@ -264,7 +266,7 @@ class ControlPlane:
         raw = f"/api/v1/namespaces/{name}/finalize"
         self.kubectl("replace", "--raw", raw, "-f", "-", given=json.dumps(live))
 
-    # --- inside
+    # --- internals
 
     def _write_credentials(self) -> None:
         rows = [
@@ -282,7 +284,7 @@ class ControlPlane:
             self.directory / "etcd.log",
             removed_after_owner=self.directory,
         )
-        # Whoever else has the port would say that he is ready, but not by our name.
+        # Another program on this port would answer, but without a certificate for our name.
         _wait_until(lambda: name in self._access.members(port), self._etcd)
         return etcd.url(port)
 
@@ -315,7 +317,8 @@ class ControlPlane:
         return url
 
     def _on_a_free_port(self, start: Callable[[int], str]) -> str:
-        """Between our look and the program's, somebody else may take the port: then another."""
+        """Between our check and the program's bind, another process may take the port: then try
+        another."""
         for left in reversed(range(_TRIES)):
             try:
                 return start(free_port())
@@ -339,7 +342,7 @@ class ControlPlane:
         )
         if path.exists() and path.read_text() == text:
             return path
-        # Others may be reading it: it changes whole, or not at all.
+        # Other processes may be reading it: it is replaced atomically.
         fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         fresh.touch(mode=0o600)
         fresh.write_text(text)
@@ -347,14 +350,15 @@ class ControlPlane:
         return path
 
     def environ(self) -> dict[str, str]:
-        """Where its programs would write beside their directory, and a proxy nobody meant."""
+        """Keeps the programs from writing outside their directory, and from using an inherited
+        proxy."""
         address = self._serving.address
         return {"HOME": str(self.directory), "KUBECONFIG": "", "NO_PROXY": f"127.0.0.1,{address}"}
 
 
 def _private_key() -> str:
-    """A key on P-256 in SEC 1's form; who reads it computes the public half."""
-    secret = b"\0" + secrets.token_bytes(31)  # surely below the curve's order
+    """A key on P-256 in SEC 1's form; a reader computes the public half."""
+    secret = b"\0" + secrets.token_bytes(31)  # certainly below the curve's order
     curve = bytes.fromhex("a00a06082a8648ce3d030107")
     inner = b"\x02\x01\x01\x04\x20" + secret + curve
     encoded = ssl.DER_cert_to_PEM_cert(b"\x30" + bytes([len(inner)]) + inner)
@@ -373,7 +377,7 @@ def free_port() -> int:
 
 
 def _wait_until(ready: Callable[[], bool], process: Process) -> None:
-    """Raises ControlPlaneError with its log when it ends, or never is."""
+    """Raises ControlPlaneError with the process's log if it exits, or does not become ready."""
     deadline = time.monotonic() + _START_S
     while not ready():
         if not process.running or time.monotonic() > deadline:
@@ -389,7 +393,7 @@ def _write_private(path: Path, text: str) -> None:
 
 
 def _answer(url: str, ca: Path, token: str) -> str:
-    """What it says; "" where it does not, or refuses."""
+    """The body of the answer; "" if there is none, or an error."""
     asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
     try:
         tls = ssl.create_default_context(cafile=str(ca))

@@ -1,7 +1,7 @@
-"""The kubelet's side of the CRI, as much as the lab needs: pods, containers, exec.
+"""The kubelet's side of the CRI, as far as the lab needs it: pods, containers, exec.
 
-Speaks the messages of cri_v1 over gRPC. Pods use the host's network, so that no CNI is needed,
-and a PID namespace per container, as Kubernetes does by default.
+Uses the messages of cri_v1 over gRPC. Pods use the host's network, so that no CNI is needed, and a
+PID namespace per container, as Kubernetes does by default.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ Reply = TypeVar("Reply", bound=Message)
 
 
 class CriError(RuntimeError):
-    """The runtime's refusal, in its own words."""
+    """The runtime refused; the text is its message."""
 
 
 class Finished(NamedTuple):
-    """How a command in a container ended."""
+    """Exit status and output of a command in a container."""
 
     code: int
     out: str
@@ -48,11 +48,11 @@ class Finished(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What a container runs, and as whom.
+    """What a container runs, and as which user.
 
-    environ: written by the pod's author; mounts: path inside to path outside, read_mounts the same,
-    read-only; propagation: Kubernetes' word for it, by the path inside. seccomp: with the runtime's
-    default profile, which Kubernetes gives only to pods that ask for it.
+    environ: variables that the pod's author sets. mounts: path inside to path outside; read_mounts:
+    the same, read-only; propagation: Kubernetes' word for it, by the path inside. seccomp: with the
+    runtime's default profile, which Kubernetes gives only to pods that request it.
     """
 
     image: str
@@ -67,17 +67,18 @@ class Process:
     seccomp: bool = False
     privileged: bool = False
     cdi: Sequence[str] = ()
-    """CDI devices by name, as a device plugin of the kubelet's gives them."""
+    """CDI devices by name, as a device plugin of the kubelet gives them."""
     target: str = ""
-    """Id of the container whose processes it sees, as by `kubectl debug --target`; empty: none."""
+    """Id of the container whose PID namespace it joins, as by `kubectl debug --target`; empty:
+    none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """What a pod asks of its sandbox, beyond what most do.
+    """Unusual properties of a pod's sandbox.
 
-    pid: whose processes its containers see: their own, the pod's, or the host's. uid: of a pod that
-    had a sandbox before; else it is a new one.
+    pid: the PID namespace of its containers: their own, the pod's, or the host's. uid: of a pod
+    that had a sandbox before; by default a new one.
     """
 
     uid: str = ""
@@ -113,9 +114,10 @@ class Cri:
         self._channel.close()
 
     def call(self, method: str, request: Message, reply: type[Reply], wait: bool = False) -> Reply:
-        """One call. wait: through a restart of the runtime, up to the call's deadline.
+        """One call. wait: retry through a restart of the runtime, up to the call's deadline.
 
-        A runtime that is back answers "not initialized yet" until it knows its containers.
+        A runtime that has restarted answers "not initialized yet" until it has loaded its
+        containers.
         """
         decode: Callable[[bytes], Reply] = reply.FromString
         call: Any = self._channel.unary_unary(
@@ -180,7 +182,7 @@ class Cri:
         labels: Mapping[str, str] | None = None,
         of: Sandbox = Sandbox(),
     ) -> Iterator[Pod]:
-        """A pod that is gone after the block."""
+        """A pod that is removed after the block."""
         pod = self.run_pod(name, annotations, labels, of.namespace, of)
         try:
             yield pod
@@ -189,7 +191,7 @@ class Cri:
 
 
 class Pod:
-    """A sandbox that runs; containers are made in it."""
+    """A running sandbox, in which containers are created."""
 
     def __init__(self, cri: Cri, identity: str, config: pb.PodSandboxConfig) -> None:
         self.id = identity
@@ -201,9 +203,9 @@ class Pod:
         return self._config.metadata.uid
 
     def create(self, name: str, process: Process, attempt: int = 0) -> Container:
-        """CreateContainer: where the agent adjusts or refuses. Raises CriError.
+        """CreateContainer: here the agent adjusts or refuses. Raises CriError.
 
-        attempt: how often the kubelet has made a container of that name in the pod before.
+        attempt: how many containers of that name the kubelet has created in the pod before.
         """
         sandbox = self._config.linux.security_context
         security = pb.LinuxContainerSecurityContext(
@@ -253,7 +255,7 @@ class Pod:
         return Container(self.cri, answer.container_id)
 
     def run(self, name: str, process: Process) -> Container:
-        """Create and start. Raises CriError from whichever refused."""
+        """Create and start. Raises CriError if either is refused."""
         container = self.create(name, process)
         container.start()
         return container
@@ -261,8 +263,8 @@ class Pod:
     def remove(self) -> None:
         stop = pb.StopPodSandboxRequest(pod_sandbox_id=self.id)
         self.cri.call("StopPodSandbox", stop, pb.Empty, wait=True)
-        # As the kubelet does: a sandbox that still has containers is removed under a lock that is
-        # taken twice, and if a plugin registers in between, containerd stands still for good.
+        # As the kubelet does. A sandbox that still has containers is removed under a lock that is
+        # taken twice; if a plugin registers in between, containerd deadlocks.
         listed = self.cri.call(
             "ListContainers", pb.ListContainersRequest(), pb.ListContainersResponse
         )
@@ -292,7 +294,7 @@ class Container:
         self.cri.call("RemoveContainer", pb.RemoveContainerRequest(container_id=self.id), pb.Empty)
 
     def resize(self, memory_bytes: int) -> None:
-        """What the kubelet does where a pod is resized in place."""
+        """The kubelet's call when a pod is resized in place."""
         request = pb.UpdateContainerResourcesRequest(container_id=self.id)
         request.linux.memory_limit_in_bytes = memory_bytes
         self.cri.call("UpdateContainerResources", request, pb.Empty)

@@ -1,9 +1,9 @@
 """`make demo`: the pod of Koordinator's document, unmodified, from kubectl to the limit.
 
-Brings up a cluster of its own, tells one story on it, and checks each claim as it prints it; then
-nothing of it is left. Exit status 1 if a claim does not hold, 130 after a ^C. `--keep` leaves the
-cluster to play with. `--picture` records a run in docs/demo.json, and writes what README shows
-of it: the same story, told from the record (story.py, stage.py).
+Starts a cluster of its own, runs one story on it, and checks each claim as it is printed; then
+removes the cluster. Exit status 1 if a claim does not hold, 130 after a ^C. `--keep` leaves the
+cluster running. `--picture` records a run in docs/demo.json and renders README's sample from the
+record (story.py, stage.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RECORD: Final = seed.ROOT / "docs" / "demo.json"
 
 
 def perform(stage: Stage, told: Story, where: Path, kept: bool) -> int:
-    """The story, and the exit status that goes with it."""
+    """Run the story; return the exit status."""
     try:
         story.tell(told, stage, where)
         if not kept:
@@ -43,9 +43,9 @@ def perform(stage: Stage, told: Story, where: Path, kept: bool) -> int:
 
 
 def picture(record: Path = RECORD) -> str:
-    """What README shows: the story as the recorded run told it.
+    """README's sample: the story as the recorded run printed it.
 
-    Raises RuntimeError where a claim does not hold of it, or where the record is of another story.
+    Raises RuntimeError if a claim does not hold for it, or if the record does not match the story.
     """
     out, stage = io.StringIO(), Recorded(record)
     told = Story(out, plain=True, masked=False, clock_s=stage.now_s)
@@ -55,7 +55,7 @@ def picture(record: Path = RECORD) -> str:
 
 
 def in_readme(text: str) -> str:
-    """README's text with the picture in its place."""
+    """README's text with the sample replaced."""
     return sample.placed(text, "demo", "make demo", picture())
 
 

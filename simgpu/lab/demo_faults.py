@@ -1,8 +1,8 @@
 """`make demo-faults`: three faults, and that no pod runs without its limit because of one.
 
-The node agent is stopped, hangs, or meets an annotation that somebody has forged; each is done to a
-real containerd, and each claim is checked as it is printed; exit status 1 if one does not hold.
-What every fault does on every containerd is the matter of `make faults`.
+The node agent is stopped, hangs, or gets a forged annotation. Each fault is caused on a real
+containerd, and each claim is checked as it is printed; exit status 1 if one does not hold. `make
+faults` covers every fault on every containerd.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PERCENT: Final = 50
 
 
 def tell(story: Story) -> None:
-    """The whole story. Raises LabError, CriError where it cannot go on."""
+    """The whole story. Raises LabError or CriError if it cannot continue."""
     story.title(
         "gpuslice: three faults, and no pod without its limit",
         "simulated: the GPU; real: containerd, runc, NRI, CRI, NVIDIA's Python packages",
@@ -50,7 +50,7 @@ def tell(story: Story) -> None:
 
 
 def _half(lab: Lab) -> Mapping[str, str]:
-    """What the scheduler writes for a pod that gets half of the GPU."""
+    """The scheduler's annotations for a pod that gets half of the GPU."""
     return lab.share({"main": [(0, _HALF, _PERCENT)]})
 
 
@@ -60,14 +60,14 @@ def _limited(story: Story, actor: Actor, claim: str) -> None:
 
 
 def _refused(story: Story, text: str, claim: str, because: str) -> None:
-    """Show what the runtime said to the pod; `because` must be in it."""
+    """Print the runtime's refusal of the pod; `because` must be in it."""
     start = text.find("gpuslice refuses")
     story.quote(text[max(start, 0) :].removeprefix("rpc error: code = Unknown desc = "))
     story.claim(claim, because in text, text)
 
 
 def _no_gpu(story: Story, lab: Lab, name: str) -> None:
-    """A pod that the runtime lets through without asking the agent."""
+    """A pod that the runtime admits without asking the agent."""
     with lab.pod(name, lab.allocated([(0, _HALF, _PERCENT)])) as pod:
         container = pod.run("main", Process(PYTHON_IMAGE))
         device = container.exec(["ls", "/dev/simgpu"])

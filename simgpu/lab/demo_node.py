@@ -1,7 +1,7 @@
 """`make demo-node`: one GPU, two pods of half a GPU each, on a real containerd.
 
-Tells one story from the annotation to a refused allocation, and checks each claim as it prints
-it; exit status 1 if one does not hold. `--plain --mask` prints what docs/demo.md shows.
+Runs one story from the annotation to a refused allocation, and checks each claim as it is printed;
+exit status 1 if one does not hold. `--plain --mask` prints what docs/demo.md shows.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class Actor:
         self.container: Container = pod.run("main", Process(PYTHON_IMAGE))
 
     def report(self) -> dict[str, Any]:
-        """What a program that starts now is told."""
+        """The GPU's figures as a program that starts now sees them."""
         return self._json(["python3", PROBE, "report"])
 
     def refusal(self) -> str:
-        """Why a program that starts now gets no context; empty where it gets one."""
+        """Why a program that starts now gets no context; empty if it gets one."""
         answer = json.loads(self._run(["python3", PROBE, "report"]))
         return str(answer.get("error", ""))
 
@@ -66,7 +66,7 @@ class Actor:
         self._run(["sh", "-c", script])
 
     def ask(self, verb: str) -> dict[str, Any]:
-        """What the program that serves answers."""
+        """Send a request to the serving program; return its answer."""
         return self._json(["python3", PROBE, "ask", verb])
 
     def kill(self) -> None:
@@ -91,7 +91,7 @@ class Actor:
 
 
 def tell(story: Story) -> None:
-    """The whole story. Raises LabError, CriError where it cannot go on."""
+    """The whole story. Raises LabError or CriError if it cannot continue."""
     story.title(
         "gpuslice: half a GPU is half a GPU",
         "simulated: the GPU; real: containerd, runc, NRI, CRI, NVIDIA's Python packages",
@@ -231,7 +231,7 @@ def _refusals(story: Story, lab: Lab) -> None:
 
 
 def refusal_of(pod: Pod) -> str:
-    """What containerd says to a container in `pod`; the claims look for the words of a refusal."""
+    """containerd's refusal of a container in `pod`; claims search it for the reason."""
     try:
         pod.create("main", Process(PYTHON_IMAGE))
     except CriError as refusal:
@@ -265,7 +265,7 @@ def perform(out: TextIO, plain: bool, masked: bool, teller: Callable[[Story], No
 
 
 def documented(text: str) -> str:
-    """The document's text with what is printed now. Raises RuntimeError if a claim fails."""
+    """The document's text with the current output. Raises RuntimeError if a claim fails."""
     out = io.StringIO()
     if perform(out, plain=True, masked=True) != 0:
         raise RuntimeError(out.getvalue())
@@ -273,7 +273,7 @@ def documented(text: str) -> str:
 
 
 def shown(plain: bool, masked: bool, teller: Callable[[Story], None]) -> int:
-    """The story on this terminal; the exit status that goes with it."""
+    """Run the story on this terminal; return the exit status."""
     try:
         return perform(sys.stdout, plain, masked, teller)
     except KeyboardInterrupt:

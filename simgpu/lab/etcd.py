@@ -1,9 +1,9 @@
-"""Who may speak to the control plane's etcd: those who can read a key in its directory.
+"""TLS client authentication of the control plane's etcd.
 
-What is in etcd is above all rights in Kubernetes: who writes there is whoever he likes. It listens
-on a port of this machine, which every user of it reaches, so it asks for a certificate; there is
-one, which etcd and its clients show to each other (certificate.py). It starts nothing
-(controlplane.py).
+A client that can write to etcd bypasses all rights in Kubernetes. etcd listens on a port of this
+machine, which every local user reaches, so it requires a client certificate. etcd and its clients
+share one (certificate.py), whose key only the directory's owner can read. controlplane.py starts
+etcd.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Access:
         certificate.make(self.certificate, self.key, certificate.ETCD)
 
     def options(self, port: int) -> Sequence[str]:
-        """Of etcd. It has no peers, and listens for them all the same."""
+        """etcd's options. It has no peers, but requires a peer address."""
         shown, key = self.certificate, self.key
         return (
             *(f"--data-dir={self.directory / 'etcd'}", "--unsafe-no-fsync", "--log-level=warn"),
@@ -57,21 +57,22 @@ class Access:
 
     @property
     def client_options(self) -> Sequence[str]:
-        """Of kube-apiserver."""
+        """kube-apiserver's options."""
         return (
             *(f"--etcd-certfile={self.certificate}", f"--etcd-keyfile={self.key}"),
             f"--etcd-cafile={self.certificate}",
         )
 
     def members(self, port: int) -> str:
-        """Whom etcd at that port names; "" where it does not, or is another's."""
+        """The name of etcd's member at that port; "" if etcd does not answer, or it is another
+        etcd."""
         try:
             return self.ask(port, "/v3/cluster/member/list", b"{}").decode()
         except (OSError, ValueError, http.client.HTTPException):
             return ""
 
     def ask(self, port: int, path: str, body: bytes) -> bytes:
-        """What etcd answers over its gateway of JSON. Raises OSError, HTTPException."""
+        """etcd's answer over its JSON gateway. Raises OSError, HTTPException."""
         tls = ssl.create_default_context(cafile=str(self.certificate))
         tls.load_cert_chain(self.certificate, self.key)
         handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls))

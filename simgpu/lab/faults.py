@@ -1,6 +1,6 @@
-"""What is wrong with a cluster that runs: asked of its parts, of their pages, and of Kubernetes.
+"""Problems of a running cluster, from its processes, their status pages, and Kubernetes.
 
-Fed with what the cluster's owner has written (owner.py); changes nothing.
+Input: the state that the cluster's owner has written (owner.py). Changes nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PAGE_S: Final = 5.0
 
 
 def found(state: Mapping[str, Any]) -> Iterator[str]:
-    """What the owner's table and the cluster itself say against it."""
+    """Problems that the owner's table and the cluster itself show."""
     for name, part in state["parts"].items():
         pid = part["pid"]
         if pid is None or not Path(f"/proc/{pid}").exists():
@@ -51,7 +51,7 @@ def found(state: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _why_not_ready(page: str | Sequence[str | int]) -> str:
-    """What /readyz says there, the path of a socket or a host and a port; "" where it is well."""
+    """The failure that /readyz reports at a socket's path or (host, port); "" if it is ready."""
     try:
         with socket.socket(socket.AF_UNIX if isinstance(page, str) else socket.AF_INET) as asking:
             asking.settimeout(_PAGE_S)

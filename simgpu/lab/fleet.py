@@ -1,8 +1,8 @@
-"""A fleet at an API server: nodes with GPUs whose agents renew their Leases, and its misfortunes.
+"""Simulated nodes at an API server: GPUs, agents that renew their Leases, and faults of both.
 
-There is no kubelet behind a node: its objects are all of it. An agent here is a Lease that is
-renewed. All is done in a thread of its own, so that the Leases move whatever its owner waits for;
-the methods return when the API server has written what they say.
+A node has no kubelet: it is only its objects. An agent here is a Lease that is renewed. All
+requests run in a thread of its own, so that Leases are renewed while the caller blocks; methods
+return when the API server has stored the change.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.fleet_objects import Gpu, Json, Node, device_json, lease_json, node_json
 
 RENEW_S: Final = 10.0
-"""Between two renewals of an agent's Lease."""
+"""Interval between two renewals of an agent's Lease."""
 _TOGETHER_S: Final = 0.25
-"""Renewals that fall into it are sent at once: one by one each costs all of us a quarter more."""
+"""Renewals due within this interval are sent together: sent singly, each costs a quarter more."""
 _NODES: Final = "/api/v1/nodes"
 _DEVICES: Final = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
 _LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
@@ -35,12 +35,13 @@ _T = TypeVar("_T")
 
 
 def now() -> str:
-    """As the API server writes a Lease's renewal."""
+    """The current time in the format of a Lease's renewal."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 class Fleet:
-    """`nodes`, at the control plane, from entering to leaving. renew_s None: no Lease moves."""
+    """`nodes` at the control plane, for the duration of the context. renew_s None: Leases are not
+    renewed."""
 
     def __init__(
         self, plane: ControlPlane, nodes: Iterable[Node], renew_s: float | None = RENEW_S
@@ -75,7 +76,7 @@ class Fleet:
         self.close()
 
     def close(self) -> None:
-        """Nodes, Devices and Leases go. Idempotent."""
+        """Delete Nodes, Devices and Leases. Idempotent."""
         if self._loop.is_closed():
             return
         try:
@@ -91,7 +92,7 @@ class Fleet:
     # --- the agent
 
     def kill_agent(self, name: str) -> None:
-        """Its Lease does not move any more."""
+        """Stop renewing its Lease."""
         self._call(self._set_dead(name, True))
 
     def start_agent(self, name: str) -> None:
@@ -108,18 +109,18 @@ class Fleet:
         self._change(name, unschedulable=unschedulable)
 
     def set_labels(self, name: str, labels: Mapping[str, str]) -> None:
-        """Beside its own; those that it had stay."""
+        """Labels beside its own; earlier ones stay."""
         self._change(name, labels={**self.nodes[name].labels, **labels})
 
     def set_isolates(self, name: str, isolates: bool) -> None:
         self._change(name, isolates=isolates)
 
     def remove_node(self, name: str) -> None:
-        """With its inventory and its agent."""
+        """Delete it with its inventory and its agent."""
         self._call(self._remove(name))
 
     def replace_node(self, name: str, gpus: Iterable[Gpu] | None = None) -> Node:
-        """Another machine under its name: another UID and, unless said, other GPUs of its kind."""
+        """Another machine of the same name: another UID and, by default, other GPUs of its kind."""
         node = self.nodes[name]
         fresh = [self._fresh(gpu) for gpu in node.gpus] if gpus is None else gpus
         self._call(self._remove(name))
@@ -131,7 +132,7 @@ class Fleet:
     # --- its GPUs
 
     def set_gpus(self, name: str, gpus: Iterable[Gpu]) -> None:
-        """The inventory as it is from now on, and the node's totals with it."""
+        """Replace the inventory, and the node's totals with it."""
         self._change(name, gpus=tuple(gpus))
 
     def replace_gpu(self, name: str, minor: int) -> Gpu:
@@ -147,22 +148,22 @@ class Fleet:
         self._exchange(name, minor, replace(self.gpu(name, minor), healthy=True))
 
     def renumber(self, name: str, minors: Mapping[int, int]) -> None:
-        """Other numbers for the same GPUs, as a reboot may give them: old number: new one."""
+        """Other minors for the same GPUs, as a reboot may assign them: old to new."""
         gpus = (replace(gpu, minor=minors[gpu.minor]) for gpu in self.nodes[name].gpus)
         self.set_gpus(name, sorted(gpus, key=lambda gpu: gpu.minor))
 
     def cordon_gpus(self, name: str, *uuids: str) -> None:
-        """These, and no others, take no new share."""
+        """These GPUs, and no others, take no new share."""
         self._change(name, cordoned_gpus=uuids)
 
     def exclude_gpus(self, name: str, *uuids: str) -> None:
-        """These, and no others, are not ours to give."""
+        """These GPUs, and no others, are excluded from allocation."""
         self._change(name, excluded_gpus=uuids)
 
     def gpu(self, name: str, minor: int) -> Gpu:
         return next(gpu for gpu in self.nodes[name].gpus if gpu.minor == minor)
 
-    # --- inside: what its owner's thread does
+    # --- internals: in the owner's thread
 
     def _call(self, work: Coroutine[Any, Any, _T]) -> _T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_ANSWER_S)
@@ -179,7 +180,7 @@ class Fleet:
         self._replaced += 1
         return replace(gpu, uuid=f"{gpu.uuid[:-12]}{self._replaced:012x}", healthy=True)
 
-    # --- inside: what its own thread does
+    # --- internals: in its own thread
 
     async def _begin(self) -> None:
         await self._api.__aenter__()
@@ -201,7 +202,7 @@ class Fleet:
         await self._api.ask("POST", _LEASES, lease_json(node.name, now(), self._ready[node.name]))
 
     async def _update(self, node: Node) -> None:
-        """Node and Device to what they are to be, whatever else others wrote there."""
+        """Write Node and Device, overwriting changes by other writers."""
         wanted = node_json(node)
         nothing: Json = {
             names.ANNOTATION_CORDONED_GPUS: None,
@@ -226,7 +227,7 @@ class Fleet:
             try:
                 await self._api.ask("DELETE", path)
             except ApiError as error:
-                if error.status != 404:  # a test may have taken it away
+                if error.status != 404:  # a test may have deleted it
                     raise
 
     async def _set_dead(self, name: str, dead: bool) -> None:
@@ -243,7 +244,8 @@ class Fleet:
         await self._patch(path, {"metadata": annotations, "spec": said["spec"]})
 
     async def _keep_renewing(self, every_s: float) -> None:
-        """Evenly over the time, a few together; an API server that is away misses some."""
+        """Spread evenly over the interval, a few together; renewals fail while the API server is
+        down."""
         loop = asyncio.get_running_loop()
         while True:
             begun_s, living = loop.time(), [name for name in self._uids if name not in self._dead]

@@ -1,6 +1,6 @@
-"""Nodes with GPUs, as the objects that stand for them: Node, Device, and the agent's Lease.
+"""Nodes with GPUs as Kubernetes objects: Node, Device, and the agent's Lease.
 
-Pure: what they are like, and the JSON of each, without a server too. fleet.py keeps them at an API
+Pure: their properties, and the JSON of each; usable without a server. fleet.py keeps them at an API
 server.
 """
 
@@ -15,12 +15,12 @@ from contract import names
 Json = dict[str, Any]
 
 _SHARERS: Final = 100
-"""Of one GPU, as Koordinator counts `gpu.shared` in a node's totals."""
+"""Shares of one GPU, as Koordinator counts `gpu.shared` in a node's totals."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """numa, root: where it is on the board; link: GPUs of equal links share an NVLink."""
+    """numa, root: position on the board. link: GPUs with equal links share an NVLink."""
 
     uuid: str
     minor: int
@@ -34,8 +34,8 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """isolates: its agent limits what a share may take; cordoned_gpus take no new share,
-    excluded_gpus are not ours to give: UUIDs."""
+    """isolates: its agent enforces limits. cordoned_gpus: UUIDs that take no new share.
+    excluded_gpus: UUIDs that are excluded from allocation."""
 
     name: str
     gpus: tuple[Gpu, ...]
@@ -56,9 +56,9 @@ class Shape:
     nodes: int
     gpus: int = 8
     memory_bytes: int = 80 << 30
-    """Of a GPU."""
+    """Memory of one GPU."""
     prefix: str = "node-"
-    """Of the nodes' names; two fleets of one cluster need two."""
+    """Prefix of the nodes' names; two fleets of one cluster need two."""
 
     def node_names(self) -> Sequence[str]:
         return [f"{self.prefix}{number:04}" for number in range(self.nodes)]
@@ -81,13 +81,13 @@ class Shape:
 
 
 def gpu_uuid(node: int, minor: int, replaced: int = 0) -> str:
-    """Of the GPU that came to that place as the `replaced`-th after the first."""
+    """UUID of the GPU in that place; `replaced` counts replacements since the first one."""
     return f"GPU-{node:08x}-{minor:04x}-4000-8000-{replaced:012x}"
 
 
 def node_json(node: Node) -> Json:
-    """Ready, with totals of all its GPUs: one that fails may be held by pods, whose kubelet would
-    refuse them should the totals shrink."""
+    """Ready, with totals of all its GPUs: pods may hold a failed one, and their kubelet would
+    refuse them if the totals shrank."""
     label = {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER} if node.isolates else {}
     listed = {
         names.ANNOTATION_CORDONED_GPUS: ",".join(node.cordoned_gpus),
@@ -122,7 +122,7 @@ def node_json(node: Node) -> Json:
 
 
 def device_json(node: Node, node_uid: str) -> Json:
-    """The inventory; a Node of another UID is not the one that it is of."""
+    """The inventory; it does not apply to a Node of another UID."""
     owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node_uid}
     return {
         "apiVersion": names.DEVICE_API_VERSION,
@@ -150,7 +150,7 @@ def _gpu_json(gpu: Gpu) -> Json:
 
 
 def lease_json(node: str, renewed: str, ready: str = "true") -> Json:
-    """The agent's sign of life. renewed: as renew_time gives it; ready: "true", or why not."""
+    """The agent's Lease. renewed: as `now` returns it; ready: "true", or why not."""
     return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",

@@ -1,8 +1,8 @@
 """The first process of the lab's own mount and PID namespaces, and the parent of all in it.
 
-Its standard input is a pipe that the lab's owner holds: when the owner ends, by whatever signal,
-the pipe closes, and this process kills all that is left, takes the lab's mounts, cgroups and
-directory away and ends; the kernel then drops both namespaces. So nothing of a lab outlives it.
+Its standard input is a pipe that the lab's owner holds. When the owner ends, by any signal, the
+pipe closes; this process then kills all that is left, removes the lab's mounts, cgroups and
+directory, and exits; the kernel then destroys both namespaces. So nothing of a lab remains.
 
     unshare --mount --propagation private --pid --fork --kill-child --mount-proc \\
         python -m simgpu.lab.holder DIR CGROUP
@@ -35,7 +35,7 @@ def _prepare(root: Path) -> None:
 
 
 def _kill_all() -> None:
-    """Everything in this PID namespace but ourselves; zombies vanish, SIGCHLD being ignored."""
+    """Kill every other process of this PID namespace; zombies vanish, as SIGCHLD is ignored."""
     deadline = time.monotonic() + _EMPTYING_S
     while time.monotonic() < deadline:
         try:
@@ -62,7 +62,7 @@ def cgroups(name: str) -> list[Path]:
 
 
 def remove_cgroups(name: str) -> None:
-    """Empty groups of that name; one that still holds a process stays."""
+    """Remove empty groups of that name; one that still holds a process stays."""
     for group in cgroups(name):
         inner = sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True)
         for path in [*inner, group]:

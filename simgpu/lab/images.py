@@ -1,7 +1,7 @@
 """OCI archives made from this machine's own files: no registry, no download.
 
-A layer is a table of paths; layers are shared between the images of one archive, and the archive
-is kept in the cache under a hash of everything in it. What goes into which image: catalogue.py.
+A layer is a table of paths. Layers are shared between the images of one archive, and the archive is
+cached under a hash of its whole content. catalogue.py lists the content of each image.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from simgpu.lab.scratch import scratch
 
 _FORMAT: Final = 1
 _KEPT: Final = 4
-"""Archives in the cache: the demo's, the tests', and the same of another checkout."""
+"""Archives kept in the cache: the demo's, the tests', and the same of another checkout."""
 _MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 _DOCUMENTS: Final = re.compile(r"/usr/share/(doc|man|locale|info|lintian|bash-completion|bug)(/|$)")
 _MEDIA: Final = "application/vnd.oci.image.{}"
 
 
 class ImageError(RuntimeError):
-    """What is to go into an image is not on this machine; the text says what."""
+    """A file or package of an image is not on this machine; the text names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Entry:
     link: str | None = None
 
     def facts(self) -> str:
-        """What the archive's key hashes; a machine's file counts by its content, not its time."""
+        """The input of the archive's key; a machine's file counts by its content, not its time."""
         if self.source is not None:
             with self.source.open("rb") as file:
                 return f"{self.mode:o} {hashlib.file_digest(file, 'blake2b').hexdigest()}"
@@ -67,7 +67,7 @@ class Layer:
         self.entries[path.lstrip("/")] = Entry(0o777, link=target)
 
     def add_file(self, source: Path, path: str | None = None, mode: int | None = None) -> None:
-        """A file of this machine, where it is, or elsewhere; links are followed."""
+        """A file of this machine, at its own path or another; links are followed."""
         where = path or str(_without_links(source))
         permissions = source.stat().st_mode & 0o777 if mode is None else mode
         self.entries[where.lstrip("/")] = Entry(permissions, source=source.resolve())
@@ -83,8 +83,8 @@ class Layer:
                     self.add_file(Path(directory, name), f"{path}{prefix}/{name}")
 
     def add_package(self, name: str) -> None:
-        """The files of a Debian package that this machine has, without its documents; what it
-        depends on is not in it, but for libraries (`add_needed`). Raises ImageError."""
+        """The files of an installed Debian package, without its documents. Of its dependencies only
+        libraries are added (`add_needed`). Raises ImageError."""
         listed = subprocess.run(["dpkg-query", "--listfiles", name], text=True, capture_output=True)
         if listed.returncode != 0:
             raise ImageError(f"{listed.stderr.strip().splitlines()[0]}; apt-get install brings it")
@@ -97,7 +97,7 @@ class Layer:
                 self.add_file(path)
 
     def add_needed(self) -> None:
-        """The shared libraries and the loader that the layer's programs name."""
+        """The shared libraries and the loader that the layer's programs need."""
         sources = sorted({str(e.source) for e in self.entries.values() if _is_elf(e.source)})
         if not sources:
             return
@@ -109,9 +109,9 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A name, its layers from the bottom up, and what runs where no command is given.
+    """A name, its layers from the bottom up, and the default command.
 
-    environ: "KEY=VALUE" lines, doubles included, which an image may have.
+    environ: "KEY=VALUE" lines; duplicates are kept, as an image may have them.
     """
 
     name: str
@@ -135,7 +135,7 @@ def archive(images: Sequence[Image], directory: Path) -> Path:
 
 
 def _forget(directory: Path, newest: Path) -> None:
-    """Keep the few archives that were used last."""
+    """Keep the archives that were used last."""
     archives = sorted(directory.glob("images-*.tar"), key=lambda path: path.stat().st_mtime)
     for path in archives[:-_KEPT]:
         if path != newest:

@@ -1,8 +1,7 @@
-"""gpuslice's scheduler as an operator has it, beside a control plane of the lab: the extender, and
-the kube-scheduler that asks it, each a process that can be killed, and is started again by `tend`.
+"""gpuslice's scheduler beside a control plane of the lab: extender and kube-scheduler processes.
 
-Both speak to the API server as the manifests' service account. The extender's ports stay the same
-from start to start.
+Each process can be killed; `tend` restarts it. Both use the manifests' service account. The
+extender's ports stay the same across restarts.
 """
 
 from __future__ import annotations
@@ -27,13 +26,16 @@ _READY_S: Final = 120.0
 
 
 class InstallationError(RuntimeError):
-    """A program does not come up; the text is the end of its log."""
+    """A program does not start; the text is the end of its log."""
 
 
 class Installation:
-    """configuration: kube-scheduler's, as `scheduler.profiles` makes it; where the extender is, is
-    put in here. module: the extender's program. installation: what replicas of one have in common,
-    "": there is none beside this. As a context: both run from entering to leaving."""
+    """As a context manager: both programs run until it exits.
+
+    configuration: kube-scheduler's, as `scheduler.profiles` makes it; the extender's address is
+    added. module: the extender's program. installation: the name that replicas share; "" for a
+    single one.
+    """
 
     def __init__(
         self,
@@ -77,7 +79,7 @@ class Installation:
         self.stop()
 
     def stop(self) -> None:
-        """Both end. Idempotent."""
+        """End both. Idempotent."""
         for process in (self._kube_scheduler, self._extender):
             if process is not None:
                 process.kill()
@@ -93,8 +95,8 @@ class Installation:
         return self._kube_scheduler
 
     def tend(self) -> None:
-        """To be called every second or so: what has ended is started again, as the kubelet would.
-        kube-scheduler ends by itself where it could not renew its Lease in time."""
+        """Call it about every second: restarts exited programs, as the kubelet would.
+        kube-scheduler exits by itself if it cannot renew its Lease in time."""
         self.tend_extender()
         self.tend_kube_scheduler()
 
@@ -118,7 +120,7 @@ class Installation:
                 )
 
     def wait_ready(self) -> None:
-        """Until the extender says so. Raises InstallationError."""
+        """Wait until the extender is ready. Raises InstallationError."""
         deadline = time.monotonic() + _READY_S
         while not self._is_ready():
             if not self.extender.running or time.monotonic() > deadline:
@@ -127,16 +129,16 @@ class Installation:
 
     @property
     def port(self) -> int:
-        """Where kube-scheduler asks the extender."""
+        """The port on which kube-scheduler calls the extender."""
         return self._port
 
     @property
     def pages(self) -> tuple[str, int]:
-        """Where the extender says how it is."""
+        """The address of the extender's probes and metrics."""
         return ("127.0.0.1", self._http_port)
 
     def ask(self, path: str) -> tuple[int, str]:
-        """What the extender's other port answers; 0 where it does not."""
+        """Status and body from the extender's second port; status 0 without an answer."""
         url = f"http://127.0.0.1:{self._http_port}{path}"
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:

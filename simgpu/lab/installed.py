@@ -1,7 +1,7 @@
-"""What a user installs, on the lab's cluster: manifests/ as they are, but for the Deployment.
+"""Installs manifests/ on the lab's cluster, unchanged but for the Deployment.
 
-No registry has the images of that one: its two programs run beside the control plane instead
-(installation.py), under the same account and with the configuration that is in the cluster.
+No registry has the Deployment's images: its two programs run beside the control plane instead
+(installation.py), under the same account and with the configuration from the cluster.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _ROOT: Final = Path(__file__).resolve().parents[2]
 _MANIFESTS: Final = _ROOT / "manifests"
 _DEPLOYMENT: Final = "40-scheduler.yaml"
 _JUDGED: Final = f"in ['{names.SCHEDULER_NAME}']"
-"""In the policies' CEL: the schedulerNames whose pods they judge."""
+"""In the policies' CEL: the schedulerNames whose pods they check."""
 _CONFIG_MAP: Final = "gpuslice-kube-scheduler"
 _CONFIG_FILE: Final = "kube-scheduler.yaml"
 
 
 def install(plane: ControlPlane, served: Sequence[str]) -> None:
-    """served: schedulerNames beside our own, which the admission policies then judge, too. Raises
+    """served: additional schedulerNames that the admission policies check too. Raises
     InstallationError."""
     paths = [path for path in sorted(_MANIFESTS.glob("*.yaml")) if path.name != _DEPLOYMENT]
     judged = ", ".join(f"'{name}'" for name in (names.SCHEDULER_NAME, *served))
@@ -49,7 +49,7 @@ def install(plane: ControlPlane, served: Sequence[str]) -> None:
 
 
 def configuration(plane: ControlPlane) -> Mapping[str, Any]:
-    """kube-scheduler's, from the cluster."""
+    """kube-scheduler's configuration, from the cluster."""
     listed = plane.kubectl("get", "configmap", _CONFIG_MAP, f"-n={names.NAMESPACE}", "-o=yaml")
     written: Mapping[str, Any] = yaml.safe_load(yaml.safe_load(listed)["data"][_CONFIG_FILE])
     return written

@@ -1,9 +1,9 @@
-"""The parent of one program, which ends with whoever wanted it; no root and no namespace needed.
+"""The parent of one program, which ends with the program's owner; needs no root and no namespace.
 
-Its standard input is a pipe that the owner holds: when the owner ends, by whatever signal, the pipe
-closes, and this process kills the program, removes the directory that it was told to, and ends.
-Should this process itself be killed, the kernel kills the program (PR_SET_PDEATHSIG). It is for
-programs that start no others. The first line on standard output is the program's number.
+Its standard input is a pipe that the owner holds. When the owner ends, by any signal, the pipe
+closes; this process then kills the program, removes the given directory, and exits. If this process
+itself is killed, the kernel kills the program (PR_SET_PDEATHSIG). It is for programs that start no
+others. The first line on standard output is the program's process number.
 
     python -m simgpu.lab.keeper LOG REMOVED_AFTER_THE_OWNER COMMAND...     (`-`: nothing is removed)
 """
@@ -27,14 +27,14 @@ _LIBC: Final = ctypes.CDLL(None)
 
 
 def _die_with(keeper: int) -> None:
-    """In the child, before the program: the kernel tells of a parent's end from now on only."""
+    """Runs in the child, before exec: the kernel signals only a parent's end that comes later."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != keeper:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _remove(directory: Path) -> None:
-    """Others of the same owner may still be writing there for a moment."""
+    """Other programs of the same owner may still be writing there for a moment."""
     deadline = time.monotonic() + _REMOVING_S
     while directory.exists() and time.monotonic() < deadline:
         shutil.rmtree(directory, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A program that lives as long as its owner at most, as the owner sees it (see keeper.py)."""
+"""A program that ends with its owner at the latest, seen from the owner (see keeper.py)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOG_TAIL_CHARS: Final = 4000
 
 
 class Process:
-    """A program under way; its output is appended to `log`. Close it, or it ends with its owner."""
+    """A running program; its output is appended to `log`. It ends with its owner at the latest."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # a terminal's ^C is the owner's
+            start_new_session=True,  # only the owner gets a terminal's ^C
         )
         assert self._keeper.stdout is not None
         said = self._keeper.stdout.readline()
@@ -48,12 +48,12 @@ class Process:
         return self._keeper.poll() is None
 
     def send(self, number: int) -> None:
-        """Nothing where it has ended."""
+        """No effect if it has exited."""
         if self.running:
             os.kill(self.pid, number)
 
     def stop(self, number: int = signal.SIGTERM, within_s: float = _END_S) -> None:
-        """Signal it and wait for its end; killed if it does not come. Idempotent."""
+        """Signal it and wait for its exit; it is killed after the timeout. Idempotent."""
         self.send(number)
         try:
             self._keeper.wait(within_s)

@@ -1,8 +1,8 @@
 """The lab's kubelet: a node of a cluster on top of the lab's containerd, in the lab's namespaces.
 
-Its files, logs, mounts, cgroups and addresses are the lab's; the paths and kernel settings that
-kubelet has no option for are covered in the lab's mount namespace, so that this machine keeps its
-own. Holds the life of the program; knows nothing of pods.
+Its files, logs, mounts, cgroups and addresses are the lab's. Paths and kernel settings that kubelet
+has no option for are covered in the lab's mount namespace, so that this machine's are unchanged.
+Responsible for starting and stopping the program; independent of pods.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from simgpu.lab.namespace import Inside, Namespace
 from simgpu.lab.network import Link
 
 PORT: Final = 10250
-"""Kubelet's own; the address is the node's, in a network namespace of its own."""
+"""Kubelet's default; the address is the node's, in a network namespace of its own."""
 _LOG_TAIL_CHARS: Final = 4000
 
 _KERNEL: Final[Mapping[str, int]] = {
@@ -36,7 +36,7 @@ _KERNEL: Final[Mapping[str, int]] = {
     "kernel/keys/root_maxkeys": 1_000_000,
     "kernel/keys/root_maxbytes": 25_000_000,
 }
-"""What kubelet would set on the machine, for everybody; in the lab it reads that it is so."""
+"""Settings that kubelet would write for the whole machine; in the lab it reads them as set."""
 
 
 class KubeletError(RuntimeError):
@@ -46,8 +46,8 @@ class KubeletError(RuntimeError):
 def configuration(
     directory: Path, link: Link, containerd: Path, client_ca: Path, cgroup: str
 ) -> dict[str, Any]:
-    """The whole file. Nothing is evicted and no image is removed for want of disk: the images come
-    by import, and nobody would bring them again."""
+    """The whole file. Eviction and image removal for lack of disk are off: the images are imported,
+    and could not be pulled again."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -61,7 +61,7 @@ def configuration(
         },
         "authorization": {"mode": "Webhook"},
         "containerRuntimeEndpoint": f"unix://{containerd}",
-        "clusterDNS": ["127.0.0.1"],  # nobody serves names: asking fails at once
+        "clusterDNS": ["127.0.0.1"],  # no name server: lookups fail at once
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": f"/{cgroup}",
         "enforceNodeAllocatable": [],
@@ -78,7 +78,7 @@ def configuration(
 
 
 class Kubelet:
-    """The program; `start` and `stop` may alternate, pods live on between them."""
+    """The program; `start` and `stop` may alternate, pods keep running between them."""
 
     def __init__(
         self, namespace: Namespace, containerd: Paths, programs: NodePrograms, client_ca: Path
@@ -104,7 +104,7 @@ class Kubelet:
         return self._process
 
     def start(self, name: str, kubeconfig: Path) -> None:
-        """It registers a node called `name`, when it has found itself healthy."""
+        """It registers a node called `name` once it is healthy."""
         assert self._namespace.link is not None
         command: list[str | Path] = [
             *(self._programs.kubelet, f"--config={self.directory / 'config.yaml'}"),
@@ -125,10 +125,10 @@ class Kubelet:
         return self.log.read_text(errors="replace")[-_LOG_TAIL_CHARS:]
 
     def _cni(self, directory: Path, link: Link) -> None:
-        """Where the lab's containerd looks, which it goes on doing until a network is there."""
+        """Written where the lab's containerd polls for a network configuration."""
         for name, program in self._programs.cni.items():
             shutil.copy2(program, directory / "cni" / "bin" / name)
-        # containerd looks again where a file is written to, not where one is renamed to.
+        # containerd reacts to a write into the directory, not to a rename.
         written = json.dumps(network.pod_network(link, directory / "cni" / "given"))
         (directory / "cni" / "conf" / "10-pods.conflist").write_text(written)
 
@@ -148,7 +148,7 @@ class Kubelet:
 
 
 def _hierarchies() -> list[Path]:
-    """Of cgroups: one under v2; under v1 one for each controller, or for some together."""
+    """The cgroup hierarchies: one under v2; under v1 one for each controller or several."""
     if (CGROUPS / "cgroup.controllers").exists():
         return [CGROUPS]
     return [path for path in CGROUPS.iterdir() if (path / "cgroup.procs").exists()]

@@ -1,9 +1,9 @@
-"""The programs of Kubernetes: where they are looked for, how they are built.
+"""The programs of Kubernetes: how they are found and built.
 
-Order, for each by itself: the directory that $KUBEBUILDER_ASSETS names; PATH, if it is of the
-release that we would build; the cache; else built (building.py says how). Two tables: a control
-plane's (controlplane.py runs them), which setup builds, and what a node needs beside containerd
-(node.py), which the first cluster builds. Standard library only: setup runs it.
+Order, for each separately: the directory that $KUBEBUILDER_ASSETS names; PATH, if it is of the
+release that would be built; the cache; else built (building.py). Two sets: a control plane's (run
+by controlplane.py), which setup builds, and what a node needs beside containerd (node.py), which
+the first cluster builds. Standard library only: setup runs it.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class _Set:
     directory: str
     names: tuple[str, ...]
     version: re.Pattern[str] | None
-    """How `NAME --version` says that it will do as well as one that we build; None: PATH is not
-    looked at, since other programs have these names."""
+    """Matches the output of `NAME --version` for an acceptable version; None: PATH is not searched,
+    since other programs have these names."""
     taken: str
-    """Of disk, for modules, Go's build cache and the programs: measured."""
+    """Disk space for modules, Go's build cache and the programs: measured."""
     free_bytes_wanted: int
 
 
@@ -82,7 +82,7 @@ _CNI: Final = _Set(
 
 @dataclass(frozen=True, slots=True)
 class Kubernetes:
-    """A control plane's programs, each where it was found."""
+    """A control plane's programs, by path."""
 
     etcd: Path
     kube_apiserver: Path
@@ -92,7 +92,7 @@ class Kubernetes:
 
 @dataclass(frozen=True, slots=True)
 class NodePrograms:
-    """What a cluster has beside a control plane's and containerd. `cni`: of each plugin."""
+    """Programs of a node beside containerd. `cni`: the path of each plugin."""
 
     kube_controller_manager: Path
     kubelet: Path
@@ -100,7 +100,7 @@ class NodePrograms:
 
 
 def find(environ: Mapping[str, str] = os.environ) -> Kubernetes | None:
-    """The programs as they are on this machine, or None; builds nothing."""
+    """The programs on this machine, or None; builds nothing."""
     found = _find_all((_KUBERNETES, _ETCD), environ)
     if found is None:
         return None
@@ -108,7 +108,7 @@ def find(environ: Mapping[str, str] = os.environ) -> Kubernetes | None:
 
 
 def ensure(environ: Mapping[str, str] = os.environ) -> Kubernetes:
-    """The programs, those built that this machine has not. Raises ProgramsError."""
+    """The programs, building those that are missing. Raises ProgramsError."""
     _build_missing(_KUBERNETES, _kubernetes, environ)
     _build_missing(_ETCD, _etcd, environ)
     found = find(environ)
@@ -117,7 +117,7 @@ def ensure(environ: Mapping[str, str] = os.environ) -> Kubernetes:
 
 
 def find_node(environ: Mapping[str, str] = os.environ) -> NodePrograms | None:
-    """As `find`, of a node's programs."""
+    """As `find`, for a node's programs."""
     found = _find_all((_NODE, _CNI), environ)
     if found is None:
         return None
@@ -129,7 +129,7 @@ def find_node(environ: Mapping[str, str] = os.environ) -> NodePrograms | None:
 
 
 def ensure_node(environ: Mapping[str, str] = os.environ) -> NodePrograms:
-    """As `ensure`, of a node's programs."""
+    """As `ensure`, for a node's programs."""
     _build_missing(_NODE, _kubernetes, environ)
     _build_missing(_CNI, _cni, environ)
     found = find_node(environ)
@@ -174,7 +174,7 @@ def _version_will_do(program: Path, wanted: re.Pattern[str]) -> bool:
 
 def _kubernetes(under_way: Build, wanted: _Set) -> None:
     """Kubernetes requires its own libraries at v0.0.0 and replaces them by directories of its
-    repository, which its published module lacks. They are published beside it, as v0.MINOR.PATCH:
+    repository, which its published module lacks. They are published separately, as v0.MINOR.PATCH:
     our module replaces each by that."""
     download = under_way.output("mod", "download", "-json", f"{_MODULE}@v{VERSION}")
     described = re.search(r'"GoMod": "([^"]+)"', download)
@@ -209,7 +209,7 @@ def _etcd(under_way: Build, _: _Set) -> None:
 
 
 def _cni(under_way: Build, wanted: _Set) -> None:
-    """Each plugin is a directory of the module, under what it is for."""
+    """Each plugin is a directory of the module, grouped by purpose."""
     under_way.go("mod", "init", "gpuslice.io/lab")
     under_way.go("get", f"{_CNI_MODULE}@v{CNI_VERSION}")
     places = {"bridge": "main", "loopback": "main", "host-local": "ipam"}
@@ -219,7 +219,7 @@ def _cni(under_way: Build, wanted: _Set) -> None:
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Build what is missing into the cache; print where each program is. `node`: a node's too."""
+    """Build missing programs into the cache; print each program's path. `node`: a node's too."""
     try:
         found = ensure()
         node = ensure_node() if "node" in arguments else None

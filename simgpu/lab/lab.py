@@ -1,11 +1,11 @@
-"""The whole lab: simulated gpus, a private containerd, the node agent; pods are made in it.
+"""The whole lab: simulated GPUs, a private containerd, the node agent; pods are made in it.
 
     with Lab() as lab:
         with lab.pod("a", lab.share({"main": [(0, 20 << 30, 50)]})) as pod:
             pod.run("main", Process(PYTHON_IMAGE))
 
-The agent runs as its own program (`python -m nri_plugin`), as on a node; stopping and starting
-it, or containerd, is part of the interface, since what happens then is what the lab is for.
+The agent runs as its own program (`python -m nri_plugin`), as on a node. Stopping and starting it,
+or containerd, is part of the interface, since tests observe what happens then.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ _ROOT: Final = Path(__file__).resolve().parents[2]
 BUILD: Final = _ROOT / "build" / "dev"
 LIBRARY: Final = BUILD / "lib" / names.FILE_LIBRARY
 CLUSTER_FILES: Final = {"/usr/bin/cuda-probe": (BUILD / "bin" / "cuda-probe", 0o755)}
-"""In the images of a cluster: what takes all of a GPU that it may, without Python."""
+"""In the images of a cluster: a program that allocates all memory it may, without Python."""
 _READY: Final = "ready:"
 _WAIT_S: Final = 30.0
 
 Share = tuple[int, int, int]
-"""Index of the GPU, bytes of its memory, percent of its time."""
+"""Index of the GPU, bytes of its memory, percent of its compute."""
 
 
 class LabError(RuntimeError):
-    """A part of the lab does not come up; the text ends with what that part said."""
+    """A part of the lab does not start; the text ends with that part's output."""
 
 
 class Lab:
-    """Everything up, until the block ends; then nothing of it is left on the machine.
+    """Everything runs until the block ends; then nothing of it is left on the machine.
 
-    GPUs: as simgpu.config describes them. files: what goes into every image beside the
-    catalogue's own (path inside: file here, mode). host_file: the rest of the simulated host.
-    release, options: which containerd, and how it is configured. load: the catalogue's images;
-    else it has none until `load`. own_network, parent: as of Namespace.
+    GPUs: as simgpu.config describes them. files: added to every image beside the catalogue's own
+    (path inside: file here, mode). host_file: the rest of the simulated host. release, options:
+    containerd's release and configuration. load: import the catalogue's images; otherwise there are
+    none until `load` is called. own_network, parent: as for Namespace.
     """
 
     def __init__(
@@ -116,7 +116,8 @@ class Lab:
         self.version = self.cri.version()
 
     def load(self, wanted: Sequence[Image]) -> None:
-        """Into containerd, packed if the cache lacks them. Raises ImageError or ContainerdError."""
+        """Import images into containerd; those not in the cache are packed. Raises ImageError or
+        ContainerdError."""
         self.containerd.import_image(images.archive(wanted, building.cache_dir() / "images"))
 
     # --- pods -------------------------------------------------------------------------------
@@ -148,7 +149,8 @@ class Lab:
         return {names.ANNOTATION_DEVICE_ALLOCATED: written}
 
     def share(self, containers: Mapping[str, Sequence[Share]]) -> dict[str, str]:
-        """All that the scheduler writes into the Binding, from the shares of each container."""
+        """All annotations that the scheduler writes with the Binding, from the shares of each
+        container."""
         granted = {
             name: [
                 grants.GpuGrant(self.gpus[index].uuid, self.gpus[index].minor, size, core)
@@ -170,12 +172,12 @@ class Lab:
 
     @property
     def gpus_pid(self) -> int | None:
-        """Of the daemon that is the GPUs; None where it has ended."""
+        """Process number of the daemon that simulates the GPUs; None if it has exited."""
         return Home.at(self.sim_dir).daemon_pid()
 
     def start_gpus(self) -> None:
-        """Nothing where they run. Raises LabError. They start empty: what programs held before has
-        gone with them, and so has the way to them of containers that were there."""
+        """No effect if they run. Raises LabError. The GPUs start empty: allocations of earlier
+        programs are lost, and existing containers cannot reach them."""
         self._python("simgpu", "up", "--dir", self.sim_dir, *self._gpu_options())
 
     # --- the node agent ---------------------------------------------------------------------
@@ -214,7 +216,7 @@ class Lab:
         """Return when it serves. Raises LabError.
 
         cdi_dir: the directory of CDI specs, in place of the simulated driver's own. options: of the
-        agent. program: the module that is the agent, and arguments of its own before the agent's.
+        agent. program: the agent's module, and arguments of its own before the agent's.
         """
         ready = self.times_ready()
         self._agent = self._new_agent(program, cdi_dir, [*options, *(["--strict"] * strict)])
@@ -223,7 +225,7 @@ class Lab:
             raise LabError(f"the node agent ended:\n{self.agent_log.read_text()[-4000:]}")
 
     def start_agent_beside(self) -> None:
-        """A second one, as in a rolling update; at `stop_agent` the first goes, and this stays."""
+        """A second agent, as in a rolling update; `stop_agent` ends the first, this one stays."""
         self._newcomer = self._new_agent()
 
     def _new_agent(
@@ -247,7 +249,7 @@ class Lab:
         self._agent, self._newcomer = self._newcomer, None
 
     def signal_agent(self, number: int) -> None:
-        """Stop it in its tracks, or let it go on."""
+        """Send a signal, such as SIGSTOP or SIGCONT."""
         if self._agent is not None:
             self._agent.signal(number)
 
@@ -258,7 +260,7 @@ class Lab:
         return sum(line.startswith(_READY) for line in self._agent_out.read_text().splitlines())
 
     def agent_said(self) -> str:
-        """Its last line on standard output, without the word that tells programs it serves."""
+        """Its last line on standard output, without the readiness prefix."""
         return self._agent_out.read_text().splitlines()[-1].removeprefix(_READY).strip()
 
     @property
@@ -268,7 +270,7 @@ class Lab:
     # --- helpers ----------------------------------------------------------------------------
 
     def driver_environment(self) -> dict[str, str]:
-        """What a program on the simulated host needs, to load its driver."""
+        """The variables with which a program on the simulated host finds its driver."""
         return {
             "SIMGPU_DIR": str(self.sim_dir),
             "LD_LIBRARY_PATH": str(BUILD / "lib" / "simgpu"),
@@ -283,7 +285,7 @@ class Lab:
             time.sleep(0.02)
 
     def _tmpfs(self, name: str) -> Path:
-        """What /run is on a node; seen by what runs in the lab alone."""
+        """A tmpfs like a node's /run, visible inside the lab only."""
         place = self.directory / name
         place.mkdir()
         done = self.namespace.run(["mount", "-t", "tmpfs", name, place])

@@ -1,7 +1,7 @@
-"""`make lint`: each checker as one timed step, its output only when it finds something.
+"""`make lint`: each checker as one timed step; its output is shown only if it finds something.
 
-The type stubs of protobuf messages are generated first: they are large, and nothing but mypy reads
-them, so they are not committed.
+The type stubs of protobuf messages are generated first: they are large, and only mypy reads them,
+so they are not committed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CHECKS: Final = {
 
 
 _FILES: Final = {_STUBS: ["*.proto"], "clang-format": ["*.c", "*.h"]}
-"""Checks that get the names of files, by pattern."""
+"""Checks that take file names, by pattern."""
 
 
 def _tracked(patterns: Sequence[str]) -> list[str]:

@@ -1,6 +1,6 @@
-"""The demo's stage on this machine: a cluster of its own in a directory, ended with it.
+"""The demo's stage on this machine: a cluster of its own in a directory, removed with it.
 
-Nothing of it outlives this process, however that ends (owner.py), unless it is let go on.
+The cluster ends with this process, even if it is killed (owner.py), unless `let_go` was called.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from simgpu.lab.terminal import TerminalError, typed
 _DO_S: Final = 120.0
 _AGAIN_S: Final = 0.1
 _DONE: Final = "✓ "
-"""How a step of the cluster's start ends that was well (progress.py)."""
+"""The prefix of a successful step's line at the cluster's start (progress.py)."""
 
 
 class Live:
-    """One cluster. To be used as a context, after which it is gone, unless `let_go` was called."""
+    """One cluster. As a context manager it is removed at the end, unless `let_go` was called."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -97,7 +97,7 @@ class Live:
         return done.returncode, done.stdout if done.returncode == 0 else done.stderr
 
     def down(self) -> Said:
-        """A ^C meanwhile is too late: it ends as it is."""
+        """A ^C during this call has no effect."""
         begun = self.now_s()
         asked = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, signal.SIG_IGN) for number in asked}
@@ -120,7 +120,7 @@ class Live:
         return self._owner is not None and self._seen.ready
 
     def let_go(self) -> None:
-        """The cluster goes on alone."""
+        """The cluster continues without this process."""
         assert self._owner is not None
         self._owner.let_go()
         self._kept = True

@@ -1,7 +1,7 @@
-"""A directory that may be taken away: one that we have marked, with nothing unknown in it.
+"""A directory that may be removed: it has our marker, and nothing unknown in it.
 
-Holds the marker, and the exact names of what may be in the directory beside it. Whoever names a
-directory of his own by mistake is told so, and keeps all that is in it (place.py asks first).
+Contains the marker, and the exact names of what may be in the directory beside it. A user's own
+directory that is named by mistake is refused and keeps its content (place.py checks first).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _NAMES_SHOWN: Final = 3
 
 
 class PlaceError(RuntimeError):
-    """The directory is not one to use, or cannot be cleared; the text says why."""
+    """The directory cannot be used, or cannot be cleared; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """files, directories: whole names of what is known in it; links are never."""
+    """files, directories: exact names of its known content; links are never known."""
 
     path: Path
     files: Collection[str]
@@ -44,7 +44,7 @@ class Marked:
         return os.path.lexists(self.path)
 
     def opened(self) -> int:
-        """A directory that somebody else made in /tmp could be changed under our hands."""
+        """Another user's directory in /tmp could be changed at any time: it must be owned by us."""
         status = self.path.lstat()
         ours = status.st_uid == os.geteuid() and not status.st_mode & 0o077
         if not (stat.S_ISDIR(status.st_mode) and ours):
@@ -52,7 +52,7 @@ class Marked:
         return os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
 
     def check(self) -> None:
-        """What is in it goes with the cluster, so nothing may be of somebody else's."""
+        """Its content is removed with the cluster, so none of it may be unknown."""
         if not self.exists():
             return
         inside = {path.name for path in self.path.iterdir()}
@@ -75,7 +75,7 @@ class Marked:
             return False
 
     def known(self) -> list[Path]:
-        """What a cluster has made in it, by exact names, beside the marker."""
+        """Content that a cluster has made, by exact names, beside the marker."""
         found = []
         for entry in os.scandir(self.path):
             directory = self.directories.fullmatch(entry.name)
@@ -85,13 +85,13 @@ class Marked:
         return found
 
     def mark(self) -> None:
-        """Others look meanwhile, so what stands there stays."""
+        """Other processes may read meanwhile, so the existing content stays."""
         if not self.is_marked():
             (self.path / _MARKER).write_text(_MARKER_TEXT)
 
     def remove(self) -> None:
-        """The directory and what is known in it, of which nothing runs any more. Raises PlaceError
-        where some stays."""
+        """Remove the directory and its known content, of which no process runs any more. Raises
+        PlaceError if something stays."""
         self.empty()
         try:
             if self.is_marked():
@@ -103,7 +103,7 @@ class Marked:
             raise PlaceError(f"{self.path} cannot be removed: {error.strerror}") from error
 
     def empty(self) -> None:
-        """What is known in it goes. Raises PlaceError where some stays."""
+        """Remove its known content. Raises PlaceError if something stays."""
         if not self.is_marked():
             return
         for path in self.known():
@@ -116,11 +116,12 @@ class Marked:
 
 
 def one_spelling(directory: Path) -> Path:
-    """Of a directory that is named in many ways. Its last name may be a link, which is refused."""
+    """The canonical form of the directory's path. Its last component may be a link, which is
+    refused."""
     try:
         named = directory.name not in ("", "..")
         return directory.parent.resolve() / directory.name if named else directory.resolve()
-    except (OSError, RuntimeError) as error:  # the latter for links in a circle
+    except (OSError, RuntimeError) as error:  # the latter for a cycle of links
         raise PlaceError(f"{directory}: {error}") from error
 
 

@@ -1,7 +1,7 @@
-"""The lab's namespaces as the owner sees them: open, run commands inside, close.
+"""The lab's namespaces seen from the owner: open, run commands inside, close.
 
-The owner itself stays outside: sockets and logs are in a directory that both sides see, mounts
-and processes exist inside alone (see holder.py for how they end).
+The owner itself stays outside: sockets and logs are in a directory that both sides see, mounts and
+processes exist inside only (holder.py ends them).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ PARENT_CHARS_MAX: Final = 18
 
 
 class NamespaceError(RuntimeError):
-    """This machine does not let us make namespaces; the text says what would."""
+    """This machine does not allow namespaces; the text says what would help."""
 
 
 class Namespace:
     """Mount and PID namespaces with a directory; after `close` all three are gone.
 
-    own_network: a network namespace too, which `link` connects with this machine. parent: where
-    the directory is made; its name is the cgroup's too, so that who finds the one finds the other.
+    own_network: also a network namespace, which `link` connects with this machine. parent: where
+    the directory is made; its name is the cgroup's too, so that either leads to the other.
     """
 
     link: Link | None = None
@@ -80,7 +80,7 @@ class Namespace:
         return self._outer.poll() is None
 
     def cover(self, place: Path) -> None:
-        """What is written below `place` from now on is the lab's alone, and goes with it.
+        """Mount over `place`: later writes below it are visible in the lab only, and end with it.
 
         Raises NamespaceError.
         """
@@ -93,7 +93,7 @@ class Namespace:
             raise NamespaceError(f"{place} cannot be covered in the lab: {done.stderr.strip()}")
 
     def enter(self, command: Sequence[str | Path]) -> list[str]:
-        """`command` as it must be started to run inside."""
+        """The command line that runs `command` inside."""
         into = ["nsenter", f"--target={self.pid}", *self._kinds, f"--wd={_ROOT}"]
         return [*into, "--", *map(str, command)]
 
@@ -115,7 +115,7 @@ class Namespace:
         errors: int | IO[str],
         environ: Mapping[str, str] | None = None,
     ) -> Inside:
-        """A process that stays; `Inside.pid` is its number outside."""
+        """A long-running process; `Inside.pid` is its number outside."""
         entering = subprocess.Popen(
             self.enter(command),
             env=environment(environ),
@@ -145,7 +145,7 @@ class Namespace:
 
 
 def _parent() -> str:
-    """Where the lab's directory lies: $TMPDIR, unless sockets would not fit below it."""
+    """The parent of the lab's directory: $TMPDIR, unless sockets would not fit below it."""
     chosen = tempfile.gettempdir()
     return chosen if len(chosen) <= PARENT_CHARS_MAX else "/tmp"
 
@@ -163,7 +163,8 @@ class Inside:
     def signal(self, number: int) -> None:
         """Signal the process itself, since nsenter passes no signal on.
 
-        But it stops itself where its child stops, and then sees no end of it: wake it too.
+        nsenter stops itself when its child stops, and then does not notice that it exits: continue
+        it too.
         """
         for pid in children(self.entering.pid):
             os.kill(pid, number)
@@ -171,14 +172,15 @@ class Inside:
             self.entering.send_signal(number)
 
     def kill(self, number: int) -> None:
-        """Signal the process and wait for its end; where it is stopped, it goes on to meet it."""
+        """Signal the process and wait for its exit; a stopped process is continued so that it
+        exits."""
         self.signal(number)
         self.signal(signal.SIGCONT)
         self.entering.wait(_END_S)
 
 
 def children(pid: int) -> list[int]:
-    """Numbers of the process's children; empty if it is gone."""
+    """Process numbers of its children; empty if it has exited."""
     try:
         return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except FileNotFoundError:

@@ -1,8 +1,8 @@
 """A link between this machine and a network namespace of the lab's, and the pods' network in it.
 
-The machine sees one interface, with one address; a node's own, its bridge and its pods' are in the
-namespace, and all go with it, the machine's end of the link too. Nothing is routed: what is in the
-namespace reaches this machine, and this machine the node, not the pods.
+The machine sees one interface, with one address. The node's own interface, its bridge and its pods'
+are in the namespace, and all end with it, the machine's end of the link too. Nothing is routed: the
+namespace reaches this machine, and this machine reaches the node, not the pods.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 _NODE_INTERFACE: Final = "eth0"
 ADDRESSES: Final = "198.18.0.0/15"
-"""Of links and pods: for measurements, and routed by nobody."""
+"""Addresses of links and pods: the range for benchmarks, which is not routed."""
 _NUMBERS: Final = range(1, 255)
 """The third byte of an address."""
 _TRIES: Final = 20
@@ -27,12 +27,12 @@ Run = Callable[[Sequence[str | Path]], subprocess.CompletedProcess[str]]
 
 
 class NetworkError(RuntimeError):
-    """The link cannot be made; the text is what ip says."""
+    """The link cannot be made; the text is ip's output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One link, by the number that its names and addresses are made of."""
+    """One link, by the number in its names and addresses."""
 
     number: int
 
@@ -88,7 +88,8 @@ def connect(pid: int, inside: Run) -> Link:
 
 
 def remove(interface: str) -> None:
-    """Nothing where it is gone; where both its ends are here, the namespace being gone, as well."""
+    """No effect if it is gone. Also removes a link whose two ends are here, the namespace being
+    gone."""
     _ip("link", "delete", "dev", interface)
 
 
@@ -97,7 +98,7 @@ def is_there(interface: str) -> bool:
 
 
 def unproxied(environ: Mapping[str, str]) -> dict[str, str]:
-    """For programs that speak with nobody beyond this machine: no proxy knows our addresses."""
+    """For programs that only reach addresses of the lab, which no proxy can reach."""
     return {name: value for name, value in environ.items() if name.lower() not in _PROXIES}
 
 
@@ -106,7 +107,7 @@ def proxied(environ: Mapping[str, str]) -> bool:
 
 
 def pod_network(link: Link, kept: Path) -> dict[str, Any]:
-    """CNI's configuration of the node's bridge; `kept` is where the addresses given are noted."""
+    """CNI's configuration of the node's bridge; assigned addresses are recorded in `kept`."""
     ipam = {
         "type": "host-local",
         "dataDir": str(kept),
@@ -124,7 +125,7 @@ def pod_network(link: Link, kept: Path) -> dict[str, Any]:
 
 
 def _is_taken(link: Link) -> bool:
-    """By a route of this machine that is more than the way to everywhere."""
+    """Whether a route of this machine, other than the default route, covers its addresses."""
     listed = _ip("-json", "route", "get", link.node)
     if listed.returncode != 0:
         return False

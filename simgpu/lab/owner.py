@@ -1,8 +1,8 @@
-"""The process that owns a cluster, from both sides: who starts it, and itself.
+"""The process that owns a cluster, and the starter's handle on it.
 
-It brings the cluster up (running.py), writes what `Place.look` reads, starts again what ends, and
-takes everything along when it ends. It ends with whoever started it, by whatever hand, until that
-one lets it go: so a cluster that nobody knows of does not stay.
+The owner starts the cluster (running.py), writes what `Place.look` reads, restarts parts that exit,
+and removes everything when it ends. It ends with the process that started it, even if that is
+killed, until that process calls `let_go`: so no unknown cluster remains.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _LOG_TAIL_CHARS: Final = 4000
 
 
 class OwnerError(RuntimeError):
-    """The cluster does not come up; the text ends with what its owner said."""
+    """The cluster does not start; the text ends with its owner's output."""
 
 
-# --- as whoever starts it has it --------------------------------------------------------------
+# --- in the process that starts it ------------------------------------------------------------
 
 
 class Owner:
-    """A cluster's owner, under way: it ends with this process, until `let_go`."""
+    """A running owner of a cluster: it ends with this process, until `let_go`."""
 
     def __init__(self, place: Place, sizes: Sequence[int], served: Sequence[str]) -> None:
         self._place = place
@@ -59,8 +59,8 @@ class Owner:
     def wait_ready(self, say: Callable[[str], object]) -> Seen:
         """Return when the cluster runs; `say` gets the owner's lines meanwhile.
 
-        Raises OwnerError where it does not come up; then, as at any other exception here, it is
-        cleared away.
+        Raises OwnerError if it does not start; then, as after any other exception here, it is
+        removed.
         """
         try:
             return self._wait_ready(say)
@@ -87,24 +87,24 @@ class Owner:
         return seen
 
     def end(self) -> None:
-        """With all that it owns, to the last trace. Raises PlaceError."""
+        """End it with all that it owns. Raises PlaceError."""
         assert self._process.stdin is not None
         self._place.clear()
         self._process.stdin.close()
         self._process.wait()
 
     def let_go(self) -> None:
-        """From now on it goes on alone."""
+        """It continues without this process."""
         assert self._process.stdin is not None
         self._process.stdin.write(_LET_GO)
         self._process.stdin.close()
 
 
-# --- itself -----------------------------------------------------------------------------------
+# --- the owner itself ----------------------------------------------------------------------------
 
 
 class _Ended(SystemExit):
-    """Somebody has asked the owner to end."""
+    """The owner received a signal to end."""
 
 
 def _end(number: int, frame: FrameType | None) -> None:
@@ -114,7 +114,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 class _Starter(threading.Thread):
-    """Waits until whoever started us lets us go, or has ended."""
+    """Waits until the starter calls `let_go`, or has exited."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -130,7 +130,7 @@ class _Starter(threading.Thread):
 
 
 def own(place: Place, sizes: Sequence[int], served: Sequence[str]) -> None:
-    """Bring the cluster up and keep it so, until a signal."""
+    """Start the cluster and keep it running, until a signal."""
     for asked in (signal.SIGTERM, signal.SIGINT):
         signal.signal(asked, _end)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -141,7 +141,7 @@ def own(place: Place, sizes: Sequence[int], served: Sequence[str]) -> None:
         with Cluster(sizes, place.directory, served) as cluster:
             _keep(place, cluster, {"gpus": list(sizes), "served": list(served)})
     finally:
-        if starter.has_ended:  # nobody else would take the directory away
+        if starter.has_ended:  # no other process would remove the directory
             place.remove()
 
 

@@ -1,10 +1,10 @@
-"""An image of one's own for the lab's cluster, of this machine's files and Debian packages.
+"""Builds a custom image for the lab's cluster, from this machine's files and Debian packages.
 
     python -m simgpu.lab.packing tool:1 --package strace --file ./tool=/usr/bin/tool
 
-It lies on the cluster's `busybox`: shell, bash, tools, cuda-probe. What a program of it is linked
-with comes along. The cluster (`--at`) gets it at once; `--into FILE` writes an OCI archive instead.
-Pods name it with imagePullPolicy: IfNotPresent, or Never.
+It is layered on the cluster's `busybox`: shell, bash, tools, cuda-probe. Shared libraries of its
+programs are added. It is loaded into the cluster (`--at`) at once; `--into FILE` writes an OCI
+archive instead. Pods use it with imagePullPolicy: IfNotPresent, or Never.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HUB: Final = "docker.io"
 
 
 def reference(name: str) -> str:
-    """The whole name of what a manifest may call by a short one: `tool` is
+    """The full name of an image that a manifest calls by a short one: `tool` is
     `docker.io/library/tool:latest`."""
     tagged = name if ":" in name.rpartition("/")[2] else f"{name}:latest"
     first, slash, _ = tagged.partition("/")
@@ -60,7 +60,7 @@ def own_image(
 
 
 def load(place: Place, archive: Path) -> None:
-    """Into the cluster's containerd. Raises PlaceError."""
+    """Load it into the cluster's containerd. Raises PlaceError."""
     seen = place.look()
     if not seen.well:
         raise PlaceError(

@@ -1,10 +1,9 @@
-"""Where a cluster is on this machine: what says that it is there, that it is well, that it is gone.
+"""The directory of a cluster on this machine: its state, its locks, its removal.
 
-Holds a directory that only root may enter and that may be taken away (marked.py), its two locks
-(who changes the cluster, who owns it) and what the owner writes of it. It starts nothing
-(cluster.py); it looks, and it clears, also after an owner that was killed, and after anything else
-that was: every process of a cluster carries the directory's name in its environment, every cgroup
-that of a directory below it.
+Only root may enter it, and it may be removed (marked.py). It has two locks (one for changing the
+cluster, one held by its owner) and the state that the owner writes. This module starts nothing
+(cluster.py). It reads, and it clears, also what a killed owner left: every process of a cluster
+carries the directory's name in its environment, every cgroup that of a directory below it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from simgpu.lab.marked import Marked, PlaceError, one_spelling
 from simgpu.lab.namespace import PARENT_CHARS_MAX, PREFIX
 
 DIRECTORY: Final = "/tmp/gpuslice"
-"""Where a cluster is by default."""
+"""The default directory."""
 MARK: Final = "GPUSLICE_CLUSTER_AT"
 """The variable of all processes of a cluster; its value is the directory."""
 _LOG, _OWNER, _STATE, _KUBECONFIG = "cluster.log", "owner", "state.json", "kubeconfig"
@@ -41,8 +40,8 @@ _CLEAR_S: Final = 40.0
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is there. owner: its number, None where nobody holds the cluster any more. faults: what
-    is not as it should be; none and `ready` is a cluster that runs."""
+    """The observed state. owner: its process number, None if no process holds the cluster. faults:
+    the problems found; none and `ready` means that the cluster runs."""
 
     there: bool
     owner: int | None
@@ -76,7 +75,7 @@ class Place:
 
     @property
     def advice(self) -> str:
-        """What follows `make cluster`, in a shell, to say that this one is meant."""
+        """The shell argument of `make cluster` that selects this directory."""
         named = str(self.directory)
         return "" if named == DIRECTORY else f" AT={shlex.quote(named)}"
 
@@ -92,12 +91,12 @@ class Place:
     def _owner(self) -> Path:
         return self.directory / _OWNER
 
-    # --- who may ----------------------------------------------------------------------------
+    # --- locks ------------------------------------------------------------------------------
 
     @contextmanager
     def changing(self, make: bool = True) -> Iterator[None]:
-        """One at a time brings a cluster up or down here. Nothing is made where `make` is false and
-        nothing is there. Raises PlaceError, also where the directory is not a cluster's alone."""
+        """Only one process at a time starts or ends a cluster here. If `make` is false, a missing
+        directory is not made. Raises PlaceError, also if the directory is not a cluster's alone."""
         while True:
             if make:
                 self._marked.make()
@@ -110,7 +109,7 @@ class Place:
                 continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-                if self._is(descriptor):  # else somebody has cleared it while we waited
+                if self._is(descriptor):  # else another process has removed it meanwhile
                     self._marked.check()
                     if make:
                         self._marked.mark()
@@ -120,7 +119,7 @@ class Place:
                 os.close(descriptor)
 
     def own(self) -> None:
-        """From now on this process is the cluster's owner, until it ends. Raises PlaceError."""
+        """This process is the cluster's owner from now on, until it exits. Raises PlaceError."""
         descriptor = os.open(self._owner, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,21 +130,21 @@ class Place:
         os.write(descriptor, str(os.getpid()).encode())
 
     def write(self, state: Mapping[str, Any]) -> None:
-        """What `look` is to know; the owner's to write."""
+        """The state that `look` reads; only the owner writes it."""
         fresh = self.directory / f"{_STATE}.new"
         fresh.write_text(json.dumps(state))
         fresh.rename(self._state)
 
-    # --- what is there ----------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------
 
     def look(self) -> Seen:
-        """Raises PlaceError where it may not."""
+        """Raises PlaceError if access is denied."""
         try:
             there = self._marked.is_marked() and any(self._marked.known())
             owner, state = self.owner(), self._read()
         except PermissionError as error:
             raise PlaceError(f"only root may look into {self.directory}") from error
-        except FileNotFoundError:  # cleared while we looked
+        except FileNotFoundError:  # removed meanwhile
             there, owner, state = False, None, {}
         if not there:
             return Seen(False, None, False, (), {})
@@ -158,7 +157,7 @@ class Place:
         return Seen(True, owner, ready, against, state)
 
     def owner(self) -> int | None:
-        """The number of the process that holds the cluster; None where there is none."""
+        """Number of the process that holds the cluster; None if there is none."""
         try:
             descriptor = os.open(self._owner, os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
@@ -179,11 +178,11 @@ class Place:
             return {}
         return read
 
-    # --- its end ----------------------------------------------------------------------------
+    # --- removal ----------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Whatever is left of a cluster, in whatever state, and the directory. Raises PlaceError
-        where some stays."""
+        """Remove all that is left of a cluster, in any state, and the directory. Raises PlaceError
+        if something stays."""
         self.empty()
         self.remove()
 
@@ -193,8 +192,8 @@ class Place:
         owner, state = self.owner(), self._read()
         if owner is not None:
             self._end(owner)
-        # The holder of the namespaces and the keepers of programs see the owner's end by
-        # themselves; who was killed or stopped before does not.
+        # The holder of the namespaces and the keepers of programs detect the owner's end by
+        # themselves, unless they were killed or stopped before.
         deadline = time.monotonic() + _CLEAR_S
         patience = time.monotonic() + _CLEAR_S / 2
         while left := self._processes():
@@ -205,7 +204,7 @@ class Place:
                     _kill(pid)
             time.sleep(0.1)
         for each in self.directory.glob(f"{PREFIX}*"):
-            # The containers' processes end with their namespace, which is a while after its first.
+            # The containers' processes end with their namespace, some time after its first process.
             holder.remove_cgroups(each.name)
             while holder.cgroups(each.name):
                 if time.monotonic() > deadline:
@@ -217,11 +216,12 @@ class Place:
         self._marked.empty()
 
     def remove(self) -> None:
-        """What is known in it, and the directory, when nothing of it runs. Raises PlaceError."""
+        """Remove its known content and the directory, when no process of it runs. Raises
+        PlaceError."""
         self._marked.remove()
 
     def left(self, seen: Seen) -> list[str]:
-        """What is still there of a cluster that was seen here, after its end."""
+        """What remains of a cluster that was observed here, after its end."""
         mounts = Path("/proc/self/mounts").read_text().splitlines()
         left = [
             *(f"process {pid}" for pid in self._processes()),

@@ -1,10 +1,10 @@
 """The program inside the demo's pods: NVIDIA's own Python packages and nothing of ours.
 
-    probe.py report        what NVML and CUDA say of GPU 0, as JSON
-    probe.py serve         stays, holding the GPU; does what `ask` tells it
-    probe.py ask VERB      fill: take all that is reported free, then one byte more
+    probe.py report        the figures of NVML and CUDA for GPU 0, as JSON
+    probe.py serve         runs, holding the GPU; executes the verbs of `ask`
+    probe.py ask VERB      fill: allocate all that is reported free, then one byte more
                            work: write, copy and read back a buffer of 64 MiB
-                           free: give everything back
+                           free: free everything
 
 It runs alone in a container: it imports nothing of the lab.
 """
@@ -28,7 +28,7 @@ _CONNECT_S: Final = 20.0
 
 
 def _cuda(answer: tuple[Any, ...]) -> Any:
-    """The values behind the code; any code but success ends the program, which says so."""
+    """The values after the result code; any code but success ends the program with a message."""
     code, *values = answer
     if code != driver.CUresult.CUDA_SUCCESS:
         raise RuntimeError(f"CUDA: {code.name}")
@@ -36,7 +36,7 @@ def _cuda(answer: tuple[Any, ...]) -> Any:
 
 
 class Holder:
-    """Holds GPU 0's primary context, and the memory taken through it."""
+    """Holds GPU 0's primary context, and the memory allocated through it."""
 
     def __init__(self) -> None:
         _cuda(driver.cuInit(0))

@@ -1,7 +1,7 @@
-"""The containerd that the lab runs, and programs in Go of this tree: where they are looked for.
+"""The containerd that the lab runs, and Go programs of this tree: how they are found and built.
 
 Order: for the default release the directory that $GPUSLICE_BIN names; the cache; else built
-(building.py says how). Standard library only: setup runs it.
+(building.py). Standard library only: setup runs it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from simgpu.lab.releases import DEFAULT, NRI_MODULE, RELEASES, Release
 _PROGRAMS: Final = ("containerd", "containerd-shim-runc-v2", "ctr")
 _TAGS: Final = "no_btrfs,no_devmapper,no_zfs"
 _FREE_BYTES_WANTED: Final = 3 << 30
-"""Modules, Go's build cache and the programs take 1.3 GB together, measured; and room to spare."""
+"""Modules, Go's build cache and the programs take 1.3 GB together, measured; with a margin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class Programs:
 
 
 def find(environ: Mapping[str, str] = os.environ, release: Release = DEFAULT) -> Programs | None:
-    """The programs as they are on this machine, or None; builds nothing.
+    """The programs on this machine, or None; builds nothing.
 
-    Raises ProgramsError where $GPUSLICE_BIN names a directory without them.
+    Raises ProgramsError if $GPUSLICE_BIN names a directory without them.
     """
     if release.at is not None:
         return _there(release.at, f"{release.at}")
@@ -65,7 +65,7 @@ def _there(directory: Path, named: str) -> Programs:
 
 
 def of_machine(directory: Path) -> Release:
-    """The containerd that this machine has in `directory`. Raises ProgramsError."""
+    """The release of the containerd in `directory`. Raises ProgramsError."""
     programs = _there(directory, str(directory))
     said = subprocess.run([programs.containerd, "--version"], text=True, capture_output=True)
     try:
@@ -80,7 +80,7 @@ def ensure(environ: Mapping[str, str] = os.environ, release: Release = DEFAULT) 
 
 
 def ours(source: Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """A program in Go of this tree, built into the cache under what it is made of.
+    """A Go program of this tree, built into the cache under a hash of its sources.
 
     Raises ProgramsError.
     """

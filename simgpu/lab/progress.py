@@ -1,7 +1,7 @@
-"""Steps that say what they do and how long they took. Standard library only: setup runs it first.
+"""Progress of timed steps. Standard library only: setup runs it first.
 
-A terminal gets one line per step that moves while the step lasts; a log gets a line when the step
-begins to be long, and one at its end.
+A terminal gets one line per step that is updated while the step runs; a log gets a line when the
+step takes long, and one at its end.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def duration(seconds: float) -> str:
 
 
 class Step:
-    """One step under way; `note` tells what it is at, `result` what its closing line adds.
+    """One step under way; `note` sets its current activity, `result` the text of its closing line.
 
-    `failed` marks it as failed where no exception does.
+    `failed` marks it as failed without an exception.
     """
 
     def __init__(self, title: str, out: TextIO) -> None:

@@ -1,4 +1,4 @@
-"""The containerds that the lab runs: which, from which module, and what differs between them.
+"""The containerd releases that the lab runs: their modules, and their differences.
 
 Tables alone. programs.py builds them, containerd.py writes their configuration and runs them, the
 fault matrix has a column for each. Only DEFAULT is built by `make setup`.
@@ -22,7 +22,7 @@ class Release:
     """One containerd. `nri` is the version that is compiled into it."""
 
     name: str
-    """What `make faults` calls it."""
+    """Its name in `make faults`."""
     version: str
     module: str
     nri: str
@@ -32,9 +32,9 @@ class Release:
     has_validator: bool = True
     """NRI's default validator, and plugins that validate: since NRI 0.10."""
     has_socket_dir: bool = True
-    """Whether the shims' sockets can be kept away from /run/containerd by configuration."""
+    """Whether the shims' sockets can be configured away from /run/containerd."""
     at: Path | None = None
-    """Where its programs are, if they are not the lab's own."""
+    """The directory of its programs, if they are not the lab's own."""
 
     @property
     def directory(self) -> str:
@@ -60,9 +60,9 @@ DEFAULT: Final = RELEASES["2.4"]
 
 
 def of_machine(directory: Path, version: str) -> Release:
-    """The containerd whose programs are in `directory`, as it says its version: `v2.2.1+ds1`.
+    """The containerd whose programs are in `directory`, by its version string: `v2.2.1+ds1`.
 
-    Raises ValueError for one that is not understood.
+    Raises ValueError for an unknown one.
     """
     match = re.match(r"v?(\d+)\.(\d+)\.", version)
     if match is None:

@@ -1,10 +1,9 @@
-"""A whole cluster of one node, under way: its parts, in the order of their start, kept alive.
+"""A running cluster of one node: its parts, in the order of their start, kept alive.
 
-Holds what is needed to start each part and to start it again where it has ended, by whatever hand;
-owns a Lab (GPUs, containerd, agent) and a ControlPlane, in whose directory all of it is, and has
-what users install installed (installed.py). Whoever
-owns it calls `mend` again and again. Where the lab's namespaces themselves are gone, nothing can be
-mended: it raises, and the owner ends.
+Responsible for starting each part and restarting those that have exited. It owns a Lab (GPUs,
+containerd, agent) and a ControlPlane, in whose directory all of it is, and installs what users
+install (installed.py). Its owner calls `mend` repeatedly. If the lab's namespaces themselves are
+gone, it raises, and the owner exits.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ NODE: Final = "gpuslice"
 """The node's name, and its host name."""
 _TOKEN_S: Final = 8 * 3600.0
 _AGAIN_S: Final = 10.0
-"""Between two attempts at a part that does not come up."""
+"""Interval between two attempts to start a part."""
 _AGENT_ACCOUNT: Final = "gpuslice-agent"
-"""Of the manifests."""
+"""The manifests' service account."""
 _CHECKS_POLICIES: Final = "validatingadmissionpolicy-status-controller"
-"""It says in a policy's status whether its expressions have the right types, and takes four seconds
-of a core for ours at each start; tests ask the API server itself."""
+"""It writes into a policy's status whether its expressions type-check, and takes four seconds of a
+core for ours at each start; tests use the API server itself."""
 _GPUS: Final = f"{{.status.allocatable.{names.RESOURCE_GPU.replace('.', chr(92) + '.')}}}"
 _WHOLE: Final = (
     ("condition=Ready", f"node/{NODE}"),
@@ -54,7 +53,8 @@ _WHOLE: Final = (
     ("create", "configmap/kube-root-ca.crt"),
     (f"jsonpath={_GPUS}", f"node/{NODE}"),
 )
-"""The node has its GPUs, which pods ask for, and the namespace `default` what every pod needs."""
+"""The node has its GPUs, which pods request, and the namespace `default` has what every pod needs.
+"""
 _USERS: Final = {
     "controller-manager": ("system:kube-controller-manager", ()),
     "kubelet": (f"system:node:{NODE}", ("system:nodes",)),
@@ -62,7 +62,7 @@ _USERS: Final = {
 
 
 class ClusterError(RuntimeError):
-    """The cluster does not come up, or cannot be mended; the text says which part, and why."""
+    """The cluster does not start, or cannot be repaired; the text names the part and the reason."""
 
 
 _FAILURES: Final = (
@@ -82,7 +82,7 @@ _FAILURES: Final = (
 
 @dataclass(slots=True)
 class Part:
-    """One program: what starts it, anew too, and what its number is while it runs."""
+    """One program: how it is started and restarted, and its process number while it runs."""
 
     name: str
     start: Callable[[], object]
@@ -92,10 +92,10 @@ class Part:
 
 
 class Cluster:
-    """Everything up, until the block ends; then nothing of it is left on the machine.
+    """Everything runs until the block ends; then nothing of it is left on the machine.
 
-    parent: where its directory is made (of a short name: see namespace.py). served: names of other
-    schedulers whose pods ours takes too.
+    parent: where its directory is made (a short name: see namespace.py). served: names of other
+    schedulers whose pods ours accepts too.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Cluster:
         self._stack.close()
 
     def _open(self) -> None:
-        """What waits for nothing of the others starts beside them: images, above all."""
+        """Parts that wait for no other start in parallel: images, above all."""
         programs = kubernetes.ensure_node()
         with step("simulated GPUs, containerd"):
             self.lab = Lab(self._memory, load=False, own_network=True, parent=self._parent)
@@ -160,7 +160,7 @@ class Cluster:
             self.lab.load(Catalogue(CLUSTER_FILES).of_a_cluster())
 
     def _open_plane(self) -> Path:
-        """The certificate by which it speaks to kubelet."""
+        """The API server's client certificate for kubelet."""
         link = self.lab.namespace.link
         assert link is not None
         directory = self.lab.directory
@@ -185,7 +185,8 @@ class Cluster:
     _scheduler: Process | None
 
     def _table(self) -> list[Part]:
-        """What others wait for comes first: of several that end at once, each is waited for."""
+        """Parts that others depend on come first: of several that have exited, each is awaited in
+        turn."""
         lab, plane, ours = self.lab, self.plane, self.ours
         return [
             Part("simulated GPUs", lab.start_gpus, lambda: lab.gpus_pid),
@@ -224,7 +225,7 @@ class Cluster:
         self.kubelet.start(NODE, self.plane.kubeconfig("kubelet"))
 
     def _start_agent(self) -> None:
-        """As its pod would be: with the account's token for this node, which ends after a day."""
+        """As its pod would run: with the account's token for this node, valid for a day."""
         self.lab.start_agent(options=("--kubeconfig", self._renew_token(), "--node-name", NODE))
 
     def _renew_token(self) -> Path:
@@ -232,7 +233,7 @@ class Cluster:
         return self.plane.service_account_kubeconfig(names.NAMESPACE, _AGENT_ACCOUNT, NODE)
 
     def _wait(self, *conditions: tuple[str, str]) -> None:
-        """Each is what `kubectl wait --for` takes, and the object's name. Raises ClusterError."""
+        """Each: an argument of `kubectl wait --for`, and an object's name. Raises ClusterError."""
         for condition, name in conditions:
             done = self.plane.try_kubectl("wait", f"--for={condition}", "--timeout=90s", name)
             if done.returncode != 0:
@@ -243,12 +244,12 @@ class Cluster:
                     f"the node agent's:\n{said}"
                 )
 
-    # --- its life ---------------------------------------------------------------------------
+    # --- keeping it alive -------------------------------------------------------------------
 
     def mend(self) -> list[str]:
-        """Start again what has ended; names of what was, so that somebody is told.
+        """Restart exited parts; return their names, to be reported.
 
-        Raises ClusterError where the namespaces are gone.
+        Raises ClusterError if the namespaces are gone.
         """
         if not self.lab.namespace.alive:
             raise ClusterError("the lab's namespaces are gone, and all that was in them")

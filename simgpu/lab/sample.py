@@ -1,10 +1,10 @@
-"""What a program prints, in a document: between two marks, put there by the program. Pure."""
+"""Samples of program output in documents: between two marks, written by the program. Pure."""
 
 from __future__ import annotations
 
 
 def plain(printed: str) -> str:
-    """What a console printed, without the blanks that it ends its lines with."""
+    """A console's output, without trailing blanks."""
     return "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
 
 

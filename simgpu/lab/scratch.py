@@ -1,7 +1,7 @@
-"""A directory to make something in, beside the place where it will be; gone afterwards.
+"""A temporary directory beside the final place of its content; removed afterwards.
 
-Who is killed cannot tidy up, so whoever comes next does: a scratch directory whose lock is free has
-no owner any more. Standard library only: setup runs it.
+A killed process cannot remove its own, so the next process does: a scratch directory whose lock is
+free has no owner any more. Standard library only: setup runs it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 
 @contextmanager
 def scratch(parent: Path, prefix: str) -> Iterator[Path]:
-    """A fresh directory in `parent`; what is to stay must be moved out of it."""
+    """A fresh directory in `parent`; move out of it what is to stay."""
     parent.mkdir(parents=True, exist_ok=True)
-    with _locked(parent):  # until ours is locked too, nobody may take it for an orphan
+    with _locked(parent):  # until ours is locked too, no process may take it for an orphan
         for path in parent.glob(f"{prefix}*"):
             if _is_free(path):
                 shutil.rmtree(path, ignore_errors=True)

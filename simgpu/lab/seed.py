@@ -1,4 +1,4 @@
-"""The pod of Koordinator's document, as it stands there, and pods that are like it but for a word.
+"""The pod of Koordinator's document, unchanged, and variants that differ in one field.
 
 The document shows its annotation on GPUs of 23040 MiB of which the first is full. Pure.
 """
@@ -28,7 +28,7 @@ def shown(gpu: str) -> str:
 
 
 def like(name: str, percent: int = _PERCENT) -> str:
-    """The same pod by another name, of another part of a GPU."""
+    """The same pod with another name and another share of a GPU."""
     text = PATH.read_text().replace(f"name: {NAME}", f"name: {name}")
     for resource in (names.RESOURCE_CORE, names.RESOURCE_MEMORY_RATIO):
         text = text.replace(f"{resource}: {_PERCENT}", f"{resource}: {percent}")
@@ -36,7 +36,7 @@ def like(name: str, percent: int = _PERCENT) -> str:
 
 
 def of_a_whole_gpu(name: str) -> str:
-    """A pod of the same container that asks for a GPU."""
+    """A pod of the same container that requests a whole GPU."""
     limits = {"cpu": "40m", "memory": "40Mi", names.RESOURCE_GPU: 100}
     container = {
         "name": "main",

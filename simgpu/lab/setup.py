@@ -1,7 +1,7 @@
-"""`make setup`: everything a fresh machine lacks, each step once. Standard library only.
+"""`make setup`: installs everything a fresh machine lacks, each step once. Standard library only.
 
-Each step has a question (is it there, and of these inputs?) and an act, so that a second run asks
-the questions alone and needs no network. Only it calls apt-get, and `.ci/run` where make lacks.
+Each step has a check (is it there, and built from these inputs?) and an action, so that a second
+run only checks and needs no network. Only setup calls apt-get, and `.ci/run` if make is missing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PACKAGES: Final = {
     "qemu-aarch64-static": "qemu-user-static",
     "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",
 }
-"""Program that must be on PATH: Debian package that brings it."""
+"""Program that must be on PATH: Debian package that provides it."""
 
 _FOR_SOME_TESTS: Final = {
     *("musl-tools", "runc", "busybox-static", "util-linux"),  # containers
@@ -49,7 +49,7 @@ _FOR_SOME_TESTS: Final = {
     *("gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-user-static"),  # aarch64
     *("liblz4-dev", "libzstd-dev"),  # packed images in simgpu
 }
-"""Packages without which all works that does not need root either."""
+"""Packages without which everything works that does not need root either."""
 
 _FILES: Final = {
     Path("/usr/include/stdlib.h"): "libc6-dev",
@@ -61,11 +61,11 @@ _FILES: Final = {
 
 
 class SetupError(RuntimeError):
-    """What is wrong, and the command that mends it."""
+    """The problem, and the command that fixes it."""
 
 
 def _sbin_path() -> str:
-    """A user's PATH on Debian lacks the sbin directories, where runc lives."""
+    """A user's PATH on Debian lacks the sbin directories, where runc is."""
     return os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 
 
@@ -128,12 +128,13 @@ def _fingerprint() -> str:
 def virtual_environment() -> None:
     """The requirements from the registry, and the checkout itself by a path file.
 
-    A path file serves an edit at once; the wheel, which a test builds, is for those who install.
+    With a path file an edit takes effect at once; the wheel, which a test builds, is for
+    installations.
     """
     if _STAMP.exists() and _STAMP.read_text() == _fingerprint():
         return
     python = VENV / "bin" / "python"
-    if not (VENV / "bin" / "pip").exists():  # it comes last
+    if not (VENV / "bin" / "pip").exists():  # it is installed last
         with step("making .venv"):
             _run([sys.executable, "-m", "venv", "--clear", str(VENV)])
     with step("installing Python packages into .venv") as shown:
@@ -151,7 +152,7 @@ def c_libraries() -> None:
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """`--without-kubernetes`: not the programs that the cluster tests alone need."""
+    """`--without-kubernetes`: not the programs that only the cluster tests need."""
     if sys.version_info < _PYTHON_MINIMUM:
         sys.stderr.write(
             f"Python {_PYTHON_MINIMUM[0]}.{_PYTHON_MINIMUM[1]} or newer is needed, this is "

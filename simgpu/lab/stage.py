@@ -1,7 +1,7 @@
-"""What the demo acts on: commands, and what each says. A cluster of its own, or a record of one.
+"""The commands of the demo and their output: on a live cluster, or from a record of a run.
 
-The story (demo.py) knows this alone: so what was seen once can be told again, claim for claim,
-without a cluster, and README's picture of it is a run's (`Recorded`).
+The story (demo.py) uses only this interface: so a recorded run can be replayed, claim for claim,
+without a cluster, and README's sample is a run's (`Recorded`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ KUBECTL: Final = "kubectl"
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One command. given: on its standard input. typed: at a terminal, line by line."""
+    """One command. given: its standard input. typed: lines typed at a terminal."""
 
     words: tuple[str, ...]
     given: str = ""
@@ -36,7 +36,7 @@ DOWN: Final = Act(("down",))
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """How an act ended, what it said, and how long that took. code: 0 where it was well."""
+    """Exit status, output and duration of an act. code: 0 for success."""
 
     code: int
     text: str
@@ -44,31 +44,30 @@ class Said:
 
 
 class StageError(RuntimeError):
-    """The act could not be done at all; the text says why."""
+    """The act could not be performed; the text says why."""
 
 
 class Stage(Protocol):
-    """Raises StageError in each."""
+    """Each method raises StageError."""
 
     def do(self, act: Act, holds: Holds | None = None) -> Said:
-        """holds: the act is repeated until this is true of what it says, or for so long that it
-        will not be."""
+        """holds: the act is repeated until this is true of its output, or a timeout."""
 
     def up(self, say: Callable[[str], object]) -> Said:
-        """The cluster; `say` gets a line for each step of its start, when it is done."""
+        """Start the cluster; `say` gets a line for each completed step."""
 
     def down(self) -> Said:
-        """Its end; what it says is what is left, one thing a line: nothing, if all is well."""
+        """End it; the output lists what is left, one item a line: empty if all is removed."""
 
     def now_s(self) -> float:
-        """The clock that its acts take time of."""
+        """The clock by which acts are timed."""
 
 
-# --- a record ---------------------------------------------------------------------------------
+# --- records ----------------------------------------------------------------------------------
 
 
 class Recording:
-    """A stage that passes on to another, and keeps what was said."""
+    """A stage that forwards to another, and records the output."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -102,8 +101,8 @@ class Recording:
 
 
 class Recorded:
-    """What was said in a run, told again. An act that was not the run's next one raises StageError:
-    the record is stale."""
+    """A recorded run, replayed. An act that differs from the run's next one raises StageError: the
+    record is stale."""
 
     def __init__(self, path: Path) -> None:
         self._left: list[dict[str, Any]] = json.loads(path.read_text())
@@ -135,7 +134,7 @@ class Recorded:
 
 
 def _key(act: Act) -> dict[str, Any]:
-    """An act in the record: what is put into it by its digest."""
+    """An act in the record; its input is stored as a digest."""
     digest = hashlib.sha256(act.given.encode()).hexdigest()[:16]
     return {
         "did": " ".join(act.words),

@@ -1,7 +1,7 @@
-"""The story that `make demo` tells of a cluster: what is done, and what is claimed of it.
+"""The story of `make demo`: its actions and its claims.
 
-Holds the words and the checks. It acts on a stage alone (stage.py) and says all by a Story, which
-counts the claims; so it tells the same of a record as it told of the cluster.
+Contains the texts and the checks. It acts through a stage alone (stage.py) and prints through a
+Story, which counts the claims; so it prints the same for a record as for the recorded cluster.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _OOM: Final = "CUDA_ERROR_OUT_OF_MEMORY"
 _HOLD: Final = (
     "cuda-probe hold >/tmp/held 2>&1 & until [ -s /tmp/held ]; do sleep 0.1; done; cat /tmp/held"
 )
-"""The probe keeps what it takes; its line is there when it has taken it."""
+"""The probe keeps what it allocates, and prints its line after the allocation."""
 _SHELL: Final = ("exec", "-it", FIRST, "--", "bash")
 _TYPED: Final = ("nvidia-smi", "cuda-probe", "exit")
 _ALLOCATED: Final = names.ANNOTATION_DEVICE_ALLOCATED
 
 
 def tell(told: Story, stage: Stage, where: Path) -> None:
-    """All but the end. Raises StageError where it cannot go on."""
+    """Everything but the end. Raises StageError if it cannot continue."""
     told.title(
         "gpuslice: the pod of Koordinator's document, from kubectl to the limit",
         "simulated: the GPUs; real: "
@@ -69,7 +69,7 @@ def end(told: Story, stage: Stage) -> None:
 
 
 class _Scene:
-    """What happens on the cluster, chapter by chapter."""
+    """The acts on the cluster, chapter by chapter."""
 
     def __init__(self, told: Story, stage: Stage) -> None:
         self._told = told
@@ -168,19 +168,19 @@ class _Scene:
             said,
         )
 
-    # --- what is asked of the stage -----------------------------------------------------------
+    # --- queries of the stage -----------------------------------------------------------------
 
     def of(self, kind: str, name: str, path: str) -> str:
         """One field of an object."""
         return self._see(kubectl("get", kind, name, f"-o=jsonpath={{{path}}}"))
 
     def _show(self, shown: str, *acts: Act) -> str:
-        """Done, and printed with its time; what the last of them says."""
+        """Run the acts and print them with their time; return the last one's output."""
         with self._told.doing(shown):
             return [self._see(act) for act in acts][-1]
 
     def _run(self, pod: str, manifest: str, what: str) -> None:
-        """Made; the time is that until it is Ready."""
+        """Create it; the time is that until it is Ready."""
         apply = kubectl("apply", "-f", "-", given=manifest)
         self._show(f"$ kubectl apply -f -   # {what}", apply, _running(pod))
 
@@ -203,7 +203,7 @@ class _Scene:
         return _probed(self._see(kubectl("exec", pod, "--", "sh", "-c", script)))
 
     def _limited(self, pod: str, percent: int) -> None:
-        """What a program in the pod is told and can take, and what it cannot."""
+        """The limit that a program in the pod sees, can use, and cannot exceed."""
         probed = self._probe(pod)
         self._told.claim(
             f"{pod} is told of {probed['total'] // _MIB} MiB, takes all, and not 512 bytes more",
@@ -217,7 +217,7 @@ def _running(pod: str) -> Act:
 
 
 def _takes_all_of(percent: int, probed: dict[str, Any]) -> bool:
-    """Of the part of a GPU: all that the driver calls free."""
+    """Of its share of a GPU: all that the driver reports free."""
     limit = _GPU_MIB * percent // 100 * _MIB
     return (probed["total"], probed["filled"]) == (limit, _SUCCESS)
 
@@ -227,7 +227,7 @@ def _is_refused_more(probed: dict[str, Any]) -> bool:
 
 
 def _escaped(name: str) -> str:
-    """As a part of a JSONPath."""
+    """Escaped as a part of a JSONPath."""
     return name.replace(".", "\\.")
 
 
@@ -241,7 +241,7 @@ def _entry(allocated: str) -> dict[str, Any]:
 
 
 def _probed(text: str) -> dict[str, Any]:
-    """cuda-probe's line, wherever it is in what was shown."""
+    """cuda-probe's line, wherever it is in the output."""
     line = re.search(r'^\{"driver".*\}$', text, re.MULTILINE)
     if line is None:
         raise StageError(f"cuda-probe says nothing: {text!r}")

@@ -1,6 +1,6 @@
-"""A person at a terminal, for programs that need one: a pty, what is typed into it, what it shows.
+"""Drives a program at a pty: types lines into it and records its output.
 
-Types a line when a shell's prompt is there, so that what is shown is what a person would see.
+Types a line when a shell's prompt is there, so that the output is as a user would see it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CHUNK_BYTES: Final = 65536
 
 
 class TerminalError(RuntimeError):
-    """The program says nothing more, and shows no prompt; the text is what it showed."""
+    """The program prints nothing more, and shows no prompt; the text is what it printed."""
 
 
 def typed(
@@ -31,7 +31,7 @@ def typed(
     environ: Mapping[str, str],
     within_s: float,
 ) -> tuple[int, str]:
-    """The program's exit status, and all that its terminal showed. Raises TerminalError.
+    """The program's exit status, and its whole output. Raises TerminalError.
 
     lines: each is typed when the prompt is there; the last one should end the program.
     """
@@ -62,7 +62,7 @@ def typed(
 
 
 def _more(terminal: int, deadline: float, shown: str) -> str:
-    """Empty where the program has ended."""
+    """Empty if the program has exited."""
     left = deadline - time.monotonic()
     if left <= 0 or not select.select([terminal], [], [], left)[0]:
         raise TerminalError(f"nothing more is said after:\n{shown}")
