@@ -1,4 +1,4 @@
-"""A container as containerd's shim lays it out, made by runc: for tests that look at one."""
+"""A container laid out as by containerd's shim and created by runc, for tests that inspect one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROTECTIVE = 5
 
 
 class Bundle:
-    """A container as containerd's shim lays it out, made by `runc create`."""
+    """A container laid out as by containerd's shim, made by `runc create`."""
 
     def __init__(self, tmp_path: Path, name: str) -> None:
         self.id = name
@@ -110,7 +110,7 @@ class Bundle:
         return int((self.path / "init.pid").read_text())
 
     def end(self) -> None:
-        """Dead and gone, its bundle still there."""
+        """Kill and reap the container; its bundle stays."""
         subprocess.run([*self._runc, "delete", "--force", self.id], check=True)
 
     def remove(self) -> None:

@@ -1,13 +1,13 @@
-"""A container runtime's side of NRI, as unforgiving as the Go one, for tests over a real socket.
+"""A container runtime's side of NRI, as strict as the Go one, for tests over a real socket.
 
 Shares nothing with nri_plugin.protocol but the generated messages: the mux, ttrpc and the dialogue
-are written a second time, from the Go code's behaviour. What it reproduces on purpose: - the trunk
-queues 256 frames per connection, and breaks at the next; - a connection is read through a buffer of
-4096 bytes: a frame larger than what the reader asks for
+are implemented a second time, from the Go code's behaviour. It reproduces on purpose:
+
+- the trunk queues 256 frames per connection, and breaks at the next;
+- a connection is read through a buffer of 4096 bytes: a frame larger than the reader's request
   breaks it (ENOMEM), so the first frame of a large message must be small;
-- one deadline per request; a plugin that misses it, or is lost, is dropped, and the container is
-created
-  without it, unless a validator or (NRI 0.12.5) the failure policy says otherwise;
+- one deadline per request; a plugin that misses it, or disconnects, is dropped, and the container
+  is created without it, unless a validator or (NRI 0.12.5) the failure policy says otherwise;
 - an error status fails the request and keeps the plugin;
 - NRI 0.12 calls a method per event, and falls back to StateChange for good on Unimplemented.
 """
@@ -44,7 +44,7 @@ NOTIFICATIONS: dict[str, tuple[int, type[Message]]] = {
 
 
 class Dropped(Exception):
-    """The runtime has closed the plugin's connection, for the reason told."""
+    """The runtime has closed the plugin's connection, for the given reason."""
 
 
 class RequestFailed(Exception):
@@ -111,7 +111,8 @@ class _Trunk:
         return taken
 
     def write(self, connection: int, message: bytes) -> None:
-        """Header and payload are separate writes in Go, and a message is cut like bufio cuts it."""
+        """Header and payload are separate writes in Go, and a message is split as bufio splits
+        it."""
         for part in (message[:BUFIO_BYTES], message[BUFIO_BYTES:]):
             if part:
                 self._writer.write(struct.pack(">II", connection, len(part)))
@@ -136,7 +137,7 @@ class _Trunk:
 
 
 class FakeRuntime:
-    """One plugin's connection, seen from the runtime. Make it with `connected_pair` or `accept`."""
+    """The runtime's end of one plugin's connection. Make it with `connected_pair` or `accept`."""
 
     def __init__(
         self,
@@ -160,8 +161,7 @@ class FakeRuntime:
         self.calls: list[str] = []
         """Methods called, in order."""
 
-    # --- the handshake
-    # ------------------------------------------------------------------------------
+    # --- the handshake ------------------------------------------------------------------------
 
     async def handshake(
         self,
@@ -170,8 +170,8 @@ class FakeRuntime:
         *,
         configure_overtakes: bool = False,
     ) -> None:
-        """Registration, Configure, Synchronize; raises Dropped or RequestFailed as the Go code ends
-        it."""
+        """Registration, Configure, Synchronize; raises Dropped or RequestFailed as the Go code
+        fails."""
         stream = await self.receive_registration()
         if configure_overtakes:
             await self.configure()
@@ -239,14 +239,12 @@ class FakeRuntime:
                 raise Dropped(self.dropped)
             pods, containers = pods[chunk:], containers[chunk:]
 
-    # --- events
-    # -------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------
 
     async def create(
         self, pod: nri.PodSandbox, container: nri.Container
     ) -> nri.CreateContainerResponse | None:
-        """Create a container; None when it was created without the plugin. RequestFailed when
-        not."""
+        """Create a container; None if it was created without the plugin. Raises RequestFailed."""
         reply = None
         if self._subscribed(nri.CREATE_CONTAINER):
             request = nri.CreateContainerRequest(pod=pod, container=container)
@@ -277,7 +275,7 @@ class FakeRuntime:
     def claim(
         self, request: nri.ValidateContainerAdjustmentRequest, plugin: str | None = None
     ) -> None:
-        """Enter `plugin`, by default the one at the other end, as the owner of all that has none.
+        """Record `plugin`, by default the one at the other end, as the owner of all that has none.
 
         As result.go does it: an owner by key, and for hooks the names of all, with commas between.
         """
@@ -322,7 +320,7 @@ class FakeRuntime:
         return bool(self.events & (1 << (event - 1))) and (or_dropped or self.dropped is None)
 
     async def _request(self, method: str, request: Message, response: type[M]) -> M | None:
-        """A call whose loss is forgiven, as it is by default, or not, as the plugin's policy
+        """A call whose loss is tolerated by default, or not, as the plugin's failure policy
         says."""
         try:
             return await self.call(method, request, response)
@@ -331,8 +329,7 @@ class FakeRuntime:
                 raise RequestFailed(0, f"plugin failed to handle {method}: {error}") from error
             return None
 
-    # --- calls
-    # --------------------------------------------------------------------------------------
+    # --- calls --------------------------------------------------------------------------------
 
     async def call(
         self, method: str, request: Message, response: type[M], *, service: str = "Plugin"
@@ -366,7 +363,7 @@ class FakeRuntime:
         return self._stream
 
     async def receive_reply(self, stream: int) -> bytes:
-        """The payload of the reply on `stream`; replies on streams given up are passed over."""
+        """The payload of the reply on `stream`; replies on abandoned streams are skipped."""
         answered = 0
         while answered != stream:
             answered, data = await self.receive_reply_frame()
@@ -377,17 +374,17 @@ class FakeRuntime:
         return response.payload
 
     async def receive_reply_frame(self) -> tuple[int, bytes]:
-        """The next reply, whichever: its stream and its undecoded Response."""
+        """The next reply on any stream: its stream and its undecoded Response."""
         stream, kind, data = await self._read_message(PLUGIN)
         assert kind == 2
         return stream, data
 
     def stop_reading(self) -> None:
-        """Leave what the plugin writes in the socket."""
+        """Leave the plugin's writes in the socket."""
         self._trunk.stop_reading()
 
     def send_raw(self, data: bytes) -> None:
-        """Bytes below the mux, for misbehaviour."""
+        """Bytes below the mux, for protocol violations."""
         self._trunk.write_raw(data)
 
     def drop(self, why: str) -> None:

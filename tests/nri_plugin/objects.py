@@ -1,4 +1,4 @@
-"""Pods and containers as a runtime describes them, small ones, for tests."""
+"""Minimal pods and containers as a runtime describes them."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def container(number: int = 0, *env: str) -> nri.Container:
 
 
 def clear(directory: RunDirectory) -> None:
-    """Remove all that is in it."""
+    """Remove its whole content."""
     for key in directory.keys():  # noqa: SIM118 - a method, not a mapping
         directory.remove(key)

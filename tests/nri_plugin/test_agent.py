@@ -1,4 +1,4 @@
-"""The agent as a whole, in a process without a driver, against a runtime at a socket."""
+"""The whole agent, in a process without a driver, against a runtime at a socket."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _readyz(place: Path) -> tuple[int, str]:
 
 
 def test_a_pause_ends_where_containerd_makes_its_socket_anew(tmp_path: Path) -> None:
-    """Where it was reached and refused the agent, it is left alone for minutes."""
+    """After a runtime that was reached has refused the agent, the agent pauses for minutes."""
     place = tmp_path / "nri.sock"
     place.touch()
 

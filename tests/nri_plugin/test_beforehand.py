@@ -1,4 +1,4 @@
-"""What a container brings along before we answer."""
+"""Properties that a container has before the agent answers."""
 
 from __future__ import annotations
 

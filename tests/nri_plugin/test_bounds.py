@@ -1,4 +1,5 @@
-"""Who was bound when, and for whom there was no room: against a plain loop, in any order."""
+"""The order of binding, and which pods exceed a GPU's capacity: against a plain loop, in any
+order."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ asks = st.lists(
 def test_in_the_order_of_binding_who_has_room_has_it(
     asked: Sequence[tuple[int, int, int | None]], data: st.DataObject
 ) -> None:
-    """The first so many come by a list, which knows when each was bound; the others by a watch."""
+    """The first `listed` come by a list, which has the time of binding; the others by a watch."""
     listed = data.draw(st.integers(0, len(asked)))
     pods = [
         bound(f"{number}", gib * GIB, gpu, core, f"2026-01-01T00:00:{number:02}Z")
@@ -72,7 +73,7 @@ def test_in_the_order_of_binding_who_has_room_has_it(
     expected = set()
     for each, (gpu, gib, core) in zip(pods, asked, strict=True):
         if gib * GIB > GPUS[gpu].memory_bytes:
-            continue  # refused for itself, and in nobody's way
+            continue  # refused for itself, and not counted in the order
         if gib * GIB <= left[gpu, "m"] and (core or 0) <= left[gpu, "c"]:
             left[gpu, "m"] -= gib * GIB
             left[gpu, "c"] -= core or 0
@@ -89,7 +90,7 @@ def test_the_watch_is_believed_and_not_the_clock() -> None:
     bounds.put(bound("b", 5 * GIB, scheduled="2026-01-01T00:00:09Z"), listing=False)
     bounds.put(bound("a", 5 * GIB, scheduled="2026-01-01T00:00:00Z"), listing=False)
     assert over(bounds) == {"a"}
-    # What comes with a later list comes behind, whenever it says that it was bound.
+    # Pods of a later list come last, whatever time of binding they have.
     bounds.put(bound("c", 3 * GIB, scheduled="2025-01-01T00:00:00Z"), listing=True)
     assert over(bounds) == {"a"}
     bounds.put(bound("d", 3 * GIB, scheduled="2024-01-01T00:00:00Z"), listing=True)
@@ -148,7 +149,7 @@ def test_what_all_ask_for_and_which_gpus_they_have() -> None:
     assert bounds.asked() == {names.RESOURCE_MEMORY: GIB}
 
 
-# --- who wrote it
+# --- the writer of a grant
 
 
 def told(*order: Bound) -> Bounds:
@@ -197,7 +198,7 @@ def test_what_no_scheduler_wrote_is_found_and_not_forgotten(
     assert found.reason is Reason.GRANT_FOREIGN
     assert problem in found.text
     assert bounds.objection(order[-1].pod, GPUS, NOBODY) == found
-    # It is in nobody's way.
+    # It does not count in the order.
     for number in range(2):
         bounds.put(bound(f"b{number}", 4 * GIB), listing=False)
     assert over(bounds) == set()
@@ -241,7 +242,7 @@ def test_who_was_asked_about_is_told_of_as_it_was_then() -> None:
     bounds.vouch(bound("c"))
     bounds.put(bound("c"), listing=False)
     assert bounds.foreign().keys() == {"a", "b"}
-    # What shows it at first shows nothing later.
+    # Evidence at the first observation is no evidence later.
     bounds.put(bound("c", scheduled=""), listing=False)
     assert bounds.foreign().keys() == {"a", "b"}
     assert bounds.objection(bound("c").pod, GPUS, NOBODY) is None
@@ -258,7 +259,8 @@ def test_a_label_put_on_a_running_pod_changes_nothing(label: str) -> None:
 
 
 def test_what_was_changed_while_no_agent_looked() -> None:
-    """The runtime knows what it was when the container was made; the label is its owner's."""
+    """The runtime has the annotations of the container's creation; the label belongs to its
+    owner."""
     bounds = told(bound("a", 2 * GIB))
     doubt = bounds.doubt(hold(bound("a", GIB).pod, HALF), GPUS)
     assert doubt is not None and doubt.reason is Reason.GRANT_FOREIGN
@@ -266,7 +268,7 @@ def test_what_was_changed_while_no_agent_looked() -> None:
         assert bounds.doubt(hold(then, HALF), GPUS) is None
 
 
-# --- what the runtime tells of a pod
+# --- pods as the runtime describes them
 
 
 def test_a_pod_that_is_as_the_api_server_has_it() -> None:
@@ -308,7 +310,7 @@ def test_a_pod_without_room_is_refused() -> None:
 
 def test_who_is_not_known_is_asked_about_once() -> None:
     bounds, pod = Bounds(), bound("a").pod
-    assert not bounds.unknown(pod)  # there is nobody to ask
+    assert not bounds.unknown(pod)  # there is no API server to ask
 
     async def ask(pod: Pod) -> None:
         bounds.deny(pod.uid, "there is no such pod")
@@ -351,7 +353,7 @@ def test_what_is_granted_is_not_doubted() -> None:
     bounds.put(known, listing=False)
     for shares in ([], [HALF], [Share("GPU-0", 0, GIB // 2, 100, uncapped=True)]):
         assert bounds.doubt(hold(known.pod, *shares), GPUS) is None
-    # A GPU that failed says nothing against who has it; who was granted another one has it not.
+    # A failed GPU is no evidence against its holders; a pod granted another GPU does not hold it.
     assert bounds.doubt(hold(known.pod, HALF), GPUS[1:]) is None
     bounds.put(bound("b", gpu=1), listing=False)
     doubt = bounds.doubt(hold(Pod("b", "team", "pod-b"), HALF), GPUS[:1])

@@ -1,4 +1,4 @@
-"""How GPUs are brought: what the operator allows of the driver, and CDI devices by name."""
+"""GPU injection: the driver's files that the operator allows, and CDI devices by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which CDI names of others bring a GPU, by what their specs say, and by their vendor else."""
+"""Which CDI names of other vendors inject a GPU: by their specs, else by their vendor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nri_plugin import brought, gpus
 
 
 def host(path: str) -> os.stat_result:
-    """A GPU's node under another name is there; nothing else is."""
+    """A GPU's node under another name exists; nothing else does."""
     if path != "/dev/renamed":
         raise FileNotFoundError(2, "No such file or directory", path)
     fields: list[Any] = [stat.S_IFCHR | 0o666, *[0] * 9]

@@ -1,4 +1,4 @@
-"""NVIDIA_DRIVER_CAPABILITIES: what is asked, what is given, which files come."""
+"""NVIDIA_DRIVER_CAPABILITIES: requested, granted, and the files that are injected."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ STRANGE_YAML = {
 def test_a_tag_that_its_scalar_does_not_fit_is_a_problem_of_the_file(
     case: str, tmp_path: Path
 ) -> None:
-    """PyYAML lets an IndexError, KeyError, AttributeError or OverflowError out."""
+    """PyYAML lets an IndexError, KeyError, AttributeError or OverflowError escape."""
     (tmp_path / "strange.yaml").write_text(f"kind: {STRANGE_YAML[case]}\n")
     (tmp_path / "whole.json").write_text(spec({"name": "GPU-1", "containerEdits": {}}))
     specs = cdi.load([tmp_path])
@@ -213,7 +213,7 @@ def test_a_tag_that_its_scalar_does_not_fit_is_a_problem_of_the_file(
 
 
 def _doubling(aliases: int) -> str:
-    """YAML whose last line stands for two to that power."""
+    """YAML whose last line expands to two to that power."""
     lines = [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, aliases + 1)]
     return "\n".join(["a0: &a0 [x]", *lines])
 

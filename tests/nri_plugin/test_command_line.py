@@ -1,4 +1,4 @@
-"""The command line: what it says by itself, and what it refuses."""
+"""The command line: its output, and the arguments that it refuses."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_everything_given() -> None:
 
 
 def test_every_setting_can_come_from_the_environment() -> None:
-    """And nothing is set by a variable that is no setting's."""
+    """And a variable that belongs to no setting sets nothing."""
     said = {
         "library": "/l.so",
         "nri_socket": "/n.sock",
@@ -103,7 +103,7 @@ def test_nvidia_ctk_can_be_left_out() -> None:
 
 
 def test_where_generated_specs_lie() -> None:
-    """Only where the runtime must see them do others see them, too."""
+    """Other readers see them only if the runtime must see them."""
     hidden = command_line.from_arguments(["--library", "/l"], {})
     assert hidden.generated_cdi_dir == Path(names.HOST_RUN_DIR, ".cdi")
     seen = command_line.from_arguments(["--library", "/l", "--cdi-by-name"], {})

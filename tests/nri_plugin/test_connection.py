@@ -1,4 +1,4 @@
-"""nri_plugin.connection over a real socket, against a runtime as unforgiving as the Go one."""
+"""nri_plugin.connection over a real socket, against a runtime as strict as the Go one."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ VERSIONS: list[dict[str, Any]] = [
     {"runtime": ("containerd", "2.4.2"), "nri_version": (0, 12, 3)},
     {"runtime": ("containerd", "2.5.0"), "nri_version": (0, 12, 5)},
 ]
-"""Runtimes and what they speak; those before 0.12 do not tell their NRI version."""
+"""Runtimes and their NRI versions; those before 0.12 do not report theirs."""
 
 
 class Recorder:
-    """A handler that writes down what it is asked, and does what a test puts into its hooks."""
+    """A handler that records its calls, and runs the hooks that a test sets."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
@@ -39,7 +39,7 @@ class Recorder:
         self.adjustment: nri.ContainerAdjustment | None = None
         self.hooks: dict[str, Callable[[], Awaitable[object]]] = {}
         self.objection: BaseException | None = None
-        """What the validation raises, and every other method that answers at once."""
+        """Raised by the validation, and by every other method that answers at once."""
         self.at_once = False
 
     async def _asked(self, method: str, container_id: str) -> None:
@@ -157,7 +157,7 @@ async def forever() -> None:
 
 
 async def deaf() -> None:
-    """A handler that does not heed its cancellation at once."""
+    """A handler that delays its own cancellation."""
     try:
         await asyncio.Event().wait()
     except asyncio.CancelledError:
@@ -167,7 +167,8 @@ async def deaf() -> None:
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_creation_that_nobody_waits_for_any_more_is_not_begun(at_once: bool) -> None:
-    """The process hung, and reads what the runtime asked before it dropped us; ends still count."""
+    """The process hung, and reads requests that the runtime sent before it dropped the plugin; stop
+    and remove events still count."""
 
     async def test() -> None:
         async with rig() as r:
@@ -408,7 +409,7 @@ def test_a_creation_before_a_farewell_in_one_piece_is_not_begun() -> None:
 
 
 def test_of_a_runtime_that_does_not_read_nothing_more_is_read() -> None:
-    """So that what it is owed does not grow in our memory."""
+    """So that the pending answers do not grow in our memory."""
 
     async def test() -> None:
         async with rig() as r:
@@ -454,7 +455,7 @@ def test_a_late_handler_is_cancelled() -> None:
 def test_what_covers_an_agent_that_hangs_whole(
     nri_version: tuple[int, int, int], events: int, runs: bool
 ) -> None:
-    """The control: an event loop that stands still answers nothing, whatever its deadlines."""
+    """The control: a blocked event loop answers nothing, whatever its deadlines."""
 
     async def test() -> None:
         ours, theirs = await connected_pair()
@@ -566,7 +567,7 @@ def test_a_registration_without_configure_times_out_too() -> None:
 
 
 def test_synchronize_may_take_its_time() -> None:
-    """The runtime may hold it back until a pod with a long grace period has stopped."""
+    """The runtime may delay it until a pod with a long grace period has stopped."""
 
     async def test() -> None:
         async with rig(registration_timeout_s=0.5) as r:
@@ -692,7 +693,7 @@ def test_told_to_leave_it_answers_what_is_open_and_goes() -> None:
             r.leaving.set()
             await asyncio.sleep(QUIET_S * 3)
             assert not r.plugin.done()
-            # What comes in the meantime is answered, too: validation, here.
+            # Requests that arrive meanwhile are answered, too: validation, here.
             may_end.set()
             reply = await creating
             assert reply is not None and reply.adjust.env[0].key == "A"
@@ -799,7 +800,7 @@ def test_a_peer_that_does_not_read_does_not_hold_the_end_up(
 def test_a_runtime_that_is_not_served_is_refused_by_name_at_configure(
     name: str, version: str, nri_version: tuple[int, int, int]
 ) -> None:
-    """It hears why, and the agent's side ends with the same words; nothing is served."""
+    """It gets the reason, and the agent's side ends with the same words; nothing is served."""
 
     async def test() -> None:
         async with rig(runtime=(name, version), nri_version=nri_version) as built:

@@ -1,6 +1,5 @@
-"""What a context takes: real children, which may answer, lie, fail or hang; and the real child over
-a simulated driver, on GPUs that are free, full, lost, or not there.
-"""
+"""The size of a context: real children that may answer, report wrong figures, fail or hang; and the
+real child over a simulated driver, on GPUs that are free, full, lost, or missing."""
 
 from __future__ import annotations
 
@@ -235,7 +234,7 @@ def test_a_gpu_that_is_lost(gpu_host: Host, caplog: pytest.LogCaptureFixture) ->
 def test_contexts_that_cost_nothing_are_unknown(
     build_dir: Path, library: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As where NVML does not tell: nothing is not believed."""
+    """As if NVML does not report processes: a figure of zero is rejected."""
     with simulated(build_dir, library, tmp_path) as host:
         assert learn(over(host), GPU) == {}
     assert "0 bytes: not believed" in caplog.text
@@ -243,7 +242,7 @@ def test_contexts_that_cost_nothing_are_unknown(
 
 @pytest.mark.sim
 def test_without_libcuda(gpu_host: Host, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """NVML answers, and there is no CUDA: on a GPU for graphics alone, say."""
+    """NVML answers, and there is no CUDA: for example on a GPU for graphics alone."""
     nvml = "libnvidia-ml.so.1"
     (tmp_path / nvml).symlink_to(gpu_host.driver_dir / nvml)
     assert learn(over(gpu_host, LD_LIBRARY_PATH=str(tmp_path)), GPU) == {}

@@ -1,6 +1,6 @@
-"""The doctor's judgement: a whole node is well, and what is wrong is said, with what to do.
+"""The doctor's findings: none on a whole node, and each problem with a remedy.
 
-The look itself is tested on a real containerd, in tests/node/test_doctor.py.
+The inspection itself is tested on a real containerd, in tests/node/test_doctor.py.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def config(
     cri: Mapping[str, Any] | None = None,
     **nri: Any,
 ) -> Mapping[str, Any]:
-    """containerd's, as `config dump` prints it."""
+    """containerd's configuration, as `config dump` prints it."""
     runtimes = {"runc": {"runtime_type": "io.containerd.runc.v2"}, **(handlers or {})}
     name = "io.containerd.grpc.v1.cri" if old else "io.containerd.cri.v1.runtime"
     checks = {"enable": True} if validator is None else validator
@@ -426,7 +426,7 @@ def test_no_kubelet_at_all(tmp_path: Path) -> None:
 
 
 def test_the_hosts_files_are_looked_for_under_its_root(tmp_path: Path) -> None:
-    """As in a pod, which sees the host's root elsewhere; links mean what they mean there."""
+    """As in a pod, which sees the host's root elsewhere; links resolve relative to that root."""
     (tmp_path / "var/lib/kubelet/device-plugins").mkdir(parents=True)
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/nvidia.toml").write_text("a = 1\n")

@@ -1,4 +1,5 @@
-"""Who listens at a socket, and what it is asked; with this test's own process as the listener."""
+"""The process that listens at a socket, and its version; this test's own process is the
+listener."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def listening(tmp_path: Path) -> Iterator[Path]:
         server.setblocking(False)
         yield path
         with pytest.raises(BlockingIOError):
-            server.accept()  # nobody has connected
+            server.accept()  # no client has connected
 
 
 def test_a_listener_is_found_without_connecting(listening: Path) -> None:
@@ -33,7 +34,7 @@ def test_a_listener_is_found_without_connecting(listening: Path) -> None:
 
 
 def test_a_listener_is_asked_for_its_version(listening: Path) -> None:
-    """It is Python, which no configuration is known of."""
+    """It is Python, for which there is no known configuration."""
     found = containerd.look_at_runtime(listening, None)
     assert found.version == ".".join(map(str, sys.version_info[:3]))
     assert "python" in (found.name or "")

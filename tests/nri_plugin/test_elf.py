@@ -1,4 +1,4 @@
-"""What a file is, from its bytes: real programs, made ones, and garbage."""
+"""Classification of a file by its bytes: real programs, constructed ones, and garbage."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def program(
     loads: int = 1,
     entry_bytes: int = 56,
 ) -> bytes:
-    """An ELF whose headers are whole and whose code is not there."""
+    """An ELF with complete headers and without code."""
     kinds = [LOAD] * loads + [INTERPRETER] * (interpreter is not None)
     text = interpreter or b""
     at = 64 + 56 * len(kinds)
@@ -143,7 +143,7 @@ def test_reach(
 
 
 class Counting:
-    """A file of which it is known how much was asked for."""
+    """A file that counts the bytes that are read."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.asked = data, 0

@@ -95,8 +95,8 @@ def connected(place: str) -> socket.socket:
 
 
 class Slow(threading.Thread):
-    """So many clients that say a little now and then, never all of it, and come back when they
-    are turned away."""
+    """Clients that send a little now and then, never a whole request, and reconnect when they are
+    disconnected."""
 
     def __init__(self, place: str, count: int) -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""The entry point as the container would find it; and images made to hang or mislead the look."""
+"""The entry point as the container would find it; and images made to hang or mislead the check."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_musl_program_is_reached_where_the_driver_is_a_forwarder(root: Root) -
 
 
 def test_path_is_searched_as_the_runtime_does(root: Root) -> None:
-    root.put("/a/dynamic", STATIC, 0o644)  # not executable: passed by
+    root.put("/a/dynamic", STATIC, 0o644)  # not executable: skipped
     (root.path / "b/dynamic").mkdir(parents=True)
     root.put("/c", b"not a directory")
     assert root.why("dynamic", path="/absent:/a:/b:/c:/usr/bin") == ""
@@ -153,7 +153,7 @@ def test_what_cannot_be_told_is_out_of_reach(root: Root, case: str) -> None:
 
 
 def test_a_link_of_proc_is_not_followed(tmp_path: Path) -> None:
-    """It would lead to a file of the looking process."""
+    """It would resolve to a file of the reading process."""
     (tmp_path / "entry").symlink_to("/proc/self/exe")
     everything = os.open("/", os.O_PATH)
     process = Process([str(tmp_path / "entry")], {}, "/")
@@ -164,7 +164,7 @@ def test_a_link_of_proc_is_not_followed(tmp_path: Path) -> None:
 
 @pytest.mark.node
 def test_a_device_is_never_opened(root: Root) -> None:
-    """A tape's opening may wait for ever, a watchdog's reboot the machine."""
+    """Opening a tape may block for ever, opening a watchdog may reboot the machine."""
     os.mknod(root.path / "entry", 0o20755, os.makedev(1, 8))  # /dev/random
     assert "it is a special file" in root.why("/entry")
 

@@ -1,4 +1,4 @@
-"""The run directory on a real kernel: mounts, modes, and death between any two steps."""
+"""The run directory on a real kernel: mounts, modes, and a kill between any two steps."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_what_lies_there(run: RunDirectory, root: Path) -> None:
     )
     region = (directory / "region").read_bytes()
     assert region == region_file.fresh(2, GRANT_ID, MADE_NS)
-    # Its blocks are there: no store of a process can meet a full file system.
+    # Its blocks are allocated: a process's store never fails for a full file system.
     assert (directory / "region").stat().st_blocks * 512 >= len(region)
     modes = {name: mode(directory / name) for name in os.listdir(directory)}
     assert modes == {
@@ -130,7 +130,7 @@ def test_an_images_preloads_come_behind_ours_in_the_same_file(
 def test_containers_that_share_a_grant_have_preload_lists_of_their_own(
     run: RunDirectory, root: Path
 ) -> None:
-    """As many as a pod may have, each with what its own image names, and made anew with it."""
+    """The maximum number per pod, each with its own image's libraries, and recreated with them."""
     for number in range(24):
         lists = [f"preload.{number}", f"preload-nix.{number}"]
         run.prepare("pod-u", SHARES, shared=True, preloads=lists)
@@ -254,7 +254,7 @@ FILES = ("preload", "libvgpu.so", "region", "grant", "region half", "grant half"
 
 
 def die_after(step: str, root: Path, shares: Sequence[Share]) -> None:
-    """In a process of its own: prepare, and vanish right after `step`."""
+    """In a process of its own: prepare, and exit right after `step`."""
     write, mount = files._write, tmpfs.mount
 
     def dying_mount(path: Path, size_bytes: int, inodes: int) -> None:
@@ -290,7 +290,7 @@ def test_killed_between_two_steps(step: str, root: Path) -> None:
     assert grant.grant_id == (1 if step == "grant" else GRANT_ID)
     assert (root / "pod-u/region").read_bytes() == region_file.fresh(2, grant.grant_id, MADE_NS)
     run.remove("pod-u")
-    # ... or the next removal takes away what is left.
+    # ... or the next removal deletes the rest.
     child = multiprocessing.get_context("fork").Process(target=die_after, args=arguments)
     child.start()
     child.join()
@@ -300,7 +300,7 @@ def test_killed_between_two_steps(step: str, root: Path) -> None:
 
 
 def test_it_appears_below_a_mount_that_is_shared(root: Path) -> None:
-    """As every mount of a node is, where systemd runs."""
+    """As every mount of a node with systemd."""
     root.mkdir()
     subprocess.run(["mount", "--bind", root, root], check=True)
     subprocess.run(["mount", "--make-shared", root], check=True)

@@ -1,4 +1,4 @@
-"""CDI specs for GPUs that have none: from nvidia-ctk's answer, or not at all."""
+"""CDI specs for GPUs that have none: generated from nvidia-ctk's output, or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking for the GPUs: a real child, which may answer, fail, babble or hang."""
+"""The GPU inventory: a real child, which may answer, fail, print garbage or hang."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_driver_that_takes_its_time_is_asked_less_often(took_s: float, pause_s
 
 
 def test_what_a_look_took_whether_it_answered_or_not() -> None:
-    """By a clock of which every look takes a second."""
+    """With a clock by which every query takes a second."""
     now = iter(range(1000))
 
     async def work() -> None:
@@ -188,7 +188,7 @@ def test_a_child_that_hangs_is_killed_and_not_followed_while_it_lingers() -> Non
         lingering = gpus._child.lingering
         assert lingering is not None
         assert await lingering.wait() == -signal.SIGKILL
-        # One that no signal reaches looks like this to us:
+        # To the agent, a child that no signal reaches is the same as this:
         sleeper = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=-1)
         gpus._child.lingering = sleeper
         clock.seconds += 5
@@ -207,7 +207,7 @@ def test_a_child_that_hangs_is_killed_and_not_followed_while_it_lingers() -> Non
 
 
 def test_one_child_answers_look_after_look_and_is_replaced_when_it_exits(tmp_path: Path) -> None:
-    """As NVML's does where the driver was replaced under it."""
+    """As NVML's does if the driver was replaced meanwhile."""
     log, clock = tmp_path / "pids", Clock()
     script = f"import os; open({str(log)!r}, 'a').write(f'{{os.getpid()}} '); print('{ONE}')"
 
@@ -309,7 +309,7 @@ def test_a_gpu_that_falls_off_the_bus_is_not_offered(build_dir: Path, tmp_path: 
         host.fault("lose", gpu=1)
         for _ in range(3):
             await gpus.refresh()
-            # It does not even tell its name any more.
+            # It does not even report its name any more.
             assert (gpus.gpus, gpus.seen) == (whole[:1], whole[:1])
         await gpus.close()
 

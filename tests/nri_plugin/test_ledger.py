@@ -1,5 +1,5 @@
-"""Whatever happens in whatever order, what lives holds no more of a GPU than the GPU has, and no
-more of a pod's allocation than was allocated."""
+"""In any order of events, live containers hold no more of a GPU than it has, and no more of a pod's
+allocation than was allocated."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_an_init_container_that_has_ended_leaves_its_pod_all_of_the_allocation()
 
 
 def test_what_lives_of_a_pod_does_not_exceed_its_allocation() -> None:
-    """The GPU has room; the pod was not given it."""
+    """The GPU has free capacity; it was not allocated to the pod."""
     ledger = Ledger()
     assert take(ledger, own("1", 40, 10, "sidecar"), HALF) is None
     assert take(ledger, own("2", 10, 40), HALF) is None
@@ -182,7 +182,7 @@ def test_of_two_shortages_the_pods_own_is_told() -> None:
 
 @dataclass
 class Running:
-    """A container of the model: who it is, what it holds, and whether it still lives."""
+    """A container of the model: its identity, its share, and whether it is still running."""
 
     held: Hold
     alive: bool = True
@@ -204,8 +204,8 @@ def exceeds(part: Part, most: Part) -> bool:
 
 
 class Node(RuleBasedStateMachine):
-    """A plain list of containers beside the ledger; the runtime behaves as containerd does, and
-    loses removals, and the agent is killed at any moment."""
+    """A plain list of containers beside the ledger. The runtime behaves as containerd does, and
+    loses removals; the agent is killed at any moment."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -216,7 +216,7 @@ class Node(RuleBasedStateMachine):
     def expected(
         self, without: tuple[str, str] | None = None, uid: str | None = None
     ) -> Mapping[str, Part]:
-        """By GPU; of one pod, where `uid` says which."""
+        """By GPU; of one pod, if `uid` is given."""
         grants: dict[str, Hold] = {}
         for one in self.running:
             if uid in (None, one.held.pod_uid) and one.alive and _who(one) != without:
@@ -241,14 +241,14 @@ class Node(RuleBasedStateMachine):
         shares = [Share(A.uuid, 0, memory, core)]
         if both:
             shares.append(Share(B.uuid, 1, memory % 7 + 1, core))
-        # Each pod is of one kind for good; a shared pod's grant never changes.
+        # A pod never changes its kind; a shared pod's grant never changes.
         if uid == "z":
             shares, key = [Share(A.uuid, 0, 30, 30)], "pod-z"
         else:
             key = identity
         allocated = ALLOCATED[uid]
         if any(exceeds(part, allocated[gpu]) for gpu, part in parts(shares).items()):
-            return  # the policy refuses it, whatever lives
+            return  # the policy refuses it, whatever is running
         wanted = hold(identity, key, uid == "z", pod, name, shares)
         others = self.expected(without=(uid, name))
         siblings = {one.held.key for one in self.running if one.alive and _who(one) != (uid, name)}
@@ -272,7 +272,7 @@ class Node(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(data=st.data(), removed=st.booleans())
     def stop(self, data: st.DataObject, removed: bool) -> None:
-        """The removal that follows may be lost, and may come for one that is long dead."""
+        """The following removal may be lost, and may be of a container that exited long ago."""
         one = data.draw(st.sampled_from(self.running))
         one.alive = False
         self.ledger.drop(one.held.container_id)
@@ -282,7 +282,7 @@ class Node(RuleBasedStateMachine):
 
     @rule(killed=st.booleans())
     def restart(self, killed: bool) -> None:
-        """Ours by kill -9, or containerd's: the runtime lists what lives."""
+        """The agent by kill -9, or containerd: the runtime lists the running containers."""
         if killed:
             self.ledger = Ledger()
         unheard = self.ledger.adopt(

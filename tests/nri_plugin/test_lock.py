@@ -1,4 +1,4 @@
-"""One agent at a time, whoever comes, goes or is killed."""
+"""One agent at a time, however agents start, exit or are killed."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_one_that_has_not_said_who_it_is_is_named_so(tmp_path: Path) -> None:
 def test_a_file_that_was_removed_between_open_and_lock_counts_for_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever opens the name later would lock another file, and serve beside us."""
+    """A process that opens the name later would lock another file, and serve beside this agent."""
     whole = os.open
     said: list[str] = []
 

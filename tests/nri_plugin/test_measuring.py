@@ -1,7 +1,7 @@
-"""What the driver holds for containers, measured by the agent: real children and real files.
+"""The agent's measurement of the driver's own memory: real children and real files.
 
-The child answers what a test wrote down, fails or hangs; in the last tests it is the real one, over
-a simulated driver, and the processes are real programs under the library.
+The child prints answers that a test wrote, fails or hangs; in the last tests it is the real one,
+over a simulated driver, and the processes are real programs under the library.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Node:
         self.proc = self.root / "proc"
 
     def add(self, container_id: str, key: str, charged_bytes: int) -> None:
-        """A container that runs, and its grant."""
+        """A running container, and its grant."""
         self.holds.append(Hold(container_id, key, "u", "main", "d/p/main", {}, Pod("u", "d", "p")))
         directory = self.root / key
         if not directory.exists():
@@ -167,7 +167,7 @@ def test_without_a_figure_the_last_one_stands(
 def test_processes_that_nvml_does_not_list_have_no_figure(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As under MPS. That they exited is told from that: they were listed before."""
+    """As under MPS. Their exit is derived from the listing: they were in it before."""
     node.add("c1", "key-1", 500)
     node.process(11, "c1")
     node.nvml({11: 700})
@@ -213,7 +213,7 @@ def test_a_grant_that_cannot_be_read_is_passed_over(node: Node) -> None:
 
 
 def test_another_grant_in_the_same_place_gets_nothing_of_a_sample_under_way(node: Node) -> None:
-    """The container is removed, and another made, while NVML is asked."""
+    """The container is removed, and another created, during the NVML query."""
     node.add("c1", "key-1", 500)
     node.process(11, "c1")
     node.nvml({11: 700})
@@ -278,7 +278,7 @@ def test_nvml_that_does_not_answer_is_let_alone_for_a_while(
 
 
 def test_the_child_ends_a_minute_after_the_last_container_with_a_gpu(node: Node) -> None:
-    """Pods that come and go do not start one each second."""
+    """Short-lived pods do not start one each second."""
     node.add("c1", "key-1", 0)
     node.nvml({})
     measuring = node.measuring()
@@ -315,7 +315,7 @@ def test_it_measures_real_programs(gpu_host: Host, tmp_path: Path) -> None:
         measuring = node.measuring()
         sample(measuring)
         process.communicate(b"\n")
-    # Nothing in this grant says what a context takes.
+    # This grant has no context size.
     assert node.overhead("key-1") == CONTEXT_BYTES + 80 * MIB
 
 

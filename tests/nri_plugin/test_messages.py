@@ -1,4 +1,4 @@
-"""nri_plugin.messages: what is committed is what the .proto files say."""
+"""nri_plugin.messages: the committed classes match the .proto files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What mounts show of the host's limits, from the kernel's own words."""
+"""Which of the host's limits a container's mounts expose, from the kernel's mountinfo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another writer of the same fields: when the agent yields, and to whom."""
+"""A second writer of the same fields: when the agent yields, and which writer it names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Clock:
 
 
 def fight(contest: Contest, clock: Clock, every_s: float, rounds: int) -> list[bool]:
-    """What the agent wants stays the same, and the object comes back changed."""
+    """The agent's desired state stays the same, and the object is overwritten each time."""
     may = []
     for number in range(rounds):
         may.append(contest.may_write("80Gi", f"{clock.seconds}-{number}"))

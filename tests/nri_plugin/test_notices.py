@@ -1,4 +1,4 @@
-"""What waits to be told, once for each container, and not without end."""
+"""Pending events: once for each container, and bounded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_container_that_starts_again_is_told_of_once() -> None:
 
 
 def test_however_many_live_each_is_told_once() -> None:
-    """A driver that fails concerns every share of its node, and is found again in every round."""
+    """A failing driver affects every share of its node, and is found in every round."""
     live = {str(number) for number in range(1000)}
     notices = Notices(lambda: live)
     assert all(notices.add(notice(number)) for number in range(1000))

@@ -1,5 +1,5 @@
-"""What the child asks NVML, where the simulated driver cannot answer it: XID errors, reserved
-memory, remapped rows. NVML is a stand-in here."""
+"""NVML queries that the simulated driver cannot answer: XID errors, reserved memory, remapped rows.
+NVML is a stand-in here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the agent writes of a node is what the scheduler reads; what it reads may be anything."""
+"""The scheduler can read what the agent writes of a node; the agent's own input may be anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens is counted, and written down in one line."""
+"""Every event is counted, and logged in one line."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_one_that_hangs_is_ended(hang: str) -> None:
     child = subprocess.Popen(command, stderr=write)
     os.close(write)
     try:
-        assert child.wait(60) == 1  # nobody reads the pipe
+        assert child.wait(60) == 1  # the pipe has no reader
         with os.fdopen(read, "rb") as log:
             said = log.read().replace(b"\0", b"").decode()
     finally:

@@ -1,4 +1,4 @@
-"""What must be in place in a container, told from its mounts alone."""
+"""The mounts that a container must have, checked by its mount table alone."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def test_a_place_of_ours_with_nothing_or_another_thing_is_noticed(place: str) ->
         assert places.in_place(without, RUN, store) is not None
     else:
         assert places.in_place(without, RUN, store) is None
-    if place != "/.gpuslice/libvgpu.so":  # of which only the file that is seen inside can tell
+    if place != "/.gpuslice/libvgpu.so":  # only the file seen inside can show which library it is
         assert places.in_place(elsewhere, RUN, store) is None
 
 
 def test_a_container_is_held_to_what_the_release_that_made_it_mounted() -> None:
-    """A store that was moved since, and a place that is new, raise no alarm."""
+    """A store that was moved since, and a new mount path, raise no alarm."""
     earlier = {**PLACES, "/.gpuslice/libvgpu.so": "/opt/store/abc/libvgpu.so"}
     del earlier["/etc/ld-nix.so.preload"]
     mounts = [Mount(place, source) for place, source in earlier.items() if "grant" not in place]

@@ -1,4 +1,4 @@
-"""The policy's table: one row per case, and the promises that hold for every input."""
+"""The policy's table: one row per case, and the invariants that hold for every input."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_refused(case: str) -> None:
 
 
 def test_containers_may_each_have_all_of_the_allocation() -> None:
-    """An init container and a main one never live at once; what does, the ledger counts."""
+    """An init container and a main one never run at once; the ledger counts those that do."""
     of = pod([HALF], {name: [grant(A, 20 * GIB)] for name in ("fetch", "main")})
     for name in ("fetch", "main"):
         decision = decide(of, replace(MAIN, name=name))
@@ -442,7 +442,7 @@ def test_without_grants_the_pods_containers_share_one_directory() -> None:
         for each in (first, second)
     ]
     assert lists == [f"/run/gpuslice/{first.key}/preload.{name}" for name in ("main", "sidecar")]
-    # Floor of the ratio; bytes as they are; no gpu-core: all of it.
+    # Floor of the ratio; bytes unchanged; no gpu-core: all of it.
     assert first.shares == (
         Share(A.uuid, 0, 20 * GIB, 50),
         Share(B.uuid, 1, 3 * GIB, 100, uncapped=True),
@@ -539,8 +539,8 @@ BROUGHT: Mapping[str, tuple[Container, Mapping[str, Reason | None]]] = {
 
 @pytest.mark.parametrize("case", BROUGHT)
 def test_what_a_container_brings_along_is_looked_at(case: str) -> None:
-    """beforehand.py says what of it is refused; here that it is asked, of whom. None: left as it
-    is, and said."""
+    """beforehand.py decides what of it is refused; here, which container is checked. None: left
+    unchanged, and reported."""
     container, expected = BROUGHT[case]
     of = pod([HALF], {"main": [grant(A, 1)]})
     for name, reason in expected.items():

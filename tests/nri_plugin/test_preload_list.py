@@ -1,4 +1,5 @@
-"""Preload files are read as glibc's loader reads them, and ours comes first whatever is added."""
+"""Preload files are parsed as glibc's loader parses them, and ours comes first whatever is
+added."""
 
 from __future__ import annotations
 

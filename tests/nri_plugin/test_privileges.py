@@ -1,4 +1,4 @@
-"""Which capabilities loosen a limit, for whom."""
+"""Which capabilities loosen a limit, and of which containers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_to_trace_loosens_where_the_hosts_processes_are_seen() -> None:
 
 
 def test_what_every_container_has_does_not() -> None:
-    """containerd's default set, and what is added most."""
+    """containerd's default set, and the most common additions."""
     held = (
         "CHOWN DAC_OVERRIDE FSETID FOWNER MKNOD NET_RAW SETGID SETUID SETFCAP SETPCAP"
         " NET_BIND_SERVICE SYS_CHROOT KILL AUDIT_WRITE IPC_LOCK NET_ADMIN SYS_NICE BPF PERFMON"

@@ -1,4 +1,4 @@
-"""The look at a container once it runs, on containers that runc has really started."""
+"""The check of a container after its start, on containers that runc has really started."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def prove(bundle: Bundle, waits_in: rootfs.File | None = None) -> Proof:
 
 
 def put_over(bundle: Bundle, place: str) -> None:
-    """As a hook of the runtime might, after the look before the start."""
+    """As a hook of the runtime might, after the check before the start."""
     enter = ["nsenter", f"--target={bundle.pid}", "--mount"]
     subprocess.run([*enter, "/bin/busybox", "mount", "-o", "bind", "/dev/null", place], check=True)
 
@@ -95,7 +95,7 @@ def test_a_capability_that_nobody_looked_for_before_the_start(bundle: Bundle) ->
 
 
 def test_a_file_of_the_host_that_is_gone(bundle: Bundle) -> None:
-    """What cannot be compared is not proven."""
+    """A file that cannot be compared is not proven."""
     bundle.create()
     Path(bundle.places[0].source).rename(bundle.state / "gone")
     with pytest.raises(OSError, match="No such file"):
@@ -117,7 +117,7 @@ def test_one_that_ends_under_the_look_has_nothing_wrong(
 
 
 class Desk:
-    """Proofs of one bundle, and what was said of it."""
+    """Proofs of one bundle, and the recorded findings."""
 
     def __init__(self, bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
         self.metrics = Metrics()

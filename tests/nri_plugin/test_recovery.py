@@ -1,4 +1,4 @@
-"""What is known again from the runtime's list, this host's files, and the pods' annotations."""
+"""State recovered from the runtime's list, this host's files, and the pods' annotations."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_where_neither_tells_it_is_reported() -> None:
     ],
 )
 def test_a_shared_grant_without_a_cap_holds_no_compute(text: str, percent: int) -> None:
-    """Also where the driver, and so the GPUs, came late."""
+    """Also if the driver, and so the GPUs, came late."""
     of = pod(text, granted=False)
     one = Running("c1", "main", of, "pod-u1")
     found = look(one, Running("c2", "side", of, "pod-u1"), gpus=())
@@ -102,7 +102,7 @@ def test_one_that_never_started_holds_nothing_once_its_successor_runs() -> None:
 def test_one_that_has_not_started_holds_where_no_successor_of_its_own_runs() -> None:
     waiting = replace(MAIN, waiting=True)
     second = replace(MAIN, id="c2", key="c2")
-    nameless = replace(MAIN.pod, uid="")  # of one whose pod is not known, nothing is alike
+    nameless = replace(MAIN.pod, uid="")  # a container of an unknown pod has no counterpart
     for one, other in (
         (waiting, replace(second, waiting=True)),
         (waiting, replace(second, name="side")),

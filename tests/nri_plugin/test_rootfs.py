@@ -1,4 +1,4 @@
-"""The look at a container before it starts, on containers that runc has really made."""
+"""The check of a container before its start, on containers that runc has really made."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def bundle(tmp_path: Path) -> Iterator[Bundle]:
 
 def test_an_image_without_anything_of_ours_passes(bundle: Bundle) -> None:
     bundle.create()
-    # What the runtime made to mount on is what we allow.
+    # Mount points that the runtime made are allowed.
     assert (bundle.root / "etc/ld.so.preload").read_bytes() == b""
     assert bundle.examine().preloads == {}
 
@@ -50,7 +50,7 @@ def test_what_the_images_own_preload_names_is_found(bundle: Bundle, place: str) 
 def test_the_entry_point_is_judged_by_what_the_runtime_will_start(
     bundle: Bundle, tmp_path: Path
 ) -> None:
-    """Volumes included: here one brings a static program under the name of a dynamic one."""
+    """Volumes included: here one puts a static program under the name of a dynamic one."""
     (tmp_path / "volume").mkdir()
     shutil.copy("/bin/busybox", tmp_path / "volume/busybox")
     (bundle.root / "volume").mkdir()
@@ -73,7 +73,7 @@ def test_a_configuration_that_cannot_be_read_is_refused(bundle: Bundle, config: 
 
 @pytest.mark.parametrize("of", ["bounding", "effective", "permitted", "inheritable", "ambient"])
 def test_a_capability_of_any_set_that_loosens_the_limit(bundle: Bundle, of: str) -> None:
-    """A setuid program in the image gets what is in the bounding set alone."""
+    """A setuid program in the image gets only what is in the bounding set."""
     bundle.create()
     written = json.loads((bundle.path / "config.json").read_text())
     written["process"]["capabilities"] = {of: ["CAP_CHOWN", "CAP_DAC_READ_SEARCH"]}
@@ -160,7 +160,7 @@ def test_a_volume_that_a_link_of_the_image_leads_over_ours(bundle: Bundle, tmp_p
 def test_a_forwarder_is_looked_for_where_a_program_would_find_it(
     bundle: Bundle, tmp_path: Path
 ) -> None:
-    """The image's own link at the driver's place stays, and is followed."""
+    """The image's own link at the driver's path stays, and is followed."""
     forwarder = tmp_path / "store/libcuda.so.1"
     forwarder.write_bytes(b"")
     (bundle.root / "usr/lib").mkdir(parents=True)
@@ -204,7 +204,7 @@ def test_a_file_mounted_over_ours(bundle: Bundle, tmp_path: Path) -> None:
 
 
 def test_a_grant_that_a_link_of_the_image_leads_over_ours(bundle: Bundle, tmp_path: Path) -> None:
-    """Whoever brought its own grant would write its own limit."""
+    """A container with its own grant file would write its own limit."""
     (bundle.root / "a/b").mkdir(parents=True)
     (bundle.root / "a/b/grant").symlink_to("/.gpuslice/grant")
     (tmp_path / "grant").write_bytes(b"")
@@ -248,7 +248,7 @@ HIDDEN = {
 def test_a_volume_that_shows_the_limits_of_others(
     bundle: Bundle, tmp_path: Path, place: str
 ) -> None:
-    """By a link, which only the kernel follows; what is mounted there later may appear inside."""
+    """By a link, which only the kernel follows; later mounts there may appear inside."""
     bundle.files.prepare("other", SHARES, shared=False)
     (tmp_path / "link").symlink_to(tmp_path)
     bundle.create(Mount("/volume", str(tmp_path / "link" / place), ("bind", "rw")))

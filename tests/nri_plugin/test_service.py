@@ -1,7 +1,7 @@
-"""The agent against a runtime: what is created, refused, validated, swept, and told to people.
+"""The agent against a runtime: containers created, refused, validated, swept, and reported.
 
 The service runs as in production, over a real socket, with files on a real kernel; the runtime at
-the other end and the child that tells the GPUs are ours.
+the other end and the child that reports the GPUs are the test's.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ LABEL = names.LABEL_ISOLATION_PROVIDER
 
 
 class Host:
-    """A node's directories, and the settings that point there."""
+    """A node's directories, and the settings that name them."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.run = tmp_path / "run"
@@ -173,7 +173,7 @@ def container(number: int = 0, name: str = "main", sandbox: int = 0) -> nri.Cont
 
 
 def as_made(of: nri.Container, reply: nri.CreateContainerResponse | None) -> nri.Container:
-    """The container as the runtime tells of it once our adjustment is in its spec."""
+    """The container as the runtime describes it once our adjustment is in its spec."""
     made = nri.Container()
     made.CopyFrom(of)
     if reply is not None:
@@ -291,7 +291,7 @@ def test_a_sidecar_without_a_grant_sees_no_gpu(
                 ("NVIDIA_VISIBLE_DEVICES", "void")
             ]
             assert not reply.adjust.mounts
-            # It starts whether or not its bundle is there, and whatever it shows of it.
+            # It starts whether or not its bundle is there, and whatever the bundle shows.
             start = ("StartContainer", of, container(name="sidecar"))
             await runtime.notify(*start)
             bundle = host.settings.containerd_state / "io.containerd.runtime.v2.task/k8s.io/c0"
@@ -325,7 +325,7 @@ def test_refusals_name_pod_container_field_and_value(host: Host) -> None:
                 runtime, pod(labels={LABEL: "x" * 9999}, allocated=HALF), container()
             )
             assert len(long) == 2000
-            # None of this has hurt the next one.
+            # The next container is not affected.
             assert await runtime.create(pod(allocated=HALF), container()) is not None
 
     asyncio.run(work())
@@ -355,7 +355,7 @@ def test_what_is_missing_on_the_node_refuses_until_it_is_there(host: Host) -> No
 
 
 def test_a_container_gets_what_the_node_is_when_it_is_made(host: Host) -> None:
-    """To decide on what was seen last is a guess, and what has changed since is seen in time."""
+    """A decision on the previous state is a guess; a change since is detected in time."""
 
     async def work() -> None:
         spec = host.cdi / "gpu.json"
@@ -383,7 +383,8 @@ def test_a_driver_that_does_not_answer_refuses(host: Host) -> None:
 
 
 def test_a_gpu_is_granted_once_whoever_says_more(host: Host) -> None:
-    """The annotation of the second pod is forged, and whole: only what lives tells."""
+    """The annotation of the second pod is forged, and consistent: only the running containers show
+    it."""
     first, forged = pod(0, allocated=HALF), pod(1, allocated=HALF.replace("50", "51"))
 
     async def work() -> None:
@@ -397,11 +398,11 @@ def test_a_gpu_is_granted_once_whoever_says_more(host: Host) -> None:
             ) in text
             assert host.keys() == {"pod-uid-0"}, "a refusal makes no files"
             assert await runtime.create(first, container(2, "side")) is not None
-        # Killed, and started anew: what runs says it again.
+        # Killed and restarted: the running containers show it again.
         handler = host.service()
         async with serving(handler, [first, forged], [made]) as runtime:
             await refused(runtime, forged, container(3, sandbox=1))
-            # Dead, and kept for its logs, it holds nothing.
+            # Exited, and kept for its logs, it holds nothing.
             await runtime.stop(first, made)
             assert await runtime.create(forged, container(4, sandbox=1)) is not None
             await refused(runtime, first, container(5))
@@ -444,7 +445,7 @@ def test_a_creation_that_fails_after_the_ledger_holds_nothing(host: Host) -> Non
             await refused(runtime, pod(0, allocated=whole), container(0))
             host.run.unlink()
             assert await runtime.create(pod(1, allocated=whole), container(1, sandbox=1))
-            # Another plugin refused after us: undone.
+            # Another plugin refused after the agent: undone.
             await runtime.stop(pod(1), container(1, sandbox=1))
             assert await runtime.create(pod(2, allocated=whole), container(2, sandbox=2))
 
@@ -471,7 +472,7 @@ def test_the_work_of_one_request_has_one_deadline_below_the_runtimes(host: Host)
 
 
 def test_a_step_that_is_late_is_refused_by_its_name(host: Host) -> None:
-    """The share is given back, and the files that are made too late are removed."""
+    """The share is released, and files that are made too late are removed."""
     host.settings = replace(host.settings, work_deadline_s=1.0)
     free = threading.Event()
 
@@ -493,7 +494,7 @@ def test_a_step_that_is_late_is_refused_by_its_name(host: Host) -> None:
 
 
 def test_a_full_run_directory_refuses_and_leaves_nothing(host: Host) -> None:
-    """The host's /run, a tmpfs, has no room for one more directory."""
+    """The host's /run, a tmpfs, has no space for one more directory."""
     host.run.mkdir()
     size = ["-o", "size=4k,nr_inodes=2"]
     subprocess.run(["mount", "-t", "tmpfs", *size, "tmpfs", host.run], check=True)
@@ -566,7 +567,7 @@ def test_what_may_be_in_the_making_holds_its_share_through_a_synchronize(host: H
 
 
 def test_what_never_came_to_be_is_forgotten_after_a_while(host: Host) -> None:
-    """Answered, then containerd was killed: nobody will ever tell of the container again."""
+    """Answered, then containerd was killed: no event for the container will ever arrive."""
     whole = HALF.replace("50", "100")
     host.settings = replace(host.settings, making_s=0.05)
 
@@ -603,7 +604,8 @@ def test_a_shared_directory_goes_with_its_last_container(host: Host) -> None:
 
 
 def test_an_undone_creation_leaves_nothing(host: Host) -> None:
-    """Another plugin refused after us: the runtime tells of a container without our mounts."""
+    """Another plugin refused after the agent: the runtime reports a container without our
+    mounts."""
 
     async def work() -> None:
         async with serving(host.service()) as runtime:
@@ -625,7 +627,7 @@ def test_orphans_are_swept_and_users_learnt_at_synchronize(host: Host) -> None:
             lone = as_made(container(1, sandbox=1), await runtime.create(owned, container(1)))
             await runtime.create(owned, container(2))
             assert host.keys() == {"pod-uid-0", "c1", "c2"}
-        # A new agent, as after kill -9, to whom the runtime lists two of the three.
+        # A new agent, as after kill -9; the runtime lists two of the three.
         async with serving(host.service(), [of, owned], [shared, lone]) as runtime:
             assert host.keys() == {"pod-uid-0", "c1"}
             again = as_made(container(3, "side"), await runtime.create(of, container(3, "side")))
@@ -652,8 +654,8 @@ def test_what_is_in_the_making_survives_one_synchronize(host: Host) -> None:
 
 
 def test_files_of_what_never_came_to_be_go_after_a_while(host: Host) -> None:
-    """containerd was killed, and tells of a container that did not start neither in its list nor
-    when the container is removed; of the others it tells."""
+    """containerd was killed. A container that did not start is neither in its list nor in a removal
+    event; the others are."""
     host.settings = replace(host.settings, making_s=0.05)
     called = ("main", "listed", "started")
     share = [GpuGrant(UUID, 0, 5 << 30, 10)]
@@ -824,7 +826,7 @@ def test_validation_sees_what_others_did(host: Host) -> None:
 
 
 def test_it_comes_back_after_the_runtime_restarts(host: Host) -> None:
-    """The whole program: its ready line, again after a restart, and a clean end."""
+    """The whole program: its ready line, again after a restart, and a clean exit."""
     library = ["--library", str(host.library), "--nri-socket", str(host.socket)]
     places = ["--run-dir", str(host.run), "--store-dir", str(host.settings.store_dir)]
     agent = subprocess.Popen(
@@ -868,7 +870,8 @@ def test_it_comes_back_after_the_runtime_restarts(host: Host) -> None:
 
 
 def test_a_second_agent_waits_and_takes_over_when_the_first_leaves(host: Host) -> None:
-    """As in a rolling update: never two at once, and the newcomer says who it waits for."""
+    """As in a rolling update: never two at once, and the new agent names the process it waits
+    for."""
     command = [sys.executable, "-m", "nri_plugin", "--library", str(host.library)]
     command += ["--nri-socket", str(host.socket), "--run-dir", str(host.run), "--http", "off"]
     command += ["--store-dir", str(host.settings.store_dir), "--cdi-dir", str(host.cdi)]
@@ -899,7 +902,7 @@ def test_a_second_agent_waits_and_takes_over_when_the_first_leaves(host: Host) -
             await second.handshake()
             _, log = await asyncio.to_thread(agents[0].communicate)
             assert agents[0].returncode == 0 and "Traceback" not in log
-            # One that waits leaves as well.
+            # A waiting agent exits as well.
             agents.append(start())
             await asyncio.to_thread(
                 lambda: next(line for line in agents[2].stderr or () if "another agent" in line)

@@ -1,4 +1,4 @@
-"""What no container uses goes, between the requests; what one uses, or is not ours, stays."""
+"""Files that no container uses are removed between requests; used and foreign files stay."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_run_directory_that_cannot_be_read_is_said(
 def test_a_container_in_the_middle_of_a_thousand_waits_for_one_removal(
     run: RunDirectory, root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two keys that are dead when it begins come into use before their turn: they stay."""
+    """Two keys that are unused at the start come into use before their turn: they stay."""
     caplog.set_level(logging.INFO)
     for number in range(1000):
         (root / f"c{number:03}").mkdir(parents=True)

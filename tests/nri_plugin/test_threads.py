@@ -1,4 +1,4 @@
-"""Work beside the loop: order, lateness, and jobs that never come back."""
+"""Work in threads beside the loop: order, lateness, and jobs that never return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node says it has: the rules, for any GPUs, pods and earlier states."""
+"""A node's totals: the rules, for any GPUs, pods and earlier states."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_the_device_lists(
     by_uuid = {entry.gpu.uuid: entry for entry in listed}
     assert len(by_uuid) == len(listed)
     assert {u for u, e in by_uuid.items() if e.healthy} == {c.uuid for c in seen if not c.problem}
-    # Whoever holds a share of a GPU that was listed, or that he tells of, finds it listed.
+    # A holder of a share of a GPU that was listed, or that it reports, finds the GPU listed.
     assert granted & {entry.gpu.uuid for entry in before} <= by_uuid.keys()
     assert {gpu.uuid for gpu in told} <= by_uuid.keys()
     for gpu in told:
@@ -87,12 +87,13 @@ def test_what_the_device_lists(
     assert by_uuid.keys() <= granted | {gpu.uuid for gpu in seen}
     assert all(entry.gpu.memory_bytes for entry in listed)
     assert [e.gpu.minor for e in listed] == sorted(e.gpu.minor for e in listed)
-    # Looked at again, it is the same.
+    # A second evaluation gives the same.
     assert entries(seen, listed, granted, told) == listed
 
 
 def test_a_gpu_that_is_no_more_takes_no_place_in_the_list() -> None:
-    """The scheduler reads so many, and anybody may write an allocation where no policy forbids."""
+    """The scheduler reads a limited number, and every account may write an allocation without a
+    policy."""
     here = [Gpu(f"GPU-{n}", n + 2, GIB) for n in range(names.MAX_GPUS - 1)]
     told = [Gpu("GPU-a", 0, GIB), Gpu("GPU-b", 1, GIB)]
     listed = entries(here, (), {"GPU-a", "GPU-b"}, told)
@@ -133,7 +134,7 @@ def test_a_gpu_as_its_grants_tell_of_it() -> None:
         Gpu("GPU-1", 4, GIB),
         Gpu("GPU-2", 5, GIB),
     ]
-    # What a pod's containers hold is part of what it was granted.
+    # A pod's containers hold a part of its grant.
     for granted_gib in (2, 3):
         allocated = {"a": [entry("GPU-0", 3, granted_gib * GIB)]}
         found = granted_gpus([hold("x", ZERO), hold("y", ZERO)], allocated)

@@ -1,4 +1,4 @@
-"""Messages to values and back, and whose directory a container has mounted."""
+"""Messages to values and back, and which directory a container has mounted."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ WANTED = Adjustment(
 
 
 def judged(wanted: Adjustment = WANTED) -> nri.ValidateContainerAdjustmentRequest:
-    """As a runtime asks, where no other plugin did anything."""
+    """A runtime's request if no other plugin adjusted anything."""
     adjust = nri.ContainerAdjustment()
     adjust.CopyFrom(translate.reply(wanted).adjust)
     adjust.hooks.SetInParent()

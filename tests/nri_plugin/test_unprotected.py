@@ -1,4 +1,5 @@
-"""Missing protection: NVIDIA's runtime as the default, by what containerd wrote into bundles."""
+"""Missing protection: NVIDIA's runtime as the default, read from the bundles that containerd
+wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other plugins may have done to a container, and what comes of it."""
+"""Changes of a container by other plugins, and the verdict on each."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NO_GPU = Adjustment((("NVIDIA_VISIBLE_DEVICES", "void"),))
 
 
 def merged(wanted: Adjustment) -> Merged:
-    """As we answered it, and ours."""
+    """The agent's own answer, with the agent as owner."""
     return Merged(
         wanted.env,
         wanted.mounts,
@@ -158,7 +158,7 @@ RULES: Mapping[str, CgroupRule] = {
 
 @pytest.mark.parametrize(("what", "rule"), RULES.items())
 def test_a_cgroup_rule_that_opens_gpus(what: str, rule: CgroupRule) -> None:
-    """The runtime does not say which plugin wrote it."""
+    """The runtime does not report which plugin wrote it."""
     found = Merged(cgroup_rules=(rule,))
     assert asks_host(found, ME) == []
     assert foreign_gpu(found, ME, HOST) == ForeignGpu("", what)

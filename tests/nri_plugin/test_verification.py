@@ -1,4 +1,4 @@
-"""What becomes of each running grant, by what the API server said of its pod, and when."""
+"""The state of each running grant, by the API server's answers about its pod, and by time."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_what_nobody_answers_for_is_told_after_a_while(
         bench.look(later_s=WITHIN_S)
     (note,) = bench.readiness.notes
     assert "team/pod-0/main, " in note and note.endswith(", and 2 more")
-    assert bench.readiness.problems  # nothing of this: it was never synchronized
+    assert bench.readiness.problems  # not from this: it was never synchronized
     assert len(caplog.records) == 1
     for number in range(6):
         bench.bounds.put(bound(f"{number}"), listing=False)

@@ -1,4 +1,4 @@
-"""The look at the node beside the requests: what it lacks, and that it is seen when it comes."""
+"""The inspection of the node between requests: what it lacks, and that a later addition is seen."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def ask(node: Node) -> None:
 
 
 async def look(node: Node) -> module.Found:
-    """Each look has an event loop of its own here, and so has NVML's child."""
+    """Each inspection has an event loop of its own here, and so has NVML's child."""
     try:
         return await module.look(node)
     finally:
@@ -125,7 +125,7 @@ def test_gpus_are_asked_for_again_while_unknown(host: Host) -> None:
 
 
 def test_files_that_hang_are_a_problem(host: Host) -> None:
-    """A CDI spec that blocks whoever opens it; the worker is lost to it, the answer is not."""
+    """A CDI spec whose open blocks; the worker thread is lost, the answer is not."""
     node = host.node()
     host.spec.unlink()
     run(lambda: ask(node))
@@ -149,7 +149,7 @@ def test_a_missing_spec_is_generated(host: Host) -> None:
 
 
 def test_a_gpu_without_a_cdi_device_leaves_the_others_ready(host: Host) -> None:
-    """nvidia-ctk describes one of two; later both, and the one keeps its device."""
+    """nvidia-ctk describes one of two; later both, and the first keeps its device."""
     other = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
     host.spec.unlink()
     host.show(GPU, {**GPU, "uuid": other, "minor": 1})
@@ -185,7 +185,8 @@ def test_a_spec_that_cannot_be_written(host: Host) -> None:
 
 
 def test_a_generated_spec_gives_way_to_a_second_description(tmp_path: Path) -> None:
-    """Where the runtime must find it, it lies beside those of others, who may come later."""
+    """If the runtime must find it, it lies in the directory of other specs, which may come
+    later."""
     host = Host(tmp_path, "--cdi-by-name")
     node = host.node()
     node.runtime = RuntimeInfo("containerd", "v2.4.2", "", 0, 0)
@@ -214,7 +215,7 @@ def test_an_earlier_agents_spec_is_renewed_or_goes(host: Host) -> None:
 
 
 def test_another_driver_renews_the_generated_spec(host: Host) -> None:
-    """Without a restart of the agent; what the same driver was asked for is not asked again."""
+    """Without a restart of the agent; a completed query is not repeated for the same driver."""
     host.spec.unlink()
     host.ctk.write_text(spec(UUID))
     node = host.node()

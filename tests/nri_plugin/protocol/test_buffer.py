@@ -1,4 +1,4 @@
-"""nri_plugin.protocol.buffer: a grammar sees the same stream, however it is cut."""
+"""nri_plugin.protocol.buffer: a parser sees the same stream, however it is split."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from nri_plugin.protocol.errors import LocalProtocolError, RemoteProtocolError
 
 
 class Strings(Parser[bytes]):
-    """`[length u8][bytes]`, at most nine bytes; a zero length takes what is there, up to four."""
+    """`[length u8][bytes]`, at most nine bytes; a zero length takes the available bytes, up to
+    four."""
 
     def _grammar(self) -> Steps[None]:
         while True:

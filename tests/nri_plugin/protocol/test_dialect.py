@@ -1,4 +1,5 @@
-"""nri_plugin.protocol.dialect: which runtime knows which events, and that no method is missing."""
+"""nri_plugin.protocol.dialect: the events that each runtime supports, and that no method is
+missing."""
 
 from __future__ import annotations
 

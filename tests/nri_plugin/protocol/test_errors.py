@@ -1,4 +1,4 @@
-"""nri_plugin.protocol.errors: the tree says who is guilty."""
+"""nri_plugin.protocol.errors: the exception tree identifies the side at fault."""
 
 from __future__ import annotations
 

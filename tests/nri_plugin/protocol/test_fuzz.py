@@ -1,4 +1,4 @@
-"""Whatever a peer sends, only RemoteProtocolError escapes, and memory stays bounded.
+"""For any bytes of a peer, only RemoteProtocolError escapes, and memory stays bounded.
 
 Three kinds of input: noise, well-formed frames of noise, and the real dialogue with bytes changed.
 """
@@ -69,7 +69,7 @@ streams = st.one_of(
 
 
 def drive(session: Session, data: bytes, cuts: list[int], answers: list[int]) -> None:
-    """Feed `data` in pieces, answering what is asked in one way or another."""
+    """Feed `data` in pieces, answering requests in varying ways."""
     bounds = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
     pieces = [data[a:b] for a, b in itertools.pairwise(bounds)]
     for n, piece in enumerate(pieces):
@@ -138,7 +138,7 @@ def test_a_dialogue_with_changed_bytes(
 
 
 def test_the_unchanged_dialogue_is_heard_whole() -> None:
-    """The control of the above: what is changed there is a dialogue that works."""
+    """The control of the above: the unchanged dialogue works."""
     session = Session(name="gpuslice", index="50")
     session.register()
     heard: list[str] = []

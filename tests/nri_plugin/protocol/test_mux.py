@@ -1,4 +1,5 @@
-"""nri_plugin.protocol.mux: what is written splits as the Go reader needs it; any cut is read."""
+"""nri_plugin.protocol.mux: output is split as the Go reader needs it; input is read however
+split."""
 
 from __future__ import annotations
 

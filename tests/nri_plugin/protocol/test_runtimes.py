@@ -1,4 +1,5 @@
-"""nri_plugin.protocol.runtimes: who is refused, and that the document has the same table."""
+"""nri_plugin.protocol.runtimes: which runtimes are refused, and that the document has the same
+table."""
 
 from __future__ import annotations
 

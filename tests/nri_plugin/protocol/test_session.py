@@ -1,4 +1,4 @@
-"""nri_plugin.protocol.session: the dialogue, its table, and what happens out of turn."""
+"""nri_plugin.protocol.session: the dialogue, its transition table, and messages out of turn."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Wire:
         return self.session.receive_data(framed)
 
     def replies(self) -> list[tuple[int, ttrpc_pb2.Response]]:
-        """What the session sent on connection 1: stream and response, in order."""
+        """The session's replies on connection 1: stream and response, in order."""
         stream = b"".join(
             piece
             for connection, piece in mux.Demultiplexer().feed(self.session.data_to_send())
@@ -76,7 +76,7 @@ class Wire:
         return found
 
     def reply(self) -> ttrpc_pb2.Response:
-        """The one reply, to the last call."""
+        """The only reply, to the last call."""
         ((stream, response),) = self.replies()
         assert stream == self.stream
         return response
@@ -150,7 +150,8 @@ def test_a_recorded_handshake_in_every_cut(
 def test_a_recorded_life_in_every_cut(
     version: str, cut: Callable[[bytes], Iterator[bytes]]
 ) -> None:
-    """Both styles of notification, the same events; the session answers as it did when recorded."""
+    """Both styles of notification give the same events; the session's replies match the
+    recording."""
     session = Session(name="gpuslice", index="50")
     session.register()
     heard: list[events.Event] = []

@@ -1,4 +1,4 @@
-"""nri_plugin.protocol.ttrpc: both roles against recorded bytes, and every rule broken once."""
+"""nri_plugin.protocol.ttrpc: both roles against recorded bytes, and each rule violated once."""
 
 from __future__ import annotations
 

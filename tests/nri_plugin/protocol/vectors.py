@@ -1,9 +1,9 @@
-"""Bytes as they crossed real sockets, and the helper that feeds them in every cut.
+"""Bytes recorded from real sockets, and the helper that feeds them with every split.
 
-GO_STUB_REGISTER and GO_CONFIGURE were taken between the Go stub and NRI 0.12.0; the CONTAINERD ones
-from containerd 2.4.2 (NRI 0.12.3) talking to this package. DIALOGUES are all that the adaptation of
-an NRI version wrote, from the answer to the registration to the end: one pod and one container
-synchronised, then a container's creation, validation, start, stop and removal.
+GO_STUB_REGISTER and GO_CONFIGURE were recorded between the Go stub and NRI 0.12.0; the CONTAINERD
+ones between containerd 2.4.2 (NRI 0.12.3) and this package. DIALOGUES contain all that the
+adaptation of an NRI version wrote, from the answer to the registration to the end: one pod and one
+container synchronised, then a container's creation, validation, start, stop and removal.
 """
 
 from __future__ import annotations
