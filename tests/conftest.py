@@ -1,7 +1,8 @@
-"""What tests of several areas share: the C build, and which tiers this machine can run.
+"""Fixtures of several areas: the C build, and which tiers this machine can run.
 
 A tier that cannot run is skipped with the reason; under CI=true the sim, node and cluster tiers may
-not skip: there the same reason is an error. The e2e tier may: `make e2e` builds what it needs.
+not be skipped: there the same reason is an error. The e2e tier may: `make e2e` builds what it
+needs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _MS_REC = 0x4000
 _MS_PRIVATE = 0x40000
 
 
-# What an example takes, and what making it takes, says how busy the machine is: neither is a fault.
+# The duration of an example, and of generating it, depends on the machine's load: neither is a
+# fault.
 settings.register_profile(
     "busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -63,8 +65,8 @@ def _why_no_e2e() -> str | None:
 
 @functools.cache
 def _own_mounts() -> None:
-    """This process's own mount namespace: what tests mount is seen by their children alone, and
-    is gone with them, whatever ends them."""
+    """This process's own mount namespace: mounts of tests are visible to its children alone, and
+    are removed with them, however they end."""
     libc = ctypes.CDLL(None, use_errno=True)
     for failed in (
         libc.unshare(_CLONE_NEWNS),
@@ -75,12 +77,13 @@ def _own_mounts() -> None:
 
 
 _LONG = ("test_fuzz.py", "test_wheel.py")
-"""Files that begin first: as the last one, a long file would have one worker wait for the other."""
+"""Files that start first: a long file at the end would keep one worker busy while others are
+idle."""
 
 
 def pytest_configure() -> None:
-    """A shell's background and nohup leave signals ignored, and what the tests start would inherit
-    that: a signal that has a handler here has its default there."""
+    """A shell's background and nohup leave signals ignored, and the processes that tests start
+    would inherit that: a signal that has a handler here gets its default action there."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -118,9 +121,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def build_dir() -> Path:
-    """build/dev of this checkout, configured and built; two pytest runs at once take turns.
+    """build/dev of this checkout, configured and built; concurrent pytest runs take turns.
 
-    Where GPUSLICE_PRESET names another preset, the build of that one."""
+    If GPUSLICE_PRESET names another preset, the build of that one.
+    """
     return build(sanitizers.PRESET)
 
 

@@ -1,7 +1,7 @@
 """A process that may not pause: the kernel ends it at its first nanosleep.
 
-The library's waits for other processes are all made of that call, which Python and the simulated
-driver do not use; so who gets through has waited for nobody, on however busy a machine.
+The library waits for other processes only by that call, which Python and the simulated driver do
+not use. So a process that completes has not waited, however busy the machine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Program(ctypes.Structure):
 
 
 def forbid() -> None:
-    """From now on, for this thread and those that it begins."""
+    """From now on, for this thread and those that it starts."""
     unless_it_is = (0x15, 0, 1, _NANOSLEEP)
     lines = (_LOAD_NUMBER, unless_it_is, _KILL_PROCESS, _ALLOW)
     written = (_Instruction * len(lines))(*(_Instruction(*line) for line in lines))

@@ -1,8 +1,9 @@
-"""Which build of the library the tests run programs under: the one that is shipped, or, by
-GPUSLICE_PRESET, one that a sanitizer watches.
+"""The build of the library that tests use: the shipped one, or, by GPUSLICE_PRESET, one with a
+sanitizer.
 
-Holds what a program needs to run under such a build, and where its reports go: into files, so that
-a test that expects its program to fail does not take a report for that. Knows no test.
+Has the variables that a program needs under such a build, and the location of its reports: files,
+so that a test that expects its program to fail does not mistake a report for that. Independent of
+the tests.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ SHIPPED: Final = "dev"
 VARIABLE: Final = "GPUSLICE_PRESET"
 PRESET: Final = os.environ.get(VARIABLE, SHIPPED)
 _RUNTIMES: Final = {SHIPPED: None, "asan": "libasan.so", "tsan": "libtsan.so"}
-"""The preset, and what a program that was not built for it must load before all else."""
+"""The preset, and the library that a program not built for it must load first."""
 
 
 @functools.cache
@@ -42,8 +43,8 @@ def runtime() -> Path | None:
 
 
 def environment() -> Mapping[str, str]:
-    """Python ends without freeing all it has, so leaks are not looked for. A bus error ends a
-    program as it would: that a file was truncated under its mapping is no bug of the code's."""
+    """Python exits without freeing all memory, so leak detection is off. A bus error ends a program
+    as it would without a sanitizer: a file truncated under its mapping is no bug of the code."""
     if PRESET == SHIPPED:
         return {}
     log = f"log_path={reports() / 'report'}"
@@ -60,7 +61,7 @@ def preload(*libraries: Path) -> str:
 
 
 def take_reports() -> str:
-    """What the sanitizers said since the last time; empty: nothing."""
+    """The sanitizers' reports since the last call; empty if there are none."""
     if PRESET == SHIPPED:
         return ""
     said = []

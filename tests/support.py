@@ -1,4 +1,4 @@
-"""What tests of several areas are written with: the checkout's path, sizes, waiting."""
+"""Helpers of tests in several areas: the checkout's path, sizes, waiting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _POLL_S: Final = 0.02
 
 
 def until(condition: Callable[[], object], what: str, within_s: float = _DEADLINE_S) -> None:
-    """Poll until it is true, for what happens by itself on a machine that may be slow."""
+    """Poll until it is true, for asynchronous effects on a machine that may be slow."""
     deadline_s = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline_s, f"not within {within_s:.0f} s: {what}"

@@ -1,7 +1,7 @@
-"""A program over the driver that does what it is told: `python -m tests.talker`.
+"""A program over the driver that executes commands: `python -m tests.talker`.
 
-One command a line, one answer a line, the driver's code first. Addresses have the numbers in which
-they came. Knows the driver's C interface alone.
+One command a line, one answer a line, the driver's code first. Addresses are numbered in the order
+of allocation. Uses the driver's C interface alone.
 
     alloc BYTES            free N
     export N               code and the handle in hex
@@ -9,7 +9,7 @@ they came. Knows the driver's C interface alone.
     info                   code, free and total bytes
     fork                   0 and the pid of a child that does nothing
     stop STEP N            0; stop at that passage (with the library built for tests alone)
-    exit                   an orderly end
+    exit                   an orderly exit
 
 With --unpausing the kernel ends it where the library would wait for another process.
 """

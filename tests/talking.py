@@ -47,12 +47,12 @@ class Talk:
         return self.answer()
 
     def kill(self) -> None:
-        """kill -9, and gone when this returns."""
+        """kill -9; the process has exited when this returns."""
         self._process.kill()
         self._process.wait()
 
     def stops(self, line: str) -> bool:
-        """Tell; True where it stopped itself, False where it answered."""
+        """Send the line; True if the process stopped itself, False if it answered."""
         self.tell(line)
         assert self._process.stdout is not None
         while not select.select([self._process.stdout], [], [], 0.005)[0]:
@@ -64,14 +64,14 @@ class Talk:
         return False
 
     def end(self, line: str) -> None:
-        """The command that ends it; gone when this returns."""
+        """Send the command that ends it; the process has exited when this returns."""
         self.tell(line)
         self._process.wait()
 
 
 @contextmanager
 def talking(command: Sequence[str | Path], environment: Mapping[str, str]) -> Iterator[Talk]:
-    """The program in an environment, once it has said that it is ready."""
+    """The program in an environment, once it has reported that it is ready."""
     with subprocess.Popen(
         command,
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""Documents that name things of the code name things that exist."""
+"""Documents that name functions, files or tests name existing ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/operations.md says what the code does: metrics, checks of the doctor, reasons, pages."""
+"""docs/operations.md matches the code: metrics, checks of the doctor, reasons, pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may not pause is ended where the library would, and nowhere else."""
+"""A process that may not pause is ended where the library would pause, and nowhere else."""
 
 from __future__ import annotations
 

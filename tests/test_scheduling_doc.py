@@ -1,4 +1,4 @@
-"""docs/scheduling.md says what the code does, in its tables and in its example."""
+"""docs/scheduling.md matches the code, in its tables and in its example."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def table(heading: str) -> list[list[str]]:
 
 
 def block(name: str) -> str:
-    """What stands fenced below a mark."""
+    """The fenced block below a mark."""
     return re.split(r"```\w*\n", TEXT[TEXT.index(f"<!-- {name} -->") :])[1].partition("```")[0]
 
 

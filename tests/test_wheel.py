@@ -1,4 +1,4 @@
-"""What is installed for those who do not work in a checkout."""
+"""The wheel: what an installation without a checkout contains."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from tests.support import ROOT
 
 PACKAGES = {"contract", "gpu", "kube", "nri_plugin", "scheduler", "shim", "simgpu"}
-# What is imported by another name than it is installed by.
+# Modules whose import name differs from the name of their distribution.
 DISTRIBUTIONS = {
     "google": "protobuf",
     "prometheus_client": "prometheus-client",
@@ -59,7 +59,7 @@ def imported(source: bytes) -> set[str]:
 
 @pytest.mark.sim
 def test_what_is_installed_declares_what_it_imports(wheel: Path) -> None:
-    """The lab, which only `make` runs, takes what the tests take."""
+    """The lab, which only `make` runs, uses the requirements of the tests."""
     archive = zipfile.ZipFile(wheel)
     (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
     required = re.findall(r"^Requires-Dist: (.*)$", archive.read(metadata).decode(), re.MULTILINE)

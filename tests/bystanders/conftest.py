@@ -46,7 +46,7 @@ KOORDINATORS_KIND: Final[Json] = {
         ],
     },
 }
-"""It differs from ours, and so would tell whether ours took its place."""
+"""It differs from ours, and so would show whether ours replaced it."""
 ACCOUNT: Final = "system:serviceaccount:koordinator-system:koord-scheduler"
 _RIGHTS: Final = (
     {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "koordinator-system"}},
@@ -78,12 +78,12 @@ _RIGHTS: Final = (
         ],
     },
 )
-"""As Koordinator's chart has them."""
+"""As in Koordinator's chart."""
 
 
 @pytest.fixture(scope="session")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """Koordinator was there first. `without` is what had no share then."""
+    """Koordinator was installed first. `without` lists what had no share then."""
     with ControlPlane(tmp_path_factory.mktemp("bystanders")) as started:
         started.apply_json(KOORDINATORS_KIND, *_RIGHTS)
         spaces = {raw["metadata"]["namespace"] for raw in BYSTANDERS.values()} - {"default"}
@@ -105,7 +105,7 @@ def bystanders(plane: ControlPlane) -> dict[str, Json]:
 
 
 def debugger(plane: ControlPlane, profile: str) -> Json:
-    """What `kubectl debug node/n1` makes, as the API server has taken it."""
+    """The pod of `kubectl debug node/n1`, as the API server has stored it."""
     command = ("debug", f"node/{NODE}", f"--image={PYTHON_IMAGE}", f"--profile={profile}")
     plane.kubectl(*command, "--", "sleep", "infinity")
     listed = json.loads(plane.kubectl("get", "pods", "-o=json"))["items"]

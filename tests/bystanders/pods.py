@@ -1,5 +1,5 @@
-"""Pods that ask for no share, as the projects' own manifests have them where it matters here: host
-paths, capabilities, namespaces, annotations. By the row of docs/bystanders.md."""
+"""Pods that request no share, like the projects' own manifests where it matters here: host paths,
+capabilities, namespaces, annotations. By the row of docs/bystanders.md."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def container(
     add: tuple[str, ...] = (),
     **more: Any,
 ) -> Json:
-    """host: path inside to the host's path; of the latter `:ro` and a propagation may follow."""
+    """host: path inside to the host's path; `:ro` and a propagation may follow the latter."""
     mounts = []
     for inside, written in (host or {}).items():
         _, *options = written.split(":")

@@ -1,5 +1,5 @@
-"""A pod as the API server has it, made on the lab's containerd as a kubelet makes it, and what the
-runtime wrote of it."""
+"""A pod from the API server, created on the lab's containerd as a kubelet creates it, and the
+runtime's specification of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simgpu.lab.lab import Lab
 Json = dict[str, Any]
 
 _REAL: Final = ("/", "/proc", "/sys", "/dev")
-"""Of the machine; other paths are the lab's own."""
+"""The machine's own; other paths are the lab's."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,13 @@ class Running:
         return all(each.status().state == pb.CONTAINER_RUNNING for each in self.containers)
 
     def specifications(self, lab: Lab) -> list[str]:
-        """What the runtime was told of each container, but for what is another's each time."""
+        """The runtime's specification of each container, without the parts that differ each
+        time."""
         return [_plain(lab, self.pod, each) for each in self.containers]
 
 
 def start(lab: Lab, raw: Json) -> Running:
-    """Raises CriError where a container is refused."""
+    """Raises CriError if a container is refused."""
     metadata, spec = raw["metadata"], raw["spec"]
     containers = [*spec.get("initContainers", ()), *spec["containers"]]
     privileged = any(_security(each).get("privileged", False) for each in containers)
@@ -77,7 +78,7 @@ def _process(container: Json, volumes: dict[str, Path]) -> Process:
 
 
 def _path(lab: Lab, volume: Json) -> Path:
-    """What plays the host's path in the lab: where the agent has its files, that place."""
+    """The lab's path for the host's path: the agent's directory, if it is one of the agent's."""
     if "hostPath" not in volume:
         return _own(lab, volume["name"])
     path = volume["hostPath"]["path"]

@@ -1,5 +1,5 @@
-"""At a real API server, with the policies of gpuslice in force: pods that ask for no share, pods of
-Koordinator and restored pods. The last test takes gpuslice away."""
+"""At a real API server, with gpuslice's policies in force: pods that request no share, pods of
+Koordinator and restored pods. The last test removes gpuslice."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def gone(server: Server, raw: Json) -> None:
 
 @contextmanager
 def existing(server: Server, raw: Json) -> Iterator[None]:
-    """The pod is there meanwhile."""
+    """The pod exists during the block."""
     assert made(server, raw).done
     try:
         yield
@@ -70,7 +70,7 @@ def koordinators(asks: Json, **metadata: Any) -> Json:
     return pod(asks, scheduler=KOORD_SCHEDULER, **metadata)
 
 
-# --- pods that ask for no share
+# --- pods that request no share
 
 
 @pytest.mark.parametrize("row", BYSTANDERS)
@@ -99,12 +99,12 @@ def test_a_pod_that_is_labelled_while_it_runs(
         assert server.ask("PATCH", f"{_PODS}/train/status", label, MERGE_PATCH).done
 
 
-# --- what is restored
+# --- restored pods
 
 
 def test_a_restored_share_is_scheduled_anew(plane: ControlPlane, server: Server) -> None:
     """As Velero restores it, without its node, or `kubectl debug --copy-to` copies it: the Binding
-    overwrites what was allocated to the first one."""
+    overwrites the first pod's allocation."""
     stale = dict.fromkeys(ALLOCATION, '["gpuslice"]')
     raw = pod(
         asking(HALF), name="restored", annotations=stale, labels={"velero.io/restore-name": "r"}
@@ -150,7 +150,7 @@ def test_its_pods_are_taken(server: Server, what: str) -> None:
 @pytest.mark.parametrize("allocated", [json.dumps(_KOORDINATORS), RDMA])
 @pytest.mark.parametrize("status", ["", "/status"])
 def test_its_scheduler_writes_its_allocations(server: Server, allocated: str, status: str) -> None:
-    """A patch before the Binding, as its PreBind has it; then others may change all else."""
+    """A patch before the Binding, as in its PreBind; then other accounts may change all else."""
     raw = koordinators(asking(HALF), name="koordinators")
     with existing(server, raw):
         at = f"{_PODS}/koordinators{status}"
@@ -182,7 +182,7 @@ def test_an_unknown_resource_is_warned_of(plane: ControlPlane, name: str) -> Non
         assert f"container main: {name}: gpuslice does not offer this resource" in done.stderr
 
 
-# --- gone again
+# --- removal
 
 
 def test_all_of_them_stay_when_gpuslice_is_removed(plane: ControlPlane, server: Server) -> None:

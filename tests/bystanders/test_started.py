@@ -1,5 +1,5 @@
-"""On a real containerd, pods that ask for no share are started and untouched: before the node agent
-is there, beside it, and after it has gone."""
+"""On a real containerd, pods that request no share start and stay unchanged: before the node agent
+runs, beside it, and after it has exited."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _PHASES = ("before", "beside", "after")
 
 
 def _nothing(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
-    """All that the other plugin does."""
+    """The other plugin's whole behaviour."""
 
 
 @dataclass
 class Story:
-    """By phase and row: what ran, or why it did not."""
+    """By phase and row: the specification, or the reason of a failure."""
 
     refused: dict[tuple[str, str], str] = field(default_factory=dict)
     specifications: dict[tuple[str, str], list[str]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ def lab(build_dir: Path) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def story(lab: Lab, bystanders: dict[str, Json]) -> Iterator[Story]:
-    """What is left running ends with the lab."""
+    """Running pods end with the lab."""
     told = Story()
     with plugin(lab, _nothing):
         there: dict[tuple[str, str], Running] = {}
@@ -75,7 +75,7 @@ def story(lab: Lab, bystanders: dict[str, Json]) -> Iterator[Story]:
 
 @pytest.mark.parametrize("row", ROWS)
 def test_it_is_started_and_untouched(story: Story, row: str) -> None:
-    """Whatever is written of it for the runtime is the same with the agent and without."""
+    """The runtime's whole specification is the same with the agent and without."""
     assert {phase: text for (phase, of), text in story.refused.items() if of == row} == {}
     before, *others = (story.specifications[phase, row] for phase in _PHASES)
     assert others == [before, before]
@@ -87,7 +87,7 @@ def test_nothing_is_said_of_any(story: Story) -> None:
     assert [line for line in lines if "container=" in line or "pod=" in line] == []
 
 
-# --- what other plugins give, and what changes while a pod runs
+# --- GPUs of other plugins, and changes while a pod runs
 
 
 def _device(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
@@ -104,7 +104,7 @@ def _variable(container: nri.Container, adjustment: nri.ContainerAdjustment) -> 
 
 @pytest.mark.parametrize("give", [_device, _rule, _variable])
 def test_a_gpu_that_nvidias_nri_plugin_gives(lab: Lab, story: Story, give: Any) -> None:
-    """To DCGM exporter and the like, whose pods ask for no share."""
+    """For DCGM exporter and the like, whose pods request no share."""
     if not lab.agent_running:
         lab.start_agent()
     with plugin(lab, give, "nvidia-toolkit", "10"), lab.pod("dcgm-exporter") as pod:

@@ -18,7 +18,7 @@ CORE, MEMORY, RATIO = (
     "koordinator.sh/gpu-memory-ratio",
 )
 
-# (name, allocation, text): the texts are what Koordinator's scheduler produced.
+# (name, allocation, text): the texts are output of Koordinator's scheduler.
 RECORDED = [
     (
         "a whole GPU and an RDMA device",

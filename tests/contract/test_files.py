@@ -1,4 +1,5 @@
-"""The files `grant` and `region`: layouts that C agrees with, writers that may die at any byte."""
+"""The files `grant` and `region`: layouts that match C's, writers that may be killed at any
+byte."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ def test_a_writer_killed_anywhere_leaves_the_old_grant_or_the_new(
 
 
 def test_a_grant_of_before_says_nothing_of_contexts() -> None:
-    """The field lies where older writers left zeros, and older readers do not look."""
+    """The field lies where older writers left zeros, and older readers do not read it."""
     said = grant_file.fresh(Grant(1, (Gpu("GPU-a", 1, 2, 3, context_bytes=5),)))
     before = grant_file.fresh(Grant(1, (Gpu("GPU-a", 1, 2, 3),)))
     at = grant_file.HEAD.size + 80

@@ -1,4 +1,4 @@
-"""The `gpuslice.io/grants` annotation: strict, for we alone write it."""
+"""The `gpuslice.io/grants` annotation: parsed strictly, since only gpuslice writes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measured overhead: what stays is counted after three samples, what passes never is."""
+"""The measured overhead: lasting differences count after three samples, transient ones never."""
 
 from __future__ import annotations
 

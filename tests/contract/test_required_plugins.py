@@ -18,7 +18,7 @@ container_names = st.from_regex(r"\A[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")
 
 
 def legal(key: str) -> bool:
-    """As the API server checks an annotation's key."""
+    """The API server's check of an annotation's key."""
     _, slash, name = key.partition("/")
     return len(name if slash else key) <= 63 and bool(
         re.fullmatch(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]", name if slash else key)
@@ -26,7 +26,7 @@ def legal(key: str) -> bool:
 
 
 def required_by(written: Mapping[str, str], container: str) -> Sequence[str]:
-    """As the validator looks it up: the first scope that is there counts, alone."""
+    """The validator's lookup: only the first scope that is present counts."""
     for key in (f"{BARE}/container.{container}", f"{BARE}/pod", BARE):
         if key in written:
             required: Sequence[str] = json.loads(written[key])

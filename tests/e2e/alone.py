@@ -1,11 +1,11 @@
-"""A machine of one's own to run a command on, so that what it leaves can be told exactly.
+"""Namespaces that act as a separate machine for a command, so that leftovers can be listed exactly.
 
     python -m tests.e2e.alone COMMAND...
 
-Nobody else has processes, mounts or interfaces in its namespaces; /tmp and /dev/shm begin empty;
-what is written elsewhere goes into layers that machine.py reads. All of it is gone at the end; what
-is on disk of one that was killed goes when the next begins. The kernel's settings that have no
-namespace, and the cgroups, are still everybody's.
+Only the command has processes, mounts or interfaces in its namespaces; /tmp and /dev/shm begin
+empty; writes elsewhere go into layers that machine.py reads. All of it is removed at the end; the
+next run removes what a killed one left on disk. The kernel's settings that have no namespace, and
+the cgroups, are still shared with the host.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _COVERED: Final = ("/etc", "/home", "/opt", "/root", "/run", "/srv", "/usr", "/v
 _PREFIX: Final = "gs-m-"
 """Short: sockets below it must fit."""
 _LAYERS_AT: Final = "/media"
-"""Where the layers are in the machine, whose /tmp hides the directory that they are in."""
+"""Path of the layers inside the machine, whose /tmp hides the directory that they are in."""
 
 
 @contextmanager
 def machine() -> Iterator[Namespace]:
-    """Commands that run in it find it as it is described above; with `environ()`."""
+    """The machine as described above; run commands in it with `environ()`."""
     with scratch(Path("/tmp"), _PREFIX) as parent:
         made = Namespace(own_network=True, parent=parent)
         try:
@@ -56,7 +56,7 @@ def environ() -> dict[str, str]:
 
 
 def run(command: Sequence[str], output: int | None = None) -> subprocess.CompletedProcess[str]:
-    """output: as subprocess has it, for what it writes on standard output."""
+    """output: subprocess' value for standard output."""
     with machine() as made:
         return subprocess.run(
             made.enter(command), env=environ(), cwd=ROOT, stdout=output, text=True, check=False
@@ -64,7 +64,7 @@ def run(command: Sequence[str], output: int | None = None) -> subprocess.Complet
 
 
 def _home() -> Sequence[str]:
-    """Where it is not one of the usual ones."""
+    """The home directory, unless it is below one of the usual ones."""
     home = os.path.realpath(os.path.expanduser("~"))
     return () if any(f"{home}/".startswith(f"{place}/") for place in _COVERED) else (home,)
 

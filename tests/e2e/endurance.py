@@ -1,6 +1,6 @@
-"""A cluster and a crowd in it (tests/load/crowd.py) while something happens to the cluster.
+"""A cluster and a crowd of pods in it (tests/load/crowd.py) while faults are injected.
 
-Pods come and go all the time; at the end all go, and the node is as it was before (node.py).
+Pods come and go all the time; at the end all are deleted, and the node must be as before (node.py).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tests.support import until
 
 KILLED: Final = ("containerd", "kubelet", "gpuslice node agent", "gpuslice extender")
 _PACE_S: Final = (0.3, 1.5)
-"""Between two pods that come or go."""
+"""Interval between two creations or deletions of pods."""
 _KILL_AFTER_S: Final = (1.0, 8.0)
-"""From a part's coming back to the next kill, of whichever part."""
+"""From a part's recovery to the next kill, of whichever part."""
 _SPREAD: Final = 0.7
-"""The crowd is between so much of its size and all of it."""
+"""The crowd's size varies between this share of its maximum and the maximum."""
 _CALM_EVERY_KILLS: Final = 10
 _BACK_S: Final = 90.0
 _CLEAN_S: Final = 240.0
@@ -41,8 +41,8 @@ _OF_CONTAINERD: Final = {
     "their sockets": r"\+ unix socket: \S+/s/\w+",
     "network namespaces": r"\+ mount: \S+/io\.containerd\.grpc\.v1\.cri/netns/cni-\S+ \(nsfs.*",
 }
-"""What a containerd that is killed has begun for a pod and not noted yet; the next one does not
-know of it, nor does anybody else. A container in a shim would be another process."""
+"""Processes that a killed containerd has started for a pod and not recorded yet; neither the next
+one nor any other program tracks them. A container in a shim would be another process."""
 _MIDDLE_S: Final = (15.0, 40.0)
 
 
@@ -65,7 +65,7 @@ class _Serving:
 
 
 class Endurance:
-    """A cluster and its crowd. most: pods at once. say: progress, for people."""
+    """A cluster and its crowd. most: pods at once. say: receives progress lines."""
 
     def __init__(
         self, whole: Whole, chance: random.Random, most: int, say: Callable[[str], None]
@@ -92,7 +92,7 @@ class Endurance:
         return asyncio.run(self._during(kill, until_gone=True))
 
     def kill_processes(self, share: float) -> None:
-        """So many of them, in the middle of pods coming and going."""
+        """Kill this share of them, while pods come and go."""
 
         async def middle(crowd: Crowd) -> None:
             await asyncio.sleep(self._chance.uniform(*_MIDDLE_S))
@@ -117,7 +117,7 @@ class Endurance:
         self._say(f"killed: {part}; {len(crowd)} pods there, {_so_far(crowd.figures)}")
 
     async def _during(self, task: Callable[[Crowd], Awaitable[None]], until_gone: bool) -> Figures:
-        """Pods come, come and go while the task lasts, and go."""
+        """Pods are created and deleted while the task runs; at its end all are deleted."""
         config = json.loads((self._whole.directory / "kubeconfig").read_text())
         async with Api(_Serving(config)) as api:
             crowd = Crowd(api, self._chance)
@@ -140,8 +140,9 @@ class Endurance:
         return crowd.figures
 
     def _wait_until_clean(self, figures: Figures) -> None:
-        """The API server forgets a pod a moment before the node has taken the last of it away; and
-        what never came to be, for containerd was killed, is taken away after two minutes."""
+        """The API server deletes a pod's object a moment before the node has removed the rest;
+        containers that never started, because containerd was killed, are removed after two minutes.
+        """
         left: Sequence[str] = ()
 
         def clean() -> bool:
@@ -178,7 +179,7 @@ class Endurance:
 
 
 def _of_containerd(line: str) -> str:
-    """What it is; "" where it is not containerd's."""
+    """Which process it is; "" if it is not containerd's."""
     return next((what for what, like in _OF_CONTAINERD.items() if re.fullmatch(like, line)), "")
 
 

@@ -1,20 +1,20 @@
-"""`python -m tests.e2e.endure`, `make endure`: a crowd of pods on a whole cluster, for long.
+"""`python -m tests.e2e.endure`, `make endure`: a long run of a crowd of pods on a whole cluster.
 
-On a machine of its own (alone.py), so that what is left can be told exactly:
+On a machine of its own (alone.py), so that leftovers can be listed exactly:
 
     calm     50 pods come and go in random order
     kills    the same, while containerd, kubelet, the node agent and the extender are killed (-9)
              over and over, in random order
     down     make cluster-down, and the machine is as it was
-    some     a second cluster; in the middle of it half of its processes are killed, whichever they
-             are, then make cluster-down
+    some     a second cluster; during it half of its processes are killed at random, then
+             make cluster-down
     all      a third one, and all of them
-    early    a fourth one, killed while it comes up with the command that starts it
+    early    a fourth one, killed while it starts, with the command that starts it
 
-Every pod's containers look at their limits all along, and what they say is judged
-(tests/load/crowd.py). When all pods have gone the node is as it was before the first, and no share
-is granted any more.
-Status 1 where anything of this is not so; the table is written where all of it is.
+Every pod's containers check their limits throughout, and their output is evaluated
+(tests/load/crowd.py). When all pods are deleted the node is as it was before the first, and no
+share is granted any more. Exit status 1 if any of this fails; the table is written if all of it
+holds.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class _Run:
-    """One after another, the phases that were asked for."""
+    """Runs the requested phases, one after the other."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
@@ -94,7 +94,7 @@ class _Run:
         self.told = report.Report(options.seed, options.pods, options.gpus)
 
     def all_phases(self) -> None:
-        """Raises LoadError; what went well until then is told all the same."""
+        """Raises LoadError; phases that passed until then are reported all the same."""
         options, told = self._options, self.told
         if {"calm", "kills", "down"} & set(self._phases):
             with self._up() as endurance:
@@ -147,7 +147,7 @@ class _Run:
 
 
 def _keep(whole: Whole) -> None:
-    """Of a run that failed, the logs, where the machine's end does not take them."""
+    """Of a failed run, the logs, copied out of the machine before it is removed."""
     kept = ROOT / "build" / "endure"
     kept.mkdir(parents=True, exist_ok=True)
     lab = Path(whole.state["directory"])

@@ -1,12 +1,12 @@
-"""What is on a machine, seen so that two looks can be held against each other.
+"""Snapshots of a machine's state, which can be compared.
 
     before = look()
     ...
     assert left(before, look()) == []
 
-Holds what a look sees, by kind: counted lines for people. What changes by itself all the time is
-left out by name. Knows nothing of clusters; whoever looks says which cgroups are of interest, since
-those are everybody's. Files are those of a machine of its own (alone.py): elsewhere others write.
+A snapshot has counted, readable lines by kind. State that always changes is left out by name.
+Independent of clusters; the caller passes the cgroups of interest, since cgroups are shared with
+the host. Files are those of a machine of its own (alone.py): elsewhere other programs write.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Final
 from simgpu.lab import building, holder
 
 LAYERS: Final = "GPUSLICE_TEST_LAYERS"
-"""The variable that says where the changed files of a machine of its own are."""
+"""The variable with the path of the changed files of a machine of its own."""
 FRESH: Final = ("/dev/shm", "/tmp")
 """Empty when such a machine begins."""
 _KERNEL: Final = Path("/proc/sys")
@@ -34,7 +34,7 @@ _RESTLESS: Final = re.compile(
     r"|net/(netfilter/nf_conntrack_count|.*/route/.*|.*/neigh/.*|.*/conf/(?!all/|default/).*)"
     r"|vm/stat_refresh|debug/.*"
 )
-"""Settings that are counters; and those of an interface, which is told by itself."""
+"""Settings that are counters; and those of an interface, which is listed itself."""
 _LISTENS: Final = "0A"
 _NAMESPACES: Final = ("cgroup", "ipc", "mnt", "net", "pid", "uts")
 
@@ -42,14 +42,14 @@ Found = Mapping[str, Counter[str]]
 
 
 def look(cgroups: Iterable[str] = (), kinds: Iterable[str] = (), process: str = "self") -> Found:
-    """cgroups: their names. kinds: all where none is named. process: whose namespaces are seen."""
+    """cgroups: their names. kinds: all if none is named. process: whose namespaces are read."""
     proc = Path("/proc", process)
     found = {kind: Counter(_KINDS[kind](proc)) for kind in kinds or _KINDS}
     return {**found, "cgroup": Counter(_cgroups(cgroups))}
 
 
 def left(before: Found, after: Found) -> Sequence[str]:
-    """What is there that was not, and what is gone: one line each, none where all is as it was."""
+    """Additions and removals: one line each, none if all is as before."""
     lines = []
     for kind in after:
         for sign, more, fewer in (("+", after, before), ("-", before, after)):
@@ -59,18 +59,18 @@ def left(before: Found, after: Found) -> Sequence[str]:
 
 
 def counted(what: Iterable[str]) -> Counter[str]:
-    """As one more kind of what is found."""
+    """As one more kind of a snapshot."""
     return Counter(what)
 
 
 def pids(proc: Path = Path("/proc/self")) -> Iterator[Path]:
-    """Of the processes in that one's PID namespace."""
+    """The processes in that one's PID namespace."""
     own = os.readlink(proc / "ns" / "pid")
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdigit() and os.readlink(entry / "ns" / "pid") == own:
                 yield entry
-        except OSError:  # it has ended
+        except OSError:  # it has exited
             continue
 
 
@@ -88,7 +88,7 @@ def _processes(proc: Path) -> Iterator[str]:
 
 
 def _namespaces(proc: Path) -> Iterator[str]:
-    """Each once, however many are in it; and those that only a name keeps."""
+    """Each once, however many processes are in it; and those that only a name keeps."""
     found = set()
     for entry in pids(proc):
         for kind in _NAMESPACES:
@@ -129,7 +129,7 @@ def _listening(proc: Path) -> Iterator[str]:
 
 
 def _sockets(proc: Path) -> Iterator[str]:
-    """Those with a name, in the file system or without."""
+    """Those with a name, in the file system or abstract."""
     for line in (proc / "net" / "unix").read_text().splitlines()[1:]:
         words = line.split(maxsplit=7)
         if len(words) == 8:
@@ -137,7 +137,7 @@ def _sockets(proc: Path) -> Iterator[str]:
 
 
 def _filters(proc: Path) -> Iterator[str]:
-    """Tables of the packet filters in use, and nftables' rules where it is installed."""
+    """Tables of the packet filters in use, and nftables' rules if it is installed."""
     for name in ("ip_tables_names", "ip6_tables_names", "arp_tables_names"):
         table = proc / "net" / name
         if table.exists():
@@ -172,8 +172,8 @@ def _devices(proc: Path) -> Iterator[str]:
 
 
 def _files(proc: Path) -> Iterator[str]:
-    """Changed or made, of any kind; directories where nothing is in them. Not those of our cache
-    of programs, which is meant to stay."""
+    """Changed or new, of any kind; directories if nothing is in them. Not those of our cache of
+    programs, which is meant to stay."""
     layers = Path(os.environ.get(LAYERS, "/nowhere"))
     if not layers.is_dir():
         return

@@ -1,6 +1,6 @@
-"""What pods have left on a cluster's node, and what our own programs and the GPUs say of it.
+"""What pods have left on a cluster's node, and the figures of our programs and the GPUs for it.
 
-Seen from outside, by the namespaces of its containerd; for a cluster that is well.
+Read from outside, by the namespaces of its containerd; the cluster must be healthy.
 """
 
 from __future__ import annotations
@@ -35,14 +35,13 @@ _GAUGES: Final[Mapping[str, Sequence[str]]] = {
         'gpuslice_stray_containers{kind="foreign_gpu"}',
     ),
 }
-"""All zero where no pod is."""
+"""All zero without pods."""
 _ANSWER_S: Final = 10.0
 
 
 class Node:
-    """Of a cluster without pods: what it looks like then is what it is held against. A first pod
-    has come and gone by then, for the sake of what the node makes once: a bridge, groups of
-    pods."""
+    """A cluster without pods: its state is the reference. A first pod has been created and deleted
+    by then, because of what the node creates once: a bridge, groups of pods."""
 
     def __init__(self, whole: Whole) -> None:
         self._whole = whole
@@ -53,13 +52,13 @@ class Node:
         self._before = self._look()
 
     def _of_pods(self) -> Sequence[str]:
-        """What exists for a single pod: its shim's process, its cgroups."""
+        """Resources of a single pod: its shim's process, its cgroups."""
         found = machine.look([self.lab.name], ("process",), str(self._whole.pid("containerd")))
         shims = (each for each in found["process"] if "containerd-shim" in each)
         return [*shims, *(each for each in found["cgroup"] if "/pod" in each.split("kubepods")[-1])]
 
     def left(self) -> Sequence[str]:
-        """What there is more than at the beginning, and what is not zero: one line each."""
+        """What was added since the beginning, and figures that are not zero: one line each."""
         more = [line for line in machine.left(self._before, self._look()) if line[0] == "+"]
         return [*more, *self._grants(), *self._gpus()]
 
@@ -70,7 +69,7 @@ class Node:
     def _look(self) -> Found:
         found = dict(machine.look([self.lab.name], _KINDS, str(self._whole.pid("containerd"))))
         inside = Path(f"/proc/{self._whole.pid('containerd')}/root")
-        # Those that programs make anew have a number in the name that they were made with.
+        # Objects that programs recreate have a creation number in their name.
         found["unix socket"] = machine.counted(
             re.sub(r"\d+", "N", each) for each in found["unix socket"].elements()
         )
@@ -97,7 +96,7 @@ class Node:
 
 
 def ask_gpus(lab: Path, request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the simulated GPUs' daemon answers."""
+    """The answer of the simulated GPUs' daemon."""
 
     with socket.socket(socket.AF_UNIX) as asking:
         asking.settimeout(_ANSWER_S)

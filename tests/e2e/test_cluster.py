@@ -1,4 +1,4 @@
-"""`make cluster`: what its user has of it, and what is left when anything of it is killed.
+"""`make cluster`: its function for a user, and what is left when any part of it is killed.
 
 In the order of the file: the last tests end the cluster that the first ones use.
 """
@@ -35,7 +35,7 @@ def test_a_pod_from_kubectl_runs_with_logs_and_exec(whole: Whole) -> None:
 
 
 def test_the_documents_pod_gets_what_the_document_says(whole: Whole) -> None:
-    """Applied as it stands there, on two GPUs of which the first is full."""
+    """Applied unchanged, on two GPUs of which the first is full."""
     whole.run_pod("full", WHOLE_GPU)
     assert whole.allocated("full").startswith('{"gpu":[{"minor":0,')
     whole.kubectl("apply", "-f", str(seed.PATH))
@@ -138,7 +138,7 @@ def test_a_part_that_hangs_is_told(whole: Whole, part: str) -> None:
 
 
 def test_after_all_that_pods_run_and_limits_hold(whole: Whole) -> None:
-    # A kubelet that has just been started does not know its pods yet.
+    # A kubelet that has just started has not loaded its pods yet.
     known = ("exec", "full", "--", "true")
     until(lambda: whole.try_kubectl(*known).returncode == 0, "kubelet knows its pods")
     for name, memory in (("full", "23040\n"), ("pod-example", "11520\n"), ("late", "11520\n")):

@@ -1,4 +1,4 @@
-"""Two of three GPUs fall off the bus, and then parts are killed: a kubelet admits all pods anew.
+"""Two of three GPUs fall off the bus, then parts are killed: a kubelet admits all pods again.
 
 In the order of the file: one story of one cluster.
 """
@@ -30,7 +30,7 @@ def whole(build_dir: Path) -> Iterator[Whole]:
 
 
 def test_the_device_and_the_totals_follow(whole: Whole) -> None:
-    """Totals count a GPU while it is healthy, or somebody has a share of it."""
+    """Totals count a GPU while it is healthy, or a pod has a share of it."""
     whole.run_pod("good", HALF)
     whole.run_pod("bad", WHOLE_GPU)
     assert _totals(whole) == _of_gpus(3)
@@ -124,6 +124,6 @@ def _events(whole: Whole, pod: str) -> str:
 
 
 def _phase(whole: Whole, pod: str) -> str:
-    """And how often its container was started again."""
+    """And how often its container was restarted."""
     path = "jsonpath={.status.phase} {.status.containerStatuses[0].restartCount}"
     return whole.kubectl("get", "pod", pod, "-o", path)

@@ -1,4 +1,4 @@
-"""`make demo`, whole: what it shows holds, and nothing of it is left however it ends."""
+"""`make demo`, whole: its claims hold, and nothing of it is left however it ends."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _read_to(out: IO[str] | None, chapter: str) -> None:
 def test_a_run_says_what_readme_shows_and_leaves_nothing(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where a proxy is the way to everywhere else: none is to the cluster."""
+    """Also if a proxy is the way to everywhere else: none reaches the cluster."""
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     with _begun(place) as run:
         said, complaint = run.communicate()
@@ -121,7 +121,7 @@ def test_kept_it_can_be_played_with_and_is_not_taken_for_another(place: Place) -
 
 
 def _from_its_second_chapter(text: str) -> Sequence[str]:
-    """To its end, without the times: all of it is the cluster's own words, or claimed of it."""
+    """To its end, without the times: all of it is the cluster's own output, or a claim about it."""
     lines = text[text.index("\n2  ") : text.index(" all hold.")].splitlines()
     return [re.sub(r" +\([\d.]+ s\)$", "", line.rstrip()) for line in lines]
 

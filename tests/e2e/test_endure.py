@@ -1,5 +1,5 @@
 """The short form of `make endure` (endure.py): a minute of pods that come and go, each part killed
-twice in the middle of them, everything killed; each time the machine is as it was."""
+twice meanwhile, everything killed; each time the machine is as it was."""
 
 from __future__ import annotations
 

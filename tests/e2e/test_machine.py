@@ -1,4 +1,4 @@
-"""What is left on a machine is seen; no cluster is needed for that."""
+"""Leftovers on a machine are detected; no cluster is needed for that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster as its user has it, for tests: the commands, kubectl, and pods that do little.
+"""The cluster as its user has it, for tests: the commands, kubectl, and small pods.
 
 In a directory of its own, so that any number run beside each other.
 """
@@ -21,14 +21,14 @@ from simgpu.lab.place import MARK
 
 
 class Whole:
-    """GPUs: as the command takes them. Brought up and down by whoever makes it."""
+    """gpus: as the command takes them. The caller starts and ends the cluster."""
 
     def __init__(self, gpus: str) -> None:
         self.directory = Path(f"/tmp/gs-{secrets.token_hex(4)}")
         self._gpus = gpus
 
     def line(self, *arguments: str) -> list[str]:
-        """Of the command that does this to it."""
+        """The command line with this subcommand for this cluster."""
         command = [sys.executable, "-m", "simgpu.lab.cluster", *arguments]
         return [*command, "--at", str(self.directory)]
 
@@ -53,7 +53,7 @@ class Whole:
         return int(self.state["parts"][part]["pid"])
 
     def kill(self, pid: int) -> None:
-        """Of this cluster's processes alone."""
+        """Only processes of this cluster."""
         assert f"{MARK}={self.directory}" in Path(f"/proc/{pid}/environ").read_text().split("\0")
         os.kill(pid, signal.SIGKILL)
 
@@ -91,7 +91,7 @@ class Whole:
     def make_pod(
         self, name: str, limits: Mapping[str, Any] | None = None, image: str = "busybox"
     ) -> None:
-        """A pod that stays; `limits` beside a little processor and memory."""
+        """A long-running pod; `limits` are added to a little processor and memory."""
         container = {
             "name": "main",
             "image": image,
@@ -115,7 +115,7 @@ class Whole:
     def run_pod(
         self, name: str, limits: Mapping[str, Any] | None = None, image: str = "busybox"
     ) -> None:
-        """Made, and Ready."""
+        """Create it, and wait until it is Ready."""
         self.make_pod(name, limits, image)
         self.ready(name)
 
@@ -138,7 +138,7 @@ WHOLE_GPU = {names.RESOURCE_GPU: 100}
 
 @contextmanager
 def running(gpus: str) -> Iterator[Whole]:
-    """One that is up, and at the end down."""
+    """A cluster that runs during the block."""
     whole = Whole(gpus)
     try:
         whole.up()

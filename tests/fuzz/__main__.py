@@ -1,7 +1,8 @@
-"""`python -m tests.fuzz [TARGET...]`: targets side by side, then a table and one line of JSON.
+"""`python -m tests.fuzz [TARGET...]`: targets in parallel, then a table and one line of JSON.
 
-What libFuzzer learns stays in build/fuzz/TARGET for the next run; what breaks a promise is put
-into build/fuzz/findings; once it is mended, `zip -jX tests/fuzz/corpus/TARGET.zip FILE` keeps it.
+libFuzzer's inputs stay in build/fuzz/TARGET for the next run; an input that breaks an invariant is
+written to build/fuzz/findings. Once it is fixed, `zip -jX tests/fuzz/corpus/TARGET.zip FILE` keeps
+it.
 """
 
 from __future__ import annotations
@@ -28,18 +29,19 @@ WORK: Final = ROOT / "build" / "fuzz"
 _MEMORY_DIR: Final = Path("/dev/shm")
 """A target that writes files writes them there; libFuzzer ends its process without cleaning up."""
 _HANG_S: Final = 20
-"""For one input, on a machine that has other work; inputs take microseconds."""
+"""Timeout of one input, on a machine that has other work; inputs take microseconds."""
 _MEMORY_MB: Final = 1024
 _BLOCKS_MOST: Final = 20_000
-"""What a run may add to the interpreter's live blocks: caches, and never by the input."""
+"""Limit of a run's growth in the interpreter's live blocks: caches, and never by the input."""
 _RESIDENT_MB_MOST: Final = 128
-"""What a run may add to the resident size, with all inputs that libFuzzer keeps."""
+"""Limit of a run's growth in the resident size, with all inputs that libFuzzer keeps."""
 _TAIL_LINES: Final = 30
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a target's run went. finding: why it ended early, or what has grown; empty: all well."""
+    """Result of a target's run. finding: why it ended early, or what has grown; empty: no
+    finding."""
 
     target: str
     executions: int
@@ -89,7 +91,7 @@ def run(name: str, limits: Sequence[str]) -> Outcome:
 
 
 def _grows_unwatched(name: str, executions: int, *inputs: Path) -> bool:
-    """Whether as many executions would add too much without the fuzzer, too; see `again`."""
+    """Whether as many executions grow beyond the limits without the fuzzer, too; see `again`."""
     command = [sys.executable, "-m", "tests.fuzz.again", name, *map(str, inputs)]
     done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=True)
     grown = json.loads(done.stdout)

@@ -1,8 +1,8 @@
-"""`python -m tests.fuzz.again TARGET DIRECTORY...`: what a target's memory does without the fuzzer.
+"""`python -m tests.fuzz.again TARGET DIRECTORY...`: a target's memory growth without the fuzzer.
 
-atheris rewrites the bytecode that it watches, and for some keeps blocks alive at each call. So
-what grew there is looked at once more: inputs that libFuzzer kept, round after round, in code as it
-is. Prints JSON: executions after the first round, and by how much the live blocks grew in them.
+atheris rewrites the bytecode that it instruments, and for some keeps blocks allocated at each call.
+So growth is measured once more: inputs that libFuzzer kept, round after round, in unmodified code.
+Prints JSON: executions after the first round, and the growth of live blocks in them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decisions read off fuzz input, so that one byte string is one scenario and mutates well.
+"""Decisions read from fuzz input, so that one byte string is one scenario and mutates well.
 
-Past its end everything is zero: every input is whole, and a shorter one is a simpler scenario.
+Past its end everything is zero: every input is complete, and a shorter one is a simpler scenario.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Choices:
         return taken
 
     def blob(self) -> bytes:
-        """Some bytes, their number in front of them."""
+        """Some bytes, preceded by their number."""
         return self.take(self.byte())
 
     def text(self) -> str:
@@ -53,7 +53,7 @@ class Choices:
 
 
 def cut(data: bytes, choices: Choices) -> Iterator[bytes]:
-    """`data` in up to eight pieces; where it is cut comes from `choices`."""
+    """`data` in up to eight pieces; `choices` determines the cuts."""
     places = {choices.whole(2) % (len(data) + 1) for _ in range(choices.byte() % 8)}
     for begin, end in itertools.pairwise(sorted({0, len(data), *places})):
         yield data[begin:end]

@@ -1,8 +1,8 @@
-"""Texts that people and other programs write: the two annotations, whole pods, CDI specs.
+"""Texts from users and other programs: the two annotations, whole pods, CDI specs.
 
-Documented: AllocationError, GrantsError. The policy and the CDI reader raise nothing: what they
-cannot use they say. Promised besides: what is read can be written and read again, and an answer of
-the policy, adjustment or refusal, can be sent.
+Documented exceptions: AllocationError, GrantsError. The policy and the CDI reader raise nothing:
+they report unusable input. Invariants: a parsed value can be written and parsed again, and an
+answer of the policy, adjustment or refusal, can be sent.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _NEST_MOST: Final = 4000
 
 
 def document(choices: Choices, depth: int = 0) -> Any:
-    """Something that JSON can say, of words that the readers know."""
+    """A JSON value, made of words that the readers know."""
     match choices.byte() % (10 if depth < 8 else 6):
         case 0:
             return choices.one_of((None, True, False))
@@ -96,7 +96,7 @@ def document(choices: Choices, depth: int = 0) -> Any:
 
 
 def _json(data: bytes) -> str:
-    """The input as it is, or what it describes, or a value nested deeper than is decent."""
+    """The input as it is, or what it describes, or a value nested deeper than is valid."""
     choices = Choices(data)
     match choices.byte() % 4:
         case 0:
@@ -196,7 +196,7 @@ def pods(data: bytes) -> None:
 
 
 def _annotation(name: str, choices: Choices) -> str:
-    """A right one with one thing in it replaced, or anything."""
+    """A valid annotation with one element replaced, or any value."""
     if choices.byte() % 4 == 0:
         return _json(choices.blob())
     right: Any = (
@@ -224,7 +224,7 @@ def _annotation(name: str, choices: Choices) -> str:
 
 
 def _sendable(text: str) -> str:
-    """Protobuf's strings are UTF-8; the runtime has nothing else either."""
+    """Protobuf's strings are UTF-8; the runtime accepts nothing else either."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -235,7 +235,7 @@ def _directory() -> Path:
 
 
 def forget() -> None:
-    """Remove what targets have made on disk."""
+    """Remove the files that targets have made."""
     if _directory.cache_info().currsize:
         shutil.rmtree(_directory(), ignore_errors=True)
         _directory.cache_clear()

@@ -1,7 +1,7 @@
 """Files of a grant, as a tenant may leave them: the region's header, the grant's two copies.
 
-Documented: RegionError. Promised besides: an update of any bytes leaves a grant that says what was
-written, whatever had been there.
+Documented exception: RegionError. Invariant: after an update of any bytes the grant holds the
+written values, whatever it held before.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _WRITTEN: Final = grant_file.Grant(7, (grant_file.Gpu("GPU-7", 1 << 30, 50, 0),)
 
 @cache
 def _region(gpu_count: int) -> bytes:
-    """As far as readers of the counters look."""
+    """The part that readers of the counters read."""
     return region_file.fresh(gpu_count, 7)[: region_file.Geometry(gpu_count).slots_offset]
 
 
 def regions(data: bytes) -> None:
-    """Any bytes; or a region with some changed and the checksum put right again."""
+    """Any bytes; or a region with some changed and the checksum corrected."""
     choices = Choices(data)
     kind = choices.byte()
     if kind & 1:
@@ -54,7 +54,7 @@ def grant_files(data: bytes) -> None:
     read = grant_file.decode(bytes(raw))
     assert read is None or 1 <= len(read.gpus) <= names.MAX_GPUS
     if any(raw[at : at + 8] == b"\xff" * 8 for at in (0, grant_file.COPY_STRIDE)):
-        return  # the last sequence number there is: no agent lives to write it
+        return  # the last possible sequence number: no agent runs long enough to write it
     for write in grant_file.update(bytes(raw), _WRITTEN):
         raw[write.offset : write.offset + len(write.data)] = write.data
     assert grant_file.decode(bytes(raw[: grant_file.FILE_BYTES])) == _WRITTEN

@@ -1,8 +1,8 @@
 """Bytes of an HTTP peer: kube-scheduler's, as the extender's server reads them, and the API
 server's, as a POST reads its answer. Sockets are left out.
 
-Documented: nothing escapes a connection. Promised besides: the cut of a stream never matters, what
-the server writes is a sequence of answers, and a POST ends with an answer or NotAnswered.
+Documented exceptions: none escapes a connection. Invariants: the split of a stream never matters,
+the server's output is a sequence of answers, and a POST ends with an answer or NotAnswered.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WORDS: Final = (
 
 
 class _Transport(asyncio.Transport):
-    """Keeps what is written to it."""
+    """Records the written bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def requests(data: bytes) -> None:
 
 def _read(written: bytes) -> Sequence[Answer]:
     """The answers; of a malformed request without its body, since llhttp's words depend on the
-    cut."""
+    split."""
     answers, found = Answers(1 << 20), []
     answers.feed(written)
     while (answer := answers.next()) is not None:
@@ -75,7 +75,7 @@ def answers(data: bytes) -> None:
 
 
 async def _served(pieces: Iterable[bytes]) -> bytes:
-    """What the server writes, but for CONTINUE, which depends on what is there yet."""
+    """The server's output, except CONTINUE, which depends on the bytes received so far."""
     connection, transport = _Served(Server(_answer, _MOST)), _Transport()
     connection.connection_made(transport)
     for piece in pieces:
@@ -92,7 +92,7 @@ def _answer(request: Request) -> Response:
 
 
 async def _answered(pieces: Iterable[bytes]) -> tuple[Answer | None, bool]:
-    """The answer, and whether the connection is used again."""
+    """The answer, and whether the connection is reused."""
     connection, transport = _Post(), _Transport()
     connection.connection_made(transport)
     asking = asyncio.ensure_future(connection.ask(b"a request", 60.0))

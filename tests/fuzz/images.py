@@ -1,7 +1,7 @@
-"""Files of an image, as whoever built it made them: its entry point and its preload list.
+"""Files of an image, which its author controls: its entry point and its preload list.
 
-Documented: nothing. Promised besides: no more of a program is read than its headers need, and our
-library stands first in the list, whatever comes behind it.
+Documented exceptions: none. Invariants: no more of a program is read than its headers need, and our
+library is first in the list, whatever follows it.
 """
 
 from __future__ import annotations

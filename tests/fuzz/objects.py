@@ -1,7 +1,7 @@
-"""Kubernetes' objects through the scheduler: a pod's request, and what objects say is there.
+"""Kubernetes' objects through the scheduler: a pod's request, and the cluster's objects.
 
-Documented: RequestError, of a request. Promised besides: what is chosen for a pod is read back from
-its annotations as the same, no GPU is overfilled by it, and a pod that is gone holds nothing.
+Documented exception: RequestError, of a request. Invariants: an allocation is read back from its
+annotations unchanged, it overcommits no GPU, and a deleted pod holds nothing.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def cluster(data: bytes) -> None:
 
 
 def _ask(state: State, choices: Choices) -> None:
-    """A pod that asks, from its request to what is read back of its binding."""
+    """A requesting pod, from its request to the read-back of its binding."""
     inits = [objects.container("first", choices.byte() % 2 == 0, ratio=choices.byte())]
     hint = {names.ANNOTATION_ALLOCATE_HINT: json.dumps({"gpu": document(choices)})}
     raw = _changed(
@@ -94,7 +94,7 @@ def _ask(state: State, choices: Choices) -> None:
     try:
         annotations = binding.annotations_of(found)
     except ValueError:
-        # A container's name that the API server would not have let through.
+        # A container's name that the API server would have rejected.
         return
     state.assume("asks", found, 0.0)
     fleet = state.fleet
@@ -113,7 +113,7 @@ def _held(fleet: Fleet) -> list[list[list[int]]]:
 
 
 def _changed(right: dict[str, Any], choices: Choices) -> dict[str, Any]:
-    """With one thing in it replaced, or as it is."""
+    """With one element replaced, or unchanged."""
     if choices.byte() % 4 == 0:
         return right
     right = json.loads(json.dumps(right))

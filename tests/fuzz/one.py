@@ -1,9 +1,9 @@
 """One target under atheris, in a process of its own: `python -m tests.fuzz.one NAME REPORT ...`.
 
-What follows goes to libFuzzer, which ends the process as it sees fit; so what is known is written
-to REPORT as it goes: executions, and the growth of memory. Memory is measured twice, since
-libFuzzer keeps every input that it learns from: by the interpreter's own count of live blocks,
-which knows only Python's, and by the resident size.
+The remaining arguments go to libFuzzer, which may end the process at any time; so results are
+written to REPORT as it runs: executions, and the growth of memory. Memory is measured in two ways,
+since libFuzzer keeps every input that adds coverage: by the interpreter's own count of live blocks,
+which covers Python's alone, and by the resident size.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The table of targets: a parser each, what it may raise, and how long an input may be."""
+"""The table of targets: a parser each, the exceptions it may raise, and the maximum input size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _CORPUS: Final = Path(__file__).parent / "corpus"
 
 
 def archive(target: str) -> Path:
-    """What once broke a promise of the target, and inputs that reach far into its parser."""
+    """Inputs that once broke an invariant of the target, and inputs with high coverage of its
+    parser."""
     return _CORPUS / f"{target}.zip"
 
 
@@ -25,14 +26,15 @@ def corpus(target: str) -> Sequence[bytes]:
 
 @dataclass(frozen=True)
 class Target:
-    """run: raises where a promise is broken. documented: what may escape the parser itself."""
+    """run: raises if an invariant is broken. documented: exceptions that may escape the parser
+    itself."""
 
     about: str
     documented: str
     run: Callable[[bytes], None]
     bytes_most: int = 4096
     words: Sequence[str] = ()
-    """What the format says often, for the mutator's dictionary."""
+    """Frequent words of the format, for the mutator's dictionary."""
 
 
 TARGETS: Final[Mapping[str, Target]] = {

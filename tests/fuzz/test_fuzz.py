@@ -1,6 +1,6 @@
 """Every target for ten seconds, and the corpus again without the fuzzer.
 
-The corpus holds what once broke a promise, and inputs that reach far into each parser.
+The corpus has inputs that once broke an invariant, and inputs with high coverage of each parser.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CORPUS_BYTES_MOST = 256 << 10
 
 @pytest.fixture(scope="module")
 def outcomes() -> Iterator[dict[str, Future[fuzz.Outcome]]]:
-    """All targets, begun at the first one's test: they take turns on two processors."""
+    """All targets, started at the first one's test: they take turns on two processors."""
     if importlib.util.find_spec("atheris") is None:
         reason = "atheris is not installed (make setup installs it where it has a wheel)"
         if os.environ.get("CI") == "true":

@@ -1,8 +1,8 @@
 """Bytes of a runtime: the mux, ttrpc's two sides, and the whole dialogue of NRI.
 
-Documented: RemoteProtocolError for bytes outside the protocol, and nothing else. Promised besides:
-the cut of a stream never matters, a parser keeps no more than it was told it may, and every
-request is answered exactly once.
+Documented exception: RemoteProtocolError for bytes outside the protocol. Invariants: the split of a
+stream never matters, a parser buffers no more than its limit, and every request is answered exactly
+once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def demultiplexer(data: bytes) -> None:
     stream = choices.rest()
     at_once = _heard(mux.Demultiplexer(), [stream])
     in_pieces = _heard(mux.Demultiplexer(), cut(stream, Choices(data)))
-    # What breaks is the same byte, so all before it was heard, in one piece or in several.
+    # The same byte breaks it, so all before it was received, in one piece or in several.
     assert at_once is None or in_pieces is None or at_once == in_pieces
     assert (at_once is None) == (in_pieces is None)
 
@@ -41,7 +41,7 @@ def demultiplexer(data: bytes) -> None:
 def _heard(
     parser: mux.Demultiplexer, pieces: Iterator[bytes] | Sequence[bytes]
 ) -> list[tuple[int, bytes]] | None:
-    """Bytes by run of one connection; None where the stream broke."""
+    """Bytes by run of one connection; None if the stream broke."""
     heard: list[tuple[int, bytes]] = []
     try:
         for piece in pieces:
@@ -60,7 +60,7 @@ def _heard(
 
 
 def calls(data: bytes) -> None:
-    """ttrpc, the called side and the calling side, on the same bytes."""
+    """ttrpc, the server and the client, on the same bytes."""
     choices = Choices(data)
     server, client = ttrpc.Server(), ttrpc.Client()
     mine = [client.call("s", "m", b"", 0) for _ in range(choices.byte() % 8)]
@@ -110,7 +110,7 @@ def _ttrpc_message(choices: Choices) -> bytes:
 
 
 def dialogue(data: bytes) -> None:
-    """A runtime's conversation: steps of the real one, in any order, with any bytes changed."""
+    """A runtime's dialogue: steps of the real one, in any order, with any bytes changed."""
     choices = Choices(data)
     session = Session(name="gpuslice", index="50")
     session.register()
@@ -126,7 +126,7 @@ def dialogue(data: bytes) -> None:
 
 
 class _Talk:
-    """Both ends of one session: sends what the choices say, and keeps account of the answers."""
+    """Both ends of one session: sends as the choices say, and records the answers."""
 
     def __init__(self, session: Session, choices: Choices) -> None:
         self._session = session
@@ -224,7 +224,8 @@ class _Talk:
         return message
 
     def _settle(self, how: int) -> None:
-        """Answer what is open: not yet, well, with an error, or with a reply that is too large."""
+        """Answer open requests: not yet, successfully, with an error, or with a reply that is too
+        large."""
         if how == 0 or self._session.closed:
             return
         for request in self._asked:

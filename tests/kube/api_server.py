@@ -1,6 +1,5 @@
-"""An HTTP server that answers as it is told: what a test needs of an API server that misbehaves in
-ways a real one cannot be made to. What a real one does is tested with a real one (tests/cluster).
-"""
+"""An HTTP server with scripted answers: an API server that misbehaves in ways a real one cannot be
+made to. Regular behaviour is tested with a real one (tests/cluster)."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ def event(kind: str, raw: dict[str, Any], version: str) -> dict[str, Any]:
 
 
 async def stream(request: web.Request, *chunks: bytes, hold: bool = False) -> web.StreamResponse:
-    """A watch that says this, byte for byte, and ends; hold: or says no more."""
+    """A watch that sends these bytes and ends; hold: or stays open without sending."""
     response = web.StreamResponse()
     await response.prepare(request)
     for chunk in chunks:

@@ -1,4 +1,4 @@
-"""The client of the API server: what is sent, and what each kind of answer becomes."""
+"""The client of the API server: requests, and the result of each kind of answer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""When a list or a watch is tried again, and how long that waits.
+"""When a list or a watch is retried, and with which delay.
 
-What is told meanwhile: tests/scheduler/test_cache.py, tests/cluster/test_cache.py.
+Events delivered meanwhile: tests/scheduler/test_cache.py, tests/cluster/test_cache.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.kube.api_server import client_of, event, lines, listed, refuse, strea
 
 
 class Keys:
-    """A Sink that knows names alone."""
+    """A Sink that records names alone."""
 
     def __init__(self) -> None:
         self.known: set[str] = set()
@@ -73,8 +73,8 @@ def test_waits_grow_until_a_watch_has_lived_however_it_ends(breaks: bool) -> Non
 
 
 def test_a_watch_that_is_ended_for_being_behind_is_taken_up_at_once() -> None:
-    """As the API server does to those that it cannot tell fast enough: what is told then is the
-    most that can happen at once, and a wait would put it off."""
+    """The API server ends watches of clients that are too slow. The event rate is at its maximum
+    then, and a delay would increase the backlog."""
     waited, told = list[float](), 100
 
     async def scene() -> None:

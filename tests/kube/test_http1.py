@@ -1,4 +1,4 @@
-"""HTTP/1.1 as bytes: what is a request, what is refused, and what an answer looks like."""
+"""HTTP/1.1 as bytes: valid requests, refused ones, and the format of an answer."""
 
 from __future__ import annotations
 

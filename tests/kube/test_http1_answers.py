@@ -1,4 +1,4 @@
-"""HTTP/1.1 as a client sees it: what is an answer, what is none, and what a request looks like."""
+"""HTTP/1.1 from the client's side: valid answers, invalid ones, and the format of a request."""
 
 from __future__ import annotations
 

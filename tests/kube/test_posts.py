@@ -1,4 +1,4 @@
-"""POSTs on their own connections, against a server that answers byte for byte what a test says."""
+"""POSTs on their own connections, against a server with answers scripted byte for byte."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _LONG_S = 60.0
 
 @dataclass
 class Server:
-    """script: what is said to each request, in their order; None: nothing; b"": it hangs up.
-    asked: by connection, what came."""
+    """script: the answer to each request, in order; None: no answer; b"": it closes the connection.
+    asked: the received bytes, by connection."""
 
     script: list[bytes | None]
     asked: list[list[bytes]] = field(default_factory=list)
@@ -228,7 +228,7 @@ def test_nothing_was_asked_where_nobody_is() -> None:
 
 
 def test_nothing_was_asked_where_no_connection_comes_about() -> None:
-    """As with a server that is frozen: the kernel takes the connection, TLS waits for it."""
+    """As with a frozen server: the kernel accepts the connection, TLS waits for the server."""
 
     async def act(port: int) -> None:
         posts = Posts(f"https://127.0.0.1:{port}", ssl.create_default_context(), "", {})
@@ -249,7 +249,7 @@ def _speaks_ipv6() -> bool:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
 def test_the_server_is_who_its_certificate_names(host: str, tmp_path: Path) -> None:
-    """By its address, or by another name where one is given."""
+    """By its address, or by another name if one is given."""
     if ":" in host and not _speaks_ipv6():
         pytest.skip("this machine has no address of IPv6")
     made, key = tmp_path / "certificate", tmp_path / "key"

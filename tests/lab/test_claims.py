@@ -1,4 +1,4 @@
-"""The demo's tally: a claim that does not hold is said, and ends in the exit status."""
+"""The demo's tally: a failed claim is printed, and sets the exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `make cluster` is told: which GPUs."""
+"""The arguments of `make cluster`: which GPUs."""
 
 from __future__ import annotations
 

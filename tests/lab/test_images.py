@@ -1,4 +1,4 @@
-"""Archives: what OCI asks for, shared layers once, a key that follows the content."""
+"""Archives: OCI's requirements, shared layers once, a key that follows the content."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.support import until
 
 
 def lives(pid: int) -> bool:
-    """A zombie has ended: who reaps orphans may be slow."""
+    """A zombie has exited: the process that reaps orphans may be slow."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

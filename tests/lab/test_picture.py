@@ -1,4 +1,4 @@
-"""README's picture of the demo: a run's record, told again here without a cluster."""
+"""README's sample of the demo: a recorded run, replayed here without a cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_every_claim_of_the_story_is_in_the_picture() -> None:
     ],
 )
 def test_what_is_claimed_is_checked_of_the_record(said: str, other: str, tmp_path: Path) -> None:
-    """Each of these answers, changed, is a claim that does not hold."""
+    """Each of these answers, if changed, breaks a claim."""
     whole = demo.RECORD.read_text()
     assert said in whole
     changed = tmp_path / "changed.json"

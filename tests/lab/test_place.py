@@ -1,4 +1,4 @@
-"""Where a cluster is: whose directory it may be, who holds it, what is taken away."""
+"""A cluster's directory: which may be used, which process holds it, what is removed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FOREIGN = {
 def test_names_like_a_clusters_do_not_make_it_one(
     place: Place, name: str, make: bool, marked: bool
 ) -> None:
-    """The marker says that we made the directory; what is in it is known by its whole name."""
+    """The marker shows that we made the directory; its content is identified by whole names."""
     if marked:
         with place.changing():
             pass
@@ -131,7 +131,7 @@ def test_a_marker_that_its_writer_could_not_finish_is_written_anew(place: Place)
 
 
 def test_the_marker_is_there_all_the_time(place: Place) -> None:
-    """A look, which waits for nobody, would not see the cluster."""
+    """`look` waits for no process, and would otherwise not see the cluster."""
     with place.changing():
         marker = next(place.directory.iterdir())
     written = marker.stat().st_mtime_ns
@@ -220,7 +220,7 @@ def test_clearing_ends_the_owner_and_all_that_carries_the_mark(place: Place) -> 
             subprocess.Popen(["sleep", "600"], env=marked) as left,
             subprocess.Popen(["sleep", "600"]) as another,
         ):
-            # A parent of ours that does not wait leaves a zombie, which has no environment.
+            # A parent process that does not wait leaves a zombie, which has no environment.
             place.clear()
             assert owner.wait(10) < 0
             assert left.wait(10) < 0

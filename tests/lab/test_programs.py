@@ -231,7 +231,7 @@ replace (
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_kubernetes_is_built_where_it_is_missing(tmp_path: Path, fails: bool) -> None:
-    """A failed build leaves what was built before it alone."""
+    """A failed build does not touch earlier builds."""
     (tmp_path / "theirs").write_text(_THEIRS)
     environ = _go(tmp_path, _KUBERNETES_GO) | {
         "THEIRS": str(tmp_path / "theirs"),

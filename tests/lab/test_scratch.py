@@ -1,4 +1,4 @@
-"""Scratch directories: gone with their user, or with the next one where theirs was killed."""
+"""Scratch directories: removed at their end, or by the next one if their process was killed."""
 
 from __future__ import annotations
 

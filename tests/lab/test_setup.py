@@ -1,4 +1,4 @@
-"""Setup asks before it acts: what is missing, and whether the environment is still right."""
+"""Setup checks before it acts: what is missing, and whether the environment is still valid."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_another_requirement_makes_the_environment_stale(
 def test_an_environment_that_was_half_made_is_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever is interrupted has an interpreter, but no pip yet."""
+    """After an interruption there is an interpreter, but no pip yet."""
     environment = tmp_path / ".venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     monkeypatch.setattr(setup, "VENV", environment)

@@ -1,12 +1,12 @@
-"""The policy as a table: every kind of container, what becomes of it, what its author sees.
+"""The policy as a table: every kind of container, the agent's action, the visible result.
 
-Holds no decision; policy.py and what it calls decide, and tests/node/test_policy*.py has a test for
-each row, named after it, over a real containerd. docs/failures.md is written from here, with the
-table of faults.py:
+Data only; policy.py and the modules it calls decide. tests/node/test_policy*.py has a test for each
+row, named after it, over a real containerd. docs/failures.md is generated from here, with the table
+of faults.py:
 
     python -m tests.node.cases docs/failures.md
 
-In `sees`, what stands between backquotes is said in these words, "..." standing for anything.
+In `sees`, text between backquotes appears literally; "..." stands for anything.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _NOTHING: Final = "no GPU"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A row. name: of its test, without `test_`; given: what the container is; does: what the agent
-    does; sees: what the pod's author sees."""
+    """A row. name: of its test, without `test_`; given: the container; does: the agent's action;
+    sees: what the pod's author sees."""
 
     name: str
     given: str
@@ -92,7 +92,7 @@ CASES: Final[Sequence[Case]] = (
         "`label koordinator.sh/gpu-isolation-provider: 'mps', allowed is 'hami-core'`; without an"
         " allocation it starts",
     ),
-    # --- pods that see more than others ---
+    # --- pods that see the processes or devices of others ---
     Case("host_pid", "hostPID: true", _LIMITED, _SHARE),
     Case(
         "a_shared_process_namespace",
@@ -151,7 +151,7 @@ CASES: Final[Sequence[Case]] = (
         "`runtimeClassName: its handler 'kata' is not known ... allowed are the default, runc,"
         " crun, nvidia`",
     ),
-    # --- what image and pod write into the environment ---
+    # --- variables of image and pod ---
     Case(
         "visible_devices_of_an_image",
         "`NVIDIA_VISIBLE_DEVICES=all` in the image",
@@ -288,7 +288,7 @@ CASES: Final[Sequence[Case]] = (
         " start it",
         "`mount /host...where limits are kept`; without a grant it starts",
     ),
-    # --- what the API server says, where the agent speaks to one ---
+    # --- what the API server says, if the agent has one ---
     Case(
         "a_grant_that_the_api_server_has",
         "a grant that the pod at the API server has, too",
@@ -367,7 +367,7 @@ CASES: Final[Sequence[Case]] = (
         _REFUSES,
         "`43020000000 bytes of memory, allowed are 1 to 42949672960 (the whole GPU)`",
     ),
-    # --- the life of containers ---
+    # --- the lifecycle of containers ---
     Case(
         "a_pod_resized_in_place",
         "a container whose CPU or memory is resized in place",
@@ -405,7 +405,7 @@ def rows() -> str:
 
 
 def renewed(document: str) -> str:
-    """The document with the tables of today in their places, each between the two marks."""
+    """The document with both tables replaced by current ones, each between its two marks."""
     written, left = "", document
     for table in (faults.rows(), rows()):
         before, _, rest = left.partition(BEGIN)

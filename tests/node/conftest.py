@@ -17,9 +17,9 @@ from simgpu.lab.lab import Lab
 
 GIB = 1 << 30
 CONTEXT = 300 << 20
-"""What a context of the simulated host takes: simgpu/default.toml."""
+"""The size of a context on the simulated host: simgpu/default.toml."""
 FLOOR = CONTEXT + CODE_BYTES
-"""What a process is charged with its context."""
+"""The charge of a process with a context."""
 PROBE = "/opt/test/probe"
 LINKED_PROBE = "/opt/test/probe-linked"
 SETUID_PROBE = "/opt/test/probe-setuid"
@@ -32,7 +32,7 @@ _STRICT = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes", "
 
 @dataclass(frozen=True)
 class Taken:
-    """What the probe said; codes are CUresult, -1 where it did not come so far."""
+    """The probe's output; codes are CUresult, -1 if the probe did not reach that step."""
 
     driver: bool
     euid: int
@@ -44,7 +44,7 @@ class Taken:
     more: int
 
     def held_to(self, limit_bytes: int) -> bool:
-        """It saw the limit as the GPU's size, took all of it, and was refused 512 bytes more.
+        """It saw the limit as the GPU's size, allocated all of it, and was refused 512 bytes more.
 
         All of it is what its context and the allowance for code leave, to the byte, whatever else
         is on the GPU.
@@ -53,7 +53,7 @@ class Taken:
         return seen == (0, limit_bytes, 0, 2) and self.free == limit_bytes - FLOOR
 
     def escaped_to(self, gpu_bytes: int) -> bool:
-        """It saw the whole GPU, and took it: the library was not loaded."""
+        """It saw the whole GPU, and allocated it: the library was not loaded."""
         seen = (self.init, self.total, self.filled)
         return seen == (0, gpu_bytes, 0) and self.free == gpu_bytes - CONTEXT
 
@@ -69,7 +69,8 @@ def probe(container: Container, command: Sequence[str] = (PROBE,)) -> Taken:
 
 
 def hold_all(container: Container) -> None:
-    """A process in the container that takes all it can and keeps it; its number is in /tmp/pid."""
+    """A process in the container that allocates all it can and keeps it; its number is in
+    /tmp/pid."""
     script = (
         f"rm -f /tmp/said; {PROBE} hold >/tmp/said 2>&1 & echo $! >/tmp/pid; "
         "until test -s /tmp/said; do :; done"
@@ -78,7 +79,7 @@ def hold_all(container: Container) -> None:
 
 
 def said(lab: Lab, what: str, of: Container) -> bool:
-    """Whether the agent's log has such a message of the container."""
+    """Whether the agent's log has such a message about the container."""
     lines = lab.agent_log.read_text().splitlines()
     message = f'msg="{what}"' if " " in what else f"msg={what}"
     return any(message in line and of.id in line for line in lines)

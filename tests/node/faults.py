@@ -1,8 +1,7 @@
-"""What may be wrong on a node, what happens then, what is said of it, and the test that does it.
+"""Faults of a node: the effect, the report, and the test of each.
 
-Holds no decision. A test is in tests/node, on a real containerd, in tests/shim or in
-tests/nri_plugin. cases.py writes docs/failures.md from here, and has the other table, of kinds of
-containers.
+Data only. A test is in tests/node, on a real containerd, in tests/shim or in tests/nri_plugin.
+cases.py generates docs/failures.md from here, and has the other table, of kinds of containers.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A row. says: where and in which words it shows; empty: nothing is said."""
+    """A row. says: where and in which words the fault is reported; empty: it is not reported."""
 
     wrong: str
     happens: str

@@ -1,4 +1,4 @@
-"""Another NRI plugin beside ours, which does one thing to every container."""
+"""A second NRI plugin beside the agent, which makes one change to every container."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Meddling = Callable[[nri.Container, nri.ContainerAdjustment], None]
 
 
 class Meddler:
-    """A plugin that runs after ours, and does one thing to every container."""
+    """A plugin that runs after the agent, and makes one change to every container."""
 
     def __init__(self, meddle: Meddling) -> None:
         self._meddle = meddle
@@ -44,7 +44,7 @@ class Meddler:
 
 @contextlib.contextmanager
 def plugin(lab: Lab, meddle: Meddling, name: str = "other", index: str = "60") -> Iterator[None]:
-    """For the time of the block."""
+    """Runs the plugin during the block."""
     ready, loop, leaving = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
 
     async def serve() -> None:

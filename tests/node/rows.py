@@ -1,4 +1,4 @@
-"""What tests of the policy's rows share: shares of the GPU, and a row's words of refusal."""
+"""Shared helpers of the policy's rows: shares of the GPU, and a row's words of refusal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NONE = f"{names.ENV_VISIBLE_DEVICES}={names.VISIBLE_DEVICES_NONE}\n"
 
 
 def one(lab: Lab, size: int = HALF) -> Mapping[str, str]:
-    """A pod's annotations, whose container "main" holds so much of the GPU."""
+    """A pod's annotations, whose container "main" holds that much of the GPU."""
     return lab.share({"main": [(0, size, 50)]})
 
 

@@ -1,5 +1,5 @@
-"""The doctor on a node with a real containerd: all is well, and then one thing after the other is
-broken; each is found, and said with what to do."""
+"""The doctor on a node with a real containerd: no finding on a healthy node; then one thing after
+the other is broken, and each is found and reported with a remedy."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from simgpu.lab.lab import Lab
 pytestmark = pytest.mark.node
 
 HOST_OF_THE_LAB = {"root", "run-dir"}
-"""The lab has its own PID namespace, and no tmpfs for its run directory: warned of, rightly."""
+"""The lab has its own PID namespace, and no tmpfs for its run directory: correctly warned of."""
 
 
 @dataclass
 class Patient:
-    """A node as the doctor is told of it; a test breaks one thing, and the others stay well."""
+    """A node as configured for the doctor; a test breaks one thing, and the others stay intact."""
 
     lab: Lab
     directory: Path
@@ -66,7 +66,7 @@ class Patient:
         return self.lab.namespace.run(command, self.environment)
 
     def configure(self, *changes: tuple[str, str]) -> None:
-        """Another configuration of containerd, which containerd itself reads to the doctor."""
+        """Change containerd's configuration, which containerd itself dumps for the doctor."""
         text = (self.lab.directory / "containerd.toml").read_text()
         for before, after in changes:
             assert before in text
@@ -75,7 +75,7 @@ class Patient:
         (self.directory / "containerd.toml").write_text(text)
 
     def spec(self, change: Callable[[dict[str, Any]], object]) -> None:
-        """Another CDI spec of the GPU."""
+        """Change the GPU's CDI spec."""
         document = json.loads((self.lab.sim_dir / "cdi" / "nvidia.json").read_text())
         change(document)
         self.flags["--cdi-dir"] = self.directory / "cdi"
@@ -83,7 +83,7 @@ class Patient:
         (self.directory / "cdi" / "nvidia.json").write_text(json.dumps(document))
 
     def mounted(self, name: str, options: str) -> Path:
-        """A tmpfs, seen in the lab alone."""
+        """A tmpfs, visible in the lab alone."""
         place = self.directory / name
         place.mkdir()
         command: list[str | Path] = ["mount", "-t", "tmpfs", "-o", options, "test", place]
@@ -111,7 +111,7 @@ def test_a_node_that_is_well(patient: Patient) -> None:
 
 
 def test_it_changes_nothing(patient: Patient) -> None:
-    """The session of the agent that it asks about, its files and its log are as they were."""
+    """The session, the files and the log of the running agent are unchanged."""
     lab = patient.lab
 
     def state() -> tuple[int, Sequence[str], str]:
@@ -157,7 +157,7 @@ def _rejects_hooks(patient: Patient) -> None:
 
 
 def _device_plugin(patient: Patient) -> None:
-    """As NVIDIA's leaves it: the kubelet's record of what it offers, here in time slices."""
+    """As NVIDIA's leaves it: the kubelet's record of its devices, here in time slices."""
     directory = patient.directory / "kubelet" / "device-plugins"
     slices = [f"{patient.lab.gpus[0].uuid}::{number}" for number in range(4)]
     data = {"PodDeviceEntries": [], "RegisteredDevices": {"example.com/slices": slices}}

@@ -1,7 +1,7 @@
 """The fault matrix's column of the default containerd; `make faults` has all of them.
 
-In each cell several containers with a grant are made while the agent or the runtime fails, by the
-agent's own program with a fault in it (bench.faults). None may run unprotected.
+In each cell several containers with a grant are created while the agent or the runtime fails, by
+the agent's own program with a fault in it (bench.faults). None may run without its limit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from .conftest import PROBE
 pytestmark = pytest.mark.node
 
 ALONE = {"agent", "containerd"}
-"""Faults during which containers are made one after the other: how many, the machine decides."""
+"""Faults during which containers are created one after the other: as many as the machine
+manages."""
 
 EXPECTED = {
     "never": {Kind.LIMITED: 1, Kind.REFUSED: 1},
@@ -33,7 +34,7 @@ EXPECTED = {
     "answer": {Kind.LIMITED: 2},
     "pieces": {Kind.LIMITED: 7},
 }
-"""What becomes of the containers of the others, the one that ran before among them."""
+"""What becomes of the other containers, the one that ran before among them."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What goes wrong on a node, and that no container runs without its limit because of it."""
+"""Faults of a node, and that no container runs without its limit because of one."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_an_agent_killed_with_9_leaves_limits_in_force(half: Container, lab: Lab
 def test_an_agent_killed_while_a_container_is_made_gives_no_gpu_away(
     lab: Lab, after_ms: int
 ) -> None:
-    """At whatever step: refused, limited, or, where nothing requires the agent, without a GPU."""
+    """At whatever step: refused, limited, or, if nothing requires the agent, without a GPU."""
     for written in (lab.share({"main": [(0, HALF, 50)]}), lab.allocated([(0, HALF, 50)])):
         if not lab.agent_running:
             lab.start_agent()
@@ -144,7 +144,8 @@ def test_an_agent_killed_while_a_container_is_made_gives_no_gpu_away(
 
 
 def test_a_container_that_starts_while_the_agent_is_away_has_its_limit(lab: Lab) -> None:
-    """It came with the adjustment; only the look at the image is missed, as its preload shows."""
+    """Its limit came with the adjustment; only the check of the image is missed, as its preload
+    shows."""
     with lab.pod("made", lab.share({"main": [(0, HALF, 50)]})) as pod:
         container = pod.create("main", Process(PRELOAD_IMAGE))
         lab.stop_agent()
@@ -158,7 +159,7 @@ def test_a_container_that_starts_while_the_agent_is_away_has_its_limit(lab: Lab)
 def test_a_limit_that_was_hidden_while_the_agent_was_away_is_named(
     lab: Lab, half: Container, tmp_path: Path
 ) -> None:
-    """Nobody looked before it started: it runs, with a grant of its own making, and is named."""
+    """No agent checked it before it started: it runs with its own forged grant, and is reported."""
     (tmp_path / "grant").write_bytes(b"")
     volume = {LINKED_VOLUME: tmp_path / "grant"}
     quarter = lab.share({"main": [(0, HALF // 2, 25)]})
@@ -183,7 +184,7 @@ def test_after_its_start_a_container_is_looked_at_once_more(lab: Lab, half: Cont
 
 
 def test_an_agent_that_hangs_lets_no_container_through(lab: Lab) -> None:
-    """containerd drops a plugin that does not answer in time, and would go on without it."""
+    """containerd drops a plugin that does not answer in time, and would continue without it."""
     ready = lab.times_ready()
     lab.signal_agent(signal.SIGSTOP)
     try:

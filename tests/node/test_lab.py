@@ -1,4 +1,4 @@
-"""The lab itself: pods run, no GPU is in them, and nothing outlives the lab's owner."""
+"""The lab itself: pods run, no GPU is in them, and nothing outlasts the lab's owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inside a pod that holds half of a GPU: whatever a program is started by, the limit holds."""
+"""Inside a pod that holds half of a GPU: the limit holds however a program is started."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_limit_holds_for_a_program_started_by(half: Container, command: list
 
 
 def test_a_setuid_program_is_limited(half: Container) -> None:
-    """The loader ignores LD_PRELOAD for it; /etc/ld.so.preload it honours."""
+    """The loader ignores LD_PRELOAD for it, but reads /etc/ld.so.preload."""
     drop = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     for given in ([], ["env", "LD_PRELOAD=libc.so.6"]):
         taken = probe(half, [*drop, *given, SETUID_PROBE])
@@ -176,7 +176,7 @@ def test_a_container_that_is_not_listed_gets_no_gpu(lab: Lab) -> None:
 
 
 def test_containers_of_a_koordinator_pod_share_one_limit(lab: Lab) -> None:
-    """Its scheduler writes the allocation alone: the pod's containers fill one region."""
+    """Its scheduler writes the allocation alone: the pod's containers share one region."""
     with lab.pod("koordinator", lab.allocated([(0, HALF, 50)])) as pod:
         one, two = (pod.run(name, Process(PYTHON_IMAGE)) for name in ("one", "two"))
         assert probe(two).held_to(HALF)
@@ -188,11 +188,12 @@ _SEED = (
     '{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"50",'
     '"koordinator.sh/gpu-memory":"20Gi","koordinator.sh/gpu-memory-ratio":"50"}}]}'
 )
-"""Koordinator's annotation as its documents show it: without an id, the minor tells the GPU."""
+"""Koordinator's annotation as its documents show it: without an id, the minor identifies the
+GPU."""
 
 
 def test_a_kill_in_one_container_gives_memory_back_to_the_other(lab: Lab) -> None:
-    """Each has its own PID namespace: the lock of the dead decides."""
+    """Each has its own PID namespace: the lock of the exited process decides."""
     labels = {names.LABEL_ISOLATION_PROVIDER: "HAMi-core"}
     with lab.pod("seed", {names.ANNOTATION_DEVICE_ALLOCATED: _SEED}, labels) as pod:
         one, two = (pod.run(name, Process(PYTHON_IMAGE)) for name in ("one", "two"))

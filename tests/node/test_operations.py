@@ -1,4 +1,4 @@
-"""What people and probes see of an agent at work, over a real containerd."""
+"""Logs, metrics and probes of a running agent, over a real containerd."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def get(lab: Lab, page: str) -> tuple[int, str]:
 
 
 def sample(lab: Lab, line: str) -> float:
-    """The value of one line of the metrics, 0 where it is not there yet."""
+    """The value of one line of the metrics, 0 if it is missing."""
     for each in get(lab, "/metrics")[1].splitlines():
         if each.startswith(line + " "):
             return float(each.rpartition(" ")[2])
@@ -91,14 +91,15 @@ CTK = f"{sys.executable} -m simgpu.nvidia_ctk"
 
 
 def again(lab: Lab, cdi_dir: Path, *options: str) -> None:
-    """The agent anew, with another directory of CDI specs."""
+    """Restart the agent with another directory of CDI specs."""
     lab.stop_agent()
     lab.start_agent(cdi_dir=cdi_dir, options=options)
 
 
 @pytest.fixture
 def no_specs(lab: Lab) -> Iterator[Path]:
-    """A directory without CDI specs, which containerd reads too; the agent is ended behind it."""
+    """A directory without CDI specs, which containerd reads too; the agent is stopped
+    afterwards."""
     yield lab.directory / "cdi"
     lab.stop_agent()
     shutil.rmtree(lab.directory / "cdi")
@@ -137,7 +138,7 @@ def test_by_name_containerd_applies_the_spec_and_the_limit_holds(lab: Lab, no_sp
 
 
 def test_a_specs_second_description_makes_ours_give_way(lab: Lab, no_specs: Path) -> None:
-    """As when nvidia-ctk's own service comes later, and writes beside what we have generated."""
+    """As when nvidia-ctk's own service comes later, and writes beside the generated spec."""
     again(lab, no_specs, "--cdi-by-name", "--nvidia-ctk", CTK)
     shutil.copy(lab.sim_dir / "cdi" / "nvidia.json", no_specs / "nvidia.json")
     lab.wait_until(lambda: not (no_specs / FILE).exists(), "the generated spec to give way")

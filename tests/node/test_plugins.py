@@ -1,4 +1,4 @@
-"""Beside other NRI plugins, on a real containerd: what they do to our containers, and to others."""
+"""Other NRI plugins on a real containerd: their changes to our containers, and to others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def steal_the_preload(container: nri.Container, adjustment: nri.ContainerAdjustm
 
 
 def take_the_variable_over(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
-    """With the very value that we gave it."""
+    """With the value that the agent set."""
     for line in container.env:
         key, _, value = line.partition("=")
         if key == names.ENV_VISIBLE_DEVICES:

@@ -1,4 +1,4 @@
-"""The policy's rows on which containers hold a GPU, and on what they write into environments."""
+"""The policy's rows on which containers hold a GPU, and on the variables that they set."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_a_container_without_one_in_the_same_pod(lab: Lab) -> None:
 
 
 def test_an_init_container(lab: Lab) -> None:
-    """To the runtime it is a container that ends before the others are made. It may have all of
-    the allocation, as Kubernetes counts; dead, and kept by the kubelet, it holds nothing."""
+    """To the runtime it is a container that ends before the others are created. It may have all of
+    the allocation, as Kubernetes counts; exited, and kept by the kubelet, it holds nothing."""
     whole = [(0, HALF, 50)]
     written = {**lab.share({"init": whole, "main": whole}), **lab.allocated(whole)}
     with lab.pod("granted", written) as pod:
@@ -145,7 +145,7 @@ def test_visible_devices_that_name_gpus_without_a_grant(lab: Lab) -> None:
 
 @pytest.mark.parametrize("value", ["", OWN_PRELOAD])
 def test_ld_preload_in_the_environment(lab: Lab, value: str) -> None:
-    """Of the pod, of a program that is run, and of the image."""
+    """Set by the pod, by a program that is run, and by the image."""
     with lab.pod("granted", one(lab)) as pod:
         container = pod.run("main", _environ(LD_PRELOAD=value))
         for program in (PROBE, LINKED_PROBE):

@@ -1,5 +1,5 @@
-"""The policy's rows on what the API server says, with a real one, its rights and policies, beside a
-real containerd; and that its silence changes nothing for containers."""
+"""The policy's rows on the API server's answers, with a real one, its rights and policies, beside a
+real containerd; and that containers are unaffected while it does not answer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ STATIC = Process(PYTHON_IMAGE, ("/usr/bin/busybox", "sleep", "1000000"))
 
 @dataclass
 class Cluster:
-    """The lab's node in a cluster. As a kubelet would, `sandbox` makes what the API server has."""
+    """The lab's node in a cluster. As a kubelet would, `sandbox` creates what the API server
+    has."""
 
     plane: ControlPlane
     lab: Lab
@@ -48,7 +49,8 @@ class Cluster:
     kubeconfig: Path
 
     def pod(self, annotations: Mapping[str, str], made_there: bool = False) -> str:
-        """The name of a pod that was bound to the node with these annotations, or made so."""
+        """The name of a pod that was bound to the node with these annotations, or created with its
+        node."""
         name = f"p-{secrets.token_hex(4)}"
         half = asking({names.RESOURCE_CORE: 50, names.RESOURCE_MEMORY_RATIO: 50})
         asked = pod(half, name=name, annotations=dict(annotations if made_there else {}))
@@ -84,7 +86,7 @@ class Cluster:
         return "deletionTimestamp" in self.get(name)["metadata"]
 
     def said(self, name: str) -> str:
-        """By the events of a pod."""
+        """From the events of a pod."""
         path = f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events"
         with Server(self.plane) as admin:
             items = admin.ask("GET", path).body["items"]
@@ -120,10 +122,10 @@ def test_a_grant_that_the_api_server_has(cluster: Cluster) -> None:
     with cluster.lab.pod(name, annotations, of=of) as pod:
         container = pod.run("main", OWN)
         assert probe(container).held_to(HALF)
-        time.sleep(2)  # what it does not confirm is noticed by then
+        time.sleep(2)  # a grant that it does not confirm is noticed by then
         assert not cluster.removed(name)
         assert cluster.said(name) == ""
-        # What is not refused, and its author should know, he can read there, too.
+        # The pod's author can also read there what is reported without a refusal.
         container.remove()
         pod.run("main", STATIC)
         until(lambda: "is statically linked" in cluster.said(name), "the event")
@@ -142,7 +144,7 @@ def test_a_grant_that_the_api_server_does_not_have(cluster: Cluster) -> None:
 
 
 def test_a_grant_that_no_scheduler_wrote(cluster: Cluster) -> None:
-    """Nobody bound the one; of the other the grant is written anew while it runs."""
+    """The first was not bound; the grant of the second is rewritten while it runs."""
     annotations = one(cluster.lab)
     row = "a_grant_that_no_scheduler_wrote"
     with opened(cluster.plane):
@@ -156,7 +158,7 @@ def test_a_grant_that_no_scheduler_wrote(cluster: Cluster) -> None:
         name = cluster.pod(annotations)
         with cluster.lab.pod(name, annotations, of=cluster.sandbox(name)) as pod:
             assert probe(pod.run("main", OWN)).held_to(HALF)
-            time.sleep(2)  # what is not confirmed is noticed by then
+            time.sleep(2)  # a grant that is not confirmed is noticed by then
             assert not cluster.removed(name)
             cluster.annotate(name, one(cluster.lab, HALF + GIB))
             changed = "was changed after the pod was bound"
@@ -165,7 +167,7 @@ def test_a_grant_that_no_scheduler_wrote(cluster: Cluster) -> None:
 
 
 def test_a_grant_of_a_gpu_that_was_full(cluster: Cluster) -> None:
-    """The later one is first at the node, and has room there; it is refused all the same."""
+    """The later one is first at the node, which has capacity for it; it is refused all the same."""
     annotations, more = one(cluster.lab), one(cluster.lab, HALF + GIB)
     first, second = cluster.pod(annotations), cluster.pod(more)
     of_second = cluster.sandbox(second)
@@ -180,7 +182,7 @@ def test_a_grant_of_a_gpu_that_was_full(cluster: Cluster) -> None:
 
 
 def test_without_the_api_server_containers_are_as_ever(cluster: Cluster) -> None:
-    """Also where the agent starts then."""
+    """Also if the agent starts then."""
     lab, annotations = cluster.lab, one(cluster.lab)
     cluster.plane.apiserver.kill()
     try:

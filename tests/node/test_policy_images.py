@@ -1,4 +1,4 @@
-"""The policy's rows on images, and on volumes that get in the way."""
+"""The policy's rows on images, and on volumes that interfere."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_an_image_with_a_preload_file_in_a_pod_of_koordinators(lab: Lab) -> None
         assert probe(side).held_to(HALF)
         assert probe(container).held_to(HALF)
         assert OWN_PRELOAD in container.exec(["cat", "/proc/self/maps"]).out
-        # Made anew from another image, it has nothing of its predecessor's.
+        # Recreated from another image, it has nothing of its predecessor's.
         container.stop()
         again = pod.create("main", Process(PYTHON_IMAGE), attempt=1)
         again.start()
@@ -160,7 +160,7 @@ def test_a_mount_that_collides(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_a_volume_of_the_hosts_limits(lab: Lab, tmp_path: Path) -> None:
-    """With a grant; by a link, too, which only the kernel follows. Without one it starts."""
+    """With a grant; also by a link, which only the kernel follows. Without one it starts."""
     (tmp_path / "link").symlink_to(lab.directory)
     volumes = {"/host": tmp_path / "link" / lab.run_dir.relative_to(lab.directory)}
     whole = Process(PYTHON_IMAGE, mounts={"/host": lab.directory})

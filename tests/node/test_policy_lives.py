@@ -1,4 +1,4 @@
-"""The policy's rows on pods that see more than others, on GPUs, and on the life of containers."""
+"""The policy's rows on pods with wider views, on GPUs, and on the lifecycle of containers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def test_a_capability_that_loosens_the_limit(lab: Lab, names_given: list[str]) -
         side = pod.run("side", strong)
         assert side.exec(["umount", "/dev/mqueue"]).code == 0
         assert not probe(side).driver
-        # With these it keeps it: nodes are the cgroup's to open, and the pod's processes its own.
+        # With these it keeps the GPU: nodes are the cgroup's to open, and the pod's processes its
+        # own.
         weak = Process(PYTHON_IMAGE, capabilities=["MKNOD", "SYS_PTRACE", "NET_ADMIN"])
         container.remove()
         assert probe(pod.run("main", weak)).held_to(HALF)
@@ -145,8 +146,8 @@ printf '{"cniVersion":"1.0.0","interfaces":['
 printf '{"name":"%s","sandbox":"%s"}],' "$CNI_IFNAME" "$CNI_NETNS"
 printf '"ips":[{"interface":0,"address":"192.0.2.2/24"}]}'
 """
-"""Tells of an address, and makes none: a pod with users of its own may not have the host's network,
-and the lab has no other."""
+"""Reports an address, and configures none: a pod with a user namespace may not have the host's
+network, and the lab has no other."""
 
 
 @pytest.fixture
@@ -157,7 +158,7 @@ def networked(lab: Lab) -> Lab:
         program.chmod(0o755)
     network = {"cniVersion": "1.0.0", "name": "told", "plugins": [{"type": "told"}]}
     (lab.directory / "cni/conf/10-told.conflist").write_text(json.dumps(network))
-    # The pod's root is nobody on the host, and its root file system lies below.
+    # The pod's root is an unprivileged user on the host, and its root file system lies below.
     lab.directory.chmod(0o711)
     return lab
 
@@ -186,7 +187,8 @@ def test_a_user_namespace(networked: Lab) -> None:
 
 @pytest.fixture
 def given(lab: Lab) -> Iterator[Process]:
-    """A container to which a device plugin gives the GPU by its CDI name, as the kubelet asks."""
+    """A container to which a device plugin gives the GPU by its CDI name, as the kubelet requests
+    it."""
     there = lab.directory / "cdi" / "nvidia.json"
     shutil.copy(lab.sim_dir / "cdi" / "nvidia.json", there)
     yield Process(PYTHON_IMAGE, cdi=[f"{names.CDI_KIND}={lab.gpus[0].uuid}"])
@@ -198,7 +200,7 @@ def test_a_gpu_of_another_device_plugin(lab: Lab, given: Process) -> None:
         main, other = pod.run("main", OWN), pod.run("other", given)
         assert names.ENV_VISIBLE_DEVICES not in other.exec(["env"]).out
         assert probe(main).held_to(QUARTER)
-        # No limit of ours is in force: whoever runs two device plugins on one GPU has none.
+        # Our limit is not in force: running two device plugins on one GPU leaves it unlimited.
         taken = probe(other)
         assert taken.driver and taken.total == 40 * GIB
     assert "keeps the GPU of another device plugin" in lab.agent_log.read_text()
@@ -217,8 +219,8 @@ CDI_NAMES = ("acme.com/thing=all", "management.nvidia.com/gpu=all", "acme.com/ni
 
 @pytest.fixture
 def specs(lab: Lab) -> Iterator[Lab]:
-    """The GPU under names of other vendors, in the directory that the runtime reads, which the
-    agent is told; and something that is no GPU."""
+    """The GPU under names of other vendors, in the directory that the runtime reads and the agent
+    is configured with; and a device that is no GPU."""
     gpu = json.loads((lab.sim_dir / "cdi" / "nvidia.json").read_text())
     gpu["devices"][0]["name"] = "all"
     nic = {"name": "0", "containerEdits": {"env": ["NIC=0"]}}
@@ -277,7 +279,7 @@ def test_a_gpu_of_another_nri_plugin(specs: Lab) -> None:
 
 
 def test_a_thing_of_another_nri_plugin(specs: Lab) -> None:
-    """Also where a device plugin gives it, beside a share."""
+    """Also if a device plugin gives it, beside a share."""
     with plugin(specs, _opens(10)), specs.pod("opens", one(specs)) as pod:
         assert probe(pod.run("main", OWN)).held_to(HALF)
     with plugin(specs, _asks_for(CDI_NAMES[2])):
@@ -372,8 +374,8 @@ def _agent(lab: Lab) -> psutil.Process:
 
 
 def _open_files(pid: int) -> int:
-    """But pipes, those of children, which come and go; and but a grant's files while a measurement
-    reads them: the least of several looks."""
+    """Except pipes, and those of children, which come and go; and except a grant's files while a
+    measurement reads them: the least of several counts."""
     counts = []
     for _ in range(5):
         files = [os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")]

@@ -1,4 +1,4 @@
-"""What a node knows again after any restart, and that no GPU is granted twice meanwhile."""
+"""The node's state after any restart, and that no GPU is granted twice meanwhile."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ BRIEF = Process(PYTHON_IMAGE, ("/bin/sleep", "0"))
 
 
 def expect_no_room(lab: Lab, memory: int = HALF, holders: str = "") -> None:
-    """A forged allocation, whole in itself; only what lives tells that it cannot be."""
+    """A forged allocation, consistent in itself; only the running containers show that it exceeds
+    the GPU."""
     refused = pytest.raises(CriError, match=f"has no room for it: it asks for.*{holders}")
     with lab.pod("forger", lab.share({"main": [(0, memory, 10)]})) as pod, refused:
         pod.create("main", OWN)
 
 
 def expect_room(lab: Lab, memory: int = HALF) -> None:
-    """At once, or as soon as the runtime has told that somebody died."""
+    """At once, or as soon as the runtime has reported the exit."""
 
     def fits() -> bool:
         with lab.pod("later", lab.share({"main": [(0, memory, 10)]})) as pod:
@@ -47,7 +48,7 @@ def expect_room(lab: Lab, memory: int = HALF) -> None:
 
 @pytest.fixture
 def fifths(lab: Lab) -> Iterator[list[Container]]:
-    """Five containers that run, in as many pods, with a fifth of the GPU each."""
+    """Five running containers, in as many pods, with a fifth of the GPU each."""
     with contextlib.ExitStack() as pods:
         made = []
         for number in range(5):
@@ -72,7 +73,7 @@ def test_a_gpu_that_is_all_granted_refuses_whoever_asks_for_more(
     lab.cri.version()
     expect_no_room(lab, GIB, holders="default/fifth-4/main")
     assert all(probe(container).held_to(WHOLE // 5) for container in fifths)
-    # Dead, and kept by the kubelet for its logs, it holds nothing any more.
+    # Exited, and kept by the kubelet for its logs, it holds nothing any more.
     fifths[0].stop()
     expect_room(lab, WHOLE // 5)
 
@@ -84,7 +85,7 @@ def test_a_container_that_ends_by_itself_gives_its_share_back(lab: Lab) -> None:
 
 
 def test_a_restarted_container_takes_its_predecessors_place(lab: Lab) -> None:
-    """The whole GPU, again and again, whether or not the old one's end was told yet."""
+    """The whole GPU, repeatedly, whether or not the exit of the previous one was reported yet."""
     with lab.pod("loop", lab.share({"main": [(0, WHOLE, 100)]})) as pod:
         for attempt in range(5):
             pod.create("main", BRIEF, attempt).start()
@@ -98,7 +99,7 @@ def test_a_restarted_container_takes_its_predecessors_place(lab: Lab) -> None:
 def test_an_agent_killed_while_a_container_is_made_grants_nothing_twice(
     lab: Lab, after_ms: int
 ) -> None:
-    """Whatever became of it, what lives and what fits next add up to the GPU."""
+    """Whatever became of it, running containers and the next that fits add up to the GPU."""
     killing = threading.Timer(after_ms / 1000, lab.stop_agent, [signal.SIGKILL])
     with lab.pod("torn", lab.share({"main": [(0, HALF, 10)]})) as pod:
         killing.start()
@@ -138,7 +139,8 @@ def test_a_container_made_while_the_agent_was_away_is_named(lab: Lab) -> None:
 
 
 def test_in_a_rolling_update_no_two_agents_conflict(lab: Lab) -> None:
-    """Containers are made all the while: limited, or refused for a moment; never by a conflict."""
+    """Containers are created all the while: limited, or refused for a moment; never by a
+    conflict."""
     stop = threading.Event()
     outcomes: list[str] = []
 
@@ -177,7 +179,7 @@ def test_in_a_rolling_update_no_two_agents_conflict(lab: Lab) -> None:
 
 
 def test_idle_and_hostile_clients_of_the_socket_delay_the_agent_and_no_more(lab: Lab) -> None:
-    """containerd takes plugins one at a time, and waits 5 s for each to say its name."""
+    """containerd accepts plugins one at a time, and waits 5 s for each to send its name."""
     lab.stop_agent()
     with contextlib.ExitStack() as clients:
         for said in (b"", b"\xff" * 64, b"\x00\x00\x00\x02\x7f\xff\xff\xff"):
@@ -189,7 +191,7 @@ def test_idle_and_hostile_clients_of_the_socket_delay_the_agent_and_no_more(lab:
 
 
 def test_a_thousand_dead_directories_go_beside_what_runs(lab: Lab) -> None:
-    """As after many crashes: each with the file system of a container that is no more."""
+    """As after many crashes: each with the file system of a deleted container."""
     with lab.pod("alive", lab.share({"main": [(0, HALF, 50)]})) as pod:
         container = pod.run("main", OWN)
         lab.stop_agent(signal.SIGKILL)

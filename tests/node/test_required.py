@@ -24,7 +24,7 @@ TOLERATES = {names.ANNOTATION_TOLERATES_MISSING_AGENT: "true"}
 
 
 def recipe() -> Options:
-    """What the document tells the operator to write."""
+    """The configuration that the document prescribes."""
     (block,) = re.findall(r"```toml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     ((_, nri),) = tomllib.loads(block)["plugins"].items()
     chosen = nri["default_validator"]
@@ -41,7 +41,7 @@ def test_a_node_that_requires_the_agent_boots_by_its_exemptions(
     assert build_dir.is_dir()
     absent = 'required plugin "gpuslice" not present'
     with Lab([40 * GIB], test_programs, options=recipe()) as lab:
-        # The network, static pods, and the agent itself come first; nobody else.
+        # The network, static pods, and the agent itself come first, and no other pod.
         with lab.pod("network", TOLERATES) as pod:
             assert pod.run("main", OWN).exec(["true"]).code == 0
         with lab.pod("web") as pod:
@@ -49,7 +49,7 @@ def test_a_node_that_requires_the_agent_boots_by_its_exemptions(
                 pod.create("main", OWN)
             lab.start_agent()
             assert pod.run("main", OWN).exec(["true"]).code == 0
-        # An author who writes the exemption: no GPU comes, whatever runs.
+        # With the exemption written by the pod's author: no GPU is injected, whatever runs.
         lab.stop_agent()
         held = {**lab.allocated([(0, 20 * GIB, 50)]), **TOLERATES}
         with lab.pod("forger", held) as pod:

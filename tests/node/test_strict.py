@@ -69,7 +69,7 @@ def test_every_way_to_the_driver_meets_the_limit(
     for way in (["name"], ["default"], ["path", libcuda], ["deep", libcuda], ["apart", libcuda]):
         assert _says(inside, *way) == _LIMITED, way
     assert probe(inside, [PROBE]).held_to(GIB)
-    # In a namespace of its own the plugin's driver is none that the preload sees.
+    # In a namespace of its own the plugin's driver is not visible to the preload.
     past = _says(inside, "apart", _PLUGIN)
     assert past == (_LIMITED if strict else "0 0 0 40960")
 
@@ -84,7 +84,8 @@ def test_nvidia_smi_shows_the_limit(container: tuple[Container, bool]) -> None:
 def test_a_preload_of_libc_or_the_driver_that_a_program_sets(
     container: tuple[Container, bool], preload: str
 ) -> None:
-    """It comes before our library: what finds the driver so, forwarders alone limit."""
+    """It precedes our library: a program that finds the driver so is limited by forwarders
+    alone."""
     inside, strict = container
     given = ["env", "LD_LIBRARY_PATH=/lib64", f"LD_PRELOAD={preload}"]
     past = PROBE if preload == "libc.so.6" else LINKED_PROBE

@@ -1,4 +1,4 @@
-"""Root inside a container, against what the agent put there: and the ways out that remain."""
+"""Root inside a container against the agent's files: refused attempts, and known escapes."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ _OWN_NAMESPACE = [
 
 @pytest.mark.parametrize("user", [None, 1000], ids=["root", "a user without rights"])
 def test_escape_that_remains_a_user_namespace(lab: Lab, user: int | None) -> None:
-    """Its root may not unmount what came from outside, but may mount over it."""
+    """Its root may not unmount mounts from outside, but may mount over them."""
     with lab.pod("namespaced", lab.share({"main": [(0, HALF, 50)]})) as pod:
         container = pod.run("main", Process(PYTHON_IMAGE, user=user))
         assert probe(container, _OWN_NAMESPACE).escaped_to(WHOLE)
@@ -163,8 +163,8 @@ def _beside(
 def test_escape_that_remains_removing_from_another_mount_namespace(
     lab: Lab, sees: Literal["POD", "NODE"]
 ) -> None:
-    """Linux keeps a name on which something is mounted from those alone who unlink it in the mount
-    namespace where it is. For others the name goes, and what is mounted on it goes with it."""
+    """Linux refuses to unlink a mount point only in the mount namespace in which it is mounted. In
+    another namespace the name is removed, and what is mounted on it is unmounted."""
     with _beside(lab, sees) as (main, other):
         assert other.exec(["sh", "-c", _REMOVE]) == (0, "", "")
         assert probe(main).escaped_to(WHOLE)
