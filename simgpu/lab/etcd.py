@@ -64,7 +64,7 @@ class Access:
         )
 
     def members(self, port: int) -> str:
-        """The name of etcd's member at that port; "" if etcd does not answer, or it is another
+        """The members that etcd at that port lists; "" without an answer, or from another
         etcd."""
         try:
             return self.ask(port, "/v3/cluster/member/list", b"{}").decode()

@@ -202,7 +202,7 @@ class Fleet:
         await self._api.ask("POST", _LEASES, lease_json(node.name, now(), self._ready[node.name]))
 
     async def _update(self, node: Node) -> None:
-        """Write Node and Device, overwriting changes by other writers."""
+        """Patch Node and Device to the desired state; fields of other writers stay."""
         wanted = node_json(node)
         nothing: Json = {
             names.ANNOTATION_CORDONED_GPUS: None,

@@ -85,7 +85,7 @@ class Marked:
         return found
 
     def mark(self) -> None:
-        """Other processes may read meanwhile, so the existing content stays."""
+        """Other processes may read meanwhile, so an existing marker is not rewritten."""
         if not self.is_marked():
             (self.path / _MARKER).write_text(_MARKER_TEXT)
 
