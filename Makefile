@@ -1,4 +1,4 @@
-# Every command here says what it does and how long it took; `make` alone lists them.
+# Every command prints its steps and their time; `make` without arguments lists the commands.
 PYTHON ?= python3
 VENV := .venv/bin
 SHELL := /bin/bash
@@ -9,50 +9,50 @@ SHELL := /bin/bash
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup:  ## install what is missing (.venv, Debian packages as root, containerd, Kubernetes), build the C
+setup:  ## install what is missing (.venv, Debian packages as root, containerd, Kubernetes), build the C code
 	@$(PYTHON) -m simgpu.lab.setup
 
-base:  # the same without Kubernetes, which the cluster tests alone need
+base:  # the same without Kubernetes, which only the cluster tests need
 	@$(PYTHON) -m simgpu.lab.setup --without-kubernetes
 
-build:  ## the C libraries alone, on a machine that is set up
+build:  ## the C libraries only, on a machine after `make setup`
 	@cmake --preset dev
 	@cmake --build --preset dev --parallel $$(nproc)
 
-demo: base  ## the product's main job on a whole Kubernetes of its own, from kubectl to the limit (root; KEEP=1)
+demo: base  ## a private Kubernetes cluster that runs Koordinator's example pod end to end (root; KEEP=1)
 	@$(VENV)/python -m simgpu.lab.demo $${AT:+--at "$$AT"} $(if $(KEEP),--keep) $(ARGS)
 
-demo-picture: base  ## the same, recorded in docs/demo.json, and README's picture of it (root)
+demo-picture: base  ## the same, recorded in docs/demo.json, with a new picture in the README (root)
 	@$(VENV)/python -m simgpu.lab.demo --picture
 
 demo-node: base  ## one GPU, two pods of half a GPU each, on a private containerd (root)
 	@$(VENV)/python -m simgpu.lab.demo $(ARGS)
 
-demo-faults: base  ## the agent stopped, the agent hung, an annotation forged: what happens to pods (root)
+demo-faults: base  ## the agent stops, the agent hangs, an annotation is forged: the effect on pods (root)
 	@$(VENV)/python -m simgpu.lab.demo_faults $(ARGS)
 
-cluster: base  ## a whole Kubernetes of one node, private, with simulated GPUs (root; GPUS=2x23040Mi)
+cluster: base  ## a private Kubernetes cluster of one node, with simulated GPUs (root; GPUS=2x23040Mi)
 	@$(VENV)/python -m simgpu.lab.cluster up $${AT:+--at "$$AT"} $${GPUS:+--gpus "$$GPUS"} $${SERVE:+--serve "$$SERVE"}
 
-cluster-down:  ## end it, and leave nothing of it
+cluster-down:  ## stop the cluster and remove it completely
 	@$(VENV)/python -m simgpu.lab.cluster down $${AT:+--at "$$AT"}
 
 lint: base  ## ruff, mypy --strict, import contracts, clang-format
 	@$(VENV)/python -m simgpu.lab.lint
 
-test: setup  ## lint, then every test that this machine can run but e2e (as root: all)
+test: setup  ## lint, then every test that this machine can run, without e2e (as root: all)
 	@$(VENV)/python -m simgpu.lab.lint
 	@$(VENV)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'not e2e' $(ARGS)
 
-e2e: setup  ## the tests of the whole cluster, and the short storms; what they need built first (root)
+e2e: setup  ## the tests of the whole cluster and the short storms, after building their programs (root)
 	@$(VENV)/python -m simgpu.lab.kubernetes node
 	@$(VENV)/python -m pytest -m e2e tests/e2e tests/cluster $(ARGS)
 
-endure: setup  ## half an hour of pods that come and go on a whole cluster, parts killed (root; ARGS=--help)
+endure: setup  ## half an hour of pod churn on a whole cluster, with components killed (root; ARGS=--help)
 	@$(VENV)/python -m simgpu.lab.kubernetes node
 	@$(VENV)/python -m tests.e2e.endure $(ARGS)
 
-storm: setup  ## 1,000 pods at once on a real kube-scheduler, its programs killed: 20 minutes (ARGS=--help)
+storm: setup  ## 1,000 pods at once on a real kube-scheduler, with components killed: 20 minutes (ARGS=--help)
 	@$(VENV)/python -m tests.cluster $(ARGS)
 
 gpu: base  ## the library's rows and PyTorch, CuPy, vLLM on this machine's GPU (ARGS=--list)
@@ -68,9 +68,9 @@ fuzz: base  ## fuzz the parsers for 5 minutes each (ARGS="--seconds 3600 session
 faults: base  ## the fault matrix on five containerds, built once (root; ARGS=--help)
 	@$(VENV)/python -m bench.faults $(ARGS)
 
-bench: base  ## measure what the library costs, beside the same without it (ARGS=--quick)
+bench: base  ## measure the cost of the library against the same without it (ARGS=--quick)
 	@$(VENV)/python -m bench shim $(ARGS)
 
-clean:  ## remove what was built here; the cache of programs stays
+clean:  ## remove build outputs; the cache of programs stays
 	rm -rf build dist .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	@echo "kept: the programs in $${GPUSLICE_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/gpuslice}"

@@ -1,5 +1,5 @@
-# Cross-compiling by the ziglang package of .venv, which has every target's libc and needs nothing
-# of the machine. GPUSLICE_TARGET is zig's name of the target, such as aarch64-linux-musl.
+# Cross-compiles with the ziglang package of .venv, which contains every target's libc and needs no
+# other package. GPUSLICE_TARGET is zig's name of the target, such as aarch64-linux-musl.
 set(CMAKE_TRY_COMPILE_PLATFORM_VARIABLES GPUSLICE_TARGET)
 string(REGEX REPLACE "-.*" "" GPUSLICE_PROCESSOR "${GPUSLICE_TARGET}")
 set(CMAKE_SYSTEM_NAME Linux)
