@@ -17,27 +17,27 @@ from typing import TYPE_CHECKING, Any, Final
 
 from contract import names
 from contract.log_lines import Line
-from nri_plugin import connection
-from nri_plugin.bounds import Bounds
-from nri_plugin.contexts import Contexts
 from nri_plugin.endpoint import Endpoint
-from nri_plugin.files import RunDirectory
-from nri_plugin.inventory import Inventory
-from nri_plugin.lock import Lock
-from nri_plugin.measuring import Measuring
+from nri_plugin.gpu.contexts import Contexts
+from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.gpu.measuring import Measuring
+from nri_plugin.host.files import RunDirectory
+from nri_plugin.host.lock import Lock
+from nri_plugin.host.store import Store
+from nri_plugin.host.watch import look, tell, watch
 from nri_plugin.metrics import Metrics
-from nri_plugin.notices import Notices
-from nri_plugin.observer import Observer
+from nri_plugin.nri import connection
+from nri_plugin.nri.observer import Observer
+from nri_plugin.nri.service import EVENTS, Service
+from nri_plugin.policy.bound_pods import Bounds
+from nri_plugin.policy.notices import Notices
 from nri_plugin.protocol.errors import NriError
 from nri_plugin.protocol.events import RuntimeInfo
 from nri_plugin.readiness import Readiness
-from nri_plugin.service import EVENTS, Service
 from nri_plugin.settings import Settings
-from nri_plugin.store import Store
-from nri_plugin.watch import look, tell, watch
 
 if TYPE_CHECKING:
-    from nri_plugin.cluster import Cluster
+    from nri_plugin.kube.cluster import Cluster
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ async def run(
             _LOG.info(Line(_NO_CLUSTER))
         elif not leaving.is_set():
             # The import takes 9 MiB, which an agent without a cluster does not need.
-            from nri_plugin.cluster import Cluster
+            from nri_plugin.kube.cluster import Cluster
 
             side = Cluster(
                 settings, inventory, bounds, notices, lambda: service.holds, readiness, metrics

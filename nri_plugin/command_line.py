@@ -19,11 +19,11 @@ from typing import Any, Final
 from contract import names, quantity
 from contract.log_lines import Format
 from contract.overhead import CODE_BYTES
-from nri_plugin import bundle
-from nri_plugin.bundle import LOOSENING, plain
-from nri_plugin.capabilities import ALL, ALWAYS, CAPABILITIES
 from nri_plugin.endpoint import Address
-from nri_plugin.model import Rules
+from nri_plugin.host import bundle
+from nri_plugin.host.bundle import LOOSENING, plain
+from nri_plugin.policy.capabilities import ALL, ALWAYS, CAPABILITIES
+from nri_plugin.policy.model import Rules
 from nri_plugin.settings import Settings
 
 _DESCRIPTION: Final = """\

@@ -13,9 +13,9 @@ from pathlib import Path
 from contract import names
 from contract.log_lines import Format
 from contract.overhead import CODE_BYTES
-from nri_plugin.capabilities import ALWAYS
 from nri_plugin.endpoint import Address
-from nri_plugin.model import Rules
+from nri_plugin.policy.capabilities import ALWAYS
+from nri_plugin.policy.model import Rules
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from nri_plugin.errors import Reason, Refused, refuse
+from nri_plugin.policy.errors import Reason, Refused, refuse
 
 _T = TypeVar("_T")
 _Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]

@@ -19,17 +19,17 @@ from typing import Any, Final, Protocol
 
 from kube.client import KubeError
 from kube.follow import Backoff
-from scheduler import binding
-from scheduler.arguments import BindingArguments
-from scheduler.binding import Seen, Verdict, verdict
-from scheduler.binding import seen as seen_as
 from scheduler.core.fit import why_not
 from scheduler.core.place import Placement, place
 from scheduler.core.request import Request
 from scheduler.core.search import MOST_STEPS
-from scheduler.election import POST_S
-from scheduler.leader import Gate
-from scheduler.requests import Pending
+from scheduler.kubernetes import binding
+from scheduler.kubernetes.arguments import BindingArguments
+from scheduler.kubernetes.binding import Seen, Verdict, verdict
+from scheduler.kubernetes.binding import seen as seen_as
+from scheduler.kubernetes.requests import Pending
+from scheduler.leadership.election import POST_S
+from scheduler.leadership.leader import Gate
 from scheduler.state import State
 from scheduler.verbs import Verbs
 

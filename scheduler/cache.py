@@ -16,9 +16,9 @@ from typing import Any, Final
 from contract import names
 from kube.client import METADATA_ONLY, Kube
 from kube.follow import Follower
-from scheduler import requests, translate
-from scheduler.binding import annotations_of
-from scheduler.facts import LeaseFacts
+from scheduler.kubernetes import requests, translate
+from scheduler.kubernetes.binding import annotations_of
+from scheduler.kubernetes.facts import LeaseFacts
 from scheduler.retry_queue import RetryQueue
 from scheduler.state import State
 

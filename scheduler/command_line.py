@@ -28,7 +28,13 @@ from scheduler import service
 from scheduler.cache import PODS
 from scheduler.core.request import Policy
 from scheduler.endpoint import Address
-from scheduler.profiles import KOORDINATOR, Profiles, ProfilesError, manifest, refuse_taken
+from scheduler.kubernetes.profiles import (
+    KOORDINATOR,
+    Profiles,
+    ProfilesError,
+    manifest,
+    refuse_taken,
+)
 from scheduler.service import IdentityError, Settings
 from scheduler.simulate_command import everything, simulate_command
 

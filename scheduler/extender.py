@@ -14,10 +14,10 @@ from typing import Any, Final, Protocol
 
 from contract.log_lines import Line
 from kube.http1 import TEXT, Request, Response
-from scheduler import arguments
-from scheduler.arguments import ArgumentsError
 from scheduler.binder import Binder
-from scheduler.leader import Gate
+from scheduler.kubernetes import arguments
+from scheduler.kubernetes.arguments import ArgumentsError
+from scheduler.leadership.leader import Gate
 from scheduler.metrics import Metrics
 from scheduler.server import Server
 from scheduler.verbs import Verbs, error

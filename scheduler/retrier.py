@@ -19,8 +19,8 @@ from urllib.parse import quote
 from contract import names
 from contract.log_lines import Line
 from kube.client import KubeError
+from scheduler.kubernetes.requests import Pending
 from scheduler.metrics import Metrics
-from scheduler.requests import Pending
 from scheduler.retry_queue import RetryQueue
 
 _LOG: Final = logging.getLogger(__name__)

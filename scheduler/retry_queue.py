@@ -27,7 +27,7 @@ from scheduler.core.fleet import Rows
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Request, Shape
 from scheduler.core.search import MOST_STEPS
-from scheduler.requests import Pending
+from scheduler.kubernetes.requests import Pending
 from scheduler.state import State
 
 PATIENCE_S: Final = 5.0

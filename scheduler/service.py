@@ -26,11 +26,11 @@ from kube.client import Kube
 from scheduler.binder import Binder
 from scheduler.cache import Cache
 from scheduler.core.request import Policy
-from scheduler.election import Candidate
 from scheduler.endpoint import Address, Endpoint
-from scheduler.events import Events
 from scheduler.extender import Extender
-from scheduler.leader import Leader, boot_clock
+from scheduler.kubernetes.events import Events
+from scheduler.leadership.election import Candidate
+from scheduler.leadership.leader import Leader, boot_clock
 from scheduler.metrics import Metrics
 from scheduler.retrier import Retrier
 from scheduler.retry_queue import RetryQueue

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from contract import names
-from scheduler import requests, translate
 from scheduler.core.fit import fit, texts
 from scheduler.core.place import Placement, Share, place
 from scheduler.core.request import Policy
 from scheduler.core.score import best, score
-from scheduler.dialects import RequestError
-from scheduler.facts import LeaseFacts
+from scheduler.kubernetes import requests, translate
+from scheduler.kubernetes.dialects import RequestError
+from scheduler.kubernetes.facts import LeaseFacts
 from scheduler.state import State
 
 Json = Mapping[str, Any]

@@ -23,7 +23,7 @@ from scheduler.core.reasons import Reason
 from scheduler.core.request import WHOLE_PERCENT, Request
 from scheduler.core.reservations import NOMINATED_S, Reservations, Taken
 from scheduler.core.search import Budget
-from scheduler.facts import (
+from scheduler.kubernetes.facts import (
     DeviceFacts,
     Held,
     HeldGpu,

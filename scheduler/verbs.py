@@ -15,8 +15,6 @@ from typing import Any, Final
 
 import orjson
 
-from scheduler import arguments
-from scheduler.arguments import Reader, Victims
 from scheduler.core.fit import feasible, fit, texts
 from scheduler.core.fleet import Rows
 from scheduler.core.place import Placement, place
@@ -24,7 +22,9 @@ from scheduler.core.reasons import UNRESOLVABLE, Reason
 from scheduler.core.request import Policy, Request
 from scheduler.core.score import Scores, best, first, levels, score
 from scheduler.core.search import MOST_STEPS, Steps
-from scheduler.requests import Pending
+from scheduler.kubernetes import arguments
+from scheduler.kubernetes.arguments import Reader, Victims
+from scheduler.kubernetes.requests import Pending
 from scheduler.retry_queue import RetryQueue
 from scheduler.state import State
 

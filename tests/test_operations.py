@@ -6,8 +6,8 @@ import fnmatch
 import re
 
 from nri_plugin.doctor.checks import examine
-from nri_plugin.errors import Reason
 from nri_plugin.metrics import Metrics
+from nri_plugin.policy.errors import Reason
 from tests.nri_plugin.test_doctor import WHOLE
 from tests.support import ROOT
 

@@ -26,9 +26,9 @@ import uvloop
 
 from bench.faults.cases import Event, Strike
 from nri_plugin import __main__ as agent
-from nri_plugin import answers, connection
-from nri_plugin.handler import Handler as Served
 from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.nri import answers, connection
+from nri_plugin.nri.handler import Handler as Served
 from nri_plugin.protocol import session
 from nri_plugin.protocol.events import EventMask
 

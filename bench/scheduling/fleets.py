@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler.core.fleet import Gpu
-from scheduler.facts import DeviceFacts, HeldGpu, LeaseFacts, NodeFacts, PodFacts
+from scheduler.kubernetes.facts import DeviceFacts, HeldGpu, LeaseFacts, NodeFacts, PodFacts
 from scheduler.state import State
 from simgpu.lab.fleet_objects import Shape, gpu_uuid
 

@@ -19,9 +19,9 @@ from bench.scheduling.figures import say
 from contract import names
 from kube import access
 from kube.client import METADATA_ONLY, Kube
-from scheduler import binding
 from scheduler.cache import DEVICES, LEASES, NODES
 from scheduler.core.place import Peak, Placement, Share
+from scheduler.kubernetes import binding
 from simgpu.lab.api import each
 from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.fleet import now

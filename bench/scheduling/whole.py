@@ -13,7 +13,7 @@ from bench.scheduling import driven, fleets, stage
 from bench.scheduling.figures import say
 from bench.scheduling.throughput import BARE, OURS, OURS_TENTH, OURS_WIDE, STOCK, Runs, Throughput
 from contract import names
-from scheduler.profiles import Profiles, configuration
+from scheduler.kubernetes.profiles import Profiles, configuration
 from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.installation import Installation
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from nri_plugin.capabilities import beyond
 from nri_plugin.doctor import runtime_checks
 from nri_plugin.doctor.facts import Answer, Facts, Finding, fail, ok, warn
+from nri_plugin.policy.capabilities import beyond
 
 _ROOM_BYTES: Final = 8 << 20
 _ROOM_INODES: Final = 1000

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from nri_plugin.model import Gpu, Specs
+from nri_plugin.policy.model import Gpu, Specs
 from nri_plugin.settings import Settings
 
 

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from contract import names
-from nri_plugin import cdi, inside, store
 from nri_plugin.doctor import containerd
 from nri_plugin.doctor.facts import (
     Agent,
@@ -34,9 +33,10 @@ from nri_plugin.doctor.facts import (
     NvidiaRuntime,
     RunDir,
 )
-from nri_plugin.errors import StoreError
-from nri_plugin.inventory import Inventory
-from nri_plugin.model import Gpu, Specs
+from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.host import cdi, rooted_open, store
+from nri_plugin.policy.errors import StoreError
+from nri_plugin.policy.model import Gpu, Specs
 from nri_plugin.settings import Settings
 
 _AGENT_S: Final = 5.0
@@ -122,7 +122,7 @@ def _exists(root: Path, path: str) -> bool:
         return os.path.exists(path)
     descriptor = os.open(root, os.O_PATH | os.O_DIRECTORY)
     try:
-        with inside.found(descriptor, path):
+        with rooted_open.found(descriptor, path):
             return True
     except OSError:
         return False
@@ -174,7 +174,7 @@ def _kernel() -> Kernel:
     lacks: dict[str, str] = {}
     root = os.open("/", os.O_PATH | os.O_DIRECTORY)
     try:
-        with inside.found(root, "/"):
+        with rooted_open.found(root, "/"):
             pass
     except OSError:
         lacks["openat2"] = "the look into images at StartContainer (Linux 5.6)"

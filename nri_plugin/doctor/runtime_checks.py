@@ -6,9 +6,9 @@ import posixpath
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from nri_plugin import bundle
 from nri_plugin.doctor.facts import Answer, Facts, Runtime, fail, ok, warn
-from nri_plugin.node import cdi_by_name_problem
+from nri_plugin.host import bundle
+from nri_plugin.host.node import cdi_by_name_problem
 from nri_plugin.protocol import runtimes
 from nri_plugin.protocol.runtimes import Version
 

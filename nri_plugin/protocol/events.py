@@ -1,6 +1,6 @@
 """The events of an NRI session: the runtime's requests as values.
 
-No behaviour and no bytes. session.py creates them; nri_plugin.connection handles them. Pods and
+No behaviour and no bytes. session.py creates them; nri_plugin.nri.connection handles them. Pods and
 containers are the protobuf messages themselves.
 Invariant: a Request must be answered exactly once, by its `request_id`, within `budget_ms`;
 otherwise the runtime drops the plugin.

@@ -1,4 +1,7 @@
-"""What a pod requests of a node, independent of its dialect. Created by `scheduler.requests`."""
+"""What a pod requests of a node, independent of its dialect.
+
+Created by `scheduler.kubernetes.requests`.
+"""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ import yaml
 from bench import Result, __main__
 from bench.scheduling import caller, driven, fleets, stage, throughput, verbs
 from bench.scheduling.figures import Figures, Round
-from scheduler import requests
 from scheduler.core.fit import fit
-from scheduler.profiles import Profiles, configuration
+from scheduler.kubernetes import requests
+from scheduler.kubernetes.profiles import Profiles, configuration
 
 
 def test_a_goal_from_below_is_a_goal() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from nri_plugin import bundle
+from nri_plugin.host import bundle
 from simgpu.lab.cri import Container, Pod, Process, Sandbox
 from simgpu.lab.cri_v1 import cri_pb2 as pb
 from simgpu.lab.lab import Lab

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from contract import names
-from scheduler.profiles import STOCK
+from scheduler.kubernetes.profiles import STOCK
 from simgpu.lab.controlplane import ControlPlane
 from tests.bystanders.conftest import ACCOUNT, KOORDINATORS_KIND, NODE, debugger
 from tests.bystanders.pods import BYSTANDERS, DEBUG_PROFILES, KOORD_SCHEDULER, RDMA, Json

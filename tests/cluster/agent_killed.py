@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from kube.client import Kube
-from nri_plugin import cluster, ledger
-from nri_plugin.ledger import Hold
-from nri_plugin.model import Pod, Share
+from nri_plugin.kube import cluster
+from nri_plugin.policy import ledger
+from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.model import Pod, Share
 from tests.cluster.agent_side import Side
 
 WRITES: Final = ("device", "status", "label", "lease", "event", "pod")

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from contract import allocation, names
-from nri_plugin import ledger
-from nri_plugin.ledger import Hold
-from nri_plugin.model import Pod, Share
-from nri_plugin.totals import RESOURCES
-from scheduler import translate
+from nri_plugin.policy import ledger
+from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.model import Pod, Share
+from nri_plugin.policy.totals import RESOURCES
+from scheduler.kubernetes import translate
 from simgpu.lab.controlplane import ControlPlane
 from tests.cluster import agent_side
 from tests.cluster.agent_side import Side

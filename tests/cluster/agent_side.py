@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nri_plugin.bounds import Bounds
-from nri_plugin.cluster import Cluster
-from nri_plugin.inventory import Inventory
-from nri_plugin.ledger import Hold
+from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.kube.cluster import Cluster
 from nri_plugin.metrics import Metrics
-from nri_plugin.notices import Notices
+from nri_plugin.policy.bound_pods import Bounds
+from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.notices import Notices
 from nri_plugin.readiness import Readiness
 from nri_plugin.settings import Settings
 

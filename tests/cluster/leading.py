@@ -17,10 +17,10 @@ from typing import Any
 
 from kube import access
 from kube.client import Kube, KubeError
-from scheduler import binding
 from scheduler.core.place import Peak, Placement, Share
-from scheduler.election import POST_S
-from scheduler.leader import Leader
+from scheduler.kubernetes import binding
+from scheduler.leadership.election import POST_S
+from scheduler.leadership.leader import Leader
 from scheduler.metrics import Metrics
 from scheduler.service import identity
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from contract import names
-from scheduler.profiles import NAMES, Profiles, configuration
+from scheduler.kubernetes.profiles import NAMES, Profiles, configuration
 from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.installation import Installation
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from contract import names
-from scheduler.profiles import KOORDINATOR, NAMES, POLICY, STOCK
+from scheduler.kubernetes.profiles import KOORDINATOR, NAMES, POLICY, STOCK
 from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.fleet_objects import Gpu, Node, device_json, lease_json, node_json
 from tests.cluster.installing import MANIFESTS, serve

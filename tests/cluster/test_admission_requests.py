@@ -9,8 +9,8 @@ from typing import Any, Final
 import pytest
 
 from contract import names
-from scheduler import requests
-from scheduler.dialects import RequestError
+from scheduler.kubernetes import requests
+from scheduler.kubernetes.dialects import RequestError
 from simgpu.lab.controlplane import ControlPlane
 from tests.cluster.requested import any_pod, asking, container, pod, workloads
 from tests.cluster.server import MERGE_PATCH, Answer, Server

@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from contract import names
-from nri_plugin.heartbeat import STOPPED
-from nri_plugin.model import Pod
-from nri_plugin.node_status import CONTEST_WRITES
-from nri_plugin.notices import Notice
-from nri_plugin.totals import RESOURCES
-from scheduler import translate
+from nri_plugin.kube.heartbeat import STOPPED
+from nri_plugin.kube.node_status import CONTEST_WRITES
+from nri_plugin.policy.model import Pod
+from nri_plugin.policy.notices import Notice
+from nri_plugin.policy.totals import RESOURCES
+from scheduler.kubernetes import translate
 from simgpu.lab.controlplane import ControlPlane
 from tests.cluster import agent_side
 from tests.cluster.agent_node import (

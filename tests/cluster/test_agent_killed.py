@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from contract import names
-from nri_plugin import ledger
-from nri_plugin.ledger import Hold
-from nri_plugin.model import Pod, Share
-from nri_plugin.totals import RESOURCES
+from nri_plugin.policy import ledger
+from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.model import Pod, Share
+from nri_plugin.policy.totals import RESOURCES
 from simgpu.lab.controlplane import ControlPlane
 from tests.cluster import agent_side
 from tests.cluster.agent_killed import WHEN, WRITES, said

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from contract import names
-from nri_plugin import ledger
-from nri_plugin.ledger import Hold
-from nri_plugin.model import Pod, Share
-from nri_plugin.verification import Standing
+from nri_plugin.kube.verification import Standing
+from nri_plugin.policy import ledger
+from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.model import Pod, Share
 from simgpu.lab.controlplane import ControlPlane
 from tests.cluster import agent_side
 from tests.cluster.agent_node import (

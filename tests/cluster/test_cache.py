@@ -17,11 +17,11 @@ import pytest
 from contract import names
 from kube import access
 from kube.client import Kube, KubeError
-from scheduler import binding
 from scheduler.cache import DEVICES, LEASES, NODES, Cache
 from scheduler.core.place import Placement, place
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Ask, Request
+from scheduler.kubernetes import binding
 from scheduler.state import State
 from simgpu.lab import etcd as etcd_lab
 from simgpu.lab.controlplane import ControlPlane

@@ -17,15 +17,15 @@ import yaml
 from contract import names
 from kube import access
 from kube.client import Kube
-from scheduler import profiles
-from scheduler.arguments import BindingArguments
 from scheduler.binder import Binder
 from scheduler.cache import DEVICES, Cache
-from scheduler.election import Candidate
 from scheduler.extender import Extender
-from scheduler.leader import Leader
+from scheduler.kubernetes import profiles
+from scheduler.kubernetes.arguments import BindingArguments
+from scheduler.kubernetes.profiles import Profiles
+from scheduler.leadership.election import Candidate
+from scheduler.leadership.leader import Leader
 from scheduler.metrics import Metrics
-from scheduler.profiles import Profiles
 from scheduler.state import State
 from scheduler.verbs import Verbs
 from simgpu.lab.controlplane import ControlPlane

@@ -20,7 +20,7 @@ from typing import Any, Self
 import pytest
 
 from contract import names
-from scheduler.lease import PATH
+from scheduler.leadership.lease import PATH
 from simgpu.lab.controlplane import ControlPlane
 from tests.cluster.requested import asking, pod
 from tests.cluster.server import Server

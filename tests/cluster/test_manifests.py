@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from contract import names
-from scheduler import profiles
 from scheduler.core.fleet import MAX_BYTES
-from scheduler.profiles import Profiles
+from scheduler.kubernetes import profiles
+from scheduler.kubernetes.profiles import Profiles
 from scheduler.service import Settings
 from tests.cluster.installing import MANIFESTS, PROBES
 from tests.cluster.test_admission_placement import DENIED

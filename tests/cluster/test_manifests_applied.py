@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from contract import names
-from scheduler import profiles
-from scheduler.profiles import Profiles
+from scheduler.kubernetes import profiles
+from scheduler.kubernetes.profiles import Profiles
 from simgpu.lab.controlplane import ControlPlane
 from tests.cluster.installing import MANIFESTS
 from tests.cluster.server import Server

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from contract import names
-from scheduler import binding
 from scheduler.core.place import Peak, Placement, Share
+from scheduler.kubernetes import binding
 from simgpu.lab.api import Api, each
 from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.fleet import Fleet

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from contract import names
-from scheduler.profiles import KOORDINATOR
+from scheduler.kubernetes.profiles import KOORDINATOR
 from simgpu.lab import seed
 from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.fleet import Fleet

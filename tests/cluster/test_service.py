@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from contract import names
-from scheduler.events import NODE_PROBLEM, POD_PROBLEM, SECOND_INSTALLATION
+from scheduler.kubernetes.events import NODE_PROBLEM, POD_PROBLEM, SECOND_INSTALLATION
 from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.fleet import Fleet
 from simgpu.lab.fleet_objects import Shape

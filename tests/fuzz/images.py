@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from nri_plugin import entrypoint, preload_list
+from nri_plugin.host import entrypoint
+from nri_plugin.policy import preload_list
 
 _OURS: Final = b"/.gpuslice/libvgpu.so\n"
 _READ_MOST: Final = 16 << 10

@@ -43,7 +43,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     "session": Target("protocol/session.py, dialect.py", "RemoteProtocolError", wire.dialogue),
     "policy": Target("translate.py, policy.py, injection.py", "nothing", documents.pods),
     "cdi": Target(
-        "nri_plugin/cdi.py",
+        "nri_plugin/host/cdi.py",
         "nothing",
         documents.cdi_specs,
         words=(*documents.WORDS, *documents.YAML_WORDS),
@@ -55,15 +55,17 @@ TARGETS: Final[Mapping[str, Target]] = {
         "contract/grants.py", "GrantsError", documents.container_grants, words=documents.WORDS
     ),
     "cluster": Target(
-        "scheduler/translate.py, requests.py, dialects.py, hints.py, state.py",
+        "scheduler/kubernetes/translate.py, requests.py, dialects.py, hints.py, state.py",
         "RequestError",
         objects.cluster,
         words=objects.WORDS,
     ),
     "quantity": Target("contract/quantity.py", "nothing", documents.quantities, 256),
     "region": Target("contract/region_file.py", "RegionError", files.regions),
-    "program": Target("nri_plugin/entrypoint.py", "nothing", images.programs, words=("ELF", "#!")),
-    "preload": Target("nri_plugin/preload_list.py", "nothing", images.preload_files, 512),
+    "program": Target(
+        "nri_plugin/host/entrypoint.py", "nothing", images.programs, words=("ELF", "#!")
+    ),
+    "preload": Target("nri_plugin/policy/preload_list.py", "nothing", images.preload_files, 512),
     "requests": Target(
         "kube/http1.py, scheduler/server.py", "nothing", http.requests, words=http.WORDS
     ),

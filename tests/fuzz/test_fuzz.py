@@ -65,18 +65,18 @@ def test_a_parser_that_breaks_its_promise_is_seen(
         "mux": "nri_plugin.protocol.mux.Demultiplexer.feed",
         "ttrpc": "nri_plugin.protocol.ttrpc.Server.receive_data",
         "session": "nri_plugin.protocol.session.Session.receive_data",
-        "policy": "nri_plugin.policy.decide",
-        "cdi": "nri_plugin.cdi.load",
+        "policy": "nri_plugin.policy.pod_policy.decide",
+        "cdi": "nri_plugin.host.cdi.load",
         "allocation": "contract.allocation.decode",
         "grants": "contract.grants.decode",
-        "cluster": "scheduler.translate.pod",
+        "cluster": "scheduler.kubernetes.translate.pod",
         "quantity": "contract.quantity.parse",
         "region": "contract.region_file.uses",
         "grant": "contract.grant_file.decode",
-        "program": "nri_plugin.entrypoint.parse",
+        "program": "nri_plugin.host.entrypoint.parse",
         "requests": "kube.http1.Requests.feed",
         "answers": "kube.http1.Answers.feed",
-        "preload": "nri_plugin.preload_list.entries",
+        "preload": "nri_plugin.policy.preload_list.entries",
     }
     monkeypatch.setattr(parser[name], broken)
     with pytest.raises(IndexError):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from contract import names
-from nri_plugin.generator import FILE
+from nri_plugin.host.cdi_generator import FILE
 from simgpu.lab.catalogue import PYTHON_IMAGE
 from simgpu.lab.cri import CriError, Process
 from simgpu.lab.lab import Lab

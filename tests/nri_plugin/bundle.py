@@ -10,10 +10,11 @@ from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 
-from nri_plugin import injection, rootfs
-from nri_plugin.files import RunDirectory
-from nri_plugin.model import CdiDevice, Container, Gpu, Mount, Paths, Share, Specs
-from nri_plugin.places import in_place
+from nri_plugin.host import rootfs
+from nri_plugin.host.files import RunDirectory
+from nri_plugin.policy import injection
+from nri_plugin.policy.model import CdiDevice, Container, Gpu, Mount, Paths, Share, Specs
+from nri_plugin.policy.required_mounts import in_place
 from simgpu.lab import holder
 from tests.nri_plugin.objects import clear
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nri_plugin.files import RunDirectory
+from nri_plugin.host.files import RunDirectory
 from nri_plugin.messages import nri_pb2 as nri
 
 

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract import names
-from nri_plugin import beforehand, translate
-from nri_plugin.errors import Reason, Refused
 from nri_plugin.messages import nri_pb2 as nri
-from nri_plugin.model import Container, Device, Mount, Paths, Pod, Rules
+from nri_plugin.nri import translate
+from nri_plugin.policy import preconditions
+from nri_plugin.policy.errors import Reason, Refused
+from nri_plugin.policy.model import Container, Device, Mount, Paths, Pod, Rules
 
 POD = Pod("uid", "team", "train")
 PLAIN = Container("c0", "main", mounts=(Mount("/data", "/srv/data"),))
@@ -83,7 +84,7 @@ REFUSED: dict[str, tuple[Pod, Container, Reason, str]] = {
 def test_a_grant_is_refused(pod: Pod, container: Container, reason: Reason, text: str) -> None:
     rules = Rules((*Rules().runtime_handlers, "mine"))
     with pytest.raises(Refused, match=text) as refused:
-        beforehand.check_grant(pod, container, rules)
+        preconditions.check_grant(pod, container, rules)
     assert refused.value.refusal.reason is reason
 
 
@@ -112,17 +113,17 @@ VOLUMES: dict[str, tuple[Mount, Reason | None]] = {
 def test_volumes_of_the_hosts_limits(mount: Mount, reason: Reason | None) -> None:
     container = replace(PLAIN, mounts=(mount,))
     if reason is None:
-        beforehand.check_volumes(container, PATHS)
+        preconditions.check_volumes(container, PATHS)
         return
     with pytest.raises(Refused) as refused:
-        beforehand.check_volumes(container, PATHS)
+        preconditions.check_volumes(container, PATHS)
     assert refused.value.refusal.reason is reason
     assert f"mount {mount.destination} " in str(refused.value)
 
 
 def test_without_a_library_there_is_none_to_write() -> None:
     container = replace(PLAIN, mounts=(Mount("/x", "/usr"),))
-    beforehand.check_volumes(container, Paths(RUN, None, "missing"))
+    preconditions.check_volumes(container, Paths(RUN, None, "missing"))
 
 
 @pytest.mark.parametrize("handler", ["", "runc", "crun", "nvidia", "mine"])
@@ -133,21 +134,21 @@ def test_a_grant_is_allowed(handler: str) -> None:
         devices=(Device("/dev/fuse", "c", 10, 229),),
         mounts=(Mount("/data", "/run/gpuslice-not"),),
     )
-    beforehand.check_grant(replace(POD, runtime_handler=handler), harmless, rules)
-    beforehand.check_volumes(harmless, PATHS)
-    assert beforehand.given_gpu(harmless) == ""
+    preconditions.check_grant(replace(POD, runtime_handler=handler), harmless, rules)
+    preconditions.check_volumes(harmless, PATHS)
+    assert preconditions.given_gpu(harmless) == ""
 
 
 @pytest.mark.parametrize("value", ["all", "none", "void", ""])
 def test_what_images_say_names_no_gpus(value: str) -> None:
     env = ("PATH=/bin", f"{names.ENV_VISIBLE_DEVICES}={value}", "CUDA_VISIBLE_DEVICES=0")
-    assert beforehand.asks_for_gpus(replace(PLAIN, env=env)) == ""
+    assert preconditions.asks_for_gpus(replace(PLAIN, env=env)) == ""
 
 
 @given(st.text(min_size=1).filter(lambda text: text not in ("all", "none", "void")))
 def test_a_list_of_gpus_is_reported(value: str) -> None:
     env = (f"{names.ENV_VISIBLE_DEVICES}={value}",)
-    assert "starts without a GPU" in beforehand.asks_for_gpus(replace(PLAIN, env=env))
+    assert "starts without a GPU" in preconditions.asks_for_gpus(replace(PLAIN, env=env))
 
 
 def rule(**fields: int) -> nri.LinuxDeviceCgroup:

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract import allocation, grants, names
-from nri_plugin import ledger
-from nri_plugin.bounds import Bounds
-from nri_plugin.errors import Reason
-from nri_plugin.ledger import Hold
-from nri_plugin.model import Gpu, Pod, Share
-from nri_plugin.objects import Bound
-from nri_plugin.totals import Entry
+from nri_plugin.policy import ledger
+from nri_plugin.policy.bound_pods import Bounds
+from nri_plugin.policy.errors import Reason
+from nri_plugin.policy.kube_objects import Bound
+from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.model import Gpu, Pod, Share
+from nri_plugin.policy.totals import Entry
 
 GIB = 1 << 30
 GPUS = (Gpu("GPU-0", 0, 8 * GIB), Gpu("GPU-1", 1, 4 * GIB))

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 from contract import names
-from nri_plugin import policy, translate
-from nri_plugin.errors import Refusal
-from nri_plugin.model import Adjustment, Bringing, CdiDevice, Device, Edits, Mount, Specs
-from nri_plugin.node import cdi_by_name_problem
+from nri_plugin.host.node import cdi_by_name_problem
+from nri_plugin.nri import translate
+from nri_plugin.policy import pod_policy
+from nri_plugin.policy.errors import Refusal
+from nri_plugin.policy.model import Adjustment, Bringing, CdiDevice, Device, Edits, Mount, Specs
 from tests.nri_plugin.test_policy import HALF, LIBCUDA, MAIN, PATHS, SPECS, A, decide, grant, pod
 
 ENCODE = Mount("/usr/lib/libnvidia-encode.so.580", "/host/encode", ("bind", "ro"))
@@ -32,9 +33,9 @@ GRANTED = pod([HALF], {"main": [grant(A, 5 << 30, 30)]})
 
 def decided(
     bringing: Bringing, specs: Specs = WHOLE_DRIVER, env: Sequence[str] = ()
-) -> policy.Decision:
+) -> pod_policy.Decision:
     container = replace(MAIN, env=env)
-    return policy.decide(GRANTED, container, [A], specs, replace(PATHS, bringing=bringing))
+    return pod_policy.decide(GRANTED, container, [A], specs, replace(PATHS, bringing=bringing))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_by_name_the_limit_comes_and_the_spec_is_left_to_the_runtime() -> None:
 def test_by_name_what_hides_the_driver_is_seen_in_the_spec() -> None:
     container = replace(MAIN, mounts=(Mount("/.gpuslice", "/x"),))
     paths = replace(PATHS, bringing=Bringing(by_name=True))
-    decision = policy.decide(GRANTED, container, [A], SPECS, paths)
+    decision = pod_policy.decide(GRANTED, container, [A], SPECS, paths)
     assert isinstance(decision, Refusal)
     assert decision.reason.name == "MOUNT_COLLISION"
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from nri_plugin import brought, gpus
+from nri_plugin.host import cdi_vendor
+from nri_plugin.policy import gpu_devices
 
 
 def host(path: str) -> os.stat_result:
@@ -63,12 +64,12 @@ def test_what_a_spec_says_is_believed(
 ) -> None:
     name = f"{vendor}/net=0"
     write(tmp_path, f"{vendor}/net", edits)
-    assert brought.by_name([tmp_path], [name], host) == ({name} if brings else set())
+    assert cdi_vendor.by_name([tmp_path], [name], host) == ({name} if brings else set())
 
 
 def test_what_a_spec_makes_for_any_of_its_devices_counts(tmp_path: Path) -> None:
     write(tmp_path, "acme.com/net", NET, GPU)
-    assert brought.by_name([tmp_path], ["acme.com/net=0"], host) == {"acme.com/net=0"}
+    assert cdi_vendor.by_name([tmp_path], ["acme.com/net=0"], host) == {"acme.com/net=0"}
 
 
 def test_a_name_that_brings_a_gpu_somewhere_brings_it(tmp_path: Path) -> None:
@@ -77,7 +78,7 @@ def test_a_name_that_brings_a_gpu_somewhere_brings_it(tmp_path: Path) -> None:
         write(tmp_path / str(number), "acme.com/net", edits)
     places = [tmp_path / "0", tmp_path / "1"]
     for directories in (places, places[::-1]):
-        assert brought.by_name(directories, ["acme.com/net=0"], host) == {"acme.com/net=0"}
+        assert cdi_vendor.by_name(directories, ["acme.com/net=0"], host) == {"acme.com/net=0"}
 
 
 UNREADABLE: Mapping[str, str] = {
@@ -108,11 +109,11 @@ def test_what_cannot_be_read_is_judged_by_its_vendor(
         (tmp_path / "spec.json").write_text(text.replace("%s", f"{vendor}/gpu"))
     name = f"{vendor}/gpu=0"
     directories = [tmp_path, tmp_path / "absent"]
-    assert brought.by_name(directories, [name], host) == ({name} if taken else set())
+    assert cdi_vendor.by_name(directories, [name], host) == ({name} if taken else set())
 
 
 def test_the_drivers_numbers() -> None:
     text = "Character devices:\n  1 mem\n195 nvidia\n510 nvidia-uvm\n511 nvme\n\nBlock devices:\n"
-    assert gpus.driver_majors(text) == {195, 510}
-    assert gpus.driver_majors("") == {195}
-    assert 195 in brought.majors()
+    assert gpu_devices.driver_majors(text) == {195, 510}
+    assert gpu_devices.driver_majors("") == {195}
+    assert 195 in cdi_vendor.majors()

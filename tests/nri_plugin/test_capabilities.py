@@ -6,9 +6,9 @@ from collections.abc import Set
 
 import pytest
 
-from nri_plugin import capabilities
-from nri_plugin.capabilities import ALWAYS
-from nri_plugin.model import Device, Edits, Mount
+from nri_plugin.policy import capabilities
+from nri_plugin.policy.capabilities import ALWAYS
+from nri_plugin.policy.model import Device, Edits, Mount
 
 KEY = "NVIDIA_DRIVER_CAPABILITIES"
 LIB = "/usr/lib/x86_64-linux-gnu"

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from contract import names
-from nri_plugin import cdi
-from nri_plugin.cdi import Reader
-from nri_plugin.model import Device, Edits, Hook, HookStage, Mount, Specs
+from nri_plugin.host import cdi
+from nri_plugin.host.cdi import Reader
+from nri_plugin.policy.model import Device, Edits, Hook, HookStage, Mount, Specs
 
 CTK = """\
 cdiVersion: 0.5.0

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from contract import names
-from nri_plugin import bundle, command_line
-from nri_plugin.capabilities import CAPABILITIES
+from nri_plugin import command_line
+from nri_plugin.host import bundle
+from nri_plugin.policy.capabilities import CAPABILITIES
 
 CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))
 

@@ -1,4 +1,4 @@
-"""nri_plugin.connection over a real socket, against a runtime as strict as the Go one."""
+"""nri_plugin.nri.connection over a real socket, against a runtime as strict as the Go one."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from nri_plugin.answers import SynchronizeFailed
-from nri_plugin.connection import QUIET_S, RegistrationTimedOut, RuntimeRefused, serve
-from nri_plugin.handler import Answer, Handler, Refused
 from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.nri.answers import SynchronizeFailed
+from nri_plugin.nri.connection import QUIET_S, RegistrationTimedOut, RuntimeRefused, serve
+from nri_plugin.nri.handler import Answer, Handler, Refused
 from nri_plugin.protocol.errors import RegistrationRejected, RemoteProtocolError
 from nri_plugin.protocol.events import RuntimeInfo
 from tests.nri_plugin.fake_runtime import Dropped, FakeRuntime, RequestFailed, connected_pair
@@ -652,7 +652,7 @@ def test_the_end_of_the_connection_cancels_what_runs() -> None:
 def test_a_handler_that_cannot_be_cancelled_does_not_hold_the_end_up(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nri_plugin.connection.CLOSING_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("nri_plugin.nri.connection.CLOSING_TIMEOUT_S", 0.05)
 
     async def test() -> None:
         async with rig() as r:
@@ -775,7 +775,7 @@ def test_concurrent_requests_are_answered_as_they_are_ready() -> None:
 def test_a_peer_that_does_not_read_does_not_hold_the_end_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("nri_plugin.connection.CLOSING_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("nri_plugin.nri.connection.CLOSING_TIMEOUT_S", 0.05)
     caplog.set_level(logging.CRITICAL)
 
     async def test() -> None:

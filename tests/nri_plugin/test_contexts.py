@@ -18,7 +18,7 @@ import pynvml
 import pytest
 
 from gpu import context_size
-from nri_plugin.contexts import Contexts
+from nri_plugin.gpu.contexts import Contexts
 from tests.shim.conftest import GIB, GPUS, MIB, Host, gpu_host, library, simulated
 
 __all__ = ["gpu_host", "library"]

@@ -30,7 +30,7 @@ from nri_plugin.doctor.facts import (
     Runtime,
     Socket,
 )
-from nri_plugin.model import CdiDevice, Edits, Gpu, Hook, HookStage, Mount, Specs
+from nri_plugin.policy.model import CdiDevice, Edits, Gpu, Hook, HookStage, Mount, Specs
 
 GPU = Gpu("GPU-a", 0, 40 << 30)
 HOOK = Hook(HookStage.CREATE_CONTAINER, "/usr/bin/nvidia-cdi-hook")

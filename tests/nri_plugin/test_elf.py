@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin import entrypoint
+from nri_plugin.host import entrypoint
 
 HERE = entrypoint.MACHINES["x86_64"]
 GLIBC = "/lib64/ld-linux-x86-64.so.2"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin import entrypoint, inside
-from nri_plugin.entrypoint import Process
+from nri_plugin.host import entrypoint, rooted_open
+from nri_plugin.host.entrypoint import Process
 from tests.nri_plugin.test_elf import GLIBC, HERE, MUSL, program
 
 DYNAMIC = program(GLIBC.encode() + b"\0")
@@ -182,7 +182,7 @@ def test_nothing_to_start(root: Root) -> None:
 @pytest.mark.parametrize("name", ["/usr/bin/static", "static"])
 def test_without_openat2_it_says_so(root: Root, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A number that no kernel has stands for a kernel that lacks the call."""
-    monkeypatch.setattr(inside, "_OPENAT2", 0x7FFFFFFF)
+    monkeypatch.setattr(rooted_open, "_OPENAT2", 0x7FFFFFFF)
     assert root.why(name) == f"{name!r} cannot be looked at: this kernel has no openat2" + (
         " (Linux 5.6 has)"
     )
@@ -190,10 +190,10 @@ def test_without_openat2_it_says_so(root: Root, name: str, monkeypatch: pytest.M
 
 def test_a_file_is_read_whole_or_not_at_all(root: Root) -> None:
     root.put("/text", b"12345")
-    with inside.found(root.fd, "/text") as found:
-        assert inside.read_all(found, 5) == b"12345"
+    with rooted_open.found(root.fd, "/text") as found:
+        assert rooted_open.read_all(found, 5) == b"12345"
         with pytest.raises(OSError, match="more than 4 bytes") as error:
-            inside.read_all(found, 4)
+            rooted_open.read_all(found, 4)
     assert error.value.errno == errno.EFBIG
 
 

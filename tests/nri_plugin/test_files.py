@@ -14,10 +14,11 @@ import pytest
 
 from contract import grant_file, names, region_file
 from gpu.account import Account
-from nri_plugin import files, preload_list, tmpfs
-from nri_plugin.errors import FilesError, Refused
-from nri_plugin.files import RunDirectory
-from nri_plugin.model import Floor, Share
+from nri_plugin.host import files, tmpfs
+from nri_plugin.host.files import RunDirectory
+from nri_plugin.policy import preload_list
+from nri_plugin.policy.errors import FilesError, Refused
+from nri_plugin.policy.model import Floor, Share
 from tests.nri_plugin.objects import clear
 
 P = ParamSpec("P")

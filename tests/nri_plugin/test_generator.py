@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from contract import names
-from nri_plugin import cdi
-from nri_plugin.errors import ChildError
-from nri_plugin.generator import FILE, OPTIONS, Generator, render
+from nri_plugin.host import cdi
+from nri_plugin.host.cdi_generator import FILE, OPTIONS, Generator, render
+from nri_plugin.policy.errors import ChildError
 
 UUID, OTHER = "GPU-a", "GPU-b"
 

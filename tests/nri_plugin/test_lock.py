@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.lock import FILE, Lock
+from nri_plugin.host.lock import FILE, Lock
 
 HOLD = """
 import asyncio, sys
 from pathlib import Path
-from nri_plugin.lock import Lock
+from nri_plugin.host.lock import Lock
 asyncio.run(Lock(Path(sys.argv[1]), "pid=old").acquire(print))
 print("held", flush=True)
 sys.stdin.read()

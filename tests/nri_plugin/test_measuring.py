@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from contract import grant_file, names, region_file
-from nri_plugin.ledger import Hold
-from nri_plugin.measuring import COMMAND, Measuring, container_of
+from nri_plugin.gpu.measuring import COMMAND, Measuring, container_of
 from nri_plugin.metrics import Metrics
-from nri_plugin.model import Pod
+from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.model import Pod
 from tests.shim.conftest import CONTEXT_BYTES, GIB, GPUS, MIB, Host, gpu_host, library
 from tests.shim.exact import CODE
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin import mountinfo
-from nri_plugin.mountinfo import Limits, Line, Place
+from nri_plugin.policy import mountinfo
+from nri_plugin.policy.mountinfo import Limits, Line, Place
 
 OURS = {"/.gpuslice", "/.gpuslice/libvgpu.so", "/.gpuslice/region", "/etc/ld.so.preload"}
 GRANT = "40 30 0:99 {} {} rw,nosuid - tmpfs gpuslice rw,size=640k"

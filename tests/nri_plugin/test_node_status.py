@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nri_plugin.node_status import CONTEST_S, CONTEST_WRITES, Contest, other_writer
+from nri_plugin.kube.node_status import CONTEST_S, CONTEST_WRITES, Contest, other_writer
 
 
 class Clock:

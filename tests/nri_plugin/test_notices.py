@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nri_plugin.model import Pod
-from nri_plugin.notices import Notice, Notices
+from nri_plugin.policy.model import Pod
+from nri_plugin.policy.notices import Notice, Notices
 
 
 def notice(number: int, text: str = "static") -> Notice:

@@ -12,7 +12,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from nri_plugin import nvml
+from nri_plugin.gpu import nvml
 
 GIB = 1 << 30
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract import names
-from nri_plugin import objects
-from nri_plugin.model import Gpu
-from nri_plugin.totals import RESOURCES, Entry, totals
-from scheduler import translate
+from nri_plugin.policy import kube_objects
+from nri_plugin.policy.model import Gpu
+from nri_plugin.policy.totals import RESOURCES, Entry, totals
 from scheduler.core.fleet import Gpu as SchedulersGpu
+from scheduler.kubernetes import translate
 
 Json = dict[str, Any]
 
@@ -38,7 +38,7 @@ listed_gpus = st.lists(
 
 @given(listed_gpus)
 def test_the_scheduler_reads_the_device_as_it_was_meant(listed: Sequence[Entry]) -> None:
-    written = objects.device("node-1", "uid-1", listed)
+    written = kube_objects.device("node-1", "uid-1", listed)
     assert written is not None
     read = translate.device(written)
     assert (read.name, read.node_uid, read.problems, read.readable) == ("node-1", "uid-1", (), True)
@@ -56,10 +56,10 @@ def test_the_scheduler_reads_the_device_as_it_was_meant(listed: Sequence[Entry])
         for entry in listed
         for gpu in [entry.gpu]
     ]
-    assert objects.entries(written) == list(listed)
+    assert kube_objects.entries(written) == list(listed)
     stored = {**written, "metadata": {**written["metadata"], "resourceVersion": "7"}}
-    assert objects.device("node-1", "uid-1", listed, stored) is None
-    renamed = objects.device("node-1", "uid-2", listed, stored)
+    assert kube_objects.device("node-1", "uid-1", listed, stored) is None
+    renamed = kube_objects.device("node-1", "uid-2", listed, stored)
     assert renamed is not None and renamed["metadata"]["resourceVersion"] == "7"
     assert translate.device(renamed).node_uid == "uid-2"
 
@@ -70,8 +70,8 @@ def test_the_device_says_why_a_gpu_is_not_healthy_and_since_when() -> None:
     ill = replace(well, problem="the driver reported XID 79")
 
     def device(gpu: Gpu, current: Json, at: str) -> Json:
-        written = objects.device("n", "u", [Entry(gpu, not gpu.problem)], current, at)
-        assert written is not None and objects.has_conditions(written)
+        written = kube_objects.device("n", "u", [Entry(gpu, not gpu.problem)], current, at)
+        assert written is not None and kube_objects.has_conditions(written)
         return dict(written)
 
     def condition(written: Json) -> Json:
@@ -81,13 +81,13 @@ def test_the_device_says_why_a_gpu_is_not_healthy_and_since_when() -> None:
     written = device(well, {}, first)
     assert written["spec"]["devices"][0]["topology"]["busID"] == "0000:3b:00.0"
     assert condition(written)["status"] == "True"
-    assert objects.device("n", "u", [Entry(well, True)], written, second) is None
+    assert kube_objects.device("n", "u", [Entry(well, True)], written, second) is None
     written = device(ill, written, second)
     assert (condition(written)["status"], condition(written)["message"]) == ("False", ill.problem)
-    assert objects.entries(written) == [Entry(ill, healthy=False)]
+    assert kube_objects.entries(written) == [Entry(ill, healthy=False)]
     written = device(replace(ill, problem="another"), written, third)
     assert condition(written)["lastTransitionTime"] == second
-    assert not objects.has_conditions(objects.device("n", "u", [Entry(ill, False)]) or {})
+    assert not kube_objects.has_conditions(kube_objects.device("n", "u", [Entry(ill, False)]) or {})
 
 
 def test_others_entries_and_owners_stay() -> None:
@@ -97,11 +97,11 @@ def test_others_entries_and_owners_stay() -> None:
         "metadata": {"resourceVersion": "1", "ownerReferences": [owner]},
         "spec": {"devices": [nic]},
     }
-    written = objects.device("n", "u", [Entry(Gpu("GPU-0", 0, 1 << 30), True)], current)
+    written = kube_objects.device("n", "u", [Entry(Gpu("GPU-0", 0, 1 << 30), True)], current)
     assert written is not None
     assert [each["type"] for each in written["spec"]["devices"]] == ["gpu", "rdma"]
     assert written["metadata"]["ownerReferences"][1] == owner
-    assert objects.device("n", "u", objects.entries(written), written_as(written)) is None
+    assert kube_objects.device("n", "u", kube_objects.entries(written), written_as(written)) is None
 
 
 def written_as(document: Any) -> Json:
@@ -110,7 +110,7 @@ def written_as(document: Any) -> Json:
 
 @pytest.mark.parametrize("ready", ["true", "no GPU", ""])
 def test_the_scheduler_reads_the_lease_as_it_was_meant(ready: str) -> None:
-    written = objects.lease("node-1", "uid-1", "2026-01-01T00:00:00.000000Z", ready)
+    written = kube_objects.lease("node-1", "uid-1", "2026-01-01T00:00:00.000000Z", ready)
     read = translate.lease(written)
     assert read is not None
     assert (read.name, read.beat) == ("node-1", "2026-01-01T00:00:00.000000Z")
@@ -132,20 +132,20 @@ def test_a_capacity_that_was_patched_needs_no_patch(
         },
     }
     wanted = totals(listed, frozenset(), frozenset(), {})
-    patch = objects.capacity(wanted, objects.node(raw))
+    patch = kube_objects.capacity(wanted, kube_objects.node(raw))
     if patch is not None:
         for where, changes in patch["status"].items():
             assert changes.keys() <= set(RESOURCES)
             raw["status"][where].update(changes)
-    facts = objects.node(raw)
-    assert objects.capacity(wanted, facts) is None
+    facts = kube_objects.node(raw)
+    assert kube_objects.capacity(wanted, facts) is None
     for here in (facts.capacity, facts.allocatable):
         assert {key: here.get(key, 0) for key in RESOURCES} == dict(wanted)
 
 
 def test_the_scheduler_reads_the_label_as_it_was_meant() -> None:
-    raw = {"metadata": {"name": "n", **objects.isolates()["metadata"]}}
-    assert objects.node(raw).isolates
+    raw = {"metadata": {"name": "n", **kube_objects.isolates()["metadata"]}}
+    assert kube_objects.node(raw).isolates
     assert translate.node(raw).isolates
 
 
@@ -167,11 +167,11 @@ def test_what_a_pod_asks_for_is_counted_as_the_kubelet_does() -> None:
         "containers": [container("a", core=30, shared=1), container("b", core=10)],
         "overhead": {names.RESOURCE_CORE: "5", "cpu": "1"},
     }
-    found = objects.bound({"spec": spec})
+    found = kube_objects.bound({"spec": spec})
     assert found.asked == {names.RESOURCE_CORE: 85, names.RESOURCE_SHARED: 1}
-    assert objects.bound({"spec": spec, "status": {"phase": "Failed"}}).asked == {}
+    assert kube_objects.bound({"spec": spec, "status": {"phase": "Failed"}}).asked == {}
     limits = {"containers": [{"resources": {"limits": {names.RESOURCE_CORE: 40}}}]}
-    assert objects.bound({"spec": limits}).asked == {names.RESOURCE_CORE: 40}
+    assert kube_objects.bound({"spec": limits}).asked == {names.RESOURCE_CORE: 40}
 
 
 def test_a_pod_is_what_says_what_it_was_granted() -> None:
@@ -198,7 +198,7 @@ def test_a_pod_is_what_says_what_it_was_granted() -> None:
             ],
         },
     }
-    found = objects.bound(raw)
+    found = kube_objects.bound(raw)
     assert (found.pod.uid, found.pod.namespace, found.pod.name) == ("u", "team", "train")
     assert found.pod.labels == {names.LABEL_ISOLATION_PROVIDER: "hami-core"}
     assert found.pod.annotations == {names.ANNOTATION_GRANTS: "{}"}
@@ -206,11 +206,11 @@ def test_a_pod_is_what_says_what_it_was_granted() -> None:
     assert (found.finished, found.leaving) == (False, True)
     assert (found.asks_us, found.writer) == (True, "scheduler-0 3")
     untimed = {**raw, "status": {"conditions": [{"type": "PodScheduled"}]}}
-    assert "" < found.scheduled < objects.bound(untimed).scheduled
-    assert not objects.is_mirror(raw)
+    assert "" < found.scheduled < kube_objects.bound(untimed).scheduled
+    assert not kube_objects.is_mirror(raw)
     mirror = {"metadata": {"annotations": {names.ANNOTATION_MIRROR: "hash"}}}
-    assert objects.is_mirror(mirror)
-    assert (objects.bound(mirror).asks_us, objects.bound(mirror).writer) == (False, "")
+    assert kube_objects.is_mirror(mirror)
+    assert (kube_objects.bound(mirror).asks_us, kube_objects.bound(mirror).writer) == (False, "")
 
 
 WORDS = (
@@ -227,10 +227,10 @@ anything = st.recursive(
 
 @given(st.dictionaries(KEYS, anything, max_size=8))
 def test_whatever_others_wrote_is_read(raw: Json) -> None:
-    objects.node(raw)
-    objects.entries(raw)
-    objects.bound(raw)
-    objects.device("n", "u", (), raw)
+    kube_objects.node(raw)
+    kube_objects.entries(raw)
+    kube_objects.bound(raw)
+    kube_objects.device("n", "u", (), raw)
 
 
 def test_gpus_that_cannot_be_read_are_left_out() -> None:
@@ -239,5 +239,5 @@ def test_gpus_that_cannot_be_read_are_left_out() -> None:
     odd: list[Json] = [{"type": "rdma"}, {"id": 5}, {"minor": -1}, {"minor": True}, {"minor": "0"}]
     odd += [{"resources": {}}, {"resources": {names.RESOURCE_MEMORY: "much"}}]
     listed = [whole, *({**whole, **each} for each in odd)]
-    found = objects.entries({"spec": {"devices": listed}})
+    found = kube_objects.entries({"spec": {"devices": listed}})
     assert found == [Entry(Gpu("GPU-0", 0, 1 << 30), True)]

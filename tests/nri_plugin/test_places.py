@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nri_plugin import injection, places
-from nri_plugin.model import CdiDevice, Container, Mount, Paths, Share, Specs
+from nri_plugin.policy import injection, required_mounts
+from nri_plugin.policy.model import CdiDevice, Container, Mount, Paths, Share, Specs
 
 STORE = "/usr/local/vgpu/store/abc/libvgpu.so"
 SHARES = (Share("GPU-1", 0, 1, 1),)
@@ -25,7 +25,7 @@ PLACES = {
 
 
 def test_what_must_be_in_place_is_all_that_the_limit_is_made_of() -> None:
-    found = places.in_place(OURS, RUN, "/usr/local/vgpu/store")
+    found = required_mounts.in_place(OURS, RUN, "/usr/local/vgpu/store")
     assert found is not None
     assert {mount.destination: mount.source for mount in found} == PLACES
 
@@ -34,15 +34,15 @@ def test_what_must_be_in_place_is_all_that_the_limit_is_made_of() -> None:
 def test_a_place_of_ours_with_nothing_or_another_thing_is_noticed(place: str) -> None:
     store = "/usr/local/vgpu/store"
     without = [mount for mount in OURS if mount.destination != place]
-    assert places.in_place(without, RUN, store, PLACES) is None
+    assert required_mounts.in_place(without, RUN, store, PLACES) is None
     elsewhere = [*without, Mount(place, "/elsewhere")]
-    assert places.in_place(elsewhere, RUN, store, PLACES) is None
+    assert required_mounts.in_place(elsewhere, RUN, store, PLACES) is None
     if place == "/etc/ld-nix.so.preload":  # the first releases did not mount it
-        assert places.in_place(without, RUN, store) is not None
+        assert required_mounts.in_place(without, RUN, store) is not None
     else:
-        assert places.in_place(without, RUN, store) is None
+        assert required_mounts.in_place(without, RUN, store) is None
     if place != "/.gpuslice/libvgpu.so":  # only the file seen inside can show which library it is
-        assert places.in_place(elsewhere, RUN, store) is None
+        assert required_mounts.in_place(elsewhere, RUN, store) is None
 
 
 def test_a_container_is_held_to_what_the_release_that_made_it_mounted() -> None:
@@ -50,16 +50,16 @@ def test_a_container_is_held_to_what_the_release_that_made_it_mounted() -> None:
     earlier = {**PLACES, "/.gpuslice/libvgpu.so": "/opt/store/abc/libvgpu.so"}
     del earlier["/etc/ld-nix.so.preload"]
     mounts = [Mount(place, source) for place, source in earlier.items() if "grant" not in place]
-    found = places.in_place(mounts, RUN, "/usr/local/vgpu/store", earlier)
+    found = required_mounts.in_place(mounts, RUN, "/usr/local/vgpu/store", earlier)
     assert found is not None
     assert {mount.destination: mount.source for mount in found} == earlier
-    assert places.in_place(OURS, RUN, "/usr/local/vgpu/store", {}) is None
+    assert required_mounts.in_place(OURS, RUN, "/usr/local/vgpu/store", {}) is None
 
 
 def test_a_container_that_shares_its_grant_has_a_preload_list_of_its_own() -> None:
     directory = "/run/gpuslice/pod-u"
     mounts = injection.adjustment(CONTAINER, "pod-u", True, SHARES, SPECS, PATHS).mounts
-    found = places.in_place(mounts, directory, "/usr/local/vgpu/store")
+    found = required_mounts.in_place(mounts, directory, "/usr/local/vgpu/store")
     assert found is not None
     lists = {mount.source for mount in found if mount.destination.endswith(".preload")}
     assert lists == {f"{directory}/preload.main", f"{directory}/preload-nix.main"}
@@ -72,7 +72,7 @@ def test_strict_modes_forwarders_must_be_in_place_too() -> None:
         Mount("/.gpuslice/driver/libcuda.so.1", "/host/libcuda.so.1"),
         Mount("/data", "/host/data"),
     )
-    found = places.in_place((*OURS, *more), RUN, store)
+    found = required_mounts.in_place((*OURS, *more), RUN, store)
     assert found is not None
     assert {mount.destination for mount in found} - set(PLACES) == {
         "/usr/lib/libcuda.so.1",

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from contract import allocation, grants, names
 from contract.allocation import Allocation, DeviceEntry
 from contract.grants import GpuGrant
-from nri_plugin import policy
-from nri_plugin.errors import Reason, Refusal
-from nri_plugin.model import (
+from nri_plugin.policy import pod_policy
+from nri_plugin.policy.errors import Reason, Refusal
+from nri_plugin.policy.model import (
     Adjustment,
     CdiDevice,
     Container,
@@ -92,8 +92,8 @@ def decide(
     specs: Specs = SPECS,
     paths: Paths = PATHS,
     gpus: Sequence[Gpu] = GPUS,
-) -> policy.Decision:
-    return policy.decide(of, container, gpus, specs, paths)
+) -> pod_policy.Decision:
+    return pod_policy.decide(of, container, gpus, specs, paths)
 
 
 def entry(resources: Mapping[str, int], uuid: str | None = A.uuid, minor: int = 0) -> DeviceEntry:
@@ -380,10 +380,10 @@ def test_untouched(of: Pod) -> None:
 
 
 def test_wants_gpu() -> None:
-    assert not policy.wants_gpu(pod(labels={"app": "web"}))
-    assert policy.wants_gpu(pod())
-    assert policy.wants_gpu(pod([HALF], labels={}))
-    assert policy.wants_gpu(pod(granted_text="", labels={}))
+    assert not pod_policy.wants_gpu(pod(labels={"app": "web"}))
+    assert pod_policy.wants_gpu(pod())
+    assert pod_policy.wants_gpu(pod([HALF], labels={}))
+    assert pod_policy.wants_gpu(pod(granted_text="", labels={}))
 
 
 def test_the_adjustment_of_a_grant_exactly() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin import preload_list
+from nri_plugin.policy import preload_list
 
 OURS = b"/.gpuslice/libvgpu.so\n"
 NAME = st.binary(min_size=1, max_size=20).filter(lambda name: not set(name) & set(b"\0#: \t\n"))

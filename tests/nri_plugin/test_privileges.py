@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nri_plugin.bundle import LOOSENING, loosening, plain
+from nri_plugin.host.bundle import LOOSENING, loosening, plain
 
 NONE: frozenset[str] = frozenset()
 

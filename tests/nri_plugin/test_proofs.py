@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin import bundle as bundles
-from nri_plugin import proofs, rootfs
-from nri_plugin.errors import Refused
+from nri_plugin.host import bundle as bundles
+from nri_plugin.host import rootfs, runtime_verification
+from nri_plugin.host.rootfs import Proof
+from nri_plugin.host.runtime_verification import Proofs, Started
 from nri_plugin.metrics import Metrics
-from nri_plugin.model import Mount, Pod
-from nri_plugin.proofs import Proofs, Started
-from nri_plugin.rootfs import Proof
+from nri_plugin.policy.errors import Refused
+from nri_plugin.policy.model import Mount, Pod
 from tests.nri_plugin.bundle import Bundle, made
 
 pytestmark = pytest.mark.node
@@ -146,7 +146,7 @@ class Desk:
 
 @pytest.fixture
 def desk(bundle: Bundle, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    monkeypatch.setattr(proofs, "_PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(runtime_verification, "_PAUSES_S", (0.0, 0.0))
     return Desk(bundle, caplog)
 
 
@@ -180,7 +180,7 @@ def test_a_look_that_hangs_says_nothing_of_its_container_nor_of_others(
     whole = bundles.init
     hangs = desk.bundle.state / "io.containerd.runtime.v2.task/k8s.io/hangs"
     monkeypatch.setattr(
-        "nri_plugin.bundle.init", lambda p: fifo.read_text() if p == hangs else whole(p)
+        "nri_plugin.host.bundle.init", lambda p: fifo.read_text() if p == hangs else whole(p)
     )
     stuck = replace(desk.one, id="hangs", pod=Pod("other", "team", "stuck"))
     try:

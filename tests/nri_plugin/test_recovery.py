@@ -9,9 +9,9 @@ import pytest
 from contract import allocation, grant_file, grants, names
 from contract.allocation import Allocation, DeviceEntry
 from contract.grants import GpuGrant
-from nri_plugin.ledger import Part
-from nri_plugin.model import Gpu, Pod
-from nri_plugin.recovery import Found, Running, Stray, survey
+from nri_plugin.policy.ledger import Part
+from nri_plugin.policy.model import Gpu, Pod
+from nri_plugin.policy.recovery import Found, Running, Stray, survey
 
 GPU = Gpu("GPU-a", 0, 1000)
 

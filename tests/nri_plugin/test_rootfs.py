@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from contract import names
-from nri_plugin import rootfs
-from nri_plugin.errors import Reason, Refused
-from nri_plugin.model import Mount
+from nri_plugin.host import rootfs
+from nri_plugin.policy.errors import Reason, Refused
+from nri_plugin.policy.model import Mount
 from tests.nri_plugin.bundle import SHARES, Bundle, made
 
 pytestmark = pytest.mark.node

@@ -23,17 +23,18 @@ import pytest
 from contract import allocation, grant_file, grants, names
 from contract.allocation import Allocation, DeviceEntry
 from contract.grants import GpuGrant
-from nri_plugin import connection, service, watch
 from nri_plugin.__main__ import main as agent_main
-from nri_plugin.contexts import Contexts
-from nri_plugin.files import RunDirectory
-from nri_plugin.inventory import Inventory
-from nri_plugin.ledger import Part
+from nri_plugin.gpu.contexts import Contexts
+from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.host import watch
+from nri_plugin.host.files import RunDirectory
+from nri_plugin.host.store import Store
 from nri_plugin.messages import nri_pb2 as nri
-from nri_plugin.model import Share
-from nri_plugin.service import Service
+from nri_plugin.nri import connection, service
+from nri_plugin.nri.service import Service
+from nri_plugin.policy.ledger import Part
+from nri_plugin.policy.model import Share
 from nri_plugin.settings import Settings
-from nri_plugin.store import Store
 from tests.nri_plugin.fake_runtime import FakeRuntime, RequestFailed, connected_pair
 from tests.nri_plugin.objects import clear
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from contract import forwarder
-from nri_plugin.errors import StoreError
-from nri_plugin.store import Store, publish, publish_forwarders
+from nri_plugin.host.store import Store, publish, publish_forwarders
+from nri_plugin.policy.errors import StoreError
 
 ELF = b"\x7fELF one"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.files import RunDirectory
-from nri_plugin.model import Share
-from nri_plugin.sweep import Sweeper
+from nri_plugin.host.files import RunDirectory
+from nri_plugin.host.sweep import Sweeper
+from nri_plugin.policy.model import Share
 from nri_plugin.threads import Worker
 from tests.nri_plugin.objects import clear
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract import allocation, names
-from nri_plugin import ledger
-from nri_plugin.ledger import Hold
-from nri_plugin.model import Gpu, Pod, Share
-from nri_plugin.totals import (
+from nri_plugin.policy import ledger
+from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.model import Gpu, Pod, Share
+from nri_plugin.policy.totals import (
     RESOURCES,
     Entry,
     entries,

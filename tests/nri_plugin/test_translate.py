@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from nri_plugin import translate, verdict
 from nri_plugin.messages import nri_pb2 as nri
-from nri_plugin.model import Adjustment, Container, Device, Hook, HookStage, Mount, Pod
+from nri_plugin.nri import translate
+from nri_plugin.policy import verdict
+from nri_plugin.policy.model import Adjustment, Container, Device, Hook, HookStage, Mount, Pod
 
 RUN = "/run/gpuslice"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin import bundle, unprotected
+from nri_plugin.host import bundle, unprotected
 
 NVIDIA = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 ACCEPT = "accept-nvidia-visible-devices-envvar-when-unprivileged"

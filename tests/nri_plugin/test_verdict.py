@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nri_plugin.model import Adjustment, Device, Hook, HookStage, Mount
-from nri_plugin.verdict import (
+from nri_plugin.policy.model import Adjustment, Device, Hook, HookStage, Mount
+from nri_plugin.policy.verdict import (
     CgroupRule,
     ForeignGpu,
     Host,

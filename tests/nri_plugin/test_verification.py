@@ -7,14 +7,14 @@ import logging
 import pytest
 
 from contract import names
-from nri_plugin import ledger
-from nri_plugin.bounds import Bounds
-from nri_plugin.ledger import Hold
+from nri_plugin.kube.verification import WITHIN_S, Standing, Verification
 from nri_plugin.metrics import Metrics
-from nri_plugin.model import Pod, Share
-from nri_plugin.notices import Notices
+from nri_plugin.policy import ledger
+from nri_plugin.policy.bound_pods import Bounds
+from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.model import Pod, Share
+from nri_plugin.policy.notices import Notices
 from nri_plugin.readiness import Readiness
-from nri_plugin.verification import WITHIN_S, Standing, Verification
 from tests.nri_plugin.test_bounds import GIB, GPUS, bound
 
 

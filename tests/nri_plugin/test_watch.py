@@ -14,16 +14,16 @@ from typing import Any, TypeVar
 import pytest
 
 from contract import names
-from nri_plugin import watch as module
 from nri_plugin.command_line import from_arguments
-from nri_plugin.generator import FILE
-from nri_plugin.inventory import Inventory
+from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.host import watch as module
+from nri_plugin.host.cdi_generator import FILE
+from nri_plugin.host.node import Node
+from nri_plugin.host.store import Store
 from nri_plugin.metrics import Metrics
-from nri_plugin.node import Node
 from nri_plugin.protocol.events import RuntimeInfo
 from nri_plugin.readiness import Readiness
 from nri_plugin.settings import Settings
-from nri_plugin.store import Store
 from nri_plugin.threads import Worker
 
 T = TypeVar("T")

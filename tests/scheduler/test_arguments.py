@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from scheduler import arguments
-from scheduler.arguments import ArgumentsError, BindingArguments, Reader, Victims
+from scheduler.kubernetes import arguments
+from scheduler.kubernetes.arguments import ArgumentsError, BindingArguments, Reader, Victims
 from tests.scheduler import calls
 
 MANY = calls.names(100)

@@ -12,9 +12,9 @@ import pytest
 from contract import names as words
 from kube.access import Access
 from kube.client import Kube
-from scheduler import translate
-from scheduler.arguments import BindingArguments
 from scheduler.binder import Binder
+from scheduler.kubernetes import translate
+from scheduler.kubernetes.arguments import BindingArguments
 from scheduler.state import State
 from scheduler.verbs import Verbs
 from tests.scheduler import calls, objects

@@ -17,10 +17,10 @@ import pytest
 from contract import grants
 from contract import names as words
 from kube.client import NO_ANSWER, UNREACHABLE, KubeError
-from scheduler import translate
-from scheduler.arguments import BindingArguments
 from scheduler.binder import Binder
 from scheduler.cache import _Pods
+from scheduler.kubernetes import translate
+from scheduler.kubernetes.arguments import BindingArguments
 from scheduler.retry_queue import RetryQueue
 from scheduler.state import State
 from scheduler.verbs import Verbs

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from contract import names
-from scheduler import binding
 from scheduler.core.place import Peak, Placement, Share
+from scheduler.kubernetes import binding
 
 PLACEMENT = Placement(
     "n1",

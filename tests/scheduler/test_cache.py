@@ -15,10 +15,10 @@ from aiohttp import web
 
 from contract import names
 from kube.follow import Backoff
-from scheduler.binding import annotations_of
 from scheduler.cache import DEVICES, LEASES, NODES, PODS, Cache
 from scheduler.core.place import Peak, Placement, Share
 from scheduler.core.reasons import Reason
+from scheduler.kubernetes.binding import annotations_of
 from scheduler.retry_queue import RetryQueue
 from scheduler.state import SILENT_AFTER_S, State
 from tests.kube.api_server import client_of, event, lines, listed, refuse, stream

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from scheduler.election import MARGIN, POST_S, Candidate, Do, Election, Role, Terms
-from scheduler.lease import Campaign, Record
+from scheduler.leadership.election import MARGIN, POST_S, Candidate, Do, Election, Role, Terms
+from scheduler.leadership.lease import Campaign, Record
 
 TERMS = Terms()
 HOLDER = Record("other", 4, "here", 8, "t0", raw={})

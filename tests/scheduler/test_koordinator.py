@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from contract import names
-from scheduler import dialects, requests
 from scheduler.core.request import Ask, Request
-from scheduler.dialects import RequestError
+from scheduler.kubernetes import dialects, requests
+from scheduler.kubernetes.dialects import RequestError
 
 Mi, Gi = 2**20, 2**30
 G = "koordinator.sh/gpu"

@@ -17,9 +17,9 @@ from aiohttp import web
 
 from contract import names
 from kube.client import Kube, KubeError
-from scheduler.election import POST_S, Candidate, Role, Terms
-from scheduler.leader import Leader, boot_clock
-from scheduler.lease import PATH
+from scheduler.leadership.election import POST_S, Candidate, Role, Terms
+from scheduler.leadership.leader import Leader, boot_clock
+from scheduler.leadership.lease import PATH
 from scheduler.metrics import Metrics
 from tests.kube.api_server import client_of, json, refuse
 

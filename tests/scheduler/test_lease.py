@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from contract import names
-from scheduler import lease
-from scheduler.lease import Campaign, Record
-from scheduler.requests import Json
+from scheduler.kubernetes.requests import Json
+from scheduler.leadership import lease
+from scheduler.leadership.lease import Campaign, Record
 
 RAW: dict[str, Any] = {
     "metadata": {

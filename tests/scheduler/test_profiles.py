@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from contract import names
-from scheduler.dialects import RESOURCES
-from scheduler.profiles import (
+from scheduler.kubernetes.dialects import RESOURCES
+from scheduler.kubernetes.profiles import (
     CONFIG_FILE,
     KOORDINATOR,
     NAMES,

@@ -10,10 +10,10 @@ import pytest
 
 from contract import names
 from kube.client import KubeError
-from scheduler import translate
-from scheduler.arguments import BindingArguments
 from scheduler.binder import Binder
 from scheduler.core.reservations import NOMINATED_S
+from scheduler.kubernetes import translate
+from scheduler.kubernetes.arguments import BindingArguments
 from scheduler.state import State
 from scheduler.verbs import Verbs
 from tests.scheduler import calls, objects

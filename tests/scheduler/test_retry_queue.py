@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from scheduler import retry_queue
+from scheduler.kubernetes.requests import pending
+from scheduler.kubernetes.translate import device, lease, node
 from scheduler.metrics import Metrics
-from scheduler.requests import pending
 from scheduler.retrier import Retrier
 from scheduler.retry_queue import MAX_DUE, PATIENCE_S, RetryQueue
 from scheduler.state import State
-from scheduler.translate import device, lease, node
 from scheduler.verbs import Verbs
 from tests.scheduler import calls, objects
 from tests.scheduler.calls import arguments, names

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 from contract import names
-from scheduler import binding, requests, translate
 from scheduler.core.fit import fit
 from scheduler.core.place import Placement, place
+from scheduler.kubernetes import binding, requests, translate
 from scheduler.state import State
 
 Mi = 2**20

@@ -13,9 +13,9 @@ import yaml
 from typer.testing import CliRunner
 
 from scheduler import simulate
-from scheduler.binding import annotations_of
 from scheduler.core.place import Peak, Placement, Share
 from scheduler.core.request import Policy
+from scheduler.kubernetes.binding import annotations_of
 from scheduler.simulate import SimulationError
 from scheduler.simulate_command import simulate_command
 from tests.scheduler.objects import Gi, container, device, gpu, lease, node, pod

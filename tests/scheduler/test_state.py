@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from contract import names
-from scheduler import binding, requests, translate
 from scheduler.core.fit import fit
 from scheduler.core.fleet import Fleet
 from scheduler.core.place import Placement, place
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Ask, Request
-from scheduler.facts import PodFacts
+from scheduler.kubernetes import binding, requests, translate
+from scheduler.kubernetes.facts import PodFacts
 from scheduler.state import State
 from tests.scheduler.objects import (
     Gi,

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract import grants, names
-from scheduler import requests, translate
 from scheduler.core.request import Phase, Policy, Request, Requirement, Scope
-from scheduler.dialects import RequestError
-from scheduler.facts import HeldGpu, LeaseFacts, NodeFacts, Unreadable
+from scheduler.kubernetes import requests, translate
+from scheduler.kubernetes.dialects import RequestError
+from scheduler.kubernetes.facts import HeldGpu, LeaseFacts, NodeFacts, Unreadable
 from tests.scheduler.objects import (
     Gi,
     allocated,

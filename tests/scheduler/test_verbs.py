@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from contract import names as words
-from scheduler.binding import annotations_of
 from scheduler.core.fit import feasible
 from scheduler.core.place import Placement, place
 from scheduler.core.reasons import UNRESOLVABLE, Reason
 from scheduler.core.request import Policy
 from scheduler.core.score import best, score
-from scheduler.requests import request
+from scheduler.kubernetes.binding import annotations_of
+from scheduler.kubernetes.requests import request
+from scheduler.kubernetes.translate import device, node, pod
 from scheduler.state import State
-from scheduler.translate import device, node, pod
 from scheduler.verbs import MOST_NODES, Verbs
 from tests.scheduler import calls, objects
 from tests.scheduler.calls import arguments, names

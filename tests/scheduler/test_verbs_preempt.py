@@ -9,9 +9,9 @@ import pytest
 
 from contract import names as words
 from scheduler.core.place import Placement, place
-from scheduler.requests import request
+from scheduler.kubernetes.requests import request
+from scheduler.kubernetes.translate import lease, node, pod
 from scheduler.state import State
-from scheduler.translate import lease, node, pod
 from scheduler.verbs import Verbs
 from tests.scheduler import calls, objects
 

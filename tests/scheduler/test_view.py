@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contract import names
-from scheduler import translate, view
+from scheduler import view
+from scheduler.kubernetes import translate
 from scheduler.metrics import Metrics
 from scheduler.simulate import fleet, simulate
 from scheduler.state import State

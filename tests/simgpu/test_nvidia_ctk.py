@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from nri_plugin.generator import OPTIONS, render
+from nri_plugin.host.cdi_generator import OPTIONS, render
 from tests.simgpu.host import Host
 
 

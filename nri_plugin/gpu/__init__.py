@@ -1,0 +1,1 @@
+"""What the driver reports of GPUs, asked in child processes under deadlines."""

@@ -1,0 +1,98 @@
+"""GPU memory that a CUDA context takes by itself, for grants: measured once per GPU, in a child.
+
+The child process creates a context and measures it (gpu/context_size.py). A known size is kept. A
+failure is logged once and retried later; meanwhile grants contain CONTEXT_BYTES_ASSUMED. No
+container waits for a measurement, or fails because of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from contract.log_lines import Line
+from gpu import context_size
+from nri_plugin.child import Child
+from nri_plugin.policy.errors import ChildError
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class Contexts:
+    """The known sizes. Each unknown GPU is measured at most once per `min_interval_s`.
+
+    deadline_s: of one measurement; the agent waits for it at its start. now: a monotonic clock in
+    seconds.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        *,
+        deadline_s: float = 10.0,
+        min_interval_s: float = 30.0,
+        now: Callable[[], float] = time.monotonic,
+        command: Sequence[str] = (sys.executable, "-m", "gpu.context_size"),
+    ) -> None:
+        self._environment = environment
+        self._deadline_s = deadline_s
+        self._min_interval_s = min_interval_s
+        self._now = now
+        self._command = command
+        self._sizes: dict[str, int] = {}
+        self._children: dict[str, Child] = {}
+        self._asked_at: dict[str, float] = {}
+        self._looks: dict[str, asyncio.Task[None]] = {}
+        self._said: dict[str, str] = {}
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Return the known sizes in bytes, by GPU."""
+        return self._sizes
+
+    def look(self, uuids: Iterable[str]) -> None:
+        """Start to measure those of these GPUs that are unknown; returns at once."""
+        self._looks = {uuid: look for uuid, look in self._looks.items() if not look.done()}
+        for uuid in uuids:
+            asked_at = self._asked_at.get(uuid)
+            due = asked_at is None or self._now() - asked_at >= self._min_interval_s
+            if uuid in self._sizes or not due or uuid in self._looks:
+                continue
+            self._asked_at[uuid] = self._now()
+            self._looks[uuid] = asyncio.create_task(self._look(uuid), name=f"context of {uuid}")
+
+    async def settled(self) -> None:
+        """Wait until the running measurements have ended, each within its deadline."""
+        await asyncio.gather(*self._under_way(), return_exceptions=True)
+
+    async def close(self) -> None:
+        """Cancel the running measurements."""
+        for task in self._under_way():
+            task.cancel()
+        await self.settled()
+
+    def _under_way(self) -> Sequence[asyncio.Task[None]]:
+        return [look for look in self._looks.values() if not look.done()]
+
+    async def _look(self, uuid: str) -> None:
+        try:
+            size_bytes = context_size.parse(await self._child(uuid).ask())
+        except (ChildError, context_size.UnknownSizeError) as error:
+            if self._said.get(uuid) != str(error):
+                self._said[uuid] = str(error)
+                _LOG.warning(Line("context size unknown", gpu=uuid, error=error))
+            return
+        self._sizes[uuid] = size_bytes
+        _LOG.info(Line("context size", gpu=uuid, bytes=size_bytes))
+
+    def _child(self, uuid: str) -> Child:
+        if uuid not in self._children:
+            environment = {**self._environment, "CUDA_VISIBLE_DEVICES": uuid}
+            self._children[uuid] = Child(
+                (*self._command, uuid), environment, deadline_s=self._deadline_s, whom="a context"
+            )
+        return self._children[uuid]

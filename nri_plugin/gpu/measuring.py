@@ -1,0 +1,202 @@
+"""Measures each container's overhead once a second, and writes it into the grant.
+
+NVML reports the GPU memory of each process, control groups map processes to containers, and regions
+contain the charges; the difference is the overhead (contract/overhead.py). A child queries NVML; it
+runs while containers hold GPUs and for a minute afterwards. Another thread reads files and /proc.
+No container waits for this. Without a value from NVML (MPS, some MIG drivers, a driver that does
+not answer), the grant stays unchanged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from contract.log_lines import Line
+from contract.overhead import PERIOD_S, WINDOW
+from gpu import processes
+from gpu.account import Account, Measured, RegionError
+from nri_plugin.child import Child, Server
+from nri_plugin.metrics import Metrics
+from nri_plugin.policy.errors import ChildError
+from nri_plugin.policy.ledger import Hold
+from nri_plugin.threads import Worker
+
+_LOG: Final = logging.getLogger(__name__)
+
+COMMAND: Final = (sys.executable, "-m", "gpu.processes")
+_IDLE_SAMPLES_MOST: Final = 60
+"""Samples without a container that holds a GPU, before the child ends; short-lived pods would
+otherwise start one child each second."""
+
+_SEPARATORS: Final = re.compile("[/:.-]")
+
+_Found = Mapping[str, Mapping[str, int | None]]
+"""Key -> GPU UUID -> overhead in bytes. None: NVML has no value for it. A key is missing if its
+files cannot be read."""
+
+
+class Measuring:
+    """root: the run directory. holds: what running containers hold. deadline_s: for NVML's list,
+    and for files. min_interval_s: pause after NVML did not answer. proc: path of /proc."""
+
+    def __init__(
+        self,
+        root: Path,
+        holds: Callable[[], Iterable[Hold]],
+        environment: Mapping[str, str],
+        metrics: Metrics,
+        *,
+        deadline_s: float = 5.0,
+        min_interval_s: float = 10.0,
+        now: Callable[[], float] = time.monotonic,
+        command: Sequence[str] = COMMAND,
+        proc: Path = Path("/proc"),
+    ) -> None:
+        self._root = root
+        self._holds = holds
+        self._metrics = metrics
+        self._deadline_s = deadline_s
+        self._proc = proc
+        child = Child(command, environment, deadline_s=deadline_s, whom="NVML's list of processes")
+        self._server = Server(child, min_interval_s=min_interval_s, now=now)
+        self._worker = Worker("measuring")
+        self._measured: dict[str, Measured] = {}
+        self._said = ""
+        self._without_figure = 0
+        self._idle_samples = 0
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        try:
+            while True:
+                await self.sample()
+                await asyncio.sleep(PERIOD_S)
+        finally:
+            await self._server.close()
+
+    async def sample(self) -> None:
+        """Take one sample. A failure is logged once and leaves the grants as they are."""
+        keys = {hold.container_id: hold.key for hold in self._holds()}
+        self._measured = {key: self._measured.get(key, Measured()) for key in keys.values()}
+        self._idle_samples = 0 if keys else self._idle_samples + 1
+        if not keys:
+            if self._idle_samples == _IDLE_SAMPLES_MOST:
+                await self._server.close()
+            self._show({})
+            return
+        look = _Look(self._root, self._proc, keys, self._measured)
+        try:
+            await self._worker.run(look.begin, self._deadline_s)
+            usage = processes.decode(await self._server.ask())
+            found = await self._worker.run(partial(look.end, usage), self._deadline_s)
+        except (ChildError, TimeoutError, ValueError) as error:
+            self._say(str(error) or "the host's files could not be read in time")
+            found = {key: {} for key in self._measured}
+        else:
+            self._say(self._missing(found))
+        finally:
+            self._worker.post(look.close)
+        self._show(found)
+
+    def _missing(self, found: _Found) -> str:
+        """Report a missing value after WINDOW samples: NVML lists a new process one sample late."""
+        keys = sorted(key for key, known in found.items() if None in known.values())
+        self._without_figure = self._without_figure + 1 if keys else 0
+        if self._without_figure < WINDOW:
+            return self._said if keys else ""
+        return f"NVML has no figure for the processes of {', '.join(keys)}"
+
+    def _show(self, found: _Found) -> None:
+        totals: dict[str, int] = defaultdict(int)
+        for overheads in found.values():
+            for uuid, overhead_bytes in overheads.items():
+                totals[uuid] += overhead_bytes or 0
+        self._metrics.overhead.clear()
+        for uuid, total_bytes in totals.items():
+            self._metrics.overhead.labels(uuid).set(total_bytes)
+        unknown = sum(not known or None in known.values() for known in found.values())
+        self._metrics.not_measured.set(unknown)
+
+    def _say(self, problem: str) -> None:
+        if problem and problem != self._said:
+            _LOG.warning(Line("the driver's own memory is not measured", error=problem))
+        elif self._said and not problem:
+            _LOG.info(Line("the driver's own memory is measured again"))
+        self._said = problem
+
+
+class _Look:
+    """One sample's blocking work on files. keys: by container ID. measured: by key."""
+
+    def __init__(
+        self, root: Path, proc: Path, keys: Mapping[str, str], measured: Mapping[str, Measured]
+    ) -> None:
+        self._root = root
+        self._proc = proc
+        self._keys = keys
+        self._measured = measured
+        self._files = ExitStack()
+        self._begun: dict[str, tuple[Account, Sequence[int]]] = {}
+
+    def begin(self) -> None:
+        """Read the charges, before the NVML query."""
+        for key in self._measured:
+            try:
+                account = self._files.enter_context(Account(self._root / key))
+                self._begun[key] = account, account.charged_bytes()
+            except (OSError, RegionError) as error:
+                _LOG.debug(Line("not measured", key=key, error=error))
+
+    def end(self, usage: processes.Usage) -> _Found:
+        """Read the charges again, and write the overheads that follow from NVML's result."""
+        pids = self._pids(usage)
+        found: dict[str, Mapping[str, int | None]] = {key: {} for key in self._measured}
+        for key, (account, before) in self._begun.items():
+            try:
+                found[key] = self._measured[key].add(account, before, usage, pids[key])
+            except (OSError, RegionError) as error:
+                _LOG.debug(Line("not measured", key=key, error=error))
+        return found
+
+    def close(self) -> None:
+        self._files.close()
+
+    def _pids(self, usage: processes.Usage) -> Mapping[str, set[int]]:
+        """Return those of NVML's processes that are in each key's containers."""
+        found: dict[str, set[int]] = defaultdict(set)
+        for pid in {pid for listed in usage.values() if listed for pid in listed}:
+            try:
+                cgroup = (self._proc / str(pid) / "cgroup").read_text()
+            except (OSError, ValueError):  # it has exited
+                continue
+            container_id = container_of(cgroup, self._keys)
+            if container_id is not None:
+                found[self._keys[container_id]].add(pid)
+        return found
+
+
+def container_of(cgroup: str, known: Container[str]) -> str | None:
+    """Return the ID of the container that a process runs in. cgroup: the text of its
+    /proc/PID/cgroup. known: container IDs, one of which is returned.
+
+    Runtimes name a container's group by its ID: `ID` (cgroupfs), `cri-containerd-ID.scope`
+    (systemd), `SLICE:cri-containerd:ID` (systemd names, made by cgroupfs). Programs may create
+    groups below it. Version 1 has a line per hierarchy, version 2 one line.
+    """
+    for line in cgroup.splitlines():
+        path = line.split(":", 2)[-1]
+        for part in path.split("/"):
+            for name in (part, *_SEPARATORS.split(part)):
+                if name and name in known:
+                    return name
+    return None

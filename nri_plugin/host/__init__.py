@@ -1,0 +1,1 @@
+"""Files, mounts, processes and CDI specs of this host. Everything here may block."""

@@ -1,0 +1,117 @@
+"""Reads a created container's OCI bundle (config.json), and the capabilities that endanger limits.
+
+The bundle is what the runtime will run: image, pod, and all NRI plugins' adjustments. Such a
+capability lets a process remove its own limits, or those of processes that it sees.
+Blocks: run it in a thread.
+Source: containerd's bundle layout, and the OCI runtime specification (process).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from nri_plugin.host import entrypoint
+
+_TASKS: Final = "io.containerd.runtime.v2.task/k8s.io"
+_CONFIG_BYTES: Final = 16 << 20
+STATES: Final = (
+    Path("/run/containerd"),
+    Path("/run/k3s/containerd"),
+    Path("/var/snap/microk8s/common/run/containerd"),
+)
+"""containerd's state directories: its own default, that of k3s and RKE2, and MicroK8s'."""
+
+_PREFIX: Final = "CAP_"
+_OVER_HOST: Final = "SYS_PTRACE"
+
+LOOSENING: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "SYS_ADMIN": "unmounts what holds the limit",
+        "SYS_MODULE": "loads code into the kernel",
+        "SYS_RAWIO": "reaches the GPU past its driver",
+        "DAC_READ_SEARCH": "opens files by their numbers, the grant to be written among them",
+        _OVER_HOST: "reaches the host's files through its processes (hostPID)",
+    }
+)
+"""By name, without CAP_: what a process with the capability can do to the limit: mount over a
+tenant's files, or use device nodes that its cgroup allows. Not included: MKNOD creates nodes, but
+the cgroup denies access to them; BPF and PERFMON read other processes, but writing to their memory
+or detaching the cgroup's device program requires SYS_ADMIN; SYS_PTRACE reaches the pod's own
+processes unless the host's are visible; a debugger there can do no more than root without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """capabilities: plain names of all that a process in the container can have.
+
+    sees_others: the container has no PID namespace of its own, but its pod's, another container's
+    or the host's.
+    """
+
+    process: entrypoint.Process
+    capabilities: AbstractSet[str]
+    sees_others: bool
+
+
+def find_state(states: Sequence[Path] = STATES) -> Path:
+    """Return the state directory of the kubelet's containerd. If none has Kubernetes containers
+    yet, the first that exists. A Docker containerd beside it has no Kubernetes containers."""
+    with_pods = (path for path in states if (path / _TASKS).is_dir())
+    there = (path for path in states if path.is_dir())
+    return next(with_pods, None) or next(there, states[0])
+
+
+def of(containerd_state: Path, container_id: str) -> Path:
+    """Return the bundle's directory; `container_id` is a file name."""
+    return containerd_state / _TASKS / container_id
+
+
+def init(bundle: Path) -> Path:
+    """Return the /proc directory of the container's first process. Raises OSError."""
+    return Path("/proc", (bundle / "init.pid").read_text().strip())
+
+
+def config(bundle: Path) -> Config:
+    """Read the bundle's config. Raises OSError, also for a malformed file."""
+    with (bundle / "config.json").open("rb") as file:
+        data = file.read(_CONFIG_BYTES + 1)
+    if len(data) > _CONFIG_BYTES:
+        raise OSError(f"config.json has more than {_CONFIG_BYTES} bytes")
+    try:
+        written = json.loads(data)
+        process = written["process"]
+        env = dict(line.partition("=")[::2] for line in process.get("env") or ())
+        starts = entrypoint.Process(tuple(process.get("args") or ()), env, process["cwd"])
+        held = _held(process.get("capabilities") or {})
+        namespaces = (written.get("linux") or {}).get("namespaces") or ()
+        own = any(each["type"] == "pid" and not each.get("path") for each in namespaces)
+        return Config(starts, held, not own)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise OSError(f"config.json is not as the runtime reads it: {error!r}") from error
+
+
+def _held(sets: dict[str, Any]) -> AbstractSet[str]:
+    """Return the union of all sets: a setuid program gets those in the bounding set, too."""
+    return frozenset(plain(name) for names in sets.values() for name in names or ())
+
+
+def plain(name: str) -> str:
+    """Convert the OCI's (CAP_SYS_ADMIN) or Kubernetes' (SYS_ADMIN) form to LOOSENING's keys."""
+    return name.upper().removeprefix(_PREFIX)
+
+
+def loosening(held: AbstractSet[str], host_pid: bool, allowed: AbstractSet[str]) -> str:
+    """Return the first held capability that endangers a limit and is not allowed; "": none.
+
+    Plain names. host_pid: the container sees the host's processes.
+    """
+    for name in LOOSENING:
+        if name in held and name not in allowed and (host_pid or name != _OVER_HOST):
+            return name
+    return ""

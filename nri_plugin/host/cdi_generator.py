@@ -1,0 +1,155 @@
+"""Generates CDI specs with nvidia-ctk for GPUs that have none, for this agent's use.
+
+nvidia-ctk runs in a child under a deadline, and only for GPUs that no other spec describes. Its
+output is parsed like any other spec before it is stored; only the missing GPUs' devices are kept,
+under their UUIDs, in one file that is replaced atomically. The file's directory decides which
+programs can use it: only this agent reads its own directory, so the GPU is injected only with our
+adjustment. If the runtime injects the device by name, the file must be in a directory it reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from contract import names
+from contract.log_lines import Line
+from nri_plugin.child import Child
+from nri_plugin.host import cdi
+from nri_plugin.policy.errors import ChildError
+
+_LOG: Final = logging.getLogger(__name__)
+
+FILE: Final = "gpuslice-generated.json"
+OPTIONS: Final = ("cdi", "generate", "--format=json", "--device-name-strategy=uuid")
+"""Without --output the spec goes to standard output. The default names devices by index."""
+
+
+class Generator:
+    """Creates `directory`/FILE; at most one attempt per `min_interval_s`.
+
+    command: nvidia-ctk, with a prefix if this host needs one to run it. deadline_s: the agent waits
+    for it at its start if a spec is missing. now: a monotonic clock in seconds. `present`, `write`
+    and `discard` block: run them in a worker thread.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        directory: Path,
+        environment: Mapping[str, str],
+        *,
+        deadline_s: float = 20.0,
+        min_interval_s: float = 30.0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.file = directory / FILE
+        self._child = Child(
+            (*command, *OPTIONS), environment, deadline_s=deadline_s, whom="nvidia-ctk"
+        )
+        self._min_interval_s = min_interval_s
+        self._now = now
+        self._asked_at: float | None = None
+        self.problem: str | None = None
+        """Why the last attempt failed, or which GPUs it omitted; None if neither."""
+
+    @property
+    def due(self) -> bool:
+        return self._asked_at is None or self._now() - self._asked_at >= self._min_interval_s
+
+    async def ask(self, uuids: Iterable[str]) -> str | None:
+        """Return a spec's text for those of these GPUs that nvidia-ctk describes; None: it
+        describes none of them. `problem` lists what is missing."""
+        self._asked_at = self._now()
+        wanted = sorted(uuids)
+        try:
+            text, problem = render(await self._child.ask(), wanted)
+        except ChildError as error:
+            text, problem = None, str(error)
+        if problem and problem != self.problem:
+            _LOG.warning(Line("no CDI spec generated", gpus=",".join(wanted), error=problem))
+        self.problem = problem or None
+        return text
+
+    def present(self) -> Sequence[str]:
+        """Return the GPUs that the file describes. Raises OSError."""
+        described = cdi.load([self.file.parent]).devices.values()
+        return [device.name for device in described if device.file == str(self.file)]
+
+    def discard(self) -> bool:
+        """Remove the file; False: there was none. Raises OSError."""
+        try:
+            self.file.unlink()
+        except FileNotFoundError:
+            return False
+        _LOG.info(Line("generated CDI spec withdrawn", file=self.file))
+        return True
+
+    def write(self, text: str) -> None:
+        """Write the file, with fsync and rename, unless it has this content. Raises OSError."""
+        directory = self.file.parent
+        with contextlib.suppress(FileNotFoundError):
+            if self.file.read_text() == text:
+                return
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=directory, prefix=".", delete=False) as file:
+            try:
+                file.write(text)
+                file.flush()
+                os.fchmod(file.fileno(), 0o644)
+                os.fsync(file.fileno())
+                os.rename(file.name, self.file)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+        _LOG.info(Line("CDI spec generated", file=self.file))
+
+
+def render(reply: bytes, uuids: Sequence[str]) -> tuple[str, str]:
+    """Return the devices of these GPUs from nvidia-ctk's output, and which are missing; "": none.
+
+    A GPU without a device does not affect the others. Raises ChildError if no GPU has one.
+    """
+    found: list[str] = []
+    best: Mapping[str, Any] = {}
+    kept: Mapping[str, Any] = {}
+    for document in _documents(reply):
+        listed = document.get("devices")
+        if document.get("kind") != names.CDI_KIND or not isinstance(listed, list):
+            continue
+        devices = {each["name"]: each for each in listed if _is_named(each)}
+        described = {uuid: devices[uuid] for uuid in uuids if uuid in devices}
+        if len(described) > len(kept):
+            best, kept = document, described
+        found += devices
+    missing = ", ".join(f"{names.CDI_KIND}={uuid}" for uuid in uuids if uuid not in kept)
+    had = f"(it has: {', '.join(found) or 'none'})"
+    problem = f"nvidia-ctk does not describe {missing} {had}" if missing else ""
+    if not kept:
+        raise ChildError(problem)
+    return json.dumps({**best, "devices": list(kept.values())}, indent=1) + "\n", problem
+
+
+def _is_named(device: object) -> bool:
+    return isinstance(device, dict) and isinstance(device.get("name"), str)
+
+
+def _documents(reply: bytes) -> Iterable[Mapping[str, Any]]:
+    """Yield the specs: newer releases may print several."""
+    text, at = reply.decode(errors="replace").strip(), 0
+    while at < len(text):
+        try:
+            document, at = json.JSONDecoder().raw_decode(text, at)
+        except (ValueError, RecursionError) as error:
+            raise ChildError(f"nvidia-ctk printed no JSON: {error}") from error
+        if isinstance(document, dict):
+            yield document
+        while at < len(text) and text[at].isspace():
+            at += 1

@@ -1,0 +1,97 @@
+"""Determines which CDI names inject a GPU, from the specs on this host; and the driver's majors.
+
+Used for names that device plugins and other NRI plugins request. A CDI device injects a GPU if its
+edits contain a device node or a library of the driver, whatever its name and author. A name that
+cannot be found or read is judged by its vendor. Reads files: run it in a worker thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Any, Final
+
+from nri_plugin.host import cdi
+from nri_plugin.policy import gpu_devices
+from nri_plugin.policy.injection import normal
+
+_DEVICES: Final = Path("/proc/devices")
+_UNREADABLE: Final = (
+    *(cdi.SpecError, OSError, ValueError, RecursionError),
+    *(TypeError, AttributeError, KeyError),
+)
+"""Raised for a file that is not a spec, or an entry that violates the format."""
+
+
+def by_name(
+    directories: Iterable[Path], wanted: Sequence[str], status: cdi.Stat = os.stat
+) -> AbstractSet[str]:
+    """Return those of the `wanted` CDI names that inject a GPU. A name with two definitions, one of
+    them with a GPU, counts as injecting it."""
+    documents = list(_documents(directories)) if wanted else []
+    return frozenset(name for name in wanted if _brings(name, documents, status))
+
+
+def majors() -> AbstractSet[int]:
+    """Return the major numbers of the driver's device nodes, currently in the kernel."""
+    return gpu_devices.driver_majors(_DEVICES.read_text())
+
+
+def _documents(directories: Iterable[Path]) -> Iterator[Any]:
+    for directory in directories:
+        for path in cdi.spec_files(directory, []):
+            try:
+                yield cdi.document(path)
+            except _UNREADABLE:
+                continue
+
+
+def _brings(name: str, documents: Iterable[Any], status: cdi.Stat) -> bool:
+    kind, _, device = name.partition("=")
+    known = unsure = False
+    for document in documents:
+        try:
+            for edits in _edits(document, kind, device):
+                if _has_gpu(edits, status):
+                    return True
+                known = True
+        except _UNREADABLE:
+            unsure = True
+    return (unsure or not known) and gpu_devices.is_of_vendor(name)
+
+
+def _edits(spec: Any, kind: str, device: str) -> Iterator[Any]:
+    """Yield the edits of the device, and those that its spec applies to all its devices."""
+    if not isinstance(spec, dict) or spec.get("kind") != kind:
+        return
+    for entry in spec.get("devices") or ():
+        if entry.get("name") == device:
+            yield entry.get("containerEdits") or {}
+            yield spec.get("containerEdits") or {}
+
+
+def _has_gpu(edits: Any, status: cdi.Stat) -> bool:
+    for node in edits.get("deviceNodes") or ():
+        paths = [normal(node[key]) for key in ("path", "hostPath") if key in node]
+        if any(gpu_devices.is_node(path, 0) for path in paths):
+            return True
+        if gpu_devices.is_node("", _major(node, status)):
+            return True
+    for mount in edits.get("mounts") or ():
+        places = [normal(mount[key]) for key in ("hostPath", "containerPath")]
+        if any(gpu_devices.is_node(place, 0) or gpu_devices.is_driver(place) for place in places):
+            return True
+    variables = (line.partition("=")[::2] for line in edits.get("env") or ())
+    return any(gpu_devices.names_gpus(key, value) for key, value in variables)
+
+
+def _major(node: Any, status: cdi.Stat) -> int:
+    """Return the major number of a device node; 0 if neither its spec nor the host has it."""
+    if isinstance(said := node.get("major"), int) and said:
+        return said
+    try:
+        return os.major(status(node.get("hostPath") or node["path"]).st_rdev)
+    except OSError:
+        return 0

@@ -1,0 +1,191 @@
+"""Finds the program that a container will start, as the runtime and the kernel resolve it.
+
+A name is searched on the container's PATH, a script leads to its interpreter, and links resolve
+inside the container; all through the root of the container's process, with its volumes and mounts.
+Reports why no limit can be enforced in that program, or that it can. Programs started later, by it
+or by `kubectl exec`, are not examined.
+
+Reads only an ELF file's headers or a script's first line, as much as Linux reads. Malformed content
+is not an error; the file then is no program. Blocks: see inside.py, which opens the files.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import re
+import stat
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from nri_plugin.host import rooted_open
+
+_SCRIPTS_MAX: Final = 6
+"""Linux follows fewer nested scripts than this."""
+_PATH_PARTS_MAX: Final = 256
+_READ_MOST: Final = 1 << 62
+
+
+Read = Callable[[int, int], bytes]
+"""Read(offset, size): at most `size` bytes of the file, fewer at its end."""
+
+MACHINES: Final = {"x86_64": 62, "aarch64": 183}
+"""Kernel's machine name -> ELF machine number."""
+
+_LINE_BYTES: Final = 256
+"""The kernel reads no more of a script's first line."""
+_HEADER: Final = struct.Struct("<4sBBB9xHHIQQQIHHHHHH")
+_SEGMENT: Final = struct.Struct("<IIQQQQQQ")
+_WIDE: Final = 2
+_LITTLE: Final = 1
+_INTERPRETER: Final = 3
+_SEGMENTS_MAX: Final = 128
+_PATH_BYTES: Final = 4096
+_GLIBC: Final = re.compile(r"ld-linux[\w.-]*\.so\.\d+|ld64\.so\.\d+|ld-2\.\d+\.so")
+_MUSL: Final = re.compile(r"ld-musl-.*")
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """An ELF program. interpreter: its dynamic loader; None if it names none."""
+
+    wide: bool
+    machine: int
+    interpreter: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A text file that names its interpreter."""
+
+    interpreter: str
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What the runtime will start, from the bundle's configuration with NRI's adjustments."""
+
+    args: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str
+
+
+def out_of_reach(root: int, process: Process, machine: int, forwarded: bool) -> str:
+    """Return why no limit can be enforced in the entry point; "": one can.
+
+    root: descriptor of the process's own root. machine: as MACHINES. forwarded: strict mode. A
+    program that cannot be found or read counts as not enforceable.
+    """
+    if not process.args:
+        return "nothing says what is started"
+    name = process.args[0]
+    try:
+        place = _place(root, process, name)
+        for _ in range(_SCRIPTS_MAX):
+            with rooted_open.found(root, place) as descriptor:
+                match _parse(descriptor):
+                    case Script(interpreter):
+                        name, place = interpreter, _from(process.cwd, interpreter)
+                    case Program() as program:
+                        loader = _loader(root, process, program)
+                        own_name = rooted_open.name_of(descriptor)
+                        why = program_out_of_reach(program, own_name, loader, machine, forwarded)
+                        return f"{name!r} {why}" if why else ""
+                    case None:
+                        return f"{name!r} is neither an ELF program nor a script"
+    except OSError as error:
+        if error.errno == errno.ENOSYS:
+            return f"{name!r} cannot be looked at: this kernel has no openat2 (Linux 5.6 has)"
+        return f"{name!r} cannot be looked at: {error.strerror}"
+    return f"{name!r} is read by a script that is read by a script, and so on"
+
+
+def _loader(root: int, process: Process, program: Program) -> str:
+    """Return the file name of the program's dynamic loader, with all links resolved."""
+    if program.interpreter is None:
+        return ""
+    with rooted_open.found(root, _from(process.cwd, program.interpreter)) as descriptor:
+        return rooted_open.name_of(descriptor)
+
+
+def _parse(descriptor: int) -> Program | Script | None:
+    with rooted_open.readable(descriptor) as file:
+
+        def read(offset: int, size: int) -> bytes:
+            return os.pread(file, size, offset) if offset < _READ_MOST else b""
+
+        return parse(read)
+
+
+def _place(root: int, process: Process, name: str) -> str:
+    """Return the program's path; a name without a slash is searched on PATH, as execvp does."""
+    if "/" in name:
+        return _from(process.cwd, name)
+    for directory in process.env.get("PATH", "").split(":")[:_PATH_PARTS_MAX]:
+        place = _from(process.cwd, f"{directory or '.'}/{name}")
+        try:
+            with rooted_open.found(root, place) as descriptor:
+                mode = os.fstat(descriptor).st_mode
+        except OSError as error:
+            if error.errno == errno.ENOSYS:
+                raise
+            continue
+        if stat.S_ISREG(mode) and mode & 0o111:
+            return place
+    raise OSError(errno.ENOENT, "it is not on the container's PATH")
+
+
+def _from(cwd: str, path: str) -> str:
+    return path if path.startswith("/") else f"{cwd}/{path}"
+
+
+def parse(read: Read) -> Program | Script | None:
+    """Return what the kernel would execute; None: a file that it does not execute by itself."""
+    start = read(0, _LINE_BYTES)
+    if start[:2] == b"#!":
+        named = re.match(rb"[ \t]*([^ \t\n\0]*)", start[2:])
+        return Script(os.fsdecode(named[1])) if named and named[1] else None
+    if len(start) < _HEADER.size:
+        return None
+    magic, width, order, _, _, machine, _, _, segments_at, _, _, _, size, count, *_ = (
+        _HEADER.unpack_from(start)
+    )
+    if magic != b"\x7fELF":
+        return None
+    if (width, order) != (_WIDE, _LITTLE):
+        return Program(False, machine, None)
+    if size != _SEGMENT.size or count > _SEGMENTS_MAX:
+        return None
+    table = read(segments_at, size * count)
+    for at in range(0, len(table) - size + 1, size):
+        kind, _, offset, _, _, file_bytes, _, _ = _SEGMENT.unpack_from(table, at)
+        if kind == _INTERPRETER:
+            name = read(offset, min(file_bytes, _PATH_BYTES)).partition(b"\0")[0]
+            return Program(True, machine, os.fsdecode(name))
+    return Program(True, machine, None)
+
+
+def program_out_of_reach(
+    program: Program, name: str, loader: str, machine: int, forwarded: bool
+) -> str:
+    """Return why our limit cannot be enforced in the program; "": it can.
+
+    name: the program's file. loader: its dynamic loader's file with all links resolved. machine:
+    our library's. forwarded: the driver's libraries are forwarders, which any dynamic program
+    loads.
+    """
+    if not program.wide or program.machine != machine:
+        return "is built for another machine than the library, which is not loaded into it"
+    if program.interpreter is None:
+        # glibc's loader, run as a program, reads the preload file as it does for others.
+        own = _GLIBC.fullmatch(posixpath.basename(name))
+        return "" if own else "is statically linked, and loads no library before it starts"
+    names = {posixpath.basename(program.interpreter), posixpath.basename(loader)}
+    if any(_MUSL.fullmatch(each) for each in names):
+        return "" if forwarded else "is a program of musl, whose loader reads no preload file"
+    if any(_GLIBC.fullmatch(each) for each in names):
+        return ""
+    return f"is started by {program.interpreter}, which is not known to read a preload file"

@@ -1,0 +1,270 @@
+"""The files of containers on this host: one small tmpfs per grant, under the run directory.
+
+    RUN/KEY/           its own tmpfs with a size limit: no tenant can fill another's, or /run
+      preload          content of /etc/ld.so.preload: our line, then the image's own
+      preload-nix      the same for Nix' loader, which reads another file
+      preload.NAME     the same for one container, if several share the grant; preload-nix.NAME
+      libvgpu.so       empty: mount point for the store's file
+      mounts           what the container must have mounted, so that a later release checks it
+                       against that; mounts.NAME for one container, if several share the grant
+      driver/SONAME    empty: mount point for the driver's real libraries in strict mode
+      region           writable by all users in the container; its blocks are allocated at once,
+                       so that no store into the mapping hits a full file system
+      grant            written last: a directory with a valid grant is complete
+
+Makes no decisions. All calls block and must run in one worker thread, which keeps them in order. A
+crash at any point leaves at most a directory that no container uses; sweep.py removes it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Final
+
+from contract import grant_file, names, region_file
+from contract.log_lines import Line
+from nri_plugin.host import tmpfs
+from nri_plugin.policy import preload_list
+from nri_plugin.policy.errors import FilesError, Reason, Refused, refuse
+from nri_plugin.policy.model import Floor, Mount, Share
+
+_LOG: Final = logging.getLogger(__name__)
+
+_FLOOR: Final = Floor()
+_PRELOAD: Final = f"{names.CONTAINER_LIBRARY}\n".encode()
+_MAX_INODES: Final = 256
+_PAGE: Final = 4096
+_SLACK_BYTES: Final = 128 * _PAGE
+"""For the file system's metadata and three files of each container that shares it; also the most
+that a tenant can add to its region."""
+_MOUNTS: Final = "mounts"
+
+
+class RunDirectory:
+    """The run directory. `new_grant_id`: the only source of randomness. now_ns: CLOCK_MONOTONIC."""
+
+    def __init__(
+        self,
+        root: Path,
+        new_grant_id: Callable[[], int],
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._root = root
+        self._now_ns = now_ns
+        self._new_grant_id = new_grant_id
+
+    def prepare(
+        self,
+        key: str,
+        shares: Sequence[Share],
+        shared: bool,
+        floor: Floor = _FLOOR,
+        preloads: Iterable[str] = (),
+    ) -> None:
+        """Create the files of `key`, or verify existing ones.
+
+        shared: other containers may be using them already; they are then kept, and shares that
+        differ from theirs are an error. preloads: files of one container, always created anew.
+        Raises FilesError, and leaves nothing behind.
+        """
+        path = self._root / key
+        try:
+            if shared and (present := _read_grant(path)) is not None:
+                if not _same(present, shares):
+                    raise FilesError(
+                        "the pod's allocation is not the one that its running containers have"
+                    )
+                _begin_lists(path, preloads)
+                return
+            self._empty_directory(path)
+            try:
+                self._fill(path, shares, floor)
+                _begin_lists(path, preloads)
+            except BaseException:
+                tmpfs.clear(path)
+                raise
+        except OSError as error:
+            raise FilesError(f"{error.filename or path}: {error.strerror}") from error
+
+    def add_preloads(
+        self,
+        key: str,
+        preloads: Mapping[str, Sequence[bytes]],
+        files: Mapping[str, str] = names.CONTAINER_PRELOADS,
+    ) -> None:
+        """Append the image's own libraries to ours, by the path of the preload file.
+
+        files: what is mounted at each path.
+
+        Writes in place, because the file is mounted, and before any program reads it. Idempotent.
+        Raises FilesError, and Refused if there are too many libraries.
+        """
+        for place, entries in preloads.items():
+            path = self._root / key / files[place]
+            whole = preload_list.merged(_PRELOAD, entries)
+            if len(whole) > preload_list.MAX_BYTES:
+                raise Refused(
+                    refuse(
+                        Reason.IMAGE_PRELOAD_LONG,
+                        place=place,
+                        size=len(whole),
+                        most=preload_list.MAX_BYTES,
+                    )
+                )
+            try:
+                with path.open("r+b", buffering=0) as file:
+                    file.write(whole)
+                    file.truncate()
+            except OSError as error:
+                raise FilesError(f"{path}: {error.strerror}") from error
+
+    def record(self, key: str, container: str, mounts: Iterable[Mount]) -> None:
+        """Record what a container must have mounted. container: its name if others share the files
+        of `key`; else "". Raises FilesError."""
+        path = self._root / key / _record(container)
+        try:
+            path.write_text(json.dumps({mount.destination: mount.source for mount in mounts}))
+        except OSError as error:
+            raise FilesError(f"{path}: {error.strerror}") from error
+
+    def recorded(self, key: str, container: str) -> Mapping[str, str] | None:
+        """Return what the container must have mounted, by path; None: there is no record."""
+        for name in (_record(container), _MOUNTS):
+            try:
+                found = json.loads((self._root / key / name).read_bytes())
+            except (OSError, ValueError):
+                continue
+            if isinstance(found, dict):
+                return found
+        return None
+
+    def remove(self, key: str) -> None:
+        """Remove the files of `key`; idempotent. Containers keep what they mapped."""
+        path = self._root / key
+        try:
+            tmpfs.clear(path)
+        except OSError as error:
+            raise FilesError(f"{error.filename or path}: {error.strerror}") from error
+
+    def grants(self, keys: Iterable[str]) -> Mapping[str, grant_file.Grant]:
+        """Return the grants of those of `keys` that are complete directories."""
+        found = {}
+        for key in keys:
+            try:
+                grant = _read_grant(self._root / key)
+            except OSError as error:
+                _LOG.warning(Line("grant cannot be read", key=key, error=error))
+                continue
+            if grant is not None:
+                found[key] = grant
+        return found
+
+    def keys(self) -> AbstractSet[str]:
+        """Return the keys of all directories; names that begin with a dot are the agent's own."""
+        try:
+            with os.scandir(self._root) as found:
+                return {
+                    entry.name
+                    for entry in found
+                    if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
+                }
+        except FileNotFoundError:
+            return frozenset()
+
+    def _empty_directory(self, path: Path) -> None:
+        try:
+            os.mkdir(path, 0o755)
+            return
+        except FileExistsError:
+            tmpfs.clear(path)
+        except (FileNotFoundError, NotADirectoryError):
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.mkdir(mode=0o755)
+
+    def _fill(self, path: Path, shares: Sequence[Share], floor: Floor) -> None:
+        grant_id, count = self._new_grant_id(), len(shares)
+        tmpfs.mount(path, _size_bytes(count), _MAX_INODES)
+        (path / names.DIR_DRIVER).mkdir(mode=0o755)
+        grant = grant_file.fresh(grant_file.Grant(grant_id, _gpus(shares, floor)))
+        region = region_file.header(count, grant_id, self._now_ns())
+        for name, mode, data in (
+            *((name, 0o444, _PRELOAD) for name in names.CONTAINER_PRELOADS.values()),
+            (names.FILE_LIBRARY, 0o444, b""),
+            *((f"{names.DIR_DRIVER}/{soname}", 0o444, b"") for soname in names.DRIVER_SONAMES),
+            (names.FILE_REGION, 0o666, region),
+            (names.FILE_GRANT, 0o444, grant),
+        ):
+            size = region_file.Geometry(count).file_bytes if name == names.FILE_REGION else 0
+            _write(path / name, mode, data, size)
+
+
+def _record(container: str) -> str:
+    return f"{_MOUNTS}.{container}" if container else _MOUNTS
+
+
+def _size_bytes(gpu_count: int) -> int:
+    """Return the size of the whole file system for that many GPUs."""
+    region = region_file.Geometry(gpu_count).file_bytes
+    files = (region, grant_file.FILE_BYTES, *(len(_PRELOAD) for _ in names.CONTAINER_PRELOADS))
+    return sum(-(-size // _PAGE) for size in files) * _PAGE + _SLACK_BYTES
+
+
+def _write(path: Path, mode: int, data: bytes, size_bytes: int = 0) -> None:
+    """Create a file. size_bytes: allocate that many bytes; zeros follow `data`."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(descriptor, left) :]
+        if size_bytes:
+            os.posix_fallocate(descriptor, 0, size_bytes)
+        os.fchmod(descriptor, mode)
+    finally:
+        os.close(descriptor)
+
+
+def _gpus(shares: Sequence[Share], floor: Floor) -> Sequence[grant_file.Gpu]:
+    return tuple(
+        grant_file.Gpu(
+            share.uuid,
+            share.memory_bytes,
+            share.core_percent,
+            share.minor,
+            context_bytes=floor.context_bytes.get(share.uuid, names.CONTEXT_BYTES_ASSUMED),
+            code_bytes=floor.code_bytes,
+            managed_free=floor.managed_free,
+        )
+        for share in shares
+    )
+
+
+def _begin_lists(path: Path, preloads: Iterable[str]) -> None:
+    """Write our line only: an earlier container's additions must not reach its successor."""
+    for name in preloads:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        with os.fdopen(os.open(path / name, flags, 0o444), "wb", buffering=0) as file:
+            file.write(_PRELOAD)
+            file.truncate()
+            os.fchmod(file.fileno(), 0o444)
+
+
+def _read_grant(path: Path) -> grant_file.Grant | None:
+    """Return the grant of a complete directory, or None; only this agent can write the file."""
+    if not os.path.ismount(path):
+        return None
+    try:
+        return grant_file.decode((path / names.FILE_GRANT).read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def _same(grant: grant_file.Grant, shares: Sequence[Share]) -> bool:
+    held = [(c.uuid, c.minor, c.limit_bytes, c.core_percent) for c in grant.gpus]
+    return held == [(s.uuid, s.minor, s.memory_bytes, s.core_percent) for s in shares]

@@ -1,0 +1,156 @@
+"""The node's current state: its GPUs, their CDI specs, and the library.
+
+Queried for every container with a grant, and by the watch (watch.py). Blocking work runs in the
+worker or a child, under a deadline. A CDI spec is generated for a GPU that has none.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+from contract.log_lines import Line
+from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.host import cdi_vendor
+from nri_plugin.host.cdi import Reader
+from nri_plugin.host.cdi_generator import Generator
+from nri_plugin.host.store import Store
+from nri_plugin.policy.errors import StoreError
+from nri_plugin.policy.injection import is_below
+from nri_plugin.policy.model import Bringing, Paths, Specs
+from nri_plugin.policy.verdict import Host
+from nri_plugin.protocol import runtimes
+from nri_plugin.protocol.events import RuntimeInfo
+from nri_plugin.settings import Settings
+from nri_plugin.threads import Worker
+
+_LOG: Final = logging.getLogger(__name__)
+
+Look = tuple[Specs, Paths]
+
+_T = TypeVar("_T")
+
+
+class Node:
+    """Its methods raise TimeoutError if the node does not answer in time."""
+
+    def __init__(
+        self, settings: Settings, inventory: Inventory, store: Store, worker: Worker
+    ) -> None:
+        self._settings = settings
+        self.inventory = inventory
+        self._store = store
+        self._worker = worker
+        self.generator = Generator(
+            settings.nvidia_ctk,
+            settings.generated_cdi_dir,
+            settings.environment,
+        )
+        self._specs = Reader(dict.fromkeys((settings.generated_cdi_dir, *settings.cdi_dirs)))
+        self._renewed_for: str | None = None
+        """The driver's version for which specs were generated; None: an earlier agent's."""
+        self.unprotected = ""
+        """Why containers without a share may get GPUs without a limit; "": no cause is known."""
+        self.runtime: RuntimeInfo | None = None
+        """The connected runtime; set when its session is ready."""
+
+    def collect_releases(self, mounts: Iterable[str]) -> None:
+        """Remove releases of the library that no container has mounted; returns at once. mounts:
+        the sources of all containers' mounts."""
+        store = self._settings.store_dir
+        in_use = {Path(source).parent.name for source in mounts if is_below(source, str(store))}
+
+        def collect() -> None:
+            for name in self._store.collect(in_use):
+                _LOG.info(Line("release of the library removed", directory=store / name))
+
+        self._worker.post(collect)
+
+    async def look_at_host(self) -> Look:
+        return await self._work(self.look_now)
+
+    async def brought(self, cdi_names: Sequence[str]) -> Host:
+        """Return the facts that show whether other programs' CDI names inject a GPU."""
+        directories = self._settings.cdi_dirs
+        return await self._work(
+            lambda: Host(cdi_vendor.by_name(directories, cdi_names), cdi_vendor.majors())
+        )
+
+    async def generate_specs(self, uuids: Sequence[str]) -> bool:
+        """Generate CDI specs for these GPUs, unless that was tried just now; False: none is new.
+
+        Raises OSError if they cannot be written.
+        """
+        if not self._settings.nvidia_ctk or not self.generator.due:
+            return False
+        text = await self.generator.ask(uuids)
+        if text is not None:
+            await self._work(partial(self.generator.write, text))
+        return text is not None
+
+    async def renew_specs(self) -> None:
+        """Generate again the specs made for another driver version, or by an earlier agent.
+
+        The earlier specs stay until that succeeds, and are removed if it fails. Raises OSError.
+        """
+        driver = self.inventory.driver
+        if driver == self._renewed_for:
+            return
+        self._renewed_for = driver
+        uuids = await self._work(self.generator.present)
+        if uuids and not await self.generate_specs(uuids):
+            await self.discard_specs()
+
+    async def discard_specs(self) -> bool:
+        """Remove the generated specs; False: there were none. Raises OSError."""
+        return await self._work(self.generator.discard)
+
+    def look_now(self) -> Look:
+        """Read the current CDI specs and library; runs in the worker."""
+        chosen = self._settings
+        run_dir, bringing = str(chosen.run_dir), self._bringing()
+        specs = self._specs.load()
+        try:
+            forwarders = self._store.forwarders() if chosen.strict else {}
+            return specs, Paths(
+                run_dir,
+                str(self._store.current()),
+                forwarders={soname: str(path) for soname, path in forwarders.items()},
+                bringing=bringing,
+            )
+        except StoreError as error:
+            return specs, Paths(run_dir, None, str(error), bringing=bringing)
+
+    def _bringing(self) -> Bringing:
+        capabilities = self._settings.driver_capabilities
+        if not self._settings.cdi_by_name:
+            return Bringing(capabilities)
+        if self.runtime is None:
+            return Bringing(capabilities, True, "the runtime has not said yet which one it is")
+        problem = cdi_by_name_problem(self.runtime.name, self.runtime.version)
+        return Bringing(capabilities, True, problem)
+
+    async def _work(self, job: Callable[[], _T]) -> _T:
+        return await self._worker.run(job, self._settings.work_deadline_s)
+
+
+def cdi_by_name_problem(runtime: str, version: str) -> str | None:
+    """Return why this runtime cannot inject a CDI device by name; None: it can.
+
+    The operator may choose that instead of applying the spec, for nodes whose default validator
+    rejects the OCI hooks of NVIDIA's specs. The runtime then applies the whole spec, from its own
+    directories. Older runtimes drop the request silently, so that a container would run without its
+    GPU; on those it is refused.
+    """
+    if runtimes.parse(version) is None:
+        return f"the version of {runtime}, {version!r}, is not understood"
+    release = runtimes.find(runtime, version)
+    if release is not None and release.carries_cdi:
+        return None
+    return (
+        f"{runtime} {version} drops CDI devices that a plugin asks for; 1.7.30 or later of 1.7,"
+        " or 2.1 or later, is needed"
+    )

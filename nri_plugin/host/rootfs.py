@@ -1,0 +1,283 @@
+"""Checks, before a container runs, that its program will see the files that enforce the limit.
+
+First the image is read from the host: its own preload files, because ours cover them, and symbolic
+links in our paths, because a program inside could remove them and thereby our file. Then the
+process's view, through /proc/PID/root: each of our mount points must show exactly the file that we
+mounted, whatever images, volumes and other plugins have mounted since. The program that is about to
+start is checked too (entrypoint.py).
+
+Paths to our own mount points are opened component by component, without following links; if links
+must be followed, inside.py does it. An image therefore cannot redirect the check.
+Blocks, and may hang on a broken disk: run it in its own thread, under a deadline.
+Source: containerd's bundle layout (bundle.py).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from contract import names
+from nri_plugin.host import bundle, entrypoint, rooted_open
+from nri_plugin.host.rooted_open import kind
+from nri_plugin.policy import mountinfo, preload_list
+from nri_plugin.policy.errors import Reason, Refused, refused
+from nri_plugin.policy.model import Mount
+
+_LOOK: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY: Final = _LOOK | os.O_DIRECTORY
+
+File = tuple[int, int]
+"""A file by its device and inode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Results for a container that sees our mounts.
+
+    preloads: by the path of a preload file, the names in the image's own. out_of_reach: why no
+    limit can be enforced in the entry point; "" if one can. waits_in: the runtime's program, which
+    will exec the entry point.
+    """
+
+    preloads: Mapping[str, Sequence[bytes]]
+    out_of_reach: str
+    waits_in: File
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Host locations of the grants and the library."""
+
+    run_dir: Path
+    store_dir: Path
+    nri_socket: Path
+
+
+def examine(
+    containerd_state: Path,
+    container_id: str,
+    mounts: Sequence[Mount],
+    kept: Kept,
+    forwarded: bool,
+    allowed: AbstractSet[str] = frozenset(),
+) -> Found:
+    """Raise Refused unless the container will see our `mounts`; `container_id` is a file name.
+
+    forwarded: the driver's libraries are forwarders, as in strict mode. allowed: capabilities that
+    the operator allows although they endanger the limit.
+    """
+    place = bundle.of(containerd_state, container_id)
+    try:
+        with _directory(place / "rootfs") as root:
+            preloads = check_image(root)
+        process, config = bundle.init(place), bundle.config(place)
+        check_capabilities(config, process, allowed)
+        check_volumes(process, {mount.destination for mount in mounts}, kept)
+        with _directory(process / "root") as root:
+            check_view(root, mounts)
+            machine = entrypoint.MACHINES[os.uname().machine]
+            why = entrypoint.out_of_reach(root, config.process, machine, forwarded)
+        waits_in = _runs(process)
+    except (OSError, ValueError) as error:
+        raise refused(Reason.ROOTFS_UNKNOWN, problem=error) from error
+    return Found(preloads, why, waits_in)
+
+
+def strong_beside(
+    containerd_state: Path, container_id: str, allowed: AbstractSet[str] = frozenset()
+) -> str:
+    """Return the capability by which a container without a share can remove the limits of
+    containers whose processes it sees; "": none. Raises OSError."""
+    place = bundle.of(containerd_state, container_id)
+    config = bundle.config(place)
+    return _loosening(config, bundle.init(place), allowed) if config.sees_others else ""
+
+
+class Proof(Enum):
+    """State of a container that was started; values are the log's text."""
+
+    WAITS = "its program does not run yet"
+    HOLDS = "limit in place"
+    ENDED = "ended"
+
+
+def prove(
+    containerd_state: Path,
+    container_id: str,
+    mounts: Sequence[Mount],
+    kept: Kept,
+    waits_in: File | None,
+    allowed: AbstractSet[str] = frozenset(),
+) -> Proof:
+    """Raise Refused or OSError if the container's program does not see our `mounts`, or can remove
+    them.
+
+    waits_in: what its process ran before its start, as in Found; None: it has been started.
+    """
+    place = bundle.of(containerd_state, container_id)
+    with ExitStack() as stack:
+        try:
+            # While this descriptor is open, a reused PID cannot refer to another process.
+            init = bundle.init(place)
+            process = Path("/proc/self/fd", str(stack.enter_context(_directory(init))))
+            if _runs(process) == waits_in:
+                return Proof.WAITS
+        except OSError:
+            return Proof.ENDED
+        try:
+            check_volumes(process, {mount.destination for mount in mounts}, kept)
+            check_view(stack.enter_context(_directory(process / "root")), mounts)
+            check_capabilities(bundle.config(place), process, allowed)
+        except (OSError, Refused):
+            try:
+                _runs(process)
+            except OSError:
+                return Proof.ENDED
+            raise
+    return Proof.HOLDS
+
+
+def check_image(root: int) -> Mapping[str, Sequence[bytes]]:
+    """Return the names in the image's own preload files, by path; raises Refused.
+
+    `root`: descriptor of the image's root on the host, where our mounts are not visible. An empty
+    regular file is the mount point that the runtime itself creates.
+    """
+    preloads = {place: _own_preload(root, place) for place in names.CONTAINER_PRELOADS}
+    with _at(root, names.CONTAINER_DIR) as found:
+        mode = stat.S_IFDIR if found is None else os.fstat(found).st_mode
+    if not stat.S_ISDIR(mode):
+        raise refused(Reason.IMAGE_PATH, what=kind(mode), path=names.CONTAINER_DIR)
+    return {place: entries for place, entries in preloads.items() if entries}
+
+
+def _own_preload(root: int, place: str) -> Sequence[bytes]:
+    with _at(root, place) as found:
+        if found is None:
+            return ()
+        status = os.fstat(found)
+        if not stat.S_ISREG(status.st_mode):
+            raise refused(Reason.IMAGE_PRELOAD, place=place, what=kind(status.st_mode))
+        if status.st_size > preload_list.MAX_BYTES:
+            raise refused(Reason.IMAGE_PRELOAD, place=place, what=f"{status.st_size} bytes")
+        return preload_list.entries(rooted_open.read_all(found, preload_list.MAX_BYTES))
+
+
+def check_view(root: int, mounts: Sequence[Mount]) -> None:
+    """`root`: descriptor of the process's own root; sources are the host's.
+
+    Outside our own directory, where strict mode mounts forwarders, an image's links are followed,
+    because the file that a program opens is what counts.
+    """
+    for mount in mounts:
+        ours = os.stat(mount.source)
+        with (_at if _is_own(mount.destination) else _behind)(root, mount.destination) as found:
+            if found is None:
+                problem = "it is not there"
+            else:
+                there = os.fstat(found)
+                if _file(there) == _file(ours):
+                    continue
+                problem = f"{kind(there.st_mode)} of {there.st_size} bytes"
+        raise refused(Reason.VIEW_DIFFERS, path=mount.destination, problem=problem)
+
+
+def check_capabilities(
+    config: bundle.Config, process: Path, allowed: AbstractSet[str] = frozenset()
+) -> None:
+    """Raise Refused if a program in the container could remove a limit."""
+    name = _loosening(config, process, allowed)
+    if name:
+        raise refused(Reason.CAPABILITY, name=name, does=bundle.LOOSENING[name])
+
+
+def _loosening(config: bundle.Config, process: Path, allowed: AbstractSet[str]) -> str:
+    host_pid = _file(os.stat(process / "ns/pid")) == _file(os.stat("/proc/self/ns/pid"))
+    return bundle.loosening(config.capabilities, host_pid, allowed)
+
+
+def check_volumes(process: Path, ours: AbstractSet[str], kept: Kept) -> None:
+    """Raise Refused if a mount of the process other than `ours` exposes the host's grants."""
+    point = mountinfo.shown(_mounts(process), ours, _limits(kept))
+    if point:
+        raise refused(Reason.HOST_VOLUME, mount=point, source="limits", place=str(kept.run_dir))
+
+
+def _limits(kept: Kept) -> mountinfo.Limits:
+    here = _mounts(Path("/proc/self"))
+    places = (kept.run_dir, kept.store_dir, kept.nri_socket)
+    return mountinfo.Limits(*(mountinfo.place_of(here, os.path.realpath(each)) for each in places))
+
+
+def _mounts(process: Path) -> Sequence[mountinfo.Line]:
+    return list(mountinfo.parse((process / "mountinfo").read_text(errors="surrogateescape")))
+
+
+def _runs(process: Path) -> File:
+    return _file(os.stat(process / "exe"))
+
+
+def _file(status: os.stat_result) -> File:
+    return status.st_dev, status.st_ino
+
+
+def _is_own(destination: str) -> bool:
+    own = (*names.CONTAINER_PRELOADS, names.CONTAINER_DIR)
+    return destination in own or destination.startswith(f"{names.CONTAINER_DIR}/")
+
+
+@contextmanager
+def _behind(root: int, path: str) -> Iterator[int | None]:
+    """As `_at`, but with links followed."""
+    with ExitStack() as stack:
+        try:
+            found = stack.enter_context(rooted_open.found(root, path))
+        except FileNotFoundError:
+            found = None
+        yield found
+
+
+@contextmanager
+def _directory(path: Path) -> Iterator[int]:
+    # Without O_NOFOLLOW: /proc/PID/root is a link to follow; the other path is the runtime's own.
+    descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _at(root: int, path: str) -> Iterator[int | None]:
+    """Yield an O_PATH descriptor of `path` itself under `root`; None if it does not exist.
+
+    A link among the parents raises Refused; if the path ends in a link, the descriptor is the
+    link's.
+    """
+    *parents, name = path.strip("/").split("/")
+    current = os.dup(root)
+    try:
+        for depth, part in enumerate([*parents, name]):
+            last = depth == len(parents)
+            try:
+                below = os.open(part, _LOOK if last else _DIRECTORY, dir_fd=current)
+            except FileNotFoundError:
+                yield None
+                return
+            except NotADirectoryError as error:
+                what = kind(os.stat(part, dir_fd=current, follow_symlinks=False).st_mode)
+                place = "/" + "/".join(parents[: depth + 1])
+                raise refused(Reason.IMAGE_PATH, what=what, path=place) from error
+            os.close(current)
+            current = below
+        yield current
+    finally:
+        os.close(current)

@@ -1,0 +1,147 @@
+"""Checks the node every few seconds, independently of requests, and repairs what it can.
+
+Without it, a driver loaded late, a library installed later or a missing CDI spec would be noticed
+only when a container is refused. Updates readiness.py. Runs on the event loop; blocking work uses
+the node's worker and children.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from contract.log_lines import Line
+from nri_plugin.host.node import Node
+from nri_plugin.metrics import Metrics
+from nri_plugin.policy.model import Gpu, Paths, Specs
+from nri_plugin.readiness import BEAT_S, Readiness
+
+_LOG: Final = logging.getLogger(__name__)
+
+LOOK_EVERY_BEATS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """lacks: what prevents the whole node from sharing GPUs, as text. unusable: by UUID, what
+    prevents it for one GPU."""
+
+    lacks: Sequence[str] = ()
+    unusable: Mapping[str, str] = field(default_factory=dict)
+
+
+async def watch(
+    node: Node, count_grants: Callable[[], int], readiness: Readiness, metrics: Metrics
+) -> None:
+    """Run until cancelled. Logs when the agent becomes ready, and when it is no longer ready."""
+    beats, asked_by = 0, node.runtime
+    looking: asyncio.Task[Found] | None = None
+    said: Sequence[str] | None = None
+    try:
+        while True:
+            readiness.beat()
+            metrics.with_grant.set(count_grants())
+            if looking is not None and looking.done():
+                tell(looking.result(), readiness)
+                looking = None
+            due = beats % LOOK_EVERY_BEATS == 0 or asked_by is not node.runtime
+            if looking is None and due:
+                asked_by = node.runtime
+                looking = asyncio.create_task(look(node), name="look at the node")
+            metrics.gpus.set(len(node.inventory.gpus))
+            metrics.unusable.set(len(readiness.unusable))
+            problems = readiness.problems
+            metrics.ready.set(not problems)
+            if problems != said:
+                _say(problems)
+                said = problems
+            beats += 1
+            await asyncio.sleep(BEAT_S)
+    except Exception:
+        _LOG.exception(Line("the watch ended: /healthz fails from now on"))
+        raise
+    finally:
+        if looking is not None:
+            looking.cancel()
+
+
+def tell(found: Found, readiness: Readiness) -> None:
+    for uuid, problem in found.unusable.items():
+        if readiness.unusable.get(uuid) != problem:
+            _LOG.error(Line("GPU cannot be brought to containers", uuid=uuid, problem=problem))
+    readiness.node, readiness.unusable = found.lacks, found.unusable
+
+
+async def look(node: Node) -> Found:
+    """Repair what can be repaired, then return what the node lacks."""
+    if node.inventory.problem is not None or not node.inventory.gpus:
+        await node.inventory.refresh()
+    if node.inventory.problem is not None:
+        return Found([f"this node's GPUs are not known: {node.inventory.problem}"])
+    if not node.inventory.gpus:
+        troubles = [f"{gpu.uuid}: {gpu.problem}" for gpu in node.inventory.seen if gpu.problem]
+        return Found(
+            [f"no GPU of this node can be shared: {'; '.join(troubles)}"]
+            if troubles
+            else ["the driver shows no GPU on this node"]
+        )
+    try:
+        await node.renew_specs()
+        specs, paths = await node.look_at_host()
+        found = [specs.devices.get(gpu.uuid) for gpu in node.inventory.gpus]
+        # Another program may have described the GPU since, in the same directory. Neither
+        # description is then valid, so ours is removed.
+        if any(device and device.problem for device in found) and await node.discard_specs():
+            specs, paths = await node.look_at_host()
+        missing = {gpu.uuid for gpu in node.inventory.gpus} - specs.devices.keys()
+        # One file has all GPUs, so those that it describes already are generated again, too.
+        ours = {
+            uuid
+            for uuid, device in specs.devices.items()
+            if device.file == str(node.generator.file)
+        }
+        if missing and await node.generate_specs([*missing, *ours]):
+            specs, paths = await node.look_at_host()
+    except TimeoutError:
+        return Found(
+            ["this node's files (library, CDI specs) could not be read or written in time"]
+        )
+    except OSError as error:
+        return Found([f"no CDI spec can be written: {error}"])
+    judged = judge(node.inventory.gpus, specs, paths, node.generator.problem)
+    unprotected = [node.unprotected] if node.unprotected else []
+    return Found([*unprotected, *judged.lacks], judged.unusable)
+
+
+def judge(
+    gpus: Sequence[Gpu], specs: Specs, paths: Paths, generator_problem: str | None = None
+) -> Found:
+    """Judge the library and the CDI devices of these GPUs. Pure."""
+    lacks = []
+    if paths.bringing.by_name_problem is not None:
+        lacks.append(f"CDI devices are asked for by name, but {paths.bringing.by_name_problem}")
+    if paths.library is None:
+        lacks.append(f"the library is missing: {paths.library_problem}")
+    hints = [f"unreadable: {problem}" for problem in specs.problems]
+    hints += [f"none was generated: {generator_problem}"] if generator_problem else []
+    hint = f" ({'; '.join(hints)})" if hints else ""
+    unusable = {}
+    for gpu in gpus:
+        device = specs.devices.get(gpu.uuid)
+        if device is None:
+            unusable[gpu.uuid] = f"{gpu.uuid} has no CDI device{hint}"
+        elif device.problem is not None:
+            unusable[gpu.uuid] = f"CDI device of {gpu.uuid} in {device.file}: {device.problem}"
+    if len(unusable) == len(gpus):
+        lacks += unusable.values()
+    return Found(lacks, unusable)
+
+
+def _say(problems: Sequence[str]) -> None:
+    if problems:
+        _LOG.warning(Line("not ready", why="; ".join(problems)))
+    else:
+        _LOG.info(Line("ready"))

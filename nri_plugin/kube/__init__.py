@@ -1,0 +1,1 @@
+"""What the agent reads from the API server and publishes there."""

@@ -1,0 +1,218 @@
+"""The agent's connection to the API server: connects and runs the parts that need it.
+
+Optional: containers are served with the runtime's data, whether the API server answers or not. A
+failure is logged and retried. A bug in this part stops only this part, for a while. Imported only
+if there is a cluster, because its libraries take memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from contract.log_lines import Line
+from kube import access
+from kube.access import Access, AccessError
+from kube.client import Kube
+from kube.follow import UNLISTED, Follower
+from nri_plugin.gpu.inventory import Inventory, pace_s
+from nri_plugin.kube.events import Events
+from nri_plugin.kube.heartbeat import Heartbeat
+from nri_plugin.kube.node_status import DEVICES, NODES, NodeStatus
+from nri_plugin.kube.pod_requests import PodRequests
+from nri_plugin.kube.verification import Verification
+from nri_plugin.metrics import Metrics
+from nri_plugin.policy import kube_objects, totals
+from nri_plugin.policy.bound_pods import Bounds
+from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.notices import Notices
+from nri_plugin.readiness import Readiness
+from nri_plugin.settings import Settings
+
+_LOG: Final = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+
+_PODS: Final = "/api/v1/pods"
+_AGAIN_S: Final = 10.0
+_TICK_S: Final = 1.0
+_LOOK_S: Final = 0.5
+_PAGE: Final = 100
+"""Pods per page of a list; one page is in memory at a time."""
+
+
+class Cluster:
+    """holds: what running containers hold. bounds: receives the node's pods. notices: events to
+    write."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        inventory: Inventory,
+        bounds: Bounds,
+        notices: Notices,
+        holds: Callable[[], Sequence[Hold]],
+        readiness: Readiness,
+        metrics: Metrics,
+    ) -> None:
+        self._settings = settings
+        self._inventory = inventory
+        self._bounds = bounds
+        self._notices = notices
+        self._holds = holds
+        self._readiness = readiness
+        self._metrics = metrics
+        self._said = ""
+        self._verification = Verification(
+            bounds, holds, lambda: inventory.gpus, notices, readiness, metrics, time.monotonic
+        )
+
+    async def run(self) -> None:
+        """Run until cancelled; then the Lease reports that the agent is gone."""
+        while True:
+            try:
+                await self._connected()
+            except Exception:
+                _LOG.exception(Line("a fault of the agent's side towards the API server"))
+                self._metrics.api_up.set(0)
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _connected(self) -> None:
+        """Run until there is a reason to reconnect."""
+        try:
+            found = await asyncio.to_thread(self._load)
+            async with Kube(found, self._load, user_agent="gpuslice-agent") as kube:
+                await self._run(kube)
+        except AccessError as error:
+            self._say(str(error))
+            self._metrics.api_up.set(0)
+            for _ in range(round(_AGAIN_S / _LOOK_S)):
+                self._verification.look()
+                await asyncio.sleep(_LOOK_S)
+
+    def _load(self) -> Access:
+        return access.load(self._settings.kubeconfig, self._settings.environment)
+
+    def _look_s(self) -> float:
+        chosen = self._settings
+        took_s = self._inventory.took_s
+        return pace_s(took_s, chosen.inventory_look_s, chosen.inventory_look_most_s)
+
+    async def _run(self, kube: Kube) -> None:
+        node_name = self._settings.node_name
+        node_status = NodeStatus(
+            kube,
+            node_name,
+            self._inventory,
+            self._bounds,
+            self._holds,
+            self._readiness,
+            self._look_s,
+            self._metrics,
+        )
+        heartbeat = Heartbeat(
+            kube,
+            node_name,
+            lambda: node_status.node_uid,
+            lambda: self._readiness.problems,
+            self._metrics,
+        )
+        own = {"fieldSelector": f"metadata.name={node_name}"}
+        here = {
+            "fieldSelector": f"spec.nodeName={node_name},status.phase!=Succeeded,"
+            "status.phase!=Failed"
+        }
+        pods = _Pods(self._bounds)
+        followers = {
+            "node": Follower(kube, NODES, node_status.node, query=own),
+            "Device": Follower(kube, DEVICES, node_status.device, query=own),
+            "pods": Follower(kube, _PODS, pods, query=here, page=_PAGE),
+        }
+        pods.follower = followers["pods"]
+
+        def known() -> bool:
+            return all(each.synced for each in followers.values())
+
+        def heard() -> bool:
+            return followers["pods"].synced and not followers["pods"].problem
+
+        events = Events(kube, node_name, lambda: node_status.node_uid, self._metrics)
+        requests = PodRequests(
+            kube,
+            node_name,
+            self._bounds,
+            events,
+            self._metrics,
+            lambda: followers["pods"].problem not in ("", UNLISTED),
+        )
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._verify(heard, requests), name="verify")
+                group.create_task(events.run(self._notices), name="events")
+                for name, follower in followers.items():
+                    group.create_task(follower.run(), name=f"follow {name}")
+                group.create_task(node_status.run(known), name="node status")
+                group.create_task(heartbeat.run(), name="heartbeat")
+                group.create_task(self._tell(followers), name="state of the API server")
+        except asyncio.CancelledError:
+            await heartbeat.farewell()
+            raise
+
+    async def _verify(self, heard: Callable[[], bool], requests: PodRequests) -> None:
+        """Check grants always, with what is known; look up and delete only while connected."""
+        verification, self._bounds.ask = self._verification, requests.ask
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    verification.look()
+                    self._tell_of_failed_gpus()
+                    if heard():
+                        requests.look_up(group, verification.unknown)
+                        if self._settings.remove_unverified:
+                            requests.delete(group, verification.over)
+                    await asyncio.sleep(_LOOK_S)
+        finally:
+            self._bounds.ask = None
+
+    def _tell_of_failed_gpus(self) -> None:
+        """Report failed GPUs. Before NVML's first answer nothing is known of any GPU."""
+        if self._inventory.seen or self._inventory.problem is None:
+            for notice in totals.failed_gpu_notices(self._holds(), self._inventory.seen):
+                self._notices.add(notice)
+
+    async def _tell(self, followers: Mapping[str, Follower]) -> None:
+        """Report the connection's state: in the metrics, and in the log when it changes."""
+        while True:
+            found = {name: f.problem for name, f in followers.items() if f.problem}
+            self._metrics.api_up.set(not found)
+            self._say("; ".join(f"{n}: {text}" for n, text in found.items() if text != UNLISTED))
+            await asyncio.sleep(_TICK_S)
+
+    def _say(self, problem: str) -> None:
+        if problem and problem != self._said:
+            _LOG.warning(Line("the API server is not heard", problem=problem))
+        elif self._said and not problem:
+            _LOG.info(Line("the API server is heard again"))
+        self._said = problem
+
+
+class _Pods:
+    """The watch's sink for this node's pods."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.follower: Follower | None = None
+        self._bounds = bounds
+
+    def seen(self, raw: Json) -> str:
+        bound = kube_objects.bound(raw)
+        self._bounds.put(bound, self.follower is not None and self.follower.listing)
+        return bound.pod.uid
+
+    def lost(self, raw: Json) -> None:
+        self._bounds.lost(kube_objects.bound(raw).pod.uid)
+
+    def listed(self, keys: set[str]) -> None:
+        self._bounds.keep(keys)

@@ -1,0 +1,91 @@
+"""The agent's Lease at the API server.
+
+Renewed every ten seconds, and at once when the agent becomes ready or not ready.
+
+It reports the same as /readyz. An expired Lease means not ready, too: the scheduler excludes a node
+whose Lease was not renewed. Writes nothing else; failures are retried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from contract import names
+from contract.log_lines import Line
+from kube.client import Kube, KubeError
+from nri_plugin.metrics import Metrics
+from nri_plugin.policy import kube_objects
+
+_LOG: Final = logging.getLogger(__name__)
+
+RENEW_S: Final = 10.0
+_RETRY_S: Final = 2.0
+_ANSWER_S: Final = 5.0
+_FAREWELL_S: Final = 1.5
+_LOOK_S: Final = 0.25
+_TEXT_MOST: Final = 500
+_LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
+STOPPED: Final = "the agent was stopped"
+
+
+class Heartbeat:
+    """problems: why the agent is not ready; empty: it is. node_uid: "" while it is not known."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        node_name: str,
+        node_uid: Callable[[], str],
+        problems: Callable[[], Sequence[str]],
+        metrics: Metrics,
+    ) -> None:
+        self._kube = kube
+        self._node_name = node_name
+        self._node_uid = node_uid
+        self._problems = problems
+        self._written = metrics.api_writes.labels("lease", "written")
+        self._failed = metrics.api_writes.labels("lease", "failed")
+        self._said = ""
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        loop = asyncio.get_running_loop()
+        told, due_s = "", 0.0
+        while True:
+            text = "; ".join(self._problems())[:_TEXT_MOST] or "true"
+            if loop.time() >= due_s or (told and text != told):
+                done = await self._say(text, _ANSWER_S)
+                told = text if done else ""
+                due_s = loop.time() + (RENEW_S if done else _RETRY_S)
+            await asyncio.sleep(_LOOK_S)
+
+    async def farewell(self) -> None:
+        """Mark the Lease not ready, so that no pod is bound here before the Lease expires."""
+        await self._say(STOPPED, _FAREWELL_S)
+
+    async def _say(self, ready: str, within_s: float) -> bool:
+        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        lease = kube_objects.lease(self._node_name, self._node_uid(), now, ready)
+        path = f"{_LEASES}/{lease['metadata']['name']}"
+        try:
+            try:
+                await self._kube.patch(path, lease, timeout_s=within_s)
+            except KubeError as error:
+                if error.status != 404:
+                    raise
+                await self._kube.post(_LEASES, lease, timeout_s=within_s)
+        except KubeError as error:
+            self._failed.inc()
+            if self._said != str(error):
+                _LOG.warning(Line("Lease not renewed", error=error))
+            self._said = str(error)
+            return False
+        self._written.inc()
+        if self._said:
+            _LOG.info(Line("Lease renewed again"))
+        self._said = ""
+        return True

@@ -1,0 +1,282 @@
+"""Reconciles the node's API objects: its Device, its capacity, its label.
+
+Compares the watched objects with the desired state and writes the difference, whatever caused it
+(the kubelet sets extended resources to zero when it starts). Writes nothing until all inputs are
+known. Makes no decisions: totals.py has the rules.
+
+Two programs that keep overwriting each other load the API server without end, and the node's totals
+are meaningless meanwhile. Therefore the agent counts how often its writes are reverted, and stops
+writing for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from contract import names
+from contract.log_lines import Line
+from kube.client import Kube, KubeError
+from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.metrics import Metrics
+from nri_plugin.policy import kube_objects
+from nri_plugin.policy.bound_pods import Bounds
+from nri_plugin.policy.kube_objects import NodeFacts
+from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.model import Gpu
+from nri_plugin.policy.totals import Entry, entries, granted_gpus, totals
+from nri_plugin.readiness import Readiness
+
+_LOG: Final = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+
+NODES: Final = "/api/v1/nodes"
+DEVICES: Final = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
+_TICK_S: Final = 1.0
+_BETWEEN_S: Final = 0.5
+"""Pause after a write, until the watch has reported it."""
+_FAILED_S: Final = 5.0
+
+CONTEST_WRITES: Final = 5
+"""More than a kubelet causes, which sets totals to zero when it starts."""
+CONTEST_S: Final = 600.0
+"""Period in which so many writes are a contest, and for which the agent then stops writing."""
+_MANAGER: Final = "gpuslice-agent"
+"""The agent's name in managedFields: the first part of its user agent."""
+_FIELDS: Final = re.compile("f:devices|f:koordinator.sh/gpu")
+
+
+class NodeStatus:
+    """holds: what running containers hold. readiness: the agent's; receives contests. look_s:
+    maximum age of NVML's result. `node` and `device` are the watches' sinks. now: a monotonic clock
+    in seconds.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        node_name: str,
+        inventory: Inventory,
+        bounds: Bounds,
+        holds: Callable[[], Sequence[Hold]],
+        readiness: Readiness,
+        look_s: Callable[[], float],
+        metrics: Metrics,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._kube = kube
+        self._node_name = node_name
+        self._inventory = inventory
+        self._bounds = bounds
+        self._holds = holds
+        self._readiness = readiness
+        self._look_s = look_s
+        self._metrics = metrics
+        self._changed = asyncio.Event()
+        self._said = ""
+        self._conditions = True
+        """Whether the API server stores conditions; older CRDs of Device have none."""
+        self._contests = {"Device": Contest(now), "node": Contest(now)}
+        self._listed: Sequence[Entry] = ()
+        """The Device's last desired entries: it may be deleted, and a failed GPU is silent."""
+        self.node = One(node_name, self._changed)
+        self.device = One(node_name, self._changed)
+
+    @property
+    def node_uid(self) -> str:
+        return kube_objects.node(self.node.raw).uid if self.node.raw else ""
+
+    async def run(self, known: Callable[[], bool]) -> None:
+        """Run until cancelled. known: whether node, Device and pods have been listed."""
+        while True:
+            self._inventory.look(self._look_s())
+            pause_s = 0.0
+            self._readiness.cluster = self._contest()
+            if known():
+                try:
+                    pause_s = _BETWEEN_S if await self._mend() else 0.0
+                except KubeError as error:
+                    pause_s = _FAILED_S if error.status != 409 else _BETWEEN_S
+                    self._say(str(error))
+                else:
+                    self._say("")
+            await asyncio.sleep(pause_s)
+            await self._wake()
+
+    async def _wake(self) -> None:
+        """Wait for the next change, or a timeout, because GPUs and pods trigger no event."""
+        try:
+            async with asyncio.timeout(_TICK_S):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+        self._changed.clear()
+
+    async def _mend(self) -> bool:
+        """Write the differences. Returns whether anything was written."""
+        if not self.node.raw:
+            self._say(f"there is no node {self._node_name}: is --node-name its name?")
+            return False
+        facts = kube_objects.node(self.node.raw)
+        now = kube_objects.entries(self.device.raw)
+        before = [*{each.gpu.uuid: each for each in (*self._listed, *now)}.values()]
+        holds = self._holds()
+        granted = {uuid for hold in holds for uuid in hold.parts} | self._bounds.granted(before)
+        told = granted_gpus(holds, self._bounds.allocated())
+        # Before NVML's first answer, only what the Device lists is known.
+        known = self._inventory.problem is None or self._inventory.seen
+        listed = entries(self._gpus(), before, granted, told) if known else now
+        self._listed = listed if known else before
+        at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        shall_at = at if self._conditions else ""
+        device = kube_objects.device(self._node_name, facts.uid, listed, self.device.raw, shall_at)
+        written = False
+        if device is not None and (listed or self.device.raw):
+            written = await self._write_device(device, listed)
+        wanted = totals(listed, granted, facts.excluded, self._bounds.asked())
+        return await self._write_node(wanted, facts) or written
+
+    def _gpus(self) -> Sequence[Gpu]:
+        """Return NVML's GPUs, with the problems that prevent their injection into containers."""
+        unusable = self._readiness.unusable
+        return [
+            replace(gpu, problem=gpu.problem or unusable.get(gpu.uuid, ""))
+            for gpu in self._inventory.seen
+        ]
+
+    def _contest(self) -> str | None:
+        for what, raw in (("Device", self.device.raw), ("node", self.node.raw)):
+            if self._contests[what].lasts:
+                other = other_writer(raw) or "another program"
+                return (
+                    f"{what} {self._node_name}: {other} changes what this agent writes of its GPUs:"
+                    " must have one writer; switch off the other's report of GPUs on this node, or"
+                    " take gpuslice's agent off it"
+                )
+        return None
+
+    async def _write_device(self, device: Json, listed: Sequence[Entry]) -> bool:
+        """Return whether it was written."""
+        raw = self.device.raw
+        if not self._contests["Device"].may_write(listed, _version(raw)):
+            return False
+        if raw:
+            path = f"{DEVICES}/{self._node_name}"
+            stored = await self._write("device", self._kube.patch(path, device))
+        else:
+            stored = await self._write("device", self._kube.post(DEVICES, device))
+        if listed and not kube_objects.has_conditions(stored):
+            self._conditions = False
+        return True
+
+    async def _write_node(self, wanted: Mapping[str, int], facts: NodeFacts) -> bool:
+        path = f"{NODES}/{self._node_name}"
+        capacity = kube_objects.capacity(wanted, facts)
+        told = capacity is not None and self._contests["node"].may_write(
+            wanted, _version(self.node.raw)
+        )
+        if told:
+            await self._write("node", self._kube.patch(f"{path}/status", capacity or {}))
+        label = not self._readiness.problems and not facts.isolates
+        if label:
+            await self._write("node", self._kube.patch(path, kube_objects.isolates()))
+        return told or label
+
+    async def _write(self, what: str, work: Any) -> Json:
+        """Return the object as it is stored."""
+        try:
+            stored: Json = await work
+        except KubeError:
+            self._metrics.api_writes.labels(what, "failed").inc()
+            raise
+        self._metrics.api_writes.labels(what, "written").inc()
+        _LOG.info(Line("told the API server", object=what))
+        return stored
+
+    def _say(self, problem: str) -> None:
+        if problem and problem != self._said:
+            _LOG.warning(Line("what the API server says of this node is not kept", error=problem))
+        self._said = problem
+
+
+def _version(raw: Json) -> str:
+    return str(raw.get("metadata", {}).get("resourceVersion", ""))
+
+
+class One:
+    """A watch's sink for one object. raw: its current state; empty if it does not exist."""
+
+    def __init__(self, name: str, changed: asyncio.Event) -> None:
+        self.raw: Json = {}
+        self._name = name
+        self._changed = changed
+
+    def seen(self, raw: Json) -> str:
+        name = str(raw["metadata"]["name"])
+        if name != self._name:
+            return ""
+        self.raw = raw
+        self._changed.set()
+        return name
+
+    def lost(self, raw: Json) -> None:
+        if raw["metadata"]["name"] == self._name:
+            self.raw = {}
+            self._changed.set()
+
+    def listed(self, keys: set[str]) -> None:
+        if not keys:
+            self.raw = {}
+            self._changed.set()
+
+
+class Contest:
+    """Detects another program that writes the same fields of one object. now: a monotonic clock in
+    seconds."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._taken_back: deque[float] = deque(maxlen=CONTEST_WRITES)
+        self._wanted: object = None
+        self._version = ""
+        self._silent_until = self._over_at = now()
+
+    def may_write(self, wanted: object, version: str) -> bool:
+        """Called if the object differs from `wanted`. version: its resourceVersion."""
+        now = self._now()
+        if now < self._silent_until:
+            return False
+        if self._wanted == wanted and version != self._version:
+            self._taken_back.append(now)
+            if self._over_at > now:
+                self._over_at = now + CONTEST_S
+        self._wanted, self._version = wanted, version
+        if len(self._taken_back) < CONTEST_WRITES or now - self._taken_back[0] > CONTEST_S:
+            return True
+        self._taken_back.clear()
+        self._wanted = None
+        self._silent_until, self._over_at = now + CONTEST_S, now + 2 * CONTEST_S
+        return False
+
+    @property
+    def lasts(self) -> bool:
+        """Whether a contest occurred and is not known to be over."""
+        return self._now() < self._over_at
+
+
+def other_writer(raw: Json) -> str:
+    """Return the other program that wrote the object last, from managedFields; "": not known."""
+    others = [
+        (str(entry.get("time", "")), str(entry.get("manager", "")))
+        for entry in raw.get("metadata", {}).get("managedFields") or ()
+        if entry.get("manager") != _MANAGER and _FIELDS.search(str(entry.get("fieldsV1")))
+    ]
+    return max(others)[1] if others else ""

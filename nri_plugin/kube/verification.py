@@ -1,0 +1,148 @@
+"""Compares each running grant with the API server's pod, twice a second.
+
+Its only I/O is the log: bounds.py has the API server's state, the ledger the running containers. A
+refuted grant keeps running, and is reported in a metric, the log and an event; the pod's next
+container is refused at creation. pod_requests.py looks up pods that the watch has not reported.
+Missing information never refutes a grant.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import Final
+
+from contract import names
+from contract.log_lines import Line
+from nri_plugin.metrics import Metrics
+from nri_plugin.policy.bound_pods import Bounds
+from nri_plugin.policy.errors import Refusal
+from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.model import Gpu, Pod
+from nri_plugin.policy.notices import Notice, Notices
+from nri_plugin.readiness import Readiness
+
+_LOG: Final = logging.getLogger(__name__)
+
+WITHIN_S: Final = 2.0
+"""Time after which an unconfirmed grant is reported."""
+_ENDING_S: Final = 60.0
+"""For a pod whose object was force-deleted while its containers still stop."""
+_NAMED_AT_MOST: Final = 4
+_ABSENT: Final = "container whose pod the API server does not have: find out who made it"
+
+
+class Standing(StrEnum):
+    """Result for a running grant; values are the metric's label."""
+
+    CONFIRMED = "confirmed"
+    REFUTED = "refuted"
+    """The API server's pod does not have this grant."""
+    ABSENT = "absent"
+    """The API server has no such pod on this node, so there is no object to delete."""
+    UNHEARD = "unheard"
+    """The API server has not answered."""
+
+
+class Verification:
+    """holds: what containers hold. clock: monotonic, in seconds."""
+
+    def __init__(
+        self,
+        bounds: Bounds,
+        holds: Callable[[], Sequence[Hold]],
+        gpus: Callable[[], Sequence[Gpu]],
+        notices: Notices,
+        readiness: Readiness,
+        metrics: Metrics,
+        clock: Callable[[], float],
+    ) -> None:
+        self._bounds = bounds
+        self._holds = holds
+        self._gpus = gpus
+        self._notices = notices
+        self._readiness = readiness
+        self._metrics = metrics
+        self._clock = clock
+        self._since: dict[str, float] = {}
+        """By container, when its pod was first found to be unknown."""
+        self._said = False
+        self.over: Mapping[str, Refusal] = {}
+        """By UID, the pods that were bound to a full GPU."""
+        self.unknown: Sequence[Pod] = ()
+        """Pods with running grants that must be looked up."""
+
+    def look(self) -> None:
+        """Judge all running grants by the current state."""
+        holds, gpus, now_s = self._holds(), self._gpus(), self._clock()
+        holding = frozenset(hold.pod_uid for hold in holds)
+        self.over = self._bounds.over(gpus, holding)
+        refuted = {**self.over, **self._bounds.foreign()}
+        standings: dict[str, Standing] = {}
+        for hold in holds:
+            refusal = refuted.get(hold.pod_uid) or self._bounds.doubt(hold, gpus)
+            standings[hold.container_id] = self._standing(hold, refusal)
+            if refusal is not None:  # reported only: the container keeps running
+                text = f'container "{hold.container}" runs with a GPU share, but {refusal.text}'
+                self._say("grant refuted", names.EVENT_GRANT_REFUSED, hold, text, refusal.text)
+        self._note(holds, standings, now_s)
+
+    def _standing(self, hold: Hold, refusal: Refusal | None) -> Standing:
+        if self._bounds.denied(hold.pod_uid):
+            return Standing.ABSENT
+        if self._bounds.heard(hold.pod_uid) is None:
+            return Standing.UNHEARD
+        return Standing.CONFIRMED if refusal is None else Standing.REFUTED
+
+    def _note(self, holds: Sequence[Hold], standings: Mapping[str, Standing], now_s: float) -> None:
+        unheard = [h for h in holds if standings[h.container_id] is Standing.UNHEARD]
+        self._since = {h.container_id: self._since.get(h.container_id, now_s) for h in unheard}
+        by_uid = {h.pod_uid: h for h in unheard if self._is_due(h, now_s)}
+        self.unknown = [h.pod for h in by_uid.values() if self._bounds.unknown(h.pod)]
+        for standing in Standing:
+            count = sum(each is standing for each in standings.values())
+            self._metrics.grants.labels(standing.value).set(count)
+        self._say_unheard([h for h in unheard if now_s - self._since[h.container_id] >= WITHIN_S])
+        for hold in holds:
+            if standings[hold.container_id] is Standing.ABSENT:
+                problem = self._bounds.denied(hold.pod_uid)
+                text = (
+                    f"container {hold.whose} (pod UID {hold.pod_uid}) holds a share of a GPU, but"
+                    f" the API server does not have its pod here: {problem}; find out who made it"
+                )
+                self._say(_ABSENT, names.EVENT_GRANT_UNCONFIRMED, hold, text, problem)
+
+    def _is_due(self, hold: Hold, now_s: float) -> bool:
+        """Delay the lookup of a pod just deleted until its containers should have stopped."""
+        gone = self._bounds.gone(hold.pod_uid)
+        return not gone or now_s - self._since[hold.container_id] >= _ENDING_S
+
+    def _say_unheard(self, late: Sequence[Hold]) -> None:
+        late = [hold for hold in late if not self._bounds.gone(hold.pod_uid)]
+        named = [hold.whose for hold in late[:_NAMED_AT_MOST]]
+        more = [f"and {len(late) - len(named)} more"] if len(late) > len(named) else []
+        text = f"grants that the API server has not confirmed: {', '.join(named + more)}"
+        self._readiness.grants = (text,) if late else ()
+        if late and not self._said:
+            _LOG.warning(Line("grants not confirmed yet, and left alone", containers=text))
+        elif self._said and not late:
+            _LOG.info(Line("all grants are confirmed, or refuted"))
+        self._said = bool(late)
+
+    def _say(self, said: str, reason: str, hold: Hold, text: str, problem: str) -> None:
+        """Report once, in the log and in an event; in the node's if the pod does not exist."""
+        of_node = reason == names.EVENT_GRANT_UNCONFIRMED
+        action = "Start" if of_node else "Run"
+        if self._notices.add(Notice(hold.pod, hold.container_id, reason, text, of_node, action)):
+            _LOG.error(
+                Line(
+                    said,
+                    namespace=hold.pod.namespace,
+                    pod=hold.pod.name,
+                    uid=hold.pod_uid,
+                    container=hold.container,
+                    container_id=hold.container_id,
+                    problem=problem,
+                )
+            )

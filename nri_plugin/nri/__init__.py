@@ -1,0 +1,1 @@
+"""The dialogue with the container runtime: NRI requests in, adjustments and refusals out."""

@@ -1,0 +1,196 @@
+"""Runs the handler for each request of the runtime, and answers exactly once, within the deadline.
+
+A result that the handler returns directly is sent at once; a coroutine runs as a task with a
+deadline. A runtime that times out drops the plugin and, before NRI 0.12.5, starts the container
+without it. Therefore we answer an error after 75 % of the runtime's timeout: the request fails, and
+the registration is kept. connection.py calls this module and sends the session's output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.nri.handler import Answer, Handler, Refused
+from nri_plugin.policy.decisions import Decision, Outcome
+from nri_plugin.protocol import events
+from nri_plugin.protocol.errors import NriError
+from nri_plugin.protocol.events import Code
+from nri_plugin.protocol.session import Session
+
+logger = logging.getLogger(__name__)
+
+PATIENCE: Final = 0.75
+"""Fraction of the runtime's request timeout after which we answer with an error."""
+
+
+class SynchronizeFailed(NriError):
+    """The handler could not take over the running containers; its exception is the cause."""
+
+
+class Answers:
+    """send: called when the session has an answer to send. on_decision: called afterwards."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        session: Session,
+        send: Callable[[], None],
+        on_decision: Callable[[events.Request, Decision], None],
+    ) -> None:
+        self._handler = handler
+        self._session = session
+        self._send = send
+        self._on_decision = on_decision
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.unanswered: set[asyncio.Task[Any]] = set()
+        """Work that the runtime still waits for. A handler may run longer than its answer."""
+        self.asked = 0
+        self.failure: SynchronizeFailed | None = None
+
+    def begin(self, request: events.Request) -> None:
+        """Start the handler for `request`; an answer is sent in time in every case."""
+        began_s = time.monotonic()
+        self.asked += 1
+        try:
+            answer = _ask(self._handler, request)
+        except (Exception, asyncio.CancelledError) as error:
+            self._fail(request, began_s, error)
+            return
+        if isinstance(answer, Coroutine):
+            self._await(request, began_s, answer)
+        else:
+            self._respond(request, began_s, answer)
+
+    async def end(self, timeout_s: float) -> None:
+        """Cancel the handler's work; its results are discarded."""
+        self.unanswered.clear()
+        tasks = set(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            _, stuck = await asyncio.wait(tasks, timeout=timeout_s)
+            for task in stuck:
+                logger.error("task=%r outcome=stuck", task.get_name())
+
+    def _await(
+        self, request: events.Request, began_s: float, work: Coroutine[Any, Any, Any]
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(work, name=type(request).__name__)
+        self._tasks.add(task)
+        self.unanswered.add(task)
+        budget_s = request.budget_ms / 1000 * PATIENCE
+
+        def late() -> None:
+            if task in self.unanswered and not task.done():
+                self.unanswered.discard(task)
+                task.cancel()
+                self._fail(request, began_s, _Late(request, budget_s))
+
+        timer = loop.call_later(budget_s, late)
+
+        def ended(_task: asyncio.Task[Any]) -> None:
+            timer.cancel()
+            self._tasks.discard(task)
+            error = _error_of(task)  # retrieved even if too late, or asyncio logs a warning
+            if task not in self.unanswered:
+                return
+            self.unanswered.discard(task)
+            if error is None:
+                self._respond(request, began_s, task.result())
+            else:
+                self._fail(request, began_s, error)
+
+        task.add_done_callback(ended)
+
+    def _respond(
+        self, request: events.Request, began_s: float, reply: nri.CreateContainerResponse | None
+    ) -> None:
+        if self._session.closed:
+            return
+        if not self._session.respond(request.request_id, reply):
+            text = "the answer is larger than the protocol allows"
+            self._answered(request, began_s, Outcome.ERROR, text=text)
+        else:
+            outcome = Outcome.PASSED if reply is None else Outcome.ADJUSTED
+            self._answered(request, began_s, outcome)
+
+    def _fail(self, request: events.Request, began_s: float, error: BaseException) -> None:
+        if self._session.closed:
+            return
+        what, code = type(request).__name__, Code.UNKNOWN
+        outcome, reason, bug = Outcome.ERROR, "", None
+        match error:
+            case _Late():
+                outcome, code, text = Outcome.LATE, Code.DEADLINE_EXCEEDED, str(error)
+            case Refused():
+                outcome, reason, text = Outcome.REFUSED, error.code, error.reason
+            case _:
+                text, bug = f"gpuslice failed at {what}: {type(error).__name__}: {error}", error
+        self._session.fail(request.request_id, code, text)
+        if isinstance(request, events.Synchronize):
+            self.failure = SynchronizeFailed(text)
+            self.failure.__cause__ = error
+        self._answered(request, began_s, outcome, reason=reason, text=text, error=bug)
+
+    def _answered(
+        self, request: events.Request, began_s: float, outcome: Outcome, **more: Any
+    ) -> None:
+        self._send()
+        what, duration_s = type(request).__name__, time.monotonic() - began_s
+        decision = Decision(what, outcome, duration_s, **more, **_of(request))
+        # The callback runs after the answer is sent; an exception in it does not end the session.
+        asyncio.get_running_loop().call_soon(self._on_decision, request, decision)
+
+
+class _Late(Exception):
+    def __init__(self, request: events.Request, budget_s: float) -> None:
+        what = type(request).__name__
+        super().__init__(f"gpuslice did not decide {what} within {budget_s:.3g} s")
+
+
+def _error_of(work: asyncio.Task[Any]) -> BaseException | None:
+    """Return a finished handler's exception. A handler that cancels itself has failed too."""
+    return asyncio.CancelledError("cancelled by itself") if work.cancelled() else work.exception()
+
+
+def _of(request: events.Request) -> dict[str, Any]:
+    """Return the pod and container of the request, as a decision's fields."""
+    match request:
+        case events.ContainerRequest(pod=pod, container=container):
+            pass
+        case events.Validate(request=validation):
+            pod, container = validation.pod, validation.container
+        case events.Synchronize(pods=pods, containers=containers):
+            return {"pods": len(pods), "containers": len(containers)}
+        case _:
+            return {}
+    return {
+        "namespace": pod.namespace,
+        "pod": pod.name,
+        "uid": pod.uid,
+        "container": container.name,
+        "container_id": container.id,
+    }
+
+
+def _ask(handler: Handler, request: events.Request) -> Answer[nri.CreateContainerResponse | None]:
+    match request:
+        case events.CreateContainer(pod=pod, container=container):
+            return handler.create_container(pod, container)
+        case events.StartContainer(pod=pod, container=container):
+            return handler.start_container(pod, container)
+        case events.StopContainer(pod=pod, container=container):
+            return handler.stop_container(pod, container)
+        case events.RemoveContainer(pod=pod, container=container):
+            return handler.remove_container(pod, container)
+        case events.Synchronize(pods=pods, containers=containers):
+            return handler.synchronize(pods, containers)
+        case events.Validate(request=validation):
+            return handler.validate(validation)
+    raise AssertionError(request)

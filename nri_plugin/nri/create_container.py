@@ -1,0 +1,189 @@
+"""Handles CreateContainer: returns the adjustment with the share, after creating its files.
+
+Each step runs in the worker or a child, under a deadline. The share is entered in the ledger before
+the files are created, and released if that fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from contract import names
+from contract.log_lines import Line
+from nri_plugin.gpu.contexts import Contexts
+from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.host.files import RunDirectory
+from nri_plugin.host.node import Node
+from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.nri import translate
+from nri_plugin.nri.containers import Answered, Tenants
+from nri_plugin.policy import pod_policy, required_mounts
+from nri_plugin.policy.bound_pods import Bounds
+from nri_plugin.policy.errors import FilesError, Reason, Refused, refuse
+from nri_plugin.policy.model import Adjustment, Claim, Container, Floor, Pod, Untouched
+from nri_plugin.policy.notices import Notice, Notices
+from nri_plugin.settings import Settings
+from nri_plugin.threads import Worker, in_time
+
+_LOG: Final = logging.getLogger(__name__)
+
+_INVENTORY_MAY_TELL: Final = frozenset(
+    {Reason.GPU_UNKNOWN, Reason.GPU_MISMATCH, Reason.MEMORY_OUT_OF_RANGE}
+)
+"""Refusals that a new inventory may change: a GPU was replaced, or the driver loaded late."""
+
+
+class Creations:
+    """worker: the one that does all work on `files`. All methods raise Refused."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        node: Node,
+        inventory: Inventory,
+        contexts: Contexts,
+        tenants: Tenants,
+        files: RunDirectory,
+        worker: Worker,
+        bounds: Bounds,
+        notices: Notices,
+    ) -> None:
+        self._bounds = bounds
+        self._notices = notices
+        self._settings = settings
+        self._node = node
+        self._inventory = inventory
+        self._contexts = contexts
+        self._tenants = tenants
+        self._files = files
+        self._worker = worker
+
+    async def create(self, pod: Pod, container: Container) -> nri.CreateContainerResponse | None:
+        """Return the container's adjustment; None: no adjustment is needed."""
+        if container.cdi_names:
+            look = self._node.brought(container.cdi_names)
+            found = (await in_time("read the CDI specs", look)).cdi_gpus
+            left = tuple(name for name in container.cdi_names if name in found)
+            container = replace(container, cdi_names=left)
+        claimed = await self._claim(pod, container)
+        if claimed is not None and claimed.shares:
+            return await self._share(pod, container, claimed)
+        decision = pod_policy.without_share(container, claimed)
+        if isinstance(decision, Untouched):
+            if decision.given:
+                _say_what_is_kept(pod, container, decision.given)
+            return None
+        self._warn(pod, container, decision.warning)
+        answer = Answered(decision, translate.reply(decision))
+        self._tenants.answered(container.id, answer)
+        return answer.sent
+
+    async def _claim(self, pod: Pod, container: Container) -> Claim | None:
+        try:
+            return pod_policy.claim(pod, container.name, self._inventory.gpus)
+        except Refused as refused:
+            if refused.refusal.reason not in _INVENTORY_MAY_TELL:
+                raise
+        await in_time("ask the driver for its GPUs", self._refreshed())
+        if self._inventory.problem is not None:
+            raise Refused(refuse(Reason.GPUS_UNKNOWN, problem=self._inventory.problem))
+        return pod_policy.claim(pod, container.name, self._inventory.gpus)
+
+    async def _share(
+        self, pod: Pod, container: Container, claimed: Claim
+    ) -> nri.CreateContainerResponse:
+        """Enter the share in the ledger, then inspect the host and create the container's files, in
+        one job. Releases the share if that fails or is cancelled."""
+        if self._bounds.ask is not None and self._bounds.unknown(pod):
+            await self._bounds.ask(pod)
+        key = pod_policy.grant_key(pod, container, claimed.shared)
+        self._tenants.take(pod, container, claimed, key, self._inventory.gpus)
+        self._inventory.look(self._settings.inventory_max_age_s)
+        self._contexts.look(share.uuid for share in claimed.shares)
+        granted = False
+        try:
+            making = partial(self._make, pod, container, claimed, key, dict(self._contexts.sizes))
+            work = self._worker.run(making, self._settings.work_deadline_s)
+            answer = await in_time("make the container's files", work)
+            granted = True
+        except FilesError as error:
+            raise Refused(refuse(Reason.FILES_FAILED, problem=error)) from error
+        finally:
+            if not granted:
+                self._tenants.not_made(container.id, key)
+        self._tenants.answered(container.id, answer)
+        _say_what_is_cut(pod, container, answer.wanted)
+        return answer.sent
+
+    def _make(
+        self,
+        pod: Pod,
+        container: Container,
+        claimed: Claim,
+        key: str,
+        context_bytes: Mapping[str, int],
+    ) -> Answered:
+        """Runs in the worker. Raises Refused and FilesError."""
+        settings = self._settings
+        specs, paths = self._node.look_now()
+        wanted = pod_policy.with_share(pod, container, claimed, specs, paths, settings.rules)
+        floor = Floor(context_bytes, settings.code_bytes, settings.managed_free)
+        preloads = _own_preloads(wanted) if wanted.shared else ()
+        self._files.prepare(key, wanted.shares, wanted.shared, floor, preloads)
+        directory, store_dir = f"{settings.run_dir}/{key}", str(settings.store_dir)
+        standing = required_mounts.in_place(wanted.mounts, directory, store_dir)
+        if standing is not None:
+            self._files.record(key, container.name if wanted.shared else "", standing)
+        return Answered(wanted, translate.reply(wanted))
+
+    def _warn(self, pod: Pod, container: Container, warning: str) -> None:
+        if warning:
+            text = f'container "{container.name}": {warning}'
+            self._notices.add(Notice(pod, container.name, names.EVENT_WITHOUT_GPU, text))
+
+    async def _refreshed(self) -> None:
+        async with asyncio.timeout(self._settings.work_deadline_s):
+            await self._inventory.refresh()
+
+
+def _own_preloads(wanted: Adjustment) -> Sequence[str]:
+    """Return the container's own preload lists, which it has if it shares its grant."""
+    return [
+        posixpath.basename(mount.source)
+        for mount in wanted.mounts
+        if mount.destination in names.CONTAINER_PRELOADS
+    ]
+
+
+def _say_what_is_cut(pod: Pod, container: Container, decision: Adjustment) -> None:
+    if decision.cut:
+        _LOG.info(
+            Line(
+                "driver capabilities cut",
+                namespace=pod.namespace,
+                pod=pod.name,
+                uid=pod.uid,
+                container=container.name,
+                cut=",".join(decision.cut),
+            )
+        )
+
+
+def _say_what_is_kept(pod: Pod, container: Container, given: str) -> None:
+    _LOG.warning(
+        Line(
+            "container without a grant keeps the GPU of another device plugin",
+            namespace=pod.namespace,
+            pod=pod.name,
+            uid=pod.uid,
+            container=container.name,
+            container_id=container.id,
+            given=given,
+        )
+    )

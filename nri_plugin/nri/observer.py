@@ -1,0 +1,110 @@
+"""Logs every decision and session, one line each, and counts them in the metrics.
+
+Makes no decisions. Called on the event loop, and takes microseconds. logs.py has the log format,
+metrics.py the numbers. Routine requests (of containers without a share) are logged at level debug,
+and counted like the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from contract.log_lines import Line
+from nri_plugin.metrics import Metrics
+from nri_plugin.policy.decisions import Decision, Outcome
+from nri_plugin.protocol.events import RuntimeInfo
+from nri_plugin.readiness import Readiness
+
+_LOG: Final = logging.getLogger(__name__)
+
+_LEVELS: Final[Mapping[Outcome, int]] = {
+    Outcome.ADJUSTED: logging.INFO,
+    Outcome.PASSED: logging.DEBUG,
+    Outcome.REFUSED: logging.WARNING,
+    Outcome.LATE: logging.ERROR,
+    Outcome.ERROR: logging.ERROR,
+}
+
+
+class Observer:
+    def __init__(self, metrics: Metrics, readiness: Readiness) -> None:
+        self._metrics = metrics
+        self._readiness = readiness
+        self._said: str | None = None
+
+    def decided(self, decision: Decision) -> None:
+        self._metrics.request_duration.labels(decision.request, decision.outcome).observe(
+            decision.duration_s
+        )
+        if decision.outcome is Outcome.REFUSED:
+            self._metrics.refusals.labels(decision.reason or "OTHER").inc()
+        if decision.pods is not None and decision.containers is not None:
+            self._metrics.synchronized_pods.set(decision.pods)
+            self._metrics.synchronized_containers.set(decision.containers)
+        write(decision)
+
+    def waiting(self, why: str) -> None:
+        """Another agent serves the node. The same text is logged once."""
+        self._readiness.session = why
+        if self._said != why:
+            self._said = why
+            _LOG.warning(Line("waiting", why=why))
+
+    def connected(self, place: str) -> None:
+        """A runtime accepted the connection; no container is adjusted yet."""
+        self._readiness.session = f"connected to {place}, not registered and synchronized yet"
+
+    def ready(self, runtime: RuntimeInfo) -> None:
+        """The session is synchronized; containers are adjusted from now on."""
+        self._readiness.session = None
+        self._said = None
+        self._metrics.session_up.set(1)
+        self._metrics.sessions.inc()
+        known = {"name": runtime.name, "version": runtime.version, "nri": runtime.nri_version}
+        self._metrics.runtime.info(known)
+        _LOG.info(
+            Line(
+                "session ready",
+                runtime=runtime.name,
+                version=runtime.version,
+                nri=runtime.nri_version or "before 0.12",
+                patience_ms=runtime.request_timeout_ms,
+            )
+        )
+
+    def lost(self, cause: str, why: str) -> None:
+        """There is no session. cause: the metric's label. The same text is logged once."""
+        self._readiness.session = why
+        self._metrics.session_up.set(0)
+        self._metrics.connections_lost.labels(cause).inc()
+        level = logging.DEBUG if self._said == why else logging.WARNING
+        self._said = why
+        _LOG.log(level, Line("no session", cause=cause, why=why))
+
+
+def write(decision: Decision) -> None:
+    """Log one line for one decision."""
+    level = _LEVELS[decision.outcome]
+    if not _LOG.isEnabledFor(level):
+        return
+    _LOG.log(
+        level,
+        Line(
+            "decision",
+            request=decision.request,
+            outcome=decision.outcome,
+            duration_ms=round(decision.duration_s * 1000, 3),
+            namespace=decision.namespace or None,
+            pod=decision.pod or None,
+            uid=decision.uid or None,
+            container=decision.container or None,
+            container_id=decision.container_id or None,
+            reason=decision.reason or None,
+            text=decision.text or None,
+            pods=decision.pods,
+            containers=decision.containers,
+        ),
+        exc_info=decision.error,
+    )

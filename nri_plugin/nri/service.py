@@ -1,0 +1,248 @@
+"""The request handler of the node agent: answers NRI's requests according to the policy.
+
+tenants.py has the containers' state, node.py the host's; creations.py handles CreateContainer,
+starts.py StartContainer. The event loop never blocks on a disk, a driver or a tenant: that work
+runs in threads and a child, under deadlines. On a timeout a container with a share is refused.
+A pod without a grant is answered at once, whatever the state of the node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from contract.log_lines import Line, printable
+from nri_plugin.gpu.contexts import Contexts
+from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.host import unprotected
+from nri_plugin.host.files import RunDirectory
+from nri_plugin.host.node import Node
+from nri_plugin.host.store import Store
+from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.metrics import Metrics
+from nri_plugin.nri import handler, translate
+from nri_plugin.nri.containers import Tenants
+from nri_plugin.nri.create_container import Creations
+from nri_plugin.nri.handler import Answer
+from nri_plugin.nri.start_container import Starts
+from nri_plugin.policy import gpu_devices, pod_policy, verdict
+from nri_plugin.policy.bound_pods import Bounds
+from nri_plugin.policy.errors import Reason, Refused, refuse
+from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.model import Pod
+from nri_plugin.policy.notices import Notices
+from nri_plugin.protocol.events import EventMask
+from nri_plugin.settings import Settings
+from nri_plugin.threads import Worker, in_time
+
+_LOG: Final = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+EVENTS: Final = (
+    EventMask.CREATE_CONTAINER
+    | EventMask.START_CONTAINER
+    | EventMask.STOP_CONTAINER
+    | EventMask.REMOVE_CONTAINER
+    | EventMask.VALIDATE_CONTAINER_ADJUSTMENT
+)
+"""Only these: by the failure policy, the agent can delay every event that it subscribes to."""
+
+_MAX_TEXT_CHARS: Final = 2000
+"""Refusals quote the tenant's text; the limit keeps events and logs readable."""
+
+
+class Service:
+    """The handler of one runtime's requests; used for consecutive connections."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        inventory: Inventory,
+        contexts: Contexts,
+        files: RunDirectory,
+        store: Store,
+        metrics: Metrics | None = None,
+        bounds: Bounds | None = None,
+        notices: Notices | None = None,
+    ) -> None:
+        bounds = bounds or Bounds()
+        self._settings = settings
+        self._metrics = metrics or Metrics()
+        self._run_dir = str(settings.run_dir)
+        self._collecting: asyncio.TimerHandle | None = None
+        self._inventory = inventory
+        self._worker = Worker("files")
+        self.node = Node(settings, inventory, store, self._worker)
+        self._tenants = Tenants(settings, files, self._worker, self._metrics, bounds)
+        notices = notices or Notices()
+        self._starts = Starts(settings, files, self._worker, self._metrics, notices)
+        self._creations = Creations(
+            settings,
+            self.node,
+            inventory,
+            contexts,
+            self._tenants,
+            files,
+            self._worker,
+            bounds,
+            notices,
+        )
+
+    def close(self) -> None:
+        """Start no more work."""
+        if self._collecting is not None:
+            self._collecting.cancel()
+        self._tenants.sweeper.stop()
+        self._starts.close()
+
+    async def synchronize(
+        self, pods: Sequence[nri.PodSandbox], containers: Sequence[nri.Container]
+    ) -> None:
+        by_sandbox = {pod.id: translate.pod(pod) for pod in pods}
+        running = [
+            translate.running(one, by_sandbox.get(one.pod_sandbox_id), self._run_dir)
+            for one in containers
+        ]
+        await self._tenants.take_over(running, self._inventory.gpus)
+        await self._look_at_default_runtime(pods)
+        for told, one in zip(containers, running, strict=True):
+            if told.state == nri.CONTAINER_RUNNING and one.key is not None:
+                await self._starts.running(one.pod, told, one.key)
+        # A container that an earlier agent answered may be in creation, and not listed yet.
+        mounts = [mount.source for one in containers for mount in one.mounts]
+        loop = asyncio.get_running_loop()
+        if self._collecting is not None:
+            self._collecting.cancel()
+        after_s = self._settings.making_s
+        self._collecting = loop.call_later(after_s, self.node.collect_releases, mounts)
+        _LOG.info(Line("synchronized", containers=len(containers)))
+
+    async def _look_at_default_runtime(self, pods: Sequence[nri.PodSandbox]) -> None:
+        plain = [pod.id for pod in pods if not pod.runtime_handler]
+        job = partial(unprotected.problem, self._settings.containerd_state, plain)
+        with suppress(TimeoutError):
+            work = self._worker.run(job, self._settings.work_deadline_s)
+            self.node.unprotected = await work
+
+    def create_container(
+        self, pod: nri.PodSandbox, container: nri.Container
+    ) -> Answer[nri.CreateContainerResponse | None]:
+        of = translate.pod(pod)
+        if not pod_policy.wants_gpu(of):
+            by_default = bool(self.node.unprotected)
+            if unprotected.gets_all(of.runtime_handler, container.env, by_default):
+                self._metrics.unlimited.labels("nvidia_runtime").inc()
+            return None
+        work = self._creations.create(of, translate.container(container))
+        return _worded(work, pod, container)
+
+    def start_container(self, pod: nri.PodSandbox, container: nri.Container) -> Answer[None]:
+        of = translate.pod(pod)
+        if not pod_policy.wants_gpu(of):
+            return None
+        return _worded(self._start(of, container), pod, container)
+
+    def stop_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
+        """Release its GPU share; its mounts stay until it is removed."""
+        self._tenants.ended(container.id)
+
+    async def remove_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
+        await self._tenants.removed(container.id, translate.key_of(container, self._run_dir))
+
+    def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> Answer[None]:
+        with _for_people(request.pod, request.container):
+            answer = self._tenants.answer_of(request.container.id)
+            if answer is None and self._gets_gpu(
+                translate.pod(request.pod), request.container.name
+            ):
+                raise Refused(refuse(Reason.NOT_ADJUSTED))
+            if answer is None or answer.wanted.key is None:
+                self._count_foreign(request)
+                return None
+            merged, me = translate.merged(request), self._settings.plugin
+            lost = verdict.lost(answer.wanted, merged, me)
+            if lost is not None:
+                raise Refused(refuse(Reason.ADJUSTMENT_LOST, what=lost))
+            asked = verdict.asks_host(merged, me)
+            if asked is None:
+                self._check_gpus(merged, verdict.Host())
+                return None
+        return _worded(self._look_closer(merged, asked), request.pod, request.container)
+
+    async def _start(self, pod: Pod, container: nri.Container) -> None:
+        answer = self._tenants.starts(container.id)
+        key = translate.key_of(container, self._run_dir)
+        if key is not None:
+            await self._starts.with_share(pod, container, key)
+            return
+        without = answer is not None and answer.wanted.key is None
+        if not without and self._gets_gpu(pod, container.name):
+            raise Refused(refuse(Reason.NOT_ADJUSTED))
+        await self._starts.without_share(pod, container)
+
+    def _count_foreign(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
+        """Count a GPU that another plugin gives to a container without a share; it is allowed."""
+        adjust = request.adjust
+        if not (adjust.linux.devices or adjust.cdi_devices or adjust.mounts or adjust.env):
+            return
+        merged = translate.merged(request)
+        host = verdict.Host(frozenset(filter(gpu_devices.is_of_vendor, merged.cdi_names)))
+        if verdict.foreign_gpu(merged, self._settings.plugin, host) is not None:
+            self._metrics.unlimited.labels("nri_plugin").inc()
+
+    async def _look_closer(self, merged: verdict.Merged, cdi_names: Sequence[str]) -> None:
+        """Resolve other plugins' CDI names on the host, then check for GPUs."""
+        host = await in_time("look at what plugins bring", self.node.brought(cdi_names))
+        self._check_gpus(merged, host)
+
+    def _check_gpus(self, merged: verdict.Merged, host: verdict.Host) -> None:
+        gpu = verdict.foreign_gpu(merged, self._settings.plugin, host)
+        if gpu is not None:
+            plugin = gpu.plugin or "unknown"
+            raise Refused(refuse(Reason.GPU_FOREIGN, plugin=plugin, what=gpu.what))
+
+    def _gets_gpu(self, pod: Pod, container_name: str) -> bool:
+        """Whether the container must not run without our adjustment.
+
+        A container of the pod without a share is adjusted too; without the adjustment it has no GPU
+        either.
+        """
+        try:
+            claimed = pod_policy.claim(pod, container_name, self._inventory.gpus)
+        except Refused:
+            return True
+        return claimed is not None and bool(claimed.shares)
+
+    @property
+    def holds(self) -> Sequence[Hold]:
+        """Return what running containers hold."""
+        return self._tenants.ledger.holds()
+
+    @property
+    def containers_with_grant(self) -> int:
+        return len(self.holds)
+
+
+async def _worded(
+    work: Coroutine[Any, Any, _T], pod: nri.PodSandbox, container: nri.Container
+) -> _T:
+    with _for_people(pod, container):
+        return await work
+
+
+@contextmanager
+def _for_people(pod: nri.PodSandbox, container: nri.Container) -> Iterator[None]:
+    """Convert a refusal in the context to the text of the event that the pod's author reads."""
+    try:
+        yield
+    except Refused as refused:
+        text = (
+            f'gpuslice refuses container "{container.name}" of pod {pod.namespace}/{pod.name}:'
+            f" {refused}"
+        )
+        code = refused.refusal.reason.name
+        raise handler.Refused(printable(text)[:_MAX_TEXT_CHARS], code) from refused

@@ -1,0 +1,163 @@
+"""Handles StartContainer: the container is created, its root file system mounted, not yet running.
+
+A container with a share is checked, the image's own preloads are appended to ours, and once it runs
+it is verified; Refused is raised if it must not start. A container without a share in the same pod
+always starts.
+Keeps no state per container: what must be mounted is read from its mounts, which the runtime keeps,
+and from the record beside its grant, so that a restarted agent obtains the same result.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from contract import names
+from contract.log_lines import Line
+from nri_plugin.host import rootfs
+from nri_plugin.host.files import RunDirectory
+from nri_plugin.host.runtime_verification import Proofs, Started
+from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.metrics import Metrics
+from nri_plugin.nri import translate
+from nri_plugin.policy import required_mounts
+from nri_plugin.policy.errors import FilesError, Reason, Refused, refuse
+from nri_plugin.policy.model import Mount, Pod
+from nri_plugin.policy.notices import Notice, Notices
+from nri_plugin.settings import Settings
+from nri_plugin.threads import Crew, Worker, in_time
+
+_LOG: Final = logging.getLogger(__name__)
+
+_LOOKS_AT_ONCE: Final = 64
+_LOOKS_OF_A_POD: Final = 4
+"""Hung inspections occupy a slot: each retry of a pod whose volume hangs takes another one."""
+
+
+class Starts:
+    """worker: the one that does all work on `files`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        files: RunDirectory,
+        worker: Worker,
+        metrics: Metrics,
+        notices: Notices,
+    ) -> None:
+        self._notices = notices
+        self._settings = settings
+        self._files = files
+        self._worker = worker
+        self._metrics = metrics
+        self._kept = rootfs.Kept(settings.run_dir, settings.store_dir, settings.nri_socket)
+        self._looks = Crew("look", _LOOKS_AT_ONCE, _LOOKS_OF_A_POD)
+        self._proofs = Proofs(
+            settings.containerd_state,
+            self._kept,
+            metrics,
+            settings.work_deadline_s,
+            settings.rules.capabilities,
+            notices,
+        )
+
+    def close(self) -> None:
+        """Stop the verification of running containers."""
+        self._proofs.stop()
+
+    async def settled(self) -> None:
+        """Wait until all started verifications have ended."""
+        await self._proofs.settled()
+
+    async def with_share(self, pod: Pod, container: nri.Container, key: str) -> None:
+        """key: of the grant's files that the container has mounted."""
+        standing = await in_time("read the container's files", self._standing(container, key))
+        if standing is None:
+            raise Refused(refuse(Reason.NOT_ADJUSTED))
+        found = await in_time("look at the container", self._look(pod, container.id, standing))
+        await self._add_preloads(key, found.preloads, standing)
+        if found.out_of_reach:
+            self._out_of_reach(pod, container, found.out_of_reach)
+        self._proofs.begin(Started(pod, container.name, container.id, standing, found.waits_in))
+
+    async def without_share(self, pod: Pod, container: nri.Container) -> None:
+        """Start a container that its pod's grant does not name. An event reports what it can do to
+        the limits of the other containers."""
+        settings = self._settings
+        state, allowed = settings.containerd_state, settings.rules.capabilities
+        job = partial(rootfs.strong_beside, state, container.id, allowed)
+        try:
+            name = await self._looks.run(job, settings.work_deadline_s, pod.uid)
+        except (OSError, ValueError) as error:  # includes TimeoutError
+            self._warn("container without a share not inspected", pod, container, repr(error))
+            return
+        if name:
+            problem = (
+                f"with capability {name} and a shared process namespace it can undo the limits of"
+                " the pod's other containers"
+            )
+            self._not_enforceable(pod, container, problem)
+
+    async def running(self, pod: Pod, container: nri.Container, key: str) -> None:
+        """Verify a container with a share that was started before this session."""
+        try:
+            standing = await self._standing(container, key)
+        except TimeoutError:  # its state is unknown, so nothing is reported
+            return
+        self._proofs.begin(Started(pod, container.name, container.id, standing))
+
+    async def _standing(self, container: nri.Container, key: str) -> Sequence[Mount] | None:
+        """Return what must be mounted in a container to enforce its limit; None: its own mounts
+        lack a part. Raises TimeoutError."""
+        directory, store_dir = f"{self._settings.run_dir}/{key}", str(self._settings.store_dir)
+        job = partial(self._files.recorded, key, container.name)
+        recorded = await self._worker.run(job, self._settings.work_deadline_s)
+        mounts = translate.mounts(container.mounts)
+        return required_mounts.in_place(mounts, directory, store_dir, recorded)
+
+    async def _look(self, pod: Pod, container_id: str, mounts: Sequence[Mount]) -> rootfs.Found:
+        state, forwarded = self._settings.containerd_state, self._settings.strict
+        allowed = self._settings.rules.capabilities
+        job = partial(rootfs.examine, state, container_id, mounts, self._kept, forwarded, allowed)
+        return await self._looks.run(job, self._settings.work_deadline_s, pod.uid)
+
+    async def _add_preloads(
+        self, key: str, preloads: Mapping[str, Sequence[bytes]], standing: Sequence[Mount]
+    ) -> None:
+        """Append the image's own preloaded libraries to ours, in the container's own lists."""
+        if preloads:
+            files = {mount.destination: posixpath.basename(mount.source) for mount in standing}
+            job = partial(self._files.add_preloads, key, preloads, files)
+            work = self._worker.run(job, self._settings.work_deadline_s)
+            try:
+                await in_time("write the container's preload file", work)
+            except FilesError as error:
+                raise Refused(refuse(Reason.FILES_FAILED, problem=error)) from error
+
+    def _out_of_reach(self, pod: Pod, container: nri.Container, problem: str) -> None:
+        if self._settings.refuse_unenforceable:
+            raise Refused(refuse(Reason.LIMIT_NOT_ENFORCEABLE, problem=problem))
+        self._not_enforceable(pod, container, f"its limit may not reach it: {problem}")
+
+    def _not_enforceable(self, pod: Pod, container: nri.Container, problem: str) -> None:
+        self._metrics.not_enforceable.inc()
+        reason = names.EVENT_LIMIT_NOT_ENFORCEABLE
+        text = f'container "{container.name}" starts, but {problem}'
+        self._notices.add(Notice(pod, container.name, reason, text))
+        self._warn(reason, pod, container, problem)
+
+    def _warn(self, text: str, pod: Pod, container: nri.Container, problem: str) -> None:
+        _LOG.warning(
+            Line(
+                text,
+                namespace=pod.namespace,
+                pod=pod.name,
+                uid=pod.uid,
+                container=container.name,
+                container_id=container.id,
+                problem=problem,
+            )
+        )

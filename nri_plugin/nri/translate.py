@@ -1,0 +1,196 @@
+"""Converts between NRI's protobuf messages and the model; the only module that uses both.
+
+Pure. Reads the runtime's pods and containers, writes adjustments.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+
+from contract import names
+from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.policy import gpu_devices
+from nri_plugin.policy.model import Adjustment, Container, Device, Hook, HookStage, Mount, Pod
+from nri_plugin.policy.recovery import Running
+from nri_plugin.policy.verdict import CgroupRule, Merged, Owners
+
+_HOOK_FIELDS = {
+    HookStage.PRESTART: "prestart",
+    HookStage.CREATE_RUNTIME: "create_runtime",
+    HookStage.CREATE_CONTAINER: "create_container",
+    HookStage.START_CONTAINER: "start_container",
+    HookStage.POSTSTART: "poststart",
+    HookStage.POSTSTOP: "poststop",
+}
+
+
+def pod(message: nri.PodSandbox) -> Pod:
+    return Pod(
+        uid=message.uid,
+        namespace=message.namespace,
+        name=message.name,
+        labels=dict(message.labels),
+        annotations=dict(message.annotations),
+        runtime_handler=message.runtime_handler,
+    )
+
+
+def container(message: nri.Container) -> Container:
+    return Container(
+        id=message.id,
+        name=message.name,
+        env=tuple(message.env),
+        mounts=mounts(message.mounts),
+        devices=devices(message.linux.devices),
+        cdi_names=tuple(_cdi_names(message)),
+        privileged=any(_is_everything(rule) for rule in message.linux.resources.devices),
+    )
+
+
+def _cdi_names(message: nri.Container) -> Iterator[str]:
+    """Yield names from the field (NRI 0.10 and later) and from device plugins' annotations."""
+    yield from (device.name for device in message.cdi_devices)
+    for key, value in message.annotations.items():
+        if key.startswith("cdi.k8s.io/"):
+            yield from value.split(",")
+
+
+def _is_everything(rule: nri.LinuxDeviceCgroup) -> bool:
+    """Whether this is the rule that the runtime gives only to privileged containers."""
+    narrowed = rule.type not in ("", "a") or rule.HasField("major") or rule.HasField("minor")
+    return rule.allow and not narrowed
+
+
+def mounts(messages: Iterable[nri.Mount]) -> Sequence[Mount]:
+    return tuple(Mount(m.destination, m.source, tuple(m.options), m.type) for m in messages)
+
+
+def devices(messages: Iterable[nri.LinuxDevice]) -> Sequence[Device]:
+    """Return the devices without removals, which have a leading "-"."""
+    return tuple(
+        Device(m.path, m.type, m.major, m.minor) for m in messages if not m.path.startswith("-")
+    )
+
+
+def _owned(fields: nri.FieldOwners, number: int) -> Mapping[str, str]:
+    return dict(fields.compound[number].owners) if number in fields.compound else {}
+
+
+def merged(request: nri.ValidateContainerAdjustmentRequest) -> Merged:
+    """Return the parts of the adjustment that must be judged, and their owners."""
+    adjust = request.adjust
+    fields = request.owners.owners[request.container.id]
+    owned = partial(_owned, fields)
+    return Merged(
+        env=tuple((m.key, m.value) for m in adjust.env),
+        mounts=mounts(adjust.mounts),
+        devices=devices(adjust.linux.devices),
+        hooks=tuple(
+            Hook(stage, hook.path, tuple(hook.args), tuple(hook.env), _timeout(hook))
+            for stage, name in _HOOK_FIELDS.items()
+            for hook in getattr(adjust.hooks, name)
+        ),
+        cdi_names=tuple(device.name for device in adjust.cdi_devices),
+        cgroup_rules=tuple(_rule(each) for each in adjust.linux.resources.devices if each.allow),
+        owners=Owners(
+            env=owned(nri.FIELD_ENV),
+            mounts=owned(nri.FIELD_MOUNTS),
+            devices=owned(nri.FIELD_DEVICES),
+            cdi_names=owned(nri.FIELD_CDI_DEVICES),
+            # Hooks of several plugins are concatenated, and so are their owners.
+            hooks=tuple(fields.simple.get(nri.FIELD_OCI_HOOKS, "").split(",")),
+        ),
+    )
+
+
+def _rule(message: nri.LinuxDeviceCgroup) -> CgroupRule:
+    major, minor = (
+        getattr(message, field).value if message.HasField(field) else None
+        for field in ("major", "minor")
+    )
+    return CgroupRule(message.type, major, minor, message.access)
+
+
+def _timeout(hook: nri.Hook) -> int | None:
+    return hook.timeout.value if hook.HasField("timeout") else None
+
+
+def key_of(message: nri.Container, run_dir: str) -> str | None:
+    """Return the directory under `run_dir` that the container has mounted; None: none of ours.
+
+    Derived from the container's own mounts, which the runtime keeps, so that a restarted agent
+    obtains the same result.
+    """
+    for mount in message.mounts:
+        if mount.destination == names.CONTAINER_DIR:
+            parent, key = posixpath.split(posixpath.normpath(mount.source))
+            if parent == posixpath.normpath(run_dir):
+                return key
+    return None
+
+
+def running(message: nri.Container, of: Pod | None, run_dir: str) -> Running:
+    """Convert a container of Synchronize's list, which omits pods whose state is unknown."""
+    labels = message.labels
+    unknown = Pod(
+        uid=labels.get("io.kubernetes.pod.uid", ""),
+        namespace=labels.get("io.kubernetes.pod.namespace", "unknown"),
+        name=labels.get("io.kubernetes.pod.name", message.pod_sandbox_id),
+    )
+    return Running(
+        id=message.id,
+        name=message.name,
+        pod=of or unknown,
+        key=key_of(message, run_dir),
+        stopped=message.state == nri.CONTAINER_STOPPED,
+        waiting=message.state == nri.CONTAINER_CREATED,
+        nodes=[
+            node.path
+            for node in message.linux.devices
+            if gpu_devices.is_node(node.path, node.major)
+        ],
+    )
+
+
+def reply(wanted: Adjustment) -> nri.CreateContainerResponse:
+    """Build the adjustment in the reply itself, because assigning a message copies it."""
+    response = nri.CreateContainerResponse()
+    message = response.adjust
+    for mount in wanted.mounts:
+        message.mounts.add(
+            destination=mount.destination,
+            source=mount.source,
+            type=mount.type,
+            options=mount.options,
+        )
+    for key, value in wanted.env:
+        message.env.add(key=key, value=value)
+    for device in wanted.devices:
+        message.linux.devices.append(_device(device))
+    for name in wanted.cdi_devices:
+        message.cdi_devices.add(name=name)
+    for hook in wanted.hooks:
+        getattr(message.hooks, _HOOK_FIELDS[hook.stage]).append(_hook(hook))
+    return response
+
+
+def _device(device: Device) -> nri.LinuxDevice:
+    """The runtime adds the cgroup rule of a device itself: read and write, never mknod."""
+    message = nri.LinuxDevice(
+        path=device.path, type=device.type, major=device.major, minor=device.minor
+    )
+    for field in ("file_mode", "uid", "gid"):
+        value = getattr(device, field)
+        if value is not None:
+            getattr(message, field).value = value
+            getattr(message, field).SetInParent()
+    return message
+
+
+def _hook(hook: Hook) -> nri.Hook:
+    message = nri.Hook(path=hook.path, args=hook.args, env=hook.env)
+    if hook.timeout_s is not None:
+        message.timeout.value = hook.timeout_s
+    return message

@@ -1,0 +1,299 @@
+"""Cache of the pods bound to this node: their allocations in binding order.
+
+From it follow the pods that were bound to a GPU that was already full, and the grants that no
+scheduler wrote. Pure: the pod watch updates it, and the node's pods bound its size. Missing
+information never leads to a refusal: the ledger then decides alone.
+
+Binding order is the order in which the watch reports pods, since a pod appears there when it is
+bound. The pods of a list are unordered; their binding time is known to the second. A pod without a
+Binding (created with spec.nodeName) sorts after those.
+
+A scheduler writes the allocation once, before the pod reaches its node: ours in the Binding,
+Koordinator's just before it. Neither writes it into a pod without a Binding, nor changes it later,
+and ours adds its name. A grant that is written at a pod's creation and bound by another scheduler
+is not detected here; it is subject to the binding order. docs/adr/0027 has the reasons.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from contract import allocation, names
+from nri_plugin.policy import ledger, pod_policy
+from nri_plugin.policy.errors import Reason, Refusal, Refused, refuse
+from nri_plugin.policy.kube_objects import Bound
+from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.model import Gpu, Pod
+from nri_plugin.policy.totals import Entry
+
+_T = TypeVar("_T")
+
+_NEVER: Final = "~"
+"""Sorts after every time."""
+_GPUS_MAY_TELL: Final = frozenset(
+    {Reason.GPU_UNKNOWN, Reason.GPU_MISMATCH, Reason.MEMORY_OUT_OF_RANGE}
+)
+"""Refusals that may result from a GPU that failed or was replaced, and so prove nothing."""
+_REMEMBERED: Final = 256
+_CHANGED: Final = "annotation {key} was changed after the pod was bound"
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A pod of the watch. place: its position in binding order (batch, time, UID).
+    foreign: why no scheduler wrote its grant; None: there is no evidence of that."""
+
+    bound: Bound
+    place: tuple[int, str, str]
+    gpus: Sequence[allocation.DeviceEntry]
+    foreign: Refusal | None
+
+
+class Bounds:
+    """Pods of this node by UID. Empty until the watch has listed them."""
+
+    def __init__(self) -> None:
+        self._version = 0  # changes with the allocations of the pods
+        self._pods: dict[str, _Known] = {}
+        self._batch = 0
+        self._listing = False
+        self.ask: Callable[[Pod], Awaitable[None]] | None = None
+        """Looks up a pod that the watch has not reported, then calls `vouch` or `deny`, or neither
+        if no answer arrives. None: there is no API server."""
+        self._vouched: dict[str, Bound] = {}
+        self._denied: dict[str, str] = {}
+        self._gone: dict[str, None] = {}
+        self._over_for: object = None
+        self._over: Mapping[str, Refusal] = {}
+
+    def put(self, bound: Bound, listing: bool) -> None:
+        """Add or update a pod; a finished one is removed. listing: the pod comes from a list."""
+        uid = bound.pod.uid
+        if bound.finished:
+            self.lost(uid)
+            return
+        before, asked = self._pods.get(uid), self._vouched.pop(uid, None)
+        self._denied.pop(uid, None)
+        if before is None:
+            self._batch += not (listing and self._listing)
+            self._listing = listing
+        place = before.place if before else (self._batch, bound.scheduled or _NEVER, uid)
+        foreign = before.foreign if before else None
+        # A pod once found foreign stays so: its author may remove the evidence afterwards.
+        foreign = foreign or _foreign(bound, before.bound if before else None)
+        foreign = foreign or (_foreign(bound, asked) if asked else None)
+        now = _Known(bound, place, pod_policy.gpus(bound.pod.annotations), foreign)
+        self._pods[uid] = now
+        if before is None or before.bound.pod != bound.pod or before.foreign != foreign:
+            self._version += 1
+
+    def lost(self, uid: str) -> None:
+        if self._pods.pop(uid, None) is not None:
+            _remember(self._gone, uid, None)
+            self._version += 1
+
+    def keep(self, uids: AbstractSet[str]) -> None:
+        """Remove all other pods; called at the end of a list."""
+        self._listing = False
+        self._vouched.clear()
+        for uid in self._pods.keys() - uids:
+            self.lost(uid)
+
+    def asked(self) -> Mapping[str, int]:
+        """Return the sum of all pods' requests, by resource."""
+        total: Counter[str] = Counter()
+        for known in self._pods.values():
+            total.update(known.bound.asked)
+        return total
+
+    def granted(self, listed: Iterable[Entry]) -> AbstractSet[str]:
+        """Return the GPUs of which the pods were granted a share. listed: the Device's GPUs, needed
+        because Koordinator may identify a GPU by its minor only."""
+        by_minor = {entry.gpu.minor: entry.gpu.uuid for entry in listed}
+        entries = (entry for known in self._pods.values() for entry in known.gpus)
+        return frozenset({each.id or by_minor.get(each.minor, "") for each in entries} - {""})
+
+    def allocated(self) -> Mapping[str, Sequence[allocation.DeviceEntry]]:
+        """Return the allocations by UID, except those that no scheduler can have written."""
+        return {uid: known.gpus for uid, known in self._pods.items() if not known.foreign}
+
+    def unknown(self, pod: Pod) -> bool:
+        """Whether the API server can be asked about the pod and has not answered yet."""
+        uid = pod.uid
+        known = uid in self._denied or self.heard(uid) is not None
+        return self.ask is not None and not known
+
+    def vouch(self, bound: Bound) -> None:
+        """The API server confirmed the pod. The watch determines its position in the order."""
+        _remember(self._vouched, bound.pod.uid, bound)
+
+    def deny(self, uid: str, why: str) -> None:
+        """The API server has no such pod on this node."""
+        _remember(self._denied, uid, why)
+
+    def denied(self, uid: str) -> str:
+        """Return why the API server has no such pod on this node; "": it has not denied it."""
+        return self._denied.get(uid, "")
+
+    def gone(self, uid: str) -> bool:
+        """Whether the pod's object existed and was removed."""
+        return uid in self._gone
+
+    def pod(self, uid: str) -> Bound | None:
+        """Return the pod as the watch reported it."""
+        known = self._pods.get(uid)
+        return known.bound if known else None
+
+    def heard(self, uid: str) -> Bound | None:
+        """Return the pod as the watch reported it, or as the API server answered."""
+        return self.pod(uid) or self._vouched.get(uid)
+
+    def objection(self, pod: Pod, gpus: Sequence[Gpu], holding: AbstractSet[str]) -> Refusal | None:
+        """Return why a container of this pod (as the runtime reports it) may not have its share."""
+        if pod.uid in self._denied:
+            return refuse(Reason.GRANT_UNCONFIRMED, problem=self._denied[pod.uid])
+        bound = self.heard(pod.uid)
+        if bound is None:
+            return None
+        if foreign := self._origin(bound):
+            return foreign
+        other = _differing(bound.pod.annotations, pod.annotations)
+        if other:
+            return refuse(Reason.GRANT_UNCONFIRMED, problem=f"annotation {other} differs there")
+        return self.over(gpus, holding).get(pod.uid)
+
+    def foreign(self) -> Mapping[str, Refusal]:
+        """Return, by UID, pods whose grant no scheduler wrote; they take no capacity."""
+        return {uid: known.foreign for uid, known in self._pods.items() if known.foreign}
+
+    def _origin(self, bound: Bound) -> Refusal | None:
+        """Return why no scheduler wrote the pod's grant; None: there is no evidence of that."""
+        known = self._pods.get(bound.pod.uid)
+        return known.foreign if known else _foreign(bound, None)
+
+    def over(self, gpus: Sequence[Gpu], holding: AbstractSet[str]) -> Mapping[str, Refusal]:
+        """Return, by UID, the pods for which there was no free capacity when they were bound.
+
+        holding: UIDs of pods whose containers already hold a share; they come first if the order is
+        unknown. A pod without capacity is not counted against the pods bound after it.
+        """
+        asked_for = (self._version, tuple(gpus), holding)
+        if self._over_for != asked_for:
+            self._over_for, self._over = asked_for, self._find_over(gpus, holding)
+        return self._over
+
+    def _find_over(self, gpus: Sequence[Gpu], holding: AbstractSet[str]) -> Mapping[str, Refusal]:
+        def in_order(known: _Known) -> tuple[int, str, bool, str]:
+            batch, scheduled, uid = known.place
+            return batch, scheduled, uid not in holding, uid
+
+        whole = ledger.whole(gpus)
+        held = dict.fromkeys(whole, ledger.NOTHING)
+        before: list[Hold] = []
+        found: dict[str, Refusal] = {}
+        granted = (known for known in self._pods.values() if known.gpus and not known.foreign)
+        for known in sorted(granted, key=in_order):
+            pod = known.bound.pod
+            try:
+                hold = ledger.hold(pod.uid, pod.uid, True, pod, "", pod_policy.allocated(pod, gpus))
+            except Refused:  # none of the pod's containers is created, so it takes nothing
+                continue
+            if all(held[gpu].plus(part).within(whole[gpu]) for gpu, part in hold.parts.items()):
+                held.update((gpu, held[gpu].plus(part)) for gpu, part in hold.parts.items())
+                before.append(hold)
+                continue
+            shortage = ledger.short(Reason.GRANT_OVERFILLS, hold, before, whole)
+            assert shortage is not None
+            found[pod.uid] = shortage.refusal()
+        return found
+
+    def doubt(self, hold: Hold, gpus: Sequence[Gpu]) -> Refusal | None:
+        """Return how a container's hold differs from its pod's grant; None: it does not, or the
+        grant is not known."""
+        bound = self.heard(hold.pod_uid)
+        if bound is None:
+            return None
+        if foreign := self._origin(bound) or _since(bound, hold):
+            return foreign
+        try:
+            # A label that was added to a running pod does not change its grant.
+            pod = replace(bound.pod, labels=hold.pod.labels)
+            claimed = pod_policy.claim(pod, hold.container, gpus)
+        except Refused as refused:
+            if refused.refusal.reason in _GPUS_MAY_TELL:
+                return _unnamed(hold, pod_policy.gpus(pod.annotations))
+            return refuse(Reason.GRANT_UNCONFIRMED, problem=refused.refusal.text)
+        granted = ledger.parts(claimed.shares if claimed else ())
+        for uuid, part in hold.parts.items():
+            has = granted.get(uuid, ledger.NOTHING)
+            if not part.within(has):
+                problem = (
+                    f"container {hold.container} has {part.memory_bytes} bytes and"
+                    f" {part.core_percent} percent of {uuid}, granted are"
+                    f" {has.memory_bytes} and {has.core_percent}"
+                )
+                return refuse(Reason.GRANT_UNCONFIRMED, problem=problem)
+        return None
+
+
+def _since(bound: Bound, hold: Hold) -> Refusal | None:
+    """Return how the grant was changed since the container was created; None: it was not, or the
+    runtime has not reported the original."""
+    then = hold.pod.annotations
+    key = _differing(bound.pod.annotations, then) if _granted(then) else ""
+    return refuse(Reason.GRANT_FOREIGN, problem=_CHANGED.format(key=key)) if key else None
+
+
+def _unnamed(hold: Hold, entries: Sequence[allocation.DeviceEntry]) -> Refusal | None:
+    """Refuse if the container has a GPU that its grant does not name. A grant still names a GPU
+    that has failed."""
+    named = {entry.id for entry in entries}
+    others = [uuid for uuid in hold.parts if uuid not in named]
+    if not others or None in named:
+        return None
+    problem = f"container {hold.container} has a part of {others[0]}, granted is none of it"
+    return refuse(Reason.GRANT_UNCONFIRMED, problem=problem)
+
+
+def _foreign(bound: Bound, before: Bound | None) -> Refusal | None:
+    """Return why no scheduler wrote the grant; None: there is no evidence of that, or no GPU was
+    granted. before: the pod's previous state from the API server. Each rule is a proof."""
+    now, problem = bound.pod.annotations, ""
+    if before is not None:
+        key = _differing(now, before.pod.annotations)
+        if not key and _granted(now) and bound.writer != before.writer:
+            key = names.ANNOTATION_WRITER
+        problem = _CHANGED.format(key=key) if key else ""
+    elif _granted(now) and not bound.scheduled:
+        # A Binding sets the node and the condition in one write.
+        no_condition = "(it has no condition PodScheduled)"
+        problem = f"it was made with its node, and bound by nobody {no_condition}"
+    elif _granted(now) and not bound.writer and (bound.asks_us or names.ANNOTATION_GRANTS in now):
+        key = names.ANNOTATION_WRITER
+        problem = f"annotation {key}, which our scheduler writes with it, is not there"
+    return refuse(Reason.GRANT_FOREIGN, problem=problem) if problem else None
+
+
+def _granted(annotations: Mapping[str, str]) -> bool:
+    """Whether the annotations grant a part of a GPU; devices of other types do not count."""
+    return names.ANNOTATION_GRANTS in annotations or bool(pod_policy.gpus(annotations))
+
+
+def _differing(now: Mapping[str, str], then: Mapping[str, str]) -> str:
+    """Return the annotation in which two versions of a pod's grant differ; "": none."""
+    if pod_policy.gpus(now) != pod_policy.gpus(then):
+        return names.ANNOTATION_DEVICE_ALLOCATED
+    grants = names.ANNOTATION_GRANTS
+    return grants if now.get(grants) != then.get(grants) else ""
+
+
+def _remember(kept: dict[str, _T], uid: str, what: _T) -> None:
+    """Store an entry and keep the size within what a node can need."""
+    kept.pop(uid, None)
+    kept[uid] = what
+    if len(kept) > _REMEMBERED:
+        del kept[next(iter(kept))]

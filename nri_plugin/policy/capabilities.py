@@ -1,0 +1,100 @@
+"""Restricts NVIDIA_DRIVER_CAPABILITIES to what the operator allows: the variable and the files.
+
+Pure, and part of the policy. Memory that Vulkan, OpenGL or the video engines allocate is not
+charged, so their libraries and devices are injected only if the operator allows them. A CDI spec
+contains all of the driver; the table here maps files to capabilities by name. A file without a row
+counts as compute's, because a new driver's new file may be what CUDA needs.
+
+A container without the variable gets NVIDIA's default: compute and utility. These two are always
+injected, because a share needs them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Final
+
+from contract import names
+from nri_plugin.policy.model import Edits
+
+CAPABILITIES: Final = ("compute", "utility", "video", "graphics", "display", "ngx", "compat32")
+"""NVIDIA's names, in the order in which the variable is written."""
+ALWAYS: Final = frozenset({"compute", "utility"})
+ALL: Final = "all"
+
+_GRAPHICS: Final = frozenset({"graphics", "display"})
+
+_FILES: Final[Sequence[tuple[re.Pattern[str], AbstractSet[str]]]] = tuple(
+    (re.compile(pattern), capabilities)
+    for pattern, capabilities in (
+        (r"/usr/lib32/|/lib/i386-linux-gnu/", frozenset({"compat32"})),
+        (r"/(libnvcuvid|libnvidia-encode|libnvidia-opticalflow)\.so", frozenset({"video"})),
+        (r"/libvdpau_nvidia\.so", frozenset({"video"})),
+        (r"/(libnvidia-ngx\.so|nvidia-ngx-updater|_?nvngx)", frozenset({"ngx"})),
+        (r"/lib(GLX|EGL|GLESv1_CM|GLESv2)_nvidia\.so", _GRAPHICS),
+        (r"/libnvidia-(eglcore|glcore|glsi|tls|rtcore|glvkspirv|cbl|fbc|ifr)\.so", _GRAPHICS),
+        (r"/libnvidia-(egl-\w+|vksc-core|present|wayland-client|gtk\d*)\.so", _GRAPHICS),
+        (r"/(libnvoptix\.so|nvoptix\.bin)", _GRAPHICS),
+        (r"/(vulkan|vulkansc|glvnd|egl)/", _GRAPHICS),
+        (r"/gbm/|/xorg/|/nvidia-drm_gbm\.so", _GRAPHICS),
+        (r"^/dev/(dri/|nvidia-modeset$)", _GRAPHICS),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """given: what the container gets; cut: what it requested beyond, including unknown names."""
+
+    given: AbstractSet[str]
+    cut: Sequence[str]
+
+    @property
+    def text(self) -> str:
+        """Return the variable's value."""
+        return ",".join(each for each in CAPABILITIES if each in self.given)
+
+
+def held(env: Sequence[str], allowed: AbstractSet[str]) -> Held:
+    """Return what a container with the variables `env` gets of its request."""
+    asked: AbstractSet[str] = ALWAYS
+    for line in env:
+        key, _, value = line.partition("=")
+        if key == names.ENV_DRIVER_CAPABILITIES:
+            asked = {each for part in value.split(",") if (each := part.strip())} or ALWAYS
+    if ALL in asked:
+        asked = frozenset(CAPABILITIES)
+    given = ALWAYS | (asked & allowed & frozenset(CAPABILITIES))
+    return Held(given, tuple(sorted(asked - given)))
+
+
+def cut(edits: Edits, given: AbstractSet[str]) -> Edits:
+    """Return the edits without files that belong only to other capabilities."""
+    return replace(
+        edits,
+        mounts=tuple(mount for mount in edits.mounts if _within(mount.destination, given)),
+        devices=tuple(device for device in edits.devices if _within(device.path, given)),
+    )
+
+
+def beyond(edits: Edits, given: AbstractSet[str]) -> Sequence[str]:
+    """Return the capabilities of the files that `cut` would omit."""
+    paths = [mount.destination for mount in edits.mounts]
+    paths += [device.path for device in edits.devices]
+    return sorted({each for path in paths if not _within(path, given) for each in _of(path)})
+
+
+def _within(path: str, given: AbstractSet[str]) -> bool:
+    owners = _of(path)
+    return not owners or bool(owners & given)
+
+
+def _of(path: str) -> AbstractSet[str]:
+    """Return the capabilities any of which includes the file; empty: compute's and utility's."""
+    for pattern, capabilities in _FILES:
+        if pattern.search(path):
+            return capabilities
+    return frozenset()

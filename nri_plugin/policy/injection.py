@@ -1,0 +1,304 @@
+"""The adjustment for a container with a grant: the GPU by its CDI edits, and the limit.
+
+Pure, and part of the policy: policy.py decides the amounts; this module converts them to mounts,
+devices, environment and hooks, and detects conflicts.
+
+We apply the CDI spec ourselves instead of having the runtime do it: on every containerd the GPU is
+then injected in the same answer as its limit, or not at all.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final, TypeVar
+
+from contract import names
+from nri_plugin.policy import capabilities
+from nri_plugin.policy.errors import Reason, Refused, refuse
+from nri_plugin.policy.model import (
+    Adjustment,
+    Bringing,
+    CdiDevice,
+    Container,
+    Edits,
+    Mount,
+    Paths,
+    Share,
+    Specs,
+)
+
+_READ_ONLY: Final = ("bind", "ro", "nosuid", "nodev")
+_READ_ONLY_DATA: Final = (*_READ_ONLY, "noexec")
+_SHARED_DATA: Final = ("bind", "rw", "nosuid", "nodev", "noexec")
+
+_PLACES: Final = (
+    names.CONTAINER_DIR,
+    names.CONTAINER_LIBRARY,
+    f"{names.CONTAINER_DIR}/{names.FILE_REGION}",
+    *names.CONTAINER_PRELOADS,
+    names.CONTAINER_LIBRARY_VISIBLE,
+)
+"""Destinations that our mounts may have."""
+
+_T = TypeVar("_T")
+
+
+def adjustment(
+    container: Container,
+    key: str,
+    shared: bool,
+    shares: Sequence[Share],
+    specs: Specs,
+    paths: Paths,
+) -> Adjustment:
+    """Return the whole adjustment; raises Refused for a conflict."""
+    held = capabilities.held(container.env, paths.bringing.capabilities)
+    devices = tuple(_device(share.uuid, specs) for share in shares)
+    files = tuple(paths.forwarders.items())
+    if paths.bringing.by_name:
+        check_by_name(_edits(devices), paths.bringing)
+        brought = _brought(devices, None, files)
+    else:
+        brought = _brought(devices, held.given, files)
+    edits, driver = brought.edits, brought.driver
+    ours = (*_our_mounts(container, key, shared, paths), *brought.forwarders)
+    places = _Places(mount.destination for mount in ours)
+    for mount in container.mounts:
+        _check_collision(mount, places)
+    for mount in brought.in_the_way:
+        _check_collision(mount, places)
+    by_name = paths.bringing.by_name
+    env = _environment(shares, held.text, () if by_name else edits.env)
+    check_env(container, env)
+    whole = Adjustment(env=env, key=key, shared=shared, shares=shares, mounts=ours, cut=held.cut)
+    if by_name:
+        asked = tuple(f"{names.CDI_KIND}={share.uuid}" for share in shares)
+        return replace(whole, cdi_devices=asked)
+    mounts = (*driver, *ours)
+    return replace(whole, mounts=mounts, devices=edits.devices, hooks=edits.hooks)
+
+
+def check_by_name(edits: Edits, bringing: Bringing) -> None:
+    """Refuse edits that the runtime would not apply, or that exceed the allowed capabilities."""
+    problem = bringing.by_name_problem
+    beyond = capabilities.beyond(edits, bringing.capabilities)
+    if problem is None and beyond:
+        problem = (
+            f"their spec holds files of {', '.join(beyond)}, and a runtime applies it whole; remove"
+            " them from the spec, or allow them (--driver-capabilities)"
+        )
+    if problem is not None:
+        raise Refused(refuse(Reason.CDI_BY_NAME, problem=problem))
+
+
+def check_env(container: Container, env: Sequence[tuple[str, str]]) -> None:
+    """Refuse a container that has one of our variables twice.
+
+    The runtime replaces the first in place; the program reads the second.
+    """
+    present = [line.partition("=")[0] for line in container.env]
+    for key, _ in env:
+        count = present.count(key)
+        if count > 1:
+            raise Refused(refuse(Reason.ENV_TWICE, key=key, count=count))
+
+
+def _our_mounts(container: Container, key: str, shared: bool, paths: Paths) -> Sequence[Mount]:
+    """Return our mounts in mount order; the library's mount point is in the first.
+
+    Containers that share a grant have their own preload lists, to which their images append.
+    """
+    directory = f"{paths.run_dir}/{key}"
+    library = paths.library or ""
+    of_its_own = f".{container.name}" if shared else ""
+    mounts = [
+        Mount(names.CONTAINER_DIR, directory, (*_READ_ONLY, "rprivate")),
+        Mount(names.CONTAINER_LIBRARY, library, _READ_ONLY),
+        Mount(
+            f"{names.CONTAINER_DIR}/{names.FILE_REGION}",
+            f"{directory}/{names.FILE_REGION}",
+            _SHARED_DATA,
+        ),
+    ]
+    mounts += [
+        Mount(place, f"{directory}/{name}{of_its_own}", _READ_ONLY_DATA)
+        for place, name in names.CONTAINER_PRELOADS.items()
+    ]
+    # For users of HAMi's path. Nothing depends on it, so it is omitted if a volume of the
+    # pod covers it; the runtime would otherwise have to create a mount point in that volume.
+    visible = Mount(names.CONTAINER_LIBRARY_VISIBLE, library, _READ_ONLY)
+    place = _Places([visible.destination])
+    if all(place.hidden_by(mount) is None for mount in container.mounts):
+        mounts.append(visible)
+    return tuple(mounts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Brought:
+    """What GPUs add to every container that has them.
+
+    in_the_way: those of the driver's mounts that may conflict with ours.
+    """
+
+    edits: Edits
+    driver: Sequence[Mount]
+    forwarders: Sequence[Mount]
+    in_the_way: Sequence[Mount]
+
+
+@lru_cache(maxsize=64)
+def _brought(
+    devices: Sequence[CdiDevice],
+    given: AbstractSet[str] | None,
+    files: Sequence[tuple[str, str]],
+) -> _Brought:
+    """given: the capabilities to which files are restricted; None: the runtime applies the spec.
+
+    Cached: the same devices are requested repeatedly, and the runtime waits for the answer.
+    """
+    edits = _edits(devices)
+    if given is not None:
+        edits = capabilities.cut(edits, given)
+    driver, forwarders = _forwarded(edits.mounts, dict(files))
+    places = _Places((*_PLACES, *(mount.destination for mount in forwarders)))
+    in_the_way = tuple(mount for mount in driver if places.hidden_by(mount) is not None)
+    return _Brought(edits, tuple(driver), tuple(forwarders), in_the_way)
+
+
+def _forwarded(
+    mounts: Sequence[Mount], files: Mapping[str, str]
+) -> tuple[Sequence[Mount], Sequence[Mount]]:
+    """Return the CDI specs' mounts that stay, and ours that replace the driver's libraries.
+
+    Each path of a driver library gets a forwarder; the file itself is mounted where the forwarder
+    loads it from. Of several files, the one with the longest name is the target of the links.
+    """
+    places: dict[str, list[Mount]] = {soname: [] for soname in files}
+    for mount in mounts:
+        soname = _soname_of(mount.destination)
+        if soname in places:
+            places[soname].append(mount)
+    ours = []
+    for soname, found in places.items():
+        if not found:
+            raise Refused(refuse(Reason.NOT_FORWARDED, soname=soname))
+        real = max(found, key=lambda mount: len(mount.destination))
+        ours.append(replace(real, destination=f"{names.CONTAINER_DRIVER_DIR}/{soname}"))
+        ours += [Mount(mount.destination, files[soname], _READ_ONLY) for mount in found]
+    replaced = {mount.destination for mount in ours}
+    return [mount for mount in mounts if mount.destination not in replaced], ours
+
+
+def _soname_of(destination: str) -> str | None:
+    """Return the driver library of that file name: libcuda.so, .so.1, .so.580.65.06."""
+    for soname in names.DRIVER_SONAMES:
+        stem = soname.removesuffix(".1")
+        name = posixpath.basename(destination)
+        if re.fullmatch(re.escape(stem) + r"(\.[0-9]+)*", name):
+            return soname
+    return None
+
+
+def _check_collision(mount: Mount, places: _Places) -> None:
+    hidden = places.hidden_by(mount)
+    if hidden is not None:
+        raise Refused(refuse(Reason.MOUNT_COLLISION, mount=mount.destination, ours=hidden))
+
+
+class _Places:
+    """Our mount destinations, for comparison with many mounts."""
+
+    def __init__(self, destinations: Iterable[str]) -> None:
+        self._prefixes = [(place, _prefix(place)) for place in destinations]
+
+    def hidden_by(self, mount: Mount) -> str | None:
+        """Return the first of them that `mount` would be over, under or inside."""
+        there = normal(mount.destination)
+        prefix = _prefix(there)
+        for place, below in self._prefixes:
+            if there == place or place.startswith(prefix) or there.startswith(below):
+                return place
+        return None
+
+
+def collision(mount: Mount, ours: Sequence[Mount]) -> str | None:
+    """Return which of ours `mount` would be over, under or inside; None: no conflict."""
+    return _Places(our.destination for our in ours).hidden_by(mount)
+
+
+def normal(destination: str) -> str:
+    if (
+        destination.startswith("/")
+        and "//" not in destination
+        and "/." not in destination
+        and not destination.endswith("/")
+    ):
+        return destination
+    return "/" + posixpath.normpath("/" + destination).lstrip("/")
+
+
+def is_below(path: str, directory: str) -> bool:
+    return path.startswith(_prefix(directory))
+
+
+def _prefix(directory: str) -> str:
+    return directory.rstrip("/") + "/"
+
+
+def _environment(
+    shares: Sequence[Share], driver_capabilities: str, cdi: Sequence[tuple[str, str]]
+) -> Sequence[tuple[str, str]]:
+    """Return our variables, then those of the CDI specs. Ours override nvidia-ctk's.
+
+    HAMi-core reads the N in a key as the driver's GPU number, which follows the minors.
+    """
+    shares = sorted(shares, key=lambda share: share.minor)
+    # HAMi-core reads 0 percent as no limit; the grant file has the exact value.
+    percents = [str(max(share.core_percent, 1)) for share in shares]
+    ours = {
+        names.ENV_VISIBLE_DEVICES: ",".join(share.uuid for share in shares),
+        names.ENV_DRIVER_CAPABILITIES: driver_capabilities,
+        names.ENV_CORE_LIMIT: percents[0],
+        names.ENV_SHARED_CACHE: names.SHARED_CACHE_PATH,
+    }
+    for index, share in enumerate(shares):
+        ours[f"{names.ENV_MEMORY_LIMIT}_{index}"] = str(share.memory_bytes)
+        ours[f"{names.ENV_CORE_LIMIT}_{index}"] = percents[index]
+    return (*ours.items(), *((key, value) for key, value in cdi if key not in ours))
+
+
+def _edits(devices: Sequence[CdiDevice]) -> Edits:
+    """Return the edits of the GPUs' devices and of their specs, without duplicates."""
+    parts = [part for device in devices for part in (device.common, device.own)]
+    return Edits(
+        env=_unique("environment", (e for p in parts for e in p.env), lambda e: e[0]),
+        devices=_unique("device", (d for p in parts for d in p.devices), lambda d: d.path),
+        mounts=_unique("mount", (m for p in parts for m in p.mounts), lambda m: m.destination),
+        hooks=tuple(dict.fromkeys(h for p in parts for h in p.hooks)),
+    )
+
+
+def _device(uuid: str, specs: Specs) -> CdiDevice:
+    device = specs.devices.get(uuid)
+    if device is None:
+        hint = f"; unreadable: {'; '.join(specs.problems)}" if specs.problems else ""
+        raise Refused(refuse(Reason.CDI_MISSING, uuid=uuid, hint=hint))
+    if device.problem is not None:
+        raise Refused(
+            refuse(Reason.CDI_UNUSABLE, uuid=uuid, file=device.file, problem=device.problem)
+        )
+    return device
+
+
+def _unique(what: str, items: Iterable[_T], place: Callable[[_T], Hashable]) -> Sequence[_T]:
+    by_place: dict[Hashable, _T] = {}
+    for item in items:
+        at = place(item)
+        if by_place.setdefault(at, item) != item:
+            raise Refused(refuse(Reason.CDI_CONFLICT, what=f"{what} {at}"))
+    return tuple(by_place.values())

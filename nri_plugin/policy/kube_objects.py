@@ -1,0 +1,362 @@
+"""Converts between the API server's JSON and the agent's types.
+
+Covers nodes, Devices, Leases, pods and Events.
+
+Pure; the only module of the agent that contains Kubernetes' field paths. Reads other programs'
+objects tolerantly: an unreadable value counts as missing. Writes the fields that the scheduler
+reads.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, Final
+
+from contract import names, quantity
+from nri_plugin.policy.model import Gpu, Pod
+from nri_plugin.policy.notices import Notice
+from nri_plugin.policy.totals import PERCENT, RESOURCES, Entry
+
+Json = Mapping[str, Any]
+
+_NOTHING: Final[Json] = {}
+_UNKNOWN: Final = -1
+_OURS: Final = (names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_GRANTS)
+_AT_SOME_TIME: Final = "9999"
+"""Sorts after every known time."""
+_FINISHED: Final = frozenset({"Succeeded", "Failed"})
+_NOTE_MOST: Final = 1000
+_HEALTHY: Final = "Healthy"
+"""Type of a condition."""
+_INSTANCE_MOST: Final = 128
+_NO_NAMESPACE: Final = "default"
+"""Namespace for events of cluster-scoped objects, as the API server requires."""
+LEASE_S: Final = 40
+"""A Lease that is not renewed for this time has expired."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """isolates: the label that announces that this node can isolate."""
+
+    uid: str
+    isolates: bool
+    excluded: AbstractSet[str]
+    capacity: Mapping[str, int]
+    allocatable: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A pod of this node, as the API server has it.
+
+    pod: contains only the labels and annotations of its grant. scheduled: when it was bound, RFC
+    3339; "": not by a Binding. leaving: its deletion has begun. asks_us: its schedulerName is
+    ours, which no other scheduler uses. writer: the scheduler process named in its annotation.
+    """
+
+    pod: Pod
+    scheduled: str
+    finished: bool
+    leaving: bool
+    asked: Mapping[str, int]
+    asks_us: bool = False
+    writer: str = ""
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def node(raw: Json) -> NodeFacts:
+    metadata, status = _at(raw, "metadata"), _at(raw, "status")
+    listed = _texts(metadata, "annotations").get(names.ANNOTATION_EXCLUDED_GPUS, "").split(",")
+    provider = _texts(metadata, "labels").get(names.LABEL_ISOLATION_PROVIDER, "")
+    return NodeFacts(
+        uid=str(metadata.get("uid", "")),
+        isolates=provider.lower() == names.ISOLATION_PROVIDER,
+        excluded=frozenset(each.strip() for each in listed if each.strip()),
+        capacity=_amounts(_at(status, "capacity")),
+        allocatable=_amounts(_at(status, "allocatable")),
+    )
+
+
+def entries(device: Json) -> Sequence[Entry]:
+    """Return the GPUs that the Device lists, without unreadable ones."""
+    found = []
+    for raw in _list(_at(device, "spec"), "devices"):
+        uuid, minor = raw.get("id"), raw.get("minor")
+        memory = _amounts(_at(raw, "resources")).get(names.RESOURCE_MEMORY, 0)
+        if raw.get("type") != names.DEVICE_TYPE_GPU or not isinstance(uuid, str) or not memory:
+            continue
+        if not isinstance(minor, int) or isinstance(minor, bool) or minor < 0:
+            continue
+        place = _at(raw, "topology")
+        numa, root, bus_id = place.get("nodeID"), place.get("pcieID"), place.get("busID")
+        gpu = Gpu(
+            uuid,
+            minor,
+            memory,
+            numa if isinstance(numa, int) and numa >= 0 else None,
+            root if isinstance(root, str) else "",
+            _texts(raw, "labels").get(names.LABEL_GPU_LINK, ""),
+            str(_health(raw).get("message", "")),
+            bus_id=bus_id if isinstance(bus_id, str) else "",
+        )
+        found.append(Entry(gpu, raw.get("health") is True))
+    return found
+
+
+def bound(raw: Json) -> Bound:
+    metadata, status = _at(raw, "metadata"), _at(raw, "status")
+    annotations, labels = _texts(metadata, "annotations"), _texts(metadata, "labels")
+    provider = labels.get(names.LABEL_ISOLATION_PROVIDER)
+    finished = status.get("phase") in _FINISHED
+    placed = [c for c in _list(status, "conditions") if c.get("type") == "PodScheduled"]
+    return Bound(
+        pod=Pod(
+            uid=str(metadata.get("uid", "")),
+            namespace=str(metadata.get("namespace", "")),
+            name=str(metadata.get("name", "")),
+            labels={} if provider is None else {names.LABEL_ISOLATION_PROVIDER: provider},
+            annotations={key: annotations[key] for key in _OURS if key in annotations},
+        ),
+        scheduled=str(placed[0].get("lastTransitionTime") or _AT_SOME_TIME) if placed else "",
+        finished=finished,
+        leaving=bool(metadata.get("deletionTimestamp")),
+        asked={} if finished else _asked(_at(raw, "spec")),
+        asks_us=_at(raw, "spec").get("schedulerName") == names.SCHEDULER_NAME,
+        writer=sys.intern(annotations.get(names.ANNOTATION_WRITER, "")),
+    )
+
+
+def node_of(pod: Json) -> str:
+    """Return the node that the pod is bound to; "": none."""
+    return str(_at(pod, "spec").get("nodeName") or "")
+
+
+def is_mirror(pod: Json) -> bool:
+    """Whether it is a static pod's mirror, which has another UID and is created by the kubelet."""
+    return names.ANNOTATION_MIRROR in _texts(_at(pod, "metadata"), "annotations")
+
+
+def _asked(spec: Json) -> Mapping[str, int]:
+    """Return what the kubelet counts for a pod, by resource: the sum of its containers and
+    sidecars, or an init container plus the sidecars started before it, whichever is more."""
+    lasting = dict.fromkeys(RESOURCES, 0)
+    peak = dict.fromkeys(RESOURCES, 0)
+    for raw, role in _containers(spec):
+        requests = _amounts({**_at(_at(raw, "resources"), "limits"), **_requests(raw)})
+        for key in RESOURCES:
+            amount = requests.get(key, 0)
+            if role == "init":
+                peak[key] = max(peak[key], lasting[key] + amount)
+            else:
+                lasting[key] += amount
+    overhead = _amounts(_at(spec, "overhead"))
+    most = {key: max(peak[key], lasting[key]) + overhead.get(key, 0) for key in RESOURCES}
+    return {key: amount for key, amount in most.items() if amount}
+
+
+def _containers(spec: Json) -> Iterator[tuple[Json, str]]:
+    for raw in _list(spec, "initContainers"):
+        yield raw, "lasting" if raw.get("restartPolicy") == "Always" else "init"
+    for raw in _list(spec, "containers"):
+        yield raw, "lasting"
+
+
+def _requests(container: Json) -> Json:
+    return _at(_at(container, "resources"), "requests")
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+def capacity(totals: Mapping[str, int], facts: NodeFacts) -> Json | None:
+    """Return the patch of nodes/status that sets these totals; None: they are set.
+
+    The kubelet derives allocatable from capacity, with a delay.
+    """
+    changes = {
+        where: {
+            key: str(total)
+            for key, total in totals.items()
+            if here.get(key) != total and (total or key in here)
+        }
+        for where, here in (("capacity", facts.capacity), ("allocatable", facts.allocatable))
+    }
+    changes = {where: each for where, each in changes.items() if each}
+    return {"status": changes} if changes else None
+
+
+def isolates() -> Json:
+    """Return the patch of a node that sets the label for isolation."""
+    return {"metadata": {"labels": {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER}}}
+
+
+def device(
+    node_name: str,
+    node_uid: str,
+    listed: Sequence[Entry],
+    current: Json = _NOTHING,
+    at: str = "",
+) -> Json | None:
+    """Return the desired Device; None: it is current. current: the existing one; empty if there is
+    none. at: now, RFC 3339; "": write no conditions, which older CRDs of Device do not have.
+
+    Entries of other types, which Koordinator's agent writes, are kept. So is the resourceVersion,
+    so that concurrent changes are not overwritten.
+    """
+    owner = _node(node_name, node_uid)
+    metadata = _at(current, "metadata")
+    is_now = _list(_at(current, "spec"), "devices")
+    others = [each for each in is_now if each.get("type") != names.DEVICE_TYPE_GPU]
+    were = {str(each.get("id")): _health(each) for each in is_now}
+    conditions = {
+        entry.gpu.uuid: [_condition(entry, were.get(entry.gpu.uuid, _NOTHING), at)]
+        for entry in listed
+        if at
+    }
+    shall = [*(_entry(entry, conditions.get(entry.gpu.uuid, ())) for entry in listed), *others]
+    owners = _list(metadata, "ownerReferences")
+    owned = [o.get("uid") for o in owners if o.get("kind") == "Node"] == [node_uid]
+    if current and owned and is_now == shall:
+        return None
+    version = {key: metadata[key] for key in ("resourceVersion",) if key in metadata}
+    kept = [each for each in owners if each.get("kind") != "Node"]
+    return {
+        "apiVersion": names.DEVICE_API_VERSION,
+        "kind": names.DEVICE_KIND,
+        "metadata": {"name": node_name, "ownerReferences": [owner, *kept], **version},
+        "spec": {"devices": shall},
+    }
+
+
+def has_conditions(device: Json) -> bool:
+    """Whether the API server stored the conditions."""
+    return any(map(_health, _list(_at(device, "spec"), "devices")))
+
+
+def _health(entry: Json) -> Json:
+    """Return the stored condition that states why a GPU is unhealthy."""
+    found = [c for c in _list(entry, "conditions") if c.get("type") == _HEALTHY]
+    return found[0] if found else _NOTHING
+
+
+def _condition(entry: Entry, was: Json, at: str) -> Json:
+    status = str(entry.healthy)
+    since = was.get("lastTransitionTime") if was.get("status") == status else None
+    return {
+        "type": _HEALTHY,
+        "status": status,
+        "reason": "Usable" if entry.healthy else "Unusable",
+        "message": entry.gpu.problem[:_NOTE_MOST],
+        "lastTransitionTime": since or at,
+    }
+
+
+def _entry(entry: Entry, conditions: Sequence[Json]) -> Json:
+    gpu = entry.gpu
+    return {
+        "type": names.DEVICE_TYPE_GPU,
+        "id": gpu.uuid,
+        "minor": gpu.minor,
+        "health": entry.healthy,
+        **({"labels": {names.LABEL_GPU_LINK: gpu.link}} if gpu.link else {}),
+        "resources": {
+            names.RESOURCE_CORE: str(PERCENT),
+            names.RESOURCE_MEMORY: str(gpu.memory_bytes),
+            names.RESOURCE_MEMORY_RATIO: str(PERCENT),
+        },
+        "topology": {
+            "socketID": _UNKNOWN,
+            "nodeID": _UNKNOWN if gpu.numa is None else gpu.numa,
+            "pcieID": gpu.root,
+            **({"busID": gpu.bus_id} if gpu.bus_id else {}),
+        },
+        **({"conditions": conditions} if conditions else {}),
+    }
+
+
+def lease(node_name: str, node_uid: str, renewed: str, ready: str) -> Json:
+    """Return the agent's Lease, owned by its node. renewed: RFC 3339 with microseconds. ready:
+    "true", or the reason why not."""
+    owner = _node(node_name, node_uid)
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {
+            "namespace": names.NAMESPACE,
+            "name": f"{names.LEASE_AGENT_PREFIX}{node_name}",
+            "annotations": {names.ANNOTATION_READY: ready},
+            **({"ownerReferences": [owner]} if node_uid else {}),
+        },
+        "spec": {
+            "holderIdentity": node_name,
+            "leaseDurationSeconds": LEASE_S,
+            "renewTime": renewed,
+        },
+    }
+
+
+def event(notice: Notice, text: str, node_name: str, node_uid: str, name: str, at: str) -> Json:
+    """Return an events.k8s.io/v1 Event of the notice's pod or of the node. text: the notice's,
+    printable. at: RFC 3339 with microseconds."""
+    of = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": notice.pod.namespace,
+        "name": notice.pod.name,
+        "uid": notice.pod.uid,
+    }
+    if notice.of_node:
+        about = {"regarding": _node(node_name, node_uid), "related": of}
+    else:
+        about = {"regarding": of}
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"namespace": about["regarding"].get("namespace", _NO_NAMESPACE), "name": name},
+        "eventTime": at,
+        "reportingController": "gpuslice.io/agent",
+        "reportingInstance": node_name[:_INSTANCE_MOST],
+        "action": notice.action,
+        "reason": notice.reason,
+        "type": "Warning",
+        "note": text[:_NOTE_MOST],
+        **about,
+    }
+
+
+def _node(name: str, uid: str) -> Json:
+    return {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}
+
+
+def deletion(pod: Pod) -> Json:
+    """Return delete options that match only this pod's UID."""
+    return {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
+
+
+# --- JSON ----------------------------------------------------------------------------------------
+
+
+def _at(raw: Json, key: str) -> Json:
+    found = raw.get(key)
+    return found if isinstance(found, dict) else _NOTHING
+
+
+def _list(raw: Json, key: str) -> Sequence[Json]:
+    found = raw.get(key)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def _texts(raw: Json, key: str) -> Mapping[str, str]:
+    return {name: text for name, text in _at(raw, key).items() if isinstance(text, str)}
+
+
+def _amounts(raw: Json) -> Mapping[str, int]:
+    """Return our resources' readable amounts."""
+    found = {key: quantity.parse(raw.get(key)) for key in RESOURCES}
+    return {key: each.amount for key, each in found.items() if isinstance(each, quantity.Value)}

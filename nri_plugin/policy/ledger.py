@@ -1,0 +1,226 @@
+"""Which container holds how much of which GPU on this node, and whether a new hold fits.
+
+Pure: events in, shortages out. Every user with write access to pods can write an annotation, so
+this ledger prevents that a GPU, or a pod's allocation, is granted twice. A pod's init containers
+may each have all of its allocation, because each ends before the next container starts; only the
+set of running containers shows which they are. Nothing here queries the API server.
+
+Counting is by key of the grant's files: containers that share a grant hold it once, every other
+container its own. A container holds its share from before its creation is answered until it stops,
+is removed, or its creation is undone; an exited container that is not yet removed holds nothing. A
+container replaces the one that had its name in its pod, because Kubernetes restarts a container
+only after its predecessor has exited. Bytes and percent are exact. A share without a compute limit
+holds no compute, as in Koordinator.
+
+`adopt` rebuilds it from the running containers at every Synchronize; nothing is stored on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from nri_plugin.policy.errors import Reason, Refusal, refuse
+from nri_plugin.policy.model import Gpu, Pod, Share
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An amount of one GPU."""
+
+    memory_bytes: int
+    core_percent: int
+
+    def plus(self, other: Part) -> Part:
+        return Part(self.memory_bytes + other.memory_bytes, self.core_percent + other.core_percent)
+
+    def within(self, other: Part) -> bool:
+        return self.memory_bytes <= other.memory_bytes and self.core_percent <= other.core_percent
+
+
+NOTHING: Final = Part(0, 0)
+_WHOLE_CORE_PERCENT: Final = 100
+_NAMED_AT_MOST: Final = 8
+_UNITS: Final = {"memory_bytes": "bytes of memory", "core_percent": "percent of compute"}
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What one container holds. `key` names the grant's files; equal keys hold one grant."""
+
+    container_id: str
+    key: str
+    pod_uid: str
+    container: str
+    whose: str
+    """For messages: NAMESPACE/POD/CONTAINER, or NAMESPACE/POD if the pod shares a grant."""
+    parts: Mapping[str, Part]
+    """By GPU."""
+    pod: Pod
+    minors: Mapping[str, int] = field(default_factory=dict)
+    """By GPU: its minor when the grant was made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """The first resource (memory or core) of the first GPU with insufficient capacity."""
+
+    reason: Reason
+    """What is short: the GPU, or the pod's allocation of it."""
+    container: str
+    """The requesting container."""
+    uuid: str
+    what: str
+    asked: int
+    total: int
+    left: int
+    """Free capacity; negative if the GPU is overcommitted."""
+    held: Sequence[tuple[str, int]]
+    """The holders and their amounts, the largest first."""
+
+    def refusal(self) -> Refusal:
+        named = [f"{whose} {amount}" for whose, amount in self.held[:_NAMED_AT_MOST]]
+        if len(self.held) > _NAMED_AT_MOST:
+            named.append(f"and {len(self.held) - _NAMED_AT_MOST} more")
+        return refuse(
+            self.reason,
+            container=self.container,
+            uuid=self.uuid,
+            asked=self.asked,
+            unit=_UNITS[self.what],
+            left=self.left,
+            total=self.total,
+            held=", ".join(named) or "none",
+        )
+
+
+def hold(
+    container_id: str, key: str, shared: bool, pod: Pod, container: str, shares: Iterable[Share]
+) -> Hold:
+    """Return the hold of a container with these shares."""
+    whose = f"{pod.namespace}/{pod.name}" + ("" if shared else f"/{container}")
+    held = tuple(shares)
+    minors = {share.uuid: share.minor for share in held}
+    return Hold(container_id, key, pod.uid, container, whose, parts(held), pod, minors)
+
+
+def parts(shares: Iterable[Share]) -> Mapping[str, Part]:
+    """Return what the shares take, by GPU."""
+    return {
+        share.uuid: Part(share.memory_bytes, 0 if share.uncapped else share.core_percent)
+        for share in shares
+    }
+
+
+class Ledger:
+    """The holds of this node."""
+
+    def __init__(self) -> None:
+        self._holds: dict[str, Hold] = {}
+        self._unheard: set[str] = set()
+
+    def take(
+        self, wanted: Hold, gpus: Iterable[Gpu], allocated: Mapping[str, Part]
+    ) -> Shortage | None:
+        """Enter `wanted` if it fits its GPUs and its pod's allocation of them (`allocated`).
+        Otherwise return the shortage and change nothing.
+
+        Idempotent: a hold that exists already takes no more.
+        """
+        others = [other for other in self._holds.values() if not _succeeds(wanted, other)]
+        grants = _by_key(others)
+        if wanted.key in grants:
+            # The existing files define what is in force. Code that reads them decides whether that
+            # is what is wanted now.
+            there = grants[wanted.key]
+            wanted = replace(wanted, parts=there.parts, minors=there.minors)
+        else:
+            siblings = [other for other in grants.values() if _of_one_pod(wanted, other)]
+            shortage = short(Reason.ALLOCATION_FULL, wanted, siblings, allocated) or short(
+                Reason.GPU_FULL, wanted, grants.values(), whole(gpus)
+            )
+            if shortage is not None:
+                return shortage
+        self._holds = {other.container_id: other for other in others}
+        self._holds[wanted.container_id] = wanted
+        self._unheard.discard(wanted.container_id)
+        return None
+
+    def drop(self, container_id: str) -> None:
+        """The container has stopped, or was never created; idempotent."""
+        self._holds.pop(container_id, None)
+        self._unheard.discard(container_id)
+
+    def heard_of(self, container_id: str) -> None:
+        """The runtime has reported the container since `adopt`, so it exists."""
+        self._unheard.discard(container_id)
+
+    def adopt(self, running: Iterable[Hold], in_the_making: AbstractSet[str]) -> AbstractSet[str]:
+        """Replace all holds by those of running containers, and of containers answered just before,
+        which the runtime may not list yet. Returns the latter; those that the runtime has not
+        reported after a while must be passed to `doubt`.
+        """
+        kept = {i: held for i, held in self._holds.items() if i in in_the_making}
+        self._holds = {held.container_id: held for held in running}
+        unheard = {i: held for i, held in kept.items() if i not in self._holds}
+        self._holds |= unheard
+        self._unheard = set(unheard)
+        return frozenset(unheard)
+
+    def doubt(self, container_ids: AbstractSet[str]) -> None:
+        """Drop those of them that the runtime has not reported since `adopt`."""
+        for container_id in container_ids & self._unheard:
+            self.drop(container_id)
+
+    def granted(self) -> Mapping[str, Part]:
+        """Return the sum of all holds, by GPU."""
+        total: dict[str, Part] = {}
+        for held in _by_key(self._holds.values()).values():
+            for uuid, part in held.parts.items():
+                total[uuid] = total.get(uuid, NOTHING).plus(part)
+        return total
+
+    def holds(self) -> Sequence[Hold]:
+        return tuple(self._holds.values())
+
+
+def _succeeds(wanted: Hold, other: Hold) -> bool:
+    """Whether `other` is the container itself, or the one that it replaces."""
+    same_name = wanted.container == other.container and _of_one_pod(wanted, other)
+    return wanted.container_id == other.container_id or same_name
+
+
+def _of_one_pod(wanted: Hold, other: Hold) -> bool:
+    return wanted.pod_uid == other.pod_uid != ""
+
+
+def _by_key(holds: Iterable[Hold]) -> Mapping[str, Hold]:
+    return {held.key: held for held in holds}
+
+
+def whole(gpus: Iterable[Gpu]) -> Mapping[str, Part]:
+    """Return the whole capacity."""
+    return {gpu.uuid: Part(gpu.most_bytes, _WHOLE_CORE_PERCENT) for gpu in gpus}
+
+
+def short(
+    reason: Reason, wanted: Hold, held: Iterable[Hold], totals: Mapping[str, Part]
+) -> Shortage | None:
+    """Return where `wanted` plus `held` exceeds `totals` (by GPU)."""
+    others = list(held)
+    for uuid, part in wanted.parts.items():
+        for what in _UNITS:
+            asked, total = int(getattr(part, what)), int(getattr(totals[uuid], what))
+            amounts = [
+                (other.whose, int(getattr(other.parts[uuid], what)))
+                for other in others
+                if uuid in other.parts
+            ]
+            left = total - sum(amount for _, amount in amounts)
+            if asked > left:
+                amounts.sort(key=lambda entry: -entry[1])
+                held_by = tuple(amounts)
+                return Shortage(reason, wanted.container, uuid, what, asked, total, left, held_by)
+    return None

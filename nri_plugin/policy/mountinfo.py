@@ -1,0 +1,114 @@
+"""Detects container mounts, other than ours, that expose the host's grants or the library.
+
+Pure: takes the text of /proc/PID/mountinfo. A path in a pod's manifest does not show where it leads
+on the host, because of links, subPaths and other mounts; the kernel's mount table does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Final
+
+from contract import names
+from nri_plugin.policy.injection import is_below, normal
+
+_ESCAPE: Final = re.compile(r"\\([0-7]{3})")
+_OPTIONAL_FIELDS_END: Final = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file or directory, in a form common to all mounts of its file system. root: as in Line."""
+
+    device: str
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One mount. root: the part of the file system that it shows; point: where."""
+
+    device: str
+    root: str
+    point: str
+    writable: bool
+    type: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Host locations of the grants, the library and NRI's socket; None: not known.
+
+    socket: where NRI's plugins connect. A program that connects can undo any adjustment.
+    """
+
+    run_dir: Place | None
+    store: Place | None
+    socket: Place | None = None
+
+
+def parse(text: str) -> Iterator[Line]:
+    """Yield its lines; malformed ones are skipped."""
+    for line in text.splitlines():
+        fields = line.split(" ")
+        try:
+            after = fields.index(_OPTIONAL_FIELDS_END, 6)
+            _, _, device, root, point, options, *_ = fields
+            kind, source = fields[after + 1 : after + 3]
+        except ValueError:
+            continue
+        writable = "rw" in options.split(",")
+        yield Line(device, _plain(root), _plain(point), writable, kind, _plain(source))
+
+
+def place_of(lines: Sequence[Line], path: str) -> Place | None:
+    """Locate a path by the mount table of the process that uses it; no component is a link."""
+    held = None
+    for line in lines:
+        deepest = held is None or len(line.point) >= len(held.point)
+        if deepest and (path == line.point or is_below(path, line.point)):
+            held = line
+    if held is None:
+        return None
+    return Place(held.device, normal(f"{held.root}/{path[len(held.point) :]}"))
+
+
+def shown(lines: Sequence[Line], ours: AbstractSet[str], limits: Limits) -> str:
+    """Return a mount other than ours that exposes grants or the library; "": none.
+
+    ours: our own mount points. The file systems of grants have our name, and future ones may appear
+    wherever the run directory is visible. The store must not be writable anywhere.
+    """
+    for line in lines:
+        if line.point not in ours and _shows_limits(line, limits):
+            return line.point
+    return ""
+
+
+def _shows_limits(line: Line, limits: Limits) -> bool:
+    grants = (line.type, line.source) == ("tmpfs", names.PLUGIN_NAME)
+    return (
+        grants
+        or _shows(line, limits.run_dir)
+        or _shows(line, limits.socket)
+        or (line.writable and _shows(line, limits.store))
+    )
+
+
+def _shows(line: Line, place: Place | None) -> bool:
+    """Whether the mount shows the place or a part of it."""
+    if place is None or line.device != place.device:
+        return False
+    return (
+        line.root == place.root
+        or is_below(place.root, line.root)
+        or is_below(line.root, place.root)
+    )
+
+
+def _plain(field: str) -> str:
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), field)

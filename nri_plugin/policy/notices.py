@@ -1,0 +1,66 @@
+"""Pending Events for pod authors: kept until written, at most one per container and cause.
+
+Plain state. Modules on the event loop add notices; events.py writes them if there is an API server.
+A written notice is remembered while its pod's containers run, however many there are, because a
+failing driver is detected again in every cycle, for every pod of the node.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from typing import Final
+
+from nri_plugin.policy.model import Pod
+
+_MOST: Final = 128
+"""Above this number, notices of pods that no longer run are dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """reason: one of contract.names. of_node: the event is the node's, because the API server does
+    not have the pod. action: the container's operation."""
+
+    pod: Pod
+    container: str
+    reason: str
+    text: str
+    of_node: bool = False
+    action: str = "Start"
+
+
+class Notices:
+    """live: the UIDs of pods that have a running container."""
+
+    def __init__(self, live: Callable[[], Container[str]] = frozenset) -> None:
+        self._live = live
+        self._waiting: deque[Notice] = deque()
+        self._told: dict[tuple[str, str, str], None] = {}
+        self._look_at = _MOST
+
+    def add(self, notice: Notice) -> bool:
+        """Add it. Returns False if it is already known."""
+        key = (notice.pod.uid, notice.container, notice.reason)
+        if key in self._told:
+            return False
+        if len(self._told) >= self._look_at:
+            self._forget()
+        self._told[key] = None
+        self._waiting.append(notice)
+        return True
+
+    def first(self) -> Notice | None:
+        return self._waiting[0] if self._waiting else None
+
+    def _forget(self) -> None:
+        live = self._live()
+        self._told = {key: None for key in self._told if key[0] in live}
+        self._waiting = deque(notice for notice in self._waiting if notice.pod.uid in live)
+        self._look_at = _MOST + 2 * len(self._told)
+
+    def done(self, notice: Notice) -> None:
+        """It is written, or cannot be."""
+        if notice in self._waiting:
+            self._waiting.remove(notice)

@@ -1,0 +1,120 @@
+"""Rebuilds the agent's state after its own or the runtime's restart, from the running containers.
+
+Pure. Inputs: the runtime's list, and the grants read from this host's files. Outputs: users of
+files, holds of GPUs, and containers that differ from what this agent creates.
+
+A grant file overrides the pod's annotations, because it is what is in force. If it is missing, the
+annotations give the container's share, so that the GPU is not granted twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from contract import grant_file
+from nri_plugin.policy import ledger, pod_policy
+from nri_plugin.policy.errors import Refused
+from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.model import Claim, Gpu, Pod, Share
+
+
+class Stray(StrEnum):
+    """What is wrong with a running container; values are the metric's label."""
+
+    NOT_ADJUSTED = "not_adjusted"
+    FILES_LOST = "files_lost"
+    FOREIGN_GPU = "foreign_gpu"
+
+
+ADVICE: Mapping[Stray, str] = {
+    Stray.NOT_ADJUSTED: "container without its GPU: it was made while this agent was away;"
+    " delete the pod to have it made anew",
+    Stray.FILES_LOST: "container whose grant is gone from this host: its limit is in force, and can"
+    " no more be changed or read; delete the pod to have it made anew",
+    Stray.FOREIGN_GPU: "container with a GPU that this agent did not bring, and no limit on it:"
+    " find out which runtime, device plugin or NRI plugin did",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A container that the runtime lists. key: the files of ours that it has mounted, if any.
+    waiting: created, and not started."""
+
+    id: str
+    name: str
+    pod: Pod
+    key: str | None
+    stopped: bool = False
+    waiting: bool = False
+    nodes: Sequence[str] = ()
+    """The device nodes of GPUs that it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The node's state. users: container ids by the key of the files that they mount."""
+
+    users: Mapping[str, AbstractSet[str]]
+    holds: Sequence[Hold]
+    strays: Sequence[tuple[Stray, Running]] = field(default_factory=tuple)
+
+
+def survey(
+    running: Iterable[Running], grants: Mapping[str, grant_file.Grant], gpus: Sequence[Gpu]
+) -> Found:
+    """grants: by key, those whose files exist and are valid."""
+    users: dict[str, set[str]] = {}
+    holds, strays = [], []
+    listed = list(running)
+    at_work = {_place(one) for one in listed if not one.stopped and not one.waiting}
+    for one in listed:
+        if one.key is not None:
+            users.setdefault(one.key, set()).add(one.id)
+        if one.stopped or (one.waiting and one.pod.uid and _place(one) in at_work):
+            continue
+        claimed = _claim(one, gpus)
+        if one.key is None:
+            if claimed is None or claimed.shares:
+                strays.append((Stray.NOT_ADJUSTED, one))
+            if one.nodes:
+                strays.append((Stray.FOREIGN_GPU, one))
+            continue
+        grant = grants.get(one.key)
+        if grant is None:
+            strays.append((Stray.FILES_LOST, one))
+        shares = _shares(one.pod, grant) if grant else claimed.shares if claimed else ()
+        shared = one.key.startswith(pod_policy.POD_KEY_PREFIX)
+        holds.append(ledger.hold(one.id, one.key, shared, one.pod, one.name, shares))
+    return Found(users, holds, strays)
+
+
+def _place(one: Running) -> tuple[str, str]:
+    """Return what only one container has at a time. A runtime that was killed between a container's
+    creation and its start still lists it as created; the kubelet never starts it, but creates
+    another."""
+    return one.pod.uid, one.name
+
+
+def _claim(one: Running, gpus: Sequence[Gpu]) -> Claim | None:
+    """Return the share by the annotations, possibly empty; None if they refuse the container."""
+    try:
+        return pod_policy.claim(one.pod, one.name, gpus) or Claim((), shared=False)
+    except Refused:
+        return None
+
+
+def _shares(pod: Pod, grant: grant_file.Grant) -> Sequence[Share]:
+    return [
+        Share(
+            gpu.uuid,
+            gpu.minor,
+            gpu.limit_bytes,
+            gpu.core_percent,
+            pod_policy.is_uncapped(pod, gpu.uuid, gpu.minor),
+        )
+        for gpu in grant.gpus
+    ]

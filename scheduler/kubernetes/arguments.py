@@ -1,0 +1,140 @@
+"""Reads kube-scheduler's calls: ExtenderArgs, ExtenderPreemptionArgs and ExtenderBindingArgs of
+k8s.io/kube-scheduler. The Go types have no JSON tags, so fields are named as in Go.
+
+Pure. kube-scheduler sends the same pod to `filter` and then to `prioritize`; it is parsed once.
+Node names arrive in another order with nearly every call, because goroutines collect them, so they
+are not cached by their bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+import orjson
+
+from scheduler.kubernetes import requests
+from scheduler.kubernetes.requests import Pending
+
+Json = Mapping[str, Any]
+
+_BETWEEN: Final = b',"Nodes":null,"NodeNames":'
+"""Bytes that Go writes between the pod and the node names."""
+
+
+class ArgumentsError(Exception):
+    """The body is not what kube-scheduler sends to a correctly configured extender."""
+
+
+class BindingArguments(NamedTuple):
+    namespace: str
+    name: str
+    uid: str
+    node: str
+
+    @property
+    def path(self) -> str:
+        """The pod's path at the API server."""
+        namespace, name = quote(self.namespace, safe=""), quote(self.name, safe="")
+        return f"/api/v1/namespaces/{namespace}/pods/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """uids: pods of one node that preemption would delete. said: the same, as received."""
+
+    uids: Sequence[str]
+    said: Json
+
+
+class Reader:
+    """Parses calls; caches the last pod by its bytes."""
+
+    def __init__(self) -> None:
+        self._last: tuple[bytes, Pending] | None = None
+
+    def arguments(self, body: bytes) -> tuple[Pending, Sequence[str]]:
+        """The pod, and the names of the candidate nodes. Raises ArgumentsError.
+
+        The body without its last two members, closed again, is the same object without them. If
+        that object and the names are valid JSON, so is the whole body.
+        """
+        at = body.rfind(_BETWEEN)
+        if at < 0 or body[-1:] != b"}":
+            whole = _decode(body)
+            return _read(whole), _names(whole.get("NodeNames"))
+        return self._pending(body[:at]), _names(_load(body[at + len(_BETWEEN) : -1]))
+
+    def _pending(self, head: bytes) -> Pending:
+        """head: a JSON object without its closing brace."""
+        if self._last is None or self._last[0] != head:
+            self._last = head, _read(_decode(head + b"}"))
+        return self._last[1]
+
+
+def preemption(body: bytes) -> tuple[Pending, Mapping[str, Victims]]:
+    """The pod, and its potential victims by node. Raises ArgumentsError."""
+    said = _decode(body)
+    found = said.get("NodeNameToMetaVictims")
+    if not isinstance(found, dict):
+        raise ArgumentsError(
+            "NodeNameToMetaVictims: expected an object; the extender is to be configured with"
+            " nodeCacheCapable: true"
+        )
+    return _read(said), {node: _victims(each) for node, each in found.items()}
+
+
+def binding(body: bytes) -> BindingArguments:
+    """Raises ArgumentsError."""
+    said = _decode(body)
+    fields = [said.get(key) for key in ("PodNamespace", "PodName", "PodUID", "Node")]
+    if not all(isinstance(field, str) and field for field in fields):
+        raise ArgumentsError("PodNamespace, PodName, PodUID and Node: expected texts, each there")
+    return BindingArguments(*fields)  # type: ignore[arg-type]
+
+
+def _decode(body: bytes) -> Json:
+    found = _load(body)
+    if not isinstance(found, dict):
+        raise ArgumentsError("the body: expected a JSON object")
+    return found
+
+
+def _load(text: bytes) -> object:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise ArgumentsError(f"the body: not JSON: {error}") from None
+
+
+def _read(said: Json) -> Pending:
+    pod = said.get("Pod")
+    if not isinstance(pod, dict):
+        raise ArgumentsError("Pod: expected an object")
+    return requests.pending(pod)
+
+
+def _victims(found: object) -> Victims:
+    listed = found.get("Pods") if isinstance(found, dict) else None
+    if not isinstance(found, dict) or not isinstance(listed, list):
+        raise ArgumentsError("NodeNameToMetaVictims: expected objects, each with a list of Pods")
+    named = [pod.get("UID") if isinstance(pod, dict) else None for pod in listed]
+    uids = [uid for uid in named if isinstance(uid, str)]
+    if len(uids) < len(named):
+        raise ArgumentsError("NodeNameToMetaVictims: expected Pods with a UID each")
+    return Victims(uids, found)
+
+
+def _names(found: object) -> Sequence[str]:
+    if not isinstance(found, list):
+        raise ArgumentsError(
+            "NodeNames: expected a list; the extender is to be configured with"
+            " nodeCacheCapable: true"
+        )
+    try:
+        "".join(found)
+    except TypeError:
+        raise ArgumentsError("NodeNames: expected a list of texts") from None
+    return found

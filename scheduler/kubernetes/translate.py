@@ -1,0 +1,281 @@
+"""Reads Kubernetes objects: nodes, inventories, agents' Leases, and what pods hold.
+
+Only this module and `scheduler.kubernetes.requests` know field paths. Pure. Content of other
+writers is read tolerantly: unreadable parts are left out and reported, and what a pod may hold
+stays held.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from contract import allocation, grants, names, quantity
+from scheduler.core.fleet import MAX_BYTES, MIN_BYTES, Gpu
+from scheduler.core.request import WHOLE_PERCENT, Ask, Phase, Request
+from scheduler.kubernetes import requests
+from scheduler.kubernetes.dialects import RequestError
+from scheduler.kubernetes.facts import (
+    DeviceFacts,
+    Held,
+    HeldGpu,
+    LeaseFacts,
+    NodeFacts,
+    PodFacts,
+    Unreadable,
+)
+from scheduler.kubernetes.requests import Json, at, objects, texts
+
+UNBOUND: Final = 0
+_FINISHED: Final = frozenset({"Succeeded", "Failed"})
+
+# --- what a pod holds ----------------------------------------------------------------------------
+
+
+def pod(raw: Json) -> PodFacts:
+    """Never raises for content written by the pod's author or by a scheduler."""
+    metadata, spec = at(raw, "metadata"), at(raw, "spec")
+    node = str(spec.get("nodeName") or "")
+    finished = str(at(raw, "status").get("phase")) in _FINISHED
+    held, problem = _held(raw) if node and not finished else ((), "")
+    return PodFacts(
+        uid=str(metadata.get("uid", "")),
+        namespace=str(metadata.get("namespace", "")),
+        name=str(metadata.get("name", "")),
+        node=node,
+        finished=finished,
+        held=held,
+        problem=problem,
+    )
+
+
+def is_bound_with(raw: Json, node: str, annotations: Mapping[str, str]) -> bool:
+    """Whether the pod is on that node, is unfinished, and has exactly these annotations."""
+    if at(raw, "spec").get("nodeName") != node or at(raw, "status").get("phase") in _FINISHED:
+        return False
+    return annotations.items() <= at(at(raw, "metadata"), "annotations").items()
+
+
+def uid(raw: Json) -> str:
+    return str(at(raw, "metadata").get("uid", ""))
+
+
+def mark(raw: Json) -> int:
+    """A hash that changes with any field that `pod` reads and that can change; a container's shares
+    cannot change during the pod's life. UNBOUND for a pod without a node."""
+    node = at(raw, "spec").get("nodeName")
+    if not node:
+        return UNBOUND
+    metadata = at(raw, "metadata")
+    written = (frozenset(texts(metadata, key).items()) for key in ("labels", "annotations"))
+    return hash((node, at(raw, "status").get("phase") in _FINISHED, *written)) or 1
+
+
+def _held(raw: Json) -> tuple[Held, str]:
+    """The grants record shares by container; Koordinator's allocation records the pod's sum."""
+    annotations = texts(at(raw, "metadata"), "annotations")
+    allocated, problem = _read_allocation(annotations.get(names.ANNOTATION_DEVICE_ALLOCATED))
+    text = annotations.get(names.ANNOTATION_GRANTS)
+    if text is not None:
+        try:
+            granted = grants.decode(text)
+        except grants.GrantsError as error:
+            problem = problem or f"annotation {names.ANNOTATION_GRANTS}: {error}"
+        else:
+            return _held_by_containers(raw, granted, allocated or ()), problem
+    if allocated is not None:
+        try:
+            return tuple(_held_gpu(entry) for entry in allocated), problem
+        except allocation.AllocationError as error:
+            problem = f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}: {error}"
+    try:
+        asked = requests.asked(raw)
+    except RequestError as error:
+        asked, refused = None, str(error)
+    else:
+        refused = ""
+    if problem:
+        # A pod without a request holds nothing, whatever its annotations claim.
+        unknown = asked is not None or refused
+        return (Unreadable(asked) if unknown else ()), problem
+    return (), "bound without an allocation: it has no GPU" if asked or refused else ""
+
+
+def _read_allocation(text: str | None) -> tuple[Sequence[allocation.DeviceEntry] | None, str]:
+    """The GPUs of the allocation; None if it is absent or unreadable."""
+    if text is None:
+        return None, ""
+    try:
+        return allocation.decode(text).gpus or None, ""
+    except allocation.AllocationError as error:
+        return None, f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}: {error}"
+
+
+def _held_gpu(entry: allocation.DeviceEntry) -> HeldGpu:
+    memory = entry.resources.get(names.RESOURCE_MEMORY)
+    ratio = entry.resources.get(names.RESOURCE_MEMORY_RATIO)
+    if memory is None and ratio is None:
+        raise allocation.AllocationError(
+            f"minor {entry.minor}: {names.RESOURCE_MEMORY} is not there, nor its ratio"
+        )
+    core = entry.resources.get(names.RESOURCE_CORE)
+    return HeldGpu(
+        entry.id,
+        entry.minor,
+        None if memory is None else min(memory, MAX_BYTES),
+        None if core is None else min(core, WHOLE_PERCENT),
+        min(ratio or 0, WHOLE_PERCENT),
+    )
+
+
+def _held_by_containers(
+    raw: Json, granted: grants.Grants, allocated: Sequence[allocation.DeviceEntry]
+) -> Sequence[HeldGpu]:
+    """By GPU, the most that containers hold at the same time. If the allocation omits core, the
+    grants' core is a limit only, and no compute is held."""
+    coreless = {e.id for e in allocated if names.RESOURCE_CORE not in e.resources}
+    shares_of: dict[tuple[str, int], list[tuple[str, int, int]]] = {}
+    for name, gpus in granted.items():
+        for gpu in gpus:
+            share = (name, min(gpu.memory_bytes, MAX_BYTES), gpu.core_percent)
+            shares_of.setdefault((gpu.id, gpu.minor), []).append(share)
+    held = []
+    for (uuid, minor), shares in shares_of.items():
+        _, size, core = shares[0]
+        if len(shares) > 1:
+            size, core = _peak(raw, shares)
+        held.append(HeldGpu(uuid, minor, size, None if uuid in coreless else core))
+    return tuple(held)
+
+
+def _peak(raw: Json, shares: Sequence[tuple[str, int, int]]) -> tuple[int, int]:
+    """Bytes and core of one GPU. shares: container, its bytes, its core."""
+    phases = {name: (phase, order) for name, phase, order, _ in requests.lives(raw)}
+    asks = []
+    for name, size, core in shares:
+        phase, order = phases.get(name, (Phase.MAIN, 0))
+        asks.append(Ask(name, phase, order, 1, core, size))
+    peak_bytes, peak_core = Request(asks).peak_of(MAX_BYTES)
+    assert peak_core is not None  # each share specifies its core
+    return peak_bytes, peak_core
+
+
+# --- nodes, inventory and agents -----------------------------------------------------------------
+
+
+def node(raw: Json) -> NodeFacts:
+    metadata = at(raw, "metadata")
+    annotations, labels = texts(metadata, "annotations"), texts(metadata, "labels")
+    provider = labels.get(names.LABEL_ISOLATION_PROVIDER, "")
+    return NodeFacts(
+        name=str(metadata.get("name", "")),
+        uid=str(metadata.get("uid", "")),
+        isolates=provider.lower() == names.ISOLATION_PROVIDER,
+        cordoned=_uuids(annotations, names.ANNOTATION_CORDONED_GPUS),
+        excluded=_uuids(annotations, names.ANNOTATION_EXCLUDED_GPUS),
+        partitioned=labels.get(names.LABEL_PARTITION_POLICY) == "Honor",
+    )
+
+
+def _uuids(annotations: Mapping[str, str], key: str) -> frozenset[str]:
+    listed = (each.strip() for each in annotations.get(key, "").split(","))
+    return frozenset(each for each in listed if each)
+
+
+def device(raw: Json) -> DeviceFacts:
+    """The readable part of the inventory."""
+    metadata = at(raw, "metadata")
+    owners = [o for o in objects(metadata, "ownerReferences") if o.get("kind") == "Node"]
+    listed = at(raw, "spec").get("devices")
+    readable = listed is None or isinstance(listed, list)
+    gpus: dict[str, Gpu] = {}
+    problems: list[str] = (
+        [] if readable else [f"Device: {_invalid('spec.devices', listed, 'a list')}"]
+    )
+    for index, entry in enumerate(objects(at(raw, "spec"), "devices")):
+        if entry.get("type") != names.DEVICE_TYPE_GPU:
+            continue
+        gpu = _gpu(entry)
+        if isinstance(gpu, str):
+            problems.append(f"Device: spec.devices[{index}]: {gpu}; the GPU is left out")
+        elif gpu.uuid in gpus:
+            problems.append(f"Device: spec.devices[{index}].id: {gpu.uuid} is there twice")
+        else:
+            gpus[gpu.uuid] = gpu
+    ordered = sorted(gpus.values(), key=lambda gpu: (gpu.minor, gpu.uuid))
+    if len(ordered) > names.MAX_GPUS:
+        problems.append(
+            f"Device: {len(ordered)} GPUs; those behind the first {names.MAX_GPUS} are left out"
+        )
+    return DeviceFacts(
+        name=str(metadata.get("name", "")),
+        node_uid=str(owners[0].get("uid", "")) if owners else "",
+        gpus=tuple(ordered[: names.MAX_GPUS]),
+        problems=tuple(problems),
+        readable=readable,
+    )
+
+
+def _gpu(entry: Json) -> Gpu | str:
+    """The GPU, or the error in it. A GPU that is not reported healthy is not usable."""
+    uuid, minor = entry.get("id"), entry.get("minor")
+    if not isinstance(uuid, str) or not uuid:
+        return _invalid("id", uuid, "the UUID of a GPU")
+    if not isinstance(minor, int) or isinstance(minor, bool) or not 0 <= minor < 2**31:
+        return _invalid("minor", minor, "a whole number from 0")
+    resources = {
+        names.DEPRECATED_RESOURCES.get(key, key): value
+        for key, value in at(entry, "resources").items()
+    }
+    text = resources.get(names.RESOURCE_MEMORY)
+    memory = quantity.parse(text)
+    if not isinstance(memory, quantity.Value) or not MIN_BYTES <= memory.amount <= MAX_BYTES:
+        allowed = f"a quantity from {MIN_BYTES} to {MAX_BYTES} bytes"
+        return _invalid(f"resources.{names.RESOURCE_MEMORY}", text, allowed)
+    topology, labels = at(entry, "topology"), texts(entry, "labels")
+    numa, root = topology.get("nodeID"), topology.get("pcieID")
+    return Gpu(
+        uuid,
+        minor,
+        memory.amount,
+        usable=entry.get("health") is True,
+        numa=numa if isinstance(numa, int) and numa >= 0 else None,
+        root=root if isinstance(root, str) and root else None,
+        link=labels.get(names.LABEL_GPU_LINK),
+        labels=labels,
+    )
+
+
+def _invalid(field: str, value: object, allowed: str) -> str:
+    """An error in Kubernetes' form, with the value as in the object."""
+    if value is None:
+        return f"{field}: required value: must be {allowed}"
+    return f"{field}: invalid value {json.dumps(value)}: must be {allowed}"
+
+
+def lease(raw: Json) -> LeaseFacts | None:
+    """The Lease of a node's agent; None: another component's Lease."""
+    metadata = at(raw, "metadata")
+    name = str(metadata.get("name", ""))
+    ours = metadata.get("namespace") == names.NAMESPACE
+    if not ours or not name.startswith(names.LEASE_AGENT_PREFIX):
+        return None
+    ready = texts(metadata, "annotations").get(names.ANNOTATION_READY, "has not said so")
+    beat = str(at(raw, "spec").get("renewTime") or "")
+    return LeaseFacts(
+        name=name.removeprefix(names.LEASE_AGENT_PREFIX),
+        beat=beat,
+        not_ready="" if ready == "true" else ready or "no reason given",
+        renewed_s=_epoch_s(beat),
+    )
+
+
+def _epoch_s(text: str) -> float | None:
+    """Parses a MicroTime, which is in UTC."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return at.timestamp() if at.tzinfo is not None else None

@@ -1,0 +1,1 @@
+"""Which process may write allocations: the Lease, the election, the fencing."""

@@ -1,0 +1,311 @@
+"""Leader election: decides which process may bind, from the Lease and a local clock.
+
+Pure. The caller reports reads, writes and their times; the result is the next action, which
+`leader` performs. Seconds are of one monotonic clock of this host that includes suspend. Clocks of
+two hosts are never compared; they must run equally fast within a few percent.
+
+A holder may write for `window_s` after the moment at which it *sent* its last successful renewal.
+Another process takes the Lease after observing it unchanged for `lease_s`, and waits another
+`wait_s` before it writes. A POST that the holder started within its window ends within 2 * POST_S,
+at the client and at the server (docs/adr/0018). From this follows the invariant of Terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from scheduler.leadership.lease import Campaign, Record, given_back
+
+POST_S: Final = 4.0
+"""Timeout of a Binding's POST at the client and, as its query `timeout`, at the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Invariant: lease_s + wait_s > window_s + 2 * POST_S, with a margin for the clocks' rate
+    difference."""
+
+    lease_s: float = 8.0
+    """The Lease may be taken after it was unchanged for this long."""
+    window_s: float = 5.5
+    """How long a renewal permits writes."""
+    wait_s: float = 6.5
+    """Wait between taking an expired Lease and the first write."""
+    renew_s: float = 1.5
+    look_s: float = 2.0
+    """Poll interval of a standby that receives no calls."""
+    want_s: float = 0.4
+    """Poll interval of a standby that receives calls."""
+    asked_s: float = 15.0
+    """A process that received a call within this time wants the Lease. kube-scheduler retries a pod
+    after at most 10 s."""
+    campaign_s: float = 2.0
+    """Interval of its campaign updates."""
+    fresh_s: float = 6.0
+    """A campaign that is unchanged for longer is over."""
+    quiet_s: float = 3.0
+    """A holder without calls for this long yields to a replica that receives calls."""
+    rival_quiet_s: float = 360.0
+    """The same for another installation. kube-scheduler retries each pending pod at least every 5
+    minutes, so a running one sends a call sooner."""
+    dead_wait_s: float = POST_S + 1.0
+    """Replaces wait_s if the holder's process is known to have exited: it sends nothing more."""
+
+
+MARGIN: Final = 0.05
+"""Tolerated rate difference between two hosts' clocks, a thousand times the real one."""
+
+
+class Role(Enum):
+    STANDBY = "standby"
+    TAKING = "taking"
+    """Holds the Lease; waits or relists before its first write."""
+    HOLDING = "holding"
+    YIELDING = "yielding"
+    """Holds the Lease, starts no new write, finishes pending ones."""
+
+
+class Do(Enum):
+    """The next operation on the Lease."""
+
+    LOOK = "look"
+    TAKE = "take"
+    RENEW = "renew"
+    GIVE_BACK = "give back"
+    CAMPAIGN = "campaign"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """identity: unique to this process for all time. dead: identities of processes that are known
+    to have exited."""
+
+    identity: str
+    installation: str
+    dead: AbstractSet[str] = frozenset()
+
+
+class Election:
+    """See the module. After `step`, perform the action and report `saw` or `wrote`."""
+
+    def __init__(self, me: Candidate, terms: Terms | None = None) -> None:
+        self.me = me
+        self.terms = terms or Terms()
+        self.role = Role.STANDBY
+        self.record: Record | None = None
+        """The Lease as last read; None: it does not exist."""
+        self.leaving = False
+        """Set once: gives the Lease back and never takes it again."""
+        self._seen = False
+        self._uid = ""
+        self._replaced_s = float("-inf")
+        """When the Lease was observed to be deleted or recreated."""
+        self._moved_s = 0.0
+        self._valid_until_s = 0.0
+        self._ready_s = 0.0
+        self._asked_s = float("-inf")
+        self._campaigned_s = float("-inf")
+        self._count = 0
+        self._campaigns: dict[str, tuple[Campaign, float]] = {}
+
+    # --- observations
+
+    def asked(self, now_s: float) -> None:
+        """This process's kube-scheduler has sent a call."""
+        self._asked_s = now_s
+
+    def saw(self, record: Record | None, now_s: float) -> None:
+        """The Lease was read. now_s: when the answer arrived. record None: it does not exist."""
+        if not self._seen or _beat(record) != _beat(self.record):
+            self._moved_s = now_s
+        uid = record.uid if record else ""
+        if self._seen and uid != self._uid:
+            self._replaced_s = now_s
+        self._seen, self._uid = True, uid
+        if self.holds and not self._is_ours(record):
+            self.role = Role.STANDBY
+        self.record = record
+        campaign = record.campaign if record else None
+        if campaign is not None and campaign.identity != self.me.identity:
+            known = self._campaigns.get(campaign.identity)
+            if known is None or known[0] != campaign:
+                self._campaigns[campaign.identity] = (campaign, now_s)
+        self._campaigns = {
+            by: (said, at)
+            for by, (said, at) in self._campaigns.items()
+            if now_s - at <= self.terms.fresh_s
+        }
+
+    def wrote(self, do: Do, record: Record, sent_s: float, now_s: float) -> None:
+        """TAKE, RENEW or GIVE_BACK succeeded. record: the answer. sent_s: before the request was
+        sent."""
+        before, moved_s = self.record, self._moved_s
+        self.saw(record, now_s)
+        if do is Do.GIVE_BACK:
+            self.role = Role.STANDBY
+            self._campaigns.clear()
+            # Taking it again requires a new call.
+            self._asked_s = float("-inf")
+            return
+        self._valid_until_s = sent_s + self.terms.window_s
+        if do is Do.TAKE:
+            self.role = Role.TAKING
+            self._ready_s = max(now_s, self._over_s(before, moved_s, sent_s))
+
+    def said(self, now_s: float) -> None:
+        """CAMPAIGN succeeded."""
+        self._campaigned_s = now_s
+        self._count += 1
+
+    def listed(self) -> None:
+        """All objects were relisted, in a list started when `must_list` was already true."""
+        if self.role is Role.TAKING:
+            self.role = Role.HOLDING
+
+    # --- queries
+
+    @property
+    def holds(self) -> bool:
+        return self.role is not Role.STANDBY
+
+    def may_write(self, now_s: float) -> bool:
+        return self.role is Role.HOLDING and now_s < self._valid_until_s
+
+    def is_silent(self, now_s: float) -> bool:
+        """Whether this process is the recorded holder but could not renew in time."""
+        return self.holds and now_s >= self._valid_until_s
+
+    def must_list(self, now_s: float) -> bool:
+        return self.role is Role.TAKING and now_s >= self._ready_s
+
+    def wants(self, now_s: float) -> bool:
+        return now_s - self._asked_s <= self.terms.asked_s and not self.leaving
+
+    def is_rivals(self, now_s: float) -> bool:
+        """Whether a process of another installation holds an unexpired Lease, so that waiting is
+        useless."""
+        record = self.record
+        if record is None or not record.holder or self.holds:
+            return False
+        return record.installation != self.me.installation and not self._is_expired(now_s)
+
+    def quiet_s(self, now_s: float) -> float:
+        """Seconds since the holder's record last changed."""
+        return now_s - self._moved_s
+
+    def campaign(self) -> Campaign:
+        return Campaign(self.me.identity, self.me.installation, self._count)
+
+    # --- next action
+
+    def step(self, now_s: float, under_way: bool = False) -> Do:
+        """The next action. under_way: a write may still be pending."""
+        if not self._seen:
+            return Do.LOOK
+        if self.holds:
+            if self.role is Role.YIELDING and not under_way:
+                return Do.GIVE_BACK
+            return Do.RENEW
+        if not self.wants(now_s):
+            return Do.LOOK
+        if self._may_take(now_s):
+            return Do.TAKE
+        if now_s - self._campaigned_s >= self.terms.campaign_s:
+            return Do.CAMPAIGN
+        return Do.LOOK
+
+    def settle(self, now_s: float) -> None:
+        """Decides whether to yield. Call before `step`."""
+        clean = self.role is Role.HOLDING or self.must_list(now_s)
+        if not clean:
+            return
+        if self.leaving or self._has_heir(now_s):
+            self.role = Role.YIELDING
+
+    def pause_s(self, now_s: float) -> float:
+        """Seconds until the next step if no event occurs."""
+        if self.holds:
+            pause_s = self.terms.renew_s
+            if self.role is Role.TAKING and self._ready_s > now_s:
+                pause_s = min(pause_s, self._ready_s - now_s)
+            return pause_s
+        return self.terms.want_s if self.wants(now_s) else self.terms.look_s
+
+    def record_for(self, do: Do, at: str) -> Record:
+        """The record to write. at: the time, for people."""
+        seen = self.record
+        if do is Do.TAKE:
+            return Record(
+                holder=self.me.identity,
+                term=(seen.term if seen else 0) + 1,
+                installation=self.me.installation,
+                duration_s=self.terms.lease_s,
+                renewed=at,
+                acquired=at,
+                waits=seen is None or not (self._is_given_back(seen) or self._is_dead(seen)),
+                raw=seen.raw if seen else None,
+            )
+        assert seen is not None
+        waits = seen.waits and self.role is Role.TAKING
+        renewed = replace(seen, renewed=at, duration_s=self.terms.lease_s, waits=waits)
+        return given_back(renewed) if do is Do.GIVE_BACK else renewed
+
+    # --- internals
+
+    def _is_ours(self, record: Record | None) -> bool:
+        known = self.record
+        if record is None or record.holder != self.me.identity:
+            return False
+        return known is None or record.term == known.term
+
+    def _may_take(self, now_s: float) -> bool:
+        record = self.record
+        if record is None or record.holder in ("", self.me.identity):
+            return True
+        return self._is_dead(record) or self._is_expired(now_s)
+
+    def _is_given_back(self, record: Record) -> bool:
+        """False if the Lease was deleted while held and then recreated, as by applying the
+        manifests."""
+        return not record.holder and (record.term > 0 or self._replaced_s == float("-inf"))
+
+    def _is_dead(self, record: Record) -> bool:
+        """Whether the holder, and every holder before it, has sent its last write."""
+        return record.holder in self.me.dead and not record.waits
+
+    def _is_expired(self, now_s: float) -> bool:
+        record = self.record
+        assert record is not None
+        return self.quiet_s(now_s) >= max(self.terms.lease_s, record.duration_s)
+
+    def _over_s(self, before: Record | None, moved_s: float, sent_s: float) -> float:
+        """The time by which every write of earlier holders has ended."""
+        terms = self.terms
+        if before is None:
+            # The Lease was deleted, perhaps just after its holder renewed it.
+            return sent_s + terms.lease_s + terms.wait_s
+        if self._is_given_back(before):
+            return sent_s
+        if not before.holder:
+            return self._replaced_s + terms.lease_s + terms.wait_s
+        if self._is_dead(before):
+            return sent_s + terms.dead_wait_s
+        return moved_s + max(terms.lease_s, before.duration_s) + terms.wait_s
+
+    def _has_heir(self, now_s: float) -> bool:
+        """Whether another process receives calls and this one does not."""
+        unasked_s = now_s - self._asked_s
+        for campaign, at_s in self._campaigns.values():
+            if now_s - at_s > self.terms.fresh_s:
+                continue
+            rival = campaign.installation != self.me.installation
+            if unasked_s >= (self.terms.rival_quiet_s if rival else self.terms.quiet_s):
+                return True
+        return False
+
+
+def _beat(record: Record | None) -> tuple[str, int, str] | None:
+    return None if record is None else (record.holder, record.term, record.renewed)
