@@ -206,6 +206,8 @@ class Answers(_Receiver[Answer]):
         status = self._parser.get_status_code()
         if status >= HTTPStatus.OK:
             self._ready.append(Answer(status, body, keeps))
+        else:
+            self._begun = True  # an interim answer: another one follows
 
 
 def _too_large() -> Refused:

@@ -28,12 +28,20 @@ _CONFIG: Final = "nvidia-container-runtime/config.toml"
 _ACCEPT: Final = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 
 
-def problem(containerd_state: Path, sandbox_ids: Iterable[str], host: Path = HOST_ROOT) -> str:
-    """Return why this node cannot hold shares; "": it can, or no sandbox shows the default runtime.
+def problem(
+    containerd_state: Path, sandbox_ids: Iterable[str], host: Path = HOST_ROOT
+) -> str | None:
+    """Return why this node cannot hold shares; "": it can; None: no sandbox shows the default
+    runtime.
 
-    sandbox_ids: of pods with the default runtime handler.
+    sandbox_ids: of pods with the default runtime handler. The newest counts: the default may have
+    changed while older ones run.
     """
-    program = next(filter(None, (_program(containerd_state, each) for each in sandbox_ids)), "")
+    found = [_program(containerd_state, each) for each in sandbox_ids]
+    newest = max(filter(None, found), default=None)
+    if newest is None:
+        return None
+    program = newest[1]
     if not program.rpartition("/")[2].startswith(_PROGRAM):
         return ""
     file = _config(program, host)
@@ -57,11 +65,13 @@ def gets_all(runtime_handler: str, env: Iterable[str], by_default: bool) -> bool
     return any(gpu_devices.names_gpus(name, value) for name, _, value in split)
 
 
-def _program(containerd_state: Path, sandbox_id: str) -> str:
+def _program(containerd_state: Path, sandbox_id: str) -> tuple[int, str] | None:
+    """When the sandbox was made, in nanoseconds, and its OCI runtime's program."""
     try:
-        return (bundle.of(containerd_state, sandbox_id) / "runtime").read_text().strip()
+        file = bundle.of(containerd_state, sandbox_id) / "runtime"
+        return file.stat().st_mtime_ns, file.read_text().strip()
     except (OSError, ValueError):
-        return ""
+        return None
 
 
 def _config(program: str, host: Path) -> Path:

@@ -66,13 +66,15 @@ class Creations:
 
     async def create(self, pod: Pod, container: Container) -> nri.CreateContainerResponse | None:
         """Return the container's adjustment; None: no adjustment is needed."""
+        claimed = await self._claim(pod, container)
+        if claimed is None:
+            return None
         if container.cdi_names:
             look = self._node.brought(container.cdi_names)
             found = (await in_time("read the CDI specs", look)).cdi_gpus
             left = tuple(name for name in container.cdi_names if name in found)
             container = replace(container, cdi_names=left)
-        claimed = await self._claim(pod, container)
-        if claimed is not None and claimed.shares:
+        if claimed.shares:
             return await self._share(pod, container, claimed)
         decision = pod_policy.without_share(container, claimed)
         if isinstance(decision, Untouched):

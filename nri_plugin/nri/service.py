@@ -51,6 +51,7 @@ EVENTS: Final = (
 )
 """Only these: by the failure policy, the agent can delay every event that it subscribes to."""
 
+_LOOK_AGAIN_S: Final = 60.0
 _MAX_TEXT_CHARS: Final = 2000
 """Refusals quote the tenant's text; the limit keeps events and logs readable."""
 
@@ -74,6 +75,7 @@ class Service:
         self._metrics = metrics or Metrics()
         self._run_dir = str(settings.run_dir)
         self._collecting: asyncio.TimerHandle | None = None
+        self._look_again_s = 0.0
         self._inventory = inventory
         self._worker = Worker("files")
         self.node = Node(settings, inventory, store, self._worker)
@@ -123,16 +125,29 @@ class Service:
 
     async def _look_at_default_runtime(self, pods: Sequence[nri.PodSandbox]) -> None:
         plain = [pod.id for pod in pods if not pod.runtime_handler]
-        job = partial(unprotected.problem, self._settings.containerd_state, plain)
         with suppress(TimeoutError):
-            work = self._worker.run(job, self._settings.work_deadline_s)
-            self.node.unprotected = await work
+            job = partial(self._note_default_runtime, plain)
+            await self._worker.run(job, self._settings.work_deadline_s)
+
+    def _look_at_new_sandbox(self, pod: nri.PodSandbox) -> None:
+        """Once a minute: containerd's default runtime may have become another one."""
+        now_s = asyncio.get_running_loop().time()
+        if not pod.runtime_handler and now_s >= self._look_again_s:
+            self._look_again_s = now_s + _LOOK_AGAIN_S
+            self._worker.post(partial(self._note_default_runtime, [pod.id]))
+
+    def _note_default_runtime(self, sandbox_ids: Sequence[str]) -> None:
+        """Runs in the worker."""
+        problem = unprotected.problem(self._settings.containerd_state, sandbox_ids)
+        if problem is not None:
+            self.node.unprotected = problem
 
     def create_container(
         self, pod: nri.PodSandbox, container: nri.Container
     ) -> Answer[nri.CreateContainerResponse | None]:
         of = translate.pod(pod)
         if not pod_policy.wants_gpu(of):
+            self._look_at_new_sandbox(pod)
             by_default = bool(self.node.unprotected)
             if unprotected.gets_all(of.runtime_handler, container.env, by_default):
                 self._metrics.unlimited.labels("nvidia_runtime").inc()
@@ -143,6 +158,9 @@ class Service:
     def start_container(self, pod: nri.PodSandbox, container: nri.Container) -> Answer[None]:
         of = translate.pod(pod)
         if not pod_policy.wants_gpu(of):
+            return None
+        if not pod_policy.has_shares(of):
+            self._tenants.starts(container.id)
             return None
         return _worded(self._start(of, container), pod, container)
 

@@ -74,6 +74,14 @@ def wants_gpu(pod: Pod) -> bool:
     )
 
 
+def has_shares(pod: Pod) -> bool:
+    """Whether the pod was given GPUs; an allocation that cannot be read counts."""
+    try:
+        return _grants(pod) is not None or bool(_entries(pod))
+    except Refused:
+        return True
+
+
 def claim(pod: Pod, container_name: str, gpus: Sequence[Gpu]) -> Claim | None:
     """Return what the container was granted; None if its pod requests nothing. Raises Refused if
     the container's own grant cannot be fulfilled."""

@@ -59,12 +59,13 @@ def requests(data: bytes) -> None:
 
 
 def _read(written: bytes) -> Sequence[Answer]:
-    """The answers; of a malformed request without its body, since llhttp's words depend on the
-    split."""
+    """The answers. Of a refusal only that it is one: which fault llhttp finds first depends on how
+    the bytes were cut."""
     answers, found = Answers(1 << 20), []
     answers.feed(written)
     while (answer := answers.next()) is not None:
-        found.append(answer._replace(body=b"") if answer.status == 400 else answer)
+        is_refusal = answer.status not in (200, 405)
+        found.append(answer._replace(status=400, body=b"") if is_refusal else answer)
     assert len(found) == written.count(b"HTTP/1.1 ") and not answers.midway
     return found
 

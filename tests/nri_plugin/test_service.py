@@ -260,6 +260,27 @@ def test_pods_that_ask_for_nothing_are_left_alone(host: Host) -> None:
     asyncio.run(work())
 
 
+def test_a_pod_with_rdma_alone_waits_for_nothing_of_ours(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither at its creation, whatever CDI devices it has, nor at its start."""
+    of, made = pod(labels={}, allocated='{"rdma":[{"minor":0}]}'), container()
+    made.cdi_devices.add(name="example.com/nic=0")
+    hangs = threading.Event()
+
+    async def work() -> None:
+        handler = host.service()
+        monkeypatch.setattr(handler._starts, "without_share", None)
+        async with serving(handler) as runtime:
+            stuck = asyncio.create_task(handler._worker.run(hangs.wait, 60))
+            assert await runtime.create(of, made) == nri.CreateContainerResponse()
+            await runtime.notify("StartContainer", of, made)
+            hangs.set()
+            await stuck
+
+    asyncio.run(work())
+
+
 def test_gpus_that_nvidias_default_runtime_gives_are_counted(host: Host) -> None:
     sandbox = pod(labels={})
     bundle = host.settings.containerd_state / "io.containerd.runtime.v2.task/k8s.io" / sandbox.id

@@ -3,6 +3,7 @@ wrote."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -40,12 +41,12 @@ def test_the_default_runtime(
     (sandbox / "runtime").write_text(program)
     text = unprotected.problem(state, ["gone", "sandbox"], host)
     assert bool(text) == found
-    if found:
+    if text:
         assert program in text and f"set {ACCEPT} = false in /etc/" in text
 
 
 def test_where_no_sandbox_runs_nothing_is_known(tmp_path: Path) -> None:
-    assert unprotected.problem(tmp_path, [], tmp_path) == ""
+    assert unprotected.problem(tmp_path, [], tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -62,3 +63,15 @@ def test_where_no_sandbox_runs_nothing_is_known(tmp_path: Path) -> None:
 def test_who_gets_gpus(handler: str, value: str, by_default: bool, all_of_them: bool) -> None:
     env = ["PATH=/bin", f"NVIDIA_VISIBLE_DEVICES={value}"]
     assert unprotected.gets_all(handler, env, by_default) == all_of_them
+
+
+def test_the_newest_sandbox_shows_the_default(tmp_path: Path) -> None:
+    """The default may have become NVIDIA's runtime while pods of the one before run."""
+    for order, (sandbox_id, program) in enumerate((("old", "/usr/bin/runc"), ("new", NVIDIA))):
+        sandbox = bundle.of(tmp_path, sandbox_id)
+        sandbox.mkdir(parents=True)
+        (sandbox / "runtime").write_text(program)
+        os.utime(sandbox / "runtime", (order, order))
+    for ids in (["old", "new"], ["new", "old"]):
+        assert "default runtime is" in (unprotected.problem(tmp_path, ids, tmp_path) or "")
+    assert unprotected.problem(tmp_path, ["old"], tmp_path) == ""
