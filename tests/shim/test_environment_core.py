@@ -163,10 +163,10 @@ LIMIT = f"{names.ENV_MEMORY_LIMIT}=1000"
 def test_a_killed_process_gives_back_and_a_child_starts_afresh(processes: _Processes) -> None:
     with processes.shell(LIMIT) as survivor:
         assert survivor.ask("attach") == "OK"
-        assert survivor.ask(f"GPU {_uuid(1)}") == "0"
+        assert survivor.ask(f"gpu {_uuid(1)}") == "0"
         with processes.shell(LIMIT) as victim:
             assert victim.ask("attach") == "OK"
-            assert victim.ask(f"GPU {_uuid(1)}") == "0"
+            assert victim.ask(f"gpu {_uuid(1)}") == "0"
             assert victim.ask("reserve 0 700") == "OK"
             assert survivor.ask("reserve 0 301") == "OVER_LIMIT"
             _, said = victim.child("fork reserve 0 301")
@@ -179,23 +179,23 @@ def test_a_killed_process_gives_back_and_a_child_starts_afresh(processes: _Proce
 def test_gpus_keep_their_places_and_the_last_has_none(processes: _Processes) -> None:
     with processes.shell(LIMIT) as first, processes.shell(LIMIT) as second:
         assert {first.ask("attach"), second.ask("attach")} == {"OK"}
-        met = [first.ask(f"GPU {_uuid(number + 1)}") for number in range(names.MOST_GPUS)]
+        met = [first.ask(f"gpu {_uuid(number + 1)}") for number in range(names.MOST_GPUS)]
         assert met == [str(gpu) for gpu in range(names.MOST_GPUS)]
-        assert first.ask(f"GPU {_uuid(99)}") == "-1"
-        assert second.ask(f"GPU {_uuid(32)}") == "31"
+        assert first.ask(f"gpu {_uuid(99)}") == "-1"
+        assert second.ask(f"gpu {_uuid(32)}") == "31"
         assert [shell.ask("reserve 31 600") for shell in (first, second)] == ["OK", "OVER_LIMIT"]
-        assert second.ask(f"GPU {_uuid(31)}") == "30"
+        assert second.ask(f"gpu {_uuid(31)}") == "30"
         assert second.ask("reserve 30 1000") == "OK", "its neighbour has its own count"
 
 
 def test_who_only_looks_makes_no_limit_and_takes_no_slot(processes: _Processes) -> None:
     with processes.shell(LIMIT) as looking:
         assert looking.ask("peek") == "OK"
-        assert looking.ask(f"GPU {_uuid(1)}") == "0"
+        assert looking.ask(f"gpu {_uuid(1)}") == "0"
         assert looking.ask("limit 0") == "1000"
         with processes.shell(f"{names.ENV_MEMORY_LIMIT}=500") as using:
             assert using.ask("attach") == "OK"
-            assert using.ask(f"GPU {_uuid(1)}") == "0"
+            assert using.ask(f"gpu {_uuid(1)}") == "0"
             assert using.ask("limit 0") == "500"
             assert using.ask("reserve 0 501") == "OVER_LIMIT"
 

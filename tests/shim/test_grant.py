@@ -156,9 +156,9 @@ def test_gpus_are_found_by_uuid(box: Box) -> None:
     two = Box(box.directory, box.program, gpu_count=2)
     two.write()
     with two.shell() as shell:
-        assert shell.ask(f"GPU {_digits(1)}") == "-1", "not before the grant is read"
+        assert shell.ask(f"gpu {_digits(1)}") == "-1", "not before the grant is read"
         assert shell.ask("peek") == "OK"
-        assert [shell.ask(f"GPU {_digits(gpu)}") for gpu in range(3)] == ["0", "1", "-1"]
+        assert [shell.ask(f"gpu {_digits(gpu)}") for gpu in range(3)] == ["0", "1", "-1"]
         assert [shell.ask(f"core {gpu}") for gpu in range(3)] == ["50", "50", "0"]
 
 

@@ -65,7 +65,7 @@ def take(bytes):
     return cuda.cuMemAllocFromPoolAsync(
         ctypes.byref(address), ctypes.c_size_t(bytes), pool, None)
 def used():
-    return [gpu.use.used_bytes for GPU in region.status(Path(os.environ["GPUSLICE_DIR"]))]
+    return [gpu.use.used_bytes for gpu in region.status(Path(os.environ["GPUSLICE_DIR"]))]
 assert cuda.{question}(ctypes.byref(pool), where, {kind}) == 0
 assert take({512 * MIB}) == 0
 assert used() == {expected}, used()
