@@ -37,7 +37,7 @@ def older(name, size):
     words = size // 8
     return sorted((rows[i * words] & 0xffffffff, rows[i * words + 1]) for i in range(count.value))
 for index in range(nvmlDeviceGetCount()):
-    print("gpu", index)
+    print("GPU", index)
     say("compute", lambda: pids(nvmlDeviceGetComputeRunningProcesses_v3(gpu(index))))
     say("detail", lambda: pids(
         nvmlDeviceGetRunningProcessDetailList(gpu(index), nvmlProcessDetailList_v1, 0)))
