@@ -64,7 +64,7 @@ ANNOTATION_WRITER: Final = "gpuslice.io/writer"
 """Pod annotation: the lease holder that bound the pod, and its term: the Lease's holderIdentity and
 leaseTransitions, separated by a space. An admission policy checks the Binding against the Lease."""
 
-ANNOTATION_ROOM_SEEN: Final = "gpuslice.io/room-seen"
+ANNOTATION_REQUEUED_AT: Final = "gpuslice.io/requeued-at"
 """Pod annotation: when capacity became free for an unschedulable pod that was not retried. Setting
 it makes kube-scheduler requeue the pod. The value is informational; no program reads it."""
 
@@ -103,9 +103,9 @@ LEASE_AGENT_PREFIX: Final = "agent-"
 LEASE_SCHEDULER: Final = "gpuslice-scheduler"
 """The Lease in our namespace that a scheduler process must hold to bind pods. kube-scheduler's own
 leader election uses a different Lease."""
-ANNOTATION_ASKED: Final = "gpuslice.io/asked"
+ANNOTATION_CANDIDATE: Final = "gpuslice.io/candidate"
 """Annotation of that Lease: another process that kube-scheduler calls and that should bind."""
-ANNOTATION_WAITS: Final = "gpuslice.io/waits"
+ANNOTATION_FENCING_PENDING: Final = "gpuslice.io/fencing-pending"
 """Annotation of that Lease: `true` while the holder must still wait out the previous holder."""
 ANNOTATION_INSTALLATION: Final = "gpuslice.io/installation"
 """Annotation of that Lease: the holder's installation."""

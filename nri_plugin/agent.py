@@ -29,7 +29,7 @@ from nri_plugin.metrics import Metrics
 from nri_plugin.nri import connection
 from nri_plugin.nri.observer import Observer
 from nri_plugin.nri.service import EVENTS, Service
-from nri_plugin.policy.bound_pods import Bounds
+from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.notices import Notices
 from nri_plugin.protocol.errors import NriError
 from nri_plugin.protocol.events import RuntimeInfo
@@ -44,7 +44,7 @@ _LOG: Final = logging.getLogger(__name__)
 _SOCKET_LOOK_S: Final = 1.0
 _NO_CLUSTER: Final = (
     "no cluster: no kubeconfig is named, and this is not a pod; containers are served all the same,"
-    " and nobody is told of this node's GPUs"
+    " and this node's GPUs are not published"
 )
 
 
@@ -64,7 +64,7 @@ async def run(
     inventory, contexts = Inventory(settings.environment), Contexts(settings.environment)
     files = RunDirectory(settings.run_dir, lambda: random.SystemRandom().randrange(1, 1 << 64))
     store = Store(settings.store_dir, settings.library)
-    bounds = Bounds()
+    bounds = BoundPods()
     notices = Notices(lambda: {hold.pod_uid for hold in service.holds})
     service = Service(settings, inventory, contexts, files, store, metrics, bounds, notices)
     endpoint = settings.http and Endpoint(settings.http, readiness, metrics)
@@ -159,7 +159,7 @@ async def _serve(
         except (FileNotFoundError, ConnectionRefusedError) as error:
             observer.lost(
                 "absent",
-                f"nobody listens at {place} ({error.strerror}):"
+                f"nothing listens at {place} ({error.strerror}):"
                 " is containerd running, with NRI on?",
             )
         except (OSError, NriError) as error:

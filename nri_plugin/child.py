@@ -21,7 +21,7 @@ _CLOSE_S: Final = 1.0
 
 
 class Child:
-    """Runs `command` for each query. `whom` names the child in messages."""
+    """Runs `command` for each query. `subject` names the child in messages."""
 
     def __init__(
         self,
@@ -29,12 +29,12 @@ class Child:
         environment: Mapping[str, str],
         *,
         deadline_s: float,
-        whom: str,
+        subject: str,
     ) -> None:
         # The child imports what this process imports, whatever its working directory.
         path = os.pathsep.join(entry for entry in sys.path if entry)
         self._environment = {**environment, "PYTHONPATH": path}
-        self.whom = whom
+        self.subject = subject
         self.command = command
         self.deadline_s = deadline_s
         self.lingering: asyncio.subprocess.Process | None = None
@@ -57,7 +57,7 @@ class Child:
         """Run the command; ChildError if that fails, or if an earlier child still hangs."""
         if self.lingering is not None and self.lingering.returncode is None:
             raise ChildError(
-                f"an earlier look at {self.whom} still hangs in the driver"
+                f"an earlier look at {self.subject} still hangs in the driver"
                 f" (pid {self.lingering.pid})"
             )
         try:
@@ -80,7 +80,7 @@ class Child:
                 child.kill()
 
     def late(self) -> ChildError:
-        return ChildError(f"{self.whom} did not answer in {self.deadline_s:g} s")
+        return ChildError(f"{self.subject} did not answer in {self.deadline_s:g} s")
 
 
 class _EndedError(ChildError):
@@ -147,9 +147,9 @@ class Server:
         except TimeoutError as error:
             raise self._child.late() from error
         except ConnectionError as error:
-            raise _EndedError(f"{self._child.whom}: {error}") from error
+            raise _EndedError(f"{self._child.subject}: {error}") from error
         except (OSError, ValueError) as error:
-            raise ChildError(f"{self._child.whom}: {error}") from error
+            raise ChildError(f"{self._child.subject}: {error}") from error
         finally:
             if not line:
                 self._process = None

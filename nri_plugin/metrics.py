@@ -65,7 +65,7 @@ class Metrics:
         self.connections_lost = counter(
             "gpuslice_nri_reconnects_total",
             "Times the agent had to connect anew, by cause: ended (the runtime stopped, or dropped"
-            " us), absent (nobody listens), failed (the protocol or the socket broke).",
+            " us), absent (nothing listens), failed (the protocol or the socket broke).",
             "cause",
         )
         self.runtime = Info(
@@ -150,11 +150,11 @@ class Metrics:
         )
         self.grants = gauge(
             "gpuslice_grants",
-            "Containers that hold a share, by what the API server says of it, while the agent is"
-            " told of a cluster: confirmed; refuted (not what its pod was granted, or of a GPU that"
-            " was full); absent (it has no such pod: made past the API server); unheard (it has not"
-            " answered).",
-            "standing",
+            "Containers with a share, by the result of comparing them with the API server's pods:"
+            " confirmed; mismatch (differs from the pod's grant, or the GPU was full);"
+            " pod_not_found (created without the API server); unknown (no answer yet). None"
+            " without a cluster.",
+            "verification",
         )
         self.ready = gauge("gpuslice_ready", "1 while /readyz says ok.")
 

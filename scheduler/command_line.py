@@ -124,8 +124,8 @@ def serve(
         str,
         _option(
             "listen",
-            "Where kube-scheduler calls: /filter, /prioritize, /bind. Whoever can connect there"
-            " can bind pods.",
+            "Where kube-scheduler calls: /filter, /prioritize, /bind. Any process that can connect"
+            " there can bind pods.",
             metavar="HOST:PORT",
         ),
     ] = "127.0.0.1:9444",
@@ -151,7 +151,7 @@ def serve(
         Path | None,
         _option(
             "state-dir",
-            "A directory that outlives the process and is nobody else's (an emptyDir): the"
+            "A directory that outlives the process and belongs to it alone (an emptyDir): the"
             " container that replaces one that was killed need not wait its Lease out.",
             metavar="DIR",
             show_default=False,

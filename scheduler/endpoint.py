@@ -49,15 +49,15 @@ class Source(Protocol):
 
 
 class Endpoint:
-    """standing: the election state as one line."""
+    """status: the election state as one line."""
 
     def __init__(
-        self, state: State, source: Source, metrics: Metrics, standing: Callable[[], str]
+        self, state: State, source: Source, metrics: Metrics, status: Callable[[], str]
     ) -> None:
         self._state = state
         self._source = source
         self._metrics = metrics
-        self._standing = standing
+        self._status = status
         self._listed: dict[str, int] = {}
         self._refreshed_s = float("-inf")
         self._fleet_lock = asyncio.Lock()
@@ -99,7 +99,7 @@ class Endpoint:
 
     async def _readyz(self, request: web.Request) -> web.Response:
         problems = self.problems
-        lines = [*(problems or ["ok"]), self._standing()]
+        lines = [*(problems or ["ok"]), self._status()]
         return web.Response(text="\n".join(lines) + "\n", status=503 if problems else 200)
 
     async def _metrics_page(self, request: web.Request) -> web.Response:

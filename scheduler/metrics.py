@@ -44,7 +44,7 @@ class Metrics:
         )
         self.lease_held = gauge(
             "gpuslice_scheduler_lease_held",
-            "1 while this process holds the Lease without which nobody binds. The sum over all"
+            "1 while this process holds the Lease that a bind requires. The sum over all"
             " replicas is 1 within seconds of a pod being tried, at the latest.",
         )
         self.lease_changes = counter(
@@ -115,8 +115,8 @@ class Metrics:
             "What a person should look at: unreadable annotations and inventories, GPUs that are"
             " gone or overfull, node agents that are not ready. /debug/fleet lists them.",
         )
-        self.woken = counter(
-            "gpuslice_scheduler_woken_pods_total",
+        self.requeued = counter(
+            "gpuslice_scheduler_requeued_pods_total",
             "Times a pod was refused, room for it came, and kube-scheduler did not retry it within"
             " seconds, so that the extender requested that.",
         )

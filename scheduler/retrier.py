@@ -75,7 +75,7 @@ class Retrier:
                     continue
                 _LOG.warning(Line("retry", pod=asked.whose, requested="no", error=error))
                 return  # the others would fail as well
-            self._metrics.woken.inc()
+            self._metrics.requeued.inc()
             _LOG.info(Line("retry", pod=asked.whose, requested="yes"))
 
     def _until(self, end_s: float) -> Callable[[], bool]:
@@ -83,7 +83,7 @@ class Retrier:
 
     def _seen(self, asked: Pending) -> Any:
         at = self._now().isoformat(timespec="seconds").replace("+00:00", "Z")
-        annotations = {names.ANNOTATION_ROOM_SEEN: at}
+        annotations = {names.ANNOTATION_REQUEUED_AT: at}
         return {"metadata": {"uid": asked.uid, "annotations": annotations}}
 
 

@@ -30,7 +30,7 @@ from scheduler.core.search import MOST_STEPS
 from scheduler.kubernetes.requests import Pending
 from scheduler.state import State
 
-PATIENCE_S: Final = 5.0
+TIMEOUT_S: Final = 5.0
 """Usually kube-scheduler retries by itself within this time; a busy one needs that long for its
 queue."""
 MAX_DUE: Final = 10
@@ -161,7 +161,7 @@ class RetryQueue:
             return
         if entry.stale_since_s is None:
             entry.stale_since_s = now_s
-        if now_s - entry.stale_since_s < PATIENCE_S or len(self._ready) >= _MAX_READY:
+        if now_s - entry.stale_since_s < TIMEOUT_S or len(self._ready) >= _MAX_READY:
             return
         rows = rows[np.argsort(came[rows])]
         fits, is_finished = self._room(entry, rows)

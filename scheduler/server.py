@@ -21,7 +21,7 @@ _LOG: Final = logging.getLogger(__name__)
 Answer = Callable[[Request], Response | Coroutine[Any, Any, Response]]
 """Returns a coroutine if the answer has to wait. Raises nothing."""
 
-PATIENCE_S: Final = 30.0
+TIMEOUT_S: Final = 30.0
 """Timeout for the rest of a started request, and for a client that does not read its answer. Idle
 connections are kept: the kernel reports when the peer is gone."""
 LEAVE_S: Final = 1.0
@@ -36,7 +36,7 @@ class Server:
         self,
         answer: Answer,
         most_bytes: int,
-        patience_s: float = PATIENCE_S,
+        timeout_s: float = TIMEOUT_S,
         leave_s: float = LEAVE_S,
     ) -> None:
         self.answer = answer
@@ -45,7 +45,7 @@ class Server:
         self.connections: set[_Connection] = set()
         self.address = ("", 0)
         """Set by `start`."""
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._leave_s = leave_s
         self._server: asyncio.Server | None = None
         self._sweeping: asyncio.Task[None] | None = None
@@ -78,9 +78,9 @@ class Server:
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(self._patience_s / 4)
+            await asyncio.sleep(self._timeout_s / 4)
             for connection in tuple(self.connections):
-                if loop.time() - connection.waiting_s > self._patience_s:
+                if loop.time() - connection.waiting_s > self._timeout_s:
                     connection.give_up()
 
 

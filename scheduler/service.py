@@ -142,7 +142,7 @@ async def _run(
     retrier = Retrier(retries, kube, metrics, boot_clock)
     binder = Binder(state, kube, leader, verbs, boot_clock)
     events = Events(kube, metrics, boot_clock, me.identity)
-    endpoint = Endpoint(state, cache, metrics, lambda: leader.standing)
+    endpoint = Endpoint(state, cache, metrics, lambda: leader.status)
     extender = Extender(verbs, binder, leader, cache, metrics)
 
     async def retry() -> None:
@@ -155,7 +155,7 @@ async def _run(
         if leader.may_write():
             await events.problems(state.problems())
         elif leader.rival:
-            await events.second_installation(leader.standing)
+            await events.second_installation(leader.status)
 
     server = await extender.serve(*settings.listen)
     host, port = server.address
@@ -176,7 +176,7 @@ async def _run(
             leader.leave()
             done, _ = await asyncio.wait([leading], timeout=settings.leave_s)
             if not done:
-                _LOG.warning(Line("left without giving the Lease back", standing=leader.standing))
+                _LOG.warning(Line("left without giving the Lease back", status=leader.status))
                 leading.cancel()
             for task in others:
                 task.cancel()

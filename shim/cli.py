@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("command", nargs="+", metavar="CMD", help="after --, with its arguments")
     run.set_defaults(action=_run)
-    about = "what a grant allows, what is used of it, and by whom"
+    about = "what a grant allows, what is used of it, and by which process"
     show = commands.add_parser(
         "show",
         help=about,
@@ -240,12 +240,12 @@ def _show(options: argparse.Namespace) -> int:
         fixed = "  ".join(cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True))
         sys.stdout.write(f"{fixed}  {row[4]}\n")
     for holder in region.holders(options.directory):
-        who = f"process {holder.pid}" if holder.pid else "memory that several hold"
+        label = f"process {holder.pid}" if holder.pid else "memory that several hold"
         held = "  ".join(map(_bytes, holder.bytes))
         ended, then = (
             (", which ended", ", back when another one asks") if holder.ended else ("", "")
         )
-        sys.stdout.write(f"  slot {holder.slot}: {who}{ended}: {held}{then}\n")
+        sys.stdout.write(f"  slot {holder.slot}: {label}{ended}: {held}{then}\n")
     return 0
 
 

@@ -208,7 +208,7 @@ def _signal(pid: int, number: int) -> None:
     except ProcessLookupError:
         return
     except PermissionError:
-        raise CommandError(f"pid {pid} belongs to somebody else") from None
+        raise CommandError(f"pid {pid} belongs to another user") from None
 
 
 def _status(home: Home, _: argparse.Namespace) -> None:

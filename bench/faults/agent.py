@@ -146,7 +146,7 @@ def main() -> int:
     uvloop.new_event_loop = asyncio.new_event_loop  # type: ignore[assignment]
     if naive:
         session.FAILURE_POLICY = None  # type: ignore[misc, assignment]
-        answers.PATIENCE = _NO_DEADLINE  # type: ignore[misc]
+        answers.BUDGET_SHARE = _NO_DEADLINE  # type: ignore[misc]
     sys.argv = [program, *flags[naive:]]
     return agent.main()
 

@@ -53,7 +53,7 @@ The runtime injects the GPU by CDI, as for a device plugin; the pod requires no 
 sends no failure policy, does not validate, and has no deadline of its own. The matrix can fail.
 """
 _SAID: Final = """
-## Who refused, and in which words
+## Components that refused, with their messages
 
 """
 

@@ -30,7 +30,7 @@ class _Yes:
     writer = "bench"
 
     async def get(self, path: str, *, timeout_s: float = 0.0) -> Mapping[str, Any]:
-        raise AssertionError(f"nobody is in doubt, and asks for {path}")
+        raise AssertionError(f"unexpected request for {path}")
 
     async def post(self, path: str, body: Any, *, timeout_s: float = 0.0) -> Mapping[str, Any]:
         return {}

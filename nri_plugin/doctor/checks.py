@@ -124,12 +124,12 @@ def nvidia_runtime(facts: Facts) -> Answer:
         found = "NVIDIA's runtime gives unprivileged pods no GPU on their own demand"
         return ok(found)
     is_default = default in theirs
-    who = "every pod" if is_default else f"a pod whose RuntimeClass leads to {', '.join(theirs)}"
+    pods = "every pod" if is_default else f"a pod whose RuntimeClass leads to {', '.join(theirs)}"
     lines = "\n".join(f"{key} = false" for key in open_ways)
     unread = f" ({toolkit.problem})" if toolkit.problem else ""
     say = fail if is_default else warn
     return say(
-        f"{who} gets GPUs, without a limit, by what it says itself{unread}",
+        f"{pods} gets GPUs without a limit by its own NVIDIA_VISIBLE_DEVICES{unread}",
         f"at the top of {toolkit.file}:\n{lines}"
         + ("\nor make runc containerd's default_runtime_name" if is_default else ""),
     )

@@ -132,7 +132,7 @@ def _exists(root: Path, path: str) -> bool:
 
 def _library(settings: Settings, library: Path | None) -> Library:
     if library is None:
-        return Library("nobody said which it is")
+        return Library("--library is not set")
     try:
         stored = store.place(store.read(library), names.FILE_LIBRARY, settings.store_dir)
     except StoreError as error:

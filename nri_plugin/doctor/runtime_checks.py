@@ -102,7 +102,7 @@ def validator(facts: Facts) -> Answer:
     tolerated = table.get("tolerate_missing_plugins_annotation")
     if tolerated:
         return warn(
-            f"pods with the annotation {tolerated} need no plugin, whoever wrote it",
+            f"pods with the annotation {tolerated} need no plugin, whatever wrote it",
             "let admission forbid that annotation outside of system namespaces",
         )
     return ok("the default validator is on")

@@ -93,6 +93,9 @@ class Contexts:
         if uuid not in self._children:
             environment = {**self._environment, "CUDA_VISIBLE_DEVICES": uuid}
             self._children[uuid] = Child(
-                (*self._command, uuid), environment, deadline_s=self._deadline_s, whom="a context"
+                (*self._command, uuid),
+                environment,
+                deadline_s=self._deadline_s,
+                subject="a context",
             )
         return self._children[uuid]

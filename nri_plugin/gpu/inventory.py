@@ -59,7 +59,7 @@ class Inventory:
         now: Callable[[], float] = time.monotonic,
         command: Sequence[str] = (sys.executable, "-m", "nri_plugin.gpu.nvml"),
     ) -> None:
-        self._child = Child(command, environment, deadline_s=deadline_s, whom="NVML")
+        self._child = Child(command, environment, deadline_s=deadline_s, subject="NVML")
         self._server = Server(self._child, min_interval_s=0, now=now)
         self._min_interval_s = min_interval_s
         self._now = now

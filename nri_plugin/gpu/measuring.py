@@ -67,7 +67,9 @@ class Measuring:
         self._metrics = metrics
         self._deadline_s = deadline_s
         self._proc = proc
-        child = Child(command, environment, deadline_s=deadline_s, whom="NVML's list of processes")
+        child = Child(
+            command, environment, deadline_s=deadline_s, subject="NVML's list of processes"
+        )
         self._server = Server(child, min_interval_s=min_interval_s, now=now)
         self._worker = Worker("measuring")
         self._measured: dict[str, Measured] = {}

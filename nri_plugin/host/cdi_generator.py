@@ -52,7 +52,7 @@ class Generator:
     ) -> None:
         self.file = directory / FILE
         self._child = Child(
-            (*command, *OPTIONS), environment, deadline_s=deadline_s, whom="nvidia-ctk"
+            (*command, *OPTIONS), environment, deadline_s=deadline_s, subject="nvidia-ctk"
         )
         self._min_interval_s = min_interval_s
         self._now = now

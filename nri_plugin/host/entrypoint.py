@@ -6,7 +6,7 @@ Reports why no limit can be enforced in that program, or that it can. Programs s
 or by `kubectl exec`, are not examined.
 
 Reads only an ELF file's headers or a script's first line, as much as Linux reads. Malformed content
-is not an error; the file then is no program. Blocks: see inside.py, which opens the files.
+is not an error; the file then is no program. Blocks: see rooted_open.py, which opens the files.
 """
 
 from __future__ import annotations

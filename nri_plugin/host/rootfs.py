@@ -7,7 +7,7 @@ mounted, whatever images, volumes and other plugins have mounted since. The prog
 start is checked too (entrypoint.py).
 
 Paths to our own mount points are opened component by component, without following links; if links
-must be followed, inside.py does it. An image therefore cannot redirect the check.
+must be followed, rooted_open.py does it. An image therefore cannot redirect the check.
 Blocks, and may hang on a broken disk: run it in its own thread, under a deadline.
 Source: containerd's bundle layout (bundle.py).
 """

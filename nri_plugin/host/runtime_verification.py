@@ -43,7 +43,7 @@ _BREATH_S: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A container with a grant. standing: what must be mounted; None: its own mounts lack a part.
+    """A container with a grant. required: what must be mounted; None: its own mounts lack a part.
 
     waits_in: as in rootfs.Found; None: it has been started.
     """
@@ -51,7 +51,7 @@ class Started:
     pod: Pod
     name: str
     id: str
-    standing: Sequence[Mount] | None
+    required: Sequence[Mount] | None
     waits_in: rootfs.File | None = None
 
 
@@ -112,11 +112,11 @@ class Proofs:
                 return
 
     async def _look(self, one: Started) -> Proof:
-        if one.standing is None:
+        if one.required is None:
             raise refused(Reason.NOT_ADJUSTED)
         job = partial(
             rootfs.prove,
-            *(self._state, one.id, one.standing, self._kept, one.waits_in),
+            *(self._state, one.id, one.required, self._kept, one.waits_in),
             self._allowed,
         )
         async with self._turn:

@@ -26,7 +26,7 @@ from nri_plugin.kube.pod_requests import PodRequests
 from nri_plugin.kube.verification import Verification
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy import kube_objects, totals
-from nri_plugin.policy.bound_pods import Bounds
+from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.notices import Notices
 from nri_plugin.readiness import Readiness
@@ -52,7 +52,7 @@ class Cluster:
         self,
         settings: Settings,
         inventory: Inventory,
-        bounds: Bounds,
+        bounds: BoundPods,
         notices: Notices,
         holds: Callable[[], Sequence[Hold]],
         readiness: Readiness,
@@ -202,7 +202,7 @@ class Cluster:
 class _Pods:
     """The watch's sink for this node's pods."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: BoundPods) -> None:
         self.follower: Follower | None = None
         self._bounds = bounds
 

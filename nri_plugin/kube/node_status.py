@@ -27,7 +27,7 @@ from kube.client import Kube, KubeError
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy import kube_objects
-from nri_plugin.policy.bound_pods import Bounds
+from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.kube_objects import NodeFacts
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Gpu
@@ -65,7 +65,7 @@ class NodeStatus:
         kube: Kube,
         node_name: str,
         inventory: Inventory,
-        bounds: Bounds,
+        bounds: BoundPods,
         holds: Callable[[], Sequence[Hold]],
         readiness: Readiness,
         look_s: Callable[[], float],

@@ -21,7 +21,7 @@ from kube.client import Kube, KubeError
 from nri_plugin.kube.events import Events
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy import kube_objects
-from nri_plugin.policy.bound_pods import Bounds
+from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.errors import Refusal
 from nri_plugin.policy.model import Pod
 from nri_plugin.policy.notices import Notice
@@ -75,7 +75,7 @@ class PodRequests:
         self,
         kube: Kube,
         node_name: str,
-        bounds: Bounds,
+        bounds: BoundPods,
         events: Events,
         metrics: Metrics,
         silent: Callable[[], bool],
@@ -92,7 +92,7 @@ class PodRequests:
         """UIDs of pods to delete whose Event is written."""
 
     async def ask(self, pod: Pod) -> None:
-        """Look the pod up and pass the answer to bounds.py; without an answer, do nothing."""
+        """Look the pod up and pass the answer to bound_pods.py; without an answer, do nothing."""
         if self._silent():
             return
         try:

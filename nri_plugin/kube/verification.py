@@ -1,9 +1,9 @@
 """Compares each running grant with the API server's pod, twice a second.
 
-Its only I/O is the log: bounds.py has the API server's state, the ledger the running containers. A
-refuted grant keeps running, and is reported in a metric, the log and an event; the pod's next
-container is refused at creation. pod_requests.py looks up pods that the watch has not reported.
-Missing information never refutes a grant.
+Its only I/O is the log: bound_pods.py has the API server's state, the ledger the running
+containers. A mismatched grant keeps running, and is reported in a metric, the log and an event; the
+pod's next container is refused at creation. pod_requests.py looks up pods that the watch has not
+reported. Missing information never refutes a grant.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from contract import names
 from contract.log_lines import Line
 from nri_plugin.metrics import Metrics
-from nri_plugin.policy.bound_pods import Bounds
+from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.errors import Refusal
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Gpu, Pod
@@ -30,18 +30,18 @@ WITHIN_S: Final = 2.0
 _ENDING_S: Final = 60.0
 """For a pod whose object was force-deleted while its containers still stop."""
 _NAMED_AT_MOST: Final = 4
-_ABSENT: Final = "container whose pod the API server does not have: find out who made it"
+_POD_NOT_FOUND: Final = "container whose pod the API server does not have: find out how it was made"
 
 
-class Standing(StrEnum):
+class GrantState(StrEnum):
     """Result for a running grant; values are the metric's label."""
 
     CONFIRMED = "confirmed"
-    REFUTED = "refuted"
+    MISMATCH = "mismatch"
     """The API server's pod does not have this grant."""
-    ABSENT = "absent"
+    POD_NOT_FOUND = "pod_not_found"
     """The API server has no such pod on this node, so there is no object to delete."""
-    UNHEARD = "unheard"
+    UNKNOWN = "unknown"
     """The API server has not answered."""
 
 
@@ -50,7 +50,7 @@ class Verification:
 
     def __init__(
         self,
-        bounds: Bounds,
+        bounds: BoundPods,
         holds: Callable[[], Sequence[Hold]],
         gpus: Callable[[], Sequence[Gpu]],
         notices: Notices,
@@ -78,47 +78,48 @@ class Verification:
         holds, gpus, now_s = self._holds(), self._gpus(), self._clock()
         holding = frozenset(hold.pod_uid for hold in holds)
         self.over = self._bounds.over(gpus, holding)
-        refuted = {**self.over, **self._bounds.foreign()}
-        standings: dict[str, Standing] = {}
+        mismatch = {**self.over, **self._bounds.foreign()}
+        states: dict[str, GrantState] = {}
         for hold in holds:
-            refusal = refuted.get(hold.pod_uid) or self._bounds.doubt(hold, gpus)
-            standings[hold.container_id] = self._standing(hold, refusal)
+            refusal = mismatch.get(hold.pod_uid) or self._bounds.doubt(hold, gpus)
+            states[hold.container_id] = self._state_of(hold, refusal)
             if refusal is not None:  # reported only: the container keeps running
                 text = f'container "{hold.container}" runs with a GPU share, but {refusal.text}'
-                self._say("grant refuted", names.EVENT_GRANT_REFUSED, hold, text, refusal.text)
-        self._note(holds, standings, now_s)
+                self._say("grant mismatch", names.EVENT_GRANT_REFUSED, hold, text, refusal.text)
+        self._note(holds, states, now_s)
 
-    def _standing(self, hold: Hold, refusal: Refusal | None) -> Standing:
+    def _state_of(self, hold: Hold, refusal: Refusal | None) -> GrantState:
         if self._bounds.denied(hold.pod_uid):
-            return Standing.ABSENT
+            return GrantState.POD_NOT_FOUND
         if self._bounds.heard(hold.pod_uid) is None:
-            return Standing.UNHEARD
-        return Standing.CONFIRMED if refusal is None else Standing.REFUTED
+            return GrantState.UNKNOWN
+        return GrantState.CONFIRMED if refusal is None else GrantState.MISMATCH
 
-    def _note(self, holds: Sequence[Hold], standings: Mapping[str, Standing], now_s: float) -> None:
-        unheard = [h for h in holds if standings[h.container_id] is Standing.UNHEARD]
-        self._since = {h.container_id: self._since.get(h.container_id, now_s) for h in unheard}
-        by_uid = {h.pod_uid: h for h in unheard if self._is_due(h, now_s)}
+    def _note(self, holds: Sequence[Hold], states: Mapping[str, GrantState], now_s: float) -> None:
+        unknown = [h for h in holds if states[h.container_id] is GrantState.UNKNOWN]
+        self._since = {h.container_id: self._since.get(h.container_id, now_s) for h in unknown}
+        by_uid = {h.pod_uid: h for h in unknown if self._is_due(h, now_s)}
         self.unknown = [h.pod for h in by_uid.values() if self._bounds.unknown(h.pod)]
-        for standing in Standing:
-            count = sum(each is standing for each in standings.values())
-            self._metrics.grants.labels(standing.value).set(count)
-        self._say_unheard([h for h in unheard if now_s - self._since[h.container_id] >= WITHIN_S])
+        for state in GrantState:
+            count = sum(each is state for each in states.values())
+            self._metrics.grants.labels(state.value).set(count)
+        self._log_unknown([h for h in unknown if now_s - self._since[h.container_id] >= WITHIN_S])
         for hold in holds:
-            if standings[hold.container_id] is Standing.ABSENT:
+            if states[hold.container_id] is GrantState.POD_NOT_FOUND:
                 problem = self._bounds.denied(hold.pod_uid)
                 text = (
                     f"container {hold.whose} (pod UID {hold.pod_uid}) holds a share of a GPU, but"
-                    f" the API server does not have its pod here: {problem}; find out who made it"
+                    f" the API server does not have its pod here: {problem}; find out how it was"
+                    " made"
                 )
-                self._say(_ABSENT, names.EVENT_GRANT_UNCONFIRMED, hold, text, problem)
+                self._say(_POD_NOT_FOUND, names.EVENT_GRANT_UNCONFIRMED, hold, text, problem)
 
     def _is_due(self, hold: Hold, now_s: float) -> bool:
         """Delay the lookup of a pod just deleted until its containers should have stopped."""
         gone = self._bounds.gone(hold.pod_uid)
         return not gone or now_s - self._since[hold.container_id] >= _ENDING_S
 
-    def _say_unheard(self, late: Sequence[Hold]) -> None:
+    def _log_unknown(self, late: Sequence[Hold]) -> None:
         late = [hold for hold in late if not self._bounds.gone(hold.pod_uid)]
         named = [hold.whose for hold in late[:_NAMED_AT_MOST]]
         more = [f"and {len(late) - len(named)} more"] if len(late) > len(named) else []
@@ -127,7 +128,7 @@ class Verification:
         if late and not self._said:
             _LOG.warning(Line("grants not confirmed yet, and left alone", containers=text))
         elif self._said and not late:
-            _LOG.info(Line("all grants are confirmed, or refuted"))
+            _LOG.info(Line("each grant is confirmed, or does not match its pod"))
         self._said = bool(late)
 
     def _say(self, said: str, reason: str, hold: Hold, text: str, problem: str) -> None:

@@ -24,7 +24,7 @@ from nri_plugin.protocol.session import Session
 
 logger = logging.getLogger(__name__)
 
-PATIENCE: Final = 0.75
+BUDGET_SHARE: Final = 0.75
 """Fraction of the runtime's request timeout after which we answer with an error."""
 
 
@@ -84,7 +84,7 @@ class Answers:
         task = loop.create_task(work, name=type(request).__name__)
         self._tasks.add(task)
         self.unanswered.add(task)
-        budget_s = request.budget_ms / 1000 * PATIENCE
+        budget_s = request.budget_ms / 1000 * BUDGET_SHARE
 
         def late() -> None:
             if task in self.unanswered and not task.done():

@@ -130,7 +130,7 @@ class _Connection(asyncio.Protocol):
             return
         for event in heard:
             if isinstance(event, events.CreateContainer) and self._nobody_waits():
-                logger.debug("asked=%s of nobody", event.container.id)
+                logger.debug("asked=%s of no plugin", event.container.id)
             elif isinstance(event, events.Request):
                 self._answers.begin(event)
             else:

@@ -22,7 +22,7 @@ from nri_plugin.host.sweep import Sweeper
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy import ledger, recovery
-from nri_plugin.policy.bound_pods import Bounds
+from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.errors import FilesError, Refused
 from nri_plugin.policy.ledger import Ledger
 from nri_plugin.policy.model import Adjustment, Claim, Container, Gpu, Pod
@@ -41,7 +41,7 @@ class Answered:
     sent: nri.CreateContainerResponse
 
 
-class Tenants:
+class ContainerRecords:
     """worker: the one that does all work on `files`. bounds: the API server's state."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Tenants:
         files: RunDirectory,
         worker: Worker,
         metrics: Metrics,
-        bounds: Bounds,
+        bounds: BoundPods,
     ) -> None:
         self._bounds = bounds
         self._settings = settings

@@ -22,9 +22,9 @@ from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.node import Node
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri import translate
-from nri_plugin.nri.containers import Answered, Tenants
+from nri_plugin.nri.containers import Answered, ContainerRecords
 from nri_plugin.policy import pod_policy, required_mounts
-from nri_plugin.policy.bound_pods import Bounds
+from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.errors import FilesError, Reason, Refused, refuse
 from nri_plugin.policy.model import Adjustment, Claim, Container, Floor, Pod, Untouched
 from nri_plugin.policy.notices import Notice, Notices
@@ -39,7 +39,7 @@ _INVENTORY_MAY_TELL: Final = frozenset(
 """Refusals that a new inventory may change: a GPU was replaced, or the driver loaded late."""
 
 
-class Creations:
+class ContainerCreation:
     """worker: the one that does all work on `files`. All methods raise Refused."""
 
     def __init__(
@@ -48,10 +48,10 @@ class Creations:
         node: Node,
         inventory: Inventory,
         contexts: Contexts,
-        tenants: Tenants,
+        tenants: ContainerRecords,
         files: RunDirectory,
         worker: Worker,
-        bounds: Bounds,
+        bounds: BoundPods,
         notices: Notices,
     ) -> None:
         self._bounds = bounds
@@ -139,9 +139,9 @@ class Creations:
         preloads = _own_preloads(wanted) if wanted.shared else ()
         self._files.prepare(key, wanted.shares, wanted.shared, floor, preloads)
         directory, store_dir = f"{settings.run_dir}/{key}", str(settings.store_dir)
-        standing = required_mounts.in_place(wanted.mounts, directory, store_dir)
-        if standing is not None:
-            self._files.record(key, container.name if wanted.shared else "", standing)
+        required = required_mounts.in_place(wanted.mounts, directory, store_dir)
+        if required is not None:
+            self._files.record(key, container.name if wanted.shared else "", required)
         return Answered(wanted, translate.reply(wanted))
 
     def _warn(self, pod: Pod, container: Container, warning: str) -> None:

@@ -1,8 +1,8 @@
 """Logs every decision and session, one line each, and counts them in the metrics.
 
-Makes no decisions. Called on the event loop, and takes microseconds. logs.py has the log format,
-metrics.py the numbers. Routine requests (of containers without a share) are logged at level debug,
-and counted like the rest.
+Makes no decisions. Called on the event loop, and takes microseconds. contract/log_lines.py has the
+log format, metrics.py the numbers. Routine requests (of containers without a share) are logged at
+level debug, and counted like the rest.
 """
 
 from __future__ import annotations

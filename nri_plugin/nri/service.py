@@ -1,9 +1,9 @@
 """The request handler of the node agent: answers NRI's requests according to the policy.
 
-tenants.py has the containers' state, node.py the host's; creations.py handles CreateContainer,
-starts.py StartContainer. The event loop never blocks on a disk, a driver or a tenant: that work
-runs in threads and a child, under deadlines. On a timeout a container with a share is refused.
-A pod without a grant is answered at once, whatever the state of the node.
+containers.py has the containers' state, node.py the host's; create_container.py handles
+CreateContainer, start_container.py StartContainer. The event loop never blocks on a disk, a driver
+or a tenant: that work runs in threads and a child, under deadlines. On a timeout a container with a
+share is refused. A pod without a grant is answered at once, whatever the state of the node.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from nri_plugin.host.store import Store
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
 from nri_plugin.nri import handler, translate
-from nri_plugin.nri.containers import Tenants
-from nri_plugin.nri.create_container import Creations
+from nri_plugin.nri.containers import ContainerRecords
+from nri_plugin.nri.create_container import ContainerCreation
 from nri_plugin.nri.handler import Answer
-from nri_plugin.nri.start_container import Starts
+from nri_plugin.nri.start_container import ContainerStart
 from nri_plugin.policy import gpu_devices, pod_policy, verdict
-from nri_plugin.policy.bound_pods import Bounds
+from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.errors import Reason, Refused, refuse
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Pod
@@ -67,10 +67,10 @@ class Service:
         files: RunDirectory,
         store: Store,
         metrics: Metrics | None = None,
-        bounds: Bounds | None = None,
+        bounds: BoundPods | None = None,
         notices: Notices | None = None,
     ) -> None:
-        bounds = bounds or Bounds()
+        bounds = bounds or BoundPods()
         self._settings = settings
         self._metrics = metrics or Metrics()
         self._run_dir = str(settings.run_dir)
@@ -79,10 +79,10 @@ class Service:
         self._inventory = inventory
         self._worker = Worker("files")
         self.node = Node(settings, inventory, store, self._worker)
-        self._tenants = Tenants(settings, files, self._worker, self._metrics, bounds)
+        self._tenants = ContainerRecords(settings, files, self._worker, self._metrics, bounds)
         notices = notices or Notices()
-        self._starts = Starts(settings, files, self._worker, self._metrics, notices)
-        self._creations = Creations(
+        self._starts = ContainerStart(settings, files, self._worker, self._metrics, notices)
+        self._creations = ContainerCreation(
             settings,
             self.node,
             inventory,

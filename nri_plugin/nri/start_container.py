@@ -37,7 +37,7 @@ _LOOKS_OF_A_POD: Final = 4
 """Hung inspections occupy a slot: each retry of a pod whose volume hangs takes another one."""
 
 
-class Starts:
+class ContainerStart:
     """worker: the one that does all work on `files`."""
 
     def __init__(
@@ -74,14 +74,14 @@ class Starts:
 
     async def with_share(self, pod: Pod, container: nri.Container, key: str) -> None:
         """key: of the grant's files that the container has mounted."""
-        standing = await in_time("read the container's files", self._standing(container, key))
-        if standing is None:
+        required = await in_time("read the container's files", self._required(container, key))
+        if required is None:
             raise Refused(refuse(Reason.NOT_ADJUSTED))
-        found = await in_time("look at the container", self._look(pod, container.id, standing))
-        await self._add_preloads(key, found.preloads, standing)
+        found = await in_time("look at the container", self._look(pod, container.id, required))
+        await self._add_preloads(key, found.preloads, required)
         if found.out_of_reach:
             self._out_of_reach(pod, container, found.out_of_reach)
-        self._proofs.begin(Started(pod, container.name, container.id, standing, found.waits_in))
+        self._proofs.begin(Started(pod, container.name, container.id, required, found.waits_in))
 
     async def without_share(self, pod: Pod, container: nri.Container) -> None:
         """Start a container that its pod's grant does not name. An event reports what it can do to
@@ -104,12 +104,12 @@ class Starts:
     async def running(self, pod: Pod, container: nri.Container, key: str) -> None:
         """Verify a container with a share that was started before this session."""
         try:
-            standing = await self._standing(container, key)
+            required = await self._required(container, key)
         except TimeoutError:  # its state is unknown, so nothing is reported
             return
-        self._proofs.begin(Started(pod, container.name, container.id, standing))
+        self._proofs.begin(Started(pod, container.name, container.id, required))
 
-    async def _standing(self, container: nri.Container, key: str) -> Sequence[Mount] | None:
+    async def _required(self, container: nri.Container, key: str) -> Sequence[Mount] | None:
         """Return what must be mounted in a container to enforce its limit; None: its own mounts
         lack a part. Raises TimeoutError."""
         directory, store_dir = f"{self._settings.run_dir}/{key}", str(self._settings.store_dir)
@@ -125,11 +125,11 @@ class Starts:
         return await self._looks.run(job, self._settings.work_deadline_s, pod.uid)
 
     async def _add_preloads(
-        self, key: str, preloads: Mapping[str, Sequence[bytes]], standing: Sequence[Mount]
+        self, key: str, preloads: Mapping[str, Sequence[bytes]], required: Sequence[Mount]
     ) -> None:
         """Append the image's own preloaded libraries to ours, in the container's own lists."""
         if preloads:
-            files = {mount.destination: posixpath.basename(mount.source) for mount in standing}
+            files = {mount.destination: posixpath.basename(mount.source) for mount in required}
             job = partial(self._files.add_preloads, key, preloads, files)
             work = self._worker.run(job, self._settings.work_deadline_s)
             try:

@@ -53,7 +53,7 @@ class _Known:
     foreign: Refusal | None
 
 
-class Bounds:
+class BoundPods:
     """Pods of this node by UID. Empty until the watch has listed them."""
 
     def __init__(self) -> None:
@@ -271,7 +271,7 @@ def _foreign(bound: Bound, before: Bound | None) -> Refusal | None:
     elif _granted(now) and not bound.scheduled:
         # A Binding sets the node and the condition in one write.
         no_condition = "(it has no condition PodScheduled)"
-        problem = f"it was made with its node, and bound by nobody {no_condition}"
+        problem = f"it was made with its node, and bound by no scheduler {no_condition}"
     elif _granted(now) and not bound.writer and (bound.asks_us or names.ANNOTATION_GRANTS in now):
         key = names.ANNOTATION_WRITER
         problem = f"annotation {key}, which our scheduler writes with it, is not there"

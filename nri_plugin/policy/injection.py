@@ -1,7 +1,7 @@
 """The adjustment for a container with a grant: the GPU by its CDI edits, and the limit.
 
-Pure, and part of the policy: policy.py decides the amounts; this module converts them to mounts,
-devices, environment and hooks, and detects conflicts.
+Pure, and part of the policy: pod_policy.py decides the amounts; this module converts them to
+mounts, devices, environment and hooks, and detects conflicts.
 
 We apply the CDI spec ourselves instead of having the runtime do it: on every containerd the GPU is
 then injected in the same answer as its limit, or not at all.

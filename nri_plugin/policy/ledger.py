@@ -119,7 +119,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._holds: dict[str, Hold] = {}
-        self._unheard: set[str] = set()
+        self._unconfirmed: set[str] = set()
 
     def take(
         self, wanted: Hold, gpus: Iterable[Gpu], allocated: Mapping[str, Part]
@@ -145,17 +145,17 @@ class Ledger:
                 return shortage
         self._holds = {other.container_id: other for other in others}
         self._holds[wanted.container_id] = wanted
-        self._unheard.discard(wanted.container_id)
+        self._unconfirmed.discard(wanted.container_id)
         return None
 
     def drop(self, container_id: str) -> None:
         """The container has stopped, or was never created; idempotent."""
         self._holds.pop(container_id, None)
-        self._unheard.discard(container_id)
+        self._unconfirmed.discard(container_id)
 
     def heard_of(self, container_id: str) -> None:
         """The runtime has reported the container since `adopt`, so it exists."""
-        self._unheard.discard(container_id)
+        self._unconfirmed.discard(container_id)
 
     def adopt(self, running: Iterable[Hold], in_the_making: AbstractSet[str]) -> AbstractSet[str]:
         """Replace all holds by those of running containers, and of containers answered just before,
@@ -164,14 +164,14 @@ class Ledger:
         """
         kept = {i: held for i, held in self._holds.items() if i in in_the_making}
         self._holds = {held.container_id: held for held in running}
-        unheard = {i: held for i, held in kept.items() if i not in self._holds}
-        self._holds |= unheard
-        self._unheard = set(unheard)
-        return frozenset(unheard)
+        unconfirmed = {i: held for i, held in kept.items() if i not in self._holds}
+        self._holds |= unconfirmed
+        self._unconfirmed = set(unconfirmed)
+        return frozenset(unconfirmed)
 
     def doubt(self, container_ids: AbstractSet[str]) -> None:
         """Drop those of them that the runtime has not reported since `adopt`."""
-        for container_id in container_ids & self._unheard:
+        for container_id in container_ids & self._unconfirmed:
             self.drop(container_id)
 
     def granted(self) -> Mapping[str, Part]:

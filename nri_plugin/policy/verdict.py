@@ -125,7 +125,7 @@ def _lost_hooks(wanted: Adjustment, merged: Merged, me: str) -> Iterator[str]:
 
 def _not_mine(what: str, owner: str | None, me: str) -> Iterator[str]:
     if owner != me:
-        yield f"{what} was set by {owner or 'nobody'}"
+        yield f"{what} was set by {owner or 'no plugin'}"
 
 
 @dataclass(frozen=True, slots=True)

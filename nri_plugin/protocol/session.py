@@ -147,7 +147,7 @@ class Session:
     def runtime(self) -> events.RuntimeInfo:
         """The runtime's identity; known since Configured."""
         if self._runtime is None:
-            raise LocalProtocolError("the runtime has not told who it is yet")
+            raise LocalProtocolError("the runtime has not named itself yet")
         return self._runtime
 
     def register(self) -> None:
@@ -225,7 +225,7 @@ class Session:
 
     def _close_request(self, request_id: int, verdict: Input) -> _Open:
         if self.closed:
-            raise LocalProtocolError("the session is closed; nobody waits for this answer")
+            raise LocalProtocolError("the session is closed; no request waits for this answer")
         request = self._open.pop(request_id, None)
         if request is None:
             raise LocalProtocolError(f"no request {request_id} is open: answered twice?")

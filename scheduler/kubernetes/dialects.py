@@ -88,23 +88,23 @@ def _amounts(container: Container) -> Mapping[str, int]:
 
 
 def _koordinator_ask(container: Container, asked: Mapping[str, int]) -> Ask:
-    who = f"container {container.name}"
+    where = f"container {container.name}"
     one_memory = (_MEMORY in asked) != (_RATIO in asked)
     if asked.keys() != {_GPU} and (_GPU in asked or not one_memory):
         written = ", ".join(f"{name}: {amount}" for name, amount in asked.items())
-        raise RequestError(f"{who}: {written}; {_ALLOWED}")
+        raise RequestError(f"{where}: {written}; {_ALLOWED}")
     gpus = _gpus(asked)
     if gpus > names.MAX_GPUS:
-        raise RequestError(f"{who}: asks for {gpus} GPUs; allowed are 1 to {names.MAX_GPUS}")
+        raise RequestError(f"{where}: asks for {gpus} GPUs; allowed are 1 to {names.MAX_GPUS}")
     even = _SHARED in asked
     if _GPU in asked:
-        percent = _percent(who, _GPU, asked[_GPU], gpus, even)
+        percent = _percent(where, _GPU, asked[_GPU], gpus, even)
         return Ask(container.name, container.phase, container.order, gpus, percent, None, percent)
-    core = _percent(who, _CORE, asked[_CORE], gpus, even) if _CORE in asked else None
-    ratio = _percent(who, _RATIO, asked[_RATIO], gpus, even) if _RATIO in asked else None
+    core = _percent(where, _CORE, asked[_CORE], gpus, even) if _CORE in asked else None
+    ratio = _percent(where, _RATIO, asked[_RATIO], gpus, even) if _RATIO in asked else None
     memory = asked.get(_MEMORY)
     if memory is not None:
-        memory = _of_each(f"{who}: {_MEMORY}", memory, gpus, MAX_BYTES, "bytes")
+        memory = _of_each(f"{where}: {_MEMORY}", memory, gpus, MAX_BYTES, "bytes")
     return Ask(container.name, container.phase, container.order, gpus, core, memory, ratio)
 
 
@@ -118,16 +118,16 @@ def _gpus(asked: Mapping[str, int]) -> int:
     return telling // WHOLE_PERCENT if whole else 1
 
 
-def _percent(who: str, name: str, total: int, gpus: int, even: bool) -> int:
+def _percent(where: str, name: str, total: int, gpus: int, even: bool) -> int:
     """The percent per GPU. even: gpu.shared gives the number of GPUs, which must divide the
     total."""
     if even and total % gpus:
         allowed = f"with {_SHARED}: {gpus} a multiple of {gpus}"
-        raise RequestError(f"{who}: {name}: {total}; allowed is {allowed}")
+        raise RequestError(f"{where}: {name}: {total}; allowed is {allowed}")
     if not even and total > WHOLE_PERCENT and total % WHOLE_PERCENT:
         allowed = f"1 to {WHOLE_PERCENT}, or a multiple of {WHOLE_PERCENT} for whole GPUs"
-        raise RequestError(f"{who}: {name}: {total}; allowed are {allowed}")
-    return _of_each(f"{who}: {name}", total, gpus, WHOLE_PERCENT, "percent")
+        raise RequestError(f"{where}: {name}: {total}; allowed are {allowed}")
+    return _of_each(f"{where}: {name}", total, gpus, WHOLE_PERCENT, "percent")
 
 
 def _of_each(where: str, total: int, gpus: int, most: int, unit: str) -> int:

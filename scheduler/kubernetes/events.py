@@ -88,11 +88,11 @@ class Events:
                 # kubectl finds a node's events by the node's name in the UID field.
                 await self._tell(NODE_PROBLEM, ("v1", "Node", "", each.node, each.node), each.text)
 
-    async def second_installation(self, standing: str) -> None:
+    async def second_installation(self, status: str) -> None:
         """This process receives calls, but another installation holds the Lease."""
         lease = ("coordination.k8s.io/v1", "Lease", names.NAMESPACE, names.LEASE_SCHEDULER, "")
         # The text contains a time, so the key leaves it out.
-        await self._tell(SECOND_INSTALLATION, lease, standing, key=self._identity)
+        await self._tell(SECOND_INSTALLATION, lease, status, key=self._identity)
 
     async def _tell(self, reason: str, regarding: Regarding, text: str, key: str = "") -> None:
         now_s = self._clock()

@@ -27,7 +27,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 LEASE_CALL_S: Final = 2.0
 """Within a window two renewals can fail."""
-PATIENCE_S: Final = 2.5
+TIMEOUT_S: Final = 2.5
 """How long a verb waits for the Lease, while kube-scheduler waits for the verb."""
 _RETRY_S: Final = 0.5
 
@@ -112,7 +112,7 @@ class Leader:
         if self._election.is_rivals(self._clock()):
             return self.refusal()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 await self._open.wait()
         return "" if self.may_write() else self.refusal()
 
@@ -120,7 +120,7 @@ class Leader:
         return self._election.may_write(self._clock())
 
     def refusal(self) -> str:
-        return "" if self.may_write() else f"gpuslice does not bind here: {self.standing}"
+        return "" if self.may_write() else f"gpuslice does not bind here: {self.status}"
 
     @property
     def writer(self) -> str:
@@ -148,7 +148,7 @@ class Leader:
         return self._election.role
 
     @property
-    def standing(self) -> str:
+    def status(self) -> str:
         """The state of the election, and this process's part in it, as one line."""
         election, now_s = self._election, self._clock()
         record = election.record
@@ -164,7 +164,7 @@ class Leader:
         if self._trouble:
             return f"the Lease {lease.NAME} cannot be had: {self._trouble}"
         if record is None or not record.holder:
-            return f"on standby; nobody holds the Lease {lease.NAME}"
+            return f"on standby; no process holds the Lease {lease.NAME}"
         rival = record.installation != election.me.installation
         installation = record.installation or "unnamed"
         whose = f"another installation, {installation}," if rival else "another replica"
@@ -292,7 +292,7 @@ class Leader:
         rival = self.rival
         self._metrics.lease_rival.set(bool(rival))
         if rival and rival != self._rival:
-            _LOG.warning(Line("second installation", standing=self.standing))
+            _LOG.warning(Line("second installation", status=self.status))
         self._rival = rival
         if election.must_list(now_s) and self._listing is None:
             self._listing = asyncio.create_task(self._list(), name="list for the new term")

@@ -67,8 +67,8 @@ def read(raw: Json) -> Record:
         duration_s=_number(spec.get("leaseDurationSeconds")),
         renewed=str(spec.get("renewTime") or ""),
         acquired=str(spec.get("acquireTime") or ""),
-        waits=names.ANNOTATION_WAITS in annotations,
-        campaign=_campaign(annotations.get(names.ANNOTATION_ASKED)),
+        waits=names.ANNOTATION_FENCING_PENDING in annotations,
+        campaign=_campaign(annotations.get(names.ANNOTATION_CANDIDATE)),
         raw=raw,
     )
 
@@ -81,12 +81,12 @@ def written(record: Record) -> Json:
     metadata.pop("managedFields", None)
     annotations = dict(at(metadata, "annotations"))
     annotations[names.ANNOTATION_INSTALLATION] = record.installation
-    annotations.pop(names.ANNOTATION_ASKED, None)
-    annotations.pop(names.ANNOTATION_WAITS, None)
+    annotations.pop(names.ANNOTATION_CANDIDATE, None)
+    annotations.pop(names.ANNOTATION_FENCING_PENDING, None)
     if record.waits:
-        annotations[names.ANNOTATION_WAITS] = "true"
+        annotations[names.ANNOTATION_FENCING_PENDING] = "true"
     if record.campaign is not None:
-        annotations[names.ANNOTATION_ASKED] = asking(record.campaign)
+        annotations[names.ANNOTATION_CANDIDATE] = asking(record.campaign)
     spec: dict[str, Any] = {
         **at(raw, "spec"),
         "holderIdentity": record.holder,
@@ -120,7 +120,7 @@ def asking(campaign: Campaign) -> str:
 
 def wish(campaign: Campaign) -> Json:
     """A merge patch; it changes no field that the holder writes."""
-    return {"metadata": {"annotations": {names.ANNOTATION_ASKED: asking(campaign)}}}
+    return {"metadata": {"annotations": {names.ANNOTATION_CANDIDATE: asking(campaign)}}}
 
 
 def _campaign(text: object) -> Campaign | None:

@@ -148,7 +148,7 @@ def _reports(story: Story, lab: Lab, ada: Actor, bob: Actor) -> None:
     ]
     story.table(("", ada.name, bob.name), rows)
     sizes = {key for one in told for name, key in one.items() if name.endswith("total")}
-    story.claim("each sees half of the GPU, whoever asks", sizes | set(shown) == {_HALF}, told)
+    story.claim("each sees half of the GPU, with every query", sizes | set(shown) == {_HALF}, told)
     free = {one[key] for one in told for key in ("nvml_free", "cuda_free")}
     context, code = lab.context_bytes // _MIB, CODE_BYTES // _MIB
     story.claim(

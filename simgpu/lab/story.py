@@ -131,7 +131,7 @@ class _Scene:
 
     def third(self) -> None:
         told = self._told
-        told.chapter("5  A third, for whom there is no room")
+        told.chapter("5  A third pod, which does not fit")
         told.gpu([(FIRST, 0.5), (SECOND, 0.25)], "GPU 1")
         third = kubectl("apply", "-f", "-", given=seed.like(THIRD))
         self._show(f"$ kubectl apply -f -   # {THIRD}: the same, 50 again", third)

@@ -90,7 +90,7 @@ def test_calibration_leaves_the_caller_on_its_core() -> None:
 
 
 class _Refusing(BaseHTTPRequestHandler):
-    """An extender that names a node to who asks first, and refuses all that follows."""
+    """An extender that names a node to the first request, and refuses all that follows."""
 
     protocol_version = "HTTP/1.1"
     filtered = 0

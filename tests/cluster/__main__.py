@@ -57,7 +57,7 @@ added up by GPU, by another program than ours. {cpus} shared cores, {system.sysn
 """
 _HEAD: Final = (
     *("weather", "pods made", "bound", "kills", "looks", "over"),
-    *("longest wait of a pod that fitted", "woken by us", "took"),
+    *("longest wait of a pod that fitted", "requeued", "took"),
 )
 
 
@@ -119,8 +119,8 @@ def _row(weather: Weather, figures: Figures) -> Sequence[str]:
         str(figures.kills.total()),
         str(figures.looks_at_books),
         "none",
-        f"{figures.longest_wait_s:.1f} s (at most {Storm.patience_s:.0f})",
-        str(figures.woken),
+        f"{figures.longest_wait_s:.1f} s (at most {Storm.timeout_s:.0f})",
+        str(figures.requeued),
         f"{figures.took_s:.0f} s",
     )
 

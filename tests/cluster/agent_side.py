@@ -17,7 +17,7 @@ from pathlib import Path
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.kube.cluster import Cluster
 from nri_plugin.metrics import Metrics
-from nri_plugin.policy.bound_pods import Bounds
+from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.notices import Notices
 from nri_plugin.readiness import Readiness
@@ -50,7 +50,7 @@ class Side:
         self.metrics = Metrics()
         self.readiness = Readiness(time.monotonic)
         self.readiness.session, self.readiness.node = None, ()
-        self.bounds = Bounds()
+        self.bounds = BoundPods()
         self.notices = Notices()
         self.holds: tuple[Hold, ...] = ()
         self._loop = asyncio.new_event_loop()

@@ -44,7 +44,7 @@ def serve(plane: ControlPlane, *others: str) -> None:
     with Server(plane) as server:
         until(
             lambda: f"must be {' or '.join(served)} in" in server.ask("POST", _PODS, refused).text,
-            f"{', '.join(served)} are served, and nobody else",
+            f"{', '.join(served)} are served, and no other",
         )
 
 

@@ -51,7 +51,7 @@ class Told:
 
     async def may(self) -> dict[str, Any]:
         leader = self._leader
-        return {"may": leader.may_write(), "standing": leader.standing, "writer": leader.writer}
+        return {"may": leader.may_write(), "status": leader.status, "writer": leader.writer}
 
     async def bind(self, namespace: str, name: str, node: str, stop: bool) -> dict[str, Any]:
         """stop: between the check of the clock and the write."""

@@ -134,10 +134,10 @@ HARMLESS: Final[dict[str, Write]] = {
 version does not."""
 
 
-def refused(answer: Answer, key: str, who: str = "admin") -> None:
+def refused(answer: Answer, key: str, user: str = "admin") -> None:
     assert (answer.status, answer.policy) == (403, "gpuslice-allocations"), answer.body
     assert answer.text == (
-        f"metadata.annotations[{key}]: forbidden to {who}: must be written by"
+        f"metadata.annotations[{key}]: forbidden to {user}: must be written by"
         " system:serviceaccount:gpuslice-system:gpuslice-scheduler alone; to copy or restore a pod,"
         " remove the annotations scheduling.koordinator.sh/device-allocated, gpuslice.io/grants,"
         " gpuslice.io/writer and required-plugins.noderesource.dev* first"

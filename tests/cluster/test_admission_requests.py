@@ -95,7 +95,9 @@ WRONG: Final[dict[str, Json]] = {
     "another provider of isolation": pod(
         asking(HALF), labels={names.LABEL_ISOLATION_PROVIDER: "mps"}
     ),
-    "somebody else's GPU beside a share": pod(asking(HALF), asking({"nvidia.com/gpu": 2}, "other")),
+    "another container's GPU beside a share": pod(
+        asking(HALF), asking({"nvidia.com/gpu": 2}, "other")
+    ),
     "what Koordinator alone gives": pod(asking({**HALF, "koordinator.sh/rdma": 100})),
     "its old name": pod(asking({**HALF, "kubernetes.io/rdma": 100})),
     "another policy": pod(asking(HALF), annotations={names.ANNOTATION_POLICY: "Spread"}),

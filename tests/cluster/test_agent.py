@@ -133,7 +133,7 @@ def test_a_gpu_that_fails_counts_while_somebody_holds_it(
     until(lambda: usable() == [True, False], "the GPU is listed as unhealthy")
     node.have(of_gpus(8 * GIB, 4 * GIB))
     assert server.ask("DELETE", f"{pod}?gracePeriodSeconds=0").done
-    until(lambda: usable() == [True], "nobody needs it to be listed any more")
+    until(lambda: usable() == [True], "it need not be listed any more")
     node.have(of_gpus(8 * GIB))
 
 
@@ -274,7 +274,7 @@ def test_without_an_answer_it_goes_on_and_makes_up_for_it(
     node.have(of_gpus(8 * GIB, 4 * GIB))
     until(lambda: side.metrics.api_up._value.get() == 1, "it is heard")
     installed.apiserver.kill()
-    until(lambda: side.metrics.api_up._value.get() == 0, "nobody answers")
+    until(lambda: side.metrics.api_up._value.get() == 0, "the server does not answer")
     side.readiness.node = ("no GPU",)
     installed.restart_apiserver()
     with Server(installed) as again:

@@ -77,9 +77,9 @@ class World:
         greedy = self.pods.bind(self.node, self.uuid, 1, 1 << 20, core=1)
         self.greedy.append(greedy)
         self.holds.append(of_pod(self.server, greedy, self.uuid, GIB, f"greedy-{number}"))
-        nobody = Pod(f"nobody-{number}", "default", f"nobody-{number}")
+        unknown = Pod(f"unknown-{number}", "default", f"unknown-{number}")
         share = [Share(self.uuid, 1, GIB, 50)]
-        self.holds.append(ledger.hold(f"c-{number}", "c", False, nobody, "main", share))
+        self.holds.append(ledger.hold(f"c-{number}", "c", False, unknown, "main", share))
 
     def life(self, *fate: str, seconds: float | None = None) -> None:
         """Runs until killed, by the given fate or after this number of seconds."""
@@ -115,12 +115,12 @@ class World:
             until(lambda path=path: leaving(self.server, path), f"{path} goes")  # type: ignore[misc]
         for path in self.greedy:
             until(lambda path=path: bool(events(self.server, path)), f"{path} is reported")  # type: ignore[misc]
-        of_nobody = [hold.pod.name for hold in self.holds if hold.pod.name.startswith("nobody")]
+        of_unknown = [hold.pod.name for hold in self.holds if hold.pod.name.startswith("unknown")]
 
         def told() -> list[str]:
             return sorted(e["related"]["name"] for e in node_events(self.server, self.node))
 
-        until(lambda: told() == sorted(of_nobody), "each is told of once")
+        until(lambda: told() == sorted(of_unknown), "each is told of once")
         self.is_sound()
         # While they exist, no total is below their requests.
         for path in (*self.late, *self.greedy):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from contract import names
-from nri_plugin.kube.verification import Standing
+from nri_plugin.kube.verification import GrantState
 from nri_plugin.policy import ledger
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Pod, Share
@@ -49,13 +49,13 @@ def unguarded(installed: ControlPlane) -> Iterator[None]:
         yield
 
 
-def counts(side: Side, standing: Standing) -> float:
-    found = side.metrics.registry.get_sample_value("gpuslice_grants", {"standing": standing.value})
+def counts(side: Side, state: GrantState) -> float:
+    found = side.metrics.registry.get_sample_value("gpuslice_grants", {"verification": state.value})
     return found or 0.0
 
 
-def of_nobody(uuid: str, name: str = "nobody") -> Hold:
-    pod = Pod("nobody", "default", name)
+def of_unknown(uuid: str, name: str = "unknown") -> Hold:
+    pod = Pod("unknown", "default", name)
     return ledger.hold("c", "c", False, pod, "main", [Share(uuid, 1, GIB, 50)])
 
 
@@ -77,7 +77,7 @@ def test_what_no_scheduler_wrote_is_refuted_and_stays(
     binding = {"apiVersion": "v1", "kind": "Binding", **with_admin, "target": target}
     assert server.ask("POST", f"{unsigned}/binding", binding).done
     wrong = {
-        made: "it was made with its node, and bound by nobody",
+        made: "it was made with its node, and bound by no scheduler",
         changed: f"annotation {names.ANNOTATION_DEVICE_ALLOCATED} was changed after",
         unsigned: f"annotation {names.ANNOTATION_WRITER}, which our scheduler writes with it",
     }
@@ -91,7 +91,7 @@ def test_what_no_scheduler_wrote_is_refuted_and_stays(
     time.sleep(2)  # several checks
     assert not any(leaving(server, path) for path in (*wrong, honest))
     assert events(server, honest) == []
-    assert (counts(side, Standing.CONFIRMED), counts(side, Standing.REFUTED)) == (1, 3)
+    assert (counts(side, GrantState.CONFIRMED), counts(side, GrantState.MISMATCH)) == (1, 3)
 
 
 def test_what_was_changed_while_no_agent_looked(
@@ -127,20 +127,20 @@ def test_a_container_with_more_than_its_pod_was_granted(
     assert "the API server does not confirm what the pod was granted" in said
     assert f"has {2 * GIB} bytes and 50 percent of {uuid}, granted are {GIB} and 50" in said
     assert not leaving(server, other)
-    assert (counts(side, Standing.CONFIRMED), counts(side, Standing.REFUTED)) == (1, 1)
+    assert (counts(side, GrantState.CONFIRMED), counts(side, GrantState.MISMATCH)) == (1, 1)
 
 
 def test_a_container_of_no_pod_is_told(side: Side, node: Node, server: Server) -> None:
     uuid = small_gpu(node)
-    side.holds = (of_nobody(uuid),)
-    until(lambda: counts(side, Standing.ABSENT) == 1, "it is counted")
+    side.holds = (of_unknown(uuid),)
+    until(lambda: counts(side, GrantState.POD_NOT_FOUND) == 1, "it is counted")
     until(lambda: bool(node_events(server, node)), "the node's event")
     (said,) = node_events(server, node)
     assert (said["reason"], said["type"]) == (names.EVENT_GRANT_UNCONFIRMED, "Warning")
-    assert (said["related"]["name"], said["related"]["uid"]) == ("nobody", "nobody")
-    assert "default/nobody/main" in said["note"] and "there is no such pod" in said["note"]
+    assert (said["related"]["name"], said["related"]["uid"]) == ("unknown", "unknown")
+    assert "default/unknown/main" in said["note"] and "there is no such pod" in said["note"]
     side.holds = ()
-    until(lambda: counts(side, Standing.ABSENT) == 0, "it is gone")
+    until(lambda: counts(side, GrantState.POD_NOT_FOUND) == 0, "it is gone")
 
 
 def test_a_static_pod_is_told_by_its_mirror(
@@ -148,9 +148,9 @@ def test_a_static_pod_is_told_by_its_mirror(
 ) -> None:
     """It cannot be removed at the API server: its kubelet would recreate the mirror pod."""
     uuid = small_gpu(node)
-    mirror = pods.make(node.name, {names.ANNOTATION_MIRROR: "nobody"})
+    mirror = pods.make(node.name, {names.ANNOTATION_MIRROR: "unknown"})
     _, _, _, _, namespace, _, name = mirror.split("/")
-    pod = Pod("nobody", namespace, name)
+    pod = Pod("unknown", namespace, name)
     side.holds = (ledger.hold("c", "c", False, pod, "main", [Share(uuid, 1, GIB, 50)]),)
     until(lambda: bool(node_events(server, node)), "the node's event")
     (said,) = node_events(server, node)
@@ -164,12 +164,12 @@ def test_a_pod_that_was_removed_by_force_is_given_time_to_end(
     uuid = small_gpu(node)
     path = pods.bind(node, uuid, 1, GIB)
     side.holds = (of_pod(server, path, uuid, GIB),)
-    until(lambda: counts(side, Standing.CONFIRMED) == 1, "it is confirmed")
+    until(lambda: counts(side, GrantState.CONFIRMED) == 1, "it is confirmed")
     assert server.ask("DELETE", f"{path}?gracePeriodSeconds=0").done
-    until(lambda: counts(side, Standing.UNHEARD) == 1, "it is gone")
-    side.holds = (*side.holds, of_nobody(uuid))
-    until(lambda: counts(side, Standing.ABSENT) == 1, "another one is looked into")
-    assert counts(side, Standing.UNHEARD) == 1
+    until(lambda: counts(side, GrantState.UNKNOWN) == 1, "it is gone")
+    side.holds = (*side.holds, of_unknown(uuid))
+    until(lambda: counts(side, GrantState.POD_NOT_FOUND) == 1, "another one is looked into")
+    assert counts(side, GrantState.UNKNOWN) == 1
     assert side.readiness.notes == ()
 
 
@@ -191,9 +191,9 @@ def test_what_nobody_confirms_is_left_alone_told_and_confirmed_later(
             assert note.startswith("grants that the API server has not confirmed: ")
             assert honest.whose in note and greedy.whose in note
             assert not side.readiness.problems
-            assert counts(side, Standing.UNHEARD) == 2
+            assert counts(side, GrantState.UNKNOWN) == 2
             installed.restart_apiserver()
-            until(lambda: counts(side, Standing.CONFIRMED) == 1, "the one is confirmed")
+            until(lambda: counts(side, GrantState.CONFIRMED) == 1, "the one is confirmed")
             assert side.readiness.notes == ()
             with Server(installed) as again:
                 until(lambda: bool(events(again, other)), "the event of the other")

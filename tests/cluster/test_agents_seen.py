@@ -61,17 +61,17 @@ def test_an_agent_that_is_ready_again_has_the_waiting_pod_tried(cleared: Control
 
         until(bound, "the pod is bound", WITHIN_S)
         found = ask(cleared, "GET", f"{PODS}/p")
-        assert names.ANNOTATION_ROOM_SEEN in found["metadata"]["annotations"]
-        assert "gpuslice_scheduler_woken_pods_total 1.0" in ours.ask("/metrics")[1]
+        assert names.ANNOTATION_REQUEUED_AT in found["metadata"]["annotations"]
+        assert "gpuslice_scheduler_requeued_pods_total 1.0" in ours.ask("/metrics")[1]
 
 
 def test_another_pod_of_the_name_is_left_alone(cleared: ControlPlane) -> None:
     ask(cleared, "POST", PODS, pod())
-    body = {"metadata": {"uid": "another", "annotations": {names.ANNOTATION_ROOM_SEEN: "now"}}}
+    body = {"metadata": {"uid": "another", "annotations": {names.ANNOTATION_REQUEUED_AT: "now"}}}
     with pytest.raises(ApiError) as refused:
         ask(cleared, "PATCH", f"{PODS}/p/status", body, "scheduler", content=MERGE_PATCH)
     assert refused.value.status == 422
-    assert names.ANNOTATION_ROOM_SEEN not in ask(cleared, "GET", f"{PODS}/p")["metadata"].get(
+    assert names.ANNOTATION_REQUEUED_AT not in ask(cleared, "GET", f"{PODS}/p")["metadata"].get(
         "annotations", {}
     )
 

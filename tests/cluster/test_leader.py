@@ -142,7 +142,7 @@ def test_one_that_replaces_its_own_killed_predecessor_knows_it(
     with Candidate(plane, "here", str(tmp_path)) as second:
         second.ask("ask")
         # Taken at the first poll: the other process's Lease has not expired.
-        assert "just taken" in second.ask("may")["standing"]
+        assert "just taken" in second.ask("may")["status"]
         second.ask("keep_asking", True)
         holds(second)
 
@@ -217,7 +217,7 @@ def test_without_the_api_server_nobody_may_write_and_with_it_again(plane: Contro
         plane.apiserver.send(signal.SIGSTOP)
         try:
             until(lambda: not first.may(), "it may not write")
-            assert "could not be renewed in time" in first.ask("may")["standing"]
+            assert "could not be renewed in time" in first.ask("may")["status"]
         finally:
             plane.apiserver.send(signal.SIGCONT)
         holds(first)
@@ -229,7 +229,7 @@ def test_a_second_installation_stays_on_standby_and_says_who_holds(plane: Contro
         holds(first)
         second.ask("keep_asking", True)
         until(
-            lambda: names.ANNOTATION_ASKED in plane.kubectl("get", *LEASE, "-o=json"),
+            lambda: names.ANNOTATION_CANDIDATE in plane.kubectl("get", *LEASE, "-o=json"),
             "the second one says that it is asked",
         )
         refusal = second.ask("ask")["refusal"]
@@ -243,7 +243,7 @@ def test_a_second_installation_stays_on_standby_and_says_who_holds(plane: Contro
 
 def _asked(plane: ControlPlane) -> str:
     lease = json.loads(plane.kubectl("get", *LEASE, "-o=json"))
-    return str(lease["metadata"]["annotations"].get(names.ANNOTATION_ASKED))
+    return str(lease["metadata"]["annotations"].get(names.ANNOTATION_CANDIDATE))
 
 
 def test_a_lease_that_was_deleted_by_hand_makes_nobody_bind_beside_another(
@@ -254,7 +254,7 @@ def test_a_lease_that_was_deleted_by_hand_makes_nobody_bind_beside_another(
         holds(first)
         plane.kubectl("delete", *LEASE)
         second.ask("keep_asking", True)
-        until(lambda: not first.may(), "who held it knows that it is gone")
+        until(lambda: not first.may(), "the earlier holder notices that it is gone")
         until(lambda: first.may() or second.may(), "one of them has it again")
         assert not (first.may() and second.may())
 

@@ -106,10 +106,10 @@ class Pods:
         condition's message."""
 
         def is_clear() -> bool:
-            assert set(others) <= self.all().keys(), "somebody was preempted"
+            assert set(others) <= self.all().keys(), "a pod was preempted"
             return _SPARED in self.said(preemptor)
 
-        until(is_clear, "kube-scheduler says that nobody makes way")
+        until(is_clear, "kube-scheduler reports that no pod can be evicted")
         assert set(others) <= self.all().keys()
         assert not self.node_of(preemptor)
         return self.said(preemptor)

@@ -201,8 +201,8 @@ def test_devices_that_a_driver_publishes_are_allocated_to_pods_under_our_name(
     raw["spec"]["resourceClaims"] = [{"name": "d", "resourceClaimName": name}]
     first = made.make(f"{_DEFAULT}/pods", raw)
     second = made.make(f"{_DEFAULT}/pods", pod(asking({resource: 1}), name=f"{name}-2"))
-    until(lambda: _node_of(server, first) == node, "who has a claim is bound")
-    until(lambda: _node_of(server, second) == node, "who names the resource is bound")
+    until(lambda: _node_of(server, first) == node, "the pod with a claim is bound")
+    until(lambda: _node_of(server, second) == node, "the pod that names the resource is bound")
     status = server.ask("GET", claimed).body["status"]
     assert [each["name"] for each in status["reservedFor"]] == [name]
     own = server.ask("GET", second).body["status"]["extendedResourceClaimStatus"]
@@ -241,7 +241,7 @@ def test_kube_schedulers_metrics_are_read_by_whom_rbac_lets(
         )
         made.make(_ROLES.replace("clusterroles", "clusterrolebindings"), bound)
         until(lambda: _scraped(port, token) == 200, "the reader's right is asked for anew")
-        assert _scraped(port, "nobody's") == 401
+        assert _scraped(port, "unknown") == 401
     finally:
         running.kill()
 

@@ -216,7 +216,7 @@ def test_a_second_installation_binds_nothing_and_says_so(plane: ControlPlane, po
     with replica(plane, "a") as first, replica(plane, "z", "by-mistake") as second:
         until(lambda: _settled(first, second, pods), "one of them has bound, the other has not")
         holder, other = (first, second) if holds(first) else (second, first)
-        until(lambda: "another installation, " in other.ask("/readyz")[1], "it says who holds")
+        until(lambda: "another installation, " in other.ask("/readyz")[1], "it names the holder")
         assert other.ask("/readyz")[0] == 200
         metric = "gpuslice_scheduler_second_installation"
         for _ in range(6):
@@ -227,7 +227,7 @@ def test_a_second_installation_binds_nothing_and_says_so(plane: ControlPlane, po
             said = [words for _, words in pods.events(name)]
             return any("another installation, " in words for words in said)
 
-        until(is_told, "the pod's events say who binds")
+        until(is_told, "the pod's events name the binder")
         until(lambda: _value(other, metric) == 1, "the metric says so")
         assert _value(holder, metric) == 0
         assert "second installation" in other.extender.log.read_text()

@@ -37,7 +37,7 @@ def test_the_device_and_the_totals_follow(whole: Whole) -> None:
     (free,) = {0, 1, 2} - {_minor(whole, "good"), _minor(whole, "bad")}
     _to_gpus(whole, "lose", _minor(whole, "bad"), free)
     until(lambda: _healthy(whole) == {_minor(whole, "good")}, "the Device says which are dead")
-    until(lambda: _totals(whole) == _of_gpus(2), "the totals are without the one nobody has")
+    until(lambda: _totals(whole) == _of_gpus(2), "the totals are without the missing GPU")
 
 
 def test_who_has_a_share_of_the_dead_gpu_is_told(whole: Whole) -> None:

@@ -41,7 +41,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     "mux": Target("protocol/mux.py", "RemoteProtocolError", wire.demultiplexer),
     "ttrpc": Target("protocol/ttrpc.py", "RemoteProtocolError", wire.calls),
     "session": Target("protocol/session.py, dialect.py", "RemoteProtocolError", wire.dialogue),
-    "policy": Target("translate.py, policy.py, injection.py", "nothing", documents.pods),
+    "policy": Target("translate.py, pod_policy.py, injection.py", "nothing", documents.pods),
     "cdi": Target(
         "nri_plugin/host/cdi.py",
         "nothing",
@@ -55,7 +55,7 @@ TARGETS: Final[Mapping[str, Target]] = {
         "contract/grants.py", "GrantsError", documents.container_grants, words=documents.WORDS
     ),
     "cluster": Target(
-        "scheduler/kubernetes/translate.py, requests.py, dialects.py, hints.py, state.py",
+        "scheduler/kubernetes/translate.py, requests.py, dialects.py, state.py",
         "RequestError",
         objects.cluster,
         words=objects.WORDS,

@@ -62,7 +62,7 @@ took(0)
     )
 
 
-def test_gpu_row_09_an_address_of_nobodys(gpu: Gpu) -> None:
+def test_gpu_row_09_an_address_of_unknowns(gpu: Gpu) -> None:
     program = BEGIN + "print('CODE', d.cuMemFree(0x1234560000)[0].name)"
     ours = gpu.python(program).stdout
     assert "CODE CUDA_ERROR_INVALID_VALUE" in ours

@@ -97,9 +97,9 @@ def test_nobody_there_is_told_from_no_answer() -> None:
                     await kube.post(path, {}, timeout_s=0.5)
                 assert (raised.value.reason, raised.value.undecided) == (NO_ANSWER, True)
             hang.set()
-        async with Kube(Access("http://127.0.0.1:1")) as nobody:
+        async with Kube(Access("http://127.0.0.1:1")) as refused:
             with pytest.raises(KubeError) as raised:
-                await nobody.post("/p", {})
+                await refused.post("/p", {})
             assert (raised.value.reason, raised.value.undecided) == (UNREACHABLE, False)
 
     asyncio.run(scene())

@@ -59,7 +59,7 @@ class Crowd(Load):
     """In a cluster whose nodes run the pods."""
 
     mix = "crowd"
-    patience_s = 120.0
+    timeout_s = 120.0
 
     def __init__(self, api: Api, chance: random.Random) -> None:
         super().__init__(api, chance)
@@ -81,7 +81,7 @@ class Crowd(Load):
         await self.delete(name)
         self.figures.deleted += 1
 
-    async def clear(self, within_s: float = patience_s) -> None:
+    async def clear(self, within_s: float = timeout_s) -> None:
         """Deletes all pods in random order, and returns when the API server has none of them. Reads
         the logs of every running one to the end."""
         deadline_s = time.monotonic() + within_s + len(self)
@@ -93,7 +93,7 @@ class Crowd(Load):
             self._in_time(deadline_s, f"deleted pods that stay: {sorted(self._there)}")
             await asyncio.sleep(0.5)
 
-    async def calm(self, within_s: float = patience_s) -> None:
+    async def calm(self, within_s: float = timeout_s) -> None:
         """Waits until all pods that fit now run; others may be created meanwhile."""
         deadline_s = time.monotonic() + within_s
         owed = set(await self.look())
@@ -117,7 +117,7 @@ class Crowd(Load):
                 if tenant.leaving:
                     del self._there[name]
                 elif tenant.made_s < begun_s:
-                    raise LoadError(f"{name} is gone, and nobody of us deleted it")
+                    raise LoadError(f"{name} is gone, and this run did not delete it")
         fitting, waiting = made.fitting, []
         for name, pod in self.pods.items():
             there, uid = self._there.get(name), pod["metadata"]["uid"]
@@ -126,7 +126,7 @@ class Crowd(Load):
             self._follow(name, pod, there, uid not in made.pending or uid in fitting)
             if there.fits_s is not None and there.ran_s is None:
                 waiting.append(name)
-                if self.waited_s(there.fits_s) > self.patience_s:
+                if self.waited_s(there.fits_s) > self.timeout_s:
                     raise LoadError(f"{name} fits and does not run: {_why(pod)}")
         running = sum(t.ran_s is not None and not t.leaving for t in self._there.values())
         self.figures.most_at_once = max(self.figures.most_at_once, running)

@@ -32,7 +32,7 @@ class Figures:
     """The results of a load.
 
     bound: pods with a node. kills: by program. Of a storm: longest_wait_s, of a pod while it fitted
-    somewhere, from the first check that showed it or from the last kill; woken, pods that the
+    somewhere, from the first check that showed it or from the last kill; requeued, pods that the
     scheduler requeued. Of a crowd: waits_s, by the program killed last ("": none), the time from
     when a pod fitted until all its containers ran; silence_s, the longest interval between two
     reports of one container; short, reports at which the GPU had less free than the limit
@@ -45,7 +45,7 @@ class Figures:
     looks_at_books: int = 0
     kills: Counter[str] = field(default_factory=Counter)
     longest_wait_s: float = 0.0
-    woken: int = 0
+    requeued: int = 0
     took_s: float = 0.0
     ran: int = 0
     most_at_once: int = 0
@@ -62,7 +62,7 @@ class Load:
 
     mix: ClassVar[str]
     """The load that selects the pods' shares by kind (kinds.KINDS)."""
-    patience_s: ClassVar[float]
+    timeout_s: ClassVar[float]
     """The longest that a pod that fits may wait, after its creation and after the last kill."""
 
     def __init__(self, api: Api, chance: random.Random, namespace: str = "default") -> None:

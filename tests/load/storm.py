@@ -31,11 +31,11 @@ _PAGE: Final = 20_000
 
 
 class Storm(Load):
-    """strict: patience_s applies to each pod; else it restarts whenever any pod is bound, for busy
+    """strict: timeout_s applies to each pod; else it restarts whenever any pod is bound, for busy
     machines."""
 
     mix = "storm"
-    patience_s = 30.0
+    timeout_s = 30.0
 
     def __init__(
         self, api: Api, chance: random.Random, namespace: str = "default", strict: bool = True
@@ -85,8 +85,8 @@ class Storm(Load):
                 return made
             waits = [self.waited_s(at) for at in since.values()]
             self.figures.longest_wait_s = max(self.figures.longest_wait_s, *waits)
-            late = sum(wait > self.patience_s for wait in waits)
-            if late and (self._strict or self.waited_s(self._progress_s) > self.patience_s):
+            late = sum(wait > self.timeout_s for wait in waits)
+            if late and (self._strict or self.waited_s(self._progress_s) > self.timeout_s):
                 said = "\n".join(self._said(fitting))
                 raise LoadError(f"{late} pods fit and wait, for {max(waits):.0f} s:\n{said}")
             await asyncio.sleep(_LOOK_S)
@@ -147,7 +147,7 @@ async def pass_over(
         await storm.come(changed)
         await _until_calm(storm, f"{changed} have gone, {changed} have come", say)
         storm.figures.took_s = time.monotonic() - begun_s
-        storm.figures.woken = _woken(installation)
+        storm.figures.requeued = _requeued(installation)
     except LoadError as error:
         for path in ("/readyz", "/metrics", "/debug/fleet"):
             error.add_note(f"{path}: {installation.ask(path)[1][:_PAGE]}")
@@ -158,10 +158,10 @@ async def pass_over(
         await asyncio.wait([tending])
 
 
-def _woken(installation: Installation) -> int:
+def _requeued(installation: Installation) -> int:
     """Number of pods that the currently running extender has requeued."""
     page = installation.ask("/metrics")[1]
-    found = re.search(r"^gpuslice_scheduler_woken_pods_total (\S+)", page, re.MULTILINE)
+    found = re.search(r"^gpuslice_scheduler_requeued_pods_total (\S+)", page, re.MULTILINE)
     return int(float(found[1])) if found else 0
 
 

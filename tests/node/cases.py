@@ -1,8 +1,8 @@
 """The policy as a table: every kind of container, the agent's action, the visible result.
 
-Data only; policy.py and the modules it calls decide. tests/node/test_policy*.py has a test for each
-row, named after it, over a real containerd. docs/failures.md is generated from here, with the table
-of faults.py:
+Data only; pod_policy.py and the modules it calls decide. tests/node/test_policy*.py has a test for
+each row, named after it, over a real containerd. docs/failures.md is generated from here, with the
+table of faults.py:
 
     python -m tests.node.cases docs/failures.md
 
@@ -111,7 +111,7 @@ CASES: Final[Sequence[Case]] = (
         "privileged_without_a_grant",
         "privileged: true, without a grant",
         "nothing: agents and drivers of the node are so",
-        "every device of the host, GPUs too; who may write such pods is admission's to say",
+        "every device of the host, GPUs too; admission decides which users may write such pods",
     ),
     Case(
         "a_capability_that_loosens_the_limit",
@@ -199,13 +199,13 @@ CASES: Final[Sequence[Case]] = (
     Case(
         "a_core_policy_in_the_environment",
         "`GPU_CORE_UTILIZATION_POLICY=DISABLE`",
-        "leaves it: nobody reads it",
+        "leaves it: no component reads it",
         _SHARE,
     ),
     Case(
         "control_switched_off_in_the_environment",
         "`CUDA_DISABLE_CONTROL=true`",
-        "leaves it: nobody reads it",
+        "leaves it: no component reads it",
         _SHARE,
     ),
     Case(
@@ -251,7 +251,7 @@ CASES: Final[Sequence[Case]] = (
         "an_image_with_something_else_in_our_places",
         "a file at /.gpuslice in the image, or a directory at /etc/ld.so.preload",
         "brings the GPU with its limit, and the runtime cannot put it there: it mounts before"
-        " anybody may look at the image",
+        " a plugin can inspect the image",
         "the runtime's own words at the start: `not a directory`; without a grant it runs",
     ),
     Case("an_image_without_etc", "no /etc in the image", _LIMITED, _SHARE),
@@ -311,7 +311,7 @@ CASES: Final[Sequence[Case]] = (
     Case(
         "a_grant_that_no_scheduler_wrote",
         "a grant that no scheduler wrote: the pod was made with its node, or its annotations were"
-        " changed after it was bound, or do not say who wrote them; also of a container that runs",
+        " changed after it was bound, or do not name their writer; also of a container that runs",
         _REFUSES + "; one that runs goes on, with the event `GrantRefused` and a metric",
         "`what the pod was granted was written by no scheduler: ...`",
     ),

@@ -115,7 +115,7 @@ FAULTS: Final[Sequence[Fault]] = (
     ),
     Fault(
         "a second agent starts beside the first",
-        "it waits until the first has ended, and serves nobody until then",
+        "it waits until the first has ended, and serves no container until then",
         "in its log and `/readyz`: `another agent serves this node (pid=...)`",
         "test_in_a_rolling_update_no_two_agents_conflict",
     ),
@@ -186,7 +186,7 @@ FAULTS: Final[Sequence[Fault]] = (
     Fault(
         "a signal handler calls CUDA (which NVIDIA does not allow) while its thread is inside"
         " a call of ours",
-        "it waits for nobody: an allocation is refused with `CUDA_ERROR_OUT_OF_MEMORY`, "
+        "it does not wait: an allocation is refused with `CUDA_ERROR_OUT_OF_MEMORY`, "
         "destroying a pool with `CUDA_ERROR_NOT_READY`; what it frees may stay charged until "
         "its address is given again or its context ends. Two threads that wait for each other"
         " so go on after about a second, with the same answers. What the driver itself does "
@@ -196,7 +196,7 @@ FAULTS: Final[Sequence[Fault]] = (
     ),
     Fault(
         "a process is killed anywhere inside an allocation, a free, an export or an import",
-        "its charge goes, nobody waits, the counters are the GPU's",
+        "its charge is reclaimed, no process waits, the counters equal the GPU's",
         "",
         "test_row_21_killed_at_any_step_of_a_call",
     ),

@@ -59,5 +59,5 @@ def test_a_library_that_limits_nothing_fails_the_demo(
     monkeypatch.setattr(demo_node, "Lab", functools.partial(Lab, library=idle))
     out = io.StringIO()
     assert demo_node.perform(out, plain=True, masked=True) == 1
-    assert "✗ each sees half of the GPU, whoever asks" in out.getvalue()
+    assert "✗ each sees half of the GPU, with every query" in out.getvalue()
     assert "40.0 GiB of 40.0 GiB" in out.getvalue(), "the bar shows what is so, not what should be"

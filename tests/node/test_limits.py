@@ -53,7 +53,7 @@ def test_a_setuid_program_is_limited(half: Container) -> None:
 
 
 def test_a_user_without_rights_on_a_root_that_is_read_only_is_limited(lab: Lab) -> None:
-    with lab.pod("nobody", lab.share({"main": [(0, HALF, 50)]})) as pod:
+    with lab.pod("unlisted", lab.share({"main": [(0, HALF, 50)]})) as pod:
         container = pod.run("main", Process(PYTHON_IMAGE, user=65534, read_only=True))
         assert container.exec(["touch", "/tmp/x"]).code != 0
         taken = probe(container)

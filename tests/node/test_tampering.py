@@ -138,7 +138,7 @@ for root in /proc/[0-9]*/root; do
     rm $root{names.CONTAINER_PRELOAD}
     exit
 done
-echo nobody with a share is to be seen
+echo no process of another share is to be seen
 exit 2
 """
 """Through the first process found that has a grant."""

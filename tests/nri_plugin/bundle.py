@@ -48,9 +48,9 @@ class Bundle:
             Paths(str(tmp_path / "run"), str(library)),
         )
         self.mounts = adjustment.mounts[:PROTECTIVE]
-        standing = in_place(self.mounts, f"{tmp_path}/run/{name}", str(library.parent))
-        assert standing is not None
-        self.places = standing
+        required = in_place(self.mounts, f"{tmp_path}/run/{name}", str(library.parent))
+        assert required is not None
+        self.places = required
         self.kept = rootfs.Kept(tmp_path / "run", tmp_path / "store", tmp_path / "nri/nri.sock")
         self.capabilities: dict[str, list[str]] = {}
         self.host_pid = False

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from contract import allocation, grants, names
 from nri_plugin.policy import ledger
-from nri_plugin.policy.bound_pods import Bounds
+from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.errors import Reason
 from nri_plugin.policy.kube_objects import Bound
 from nri_plugin.policy.ledger import Hold
@@ -22,7 +22,7 @@ from nri_plugin.policy.totals import Entry
 
 GIB = 1 << 30
 GPUS = (Gpu("GPU-0", 0, 8 * GIB), Gpu("GPU-1", 1, 4 * GIB))
-NOBODY: frozenset[str] = frozenset()
+NO_PODS: frozenset[str] = frozenset()
 NOW = "2026-01-01T00:00:00Z"
 LABEL = names.LABEL_ISOLATION_PROVIDER
 
@@ -44,7 +44,7 @@ def bound(
     return Bound(pod, scheduled, finished=False, leaving=False, asked=asked)
 
 
-def over(bounds: Bounds, holding: frozenset[str] = NOBODY) -> set[str]:
+def over(bounds: BoundPods, holding: frozenset[str] = NO_PODS) -> set[str]:
     return set(bounds.over(GPUS, holding))
 
 
@@ -63,7 +63,7 @@ def test_in_the_order_of_binding_who_has_room_has_it(
         bound(f"{number}", gib * GIB, gpu, core, f"2026-01-01T00:00:{number:02}Z")
         for number, (gpu, gib, core) in enumerate(asked)
     ]
-    bounds = Bounds()
+    bounds = BoundPods()
     for each in data.draw(st.permutations(pods[:listed])):
         bounds.put(each, listing=True)
     bounds.keep({each.pod.uid for each in pods[:listed]})
@@ -86,7 +86,7 @@ def test_in_the_order_of_binding_who_has_room_has_it(
 
 
 def test_the_watch_is_believed_and_not_the_clock() -> None:
-    bounds = Bounds()
+    bounds = BoundPods()
     bounds.put(bound("b", 5 * GIB, scheduled="2026-01-01T00:00:09Z"), listing=False)
     bounds.put(bound("a", 5 * GIB, scheduled="2026-01-01T00:00:00Z"), listing=False)
     assert over(bounds) == {"a"}
@@ -98,7 +98,7 @@ def test_the_watch_is_believed_and_not_the_clock() -> None:
 
 
 def test_bound_in_one_second_who_runs_stays() -> None:
-    bounds = Bounds()
+    bounds = BoundPods()
     for uid in "ab":
         bounds.put(bound(uid, 5 * GIB, scheduled="2026-01-01T00:00:00Z"), listing=True)
     assert over(bounds) == {"b"}
@@ -106,7 +106,7 @@ def test_bound_in_one_second_who_runs_stays() -> None:
 
 
 def test_a_pod_keeps_its_place_and_gives_its_room_back() -> None:
-    bounds = Bounds()
+    bounds = BoundPods()
     first, second = bound("a", 5 * GIB), bound("b", 5 * GIB)
     bounds.put(first, listing=False)
     bounds.put(second, listing=False)
@@ -121,10 +121,10 @@ def test_a_pod_keeps_its_place_and_gives_its_room_back() -> None:
 
 
 def test_the_refusal_says_who_has_it() -> None:
-    bounds = Bounds()
+    bounds = BoundPods()
     bounds.put(bound("a", 5 * GIB), listing=False)
     bounds.put(bound("b", 5 * GIB), listing=False)
-    said = bounds.over(GPUS, NOBODY)["b"].text
+    said = bounds.over(GPUS, NO_PODS)["b"].text
     assert said == (
         f"GPU-0 was full when the pod was bound: it was granted {5 * GIB} bytes of memory,"
         f" {3 * GIB} of {8 * GIB} were left; pods that were bound before it hold: team/pod-a"
@@ -133,7 +133,7 @@ def test_the_refusal_says_who_has_it() -> None:
 
 
 def test_what_all_ask_for_and_which_gpus_they_have() -> None:
-    bounds = Bounds()
+    bounds = BoundPods()
     bounds.put(bound("a", GIB), listing=True)
     bounds.put(bound("b", GIB, gpu=1), listing=True)
     by_minor = {names.ANNOTATION_DEVICE_ALLOCATED: allocated(1, GIB, uuid=None)}
@@ -152,8 +152,8 @@ def test_what_all_ask_for_and_which_gpus_they_have() -> None:
 # --- the writer of a grant
 
 
-def told(*order: Bound) -> Bounds:
-    bounds = Bounds()
+def told(*order: Bound) -> BoundPods:
+    bounds = BoundPods()
     for each in order:
         bounds.put(each, listing=False)
     return bounds
@@ -172,8 +172,8 @@ def with_annotations(of: Bound, annotations: dict[str, str]) -> Bound:
 @pytest.mark.parametrize(
     ("order", "problem"),
     [
-        ([bound("a", scheduled="")], "made with its node, and bound by nobody"),
-        ([bound("a", scheduled=""), bound("a")], "made with its node, and bound by nobody"),
+        ([bound("a", scheduled="")], "made with its node, and bound by no scheduler"),
+        ([bound("a", scheduled=""), bound("a")], "made with its node, and bound by no scheduler"),
         ([granted(bound("a"))], f"annotation {names.ANNOTATION_WRITER}, which our scheduler"),
         ([replace(bound("a"), asks_us=True)], f"annotation {names.ANNOTATION_WRITER}, which our"),
         (
@@ -197,7 +197,7 @@ def test_what_no_scheduler_wrote_is_found_and_not_forgotten(
     found = bounds.foreign()["a"]
     assert found.reason is Reason.GRANT_FOREIGN
     assert problem in found.text
-    assert bounds.objection(order[-1].pod, GPUS, NOBODY) == found
+    assert bounds.objection(order[-1].pod, GPUS, NO_PODS) == found
     # It does not count in the order.
     for number in range(2):
         bounds.put(bound(f"b{number}", 4 * GIB), listing=False)
@@ -229,12 +229,12 @@ def test_what_a_scheduler_may_have_written(order: Sequence[Bound]) -> None:
 
 
 def test_who_was_asked_about_is_told_of_as_it_was_then() -> None:
-    bounds = Bounds()
+    bounds = BoundPods()
     bounds.vouch(bound("a"))
     bounds.put(bound("a", 2 * GIB), listing=False)
     assert "was changed after" in bounds.foreign()["a"].text
     bounds.vouch(unbound := bound("b", scheduled=""))
-    objection = bounds.objection(unbound.pod, GPUS, NOBODY)
+    objection = bounds.objection(unbound.pod, GPUS, NO_PODS)
     assert objection is not None and objection.reason is Reason.GRANT_FOREIGN
     assert bounds.doubt(hold(unbound.pod, HALF), GPUS) == objection
     bounds.put(unbound, listing=False)
@@ -245,7 +245,7 @@ def test_who_was_asked_about_is_told_of_as_it_was_then() -> None:
     # Evidence at the first observation is no evidence later.
     bounds.put(bound("c", scheduled=""), listing=False)
     assert bounds.foreign().keys() == {"a", "b"}
-    assert bounds.objection(bound("c").pod, GPUS, NOBODY) is None
+    assert bounds.objection(bound("c").pod, GPUS, NO_PODS) is None
 
 
 @pytest.mark.parametrize("label", ["hami-core", "another"])
@@ -254,7 +254,7 @@ def test_a_label_put_on_a_running_pod_changes_nothing(label: str) -> None:
     labels = {names.LABEL_ISOLATION_PROVIDER: label}
     bounds = told(known, replace(known, pod=replace(known.pod, labels=labels)))
     assert bounds.foreign() == {}
-    assert bounds.objection(then, GPUS, NOBODY) is None
+    assert bounds.objection(then, GPUS, NO_PODS) is None
     assert bounds.doubt(hold(then, HALF), GPUS) is None
 
 
@@ -272,11 +272,11 @@ def test_what_was_changed_while_no_agent_looked() -> None:
 
 
 def test_a_pod_that_is_as_the_api_server_has_it() -> None:
-    bounds, known = Bounds(), bound("a")
-    assert bounds.objection(known.pod, GPUS, NOBODY) is None
+    bounds, known = BoundPods(), bound("a")
+    assert bounds.objection(known.pod, GPUS, NO_PODS) is None
     bounds.put(known, listing=False)
     told = replace(known.pod, labels={**known.pod.labels, "app": "x"})
-    assert bounds.objection(told, GPUS, NOBODY) is None
+    assert bounds.objection(told, GPUS, NO_PODS) is None
 
 
 @pytest.mark.parametrize(
@@ -291,25 +291,25 @@ def test_a_pod_that_is_as_the_api_server_has_it() -> None:
     ],
 )
 def test_a_pod_that_says_something_else(told: Pod) -> None:
-    for tell in (Bounds.vouch, lambda bounds, known: bounds.put(known, listing=False)):
-        bounds = Bounds()
+    for tell in (BoundPods.vouch, lambda bounds, known: bounds.put(known, listing=False)):
+        bounds = BoundPods()
         tell(bounds, bound("a"))
-        objection = bounds.objection(told, GPUS, NOBODY)
+        objection = bounds.objection(told, GPUS, NO_PODS)
         assert objection is not None
         assert objection.reason is Reason.GRANT_UNCONFIRMED
         assert " differs there" in objection.text
 
 
 def test_a_pod_without_room_is_refused() -> None:
-    bounds = Bounds()
+    bounds = BoundPods()
     bounds.put(bound("a", 5 * GIB), listing=False)
     bounds.put(late := bound("b", 5 * GIB), listing=False)
-    objection = bounds.objection(late.pod, GPUS, NOBODY)
+    objection = bounds.objection(late.pod, GPUS, NO_PODS)
     assert objection is not None and objection.reason is Reason.GRANT_OVERFILLS
 
 
 def test_who_is_not_known_is_asked_about_once() -> None:
-    bounds, pod = Bounds(), bound("a").pod
+    bounds, pod = BoundPods(), bound("a").pod
     assert not bounds.unknown(pod)  # there is no API server to ask
 
     async def ask(pod: Pod) -> None:
@@ -320,10 +320,10 @@ def test_who_is_not_known_is_asked_about_once() -> None:
     asyncio.run(ask(pod))
     assert not bounds.unknown(pod)
     assert bounds.denied("a") == "there is no such pod"
-    objection = bounds.objection(pod, GPUS, NOBODY)
+    objection = bounds.objection(pod, GPUS, NO_PODS)
     assert objection is not None and "there is no such pod" in objection.text
     bounds.put(bound("a"), listing=False)
-    assert bounds.objection(pod, GPUS, NOBODY) is None
+    assert bounds.objection(pod, GPUS, NO_PODS) is None
     bounds.vouch(bound("b"))
     assert not bounds.unknown(bound("b").pod)
     bounds.keep({"a"})
@@ -331,7 +331,7 @@ def test_who_is_not_known_is_asked_about_once() -> None:
 
 
 def test_not_more_is_remembered_than_a_node_needs() -> None:
-    bounds = Bounds()
+    bounds = BoundPods()
     for number in range(1000):
         bounds.deny(f"{number}", "no")
     assert [bounds.denied(f"{number}") for number in (0, 700, 999)] == ["", "", "no"]
@@ -348,7 +348,7 @@ HALF = Share("GPU-0", 0, GIB, 10)
 
 
 def test_what_is_granted_is_not_doubted() -> None:
-    bounds, known = Bounds(), bound("a")
+    bounds, known = BoundPods(), bound("a")
     assert bounds.doubt(hold(known.pod, HALF), GPUS) is None  # not known
     bounds.put(known, listing=False)
     for shares in ([], [HALF], [Share("GPU-0", 0, GIB // 2, 100, uncapped=True)]):
@@ -373,7 +373,7 @@ def test_what_is_granted_is_not_doubted() -> None:
     [Share("GPU-0", 0, GIB + 1, 10), Share("GPU-0", 0, GIB, 11), Share("GPU-1", 1, 1, 0)],
 )
 def test_who_holds_more_is_doubted(held: Share) -> None:
-    bounds, known = Bounds(), bound("a")
+    bounds, known = BoundPods(), bound("a")
     bounds.put(known, listing=False)
     doubt = bounds.doubt(hold(known.pod, held), GPUS)
     assert doubt is not None and doubt.reason is Reason.GRANT_UNCONFIRMED
@@ -387,7 +387,7 @@ def test_whose_pod_was_granted_nothing_is_doubted() -> None:
     other = bound("a").pod
     other = replace(other, annotations={**other.annotations, **written})
     for pod in (plain, odd, other):
-        bounds = Bounds()
+        bounds = BoundPods()
         bounds.put(replace(bound("a"), pod=pod, writer="s 1"), listing=False)
         doubt = bounds.doubt(hold(Pod("a", "team", "pod-a"), HALF), GPUS)
         assert doubt is not None and doubt.reason is Reason.GRANT_UNCONFIRMED

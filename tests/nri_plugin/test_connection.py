@@ -320,8 +320,10 @@ def test_a_refusal_reaches_the_user_word_for_word() -> None:
             r.handler.hooks["start"] = raiser(Refused("the image brings a preload of its own"))
             with pytest.raises(RequestFailed, match="2: the image brings a preload of its own"):
                 await r.runtime.notify("StartContainer", pod(), container())
-            r.handler.objection = Refused("somebody took our mount away")
-            with pytest.raises(RequestFailed, match=r"rejected .*: somebody took our mount away"):
+            r.handler.objection = Refused("another plugin took our mount away")
+            with pytest.raises(
+                RequestFailed, match=r"rejected .*: another plugin took our mount away"
+            ):
                 await r.runtime.create(pod(), container())
             assert r.runtime.dropped is None
 
@@ -532,7 +534,7 @@ def test_a_fault_of_on_ready_is_logged_and_harms_nobody(caplog: pytest.LogCaptur
         ours, theirs = await connected_pair()
 
         def on_ready(runtime: RuntimeInfo) -> None:
-            raise BrokenPipeError(f"nobody reads about {runtime.name}")
+            raise BrokenPipeError(f"no reader for {runtime.name}")
 
         fake = FakeRuntime(*ours)
         plugin = asyncio.create_task(
@@ -544,7 +546,7 @@ def test_a_fault_of_on_ready_is_logged_and_harms_nobody(caplog: pytest.LogCaptur
         await plugin
 
     run(test)
-    assert "nobody reads about containerd" in caplog.text
+    assert "no reader for containerd" in caplog.text
 
 
 def test_nobody_takes_the_registration() -> None:

@@ -66,7 +66,7 @@ def test_each_gpu_is_asked_once_and_by_its_own_name(tmp_path: Path) -> None:
         asked = contexts(script, clock)
         asked.look(["GPU-1", "GPU-1"])
         asked.look(["GPU-1"])
-        assert asked.sizes == {}, "nobody waits"
+        assert asked.sizes == {}, "no request waits"
         await asked.settled()
         clock.seconds += 3600
         asked.look(["GPU-1", "GPU-22"])

@@ -133,7 +133,7 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         "user 0, mode 755: must be the agent's user and mode 700",
         "chmod 700",
     ),
-    ("runtime", {"runtime": Runtime(problem="nobody")}, WARN, "not known: nobody", "hostPID"),
+    ("runtime", {"runtime": Runtime(problem="no answer")}, WARN, "not known: no answer", "hostPID"),
     (
         "nri",
         runtime(disable=True),

@@ -63,7 +63,7 @@ FILES: dict[str, tuple[bytes, entrypoint.Program | entrypoint.Script | None]] = 
     ),
     "a script without an interpreter": (b"#! \n/bin/sh", None),
     "a script without an end": (b"#!/bin/sh", entrypoint.Script("/bin/sh")),
-    "a script of somebody's windows": (b"#!/bin/sh\r\n", entrypoint.Script("/bin/sh\r")),
+    "a script written on Windows": (b"#!/bin/sh\r\n", entrypoint.Script("/bin/sh\r")),
     "empty": (b"", None),
     "text": (b"hello world", None),
 }

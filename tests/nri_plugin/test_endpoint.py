@@ -57,9 +57,9 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
 
 
 def test_ready_and_not_ready(served: Served) -> None:
-    served.readiness.session = "nobody listens"
+    served.readiness.session = "nothing listens"
     served.readiness.node = ("no GPU", "no library")
-    assert served.get("/readyz?verbose") == (503, "nobody listens\nno GPU\nno library\n")
+    assert served.get("/readyz?verbose") == (503, "nothing listens\nno GPU\nno library\n")
     assert served.get("/healthz") == (200, "ok\n")
     served.readiness.session, served.readiness.node = None, ()
     assert served.get("/readyz") == (200, "ok\n")

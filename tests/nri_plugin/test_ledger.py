@@ -109,11 +109,11 @@ def test_what_was_answered_a_moment_ago_holds_until_it_is_doubted() -> None:
     ledger = Ledger()
     for number in range(4):
         assert take(ledger, own(str(number), 10, 0, uid=str(number))) is None
-    unheard = ledger.adopt([own("0", 10, 0, uid="0")], frozenset({"0", "1", "2"}))
-    assert unheard == {"1", "2"}
+    unconfirmed = ledger.adopt([own("0", 10, 0, uid="0")], frozenset({"0", "1", "2"}))
+    assert unconfirmed == {"1", "2"}
     assert {held.container_id for held in ledger.holds()} == {"0", "1", "2"}
     ledger.heard_of("1")
-    ledger.doubt(unheard)
+    ledger.doubt(unconfirmed)
     assert {held.container_id for held in ledger.holds()} == {"0", "1"}
 
 
@@ -285,11 +285,11 @@ class Node(RuleBasedStateMachine):
         """The agent by kill -9, or containerd: the runtime lists the running containers."""
         if killed:
             self.ledger = Ledger()
-        unheard = self.ledger.adopt(
+        unconfirmed = self.ledger.adopt(
             [one.held for one in self.running if one.alive],
             {one.held.container_id for one in self.running if one.alive},
         )
-        assert not unheard
+        assert not unconfirmed
 
     @invariant()
     def the_ledger_is_what_lives(self) -> None:

@@ -71,9 +71,9 @@ def test_a_session_comes_and_goes(caplog: pytest.LogCaptureFixture) -> None:
     watched = Watched()
     watched.readiness.node = ()
     for _ in range(3):
-        watched.observer.lost("absent", "nobody listens")
+        watched.observer.lost("absent", "nothing listens")
     assert len(caplog.messages) == 1
-    assert list(watched.readiness.problems) == ["nobody listens"]
+    assert list(watched.readiness.problems) == ["nothing listens"]
     watched.observer.connected("/nri.sock")
     assert "not registered and synchronized yet" in watched.readiness.problems[0]
     watched.observer.decided(Decision("Synchronize", Outcome.PASSED, 0.01, pods=2, containers=3))

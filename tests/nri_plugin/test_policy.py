@@ -539,7 +539,7 @@ BROUGHT: Mapping[str, tuple[Container, Mapping[str, Reason | None]]] = {
 
 @pytest.mark.parametrize("case", BROUGHT)
 def test_what_a_container_brings_along_is_looked_at(case: str) -> None:
-    """beforehand.py decides what of it is refused; here, which container is checked. None: left
+    """preconditions.py decides what of it is refused; here, which container is checked. None: left
     unchanged, and reported."""
     container, expected = BROUGHT[case]
     of = pod([HALF], {"main": [grant(A, 1)]})

@@ -166,7 +166,7 @@ def test_what_is_found_is_said_and_counted(desk: Desk) -> None:
 
 
 def test_one_whose_mounts_are_not_all_there_is_said_and_counted(desk: Desk) -> None:
-    (said,) = desk.perform(replace(desk.one, standing=None))
+    (said,) = desk.perform(replace(desk.one, required=None))
     assert "limit not in place" in said and "did not ask this agent" in said
     assert desk.counted == 1
 

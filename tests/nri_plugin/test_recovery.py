@@ -32,7 +32,7 @@ def pod(text: str, granted: bool = True) -> Pod:
     return Pod("u1", "team", "train", {}, annotations)
 
 
-NOBODY = Pod("u2", "team", "web")
+ABSENT = Pod("u2", "team", "web")
 MAIN = Running("c1", "main", pod(allocated()), "c1")
 IN_FORCE = grant_file.Grant(7, (grant_file.Gpu(GPU.uuid, 299, 39, 0),))
 
@@ -120,10 +120,10 @@ def test_one_that_was_granted_a_share_and_has_nothing_of_ours_is_reported() -> N
     unreadable = replace(missed, pod=pod("{"))
     assert look(unreadable).strays == [(Stray.NOT_ADJUSTED, unreadable)]
     assert look(replace(missed, name="sidecar")).strays == []
-    assert look(replace(missed, pod=NOBODY)).strays == []
+    assert look(replace(missed, pod=ABSENT)).strays == []
 
 
 def test_a_gpu_of_somebody_elses_is_reported() -> None:
-    theirs = Running("c1", "main", NOBODY, None, nodes=["/dev/nvidia0"])
+    theirs = Running("c1", "main", ABSENT, None, nodes=["/dev/nvidia0"])
     assert look(theirs).strays == [(Stray.FOREIGN_GPU, theirs)]
     assert look(replace(MAIN, nodes=["/dev/nvidia0"])).strays == []

@@ -101,7 +101,7 @@ def test_what_cannot_be_published(library: Path, tmp_path: Path) -> None:
         publish(library, tmp_path / "store")
     library.write_bytes(ELF)
     published = publish(library, tmp_path / "store")
-    published.write_bytes(b"somebody's cp -f")
+    published.write_bytes(b"another program's cp -f")
     with pytest.raises(StoreError, match="has been changed"):
         publish(library, tmp_path / "store")
     (tmp_path / "file").write_text("")

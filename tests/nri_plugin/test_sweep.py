@@ -47,7 +47,7 @@ def test_what_nobody_uses_goes(run: RunDirectory, root: Path) -> None:
         run.prepare(key, SHARES, shared=False)
     (root / "empty").mkdir()
     (root / ".lock").touch()
-    sweep(run, "c1", "unheard")
+    sweep(run, "c1", "unconfirmed")
     assert run.keys() == {"c1"}
     assert (root / ".lock").exists()
 
@@ -56,10 +56,10 @@ def test_it_deletes_no_file(
     run: RunDirectory, root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (root / "foreign").mkdir(parents=True)
-    (root / "foreign/file").write_text("somebody's")
+    (root / "foreign/file").write_text("another program's")
     (root / "link").symlink_to("/")
     sweep(run)
-    assert (root / "foreign/file").read_text() == "somebody's"
+    assert (root / "foreign/file").read_text() == "another program's"
     assert caplog.text.count("orphan stays until the next sweep") == 1, "a link is none"
     (root / "foreign/file").unlink()
     (root / "link").unlink()

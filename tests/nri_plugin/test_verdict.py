@@ -76,7 +76,7 @@ CHANGED: Mapping[str, Merged] = {
     "environment NVIDIA_VISIBLE_DEVICES was set by 60-other": owned_by_another(
         "env", "NVIDIA_VISIBLE_DEVICES"
     ),
-    "environment NVIDIA_VISIBLE_DEVICES was set by nobody": replace(WHOLE, owners=Owners()),
+    "environment NVIDIA_VISIBLE_DEVICES was set by no plugin": replace(WHOLE, owners=Owners()),
     "mount /etc/ld.so.preload is gone": replace(WHOLE, mounts=REST),
     "mount /etc/ld.so.preload is gone or": replace(
         WHOLE,

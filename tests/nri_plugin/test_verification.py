@@ -7,10 +7,10 @@ import logging
 import pytest
 
 from contract import names
-from nri_plugin.kube.verification import WITHIN_S, Standing, Verification
+from nri_plugin.kube.verification import WITHIN_S, GrantState, Verification
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy import ledger
-from nri_plugin.policy.bound_pods import Bounds
+from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Pod, Share
 from nri_plugin.policy.notices import Notices
@@ -21,7 +21,7 @@ from tests.nri_plugin.test_bounds import GIB, GPUS, bound
 class Bench:
     def __init__(self) -> None:
         self.now_s = 1000.0
-        self.bounds, self.notices, self.metrics = Bounds(), Notices(), Metrics()
+        self.bounds, self.notices, self.metrics = BoundPods(), Notices(), Metrics()
         self.readiness = Readiness(lambda: 0.0)
         self.holds: list[Hold] = []
 
@@ -43,12 +43,12 @@ class Bench:
         pod, share = bound(uid).pod, Share("GPU-0", 0, memory_bytes, 10)
         self.holds.append(ledger.hold(f"c-{uid}", uid, False, pod, "main", [share]))
 
-    def look(self, later_s: float = 0.0) -> dict[Standing, int]:
+    def look(self, later_s: float = 0.0) -> dict[GrantState, int]:
         self.now_s += later_s
         self.verification.look()
         value = self.metrics.registry.get_sample_value
-        counts = {s: value("gpuslice_grants", {"standing": s.value}) for s in Standing}
-        return {standing: int(count) for standing, count in counts.items() if count}
+        counts = {s: value("gpuslice_grants", {"verification": s.value}) for s in GrantState}
+        return {state: int(count) for state, count in counts.items() if count}
 
     @property
     def unknown(self) -> list[str]:
@@ -69,10 +69,10 @@ def test_each_has_its_standing(bench: Bench) -> None:
     for uid in ("asked", "denied", "unheard"):
         bench.runs(uid)
     assert bench.look() == {
-        Standing.CONFIRMED: 2,
-        Standing.REFUTED: 2,
-        Standing.ABSENT: 1,
-        Standing.UNHEARD: 1,
+        GrantState.CONFIRMED: 2,
+        GrantState.MISMATCH: 2,
+        GrantState.POD_NOT_FOUND: 1,
+        GrantState.UNKNOWN: 1,
     }
     said = []
     while (notice := bench.notices.first()) is not None:
@@ -91,7 +91,7 @@ def test_what_nobody_answers_for_is_told_after_a_while(
     caplog.set_level(logging.INFO)
     for number in range(6):
         bench.runs(f"{number}")
-    assert bench.look() == {Standing.UNHEARD: 6}
+    assert bench.look() == {GrantState.UNKNOWN: 6}
     assert not bench.readiness.notes
     for _ in range(2):
         bench.look(later_s=WITHIN_S)
@@ -101,7 +101,7 @@ def test_what_nobody_answers_for_is_told_after_a_while(
     assert len(caplog.records) == 1
     for number in range(6):
         bench.bounds.put(bound(f"{number}"), listing=False)
-    assert bench.look() == {Standing.CONFIRMED: 6}
+    assert bench.look() == {GrantState.CONFIRMED: 6}
     assert bench.readiness.notes == ()
     assert len(caplog.records) == 2
 
@@ -110,7 +110,7 @@ def test_who_is_absent_is_told_once(bench: Bench, caplog: pytest.LogCaptureFixtu
     bench.runs("a")
     bench.bounds.deny("a", "there is no such pod")
     for _ in range(3):
-        assert bench.look(later_s=1) == {Standing.ABSENT: 1}
+        assert bench.look(later_s=1) == {GrantState.POD_NOT_FOUND: 1}
     notice = bench.notices.first()
     assert notice is not None
     assert (notice.of_node, notice.reason) == (True, names.EVENT_GRANT_UNCONFIRMED)
@@ -123,10 +123,10 @@ def test_who_is_absent_is_told_once(bench: Bench, caplog: pytest.LogCaptureFixtu
 def test_whose_object_is_gone_has_a_minute_to_end(bench: Bench) -> None:
     bench.bounds.put(bound("a"), listing=False)
     bench.runs("a")
-    assert bench.look() == {Standing.CONFIRMED: 1}
+    assert bench.look() == {GrantState.CONFIRMED: 1}
     bench.bounds.lost("a")
     for _ in range(6):
-        assert bench.look(later_s=10) == {Standing.UNHEARD: 1}
+        assert bench.look(later_s=10) == {GrantState.UNKNOWN: 1}
         assert (bench.unknown, bench.readiness.notes) == ([], ())
     bench.look(later_s=10)
     assert bench.unknown == ["a"]

@@ -168,9 +168,9 @@ async def _place(store: Store, verbs: Verbs, binder: Binder, uid: str) -> None:
             node = max(ranked, key=lambda each: each["Score"])["Host"]
     await asyncio.sleep(chance.random())
     wanted = BindingArguments("default", uid, uid, node)
-    patience_s = chance.choice((0.5, 5.0, 30.0))
+    timeout_s = chance.choice((0.5, 5.0, 30.0))
     try:
-        async with asyncio.timeout(patience_s):
+        async with asyncio.timeout(timeout_s):
             said = await binder.bind(wanted)
     except TimeoutError:
         said = "no answer"

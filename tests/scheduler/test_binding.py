@@ -68,8 +68,8 @@ def test_the_binding_names_pod_uid_and_node() -> None:
 
 
 def test_the_binding_says_who_writes_it() -> None:
-    made = binding.binding("default", "pod", "u-1", "n1", PLACEMENT, "somebody 7")
-    annotations = {**binding.annotations_of(PLACEMENT), names.ANNOTATION_WRITER: "somebody 7"}
+    made = binding.binding("default", "pod", "u-1", "n1", PLACEMENT, "scheduler 7")
+    annotations = {**binding.annotations_of(PLACEMENT), names.ANNOTATION_WRITER: "scheduler 7"}
     assert made["metadata"]["annotations"] == annotations
-    plain = binding.binding("default", "pod", "u-1", "n1", None, "somebody 7")
+    plain = binding.binding("default", "pod", "u-1", "n1", None, "scheduler 7")
     assert "annotations" not in plain["metadata"]

@@ -182,7 +182,7 @@ def test_a_lease_that_is_deleted_and_made_anew_is_not_one_that_was_given_back() 
     fresh = standby(anew)
     fresh.asked(0)
     take(fresh, 0)
-    assert fresh.must_list(0), "whoever starts with it holds it at once"
+    assert fresh.must_list(0), "the process that starts with it holds it at once"
     election = standby(at_s=0)
     election.asked(10)
     election.saw(anew, 10)

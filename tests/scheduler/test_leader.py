@@ -139,7 +139,7 @@ async def test_who_is_asked_first_has_it_in_the_same_breath() -> None:
 
     async with client_of(server.answer) as kube, leading(kube, relist=relist) as leader:
         assert not leader.may_write()
-        assert "nobody holds" in leader.refusal() or "cannot be had" in leader.refusal()
+        assert "no process holds" in leader.refusal() or "cannot be had" in leader.refusal()
         assert await leader.admit() == ""
         assert leader.may_write() and leader.refusal() == ""
         assert leader.writer == "a 1" and server.holder == "a"
@@ -178,7 +178,7 @@ async def test_it_follows_kube_scheduler_from_one_replica_to_the_other() -> None
         for here, there in ((a, b), (b, a), (a, b)):
             await admitted(here)
             assert here.may_write() and not there.may_write()
-            assert "another replica holds" in there.standing or "nobody" in there.standing
+            assert "another replica holds" in there.status or "no process" in there.status
 
 
 async def test_a_second_installation_stays_on_standby_and_says_who_holds(
@@ -192,14 +192,14 @@ async def test_a_second_installation_stays_on_standby_and_says_who_holds(
         leading(kube, "b", "elsewhere", terms=terms) as second,
     ):
         await admitted(first)
-        await until(lambda: "installation, here, holds" in second.standing)
+        await until(lambda: "installation, here, holds" in second.status)
         begun_s = boot_clock()
         refusal = await second.admit()
         assert boot_clock() - begun_s < DEADLINE_S
         assert refusal.startswith("gpuslice does not bind here: on standby; another install")
         assert f"{names.NAMESPACE}/{names.LEASE_SCHEDULER}: a, which" in refusal
         await until(
-            lambda: names.ANNOTATION_ASKED in (server.lease or {})["metadata"]["annotations"]
+            lambda: names.ANNOTATION_CANDIDATE in (server.lease or {})["metadata"]["annotations"]
         )
         await until(lambda: value(second, "second_installation") == 1)
         assert second.rival == "here"

@@ -22,7 +22,7 @@ RAW: dict[str, Any] = {
         "annotations": {
             "kept": "too",
             names.ANNOTATION_INSTALLATION: "here",
-            names.ANNOTATION_ASKED: '{"by": "b", "installation": "there", "count": 3}',
+            names.ANNOTATION_CANDIDATE: '{"by": "b", "installation": "there", "count": 3}',
         },
     },
     "spec": {
@@ -49,7 +49,7 @@ def test_it_is_read() -> None:
     ids=["not JSON", "deep", "a list", "a number", "half"],
 )
 def test_a_campaign_that_cannot_be_read_is_none(said: str) -> None:
-    raw = {"metadata": {"annotations": {names.ANNOTATION_ASKED: said}}}
+    raw = {"metadata": {"annotations": {names.ANNOTATION_CANDIDATE: said}}}
     assert lease.read(raw).campaign is None
 
 
@@ -84,7 +84,7 @@ def test_a_new_one_has_all_that_it_needs() -> None:
 def test_what_is_given_back_keeps_its_term() -> None:
     back = lease.written(lease.given_back(lease.read(RAW)))
     assert back["spec"]["holderIdentity"] == "" and back["spec"]["leaseTransitions"] == 4
-    assert names.ANNOTATION_ASKED not in back["metadata"]["annotations"]
+    assert names.ANNOTATION_CANDIDATE not in back["metadata"]["annotations"]
 
 
 def test_a_wish_touches_the_annotation_alone() -> None:

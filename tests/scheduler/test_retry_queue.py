@@ -12,7 +12,7 @@ from scheduler.kubernetes.requests import pending
 from scheduler.kubernetes.translate import device, lease, node
 from scheduler.metrics import Metrics
 from scheduler.retrier import Retrier
-from scheduler.retry_queue import MAX_DUE, PATIENCE_S, RetryQueue
+from scheduler.retry_queue import MAX_DUE, TIMEOUT_S, RetryQueue
 from scheduler.state import State
 from scheduler.verbs import Verbs
 from tests.scheduler import calls, objects
@@ -71,17 +71,17 @@ def test_who_fits_now_is_tried_again_once_kube_scheduler_has_had_its_time(
     refusing: Refusing,
 ) -> None:
     refusing.free()
-    assert refusing.overdue(after_s=PATIENCE_S - 0.1) == []
+    assert refusing.overdue(after_s=TIMEOUT_S - 0.1) == []
     assert refusing.overdue(after_s=0.1) == ["waits"]
 
 
 def test_it_is_told_once_of_the_same_room(refusing: Refusing) -> None:
     refusing.free()
-    assert refusing.overdue(after_s=PATIENCE_S) == ["waits"]
+    assert refusing.overdue(after_s=TIMEOUT_S) == ["waits"]
     assert refusing.overdue(after_s=100.0) == []
     bound(refusing.state, calls.pod("holder", WHOLE), "n0")
     refusing.free()
-    assert refusing.overdue(after_s=PATIENCE_S) == ["waits"]
+    assert refusing.overdue(after_s=TIMEOUT_S) == ["waits"]
 
 
 def test_who_was_asked_for_since_is_not(refusing: Refusing) -> None:
@@ -96,7 +96,7 @@ def test_room_that_another_is_only_expected_to_take_is_room(refusing: Refusing) 
     other = arguments(calls.pod("expected", WHOLE), names(1))
     refusing.verbs.filter(other)
     refusing.verbs.prioritize(other)
-    assert refusing.overdue(after_s=PATIENCE_S) == ["waits"]
+    assert refusing.overdue(after_s=TIMEOUT_S) == ["waits"]
 
 
 def test_a_node_whose_agent_is_ready_again_is_room() -> None:
@@ -110,7 +110,7 @@ def test_a_node_whose_agent_is_ready_again_is_room() -> None:
     refusing.ask("waits")
     assert refusing.overdue(after_s=100.0) == []
     refusing.state.see_lease(ready, 2.0)
-    assert refusing.overdue(after_s=PATIENCE_S) == ["waits"]
+    assert refusing.overdue(after_s=TIMEOUT_S) == ["waits"]
 
 
 def test_a_node_that_comes_is_room(refusing: Refusing) -> None:
@@ -120,7 +120,7 @@ def test_a_node_that_comes_is_room(refusing: Refusing) -> None:
     facts = lease(objects.lease("n1"))
     assert facts is not None
     state.see_lease(facts, 0.0)
-    assert refusing.overdue(after_s=PATIENCE_S) == ["waits"]
+    assert refusing.overdue(after_s=TIMEOUT_S) == ["waits"]
 
 
 def test_important_ones_come_first_and_few_at_a_time() -> None:
@@ -129,7 +129,7 @@ def test_important_ones_come_first_and_few_at_a_time() -> None:
         refusing.ask(f"low-{number}")
     refusing.ask("high", priority=1000)
     refusing.free()
-    first = refusing.overdue(after_s=PATIENCE_S)
+    first = refusing.overdue(after_s=TIMEOUT_S)
     assert first == ["high", *(f"low-{number}" for number in range(MAX_DUE - 1))]
     assert refusing.look() == [f"low-{MAX_DUE - 1}"]
 
@@ -168,7 +168,7 @@ def test_room_on_nodes_that_were_not_in_question_is_none() -> None:
         assert queue.due() == []
     state.lose_pod("holder")
     queue.work(now_s, lambda: False)
-    queue.work(now_s + PATIENCE_S, lambda: False)
+    queue.work(now_s + TIMEOUT_S, lambda: False)
     assert [asked.uid for asked in queue.due()] == ["pinned"]
 
 
@@ -176,9 +176,9 @@ def test_a_pod_for_which_the_room_is_taken_meanwhile_is_not_due(refusing: Refusi
     for number in range(2 * MAX_DUE):
         refusing.ask(f"more-{number}")
     refusing.free()
-    assert len(refusing.overdue(after_s=PATIENCE_S)) == MAX_DUE
+    assert len(refusing.overdue(after_s=TIMEOUT_S)) == MAX_DUE
     bound(refusing.state, calls.pod("first", WHOLE), "n0")
-    assert refusing.overdue(after_s=PATIENCE_S) == []
+    assert refusing.overdue(after_s=TIMEOUT_S) == []
 
 
 def test_equal_requests_are_one_entry_whatever_the_containers_are_called() -> None:
@@ -220,9 +220,9 @@ def test_pods_that_were_refused_before_a_restart_are_restored(refusing: Refusing
     foreign["spec"]["schedulerName"] = "koord-scheduler"
     queue.restore(pending(foreign))
     refusing.queue = queue
-    assert refusing.overdue(after_s=PATIENCE_S) == []
+    assert refusing.overdue(after_s=TIMEOUT_S) == []
     refusing.free()
-    assert refusing.overdue(after_s=PATIENCE_S) == ["before"]
+    assert refusing.overdue(after_s=TIMEOUT_S) == ["before"]
 
 
 def test_the_search_yields_the_loop_after_each_slice() -> None:
@@ -249,7 +249,7 @@ def test_a_refused_request_waits_for_no_room(refusing: Refusing) -> None:
     raw = calls.pod("wrong", objects.container("main", core=150, ratio=50))
     refusing.verbs.filter(arguments(raw, names(1)))
     refusing.free()
-    assert refusing.overdue(after_s=PATIENCE_S) == ["waits"]
+    assert refusing.overdue(after_s=TIMEOUT_S) == ["waits"]
 
 
 def test_of_too_many_the_last_refused_are_remembered(
@@ -259,4 +259,4 @@ def test_of_too_many_the_last_refused_are_remembered(
     refusing.ask("second")
     refusing.ask("third")
     refusing.free()
-    assert refusing.overdue(after_s=PATIENCE_S) == ["second", "third"]
+    assert refusing.overdue(after_s=TIMEOUT_S) == ["second", "third"]

@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from kube.http1 import CONTINUE, TEXT, Request, Response
-from scheduler.server import PATIENCE_S, Server
+from scheduler.server import TIMEOUT_S, Server
 
 MOST = 64 << 20
 LONG_S = 60.0
@@ -99,9 +99,9 @@ class Scene:
 
 
 @asynccontextmanager
-async def serving(patience_s: float = PATIENCE_S, leave_s: float = LONG_S) -> AsyncIterator[Scene]:
+async def serving(timeout_s: float = TIMEOUT_S, leave_s: float = LONG_S) -> AsyncIterator[Scene]:
     answers = Answers()
-    server = Server(answers, MOST, patience_s, leave_s)
+    server = Server(answers, MOST, timeout_s, leave_s)
     await server.start("127.0.0.1", 0)
     try:
         yield Scene(server, answers)
@@ -239,7 +239,7 @@ async def test_a_fault_ends_the_connection_alone() -> None:
 
 async def test_who_does_not_send_the_rest_is_not_waited_for() -> None:
     async with (
-        serving(patience_s=0.2) as there,
+        serving(timeout_s=0.2) as there,
         there.client() as slow,
         there.client() as idle,
     ):
@@ -254,7 +254,7 @@ async def test_who_does_not_send_the_rest_is_not_waited_for() -> None:
 
 
 async def test_who_does_not_read_the_answer_is_not_waited_for() -> None:
-    async with serving(patience_s=0.2) as there:
+    async with serving(timeout_s=0.2) as there:
         with socket.create_connection(there.server.address) as deaf:
             deaf.sendall(post(b"/large", b"%d" % (32 << 20)) + post(b"/echo"))
             await until(lambda: there.answers.asked)

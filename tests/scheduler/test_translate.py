@@ -310,7 +310,7 @@ def test_a_pod_of_ours_holds_the_most_that_lives_at_once() -> None:
 def test_a_container_that_the_pod_has_not_is_counted_as_living_all_along() -> None:
     annotations = {
         names.ANNOTATION_GRANTS: granted(
-            main=[("GPU-a", 0, 400, 10)], nobody=[("GPU-a", 0, 200, 20)]
+            main=[("GPU-a", 0, 400, 10)], unknown=[("GPU-a", 0, 200, 20)]
         )
     }
     assert held(bound(annotations)) == ((HeldGpu("GPU-a", 0, 600, 30),), "")

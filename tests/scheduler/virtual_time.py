@@ -19,7 +19,7 @@ class _Jumps(selectors.DefaultSelector):
     now_s = 0.0
 
     def select(self, timeout: float | None = None) -> Any:
-        assert timeout is not None, "all wait for something that nobody will do"
+        assert timeout is not None, "every task waits, and no timer is set"
         self.now_s += timeout
         return super().select(0)
 

@@ -193,7 +193,7 @@ same(0)
     )
 
 
-def test_row_09_a_pointer_of_nobodys_reaches_the_driver(host: Host, grants: Grants) -> None:
+def test_row_09_a_pointer_of_unknowns_reaches_the_driver(host: Host, grants: Grants) -> None:
     host.python(
         _BEGIN
         + """

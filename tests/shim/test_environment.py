@@ -318,7 +318,7 @@ for environment in (os.environ, looser):
 
 def test_the_first_process_sets_the_limit_until_nobody_is_left(container: Container) -> None:
     assert container.totals({MEMORY: "1g"}) == [GIB, GIB]
-    assert container.totals({MEMORY: "2g"}) == [2 * GIB, 2 * GIB], "nobody was left"
+    assert container.totals({MEMORY: "2g"}) == [2 * GIB, 2 * GIB], "no process was left"
     with subprocess.Popen(
         [sys.executable, "-c", _LOOK.split("print(*")[0] + "print(flush=True); input()"],
         env=container.environment({MEMORY: "1g"}),

@@ -97,7 +97,7 @@ def test_what_the_driver_frees_by_itself_is_refunded_when_its_address_comes_agai
         + """
 _, first = alloc_v2(4096)
 library.old_driver_forget()
-assert used() == BLOCK, "nobody told us: too strict until then"
+assert used() == BLOCK, "not reported to us: too strict until then"
 _, again = alloc_v2(512)
 assert again.value == first.value
 assert used() == BLOCK

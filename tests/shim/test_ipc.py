@@ -174,7 +174,7 @@ def test_an_exporter_that_frees_alone_gives_everything_back(host: Host, grants: 
             assert exporter.ask(f"alloc {SIZE}").startswith("0 ")
         for number in range(3):
             assert exporter.ask(f"export {number}").startswith("0 ")
-            assert exporter.ask(f"export {number}").startswith("0 "), "again, for somebody else"
+            assert exporter.ask(f"export {number}").startswith("0 "), "again, for another process"
         assert _used(directory) == before + 3 * SIZE
         for number in range(3):
             assert exporter.ask(f"free {number}") == "0"

@@ -34,7 +34,7 @@ ROWS: Final = {
     17: "the host's memory never fails for the GPU's limit",
     18: "2 to 64 processes at once: never over the limit, never all refused",
     19: "a killed holder's memory is there within a second",
-    20: "others come and go: the limit of those who stay holds",
+    20: "others come and go: the limit of the others holds",
     21: "killed at any step: the next process goes on, the counter is right",
     22: "PID reuse and PID namespaces: none killed falsely, none alive falsely",
     23: "fork, vfork and exec, posix_spawn, daemons: the parent's charge is intact",

@@ -132,7 +132,7 @@ def test_a_joiner_that_comes_during_the_burial_finds_nothing(box: Box) -> None:
         exporter.kill_alone()
         assert reaper.stops_at("SHARE_HIDDEN", 1, ["attach"])
         assert importer.ask(f"join {KEY}") == "0"
-        assert box.used_after_fresh_attach() == 0, "the dawdler keeps nothing from anybody"
+        assert box.used_after_fresh_attach() == 0, "the slow process withholds nothing"
         assert reaper.resume("attach") == "OK"
         assert box.used_after_fresh_attach() == 0
 

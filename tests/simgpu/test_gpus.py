@@ -160,7 +160,7 @@ def test_shared_memory_lives_while_anybody_holds_it() -> None:
     assert (charged, gpu.used_bytes) == (1024, 1024)
     assert gpu.processes() == [(1, 1024, 1), (2, 0, 1)]
     gpu.memory_free(one, mine)
-    assert gpu.processes() == [(1, 0, 1), (2, 1024, 1)], "who is left has it"
+    assert gpu.processes() == [(1, 0, 1), (2, 1024, 1)], "the remaining process has it"
     again, _ = gpu.memory_import(one, 0, token)
     gpu.leave(two, 0)
     assert gpu.used_bytes == 1024

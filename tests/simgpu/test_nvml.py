@@ -105,14 +105,14 @@ def test_a_gpu_describes_itself(idle_host: Host, expression: str, expected: obje
 
 def test_every_question_about_processes_is_answered_with_everybody(driver_host: Host) -> None:
     """The unfiltered list, which a library in front must hide: the processes of the whole host."""
-    nobody = evaluate(
+    empty = evaluate(
         driver_host,
         "out = (nvmlDeviceGetRunningProcessDetailList(h, nvmlProcessDetailList_v1, 0),"
         " nvmlDeviceGetAccountingPids(h), code(nvmlDeviceGetProcessUtilization, h, 0),"
         " code(nvmlDeviceGetProcessesUtilizationInfo, h, 0),"
         " code(nvmlDeviceGetAccountingStats, h, 1), nvmlDeviceGetBAR1MemoryInfo(h).bar1Used)",
     )
-    assert nobody == ([], [], *[pynvml.NVML_ERROR_NOT_FOUND] * 3, 0)
+    assert empty == ([], [], *[pynvml.NVML_ERROR_NOT_FOUND] * 3, 0)
     one, _ = driver_host.peer(f"alloc={10 * GIB}", f"launch={10**10}")
     two, _ = driver_host.peer(f"alloc={5 * GIB}")
     time.sleep(0.1)

@@ -94,7 +94,7 @@ struct vgpu_region_slot {
 	uint64_t start_ticks; /* field 22 of /proc/PID/stat; 0: unknown */
 	uint64_t pid_namespace; /* inode of /proc/self/ns/pid; 0: unknown */
 	uint64_t generation; /* another for each owner; 0: it and all above are new */
-	uint64_t shared_key; /* hash of the exported handle; 0: nobody may join any more */
+	uint64_t shared_key; /* hash of the exported handle; 0: no process may attach any more */
 	uint64_t reserved[3]; /* zero */
 };
 

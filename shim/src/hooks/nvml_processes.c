@@ -81,7 +81,7 @@ COMPUTE(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_t, put_v2)
 COMPUTE(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, put_v2)
 
 /* Rows that only the driver has, and only by the host's pids: none are reported. */
-#define NOBODY(name, row)                                                                          \
+#define NO_PROCESSES(name, row)                                                                          \
 	nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, row *rows)                     \
 	{                                                                                          \
 		unsigned int none = 0;                                                             \
@@ -97,15 +97,15 @@ COMPUTE(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, put_v2)
 		return gate == VGPU_GATE_SHUT ? refuse(count) : NVML_SUCCESS;                      \
 	}
 
-NOBODY(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
-NOBODY(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_t)
-NOBODY(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)
-NOBODY(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
-NOBODY(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_t)
-NOBODY(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
-NOBODY(nvmlDeviceGetEncoderSessions, void)
-NOBODY(nvmlDeviceGetFBCSessions, void)
-NOBODY(nvmlDeviceGetAccountingPids, unsigned int)
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_t)
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_t)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
+NO_PROCESSES(nvmlDeviceGetEncoderSessions, void)
+NO_PROCESSES(nvmlDeviceGetFBCSessions, void)
+NO_PROCESSES(nvmlDeviceGetAccountingPids, unsigned int)
 
 nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
 						   nvmlProcessDetailList_v1_t *out)

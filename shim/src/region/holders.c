@@ -21,7 +21,7 @@ static bool name_holder(const struct vgpu_process *process, int gpu, uint32_t nu
 {
 	const struct vgpu_region_slot *slot = vgpu_view_slot(&process->view, number);
 	uint64_t generation = __atomic_load_n(&slot->generation, __ATOMIC_ACQUIRE);
-	struct vgpu_identity who = {
+	struct vgpu_identity identity = {
 	    .pid = __atomic_load_n(&slot->pid, __ATOMIC_RELAXED),
 	    .start_ticks = __atomic_load_n(&slot->start_ticks, __ATOMIC_RELAXED),
 	    .pid_namespace = __atomic_load_n(&slot->pid_namespace, __ATOMIC_RELAXED),
@@ -30,12 +30,12 @@ static bool name_holder(const struct vgpu_process *process, int gpu, uint32_t nu
 	if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != VGPU_SLOT_LIVE)
 		return false;
 	holder->bytes = vgpu_counter_charged_bytes(&process->view, gpu, number);
-	holder->pid = who.pid;
+	holder->pid = identity.pid;
 	if (!holder->bytes)
 		return false;
 	if (is_own(process, number, generation))
 		holder->pid = (uint32_t)syscall(SYS_getpid);
-	else if (vgpu_identity_presence(&process->self, &who) != VGPU_PRESENT)
+	else if (vgpu_identity_presence(&process->self, &identity) != VGPU_PRESENT)
 		return false;
 	return __atomic_load_n(&slot->generation, __ATOMIC_ACQUIRE) == generation;
 }

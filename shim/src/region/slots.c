@@ -197,8 +197,8 @@ static void mark_passed_over(struct vgpu_region_slot *slot)
  */
 static void take_locked(const struct vgpu_slots *slots, struct vgpu_owner *owner, uint32_t state)
 {
-	static const struct vgpu_identity nobody;
-	const struct vgpu_identity *who = state == VGPU_SLOT_LIVE ? slots->self : &nobody;
+	static const struct vgpu_identity none;
+	const struct vgpu_identity *identity = state == VGPU_SLOT_LIVE ? slots->self : &none;
 	struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, owner->slot);
 	struct vgpu_region_slot_gpu *entry;
 
@@ -210,9 +210,9 @@ static void take_locked(const struct vgpu_slots *slots, struct vgpu_owner *owner
 	}
 	__atomic_store_n(&slot->state, state, __ATOMIC_RELEASE);
 	VGPU_AT(CLAIM_LIVE);
-	__atomic_store_n(&slot->pid, who->pid, __ATOMIC_RELAXED);
-	__atomic_store_n(&slot->pid_namespace, who->pid_namespace, __ATOMIC_RELAXED);
-	__atomic_store_n(&slot->start_ticks, who->start_ticks, __ATOMIC_RELEASE);
+	__atomic_store_n(&slot->pid, identity->pid, __ATOMIC_RELAXED);
+	__atomic_store_n(&slot->pid_namespace, identity->pid_namespace, __ATOMIC_RELAXED);
+	__atomic_store_n(&slot->start_ticks, identity->start_ticks, __ATOMIC_RELEASE);
 	VGPU_AT(CLAIM_NAMED);
 	owner->generation += 2;
 	__atomic_store_n(&slot->generation, owner->generation, __ATOMIC_SEQ_CST);

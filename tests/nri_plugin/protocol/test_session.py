@@ -478,7 +478,7 @@ def test_shutdown_is_answered_and_closes() -> None:
     assert wire.call("Shutdown") == [events.ShutDown()]
     assert wire.reply() == ttrpc_pb2.Response()
     assert wire.session.closed
-    with pytest.raises(LocalProtocolError, match="nobody waits"):
+    with pytest.raises(LocalProtocolError, match="no request waits"):
         wire.session.respond(open_request)
     assert wire.call("CreateContainer") == []
 
@@ -491,7 +491,7 @@ def test_the_end_of_the_connection_closes() -> None:
 
 
 def test_the_runtime_is_unknown_until_it_tells() -> None:
-    with pytest.raises(LocalProtocolError, match="has not told"):
+    with pytest.raises(LocalProtocolError, match="has not named itself"):
         _ = Wire().session.runtime
 
 

@@ -38,7 +38,7 @@ def test_rows_are_reused_and_forget() -> None:
 
 
 def test_the_row_of_no_node_never_fits() -> None:
-    assert fit(Fleet(), ANY, Fleet().rows_of(["nobody"]))[1].tolist() == [Reason.NODE_UNKNOWN]
+    assert fit(Fleet(), ANY, Fleet().rows_of(["unknown"]))[1].tolist() == [Reason.NODE_UNKNOWN]
     assert fit(Fleet(), ANY, Fleet().rows_of([]))[0].tolist() == []
 
 
