@@ -10,46 +10,46 @@ help:  ## this list
 	@awk -F ':.*## *' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## install what is missing (.venv, Debian packages as root, containerd, Kubernetes), build the C code
-	@$(PYTHON) -m simgpu.lab.setup
+	@$(PYTHON) -m tools.setup
 
 base:  # the same without Kubernetes, which only the cluster tests need
-	@$(PYTHON) -m simgpu.lab.setup --without-kubernetes
+	@$(PYTHON) -m tools.setup --without-kubernetes
 
 build:  ## the C libraries only, on a machine after `make setup`
 	@cmake --preset dev
 	@cmake --build --preset dev --parallel $$(nproc)
 
 demo: base  ## a private Kubernetes cluster that runs Koordinator's example pod end to end (root; KEEP=1)
-	@$(VENV)/python -m simgpu.lab.demo $${AT:+--at "$$AT"} $(if $(KEEP),--keep) $(ARGS)
+	@$(VENV)/python -m lab.demo $${AT:+--at "$$AT"} $(if $(KEEP),--keep) $(ARGS)
 
 demo-picture: base  ## the same, recorded in docs/demo.json, with a new picture in the README (root)
-	@$(VENV)/python -m simgpu.lab.demo --picture
+	@$(VENV)/python -m lab.demo --picture
 
 demo-node: base  ## one GPU, two pods of half a GPU each, on a private containerd (root)
-	@$(VENV)/python -m simgpu.lab.demo $(ARGS)
+	@$(VENV)/python -m lab.demo.node $(ARGS)
 
 demo-faults: base  ## the agent stops, the agent hangs, an annotation is forged: the effect on pods (root)
-	@$(VENV)/python -m simgpu.lab.demo_faults $(ARGS)
+	@$(VENV)/python -m lab.demo.faults $(ARGS)
 
 cluster: base  ## a private Kubernetes cluster of one node, with simulated GPUs (root; GPUS=2x23040Mi)
-	@$(VENV)/python -m simgpu.lab.cluster up $${AT:+--at "$$AT"} $${GPUS:+--gpus "$$GPUS"} $${SERVE:+--serve "$$SERVE"}
+	@$(VENV)/python -m lab.cluster up $${AT:+--at "$$AT"} $${GPUS:+--gpus "$$GPUS"} $${SERVE:+--serve "$$SERVE"}
 
 cluster-down:  ## stop the cluster and remove it completely
-	@$(VENV)/python -m simgpu.lab.cluster down $${AT:+--at "$$AT"}
+	@$(VENV)/python -m lab.cluster down $${AT:+--at "$$AT"}
 
 lint: base  ## ruff, mypy --strict, import contracts, clang-format
-	@$(VENV)/python -m simgpu.lab.lint
+	@$(VENV)/python -m tools.lint
 
 test: setup  ## lint, then every test that this machine can run, without e2e (as root: all)
-	@$(VENV)/python -m simgpu.lab.lint
+	@$(VENV)/python -m tools.lint
 	@$(VENV)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'not e2e' $(ARGS)
 
 e2e: setup  ## the tests of the whole cluster and the short storms, after building their programs (root)
-	@$(VENV)/python -m simgpu.lab.kubernetes node
+	@$(VENV)/python -m tools.kubernetes node
 	@$(VENV)/python -m pytest -m e2e tests/e2e tests/cluster $(ARGS)
 
 endure: setup  ## half an hour of pod churn on a whole cluster, with components killed (root; ARGS=--help)
-	@$(VENV)/python -m simgpu.lab.kubernetes node
+	@$(VENV)/python -m tools.kubernetes node
 	@$(VENV)/python -m tests.e2e.endure $(ARGS)
 
 storm: setup  ## 1,000 pods at once on a real kube-scheduler, with components killed: 20 minutes (ARGS=--help)

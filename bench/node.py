@@ -20,9 +20,9 @@ import psutil
 
 from bench import Result
 from bench.native import built
-from simgpu.lab.catalogue import PYTHON_IMAGE
-from simgpu.lab.cri import CriError, Process
-from simgpu.lab.lab import Lab
+from lab.node.catalogue import PYTHON_IMAGE
+from lab.node.cri import CriError, Process
+from lab.node.lab import Lab
 
 _GIB: Final = 1 << 30
 _GPU: Final = 80 * _GIB

@@ -29,9 +29,9 @@ import yaml
 from bench import Result
 from bench.native import BUILD, built
 from contract import allocation, grants, names
+from lab.node.namespace import Namespace
 from simgpu import config
-from simgpu.lab import programs
-from simgpu.lab.namespace import Namespace
+from tools import programs
 
 _HARNESS: Final = Path(__file__).parent / "go" / "bench-nri"
 _MOUNTS: Final = 40

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 import uvloop
 
-from contract.log_lines import Formatter, Line
+from kube.log_lines import Formatter, Line
 from nri_plugin import agent, command_line
 from nri_plugin.doctor import command as doctor
 from nri_plugin.host.store import Store

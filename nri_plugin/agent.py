@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from contract import names
-from contract.log_lines import Line
+from kube.log_lines import Line
 from nri_plugin.endpoint import Endpoint
 from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory

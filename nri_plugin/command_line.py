@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from contract import names, quantity
-from contract.log_lines import Format
 from contract.overhead import CODE_BYTES
+from kube.log_lines import Format
 from nri_plugin.endpoint import Address
 from nri_plugin.host import bundle
 from nri_plugin.host.bundle import LOOSENING, plain

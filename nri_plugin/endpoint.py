@@ -23,7 +23,7 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from contract.log_lines import Line
+from kube.log_lines import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.readiness import Readiness
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contract import names
-from contract.log_lines import Format
 from contract.overhead import CODE_BYTES
+from kube.log_lines import Format
 from nri_plugin.endpoint import Address
 from nri_plugin.policy.capabilities import ALWAYS
 from nri_plugin.policy.model import Rules

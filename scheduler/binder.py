@@ -23,15 +23,15 @@ from scheduler.core.fit import why_not
 from scheduler.core.place import Placement, place
 from scheduler.core.request import Request
 from scheduler.core.search import MOST_STEPS
+from scheduler.decisions.state import State
+from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes import binding
 from scheduler.kubernetes.arguments import BindingArguments
 from scheduler.kubernetes.binding import Seen, Verdict, verdict
 from scheduler.kubernetes.binding import seen as seen_as
 from scheduler.kubernetes.requests import Pending
+from scheduler.leader import Gate
 from scheduler.leadership.election import POST_S
-from scheduler.leadership.leader import Gate
-from scheduler.state import State
-from scheduler.verbs import Verbs
 
 WORK_S: Final = 8.0
 """A bind starts no new operation after this time, so its answer comes at most POST_S later.

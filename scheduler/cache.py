@@ -1,4 +1,4 @@
-"""Updates `scheduler.state` from watches of pods, nodes, devices and the agents' Leases.
+"""Updates `scheduler.decisions.state` from watches of pods, nodes, devices and the agents' Leases.
 
 Apart from the binder, the cache alone changes State, on the same event loop. It stores facts and no
 JSON; per pod it adds only a hash of the fields that are read, to detect changes. It does not store
@@ -16,11 +16,11 @@ from typing import Any, Final
 from contract import names
 from kube.client import METADATA_ONLY, Kube
 from kube.follow import Follower
+from scheduler.decisions.retry_queue import RetryQueue
+from scheduler.decisions.state import State
 from scheduler.kubernetes import requests, translate
 from scheduler.kubernetes.binding import annotations_of
 from scheduler.kubernetes.facts import LeaseFacts
-from scheduler.retry_queue import RetryQueue
-from scheduler.state import State
 
 Json = Mapping[str, Any]
 

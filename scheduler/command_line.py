@@ -20,10 +20,10 @@ import typer
 import uvloop
 
 from contract import names
-from contract.log_lines import Format, Formatter, Line
 from kube import access
 from kube.access import AccessError
 from kube.client import Kube, KubeError
+from kube.log_lines import Format, Formatter, Line
 from scheduler import service
 from scheduler.cache import PODS
 from scheduler.core.request import Policy

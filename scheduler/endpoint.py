@@ -18,10 +18,10 @@ import orjson
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from contract.log_lines import Line
-from scheduler import view
+from kube.log_lines import Line
+from scheduler.decisions import view
+from scheduler.decisions.state import State
 from scheduler.metrics import Metrics
-from scheduler.state import State
 
 Address = tuple[str, int]
 

@@ -12,15 +12,15 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, Protocol
 
-from contract.log_lines import Line
 from kube.http1 import TEXT, Request, Response
+from kube.log_lines import Line
 from scheduler.binder import Binder
+from scheduler.decisions.verbs import Verbs, error
 from scheduler.kubernetes import arguments
 from scheduler.kubernetes.arguments import ArgumentsError
-from scheduler.leadership.leader import Gate
+from scheduler.leader import Gate
 from scheduler.metrics import Metrics
 from scheduler.server import Server
-from scheduler.verbs import Verbs, error
 
 _LOG: Final = logging.getLogger(__name__)
 

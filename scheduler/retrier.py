@@ -17,11 +17,11 @@ from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 from contract import names
-from contract.log_lines import Line
 from kube.client import KubeError
+from kube.log_lines import Line
+from scheduler.decisions.retry_queue import RetryQueue
 from scheduler.kubernetes.requests import Pending
 from scheduler.metrics import Metrics
-from scheduler.retry_queue import RetryQueue
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, cast
 
-from contract.log_lines import Line
 from kube.http1 import CONTINUE, TEXT, Refused, Request, Requests, Response, encoded
+from kube.log_lines import Line
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -21,21 +21,21 @@ from pathlib import Path
 from typing import Final
 
 from contract import names
-from contract.log_lines import Format, Line
 from kube.client import Kube
+from kube.log_lines import Format, Line
 from scheduler.binder import Binder
 from scheduler.cache import Cache
 from scheduler.core.request import Policy
+from scheduler.decisions.retry_queue import RetryQueue
+from scheduler.decisions.state import State
+from scheduler.decisions.verbs import Verbs
 from scheduler.endpoint import Address, Endpoint
+from scheduler.events import Events
 from scheduler.extender import Extender
-from scheduler.kubernetes.events import Events
+from scheduler.leader import Leader, boot_clock
 from scheduler.leadership.election import Candidate
-from scheduler.leadership.leader import Leader, boot_clock
 from scheduler.metrics import Metrics
 from scheduler.retrier import Retrier
-from scheduler.retry_queue import RetryQueue
-from scheduler.state import State
-from scheduler.verbs import Verbs
 
 _LOG: Final = logging.getLogger(__name__)
 

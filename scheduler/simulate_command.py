@@ -21,7 +21,7 @@ from kube.access import AccessError
 from kube.client import Kube, KubeError
 from scheduler import cache
 from scheduler.core.request import Policy
-from scheduler.simulate import (
+from scheduler.decisions.simulate import (
     Account,
     SimulationError,
     fleet,

@@ -2,6 +2,6 @@
 
 Behaves as hardware does, faults included: no GPU without its socket, one pool of memory for all
 processes of the host, the driver's own error codes. What it does not simulate returns
-NOT_SUPPORTED. Independent of the library, the node agent and Kubernetes. `simgpu.lab` runs real
-programs (containerd, images) around the simulated GPUs.
+NOT_SUPPORTED. Independent of the library, the node agent and Kubernetes; lab/ runs real programs
+(containerd, images) around the simulated GPUs.
 """

@@ -20,9 +20,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from simgpu.lab import kubernetes
 from tests import sanitizers
 from tests.support import ROOT
+from tools import kubernetes
 
 _CLONE_NEWNS = 0x20000
 _MS_REC = 0x4000

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from scheduler.command_line import PREFIX, application
 from scheduler.core.reasons import Reason
 from scheduler.endpoint import PAGES
-from scheduler.kubernetes.events import REASONS
+from scheduler.events import REASONS
 from scheduler.metrics import Metrics
 from scheduler.service import Settings
 from tests.support import ROOT

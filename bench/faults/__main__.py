@@ -15,14 +15,14 @@ from bench.faults import report, rig
 from bench.faults.cases import FAULTS, ROWS, Fault
 from bench.faults.outcome import Cell
 from bench.faults.report import Column
-from simgpu.lab import programs
-from simgpu.lab.building import ProgramsError
-from simgpu.lab.containerd import ContainerdError
-from simgpu.lab.containerd_config import Options
-from simgpu.lab.cri import CriError
-from simgpu.lab.lab import Lab, LabError
-from simgpu.lab.namespace import NamespaceError
-from simgpu.lab.releases import DEFAULT, RELEASES, Release
+from lab.node.containerd import ContainerdError
+from lab.node.containerd_config import Options
+from lab.node.cri import CriError
+from lab.node.lab import Lab, LabError
+from lab.node.namespace import NamespaceError
+from tools import programs
+from tools.building import ProgramsError
+from tools.releases import DEFAULT, RELEASES, Release
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

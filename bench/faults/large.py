@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from simgpu.lab.cri import Container
-from simgpu.lab.lab import LabError
+from lab.node.cri import Container
+from lab.node.lab import LabError
 
 ANSWER_BYTES: Final = 3_000_000
 _MOUNTS: Final = 1550

@@ -18,8 +18,8 @@ from typing import Final
 from bench.faults import outcome
 from bench.faults.cases import FAULTS, SIZES, Fault
 from bench.faults.outcome import Cell, Kind
-from simgpu.lab.namespace import environment
-from simgpu.lab.releases import Release
+from lab.node.namespace import environment
+from tools.releases import Release
 
 _IDENTITY: Final = re.compile(r"\b[0-9a-f]{12,64}\b")
 

@@ -23,14 +23,14 @@ from bench.faults import large, outcome
 from bench.faults.cases import Event, Fault, Scene, Strike
 from bench.faults.outcome import Cell, Kind, Outcome
 from contract import names
-from simgpu.lab.catalogue import PYTHON_IMAGE
-from simgpu.lab.cri import Container, CriError, Pod, Process
-from simgpu.lab.lab import Lab, LabError
-from simgpu.lab.progress import step
+from lab.node.catalogue import PYTHON_IMAGE
+from lab.node.cri import Container, CriError, Pod, Process
+from lab.node.lab import Lab, LabError
+from tools.progress import step
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PROBE: Final = "/opt/faults/probe"
-_PROBE_SOURCE: Final = ROOT / "simgpu" / "src" / "probe.c"
+_PROBE_SOURCE: Final = ROOT / "simgpu/src/probe.c"
 
 _GRANT: Final = 4 << 30
 _PERCENT: Final = 10

@@ -18,9 +18,9 @@ import uvloop
 
 from bench.scheduling import fleets
 from scheduler.binder import Binder
+from scheduler.decisions.verbs import Verbs
 from scheduler.extender import Extender
 from scheduler.metrics import Metrics
-from scheduler.verbs import Verbs
 
 
 class _Yes:

@@ -8,7 +8,7 @@ from typing import Final
 
 from scheduler import service
 from scheduler.command_line import application
-from scheduler.state import State
+from scheduler.decisions.state import State
 
 _BELIEVED_S: Final = 86400.0
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from lab.cluster.fleet_objects import Shape, gpu_uuid
 from scheduler.core.fleet import Gpu
+from scheduler.decisions.state import State
 from scheduler.kubernetes.facts import DeviceFacts, HeldGpu, LeaseFacts, NodeFacts, PodFacts
-from scheduler.state import State
-from simgpu.lab.fleet_objects import Shape, gpu_uuid
 
 GPU_BYTES: Final = 80 << 30
 GPUS: Final = 8

@@ -19,13 +19,13 @@ from bench.scheduling.figures import say
 from contract import names
 from kube import access
 from kube.client import METADATA_ONLY, Kube
+from lab.cluster.api import each
+from lab.cluster.controlplane import ControlPlane
+from lab.cluster.fleet import now
+from lab.cluster.fleet_objects import Node, device_json, gpu_uuid, lease_json, node_json
 from scheduler.cache import DEVICES, LEASES, NODES
 from scheduler.core.place import Peak, Placement, Share
 from scheduler.kubernetes import binding
-from simgpu.lab.api import each
-from simgpu.lab.controlplane import ControlPlane
-from simgpu.lab.fleet import now
-from simgpu.lab.fleet_objects import Node, device_json, gpu_uuid, lease_json, node_json
 
 Json = Mapping[str, Any]
 

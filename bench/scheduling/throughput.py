@@ -25,7 +25,7 @@ from bench.scheduling import fleets, stage
 from bench.scheduling.figures import cpu_s, say
 from contract import names
 from kube.client import Kube
-from simgpu.lab.controlplane import ControlPlane
+from lab.cluster.controlplane import ControlPlane
 
 OURS: Final = "with us"
 OURS_TENTH: Final = f"with us, {fleets.TENTH.about}"

@@ -13,9 +13,9 @@ from bench.scheduling import driven, fleets, stage
 from bench.scheduling.figures import say
 from bench.scheduling.throughput import BARE, OURS, OURS_TENTH, OURS_WIDE, STOCK, Runs, Throughput
 from contract import names
+from lab.cluster.controlplane import ControlPlane
+from lab.cluster.installation import Installation
 from scheduler.kubernetes.profiles import Profiles, configuration
-from simgpu.lab.controlplane import ControlPlane
-from simgpu.lab.installation import Installation
 
 _BEFORE_PODS: Final = ("0*.yaml", "1*.yaml", "2*.yaml")
 _AFTER_THEM: Final = ("3*.yaml", "5*.yaml")

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from contract.log_lines import printable
+from kube.log_lines import printable
 from nri_plugin import command_line
 from nri_plugin.doctor import host
 from nri_plugin.doctor.checks import examine

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from contract.log_lines import Line
 from gpu import context_size
+from kube.log_lines import Line
 from nri_plugin.child import Child
 from nri_plugin.policy.errors import ChildError
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from contract.log_lines import Line
+from kube.log_lines import Line
 from nri_plugin.child import Child, Server
 from nri_plugin.policy.errors import ChildError
 from nri_plugin.policy.model import Gpu

@@ -21,10 +21,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from contract.log_lines import Line
 from contract.overhead import PERIOD_S, WINDOW
 from gpu import processes
 from gpu.account import Account, Measured, RegionError
+from kube.log_lines import Line
 from nri_plugin.child import Child, Server
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.errors import ChildError

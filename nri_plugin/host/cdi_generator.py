@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from contract import names
-from contract.log_lines import Line
+from kube.log_lines import Line
 from nri_plugin.child import Child
 from nri_plugin.host import cdi
 from nri_plugin.policy.errors import ChildError

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final
 
 from contract import grant_file, names, region_file
-from contract.log_lines import Line
+from kube.log_lines import Line
 from nri_plugin.host import tmpfs
 from nri_plugin.policy import preload_list
 from nri_plugin.policy.errors import FilesError, Reason, Refused, refuse

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from contract.log_lines import Line
+from kube.log_lines import Line
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.host import cdi_vendor
 from nri_plugin.host.cdi import Reader

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from contract import names
-from contract.log_lines import Line
+from kube.log_lines import Line
 from nri_plugin.host import rootfs
 from nri_plugin.host.rootfs import Proof
 from nri_plugin.metrics import Metrics

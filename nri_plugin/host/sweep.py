@@ -13,7 +13,7 @@ from collections.abc import Callable, Container
 from functools import partial
 from typing import Final
 
-from contract.log_lines import Line
+from kube.log_lines import Line
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.policy.errors import FilesError
 from nri_plugin.threads import Worker

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from contract.log_lines import Line
 from kube import access
 from kube.access import Access, AccessError
 from kube.client import Kube
 from kube.follow import UNLISTED, Follower
+from kube.log_lines import Line
 from nri_plugin.gpu.inventory import Inventory, pace_s
 from nri_plugin.kube.events import Events
 from nri_plugin.kube.heartbeat import Heartbeat

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from contract.log_lines import Line, printable
 from kube.client import Kube, KubeError
+from kube.log_lines import Line, printable
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy import kube_objects
 from nri_plugin.policy.notices import Notice, Notices

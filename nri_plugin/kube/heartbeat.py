@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from contract import names
-from contract.log_lines import Line
 from kube.client import Kube, KubeError
+from kube.log_lines import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy import kube_objects
 

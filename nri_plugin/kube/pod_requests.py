@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any, Final
 
 from contract import names
-from contract.log_lines import Line
 from kube.client import Kube, KubeError
+from kube.log_lines import Line
 from nri_plugin.kube.events import Events
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy import kube_objects

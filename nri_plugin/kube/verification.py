@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from contract import names
-from contract.log_lines import Line
+from kube.log_lines import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.errors import Refusal

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from contract.log_lines import Line
+from kube.log_lines import Line
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.sweep import Sweeper
 from nri_plugin.messages import nri_pb2 as nri

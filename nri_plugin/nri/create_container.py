@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from contract import names
-from contract.log_lines import Line
+from kube.log_lines import Line
 from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.host.files import RunDirectory

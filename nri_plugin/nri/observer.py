@@ -1,6 +1,6 @@
 """Logs every decision and session, one line each, and counts them in the metrics.
 
-Makes no decisions. Called on the event loop, and takes microseconds. contract/log_lines.py has the
+Makes no decisions. Called on the event loop, and takes microseconds. kube/log_lines.py has the
 log format, metrics.py the numbers. Routine requests (of containers without a share) are logged at
 level debug, and counted like the rest.
 """
@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from contract.log_lines import Line
+from kube.log_lines import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.decisions import Decision, Outcome
 from nri_plugin.protocol.events import RuntimeInfo

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from contract import names
-from contract.log_lines import Line
+from kube.log_lines import Line
 from nri_plugin.host import rootfs
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.runtime_verification import Proofs, Started

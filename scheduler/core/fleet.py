@@ -5,8 +5,8 @@ Row 0 is no node: it represents unknown names and never fits. `used_*` is the ex
 hold, even above capacity; `reserved_*` is added to it (`scheduler.core.reservations`). Free
 capacity accounts for both and is never negative; an unusable GPU has none.
 
-Contains no pods; `scheduler.state` maps pods to allocations and alone writes to the fleet. fit,
-score and place read it.
+Contains no pods; `scheduler.decisions.state` maps pods to allocations and alone writes to the
+fleet. fit, score and place read it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ ranked to the same GPU. It refuses no pod: if a pod fits nowhere, `lifted` shows
 such reservations, and ends none of them.
 
 A reservation ends with its pod's binding or next filter, at its deadline, and when its node changes
-so that it no longer fits. Part of `scheduler.state`, which reports changes.
+so that it no longer fits. Part of `scheduler.decisions.state`, which reports changes.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from bench.faults import outcome, report
 from bench.faults.cases import FAULTS
 from bench.faults.outcome import Cell, Kind, Outcome
 from bench.faults.report import Column
-from simgpu.lab.releases import DEFAULT, RELEASES
+from tools.releases import DEFAULT, RELEASES
 
 LIMIT = 4 << 30
 HELD = {"driver": True, "init": 0, "total": LIMIT, "free": LIMIT - 1, "filled": 0, "more": 2}

@@ -9,8 +9,8 @@ from typing import Any, Final
 import pytest
 
 from contract import names
-from simgpu.lab.catalogue import PYTHON_IMAGE
-from simgpu.lab.controlplane import ControlPlane
+from lab.cluster.controlplane import ControlPlane
+from lab.node.catalogue import PYTHON_IMAGE
 from tests.bystanders.pods import BYSTANDERS, DEBUG_PROFILES
 from tests.cluster.installing import install
 from tests.cluster.server import Server

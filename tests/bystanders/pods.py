@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from contract import names
-from simgpu.lab.catalogue import PYTHON_IMAGE
+from lab.node.catalogue import PYTHON_IMAGE
 
 Json = dict[str, Any]
 

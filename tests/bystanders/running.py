@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from lab.node.cri import Container, Pod, Process, Sandbox
+from lab.node.cri_v1 import cri_pb2 as pb
+from lab.node.lab import Lab
 from nri_plugin.host import bundle
-from simgpu.lab.cri import Container, Pod, Process, Sandbox
-from simgpu.lab.cri_v1 import cri_pb2 as pb
-from simgpu.lab.lab import Lab
 
 Json = dict[str, Any]
 

@@ -11,14 +11,14 @@ from typing import Any, Final
 import pytest
 
 from contract import names
+from lab.cluster.controlplane import ControlPlane
 from scheduler.kubernetes.profiles import STOCK
-from simgpu.lab.controlplane import ControlPlane
 from tests.bystanders.conftest import ACCOUNT, KOORDINATORS_KIND, NODE, debugger
 from tests.bystanders.pods import BYSTANDERS, DEBUG_PROFILES, KOORD_SCHEDULER, RDMA, Json
+from tests.cluster.admission.requested import asking, binding, container, pod, workloads
+from tests.cluster.admission.test_allocations import ALLOCATION
 from tests.cluster.installing import MANIFESTS
-from tests.cluster.requested import asking, binding, container, pod, workloads
 from tests.cluster.server import MERGE_PATCH, Answer, Server
-from tests.cluster.test_admission_allocations import ALLOCATION
 from tests.support import until
 
 pytestmark = pytest.mark.cluster

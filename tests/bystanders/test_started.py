@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from contract import names
+from lab.node.catalogue import PYTHON_IMAGE
+from lab.node.cri import CriError, Process, Sandbox
+from lab.node.lab import Lab
 from nri_plugin.messages import nri_pb2 as nri
-from simgpu.lab.catalogue import PYTHON_IMAGE
-from simgpu.lab.cri import CriError, Process, Sandbox
-from simgpu.lab.lab import Lab
 from tests.bystanders.pods import ROWS, Json
 from tests.bystanders.running import Running, start
 from tests.node.plugins import plugin

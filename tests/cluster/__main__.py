@@ -20,10 +20,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from simgpu.lab.api import Api
-from simgpu.lab.controlplane import ControlPlane
-from simgpu.lab.fleet import Fleet
-from simgpu.lab.fleet_objects import Shape
+from lab.cluster.api import Api
+from lab.cluster.controlplane import ControlPlane
+from lab.cluster.fleet import Fleet
+from lab.cluster.fleet_objects import Shape
 from tests.cluster.installing import install
 from tests.cluster.running import running
 from tests.load import report

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from simgpu.lab.controlplane import ControlPlane
-from simgpu.lab.fleet import RENEW_S, Fleet
-from simgpu.lab.fleet_objects import Shape
+from lab.cluster.controlplane import ControlPlane
+from lab.cluster.fleet import RENEW_S, Fleet
+from lab.cluster.fleet_objects import Shape
 from tests.cluster.installing import install
 
 _LOG_CHARS = 4000

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from contract import names
+from lab.cluster.controlplane import ControlPlane
 from scheduler.kubernetes.profiles import POLICY, Profiles, manifest
-from simgpu.lab.controlplane import ControlPlane
 from tests.cluster.server import Server
 from tests.support import until
 

@@ -19,8 +19,8 @@ from kube import access
 from kube.client import Kube, KubeError
 from scheduler.core.place import Peak, Placement, Share
 from scheduler.kubernetes import binding
+from scheduler.leader import Leader
 from scheduler.leadership.election import POST_S
-from scheduler.leadership.leader import Leader
 from scheduler.metrics import Metrics
 from scheduler.service import identity
 

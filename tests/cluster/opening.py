@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from contract import names
-from simgpu.lab.controlplane import ControlPlane
-from tests.cluster.requested import asking, pod
+from lab.cluster.controlplane import ControlPlane
+from tests.cluster.admission.requested import asking, pod
 from tests.cluster.server import MERGE_PATCH, Server
 from tests.support import until
 

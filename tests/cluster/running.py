@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from contract import names
+from lab.cluster.controlplane import ControlPlane
+from lab.cluster.installation import Installation
 from scheduler.kubernetes.profiles import NAMES, Profiles, configuration
-from simgpu.lab.controlplane import ControlPlane
-from simgpu.lab.installation import Installation
 
 OURS: Final = "gpuslice"
 

@@ -17,14 +17,14 @@ import pytest
 from contract import names
 from kube import access
 from kube.client import Kube, KubeError
+from lab.cluster import etcd as etcd_lab
+from lab.cluster.controlplane import ControlPlane
 from scheduler.cache import DEVICES, LEASES, NODES, Cache
 from scheduler.core.place import Placement, place
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Ask, Request
+from scheduler.decisions.state import State
 from scheduler.kubernetes import binding
-from scheduler.state import State
-from simgpu.lab import etcd as etcd_lab
-from simgpu.lab.controlplane import ControlPlane
 from tests.scheduler.objects import (
     RENEWED_S,
     Gi,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.lab.controlplane import ControlPlane, ControlPlaneError
+from lab.cluster.controlplane import ControlPlane, ControlPlaneError
 from tests.support import until
 
 pytestmark = pytest.mark.cluster
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.cluster
 _OWNER = """
 import sys, time
 from pathlib import Path
-from simgpu.lab.controlplane import ControlPlane
+from lab.cluster.controlplane import ControlPlane
 plane = ControlPlane(Path(sys.argv[1]))
 plane.start()
 plane.start_kube_scheduler()

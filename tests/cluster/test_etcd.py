@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.lab.controlplane import ControlPlane
+from lab.cluster.controlplane import ControlPlane
 
 pytestmark = pytest.mark.cluster
 

@@ -17,21 +17,21 @@ import yaml
 from contract import names
 from kube import access
 from kube.client import Kube
+from lab.cluster.controlplane import ControlPlane
+from lab.cluster.fleet import Fleet
+from lab.cluster.fleet_objects import Shape
 from scheduler.binder import Binder
 from scheduler.cache import DEVICES, Cache
+from scheduler.decisions.state import State
+from scheduler.decisions.verbs import Verbs
 from scheduler.extender import Extender
 from scheduler.kubernetes import profiles
 from scheduler.kubernetes.arguments import BindingArguments
 from scheduler.kubernetes.profiles import Profiles
+from scheduler.leader import Leader
 from scheduler.leadership.election import Candidate
-from scheduler.leadership.leader import Leader
 from scheduler.metrics import Metrics
-from scheduler.state import State
-from scheduler.verbs import Verbs
-from simgpu.lab.controlplane import ControlPlane
-from simgpu.lab.fleet import Fleet
-from simgpu.lab.fleet_objects import Shape
-from tests.cluster.requested import asking, pod
+from tests.cluster.admission.requested import asking, pod
 from tests.load.accounts import Books, books
 from tests.scheduler import calls
 from tests.support import until

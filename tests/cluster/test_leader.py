@@ -1,7 +1,7 @@
 """One writer, on a real API server: processes that are stopped, killed, disconnected, or called at
 the same time.
 
-Cases and random runs without a server: tests/scheduler/test_election.py.
+Cases and random runs without a server: tests/scheduler/leadership/test_election.py.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any, Self
 import pytest
 
 from contract import names
+from lab.cluster.controlplane import ControlPlane
 from scheduler.leadership.lease import PATH
-from simgpu.lab.controlplane import ControlPlane
-from tests.cluster.requested import asking, pod
+from tests.cluster.admission.requested import asking, pod
 from tests.cluster.server import Server
 from tests.support import ROOT, until
 

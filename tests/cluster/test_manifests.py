@@ -14,8 +14,8 @@ from scheduler.core.fleet import MAX_BYTES
 from scheduler.kubernetes import profiles
 from scheduler.kubernetes.profiles import Profiles
 from scheduler.service import Settings
+from tests.cluster.admission.test_placement import DENIED
 from tests.cluster.installing import MANIFESTS, PROBES
-from tests.cluster.test_admission_placement import DENIED
 
 Json = dict[str, Any]
 

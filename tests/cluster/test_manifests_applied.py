@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from contract import names
+from lab.cluster.controlplane import ControlPlane
 from scheduler.kubernetes import profiles
 from scheduler.kubernetes.profiles import Profiles
-from simgpu.lab.controlplane import ControlPlane
 from tests.cluster.installing import MANIFESTS
 from tests.cluster.server import Server
 from tests.cluster.test_manifests import named

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from contract import names
+from lab.cluster.api import Api, each
+from lab.cluster.controlplane import ControlPlane
+from lab.cluster.fleet import Fleet
+from lab.cluster.fleet_objects import Node, Shape
 from scheduler.core.place import Peak, Placement, Share
 from scheduler.kubernetes import binding
-from simgpu.lab.api import Api, each
-from simgpu.lab.controlplane import ControlPlane
-from simgpu.lab.fleet import Fleet
-from simgpu.lab.fleet_objects import Node, Shape
+from tests.cluster.admission.requested import asking, pod
 from tests.cluster.installing import install
-from tests.cluster.requested import asking, pod
 from tests.cluster.running import running
 
 pytestmark = pytest.mark.cluster

@@ -10,11 +10,11 @@ from typing import Any, Final
 import pytest
 
 from contract import names
-from simgpu.lab.controlplane import ControlPlane
-from simgpu.lab.fleet import Fleet
-from simgpu.lab.fleet_objects import Shape
+from lab.cluster.controlplane import ControlPlane
+from lab.cluster.fleet import Fleet
+from lab.cluster.fleet_objects import Shape
+from tests.cluster.admission.requested import asking, container, pod
 from tests.cluster.installing import MANIFESTS
-from tests.cluster.requested import asking, container, pod
 from tests.cluster.running import running
 from tests.cluster.server import Server
 from tests.support import until

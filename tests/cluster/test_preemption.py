@@ -15,12 +15,12 @@ import pytest
 
 from contract import names
 from contract.allocation import DeviceEntry, decode
-from simgpu.lab.controlplane import ControlPlane
-from simgpu.lab.fleet import Fleet
-from simgpu.lab.fleet_objects import Shape
-from simgpu.lab.installation import Installation
+from lab.cluster.controlplane import ControlPlane
+from lab.cluster.fleet import Fleet
+from lab.cluster.fleet_objects import Shape
+from lab.cluster.installation import Installation
+from tests.cluster.admission.requested import asking, pod
 from tests.cluster.installing import MANIFESTS
-from tests.cluster.requested import asking, pod
 from tests.cluster.running import running
 from tests.cluster.server import Server
 from tests.support import until

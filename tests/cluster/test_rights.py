@@ -12,10 +12,10 @@ from typing import Any, Final
 import pytest
 
 from contract import names
-from simgpu.lab.controlplane import ControlPlane, free_port
-from simgpu.lab.fleet import Fleet
-from simgpu.lab.fleet_objects import Shape
-from tests.cluster.requested import asking, container, pod
+from lab.cluster.controlplane import ControlPlane, free_port
+from lab.cluster.fleet import Fleet
+from lab.cluster.fleet_objects import Shape
+from tests.cluster.admission.requested import asking, container, pod
 from tests.cluster.running import replica
 from tests.cluster.server import MERGE_PATCH, Server
 from tests.cluster.test_service import LEASE, MANIFEST

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from contract import names
+from lab.cluster.controlplane import ControlPlane
+from lab.cluster.fleet import Fleet
+from lab.cluster.fleet_objects import Shape
+from lab.demo import seed
 from scheduler.kubernetes.profiles import KOORDINATOR
-from simgpu.lab import seed
-from simgpu.lab.controlplane import ControlPlane
-from simgpu.lab.fleet import Fleet
-from simgpu.lab.fleet_objects import Shape
 from tests.cluster.installing import serve
 from tests.cluster.running import running
 from tests.support import until

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from contract import names
-from scheduler.kubernetes.events import NODE_PROBLEM, POD_PROBLEM, SECOND_INSTALLATION
-from simgpu.lab.controlplane import ControlPlane
-from simgpu.lab.fleet import Fleet
-from simgpu.lab.fleet_objects import Shape
-from simgpu.lab.installation import Installation
-from tests.cluster import requested
+from lab.cluster.controlplane import ControlPlane
+from lab.cluster.fleet import Fleet
+from lab.cluster.fleet_objects import Shape
+from lab.cluster.installation import Installation
+from scheduler.events import NODE_PROBLEM, POD_PROBLEM, SECOND_INSTALLATION
+from tests.cluster.admission import requested
 from tests.cluster.running import holds, replica
 from tests.support import ROOT, until
 

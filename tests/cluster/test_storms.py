@@ -12,11 +12,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from simgpu.lab.api import Api
-from simgpu.lab.controlplane import ControlPlane
-from simgpu.lab.fleet import Fleet
-from simgpu.lab.fleet_objects import Shape
-from simgpu.lab.installation import Installation
+from lab.cluster.api import Api
+from lab.cluster.controlplane import ControlPlane
+from lab.cluster.fleet import Fleet
+from lab.cluster.fleet_objects import Shape
+from lab.cluster.installation import Installation
 from tests.cluster.running import holds, replica, running
 from tests.load.storm import Storm, Weather, pass_over
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract import cheader, grant_file, names, region_file
+from contract import grant_file, names, region_file
 from contract.grant_file import Gpu, Grant
 from contract.layout import Field, Struct
+from tools import cheader
 
 HEADERS = Path(__file__).parents[2] / "shim/include/vgpu"
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from contract.log_lines import TRACEBACK_CHARS_MAX, VALUE_CHARS_MAX, Format, Formatter, Line
+from kube.log_lines import TRACEBACK_CHARS_MAX, VALUE_CHARS_MAX, Format, Formatter, Line
 
 
 def written(style: Format, message: object, failed: bool = False) -> str:

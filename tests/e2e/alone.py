@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from simgpu.lab.namespace import Namespace, NamespaceError, environment
-from simgpu.lab.scratch import scratch
+from lab.node.namespace import Namespace, NamespaceError, environment
 from tests.e2e.machine import FRESH, LAYERS
 from tests.support import ROOT
+from tools.scratch import scratch
 
 _COVERED: Final = ("/etc", "/home", "/opt", "/root", "/run", "/srv", "/usr", "/var")
 _PREFIX: Final = "gs-m-"

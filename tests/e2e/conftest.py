@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.lab import seed
+from lab.demo import seed
 from tests.e2e.whole import Whole, running
 
 

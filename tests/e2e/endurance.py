@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from simgpu.lab.api import Api
+from lab.cluster.api import Api
 from tests.e2e.node import Node
 from tests.e2e.whole import Whole
 from tests.load.crowd import Crowd

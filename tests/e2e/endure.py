@@ -32,7 +32,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from simgpu.lab.place import Place
+from lab.cluster.directory import Place
 from tests.e2e import alone, machine
 from tests.e2e.endurance import Endurance
 from tests.e2e.whole import Whole

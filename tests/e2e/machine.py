@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from simgpu.lab import building, holder
+from lab.node import holder
+from tools import building
 
 LAYERS: Final = "GPUSLICE_TEST_LAYERS"
 """The variable with the path of the changed files of a machine of its own."""

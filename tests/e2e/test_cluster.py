@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.lab import holder, network, seed
+from lab.demo import seed
+from lab.node import holder, network
 from tests.e2e.whole import HALF, WHOLE_GPU, Whole
 from tests.support import until
 
@@ -66,7 +67,7 @@ def test_an_image_of_ones_own_runs(whole: Whole, tmp_path: Path) -> None:
     (tmp_path / "own").write_text("#!/bin/sh\necho mine\n")
     (tmp_path / "own").chmod(0o755)
     added = f"{tmp_path / 'own'}=/usr/bin/own"
-    command = [sys.executable, "-m", "simgpu.lab.packing", "mine:1", "--package", "hostname"]
+    command = [sys.executable, "-m", "lab.cluster.packing", "mine:1", "--package", "hostname"]
     done = subprocess.run(
         [*command, "--file", added, "--at", str(whole.directory)], text=True, capture_output=True
     )
@@ -185,6 +186,6 @@ def _holder(whole: Whole) -> int:
     """The first process of the cluster's namespaces."""
     for pid in whole.marked():
         command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-        if "simgpu.lab.holder" in command and "unshare" not in command[0]:
+        if "lab.node.holder" in command and "unshare" not in command[0]:
             return pid
     raise AssertionError("no holder")

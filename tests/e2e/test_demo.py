@@ -14,13 +14,14 @@ from typing import IO
 
 import pytest
 
-from simgpu.lab import demo, story
-from simgpu.lab.place import Place, Seen
+from lab.cluster.directory import Place, Seen
+from lab.demo import command_line as demo
+from lab.demo import story
 from tests.support import until
 
 pytestmark = pytest.mark.e2e
 
-_PROGRAM = (sys.executable, "-m", "simgpu.lab.demo", "--plain")
+_PROGRAM = (sys.executable, "-m", "lab.demo", "--plain")
 
 
 @pytest.fixture
@@ -115,7 +116,7 @@ def test_kept_it_can_be_played_with_and_is_not_taken_for_another(place: Place) -
     assert another.returncode == 1
     seen = place.look()
     assert seen.well
-    down = [sys.executable, "-m", "simgpu.lab.cluster", "down", "--at", str(place.directory)]
+    down = [sys.executable, "-m", "lab.cluster", "down", "--at", str(place.directory)]
     assert subprocess.run(down).returncode == 0
     assert _left(place, seen) == []
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from contract import names
-from simgpu.lab.place import MARK
+from lab.cluster.directory import MARK
 
 
 class Whole:
@@ -29,7 +29,7 @@ class Whole:
 
     def line(self, *arguments: str) -> list[str]:
         """The command line with this subcommand for this cluster."""
-        command = [sys.executable, "-m", "simgpu.lab.cluster", *arguments]
+        command = [sys.executable, "-m", "lab.cluster", *arguments]
         return [*command, "--at", str(self.directory)]
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kube.posts import KEEP_S, NotAnswered, NotSent, Posts
-from simgpu.lab import certificate
+from lab.cluster import certificate
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 LAST = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from simgpu.lab.claims import Story
+from lab.demo.claims import Story
 
 
 def _told(*verdicts: bool, masked: bool = True) -> tuple[int, str]:

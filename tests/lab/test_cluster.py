@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simgpu.lab.cluster import CommandError, gpus
+from lab.cluster.command_line import CommandError, gpus
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.lab import demo, seed, story
+from lab.demo import command_line as demo
+from lab.demo import seed, story
 
 _STALE = "README's picture is stale: make demo-picture"
 

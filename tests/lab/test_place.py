@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.lab.marked import PlaceError
-from simgpu.lab.place import MARK, Place
+from lab.cluster.directory import MARK, Place
+from lab.cluster.marked import PlaceError
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_a_directory_of_which_a_cluster_has_left_a_part_may_be_changed(place: Pl
 _OWNER = """
 import sys, time
 from pathlib import Path
-from simgpu.lab.place import Place
+from lab.cluster.directory import Place
 place = Place(Path(sys.argv[1]))
 place.own()
 place.write({"ready": False})
@@ -231,7 +231,7 @@ def test_clearing_ends_the_owner_and_all_that_carries_the_mark(place: Place) -> 
 
 def test_who_waited_for_a_cleared_directory_makes_it_anew(place: Place) -> None:
     script = (
-        "import sys\nfrom pathlib import Path\nfrom simgpu.lab.place import Place\n"
+        "import sys\nfrom pathlib import Path\nfrom lab.cluster.directory import Place\n"
         "place = Place(Path(sys.argv[1]))\n"
         "with place.changing():\n    print(place.directory.exists(), flush=True)\n"
     )

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.lab import building, kubernetes, programs
-from simgpu.lab.building import ProgramsError
-from simgpu.lab.releases import DEFAULT, RELEASES, of_machine
+from tools import building, kubernetes, programs
+from tools.building import ProgramsError
+from tools.releases import DEFAULT, RELEASES, of_machine
 
 NAMES = ("containerd", "containerd-shim-runc-v2", "ctr")
 

@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from simgpu.lab.scratch import scratch
+from tools.scratch import scratch
 
 _USER = """
 import signal, sys
 from pathlib import Path
-from simgpu.lab.scratch import scratch
+from tools.scratch import scratch
 with scratch(Path(sys.argv[1]), ".making-") as ours:
     (ours / "much").write_text("x")
     sys.stdout.write(f"{ours}\\n")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.lab import kubernetes, programs, setup
+from tools import kubernetes, programs, setup
 
 
 def test_an_empty_path_lacks_every_program(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from simgpu.lab.terminal import TerminalError, typed
+from lab.demo.terminal import TerminalError, typed
 
 _SHELL = ("bash", "--norc", "--noprofile", "-i")
 _ENVIRON = {"PATH": os.environ["PATH"], "PS1": "here# ", "TERM": "dumb"}

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import aiohttp
 
+from lab.cluster.api import Api, ApiError
 from simgpu import config
-from simgpu.lab.api import Api, ApiError
 from tests.load import inside
 from tests.load.accounts import Share
 from tests.load.generator import Load, LoadError

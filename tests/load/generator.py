@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from simgpu.lab.api import Api, each
+from lab.cluster.api import Api, each
 from tests.load import kinds
 from tests.load.accounts import Books, books
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
-from simgpu.lab.api import Api, each
-from simgpu.lab.installation import Installation
+from lab.cluster.api import Api, each
+from lab.cluster.installation import Installation
 from tests.load.accounts import Books
 from tests.load.generator import Load, LoadError
 

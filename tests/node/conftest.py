@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from contract.overhead import CODE_BYTES
-from simgpu.lab.catalogue import OWN_PRELOAD, PYTHON_IMAGE
-from simgpu.lab.cri import Container, Process
-from simgpu.lab.lab import Lab
+from lab.node.catalogue import OWN_PRELOAD, PYTHON_IMAGE
+from lab.node.cri import Container, Process
+from lab.node.lab import Lab
 
 GIB = 1 << 30
 CONTEXT = 300 << 20
@@ -26,7 +26,7 @@ SETUID_PROBE = "/opt/test/probe-setuid"
 LAUNCHER = "/opt/test/launcher"
 
 _C = Path(__file__).parent / "c"
-_PROBE_SOURCE = Path(__file__).resolve().parents[2] / "simgpu" / "src" / "probe.c"
+_PROBE_SOURCE = Path(__file__).resolve().parents[2] / "simgpu/src/probe.c"
 _STRICT = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes", "-O1"]
 
 

@@ -7,10 +7,10 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
+from lab.node.lab import Lab
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri import connection
 from nri_plugin.protocol.events import EventMask
-from simgpu.lab.lab import Lab
 
 Meddling = Callable[[nri.Container, nri.ContainerAdjustment], None]
 

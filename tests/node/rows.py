@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import pytest
 
 from contract import names
-from simgpu.lab.catalogue import PYTHON_IMAGE
-from simgpu.lab.cri import CriError, Process
-from simgpu.lab.lab import Lab
+from lab.node.catalogue import PYTHON_IMAGE
+from lab.node.cri import CriError, Process
+from lab.node.lab import Lab
 from tests.node.cases import CASES
 
 from .conftest import GIB

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.lab import demo_faults, demo_node
+from lab.demo import faults as demo_faults
+from lab.demo import node as demo_node
 
 pytestmark = pytest.mark.node
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from simgpu.lab import demo_node
-from simgpu.lab.lab import Lab
+from lab.demo import node as demo_node
+from lab.node.lab import Lab
 
 pytestmark = pytest.mark.node
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.node
 def test_interrupted_it_says_so_and_leaves_nothing(build_dir: Path) -> None:
     assert build_dir.is_dir()
     begun = subprocess.Popen(
-        [sys.executable, "-m", "simgpu.lab.demo_node", "--plain"],
+        [sys.executable, "-m", "lab.demo.node", "--plain"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -46,7 +46,7 @@ def test_the_document_shows_what_the_demo_prints(build_dir: Path) -> None:
     assert build_dir.is_dir()
     written = demo_node.DOCUMENT.read_text()
     assert demo_node.documented(written) == written, (
-        "docs/demo.md's sample is stale: python -m simgpu.lab.demo_node --write"
+        "docs/demo.md's sample is stale: python -m lab.demo.node --write"
     )
 
 

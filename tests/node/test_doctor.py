@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from simgpu.lab.lab import Lab
+from lab.node.lab import Lab
 
 pytestmark = pytest.mark.node
 

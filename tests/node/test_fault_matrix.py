@@ -13,7 +13,7 @@ import pytest
 from bench.faults.cases import FAULTS, ROWS
 from bench.faults.outcome import Cell, Kind
 from bench.faults.rig import Rig
-from simgpu.lab.lab import Lab
+from lab.node.lab import Lab
 
 from .conftest import PROBE
 

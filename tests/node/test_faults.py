@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from contract import names
-from simgpu.lab.catalogue import (
+from lab.node.catalogue import (
     LINKED_VOLUME,
     LINKED_VOLUME_IMAGE,
     OWN_PRELOAD,
     PRELOAD_IMAGE,
     PYTHON_IMAGE,
 )
-from simgpu.lab.cri import Container, CriError, Process
-from simgpu.lab.lab import Lab
+from lab.node.cri import Container, CriError, Process
+from lab.node.lab import Lab
 
 from .conftest import GIB, PROBE, probe, said
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from simgpu.lab.catalogue import PYTHON_IMAGE
-from simgpu.lab.cri import Process
-from simgpu.lab.lab import Lab
-from simgpu.lab.namespace import Namespace
+from lab.node.catalogue import PYTHON_IMAGE
+from lab.node.cri import Process
+from lab.node.lab import Lab
+from lab.node.namespace import Namespace
 
 from .conftest import probe
 
@@ -65,7 +65,7 @@ def test_a_root_that_may_not_mount_is_told_and_leaves_nothing(build_dir: Path) -
     place = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # short enough to be used
     without = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
     done = subprocess.run(
-        [*without, sys.executable, "-m", "simgpu.lab.demo_node", "--plain"],
+        [*without, sys.executable, "-m", "lab.demo.node", "--plain"],
         env={**os.environ, "TMPDIR": str(place)},
         text=True,
         capture_output=True,
@@ -84,9 +84,9 @@ def test_what_tests_mount_is_not_seen_outside() -> None:
 
 _OWNER = """
 import sys, time
-from simgpu.lab.catalogue import PYTHON_IMAGE
-from simgpu.lab.cri import Process
-from simgpu.lab.lab import Lab
+from lab.node.catalogue import PYTHON_IMAGE
+from lab.node.cri import Process
+from lab.node.lab import Lab
 with Lab() as lab:
     lab.cri.run_pod("left").run("main", Process(PYTHON_IMAGE))
     sys.stdout.write(f"{lab.directory} {lab.namespace.cgroup} {lab.namespace.pid}\\n")

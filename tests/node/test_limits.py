@@ -9,9 +9,9 @@ import pytest
 
 from contract import names
 from contract.overhead import CODE_BYTES
-from simgpu.lab.catalogue import PYTHON_IMAGE
-from simgpu.lab.cri import Container, Process
-from simgpu.lab.lab import Lab
+from lab.node.catalogue import PYTHON_IMAGE
+from lab.node.cri import Container, Process
+from lab.node.lab import Lab
 
 from .conftest import FLOOR, GIB, LAUNCHER, PROBE, SETUID_PROBE, Taken, hold_all, probe
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from contract import names
+from lab.node.catalogue import PYTHON_IMAGE
+from lab.node.cri import CriError, Process
+from lab.node.lab import Lab
 from nri_plugin.host.cdi_generator import FILE
-from simgpu.lab.catalogue import PYTHON_IMAGE
-from simgpu.lab.cri import CriError, Process
-from simgpu.lab.lab import Lab
 
 from .conftest import GIB, probe
 

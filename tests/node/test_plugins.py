@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from contract import names
+from lab.node.catalogue import PYTHON_IMAGE
+from lab.node.cri import CriError, Process
+from lab.node.lab import Lab
 from nri_plugin.messages import nri_pb2 as nri
-from simgpu.lab.catalogue import PYTHON_IMAGE
-from simgpu.lab.cri import CriError, Process
-from simgpu.lab.lab import Lab
 
 from .conftest import GIB, probe
 from .plugins import Meddling, plugin

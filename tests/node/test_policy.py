@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from contract import names
-from simgpu.lab.catalogue import (
+from lab.node.catalogue import (
     AUDITING_IMAGE,
     ENVIRON_IMAGE,
     OWN_PRELOAD,
@@ -13,8 +13,8 @@ from simgpu.lab.catalogue import (
     PYTHON_IMAGE,
     TWICE_IMAGE,
 )
-from simgpu.lab.cri import Process, Sandbox
-from simgpu.lab.lab import Lab
+from lab.node.cri import Process, Sandbox
+from lab.node.lab import Lab
 
 from .conftest import GIB, LINKED_PROBE, PROBE, hold_all, probe
 from .rows import HALF, NONE, OWN, one, refused, two

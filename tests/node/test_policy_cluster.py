@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from contract import names
-from simgpu.lab.catalogue import PYTHON_IMAGE
-from simgpu.lab.controlplane import ControlPlane
-from simgpu.lab.cri import Process, Sandbox
-from simgpu.lab.lab import Lab
+from lab.cluster.controlplane import ControlPlane
+from lab.node.catalogue import PYTHON_IMAGE
+from lab.node.cri import Process, Sandbox
+from lab.node.lab import Lab
+from tests.cluster.admission.requested import asking, binding, pod
 from tests.cluster.conftest import installed
 from tests.cluster.opening import opened
-from tests.cluster.requested import asking, binding, pod
 from tests.cluster.server import MERGE_PATCH, Server
 from tests.support import until
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from contract import names
-from simgpu.lab.catalogue import (
+from lab.node.catalogue import (
     DANGLING_PRELOAD_IMAGE,
     DIRECTORY_IN_PLACE_IMAGE,
     FILE_IN_PLACE_IMAGE,
@@ -21,8 +21,8 @@ from simgpu.lab.catalogue import (
     PRELOAD_IMAGE,
     PYTHON_IMAGE,
 )
-from simgpu.lab.cri import CriError, Process
-from simgpu.lab.lab import Lab
+from lab.node.cri import CriError, Process
+from lab.node.lab import Lab
 
 from .conftest import probe
 from .rows import HALF, one, refused

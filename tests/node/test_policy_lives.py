@@ -15,10 +15,10 @@ import psutil
 import pytest
 
 from contract import names
+from lab.node.catalogue import PYTHON_IMAGE
+from lab.node.cri import CriError, Process, Sandbox
+from lab.node.lab import Lab
 from nri_plugin.messages import nri_pb2 as nri
-from simgpu.lab.catalogue import PYTHON_IMAGE
-from simgpu.lab.cri import CriError, Process, Sandbox
-from simgpu.lab.lab import Lab
 
 from .conftest import GIB, hold_all, probe, said
 from .plugins import Meddling, plugin
@@ -32,7 +32,7 @@ ALLOCATED = names.ANNOTATION_DEVICE_ALLOCATED
 def test_host_pid(lab: Lab) -> None:
     with lab.pod("host-pid", one(lab), of=Sandbox(pid="NODE")) as pod:
         container = pod.run("main", OWN)
-        assert "simgpu.lab.holder" in container.exec(["cat", "/proc/1/cmdline"]).out
+        assert "lab.node.holder" in container.exec(["cat", "/proc/1/cmdline"]).out
         assert probe(container).held_to(HALF)
         hold_all(container)
         assert probe(container).found_it_full()

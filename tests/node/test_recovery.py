@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from contract import names
-from simgpu.lab.catalogue import PYTHON_IMAGE
-from simgpu.lab.cri import Container, CriError, Process
-from simgpu.lab.lab import Lab
+from lab.node.catalogue import PYTHON_IMAGE
+from lab.node.cri import Container, CriError, Process
+from lab.node.lab import Lab
 
 from .conftest import GIB, probe
 

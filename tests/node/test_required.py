@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from contract import names
-from simgpu.lab.catalogue import PYTHON_IMAGE
-from simgpu.lab.containerd_config import Options
-from simgpu.lab.cri import CriError, Process
-from simgpu.lab.lab import Lab
+from lab.node.catalogue import PYTHON_IMAGE
+from lab.node.containerd_config import Options
+from lab.node.cri import CriError, Process
+from lab.node.lab import Lab
 
 from .conftest import GIB, PROBE, probe
 

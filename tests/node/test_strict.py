@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.lab.catalogue import PYTHON_IMAGE
-from simgpu.lab.cri import Container, Process
-from simgpu.lab.lab import Lab
+from lab.node.catalogue import PYTHON_IMAGE
+from lab.node.cri import Container, Process
+from lab.node.lab import Lab
 
 from .conftest import GIB, LINKED_PROBE, PROBE, probe, said
 

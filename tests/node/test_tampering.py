@@ -10,9 +10,9 @@ from typing import Literal
 import pytest
 
 from contract import names
-from simgpu.lab.catalogue import NO_ETC_IMAGE, PYTHON_IMAGE
-from simgpu.lab.cri import Container, Process, Sandbox
-from simgpu.lab.lab import Lab
+from lab.node.catalogue import NO_ETC_IMAGE, PYTHON_IMAGE
+from lab.node.cri import Container, Process, Sandbox
+from lab.node.lab import Lab
 
 from .conftest import GIB, PROBE, probe
 

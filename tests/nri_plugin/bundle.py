@@ -10,12 +10,12 @@ from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 
+from lab.node import holder
 from nri_plugin.host import rootfs
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.policy import injection
 from nri_plugin.policy.model import CdiDevice, Container, Gpu, Mount, Paths, Share, Specs
 from nri_plugin.policy.required_mounts import in_place
-from simgpu.lab import holder
 from tests.nri_plugin.objects import clear
 
 GPU = Gpu("GPU-1", 0, 1 << 30)

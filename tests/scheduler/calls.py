@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scheduler.decisions.state import State
 from scheduler.kubernetes.translate import device, lease, node
-from scheduler.state import State
 from tests.scheduler import objects
 
 

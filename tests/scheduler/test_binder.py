@@ -13,10 +13,10 @@ from contract import names as words
 from kube.access import Access
 from kube.client import Kube
 from scheduler.binder import Binder
+from scheduler.decisions.state import State
+from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes import translate
 from scheduler.kubernetes.arguments import BindingArguments
-from scheduler.state import State
-from scheduler.verbs import Verbs
 from tests.scheduler import calls, objects
 from tests.scheduler.gates import HandGate
 from tests.scheduler.pod_server import Fate, Misfortune, PodServer

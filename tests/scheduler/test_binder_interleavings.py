@@ -19,11 +19,11 @@ from contract import names as words
 from kube.client import NO_ANSWER, UNREACHABLE, KubeError
 from scheduler.binder import Binder
 from scheduler.cache import _Pods
+from scheduler.decisions.retry_queue import RetryQueue
+from scheduler.decisions.state import State
+from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes import translate
 from scheduler.kubernetes.arguments import BindingArguments
-from scheduler.retry_queue import RetryQueue
-from scheduler.state import State
-from scheduler.verbs import Verbs
 from tests.scheduler import calls, objects, virtual_time
 from tests.scheduler.gates import HandGate
 

@@ -18,9 +18,9 @@ from kube.follow import Backoff
 from scheduler.cache import DEVICES, LEASES, NODES, PODS, Cache
 from scheduler.core.place import Peak, Placement, Share
 from scheduler.core.reasons import Reason
+from scheduler.decisions.retry_queue import RetryQueue
+from scheduler.decisions.state import SILENT_AFTER_S, State
 from scheduler.kubernetes.binding import annotations_of
-from scheduler.retry_queue import RetryQueue
-from scheduler.state import SILENT_AFTER_S, State
 from tests.kube.api_server import client_of, event, lines, listed, refuse, stream
 from tests.scheduler import calls
 from tests.scheduler.objects import (

@@ -12,10 +12,10 @@ import aiohttp
 import pytest
 
 from scheduler import endpoint as pages
+from scheduler.decisions.simulate import fleet, simulate
+from scheduler.decisions.state import State
 from scheduler.endpoint import PAGES, Address, Endpoint, is_local
 from scheduler.metrics import Metrics
-from scheduler.simulate import fleet, simulate
-from scheduler.state import State
 from tests.scheduler.objects import Gi, container, device, gpu, node, pod
 
 DEADLINE_S = 30.0

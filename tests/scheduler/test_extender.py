@@ -13,9 +13,9 @@ import pytest
 
 from kube.client import Kube
 from scheduler.binder import Binder
+from scheduler.decisions.verbs import Verbs
 from scheduler.extender import NOT_SYNCED, Extender
 from scheduler.metrics import Metrics
-from scheduler.verbs import Verbs
 from tests.scheduler import calls, objects
 from tests.scheduler.gates import HandGate
 from tests.scheduler.pod_server import PodServer
@@ -157,7 +157,7 @@ async def test_a_fault_of_ours_is_an_error_of_the_verb(
     def fail(*_: object) -> bool:
         raise ZeroDivisionError("so")
 
-    monkeypatch.setattr("scheduler.verbs.feasible", fail)
+    monkeypatch.setattr("scheduler.decisions.verbs.feasible", fail)
     async with serving() as client:
         body = calls.arguments(calls.pod(), calls.names(2))
         answer = await client.ask("filter", body)

@@ -15,7 +15,7 @@ import pytest
 from contract import grant_file, names
 from shim import region
 from tests import sanitizers
-from tests.shim.core import Box
+from tests.shim.region.core import Box
 from tests.support import ROOT
 
 MIB = 2**20

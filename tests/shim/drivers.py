@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 SOURCES: Final = Path(__file__).parent / "c"
+DRIVERS: Final = SOURCES / "drivers"
 _SHARED: Final = ("-shared", "-fPIC", "-Wl,-Bsymbolic", "-Wl,-soname,libcuda.so.1")
 _FLAGS: Final = ("-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", *_SHARED)
 

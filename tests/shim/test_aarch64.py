@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.shim import test_counter
-from tests.shim.core import Box, patch
+from tests.shim.region import test_counter
+from tests.shim.region.core import Box, patch
 from tests.support import ROOT
 
 pytestmark = pytest.mark.sim

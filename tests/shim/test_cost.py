@@ -128,7 +128,7 @@ def test_row_36_launches_first_launches_and_graphs_make_no_system_call(
 ) -> None:
     """Nor for kernels' attributes and graphs' updates: the cost of each is the driver's alone."""
     counter = _built(tmp_path, "count", _C / "count_system_calls.c")
-    include = f"-I{ROOT / 'simgpu' / 'src'}"
+    include = f"-I{ROOT / 'simgpu/src'}"
     driver = (f"-L{host.driver_dir}", "-l:libcuda.so.1")
     program = _built(tmp_path, "launches", include, _C / "launch_calls.c", *driver)
 

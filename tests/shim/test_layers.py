@@ -1,22 +1,24 @@
-"""A folder of shim/src includes only folders that precede it."""
+"""A folder of C includes only folders that precede it in the table of its README."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[2] / "shim" / "src"
-FOLDERS = ("os", "region", "loader", "ledger", "charge", "hooks")
-"""Each may include itself and those before it."""
+import pytest
+
+from tests.support import ROOT
 
 
-def test_no_file_includes_a_folder_above_its_own() -> None:
-    assert {entry.name for entry in SOURCE.iterdir()} == set(FOLDERS)
+@pytest.mark.parametrize("source", ["shim/src", "simgpu/src"])
+def test_no_file_includes_a_folder_above_its_own(source: str) -> None:
+    directory = ROOT / source
+    folders = re.findall(r"^\| `(\w+)/` \|", (directory / "README.md").read_text(), re.MULTILINE)
+    assert {entry.name for entry in directory.iterdir() if entry.is_dir()} == set(folders)
     upward = [
-        f"{file.relative_to(SOURCE)} includes {included}/"
-        for level, folder in enumerate(FOLDERS)
-        for file in sorted((SOURCE / folder).iterdir())
+        f"{file.relative_to(directory)} includes {included}/"
+        for level, folder in enumerate(folders)
+        for file in sorted((directory / folder).iterdir())
         for included in re.findall(r'#include "(\w+)/', file.read_text())
-        if included in FOLDERS[level + 1 :]
+        if included in folders[level + 1 :]
     ]
     assert not upward

@@ -18,7 +18,7 @@ from contract import grant_file
 from shim import region
 from tests.shim.clients import CUDA
 from tests.shim.conftest import GIB, MIB, Grants, Host
-from tests.shim.core import Box, patch
+from tests.shim.region.core import Box, patch
 from tests.support import until
 from tests.talking import TALKER, Talk, talking
 

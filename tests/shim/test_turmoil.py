@@ -13,7 +13,7 @@ import pytest
 
 from tests.shim.conftest import GIB, Grants, Host
 from tests.shim.drivers import build_driver
-from tests.shim.test_strict import place
+from tests.shim.loader.test_strict import place
 
 pytestmark = pytest.mark.sim
 

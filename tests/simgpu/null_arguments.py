@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from tests.support import ROOT
 
-LIST: Final = ROOT / "simgpu" / "src" / "cuda.def"
+LIST: Final = ROOT / "simgpu/src/abi/cuda.def"
 PTX: Final = b".version 8.0\n.target sm_80\n.visible .entry none() { ret; }\n"
 
 # Documented as optional, or as meaningful when NULL: there the call succeeds.

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.simgpu import cuda_programs, interface_programs, memory_programs
 from tests.simgpu.host import GIB, Host
+from tests.simgpu.programs import cuda_programs, interface_programs, memory_programs
 from tests.support import ROOT
 
 MIB = 1 << 20
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.sim
 def start(host: Host, name: str, *arguments: str) -> subprocess.Popen[str]:
     """A program that prints a line when it is ready, and then waits on its stdin."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "tests.simgpu.cuda_programs", name, *arguments],
+        [sys.executable, "-m", "tests.simgpu.programs.cuda_programs", name, *arguments],
         cwd=ROOT,
         env=host.env(),
         text=True,

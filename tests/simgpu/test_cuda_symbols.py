@@ -101,7 +101,7 @@ def test_every_row_of_both_lists(cuda: ctypes.CDLL, library: Path) -> None:
     rows: set[tuple[str, str, int, int]] = set()
     unlisted: set[str] = set()
     for name in ("cuda.def", "cuda_unsupported.def"):
-        text = (ROOT / "simgpu" / "src" / name).read_text()
+        text = (ROOT / "simgpu/src/abi" / name).read_text()
         text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
         for kind, symbol, base, since, rest in re.findall(
             r"^(\w+)\((\w+), (\w+), (\d+)(.*)\)$", text, flags=re.MULTILINE
@@ -140,7 +140,7 @@ LATER = re.compile(
 
 
 def test_what_is_not_simulated_says_so(idle_host: Host) -> None:
-    text = (ROOT / "simgpu" / "src" / "cuda_unsupported.def").read_text()
+    text = (ROOT / "simgpu/src/abi/cuda_unsupported.def").read_text()
     names = re.findall(r"^(?:\w+_)?NAME\((\w+)", text, flags=re.MULTILINE)
     assert len(names) > 200
     program = f"""

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import build
 from tests.simgpu.host import Host
-from tests.simgpu.image_programs import PROGRAMS
+from tests.simgpu.programs.image_programs import PROGRAMS
 from tests.support import ROOT
 
 pytestmark = pytest.mark.sim
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.sim
 
 def _run(host: Host, name: str, *arguments: str | Path, **extra: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.simgpu.image_programs", name, *arguments],
+        [sys.executable, "-m", "tests.simgpu.programs.image_programs", name, *arguments],
         cwd=ROOT,
         env={**host.env(), **extra},
         text=True,

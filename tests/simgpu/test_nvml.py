@@ -351,7 +351,7 @@ def test_every_name_that_the_client_knows_is_there(idle_host: Host) -> None:
     known = set(re.findall(r'_nvmlGetFunctionPointer\("(\w+)"\)', source))
     assert known - exported == set()
     listed = re.findall(
-        r"UNSUPPORTED\((\w+)\)", (ROOT / "simgpu/src/nvml_unsupported.def").read_text()
+        r"UNSUPPORTED\((\w+)\)", (ROOT / "simgpu/src/nvml/nvml_unsupported.def").read_text()
     )
     assert len(listed) == len(set(listed))
 
@@ -385,7 +385,7 @@ def test_layouts_are_nvidias(tmp_path: Path) -> None:
             lines.append(f'P("{name}", "{member}", offsetof({name}, {member}));')
     source, program = tmp_path / "layout.c", tmp_path / "layout"
     source.write_text(
-        '#include <stddef.h>\n#include <stdio.h>\n#include "nvml_abi.h"\n'
+        '#include <stddef.h>\n#include <stdio.h>\n#include "abi/nvml_abi.h"\n'
         '#define P(s, f, v) printf("[\\"%s\\", \\"%s\\", %zu]\\n", s, f, (size_t)(v))\n'
         "int main(void) {\n" + "\n".join(lines) + "\nreturn 0;\n}\n"
     )

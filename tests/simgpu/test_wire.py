@@ -13,7 +13,7 @@ from simgpu import wire
 from simgpu.wire import Op, Reader, Request, Role, Status, WireError
 from tests.support import ROOT
 
-HEADER = ROOT / "simgpu" / "src" / "wire.h"
+HEADER = ROOT / "simgpu/src/client/wire.h"
 
 REQUESTS = [
     Request(Op.HELLO, (1, 2)),

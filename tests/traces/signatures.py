@@ -1,7 +1,7 @@
 """How each parameter of the driver's entries is written in a trace: one token for each.
 
-The prototypes are those of simgpu/src/cuda.def. A token defines what the recorder writes before a
-call and after it; the recorder (c/record.c) interprets the same tokens.
+The prototypes are those of simgpu/src/abi/cuda.def. A token defines what the recorder writes before
+a call and after it; the recorder (c/record.c) interprets the same tokens.
 
     n4 u1 u2 u4 u8 x8   a value of so many bytes: signed, unsigned, hexadecimal
     s                   a string or a buffer for one: never written
@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-_DEFINITIONS: Final = Path(__file__).resolve().parents[2] / "simgpu" / "src" / "cuda.def"
+_DEFINITIONS: Final = Path(__file__).resolve().parents[2] / "simgpu/src/abi/cuda.def"
 _ROW: Final = re.compile(
     r"^(?:ENTRY|OLDER|PER_THREAD)\((\w+), (\w+), (\d+),\s*\(([^()]*)\)"
     r"(?:, \([^()]*\), (_ptsz|_ptds), (\d+))?",

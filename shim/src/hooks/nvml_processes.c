@@ -81,7 +81,7 @@ COMPUTE(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_t, put_v2)
 COMPUTE(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, put_v2)
 
 /* Rows that only the driver has, and only by the host's pids: none are reported. */
-#define NO_PROCESSES(name, row)                                                                          \
+#define NO_PROCESSES(name, row)                                                                    \
 	nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, row *rows)                     \
 	{                                                                                          \
 		unsigned int none = 0;                                                             \

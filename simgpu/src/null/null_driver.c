@@ -12,7 +12,7 @@
  *   NULL_DRIVER_FAIL_EVERY       every n-th allocation is refused: CUDA_ERROR_OUT_OF_MEMORY
  */
 #define _GNU_SOURCE
-#include "null_driver.h"
+#include "null/null_driver.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -92,7 +92,7 @@ static const struct {
 	const char *name, *text;
 } errors[] = {
 #define X(name, value, since, text) {value, #name, text},
-#include "cuda_errors.def"
+#include "abi/cuda_errors.def"
 #undef X
 };
 

@@ -5,8 +5,8 @@
 #ifndef SIMGPU_NULL_DRIVER_H
 #define SIMGPU_NULL_DRIVER_H
 
-#include "null_entry.h"
-#include "null_memory.h"
+#include "null/null_entry.h"
+#include "null/null_memory.h"
 
 /* The checks, the latency and the injected refusals of an allocation. */
 CUresult null_may_allocate(const void *out, size_t bytes);

@@ -4,7 +4,7 @@
 #ifndef SIMGPU_NULL_ENTRY_H
 #define SIMGPU_NULL_ENTRY_H
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 
 typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;

@@ -1,6 +1,6 @@
 /* See null_memory.h. */
 #define _GNU_SOURCE
-#include "null_memory.h"
+#include "null/null_memory.h"
 
 #include <pthread.h>
 #include <string.h>

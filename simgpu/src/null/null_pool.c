@@ -3,7 +3,7 @@
  * submitted, so what is freed can be used again at once; the pool returns it to the GPU at the next
  * synchronisation, down to its release threshold.
  */
-#include "null_driver.h"
+#include "null/null_driver.h"
 
 enum {
 	RELEASE_THRESHOLD = 4,

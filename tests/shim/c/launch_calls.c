@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "cuda_entry.h"
+#include "abi/cuda_entry.h"
 
 enum { ENTRIES = 400, SHARED_BYTES_MOST = 8 };
 

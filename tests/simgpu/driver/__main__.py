@@ -34,7 +34,7 @@ PACKAGES: Final = {
 
 def names_of_the_lists() -> set[str]:
     """The base names and symbols of cuda.def and cuda_unsupported.def."""
-    lists = (ROOT / "simgpu" / "src" / name for name in ("cuda.def", "cuda_unsupported.def"))
+    lists = (ROOT / "simgpu/src/abi" / name for name in ("cuda.def", "cuda_unsupported.def"))
     text = "".join(path.read_text() for path in lists)
     rows = re.findall(r"^[A-Z_]+\((\w+), (\w+), \d", text, flags=re.MULTILINE)
     return {name for row in rows for name in row}

@@ -35,7 +35,7 @@
 #define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
 	ENTRY(symbol, base, since, params)                                                         \
 	ENTRY(symbol##suffix, base, since, params)
-#include "cuda.def"
+#include "abi/cuda.def"
 #undef ENTRY
 #undef PER_THREAD
 #pragma GCC visibility pop
@@ -54,7 +54,7 @@ struct row {
 #define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
 	ENTRY(symbol, base, since, params)                                                         \
 	ENTRY(symbol##suffix, base, since, params)
-#include "cuda.def"
+#include "abi/cuda.def"
 #undef ENTRY
 #undef PER_THREAD
 
@@ -62,7 +62,7 @@ static struct row *const rows[] = {
 #define ENTRY(symbol, base, since, params) &row_##symbol,
 #define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
 	&row_##symbol, &row_##symbol##suffix,
-#include "cuda.def"
+#include "abi/cuda.def"
 #undef ENTRY
 #undef PER_THREAD
 };
@@ -244,4 +244,4 @@ __attribute__((destructor)) static void end(void)
 #define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
 	ENTRY(symbol, base, since, params)                                                         \
 	ENTRY(symbol##suffix, base, since, params)
-#include "cuda.def"
+#include "abi/cuda.def"

@@ -18,7 +18,7 @@ const struct recorded_entry *recorded_entry(const char *name);
 #define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
 	ENTRY(symbol, base, since, params)                                                         \
 	ENTRY(symbol##suffix, base, since, params)
-#include "cuda.def"
+#include "abi/cuda.def"
 #undef ENTRY
 #undef PER_THREAD
 #pragma GCC visibility pop
@@ -49,7 +49,7 @@ struct row {
 #define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
 	ROW(symbol, base, since, 0)                                                                \
 	ROW(symbol##suffix, base, twin_since, 1)
-#include "cuda.def"
+#include "abi/cuda.def"
 #undef ENTRY
 #undef PER_THREAD
 
@@ -57,7 +57,7 @@ static struct row *const rows[] = {
 #define ENTRY(symbol, base, since, params) &row_##symbol,
 #define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
 	&row_##symbol, &row_##symbol##suffix,
-#include "cuda.def"
+#include "abi/cuda.def"
 #undef ENTRY
 #undef PER_THREAD
 };
@@ -173,4 +173,4 @@ static inline uint64_t answer(const struct row *of, const uint64_t *words)
 #define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
 	ENTRY(symbol, base, since, params)                                                         \
 	ENTRY(symbol##suffix, base, since, params)
-#include "cuda.def"
+#include "abi/cuda.def"

@@ -1,0 +1,1 @@
+"""A Kubernetes cluster of one node on this machine."""

@@ -1,0 +1,227 @@
+"""`make cluster`: a Kubernetes cluster of one node on this machine, private to its directory.
+
+    python -m lab.cluster up [--gpus 2x23040Mi] [--serve koord-scheduler]
+                                                            start it, unless it runs
+    python -m lab.cluster status                     its parts and their problems
+    python -m lab.cluster down                       remove all of it
+
+The commands inspect and report. One background process owns all parts (running.py), restarts those
+that exit, and removes everything when it ends itself, also if it is killed (owner.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from lab.cluster.directory import DIRECTORY, Place, Seen
+from lab.cluster.marked import PlaceError
+from lab.cluster.owner import Owner, OwnerError, own
+from lab.cluster.running import ClusterError
+from lab.node import network
+from lab.node.catalogue import PYTHON_IMAGE
+from simgpu import config
+from tools import kubernetes, programs
+from tools.building import ProgramsError
+from tools.progress import step
+from tools.releases import DEFAULT
+
+_GPUS: Final = "2x23040Mi"
+_MEND_S: Final = 90.0
+_LOOK_S: Final = 0.5
+_ABSENT: Final = 3
+"""Exit status of `status` if there is no cluster, as service managers have it."""
+
+
+class CommandError(Exception):
+    """The command failed; the message says why, and what to do."""
+
+
+def gpus(text: str) -> list[int]:
+    """Bytes of each GPU: `2x23040Mi`, `40Gi`, `2x40Gi,1x80Gi`."""
+    sizes: list[int] = []
+    for group in text.split(","):
+        matched = re.fullmatch(r"(?:([0-9]{1,9})x)?(.+)", group)
+        if matched is None:
+            raise CommandError(f"GPUs {text!r}: write COUNTxSIZE, as in {_GPUS}")
+        try:
+            # one above the limit suffices to be refused
+            count = min(int(matched[1] or 1), config.MAX_GPUS + 1)
+            sizes += [config.parse_bytes(matched[2], "gpus")] * count
+        except config.ConfigError as error:
+            raise CommandError(f"{error}; write COUNTxSIZE, as in {_GPUS}") from error
+    if not sizes:
+        raise CommandError(f"GPUs {text!r}: no GPU; a cluster here has at least one")
+    try:
+        config.load(config.DEFAULT_FILE).with_gpus(sizes)
+    except config.ConfigError as error:
+        raise CommandError(f"GPUs {text!r}: {error}") from error
+    return sizes
+
+
+# --- up ---------------------------------------------------------------------------------------
+
+
+def up(place: Place, wanted: str | None, served: Sequence[str]) -> None:
+    """Return when the cluster runs."""
+    if os.geteuid() != 0:
+        raise CommandError("namespaces and containerd need root: sudo make cluster")
+    sizes = gpus(wanted) if wanted else []
+    programs.ensure()
+    kubernetes.ensure()
+    kubernetes.ensure_node()
+    with place.changing():
+        seen = place.look()
+        if seen.there and not seen.well:
+            seen = _mended(place, seen)
+        if seen.well:
+            if other := _other(seen, sizes, served):
+                raise CommandError(
+                    f"a cluster runs in {place.directory} with other {other}; "
+                    f"make cluster-down{place.advice} ends it"
+                )
+            _say(f"a cluster runs in {place.directory} already\n")
+        else:
+            had = seen.state
+            sizes = sizes or had.get("gpus") or gpus(_GPUS)
+            _start(place, sizes, served or had.get("served", ()))
+    _say(_how_to_use(place, place.look()))
+
+
+def _other(seen: Seen, sizes: Sequence[int], served: Sequence[str]) -> str:
+    """How the cluster differs from the request; "" if it does not, or nothing is requested."""
+    if sizes and list(sizes) != seen.state["gpus"]:
+        return f"GPUs ({_of(seen)})"
+    has = seen.state["served"]
+    if served and set(served) != set(has):
+        return f"schedulerNames served beside gpuslice's own ({', '.join(has) or 'none'})"
+    return ""
+
+
+def _mended(place: Place, seen: Seen) -> Seen:
+    """The cluster after its owner had time to repair it. If the cluster disappears instead, its
+    last state."""
+    for fault in seen.faults:
+        _say(f"the cluster in {place.directory} is broken: {fault}\n")
+    deadline = time.monotonic() + _MEND_S
+    if seen.owner is not None:
+        with step("waiting until it is whole again") as shown:
+            while not seen.well and seen.owner is not None and time.monotonic() < deadline:
+                time.sleep(_LOOK_S)
+                seen = place.look()
+            shown.failed = not seen.well
+    if not seen.well:
+        with step("taking away what is left of it"):
+            place.empty()
+    return seen
+
+
+def _start(place: Place, sizes: Sequence[int], served: Sequence[str]) -> None:
+    """Start the owner in the background, and print its output until it is ready."""
+    owner = Owner(place, sizes, served)
+    owner.wait_ready(_say)
+    owner.let_go()
+
+
+def _how_to_use(place: Place, seen: Seen) -> str:
+    kubectl = str(seen.state["kubectl"])
+    lines = [
+        f"one node, {_of(seen)} (simulated), containerd {DEFAULT.version}, "
+        f"Kubernetes {kubernetes.VERSION}; images: busybox, {PYTHON_IMAGE}",
+        "",
+        f"  export KUBECONFIG={shlex.quote(str(place.kubeconfig))}",
+    ]
+    if network.proxied(os.environ):
+        lines.append(f"  export NO_PROXY={network.ADDRESSES}")
+    if shutil.which("kubectl") != kubectl:
+        lines.append(f"  alias kubectl={shlex.quote(kubectl)}")
+    lines += [
+        "  kubectl get nodes",
+        "  kubectl run hello --image=busybox --image-pull-policy=IfNotPresent -- sleep 1d",
+        "  kubectl exec -it hello -- bash",
+        "",
+        f"logs: {seen.state['directory']}; make cluster-down{place.advice} ends it",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _of(seen: Seen) -> str:
+    sizes: list[int] = seen.state["gpus"]
+    counted = {size: sizes.count(size) for size in sizes}
+    told = [f"{count} of {size >> 20} MiB" for size, count in counted.items()]
+    return f"GPUs: {', '.join(told)}"
+
+
+def down(place: Place) -> None:
+    with place.changing(make=False):
+        if not place.directory.exists():
+            _say(f"no cluster in {place.directory}\n")
+            return
+        with step(f"ending the cluster in {place.directory}"):
+            place.clear()
+
+
+def status(place: Place) -> int:
+    """0: it runs. 1: it is broken, or still starting. 3: there is none."""
+    seen = place.look()
+    if not seen.there:
+        _say(f"no cluster in {place.directory}\n")
+        return _ABSENT
+    for name, part in seen.state.get("parts", {}).items():
+        again = f", started again {part['restarts']} times" if part["restarts"] else ""
+        _say(f"{name:24} {part['pid'] or '-':>8}{again}\n")
+    for fault in seen.faults:
+        _say(f"broken: {fault}\n")
+    if not seen.ready and seen.owner is not None:
+        _say("it is being started\n")
+    return 0 if seen.well else 1
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.cluster",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", choices=("up", "down", "status", "own"))
+    parser.add_argument("--at", type=Path, default=Path(DIRECTORY), metavar="DIR")
+    parser.add_argument("--gpus", metavar="COUNTxSIZE", help=f"by default {_GPUS}")
+    parser.add_argument(
+        "--serve",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a schedulerName whose pods gpuslice takes too; again for more",
+    )
+    parser.add_argument("--gpu", type=int, action="append", help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    try:
+        place = Place(given.at)
+        if given.command == "up":
+            up(place, given.gpus, given.serve)
+        elif given.command == "own":
+            own(place, given.gpu, given.serve)
+        elif given.command == "down":
+            down(place)
+        else:
+            return status(place)
+    except (CommandError, ClusterError, OwnerError, PlaceError, ProgramsError) as error:
+        _say(f"cluster: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return 0

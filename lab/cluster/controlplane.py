@@ -1,0 +1,405 @@
+"""A Kubernetes control plane of the lab's own: etcd and kube-apiserver, kube-schedulers on demand.
+
+Everything is in one directory and on ports that were free, and ends with its owner, even if that is
+killed. By default it has no controller-manager and no kubelet. So default service accounts are not
+made and nodes are neither tainted nor untainted; the admission plugins that rely on these are off.
+`remove_namespace` finalises a deleted namespace; a bound pod is deleted without grace. A cluster
+that has these components (cluster.py) passes another `Serving`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import secrets
+import socket
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import yaml
+
+from contract import names
+from lab.cluster import etcd
+from lab.cluster.kept import Process
+from tools import kubernetes
+from tools.kubernetes import Kubernetes
+
+USERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "admin": ("admin", ("system:masters",)),
+    "kube-scheduler": ("system:kube-scheduler", ()),
+    "scheduler": (
+        f"system:serviceaccount:{names.NAMESPACE}:{names.SCHEDULER_NAME}",
+        ("system:serviceaccounts", f"system:serviceaccounts:{names.NAMESPACE}"),
+    ),
+    "tenant": ("tenant", ("tenants",)),
+}
+"""The users of `kubeconfig`: name and groups at the API server. To RBAC, `scheduler` is the service
+account of the manifests; `tenant` has no rights but those that a test grants."""
+
+_MANIFESTS: Final = Path(__file__).resolve().parents[2] / "manifests"
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """How the API server serves. The defaults suit clients that need no real node.
+
+    users: additional entries of USERS. admission_off: admission plugins to disable. options:
+    additional options of kube-apiserver.
+    """
+
+    address: str = "127.0.0.1"
+    users: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    admission_off: Sequence[str] = ("ServiceAccount", "TaintNodesByCondition")
+    options: Sequence[str] = ()
+
+
+_ALONE: Final = Serving()
+_FREE_PORTS: Final = range(20000, 32000)
+"""Below the range that Linux uses for outgoing connections, so that none of these is taken first.
+"""
+_START_S: Final = 90.0
+_TRIES: Final = 5
+_IN_USE: Final = "address already in use"
+_KUBECTL_S: Final = 120.0
+_TOKEN_S: Final = 24 * 3600
+
+
+class ControlPlaneError(RuntimeError):
+    """A program does not start, or kubectl is refused; the text is their output."""
+
+
+class ControlPlane:
+    """etcd and kube-apiserver in `directory`, which is made, and removed by `stop`."""
+
+    def __init__(
+        self, directory: Path, programs: Kubernetes | None = None, serving: Serving = _ALONE
+    ) -> None:
+        self.directory = directory.resolve()
+        self.programs = programs or kubernetes.ensure()
+        self.server = ""
+        self._serving = serving
+        self._users = {**USERS, **serving.users}
+        self._tokens = {user: secrets.token_hex(16) for user in self._users}
+        self._access = etcd.Access(self.directory)
+        self._etcd: Process | None = None
+        self._apiserver: Process | None = None
+        self._schedulers: list[Process] = []
+
+    def __enter__(self) -> ControlPlane:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    # --- start and stop
+
+    def start(self) -> None:
+        """Return when the API server is ready. Raises ControlPlaneError."""
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._write_credentials()
+        self._etcd_url = self._on_a_free_port(self._start_etcd)
+        self.server = self._on_a_free_port(self._start_apiserver)
+
+    def stop(self) -> None:
+        """End every program and remove the directory. Idempotent."""
+        for process in (*self._schedulers, self._apiserver, self._etcd):
+            if process is not None:
+                process.kill()
+        self._schedulers.clear()
+        self._apiserver = self._etcd = None
+        subprocess.run(["rm", "-rf", "--", self.directory], check=False)
+
+    @property
+    def apiserver(self) -> Process:
+        """Tests stop and continue it, to simulate a server that does not answer."""
+        assert self._apiserver is not None
+        return self._apiserver
+
+    def restart_apiserver(self) -> None:
+        """Kill it and start it again at the same address; what is in etcd stays."""
+        self.apiserver.kill()
+        self._start_apiserver(int(self.server.rpartition(":")[2]))
+
+    @property
+    def etcd(self) -> Process:
+        assert self._etcd is not None
+        return self._etcd
+
+    def restart_etcd(self) -> None:
+        """As `restart_apiserver`, which it does not need."""
+        self.etcd.kill()
+        self._start_etcd(int(self._etcd_url.rpartition(":")[2]))
+
+    def start_kube_scheduler(
+        self,
+        config: Path | None = None,
+        kubeconfig: Path | None = None,
+        name: str = "kube-scheduler",
+        *options: str,
+    ) -> Process:
+        """A kube-scheduler with that configuration (the stock one if None), as that user.
+
+        Only its configuration file says how to reach the API server, so it gets a copy of `config`
+        with `kubeconfig`. `name` names its log.
+        """
+        written: dict[str, Any] = {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "leaderElection": {"leaderElect": False},
+        }
+        if config is not None:
+            written = yaml.safe_load(config.read_text())
+        own = kubeconfig or self.kubeconfig("kube-scheduler")
+        written.setdefault("clientConnection", {})["kubeconfig"] = str(own)
+        copy = self.directory / f"{name}.config.yaml"
+        copy.write_text(yaml.safe_dump(written))
+        command: list[str | Path] = [
+            *(self.programs.kube_scheduler, f"--config={copy}", "--secure-port=0"),
+            *(f"--authentication-kubeconfig={own}", f"--authorization-kubeconfig={own}"),
+            *options,
+        ]
+        process = Process(command, self.directory / f"{name}.log", self.environ())
+        self._schedulers.append(process)
+        return process
+
+    # --- credentials
+
+    def kubeconfig(self, user: str = "admin") -> Path:
+        """A kubeconfig of one of USERS, or of those that `Serving` adds."""
+        return self._write_kubeconfig(user, self._tokens[user])
+
+    def service_account_kubeconfig(self, namespace: str, name: str, node: str = "") -> Path:
+        """A kubeconfig of an existing service account, with a token as its pods get; if a node is
+        given, the token is bound to it, so that the API server adds the node to the user's
+        attributes."""
+        raw = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
+        spec: dict[str, Any] = {"expirationSeconds": _TOKEN_S}
+        if node:
+            uid = self.kubectl("get", "node", node, "-o=jsonpath={.metadata.uid}")
+            spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
+        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        answer = self.kubectl("create", "--raw", raw, "-f", "-", given=json.dumps(asked))
+        token = str(json.loads(answer)["status"]["token"])
+        return self._write_kubeconfig(".".join(filter(None, (namespace, name, node))), token)
+
+    @property
+    def ca(self) -> Path:
+        """The certificate that the API server signed for itself."""
+        return self.directory / "certificates" / "apiserver.crt"
+
+    @property
+    def service_account_key(self) -> Path:
+        """The key that signs the tokens of service accounts."""
+        return self.directory / "service-accounts.key"
+
+    def token(self, user: str = "admin") -> str:
+        return self._tokens[user]
+
+    # --- requests
+
+    def kubectl(self, *arguments: str | Path, user: str = "admin", given: str = "") -> str:
+        """kubectl's output; `given` is its input. Raises ControlPlaneError with its error text."""
+        done = self.try_kubectl(*arguments, user=user, given=given)
+        if done.returncode != 0:
+            raise ControlPlaneError(f"kubectl {' '.join(map(str, arguments))}: {done.stderr}")
+        return done.stdout
+
+    def try_kubectl(
+        self, *arguments: str | Path, user: str = "admin", given: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        """As `kubectl`, for callers that expect a refusal."""
+        command = [self.programs.kubectl, f"--kubeconfig={self.kubeconfig(user)}", *arguments]
+        return subprocess.run(
+            command,
+            env={**os.environ, **self.environ()},
+            input=given,
+            text=True,
+            capture_output=True,
+            timeout=_KUBECTL_S,
+        )
+
+    def apply(self, *paths: Path, user: str = "admin") -> None:
+        """`kubectl apply` of files or directories, in this order."""
+        for path in paths:
+            self.kubectl("apply", "--server-side", "-f", path, user=user)
+
+    def apply_json(self, *objects: Mapping[str, Any], user: str = "admin") -> None:
+        for each in objects:
+            self.kubectl("apply", "--server-side", "-f", "-", user=user, given=json.dumps(each))
+
+    def install_kinds(self) -> None:
+        """Our namespace, and the CRD of Device if the cluster lacks it; no RBAC, no policies."""
+        self.apply(_MANIFESTS / "00-namespace.yaml")
+        self.try_kubectl("create", "-f", crds := _MANIFESTS / "crds")
+        self.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", crds)
+
+    def remove_pods(self, namespace: str) -> None:
+        """Delete all of them, at once and without grace."""
+        path = f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0"
+        self.kubectl("delete", "--raw", path)
+
+    def remove_namespace(self, name: str) -> None:
+        """Delete it with its pods; without a controller-manager the lab finalises it itself."""
+        self.remove_pods(name)
+        self.kubectl("delete", "namespace", name, "--wait=false")
+        live = json.loads(self.kubectl("get", "namespace", name, "-o", "json"))
+        live["spec"]["finalizers"] = []
+        raw = f"/api/v1/namespaces/{name}/finalize"
+        self.kubectl("replace", "--raw", raw, "-f", "-", given=json.dumps(live))
+
+    # --- internals
+
+    def _write_credentials(self) -> None:
+        rows = [
+            f'{self._tokens[user]},{name},{name},"{",".join(groups)}"\n'
+            for user, (name, groups) in self._users.items()
+        ]
+        _write_private(self.directory / "tokens.csv", "".join(rows))
+        _write_private(self.service_account_key, _private_key())
+        self._access.write()
+
+    def _start_etcd(self, port: int) -> str:
+        name = secrets.token_hex(8)
+        self._etcd = Process(
+            [self.programs.etcd, *self._access.options(port), f"--name={name}"],
+            self.directory / "etcd.log",
+            removed_after_owner=self.directory,
+        )
+        # Another program on this port would answer, but without a certificate for our name.
+        _wait_until(lambda: name in self._access.members(port), self._etcd)
+        return etcd.url(port)
+
+    def _start_apiserver(self, port: int) -> str:
+        key, address = self.service_account_key, self._serving.address
+        self._apiserver = Process(
+            [
+                self.programs.kube_apiserver,
+                *(f"--etcd-servers={self._etcd_url}", *self._access.client_options),
+                *(f"--bind-address={address}", f"--advertise-address={address}"),
+                f"--secure-port={port}",
+                f"--cert-dir={self.directory / 'certificates'}",
+                f"--token-auth-file={self.directory / 'tokens.csv'}",
+                *(f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}"),
+                "--service-account-issuer=https://kubernetes.default.svc",
+                "--service-cluster-ip-range=10.0.0.0/24",
+                "--authorization-mode=Node,RBAC",
+                "--allow-privileged",
+                "--endpoint-reconciler-type=none",
+                "--delete-collection-workers=8",
+                f"--disable-admission-plugins={','.join(self._serving.admission_off)}",
+                *self._serving.options,
+            ],
+            self.directory / "kube-apiserver.log",
+            self.environ(),
+        )
+        url = f"https://{address}:{port}"
+        admin = self._tokens["admin"]
+        _wait_until(lambda: _answer(f"{url}/readyz", self.ca, admin) == "ok", self._apiserver)
+        return url
+
+    def _on_a_free_port(self, start: Callable[[int], str]) -> str:
+        """Between our check and the program's bind, another process may take the port: then try
+        another."""
+        for left in reversed(range(_TRIES)):
+            try:
+                return start(free_port())
+            except ControlPlaneError as error:
+                if _IN_USE not in str(error) or not left:
+                    raise
+        raise AssertionError
+
+    def _write_kubeconfig(self, user: str, token: str) -> Path:
+        path = self.directory / f"{user}.kubeconfig"
+        cluster = {"server": self.server, "certificate-authority": str(self.ca)}
+        text = json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [{"name": "lab", "cluster": cluster}],
+                "users": [{"name": user, "user": {"token": token}}],
+                "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": user}}],
+                "current-context": "lab",
+            }
+        )
+        if path.exists() and path.read_text() == text:
+            return path
+        # Other processes may be reading it: it is replaced atomically.
+        fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        fresh.touch(mode=0o600)
+        fresh.write_text(text)
+        fresh.rename(path)
+        return path
+
+    def environ(self) -> dict[str, str]:
+        """Keeps the programs from writing outside their directory, and from using an inherited
+        proxy."""
+        address = self._serving.address
+        return {"HOME": str(self.directory), "KUBECONFIG": "", "NO_PROXY": f"127.0.0.1,{address}"}
+
+
+def _private_key() -> str:
+    """A key on P-256 in SEC 1's form; a reader computes the public half."""
+    secret = b"\0" + secrets.token_bytes(31)  # certainly below the curve's order
+    curve = bytes.fromhex("a00a06082a8648ce3d030107")
+    inner = b"\x02\x01\x01\x04\x20" + secret + curve
+    encoded = ssl.DER_cert_to_PEM_cert(b"\x30" + bytes([len(inner)]) + inner)
+    return encoded.replace("CERTIFICATE", "EC PRIVATE KEY")
+
+
+def free_port() -> int:
+    for port in random.sample(_FREE_PORTS, 200):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise ControlPlaneError(f"no free port among {_FREE_PORTS.start} to {_FREE_PORTS.stop}")
+
+
+def _wait_until(ready: Callable[[], bool], process: Process) -> None:
+    """Raises ControlPlaneError with the process's log if it exits, or does not become ready."""
+    deadline = time.monotonic() + _START_S
+    while not ready():
+        if not process.running or time.monotonic() > deadline:
+            text = process.log_tail()
+            process.kill()
+            raise ControlPlaneError(f"a program of the control plane does not come up:\n{text}")
+        time.sleep(0.05)
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.touch(mode=0o600)
+    path.write_text(text)
+
+
+def _answer(url: str, ca: Path, token: str) -> str:
+    """The body of the answer; "" if there is none, or an error."""
+    asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    try:
+        tls = ssl.create_default_context(cafile=str(ca))
+        handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls))
+        with urllib.request.build_opener(*handlers).open(asked, timeout=5) as answer:
+            return str(answer.read().decode())
+    except (OSError, ValueError, http.client.HTTPException):
+        return ""

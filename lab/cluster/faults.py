@@ -1,0 +1,65 @@
+"""Problems of a running cluster, from its processes, their status pages, and Kubernetes.
+
+Input: the state that the cluster's owner has written (owner.py). Changes nothing.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from lab.node import network
+
+_KUBECTL_S: Final = 15.0
+_PAGE_S: Final = 5.0
+
+
+def found(state: Mapping[str, Any]) -> Iterator[str]:
+    """Problems that the owner's table and the cluster itself show."""
+    for name, part in state["parts"].items():
+        pid = part["pid"]
+        if pid is None or not Path(f"/proc/{pid}").exists():
+            yield f"{name} is not running"
+        elif name in state["pages"] and (why_not := _why_not_ready(state["pages"][name])):
+            yield f"{name} is not ready: {why_not}"
+    path = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
+    command = [
+        *(state["kubectl"], f"--kubeconfig={state['kubeconfig']}", "--request-timeout=10s"),
+        f"--cache-dir={state['directory']}/kubectl",  # by default it writes into the user's home
+        *("get", "node", state["node"], "-o", path),
+    ]
+    try:
+        done = subprocess.run(
+            command,
+            env=network.unproxied(os.environ),
+            text=True,
+            capture_output=True,
+            timeout=_KUBECTL_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield f"kubectl: {error}"
+        return
+    if done.returncode != 0:
+        yield f"the API server does not answer: {done.stderr.strip()}"
+    elif done.stdout != "True":
+        yield "the node is not Ready"
+
+
+def _why_not_ready(page: str | Sequence[str | int]) -> str:
+    """The failure that /readyz reports at a socket's path or (host, port); "" if it is ready."""
+    try:
+        with socket.socket(socket.AF_UNIX if isinstance(page, str) else socket.AF_INET) as asking:
+            asking.settimeout(_PAGE_S)
+            asking.connect(page if isinstance(page, str) else tuple(page))
+            asking.sendall(b"GET /readyz HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+            answer = http.client.HTTPResponse(asking)
+            answer.begin()
+            text = answer.read().decode(errors="replace").strip()
+    except (OSError, http.client.HTTPException) as error:
+        return str(error)
+    return "" if answer.status == 200 else text

@@ -1,0 +1,153 @@
+"""gpuslice's scheduler beside a control plane of the lab: extender and kube-scheduler processes.
+
+Each process can be killed; `tend` restarts it. Both use the manifests' service account. The
+extender's ports stay the same across restarts.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final
+
+from lab.cluster.controlplane import ControlPlane, free_port
+from lab.cluster.kept import Process
+
+Json = Mapping[str, Any]
+
+_READY_S: Final = 120.0
+
+
+class InstallationError(RuntimeError):
+    """A program does not start; the text is the end of its log."""
+
+
+class Installation:
+    """As a context manager: both programs run until it exits.
+
+    configuration: kube-scheduler's, as `scheduler.kubernetes.profiles` makes it; the extender's
+    address is added. module: the extender's program. installation: the name that replicas share; ""
+    for a single one.
+    """
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        configuration: Json,
+        name: str = "gpuslice",
+        module: str = "scheduler",
+        installation: str = "",
+    ) -> None:
+        self.name = name
+        self._installation = installation or name
+        self._plane = plane
+        self._port, self._http_port = free_port(), free_port()
+        self._module = module
+        self._kubeconfig = plane.kubeconfig("scheduler")
+        self._state_dir = plane.directory / f"{name}.state"
+        self.config = plane.directory / f"{name}.kube-scheduler.yaml"
+        written = copy.deepcopy(dict(configuration))
+        written["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{self._port}"
+        self.config.write_text(json.dumps(written))
+        self._starting = threading.Lock()
+        self._extender: Process | None = None
+        self._kube_scheduler: Process | None = None
+
+    def __enter__(self) -> Installation:
+        try:
+            self.tend_extender()
+            self.wait_ready()
+            self.tend_kube_scheduler()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End both. Idempotent."""
+        for process in (self._kube_scheduler, self._extender):
+            if process is not None:
+                process.kill()
+
+    @property
+    def extender(self) -> Process:
+        assert self._extender is not None
+        return self._extender
+
+    @property
+    def kube_scheduler(self) -> Process:
+        assert self._kube_scheduler is not None
+        return self._kube_scheduler
+
+    def tend(self) -> None:
+        """Call it about every second: restarts exited programs, as the kubelet would.
+        kube-scheduler exits by itself if it cannot renew its Lease in time."""
+        self.tend_extender()
+        self.tend_kube_scheduler()
+
+    def tend_extender(self) -> None:
+        with self._starting:
+            if self._extender is not None and self._extender.running:
+                return
+            command = [
+                *(sys.executable, "-m", self._module, "serve", f"--kubeconfig={self._kubeconfig}"),
+                *(f"--listen=127.0.0.1:{self._port}", f"--http=127.0.0.1:{self._http_port}"),
+                *(f"--installation={self._installation}", f"--state-dir={self._state_dir}"),
+            ]
+            log = self._plane.directory / f"{self.name}.extender.log"
+            self._extender = Process(command, log, self._plane.environ())
+
+    def tend_kube_scheduler(self) -> None:
+        with self._starting:
+            if self._kube_scheduler is None or not self._kube_scheduler.running:
+                self._kube_scheduler = self._plane.start_kube_scheduler(
+                    self.config, self._kubeconfig, f"{self.name}.kube-scheduler"
+                )
+
+    def wait_ready(self) -> None:
+        """Wait until the extender is ready. Raises InstallationError."""
+        deadline = time.monotonic() + _READY_S
+        while not self._is_ready():
+            if not self.extender.running or time.monotonic() > deadline:
+                raise InstallationError(f"the extender is not ready:\n{self.extender.log_tail()}")
+            time.sleep(0.05)
+
+    @property
+    def port(self) -> int:
+        """The port on which kube-scheduler calls the extender."""
+        return self._port
+
+    @property
+    def pages(self) -> tuple[str, int]:
+        """The address of the extender's probes and metrics."""
+        return ("127.0.0.1", self._http_port)
+
+    def ask(self, path: str) -> tuple[int, str]:
+        """Status and body from the extender's second port; status 0 without an answer."""
+        url = f"http://127.0.0.1:{self._http_port}{path}"
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(url, timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError as error:
+            return 0, str(error)
+
+    def _is_ready(self) -> bool:
+        return self.ask("/readyz")[0] == 200

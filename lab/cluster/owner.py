@@ -1,0 +1,175 @@
+"""The process that owns a cluster, and the starter's handle on it.
+
+The owner starts the cluster (running.py), writes what `Place.look` reads, restarts parts that exit,
+and removes everything when it ends. It ends with the process that started it, even if that is
+killed, until that process calls `let_go`: so no unknown cluster remains.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from lab.cluster.directory import MARK, Place, Seen
+from lab.cluster.running import NODE, Cluster
+from lab.node import network
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_START_S: Final = 300.0
+_LOOK_S: Final = 0.5
+_LET_GO: Final = b"go on alone"
+_LOG_TAIL_CHARS: Final = 4000
+
+
+class OwnerError(RuntimeError):
+    """The cluster does not start; the text ends with its owner's output."""
+
+
+# --- in the process that starts it ------------------------------------------------------------
+
+
+class Owner:
+    """A running owner of a cluster: it ends with this process, until `let_go`."""
+
+    def __init__(self, place: Place, sizes: Sequence[int], served: Sequence[str]) -> None:
+        self._place = place
+        command = [sys.executable, "-m", "lab.cluster", "own", "--at", str(place.directory)]
+        command += [option for size in sizes for option in ("--gpu", str(size))]
+        command += [option for name in served for option in ("--serve", name)]
+        with place.log.open("w") as log:
+            self._process = subprocess.Popen(
+                command,
+                cwd=_ROOT,
+                env={**network.unproxied(os.environ), MARK: str(place.directory)},
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def wait_ready(self, say: Callable[[str], object]) -> Seen:
+        """Return when the cluster runs; `say` gets the owner's lines meanwhile.
+
+        Raises OwnerError if it does not start; then, as after any other exception here, it is
+        removed.
+        """
+        try:
+            return self._wait_ready(say)
+        except BaseException as error:
+            said = self._place.log.read_text(errors="replace")[-_LOG_TAIL_CHARS:]
+            self.end()
+            if isinstance(error, OwnerError):
+                raise OwnerError(f"{error}:\n{said}") from error
+            raise
+
+    def _wait_ready(self, say: Callable[[str], object]) -> Seen:
+        deadline = time.monotonic() + _START_S
+        with self._place.log.open() as log:
+            while not (seen := self._place.look()).ready:
+                for line in log:
+                    say(line)
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise OwnerError("the cluster does not come up")
+                time.sleep(_LOOK_S / 5)
+            for line in log:
+                say(line)
+        if seen.faults:
+            raise OwnerError(f"the cluster came up broken: {'; '.join(seen.faults)}")
+        return seen
+
+    def end(self) -> None:
+        """End it with all that it owns. Raises PlaceError."""
+        assert self._process.stdin is not None
+        self._place.clear()
+        self._process.stdin.close()
+        self._process.wait()
+
+    def let_go(self) -> None:
+        """It continues without this process."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(_LET_GO)
+        self._process.stdin.close()
+
+
+# --- the owner itself ----------------------------------------------------------------------------
+
+
+class _Ended(SystemExit):
+    """The owner received a signal to end."""
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    for asked in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(asked, signal.SIG_IGN)
+    raise _Ended
+
+
+class _Starter(threading.Thread):
+    """Waits until the starter calls `let_go`, or has exited."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.has_ended = False
+
+    def run(self) -> None:
+        said = b""
+        while more := os.read(sys.stdin.fileno(), len(_LET_GO)):
+            said += more
+        if said != _LET_GO:
+            self.has_ended = True
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def own(place: Place, sizes: Sequence[int], served: Sequence[str]) -> None:
+    """Start the cluster and keep it running, until a signal."""
+    for asked in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(asked, _end)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    place.own()
+    starter = _Starter()
+    starter.start()
+    try:
+        with Cluster(sizes, place.directory, served) as cluster:
+            _keep(place, cluster, {"gpus": list(sizes), "served": list(served)})
+    finally:
+        if starter.has_ended:  # no other process would remove the directory
+            place.remove()
+
+
+def _keep(place: Place, cluster: Cluster, wanted: dict[str, Any]) -> None:
+    shutil.copy2(cluster.plane.kubeconfig(), place.kubeconfig)
+    written: dict[str, Any] = {}
+    while True:
+        link = cluster.lab.namespace.link
+        state = {
+            **wanted,
+            "ready": True,
+            "directory": str(cluster.lab.directory),
+            "interface": link.interface if link else None,
+            "kubectl": str(cluster.plane.programs.kubectl),
+            "kubeconfig": str(place.kubeconfig),
+            "node": NODE,
+            "pages": {
+                "gpuslice extender": cluster.ours.pages,
+                "gpuslice node agent": str(cluster.lab.agent_http),
+            },
+            "parts": {
+                part.name: {"pid": part.pid(), "restarts": part.restarts} for part in cluster.parts
+            },
+        }
+        if state != written:
+            place.write(state)
+            written = state
+        time.sleep(_LOOK_S)
+        for name in cluster.mend():
+            sys.stderr.write(f"{name} had ended: started again\n")
+            sys.stderr.flush()

@@ -1,0 +1,1 @@
+"""`make demo`, `make demo-node`, `make demo-faults`: checked claims."""

@@ -1,0 +1,140 @@
+"""Checked claims of the demo: each is printed with its verdict, and counted.
+
+Two output forms: for a terminal, and plain, with times of a given clock or masked times, from which
+the documents' samples are made. Independent of pods and GPUs.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, TextIO
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from tools.progress import duration
+
+_WIDTH: Final = 80
+_FOLD: Final = 76
+_BAR_CELLS: Final = 40
+_FILLS: Final = (("█", "green"), ("▓", "yellow"), ("▒", "magenta"))
+_MASK: Final = "… s"
+
+
+def folded(text: str) -> str:
+    """The text, broken after commas to fit the width, indented."""
+    lines = [""]
+    for part in re.findall(r"[^,]+,?", text):
+        if lines[-1] and len(lines[-1] + part) > _FOLD:
+            lines.append("")
+        lines[-1] += part
+    return "\n  ".join(lines)
+
+
+class Story:
+    """A console, and the tally of the claims made on it."""
+
+    def __init__(
+        self,
+        out: TextIO,
+        plain: bool,
+        masked: bool,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console = Console(
+            file=out,
+            width=_WIDTH if plain or not out.isatty() else None,
+            color_system=None if plain else "auto",
+            highlight=False,
+            emoji=False,
+            legacy_windows=False,
+        )
+        self._masked = masked
+        self._clock_s = clock_s
+        self._begun = clock_s()
+        self.held = 0
+        self.failed: list[str] = []
+
+    def _took(self, since: float) -> str:
+        return _MASK if self._masked else duration(self._clock_s() - since)
+
+    def title(self, text: str, under: str) -> None:
+        self._console.print(Text(text, style="bold"))
+        self._console.print(Text(under, style="dim"))
+
+    def chapter(self, text: str) -> None:
+        self._console.print()
+        self._console.print(Text(text, style="bold cyan"))
+
+    def say(self, text: str, style: str = "", indent: int = 2) -> None:
+        self._console.print(Padding(Text(text, style=style), (0, 0, 0, indent)))
+
+    def blank(self) -> None:
+        self._console.print()
+
+    @contextmanager
+    def doing(self, text: str) -> Iterator[None]:
+        """A step, printed with the time it took."""
+        begun = self._clock_s()
+        with self._console.status(f"{text} …"):
+            yield
+        self._console.print(Text.assemble("  ", text, (f"  ({self._took(begun)})", "dim")))
+
+    @contextmanager
+    def waiting(self, text: str) -> Iterator[None]:
+        """A long operation that reports its own progress."""
+        with self._console.status(f"{text} …"):
+            yield
+
+    def claim(self, text: str, true: bool, otherwise: object = "") -> None:
+        """Print the claim with ✓ if `true`, else ✗ and the actual value."""
+        if true:
+            self.held += 1
+            self._console.print(Text.assemble(("  ✓ ", "bold green"), text))
+            return
+        self.failed.append(text)
+        self._console.print(Text.assemble(("  ✗ ", "bold red"), text, f"\n    found: {otherwise}"))
+
+    def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
+        for index, head in enumerate(heads):
+            table.add_column(head, justify="right" if index else "left")
+        for row in rows:
+            table.add_row(*row)
+        self._console.print(Padding(table, (0, 0, 0, 2)))
+
+    def gpu(self, parts: Sequence[tuple[str, float]], note: str) -> None:
+        """One GPU as a bar: (name, fraction) of each holder; the rest is free."""
+        bar = Text("  ")
+        for (name, fraction), (fill, style) in zip(parts, _FILLS, strict=False):
+            cells = round(fraction * _BAR_CELLS)
+            bar.append(f" {name} ".center(cells, fill), style=style)
+        used = sum(round(fraction * _BAR_CELLS) for _, fraction in parts)
+        bar.append("░" * (_BAR_CELLS - used), style="dim")
+        bar.append(f"  {note}", style="dim")
+        self._console.print(bar)
+
+    def quote(self, text: str) -> None:
+        self._console.print(Padding(Panel(Text(text), border_style="dim"), (0, 0, 0, 2)))
+
+    def end(self) -> int:
+        """Print the tally; return the exit status."""
+        self._console.print()
+        if self.failed or not self.held:
+            self._console.print(
+                Text(f"claims that do not hold: {len(self.failed)}", style="bold red")
+            )
+            for text in self.failed:
+                self._console.print(f"  ✗ {text}")
+            return 1
+        took = self._took(self._begun)
+        self._console.print(
+            Text(f"{self.held} claims checked as they were printed; all hold.  ({took})", "bold")
+        )
+        return 0

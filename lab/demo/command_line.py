@@ -1,0 +1,120 @@
+"""`make demo`: the pod of Koordinator's document, unmodified, from kubectl to the limit.
+
+Starts a cluster of its own, runs one story on it, and checks each claim as it is printed; then
+removes the cluster. Exit status 1 if a claim does not hold, 130 after a ^C. `--keep` leaves the
+cluster running. `--picture` records a run in docs/demo.json and renders README's sample from the
+record (story.py, stage.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Final, TextIO
+
+from lab.cluster.directory import Place
+from lab.cluster.marked import PlaceError
+from lab.demo import sample, seed, story
+from lab.demo.claims import Story
+from lab.demo.live import Live
+from lab.demo.stage import Recorded, Recording, Stage, StageError
+from lab.node import network
+
+DIRECTORY: Final = "/tmp/gpuslice-demo"
+README: Final = seed.ROOT / "README.md"
+RECORD: Final = seed.ROOT / "docs" / "demo.json"
+
+
+def perform(stage: Stage, told: Story, where: Path, kept: bool) -> int:
+    """Run the story; return the exit status."""
+    try:
+        story.tell(told, stage, where)
+        if not kept:
+            story.end(told, stage)
+    except StageError as error:
+        told.claim("the demo runs to its end", False, error)
+    return told.end()
+
+
+def picture(record: Path = RECORD) -> str:
+    """README's sample: the story as the recorded run printed it.
+
+    Raises RuntimeError if a claim does not hold for it, or if the record does not match the story.
+    """
+    out, stage = io.StringIO(), Recorded(record)
+    told = Story(out, plain=True, masked=False, clock_s=stage.now_s)
+    if perform(stage, told, Path(DIRECTORY), kept=False) != 0 or not stage.is_over:
+        raise RuntimeError(f"the record is not of this story:\n{out.getvalue()}")
+    return sample.plain(out.getvalue())
+
+
+def in_readme(text: str) -> str:
+    """README's text with the sample replaced."""
+    return sample.placed(text, "demo", "make demo", picture())
+
+
+def _live(out: TextIO, where: Path, plain: bool, kept: bool, record: Path | None) -> int:
+    with Live(Place(where)) as live:
+        recording = Recording(live)
+        code = perform(recording, Story(out, plain, masked=False), where, kept)
+        if kept and live.is_up:
+            live.let_go()
+            out.write(_to_play(Place(where), live.kubectl))
+    if record is not None and code == 0:
+        recording.write(record)
+    return code
+
+
+def _to_play(place: Place, kubectl: Path) -> str:
+    proxy = f" NO_PROXY={network.ADDRESSES}" if network.proxied(os.environ) else ""
+    kubeconfig = shlex.quote(str(place.kubeconfig))
+    lines = (
+        f"It goes on, in {place.directory}. To try:",
+        f"  export KUBECONFIG={kubeconfig}{proxy}; alias kubectl={shlex.quote(str(kubectl))}",
+        f"  kubectl exec -it {story.THIRD} -- bash     # and in it: nvidia-smi, cuda-probe",
+        f"  kubectl describe pod {story.THIRD}         # its annotations, and its events",
+        f"  kubectl delete pod {story.THIRD} --grace-period=1",
+        f"To end it: make cluster-down{place.advice}",
+    )
+    return "\n".join(["", *lines, ""])
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt(number)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.demo", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--plain", action="store_true", help="no colours, 80 columns")
+    parser.add_argument("--at", type=Path, default=Path(DIRECTORY), metavar="DIR")
+    end = parser.add_mutually_exclusive_group()
+    end.add_argument("--keep", action="store_true", help="leave the cluster up at the end")
+    end.add_argument(
+        "--picture", action="store_true", help="record the run, and write README's picture of it"
+    )
+    given = parser.parse_args(arguments)
+    if os.geteuid() != 0:
+        sys.stderr.write("demo: namespaces and containerd need root: sudo make demo\n")
+        return 1
+    signal.signal(signal.SIGTERM, _interrupt)
+    record = RECORD if given.picture else None
+    try:
+        code = _live(sys.stdout, given.at, given.plain, given.keep, record)
+    except (PlaceError, StageError) as error:
+        sys.stderr.write(f"demo: {error}\n")
+        return 1
+    except KeyboardInterrupt as interrupt:
+        sys.stderr.write("\ndemo: interrupted; nothing of it is left\n")
+        return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
+    if record is not None and code == 0:
+        README.write_text(in_readme(README.read_text()))
+    return code

@@ -1,0 +1,136 @@
+"""The demo's stage on this machine: a cluster of its own in a directory, removed with it.
+
+The cluster ends with this process, even if it is killed (owner.py), unless `let_go` was called.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from lab.cluster.command_line import gpus
+from lab.cluster.directory import Place
+from lab.cluster.marked import PlaceError
+from lab.cluster.owner import Owner, OwnerError
+from lab.demo import seed
+from lab.demo.stage import Act, Holds, Said, StageError
+from lab.demo.terminal import TerminalError, typed
+from lab.node import network
+from tools import kubernetes, programs
+from tools.building import ProgramsError
+
+_DO_S: Final = 120.0
+_AGAIN_S: Final = 0.1
+_DONE: Final = "✓ "
+"""The prefix of a successful step's line at the cluster's start (progress.py)."""
+
+
+class Live:
+    """One cluster. As a context manager it is removed at the end, unless `let_go` was called."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._owner: Owner | None = None
+        self._kept = False
+        self.kubectl = Path("kubectl")
+        self._seen = place.look()
+
+    def __enter__(self) -> Live:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._owner is not None and not self._kept and (left := self.down().text):
+            raise StageError(f"something of it is left:\n{left}")
+
+    def up(self, say: Callable[[str], object]) -> Said:
+        begun, said = self.now_s(), []
+
+        def step(line: str) -> None:
+            if (done := line.rstrip()).startswith(_DONE):
+                said.append(done.removeprefix(_DONE))
+                say(said[-1])
+
+        with _explained():
+            programs.ensure()
+            self.kubectl = kubernetes.ensure().kubectl
+            kubernetes.ensure_node()
+            with self._place.changing():
+                seen = self._place.look()
+                if seen.owner is not None:
+                    raise StageError(
+                        f"there is a cluster in {self._place.directory}: one that a demo has kept, "
+                        f"or is at; make cluster-down{self._place.advice} ends it"
+                    )
+                if seen.there:
+                    self._place.empty()
+                self._owner = Owner(self._place, gpus(seed.GPUS), [seed.SCHEDULER])
+                self._seen = self._owner.wait_ready(step)
+        return Said(0, "\n".join(said), self.now_s() - begun)
+
+    def do(self, act: Act, holds: Holds | None = None) -> Said:
+        begun = self.now_s()
+        with _explained():
+            code, text = self._done(act)
+            while holds is not None and not holds(text) and self.now_s() - begun < _DO_S:
+                time.sleep(_AGAIN_S)
+                code, text = self._done(act)
+        return Said(code, text, self.now_s() - begun)
+
+    def _done(self, act: Act) -> tuple[int, str]:
+        command: list[str | Path] = [self.kubectl, *act.words[1:]]
+        environ = {**network.unproxied(os.environ), "KUBECONFIG": str(self._place.kubeconfig)}
+        if act.typed:
+            return typed(command, act.typed, environ, _DO_S)
+        done = subprocess.run(
+            command,
+            input=act.given,
+            env=environ,
+            cwd=seed.ROOT,
+            text=True,
+            capture_output=True,
+            timeout=_DO_S,
+        )
+        return done.returncode, done.stdout if done.returncode == 0 else done.stderr
+
+    def down(self) -> Said:
+        """A ^C during this call has no effect."""
+        begun = self.now_s()
+        asked = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in asked}
+        try:
+            with _explained(), self._place.changing(make=False):
+                if self._owner is not None:
+                    self._owner.end()
+                self._owner = None
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        left = self._place.left(self._seen)
+        return Said(0, "\n".join(left), self.now_s() - begun)
+
+    def now_s(self) -> float:
+        return time.monotonic()
+
+    @property
+    def is_up(self) -> bool:
+        return self._owner is not None and self._seen.ready
+
+    def let_go(self) -> None:
+        """The cluster continues without this process."""
+        assert self._owner is not None
+        self._owner.let_go()
+        self._kept = True
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except (OwnerError, PlaceError, ProgramsError, TerminalError, subprocess.SubprocessError) as e:
+        raise StageError(str(e)) from e

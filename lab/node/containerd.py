@@ -1,0 +1,126 @@
+"""A containerd of the lab's own: every path private, NRI and its default validator on.
+
+Responsible for starting and stopping the daemon; its configuration is in containerd_config.py.
+Independent of pods (cri.py) and of our agent.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from lab.node import containerd_config
+from lab.node.containerd_config import Options
+from lab.node.namespace import Inside, Namespace
+from tools.programs import Programs
+from tools.releases import DEFAULT, Release
+
+_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_START_S: Final = 30.0
+_LOG_TAIL_CHARS: Final = 4000
+
+
+class ContainerdError(RuntimeError):
+    """containerd does not start, or refuses an image; the text ends with its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """The paths of the lab's containerd, all under the lab's directory."""
+
+    directory: Path
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / "c.sock"
+
+    @property
+    def nri_socket(self) -> Path:
+        return self.directory / "nri" / "nri.sock"
+
+    @property
+    def cdi(self) -> Path:
+        """The directory in which containerd itself looks for CDI specs; the lab puts none there."""
+        return self.directory / "cdi"
+
+    @property
+    def state(self) -> Path:
+        return self.directory / "state"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "containerd.log"
+
+
+class Containerd:
+    """The daemon; `start` and `stop` may alternate, containers keep running between them."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        programs: Programs,
+        release: Release = DEFAULT,
+        options: Options | None = None,
+    ) -> None:
+        self.paths = Paths(namespace.directory)
+        self._namespace = namespace
+        self._programs = programs
+        self._process: Inside | None = None
+        for name in ("cdi", "cni/bin", "cni/conf", "nri/plugins", "nri/conf.d", "opt"):
+            (namespace.directory / name).mkdir(parents=True, exist_ok=True)
+        self._config = namespace.directory / "containerd.toml"
+        text = containerd_config.text(release, namespace.directory, options or Options())
+        self._config.write_text(text)
+        if not release.has_socket_dir:
+            namespace.cover(Path("/run"))  # shims listen in /run/containerd/s
+
+    @property
+    def process(self) -> Inside | None:
+        return self._process
+
+    def start(self) -> None:
+        """Return when it answers. Raises ContainerdError."""
+        command: list[str | Path] = [self._programs.containerd, "--config", self._config]
+        with self.paths.log.open("a") as log:
+            self._process = self._namespace.start(
+                command, log, subprocess.STDOUT, {"PATH": self._path()}
+            )
+        deadline = time.monotonic() + _START_S
+        while not self._answers():
+            if not self._process.running or time.monotonic() > deadline:
+                raise ContainerdError(f"containerd did not come up:\n{self.log_tail()}")
+            time.sleep(0.05)
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        if self._process is not None and self._process.running:
+            self._process.kill(number)
+        self._process = None
+
+    def ctr(self, *arguments: str | Path) -> str:
+        socket = ("--address", self.paths.socket, "--namespace", "k8s.io")
+        done = self._namespace.run([self._programs.ctr, *socket, *arguments])
+        if done.returncode != 0:
+            raise ContainerdError(f"ctr {' '.join(map(str, arguments))}: {done.stderr.strip()}")
+        return done.stdout
+
+    def import_image(self, archive: Path) -> None:
+        self.ctr("images", "import", "--local", archive)
+
+    def log_tail(self) -> str:
+        return self.paths.log.read_text(errors="replace")[-_LOG_TAIL_CHARS:]
+
+    def _answers(self) -> bool:
+        try:
+            self.ctr("version")
+        except ContainerdError:
+            return False
+        return True
+
+    def _path(self) -> str:
+        """containerd looks for the shim on PATH; ours must come before any that the machine has."""
+        return os.pathsep.join([str(self._programs.directory), _PATH])

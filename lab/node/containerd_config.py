@@ -1,0 +1,122 @@
+"""The configuration of the lab's containerd, by the version of its format.
+
+Pure: a release and a directory in, a text out. Every path is under that directory, except the
+shims' sockets in releases that cannot configure them (see containerd.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tools.releases import Release
+
+PAUSE_IMAGE: Final = "docker.io/local/pause:1"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of an operator. `validator`: NRI's own, which is off by default."""
+
+    validator: bool = True
+    request_timeout_s: int = 2
+    """The timeout of a plugin's answer; containerd's default."""
+    required_plugins: Sequence[str] = ()
+    """Plugins that the validator requires of every container of the node, except pods with this
+    annotation."""
+    toleration: str = ""
+
+
+_COMMON: Final = """\
+version = {config_version}
+root = "{directory}/root/containerd"
+state = "{directory}/state"
+temp = "{directory}/root/tmp"
+
+[grpc]
+  address = "{directory}/c.sock"
+[ttrpc]
+  address = "{directory}/c.ttrpc"
+[plugins.'io.containerd.nri.v1.nri']
+  disable = false
+  socket_path = "{directory}/nri/nri.sock"
+  plugin_path = "{directory}/nri/plugins"
+  plugin_config_path = "{directory}/nri/conf.d"
+  plugin_request_timeout = "{request_timeout_s}s"
+[plugins.'io.containerd.internal.v1.opt']
+  path = "{directory}/opt"
+"""
+
+# Runc is not always allowed to lower oom_score_adj; the lab's images are only imported.
+_CRI: Final[Mapping[int, str]] = {
+    2: """\
+[plugins.'io.containerd.grpc.v1.cri']
+  restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
+  enable_cdi = true
+  cdi_spec_dirs = ["{directory}/cdi"]
+  sandbox_image = "{pause}"
+  [plugins.'io.containerd.grpc.v1.cri'.cni]
+    bin_dir = "{directory}/cni/bin"
+    conf_dir = "{directory}/cni/conf"
+  [plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc.options]
+      Root = "{directory}/runc"
+      SystemdCgroup = false
+""",
+    3: """\
+[plugins.'io.containerd.cri.v1.runtime']
+  restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
+  cdi_spec_dirs = ["{directory}/cdi"]
+  [plugins.'io.containerd.cri.v1.runtime'.cni]
+    bin_dirs = ["{directory}/cni/bin"]
+    conf_dir = "{directory}/cni/conf"
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+      Root = "{directory}/runc"
+      SystemdCgroup = false
+  # A sandboxed runtime's name, which is all that is known of it before it runs.
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.kata]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.kata.options]
+      Root = "{directory}/runc"
+      SystemdCgroup = false
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+  sandbox = "{pause}"
+""",
+}
+
+_VALIDATOR: Final = """\
+[plugins.'io.containerd.nri.v1.nri'.default_validator]
+  enable = {validator}
+  required_plugins = {required_plugins}
+  tolerate_missing_plugins_annotation = "{toleration}"
+"""
+
+# These and runc's root would lie under /run/containerd, whatever `state` says.
+_SOCKET_DIR: Final = """\
+[plugins.'io.containerd.shim.v1.manager']
+  socket_dir = "{directory}/s"
+"""
+
+
+def text(release: Release, directory: Path, options: Options) -> str:
+    """The whole file."""
+    parts = [_COMMON, _CRI[release.config_version]]
+    parts += [_VALIDATOR] * release.has_validator
+    parts += [_SOCKET_DIR] * release.has_socket_dir
+    return "".join(parts).format(
+        config_version=release.config_version,
+        directory=directory,
+        pause=PAUSE_IMAGE,
+        request_timeout_s=options.request_timeout_s,
+        validator=str(options.validator).lower(),
+        required_plugins=json.dumps(list(options.required_plugins)),
+        toleration=options.toleration,
+    )

@@ -1,0 +1,314 @@
+"""The kubelet's side of the CRI, as far as the lab needs it: pods, containers, exec.
+
+Uses the messages of cri_v1 over gRPC. Pods use the host's network, so that no CNI is needed, and a
+PID namespace per container, as Kubernetes does by default.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from lab.node.cri_v1 import cri_pb2 as pb
+
+_CALL_S: Final = 60.0
+_AGAIN_S: Final = 0.05
+_STARTING: Final = "not initialized yet"
+_RUNTIME: Final = "/runtime.v1.RuntimeService/"
+_PATH: Final = "/opt/lab/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+_PROPAGATION: Final = {
+    "None": pb.PROPAGATION_PRIVATE,
+    "HostToContainer": pb.PROPAGATION_HOST_TO_CONTAINER,
+    "Bidirectional": pb.PROPAGATION_BIDIRECTIONAL,
+}
+
+Reply = TypeVar("Reply", bound=Message)
+
+
+class CriError(RuntimeError):
+    """The runtime refused; the text is its message."""
+
+
+class Finished(NamedTuple):
+    """Exit status and output of a command in a container."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What a container runs, and as which user.
+
+    environ: variables that the pod's author sets. mounts: path inside to path outside; read_mounts:
+    the same, read-only; propagation: Kubernetes' word for it, by the path inside. seccomp: with the
+    runtime's default profile, which Kubernetes gives only to pods that request it.
+    """
+
+    image: str
+    command: Sequence[str] = ("/bin/sleep", "infinity")
+    environ: Mapping[str, str] = field(default_factory=dict)
+    mounts: Mapping[str, Path] = field(default_factory=dict)
+    read_mounts: Mapping[str, Path] = field(default_factory=dict)
+    propagation: Mapping[str, str] = field(default_factory=dict)
+    user: int | None = None
+    capabilities: Sequence[str] = ()
+    read_only: bool = False
+    seccomp: bool = False
+    privileged: bool = False
+    cdi: Sequence[str] = ()
+    """CDI devices by name, as a device plugin of the kubelet gives them."""
+    target: str = ""
+    """Id of the container whose PID namespace it joins, as by `kubectl debug --target`; empty:
+    none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """Unusual properties of a pod's sandbox.
+
+    pid: the PID namespace of its containers: their own, the pod's, or the host's. uid: of a pod
+    that had a sandbox before; by default a new one.
+    """
+
+    uid: str = ""
+    runtime_handler: str = ""
+    pid: Literal["CONTAINER", "POD", "NODE"] = "CONTAINER"
+    privileged: bool = False
+    user_namespace: bool = False
+    namespace: str = "default"
+
+    def namespaces(self) -> pb.NamespaceOption:
+        options = pb.NamespaceOption(network=pb.NODE, pid=pb.NamespaceMode.Value(self.pid))
+        if self.user_namespace:
+            mapping = pb.IDMapping(host_id=1 << 16, container_id=0, length=1 << 16)
+            options.network = pb.POD
+            options.userns_options.mode = pb.POD
+            options.userns_options.uids.append(mapping)
+            options.userns_options.gids.append(mapping)
+        return options
+
+
+ORDINARY: Final = Sandbox()
+
+
+class Cri:
+    """A connection to one runtime; `close` it."""
+
+    def __init__(self, socket: Path, log_dir: Path, cgroup_parent: str) -> None:
+        self._channel = grpc.insecure_channel(f"unix://{socket}")
+        self._log_dir = log_dir
+        self._cgroup_parent = cgroup_parent
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def call(self, method: str, request: Message, reply: type[Reply], wait: bool = False) -> Reply:
+        """One call. wait: retry through a restart of the runtime, up to the call's deadline.
+
+        A runtime that has restarted answers "not initialized yet" until it has loaded its
+        containers.
+        """
+        decode: Callable[[bytes], Reply] = reply.FromString
+        call: Any = self._channel.unary_unary(
+            _RUNTIME + method,
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=decode,
+        )
+        deadline = time.monotonic() + _CALL_S
+        while True:
+            try:
+                answer: Reply = call(request, timeout=_CALL_S, wait_for_ready=wait)
+            except grpc.RpcError as error:
+                details = error.details()
+                absent = error.code() == grpc.StatusCode.UNAVAILABLE or _STARTING in details
+                if not (wait and absent and time.monotonic() < deadline):
+                    raise CriError(details) from error
+                time.sleep(_AGAIN_S)
+            else:
+                return answer
+
+    def version(self) -> str:
+        """`containerd v2.4.2`, once the runtime serves."""
+        self.call("ListContainers", pb.ListContainersRequest(), pb.ListContainersResponse, True)
+        answer = self.call("Version", pb.VersionRequest(), pb.VersionResponse, wait=True)
+        return f"{answer.runtime_name} {answer.runtime_version}"
+
+    def run_pod(
+        self,
+        name: str,
+        annotations: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        namespace: str = "default",
+        of: Sandbox = Sandbox(),
+    ) -> Pod:
+        uid = of.uid or secrets.token_hex(8)
+        config = pb.PodSandboxConfig(
+            metadata=pb.PodSandboxMetadata(name=name, uid=uid, namespace=namespace),
+            log_directory=str(self._log_dir),
+            labels={
+                "io.kubernetes.pod.name": name,
+                "io.kubernetes.pod.namespace": namespace,
+                "io.kubernetes.pod.uid": uid,
+                **(labels or {}),
+            },
+            annotations=annotations or {},
+            linux=pb.LinuxPodSandboxConfig(
+                cgroup_parent=self._cgroup_parent,
+                security_context=pb.LinuxSandboxSecurityContext(
+                    namespace_options=of.namespaces(), privileged=of.privileged
+                ),
+            ),
+        )
+        request = pb.RunPodSandboxRequest(config=config, runtime_handler=of.runtime_handler)
+        answer = self.call("RunPodSandbox", request, pb.RunPodSandboxResponse)
+        return Pod(self, answer.pod_sandbox_id, config)
+
+    @contextmanager
+    def pod(
+        self,
+        name: str,
+        annotations: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        of: Sandbox = Sandbox(),
+    ) -> Iterator[Pod]:
+        """A pod that is removed after the block."""
+        pod = self.run_pod(name, annotations, labels, of.namespace, of)
+        try:
+            yield pod
+        finally:
+            pod.remove()
+
+
+class Pod:
+    """A running sandbox, in which containers are created."""
+
+    def __init__(self, cri: Cri, identity: str, config: pb.PodSandboxConfig) -> None:
+        self.id = identity
+        self.cri = cri
+        self._config = config
+
+    @property
+    def uid(self) -> str:
+        return self._config.metadata.uid
+
+    def create(self, name: str, process: Process, attempt: int = 0) -> Container:
+        """CreateContainer: here the agent adjusts or refuses. Raises CriError.
+
+        attempt: how many containers of that name the kubelet has created in the pod before.
+        """
+        sandbox = self._config.linux.security_context
+        security = pb.LinuxContainerSecurityContext(
+            namespace_options=sandbox.namespace_options,
+            privileged=process.privileged,
+            capabilities=pb.Capability(add_capabilities=process.capabilities),
+            readonly_rootfs=process.read_only,
+        )
+        if process.target:
+            security.namespace_options.pid = pb.TARGET
+            security.namespace_options.target_id = process.target
+        if process.seccomp:
+            security.seccomp.profile_type = pb.SecurityProfile.RuntimeDefault
+        if process.user is not None:
+            security.run_as_user.value = process.user
+            security.run_as_group.value = process.user
+        environ = {"PATH": _PATH, **process.environ}
+        config = pb.ContainerConfig(
+            metadata=pb.ContainerMetadata(name=name, attempt=attempt),
+            image=pb.ImageSpec(image=process.image),
+            command=process.command,
+            envs=[pb.KeyValue(key=key, value=value) for key, value in environ.items()],
+            mounts=[
+                pb.Mount(
+                    container_path=inside,
+                    host_path=str(outside),
+                    readonly=read,
+                    propagation=_PROPAGATION[process.propagation.get(inside, "None")],
+                )
+                for read, mounts in ((False, process.mounts), (True, process.read_mounts))
+                for inside, outside in mounts.items()
+            ],
+            labels={
+                "io.kubernetes.container.name": name,
+                "io.kubernetes.pod.name": self._config.metadata.name,
+                "io.kubernetes.pod.namespace": self._config.metadata.namespace,
+                "io.kubernetes.pod.uid": self.uid,
+            },
+            log_path=f"{self.uid}-{name}.log",
+            CDI_devices=[pb.CDIDevice(name=device) for device in process.cdi],
+            linux=pb.LinuxContainerConfig(security_context=security),
+        )
+        request = pb.CreateContainerRequest(
+            pod_sandbox_id=self.id, config=config, sandbox_config=self._config
+        )
+        answer = self.cri.call("CreateContainer", request, pb.CreateContainerResponse)
+        return Container(self.cri, answer.container_id)
+
+    def run(self, name: str, process: Process) -> Container:
+        """Create and start. Raises CriError if either is refused."""
+        container = self.create(name, process)
+        container.start()
+        return container
+
+    def remove(self) -> None:
+        stop = pb.StopPodSandboxRequest(pod_sandbox_id=self.id)
+        self.cri.call("StopPodSandbox", stop, pb.Empty, wait=True)
+        # As the kubelet does. A sandbox that still has containers is removed under a lock that is
+        # taken twice; if a plugin registers in between, containerd deadlocks.
+        listed = self.cri.call(
+            "ListContainers", pb.ListContainersRequest(), pb.ListContainersResponse
+        )
+        for container in listed.containers:
+            if container.pod_sandbox_id == self.id:
+                Container(self.cri, container.id).remove()
+        remove = pb.RemovePodSandboxRequest(pod_sandbox_id=self.id)
+        self.cri.call("RemovePodSandbox", remove, pb.Empty)
+
+
+class Container:
+    """A container by its id."""
+
+    def __init__(self, cri: Cri, identity: str) -> None:
+        self.id = identity
+        self.cri = cri
+
+    def start(self) -> None:
+        request = pb.StartContainerRequest(container_id=self.id)
+        self.cri.call("StartContainer", request, pb.Empty)
+
+    def stop(self, grace_s: int = 0) -> None:
+        request = pb.StopContainerRequest(container_id=self.id, timeout=grace_s)
+        self.cri.call("StopContainer", request, pb.Empty)
+
+    def remove(self) -> None:
+        self.cri.call("RemoveContainer", pb.RemoveContainerRequest(container_id=self.id), pb.Empty)
+
+    def resize(self, memory_bytes: int) -> None:
+        """The kubelet's call when a pod is resized in place."""
+        request = pb.UpdateContainerResourcesRequest(container_id=self.id)
+        request.linux.memory_limit_in_bytes = memory_bytes
+        self.cri.call("UpdateContainerResources", request, pb.Empty)
+
+    def status(self) -> pb.ContainerStatus:
+        request = pb.ContainerStatusRequest(container_id=self.id)
+        return self.cri.call("ContainerStatus", request, pb.ContainerStatusResponse).status
+
+    def exec(self, command: Sequence[str], timeout_s: int = 60) -> Finished:
+        """Run to its end beside the container's own process, with the container's environment."""
+        request = pb.ExecSyncRequest(container_id=self.id, cmd=command, timeout=timeout_s)
+        answer = self.cri.call("ExecSync", request, pb.ExecSyncResponse)
+        return Finished(
+            answer.exit_code,
+            answer.stdout.decode(errors="replace"),
+            answer.stderr.decode(errors="replace"),
+        )

@@ -1,0 +1,1 @@
+"""Generated protobuf classes of CRI, from cri.proto beside them."""

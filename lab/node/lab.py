@@ -1,0 +1,304 @@
+"""The whole lab: simulated GPUs, a private containerd, the node agent; pods are made in it.
+
+    with Lab() as lab:
+        with lab.pod("a", lab.share({"main": [(0, 20 << 30, 50)]})) as pod:
+            pod.run("main", Process(PYTHON_IMAGE))
+
+The agent runs as its own program (`python -m nri_plugin`), as on a node. Stopping and starting it,
+or containerd, is part of the interface, since tests observe what happens then.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from contract import allocation, grants, names, required_plugins
+from contract.overhead import CODE_BYTES
+from lab.node import images
+from lab.node.catalogue import Catalogue
+from lab.node.containerd import Containerd
+from lab.node.containerd_config import Options
+from lab.node.cri import ORDINARY, Cri, Pod, Sandbox
+from lab.node.images import Image
+from lab.node.namespace import Inside, Namespace, children
+from simgpu import config
+from simgpu.home import Home
+from tools import building, programs
+from tools.releases import DEFAULT, Release
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+BUILD: Final = _ROOT / "build" / "dev"
+LIBRARY: Final = BUILD / "lib" / names.FILE_LIBRARY
+CLUSTER_FILES: Final = {"/usr/bin/cuda-probe": (BUILD / "bin" / "cuda-probe", 0o755)}
+"""In the images of a cluster: a program that allocates all memory it may, without Python."""
+_READY: Final = "ready:"
+_WAIT_S: Final = 30.0
+
+Share = tuple[int, int, int]
+"""Index of the GPU, bytes of its memory, percent of its compute."""
+
+
+class LabError(RuntimeError):
+    """A part of the lab does not start; the text ends with that part's output."""
+
+
+class Lab:
+    """Everything runs until the block ends; then nothing of it is left on the machine.
+
+    GPUs: as simgpu.config describes them. files: added to every image beside the catalogue's own
+    (path inside: file here, mode). host_file: the rest of the simulated host. release, options:
+    containerd's release and configuration. load: import the catalogue's images; otherwise there are
+    none until `load` is called. own_network, parent: as for Namespace.
+    """
+
+    def __init__(
+        self,
+        memory_bytes: Sequence[int] = (40 << 30,),
+        files: Mapping[str, tuple[Path, int]] | None = None,
+        library: Path = LIBRARY,
+        host_file: Path = config.DEFAULT_FILE,
+        release: Release = DEFAULT,
+        options: Options | None = None,
+        load: bool = True,
+        own_network: bool = False,
+        parent: Path | None = None,
+    ) -> None:
+        host = config.load(host_file).with_gpus(memory_bytes)
+        self.gpus, self.context_bytes = host.gpus, host.context_overhead_bytes
+        self.floor_bytes = self.context_bytes + CODE_BYTES
+        self._host_file = host_file
+        self._memory = memory_bytes
+        self._files = files or {}
+        self.release = release
+        self._options = options
+        self.library = library
+        self._loads = load
+        self._own_network, self._parent = own_network, parent
+        self._agent: Inside | None = None
+        self._newcomer: Inside | None = None
+
+    def __enter__(self) -> Lab:
+        self.namespace = Namespace(self._own_network, self._parent)
+        try:
+            self._open()
+        except BaseException:
+            self.namespace.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.cri.close()
+        self.namespace.close()
+
+    def _open(self) -> None:
+        self.directory = self.namespace.directory
+        self.sim_dir = self.directory / "sim"
+        self.run_dir = self._tmpfs("run") / names.PLUGIN_NAME
+        self.store_dir = self.directory / "store"
+        self.start_gpus()
+        built = programs.ensure(release=self.release)
+        self.containerd = Containerd(self.namespace, built, self.release, self._options)
+        self.containerd.start()
+        if self._loads:
+            self.load(Catalogue(self._files).images())
+        self.cri = Cri(self.containerd.paths.socket, self.directory / "pods", self.namespace.cgroup)
+        self.version = self.cri.version()
+
+    def load(self, wanted: Sequence[Image]) -> None:
+        """Import images into containerd; those not in the cache are packed. Raises ImageError or
+        ContainerdError."""
+        self.containerd.import_image(images.archive(wanted, building.cache_dir() / "images"))
+
+    # --- pods -------------------------------------------------------------------------------
+
+    def pod(
+        self,
+        name: str,
+        annotations: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        of: Sandbox = ORDINARY,
+    ) -> AbstractContextManager[Pod]:
+        return self.cri.pod(name, annotations, labels, of)
+
+    def allocated(self, shares: Sequence[Share]) -> dict[str, str]:
+        """Koordinator's annotation alone, for a pod that holds those shares."""
+        entries = tuple(
+            allocation.DeviceEntry(
+                self.gpus[index].minor,
+                {
+                    names.RESOURCE_CORE: core_percent,
+                    names.RESOURCE_MEMORY: memory_bytes,
+                    names.RESOURCE_MEMORY_RATIO: memory_bytes * 100 // self._memory[index],
+                },
+                self.gpus[index].uuid,
+            )
+            for index, memory_bytes, core_percent in shares
+        )
+        written = allocation.encode(allocation.Allocation({names.DEVICE_TYPE_GPU: entries}))
+        return {names.ANNOTATION_DEVICE_ALLOCATED: written}
+
+    def share(self, containers: Mapping[str, Sequence[Share]]) -> dict[str, str]:
+        """All annotations that the scheduler writes with the Binding, from the shares of each
+        container."""
+        granted = {
+            name: [
+                grants.GpuGrant(self.gpus[index].uuid, self.gpus[index].minor, size, core)
+                for index, size, core in shares
+            ]
+            for name, shares in containers.items()
+        }
+        together: dict[int, Share] = {}
+        for index, size, core in (share for shares in containers.values() for share in shares):
+            _, size_so_far, core_so_far = together.get(index, (index, 0, 0))
+            together[index] = (index, size + size_so_far, core + core_so_far)
+        return {
+            **self.allocated(list(together.values())),
+            names.ANNOTATION_GRANTS: grants.encode(granted),
+            **required_plugins.binding_annotations(containers),
+        }
+
+    # --- the GPUs --------------------------------------------------------------------------
+
+    @property
+    def gpus_pid(self) -> int | None:
+        """Process number of the daemon that simulates the GPUs; None if it has exited."""
+        return Home.at(self.sim_dir).daemon_pid()
+
+    def start_gpus(self) -> None:
+        """No effect if they run. Raises LabError. The GPUs start empty: allocations of earlier
+        programs are lost, and existing containers cannot reach them."""
+        self._python("simgpu", "up", "--dir", self.sim_dir, *self._gpu_options())
+
+    # --- the node agent ---------------------------------------------------------------------
+
+    @property
+    def agent_log(self) -> Path:
+        return self.directory / "agent.log"
+
+    @property
+    def agent_http(self) -> Path:
+        """Its socket for /healthz, /readyz and /metrics."""
+        return self.directory / "agent.sock"
+
+    @property
+    def agent(self) -> Inside | None:
+        return self._agent
+
+    @property
+    def agent_running(self) -> bool:
+        return self._agent is not None and self._agent.running
+
+    @property
+    def agent_pid(self) -> int:
+        """Its number outside of the lab's namespace; it must be running."""
+        assert self._agent is not None
+        return children(self._agent.entering.pid)[0]
+
+    def start_agent(
+        self,
+        *,
+        strict: bool = False,
+        cdi_dir: Path | None = None,
+        options: Sequence[str | Path] = (),
+        program: Sequence[str | Path] = ("nri_plugin",),
+    ) -> None:
+        """Return when it serves. Raises LabError.
+
+        cdi_dir: the directory of CDI specs, in place of the simulated driver's own. options: of the
+        agent. program: the agent's module, and arguments of its own before the agent's.
+        """
+        ready = self.times_ready()
+        self._agent = self._new_agent(program, cdi_dir, [*options, *(["--strict"] * strict)])
+        self.wait_until(lambda: self.times_ready() > ready or not self.agent_running, "the agent")
+        if not self.agent_running:
+            raise LabError(f"the node agent ended:\n{self.agent_log.read_text()[-4000:]}")
+
+    def start_agent_beside(self) -> None:
+        """A second agent, as in a rolling update; `stop_agent` ends the first, this one stays."""
+        self._newcomer = self._new_agent()
+
+    def _new_agent(
+        self,
+        program: Sequence[str | Path] = ("nri_plugin",),
+        cdi_dir: Path | None = None,
+        options: Sequence[str | Path] = (),
+    ) -> Inside:
+        paths = self.containerd.paths
+        command: list[str | Path] = [sys.executable, "-m", *program]
+        command += ["--nri-socket", paths.nri_socket, "--containerd-state", paths.state]
+        command += ["--run-dir", self.run_dir, "--store-dir", self.store_dir]
+        command += ["--library", self.library, "--cdi-dir", cdi_dir or self.sim_dir / "cdi"]
+        command += ["--http", f"unix:{self.agent_http}", *options]
+        with self._agent_out.open("a") as out, self.agent_log.open("a") as log:
+            return self.namespace.start(command, out, log, self.driver_environment())
+
+    def stop_agent(self, number: int = signal.SIGTERM) -> None:
+        if self._agent is not None and self._agent.running:
+            self._agent.kill(number)
+        self._agent, self._newcomer = self._newcomer, None
+
+    def signal_agent(self, number: int) -> None:
+        """Send a signal, such as SIGSTOP or SIGCONT."""
+        if self._agent is not None:
+            self._agent.signal(number)
+
+    def times_ready(self) -> int:
+        """How often the agent has registered and synchronised since the lab began."""
+        if not self._agent_out.exists():
+            return 0
+        return sum(line.startswith(_READY) for line in self._agent_out.read_text().splitlines())
+
+    def agent_said(self) -> str:
+        """Its last line on standard output, without the readiness prefix."""
+        return self._agent_out.read_text().splitlines()[-1].removeprefix(_READY).strip()
+
+    @property
+    def _agent_out(self) -> Path:
+        return self.directory / "agent.out"
+
+    # --- helpers ----------------------------------------------------------------------------
+
+    def driver_environment(self) -> dict[str, str]:
+        """The variables with which a program on the simulated host finds its driver."""
+        return {
+            "SIMGPU_DIR": str(self.sim_dir),
+            "LD_LIBRARY_PATH": str(BUILD / "lib" / "simgpu"),
+        }
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + _WAIT_S
+        while not condition():
+            if time.monotonic() > deadline:
+                tail = self.agent_log.read_text()[-4000:] if self.agent_log.exists() else ""
+                raise LabError(f"waited {_WAIT_S:.0f} s in vain for {what}\n{tail}")
+            time.sleep(0.02)
+
+    def _tmpfs(self, name: str) -> Path:
+        """A tmpfs like a node's /run, visible inside the lab only."""
+        place = self.directory / name
+        place.mkdir()
+        done = self.namespace.run(["mount", "-t", "tmpfs", name, place])
+        if done.returncode != 0:
+            raise LabError(f"mount {place}: {done.stderr}")
+        return place
+
+    def _gpu_options(self) -> list[str]:
+        gpus = [option for size in self._memory for option in ("--gpu", str(size))]
+        return ["--config", str(self._host_file), *gpus]
+
+    def _python(self, module: str, *arguments: str | Path) -> None:
+        done = self.namespace.run([sys.executable, "-m", module, *arguments])
+        if done.returncode != 0:
+            raise LabError(f"python -m {module}: {done.stdout}{done.stderr}")

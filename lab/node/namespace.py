@@ -1,0 +1,193 @@
+"""The lab's namespaces seen from the owner: open, run commands inside, close.
+
+The owner itself stays outside: sockets and logs are in a directory that both sides see, mounts and
+processes exist inside only (holder.py ends them).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Final
+
+from lab.node import network
+from lab.node.network import Link
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_UNSHARE: Final = (
+    *("unshare", "--mount", "--propagation", "private"),
+    *("--pid", "--fork", "--kill-child", "--mount-proc"),
+)
+PREFIX: Final = "gpuslice-lab-"
+_END_S: Final = 30.0
+PARENT_CHARS_MAX: Final = 18
+"""containerd takes 42 characters for the directory of its shims' sockets, whose paths must fit the
+107 of a unix socket; the lab's own part of it has 24."""
+
+
+class NamespaceError(RuntimeError):
+    """This machine does not allow namespaces; the text says what would help."""
+
+
+class Namespace:
+    """Mount and PID namespaces with a directory; after `close` all three are gone.
+
+    own_network: also a network namespace, which `link` connects with this machine. parent: where
+    the directory is made; its name is the cgroup's too, so that either leads to the other.
+    """
+
+    link: Link | None = None
+
+    def __init__(self, own_network: bool = False, parent: Path | None = None) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent or _parent()))
+        self.cgroup = self.directory.name
+        self._kinds = ["--mount", "--pid", *(["--net"] * own_network)]
+        command = [*_UNSHARE, *(["--net"] * own_network), sys.executable, "-m", "lab.node.holder"]
+        self._outer = subprocess.Popen(
+            [*command, str(self.directory), self.cgroup],
+            cwd=_ROOT,
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self._outer.stdout is not None
+        if self._outer.stdout.readline() != "held\n":
+            self._outer.communicate()
+            shutil.rmtree(self.directory, ignore_errors=True)
+            raise NamespaceError(
+                "this root may not make a mount and a PID namespace (see the line above); "
+                "a machine that is a container itself must be a privileged one"
+            )
+        self.pid = children(self._outer.pid)[0]
+        self._started: list[Inside] = []
+        if own_network:
+            try:
+                self.link = network.connect(self.pid, self.run)
+            except BaseException:
+                self.close()
+                raise
+
+    @property
+    def alive(self) -> bool:
+        return self._outer.poll() is None
+
+    def cover(self, place: Path) -> None:
+        """Mount over `place`: later writes below it are visible in the lab only, and end with it.
+
+        Raises NamespaceError.
+        """
+        layer = self.directory / "root" / f"layer-of{str(place).replace('/', '-')}"
+        for name in ("upper", "work"):
+            (layer / name).mkdir(parents=True)
+        where = f"lowerdir={place},upperdir={layer}/upper,workdir={layer}/work"
+        done = self.run(["mount", "-t", "overlay", "lab", "-o", where, place])
+        if done.returncode != 0:
+            raise NamespaceError(f"{place} cannot be covered in the lab: {done.stderr.strip()}")
+
+    def enter(self, command: Sequence[str | Path]) -> list[str]:
+        """The command line that runs `command` inside."""
+        into = ["nsenter", f"--target={self.pid}", *self._kinds, f"--wd={_ROOT}"]
+        return [*into, "--", *map(str, command)]
+
+    def run(
+        self, command: Sequence[str | Path], environ: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.enter(command),
+            env=environment(environ),
+            text=True,
+            capture_output=True,
+            check=False,
+        )
+
+    def start(
+        self,
+        command: Sequence[str | Path],
+        output: int | IO[str],
+        errors: int | IO[str],
+        environ: Mapping[str, str] | None = None,
+    ) -> Inside:
+        """A long-running process; `Inside.pid` is its number outside."""
+        entering = subprocess.Popen(
+            self.enter(command),
+            env=environment(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
+        self._started.append(Inside(entering))
+        return self._started[-1]
+
+    def close(self) -> None:
+        """Idempotent. Everything inside is killed; the directory is removed."""
+        assert self._outer.stdin is not None and self._outer.stdout is not None
+        if not self._outer.stdin.closed:
+            self._outer.stdin.close()
+            self._outer.stdout.close()
+        for process in self._started:
+            # A stopped nsenter would leave its child unreaped, and the namespace with it.
+            process.entering.send_signal(signal.SIGCONT)
+        self._outer.wait(_END_S)
+        for process in self._started:
+            process.entering.wait(_END_S)
+        if self.link is not None:
+            network.remove(self.link.interface)  # the kernel would, but not at once
+
+
+def _parent() -> str:
+    """The parent of the lab's directory: $TMPDIR, unless sockets would not fit below it."""
+    chosen = tempfile.gettempdir()
+    return chosen if len(chosen) <= PARENT_CHARS_MAX else "/tmp"
+
+
+class Inside:
+    """A process inside, seen through the nsenter that waits for it."""
+
+    def __init__(self, entering: subprocess.Popen[str]) -> None:
+        self.entering = entering
+
+    @property
+    def running(self) -> bool:
+        return self.entering.poll() is None
+
+    def signal(self, number: int) -> None:
+        """Signal the process itself, since nsenter passes no signal on.
+
+        nsenter stops itself when its child stops, and then does not notice that it exits: continue
+        it too.
+        """
+        for pid in children(self.entering.pid):
+            os.kill(pid, number)
+        if number == signal.SIGCONT:
+            self.entering.send_signal(number)
+
+    def kill(self, number: int) -> None:
+        """Signal the process and wait for its exit; a stopped process is continued so that it
+        exits."""
+        self.signal(number)
+        self.signal(signal.SIGCONT)
+        self.entering.wait(_END_S)
+
+
+def children(pid: int) -> list[int]:
+    """Process numbers of its children; empty if it has exited."""
+    try:
+        return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Debian keeps runc in sbin, which a user's PATH lacks even under some sudo settings."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
+    return {**os.environ, "PATH": path, **(extra or {})}

@@ -1,0 +1,214 @@
+"""Refused pods, and those that fit since capacity became available and that kube-scheduler has not
+retried.
+
+Pure, over the state. kube-scheduler retries a refused pod when a pod leaves or a node changes, else
+after five minutes. It may observe the change before this process does, retry at once, and get an
+answer from the earlier state. It does not observe a recovered GPU or agent at all.
+
+Pods with requests of one shape share an entry and its search. Each pod keeps its candidates, the
+nodes that kube-scheduler sent; capacity elsewhere does not count for it. Entries take turns,
+and each examines only nodes that changed since its last turn. `verbs` and `cache` add and remove
+pods; `retrier` calls `work` and requeues the pods that are due.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from contract import names
+from scheduler.core.fit import look
+from scheduler.core.fleet import Rows
+from scheduler.core.reasons import Reason
+from scheduler.core.request import Request, Shape
+from scheduler.core.search import MOST_STEPS
+from scheduler.decisions.state import State
+from scheduler.kubernetes.requests import Pending
+
+TIMEOUT_S: Final = 5.0
+"""Usually kube-scheduler retries by itself within this time; a busy one needs that long for its
+queue."""
+MAX_DUE: Final = 10
+"""Maximum number of pods that `due` returns at once."""
+_MAX_READY: Final = 5 * MAX_DUE
+"""Pods that wait for `due`: with more, no entry searches for others."""
+MAX_PODS: Final = 8192
+"""Pods kept. Those refused longest ago are dropped and wait for kube-scheduler's five minutes."""
+
+Candidates = bytes | None
+"""A bit for each row of the fleet; None: any node."""
+
+
+@dataclass(slots=True)
+class _Pod:
+    """since: only capacity that became available after this change of the fleet counts. added:
+    nodes added after this change are candidates, too."""
+
+    asked: Pending
+    candidates: Candidates
+    since: int
+    added: int
+
+
+@dataclass(slots=True)
+class _Entry:
+    """seen: the room_version up to which nodes were examined. stale_since_s: when a later
+    room_version was first observed."""
+
+    request: Request
+    seen: int
+    pods: dict[str, _Pod] = field(default_factory=dict)
+    stale_since_s: float | None = None
+
+
+class RetryQueue:
+    """See the module. profiles: schedulerNames of the pods that `restore` accepts. Times are
+    seconds of one monotonic clock, the caller's."""
+
+    def __init__(
+        self, state: State, profiles: AbstractSet[str] = frozenset({names.SCHEDULER_NAME})
+    ) -> None:
+        self._state = state
+        self._profiles = profiles
+        self._entries: dict[Shape, _Entry] = {}
+        self._shape_of: dict[str, Shape] = {}
+        """By pod; those refused longest ago first."""
+        self._turns: deque[Shape] = deque()
+        self._ready: dict[str, Rows] = {}
+        """By pod that fits, its feasible rows."""
+
+    def __len__(self) -> int:
+        return len(self._shape_of)
+
+    def refuse(self, asked: Pending, request: Request, rows: Rows, unfinished: bool) -> None:
+        """The pod fits on none of the nodes. unfinished: the search did not examine all of them."""
+        fleet = self._state.fleet
+        among = np.zeros(len(fleet.names), np.bool_)
+        among[rows] = True
+        since = 0 if unfinished else fleet.changes
+        candidates = np.packbits(among).tobytes()
+        self._enter(request, _Pod(asked, candidates, since, fleet.changes))
+
+    def restore(self, asked: Pending) -> None:
+        """The pod is unschedulable since before this process started."""
+        if asked.request is not None and asked.profile in self._profiles:
+            self._enter(asked.request, _Pod(asked, None, 0, 0))
+
+    def forget(self, uid: str) -> None:
+        """The pod is being scheduled again, is bound or is gone."""
+        shape = self._shape_of.pop(uid, None)
+        if shape is None:
+            return
+        self._ready.pop(uid, None)
+        entry = self._entries[shape]
+        del entry.pods[uid]
+        if not entry.pods:
+            del self._entries[shape]
+
+    def work(self, now_s: float, is_over: Callable[[], bool]) -> bool:
+        """Gives entries their turns until `is_over`. Returns whether each entry has had one. Call
+        every second or so until it has."""
+        if not self._turns:
+            self._turns.extend(self._entries)
+        while self._turns:
+            entry = self._entries.get(self._turns.popleft())
+            if entry is not None:
+                self._turn(entry, now_s)
+            if is_over():
+                break
+        return not self._turns
+
+    def due(self) -> Sequence[Pending]:
+        """Pods that fit now, by priority, at most MAX_DUE. Each is returned once for the capacity
+        that became available until now."""
+        found: list[Pending] = []
+        for uid in sorted(self._ready, key=lambda uid: -self._pod(uid).asked.priority):
+            if len(found) == MAX_DUE:
+                break
+            pod = self._pod(uid)
+            fits, is_finished = self._room(self._entries[self._shape_of[uid]], self._ready[uid])
+            if len(fits):
+                found.append(pod.asked)
+            elif not is_finished:
+                continue
+            del self._ready[uid]
+            pod.since = self._state.fleet.changes
+        return found
+
+    def _pod(self, uid: str) -> _Pod:
+        return self._entries[self._shape_of[uid]].pods[uid]
+
+    def _enter(self, request: Request, pod: _Pod) -> None:
+        uid = pod.asked.uid
+        self.forget(uid)
+        entry = self._entries.setdefault(request.shape, _Entry(request, pod.since))
+        entry.seen = min(entry.seen, pod.since)
+        entry.pods[uid] = pod
+        self._shape_of[uid] = request.shape
+        if len(self._shape_of) > MAX_PODS:
+            self.forget(next(iter(self._shape_of)))
+
+    def _turn(self, entry: _Entry, now_s: float) -> None:
+        came = self._state.fleet.room_version
+        rows = np.flatnonzero(came > entry.seen)
+        if not len(rows):
+            entry.stale_since_s = None
+            return
+        if entry.stale_since_s is None:
+            entry.stale_since_s = now_s
+        if now_s - entry.stale_since_s < TIMEOUT_S or len(self._ready) >= _MAX_READY:
+            return
+        rows = rows[np.argsort(came[rows])]
+        fits, is_finished = self._room(entry, rows)
+        if self._make_ready(entry, fits) and is_finished:
+            entry.seen, entry.stale_since_s = int(came[rows[-1]]), None
+
+    def _room(self, entry: _Entry, rows: Rows) -> tuple[Rows, bool]:
+        """The rows that fit, ignoring nominations of other pods, which may not be used; and whether
+        all rows were examined."""
+        state, request = self._state, entry.request
+        with state.budget.steps(MOST_STEPS, at_least=0) as steps:  # the search of one node
+            possible, reasons = look(state.fleet, request, rows, steps, state.known)
+            is_finished = not (reasons == Reason.UNFINISHED).any()
+            fits = rows[possible]
+            with state.reservations.lifted(rows) as again:
+                if len(again):
+                    possible, _ = look(state.fleet, request, again, steps, state.known)
+                    fits = np.union1d(fits, again[possible])
+        return fits, is_finished
+
+    def _make_ready(self, entry: _Entry, fits: Rows) -> bool:
+        """Marks pods that have one of these nodes among their candidates. False: more than MAX_DUE
+        qualify, and the others are left for later."""
+        if not len(fits):
+            return True
+        fleet = self._state.fleet
+        came, added = fleet.room_version[fits], int(fleet.added[fits].max())
+        latest: dict[Candidates, int] = {}
+        left = MAX_DUE
+        for pod in sorted(entry.pods.values(), key=lambda pod: -pod.asked.priority):
+            if pod.candidates not in latest:
+                among = _among(pod.candidates, fits)
+                latest[pod.candidates] = int(came[among].max(initial=0))
+            newest = int(came.max()) if added > pod.added else latest[pod.candidates]
+            if newest > pod.since and pod.asked.uid not in self._ready:
+                if not left:
+                    return False
+                left -= 1
+                self._ready[pod.asked.uid] = fits
+        return True
+
+
+def _among(candidates: Candidates, rows: Rows) -> Rows:
+    """Indices into rows of the rows that are candidates."""
+    if candidates is None:
+        return np.arange(len(rows))
+    bits = np.unpackbits(np.frombuffer(candidates, np.uint8))
+    known = np.flatnonzero(rows < len(bits))
+    among: Rows = known[bits[rows[known]] == 1]
+    return among

@@ -1,0 +1,215 @@
+"""Simulates placement: the GPUs that a pod would get, and why other nodes are refused.
+
+Pure: objects in, an account out. Uses the scheduler's own code. kube-scheduler's criteria
+(affinity, taints, processors, volumes) are not evaluated.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from contract import names
+from scheduler.core.fit import fit, texts
+from scheduler.core.place import Placement, Share, place
+from scheduler.core.request import Policy
+from scheduler.core.score import best, score
+from scheduler.decisions.state import State
+from scheduler.kubernetes import requests, translate
+from scheduler.kubernetes.dialects import RequestError
+from scheduler.kubernetes.facts import LeaseFacts
+
+Json = Mapping[str, Any]
+
+_TEMPLATE_KINDS: Final = frozenset(
+    {
+        *("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job"),
+        *("ReplicationController", "PodTemplate"),
+    }
+)
+_SHOWN: Final = 10
+"""Node names shown for each reason."""
+
+
+class SimulationError(ValueError):
+    """The input is unusable; the text has the input and the allowed values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A node that fits. score: 0 to 1. containers: their shares of its GPUs."""
+
+    node: str
+    score: float
+    containers: Sequence[Share]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Nodes that do not fit, for one reason. nodes: all of them, by name."""
+
+    text: str
+    nodes: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The result for one pod. asks False: it requests no share, and may run anywhere. error: the
+    request is invalid. node: the best candidate; None: no node, or any node. Printed as JSON for
+    programs."""
+
+    pod: str
+    asks: bool
+    placed: bool
+    error: str | None = None
+    node: str | None = None
+    candidates: Sequence[Candidate] = ()
+    refused: Sequence[Refusal] = ()
+
+
+# --- the fleet -----------------------------------------------------------------------------------
+
+
+def objects(documents: Iterable[object]) -> Iterator[Json]:
+    """The objects in the documents, lists included. Raises SimulationError."""
+    for document in documents:
+        if document is None:
+            continue
+        if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
+            raise SimulationError("a document without a kind; allowed are Kubernetes objects")
+        items = document.get("items")
+        if document["kind"].endswith("List") and isinstance(items, list):
+            inner = document["kind"].removesuffix("List")
+            yield from objects({"kind": inner, **item} for item in items if isinstance(item, dict))
+        else:
+            yield document
+
+
+def fleet(found: Iterable[Json], now_s: float | None = None) -> State:
+    """State from Node, Device, Lease and Pod objects. Without any Lease, as in a handwritten fleet,
+    every agent counts as ready.
+
+    now_s: since the epoch, for the age of Leases; None: the last renewal among them, because a file
+    has no other time.
+    """
+    state = State()
+    leases = []
+    nodes = []
+    for raw in found:
+        kind = raw["kind"]
+        if kind == "Node":
+            node = translate.node(raw)
+            state.see_node(node)
+            nodes.append(node.name)
+        elif kind == names.DEVICE_KIND:
+            state.see_device(translate.device(raw))
+        elif kind == "Pod":
+            state.see_pod(translate.pod(raw))
+        elif kind == "Lease" and (lease := translate.lease(raw)) is not None:
+            leases.append(lease)
+    if not nodes:
+        raise SimulationError("the fleet has no Node; allowed are Nodes with their Devices")
+    if not leases:
+        for name in nodes:
+            state.see_lease(LeaseFacts(name, "assumed"), 0.0)
+    if now_s is None:
+        now_s = max((each.renewed_s or 0.0 for each in leases), default=0.0)
+    for lease in leases:
+        age_s = math.inf if lease.renewed_s is None else now_s - lease.renewed_s
+        state.see_lease(lease, 0.0, age_s)
+    return state
+
+
+def pods(found: Iterable[Json]) -> Sequence[Json]:
+    """The pods among the objects, and those in workload templates. Raises SimulationError."""
+    made: list[Json] = []
+    for raw in found:
+        kind = raw["kind"]
+        if kind == "Pod":
+            made.append({**raw, "metadata": _part(raw, raw, "metadata")})
+        elif kind in _TEMPLATE_KINDS:
+            made.append(_of_template(raw, raw))
+        elif kind == "CronJob":
+            job = _part(raw, _part(raw, raw, "spec"), "jobTemplate")
+            made.append(_of_template(raw, job))
+    if not made:
+        raise SimulationError("there is no pod; allowed are a Pod, and what has a pod's template")
+    return made
+
+
+def _of_template(owner: Json, holder: Json) -> Json:
+    within = holder if owner["kind"] == "PodTemplate" else _part(owner, holder, "spec")
+    template = _part(owner, within, "template")
+    if not template:
+        raise SimulationError(f"{owner['kind']} without a pod's template")
+    named = _part(owner, owner, "metadata")
+    whose = {"name": named.get("name", ""), "namespace": named.get("namespace", "default")}
+    metadata = {**_part(owner, template, "metadata"), **whose}
+    return {**template, "kind": "Pod", "metadata": metadata}
+
+
+def _part(owner: Json, of: Json, key: str) -> Json:
+    """The object at the key; empty if there is none. Raises SimulationError."""
+    found = of.get(key)
+    if found is not None and not isinstance(found, dict):
+        raise SimulationError(f"{owner['kind']}: {key}: {found!r}; allowed is an object")
+    return found or {}
+
+
+# --- placement -----------------------------------------------------------------------------------
+
+
+def simulate(state: State, pod: Json, number: int = 0, policy: Policy = Policy.BINPACK) -> Account:
+    """Places the pod and keeps the allocation, so that the next pod takes it into account. number:
+    the pod's index in the simulation."""
+    metadata = pod.get("metadata") or {}
+    whose = f"{metadata.get('namespace') or 'default'}/{metadata.get('name') or 'unnamed'}"
+    try:
+        request = requests.request(pod)
+    except RequestError as error:
+        return Account(whose, asks=True, placed=False, error=str(error))
+    if request is None:
+        return Account(whose, asks=False, placed=True)
+    fleet, rows = state.fleet, state.fleet.all_rows()
+    fits, reasons = fit(fleet, request, rows)
+    scores = score(fleet, request, rows[fits], policy)
+    placements, candidates = [], []
+    for index in best(fleet, scores, rows[fits], len(scores)).tolist():
+        found = place(fleet, request, int(rows[fits][index]), policy)
+        assert isinstance(found, Placement)  # `fit` has found it feasible
+        placements.append(found)
+        candidates.append(Candidate(found.node, round(float(scores[index]), 4), found.shares))
+    refused = []
+    for reason, text in texts(fleet, request, rows[~fits], reasons[~fits]).items():
+        there = [fleet.names[row] for row in rows[reasons == reason].tolist()]
+        refused.append(Refusal(text, there))
+    refused.sort(key=lambda each: (-len(each.nodes), each.text))
+    if not placements:
+        return Account(whose, asks=True, placed=False, refused=refused)
+    state.assume(f"simulated-{number}", placements[0], 0.0, whose)
+    return Account(whose, True, True, None, placements[0].node, candidates, refused)
+
+
+# --- formatting ----------------------------------------------------------------------------------
+
+
+def size(amount: int) -> str:
+    """Exact if it is a whole number of units, else three digits."""
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB")):
+        if amount >= unit:
+            return f"{amount / unit:.4g} {name}"
+    return f"{amount} B"
+
+
+def names_shown(nodes: Sequence[str]) -> str:
+    """A few names and the number of the others, in numeric order."""
+
+    def numbers(name: str) -> list[int | str]:
+        return [int(part) if part.isdigit() else part for part in re.split("([0-9]+)", name)]
+
+    ordered = sorted(nodes, key=numbers)
+    more = len(ordered) - _SHOWN
+    return ", ".join(ordered[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

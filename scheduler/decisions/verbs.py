@@ -1,0 +1,246 @@
+"""Answers kube-scheduler: which candidate nodes fit, and how good each is.
+
+Pure, over the state. `filter` returns only the best few feasible nodes, because kube-scheduler
+scores each returned node itself; it returns all of them if the pod has preferences. If none fits,
+it gives one text per reason for all nodes of that reason. Bytes in, bytes out: this runs for every
+pod over all nodes. kube-scheduler calls `preempt` before it deletes pods: it compares totals of
+nodes, and the capacity that victims free may fit on no single GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from scheduler.core.fit import feasible, fit, texts
+from scheduler.core.fleet import Rows
+from scheduler.core.place import Placement, place
+from scheduler.core.reasons import UNRESOLVABLE, Reason
+from scheduler.core.request import Policy, Request
+from scheduler.core.score import Scores, best, first, levels, score
+from scheduler.core.search import MOST_STEPS, Steps
+from scheduler.decisions.retry_queue import RetryQueue
+from scheduler.decisions.state import State
+from scheduler.kubernetes import arguments
+from scheduler.kubernetes.arguments import Reader, Victims
+from scheduler.kubernetes.requests import Pending
+
+MOST_NODES: Final = 32
+"""Number of nodes that `filter` returns."""
+_MORE_NODES: Final = 2 * MOST_NODES
+"""So many of the fleet's best contain MOST_NODES candidates, unless other filters rule out more
+than half."""
+_REMEMBERED: Final = 8192
+"""Pods between filter and bind: a few, unless bind waits for volumes."""
+_BEST: Final = 10
+"""kube-scheduler's MaxExtenderPriority."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    """The answer of `filter`, with scores by node; changes: the fleet's counter at that time."""
+
+    asked: Pending
+    changes: int
+    scores: Mapping[str, float]
+
+
+class Verbs:
+    """policies: by profile (schedulerName), for pods without a policy annotation. retries: receives
+    the pods that are refused for lack of capacity."""
+
+    def __init__(
+        self,
+        state: State,
+        policies: Mapping[str, Policy] | None = None,
+        retries: RetryQueue | None = None,
+    ) -> None:
+        self._state = state
+        self._policies = policies or {}
+        self._retries = RetryQueue(state) if retries is None else retries
+        self._reader = Reader()
+        self._remembered: dict[str, Pending] = {}
+        self._scored: _Scored | None = None
+
+    def filter(self, body: bytes) -> bytes:
+        """ExtenderFilterResult. Raises ArgumentsError."""
+        asked, names = self._reader.arguments(body)
+        self._remember(asked)
+        self._retries.forget(asked.uid)
+        if asked.refusal:
+            refused = dict.fromkeys(names, asked.refusal)
+            return orjson.dumps({"NodeNames": [], "FailedAndUnresolvableNodes": refused})
+        if asked.request is None:
+            return orjson.dumps({"NodeNames": names})
+        if self._state.is_bound(asked.uid):
+            return error(f"the pod is bound to {self._state.node_of(asked.uid)}")
+        if self._kept(asked.uid, names):
+            return orjson.dumps({"NodeNames": [self._state.node_of(asked.uid)]})
+        return self._filter(asked, asked.request, names)
+
+    def prioritize(self, body: bytes) -> bytes:
+        """HostPriorityList. Raises ArgumentsError."""
+        asked, names = self._reader.arguments(body)
+        self._remember(asked)
+        if asked.request is None or not names:
+            return b"[]"
+        if self._kept(asked.uid, names):
+            kept = self._state.node_of(asked.uid)
+            return _priorities(names, [_BEST if name == kept else 0 for name in names])
+        self._state.reservations.end(asked.uid)
+        scores = self._scores(asked, asked.request, names)
+        self._nominate(asked, asked.request, names[first(scores)])
+        return _priorities(names, levels(scores, _BEST).tolist())
+
+    def preempt(self, body: bytes) -> bytes:
+        """ExtenderPreemptionResult: the nodes on which the pod fits once the victims are gone, with
+        the same victims. Raises ArgumentsError."""
+        asked, victims = arguments.preemption(body)
+        enough = self._enough(asked, victims)
+        return orjson.dumps({"NodeNameToMetaVictims": {at: victims[at].said for at in enough}})
+
+    def pending(self, uid: str) -> Pending | None:
+        """The pod as of the last verb for it; None: too long ago, or never."""
+        return self._remembered.get(uid)
+
+    def policy(self, asked: Pending) -> Policy:
+        """The policy for the pod: its own, or the profile's."""
+        return self._policies.get(asked.profile, Policy.BINPACK)
+
+    def _scores(
+        self, asked: Pending, request: Request, names: Sequence[str]
+    ) -> Scores | Sequence[float]:
+        """The scores computed by `filter`, if the fleet is unchanged."""
+        last, fleet = self._scored, self._state.fleet
+        if last is not None and last.asked is asked and last.changes == fleet.changes:
+            found = [last.scores[name] for name in names if name in last.scores]
+            if len(found) == len(names):
+                return found
+        return score(fleet, request, fleet.rows_of(names), self.policy(asked))
+
+    def _nominate(self, asked: Pending, request: Request, node: str) -> None:
+        """Reserves the GPUs, so that the next pods are ranked as if this pod were bound there."""
+        if self._state.node_of(asked.uid) is not None:
+            return
+        fleet = self._state.fleet
+        with self._state.budget.steps(MOST_STEPS, MOST_STEPS) as steps:
+            found = place(fleet, request, fleet.row_of(node), self.policy(asked), steps)
+        if isinstance(found, Placement):
+            self._state.nominate(asked.uid, request, found)
+
+    def _remember(self, asked: Pending) -> None:
+        self._remembered.pop(asked.uid, None)
+        self._remembered[asked.uid] = asked
+        if len(self._remembered) > _REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]
+
+    def _enough(self, asked: Pending, victims: Mapping[str, Victims]) -> Sequence[str]:
+        """Evicts no pod for a pod that is refused; for one with GPUs, only on the node where these
+        are."""
+        if asked.refusal:
+            return ()
+        if asked.request is None:
+            return tuple(victims)
+        node = self._state.node_of(asked.uid)
+        if node is not None:
+            return (node,) if self._kept(asked.uid, victims) else ()
+        rows = self._state.fleet.rows_of(victims)
+        with self._state.reservations.lifted(rows):
+            fleet = self._state.without({at: each.uids for at, each in victims.items()})
+        with self._state.budget.steps() as steps:
+            fits = feasible(fleet, asked.request, rows, steps)
+        return [at for at, fit_there in zip(victims, fits.tolist(), strict=True) if fit_there]
+
+    def _kept(self, uid: str, names: Container[str]) -> bool:
+        """Whether GPUs are held for the pod on one of the nodes: its Binding was sent and may have
+        been applied. It is sent to the same node again; elsewhere the pod would need capacity
+        twice."""
+        placement = self._state.assumed(uid)
+        if placement is None or placement.node not in names:
+            return False
+        fleet = self._state.fleet
+        return not fleet.bar[fleet.row_of(placement.node)]
+
+    def _filter(self, asked: Pending, request: Request, names: Sequence[str]) -> bytes:
+        state, fleet = self._state, self._state.fleet
+        state.reservations.end(asked.uid)
+        with state.budget.steps() as steps:
+            if 2 * len(names) > len(fleet) and not asked.prefers:
+                named = self._best_of_all(asked, request, names, steps)
+                if named:
+                    return orjson.dumps({"NodeNames": named})
+            rows = fleet.rows_of(names)
+            fitting = rows[feasible(fleet, request, rows, steps, state.known)]
+            if not len(fitting):
+                with state.reservations.lifted(rows) as again:
+                    fitting = again[feasible(fleet, request, again, steps, state.known)]
+                    if not len(fitting):
+                        return self._refuse(asked, request, names, rows, steps)
+        if len(fitting) > MOST_NODES and not asked.prefers:
+            named = self._best(asked, request, fitting, MOST_NODES)
+            return orjson.dumps({"NodeNames": named})
+        named = [fleet.names[row] for row in fitting.tolist()]
+        if len(named) == 1:
+            # kube-scheduler does not prioritize a single node.
+            self._nominate(asked, request, named[0])
+        return orjson.dumps({"NodeNames": named})
+
+    def _best_of_all(
+        self, asked: Pending, request: Request, names: Sequence[str], steps: Steps
+    ) -> Sequence[str]:
+        """The best nodes of the whole fleet that are among the candidates; resolving each name
+        costs more. Empty: too few of them are candidates to be conclusive."""
+        fleet = self._state.fleet
+        rows = fleet.every_row()
+        fitting = rows[feasible(fleet, request, rows, steps, self._state.known)]
+        if len(fitting) <= MOST_NODES:
+            return ()
+        among = frozenset(names)
+        ranked = self._best(asked, request, fitting, _MORE_NODES)
+        named = [name for name in ranked if name in among][:MOST_NODES]
+        return named if len(named) == MOST_NODES else ()
+
+    def _best(self, asked: Pending, request: Request, rows: Rows, most: int) -> Sequence[str]:
+        """Names of the best nodes, best first. Their scores are cached for `prioritize`."""
+        fleet = self._state.fleet
+        scores = score(fleet, request, rows, self.policy(asked))
+        chosen = best(fleet, scores, rows, most)
+        named = [fleet.names[row] for row in rows[chosen].tolist()]
+        by_name = dict(zip(named, scores[chosen].tolist(), strict=True))
+        self._scored = _Scored(asked, fleet.changes, by_name)
+        return named
+
+    def _refuse(
+        self, asked: Pending, request: Request, names: Sequence[str], rows: Rows, steps: Steps
+    ) -> bytes:
+        fleet, known = self._state.fleet, self._state.known
+        _, reasons = fit(fleet, request, rows, steps, known)
+        self._retries.refuse(asked, request, rows, bool((reasons == Reason.UNFINISHED).any()))
+        said = {int(at): text for at, text in texts(fleet, request, rows, reasons).items()}
+        failed: dict[str, str] = {}
+        unresolvable: dict[str, str] = {}
+        for name, reason in zip(names, reasons.tolist(), strict=True):
+            there = unresolvable if reason in UNRESOLVABLE else failed
+            there[name] = said[reason]
+        return orjson.dumps(
+            {
+                "NodeNames": [],
+                "FailedNodes": failed,
+                "FailedAndUnresolvableNodes": unresolvable,
+            }
+        )
+
+
+def error(text: str) -> bytes:
+    """ExtenderFilterResult or ExtenderBindingResult of a failed call."""
+    return orjson.dumps({"Error": text})
+
+
+def _priorities(names: Sequence[str], scores: Sequence[int]) -> bytes:
+    listed: list[dict[str, Any]] = [
+        {"Host": name, "Score": each} for name, each in zip(names, scores, strict=True)
+    ]
+    return orjson.dumps(listed)

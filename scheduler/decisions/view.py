@@ -1,0 +1,95 @@
+"""The state as metrics and as JSON for people: totals, and node by node.
+
+Pure; reads the state and stores nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from scheduler.core.reasons import Reason
+from scheduler.core.request import WHOLE_PERCENT
+from scheduler.decisions.state import State
+from scheduler.metrics import Metrics
+
+Json = Mapping[str, Any]
+
+
+def measure(state: State, metrics: Metrics) -> None:
+    """Sets the gauges that are computed from the state. Free memory and the largest free share
+    count only usable GPUs of schedulable nodes."""
+    fleet, rows = state.fleet, state.fleet.all_rows()
+    total, bars = fleet.total_bytes[rows], fleet.bar[rows]
+    free = fleet.free_bytes[rows][bars == Reason.FITS]
+    gpus, usable = int((total > 0).sum()), int(fleet.usable[rows].sum())
+    metrics.nodes.clear()
+    for bar, count in Counter(bars.tolist()).items():
+        metrics.nodes.labels(Reason(bar).name).set(count)
+    metrics.gpus.labels("usable").set(usable)
+    metrics.gpus.labels("unusable").set(gpus - usable)
+    metrics.memory_bytes.labels("total").set(total.sum())
+    metrics.memory_bytes.labels("granted").set(fleet.used_bytes[rows].sum())
+    metrics.memory_bytes.labels("free").set(free.sum())
+    metrics.core_ratio.set(fleet.used_core[rows].sum() / max(1, WHOLE_PERCENT * gpus))
+    metrics.largest_free.set(free.max(initial=0))
+    metrics.assumed.set(state.assumed_count)
+    metrics.problems.set(len(state.problems()))
+
+
+def names_of(state: State, node: str | None = None) -> Sequence[str]:
+    """All node names, or the one given, if it exists."""
+    fleet = state.fleet
+    if node is not None:
+        return [node] if fleet.row_of(node) else []
+    return [fleet.names[row] for row in fleet.all_rows().tolist()]
+
+
+def nodes(state: State, names: Sequence[str]) -> Iterator[Json]:
+    """Each node with its GPUs and their holders; nodes removed meanwhile are left out."""
+    fleet = state.fleet
+    for name in names:
+        row = fleet.row_of(name)
+        if not row:
+            continue
+        holders: dict[str, list[Json]] = {}
+        for holder in state.holders(name):
+            for uuid, memory_bytes, core_percent in holder.gpus:
+                held = {
+                    "pod": holder.whose,
+                    "uid": holder.uid,
+                    "memory_bytes": memory_bytes,
+                    "core_percent": core_percent,
+                    "assumed": holder.assumed,
+                }
+                holders.setdefault(uuid, []).append(held)
+        reason = Reason(int(fleet.bar[row]))
+        yield {
+            "name": name,
+            "reason": reason.name,
+            "text": reason.text,
+            "isolates": bool(fleet.isolates[row]),
+            "gpus": [
+                {
+                    "uuid": gpu.uuid,
+                    "minor": gpu.minor,
+                    "usable": bool(fleet.usable[row, slot]),
+                    "total_bytes": gpu.total_bytes,
+                    "granted_bytes": int(fleet.used_bytes[row, slot]),
+                    "reserved_bytes": int(fleet.reserved_bytes[row, slot]),
+                    "free_bytes": int(fleet.free_bytes[row, slot]),
+                    "granted_core_percent": int(fleet.used_core[row, slot]),
+                    "reserved_core_percent": int(fleet.reserved_core[row, slot]),
+                    "free_core_percent": int(fleet.free_core[row, slot]),
+                    "shares_without_core": int(fleet.coreless[row, slot]),
+                    "holders": holders.get(gpu.uuid, []),
+                }
+                for slot, gpu in enumerate(fleet.gpus[row])
+            ],
+        }
+
+
+def problems(state: State) -> Sequence[Json]:
+    """Problems that need a person's attention."""
+    return [{"node": each.node, "pod": each.about, "text": each.text} for each in state.problems()]

@@ -1,0 +1,146 @@
+"""Kubernetes Events for State's problems.
+
+kube-scheduler writes `Scheduled` for each pod that the extender binds, and `FailedScheduling` with
+the extender's text; no second one is written. Only the process that may bind writes Events, or each
+replica would. The same Event is written at most once an hour, and a token bucket bounds the total
+rate. A failed write is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+from contract import names
+from kube.client import KubeError
+from kube.log_lines import Line
+from scheduler.kubernetes.facts import Problem
+from scheduler.metrics import Metrics
+
+Json = Mapping[str, Any]
+Regarding = tuple[str, str, str, str, str]
+"""API version, kind, namespace, name and UID of an object."""
+
+_LOG: Final = logging.getLogger(__name__)
+
+AGAIN_S: Final = 3600.0
+BURST: Final = 25
+PER_S: Final = 1 / 6
+"""Ten per minute after the initial burst."""
+NOTE_BYTES: Final = 1024
+"""The API server's limit."""
+COMPONENT: Final = "gpuslice.io/scheduler"
+_ANSWER_S: Final = 5.0
+_DEFAULT_NAMESPACE: Final = "default"
+"""Namespace of events about nodes, which have none; kubectl reads them there."""
+
+POD_PROBLEM: Final = "GPUShareUnclear"
+NODE_PROBLEM: Final = "GPUInventoryProblem"
+SECOND_INSTALLATION: Final = "SecondInstallation"
+REASONS: Final = (POD_PROBLEM, NODE_PROBLEM, SECOND_INSTALLATION)
+
+
+class Client(Protocol):
+    """The methods of `kube.Kube` that are used here."""
+
+    async def post(self, path: str, body: Any, *, timeout_s: float = ...) -> Any: ...
+
+
+class Bucket:
+    """Token bucket: at most BURST at once, and PER_S in the long run."""
+
+    def __init__(self, now_s: float) -> None:
+        self._full = float(BURST)
+        self._at_s = now_s
+
+    def take(self, now_s: float) -> bool:
+        self._full = min(BURST, self._full + (now_s - self._at_s) * PER_S)
+        self._at_s = now_s
+        if self._full < 1:
+            return False
+        self._full -= 1
+        return True
+
+
+class Events:
+    """clock: monotonic seconds. identity: of this process."""
+
+    def __init__(
+        self, kube: Client, metrics: Metrics, clock: Callable[[], float], identity: str
+    ) -> None:
+        self._kube = kube
+        self._metrics = metrics
+        self._clock = clock
+        self._identity = identity
+        self._bucket = Bucket(clock())
+        self._told: dict[tuple[str, ...], float] = {}
+
+    async def problems(self, found: Iterable[Problem]) -> None:
+        """found: the complete list of current problems."""
+        for each in found:
+            if each.about:
+                namespace, _, name = each.about.partition("/")
+                await self._tell(POD_PROBLEM, ("v1", "Pod", namespace, name, each.uid), each.text)
+            else:
+                # kubectl finds a node's events by the node's name in the UID field.
+                await self._tell(NODE_PROBLEM, ("v1", "Node", "", each.node, each.node), each.text)
+
+    async def second_installation(self, status: str) -> None:
+        """This process receives calls, but another installation holds the Lease."""
+        lease = ("coordination.k8s.io/v1", "Lease", names.NAMESPACE, names.LEASE_SCHEDULER, "")
+        # The text contains a time, so the key leaves it out.
+        await self._tell(SECOND_INSTALLATION, lease, status, key=self._identity)
+
+    async def _tell(self, reason: str, regarding: Regarding, text: str, key: str = "") -> None:
+        now_s = self._clock()
+        about = (reason, *regarding, key or text)
+        self._told = {each: at for each, at in self._told.items() if now_s - at < AGAIN_S}
+        if about in self._told:
+            return
+        if not self._bucket.take(now_s):
+            # Not recorded: it is written when the bucket has capacity again.
+            self._metrics.events.labels("dropped").inc()
+            return
+        self._told[about] = now_s
+        body = event(reason, regarding, text, self._identity, datetime.now(UTC))
+        namespace = body["metadata"]["namespace"]
+        path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
+        try:
+            await self._kube.post(path, body, timeout_s=_ANSWER_S)
+        except KubeError as error:
+            self._metrics.events.labels("failed").inc()
+            _LOG.warning(Line("event", failed=reason, about=regarding[3], error=error))
+        else:
+            self._metrics.events.labels("written").inc()
+
+
+def event(reason: str, regarding: Regarding, text: str, identity: str, at: datetime) -> Json:
+    """events.k8s.io/v1."""
+    fields = ("apiVersion", "kind", "namespace", "name", "uid")
+    about = dict(zip(fields, regarding, strict=True))
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {
+            "namespace": about["namespace"] or _DEFAULT_NAMESPACE,
+            "name": f"gpuslice.{uuid.uuid4().hex[:16]}",
+        },
+        "eventTime": at.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "reportingController": COMPONENT,
+        "reportingInstance": identity[:128],
+        "action": "Schedule",
+        "reason": reason,
+        "type": "Warning",
+        "regarding": about,
+        "note": _cut(text),
+    }
+
+
+def _cut(text: str) -> str:
+    """Cuts the text and keeps printable ASCII, as in the log: a tenant may have written it."""
+    plain = text.encode("ascii", "backslashreplace").decode()
+    plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in plain)
+    return plain if len(plain) <= NOTE_BYTES else plain[: NOTE_BYTES - 3] + "..."

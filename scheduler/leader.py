@@ -1,0 +1,317 @@
+"""Holds the Lease that permits this process to bind. `election` makes the decisions.
+
+Inputs: the API server (the Lease is read, renewed and campaigned for) and the extender, which calls
+`admit`: a call shows that this process's kube-scheduler leads, so this process should hold the
+Lease. The binder checks `may_write` right before each POST. One task; it runs until `leave` or
+cancellation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+from kube.client import Kube, KubeError
+from kube.log_lines import Line
+from scheduler.leadership import lease
+from scheduler.leadership.election import POST_S, Candidate, Do, Election, Role, Terms
+from scheduler.leadership.lease import Record
+from scheduler.metrics import Metrics
+
+_LOG: Final = logging.getLogger(__name__)
+
+LEASE_CALL_S: Final = 2.0
+"""Within a window two renewals can fail."""
+TIMEOUT_S: Final = 2.5
+"""How long a verb waits for the Lease, while kube-scheduler waits for the verb."""
+_RETRY_S: Final = 0.5
+
+
+class Gate(Protocol):
+    """The right to bind, as used by extender and binder. Only one process has it at a time, for a
+    limited time. All calls run on the event loop's thread. Nothing may be awaited between
+    `may_write` and the POST, whose timeout is POST_S."""
+
+    def asked(self) -> bool:
+        """Records a verb: this process's kube-scheduler leads, so this process should write. True
+        if it may write now; else call `admit`."""
+
+    async def admit(self) -> str:
+        """As `asked`, but waits briefly if the right is about to be acquired. "": this process may
+        write; else the verb's error."""
+
+    def may_write(self) -> bool:
+        """Whether a POST may be sent now. Call within `writing`, right before the POST."""
+
+    def refusal(self) -> str:
+        """Why this process may not write, and which one may; "" if it may."""
+
+    @property
+    def writer(self) -> str:
+        """Value of each Binding's annotation contract.names.ANNOTATION_WRITER, the fencing token.
+        The API server refuses Bindings whose writer no longer holds the Lease."""
+
+    def writing(self) -> contextlib.AbstractContextManager[None]:
+        """Encloses a POST until its outcome is known. Yielding waits for pending POSTs."""
+
+
+def boot_clock() -> float:
+    """Seconds of a clock that includes suspend and cannot be set."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Leader:
+    """Implements Gate. `run` runs until `leave`; if cancelled instead, it does not give the Lease
+    back, and the other processes wait until it expires.
+
+    relist: lists all objects again; awaited before the first write of each term.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        me: Candidate,
+        relist: Callable[[], Awaitable[None]],
+        metrics: Metrics,
+        clock: Callable[[], float] = boot_clock,
+        terms: Terms | None = None,
+    ) -> None:
+        self._kube = kube
+        self._relist = relist
+        self._metrics = metrics
+        self._clock = clock
+        self._election = Election(me, terms)
+        self._under_way = 0
+        self._unsure_until_s = float("-inf")
+        self._wake = asyncio.Event()
+        self._open = asyncio.Event()
+        self._listing: asyncio.Task[None] | None = None
+        self._role = Role.STANDBY
+        self._trouble = ""
+        self._rival = ""
+
+    # --- Gate
+
+    def asked(self) -> bool:
+        now_s = self._clock()
+        wanted = self._election.wants(now_s)
+        self._election.asked(now_s)
+        may_write = self._election.may_write(now_s)
+        if not (may_write or wanted):
+            self._wake.set()
+        return may_write
+
+    async def admit(self) -> str:
+        if self.asked():
+            return ""
+        if self._election.is_rivals(self._clock()):
+            return self.refusal()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TIMEOUT_S):
+                await self._open.wait()
+        return "" if self.may_write() else self.refusal()
+
+    def may_write(self) -> bool:
+        return self._election.may_write(self._clock())
+
+    def refusal(self) -> str:
+        return "" if self.may_write() else f"gpuslice does not bind here: {self.status}"
+
+    @property
+    def writer(self) -> str:
+        record = self._election.record
+        return "" if record is None else record.writer
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        self._under_way += 1
+        try:
+            yield
+        except BaseException:
+            # The request may still be pending at the server, which times out as late.
+            self._unsure_until_s = self._clock() + POST_S
+            raise
+        finally:
+            self._under_way -= 1
+            if self._role is Role.YIELDING:
+                self._wake.set()
+
+    # --- reporting
+
+    @property
+    def role(self) -> Role:
+        return self._election.role
+
+    @property
+    def status(self) -> str:
+        """The state of the election, and this process's part in it, as one line."""
+        election, now_s = self._election, self._clock()
+        record = election.record
+        if election.may_write(now_s):
+            return f"this process ({election.me.identity}) holds the Lease {lease.NAME}"
+        if election.is_silent(now_s):
+            said = self._trouble or "no answer"
+            return f"its Lease {lease.NAME} could not be renewed in time: {said}"
+        if election.role is Role.TAKING:
+            return f"it has just taken the Lease {lease.NAME}, and looks at what is there first"
+        if election.role is Role.YIELDING:
+            return f"it is giving the Lease {lease.NAME} back"
+        if self._trouble:
+            return f"the Lease {lease.NAME} cannot be had: {self._trouble}"
+        if record is None or not record.holder:
+            return f"on standby; no process holds the Lease {lease.NAME}"
+        rival = record.installation != election.me.installation
+        installation = record.installation or "unnamed"
+        whose = f"another installation, {installation}," if rival else "another replica"
+        return (
+            f"on standby; {whose} holds the Lease {lease.NAME}: {record.holder},"
+            f" which moved it {election.quiet_s(now_s):.0f} s ago"
+        )
+
+    @property
+    def rival(self) -> str:
+        """The other installation that binds while this process receives calls; "" for none."""
+        election, now_s = self._election, self._clock()
+        record = election.record
+        if record is None or not (election.wants(now_s) and election.is_rivals(now_s)):
+            return ""
+        return record.installation or "unnamed"
+
+    # --- the loop
+
+    async def run(self) -> None:
+        """Runs until `leave`, the end of pending writes and the return of the Lease."""
+        election = self._election
+        try:
+            while True:
+                pause_s = await self._step()
+                self._settle()
+                if election.leaving and election.role is not Role.YIELDING:
+                    return
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._wake.wait()
+                self._wake.clear()
+        finally:
+            await self._list_no_more()
+
+    def leave(self) -> None:
+        """Starts no new write; `run` returns when pending writes have ended."""
+        self._election.leaving = True
+        self._settle()
+        self._wake.set()
+
+    async def _step(self) -> float:
+        """Performs the next step. Returns the seconds until the one after it."""
+        election = self._election
+        self._settle()
+        sent_s = self._clock()
+        do = election.step(sent_s, self._under_way > 0 or sent_s < self._unsure_until_s)
+        try:
+            await self._do(do, sent_s)
+        except KubeError as error:
+            if error.status in (404, 409) and do is not Do.LOOK:
+                return await self._look_again(do, error)
+            self._fail(do, error)
+            return _RETRY_S
+        self._trouble = ""
+        now_s = self._clock()
+        unsure_s = self._unsure_until_s - now_s
+        pause_s = election.pause_s(now_s)
+        return min(pause_s, unsure_s) if unsure_s > 0 else pause_s
+
+    async def _look_again(self, do: Do, error: KubeError) -> float:
+        """After a conflict or a missing Lease: reads it again."""
+        try:
+            await self._do(Do.LOOK, self._clock())
+        except KubeError as again:
+            self._fail(Do.LOOK, again)
+            return _RETRY_S
+        if error.status == 404 and do is Do.TAKE:
+            self._fail(do, error)
+            return _RETRY_S
+        return 0.0
+
+    async def _do(self, do: Do, sent_s: float) -> None:
+        election = self._election
+        if do is Do.LOOK:
+            record = await self._read()
+            election.saw(record, self._clock())
+            return
+        if do is Do.CAMPAIGN:
+            wish = lease.wish(election.campaign())
+            said = await self._kube.patch(lease.PATH, wish, timeout_s=LEASE_CALL_S)
+            election.saw(lease.read(said), self._clock())
+            election.said(self._clock())
+            return
+        at = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        record = election.record_for(do, at)
+        body = lease.written(record)
+        if record.raw is None:
+            said = await self._kube.post(lease.COLLECTION, body, timeout_s=LEASE_CALL_S)
+        else:
+            said = await self._kube.put(lease.PATH, body, timeout_s=LEASE_CALL_S)
+        election.wrote(do, lease.read(said), sent_s, self._clock())
+
+    async def _read(self) -> Record | None:
+        try:
+            return lease.read(await self._kube.get(lease.PATH, timeout_s=LEASE_CALL_S))
+        except KubeError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def _fail(self, do: Do, error: KubeError) -> None:
+        self._metrics.lease_failures.labels(do.value.replace(" ", "_")).inc()
+        if str(error) != self._trouble:
+            _LOG.warning(Line("lease", failed=do.value, error=error))
+        self._trouble = str(error)
+
+    # --- effects of the role
+
+    def _settle(self) -> None:
+        """Updates the role, and everything that depends on it."""
+        election, now_s = self._election, self._clock()
+        election.settle(now_s)
+        if election.role is not self._role:
+            role, was = election.role.value, self._role.value
+            holder = election.record.holder if election.record else ""
+            _LOG.info(Line("lease", role=role, was=was, holder=holder))
+            self._metrics.lease_changes.labels(election.role.value).inc()
+            self._role = election.role
+        self._metrics.lease_held.set(election.holds)
+        if election.role is Role.HOLDING:
+            self._open.set()
+        else:
+            self._open.clear()
+        rival = self.rival
+        self._metrics.lease_rival.set(bool(rival))
+        if rival and rival != self._rival:
+            _LOG.warning(Line("second installation", status=self.status))
+        self._rival = rival
+        if election.must_list(now_s) and self._listing is None:
+            self._listing = asyncio.create_task(self._list(), name="list for the new term")
+        elif election.role is not Role.TAKING and self._listing is not None:
+            self._listing.cancel()
+            self._listing = None
+
+    async def _list(self) -> None:
+        while True:
+            try:
+                await self._relist()
+                break
+            except KubeError as error:
+                _LOG.warning(Line("lease", failed="list afresh", error=error))
+                await asyncio.sleep(_RETRY_S)
+        self._election.listed()
+        self._settle()
+
+    async def _list_no_more(self) -> None:
+        if self._listing is not None:
+            self._listing.cancel()
+            await asyncio.wait([self._listing])

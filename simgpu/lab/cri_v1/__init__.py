@@ -1,1 +1,0 @@
-"""Generated protobuf classes of CRI, from cri.proto beside them; made as nri_plugin/messages is."""

@@ -1,0 +1,189 @@
+/*
+ * Host memory that the driver allocated, or that a program registered: ordinary pages that the GPU
+ * could access. The address is the same on both sides. It belongs to the process and costs the GPU
+ * nothing.
+ */
+#define _GNU_SOURCE
+#include "base/driver.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+static struct pinned {
+	char *base;
+	size_t bytes;
+	unsigned int flags;
+	bool registered; /* the program's own pages */
+} *pinned;
+static size_t pinned_count, pinned_cap;
+
+static struct pinned *find(const void *address)
+{
+	for (size_t i = 0; i < pinned_count; i++)
+		if ((uintptr_t)address - (uintptr_t)pinned[i].base < pinned[i].bytes)
+			return &pinned[i];
+	return NULL;
+}
+
+bool host_find(const void *address, void **base, size_t *bytes)
+{
+	const struct pinned *found = find(address);
+
+	if (!found)
+		return false;
+	*base = found->base;
+	*bytes = found->bytes;
+	return true;
+}
+
+static bool room_for_one_more(void)
+{
+	size_t cap = pinned_cap ? pinned_cap * 2 : 16;
+	struct pinned *grown;
+
+	if (pinned_count < pinned_cap)
+		return true;
+	grown = realloc(pinned, cap * sizeof(*pinned));
+	if (!grown)
+		return false;
+	pinned = grown;
+	pinned_cap = cap;
+	return true;
+}
+
+static CUresult allocate(void **out, size_t bytes, unsigned int flags)
+{
+	void *base;
+
+	if (!room_for_one_more())
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (base == MAP_FAILED)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	pinned[pinned_count++] = (struct pinned){.base = base, .bytes = bytes, .flags = flags};
+	*out = base;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned int flags)
+{
+	struct context *context;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = context_current(&context);
+	if (result == CUDA_SUCCESS &&
+	    (!out || !bytes || flags & ~(unsigned int)CU_MEMHOSTALLOC_FLAGS_MASK))
+		result = CUDA_ERROR_INVALID_VALUE;
+	return driver_leave(result == CUDA_SUCCESS ? allocate(out, bytes, flags) : result);
+}
+
+CUresult cuMemAllocHost_v2(void **out, size_t bytes)
+{
+	return cuMemHostAlloc(out, bytes, CU_MEMHOSTALLOC_DEVICEMAP);
+}
+
+CUresult cuMemAllocHost(void **out, unsigned int bytes)
+{
+	return cuMemAllocHost_v2(out, bytes);
+}
+
+CUresult cuMemFreeHost(void *address)
+{
+	struct pinned *found;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	found = find(address);
+	if (!found || found->base != address || found->registered)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	munmap(found->base, found->bytes);
+	*found = pinned[--pinned_count];
+	return driver_leave(CUDA_SUCCESS);
+}
+
+static bool overlaps(const char *base, size_t bytes)
+{
+	for (size_t i = 0; i < pinned_count; i++)
+		if ((uintptr_t)base < (uintptr_t)pinned[i].base + pinned[i].bytes &&
+		    (uintptr_t)pinned[i].base < (uintptr_t)base + bytes)
+			return true;
+	return false;
+}
+
+CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned int flags)
+{
+	struct context *context;
+	CUresult result = context_enter(NULL, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!address || !bytes || flags & ~(unsigned int)CU_MEMHOSTREGISTER_FLAGS_MASK)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (overlaps(address, bytes))
+		return driver_leave(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+	if (!room_for_one_more())
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	pinned[pinned_count++] =
+	    (struct pinned){.base = address, .bytes = bytes, .flags = flags, .registered = true};
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemHostUnregister(void *address)
+{
+	struct context *context;
+	struct pinned *found;
+	CUresult result = context_enter(NULL, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	found = find(address);
+	if (!address)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (!found || found->base != address || !found->registered)
+		return driver_leave(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+	*found = pinned[--pinned_count];
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *address, unsigned int flags)
+{
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out || flags || !find(address))
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*out = (CUdeviceptr)(uintptr_t)address;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+/* Pinned pages lie above the addresses of the interface before CUDA 3.2. */
+CUresult cuMemHostGetDevicePointer(CUdeviceptr_v1 *out, void *address, unsigned int flags)
+{
+	CUdeviceptr wide;
+	CUresult result = cuMemHostGetDevicePointer_v2(out ? &wide : NULL, address, flags);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (wide > UINT32_MAX)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	*out = (CUdeviceptr_v1)wide;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostGetFlags(unsigned int *flags, void *address)
+{
+	const struct pinned *found;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	found = find(address);
+	if (!flags || !found)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*flags = found->flags;
+	return driver_leave(CUDA_SUCCESS);
+}

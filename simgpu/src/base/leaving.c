@@ -1,0 +1,73 @@
+/* See leaving.h. */
+#include "base/leaving.h"
+
+#include <stdlib.h>
+
+#include "base/arena.h"
+
+static struct leaving {
+	struct leaving *next;
+	struct device *device;
+	struct range *range;
+	uint64_t ready_ns;
+} *all;
+
+bool leaving_add(struct device *device, struct range *range, uint64_t ready_ns)
+{
+	struct leaving *leaving = malloc(sizeof(*leaving));
+
+	if (!leaving)
+		return false;
+	*leaving = (struct leaving){all, device, range, ready_ns};
+	range->leaving = true;
+	all = leaving;
+	return true;
+}
+
+/* With the lock. The id of the memory to free; 0: the range shares a block that remains. */
+static bool take_one(const struct device *device, uint64_t now, uint64_t *id)
+{
+	for (struct leaving **link = &all; *link; link = &(*link)->next) {
+		struct leaving *leaving = *link;
+
+		if (leaving->device != device || leaving->ready_ns > now)
+			continue;
+		*link = leaving->next;
+		*id = memory_end(leaving->device, leaving->range);
+		free(leaving);
+		return true;
+	}
+	return false;
+}
+
+bool leaving_go(struct device *device)
+{
+	uint64_t now = now_ns(), id;
+	bool any = false, more;
+
+	do {
+		driver_lock();
+		more = take_one(device, now, &id);
+		driver_unlock();
+		if (more && id)
+			device_give_back(device, id);
+		any |= more;
+	} while (more);
+	return any;
+}
+
+void leaving_forget(const struct context *context)
+{
+	struct leaving **link = &all;
+
+	while (*link) {
+		struct leaving *leaving = *link;
+
+		if (leaving->range->context == context->object.serial) {
+			*link = leaving->next;
+			free(leaving);
+		} else {
+			link = &leaving->next;
+		}
+	}
+}

@@ -1,0 +1,125 @@
+/*
+ * Handles: a table of existing objects, addressed by kind, index and generation.
+ *
+ * A freed slot gets a new generation, so that an old handle stays invalid for a long time; with
+ * SIMGPU_REUSE_HANDLES=1 in the program's environment it is reused at once, as NVIDIA's are, which
+ * are addresses. The caller holds the driver's lock.
+ */
+#include "base/driver.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define INDEX_BITS	24
+#define GENERATION_BITS 28
+
+struct slot {
+	struct object *object;
+	uint32_t generation;
+	uint32_t next_free; /* index + 1; 0 ends the list */
+};
+
+static struct slot *slots;
+static uint32_t slots_used, slots_cap, first_free;
+static uint64_t last_serial;
+
+static uint32_t slot_take(void)
+{
+	uint32_t index;
+
+	if (first_free) {
+		index = first_free - 1;
+		first_free = slots[index].next_free;
+		return index;
+	}
+	if (slots_used == slots_cap) {
+		uint32_t cap = slots_cap ? slots_cap * 2 : 256;
+		struct slot *grown =
+		    cap >> INDEX_BITS ? NULL : realloc(slots, cap * sizeof(*slots));
+
+		if (!grown)
+			return UINT32_MAX;
+		slots = grown;
+		slots_cap = cap;
+	}
+	slots[slots_used] = (struct slot){.generation = 1};
+	return slots_used++;
+}
+
+void *object_new(enum object_kind kind, size_t bytes)
+{
+	struct object *object = calloc(1, bytes);
+	uint32_t index = object ? slot_take() : UINT32_MAX;
+
+	if (index == UINT32_MAX) {
+		free(object);
+		return NULL;
+	}
+	object->kind = kind;
+	object->index = index;
+	object->generation = slots[index].generation;
+	object->serial = ++last_serial;
+	slots[index].object = object;
+	return object;
+}
+
+/* Has the form of an aligned address and is none: programs only compare handles and pass them
+ * back. */
+void *object_handle(const void *object)
+{
+	const struct object *named = object;
+	uint64_t value = named->kind;
+
+	value = value << GENERATION_BITS | named->generation;
+	value = value << INDEX_BITS | named->index;
+	return (void *)(uintptr_t)(value << 4);
+}
+
+void *object_get(const void *handle, enum object_kind kind)
+{
+	uint64_t value = (uint64_t)(uintptr_t)handle;
+	uint32_t index = (uint32_t)(value >> 4) & ((1u << INDEX_BITS) - 1);
+	struct object *object = index < slots_used ? slots[index].object : NULL;
+
+	if (!object || object->kind != kind || object_handle(object) != handle)
+		return NULL;
+	return object;
+}
+
+bool object_was(const void *handle, enum object_kind kind)
+{
+	uint64_t value = (uint64_t)(uintptr_t)handle >> 4;
+
+	return value >> (GENERATION_BITS + INDEX_BITS) == kind &&
+	       (value & ((1u << INDEX_BITS) - 1)) < slots_used;
+}
+
+void object_unlink(void *object)
+{
+	struct object *named = object;
+	struct slot *slot = &slots[named->index];
+	const char *reuse = getenv("SIMGPU_REUSE_HANDLES");
+
+	slot->object = NULL;
+	if (!reuse || strcmp(reuse, "1") != 0)
+		slot->generation = (slot->generation + 1) & ((1u << GENERATION_BITS) - 1);
+	slot->next_free = first_free;
+	first_free = named->index + 1;
+}
+
+void object_free(void *object)
+{
+	object_unlink(object);
+	free(object);
+}
+
+void *object_next(enum object_kind kind, uint32_t *at)
+{
+	while (*at < slots_used) {
+		struct object *object = slots[(*at)++].object;
+
+		if (object && object->kind == kind)
+			return object;
+	}
+	return NULL;
+}

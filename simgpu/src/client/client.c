@@ -1,0 +1,314 @@
+/*
+ * Links to the GPUs: see client.h.
+ *
+ * A connection carries one request at a time, under the link's mutex, so a thread that waits for a
+ * slow answer delays the others of this process on this GPU only. Signals do not interrupt a call:
+ * EINTR is retried, SIGPIPE is not raised.
+ */
+#define _GNU_SOURCE
+#include "client/client.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define SIM_DEVICE_DIR "/dev/simgpu"
+
+struct sim_link {
+	struct sim_gpu gpu;
+	pthread_mutex_t mutex;
+	pid_t owner;
+	int fd;
+	bool broken;
+	const struct sim_board *board; /* NULL: the daemon sent none */
+};
+
+static bool send_all(int fd, const void *data, size_t bytes)
+{
+	const char *at = data;
+
+	while (bytes) {
+		ssize_t sent = send(fd, at, bytes, MSG_NOSIGNAL);
+
+		if (sent < 0 && errno == EINTR)
+			continue;
+		if (sent <= 0)
+			return false;
+		at += sent;
+		bytes -= (size_t)sent;
+	}
+	return true;
+}
+
+static bool recv_all(int fd, void *data, size_t bytes)
+{
+	char *at = data;
+
+	while (bytes) {
+		ssize_t received = recv(fd, at, bytes, 0);
+
+		if (received < 0 && errno == EINTR)
+			continue;
+		if (received <= 0)
+			return false;
+		at += received;
+		bytes -= (size_t)received;
+	}
+	return true;
+}
+
+/*
+ * The first byte of a reply, and the descriptor that may accompany it. A descriptor travels with
+ * the byte it was sent with, so it is not missed and cannot belong to another message.
+ */
+static bool recv_descriptor(int fd, char *first, int *descriptor)
+{
+	union {
+		struct cmsghdr head;
+		char bytes[CMSG_SPACE(sizeof(int))];
+	} control = {0};
+	struct iovec part = {.iov_base = first, .iov_len = 1};
+	struct msghdr message = {.msg_iov = &part,
+				 .msg_iovlen = 1,
+				 .msg_control = &control,
+				 .msg_controllen = sizeof(control)};
+	struct cmsghdr *rights;
+	ssize_t received;
+
+	do
+		received = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+	while (received < 0 && errno == EINTR);
+	if (received != 1)
+		return false;
+	rights = CMSG_FIRSTHDR(&message);
+	*descriptor = -1;
+	if (rights && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS)
+		memcpy(descriptor, CMSG_DATA(rights), sizeof(*descriptor));
+	return true;
+}
+
+static bool recv_discard(int fd, size_t bytes)
+{
+	char sink[512];
+
+	while (bytes) {
+		size_t part = bytes < sizeof(sink) ? bytes : sizeof(sink);
+
+		if (!recv_all(fd, sink, part))
+			return false;
+		bytes -= part;
+	}
+	return true;
+}
+
+/* Head and payload are sent in one write, so that the daemon wakes once. */
+static bool send_request(int fd, enum sim_op op, const void *req, uint32_t n)
+{
+	char small[sizeof(struct sim_request) + 64];
+	struct sim_request head = {.op = op, .bytes = n};
+
+	if (n > SIM_PAYLOAD_BYTES)
+		return false;
+	if (n > sizeof(small) - sizeof(head))
+		return send_all(fd, &head, sizeof(head)) && send_all(fd, req, n);
+	memcpy(small, &head, sizeof(head));
+	if (n)
+		memcpy(small + sizeof(head), req, n);
+	return send_all(fd, small, sizeof(head) + n);
+}
+
+static bool exchange(struct sim_link *link, enum sim_op op, const void *req, uint32_t n,
+		     struct sim_reply *head, void *reply, uint32_t cap, uint32_t *stored)
+{
+	if (!send_request(link->fd, op, req, n) || !recv_all(link->fd, head, sizeof(*head)))
+		return false;
+	if (head->bytes > SIM_PAYLOAD_BYTES || head->status > SIM_GPU_LOST)
+		return false;
+	*stored = head->bytes < cap ? head->bytes : cap;
+	if (*stored && !recv_all(link->fd, reply, *stored))
+		return false;
+	return recv_discard(link->fd, head->bytes - *stored);
+}
+
+enum sim_status sim_call(struct sim_link *link, enum sim_op op, const void *req, uint32_t n,
+			 void *reply, uint32_t cap, uint32_t *got)
+{
+	enum sim_status status = SIM_GPU_LOST;
+	struct sim_reply head = {0};
+	uint32_t stored = 0;
+
+	if (sim_link_mine(link)) {
+		pthread_mutex_lock(&link->mutex);
+		if (!link->broken) {
+			link->broken = !exchange(link, op, req, n, &head, reply, cap, &stored);
+			if (!link->broken)
+				status = (enum sim_status)head.status;
+			if (!got && status == SIM_OK && head.bytes != cap) {
+				link->broken = true;
+				status = SIM_GPU_LOST;
+			}
+		}
+		pthread_mutex_unlock(&link->mutex);
+	}
+	if (got)
+		*got = status == SIM_OK ? stored : 0;
+	return status;
+}
+
+static int connect_to(const char *directory, const char *name)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int length = snprintf(address.sun_path, sizeof(address.sun_path), "%s/%s", directory, name);
+	int fd;
+
+	if (length < 0 || (size_t)length >= sizeof(address.sun_path))
+		return -1;
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -1;
+	while (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
+		if (errno == EINTR)
+			continue;
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
+
+static const struct sim_board *map_board(int descriptor)
+{
+	void *page = MAP_FAILED;
+
+	if (descriptor >= 0) {
+		page = mmap(NULL, sizeof(struct sim_board), PROT_READ, MAP_SHARED, descriptor, 0);
+		close(descriptor);
+	}
+	return page == MAP_FAILED ? NULL : page;
+}
+
+static void unmap_board(struct sim_link *link)
+{
+	if (link->board)
+		munmap((void *)(uintptr_t)link->board, sizeof(*link->board));
+}
+
+/* The GPU's description, and its fault page if the daemon sent one. */
+static bool greet(struct sim_link *link, enum sim_role role)
+{
+	struct sim_hello hello = {.protocol = SIM_PROTOCOL, .role = role};
+	struct sim_reply head;
+	int descriptor;
+
+	if (!send_request(link->fd, SIM_HELLO, &hello, sizeof(hello)) ||
+	    !recv_descriptor(link->fd, (char *)&head, &descriptor))
+		return false;
+	link->board = map_board(descriptor);
+	return recv_all(link->fd, (char *)&head + 1, sizeof(head) - 1) && head.status == SIM_OK &&
+	       head.bytes == sizeof(link->gpu) && recv_all(link->fd, &link->gpu, sizeof(link->gpu));
+}
+
+static struct sim_link *open_link(const char *directory, const char *name, enum sim_role role)
+{
+	struct sim_link *link;
+	int fd = connect_to(directory, name);
+
+	if (fd < 0)
+		return NULL;
+	link = calloc(1, sizeof(*link));
+	if (!link) {
+		close(fd);
+		return NULL;
+	}
+	link->fd = fd;
+	link->owner = getpid();
+	pthread_mutex_init(&link->mutex, NULL);
+	if (!greet(link, role)) {
+		unmap_board(link);
+		close(fd);
+		free(link);
+		return NULL;
+	}
+	link->gpu.name[sizeof(link->gpu.name) - 1] = '\0';
+	link->gpu.driver_version[sizeof(link->gpu.driver_version) - 1] = '\0';
+	return link;
+}
+
+static uint64_t bus_address(const struct sim_gpu *gpu)
+{
+	return (uint64_t)gpu->pci_domain << 32 | gpu->pci_bus << 8 | gpu->pci_device;
+}
+
+static int by_bus(const void *left, const void *right)
+{
+	const struct sim_link *const *a = left;
+	const struct sim_link *const *b = right;
+	uint64_t first = bus_address(&(*a)->gpu), second = bus_address(&(*b)->gpu);
+
+	return (first > second) - (first < second);
+}
+
+int sim_links_open(struct sim_link **links, int cap, enum sim_role role)
+{
+	const char *base = getenv("SIMGPU_DIR");
+	char directory[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
+	struct dirent *entry;
+	int count = 0;
+	int length;
+	DIR *dir;
+
+	length = base ? snprintf(directory, sizeof(directory), "%s/gpus", base)
+		      : snprintf(directory, sizeof(directory), "%s", SIM_DEVICE_DIR);
+	if (length < 0 || (size_t)length >= sizeof(directory))
+		return 0;
+	dir = opendir(directory);
+	if (!dir)
+		return 0;
+	while (count < cap && (entry = readdir(dir))) {
+		const char *dot = strrchr(entry->d_name, '.');
+
+		if (!dot || strcmp(dot, ".sock") != 0)
+			continue;
+		links[count] = open_link(directory, entry->d_name, role);
+		count += links[count] != NULL;
+	}
+	closedir(dir);
+	if (count)
+		qsort(links, (size_t)count, sizeof(*links), by_bus);
+	return count;
+}
+
+void sim_links_close(struct sim_link **links, int count)
+{
+	for (int i = 0; i < count; i++) {
+		/* Closing a child's copy ends nothing: the parent still holds the connection. A
+		 * mutex copied by fork may be held by a thread that does not exist here. */
+		close(links[i]->fd);
+		unmap_board(links[i]);
+		if (sim_link_mine(links[i]))
+			pthread_mutex_destroy(&links[i]->mutex);
+		free(links[i]);
+		links[i] = NULL;
+	}
+}
+
+const struct sim_gpu *sim_link_gpu(const struct sim_link *link)
+{
+	return &link->gpu;
+}
+
+uint32_t sim_link_faults(const struct sim_link *link)
+{
+	return link->board ? __atomic_load_n(&link->board->armed, __ATOMIC_RELAXED) : 0;
+}
+
+bool sim_link_mine(const struct sim_link *link)
+{
+	return link->owner == getpid();
+}

@@ -1,0 +1,372 @@
+/*
+ * Contexts and each thread's stack of them.
+ *
+ * A stack holds handles, so that use of a context destroyed by another thread is detected:
+ * CUDA_ERROR_CONTEXT_IS_DESTROYED, in contrast to INVALID_CONTEXT if none is current.
+ */
+#include "base/leaving.h"
+#include "memory/array.h"
+#include "memory/pool.h"
+#include "memory/suballoc.h"
+
+#define STACK_CONTEXTS 64
+
+static __thread struct {
+	CUcontext context[STACK_CONTEXTS];
+	int depth;
+} stack;
+
+CUresult context_get(CUcontext handle, struct context **out)
+{
+	struct green_view *green = object_get(handle, OBJECT_GREEN_VIEW);
+	struct context *context = green ? green->primary : object_get(handle, OBJECT_CONTEXT);
+
+	if (!context)
+		return object_was(handle, OBJECT_CONTEXT) ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+							  : CUDA_ERROR_INVALID_CONTEXT;
+	*out = context;
+	return context->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+CUresult context_current(struct context **out)
+{
+	return context_get(stack.depth ? stack.context[stack.depth - 1] : NULL, out);
+}
+
+CUresult context_enter(CUcontext handle, struct context **context)
+{
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = handle ? context_get(handle, context) : context_current(context);
+	return result == CUDA_SUCCESS ? result : driver_leave(result);
+}
+
+bool device_addresses(struct device *device)
+{
+	/* Gaps between sizes consume addresses: reserve many, or as many as there are. */
+	for (uint64_t share = 8; share && !device->arena.base; share /= 2)
+		arena_reserve(&device->arena, device->gpu->memory_bytes * share, false);
+	return device->arena.base;
+}
+
+CUresult context_open(struct device *device, unsigned int flags, struct context *context)
+{
+	struct sim_id id;
+	CUresult result;
+
+	if (!device_addresses(device))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = driver_result(
+	    sim_call(device->link, SIM_CONTEXT_CREATE, NULL, 0, &id, sizeof(id), NULL));
+	if (result != CUDA_SUCCESS)
+		return result;
+	context->device = device;
+	context->id = id.id;
+	context->flags = flags;
+	context->alive = true;
+	context->legacy = (struct stream){.context = context};
+	context->blocking_done_ns = context->all_done_ns = 0;
+	context->cache_config = context->shared_config = 0;
+	overhead_begin(context);
+	return CUDA_SUCCESS;
+}
+
+static void forget_memory(struct arena *arena, uint64_t context)
+{
+	uint64_t at = 0;
+	struct range *range;
+
+	if (!arena->base)
+		return;
+	while ((range = arena_next(arena, context, &at)))
+		arena_give(arena, range);
+}
+
+CUresult context_close(struct context *context)
+{
+	struct sim_id id = {.id = context->id};
+
+	context->alive = false;
+	events_forget(context);
+	streams_forget(context);
+	modules_forget(context);
+	externals_forget(context);
+	arrays_forget(context);
+	leaving_forget(context);
+	suballoc_forget(context);
+	forget_memory(&context->device->arena, context->object.serial);
+	forget_memory(&context->device->low, context->object.serial);
+	return driver_result(
+	    sim_call(context->device->link, SIM_CONTEXT_DESTROY, &id, sizeof(id), NULL, 0, NULL));
+}
+
+CUresult context_drain(struct context *context)
+{
+	struct device *device = context->device;
+	uint64_t done_ns = context->all_done_ns;
+	CUresult result = capture_allows();
+
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	driver_unlock();
+	wait_until_ns(done_ns);
+	return pools_synchronised(device);
+}
+
+static CUresult create(CUcontext *out, unsigned int flags, CUdevice ordinal, unsigned int version)
+{
+	struct context *context;
+	struct device *device;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out || !context_flags_are_good(flags))
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	result = device_get(ordinal, &device);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	if (stack.depth == STACK_CONTEXTS)
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	context = object_new(OBJECT_CONTEXT, sizeof(*context));
+	if (!context)
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	result = context_open(device, flags, context);
+	if (result != CUDA_SUCCESS) {
+		object_free(context);
+		return driver_leave(result);
+	}
+	context->api_version = version;
+	*out = object_handle(context);
+	stack.context[stack.depth++] = *out;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxCreate(CUcontext *out, unsigned int flags, CUdevice ordinal)
+{
+	return create(out, flags, ordinal, 3010);
+}
+
+CUresult cuCtxCreate_v2(CUcontext *out, unsigned int flags, CUdevice ordinal)
+{
+	return create(out, flags, ordinal, CONTEXT_API_VERSION);
+}
+
+CUresult cuCtxCreate_v3(CUcontext *out, void *affinity, int count, unsigned int flags,
+			CUdevice ordinal)
+{
+	if (!driver_is_up())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	if (affinity || count)
+		return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+	return create(out, flags, ordinal, CONTEXT_API_VERSION);
+}
+
+CUresult cuCtxCreate_v4(CUcontext *out, void *given, unsigned int flags, CUdevice ordinal)
+{
+	const struct {
+		const void *affinity;
+		int count;
+		const void *cig;
+	} *parameters = given;
+
+	if (!driver_is_up())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	if (parameters && (parameters->affinity || parameters->count))
+		return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+	if (parameters && parameters->cig)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	return create(out, flags, ordinal, CONTEXT_API_VERSION);
+}
+
+/* A program's own context, and not a second way to end a primary one. */
+static CUresult get_own(CUcontext handle, struct context **context)
+{
+	CUresult result = context_get(handle, context);
+
+	if (result == CUDA_SUCCESS && (*context)->primary)
+		result = CUDA_ERROR_INVALID_CONTEXT;
+	return result;
+}
+
+static CUresult end(CUcontext handle, struct context *context)
+{
+	CUresult result;
+
+	if (stack.depth && stack.context[stack.depth - 1] == handle)
+		stack.depth--;
+	result = context_close(context);
+	object_free(context);
+	return result;
+}
+
+CUresult cuCtxDestroy_v2(CUcontext handle)
+{
+	struct context *context;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = get_own(handle, &context);
+	return driver_leave(result == CUDA_SUCCESS ? end(handle, context) : result);
+}
+
+CUresult cuCtxAttach(CUcontext *out, unsigned int flags)
+{
+	struct context *context;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out || flags)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*out = stack.depth ? stack.context[stack.depth - 1] : NULL;
+	result = get_own(*out, &context);
+	if (result == CUDA_SUCCESS)
+		context->attached++;
+	return driver_leave(result);
+}
+
+CUresult cuCtxDetach(CUcontext handle)
+{
+	struct context *context;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = get_own(handle, &context);
+	if (result == CUDA_SUCCESS && context->attached)
+		context->attached--;
+	else if (result == CUDA_SUCCESS)
+		result = end(handle, context);
+	return driver_leave(result);
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext handle)
+{
+	struct context *context;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = context_get(handle, &context);
+	if (result == CUDA_SUCCESS && stack.depth == STACK_CONTEXTS)
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	if (result == CUDA_SUCCESS)
+		stack.context[stack.depth++] = handle;
+	return driver_leave(result);
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *out)
+{
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!stack.depth)
+		return driver_leave(CUDA_ERROR_INVALID_CONTEXT);
+	stack.depth--;
+	if (out)
+		*out = stack.context[stack.depth];
+	return driver_leave(CUDA_SUCCESS);
+}
+
+/* A primary context that is not retained can be made current, and used once it is retained. */
+static bool is_idle_primary(CUcontext handle)
+{
+	const struct context *context = object_get(handle, OBJECT_CONTEXT);
+
+	return context && context->primary;
+}
+
+CUresult cuCtxSetCurrent(CUcontext handle)
+{
+	struct context *context;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!handle) {
+		stack.depth -= stack.depth > 0;
+		return driver_leave(CUDA_SUCCESS);
+	}
+	result = context_get(handle, &context);
+	if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED && is_idle_primary(handle))
+		result = CUDA_SUCCESS;
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	stack.depth += stack.depth == 0;
+	stack.context[stack.depth - 1] = handle;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxGetCurrent(CUcontext *out)
+{
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*out = stack.depth ? stack.context[stack.depth - 1] : NULL;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxGetDevice_v2(CUdevice *out, CUcontext handle)
+{
+	struct context *context;
+	CUresult result = context_enter(handle, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*out = context->device->ordinal;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxGetDevice(CUdevice *out)
+{
+	return cuCtxGetDevice_v2(out, NULL);
+}
+
+CUresult cuCtxGetId(CUcontext handle, unsigned long long *id)
+{
+	struct context *context;
+	CUresult result = context_enter(handle, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!id)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*id = context->object.serial;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int *version)
+{
+	struct context *context;
+	CUresult result = context_enter(handle, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!version)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*version = context->api_version;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext handle)
+{
+	struct context *context;
+	CUresult result = context_enter(handle, &context);
+
+	return result == CUDA_SUCCESS ? context_drain(context) : result;
+}
+
+CUresult cuCtxSynchronize(void)
+{
+	return cuCtxSynchronize_v2(NULL);
+}

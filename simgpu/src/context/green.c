@@ -1,0 +1,125 @@
+/*
+ * Green contexts: other handles of a device's primary context, which each retains. They take no
+ * further memory of the GPU, and partition no multiprocessors: a descriptor is valid for all.
+ */
+#include "base/driver.h"
+
+enum { RESOURCE_MULTIPROCESSORS = 1, FLAGS = 1 };
+
+struct green {
+	struct object object; /* OBJECT_GREEN */
+	struct green_view *view;
+};
+
+static struct green *get(CUgreenCtx handle)
+{
+	return object_get(handle, OBJECT_GREEN);
+}
+
+CUresult cuDeviceGetDevResource(CUdevice ordinal, CUdevResource *resource, int type)
+{
+	struct device *device;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = device_get(ordinal, &device);
+	if (result == CUDA_SUCCESS && (!resource || type != RESOURCE_MULTIPROCESSORS))
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (result == CUDA_SUCCESS) {
+		*resource = (CUdevResource){.type = type};
+		resource->smCount = (unsigned int)device->gpu->multiprocessors;
+	}
+	return driver_leave(result);
+}
+
+CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *out, CUdevResource *resources,
+				   unsigned int count)
+{
+	struct object *described;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out || !resources || count != 1 || resources->type != RESOURCE_MULTIPROCESSORS)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	described = object_new(OBJECT_RESOURCES, sizeof(*described));
+	if (!described)
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	*out = object_handle(described);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+static CUresult make(CUdevice ordinal, CUgreenCtx *out)
+{
+	struct green *green = object_new(OBJECT_GREEN, sizeof(*green));
+	struct green_view *view = object_new(OBJECT_GREEN_VIEW, sizeof(*view));
+
+	if (green && view) {
+		green->view = view;
+		view->primary = driver.device[ordinal].primary;
+		*out = object_handle(green);
+		return CUDA_SUCCESS;
+	}
+	if (green)
+		object_free(green);
+	if (view)
+		object_free(view);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuGreenCtxCreate(CUgreenCtx *out, CUdevResourceDesc described, CUdevice ordinal,
+			  unsigned int flags)
+{
+	CUcontext primary;
+	bool known;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	known = object_get(described, OBJECT_RESOURCES);
+	driver_unlock();
+	if (!out || !known || flags & ~(unsigned int)FLAGS)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = cuDevicePrimaryCtxRetain(&primary, ordinal);
+	if (result != CUDA_SUCCESS)
+		return result;
+	driver_lock();
+	result = make(ordinal, out);
+	driver_unlock();
+	if (result != CUDA_SUCCESS)
+		cuDevicePrimaryCtxRelease_v2(ordinal);
+	return result;
+}
+
+CUresult cuGreenCtxDestroy(CUgreenCtx handle)
+{
+	struct green *green;
+	int ordinal;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	green = get(handle);
+	if (!green)
+		return driver_leave(CUDA_ERROR_INVALID_CONTEXT);
+	ordinal = green->view->primary->device->ordinal;
+	object_free(green->view);
+	object_free(green);
+	driver_unlock();
+	return cuDevicePrimaryCtxRelease_v2(ordinal);
+}
+
+CUresult cuCtxFromGreenCtx(CUcontext *out, CUgreenCtx handle)
+{
+	struct green *green;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	green = get(handle);
+	if (!out || !green)
+		return driver_leave(out ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE);
+	*out = object_handle(green->view);
+	return driver_leave(CUDA_SUCCESS);
+}

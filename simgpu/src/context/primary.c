@@ -1,0 +1,120 @@
+/*
+ * Primary contexts: one per device and process, shared by all that retain it.
+ *
+ * The handle stays the same until the process ends; between the last release, or a reset, and the
+ * next retain it names a destroyed context, which can still be made current. A reset releases
+ * nothing: its retainer still releases the context.
+ */
+#include "graph/graph.h"
+#include "memory/pool.h"
+
+#include <stddef.h>
+
+static CUresult retain(struct device *device, CUcontext *out)
+{
+	struct context *context = device->primary;
+	CUresult result;
+
+	if (!context) {
+		context = object_new(OBJECT_CONTEXT, sizeof(*context));
+		if (!context)
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		context->primary = true;
+		device->primary = context;
+	}
+	if (!context->alive) {
+		result = context_open(device, device->primary_flags, context);
+		if (result != CUDA_SUCCESS)
+			return result;
+		context->api_version = CONTEXT_API_VERSION;
+	}
+	context->retained++;
+	*out = object_handle(context);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice ordinal)
+{
+	struct device *device;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = out ? device_get(ordinal, &device) : CUDA_ERROR_INVALID_VALUE;
+	return driver_leave(result == CUDA_SUCCESS ? retain(device, out) : result);
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
+{
+	struct device *device;
+	struct context *context;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = device_get(ordinal, &device);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	context = device->primary;
+	if (!context || !context->retained)
+		return driver_leave(CUDA_ERROR_INVALID_CONTEXT);
+	if (--context->retained == 0 && context->alive)
+		result = context_close(context);
+	return driver_leave(result);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
+{
+	struct chunk *gone = NULL;
+	struct graph_block *graphs_gone = NULL;
+	struct device *device;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = device_get(ordinal, &device);
+	if (result == CUDA_SUCCESS && device->primary && device->primary->alive)
+		result = context_close(device->primary);
+	if (result == CUDA_SUCCESS) {
+		device->primary_flags = 0;
+		pools_forget(device, &gone);
+		graph_memory_forget(device, &graphs_gone);
+	}
+	driver_unlock();
+	chunks_give_back(gone);
+	graph_blocks_give_back(graphs_gone);
+	return result;
+}
+
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int flags)
+{
+	struct device *device;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = device_get(ordinal, &device);
+	if (result == CUDA_SUCCESS && !context_flags_are_good(flags))
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	device->primary_flags = flags;
+	if (device->primary && device->primary->alive)
+		device->primary->flags = flags;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int *flags, int *is_active)
+{
+	struct device *device;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = flags && is_active ? device_get(ordinal, &device) : CUDA_ERROR_INVALID_VALUE;
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	*flags = device->primary_flags;
+	*is_active = device->primary && device->primary->alive;
+	return driver_leave(CUDA_SUCCESS);
+}

@@ -1,0 +1,283 @@
+/*
+ * Streams: instants at which submitted work is done.
+ *
+ * The daemon runs a GPU's work in the order of submission and returns when each piece will be done,
+ * so a stream is a number that only grows. Data moves when a copy is submitted: kernels compute
+ * nothing, so the difference is not observable. A blocking stream and the legacy stream wait for
+ * each other.
+ */
+#include "graph/graph.h"
+#include "memory/pool.h"
+
+static __thread bool zero_is_per_thread;
+static __thread char this_thread; /* its address identifies the thread */
+
+bool stream_per_thread(bool enable)
+{
+	bool before = zero_is_per_thread;
+
+	zero_is_per_thread = enable;
+	return before;
+}
+
+static CUresult add(struct context *context, unsigned int flags, int priority, struct stream **out)
+{
+	struct stream *stream = object_new(OBJECT_STREAM, sizeof(*stream));
+
+	if (!stream)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	stream->context = context;
+	stream->flags = flags;
+	stream->priority = priority;
+	*out = stream;
+	return CUDA_SUCCESS;
+}
+
+/* Made when a thread first uses it. A later thread at the same address inherits it: harmless. */
+static CUresult own_stream(struct context *context, struct stream **out)
+{
+	uint64_t thread = (uint64_t)(uintptr_t)&this_thread;
+	uint32_t at = 0;
+	CUresult result;
+
+	while ((*out = object_next(OBJECT_STREAM, &at)))
+		if ((*out)->context == context && (*out)->owner_thread == thread)
+			return CUDA_SUCCESS;
+	result = add(context, 0, 0, out);
+	if (result == CUDA_SUCCESS)
+		(*out)->owner_thread = thread;
+	return result;
+}
+
+CUresult stream_get(CUstream handle, struct stream **out)
+{
+	struct context *context;
+	CUresult result = context_current(&context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!handle)
+		handle = zero_is_per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+	if (handle == CU_STREAM_PER_THREAD)
+		return own_stream(context, out);
+	*out = handle == CU_STREAM_LEGACY ? &context->legacy : object_get(handle, OBJECT_STREAM);
+	return *out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+/* The legacy stream has no serial of its own. */
+uint64_t stream_serial(const struct stream *stream)
+{
+	return stream->object.serial ? stream->object.serial : stream->context->object.serial;
+}
+
+uint64_t stream_ready_ns(const struct stream *stream)
+{
+	const struct context *context = stream->context;
+
+	if (stream == &context->legacy)
+		return context->blocking_done_ns;
+	if (stream->flags & CU_STREAM_NON_BLOCKING || context->legacy.done_ns < stream->done_ns)
+		return stream->done_ns;
+	return context->legacy.done_ns;
+}
+
+static void raise_to(uint64_t *instant_ns, uint64_t at_least_ns)
+{
+	if (*instant_ns < at_least_ns)
+		*instant_ns = at_least_ns;
+}
+
+void stream_submit(struct stream *stream, uint64_t done_ns)
+{
+	raise_to(&stream->done_ns, done_ns);
+	raise_to(&stream->context->all_done_ns, done_ns);
+	if (!(stream->flags & CU_STREAM_NON_BLOCKING))
+		raise_to(&stream->context->blocking_done_ns, done_ns);
+}
+
+void streams_forget(struct context *context)
+{
+	uint32_t at = 0;
+	struct stream *stream;
+
+	capture_forget(context);
+	while ((stream = object_next(OBJECT_STREAM, &at)))
+		if (stream->context == context)
+			object_free(stream);
+}
+
+static CUresult enter(CUstream handle, struct stream **stream)
+{
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = stream_get(handle, stream);
+	return result == CUDA_SUCCESS ? result : driver_leave(result);
+}
+
+CUresult cuStreamCreateWithPriority(CUstream *out, unsigned int flags, int priority)
+{
+	struct context *context;
+	struct stream *stream;
+	CUresult result;
+
+	if (!out || flags & ~(unsigned int)CU_STREAM_NON_BLOCKING)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = driver_enter();
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = context_current(&context);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	/* As documented, a priority outside the range is moved into it. */
+	priority = priority > 0 ? 0 : priority < -5 ? -5 : priority;
+	result = add(context, flags, priority, &stream);
+	if (result == CUDA_SUCCESS)
+		*out = object_handle(stream);
+	return driver_leave(result);
+}
+
+CUresult cuStreamCreate(CUstream *out, unsigned int flags)
+{
+	return cuStreamCreateWithPriority(out, flags, 0);
+}
+
+/* Returns at once: submitted work continues, and the context still waits for it. */
+CUresult cuStreamDestroy_v2(CUstream handle)
+{
+	struct stream *stream;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	stream = object_get(handle, OBJECT_STREAM);
+	if (!stream || stream->owner_thread)
+		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+	capture_end_on(stream);
+	object_free(stream);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuStreamQuery(CUstream handle)
+{
+	struct stream *stream;
+	uint64_t ready_ns;
+	CUresult result = enter(handle, &stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = capture_allows_on(stream);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	ready_ns = stream_ready_ns(stream);
+	return driver_leave(ready_ns > now_ns() || host_calls_due(ready_ns) ? CUDA_ERROR_NOT_READY
+									    : CUDA_SUCCESS);
+}
+
+CUresult cuStreamSynchronize(CUstream handle)
+{
+	struct stream *stream;
+	struct device *device;
+	uint64_t ready_ns;
+	CUresult result = enter(handle, &stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = capture_allows_on(stream);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	ready_ns = stream_ready_ns(stream);
+	device = stream->context->device;
+	driver_unlock();
+	wait_until_ns(ready_ns);
+	return pools_synchronised(device);
+}
+
+CUresult cuStreamGetFlags(CUstream handle, unsigned int *flags)
+{
+	struct stream *stream;
+	CUresult result = enter(handle, &stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!flags)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*flags = stream->flags;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuStreamGetPriority(CUstream handle, int *priority)
+{
+	struct stream *stream;
+	CUresult result = enter(handle, &stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!priority)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*priority = stream->priority;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuStreamGetCtx(CUstream handle, CUcontext *out)
+{
+	struct stream *stream;
+	CUresult result = enter(handle, &stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*out = object_handle(stream->context);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+/* No stream is a green context's own. */
+CUresult cuStreamGetGreenCtx(CUstream handle, CUgreenCtx *out)
+{
+	struct stream *stream;
+	CUresult result = enter(handle, &stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*out = NULL;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext *out, CUgreenCtx *green)
+{
+	CUresult result = cuStreamGetCtx(handle, out);
+
+	if (result == CUDA_SUCCESS && green)
+		*green = NULL;
+	return result;
+}
+
+CUresult cuStreamGetDevice(CUstream handle, CUdevice *out)
+{
+	struct stream *stream;
+	CUresult result = enter(handle, &stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*out = stream->context->device->ordinal;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuStreamGetId(CUstream handle, unsigned long long *id)
+{
+	struct stream *stream;
+	CUresult result = enter(handle, &stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!id)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*id = stream_serial(stream);
+	return driver_leave(CUDA_SUCCESS);
+}

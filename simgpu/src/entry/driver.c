@@ -1,0 +1,285 @@
+/*
+ * The driver's initialisation in a process: cuInit, the GPUs visible to a program, and error names.
+ *
+ * A fork child of an initialised process has no driver: the real one returns
+ * CUDA_ERROR_NOT_INITIALIZED there from every call, cuInit included. A page that the kernel wipes
+ * in children detects that, also after a raw clone, without a system call.
+ */
+#define _GNU_SOURCE
+#include "base/driver.h"
+#include "entry/resolve.h"
+#include "graph/transfer.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/mman.h>
+#include <time.h>
+
+struct driver driver;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static bool initialised;
+static const volatile uint8_t *ours; /* 1 here, 0 in a child */
+
+bool driver_is_child(void)
+{
+	return ours && !*ours;
+}
+
+void driver_lock(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+void driver_unlock(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+bool driver_is_up(void)
+{
+	return __atomic_load_n(&initialised, __ATOMIC_ACQUIRE) && !driver_is_child();
+}
+
+CUresult driver_enter(void)
+{
+	if (!driver_is_up())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	driver_lock();
+	return CUDA_SUCCESS;
+}
+
+CUresult driver_result(enum sim_status status)
+{
+	static const CUresult results[] = {
+	    [SIM_OK] = CUDA_SUCCESS,
+	    [SIM_OUT_OF_MEMORY] = CUDA_ERROR_OUT_OF_MEMORY,
+	    [SIM_INVALID_VALUE] = CUDA_ERROR_INVALID_VALUE,
+	    [SIM_NOT_FOUND] = CUDA_ERROR_CONTEXT_IS_DESTROYED,
+	    [SIM_NOT_SUPPORTED] = CUDA_ERROR_NOT_SUPPORTED,
+	    [SIM_GPU_LOST] = CUDA_ERROR_UNKNOWN,
+	};
+
+	return (size_t)status < sizeof(results) / sizeof(*results) ? results[status]
+								   : CUDA_ERROR_UNKNOWN;
+}
+
+uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void wait_until_ns(uint64_t instant_ns)
+{
+	struct timespec until = {.tv_sec = (time_t)(instant_ns / 1000000000u),
+				 .tv_nsec = (long)(instant_ns % 1000000000u)};
+
+	if (instant_ns <= now_ns())
+		return host_calls_wait(instant_ns);
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) != 0)
+		;
+	host_calls_wait(instant_ns);
+}
+
+static int hex_digit(char digit)
+{
+	if (digit >= '0' && digit <= '9')
+		return digit - '0';
+	digit |= 0x20;
+	return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
+}
+
+/* "GPU-" or "MIG-" and the beginning of a UUID, as CUDA_VISIBLE_DEVICES may name a GPU. */
+static bool uuid_begins(const uint8_t *uuid, const char *text, size_t length)
+{
+	size_t nibble = 0;
+
+	for (size_t i = 0; i < length; i++) {
+		int digit = hex_digit(text[i]);
+
+		if (text[i] == '-')
+			continue;
+		if (digit < 0 || nibble == 32 ||
+		    (uuid[nibble / 2] >> (nibble % 2 ? 0 : 4) & 0xf) != digit)
+			return false;
+		nibble++;
+	}
+	return nibble > 0;
+}
+
+/* The link that an entry of CUDA_VISIBLE_DEVICES names; -1 if none or several. */
+static int link_named(struct sim_link **links, int count, const char *text, size_t length)
+{
+	int found = -1;
+
+	if (length > 4 && (strncasecmp(text, "GPU-", 4) == 0 || strncmp(text, "MIG-", 4) == 0)) {
+		for (int i = 0; i < count; i++) {
+			const struct sim_gpu *gpu = sim_link_gpu(links[i]);
+			const uint8_t *uuid = *text == 'M' ? gpu->mig_uuid : gpu->uuid;
+
+			if (!uuid_begins(uuid, text + 4, length - 4))
+				continue;
+			if (found >= 0)
+				return -1;
+			found = i;
+		}
+		return found;
+	}
+	found = 0;
+	for (size_t i = 0; i < length; i++) {
+		if (text[i] < '0' || text[i] > '9' || found > count)
+			return -1;
+		found = found * 10 + (text[i] - '0');
+	}
+	return length && found < count ? found : -1;
+}
+
+static uint64_t speed_of(const struct sim_link *link)
+{
+	const struct sim_gpu *gpu = sim_link_gpu(link);
+
+	return (uint64_t)gpu->multiprocessors * gpu->clock_khz;
+}
+
+/* The faster first; equals in bus order, as they are listed. */
+static void sort_by_speed(struct sim_link **links, int count)
+{
+	for (int i = 1; i < count; i++) {
+		struct sim_link *link = links[i];
+		int at = i;
+
+		for (; at > 0 && speed_of(links[at - 1]) < speed_of(link); at--)
+			links[at] = links[at - 1];
+		links[at] = link;
+	}
+}
+
+static void add_device(struct sim_link *link)
+{
+	struct device *device = &driver.device[driver.devices];
+
+	device->link = link;
+	device->gpu = sim_link_gpu(link);
+	device->ordinal = driver.devices++;
+}
+
+/*
+ * The program's GPUs, in its order: all of them, or those of the list. The list ends at the first
+ * entry that names no GPU, or names one twice. Links to GPUs not selected are closed.
+ */
+static void choose_devices(struct sim_link **links, int count, const char *visible)
+{
+	bool chosen[SIM_MAX_GPUS] = {false};
+
+	for (int i = 0; !visible && i < count; i++)
+		add_device(links[i]);
+	if (!visible)
+		return;
+	for (;;) {
+		size_t length = strcspn(visible, ",");
+		int link = link_named(links, count, visible, length);
+
+		if (link < 0 || chosen[link])
+			break;
+		chosen[link] = true;
+		add_device(links[link]);
+		if (!visible[length])
+			break;
+		visible += length + 1;
+	}
+	for (int i = 0; i < count; i++)
+		if (!chosen[i])
+			sim_links_close(&links[i], 1);
+}
+
+static CUresult begin(void)
+{
+	const char *order = getenv("CUDA_DEVICE_ORDER");
+	struct sim_link *links[SIM_MAX_GPUS];
+	uint8_t *page;
+	int count;
+
+	page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (page == MAP_FAILED)
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	if (madvise(page, 4096, MADV_WIPEONFORK) != 0) {
+		munmap(page, 4096);
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	}
+	count = sim_links_open(links, SIM_MAX_GPUS, SIM_ROLE_CUDA);
+	if (!order || strcmp(order, "PCI_BUS_ID") != 0)
+		sort_by_speed(links, count);
+	choose_devices(links, count, getenv("CUDA_VISIBLE_DEVICES"));
+	if (!driver.devices) {
+		munmap(page, 4096);
+		return CUDA_ERROR_NO_DEVICE;
+	}
+	*page = 1;
+	ours = page;
+	__atomic_store_n(&initialised, true, __ATOMIC_RELEASE);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuInit(unsigned int flags)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	if (driver_is_child())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	if (flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	driver_lock();
+	if (!initialised)
+		result = begin();
+	return driver_leave(result);
+}
+
+CUresult cuDriverGetVersion(int *version)
+{
+	if (!version)
+		return CUDA_ERROR_INVALID_VALUE;
+	*version = sim_cuda_version;
+	return CUDA_SUCCESS;
+}
+
+static const struct error {
+	int value, since;
+	const char *name, *text;
+} errors[] = {
+#define X(name, value, since, text) {value, since, #name, text},
+#include "abi/cuda_errors.def"
+#undef X
+};
+
+static const struct error *error_find(int value)
+{
+	for (size_t i = 0; i < sizeof(errors) / sizeof(*errors); i++)
+		if (errors[i].value == value && errors[i].since <= sim_cuda_version)
+			return &errors[i];
+	return NULL;
+}
+
+CUresult cuGetErrorString(int error, const char **text)
+{
+	const struct error *found = error_find(error);
+
+	if (!text)
+		return CUDA_ERROR_INVALID_VALUE;
+	*text = found ? found->text : NULL;
+	return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGetErrorName(int error, const char **name)
+{
+	const struct error *found = error_find(error);
+
+	if (!name)
+		return CUDA_ERROR_INVALID_VALUE;
+	*name = found ? found->name : NULL;
+	return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}

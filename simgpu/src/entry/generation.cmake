@@ -1,0 +1,22 @@
+# Writes the version script of one generation of libcuda: the names that it exports.
+#   cmake -D GENERATION=12020 -D SOURCES=dir -D OUT=file -P generation.cmake
+set(names "")
+foreach(list cuda.def cuda_unsupported.def)
+  file(STRINGS ${SOURCES}/abi/${list} rows REGEX "^[A-Z_]+\\([a-zA-Z0-9_]+, [a-zA-Z0-9_]+, [0-9]+")
+  foreach(row IN LISTS rows)
+    string(REGEX MATCH "^([A-Z_]+)\\(([a-zA-Z0-9_]+), [a-zA-Z0-9_]+, ([0-9]+)" _ "${row}")
+    set(kind ${CMAKE_MATCH_1})
+    set(symbol ${CMAKE_MATCH_2})
+    if(CMAKE_MATCH_3 LESS_EQUAL GENERATION)
+      string(APPEND names "    ${symbol};\n")
+    endif()
+    if(kind STREQUAL PER_THREAD AND row MATCHES "(_pt[sd][sz]), ([0-9]+)\\)$"
+       AND CMAKE_MATCH_2 LESS_EQUAL GENERATION)
+      string(APPEND names "    ${symbol}${CMAKE_MATCH_1};\n")
+    endif()
+  endforeach()
+endforeach()
+if(GENERATION GREATER 13999)
+  string(APPEND names "    cuUnseenName;\n    cuMemAlloc_v3;\n")
+endif()
+file(WRITE ${OUT} "{\n  global:\n${names}  local: *;\n};\n")

@@ -1,0 +1,153 @@
+/*
+ * cuGetProcAddress: which entry a base name means, for a CUDA version and a kind of stream 0.
+ *
+ * The table is both lists of names, so every exported symbol can be found, and no other. A version
+ * later than the driver's own means the newest entry. For a name that does not exist, or not yet at
+ * that version, it returns CUDA_SUCCESS, a NULL pointer and the reason in the status; the entry of
+ * before CUDA 12, which has no status, returns CUDA_ERROR_NOT_FOUND and leaves the pointer alone.
+ * With the flag for a stream of the thread's own, a name with a twin for that means the twin alone.
+ */
+#include "entry/resolve.h"
+#include "abi/cuda_entry.h"
+#include "abi/cuda_export.h"
+#include "abi/cuda_unsupported.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/*
+ * Drivers may return an inner function where they export another; with SIMGPU_INNER_ENTRIES=1 this
+ * one does, for every name.
+ */
+#if defined(__x86_64__)
+#define JUMP "jmp "
+#elif defined(__aarch64__)
+#define JUMP "b "
+#endif
+#define INNER(symbol)                                                                              \
+	void inner_##symbol(void);                                                                 \
+	__asm__(".text\n.type inner_" #symbol ", @function\ninner_" #symbol ":\n\t" JUMP #symbol   \
+		"\n");
+
+#define ENTRY(symbol, base, since, params)		INNER(symbol)
+#define OLDER(symbol, base, since, params, args, newer) INNER(symbol)
+#define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
+	INNER(symbol) INNER(symbol##suffix)
+#include "abi/cuda.def"
+#undef ENTRY
+#undef OLDER
+#undef PER_THREAD
+#define NAME(symbol, base, since)	     INNER(symbol)
+#define PER_THREAD_NAME(symbol, base, since) INNER(symbol)
+#define UNLISTED_NAME(symbol, base, since)
+#include "abi/cuda_unsupported.def"
+#undef NAME
+#undef PER_THREAD_NAME
+#undef UNLISTED_NAME
+
+#define ROW(symbol, linked, base, since, per_thread)                                               \
+	{#base, (any_function)linked, inner_##symbol, since, per_thread},
+static const struct row rows[] = {
+#define ENTRY(symbol, base, since, params)		ROW(symbol, exported_##symbol, base, since, false)
+#define OLDER(symbol, base, since, params, args, newer) ENTRY(symbol, base, since, params)
+#define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
+	ENTRY(symbol, base, since, params)                                                         \
+	ROW(symbol##suffix, exported_##symbol##suffix, base, twin_since, true)
+#include "abi/cuda.def"
+#define NAME(symbol, base, since)	     ROW(symbol, symbol, base, since, false)
+#define PER_THREAD_NAME(symbol, base, since) ROW(symbol, symbol, base, since, true)
+#define UNLISTED_NAME(symbol, base, since)
+#include "abi/cuda_unsupported.def"
+};
+
+/*
+ * The latest meaning at that version, among the rows for that kind of stream 0; for a name without
+ * rows for the thread's own stream, among all.
+ */
+static const struct row *find(const char *base, int version, bool per_thread, bool *known)
+{
+	const struct row *found = NULL;
+	const size_t own = sizeof(rows) / sizeof(*rows);
+	bool twins = false;
+
+	*known = false;
+	for (size_t i = 0; i < own + sim_later_count; i++) {
+		const struct row *row = i < own ? &rows[i] : &sim_later_rows[i - own];
+
+		if (row->since > sim_cuda_version || strcmp(row->base, base) != 0 ||
+		    (row->per_thread && !per_thread))
+			continue;
+		*known = true;
+		if (row->per_thread && !twins) {
+			twins = true;
+			found = NULL;
+		}
+		if (row->since <= version && row->per_thread == twins &&
+		    (!found || row->since > found->since))
+			found = row;
+	}
+	return found;
+}
+
+static any_function answer(const struct row *row)
+{
+	const char *inner = getenv("SIMGPU_INNER_ENTRIES");
+
+	return inner && strcmp(inner, "1") == 0 ? row->inner : row->function;
+}
+
+static CUresult look_up(const char *base, int version, uint64_t flags, any_function *function,
+			int *status)
+{
+	const struct row *row;
+	bool known;
+
+	if (flags >
+	    (CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM))
+		return CUDA_ERROR_INVALID_VALUE;
+	row = find(base, version, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &known);
+	*status = row	  ? CU_GET_PROC_ADDRESS_SUCCESS
+		  : known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+			  : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+	*function = row ? answer(row) : NULL;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuGetProcAddress_v2(const char *base, void **function, int version, uint64_t flags,
+			     int *status)
+{
+	any_function found;
+	int reason;
+	CUresult result = base && function ? look_up(base, version, flags, &found, &reason)
+					   : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	memcpy(function, &found, sizeof(found));
+	if (status)
+		*status = reason;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuGetProcAddress(const char *base, void **function, int version, uint64_t flags)
+{
+	any_function found;
+	int reason;
+	CUresult result = base && function ? look_up(base, version, flags, &found, &reason)
+					   : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!found)
+		return CUDA_ERROR_NOT_FOUND;
+	memcpy(function, &found, sizeof(found));
+	return CUDA_SUCCESS;
+}
+
+/* The tables are private to NVIDIA's own libraries: every one is unknown here. */
+CUresult cuGetExportTable(const void **table, const CUuuid *id)
+{
+	if (table && id)
+		*table = NULL;
+	return CUDA_ERROR_INVALID_VALUE;
+}

@@ -1,0 +1,170 @@
+/*
+ * Stream-ordered memory: taken from a pool at the call, free when the stream reaches the free.
+ *
+ * If the GPU has no memory for another chunk, the pools of the device are trimmed once and the
+ * request is repeated.
+ */
+#include "base/leaving.h"
+#include "graph/graph.h"
+#include "memory/pool.h"
+
+/* Requests a chunk from the GPU. Without the lock. */
+static CUresult reserve_or_trim(struct device *device, uint64_t bytes, uint64_t *id)
+{
+	CUresult result = device_take(device, 0, bytes, id);
+	struct chunk *gone = NULL;
+	struct pool *pool;
+	uint32_t at = 0;
+
+	if (result != CUDA_ERROR_OUT_OF_MEMORY)
+		return result;
+	driver_lock();
+	while ((pool = object_next(OBJECT_POOL, &at)))
+		if (pool->device == device)
+			pool_trim(pool, 0, &gone);
+	driver_unlock();
+	if (!gone)
+		return result;
+	chunks_give_back(gone);
+	return device_take(device, 0, bytes, id);
+}
+
+/* With the lock; returns without it. The pool may be destroyed during the request. */
+static CUresult grow_and_take(struct pool *pool, uint64_t bytes, uint64_t stream, CUdeviceptr *out)
+{
+	CUmemoryPool handle = object_handle(pool);
+	struct device *device = pool->device;
+	uint64_t grown_bytes = pool_growth_bytes(bytes);
+	uint64_t id;
+	CUresult result;
+
+	if (pool->max_bytes && pool->reserved_bytes + grown_bytes > pool->max_bytes)
+		grown_bytes = (bytes + BLOCK_BYTES - 1) & ~(BLOCK_BYTES - 1);
+	if (pool->max_bytes && pool->reserved_bytes + grown_bytes > pool->max_bytes)
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	driver_unlock();
+	result = reserve_or_trim(device, grown_bytes, &id);
+	if (result != CUDA_SUCCESS)
+		return result;
+	driver_lock();
+	pool = object_get(handle, OBJECT_POOL);
+	if (!pool || pool->destroyed)
+		result = CUDA_ERROR_INVALID_VALUE;
+	else if (!device_addresses(device) || !pool_grow(pool, grown_bytes, id))
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	if (result == CUDA_SUCCESS) {
+		*out = pool_take(pool, bytes, stream);
+		return driver_leave(*out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+	}
+	driver_unlock();
+	device_give_back(device, id);
+	return result;
+}
+
+/* An allocation in a capture is the graph's, and takes nothing from any pool. */
+static CUresult capture_alloc(struct stream *stream, struct device *device, uint64_t bytes,
+			      CUdeviceptr *out)
+{
+	struct graph *graph = capture_graph(stream);
+	struct node *node;
+	CUresult result = graph ? graph_add_alloc(graph, device, bytes, &node)
+				: CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+
+	if (result == CUDA_SUCCESS)
+		*out = node->memory->range->base;
+	return result;
+}
+
+static CUresult capture_free(struct stream *stream, uint64_t address)
+{
+	struct graph *graph = capture_graph(stream);
+	struct node *node;
+
+	return graph ? graph_add_free(graph, address, &node)
+		     : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+}
+
+/* From the named pool, or from the current one of the stream's device if it is NULL. */
+static CUresult allocate(CUdeviceptr *out, size_t bytes, CUmemoryPool handle, bool named,
+			 CUstream stream_handle)
+{
+	struct stream *stream;
+	struct device *device;
+	struct pool *pool = NULL;
+	uint64_t address;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = stream_get(stream_handle, &stream);
+	if (result == CUDA_SUCCESS && (!out || !bytes))
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	device = stream->context->device;
+	if (named)
+		pool = object_get(handle, OBJECT_POOL);
+	else
+		pool = device->current_pool ? device->current_pool : pool_default(device);
+	if (!pool || pool->destroyed || pool->imported)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (bytes > pool->device->gpu->memory_bytes)
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	if (stream->capture)
+		return driver_leave(capture_alloc(stream, pool->device, bytes, out));
+	address = pool_take(pool, bytes, stream_serial(stream));
+	if (!address)
+		return grow_and_take(pool, bytes, stream_serial(stream), out);
+	*out = address;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *out, size_t bytes, CUstream stream)
+{
+	return allocate(out, bytes, NULL, false, stream);
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t bytes, CUmemoryPool pool, CUstream stream)
+{
+	return allocate(out, bytes, pool, true, stream);
+}
+
+/* Memory of cuMemAlloc may be freed this way, too: once the stream has reached the free. With the
+ * lock; returns without it. */
+static CUresult free_plain(struct device *device, struct range *range, uint64_t ready_ns)
+{
+	uint64_t address = range->base;
+
+	if (ready_ns > now_ns() && !range->imported)
+		return driver_leave(
+		    leaving_add(device, range, ready_ns) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+	driver_unlock();
+	return cuMemFree_v2(address);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream_handle)
+{
+	struct stream *stream;
+	struct device *device;
+	struct range *range;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = stream_get(stream_handle, &stream);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	if (stream->capture)
+		return driver_leave(capture_free(stream, address));
+	range = memory_find(address, &device);
+	if (!range || range->base != address)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (range->graph)
+		return driver_leave(graph_memory_free(range->graph, stream_ready_ns(stream))
+					? CUDA_SUCCESS
+					: CUDA_ERROR_INVALID_VALUE);
+	if (!range->chunk)
+		return free_plain(device, range, stream_ready_ns(stream));
+	chunk_free(range->chunk, address, stream_serial(stream), stream_ready_ns(stream));
+	return driver_leave(CUDA_SUCCESS);
+}

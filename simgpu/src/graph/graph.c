@@ -1,0 +1,469 @@
+/*
+ * Graphs and their nodes, before anything runs. A graph with memory can be neither cloned nor put
+ * into another graph, except one that is moved there.
+ */
+#include "graph/graph.h"
+#include "module/module.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct graph *graph_new(void)
+{
+	return object_new(OBJECT_GRAPH, sizeof(struct graph));
+}
+
+void graph_free(struct graph *graph)
+{
+	for (size_t i = 0; i < graph->count; i++) {
+		struct node *node = graph->nodes[i];
+
+		if (node->memory)
+			graph_memory_release(node->memory);
+		if (node->child)
+			graph_free(node->child);
+		object_free(node);
+	}
+	if (graph->exec)
+		graph->exec->source = NULL;
+	graph_users_forget(graph->users);
+	free(graph->nodes);
+	object_free(graph);
+}
+
+bool graph_has_memory(const struct graph *graph)
+{
+	for (size_t i = 0; i < graph->count; i++)
+		if (graph->nodes[i]->memory ||
+		    (graph->nodes[i]->child && graph_has_memory(graph->nodes[i]->child)))
+			return true;
+	return false;
+}
+
+struct node *graph_add(struct graph *graph, int type)
+{
+	struct node *node;
+
+	if (graph->count == graph->cap) {
+		size_t cap = graph->cap ? graph->cap * 2 : 8;
+		struct node **grown = realloc(graph->nodes, cap * sizeof(*grown));
+
+		if (!grown)
+			return NULL;
+		graph->nodes = grown;
+		graph->cap = cap;
+	}
+	node = object_new(OBJECT_NODE, sizeof(*node));
+	if (!node)
+		return NULL;
+	node->graph = graph;
+	node->type = type;
+	graph->nodes[graph->count++] = node;
+	return node;
+}
+
+CUresult graph_add_alloc(struct graph *graph, struct device *device, uint64_t bytes,
+			 struct node **out)
+{
+	struct graph_memory *memory = graph_memory_new(device, bytes);
+
+	if (!memory)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*out = graph_add(graph, CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+	if (!*out) {
+		graph_memory_release(memory);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	(*out)->memory = memory;
+	return CUDA_SUCCESS;
+}
+
+static bool allocates(const struct graph *graph, const struct graph_memory *memory)
+{
+	for (size_t i = 0; i < graph->count; i++)
+		if (graph->nodes[i]->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
+		    graph->nodes[i]->memory == memory)
+			return true;
+	return false;
+}
+
+CUresult graph_add_free(struct graph *graph, uint64_t address, struct node **out)
+{
+	struct device *device;
+	struct range *range = memory_find(address, &device);
+
+	if (!range || !range->graph || range->base != address || range->graph->freed_inside)
+		return CUDA_ERROR_INVALID_VALUE;
+	*out = graph_add(graph, CU_GRAPH_NODE_TYPE_MEM_FREE);
+	if (!*out)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	(*out)->memory = range->graph;
+	range->graph->users++;
+	range->graph->freed_inside = allocates(graph, range->graph);
+	return CUDA_SUCCESS;
+}
+
+static CUresult copy_nodes(struct graph *to, const struct graph *from)
+{
+	if (!graph_users_copy(&to->users, from->users))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	for (size_t i = 0; i < from->count; i++) {
+		struct node *node = graph_add(to, from->nodes[i]->type);
+
+		if (!node)
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		node->work = from->nodes[i]->work;
+		if (!from->nodes[i]->child)
+			continue;
+		node->child = graph_new();
+		if (!node->child)
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		node->child->owned = true;
+		if (copy_nodes(node->child, from->nodes[i]->child) != CUDA_SUCCESS)
+			return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	return CUDA_SUCCESS;
+}
+
+static CUresult clone(const struct graph *from, struct graph **out)
+{
+	CUresult result;
+
+	if (graph_has_memory(from))
+		return CUDA_ERROR_NOT_SUPPORTED;
+	*out = graph_new();
+	if (!*out)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = copy_nodes(*out, from);
+	if (result != CUDA_SUCCESS)
+		graph_free(*out);
+	return result;
+}
+
+static CUresult enter(CUgraph handle, struct graph **graph)
+{
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	*graph = object_get(handle, OBJECT_GRAPH);
+	return *graph ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_VALUE);
+}
+
+CUresult cuGraphCreate(CUgraph *out, unsigned int flags)
+{
+	struct graph *graph;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out || flags)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	graph = graph_new();
+	if (!graph)
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	*out = object_handle(graph);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuGraphDestroy(CUgraph handle)
+{
+	struct graph *graph;
+	CUresult result = enter(handle, &graph);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (graph->owned)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	graph_free(graph);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuGraphClone(CUgraph *out, CUgraph handle)
+{
+	struct graph *graph, *made;
+	CUresult result = enter(handle, &graph);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = out ? clone(graph, &made) : CUDA_ERROR_INVALID_VALUE;
+	if (result == CUDA_SUCCESS)
+		*out = object_handle(made);
+	return driver_leave(result);
+}
+
+/* Common to every addition; `made` is its result. */
+struct addition {
+	CUgraphNode *out;
+	CUgraph graph;
+	const CUgraphNode *after;
+	size_t count;
+};
+
+static CUresult begin(const struct addition *add, struct graph **graph)
+{
+	CUresult result = enter(add->graph, graph);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!add->out || (add->count && !add->after))
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	for (size_t i = 0; i < add->count; i++) {
+		const struct node *node = object_get(add->after[i], OBJECT_NODE);
+
+		if (!node || node->graph != *graph)
+			return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	}
+	return CUDA_SUCCESS;
+}
+
+static CUresult finish(const struct addition *add, CUresult result, struct node *node)
+{
+	if (result == CUDA_SUCCESS && !node)
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	if (result == CUDA_SUCCESS)
+		*add->out = object_handle(node);
+	return driver_leave(result);
+}
+
+CUresult graph_kernel_reached(const CUDA_KERNEL_NODE_PARAMS *kernel, enum load_moment moment)
+{
+	struct function *function =
+	    function_get(kernel->func ? (void *)kernel->func : (void *)kernel->kern);
+	struct context *context;
+	CUresult result =
+	    kernel->ctx ? context_get(kernel->ctx, &context) : context_current(&context);
+
+	if (!function)
+		return CUDA_ERROR_INVALID_VALUE;
+	return result == CUDA_SUCCESS ? function_reached(function, context, moment) : result;
+}
+
+CUresult cuGraphAddEmptyNode(CUgraphNode *out, CUgraph handle, const CUgraphNode *after,
+			     size_t count)
+{
+	struct addition add = {out, handle, after, count};
+	struct graph *graph;
+	CUresult result = begin(&add, &graph);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	return finish(&add, CUDA_SUCCESS, graph_add(graph, CU_GRAPH_NODE_TYPE_EMPTY));
+}
+
+CUresult cuGraphAddKernelNode_v2(CUgraphNode *out, CUgraph handle, const CUgraphNode *after,
+				 size_t count, const CUDA_KERNEL_NODE_PARAMS *parameters)
+{
+	struct addition add = {out, handle, after, count};
+	struct node *node = NULL;
+	struct graph *graph;
+	CUresult result = begin(&add, &graph);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!parameters || (!parameters->func && !parameters->kern))
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	result = graph_kernel_reached(parameters, LOAD_AT_NODE);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	node = graph_add(graph, CU_GRAPH_NODE_TYPE_KERNEL);
+	if (node)
+		node->work.kernel = *parameters;
+	return finish(&add, CUDA_SUCCESS, node);
+}
+
+CUresult cuGraphAddKernelNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after,
+			      size_t count, const CUDA_KERNEL_NODE_PARAMS *parameters)
+{
+	CUDA_KERNEL_NODE_PARAMS wide = {0};
+
+	if (!parameters)
+		return cuGraphAddKernelNode_v2(out, graph, after, count, NULL);
+	memcpy(&wide, parameters, offsetof(CUDA_KERNEL_NODE_PARAMS, kern));
+	return cuGraphAddKernelNode_v2(out, graph, after, count, &wide);
+}
+
+CUresult cuGraphAddMemAllocNode(CUgraphNode *out, CUgraph handle, const CUgraphNode *after,
+				size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *parameters)
+{
+	struct addition add = {out, handle, after, count};
+	struct node *node = NULL;
+	struct device *device;
+	struct graph *graph;
+	CUresult result = begin(&add, &graph);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!parameters || !parameters->bytesize || parameters->poolProps.handleTypes ||
+	    parameters->poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
+	    parameters->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+	    device_get(parameters->poolProps.location.id, &device) != CUDA_SUCCESS)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (parameters->bytesize > device->gpu->memory_bytes)
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	result = graph_add_alloc(graph, device, parameters->bytesize, &node);
+	if (result == CUDA_SUCCESS)
+		parameters->dptr = node->memory->range->base;
+	return finish(&add, result, node);
+}
+
+CUresult cuGraphAddMemFreeNode(CUgraphNode *out, CUgraph handle, const CUgraphNode *after,
+			       size_t count, CUdeviceptr address)
+{
+	struct addition add = {out, handle, after, count};
+	struct node *node = NULL;
+	struct graph *graph;
+	CUresult result = begin(&add, &graph);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = graph_add_free(graph, address, &node);
+	return finish(&add, result, node);
+}
+
+static CUresult add_child(const struct addition *add, CUgraph child_handle, bool moved)
+{
+	struct graph *graph, *child, *inside;
+	struct node *node = NULL;
+	CUresult result = begin(add, &graph);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	child = object_get(child_handle, OBJECT_GRAPH);
+	if (!child || child == graph || child->owned)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	inside = child;
+	result = moved ? CUDA_SUCCESS : clone(child, &inside);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	node = graph_add(graph, CU_GRAPH_NODE_TYPE_GRAPH);
+	if (node) {
+		node->child = inside;
+		inside->owned = true;
+	} else if (!moved) {
+		graph_free(inside);
+	}
+	return finish(add, CUDA_SUCCESS, node);
+}
+
+CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after,
+				  size_t count, CUgraph child)
+{
+	struct addition add = {out, graph, after, count};
+
+	return add_child(&add, child, false);
+}
+
+CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *after,
+			   const void *edges, size_t count, CUgraphNodeParams *parameters)
+{
+	struct addition add = {out, graph, after, count};
+
+	(void)edges;
+	switch (parameters ? parameters->type : -1) {
+	case CU_GRAPH_NODE_TYPE_KERNEL:
+		return cuGraphAddKernelNode_v2(out, graph, after, count, &parameters->of.kernel);
+	case CU_GRAPH_NODE_TYPE_GRAPH:
+		return add_child(&add, parameters->of.graph.graph,
+				 parameters->of.graph.ownership == 1);
+	case CU_GRAPH_NODE_TYPE_EMPTY:
+		return cuGraphAddEmptyNode(out, graph, after, count);
+	case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+		return cuGraphAddMemAllocNode(out, graph, after, count, &parameters->of.alloc);
+	case CU_GRAPH_NODE_TYPE_MEM_FREE:
+		return cuGraphAddMemFreeNode(out, graph, after, count, parameters->of.free.dptr);
+	case -1:
+		return CUDA_ERROR_INVALID_VALUE;
+	default:
+		return CUDA_ERROR_NOT_SUPPORTED;
+	}
+}
+
+CUresult cuGraphAddNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t count,
+			CUgraphNodeParams *parameters)
+{
+	return cuGraphAddNode_v2(out, graph, after, NULL, count, parameters);
+}
+
+/* As documented: without an array their number, with one as many as fit, the rest NULL. */
+CUresult cuGraphGetNodes(CUgraph handle, CUgraphNode *nodes, size_t *count)
+{
+	struct graph *graph;
+	CUresult result = enter(handle, &graph);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!count)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	for (size_t i = 0; nodes && i < *count; i++)
+		nodes[i] = i < graph->count ? object_handle(graph->nodes[i]) : NULL;
+	if (!nodes || *count > graph->count)
+		*count = graph->count;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+static CUresult enter_node(CUgraphNode handle, struct node **node)
+{
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	*node = object_get(handle, OBJECT_NODE);
+	return *node ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_VALUE);
+}
+
+CUresult cuGraphNodeGetType(CUgraphNode handle, int *type)
+{
+	struct node *node;
+	CUresult result = enter_node(handle, &node);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!type)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*type = node->type;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode handle, CUgraph *out)
+{
+	struct node *node;
+	CUresult result = enter_node(handle, &node);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out || !node->child)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*out = object_handle(node->child);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PARAMS *out)
+{
+	struct node *node;
+	CUresult result = enter_node(handle, &node);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out || node->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*out = (CUDA_MEM_ALLOC_NODE_PARAMS){
+	    .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+			  .location = {CU_MEM_LOCATION_TYPE_DEVICE, node->memory->device->ordinal}},
+	    .bytesize = node->memory->range->bytes,
+	    .dptr = node->memory->range->base};
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuGraphMemFreeNodeGetParams(CUgraphNode handle, CUdeviceptr *out)
+{
+	struct node *node;
+	CUresult result = enter_node(handle, &node);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out || node->type != CU_GRAPH_NODE_TYPE_MEM_FREE)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*out = node->memory->range->base;
+	return driver_leave(CUDA_SUCCESS);
+}

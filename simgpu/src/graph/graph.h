@@ -1,0 +1,110 @@
+/*
+ * Graphs: nodes that launch kernels, copy, fill, call a function, allocate, free, or hold a graph.
+ *
+ * A graph's allocation has its address from the creation of its node, and memory of the GPU while
+ * an executable graph needs it: from the first launch or upload on. Memory is kept until the device
+ * is trimmed, and unused memory serves the next graph, if it is large enough.
+ */
+#ifndef SIMGPU_GRAPH_H
+#define SIMGPU_GRAPH_H
+
+#include "graph/transfer.h"
+#include "module/module.h"
+
+struct graph_user;
+struct user_object;
+
+struct graph_block {
+	struct graph_block *next;
+	struct device *device;
+	uint64_t id, bytes, ready_ns;
+};
+
+/* The memory of an allocation node; exists as long as a node or an executable graph uses it. */
+struct graph_memory {
+	unsigned int users;
+	struct device *device;
+	struct range *range;
+	struct graph_block *block; /* NULL: no memory of the GPU */
+	bool live;		   /* a launch allocated it, and it has not been freed */
+	bool freed_inside;	   /* by a node of its own graph */
+	bool wanted;		   /* by a launch that is about to begin */
+	uint64_t done_ns;	   /* when the last work that may use it is done */
+};
+
+/* What a launch does for a node that has no memory of its own; of these, that of its type. */
+struct work {
+	CUDA_KERNEL_NODE_PARAMS kernel;
+	struct transfer transfer;
+	struct host_call host;
+};
+
+struct node {
+	struct object object;
+	struct graph *graph;
+	int type;
+	struct work work;
+	struct graph_memory *memory; /* of allocation and free nodes */
+	struct graph *child;
+};
+
+struct graph {
+	struct object object;
+	struct node **nodes; /* in the order in which they were added: each after those before it */
+	size_t count, cap;
+	bool owned;	   /* by a node, or by an executable graph of it: not the program's */
+	struct exec *exec; /* of a graph with memory there is one at a time */
+	struct graph_user *users;
+};
+
+struct exec {
+	struct object object;
+	struct graph *source; /* NULL once it no longer exists */
+	struct step {
+		int type;
+		CUgraphNode node; /* of the graph that it was made from */
+		struct work work;
+		struct graph_memory *memory;
+	} *steps;
+	size_t count;
+	uint64_t flags, done_ns;
+	struct graph_user *users;
+};
+
+/* graph.c */
+struct graph *graph_new(void);
+/* Advances a node's kernel to that stage of loading; with the lock. */
+CUresult graph_kernel_reached(const CUDA_KERNEL_NODE_PARAMS *kernel, enum load_moment moment);
+void graph_free(struct graph *graph);
+bool graph_has_memory(const struct graph *graph);
+struct node *graph_add(struct graph *graph, int type);
+CUresult graph_add_alloc(struct graph *graph, struct device *device, uint64_t bytes,
+			 struct node **out);
+CUresult graph_add_free(struct graph *graph, uint64_t address, struct node **out);
+
+/* graph_memory.c; the lock is held, unless stated otherwise. */
+struct graph_memory *graph_memory_new(struct device *device, uint64_t bytes);
+void graph_memory_release(struct graph_memory *memory);
+/* Frees an existing allocation once that instant is reached; false if there is none. */
+bool graph_memory_free(struct graph_memory *memory, uint64_t ready_ns);
+/* Allocates GPU memory to each of the exec's allocations that has none. Without the lock. */
+CUresult graph_memory_back(CUgraphExec handle);
+/* Takes what the device's graphs do not use and adds it to `gone`. */
+void graph_memory_trim(struct device *device, struct graph_block **gone);
+/* The same, used or not: the device is reset. */
+void graph_memory_forget(struct device *device, struct graph_block **gone);
+/* Without the lock: the memory is the GPU's again. */
+void graph_blocks_give_back(struct graph_block *gone);
+
+/* user_object.c: references of graphs to what a program keeps for them. */
+bool graph_users_retain(struct graph_user **list, struct user_object *user, unsigned int count);
+bool graph_users_copy(struct graph_user **to, const struct graph_user *from);
+void graph_users_forget(struct graph_user *list);
+
+/* capture.c */
+struct node *capture_add(struct stream *stream, int type);
+struct graph *capture_graph(const struct stream *stream);
+void capture_forget(struct context *context);
+void capture_end_on(struct stream *stream);
+
+#endif

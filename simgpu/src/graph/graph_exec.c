@@ -1,0 +1,253 @@
+/*
+ * Executable graphs: the nodes in a valid order, and their launch, one after the other in the
+ * launching stream.
+ */
+#include "graph/graph.h"
+
+#include <stdlib.h>
+
+static size_t count_steps(const struct graph *graph)
+{
+	size_t count = 0;
+
+	for (size_t i = 0; i < graph->count; i++)
+		count += graph->nodes[i]->child ? count_steps(graph->nodes[i]->child) : 1;
+	return count;
+}
+
+static void write_steps(struct exec *exec, const struct graph *graph)
+{
+	for (size_t i = 0; i < graph->count; i++) {
+		const struct node *node = graph->nodes[i];
+
+		if (node->child) {
+			write_steps(exec, node->child);
+			continue;
+		}
+		if (node->memory)
+			node->memory->users++;
+		exec->steps[exec->count++] =
+		    (struct step){node->type, object_handle(node), node->work, node->memory};
+	}
+}
+
+/* The code of all its kernels, if this driver loads it that early. */
+static CUresult load_steps(const struct exec *exec)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	for (size_t i = 0; result == CUDA_SUCCESS && i < exec->count; i++)
+		if (exec->steps[i].type == CU_GRAPH_NODE_TYPE_KERNEL)
+			result =
+			    graph_kernel_reached(&exec->steps[i].work.kernel, LOAD_AT_INSTANTIATE);
+	return result;
+}
+
+static void forget(struct exec *exec)
+{
+	for (size_t i = 0; i < exec->count; i++)
+		if (exec->steps[i].memory)
+			graph_memory_release(exec->steps[i].memory);
+	graph_users_forget(exec->users);
+	free(exec->steps);
+	object_free(exec);
+}
+
+/* Those of the graphs inside it, too. */
+static bool keep_users(struct exec *exec, const struct graph *graph)
+{
+	bool kept = graph_users_copy(&exec->users, graph->users);
+
+	for (size_t i = 0; kept && i < graph->count; i++)
+		if (graph->nodes[i]->child)
+			kept = keep_users(exec, graph->nodes[i]->child);
+	return kept;
+}
+
+static CUresult instantiate(CUgraphExec *out, CUgraph handle, uint64_t flags)
+{
+	struct graph *graph;
+	struct exec *exec;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	graph = object_get(handle, OBJECT_GRAPH);
+	if (!out || !graph || flags & ~(uint64_t)0xf || (graph->exec && graph_has_memory(graph)))
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	exec = object_new(OBJECT_EXEC, sizeof(*exec));
+	if (!exec)
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	exec->steps = calloc(count_steps(graph) + 1, sizeof(*exec->steps));
+	if (!exec->steps) {
+		object_free(exec);
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	}
+	write_steps(exec, graph);
+	result = keep_users(exec, graph) ? load_steps(exec) : CUDA_ERROR_OUT_OF_MEMORY;
+	if (result != CUDA_SUCCESS) {
+		forget(exec);
+		return driver_leave(result);
+	}
+	exec->flags = flags;
+	if (!graph->exec) {
+		graph->exec = exec;
+		exec->source = graph;
+	}
+	*out = object_handle(exec);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph graph, unsigned long long flags)
+{
+	const uint64_t known = 0xf & ~(uint64_t)CU_GRAPH_INSTANTIATE_UPLOAD;
+
+	return flags & ~known ? CUDA_ERROR_INVALID_VALUE : instantiate(out, graph, flags);
+}
+
+CUresult cuGraphInstantiate_v2(CUgraphExec *out, CUgraph graph, CUgraphNode *wrong, char *log,
+			       size_t log_bytes)
+{
+	if (wrong)
+		*wrong = NULL;
+	if (log && log_bytes)
+		*log = '\0';
+	return instantiate(out, graph, 0);
+}
+
+CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph graph,
+				      CUDA_GRAPH_INSTANTIATE_PARAMS *parameters)
+{
+	CUresult result;
+
+	if (!parameters)
+		return CUDA_ERROR_INVALID_VALUE;
+	parameters->hErrNode_out = NULL;
+	result = instantiate(out, graph, parameters->flags);
+	if (result == CUDA_SUCCESS && parameters->flags & CU_GRAPH_INSTANTIATE_UPLOAD) {
+		result = cuGraphUpload(*out, parameters->hUploadStream);
+		if (result != CUDA_SUCCESS)
+			cuGraphExecDestroy(*out);
+	}
+	parameters->result_out = result != CUDA_SUCCESS;
+	return result;
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec handle)
+{
+	struct exec *exec;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	exec = object_get(handle, OBJECT_EXEC);
+	if (!exec)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (exec->source)
+		exec->source->exec = NULL;
+	forget(exec);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+/* With the lock; the allocations that must not exist before a launch. */
+static CUresult free_leftovers(struct exec *exec)
+{
+	for (size_t i = 0; i < exec->count; i++) {
+		struct graph_memory *memory = exec->steps[i].memory;
+
+		if (exec->steps[i].type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || !memory->live)
+			continue;
+		if (!(exec->flags & CU_GRAPH_INSTANTIATE_AUTO_FREE_ON_LAUNCH))
+			return CUDA_ERROR_INVALID_VALUE;
+		graph_memory_free(memory, exec->done_ns);
+	}
+	return CUDA_SUCCESS;
+}
+
+static CUresult begin(CUgraphExec handle, CUstream stream_handle, struct exec **exec)
+{
+	struct stream *stream;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	*exec = object_get(handle, OBJECT_EXEC);
+	result = *exec ? stream_get(stream_handle, &stream) : CUDA_ERROR_INVALID_VALUE;
+	if (result == CUDA_SUCCESS && stream->capture)
+		result = CUDA_ERROR_NOT_SUPPORTED;
+	return result == CUDA_SUCCESS ? result : driver_leave(result);
+}
+
+CUresult cuGraphUpload(CUgraphExec handle, CUstream stream)
+{
+	struct exec *exec;
+	CUresult result = begin(handle, stream, &exec);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	driver_unlock();
+	return graph_memory_back(handle);
+}
+
+/* A kernel's parameters mean nothing here, but where it has some there must be some. */
+static CUresult run_kernel(const CUDA_KERNEL_NODE_PARAMS *kernel, CUstream stream)
+{
+	static uint64_t nothing[64];
+	void *parameters[64];
+	CUfunction function = kernel->func;
+
+	for (int i = 0; i < 64; i++)
+		parameters[i] = nothing;
+	if (!function && cuKernelGetFunction(&function, kernel->kern) != CUDA_SUCCESS)
+		return CUDA_ERROR_INVALID_HANDLE;
+	return cuLaunchKernel(function, kernel->gridDimX, kernel->gridDimY, kernel->gridDimZ,
+			      kernel->blockDimX, kernel->blockDimY, kernel->blockDimZ,
+			      kernel->sharedMemBytes, stream, parameters, NULL);
+}
+
+/* The steps one by one; between two of them the lock is free, and the exec looked up again. */
+static CUresult run_steps(CUgraphExec handle, CUstream stream_handle)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	for (size_t i = 0; result == CUDA_SUCCESS; i++) {
+		struct stream *stream;
+		struct exec *exec;
+		struct step step;
+
+		driver_lock();
+		exec = object_get(handle, OBJECT_EXEC);
+		if (!exec || i == exec->count || stream_get(stream_handle, &stream) != CUDA_SUCCESS)
+			return driver_leave(CUDA_SUCCESS);
+		step = exec->steps[i];
+		exec->done_ns = stream_ready_ns(stream);
+		if (step.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+			step.memory->live = true;
+		else if (step.type == CU_GRAPH_NODE_TYPE_MEM_FREE)
+			graph_memory_free(step.memory, exec->done_ns);
+		driver_unlock();
+		if (step.type == CU_GRAPH_NODE_TYPE_KERNEL)
+			result = run_kernel(&step.work.kernel, stream_handle);
+		else if (step.type == CU_GRAPH_NODE_TYPE_MEMCPY ||
+			 step.type == CU_GRAPH_NODE_TYPE_MEMSET)
+			result = transfer_submit(&step.work.transfer, stream_handle);
+		else if (step.type == CU_GRAPH_NODE_TYPE_HOST)
+			result = cuLaunchHostFunc(stream_handle, step.work.host.function,
+						  step.work.host.data);
+	}
+	return result;
+}
+
+CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream)
+{
+	struct exec *exec;
+	CUresult result = begin(handle, stream, &exec);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = free_leftovers(exec);
+	driver_unlock();
+	if (result == CUDA_SUCCESS)
+		result = graph_memory_back(handle);
+	return result == CUDA_SUCCESS ? run_steps(handle, stream) : result;
+}

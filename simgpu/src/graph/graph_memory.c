@@ -1,0 +1,343 @@
+/* Memory of graphs: which blocks of the GPU back which allocation nodes; see graph.h. */
+#include "graph/graph.h"
+#include "memory/pool.h"
+
+#include <stdlib.h>
+
+static uint64_t block_bytes(const struct graph_memory *memory)
+{
+	return (memory->range->bytes + BLOCK_BYTES - 1) & ~(BLOCK_BYTES - 1);
+}
+
+static void raise_to(uint64_t *high, uint64_t current)
+{
+	if (*high < current)
+		*high = current;
+}
+
+/* Every allocation node's memory, in any order. */
+static struct graph_memory **all;
+static size_t all_count, all_cap;
+
+static bool remember(struct graph_memory *memory)
+{
+	if (all_count == all_cap) {
+		size_t cap = all_cap ? all_cap * 2 : 16;
+		struct graph_memory **grown = realloc(all, cap * sizeof(*all));
+
+		if (!grown)
+			return false;
+		all = grown;
+		all_cap = cap;
+	}
+	all[all_count++] = memory;
+	return true;
+}
+
+static void forget(const struct graph_memory *memory)
+{
+	size_t at = 0;
+
+	while (all[at] != memory)
+		at++;
+	all[at] = all[--all_count];
+}
+
+struct graph_memory *graph_memory_new(struct device *device, uint64_t bytes)
+{
+	struct graph_memory *memory = calloc(1, sizeof(*memory));
+
+	if (!memory)
+		return NULL;
+	memory->device = device;
+	memory->users = 1;
+	memory->range = device_addresses(device) ? arena_take(&device->arena, bytes) : NULL;
+	if (!memory->range || !remember(memory)) {
+		if (memory->range)
+			arena_give(&device->arena, memory->range);
+		free(memory);
+		return NULL;
+	}
+	memory->range->graph = memory;
+	return memory;
+}
+
+/* The block is the device's again, for any graph. */
+static void unback(struct graph_memory *memory)
+{
+	struct graph_block *block = memory->block;
+	struct graph_pool *pool = &memory->device->graphs;
+
+	if (!block)
+		return;
+	memory->block = NULL;
+	block->ready_ns = memory->done_ns;
+	block->next = pool->unused;
+	pool->unused = block;
+	pool->used_bytes -= block->bytes;
+}
+
+static void end_if_unused(struct graph_memory *memory)
+{
+	if (memory->users || memory->live)
+		return;
+	unback(memory);
+	arena_give(&memory->device->arena, memory->range);
+	forget(memory);
+	free(memory);
+}
+
+void graph_memory_release(struct graph_memory *memory)
+{
+	memory->users--;
+	end_if_unused(memory);
+}
+
+bool graph_memory_free(struct graph_memory *memory, uint64_t ready_ns)
+{
+	if (!memory->live)
+		return false;
+	memory->live = false;
+	raise_to(&memory->done_ns, ready_ns);
+	end_if_unused(memory);
+	return true;
+}
+
+/* The smallest unused block that is large enough, out of the device's list. */
+static struct graph_block *take_unused(struct device *device, uint64_t bytes)
+{
+	struct graph_block **best = NULL;
+	struct graph_block *block;
+
+	for (struct graph_block **at = &device->graphs.unused; *at; at = &(*at)->next)
+		if ((*at)->bytes >= bytes && (!best || (*at)->bytes < (*best)->bytes))
+			best = at;
+	if (!best)
+		return NULL;
+	block = *best;
+	*best = block->next;
+	return block;
+}
+
+static void back(struct graph_memory *memory, struct graph_block *block)
+{
+	struct graph_pool *pool = &memory->device->graphs;
+
+	memory->block = block;
+	pool->used_bytes += block->bytes;
+	raise_to(&pool->used_high_bytes, pool->used_bytes);
+}
+
+static void count_reserved(struct device *device, uint64_t bytes)
+{
+	device->graphs.reserved_bytes += bytes;
+	raise_to(&device->graphs.reserved_high_bytes, device->graphs.reserved_bytes);
+}
+
+/* The first allocation without memory, after unused blocks have served those they can. */
+static struct graph_memory *first_without(struct exec *exec)
+{
+	for (size_t i = 0; i < exec->count; i++) {
+		struct graph_memory *memory = exec->steps[i].memory;
+		struct graph_block *block;
+
+		if (exec->steps[i].type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || memory->block)
+			continue;
+		block = take_unused(memory->device, block_bytes(memory));
+		if (!block)
+			return memory;
+		back(memory, block);
+	}
+	return NULL;
+}
+
+static CUresult ask(struct device *device, uint64_t bytes, uint64_t *id)
+{
+	struct sim_alloc request = {.context = 0, .bytes = bytes};
+
+	return driver_result(sim_call(device->link, SIM_MEMORY_ALLOC, &request, sizeof(request), id,
+				      sizeof(struct sim_id), NULL));
+}
+
+static CUresult ask_or_trim(struct device *device, uint64_t bytes, uint64_t *id)
+{
+	CUresult result = ask(device, bytes, id);
+	struct graph_block *gone = NULL;
+
+	if (result != CUDA_ERROR_OUT_OF_MEMORY)
+		return result;
+	driver_lock();
+	graph_memory_trim(device, &gone);
+	driver_unlock();
+	if (!gone)
+		return result;
+	graph_blocks_give_back(gone);
+	return ask(device, bytes, id);
+}
+
+/* Memory that it is about to use remains while the others are trimmed. */
+static void set_wanted(struct exec *exec, bool wanted)
+{
+	for (size_t i = 0; exec && i < exec->count; i++)
+		if (exec->steps[i].memory)
+			exec->steps[i].memory->wanted = wanted;
+}
+
+/* With the lock, which is released meanwhile. */
+static CUresult reserve(struct device *device, uint64_t bytes)
+{
+	struct graph_block *block = calloc(1, sizeof(*block));
+	CUresult result;
+
+	if (!block)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	driver_unlock();
+	block->device = device;
+	block->bytes = bytes;
+	result = ask_or_trim(device, bytes, &block->id);
+	driver_lock();
+	if (result != CUDA_SUCCESS) {
+		free(block);
+		return result;
+	}
+	block->next = device->graphs.unused;
+	device->graphs.unused = block;
+	count_reserved(device, bytes);
+	return CUDA_SUCCESS;
+}
+
+CUresult graph_memory_back(CUgraphExec handle)
+{
+	CUresult result = CUDA_SUCCESS;
+	struct graph_block *gone = NULL;
+	struct graph_memory *memory;
+	struct device *device = NULL;
+	struct exec *exec;
+
+	driver_lock();
+	while (result == CUDA_SUCCESS && (exec = object_get(handle, OBJECT_EXEC)) &&
+	       (memory = first_without(exec))) {
+		set_wanted(exec, true);
+		device = memory->device;
+		result = reserve(device, block_bytes(memory));
+	}
+	set_wanted(object_get(handle, OBJECT_EXEC), false);
+	if (result != CUDA_SUCCESS)
+		graph_memory_trim(device, &gone);
+	driver_unlock();
+	graph_blocks_give_back(gone);
+	return result;
+}
+
+static void move_unused(struct device *device, uint64_t until_ns, struct graph_block **gone)
+{
+	struct graph_block **at = &device->graphs.unused;
+
+	while (*at) {
+		struct graph_block *block = *at;
+
+		if (block->ready_ns > until_ns) {
+			at = &block->next;
+			continue;
+		}
+		*at = block->next;
+		device->graphs.reserved_bytes -= block->bytes;
+		block->next = *gone;
+		*gone = block;
+	}
+}
+
+void graph_memory_trim(struct device *device, struct graph_block **gone)
+{
+	uint64_t now = now_ns();
+
+	for (size_t i = 0; i < all_count; i++)
+		if (all[i]->device == device && !all[i]->live && !all[i]->wanted &&
+		    all[i]->done_ns <= now)
+			unback(all[i]);
+	move_unused(device, now, gone);
+}
+
+void graph_memory_forget(struct device *device, struct graph_block **gone)
+{
+	for (size_t i = all_count; i-- > 0;) {
+		if (all[i]->device != device)
+			continue;
+		unback(all[i]);
+		all[i]->live = false;
+		end_if_unused(all[i]);
+	}
+	move_unused(device, UINT64_MAX, gone);
+}
+
+void graph_blocks_give_back(struct graph_block *gone)
+{
+	while (gone) {
+		struct graph_block *next = gone->next;
+		struct sim_id id = {.id = gone->id};
+
+		sim_call(gone->device->link, SIM_MEMORY_FREE, &id, sizeof(id), NULL, 0, NULL);
+		free(gone);
+		gone = next;
+	}
+}
+
+CUresult cuDeviceGraphMemTrim(CUdevice ordinal)
+{
+	struct graph_block *gone = NULL;
+	struct device *device;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = device_get(ordinal, &device);
+	if (result == CUDA_SUCCESS)
+		graph_memory_trim(device, &gone);
+	driver_unlock();
+	graph_blocks_give_back(gone);
+	return result;
+}
+
+static CUresult attribute_of(CUdevice ordinal, int attribute, void *value, uint64_t **word)
+{
+	struct device *device;
+	CUresult result = device_get(ordinal, &device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!value || attribute < 0 || attribute > CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH)
+		return CUDA_ERROR_INVALID_VALUE;
+	uint64_t *words[] = {&device->graphs.used_bytes, &device->graphs.used_high_bytes,
+			     &device->graphs.reserved_bytes, &device->graphs.reserved_high_bytes};
+	*word = words[attribute];
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetGraphMemAttribute(CUdevice ordinal, int attribute, void *value)
+{
+	uint64_t *word;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = attribute_of(ordinal, attribute, value, &word);
+	if (result == CUDA_SUCCESS)
+		*(uint64_t *)value = *word;
+	return driver_leave(result);
+}
+
+/* High watermarks alone, and to zero alone: they then take the current value. */
+CUresult cuDeviceSetGraphMemAttribute(CUdevice ordinal, int attribute, void *value)
+{
+	uint64_t *word;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = attribute_of(ordinal, attribute, value, &word);
+	if (result == CUDA_SUCCESS && (attribute % 2 == 0 || *(uint64_t *)value))
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (result == CUDA_SUCCESS)
+		*word = word[-1];
+	return driver_leave(result);
+}

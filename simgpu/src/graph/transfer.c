@@ -1,0 +1,186 @@
+/*
+ * See transfer.h. Device addresses are checked to their last byte; host addresses are not.
+ */
+#include "graph/transfer.h"
+
+#include <string.h>
+
+#include "graph/graph.h"
+#include "memory/array.h"
+
+static bool reserved(const struct arena *arena, uint64_t address)
+{
+	return arena->base && address >= arena->base &&
+	       (address - arena->base) >> 21 < arena->blocks;
+}
+
+static bool span_is_good(uint64_t address, uint64_t bytes, enum side side)
+{
+	struct device *device;
+	struct range *range = memory_find(address, &device);
+
+	if (range)
+		return bytes <= range->bytes - (address - range->base);
+	if (vmm_reserved(address))
+		return vmm_accessible(address, bytes);
+	if (side == SIDE_DEVICE) {
+		void *base;
+		size_t whole;
+
+		/* Pinned host memory is a device address too. */
+		return host_find((void *)(uintptr_t)address, &base, &whole) &&
+		       bytes <= whole - (address - (uintptr_t)base);
+	}
+	for (int i = 0; i < driver.devices; i++)
+		if (reserved(&driver.device[i].arena, address) ||
+		    reserved(&driver.device[i].low, address))
+			return false;
+	return address != 0;
+}
+
+/* From the first byte of the first row to the last of the last; false if that exceeds the address
+ * space. There is at least one byte. */
+static bool extent(const struct place *place, const struct transfer *transfer, uint64_t *bytes)
+{
+	uint64_t rows, slices;
+
+	return !__builtin_mul_overflow(transfer->height - 1, place->pitch, &rows) &&
+	       !__builtin_mul_overflow(transfer->depth - 1, place->slice, &slices) &&
+	       !__builtin_add_overflow(rows, slices, bytes) &&
+	       !__builtin_add_overflow(*bytes, transfer->width, bytes);
+}
+
+static char *row_of(const struct place *place, size_t y, size_t z, uint64_t *row_bytes)
+{
+	struct array *array;
+
+	if (place->side != SIDE_ARRAY) {
+		*row_bytes = SIZE_MAX;
+		return (char *)(uintptr_t)(place->address + z * place->slice + y * place->pitch);
+	}
+	array = array_get(place->array);
+	return array ? array_row(array, place->y + y, place->z + z, row_bytes) : NULL;
+}
+
+static CUresult check_place(const struct place *place, const struct transfer *transfer)
+{
+	uint64_t bytes, end;
+
+	if (place->side != SIDE_ARRAY)
+		return extent(place, transfer, &bytes) &&
+			       span_is_good(place->address, bytes, place->side)
+			   ? CUDA_SUCCESS
+			   : CUDA_ERROR_INVALID_VALUE;
+	if (!array_get(place->array))
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (__builtin_add_overflow(place->x, transfer->width, &end) ||
+	    !row_of(place, transfer->height - 1, transfer->depth - 1, &bytes) || end > bytes)
+		return CUDA_ERROR_INVALID_VALUE;
+	return CUDA_SUCCESS;
+}
+
+static CUresult check(const struct transfer *transfer)
+{
+	CUresult result;
+
+	if (!transfer->width || !transfer->height || !transfer->depth)
+		return CUDA_SUCCESS;
+	result = check_place(&transfer->to, transfer);
+	if (result == CUDA_SUCCESS && !transfer->value_bytes)
+		result = check_place(&transfer->from, transfer);
+	return result;
+}
+
+static void fill_row(char *at, const struct transfer *transfer)
+{
+	if (transfer->value_bytes == 1)
+		memset(at, (int)transfer->value, transfer->width);
+	for (size_t x = 0; transfer->value_bytes > 1 && x < transfer->width;
+	     x += transfer->value_bytes)
+		memcpy(at + x, &transfer->value, transfer->value_bytes);
+}
+
+static void move(const struct transfer *transfer)
+{
+	uint64_t row_bytes;
+
+	for (size_t z = 0; transfer->width && z < transfer->depth; z++)
+		for (size_t y = 0; y < transfer->height; y++) {
+			char *to = row_of(&transfer->to, y, z, &row_bytes) + transfer->to.x;
+
+			if (transfer->value_bytes)
+				fill_row(to, transfer);
+			else
+				memmove(to,
+					row_of(&transfer->from, y, z, &row_bytes) +
+					    transfer->from.x,
+					transfer->width);
+		}
+}
+
+static bool has_array(const struct transfer *transfer)
+{
+	return transfer->to.side == SIDE_ARRAY || transfer->from.side == SIDE_ARRAY;
+}
+
+static CUresult capture(const struct transfer *transfer, struct stream *stream)
+{
+	struct node *node = capture_add(stream, transfer->value_bytes ? CU_GRAPH_NODE_TYPE_MEMSET
+								      : CU_GRAPH_NODE_TYPE_MEMCPY);
+
+	if (!node)
+		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	node->work.transfer = *transfer;
+	return CUDA_SUCCESS;
+}
+
+/* Takes the lock with the stream, and with what is checked. */
+static CUresult begin(const struct transfer *transfer, CUstream handle, struct stream **stream)
+{
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = stream_get(handle, stream);
+	if (result == CUDA_SUCCESS)
+		result = check(transfer);
+	return result == CUDA_SUCCESS ? result : driver_leave(result);
+}
+
+CUresult transfer_submit(const struct transfer *transfer, CUstream handle)
+{
+	struct stream *stream;
+	CUresult result = begin(transfer, handle, &stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (stream->capture)
+		return driver_leave(capture(transfer, stream));
+	if (has_array(transfer)) { /* it might end without the lock */
+		move(transfer);
+		return driver_leave(CUDA_SUCCESS);
+	}
+	driver_unlock();
+	move(transfer);
+	return CUDA_SUCCESS;
+}
+
+CUresult transfer_wait(const struct transfer *transfer)
+{
+	struct stream *stream;
+	struct sim_link *link;
+	uint64_t ready_ns;
+	CUresult result = begin(transfer, NULL, &stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = capture_allows_on(stream);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	ready_ns = stream_ready_ns(stream);
+	link = stream->context->device->link;
+	driver_unlock();
+	wait_until_ns(ready_ns);
+	result = device_alive(link);
+	return result == CUDA_SUCCESS ? transfer_submit(transfer, NULL) : result;
+}

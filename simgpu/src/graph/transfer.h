@@ -1,0 +1,48 @@
+/*
+ * Copies and fills: checked to their last byte, then executed when they are submitted, or recorded
+ * as a node of a graph if their stream captures.
+ */
+#ifndef SIMGPU_TRANSFER_H
+#define SIMGPU_TRANSFER_H
+
+#include "base/driver.h"
+
+enum side {
+	SIDE_ANY,    /* of the host or of a device */
+	SIDE_DEVICE, /* or pinned */
+	SIDE_ARRAY,
+};
+
+/* One end of a copy: its first byte, and the distances to the next row and slice. */
+struct place {
+	enum side side;
+	uint64_t address;
+	size_t pitch, slice;
+	CUarray array; /* with the place in it: a byte of a row, a row, a slice or layer */
+	size_t x, y, z;
+};
+
+struct transfer {
+	struct place to, from;
+	size_t width, height, depth; /* bytes, rows, slices */
+	unsigned int value_bytes;    /* 0: a copy; or a fill with so many bytes of `value` */
+	uint32_t value;
+};
+
+CUresult transfer_submit(const struct transfer *transfer, CUstream stream);
+/* The same, and waits for the legacy stream's pending work. */
+CUresult transfer_wait(const struct transfer *transfer);
+
+/* A function of the program that a stream calls. */
+struct host_call {
+	void (*function)(void *);
+	void *data;
+};
+
+/* host_calls.c: the function runs in a thread of the driver, once that instant is reached. */
+CUresult host_call_at(uint64_t ready_ns, const struct host_call *call);
+/* True if one that is due by then has not ended; waits until none is left. */
+bool host_calls_due(uint64_t until_ns);
+void host_calls_wait(uint64_t until_ns);
+
+#endif

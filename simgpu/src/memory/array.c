@@ -1,0 +1,311 @@
+/*
+ * Arrays and mipmapped arrays: see array.h. They belong to the context they were made in, and end
+ * with it. The array of a mipmap's level is the mipmap's own: one handle per level, destroyed with
+ * the mipmap alone.
+ */
+#define _GNU_SOURCE
+#include "memory/array.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+struct array *array_get(CUarray handle)
+{
+	return object_get(handle, OBJECT_ARRAY);
+}
+
+struct array *mipmap_get(CUmipmappedArray handle)
+{
+	return object_get(handle, OBJECT_MIPMAP);
+}
+
+static bool without_memory(const CUDA_ARRAY3D_DESCRIPTOR *desc)
+{
+	return desc->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
+}
+
+/* After the memory was taken: the object, or nothing at all. */
+static CUresult place(CUcontext context_handle, uint64_t context_id, struct array *made,
+		      enum object_kind kind, void **handle)
+{
+	struct context *context;
+	struct array *array;
+	CUresult result;
+
+	driver_lock();
+	result = context_get(context_handle, &context);
+	if (result == CUDA_SUCCESS && context->id != context_id)
+		result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	array = result == CUDA_SUCCESS ? object_new(kind, sizeof(*array)) : NULL;
+	if (array) {
+		made->object = array->object;
+		made->context = context;
+		*array = *made;
+		*handle = object_handle(array);
+	}
+	if (result == CUDA_SUCCESS && !array)
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	return driver_leave(result);
+}
+
+CUresult array_make(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels, enum object_kind kind,
+		    struct physical *external, void **handle)
+{
+	struct array made = {.external = external};
+	struct context *context;
+	struct device *device;
+	uint64_t context_id;
+	CUcontext current;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = context_current(&context);
+	if (result == CUDA_SUCCESS && (!handle || !desc || !levels))
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	made.desc = *desc;
+	device = context->device;
+	context_id = context->id;
+	current = object_handle(context);
+	driver_unlock();
+	if (!array_layout(&made.desc, levels, &made.layout))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!external && !without_memory(desc))
+		result = device_take(device, context_id, made.layout.bytes, &made.id);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = place(current, context_id, &made, kind, handle);
+	if (result != CUDA_SUCCESS && made.id)
+		(void)device_give_back(device, made.id);
+	return result;
+}
+
+CUresult cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc)
+{
+	return array_make(desc, 1, OBJECT_ARRAY, NULL, (void **)out);
+}
+
+CUresult cuArray3DCreate(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR_v1 *old)
+{
+	CUDA_ARRAY3D_DESCRIPTOR desc;
+
+	if (!old)
+		return cuArray3DCreate_v2(out, NULL);
+	desc = (CUDA_ARRAY3D_DESCRIPTOR){old->Width,  old->Height,	old->Depth,
+					 old->Format, old->NumChannels, old->Flags};
+	return cuArray3DCreate_v2(out, &desc);
+}
+
+CUresult cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *given)
+{
+	CUDA_ARRAY3D_DESCRIPTOR desc;
+
+	if (!given)
+		return cuArray3DCreate_v2(out, NULL);
+	desc = (CUDA_ARRAY3D_DESCRIPTOR){given->Width,	given->Height,	    0,
+					 given->Format, given->NumChannels, 0};
+	return cuArray3DCreate_v2(out, &desc);
+}
+
+CUresult cuArrayCreate(CUarray *out, const CUDA_ARRAY_DESCRIPTOR_v1 *old)
+{
+	CUDA_ARRAY_DESCRIPTOR desc;
+
+	if (!old)
+		return cuArrayCreate_v2(out, NULL);
+	desc = (CUDA_ARRAY_DESCRIPTOR){old->Width, old->Height, old->Format, old->NumChannels};
+	return cuArrayCreate_v2(out, &desc);
+}
+
+CUresult cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc,
+				unsigned int levels)
+{
+	return array_make(desc, levels, OBJECT_MIPMAP, NULL, (void **)out);
+}
+
+static uint64_t data_bytes(const struct array *array)
+{
+	return array->layout.layer_data_bytes * array->layout.layers;
+}
+
+/* Everything but the daemon's share. */
+static void dismantle(struct array *array)
+{
+	for (int i = 0; i < ARRAY_LEVELS; i++)
+		if (array->levels[i])
+			object_free(array->levels[i]);
+	tiles_forget(array);
+	if (array->external)
+		physical_unpin(array->external);
+	if (array->data)
+		munmap(array->data, data_bytes(array));
+	object_free(array);
+}
+
+static CUresult destroy(void *handle, enum object_kind kind)
+{
+	struct context *context;
+	struct device *device;
+	struct array *array;
+	uint64_t id;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = context_current(&context);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	array = object_get(handle, kind);
+	if (!array || array->mipmap)
+		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+	id = array->id;
+	device = array->context->device;
+	dismantle(array);
+	result = physical_leave(CUDA_SUCCESS);
+	return id ? device_give_back(device, id) : result;
+}
+
+CUresult cuArrayDestroy(CUarray handle)
+{
+	return destroy(handle, OBJECT_ARRAY);
+}
+
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle)
+{
+	return destroy(handle, OBJECT_MIPMAP);
+}
+
+/* The daemon itself frees what belonged to the context. */
+void arrays_forget(struct context *context)
+{
+	static const enum object_kind kinds[] = {OBJECT_MIPMAP, OBJECT_ARRAY};
+	struct array *array;
+
+	for (int i = 0; i < 2; i++) {
+		uint32_t at = 0;
+
+		while ((array = object_next(kinds[i], &at)))
+			if (array->context == context && !array->mipmap)
+				dismantle(array);
+	}
+	physical_bury();
+}
+
+static CUresult describe(CUarray handle, CUDA_ARRAY3D_DESCRIPTOR *desc)
+{
+	struct array *array;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	array = array_get(handle);
+	if (!array || !desc)
+		return driver_leave(array ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE);
+	*desc = array->desc;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *out, CUarray handle)
+{
+	return describe(handle, out);
+}
+
+CUresult cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR_v1 *out, CUarray handle)
+{
+	CUDA_ARRAY3D_DESCRIPTOR desc;
+	CUresult result = describe(handle, out ? &desc : NULL);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	*out = (CUDA_ARRAY3D_DESCRIPTOR_v1){(unsigned int)desc.Width, (unsigned int)desc.Height,
+					    (unsigned int)desc.Depth, desc.Format,
+					    desc.NumChannels,	      desc.Flags};
+	return CUDA_SUCCESS;
+}
+
+CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *out, CUarray handle)
+{
+	CUDA_ARRAY3D_DESCRIPTOR desc;
+	CUresult result = describe(handle, out ? &desc : NULL);
+
+	if (result == CUDA_SUCCESS)
+		*out =
+		    (CUDA_ARRAY_DESCRIPTOR){desc.Width, desc.Height, desc.Format, desc.NumChannels};
+	return result;
+}
+
+CUresult cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR_v1 *out, CUarray handle)
+{
+	CUDA_ARRAY3D_DESCRIPTOR desc;
+	CUresult result = describe(handle, out ? &desc : NULL);
+
+	if (result == CUDA_SUCCESS)
+		*out =
+		    (CUDA_ARRAY_DESCRIPTOR_v1){(unsigned int)desc.Width, (unsigned int)desc.Height,
+					       desc.Format, desc.NumChannels};
+	return result;
+}
+
+static size_t shrunk(size_t extent, unsigned int level)
+{
+	return extent && !(extent >> level) ? 1 : extent >> level;
+}
+
+static struct array *make_level(struct array *mipmap, unsigned int level)
+{
+	bool in_layers = mipmap->desc.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
+	struct array *array = object_new(OBJECT_ARRAY, sizeof(*array));
+
+	if (!array)
+		return NULL;
+	array->context = mipmap->context;
+	array->mipmap = mipmap;
+	array->level_index = level;
+	array->desc = mipmap->desc;
+	array->desc.Width = shrunk(mipmap->desc.Width, level);
+	array->desc.Height = shrunk(mipmap->desc.Height, level);
+	if (!in_layers)
+		array->desc.Depth = shrunk(mipmap->desc.Depth, level);
+	return mipmap->levels[level] = array;
+}
+
+CUresult cuMipmappedArrayGetLevel(CUarray *out, CUmipmappedArray handle, unsigned int level)
+{
+	struct array *mipmap, *array;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	mipmap = mipmap_get(handle);
+	if (!mipmap)
+		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+	if (!out || level >= mipmap->layout.levels)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	array = mipmap->levels[level] ? mipmap->levels[level] : make_level(mipmap, level);
+	if (!array)
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	*out = object_handle(array);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+char *array_row(struct array *array, uint64_t y, uint64_t z, uint64_t *row_bytes)
+{
+	struct array *whole = array->mipmap ? array->mipmap : array;
+	const struct array_level *level = &whole->layout.level[array->level_index];
+	uint64_t layer = whole->layout.layers > 1 ? z : 0, slice = whole->layout.layers > 1 ? 0 : z;
+
+	if (y >= level->rows || slice >= level->slices || layer >= whole->layout.layers)
+		return NULL;
+	if (!whole->data) {
+		void *pages = mmap(NULL, data_bytes(whole), PROT_READ | PROT_WRITE,
+				   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+		whole->data = pages == MAP_FAILED ? NULL : pages;
+	}
+	*row_bytes = level->row_bytes;
+	return whole->data ? whole->data + layer * whole->layout.layer_data_bytes +
+				 level->data_offset + (slice * level->rows + y) * level->row_bytes
+			   : NULL;
+}

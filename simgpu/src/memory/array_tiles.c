@@ -1,0 +1,179 @@
+/*
+ * Arrays that have no memory of their own: sparse ones, whose tiles are backed by pieces of
+ * physical allocations, and those with deferred mapping, backed by one piece as a whole. A backed
+ * tile holds its allocation until it is backed anew or unmapped, or its array ends.
+ */
+#include "memory/array.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct tile {
+	struct tile *next;
+	CUarrayMapInfo where;
+	struct physical *memory;
+};
+
+static void drop(struct tile **link)
+{
+	struct tile *gone = *link;
+
+	*link = gone->next;
+	physical_unpin(gone->memory);
+	free(gone);
+}
+
+void tiles_forget(struct array *array)
+{
+	while (array->tiles)
+		drop(&array->tiles);
+}
+
+/* True if `at` lies within what `where` names. */
+static bool covers(const CUarrayMapInfo *where, const CUarrayMapInfo *at)
+{
+	if (where->subresourceType != at->subresourceType)
+		return false;
+	if (where->subresourceType == 1)
+		return where->subresource.miptail.layer == at->subresource.miptail.layer;
+	return where->subresource.sparseLevel.level == at->subresource.sparseLevel.level &&
+	       where->subresource.sparseLevel.layer == at->subresource.sparseLevel.layer &&
+	       at->subresource.sparseLevel.offsetX - where->subresource.sparseLevel.offsetX <
+		   where->subresource.sparseLevel.extentWidth &&
+	       at->subresource.sparseLevel.offsetY - where->subresource.sparseLevel.offsetY <
+		   where->subresource.sparseLevel.extentHeight &&
+	       at->subresource.sparseLevel.offsetZ - where->subresource.sparseLevel.offsetZ <
+		   where->subresource.sparseLevel.extentDepth;
+}
+
+static void unmap(struct array *array, const CUarrayMapInfo *where)
+{
+	struct tile **at = &array->tiles;
+
+	while (*at)
+		if (covers(where, &(*at)->where))
+			drop(at);
+		else
+			at = &(*at)->next;
+}
+
+static struct array *named(const CUarrayMapInfo *info)
+{
+	struct array *array = info->resourceType == CU_RESOURCE_TYPE_ARRAY
+				  ? array_get(info->resource.array)
+				  : mipmap_get(info->resource.mipmap);
+
+	return array && array->desc.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)
+		   ? array
+		   : NULL;
+}
+
+static CUresult check(const CUarrayMapInfo *info)
+{
+	if ((info->resourceType != CU_RESOURCE_TYPE_ARRAY &&
+	     info->resourceType != CU_RESOURCE_TYPE_MIPMAPPED_ARRAY) ||
+	    !named(info) || info->subresourceType < 0 || info->subresourceType > 1 || info->flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (info->memOperationType == CU_MEM_OPERATION_TYPE_UNMAP)
+		return CUDA_SUCCESS;
+	return info->memOperationType == CU_MEM_OPERATION_TYPE_MAP && info->memHandleType == 0 &&
+		       physical_get(info->memHandle.memHandle)
+		   ? CUDA_SUCCESS
+		   : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult apply(const CUarrayMapInfo *info)
+{
+	struct array *array = named(info);
+	struct tile *tile;
+
+	unmap(array, info);
+	if (info->memOperationType == CU_MEM_OPERATION_TYPE_UNMAP)
+		return CUDA_SUCCESS;
+	tile = malloc(sizeof(*tile));
+	if (!tile)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*tile = (struct tile){array->tiles, *info, physical_get(info->memHandle.memHandle)};
+	array->tiles = tile;
+	physical_pin(tile->memory);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream handle)
+{
+	struct stream *stream;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = stream_get(handle, &stream);
+	if (result == CUDA_SUCCESS && (!list || !count))
+		result = CUDA_ERROR_INVALID_VALUE;
+	for (unsigned int i = 0; result == CUDA_SUCCESS && i < count; i++)
+		result = check(&list[i]);
+	for (unsigned int i = 0; result == CUDA_SUCCESS && i < count; i++)
+		result = apply(&list[i]);
+	return physical_leave(result);
+}
+
+static CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, void *handle,
+			     enum object_kind kind, CUdevice ordinal)
+{
+	struct device *device;
+	struct array *array;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	array = object_get(handle, kind);
+	result = device_get(ordinal, &device);
+	if (result == CUDA_SUCCESS &&
+	    (!out || !array || !(array->desc.Flags & CUDA_ARRAY3D_DEFERRED_MAPPING)))
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (result == CUDA_SUCCESS)
+		*out = (CUDA_ARRAY_MEMORY_REQUIREMENTS){.size = array->layout.bytes,
+							.alignment = array->layout.alignment};
+	return driver_leave(result);
+}
+
+CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, CUarray handle,
+				      CUdevice ordinal)
+{
+	return requirements(out, handle, OBJECT_ARRAY, ordinal);
+}
+
+CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out,
+					       CUmipmappedArray handle, CUdevice ordinal)
+{
+	return requirements(out, handle, OBJECT_MIPMAP, ordinal);
+}
+
+static CUresult sparse(CUDA_ARRAY_SPARSE_PROPERTIES *out, void *handle, enum object_kind kind)
+{
+	struct array *array;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	array = object_get(handle, kind);
+	if (!out || !array || !(array->desc.Flags & CUDA_ARRAY3D_SPARSE))
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	memset(out, 0, sizeof(*out));
+	out->tileExtent.width = array->layout.tile.width;
+	out->tileExtent.height = array->layout.tile.height;
+	out->tileExtent.depth = array->layout.tile.depth;
+	out->miptailFirstLevel = array->layout.tail_first_level;
+	out->miptailSize = array->layout.tail_bytes;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *out, CUarray handle)
+{
+	return sparse(out, handle, OBJECT_ARRAY);
+}
+
+CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *out,
+					     CUmipmappedArray handle)
+{
+	return sparse(out, handle, OBJECT_MIPMAP);
+}

@@ -1,0 +1,141 @@
+/*
+ * Memory of other interfaces (Vulkan and the like). There is none here, so a descriptor of
+ * cuMemExportToShareableHandle represents one: it names physical memory of a GPU, which the import
+ * holds until it is destroyed. A mapping of it holds it too, until it is freed. Both end with the
+ * context in which they were made.
+ */
+#include "memory/array.h"
+
+#include <unistd.h>
+
+struct external {
+	struct object object;
+	struct context *context;
+	struct physical *memory;
+	uint64_t bytes;
+};
+
+static struct external *external_get(CUexternalMemory handle)
+{
+	return object_get(handle, OBJECT_EXTERNAL);
+}
+
+/* As a real driver, this one owns the descriptor from here on. */
+CUresult cuImportExternalMemory(CUexternalMemory *out, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *desc)
+{
+	struct external *external = NULL;
+	struct physical *memory = NULL;
+	struct context *context;
+	CUmemGenericAllocationHandle handle;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = context_current(&context);
+	driver_unlock();
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out || !desc || !desc->size || desc->flags & ~1u)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (desc->type != CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	result = cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)desc->handle.fd,
+						CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	if (result != CUDA_SUCCESS)
+		return result;
+	driver_lock();
+	memory = physical_get(handle);
+	result = context_current(&context); /* another thread may have ended it */
+	if (result == CUDA_SUCCESS && desc->size > memory->bytes)
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (result == CUDA_SUCCESS)
+		external = object_new(OBJECT_EXTERNAL, sizeof(*external));
+	if (external) {
+		physical_pin(memory);
+		external->context = context;
+		external->memory = memory;
+		external->bytes = desc->size;
+		*out = object_handle(external);
+		close(desc->handle.fd);
+	} else if (result == CUDA_SUCCESS) {
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	physical_release(memory);
+	return physical_leave(result);
+}
+
+CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *out, CUexternalMemory handle,
+					 const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *desc)
+{
+	struct external *external;
+	struct context *context;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = context_current(&context);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	external = external_get(handle);
+	if (!external)
+		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+	if (!out || !desc || desc->flags || !desc->size || desc->size > external->bytes ||
+	    desc->offset > external->bytes - desc->size)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	return driver_leave(buffer_map(context, external->memory, desc->offset, desc->size, out));
+}
+
+/* The image lies in the imported memory, and holds it: no further memory of the GPU is taken. */
+CUresult
+cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *out, CUexternalMemory handle,
+					const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *desc)
+{
+	struct external *external;
+	struct physical *memory;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	external = external_get(handle);
+	if (!external)
+		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+	if (!out || !desc || desc->offset >= external->bytes)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	memory = external->memory;
+	physical_pin(memory);
+	driver_unlock();
+	result = array_make(&desc->arrayDesc, desc->numLevels, OBJECT_MIPMAP, memory, (void **)out);
+	if (result == CUDA_SUCCESS)
+		return result;
+	driver_lock();
+	physical_unpin(memory);
+	return physical_leave(result);
+}
+
+CUresult cuDestroyExternalMemory(CUexternalMemory handle)
+{
+	struct external *external;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	external = external_get(handle);
+	if (!external)
+		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+	physical_unpin(external->memory);
+	object_free(external);
+	return physical_leave(CUDA_SUCCESS);
+}
+
+void externals_forget(struct context *context)
+{
+	struct external *external;
+	uint32_t at = 0;
+
+	while ((external = object_next(OBJECT_EXTERNAL, &at)))
+		if (external->context == context) {
+			physical_unpin(external->memory);
+			object_free(external);
+		}
+	buffers_forget(context);
+}

@@ -1,0 +1,217 @@
+/*
+ * Device memory that one process exports by a handle of 64 bytes and others open.
+ *
+ * The daemon keeps the memory while any process has it, its exporter or an importer; this file has
+ * what the process has open. A handle opened again in its context returns the same address. Opened
+ * memory has the exporter's size and cost, and pages of its own: bytes written are not shared.
+ */
+#define _GNU_SOURCE
+#include "base/driver.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define HANDLE_MAGIC 0x6370696d6973ull /* "simipc" */
+
+struct handle {
+	uint64_t magic;
+	uint8_t uuid[16];
+	uint64_t exporter; /* one process's, random */
+	uint64_t token, bytes;
+	uint64_t reserved[2];
+};
+
+_Static_assert(sizeof(struct handle) == sizeof(CUipcMemHandle), "a handle is 64 bytes");
+
+/* Stale if its range has ended with its context: then `id` is no longer there. */
+struct opening {
+	uint64_t token, base, id;
+	uint64_t context; /* serial */
+	unsigned int times;
+};
+
+static struct opening *openings;
+static uint32_t opening_count;
+
+static uint64_t own_number(void)
+{
+	static uint64_t number;
+
+	while (!number)
+		if (syscall(SYS_getrandom, &number, sizeof(number), 0) < 0)
+			number = (uint64_t)(uintptr_t)&number ^ now_ns();
+	return number;
+}
+
+static struct range *range_of(const struct opening *opening, struct device **device)
+{
+	struct range *range = opening->times ? memory_find(opening->base, device) : NULL;
+
+	return range && range->id == opening->id && range->imported ? range : NULL;
+}
+
+/* A free entry; NULL if there is no memory for it. */
+static struct opening *free_place(void)
+{
+	struct device *device;
+	struct opening *larger;
+
+	for (uint32_t i = 0; i < opening_count; i++)
+		if (!range_of(&openings[i], &device))
+			return &openings[i];
+	larger = realloc(openings, (opening_count + 1) * sizeof(*openings));
+	if (!larger)
+		return NULL;
+	openings = larger;
+	openings[opening_count] = (struct opening){0};
+	return &openings[opening_count++];
+}
+
+/* The GPU's allocation: for small allocations the block that they share, which is exported as a
+ * whole. */
+static const struct range *exportable(uint64_t address, struct device **device)
+{
+	const struct range *range = memory_find(address, device);
+
+	if (!range || range->chunk || range->imported || range->managed || range->graph)
+		return NULL;
+	if (!range->block)
+		return range;
+	range = arena_find(&(*device)->arena, address);
+	return range ? range : arena_find(&(*device)->low, address);
+}
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr address)
+{
+	struct handle handle = {.magic = HANDLE_MAGIC, .exporter = own_number()};
+	struct context *context;
+	struct device *device;
+	const struct range *range;
+	uint64_t id;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = context_current(&context);
+	range = exportable(address, &device);
+	if (result == CUDA_SUCCESS && (!out || !range))
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	id = range->id;
+	handle.bytes = range->bytes;
+	memcpy(handle.uuid, device->gpu->uuid, sizeof(handle.uuid));
+	driver_unlock();
+	result = device_export(device, id, &handle.token);
+	if (result == CUDA_SUCCESS)
+		memcpy(out, &handle, sizeof(handle));
+	return result;
+}
+
+static CUresult open_new(CUdeviceptr *out, struct context *context, const struct handle *handle)
+{
+	struct device *device = context->device;
+	struct sim_import request = {.context = context->id, .token = handle->token};
+	struct opening *opening = free_place();
+	struct range *range;
+	struct sim_imported imported;
+	CUresult result;
+
+	if (!opening || !device_addresses(device))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	range = arena_take(&device->arena, handle->bytes);
+	if (!range)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = driver_result(sim_call(device->link, SIM_MEMORY_IMPORT, &request, sizeof(request),
+					&imported, sizeof(imported), NULL));
+	if (result != CUDA_SUCCESS) {
+		arena_give(&device->arena, range);
+		return result == CUDA_ERROR_INVALID_CONTEXT ? result : CUDA_ERROR_INVALID_HANDLE;
+	}
+	range->id = imported.id;
+	range->context = context->object.serial;
+	range->imported = true;
+	*opening =
+	    (struct opening){handle->token, range->base, imported.id, context->object.serial, 1};
+	*out = range->base;
+	return CUDA_SUCCESS;
+}
+
+/* The handle is open in this process already: valid again in this context, in no other. */
+static CUresult open_again(CUdeviceptr *out, const struct context *context, struct opening *opening)
+{
+	if (opening->context != context->object.serial)
+		return CUDA_ERROR_ALREADY_MAPPED;
+	opening->times++;
+	*out = opening->base;
+	return CUDA_SUCCESS;
+}
+
+static CUresult open_checked(CUdeviceptr *out, struct context *context, const struct handle *handle)
+{
+	struct device *device;
+
+	if (handle->magic != HANDLE_MAGIC)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (handle->exporter == own_number())
+		return CUDA_ERROR_INVALID_CONTEXT;
+	/* No simulated GPU has access to another's memory. */
+	if (memcmp(handle->uuid, context->device->gpu->uuid, sizeof(handle->uuid)) != 0)
+		return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+	for (uint32_t i = 0; i < opening_count; i++)
+		if (openings[i].token == handle->token && range_of(&openings[i], &device))
+			return open_again(out, context, &openings[i]);
+	return open_new(out, context, handle);
+}
+
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, CUipcMemHandle given, unsigned int flags)
+{
+	struct context *context;
+	struct handle handle;
+	CUresult result;
+
+	if (!out || flags & ~CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = driver_enter();
+	if (result != CUDA_SUCCESS)
+		return result;
+	memcpy(&handle, &given, sizeof(handle));
+	result = context_current(&context);
+	if (result == CUDA_SUCCESS)
+		result = open_checked(out, context, &handle);
+	return driver_leave(result);
+}
+
+CUresult cuIpcOpenMemHandle(CUdeviceptr *out, CUipcMemHandle given, unsigned int flags)
+{
+	return cuIpcOpenMemHandle_v2(out, given, flags);
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr address)
+{
+	struct context *context;
+	struct device *device;
+	struct range *range = NULL;
+	struct sim_id id;
+	uint32_t i = 0;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = context_current(&context);
+	while (i < opening_count &&
+	       (openings[i].base != address || !range_of(&openings[i], &device)))
+		i++;
+	if (result == CUDA_SUCCESS && i == opening_count)
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (result != CUDA_SUCCESS || --openings[i].times)
+		return driver_leave(result);
+	id.id = openings[i].id;
+	range = memory_find(address, &device);
+	arena_give(&device->arena, range);
+	driver_unlock();
+	return driver_result(
+	    sim_call(device->link, SIM_MEMORY_FREE, &id, sizeof(id), NULL, 0, NULL));
+}

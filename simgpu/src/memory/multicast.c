@@ -1,0 +1,230 @@
+/*
+ * Multicast objects: which devices take part, and what memory of each is bound where.
+ *
+ * Bookkeeping only: a write to a mapped multicast object does not reach the bound memory. Bound
+ * memory is held until it is unbound or the object ends.
+ */
+#include "memory/vmm.h"
+
+#include <stdlib.h>
+
+struct binding {
+	struct physical *multicast, *memory;
+	uint64_t offset, bytes;
+	struct binding *next;
+};
+
+static struct binding *bindings;
+
+static struct physical *multicast_get(CUmemGenericAllocationHandle handle)
+{
+	struct physical *object = physical_get(handle);
+
+	return object && object->multicast ? object : NULL;
+}
+
+static CUresult check_prop(const CUmulticastObjectProp *prop)
+{
+	return !prop || prop->numDevices < 1 || prop->numDevices > (unsigned int)driver.devices ||
+		       !prop->size || prop->flags || prop->handleTypes & ~SHAREABLE_TYPES
+		   ? CUDA_ERROR_INVALID_VALUE
+		   : CUDA_SUCCESS;
+}
+
+CUresult cuMulticastGetGranularity(size_t *bytes, const CUmulticastObjectProp *prop, int option)
+{
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!bytes || option < 0 || option > 1)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	result = check_prop(prop);
+	if (result == CUDA_SUCCESS)
+		*bytes = vmm_granule();
+	return driver_leave(result);
+}
+
+CUresult cuMulticastCreate(CUmemGenericAllocationHandle *out, const CUmulticastObjectProp *prop)
+{
+	struct physical *object;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = out ? check_prop(prop) : CUDA_ERROR_INVALID_VALUE;
+	if (result == CUDA_SUCCESS && prop->size % vmm_granule())
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	object = physical_new(prop->size, false);
+	if (!object)
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	object->multicast = true;
+	object->multicast_prop = *prop;
+	*out = physical_handle(object);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUdevice ordinal)
+{
+	struct physical *object;
+	struct device *device;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	object = multicast_get(handle);
+	result = object ? device_get(ordinal, &device) : CUDA_ERROR_INVALID_VALUE;
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	if (object->devices >> ordinal & 1 ||
+	    __builtin_popcountll(object->devices) == (int)object->multicast_prop.numDevices)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	object->devices |= 1ull << ordinal;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+static bool complete(const struct physical *object)
+{
+	return __builtin_popcountll(object->devices) == (int)object->multicast_prop.numDevices;
+}
+
+/* True if nothing of that device is bound there yet. */
+static bool vacant(const struct physical *object, const struct device *device, uint64_t offset,
+		   uint64_t bytes)
+{
+	for (const struct binding *at = bindings; at; at = at->next)
+		if (at->multicast == object && at->memory->device == device &&
+		    offset < at->offset + at->bytes && at->offset < offset + bytes)
+			return false;
+	return true;
+}
+
+static CUresult bind(struct physical *object, struct physical *memory, uint64_t offset,
+		     uint64_t bytes)
+{
+	const struct device *device = memory->device;
+	struct binding *binding;
+
+	if (!device || !(object->devices >> device->ordinal & 1) || !complete(object))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!bytes || (offset | bytes) % vmm_granule() || bytes > object->bytes ||
+	    offset > object->bytes - bytes || !vacant(object, device, offset, bytes))
+		return CUDA_ERROR_INVALID_VALUE;
+	binding = malloc(sizeof(*binding));
+	if (!binding)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*binding = (struct binding){object, memory, offset, bytes, bindings};
+	bindings = binding;
+	physical_pin(memory);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset,
+			    CUmemGenericAllocationHandle memory_handle, size_t memory_offset,
+			    size_t bytes, unsigned long long flags)
+{
+	struct physical *object, *memory;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	object = multicast_get(handle);
+	memory = physical_get(memory_handle);
+	if (!object || !memory || flags || memory_offset % vmm_granule() || bytes > memory->bytes ||
+	    memory_offset > memory->bytes - bytes)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	return driver_leave(bind(object, memory, offset, bytes));
+}
+
+/* The range lies in one mapping. */
+CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset,
+			     CUdeviceptr address, size_t bytes, unsigned long long flags)
+{
+	struct physical *object;
+	struct mapping *mapping;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	object = multicast_get(handle);
+	mapping = mapping_find(address);
+	if (!object || !mapping || flags ||
+	    bytes > mapping->range.bytes - (address - mapping->range.base))
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	return driver_leave(bind(object, mapping->memory, offset, bytes));
+}
+
+/* The device is the memory's own, as long as no device writes through another. */
+CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle handle, CUdevice ordinal, size_t offset,
+			       CUmemGenericAllocationHandle memory_handle, size_t memory_offset,
+			       size_t bytes, unsigned long long flags)
+{
+	struct device *device;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = driver_leave(device_get(ordinal, &device));
+	return result == CUDA_SUCCESS
+		   ? cuMulticastBindMem(handle, offset, memory_handle, memory_offset, bytes, flags)
+		   : result;
+}
+
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle handle, CUdevice ordinal,
+				size_t offset, CUdeviceptr address, size_t bytes,
+				unsigned long long flags)
+{
+	struct device *device;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = driver_leave(device_get(ordinal, &device));
+	return result == CUDA_SUCCESS ? cuMulticastBindAddr(handle, offset, address, bytes, flags)
+				      : result;
+}
+
+static void drop(struct binding **link)
+{
+	struct binding *gone = *link;
+
+	*link = gone->next;
+	physical_unpin(gone->memory);
+	free(gone);
+}
+
+CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice ordinal, size_t offset,
+			   size_t bytes)
+{
+	struct physical *object;
+	struct device *device;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	object = multicast_get(handle);
+	result = object ? device_get(ordinal, &device) : CUDA_ERROR_INVALID_VALUE;
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	for (struct binding **at = &bindings; *at; at = &(*at)->next) {
+		if ((*at)->multicast != object || (*at)->memory->device != device ||
+		    (*at)->offset != offset || (*at)->bytes != bytes)
+			continue;
+		drop(at);
+		return physical_leave(CUDA_SUCCESS);
+	}
+	return driver_leave(CUDA_ERROR_INVALID_VALUE);
+}
+
+void bindings_forget(const struct physical *multicast)
+{
+	struct binding **at = &bindings;
+
+	while (*at)
+		if ((*at)->multicast == multicast)
+			drop(at);
+		else
+			at = &(*at)->next;
+}

@@ -1,0 +1,183 @@
+/*
+ * Queries of an address: device memory, host memory that the driver allocated, or unknown.
+ */
+#include "memory/pool.h"
+#include "memory/vmm.h"
+
+#include <string.h>
+
+enum {
+	ATTRIBUTE_CONTEXT = 1,
+	ATTRIBUTE_MEMORY_TYPE,
+	ATTRIBUTE_DEVICE_POINTER,
+	ATTRIBUTE_HOST_POINTER,
+	ATTRIBUTE_P2P_TOKENS,
+	ATTRIBUTE_SYNC_MEMOPS,
+	ATTRIBUTE_BUFFER_ID,
+	ATTRIBUTE_IS_MANAGED,
+	ATTRIBUTE_DEVICE_ORDINAL,
+	ATTRIBUTE_IS_LEGACY_IPC_CAPABLE,
+	ATTRIBUTE_RANGE_START,
+	ATTRIBUTE_RANGE_SIZE,
+	ATTRIBUTE_MAPPED,
+	ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+	ATTRIBUTE_IS_GPU_DIRECT_CAPABLE,
+	ATTRIBUTE_ACCESS_FLAGS,
+	ATTRIBUTE_MEMPOOL_HANDLE,
+	ATTRIBUTE_LAST = ATTRIBUTE_MEMPOOL_HANDLE,
+	ATTRIBUTE_LAST_KNOWN = 21, /* of mappings and decompression: not simulated */
+};
+
+/* An address as the attributes see it; all 0 if the driver does not know it. */
+struct place {
+	bool known, host, managed;
+	uint64_t address, base, bytes, buffer;
+	int ordinal;
+	CUcontext context;
+	CUmemoryPool pool;
+	uint64_t handle_types;
+};
+
+static struct place find(uint64_t address)
+{
+	struct place place = {.address = address, .ordinal = -2};
+	struct device *device;
+	struct range *range = memory_find(address, &device);
+	struct mapping *mapping = mapping_find(address);
+	struct context *context;
+	void *base;
+	size_t bytes;
+	uint32_t at = 0;
+
+	if (range) {
+		place.known = true;
+		place.managed = range->managed;
+		place.base = range->base;
+		place.bytes = range->bytes;
+		place.buffer = range->id;
+		place.ordinal = device->ordinal;
+		if (range->chunk)
+			place.pool = object_handle(chunk_pool(range->chunk));
+		while ((context = object_next(OBJECT_CONTEXT, &at)))
+			if (context->object.serial == range->context)
+				place.context = object_handle(context);
+	} else if (mapping) {
+		const struct physical *memory = mapping->memory;
+
+		place.known = true;
+		place.host = location_is_host(&memory->prop.location);
+		place.base = mapping->range.base;
+		place.bytes = mapping->range.bytes;
+		place.buffer = memory->object.serial;
+		place.ordinal = memory->device ? memory->device->ordinal : -1;
+		place.handle_types = (uint64_t)memory->prop.requestedHandleTypes;
+	} else if (host_find((void *)(uintptr_t)address, &base, &bytes)) {
+		place.known = place.host = true;
+		place.base = (uint64_t)(uintptr_t)base;
+		place.bytes = bytes;
+		place.buffer = place.base;
+		place.ordinal = 0;
+	}
+	return place;
+}
+
+static CUresult answer(const struct place *place, int attribute, void *out)
+{
+	const struct {
+		const void *value;
+		size_t bytes;
+		bool host_too;
+	} rows[] = {
+	    [ATTRIBUTE_CONTEXT] = {&place->context, sizeof(place->context), false},
+	    [ATTRIBUTE_MEMORY_TYPE] = {&(unsigned int){place->host ? CU_MEMORYTYPE_HOST
+								   : CU_MEMORYTYPE_DEVICE},
+				       sizeof(unsigned int), true},
+	    [ATTRIBUTE_DEVICE_POINTER] = {&place->address, sizeof(uint64_t), true},
+	    [ATTRIBUTE_HOST_POINTER] = {place->host || place->managed ? &place->address : NULL,
+					sizeof(void *), true},
+	    [ATTRIBUTE_SYNC_MEMOPS] = {&(int){0}, sizeof(int), true},
+	    [ATTRIBUTE_BUFFER_ID] = {&place->buffer, sizeof(uint64_t), true},
+	    [ATTRIBUTE_IS_MANAGED] = {&(int){place->managed}, sizeof(int), true},
+	    [ATTRIBUTE_DEVICE_ORDINAL] = {&place->ordinal, sizeof(int), true},
+	    [ATTRIBUTE_IS_LEGACY_IPC_CAPABLE] = {&(int){0}, sizeof(int), true},
+	    [ATTRIBUTE_RANGE_START] = {&place->base, sizeof(uint64_t), true},
+	    [ATTRIBUTE_RANGE_SIZE] = {&place->bytes, sizeof(uint64_t), true},
+	    [ATTRIBUTE_MAPPED] = {&(int){1}, sizeof(int), true},
+	    [ATTRIBUTE_ALLOWED_HANDLE_TYPES] = {&place->handle_types, sizeof(uint64_t), true},
+	    [ATTRIBUTE_IS_GPU_DIRECT_CAPABLE] = {&(int){0}, sizeof(int), true},
+	    [ATTRIBUTE_ACCESS_FLAGS] = {&(unsigned int){3}, sizeof(unsigned int), true},
+	    [ATTRIBUTE_MEMPOOL_HANDLE] = {&place->pool, sizeof(place->pool), true},
+	};
+
+	if (!place->known || !rows[attribute].value || (place->host && !rows[attribute].host_too))
+		return CUDA_ERROR_INVALID_VALUE;
+	memcpy(out, rows[attribute].value, rows[attribute].bytes);
+	return CUDA_SUCCESS;
+}
+
+static CUresult check(int attribute)
+{
+	if (attribute < ATTRIBUTE_CONTEXT || attribute > ATTRIBUTE_LAST_KNOWN)
+		return CUDA_ERROR_INVALID_VALUE;
+	return attribute == ATTRIBUTE_P2P_TOKENS || attribute > ATTRIBUTE_LAST
+		   ? CUDA_ERROR_NOT_SUPPORTED
+		   : CUDA_SUCCESS;
+}
+
+CUresult cuPointerGetAttribute(void *out, int attribute, CUdeviceptr address)
+{
+	struct place place;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = out ? check(attribute) : CUDA_ERROR_INVALID_VALUE;
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	place = find(address);
+	return driver_leave(answer(&place, attribute, out));
+}
+
+/* As documented, an address that the driver does not know gets zeros here, and success. */
+CUresult cuPointerGetAttributes(unsigned int count, int *attributes, void **outs,
+				CUdeviceptr address)
+{
+	static const size_t zeroed[] = {
+	    [ATTRIBUTE_CONTEXT] = 8,
+	    [ATTRIBUTE_MEMORY_TYPE] = 4,
+	    [ATTRIBUTE_DEVICE_POINTER] = 8,
+	    [ATTRIBUTE_HOST_POINTER] = 8,
+	    [ATTRIBUTE_SYNC_MEMOPS] = 4,
+	    [ATTRIBUTE_BUFFER_ID] = 8,
+	    [ATTRIBUTE_IS_MANAGED] = 4,
+	    [ATTRIBUTE_DEVICE_ORDINAL] = 4,
+	    [ATTRIBUTE_IS_LEGACY_IPC_CAPABLE] = 4,
+	    [ATTRIBUTE_RANGE_START] = 8,
+	    [ATTRIBUTE_RANGE_SIZE] = 8,
+	    [ATTRIBUTE_MAPPED] = 4,
+	    [ATTRIBUTE_ALLOWED_HANDLE_TYPES] = 8,
+	    [ATTRIBUTE_IS_GPU_DIRECT_CAPABLE] = 4,
+	    [ATTRIBUTE_ACCESS_FLAGS] = 4,
+	    [ATTRIBUTE_MEMPOOL_HANDLE] = 8,
+	};
+	struct place place;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!count || !attributes || !outs)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	for (unsigned int i = 0; i < count; i++) {
+		result = outs[i] ? check(attributes[i]) : CUDA_ERROR_INVALID_VALUE;
+		if (result != CUDA_SUCCESS)
+			return driver_leave(result);
+	}
+	place = find(address);
+	for (unsigned int i = 0; i < count; i++) {
+		memset(outs[i], 0, zeroed[attributes[i]]);
+		answer(&place, attributes[i], outs[i]);
+		if (!place.known && attributes[i] == ATTRIBUTE_DEVICE_ORDINAL)
+			memcpy(outs[i], &place.ordinal, sizeof(place.ordinal));
+	}
+	return driver_leave(CUDA_SUCCESS);
+}

@@ -1,0 +1,195 @@
+/*
+ * A context's memory beyond what programs allocate: loaded code, and space for stacks, printf and
+ * the device's malloc beyond what the context includes.
+ *
+ * Before CUDA 12, also what the device's own launches need: for each level of synchronisation the
+ * state of all threads that the GPU holds, and a piece of memory for each pending launch.
+ *
+ * Local memory is for as many threads as the GPU holds at once: the largest that a limit or a
+ * launched function requests, and it does not shrink below what was launched.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "module/module.h"
+
+#define THREADS_PER_MULTIPROCESSOR 2048
+#define LEVEL_BYTES_PER_THREAD	   1024
+#define WAITING_LAUNCH_BYTES	   8192
+
+static const uint64_t default_limits[SIM_CONTEXT_LIMITS] = {
+    [SIM_LIMIT_STACK] = 1024, [SIM_LIMIT_PRINTF] = 1 << 20, [SIM_LIMIT_HEAP] = 8 << 20,
+    [SIM_LIMIT_DEPTH] = 2,    [SIM_LIMIT_LAUNCHES] = 2048,  [5] = 128,
+};
+
+bool loading_is_lazy(void)
+{
+	const char *mode = getenv("CUDA_MODULE_LOADING");
+
+	return !mode || strcmp(mode, "EAGER") != 0;
+}
+
+/* Which of the calls that may load code loads it: SIMGPU_LOADS_AT, or the last of them. */
+static enum load_moment loads_at(void)
+{
+	static const char *const names[] = {"function", "asked", "node", "instantiate", "launch"};
+	const char *wanted = getenv("SIMGPU_LOADS_AT");
+
+	for (int i = 0; wanted && i < LOAD_AT_LAUNCH; i++)
+		if (strcmp(wanted, names[i]) == 0)
+			return (enum load_moment)i;
+	return LOAD_AT_LAUNCH;
+}
+
+static CUresult hold(struct context *context, uint64_t bytes, struct extra *extra)
+{
+	struct sim_alloc request = {.context = context->id, .bytes = bytes};
+	struct sim_id id = {0};
+	CUresult result = CUDA_SUCCESS;
+
+	if (bytes)
+		result = driver_result(sim_call(context->device->link, SIM_MEMORY_ALLOC, &request,
+						sizeof(request), &id, sizeof(id), NULL));
+	if (result == CUDA_SUCCESS)
+		*extra = (struct extra){id.id, bytes};
+	return result;
+}
+
+static void let_go(struct context *context, struct extra *extra)
+{
+	struct sim_id id = {.id = extra->id};
+
+	/* The memory of an ended context was freed with it. */
+	if (extra->id && context->alive)
+		sim_call(context->device->link, SIM_MEMORY_FREE, &id, sizeof(id), NULL, 0, NULL);
+	*extra = (struct extra){0};
+}
+
+/* The new memory is allocated after the old one is freed; if it does not fit, the old one is
+ * restored. */
+static CUresult resize(struct context *context, struct extra *extra, uint64_t bytes)
+{
+	uint64_t before_bytes = extra->bytes;
+	CUresult result;
+
+	if (bytes == before_bytes)
+		return CUDA_SUCCESS;
+	let_go(context, extra);
+	result = hold(context, bytes, extra);
+	if (result != CUDA_SUCCESS)
+		hold(context, before_bytes, extra);
+	return result;
+}
+
+static uint64_t threads_of(const struct context *context)
+{
+	return (uint64_t)context->device->gpu->multiprocessors * THREADS_PER_MULTIPROCESSOR;
+}
+
+static CUresult resize_local(struct context *context, uint64_t stack_bytes, uint64_t launched_bytes)
+{
+	uint64_t threads = threads_of(context);
+	uint64_t most_bytes = stack_bytes > launched_bytes ? stack_bytes : launched_bytes;
+
+	if (most_bytes <= default_limits[SIM_LIMIT_STACK])
+		most_bytes = 0; /* included in the context */
+	if (most_bytes > UINT64_MAX / threads)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	return resize(context, &context->local, most_bytes * threads);
+}
+
+static CUresult resize_beyond(struct context *context, int limit, struct extra *extra,
+			      uint64_t value, uint64_t each_bytes)
+{
+	uint64_t beyond = value > default_limits[limit] ? value - default_limits[limit] : 0;
+
+	if (beyond > UINT64_MAX / each_bytes)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	return resize(context, extra, beyond * each_bytes);
+}
+
+void overhead_begin(struct context *context)
+{
+	memcpy(context->limits, default_limits, sizeof(context->limits));
+	context->launched_local_bytes = 0;
+	context->local = context->printf_room = context->heap = context->levels =
+	    context->launches = (struct extra){0};
+}
+
+CUresult overhead_set_limit(struct context *context, int limit, uint64_t value)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	if (limit == SIM_LIMIT_STACK)
+		result = resize_local(context, value, context->launched_local_bytes);
+	else if (limit == SIM_LIMIT_PRINTF)
+		result = resize_beyond(context, limit, &context->printf_room, value, 1);
+	else if (limit == SIM_LIMIT_HEAP)
+		result = resize_beyond(context, limit, &context->heap, value, 1);
+	else if (limit == SIM_LIMIT_DEPTH)
+		result = resize_beyond(context, limit, &context->levels, value,
+				       threads_of(context) * LEVEL_BYTES_PER_THREAD);
+	else if (limit == SIM_LIMIT_LAUNCHES)
+		result =
+		    resize_beyond(context, limit, &context->launches, value, WAITING_LAUNCH_BYTES);
+	if (result == CUDA_SUCCESS)
+		context->limits[limit] = value;
+	return result;
+}
+
+CUresult module_load_code(struct module *module)
+{
+	uint64_t bytes = module->ptx->code_bytes;
+	CUresult result;
+
+	if (module->loaded)
+		return CUDA_SUCCESS;
+	if (bytes == PTX_BYTES_DEFAULT)
+		bytes = module->context->device->gpu->module_bytes;
+	if (bytes < module->ptx->variables_bytes)
+		bytes = module->ptx->variables_bytes;
+	result = hold(module->context, bytes, &module->code);
+	module->loaded = result == CUDA_SUCCESS;
+	return result;
+}
+
+void module_unload_code(struct module *module)
+{
+	let_go(module->context, &module->code);
+	module->loaded = false;
+}
+
+/* A function's module is its own; a kernel's is its library's in this context. */
+static CUresult module_for(struct function *function, struct context *context,
+			   struct module **module)
+{
+	*module = function->module;
+	return *module ? CUDA_SUCCESS : library_module(function->library, context, module);
+}
+
+CUresult function_load(struct function *function, struct context *context)
+{
+	struct module *module;
+	CUresult result = module_for(function, context, &module);
+
+	return result == CUDA_SUCCESS ? module_load_code(module) : result;
+}
+
+CUresult function_reached(struct function *function, struct context *context,
+			  enum load_moment moment)
+{
+	return moment < loads_at() ? CUDA_SUCCESS : function_load(function, context);
+}
+
+CUresult function_make_room(struct function *function, struct context *context)
+{
+	CUresult result = function_load(function, context);
+
+	if (result != CUDA_SUCCESS || function->entry->local_bytes <= context->launched_local_bytes)
+		return result;
+	result =
+	    resize_local(context, context->limits[SIM_LIMIT_STACK], function->entry->local_bytes);
+	if (result == CUDA_SUCCESS)
+		context->launched_local_bytes = function->entry->local_bytes;
+	return result;
+}

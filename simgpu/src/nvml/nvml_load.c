@@ -1,0 +1,160 @@
+/*
+ * libnvidia-ml.so.1: values that vary with the load.
+ *
+ * Utilization is the daemon's. Temperature, power and clocks are derived from it by the fixed rules
+ * below, so that tools show changing values; docs/simgpu.md documents this.
+ */
+#include "nvml/nvml_gpus.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define IDLE_CELSIUS   34u
+#define LOAD_CELSIUS   36u /* added at full load */
+#define IDLE_MILLIWATT 55000u
+#define IDLE_CLOCK_MHZ 210u
+
+static nvmlReturn_t ask_utilization(nvmlDevice_t device, struct sim_utilization *out)
+{
+	nvmlReturn_t result = nvml_enter(device);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	result = nvml_ask(device, SIM_UTILIZATION, out, sizeof(*out), NULL);
+	nvml_leave();
+	return result;
+}
+
+/* A number that varies with the load. */
+#define LOAD_NUMBER(function, type, expression)                                                    \
+	NVML_API(function, nvmlDevice_t device, type *value)                                       \
+	{                                                                                          \
+		struct sim_utilization load;                                                       \
+		struct sim_gpu gpu;                                                                \
+		nvmlReturn_t result = nvml_describe(device, &gpu);                                 \
+                                                                                                   \
+		if (result == NVML_SUCCESS && !value)                                              \
+			result = NVML_ERROR_INVALID_ARGUMENT;                                      \
+		if (result == NVML_SUCCESS)                                                        \
+			result = ask_utilization(device, &load);                                   \
+		if (result == NVML_SUCCESS)                                                        \
+			*value = (type)(expression);                                               \
+		return result;                                                                     \
+	}
+
+static unsigned int power_mw(const struct sim_gpu *gpu, const struct sim_utilization *load)
+{
+	unsigned int idle_mw =
+	    gpu->power_limit_mw < IDLE_MILLIWATT ? gpu->power_limit_mw : IDLE_MILLIWATT;
+
+	return idle_mw +
+	       (unsigned int)((uint64_t)(gpu->power_limit_mw - idle_mw) * load->gpu_percent / 100);
+}
+
+LOAD_NUMBER(nvmlDeviceGetPowerUsage, unsigned int, power_mw(&gpu, &load))
+LOAD_NUMBER(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long,
+	    load.gpu_percent ? 0 : NVML_CLOCKS_EVENT_REASON_GPU_IDLE)
+LOAD_NUMBER(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long,
+	    load.gpu_percent ? 0 : NVML_CLOCKS_EVENT_REASON_GPU_IDLE)
+
+NVML_API(nvmlDeviceGetUtilizationRates, nvmlDevice_t device, nvmlUtilization_t *utilization)
+{
+	struct sim_utilization load;
+	nvmlReturn_t result = ask_utilization(device, &load);
+
+	if (result == NVML_SUCCESS && !utilization)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (result == NVML_SUCCESS) {
+		utilization->gpu = load.gpu_percent;
+		utilization->memory = load.memory_percent;
+	}
+	return result;
+}
+
+NVML_API(nvmlDeviceGetTemperature, nvmlDevice_t device, unsigned int sensor, unsigned int *celsius)
+{
+	struct sim_utilization load;
+	nvmlReturn_t result = ask_utilization(device, &load);
+
+	if (result == NVML_SUCCESS && (!celsius || sensor != NVML_TEMPERATURE_GPU))
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (result == NVML_SUCCESS)
+		*celsius = IDLE_CELSIUS + LOAD_CELSIUS * load.gpu_percent / 100;
+	return result;
+}
+
+NVML_API(nvmlDeviceGetTemperatureV, nvmlDevice_t device, nvmlTemperature_v1_t *temperature)
+{
+	unsigned int celsius = 0;
+	struct sim_gpu gpu;
+	nvmlReturn_t result = nvml_describe(device, &gpu);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!temperature)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (temperature->version != NVML_TEMPERATURE_V1)
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	result = nvmlDeviceGetTemperature(device, temperature->sensorType, &celsius);
+	if (result == NVML_SUCCESS)
+		temperature->temperature = (int)celsius;
+	return result;
+}
+
+NVML_API(nvmlDeviceGetTemperatureThreshold, nvmlDevice_t device, unsigned int threshold,
+	 unsigned int *celsius)
+{
+	static const unsigned int values[NVML_TEMPERATURE_THRESHOLD_COUNT] = {92, 89, 95, 85};
+	struct sim_gpu gpu;
+	nvmlReturn_t result = nvml_describe(device, &gpu);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!celsius || threshold >= NVML_TEMPERATURE_THRESHOLD_COUNT)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (!values[threshold])
+		return NVML_ERROR_NOT_SUPPORTED;
+	*celsius = values[threshold];
+	return NVML_SUCCESS;
+}
+
+static nvmlReturn_t clock_mhz(nvmlDevice_t device, unsigned int type, unsigned int id,
+			      unsigned int *mhz)
+{
+	bool current = id == NVML_CLOCK_ID_CURRENT;
+	struct sim_utilization load = {0};
+	struct sim_gpu gpu;
+	nvmlReturn_t result = nvml_describe(device, &gpu);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!mhz || type >= NVML_CLOCK_COUNT || id >= NVML_CLOCK_ID_COUNT)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (current)
+		result = ask_utilization(device, &load);
+	if (result != NVML_SUCCESS)
+		return result;
+	if (type == NVML_CLOCK_MEM)
+		*mhz = gpu.memory_clock_khz / 1000;
+	else if (current && !load.gpu_percent)
+		*mhz = IDLE_CLOCK_MHZ;
+	else
+		*mhz = gpu.clock_khz / 1000;
+	return NVML_SUCCESS;
+}
+
+NVML_API(nvmlDeviceGetClockInfo, nvmlDevice_t device, unsigned int type, unsigned int *mhz)
+{
+	return clock_mhz(device, type, NVML_CLOCK_ID_CURRENT, mhz);
+}
+
+NVML_API(nvmlDeviceGetMaxClockInfo, nvmlDevice_t device, unsigned int type, unsigned int *mhz)
+{
+	return clock_mhz(device, type, NVML_CLOCK_ID_CUSTOMER_BOOST_MAX, mhz);
+}
+
+NVML_API(nvmlDeviceGetClock, nvmlDevice_t device, unsigned int type, unsigned int id,
+	 unsigned int *mhz)
+{
+	return clock_mhz(device, type, id, mhz);
+}

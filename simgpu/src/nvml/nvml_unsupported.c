@@ -1,0 +1,20 @@
+/*
+ * Every other function of NVML: exported, returns NOT_SUPPORTED.
+ *
+ * nvml_unsupported.def is the list, names alone. The arguments are never read, so the real
+ * prototypes do not matter to a caller under the C calling conventions of Linux.
+ */
+#include "nvml/nvml_gpus.h"
+
+#define UNSUPPORTED(name)                                                                          \
+	NVML_API(name, void)                                                                       \
+	{                                                                                          \
+		nvmlReturn_t result = nvml_enter_any();                                            \
+                                                                                                   \
+		if (result != NVML_SUCCESS)                                                        \
+			return result;                                                             \
+		nvml_leave();                                                                      \
+		return NVML_ERROR_NOT_SUPPORTED;                                                   \
+	}
+
+#include "nvml/nvml_unsupported.def"

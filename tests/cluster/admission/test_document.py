@@ -1,0 +1,92 @@
+"""Every refusal in docs/admission.md occurs, with the documented message."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from contract import names
+from lab.cluster.controlplane import ControlPlane
+from tests.cluster.admission.requested import asking, pod
+from tests.cluster.admission.test_allocations import ALLOCATION
+from tests.cluster.admission.test_placement import DENIED
+from tests.cluster.server import Server
+from tests.cluster.test_manifests import policies
+
+_TEXT: Final = (Path(__file__).resolve().parents[3] / "docs" / "admission.md").read_text()
+_SUBRESOURCES: Final = {
+    "pods": "pods",
+    "pods/*": "every subresource of theirs",
+    "bindings": "Bindings",
+    "pods/ephemeralcontainers": "ephemeral containers",
+    "deployments": "templates",
+    "nodes": "Nodes",
+    "leases": "Leases",
+    "devices": "Devices",
+}
+
+
+def table(head: str) -> list[list[str]]:
+    """The rows under the table's head, by cell."""
+    _, _, behind = _TEXT.partition(f"| {head} |")
+    assert behind, head
+    rows = []
+    for line in behind.splitlines()[2:]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+def code(cell: str) -> list[str]:
+    return re.findall(r"`([^`]*)`", cell)
+
+
+@pytest.fixture(scope="module")
+def server(installed: ControlPlane) -> Iterator[Server]:
+    with Server(installed) as asked:
+        yield asked
+
+
+def test_each_policy_has_its_row_and_its_resources() -> None:
+    rows = {code(name)[0]: where for name, _, where in table("policy | refuses | in")}
+    assert set(rows) == set(policies())
+    for name, where in rows.items():
+        rules = policies()[name]["matchConstraints"]["resourceRules"]
+        matched = {resource for rule in rules for resource in rule["resources"]}
+        told = {resource for resource, words in _SUBRESOURCES.items() if words in where}
+        assert told == matched & set(_SUBRESOURCES), name
+
+
+def test_their_number() -> None:
+    count = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight")[len(policies())]
+    assert _TEXT.splitlines()[2].startswith(f"{count} policies of the API server's own kind")
+
+
+def test_the_allocations_annotations() -> None:
+    told = {code(cell)[0] for cell, _ in table("annotation | says")}
+    written = {key.partition("/")[0] if "required" in key else key for key in ALLOCATION}
+    assert told == written
+    assert names.ANNOTATION_REQUIRED_PLUGINS in told
+
+
+def test_the_variables() -> None:
+    told = {name for cell, _ in table("variable | because") for name in code(cell)}
+    denied = {re.sub(r"_\d+$", "_N", name) for name in DENIED}
+    assert told - {"void", "none"} == denied
+
+
+_REQUESTS: Final = table("asked | refusal")
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("row", _REQUESTS, ids=lambda row: row[0])
+def test_a_refusal_is_as_it_is_told(server: Server, row: list[str]) -> None:
+    asked: dict[str, Any] = dict(each.split(": ") for each in code(row[0]))
+    answer = server.ask("POST", "/api/v1/namespaces/default/pods?dryRun=All", pod(asking(asked)))
+    assert [answer.text] == code(row[1])
+    assert len(_REQUESTS) > 5

@@ -1,0 +1,324 @@
+"""Which scheduler a share may be requested of, what may accompany a share, and which accounts may
+write a node's objects, at the real API server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from contract import names
+from lab.cluster.controlplane import ControlPlane
+from lab.cluster.fleet_objects import Gpu, Node, device_json, lease_json, node_json
+from scheduler.kubernetes.profiles import KOORDINATOR, NAMES, POLICY, STOCK
+from tests.cluster.admission.requested import asking, binding, container, pod, workloads
+from tests.cluster.installing import MANIFESTS, serve
+from tests.cluster.server import MERGE_PATCH, Answer, Server
+from tests.support import until
+
+pytestmark = pytest.mark.cluster
+
+Json = dict[str, Any]
+_PODS: Final = "/api/v1/namespaces/default/pods"
+_DRY: Final = "?dryRun=All"
+_SEEDS: Final = Path(__file__).parent / "manifests"
+HALF: Final = {names.RESOURCE_CORE: 50, names.RESOURCE_MEMORY_RATIO: 50}
+
+
+@pytest.fixture(scope="module")
+def server(installed: ControlPlane) -> Iterator[Server]:
+    with Server(installed) as asked:
+        yield asked
+
+
+@pytest.fixture
+def with_koordinators_name(installed: ControlPlane) -> Iterator[None]:
+    serve(installed, KOORDINATOR)
+    yield
+    serve(installed)
+
+
+def tried(server: Server, raw: Json) -> Answer:
+    return server.ask("POST", _PODS + _DRY, raw)
+
+
+# --- which scheduler a share may be requested of
+
+
+@pytest.mark.parametrize("init", [False, True])
+def test_the_stock_scheduler_is_not_asked_for_a_share(server: Server, init: bool) -> None:
+    answer = tried(server, pod(asking(HALF, "asks", init=init), scheduler=STOCK))
+    assert (answer.status, answer.policy) == (422, POLICY), answer.body
+    assert answer.text == (
+        "schedulerName: invalid value 'default-scheduler': must be gpuslice-scheduler in a pod that"
+        " asks for a share of a GPU; default-scheduler would start it without a GPU"
+    )
+
+
+def test_a_pod_that_names_no_scheduler_has_named_the_default_one(server: Server) -> None:
+    raw = pod(asking(HALF))
+    del raw["spec"]["schedulerName"]
+    assert tried(server, raw).text.startswith("schedulerName: invalid value 'default-scheduler':")
+
+
+@pytest.mark.parametrize("kind", workloads(pod()))
+def test_so_it_is_in_a_template(server: Server, kind: str) -> None:
+    path, workload = workloads(pod(asking(HALF), scheduler="default-scheduler"))[kind]
+    assert server.ask("POST", path + _DRY, workload).policy == POLICY
+
+
+@pytest.mark.parametrize("scheduler", NAMES)
+def test_the_names_that_are_turned_on(
+    server: Server, with_koordinators_name: None, scheduler: str
+) -> None:
+    assert tried(server, pod(asking(HALF), scheduler=scheduler)).done
+    text = tried(server, pod(asking(HALF), scheduler=STOCK)).text
+    assert "must be gpuslice-scheduler or koord-scheduler in a pod" in text
+
+
+@pytest.mark.parametrize("seed", sorted(path.name for path in _SEEDS.glob("*.yaml")))
+def test_the_pods_of_other_products_documents_unmodified(
+    installed: ControlPlane, server: Server, with_koordinators_name: None, seed: str
+) -> None:
+    """Their dialects are not implemented (yet), so they request nothing here and are accepted."""
+    server.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "gpu-workload"}})
+    installed.kubectl("create", "--dry-run=server", "-f", _SEEDS / seed)
+
+
+def test_the_hand_made_way_past_the_scheduler(server: Server) -> None:
+    raw = pod(asking(HALF))
+    raw["spec"]["nodeName"] = "n1"
+    answer = tried(server, raw)
+    assert (answer.status, answer.policy) == (422, POLICY), answer.body
+    assert answer.text == (
+        "nodeName: invalid value 'n1': must be empty in a pod that asks for a share of a GPU, so"
+        " that the scheduler allocates it; use a nodeSelector or an affinity instead"
+    )
+    path, workload = workloads(raw)["DaemonSet"]
+    assert server.ask("POST", path + _DRY, workload).policy == POLICY
+    raw["spec"]["containers"] = [container()]
+    assert tried(server, raw).done
+
+
+def test_a_pod_of_a_daemon_set_is_bound_by_us(server: Server) -> None:
+    """Its controller selects the node by an affinity and leaves nodeName to the scheduler."""
+    raw = pod(asking(HALF), generateName="agent-", name="")
+    field = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
+    terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+    raw["spec"]["affinity"] = {"nodeAffinity": required}
+    assert tried(server, raw).done
+
+
+# --- variables
+
+
+def denied(container_name: str, name: str, value: str) -> str:
+    if name == names.ENV_VISIBLE_DEVICES:
+        why = "allowed are void and none, as the GPUs come with the grant"
+    else:
+        why = "it is not allowed beside a share of a GPU, as the limit comes with the grant"
+    return f"container {container_name}: env {name}: {value}; {why}"
+
+
+DENIED: Final = (
+    names.ENV_MEMORY_LIMIT,
+    f"{names.ENV_MEMORY_LIMIT}_0",
+    names.ENV_CORE_LIMIT,
+    f"{names.ENV_CORE_LIMIT}_15",
+    names.ENV_SHARED_CACHE,
+    "CUDA_DISABLE_CONTROL",
+    "CUDA_TASK_PRIORITY",
+    "GPU_CORE_UTILIZATION_POLICY",
+    names.ENV_DIR,
+    "LD_AUDIT",
+    names.ENV_VISIBLE_DEVICES,
+)
+
+
+@pytest.mark.parametrize("name", DENIED)
+@pytest.mark.parametrize("init", [False, True])
+def test_a_variable_that_a_limit_hangs_on(server: Server, name: str, init: bool) -> None:
+    env = [{"name": "HOME", "value": "/"}, {"name": name, "value": "all"}]
+    answer = tried(server, pod(asking(HALF), container("second", env=env, init=init)))
+    assert (answer.status, answer.policy) == (403, "gpuslice-environment"), answer.body
+    assert answer.text == denied("second", name, "'all'")
+    source = {"configMapKeyRef": {"name": "c", "key": "k"}}
+    answer = tried(server, pod(asking(HALF, env=[{"name": name, "valueFrom": source}])))
+    assert answer.text == denied("main", name, "valueFrom")
+
+
+@pytest.mark.parametrize("kind", workloads(pod()))
+def test_so_it_is_of_a_variable_in_a_template(server: Server, kind: str) -> None:
+    env = [{"name": names.ENV_MEMORY_LIMIT, "value": "1g"}]
+    path, workload = workloads(pod(asking(HALF, env=env)))[kind]
+    answer = server.ask("POST", path + _DRY, workload)
+    assert answer.text == denied("main", names.ENV_MEMORY_LIMIT, "'1g'"), answer.body
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (names.ENV_VISIBLE_DEVICES, names.VISIBLE_DEVICES_NONE),
+        (names.ENV_VISIBLE_DEVICES, "none"),
+        (names.ENV_VISIBLE_DEVICES, ""),
+        ("LD_PRELOAD", "/opt/lib/libown.so"),
+        ("LD_LIBRARY_PATH", "/opt/lib"),
+        ("CUDA_VISIBLE_DEVICES", "0"),
+        ("CUDA_DEVICE_MEMORY_LIMITS", "1"),
+        (names.ENV_LOG_LEVEL, "0"),
+        (names.ENV_DRIVER_CAPABILITIES, "all"),
+    ],
+)
+def test_variables_of_honest_programs(server: Server, name: str, value: str) -> None:
+    assert tried(server, pod(asking(HALF, env=[{"name": name, "value": value}]))).done
+
+
+@pytest.mark.parametrize("name", DENIED)
+def test_beside_no_share_every_variable_is_the_authors(server: Server, name: str) -> None:
+    raw = pod(container(env=[{"name": name, "value": "all"}]), scheduler="default-scheduler")
+    assert tried(server, raw).done
+
+
+def test_the_operators_own_namespace_is_left_out(server: Server) -> None:
+    raw = pod(asking(HALF, env=[{"name": names.ENV_MEMORY_LIMIT, "value": "1g"}]))
+    path = f"/api/v1/namespaces/{names.NAMESPACE}/pods{_DRY}"
+    assert server.ask("POST", path, raw).done
+
+
+@pytest.mark.parametrize("name", DENIED)
+def test_a_variable_in_an_ephemeral_container(server: Server, name: str) -> None:
+    assert server.ask("POST", _PODS, pod(asking(HALF), name="debugged")).done
+    try:
+        path = f"{_PODS}/debugged/ephemeralcontainers"
+        honest = container("look", env=[{"name": "A", "value": "b"}])
+        forged = container("force", env=[{"name": name, "value": "all"}])
+        body = {"spec": {"ephemeralContainers": [honest]}}
+        assert server.ask("PATCH", path, body, MERGE_PATCH).done
+        body["spec"]["ephemeralContainers"].append(forged)
+        answer = server.ask("PATCH", path, body, MERGE_PATCH)
+        assert (answer.status, answer.policy) == (403, "gpuslice-environment"), answer.body
+        assert answer.text == denied("force", name, "'all'")
+    finally:
+        server.ask("DELETE", f"{_PODS}/debugged?gracePeriodSeconds=0")
+
+
+# --- which account may write the Binding of a share
+
+
+def test_a_binding_of_a_former_holder_is_refused(installed: ControlPlane, server: Server) -> None:
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
+    lease = f"{leases}/{names.LEASE_SCHEDULER}"
+    held = {"spec": {"holderIdentity": "us", "leaseTransitions": 7, "leaseDurationSeconds": 8}}
+    nobodys = {"spec": dict.fromkeys(held["spec"])}
+    assert server.ask("POST", _PODS, pod(asking(HALF), name="bound")).done
+
+    def bind(writer: str) -> Answer:
+        annotations = {
+            names.ANNOTATION_DEVICE_ALLOCATED: '{"gpu":[]}',
+            names.ANNOTATION_WRITER: writer,
+        }
+        return scheduler.ask("POST", f"{_PODS}/bound/binding", binding("bound", "n1", annotations))
+
+    installed.apply(MANIFESTS / "22-scheduler-lease.yaml")
+    with Server(installed, "scheduler") as scheduler:
+        try:
+            assert scheduler.ask("PATCH", lease, held, MERGE_PATCH).done
+            until(lambda: bind("us 6").policy == "gpuslice-writer", "the API server has the Lease")
+            assert bind("us 6").text == (
+                "annotation gpuslice.io/writer: 'us 6' writes; allowed is the holder of the Lease"
+                " gpuslice-system/gpuslice-scheduler: 'us 7'"
+            )
+            assert bind("").policy == "gpuslice-writer"
+            assert bind("us 7").done
+        finally:
+            server.ask("PATCH", lease, nobodys, MERGE_PATCH)
+            server.ask("DELETE", f"{_PODS}/bound?gracePeriodSeconds=0")
+
+
+# --- which account may write a node's objects
+
+
+@pytest.fixture
+def agent(installed: ControlPlane, server: Server) -> Iterator[Server]:
+    """With a token as issued to the pod of the agent on node n-own: it contains the node's name."""
+    for name in ("n-own", "n-other"):
+        server.ask("POST", "/api/v1/nodes", node_json(Node(name, ())))
+    uid = server.ask("GET", "/api/v1/nodes/n-own").body["metadata"]["uid"]
+    reference = {"apiVersion": "v1", "kind": "Node", "name": "n-own", "uid": uid}
+    with Server(installed, token=agent_token(server, {"boundObjectRef": reference})) as own:
+        yield own
+    for name in ("n-own", "n-other"):
+        server.ask("DELETE", f"/api/v1/nodes/{name}")
+
+
+def agent_token(server: Server, spec: Json) -> str:
+    path = f"/api/v1/namespaces/{names.NAMESPACE}/serviceaccounts/gpuslice-agent/token"
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+    answer = server.ask("POST", path, asked)
+    assert answer.done, answer.text
+    return str(answer.body["status"]["token"])
+
+
+def said_of(server: Server, node: str) -> dict[str, Answer]:
+    """Everything that an agent writes, for one node."""
+    gpu = Gpu("GPU-a", 0, 24 << 30)
+    device = device_json(Node(node, (gpu,)), "uid")
+    lease = lease_json(node, "2026-01-01T00:00:00.000000Z")
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
+    capacity = {"status": {"capacity": {names.RESOURCE_CORE: "100"}}}
+    labels = {"metadata": {"labels": {"node.koordinator.sh/gpu-vendor": "nvidia"}}}
+    devices = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
+    return {
+        "devices": server.ask("POST", devices, device),
+        "a device": server.ask("PATCH", f"{devices}/{node}", labels, MERGE_PATCH),
+        "leases": server.ask("POST", leases, lease),
+        "a lease": server.ask("PATCH", f"{leases}/agent-{node}", labels, MERGE_PATCH),
+        "nodes": server.ask("PATCH", f"/api/v1/nodes/{node}", labels, MERGE_PATCH),
+        "nodes/status": server.ask("PATCH", f"/api/v1/nodes/{node}/status", capacity, MERGE_PATCH),
+    }
+
+
+def test_an_agent_speaks_for_its_own_node_alone(agent: Server, server: Server) -> None:
+    own = said_of(agent, "n-own")
+    assert {what: each.text for what, each in own.items() if not each.done} == {}
+    said_of(server, "n-other")
+    for what, answer in said_of(agent, "n-other").items():
+        assert answer.policy == "gpuslice-agents" or answer.status == 409, (what, answer.body)
+        assert answer.status == 409 or "of node n-own; allowed is " in answer.text
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
+    for taken in (names.LEASE_SCHEDULER, "gpuslice-kube-scheduler"):
+        lease = {"metadata": {"name": taken}, "spec": {"holderIdentity": "me"}}
+        answer = agent.ask("POST", leases, lease)
+        assert answer.policy == "gpuslice-agents", answer.body
+        assert answer.text.endswith("of node n-own; allowed is agent-n-own")
+
+
+def test_an_agent_whose_token_names_no_node_writes_nothing(
+    installed: ControlPlane, server: Server
+) -> None:
+    with Server(installed, token=agent_token(server, {})) as nowhere:
+        device = device_json(Node("n-own", ()), "uid")
+        path = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
+        answer = nowhere.ask("POST", path, device)
+        assert answer.text == "devices n-own: written by an agent whose token names no node"
+
+
+@pytest.mark.parametrize(
+    ("verb", "path"),
+    [
+        ("GET", "/api/v1/secrets"),
+        ("GET", "/api/v1/persistentvolumes"),
+        ("DELETE", "/api/v1/nodes/n-own"),
+        ("POST", "/api/v1/namespaces/default/pods"),
+        ("DELETE", f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"),
+    ],
+)
+def test_an_agent_may_nothing_else(agent: Server, verb: str, path: str) -> None:
+    answer = agent.ask(verb, path, pod() if verb == "POST" else None)
+    assert answer.status == 403, json.dumps(answer.body)
+    assert yaml.safe_load(answer.text) and "cannot" in answer.text

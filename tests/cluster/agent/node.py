@@ -1,0 +1,220 @@
+"""A node at a real API server for tests of the agent: its objects, its GPUs, its pods.
+
+Fixtures, to be imported where they are used: `server` is the cluster's administrator, `side` the
+agent's API server client running for `node`, with the GPUs of `host`; `pods` creates and binds.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract import allocation, names
+from lab.cluster.controlplane import ControlPlane
+from nri_plugin.policy import ledger
+from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.model import Pod, Share
+from nri_plugin.policy.totals import RESOURCES
+from scheduler.kubernetes import translate
+from tests.cluster.admission.requested import asking, binding, pod
+from tests.cluster.agent import side as agent_side
+from tests.cluster.agent.side import Side
+from tests.cluster.installing import MANIFESTS
+from tests.cluster.server import Server
+from tests.simgpu.host import GIB, Host
+from tests.support import until
+
+Json = dict[str, Any]
+
+DEVICES = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
+
+
+@pytest.fixture
+def server(installed: ControlPlane) -> Iterator[Server]:
+    with Server(installed) as admin:
+        yield admin
+
+
+@pytest.fixture
+def host(build_dir: Path, tmp_path: Path) -> Iterator[Host]:
+    """Two GPUs, of 8 and of 4 GiB."""
+    host = Host(tmp_path / "sim", ("--gpu", str(8 * GIB), "--gpu", str(4 * GIB)), build_dir)
+    host.up()
+    yield host
+    host.down()
+
+
+class Node:
+    """A node's objects, as the API server has them now."""
+
+    def __init__(self, server: Server, name: str) -> None:
+        self.name = name
+        self.path = f"/api/v1/nodes/{name}"
+        self._server = server
+
+    def make(self) -> None:
+        asked = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name}}
+        assert self._server.ask("POST", "/api/v1/nodes", asked).done
+
+    def get(self) -> Json:
+        return self._server.ask("GET", self.path).body
+
+    def device(self) -> Json:
+        return self._server.ask("GET", f"{DEVICES}/{self.name}").body
+
+    def lease(self) -> Json:
+        return self._server.ask("GET", f"{LEASES}/agent-{self.name}").body
+
+    def totals(self, where: str = "capacity") -> dict[str, int]:
+        found = self.get().get("status", {}).get(where, {})
+        return {key: int(found[key]) for key in RESOURCES if key in found}
+
+    def ready(self) -> str:
+        return str(self.lease().get("metadata", {}).get("annotations", {}).get(READY, ""))
+
+    def have(self, totals: dict[str, int]) -> None:
+        until(lambda: self.totals() == self.totals("allocatable") == totals, f"{totals}")
+
+
+READY = names.ANNOTATION_READY
+
+
+@pytest.fixture
+def node(installed: ControlPlane, server: Server) -> Iterator[Node]:
+    node = Node(server, f"n-{secrets.token_hex(4)}")
+    node.make()
+    yield node
+    with Server(installed) as admin:
+        admin.ask("DELETE", node.path)
+        admin.ask("DELETE", f"{DEVICES}/{node.name}")
+        admin.ask("DELETE", f"{LEASES}/agent-{node.name}")
+
+
+@pytest.fixture
+def account(installed: ControlPlane, node: Node) -> Path:
+    """The kubeconfig of the agent on that node."""
+    return installed.service_account_kubeconfig(names.NAMESPACE, "gpuslice-agent", node.name)
+
+
+@pytest.fixture
+def side(account: Path, node: Node, host: Host) -> Iterator[Side]:
+    with agent_side.serving(node.name, account, host.env()) as side:
+        yield side
+
+
+@pytest.fixture
+def may_remove(installed: ControlPlane) -> Iterator[None]:
+    """The manifests that an operator applies for agents with --remove-unverified."""
+    installed.kubectl("apply", "-f", MANIFESTS / "optional")
+    yield
+    installed.kubectl("delete", "-f", MANIFESTS / "optional")
+
+
+@pytest.fixture
+def removing(may_remove: None, account: Path, node: Node, host: Host) -> Iterator[Side]:
+    with agent_side.serving(node.name, account, host.env(), removes=True) as side:
+        yield side
+
+
+def of_gpus(*memory_bytes: int) -> dict[str, int]:
+    parts = {key: 100 * len(memory_bytes) for key in RESOURCES}
+    return {**parts, names.RESOURCE_MEMORY: sum(memory_bytes)}
+
+
+class Pods:
+    """Pods as users create them and the scheduler binds them."""
+
+    def __init__(self, server: Server, scheduler: Server, namespace: str) -> None:
+        self._path = f"/api/v1/namespaces/{namespace}/pods"
+        self._server = server
+        self._scheduler = scheduler
+
+    def bind(self, node: Node, uuid: str, minor: int, memory_bytes: int, core: int = 50) -> str:
+        """The path of a pod that was bound with such an allocation."""
+        path = self.make()
+        written = allocated(uuid, minor, memory_bytes, core)
+        lease = self._server.ask("GET", f"{LEASES}/{names.LEASE_SCHEDULER}").body.get("spec", {})
+        writer = f"{lease.get('holderIdentity', '')} {lease.get('leaseTransitions', 0)}"
+        self.bound(path, node, {**written, names.ANNOTATION_WRITER: writer})
+        return path
+
+    def make(self, node: str = "", annotations: Mapping[str, str] | None = None) -> str:
+        """The path of a pod that requests a share, created on that node if given."""
+        name = f"p-{secrets.token_hex(4)}"
+        half = asking({names.RESOURCE_CORE: 50, names.RESOURCE_MEMORY_RATIO: 50})
+        asked = pod(half, name=name, annotations=dict(annotations or {}))
+        if node:
+            asked["spec"]["nodeName"] = node
+        answer = self._server.ask("POST", self._path, asked)
+        assert answer.done, answer.text
+        return f"{self._path}/{name}"
+
+    def bound(self, path: str, node: Node, annotations: Mapping[str, str]) -> None:
+        """Binds as the scheduler."""
+        body = binding(path.rpartition("/")[2], node.name, annotations)
+        answer = self._scheduler.ask("POST", f"{path}/binding", body)
+        assert answer.done, answer.text
+
+
+def allocated(uuid: str, minor: int, memory_bytes: int, core: int = 50) -> dict[str, str]:
+    """The allocation annotation."""
+    resources = {
+        names.RESOURCE_CORE: core,
+        names.RESOURCE_MEMORY: memory_bytes,
+        names.RESOURCE_MEMORY_RATIO: 50,
+    }
+    entry = allocation.DeviceEntry(minor, resources, uuid)
+    written = allocation.encode(allocation.Allocation({names.DEVICE_TYPE_GPU: (entry,)}))
+    return {names.ANNOTATION_DEVICE_ALLOCATED: written}
+
+
+@pytest.fixture
+def pods(installed: ControlPlane, server: Server) -> Iterator[Pods]:
+    name = f"test-{secrets.token_hex(4)}"
+    installed.kubectl("create", "namespace", name)
+    with Server(installed, "scheduler") as scheduler:
+        yield Pods(server, scheduler, name)
+    installed.remove_namespace(name)
+
+
+def leaving(server: Server, pod: str) -> bool:
+    return "deletionTimestamp" in server.ask("GET", pod).body["metadata"]
+
+
+def events(server: Server, pod: str) -> list[str]:
+    """The notes of the pod's events from the node's agent."""
+    namespace, _, name = pod.removeprefix("/api/v1/namespaces/").partition("/pods/")
+    path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
+    listed = server.ask("GET", path).body["items"]
+    return [
+        each["note"]
+        for each in listed
+        if each["regarding"]["name"] == name and each["reason"] == names.EVENT_GRANT_REFUSED
+    ]
+
+
+def node_events(server: Server, node: Node) -> list[Json]:
+    path = "/apis/events.k8s.io/v1/namespaces/default/events"
+    listed = server.ask("GET", path).body["items"]
+    return [each for each in listed if each["regarding"].get("name") == node.name]
+
+
+def small_gpu(node: Node) -> str:
+    node.have(of_gpus(8 * GIB, 4 * GIB))
+    (gpu,) = (c for c in translate.device(node.device()).gpus if c.minor == 1)
+    return gpu.uuid
+
+
+def of_pod(
+    server: Server, path: str, uuid: str, memory_bytes: int, container_id: str = "c0ffee"
+) -> Hold:
+    """The holding of one of the pod's containers."""
+    metadata = server.ask("GET", path).body["metadata"]
+    pod = Pod(metadata["uid"], metadata["namespace"], metadata["name"])
+    shares = [Share(uuid, 1, memory_bytes, 50)]
+    return ledger.hold(container_id, container_id, False, pod, "main", shares)

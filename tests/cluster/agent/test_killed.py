@@ -1,0 +1,171 @@
+"""The agent's API server client, killed in the middle of each of its writes and at random moments:
+the next one continues, nothing is written twice, and no valid grant is lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from contract import names
+from lab.cluster.controlplane import ControlPlane
+from nri_plugin.policy import ledger
+from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.model import Pod, Share
+from nri_plugin.policy.totals import RESOURCES
+from tests.cluster.agent import side as agent_side
+from tests.cluster.agent.killed import WHEN, WRITES, said
+from tests.cluster.agent.node import (
+    DEVICES,
+    Node,
+    Pods,
+    account,
+    events,
+    host,
+    leaving,
+    may_remove,
+    node,
+    node_events,
+    of_gpus,
+    of_pod,
+    pods,
+    server,
+    small_gpu,
+)
+from tests.cluster.server import MERGE_PATCH, Server
+from tests.simgpu.host import GIB, Host
+from tests.support import until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.sim]
+
+__all__ = ["account", "host", "may_remove", "node", "pods", "server"]
+
+_LIVES_AT_RANDOM = 5
+_LONGEST_LIFE_S = 3.0
+
+
+@dataclass
+class World:
+    """The conditions of one run of the agent: everything remains to be written, each time anew."""
+
+    node: Node
+    server: Server
+    pods: Pods
+    account: Path
+    host: Host
+    uuid: str
+    honest: str
+    late: list[str] = field(default_factory=list)
+    greedy: list[str] = field(default_factory=list)
+    holds: list[Hold] = field(default_factory=list)
+
+    def disturb(self) -> None:
+        number = len(self.late)
+        self.server.ask("DELETE", f"{DEVICES}/{self.node.name}")
+        zeros = {"status": {"capacity": dict.fromkeys(RESOURCES, "0")}}
+        assert self.server.ask("PATCH", f"{self.node.path}/status", zeros, MERGE_PATCH).done
+        label = {"metadata": {"labels": {names.LABEL_ISOLATION_PROVIDER: None}}}
+        assert self.server.ask("PATCH", self.node.path, label, MERGE_PATCH).done
+        self.late.append(self.pods.bind(self.node, self.uuid, 1, 2 * GIB, core=1))
+        greedy = self.pods.bind(self.node, self.uuid, 1, 1 << 20, core=1)
+        self.greedy.append(greedy)
+        self.holds.append(of_pod(self.server, greedy, self.uuid, GIB, f"greedy-{number}"))
+        unknown = Pod(f"unknown-{number}", "default", f"unknown-{number}")
+        share = [Share(self.uuid, 1, GIB, 50)]
+        self.holds.append(ledger.hold(f"c-{number}", "c", False, unknown, "main", share))
+
+    def life(self, *fate: str, seconds: float | None = None) -> None:
+        """Runs until killed, by the given fate or after this number of seconds."""
+        command = [sys.executable, "-m", "tests.cluster.agent.killed", self.node.name]
+        options = [str(self.account), said(self.holds), *fate]
+        environment = {**os.environ, **self.host.env()}
+        with subprocess.Popen(
+            [*command, *options], env=environment, stdout=subprocess.PIPE, text=True
+        ) as child:
+            try:
+                assert child.stdout is not None and child.stdout.readline() == "up\n"
+                if seconds is not None:
+                    time.sleep(seconds)
+                    child.kill()
+                assert child.wait(timeout=120) == -signal.SIGKILL
+            finally:
+                child.kill()
+
+    def is_sound(self) -> None:
+        """Invariants at any time, after any kill."""
+        assert not leaving(self.server, self.honest)
+        assert events(self.server, self.honest) == []
+        for path in (*self.late, *self.greedy):
+            told = len(events(self.server, path))
+            assert told <= 1
+            assert told or not leaving(self.server, path), "no event says why it goes"
+        assert not any(leaving(self.server, path) for path in self.greedy)
+
+    def is_whole(self) -> None:
+        """Conditions once an agent has run for long enough."""
+        until(lambda: self.node.ready() == "true", "the Lease")
+        for path in self.late:
+            until(lambda path=path: leaving(self.server, path), f"{path} goes")  # type: ignore[misc]
+        for path in self.greedy:
+            until(lambda path=path: bool(events(self.server, path)), f"{path} is reported")  # type: ignore[misc]
+        of_unknown = [hold.pod.name for hold in self.holds if hold.pod.name.startswith("unknown")]
+
+        def told() -> list[str]:
+            return sorted(e["related"]["name"] for e in node_events(self.server, self.node))
+
+        until(lambda: told() == sorted(of_unknown), "each is told of once")
+        self.is_sound()
+        # While they exist, no total is below their requests.
+        for path in (*self.late, *self.greedy):
+            assert self.server.ask("DELETE", f"{path}?gracePeriodSeconds=0").done
+        self.node.have(of_gpus(8 * GIB, 4 * GIB))
+        listed = self.node.device()["spec"]["devices"]
+        assert sorted(each["minor"] for each in listed) == [0, 1]
+
+
+@pytest.fixture
+def world(
+    may_remove: None,
+    node: Node,
+    server: Server,
+    pods: Pods,
+    account: Path,
+    host: Host,
+    installed: ControlPlane,
+) -> World:
+    with agent_side.serving(node.name, account, host.env()):
+        uuid = small_gpu(node)
+        honest = pods.bind(node, uuid, 1, 3 * GIB)
+        until(lambda: bool(node.ready()), "the Lease")
+    held = of_pod(server, honest, uuid, 3 * GIB, "honest")
+    return World(node, server, pods, account, host, uuid, honest, holds=[held])
+
+
+def test_killed_in_each_of_its_writes(world: World) -> None:
+    for what in WRITES:
+        for when in WHEN:
+            world.disturb()
+            world.life("--at", what, "--when", when)
+            world.is_sound()
+    with agent_side.serving(world.node.name, world.account, world.host.env(), removes=True) as side:
+        side.holds = tuple(world.holds)
+        world.is_whole()
+
+
+@pytest.mark.e2e
+def test_killed_at_any_moment(world: World) -> None:
+    lives_s = [random.uniform(0, _LONGEST_LIFE_S) for _ in range(_LIVES_AT_RANDOM)]
+    for life_s in lives_s:
+        world.disturb()
+        world.life(seconds=life_s)
+        world.is_sound()
+    with agent_side.serving(world.node.name, world.account, world.host.env(), removes=True) as side:
+        side.holds = tuple(world.holds)
+        world.is_whole()

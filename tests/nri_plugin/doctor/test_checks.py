@@ -1,0 +1,455 @@
+"""The doctor's findings: none on a whole node, and each problem with a remedy.
+
+The inspection itself is tested on a real containerd, in tests/node/test_doctor.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nri_plugin.command_line import from_arguments
+from nri_plugin.doctor import host
+from nri_plugin.doctor.checks import CHECKS, examine
+from nri_plugin.doctor.command import as_json, as_text
+from nri_plugin.doctor.facts import (
+    Agent,
+    DevicePlugins,
+    Facts,
+    Finding,
+    Kernel,
+    Level,
+    Library,
+    NvidiaRuntime,
+    RunDir,
+    Runtime,
+    Socket,
+)
+from nri_plugin.policy.model import CdiDevice, Edits, Gpu, Hook, HookStage, Mount, Specs
+
+GPU = Gpu("GPU-a", 0, 40 << 30)
+HOOK = Hook(HookStage.CREATE_CONTAINER, "/usr/bin/nvidia-cdi-hook")
+ENCODE = Mount("/usr/lib/libnvidia-encode.so.580", "/usr/lib/libnvidia-encode.so.580")
+DEVICE = CdiDevice("GPU-a", "/etc/cdi/nvidia.yaml", Edits(hooks=(HOOK,)))
+NVIDIA = {"runtime_type": "io.containerd.runc.v2", "options": {"BinaryName": "/x/nvidia-runtime"}}
+REFUSES = {"accept-nvidia-visible-devices-envvar-when-unprivileged": False}
+MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts"
+TOLERATE = {"tolerate_missing_plugins_annotation": "free"}
+
+
+def config(
+    validator: Mapping[str, Any] | None = None,
+    *,
+    handlers: Mapping[str, Any] | None = None,
+    default: str = "runc",
+    old: bool = False,
+    cri: Mapping[str, Any] | None = None,
+    **nri: Any,
+) -> Mapping[str, Any]:
+    """containerd's configuration, as `config dump` prints it."""
+    runtimes = {"runc": {"runtime_type": "io.containerd.runc.v2"}, **(handlers or {})}
+    name = "io.containerd.grpc.v1.cri" if old else "io.containerd.cri.v1.runtime"
+    checks = {"enable": True} if validator is None else validator
+    return {
+        "plugins": {
+            "io.containerd.nri.v1.nri": {"disable": False, "default_validator": checks, **nri},
+            name: {
+                "cdi_spec_dirs": ["/etc/cdi", "/var/run/cdi"],
+                "containerd": {"default_runtime_name": default, "runtimes": runtimes},
+                **(cri or {}),
+            },
+        }
+    }
+
+
+def chosen(*options: str) -> dict[str, Any]:
+    return {"settings": from_arguments(["--library", "/lib.so", *options], {})}
+
+
+WHOLE = Facts(
+    settings=from_arguments(["--library", "/lib.so"], {}),
+    root=True,
+    socket=Socket(True, True),
+    runtime=Runtime("containerd", "v2.4.2", config()),
+    library=Library(published=True),
+    gpus=(GPU,),
+    gpus_problem=None,
+    specs=Specs({"GPU-a": DEVICE}),
+    missing={},
+    nvidia=NvidiaRuntime(),
+    plugins=DevicePlugins(),
+    run_dir=RunDir(True, 1 << 30, 1 << 20),
+    kernel=Kernel("6.1"),
+    agent=Agent(True, "ok"),
+)
+
+
+def runtime(version: str = "v2.4.2", name: str = "containerd", **of: Any) -> dict[str, Any]:
+    return {"runtime": Runtime(name, version, config(**of))}
+
+
+def with_spec(device: CdiDevice | None, *problems: str) -> dict[str, Any]:
+    return {"specs": Specs({} if device is None else {"GPU-a": device}, problems)}
+
+
+MIG = Gpu("GPU-m", 1, 1 << 30, problem="MIG mode is enabled")
+OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
+
+ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
+    ("root", {"root": False}, FAIL, "not run as root", ""),
+    ("root", {"kernel": Kernel("6.1", host_pids=False)}, WARN, "PID namespace", "hostPID"),
+    ("nri-socket", {"socket": Socket(False, False)}, FAIL, "nri.sock is not there", "disable = f"),
+    ("nri-socket", {"socket": Socket(True, False)}, FAIL, "no process", "start containerd"),
+    (
+        "nri-socket",
+        {"socket": Socket(False, False, "no access")},
+        FAIL,
+        "no access",
+        "--nri-socket",
+    ),
+    ("runtime", runtime("v1.7.25"), FAIL, "does not serve it: its NRI (0.6.1)", "upgrade"),
+    ("runtime", runtime("1.6.40"), FAIL, "containerd 1.6.40: the agent does not", "upgrade"),
+    ("runtime", runtime("v1.7.26"), OK, "containerd v1.7.26", ""),
+    ("runtime", runtime("v2.0.3"), WARN, "not tested", "2.2 or later"),
+    ("runtime", runtime("v2.1.9"), WARN, "not tested", "2.2 or later"),
+    ("runtime", runtime("v2.9.0"), OK, "v2.9.0", ""),
+    ("runtime", runtime("1.34.0", "crio"), FAIL, "crio 1.34.0: the agent does not", "containerd"),
+    (
+        "containerd-state",
+        {"runtime": Runtime("containerd", "v2.4.0", {"state": "/run/k3s/containerd"})},
+        FAIL,
+        "containerd's state is in /run/k3s/containerd, the agent looks in /run/containerd",
+        "--containerd-state /run/k3s/containerd",
+    ),
+    (
+        "run-dir",
+        {"run_dir": RunDir(True, 1 << 30, 10**6, open_to="user 0, mode 755")},
+        FAIL,
+        "user 0, mode 755: must be the agent's user and mode 700",
+        "chmod 700",
+    ),
+    ("runtime", {"runtime": Runtime(problem="no answer")}, WARN, "not known: no answer", "hostPID"),
+    (
+        "nri",
+        runtime(disable=True),
+        FAIL,
+        "NRI is off in /etc/containerd/config.toml",
+        "disable = f",
+    ),
+    ("nri", {"runtime": Runtime("containerd", "v1.7.30", {})}, FAIL, "NRI is off", "disable = fal"),
+    ("nri", {"runtime": Runtime("containerd", "v2.3.0", {})}, OK, "NRI is on", ""),
+    (
+        "nri",
+        runtime(disable_connections=True),
+        FAIL,
+        "no plugin connect",
+        "disable_connections = f",
+    ),
+    ("nri", {"runtime": Runtime(problem="gone")}, WARN, "not known: gone", "root"),
+    ("validator", runtime(validator={}), WARN, "validator is off", "enable = true"),
+    ("validator", runtime("v1.7.30"), WARN, "has no validator", "upgrade to containerd 2.2"),
+    ("validator", {"runtime": Runtime(problem="gone")}, WARN, "not known: gone", "root"),
+    (
+        "validator",
+        runtime(validator={"enable": True, "reject_oci_hook_adjustment": True}),
+        FAIL,
+        "rejects OCI hooks, which the CDI spec of GPU-a holds",
+        "--cdi-by-name",
+    ),
+    (
+        "validator",
+        {
+            **runtime(validator={"enable": True, "reject_oci_hook_adjustment": True}),
+            **with_spec(replace(DEVICE, own=Edits())),
+        },
+        OK,
+        "is on",
+        "",
+    ),
+    (
+        "validator",
+        {
+            **runtime(validator={"enable": True, "reject_oci_hook_adjustment": True}),
+            **chosen("--cdi-by-name"),
+        },
+        OK,
+        "is on",
+        "",
+    ),
+    (
+        "validator",
+        runtime(validator={"enable": True, **TOLERATE}),
+        WARN,
+        "annotation free",
+        "forbid",
+    ),
+    ("cdi-by-name", chosen("--cdi-by-name"), OK, "that the agent names", ""),
+    (
+        "cdi-by-name",
+        {**chosen("--cdi-by-name"), **runtime("v2.0.3")},
+        FAIL,
+        "v2.0.3 drops CDI devices",
+        "without --cdi-by-name",
+    ),
+    (
+        "cdi-by-name",
+        {**chosen("--cdi-by-name"), **runtime("v1.7.30", old=True)},
+        FAIL,
+        "CDI is off",
+        "enable_cdi = true",
+    ),
+    (
+        "cdi-by-name",
+        {**chosen("--cdi-by-name"), **runtime("v1.7.30", old=True, cri={"enable_cdi": True})},
+        OK,
+        "that the agent names",
+        "",
+    ),
+    (
+        "cdi-by-name",
+        chosen("--cdi-by-name", "--cdi-dir", "/x"),
+        FAIL,
+        "containerd reads CDI specs in /etc/cdi, /var/run/cdi, the agent in",
+        "--cdi-dir",
+    ),
+    ("library", {"library": Library("/l: gone")}, FAIL, "/l: gone", "--library"),
+    ("library", {"library": Library(None, True, True)}, FAIL, "noexec", "--store-dir"),
+    ("library", {"library": Library()}, WARN, "not in /usr/local/vgpu/store yet", "at its start"),
+    ("driver", {"gpus_problem": "NVML: no"}, FAIL, "NVML: no", "nvidia-smi"),
+    ("driver", {"gpus": ()}, FAIL, "shows no GPU", "with a GPU"),
+    ("driver", {"in_trouble": [MIG]}, WARN, "GPU-m: MIG mode is enabled", "mend these GPUs"),
+    ("driver", {"gpus": (), "in_trouble": [MIG]}, FAIL, "GPU-m: MIG mode", "mend these GPUs"),
+    ("cdi", with_spec(None), WARN, "GPU-a has no device of its name", "nvidia-ctk cdi generate"),
+    (
+        "cdi",
+        {**with_spec(None, "/etc/cdi/x.yaml: bad"), **chosen("--nvidia-ctk", "off")},
+        FAIL,
+        "unreadable: /etc/cdi/x.yaml: bad",
+        "--device-name-strategy=uuid",
+    ),
+    ("cdi", with_spec(replace(DEVICE, problem="twice")), FAIL, "nvidia.yaml: twice", "anew"),
+    ("cdi", {"missing": {"GPU-a": ["/x.so.1"]}}, FAIL, "not here: /x.so.1", "another driver"),
+    (
+        "cdi",
+        {**with_spec(replace(DEVICE, common=Edits(mounts=(ENCODE,)))), **chosen("--cdi-by-name")},
+        FAIL,
+        "brings files of video",
+        "--driver-capabilities",
+    ),
+    ("cdi", with_spec(replace(DEVICE, common=Edits(mounts=(ENCODE,)))), OK, "GPU-a in", ""),
+    (
+        "nvidia-runtime",
+        runtime(handlers={"nvidia": NVIDIA}, default="nvidia"),
+        FAIL,
+        "every pod gets GPUs without a limit",
+        "accept-nvidia-visible-devices-envvar-when-unprivileged = false",
+    ),
+    (
+        "nvidia-runtime",
+        runtime(handlers={"gpu": NVIDIA}),
+        WARN,
+        "whose RuntimeClass leads to gpu",
+        "accept-nvidia-visible-devices-envvar-when-unprivileged = false",
+    ),
+    (
+        "nvidia-runtime",
+        {
+            **runtime(handlers={"nvidia": NVIDIA}, default="nvidia"),
+            "nvidia": NvidiaRuntime(REFUSES),
+        },
+        OK,
+        "no GPU on their own demand",
+        "",
+    ),
+    (
+        "nvidia-runtime",
+        {
+            **runtime(handlers={"nvidia": NVIDIA}, default="nvidia"),
+            "nvidia": NvidiaRuntime(
+                {**REFUSES, "accept-nvidia-visible-devices-as-volume-mounts": 1}
+            ),
+        },
+        FAIL,
+        "every pod gets GPUs",
+        "accept-nvidia-visible-devices-as-volume-mounts = false",
+    ),
+    (
+        "nvidia-runtime",
+        {"runtime": Runtime(problem="x"), "nvidia": NvidiaRuntime({}, problem=None)},
+        WARN,
+        "RuntimeClass leads to unknown",
+        "= false",
+    ),
+    ("nvidia-runtime", {"runtime": Runtime(problem="x")}, WARN, "neither", "hostPID"),
+    (
+        "device-plugins",
+        {"plugins": DevicePlugins({"nvidia.com/gpu": ["GPU-a"]})},
+        FAIL,
+        "offers nvidia.com/gpu",
+        "keep that device plugin off",
+    ),
+    (
+        "device-plugins",
+        {"plugins": DevicePlugins({"example.com/x": ["GPU-a::3"]})},
+        FAIL,
+        "offers example.com/x",
+        "keep that device plugin off",
+    ),
+    ("device-plugins", {"plugins": DevicePlugins({"nvidia.com/gpu": []})}, OK, "no other", ""),
+    ("device-plugins", {"plugins": DevicePlugins({"intel.com/x": ["1"]})}, OK, "no other", ""),
+    (
+        "device-plugins",
+        {"plugins": DevicePlugins(allocated=[("uid", "main", "nvidia.com/gpu")])},
+        FAIL,
+        "container main of pod uid got a GPU",
+        "keep that device plugin off",
+    ),
+    (
+        "device-plugins",
+        {"plugins": DevicePlugins(sockets=["device-plugins/nvidia-gpu.sock"])},
+        WARN,
+        "nvidia-gpu.sock",
+        "keep that",
+    ),
+    ("device-plugins", {"plugins": DevicePlugins(problem="torn")}, WARN, "torn", "kubectl"),
+    ("run-dir", {"run_dir": RunDir(False, 1 << 30, 1 << 20)}, WARN, "not on a tmpfs", "/run"),
+    ("run-dir", {"run_dir": RunDir(True, 1000, 1 << 20)}, FAIL, "0 KiB", "make room"),
+    ("run-dir", {"run_dir": RunDir(True, 1 << 30, 3)}, FAIL, "3 inodes", "make room"),
+    ("run-dir", {"run_dir": RunDir(True, 0, 0, "no")}, FAIL, "no", "--run-dir"),
+    (
+        "kernel",
+        {"kernel": Kernel("4.4", {"openat2": "x"})},
+        FAIL,
+        "4.4 does not offer ope",
+        "newer",
+    ),
+    ("agent", {"agent": Agent(None, problem="refused")}, WARN, "does not answer: refused", "start"),
+    ("agent", {"agent": Agent(False, "no GPU")}, FAIL, "not ready: no GPU", "above"),
+]
+
+
+def test_a_whole_node_is_well() -> None:
+    found = examine(WHOLE)
+    assert {finding.level for finding in found} == {Level.OK}
+    assert not [finding for finding in found if finding.do]
+    assert len(found) == len(CHECKS)
+
+
+@pytest.mark.parametrize(
+    ("check", "changes", "level", "found", "do"),
+    ROWS,
+    ids=[f"{row[0]}-{row[3]}".replace(" ", "_")[:60] for row in ROWS],
+)
+def test_what_is_wrong_is_said(
+    check: str, changes: dict[str, Any], level: Level, found: str, do: str
+) -> None:
+    said = [each for each in examine(replace(WHOLE, **changes)) if each.check == check]
+    (finding,) = said
+    assert (finding.level, found in finding.found, do in finding.do) == (level, True, True), finding
+    assert bool(finding.do) is (level is not Level.OK)
+
+
+def test_every_check_can_fail_or_warn() -> None:
+    names = {finding.check for finding in examine(WHOLE)}
+    assert {row[0] for row in ROWS if row[2] is not Level.OK} == names
+
+
+def test_text_and_json() -> None:
+    findings = [
+        Finding("a", Level.OK, "well"),
+        Finding("b", Level.FAIL, "a\nforged: line\x1b", "in x:\n[table]\n  key = 1"),
+    ]
+    assert as_text(findings) == (
+        "ok    a: well\n"
+        "fail  b: a\\nforged: line\\x1b\n"
+        "        do: in x:\n"
+        "            [table]\n"
+        "              key = 1\n"
+    )
+    said = json.loads(as_json(findings))
+    assert said["ok"] is False
+    assert said["checks"][0] == {"check": "a", "level": "ok", "found": "well", "do": ""}
+    assert json.loads(as_json(findings[:1]))["ok"] is True
+
+
+CHECKPOINT = {
+    "Data": {
+        "PodDeviceEntries": [
+            {"PodUID": "u", "ContainerName": "c", "ResourceName": "nvidia.com/gpu", "AllocResp": ""}
+        ],
+        "RegisteredDevices": {"nvidia.com/gpu": ["GPU-a", "GPU-b"], "x/y": None},
+    },
+    "Checksum": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            json.dumps(CHECKPOINT),
+            DevicePlugins(
+                {"nvidia.com/gpu": ["GPU-a", "GPU-b"], "x/y": []}, [("u", "c", "nvidia.com/gpu")]
+            ),
+        ),
+        ('{"Data":{"PodDeviceEntries":null,"RegisteredDevices":null}}', DevicePlugins()),
+    ],
+)
+def test_the_kubelets_checkpoint(tmp_path: Path, text: str, expected: DevicePlugins) -> None:
+    (tmp_path / "device-plugins").mkdir()
+    (tmp_path / "device-plugins" / "kubelet_internal_checkpoint").write_text(text)
+    found = host.look_at_device_plugins(Path("/"), tmp_path)
+    assert (found.registered, found.allocated) == (expected.registered, list(expected.allocated))
+    assert found.problem is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"Data":7}', '{"Data":{"PodDeviceEntries":[{}]}}']
+)
+def test_a_strange_checkpoint_is_a_problem(tmp_path: Path, text: str) -> None:
+    (tmp_path / "device-plugins").mkdir()
+    (tmp_path / "device-plugins" / "kubelet_internal_checkpoint").write_text(text)
+    assert host.look_at_device_plugins(Path("/"), tmp_path).problem is not None
+
+
+def test_no_kubelet_at_all(tmp_path: Path) -> None:
+    found = host.look_at_device_plugins(Path("/"), tmp_path)
+    assert found.problem == f"{tmp_path}/device-plugins is not there, or not seen"
+    (tmp_path / "device-plugins").mkdir()
+    found = host.look_at_device_plugins(Path("/"), tmp_path)
+    assert found == DevicePlugins(sockets=[])
+
+
+def test_the_hosts_files_are_looked_for_under_its_root(tmp_path: Path) -> None:
+    """As in a pod, which sees the host's root elsewhere; links resolve relative to that root."""
+    (tmp_path / "var/lib/kubelet/device-plugins").mkdir(parents=True)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/nvidia.toml").write_text("a = 1\n")
+    (tmp_path / "lib").symlink_to("/usr")
+    (tmp_path / "usr").mkdir()
+    (tmp_path / "usr/libcuda.so").touch()
+    assert host.look_at_device_plugins(tmp_path, Path("/var/lib/kubelet")).problem is None
+    assert host.look_at_nvidia(tmp_path, Path("/etc/nvidia.toml")).config == {"a": 1}
+    names = ("/lib/libcuda.so", "/lib/gone.so", "/usr/gone")
+    mounts = tuple(Mount(name, name) for name in names)
+    specs = Specs({"GPU-a": CdiDevice("GPU-a", "/x", Edits(mounts=mounts))})
+    assert host.missing(GPU, specs, tmp_path) == ["/lib/gone.so", "/usr/gone"]
+    assert host.missing(GPU, Specs(), tmp_path) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [("a = 1\n", {"a": 1}), ("a = \n", None), (None, None)],
+)
+def test_nvidias_configuration(tmp_path: Path, text: str | None, known: object) -> None:
+    file = tmp_path / "config.toml"
+    if text is not None:
+        file.write_text(text)
+    found = host.look_at_nvidia(Path("/"), file)
+    assert found.config == known
+    assert (found.problem is not None) is (text == "a = \n")

@@ -1,0 +1,262 @@
+"""The pods to requeue: refused, feasible now, and not retried since."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from scheduler.decisions import retry_queue
+from scheduler.decisions.retry_queue import MAX_DUE, TIMEOUT_S, RetryQueue
+from scheduler.decisions.state import State
+from scheduler.decisions.verbs import Verbs
+from scheduler.kubernetes.requests import pending
+from scheduler.kubernetes.translate import device, lease, node
+from scheduler.metrics import Metrics
+from scheduler.retrier import Retrier
+from tests.scheduler import calls, objects
+from tests.scheduler.calls import arguments, names
+from tests.scheduler.decisions.test_verbs import WHOLE, bound
+
+
+class Refusing:
+    """One GPU, held by the pod `holder`."""
+
+    def __init__(self) -> None:
+        self.state = calls.state(nodes=1, gpus=1)
+        self.queue = RetryQueue(self.state)
+        self.verbs = Verbs(self.state, retries=self.queue)
+        self.now_s = 1000.0
+        bound(self.state, calls.pod("holder", WHOLE), "n0")
+
+    def ask(self, uid: str, **fields: Any) -> bytes:
+        raw = calls.pod(uid)
+        raw["spec"].update(fields)
+        return self.verbs.filter(arguments(raw, names(1)))
+
+    def refuse_big(self, number: int) -> None:
+        """A request of a unique shape that never fits."""
+        big = objects.container("main", core=100, memory=f"{100 + number}Gi")
+        self.verbs.filter(arguments(calls.pod(f"big-{number}", big), names(1)))
+
+    def look(self) -> list[str]:
+        """The UIDs of the pods due now."""
+        while not self.queue.work(self.now_s, lambda: False):
+            pass
+        return [asked.uid for asked in self.queue.due()]
+
+    def overdue(self, after_s: float = 0.0) -> list[str]:
+        """Works now and again after a delay; returns the UIDs due the second time."""
+        self.look()
+        self.now_s += after_s
+        return self.look()
+
+    def free(self) -> None:
+        self.state.lose_pod("holder")
+
+
+@pytest.fixture
+def refusing() -> Refusing:
+    made = Refusing()
+    made.ask("waits")
+    return made
+
+
+def test_nobody_is_tried_again_while_there_is_no_room(refusing: Refusing) -> None:
+    assert refusing.overdue(after_s=100.0) == []
+
+
+def test_who_fits_now_is_tried_again_once_kube_scheduler_has_had_its_time(
+    refusing: Refusing,
+) -> None:
+    refusing.free()
+    assert refusing.overdue(after_s=TIMEOUT_S - 0.1) == []
+    assert refusing.overdue(after_s=0.1) == ["waits"]
+
+
+def test_it_is_told_once_of_the_same_room(refusing: Refusing) -> None:
+    refusing.free()
+    assert refusing.overdue(after_s=TIMEOUT_S) == ["waits"]
+    assert refusing.overdue(after_s=100.0) == []
+    bound(refusing.state, calls.pod("holder", WHOLE), "n0")
+    refusing.free()
+    assert refusing.overdue(after_s=TIMEOUT_S) == ["waits"]
+
+
+def test_who_was_asked_for_since_is_not(refusing: Refusing) -> None:
+    refusing.free()
+    refusing.ask("waits")
+    assert refusing.overdue(after_s=100.0) == []
+
+
+def test_room_that_another_is_only_expected_to_take_is_room(refusing: Refusing) -> None:
+    """The end of a nomination is no change that requeues a pod."""
+    refusing.free()
+    other = arguments(calls.pod("expected", WHOLE), names(1))
+    refusing.verbs.filter(other)
+    refusing.verbs.prioritize(other)
+    assert refusing.overdue(after_s=TIMEOUT_S) == ["waits"]
+
+
+def test_a_node_whose_agent_is_ready_again_is_room() -> None:
+    refusing = Refusing()
+    refusing.free()
+    unready = lease(objects.lease("n0", ready="no library"))
+    ready = lease(objects.lease("n0"))
+    assert unready is not None
+    assert ready is not None
+    refusing.state.see_lease(unready, 1.0)
+    refusing.ask("waits")
+    assert refusing.overdue(after_s=100.0) == []
+    refusing.state.see_lease(ready, 2.0)
+    assert refusing.overdue(after_s=TIMEOUT_S) == ["waits"]
+
+
+def test_a_node_that_comes_is_room(refusing: Refusing) -> None:
+    state: State = refusing.state
+    state.see_node(node(objects.node("n1")))
+    state.see_device(device(objects.device("n1", objects.gpu("GPU-n1-0", 0, "24Gi"))))
+    facts = lease(objects.lease("n1"))
+    assert facts is not None
+    state.see_lease(facts, 0.0)
+    assert refusing.overdue(after_s=TIMEOUT_S) == ["waits"]
+
+
+def test_important_ones_come_first_and_few_at_a_time() -> None:
+    refusing = Refusing()
+    for number in range(MAX_DUE):
+        refusing.ask(f"low-{number}")
+    refusing.ask("high", priority=1000)
+    refusing.free()
+    first = refusing.overdue(after_s=TIMEOUT_S)
+    assert first == ["high", *(f"low-{number}" for number in range(MAX_DUE - 1))]
+    assert refusing.look() == [f"low-{MAX_DUE - 1}"]
+
+
+def test_entries_take_turns_and_none_is_left_out(refusing: Refusing) -> None:
+    """With any number of requests that never fit, and however often capacity changes."""
+    for number in range(300):
+        refusing.refuse_big(number)
+    refusing.free()
+    for _ in range(40):
+        small = calls.pod("small", objects.container("main", core=1, ratio=1))
+        bound(refusing.state, small, "n0")
+        refusing.state.lose_pod("small")
+        refusing.now_s += 1.0
+        is_over = iter([False] * 19 + [True])
+        refusing.queue.work(refusing.now_s, is_over.__next__)
+        if [asked.uid for asked in refusing.queue.due()]:
+            return
+    pytest.fail("never due")
+
+
+def test_room_on_nodes_that_were_not_in_question_is_none() -> None:
+    """A pod pinned to a full pool, while another pool has capacity and churns."""
+    state = calls.state(nodes=2, gpus=1)
+    queue = RetryQueue(state)
+    verbs = Verbs(state, retries=queue)
+    bound(state, calls.pod("holder", WHOLE), "n0")
+    verbs.filter(arguments(calls.pod("pinned", WHOLE), ["n0"]))
+    now_s = 0.0
+    for churn in range(30):
+        small = calls.pod(f"small-{churn}", objects.container("main", core=1, ratio=1))
+        bound(state, small, "n1")
+        state.lose_pod(f"small-{churn}")
+        now_s += 1.0
+        queue.work(now_s, lambda: False)
+        assert queue.due() == []
+    state.lose_pod("holder")
+    queue.work(now_s, lambda: False)
+    queue.work(now_s + TIMEOUT_S, lambda: False)
+    assert [asked.uid for asked in queue.due()] == ["pinned"]
+
+
+def test_a_pod_for_which_the_room_is_taken_meanwhile_is_not_due(refusing: Refusing) -> None:
+    for number in range(2 * MAX_DUE):
+        refusing.ask(f"more-{number}")
+    refusing.free()
+    assert len(refusing.overdue(after_s=TIMEOUT_S)) == MAX_DUE
+    bound(refusing.state, calls.pod("first", WHOLE), "n0")
+    assert refusing.overdue(after_s=TIMEOUT_S) == []
+
+
+def test_equal_requests_are_one_entry_whatever_the_containers_are_called() -> None:
+    refusing = Refusing()
+    for name in ("main", "app", "web"):
+        raw = calls.pod(name, objects.container(name, core=50, ratio=50))
+        refusing.verbs.filter(arguments(raw, names(1)))
+    assert (len(refusing.queue), len(refusing.queue._entries)) == (3, 1)
+
+
+def test_a_search_that_was_not_finished_goes_on_in_the_queue() -> None:
+    """So many containers and nodes that one call does not reach the node on which they fit."""
+    state, full = calls.state(nodes=600), names(599)
+    queue = RetryQueue(state)
+    for name in full:
+        bound(
+            state,
+            calls.pod(f"on-{name}", objects.container("main", core=120, ratio=120, shared=2)),
+            name,
+        )
+    several = [objects.container(f"c{n}", core=15, ratio=15) for n in range(8)]
+    with state.budget.steps(10**6) as steps:
+        steps.taken = 10**6
+    asked = arguments(calls.pod("several", *several), names(600))
+    answer = calls.loads(Verbs(state, retries=queue).filter(asked))
+    assert any("goes on" in text for text in answer["FailedNodes"].values())
+    found = []
+    for now_s in range(1, 20):
+        state.tick(float(now_s))
+        queue.work(float(now_s), lambda: False)
+        found += [asked.uid for asked in queue.due()]
+    assert found == ["several"]
+
+
+def test_pods_that_were_refused_before_a_restart_are_restored(refusing: Refusing) -> None:
+    queue = RetryQueue(refusing.state)
+    queue.restore(pending(calls.pod("before")))
+    foreign = calls.pod("foreign")
+    foreign["spec"]["schedulerName"] = "koord-scheduler"
+    queue.restore(pending(foreign))
+    refusing.queue = queue
+    assert refusing.overdue(after_s=TIMEOUT_S) == []
+    refusing.free()
+    assert refusing.overdue(after_s=TIMEOUT_S) == ["before"]
+
+
+def test_the_search_yields_the_loop_after_each_slice() -> None:
+    """Entries whose turns take longer than a slice."""
+    refusing, held = Refusing(), []
+    for number in range(5):
+        refusing.refuse_big(number)
+    refusing.free()
+    times = iter(range(10_000))
+
+    async def pause(seconds: float) -> None:
+        held.append(seconds)
+
+    class Never:
+        async def patch(self, path: str, body: Any, *, timeout_s: float = 0.0) -> Any:
+            raise AssertionError(path)
+
+    retrier = Retrier(refusing.queue, Never(), Metrics(), lambda: float(next(times)), pause=pause)
+    asyncio.run(retrier.tend())
+    assert len(held) == 4
+
+
+def test_a_refused_request_waits_for_no_room(refusing: Refusing) -> None:
+    raw = calls.pod("wrong", objects.container("main", core=150, ratio=50))
+    refusing.verbs.filter(arguments(raw, names(1)))
+    refusing.free()
+    assert refusing.overdue(after_s=TIMEOUT_S) == ["waits"]
+
+
+def test_of_too_many_the_last_refused_are_remembered(
+    refusing: Refusing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry_queue, "MAX_PODS", 2)
+    refusing.ask("second")
+    refusing.ask("third")
+    refusing.free()
+    assert refusing.overdue(after_s=TIMEOUT_S) == ["second", "third"]

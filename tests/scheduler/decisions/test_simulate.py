@@ -1,0 +1,281 @@
+"""Simulated placement and its reasons: the account, and the command that prints it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from scheduler.core.place import Peak, Placement, Share
+from scheduler.core.request import Policy
+from scheduler.decisions import simulate
+from scheduler.decisions.simulate import SimulationError
+from scheduler.kubernetes.binding import annotations_of
+from scheduler.simulate_command import simulate_command
+from tests.scheduler.objects import Gi, container, device, gpu, lease, node, pod
+
+
+def kind(of: str, raw: dict[str, Any]) -> dict[str, Any]:
+    return {**raw, "kind": of}
+
+
+def a_node(name: str, *gpus: dict[str, Any]) -> list[dict[str, Any]]:
+    return [kind("Node", node(name)), kind("Device", device(name, *gpus))]
+
+
+FLEET = [
+    *a_node("n1", gpu("GPU-a", 0), gpu("GPU-b", 1)),
+    *a_node("n2", gpu("GPU-c", 0, "8Gi")),
+    *a_node("n10", gpu("GPU-d", 0, "8Gi")),
+    kind("Node", node("n3")),
+]
+HALF = kind("Pod", pod(container("main", ratio=50, core=50)))
+
+
+def test_it_goes_to_the_best_and_the_others_are_accounted_for() -> None:
+    state = simulate.fleet(FLEET)
+    asked = kind("Pod", pod(container("main", memory="12Gi")))
+    account = simulate.simulate(state, asked)
+    assert account.placed and account.pod == "default/pod-u-1"
+    (best,) = account.candidates
+    assert best.node == "n1"
+    assert [(s.minor, s.uuid, s.memory_bytes) for s in best.containers] == [
+        (0, "GPU-a", 12 * 2**30)
+    ]
+    assert [(each.text, each.nodes) for each in account.refused] == [
+        ("every GPU is smaller than the memory asked", ["n10", "n2"]),
+        ("node has no GPU inventory (Device object)", ["n3"]),
+    ]
+
+
+def test_the_next_pod_sees_the_one_before() -> None:
+    state = simulate.fleet(a_node("n1", gpu("GPU-a", 0)))
+    placed = [simulate.simulate(state, HALF, number).placed for number in range(3)]
+    assert placed == [True, True, False]
+
+
+def test_pods_that_are_bound_hold_what_they_have() -> None:
+    there = Placement(
+        "n1", (Share("main", "GPU-a", 0, Gi, None),), (Peak("GPU-a", 0, Gi, 4, None),)
+    )
+    bound = pod(container("main", ratio=50), node="n1", annotations=annotations_of(there))
+    state = simulate.fleet([*FLEET, kind("Pod", bound)])
+    assert [holder.whose for holder in state.holders("n1")] == ["default/pod-u-1"]
+
+
+def test_spreading_prefers_the_emptier() -> None:
+    state = simulate.fleet(a_node("n1", gpu("GPU-a", 0), gpu("GPU-b", 1)))
+    used = [
+        simulate.simulate(state, HALF, number, Policy.SPREAD).candidates[0].containers[0].uuid
+        for number in range(2)
+    ]
+    assert used == ["GPU-a", "GPU-b"]
+
+
+def test_leases_count_where_there_are_any() -> None:
+    state = simulate.fleet([*FLEET, kind("Lease", lease("n1")), kind("Lease", {})])
+    account = simulate.simulate(state, HALF)
+    assert [each.node for each in account.candidates] == ["n1"]
+    assert "no GPU node agent has reported" in [each.text for each in account.refused]
+
+
+@pytest.mark.parametrize(
+    ("now", "silent"),
+    [
+        (datetime(2026, 1, 1, 0, 0, 45, tzinfo=UTC), ["n10", "n2", "n3"]),
+        (datetime(2025, 12, 31, tzinfo=UTC), ["n3"]),
+        (datetime(2026, 1, 1, 0, 5, tzinfo=UTC), ["n1", "n10", "n2", "n3"]),
+        (None, ["n10", "n2", "n3"]),
+    ],
+)
+def test_nodes_whose_agents_are_silent_are_left_out(now: datetime | None, silent: Any) -> None:
+    """Without a time, relative to the last renewal: a file has no other time."""
+    leases = [lease("n1", 58), lease("n2", 4), lease("n10", 4), lease("n3")]
+    leases[3]["spec"]["renewTime"] = "?"
+    devices = [kind("Device", device("n3", gpu("GPU-e", 0)))]
+    found = [*FLEET, *devices, *(kind("Lease", each) for each in leases)]
+    account = simulate.simulate(simulate.fleet(found, now.timestamp() if now else None), HALF)
+    told = {each.text: each.nodes for each in account.refused}
+    assert told == {"GPU node agent is silent": silent}
+
+
+def test_where_no_lease_says_when_all_are_silent() -> None:
+    unsaid = lease("n1")
+    del unsaid["spec"]
+    account = simulate.simulate(simulate.fleet([*FLEET, kind("Lease", unsaid)]), HALF)
+    assert "GPU node agent is silent" in [each.text for each in account.refused]
+
+
+def test_a_request_that_may_not_be_is_refused_on_every_node() -> None:
+    account = simulate.simulate(simulate.fleet(FLEET), kind("Pod", pod(container("main", gpu=150))))
+    assert not account.placed
+    assert account.error is not None and account.error.startswith(
+        "container main: koordinator.sh/gpu: 150; allowed are"
+    )
+
+
+def test_a_pod_that_asks_for_nothing_may_go_anywhere() -> None:
+    account = simulate.simulate(simulate.fleet(FLEET), kind("Pod", pod(container("main"))))
+    assert account.placed and not account.asks
+
+
+@pytest.mark.parametrize("owner", ["Deployment", "Job", "CronJob", "PodTemplate"])
+def test_what_has_a_template_is_asked_about_by_it(owner: str) -> None:
+    template = {"metadata": {"labels": {}}, "spec": HALF["spec"]}
+    spec: dict[str, Any] = {"template": template}
+    made: dict[str, Any] = {"kind": owner, "metadata": {"name": "web"}}
+    if owner == "PodTemplate":
+        made["template"] = template
+    else:
+        made["spec"] = {"jobTemplate": {"spec": spec}} if owner == "CronJob" else spec
+    (asked,) = simulate.pods([made])
+    account = simulate.simulate(simulate.fleet(FLEET), asked)
+    assert account.pod == "default/web" and account.placed
+
+
+def test_lists_are_what_is_in_them() -> None:
+    listed = {"kind": "List", "items": FLEET}
+    asked = pod(container("main"))
+    typed = {"kind": "PodList", "items": [asked]}
+    assert list(simulate.objects([listed, None, typed])) == [*FLEET, kind("Pod", asked)]
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: list(simulate.objects([{"a": 1}])), "without a kind"),
+        (lambda: simulate.fleet([HALF]), "no Node"),
+        (lambda: simulate.pods([{"kind": "Service"}]), "no pod"),
+        (lambda: simulate.pods([{"kind": "Job"}]), "Job without a pod's template"),
+        (
+            lambda: simulate.pods([{"kind": "Pod", "metadata": [1]}]),
+            r"Pod: metadata: \[1\]; allowed",
+        ),
+        (
+            lambda: simulate.pods([{"kind": "CronJob", "spec": {"jobTemplate": 5}}]),
+            "CronJob: jobTemplate: 5; allowed is an object",
+        ),
+        (
+            lambda: simulate.pods([{"kind": "PodTemplate", "template": {"metadata": "a"}}]),
+            "PodTemplate: metadata: 'a'; allowed is an object",
+        ),
+    ],
+)
+def test_what_cannot_be_used_is_said(call: Any, text: str) -> None:
+    with pytest.raises(SimulationError, match=text):
+        call()
+
+
+def test_names_are_in_the_order_of_their_numbers() -> None:
+    assert simulate.names_shown(["n10", "n9", "a"]) == "a, n9, n10"
+    assert simulate.names_shown([f"n{i}" for i in range(12)]).endswith("n9 and 2 more")
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"), [(20 * 2**30, "20 GiB"), (1536 * 2**20, "1.5 GiB"), (7, "7 B")]
+)
+def test_sizes(amount: int, text: str) -> None:
+    assert simulate.size(amount) == text
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+def ask(tmp_path: Path, *arguments: str, pods: list[dict[str, Any]] | None = None) -> Any:
+    (tmp_path / "fleet.yaml").write_text(yaml.safe_dump_all(FLEET))
+    (tmp_path / "pod.yaml").write_text(yaml.safe_dump_all(pods or [HALF]))
+    application = typer.Typer()
+    application.command()(simulate_command)
+    files = ["-f", str(tmp_path / "pod.yaml")]
+    return CliRunner().invoke(application, [*files, *arguments])
+
+
+def in_file(tmp_path: Path, *arguments: str, pods: list[dict[str, Any]] | None = None) -> Any:
+    return ask(tmp_path, "--fleet", str(tmp_path / "fleet.yaml"), *arguments, pods=pods)
+
+
+def test_the_table_names_node_gpu_and_share(tmp_path: Path) -> None:
+    done = in_file(tmp_path)
+    assert done.exit_code == 0
+    lines = done.stdout.splitlines()
+    assert lines[0] == "default/pod-u-1: n10"
+    assert lines[1].split() == ["node", "score", "container", "gpu", "memory", "core"]
+    assert lines[2].split()[0] == "n10"
+    assert lines[2].split()[2:] == ["main", "0", "GPU-d", "4", "GiB", "50", "%"]
+    assert lines[-1] == "  1 node: node has no GPU inventory (Device object): n3"
+
+
+def test_json_is_for_programs(tmp_path: Path) -> None:
+    done = in_file(tmp_path, "--json", "--copies", "2")
+    first, second = json.loads(done.stdout)
+    assert first["node"] == second["node"] == "n10"
+    assert first["candidates"][0]["containers"] == [
+        {
+            "container": "main",
+            "minor": 0,
+            "uuid": "GPU-d",
+            "memory_bytes": 4 * 2**30,
+            "core_percent": 50,
+        }
+    ]
+
+
+def test_without_room_the_exit_status_is_1(tmp_path: Path) -> None:
+    large = kind("Pod", pod(container("main", memory="100Gi")))
+    done = in_file(tmp_path, pods=[large])
+    assert done.exit_code == 1
+    assert done.stdout.startswith("default/pod-u-1: no node has room\n  3 nodes: every GPU is")
+    refused = kind("Pod", pod(container("main", gpu=150)))
+    done = in_file(tmp_path, pods=[refused, kind("Pod", pod(container("main")))])
+    assert done.exit_code == 1
+    assert "refused, on every node" in done.stdout and "any node will do" in done.stdout
+
+
+def test_many_candidates_are_cut_and_counted(tmp_path: Path) -> None:
+    fleet = [each for n in range(14) for each in a_node(f"n{n}", gpu(f"GPU-{n}", 0))]
+    path = tmp_path / "many.yaml"
+    path.write_text(json.dumps({"kind": "List", "items": fleet}))
+    done = ask(tmp_path, "--fleet", str(path))
+    assert "and 4 more" in done.stdout
+
+
+def test_it_says_what_it_cannot_read(tmp_path: Path) -> None:
+    for arguments in ((), ("--fleet", str(tmp_path / "none.yaml"))):
+        done = ask(tmp_path, *arguments)
+        assert done.exit_code == 2
+        assert done.stderr.startswith("simulate: ")
+
+
+@pytest.mark.parametrize("written", [b"kind: \xff", b"a: [", b"a: 2026-99-99"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, written: bytes) -> None:
+    path = tmp_path / "broken.yaml"
+    path.write_bytes(written)
+    done = ask(tmp_path, "--fleet", str(path))
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"simulate: {path}: ")
+
+
+def test_a_pod_may_come_by_standard_input(tmp_path: Path) -> None:
+    application = typer.Typer()
+    application.command()(simulate_command)
+    (tmp_path / "fleet.yaml").write_text(yaml.safe_dump_all(FLEET))
+    arguments = ["-f", "-", "--fleet", str(tmp_path / "fleet.yaml")]
+    done = CliRunner().invoke(application, arguments, input=json.dumps(HALF))
+    assert done.stdout.startswith("default/pod-u-1: n10")
+
+
+def test_without_a_terminal_nothing_is_cut(tmp_path: Path) -> None:
+    uuid = "GPU-0b1c2d3e-4f50-6172-8394-a5b6c7d8e9f0"
+    fleet = a_node("a-node-of-quite-some-name-in-the-cluster", gpu(uuid, 0))
+    path = tmp_path / "long.yaml"
+    path.write_text(json.dumps({"kind": "List", "items": fleet}))
+    (row,) = [
+        line for line in ask(tmp_path, "--fleet", str(path)).stdout.splitlines() if uuid in line
+    ]
+    assert row.split()[-2:] == ["50", "%"]

@@ -1,0 +1,277 @@
+"""filter and prioritize over a state."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from contract import names as words
+from scheduler.core.fit import feasible
+from scheduler.core.place import Placement, place
+from scheduler.core.reasons import UNRESOLVABLE, Reason
+from scheduler.core.request import Policy
+from scheduler.core.score import best, score
+from scheduler.decisions.state import State
+from scheduler.decisions.verbs import MOST_NODES, Verbs
+from scheduler.kubernetes.binding import annotations_of
+from scheduler.kubernetes.requests import request
+from scheduler.kubernetes.translate import device, node, pod
+from tests.scheduler import calls, objects
+from tests.scheduler.calls import arguments, names
+
+
+def chosen(state: State, raw: dict[str, Any], name: str) -> Placement:
+    asked = request(raw)
+    assert asked is not None
+    found = place(state.fleet, asked, state.fleet.row_of(name))
+    assert isinstance(found, Placement)
+    return found
+
+
+def bound(state: State, raw: dict[str, Any], name: str) -> None:
+    annotations = dict(annotations_of(chosen(state, raw, name)))
+    raw = {**raw, "metadata": {**raw["metadata"], "annotations": annotations}}
+    state.see_pod(pod({**raw, "spec": {**raw["spec"], "nodeName": name}}))
+
+
+def filtered(verbs: Verbs, raw: dict[str, Any], among: list[str]) -> dict[str, Any]:
+    answer = json.loads(verbs.filter(arguments(raw, among)))
+    assert isinstance(answer, dict)
+    return answer
+
+
+def scored(verbs: Verbs, raw: dict[str, Any], among: list[str]) -> dict[str, int]:
+    answer = json.loads(verbs.prioritize(arguments(raw, among)))
+    return {each["Host"]: each["Score"] for each in answer}
+
+
+WHOLE = objects.container("main", gpu=100)
+
+
+def test_nodes_with_room_are_named_and_others_are_not() -> None:
+    state = calls.state(nodes=3, gpus=1)
+    bound(state, calls.pod("other", WHOLE), "n1")
+    assert filtered(Verbs(state), calls.pod(), names(3)) == {"NodeNames": ["n0", "n2"]}
+
+
+def test_of_many_that_fit_the_best_are_named() -> None:
+    state = calls.state(nodes=100, gpus=1)
+    for number in range(40, 80):
+        bound(state, calls.pod(f"other-{number}"), f"n{number}")
+    found = filtered(Verbs(state), calls.pod(), names(100))["NodeNames"]
+    assert len(found) == MOST_NODES
+    assert {int(name[1:]) for name in found} <= set(range(40, 80))
+
+
+def test_those_named_are_the_best_of_those_in_question_however_many_these_are() -> None:
+    """With most nodes as candidates, the fleet's best are searched instead of each node."""
+    chance = random.Random(7)
+    for count in (40, 100, 300):
+        state = calls.state(nodes=count, gpus=1)
+        for number in range(count):
+            percent = chance.choice((5, 10, 20, 50, 60))
+            share = objects.container("main", core=percent, ratio=percent)
+            bound(state, calls.pod(f"other-{number}", share), f"n{number}")
+        fullness = {
+            name: state.fleet.fullness[state.fleet.row_of(name), 0] for name in names(count)
+        }
+        best_first = sorted(names(count), key=lambda name: -fullness[name])
+        for among in (
+            names(count),
+            chance.sample(names(count), count * 9 // 10),
+            chance.sample(names(count), count * 6 // 10),
+            best_first[count * 4 // 10 :],
+            chance.sample(names(count), count * 3 // 10),
+            [*names(count), "unknown", "unknown"],
+        ):
+            asked = request(calls.pod())
+            assert asked is not None
+            rows = state.fleet.rows_of(set(among) - {"unknown"})
+            fitting = rows[feasible(state.fleet, asked, rows)]
+            ranked = best(state.fleet, score(state.fleet, asked, fitting), fitting, MOST_NODES)
+            wanted = {state.fleet.names[row] for row in fitting[ranked].tolist()}
+            found = filtered(Verbs(state), calls.pod(), among)["NodeNames"]
+            assert set(found) == wanted and len(found) == len(wanted)
+
+
+def test_the_same_of_every_order() -> None:
+    state = calls.state(nodes=100, gpus=1)
+    straight = filtered(Verbs(state), calls.pod(), names(100))
+    assert filtered(Verbs(state), calls.pod(), names(100)[::-1]) == straight
+
+
+PREFERRED = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}
+REQUIRED: dict[str, Any] = {"requiredDuringSchedulingIgnoredDuringExecution": {}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ({"affinity": {"nodeAffinity": PREFERRED}}, 100),
+        ({"affinity": {"podAffinity": PREFERRED}}, 100),
+        ({"affinity": {"podAntiAffinity": PREFERRED}}, 100),
+        ({"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]}, 100),
+        ({"affinity": None, "topologySpreadConstraints": None}, MOST_NODES),
+        ({"affinity": {"nodeAffinity": REQUIRED}}, MOST_NODES),
+        ({"affinity": {"podAffinity": None}}, MOST_NODES),
+        ({"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]}, MOST_NODES),
+    ],
+)
+def test_all_are_named_where_the_pod_prefers_some_and_what_is_required_is_no_preference(
+    spec: dict[str, Any], named: int
+) -> None:
+    raw = calls.pod()
+    raw["spec"].update(spec)
+    found = filtered(Verbs(calls.state(nodes=100, gpus=1)), raw, names(100))
+    assert len(found["NodeNames"]) == named
+
+
+def test_where_none_fits_each_node_has_its_reason_and_equal_ones_one_text() -> None:
+    state = calls.state(nodes=4, gpus=1)
+    for name in ("n0", "n1"):
+        bound(state, calls.pod(f"on-{name}"), name)
+    state.see_device(device(objects.device("n2", objects.gpu("GPU-small", 0, "8Gi"))))
+    state.see_node(node(objects.node("n3", isolates=False)))
+    raw = calls.pod("u-1", objects.container("main", memory="20Gi", core=10))
+    raw["metadata"]["labels"] = {words.LABEL_ISOLATION_PROVIDER: "hami-core"}
+    near = "largest free slice 12 GiB of the 20 GiB asked"
+    assert filtered(Verbs(state), raw, [*names(4), "n4"]) == {
+        "NodeNames": [],
+        "FailedNodes": {
+            "n0": f"{Reason.MEMORY.text} ({near})",
+            "n1": f"{Reason.MEMORY.text} ({near})",
+            "n4": Reason.NODE_UNKNOWN.text,
+        },
+        "FailedAndUnresolvableNodes": {
+            "n2": Reason.GPU_TOO_SMALL.text,
+            "n3": Reason.NOT_ISOLATING.text,
+        },
+    }
+    assert {Reason.GPU_TOO_SMALL, Reason.NOT_ISOLATING} <= UNRESOLVABLE
+
+
+def test_a_request_that_is_refused_is_unresolvable_on_every_node() -> None:
+    raw = calls.pod("u-1", objects.container("main", gpu=150))
+    answer = filtered(Verbs(calls.state()), raw, names(2))
+    (text,) = set(answer["FailedAndUnresolvableNodes"].values())
+    assert text.startswith("container main: koordinator.sh/gpu: 150")
+    assert (answer["NodeNames"], len(answer["FailedAndUnresolvableNodes"])) == ([], 2)
+    assert scored(Verbs(calls.state()), raw, names(2)) == {}
+
+
+def test_a_pod_without_a_share_may_go_anywhere_even_where_we_know_nothing() -> None:
+    raw = calls.pod("u-1", objects.container("main"))
+    verbs = Verbs(calls.state())
+    assert filtered(verbs, raw, ["n0", "unknown"]) == {"NodeNames": ["n0", "unknown"]}
+    assert scored(verbs, raw, ["n0", "unknown"]) == {}
+
+
+def test_no_candidates_is_no_error() -> None:
+    verbs = Verbs(calls.state())
+    assert filtered(verbs, calls.pod(), [])["NodeNames"] == []
+    assert scored(verbs, calls.pod(), []) == {}
+
+
+def test_the_fuller_gpu_scores_more_and_spread_has_it_the_other_way() -> None:
+    state = calls.state(nodes=3, gpus=1)
+    bound(state, calls.pod("other"), "n1")
+    assert scored(Verbs(state), calls.pod(), names(3)) == {"n0": 0, "n1": 10, "n2": 0}
+    spread = Verbs(state, {"gpuslice-scheduler": Policy.SPREAD})
+    assert scored(spread, calls.pod(), names(3)) == {"n0": 10, "n1": 0, "n2": 10}
+    asks = calls.pod(annotations={words.ANNOTATION_POLICY: "binpack"})
+    assert scored(spread, asks, names(3)) == {"n0": 0, "n1": 10, "n2": 0}
+
+
+def test_a_profile_without_a_policy_packs() -> None:
+    state = calls.state(nodes=2, gpus=1)
+    bound(state, calls.pod("other"), "n1")
+    verbs = Verbs(state, {"another": Policy.SPREAD})
+    assert scored(verbs, calls.pod(), names(2)) == {"n0": 0, "n1": 10}
+
+
+# --- pods whose binding is in doubt
+
+
+def test_gpus_that_are_held_for_the_pod_already_are_what_it_gets() -> None:
+    """Its Binding was sent and the outcome is unknown: the last free capacity is its own."""
+    state = calls.state(nodes=2, gpus=1)
+    raw = calls.pod("u-1", WHOLE)
+    state.assume("u-1", chosen(state, raw, "n1"), 30.0)
+    verbs = Verbs(state)
+    assert filtered(verbs, raw, names(2)) == {"NodeNames": ["n1"]}
+    assert scored(verbs, raw, names(2)) == {"n0": 0, "n1": 10}
+    assert filtered(verbs, calls.pod("u-2", WHOLE), names(2)) == {"NodeNames": ["n0"]}
+
+
+def test_where_that_node_may_not_be_used_any_more_others_are_named() -> None:
+    state = calls.state(nodes=3, gpus=1)
+    raw = calls.pod("u-1", WHOLE)
+    state.assume("u-1", chosen(state, raw, "n1"), 30.0)
+    verbs = Verbs(state)
+    assert filtered(verbs, raw, ["n0", "n2"]) == {"NodeNames": ["n0", "n2"]}
+    state.lose_lease("n1")
+    assert filtered(verbs, raw, names(3)) == {"NodeNames": ["n0", "n2"]}
+
+
+def test_a_pod_that_is_bound_is_an_error() -> None:
+    state = calls.state()
+    bound(state, calls.pod(), "n1")
+    answer = filtered(Verbs(state), calls.pod(), names(2))
+    assert answer == {"Error": "the pod is bound to n1"}
+
+
+# --- cached until bind
+
+
+def test_pods_are_remembered_as_they_were_last_up_to_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("scheduler.decisions.verbs._REMEMBERED", 3)
+    verbs = Verbs(calls.state())
+    for uid in ("a", "b", "c"):
+        verbs.filter(arguments(calls.pod(uid), names(2)))
+    changed = calls.pod("a")
+    changed["metadata"]["resourceVersion"] = "2"
+    verbs.filter(arguments(changed, names(2)))
+    verbs.prioritize(arguments(calls.pod("d"), names(2)))
+    known = {uid: verbs.pending(uid) for uid in "abcd"}
+    assert {uid: each.version for uid, each in known.items() if each} == {
+        "a": "2",
+        "c": "1",
+        "d": "1",
+    }
+
+
+def test_scores_are_those_of_the_fleet_as_it_is_whatever_was_scored_before() -> None:
+    """prioritize uses filter's scores while the fleet is unchanged."""
+    state = calls.state(nodes=50, gpus=2)
+    for number in range(50):
+        bound(
+            state,
+            calls.pod(
+                f"other-{number}", objects.container("main", core=number + 1, ratio=number + 1)
+            ),
+            f"n{number}",
+        )
+    verbs, raw = Verbs(state), calls.pod()
+
+    def afresh(among: list[str]) -> dict[str, int]:
+        state.reservations.end_overdue(float("inf"))
+        return scored(Verbs(state), raw, among)
+
+    among = filtered(verbs, raw, names(50))["NodeNames"]
+    assert len(among) == MOST_NODES
+    for some in (among, among[:5], [*among[:5], "n0"], ["n0", "unknown"]):
+        assert scored(verbs, raw, some) == afresh(some)
+
+    state.reservations.end_overdue(float("inf"))
+    assert scored(verbs, calls.pod("another"), among) == afresh(among)
+    filtered(verbs, raw, names(50))
+    bound(state, calls.pod("more"), among[-1])
+    assert scored(verbs, raw, among) == afresh(among)
+    filtered(verbs, raw, names(50))
+    state.lose_node(among[0])
+    assert scored(verbs, raw, among[1:]) == afresh(among[1:])

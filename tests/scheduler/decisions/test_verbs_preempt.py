@@ -1,0 +1,138 @@
+"""preempt over a state: the victims whose eviction frees GPUs for a pod."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from contract import names as words
+from scheduler.core.place import Placement, place
+from scheduler.decisions.state import State
+from scheduler.decisions.verbs import Verbs
+from scheduler.kubernetes.requests import request
+from scheduler.kubernetes.translate import lease, node, pod
+from tests.scheduler import calls, objects
+
+Victims = Mapping[str, Sequence[str]]
+
+HALF = objects.container("main", gpu=50)
+
+
+def share(percent: int) -> dict[str, object]:
+    return {words.RESOURCE_CORE: percent, words.RESOURCE_MEMORY_RATIO: percent}
+
+
+def hold(state: State, uid: str, at: str, minor: int, percent: int) -> None:
+    """Binds a pod to the node with this percentage of the GPU."""
+    entry = (f"GPU-{at}-{minor}", minor, share(percent))
+    annotations = {words.ANNOTATION_DEVICE_ALLOCATED: objects.allocated(entry)}
+    state.see_pod(pod(calls.pod(uid, node=at, annotations=annotations)))
+
+
+def full() -> State:
+    """n0: GPUs of 60 and 40 each. n1: GPUs of 100 each."""
+    state = calls.state(nodes=2, gpus=2)
+    for minor in range(2):
+        hold(state, f"60-{minor}", "n0", minor, 60)
+        hold(state, f"40-{minor}", "n0", minor, 40)
+        hold(state, f"100-{minor}", "n1", minor, 100)
+    return state
+
+
+def preempted(state: State, raw: dict[str, Any], victims: Victims) -> Any:
+    answer = calls.loads(Verbs(state).preempt(calls.preemption(raw, victims)))
+    return answer["NodeNameToMetaVictims"]
+
+
+BOTH_40: Victims = {"n0": ["40-0", "40-1"]}
+
+
+def test_victims_that_free_no_gpu_are_spared_and_others_stay_as_they_came() -> None:
+    raw, others = calls.pod("high", HALF), {"n1": ["100-1"]}
+    assert preempted(full(), raw, {**BOTH_40, **others}) == calls.metas(others)
+    assert preempted(full(), raw, BOTH_40) == {}
+
+
+def test_the_answer_is_read_by_go() -> None:
+    body = calls.preemption(calls.pod("high", HALF), {"n1": ["100-0"]})
+    assert Verbs(full()).preempt(body) == (
+        b'{"NodeNameToMetaVictims":{"n1":{"Pods":[{"UID":"100-0"}],"NumPDBViolations":0}}}'
+    )
+
+
+def test_the_question_changes_nothing() -> None:
+    state = full()
+    before, changes = state.fleet.snapshot(), state.fleet.changes
+    assert preempted(state, calls.pod("high", HALF), {"n1": ["100-0"]})
+    assert (state.fleet.free_bytes == before.free_bytes).all()
+    assert (state.fleet.used_core == before.used_core).all()
+    assert state.fleet.changes == changes
+
+
+def test_a_node_that_is_left_out_is_left_out_whoever_leaves() -> None:
+    raw, victims = calls.pod("high", HALF), {"n1": ["100-0"]}
+    state = full()
+    facts = lease(objects.lease("n1", ready="the library is not there"))
+    assert facts is not None
+    state.see_lease(facts, 1.0)
+    assert preempted(state, raw, victims) == {}
+    gone = full()
+    gone.lose_device("n1")
+    assert preempted(gone, raw, {**victims, "unknown": ["x"]}) == {}
+
+
+def test_who_asks_for_isolation_is_not_made_room_for_where_there_is_none() -> None:
+    labels = {words.LABEL_ISOLATION_PROVIDER: words.ISOLATION_PROVIDER}
+    state, victims = full(), {"n1": ["100-0"]}
+    raw = calls.pod("high", HALF, labels=labels)
+    assert preempted(state, raw, victims)
+    state.see_node(node(objects.node("n1", isolates=False)))
+    assert preempted(state, raw, victims) == {}
+
+
+def test_a_pod_without_a_share_is_no_business_of_ours() -> None:
+    raw = calls.pod("high", objects.container("main"))
+    assert preempted(full(), raw, BOTH_40) == calls.metas(BOTH_40)
+
+
+def test_nobody_makes_way_for_a_request_that_is_refused() -> None:
+    raw = calls.pod("high", objects.container("main", gpu=150))
+    assert preempted(full(), raw, {"n1": ["100-0", "100-1"]}) == {}
+
+
+@pytest.mark.parametrize("victims", [["stranger"], ["100-0"], []])
+def test_who_holds_nothing_there_makes_no_room_there(victims: list[str]) -> None:
+    """One of them holds GPUs of another node."""
+    assert preempted(full(), calls.pod("high", HALF), {"n0": victims}) == {}
+
+
+def test_victims_without_a_gpu_make_way_where_a_gpu_is_free() -> None:
+    """As when the node lacks processors."""
+    state, victims = calls.state(nodes=1, gpus=1), {"n0": ["busy"]}
+    assert preempted(state, calls.pod("high", HALF), victims) == calls.metas(victims)
+
+
+def test_a_victim_that_is_named_twice_gives_back_once() -> None:
+    raw = calls.pod("high", objects.container("main", gpu=50))
+    assert preempted(full(), raw, {"n0": ["40-0", "40-0"]}) == {}
+
+
+def placed(state: State, raw: dict[str, Any], at: str) -> Placement:
+    asked = request(raw)
+    assert asked is not None
+    found = place(state.fleet, asked, state.fleet.row_of(at))
+    assert isinstance(found, Placement)
+    return found
+
+
+def test_a_pod_that_has_gpus_is_made_room_for_where_they_are_alone() -> None:
+    """Its binding may have been applied; its processors may be taken meanwhile."""
+    state, raw = calls.state(nodes=2, gpus=1), calls.pod("high", HALF)
+    state.assume("high", placed(state, raw, "n0"), 9.0)
+    victims = {"n0": ["busy"], "n1": ["busier"]}
+    assert preempted(state, raw, victims) == calls.metas({"n0": ["busy"]})
+    assert preempted(state, raw, {"n1": ["busier"]}) == {}
+    hold(state, "high", "n0", 0, 50)
+    assert preempted(state, raw, victims) == {}

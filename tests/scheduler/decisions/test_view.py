@@ -1,0 +1,94 @@
+"""The state as JSON for people and as metrics."""
+
+from __future__ import annotations
+
+from contract import names
+from scheduler.decisions import view
+from scheduler.decisions.simulate import fleet, simulate
+from scheduler.decisions.state import State
+from scheduler.kubernetes import translate
+from scheduler.metrics import Metrics
+from tests.scheduler.objects import Gi, container, device, gpu, node, pod
+
+
+def a_state() -> State:
+    return fleet(
+        [
+            {"kind": "Node", **node("n1", cordoned_gpus="GPU-b")},
+            {"kind": "Node", **node("n2")},
+            {**device("n1", gpu("GPU-a", 0), gpu("GPU-b", 1))},
+        ]
+    )
+
+
+def measured(state: State) -> dict[str, float]:
+    metrics = Metrics()
+    view.measure(state, metrics)
+    return {
+        sample.name.removeprefix("gpuslice_scheduler_")
+        + "".join(sample.labels.values()): sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+    }
+
+
+def test_the_numbers_over_all() -> None:
+    state = a_state()
+    simulate(state, pod(container("main", ratio=50, core=30)))
+    expected = {
+        "nodesFITS": 1,
+        "nodesNO_DEVICE": 1,
+        "gpususable": 1,
+        "gpusunusable": 1,
+        "gpu_memory_bytestotal": 48 * Gi,
+        "gpu_memory_bytesgranted": 12 * Gi,
+        "gpu_memory_bytesfree": 12 * Gi,
+        "largest_free_slice_bytes": 12 * Gi,
+        "gpu_core_granted_ratio": 0.15,
+        "assumed_pods": 1,
+    }
+    assert expected.items() <= measured(state).items()
+
+
+def test_of_nothing_there_is_nothing() -> None:
+    found = measured(State())
+    assert found["largest_free_slice_bytes"] == found["gpu_core_granted_ratio"] == 0
+    assert not any(name.startswith("nodes") for name in found)
+
+
+def test_each_gpu_and_who_holds_it() -> None:
+    state = a_state()
+    simulate(state, pod(container("main", ratio=50)))
+    assert view.names_of(state) == ["n1", "n2"]
+    assert view.names_of(state, "n2") == ["n2"]
+    assert view.names_of(state, "n9") == []
+    (told,) = view.nodes(state, ["gone", "n1"])
+    first, second = told["gpus"]
+    assert (told["reason"], told["isolates"]) == ("FITS", True)
+    assert first["holders"] == [
+        {
+            "pod": "default/pod-u-1",
+            "uid": "simulated-0",
+            "memory_bytes": 12 * Gi,
+            "core_percent": None,
+            "assumed": True,
+        }
+    ]
+    assert (first["granted_bytes"], first["shares_without_core"]) == (12 * Gi, 1)
+    assert second["usable"] is False and second["holders"] == []
+
+
+def test_a_pod_that_holds_nothing_is_no_holder() -> None:
+    state = a_state()
+    state.see_pod(translate.pod(pod(container("main"), node="n1")))
+    assert state.holders("n1") == []
+
+
+def test_problems_name_node_and_pod() -> None:
+    state = a_state()
+    broken = {names.ANNOTATION_DEVICE_ALLOCATED: "{"}
+    asks = pod(container("main", ratio=50), node="n1", annotations=broken)
+    state.see_pod(translate.pod(asks))
+    (problem,) = view.problems(state)
+    assert (problem["node"], problem["pod"]) == ("n1", "default/pod-u-1")
+    assert state.problems()[0].uid == "u-1"

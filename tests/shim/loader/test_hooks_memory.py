@@ -1,0 +1,131 @@
+"""Charges over a driver's unusual answers: 32-bit entries, refused frees, implicit frees.
+
+Over tests/shim/c/drivers/old_driver.c, whose frees the program controls.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from contract import grant_file
+from shim import region
+from tests.shim.conftest import Host
+from tests.shim.drivers import DRIVERS, build_driver
+
+pytestmark = pytest.mark.sim
+
+_BLOCK_BYTES = 2 << 20
+_LIMIT_BYTES = 8 * _BLOCK_BYTES
+_BEGIN = f"""
+import ctypes, os
+from pathlib import Path
+from shim import region
+LIMIT, BLOCK = {_LIMIT_BYTES}, {_BLOCK_BYTES}
+library = ctypes.CDLL("libcuda.so.1")
+assert library.cuInit(0) == 0
+narrow, wide, size = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t
+def used():
+    return region.status(Path(os.environ["GPUSLICE_DIR"]))[0].use.used_bytes
+def alloc(bytes):
+    address = narrow()
+    return library.cuMemAlloc(ctypes.byref(address), narrow(bytes)), address
+def alloc_v2(bytes):
+    address = wide()
+    return library.cuMemAlloc_v2(ctypes.byref(address), size(bytes)), address
+"""
+
+
+@pytest.fixture(scope="module")
+def old_host(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Host:
+    driver = build_driver(tmp_path_factory.mktemp("old"), DRIVERS / "old_driver.c")
+    return Host(library, driver.parent)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    gpu = grant_file.Gpu("GPU-" + "aa" * 16, _LIMIT_BYTES, 100, 0)
+    region.create(tmp_path, [gpu])
+    return tmp_path
+
+
+def test_the_entries_of_32_bits_charge_and_refund(old_host: Host, directory: Path) -> None:
+    old_host.python(
+        _BEGIN
+        + """
+code, first = alloc(1000)
+assert (code, used()) == (0, BLOCK)
+code, second = alloc(LIMIT - BLOCK)
+assert (code, used()) == (0, LIMIT)
+assert alloc(1)[0] == 2
+assert library.cuMemFree(first) == 0
+assert used() == LIMIT - BLOCK
+assert library.cuMemFree_v2(wide(second.value)) == 0, "either entry frees what the other gave"
+assert used() == 0
+""",
+        directory,
+    )
+
+
+def test_a_free_that_failed_can_succeed_later_and_counts_once(
+    old_host: Host, directory: Path
+) -> None:
+    old_host.python(
+        _BEGIN
+        + """
+_, address = alloc_v2(4096)
+library.old_driver_set(1)
+assert [library.cuMemFree_v2(address) for _ in range(3)] == [214] * 3
+assert used() == BLOCK, "the driver holds it still"
+assert alloc_v2(LIMIT - BLOCK + 1)[0] == 2
+library.old_driver_set(0)
+assert library.cuMemFree_v2(address) == 0
+assert used() == 0
+assert library.cuMemFree_v2(address) == 0, "this driver does not mind"
+assert used() == 0
+""",
+        directory,
+    )
+
+
+def test_what_the_driver_frees_by_itself_is_refunded_when_its_address_comes_again(
+    old_host: Host, directory: Path
+) -> None:
+    old_host.python(
+        _BEGIN
+        + """
+_, first = alloc_v2(4096)
+library.old_driver_forget()
+assert used() == BLOCK, "not reported to us: too strict until then"
+_, again = alloc_v2(512)
+assert again.value == first.value
+assert used() == BLOCK
+assert library.cuMemFree_v2(again) == 0
+assert used() == 0
+""",
+        directory,
+    )
+
+
+def test_row_10_a_pitch_beyond_what_was_reserved_is_charged_or_refused(
+    old_host: Host, directory: Path
+) -> None:
+    """This driver's rows are 64 KiB apart, where 512 bytes were reserved for each."""
+    old_host.python(
+        _BEGIN
+        + """
+def pitched(rows):
+    address, pitch = wide(), size()
+    code = library.cuMemAllocPitch_v2(
+        ctypes.byref(address), ctypes.byref(pitch), size(100), size(rows), 4)
+    return code, address
+code, address = pitched(100)
+assert (code, used()) == (0, 4 * BLOCK)
+assert pitched(200)[0] == 2
+assert used() == 4 * BLOCK, "what did not fit was freed and refunded"
+assert library.cuMemFree_v2(address) == 0
+assert used() == 0
+""",
+        directory,
+    )

@@ -1,0 +1,152 @@
+"""Symbols, over every generation of the driver: a program finds its function, or the wrapper of
+exactly that one.
+
+The oracle is the bare driver. Its answers name the symbol that each name, version and flag means;
+with the library the code and the status must be the same, and the answer the wrapper if the symbol
+is a hook and the driver's own function if it is not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests import sanitizers
+from tests.shim.conftest import GIB, Grants, Host
+from tests.shim.drivers import build_driver
+from tests.shim.loader.every_symbol import exports
+
+pytestmark = pytest.mark.sim
+
+_HERE = Path(__file__).resolve().parents[1]
+_LISTS = _HERE.parent.parent / "simgpu/src/abi"
+GENERATIONS = (11040, 11070, 12000, 12020, 12040, 12080, 13000, 13010, 14000)
+
+
+def _driver_dir(build_dir: Path, generation: int) -> Path:
+    name = "simgpu" if generation == 13000 else f"simgpu-{generation}"
+    return build_dir / "lib" / name
+
+
+def _bases(directory: Path) -> Path:
+    rows = "".join((_LISTS / name).read_text() for name in ("cuda.def", "cuda_unsupported.def"))
+    found = {base for _, base in re.findall(r"^[A-Z_]+\((\w+), (\w+), \d", rows, re.MULTILINE)}
+    path = directory / "bases"
+    path.write_text("\n".join(sorted({*found, "cuUnseenName", "cuNoSuchName", "cuMemAlloc_v2"})))
+    return path
+
+
+def _ask(host: Host, bases: Path, *, preload: bool, inner: bool) -> list[list[str]]:
+    environment = {
+        **host.environment(preload=preload),
+        **({"SIMGPU_INNER_ENTRIES": "1"} if inner else {}),
+        "PYTHONPATH": str(_HERE.parent.parent),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.shim.loader.every_symbol", bases],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+@pytest.mark.shipped
+@pytest.mark.parametrize(
+    ("generation", "inner"),
+    [*((generation, False) for generation in GENERATIONS), *((g, True) for g in GENERATIONS[::2])],
+)
+def test_row_31_get_proc_address_of_every_name(
+    generation: int, inner: bool, build_dir: Path, library: Path, tmp_path: Path
+) -> None:
+    driver = _driver_dir(build_dir, generation)
+    host, bases = Host(library, driver), _bases(tmp_path)
+    symbols = exports(driver / "libcuda.so.1")
+    hooks = set(exports(library).values())
+    plain = _ask(host, bases, preload=False, inner=False)
+    bare = _ask(host, bases, preload=False, inner=True) if inner else plain
+    ours = _ask(host, bases, preload=True, inner=inner)
+    assert len(plain) == len(bare) == len(ours) > 50_000
+    wrapped = set()
+    for meant, before, after in zip(plain, bare, ours, strict=True):
+        assert before[:-1] == after[:-1]
+        symbol = None if meant[-1] == "null" else symbols[int(meant[-1], 16)]
+        expected = symbol if symbol in hooks else before[-1]
+        assert after[-1] == expected, (symbol, before, after)
+        wrapped |= {symbol} & hooks
+    cuda_hooks = {name for name in hooks if name.startswith("cu")} & set(symbols.values())
+    assert wrapped == cuda_hooks
+
+
+@pytest.mark.shipped
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_row_33_drivers_of_every_generation(
+    generation: int, build_dir: Path, library: Path
+) -> None:
+    """What the driver lacks is missing as without the library, even if that wraps it."""
+    driver = _driver_dir(build_dir, generation)
+    had = set(exports(driver / "libcuda.so.1").values())
+    hooks = {name for name in exports(library).values() if name.startswith("cu")}
+    names = sorted({*hooks, *had, "cuNoSuchName"})
+    program = f"""
+import ctypes
+names = {names!r}
+cuda = ctypes.CDLL("libcuda.so.1")
+version = ctypes.c_int()
+print(cuda.cuDriverGetVersion(ctypes.byref(version)), version.value)
+print([name for name in names if not hasattr(cuda, name)])
+maps = [line.split() for line in open("/proc/self/maps") if "libvgpu.so" in line]
+inside = lambda pointer: any(int(m[0].split("-")[0], 16) <= pointer < int(m[0].split("-")[1], 16)
+                             for m in maps)
+print([name for name in names if hasattr(cuda, name)
+       and inside(ctypes.cast(getattr(cuda, name), ctypes.c_void_p).value)])
+"""
+    version, lacking, wrapped = Host(library, driver).python(program).stdout.splitlines()
+    assert version == f"0 {generation}"
+    assert eval(lacking) == sorted({*names} - had)
+    assert eval(wrapped) == sorted(hooks & had)
+
+
+@pytest.mark.shipped
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_row_33_the_limit_holds_over_every_generation(
+    generation: int, build_dir: Path, host: Host, grants: Grants, tmp_path: Path
+) -> None:
+    program = tmp_path / "program"
+    source = _HERE / "c" / "strict_program.c"
+    subprocess.run(["gcc", source, "-o", program, "-ldl"], check=True)
+    over = replace(host, driver_dir=_driver_dir(build_dir, generation))
+    done = over.run([program, "name"], grants.make(GIB, GIB))
+    assert (done.stdout, done.stderr) == ("0 2 0 1024", "")
+
+
+def test_row_33_a_wrapper_of_what_the_driver_lacks_says_not_found(
+    build_dir: Path, library: Path, tmp_path: Path
+) -> None:
+    """A program linked with the names of a newer driver finds the library's export first."""
+    source = tmp_path / "linked.c"
+    source.write_text(
+        "#include <stdio.h>\nint cuMemAllocAsync(void *, unsigned long, void *);\n"
+        'int main(void) { printf("%d", cuMemAllocAsync(0, 1, 0)); return 0; }\n'
+    )
+    lacking = tmp_path / "lib"
+    lacking.mkdir()
+    build_driver(lacking, "int cuInit(unsigned flags) { return flags != 0; }\n")
+    newer = _driver_dir(build_dir, 13000)
+    program = tmp_path / "linked"
+    subprocess.run(["gcc", source, f"-L{newer}", "-l:libcuda.so.1", "-o", program], check=True)
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(lacking),
+        "LD_PRELOAD": sanitizers.preload(library),
+    }
+    done = subprocess.run([program], env=environment, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("500", "", 0)

@@ -1,0 +1,64 @@
+"""Threads and the paths of attach, fork and damage under ASan with UBSan, and under TSan."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import build
+from tests.shim.region.core import LIMIT_BYTES, Box
+
+pytestmark = pytest.mark.sim
+
+
+@pytest.fixture(params=["asan", "tsan"])
+def sanitized(request: pytest.FixtureRequest, tmp_path: Path) -> Box:
+    preset = str(request.param)
+    box = Box(tmp_path, build(preset) / "bin" / "vgpu-core-test", gpu_count=2)
+    box.write()
+    return box
+
+
+def test_threads_reserve_and_refund(sanitized: Box) -> None:
+    assert sanitized.run("threads", "8", "3000", "2").split() == ["0", "0"]
+
+
+def test_threads_reserve_and_refund_while_the_limit_changes(sanitized: Box) -> None:
+    """At the limit every refusal searches for exited processes; there is one to be found."""
+    with sanitized.shell() as victim:
+        victim.ask("reserve 0 1000")
+        victim.kill_alone()
+    sanitized.set_limit(1 << 21)
+    with sanitized.shell() as changing:
+        assert changing.ask("attach") == "OK"
+        for limit in range(1 << 20, (1 << 20) + 50):
+            sanitized.set_limit(limit)
+            assert changing.ask("limit 0") == str(limit)
+            assert changing.ask(f"thread reserve 0 {limit + 1}") == "OVER_LIMIT"
+    assert sanitized.run("threads", "8", "500", "2").split() == ["0", "0"]
+
+
+def test_attach_fork_and_loss_of_the_slot(sanitized: Box) -> None:
+    with sanitized.shell() as holder, sanitized.shell() as neighbour:
+        assert holder.ask("reserve 0 1000") == "OK"
+        assert holder.child("fork reserve 0 5")[1] == "OK"
+        assert holder.child("clone used 0")[1] == "0"
+        assert neighbour.ask("reserve 1 7") == "OK"
+        assert holder.ask("drop-lock") == "OK"
+        assert neighbour.ask(f"reserve 0 {LIMIT_BYTES}") == "OVER_LIMIT"
+        sanitized.forge(0, "start_ticks", 0)
+        assert sanitized.used_after_fresh_attach() == 5
+        assert holder.ask("reserve 0 1") == "OK"
+        assert sanitized.use().used_bytes == 1006
+        assert holder.ask("detach") == "OK"
+        assert sanitized.use().used_bytes == 5
+
+
+def test_no_sanitizer_stands_in_for_the_swap_of_a_word() -> None:
+    """ThreadSanitizer's is a lock of one process and two stores: others would read half a word."""
+    program = build("tsan") / "bin" / "vgpu-mixed-storm"
+    wanted = subprocess.run(["nm", "-u", program], capture_output=True, text=True, check=True)
+    assert "__tsan_atomic64" in wanted.stdout
+    assert "__tsan_atomic128" not in wanted.stdout

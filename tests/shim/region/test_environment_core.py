@@ -1,0 +1,207 @@
+"""Limits from the environment without hooks: the parser against an oracle, killed processes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contract import names
+from tests.conftest import build
+from tests.shim.region.core import Shell
+
+pytestmark = pytest.mark.sim
+
+_OK, _UNMANAGED, _MEMORY, _CORE, _UNUSABLE = 0, 1, 10, 11, 13
+_NO_LIMIT = 2**64 - 1
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+
+_NUMBERS = st.one_of(
+    st.sampled_from(["0", "1", "1024", "00", "007", "100", "101", "9223372036854775807"]),
+    st.sampled_from(["8589934591", "8589934592", "9223372036854775808", "99999999999999999999"]),
+    st.integers(0, 2**64).map(str),
+    st.text("0123456789kKmMgG.x-+ eit", max_size=6),
+)
+_VALUES = st.builds("{}{}".format, _NUMBERS, st.sampled_from(["", "k", "M", "g", "G", "Gi", "b"]))
+_SUFFIXES = st.sampled_from(
+    ["", "", "_0", "_1", "_31", "_32", "_", "_x", "_01", "_1x", "_4294967296", "S", "_1_1"]
+)
+_UUIDS = st.sampled_from(
+    [
+        "GPU-5e1f0a70-0000-4000-8000-0000000000aa",
+        "MIG-11111111-2222-4333-8444-555555555555",
+        "GPU-5e1f0a70",
+        "all",
+        "0",
+        "",
+    ]
+)
+_VARIABLES = st.one_of(
+    st.tuples(st.builds("CUDA_DEVICE_MEMORY_LIMIT{}".format, _SUFFIXES), _VALUES),
+    st.tuples(st.builds("CUDA_DEVICE_SM_LIMIT{}".format, _SUFFIXES), _VALUES),
+    st.tuples(st.just("NVIDIA_VISIBLE_DEVICES"), st.lists(_UUIDS, max_size=4).map(",".join)),
+    st.tuples(st.sampled_from(["PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE"]), _VALUES),
+)
+
+
+def _bytes(text: str) -> int | None:
+    match = re.fullmatch("([0-9]+)([kmg]?)", text, re.IGNORECASE | re.ASCII)
+    amount = int(match[1]) * _UNITS[match[2].lower()] if match else 2**63
+    return None if amount >= 2**63 else amount or _NO_LIMIT
+
+
+def _percent(text: str) -> int | None:
+    return int(text) if re.fullmatch("[0-9]+", text, re.ASCII) and int(text) <= 100 else None
+
+
+def _family(environment: dict[str, str], name: str, none: int) -> list[int] | str:
+    """Each of 32 GPUs' limits; the first variable in error as it is shown."""
+    read = _bytes if "MEMORY" in name else _percent
+    common, own = none, {}
+    for variable, text in environment.items():
+        if variable != name and not variable.startswith(name + "_"):
+            continue
+        value = read(text)
+        number = variable.removeprefix(name).removeprefix("_")
+        plain = re.fullmatch("0|[1-9][0-9]*", number, re.ASCII) and int(number) < 32
+        if value is None or (variable != name and not plain):
+            return f'{variable}="{text}"'
+        if variable == name:
+            common = value
+        else:
+            own[int(number)] = value
+    return [own.get(gpu, common) for gpu in range(names.MOST_GPUS)]
+
+
+def _listed(text: str) -> list[str]:
+    whole = re.compile("(GPU|MIG)-[0-9a-f-]{36}")
+    each = text.split(",")
+    if each[-1] == "":  # one comma at the end
+        each.pop()
+    if not all(whole.fullmatch(name) for name in each):
+        return []
+    return [name[4:].replace("-", "") for name in each]
+
+
+def _oracle(environment: dict[str, str]) -> str:
+    memory = _family(environment, names.ENV_MEMORY_LIMIT, _NO_LIMIT)
+    if isinstance(memory, str):
+        return f"{_MEMORY} {memory}"
+    core = _family(environment, names.ENV_CORE_LIMIT, 0)
+    if isinstance(core, str):
+        return f"{_CORE} {core}"
+    unmanaged = set(memory) == {_NO_LIMIT}
+    listed = [] if unmanaged else _listed(environment.get(names.ENV_VISIBLE_DEVICES, ""))
+    words = [word for pair in zip(memory, core, strict=True) for word in pair]
+    return " ".join(map(str, [_UNMANAGED if unmanaged else _OK, *words, len(listed), *listed]))
+
+
+@pytest.fixture(scope="module", params=["dev", "asan"])
+def parser(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
+    program = build(request.param) / "bin" / "vgpu-environment-test"
+    with subprocess.Popen(
+        [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait() == 0
+
+
+@settings(max_examples=2000, deadline=None)
+@given(environment=st.lists(_VARIABLES, max_size=6).map(dict))
+def test_the_parser_agrees_with_the_oracle(
+    parser: subprocess.Popen[str], environment: dict[str, str]
+) -> None:
+    assert parser.stdin is not None and parser.stdout is not None
+    parser.stdin.write("\x1f".join(f"{name}={text}" for name, text in environment.items()) + "\n")
+    parser.stdin.flush()
+    said = parser.stdout.readline().rstrip("\n")
+    if len(said.split()) > 2 and '"' not in said:
+        assert said == _oracle(environment)
+    else:  # a long value is shown in part
+        assert said.split("...")[0] in _oracle(environment)
+
+
+# --- processes ---
+
+
+class _Processes:
+    def __init__(self, program: Path, cache: Path) -> None:
+        self.program, self.cache = program, cache
+
+    @contextmanager
+    def shell(self, *variables: str) -> Iterator[Shell]:
+        env = dict(variable.split("=", 1) for variable in variables)
+        shell = Shell(
+            [str(self.program), "shell"], {names.ENV_SHARED_CACHE: str(self.cache), **env}
+        )
+        try:
+            yield shell
+        finally:
+            shell.kill()
+
+
+@pytest.fixture(params=["dev", "asan", "tsan"])
+def processes(request: pytest.FixtureRequest, tmp_path: Path) -> _Processes:
+    return _Processes(build(request.param) / "bin" / "vgpu-core-test", tmp_path / "cache")
+
+
+def _uuid(number: int) -> str:
+    return f"{number:032x}"
+
+
+LIMIT = f"{names.ENV_MEMORY_LIMIT}=1000"
+
+
+def test_a_killed_process_gives_back_and_a_child_starts_afresh(processes: _Processes) -> None:
+    with processes.shell(LIMIT) as survivor:
+        assert survivor.ask("attach") == "OK"
+        assert survivor.ask(f"gpu {_uuid(1)}") == "0"
+        with processes.shell(LIMIT) as victim:
+            assert victim.ask("attach") == "OK"
+            assert victim.ask(f"gpu {_uuid(1)}") == "0"
+            assert victim.ask("reserve 0 700") == "OK"
+            assert survivor.ask("reserve 0 301") == "OVER_LIMIT"
+            _, said = victim.child("fork reserve 0 301")
+            assert said == "OVER_LIMIT"
+            _, said = victim.child("clone reserve 0 300")
+            assert said == "OK"
+        assert survivor.ask("reserve 0 700") == "OK"
+
+
+def test_gpus_keep_their_places_and_the_last_has_none(processes: _Processes) -> None:
+    with processes.shell(LIMIT) as first, processes.shell(LIMIT) as second:
+        assert {first.ask("attach"), second.ask("attach")} == {"OK"}
+        met = [first.ask(f"gpu {_uuid(number + 1)}") for number in range(names.MOST_GPUS)]
+        assert met == [str(gpu) for gpu in range(names.MOST_GPUS)]
+        assert first.ask(f"gpu {_uuid(99)}") == "-1"
+        assert second.ask(f"gpu {_uuid(32)}") == "31"
+        assert [shell.ask("reserve 31 600") for shell in (first, second)] == ["OK", "OVER_LIMIT"]
+        assert second.ask(f"gpu {_uuid(31)}") == "30"
+        assert second.ask("reserve 30 1000") == "OK", "its neighbour has its own count"
+
+
+def test_who_only_looks_makes_no_limit_and_takes_no_slot(processes: _Processes) -> None:
+    with processes.shell(LIMIT) as looking:
+        assert looking.ask("peek") == "OK"
+        assert looking.ask(f"gpu {_uuid(1)}") == "0"
+        assert looking.ask("limit 0") == "1000"
+        with processes.shell(f"{names.ENV_MEMORY_LIMIT}=500") as using:
+            assert using.ask("attach") == "OK"
+            assert using.ask(f"gpu {_uuid(1)}") == "0"
+            assert using.ask("limit 0") == "500"
+            assert using.ask("reserve 0 501") == "OVER_LIMIT"
+
+
+@pytest.mark.parametrize("variables", [(), (f"{names.ENV_MEMORY_LIMIT}=0",)])
+def test_no_limit_leaves_no_trace(processes: _Processes, variables: Sequence[str]) -> None:
+    with processes.shell(*variables) as shell:
+        assert shell.ask("attach").startswith("UNMANAGED")
+    assert not processes.cache.exists()

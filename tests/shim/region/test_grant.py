@@ -1,0 +1,166 @@
+"""The grant as the library reads it: the newest valid copy, changes at run time, damage."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Callable
+
+import pytest
+
+from contract import grant_file
+from tests.shim.region.core import GRANT_ID, LIMIT_BYTES, Box, patch, uuid
+
+pytestmark = pytest.mark.sim
+SECOND = grant_file.COPY_STRIDE
+
+
+def _tear(box: Box, copy: int) -> None:
+    patch(box.grant, copy * SECOND + grant_file.HEAD.size + 40, b"torn")
+
+
+def _tear_both(box: Box) -> None:
+    box.set_limit(LIMIT_BYTES)
+    _tear(box, 0)
+    _tear(box, 1)
+
+
+def _become_directory(box: Box) -> None:
+    box.grant.unlink()
+    box.grant.mkdir()
+
+
+BROKEN: dict[str, tuple[str, Callable[[Box], object]]] = {
+    "missing": ("GRANT_MISSING", lambda box: box.grant.unlink()),
+    "a directory": ("GRANT_INVALID", _become_directory),
+    "empty": ("GRANT_INVALID", lambda box: os.truncate(box.grant, 0)),
+    "short": ("GRANT_INVALID", lambda box: os.truncate(box.grant, grant_file.FILE_BYTES - 1)),
+    "all zeros": (
+        "GRANT_INVALID",
+        lambda box: box.grant.write_bytes(bytes(grant_file.FILE_BYTES)),
+    ),
+    "torn in its only copy": ("GRANT_INVALID", lambda box: _tear(box, 0)),
+    "torn in both copies": ("GRANT_INVALID", _tear_both),
+}
+
+
+@pytest.mark.parametrize(("code", "breakage"), BROKEN.values(), ids=BROKEN.keys())
+def test_a_broken_grant_is_refused_by_name(
+    box: Box, code: str, breakage: Callable[[Box], object]
+) -> None:
+    breakage(box)
+    with box.shell() as shell:
+        for look in ("attach", "peek"):
+            said = shell.ask(look)
+            assert said.startswith(f"{code} ")
+            assert str(box.grant) in said
+        assert shell.ask("reserve 0 1") == code
+
+
+@pytest.mark.parametrize("torn", [0, 1])
+def test_of_two_copies_one_is_enough(box: Box, torn: int) -> None:
+    box.set_limit(4096)
+    _tear(box, torn)
+    with box.shell() as shell:
+        assert shell.ask("attach") == "OK"
+        assert shell.ask("limit 0") == str(4096 if torn == 0 else LIMIT_BYTES)
+
+
+def test_the_newest_copy_counts(box: Box) -> None:
+    for limit in (1000, 2000, 3000):
+        box.set_limit(limit)
+        with box.shell() as shell:
+            shell.ask("attach")
+            assert shell.ask("limit 0") == str(limit)
+
+
+def test_without_descriptors_it_is_the_descriptors_that_are_named(box: Box) -> None:
+    """Nothing is wrong with the grant, and the same process may try again."""
+    with box.shell() as shell:
+        assert shell.ask("used 0") == "0", "it has started"
+        there = len(os.listdir(f"/proc/{shell.pid}/fd"))
+        former = resource.prlimit(shell.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(shell.pid, resource.RLIMIT_NOFILE, (there, former[1]))
+        said = shell.ask("attach")
+        assert said.startswith("SYSTEM ") and os.strerror(errno.EMFILE) in said
+        resource.prlimit(shell.pid, resource.RLIMIT_NOFILE, former)
+        assert shell.ask("attach") == "OK"
+
+
+def test_limits_change_while_running(box: Box) -> None:
+    with box.shell() as shell:
+        assert shell.ask("reserve 0 8000") == "OK"
+        box.set_limit(4096)
+        assert shell.ask("limit 0") == "4096"
+        assert shell.ask("reserve 0 1") == "OVER_LIMIT"
+        shell.ask("refund 0 4000")
+        assert shell.ask("reserve 0 97") == "OVER_LIMIT"
+        assert shell.ask("reserve 0 96") == "OK"
+        box.set_limit(10000)
+        assert shell.ask("reserve 0 5904") == "OK"
+        assert shell.ask("reserve 0 1") == "OVER_LIMIT"
+
+
+def test_a_writer_killed_between_its_two_writes_leaves_the_old_limit(box: Box) -> None:
+    with box.shell() as running:
+        running.ask("attach")
+        for _ in range(3):
+            box.set_limit(1, writes=1)
+            assert running.ask("limit 0") == str(LIMIT_BYTES)
+            with box.shell() as fresh:
+                assert fresh.ask("attach") == "OK"
+                assert fresh.ask("limit 0") == str(LIMIT_BYTES)
+        box.set_limit(5000)
+        assert running.ask("limit 0") == "5000"
+
+
+def test_a_grant_damaged_while_running_leaves_the_last_good_one_in_force(box: Box) -> None:
+    with box.shell() as running:
+        running.ask("attach")
+        box.set_limit(9000)
+        assert running.ask("limit 0") == "9000"
+        for copy in (0, 1):
+            patch(box.grant, copy * SECOND, (77).to_bytes(8, "little"))
+        assert running.ask("limit 0") == "9000"
+        assert running.ask("reserve 0 9001") == "OVER_LIMIT"
+        with box.shell() as fresh:
+            assert fresh.ask("attach").startswith("GRANT_INVALID")
+
+
+def test_another_grant_in_the_same_file_is_not_believed(box: Box) -> None:
+    with box.shell() as running:
+        running.ask("attach")
+        box.set_limit(1 << 40, grant_id=GRANT_ID + 1)
+        assert running.ask("limit 0") == str(LIMIT_BYTES)
+
+
+def test_an_older_copy_is_never_taken_back(box: Box) -> None:
+    """The newest copy is damaged while it is in force: the older, looser one must not return."""
+    with box.shell() as running:
+        running.ask("attach")
+        box.set_limit(100)
+        assert running.ask("limit 0") == "100"
+        patch(box.grant, SECOND, (99).to_bytes(8, "little"))
+        assert running.ask("limit 0") == "100"
+
+
+def test_a_fork_child_sees_changes_too(box: Box) -> None:
+    with box.shell() as parent:
+        parent.ask("attach")
+        box.set_limit(512)
+        assert parent.child("fork limit 0")[1] == "512"
+
+
+def test_gpus_are_found_by_uuid(box: Box) -> None:
+    two = Box(box.directory, box.program, gpu_count=2)
+    two.write()
+    with two.shell() as shell:
+        assert shell.ask(f"gpu {_digits(1)}") == "-1", "not before the grant is read"
+        assert shell.ask("peek") == "OK"
+        assert [shell.ask(f"gpu {_digits(gpu)}") for gpu in range(3)] == ["0", "1", "-1"]
+        assert [shell.ask(f"core {gpu}") for gpu in range(3)] == ["50", "50", "0"]
+
+
+def _digits(gpu: int) -> str:
+    return uuid(gpu).removeprefix("GPU-").replace("-", "")

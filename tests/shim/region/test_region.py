@@ -1,0 +1,173 @@
+"""Attaching: which directory is used; files that are missing, damaged or of another grant."""
+
+from __future__ import annotations
+
+import binascii
+import os
+import shutil
+import signal
+import struct
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from contract import names, region_file
+from tests.shim.region.core import GRANT_ID, Box, patch
+
+pytestmark = pytest.mark.sim
+
+
+def _with_checksum(header: bytes) -> bytes:
+    body = header[: region_file.HEADER.size - 4]
+    return body + struct.pack("<I", binascii.crc32(body))
+
+
+def _rewrite_header(box: Box, field: str, value: int, kind: str) -> None:
+    """A header that is consistent in itself: only the field is wrong."""
+    header = bytearray(box.region.read_bytes()[: region_file.HEADER.size])
+    struct.pack_into(kind, header, region_file.HEADER.offset(field), value)
+    patch(box.region, 0, _with_checksum(bytes(header)))
+
+
+def _truncate(size: int) -> Callable[[Box], None]:
+    return lambda box: os.truncate(box.region, size)
+
+
+def _become_directory(box: Box) -> None:
+    box.region.unlink()
+    box.region.mkdir()
+
+
+def _become_fifo(box: Box) -> None:
+    box.region.unlink()
+    os.mkfifo(box.region)
+
+
+BROKEN: dict[str, tuple[str, Callable[[Box], object]]] = {
+    "missing": ("REGION_MISSING", lambda box: box.region.unlink()),
+    "a directory": ("REGION_INVALID", _become_directory),
+    "a fifo": ("REGION_INVALID", _become_fifo),
+    "empty": ("REGION_INVALID", _truncate(0)),
+    "truncated within the header": ("REGION_INVALID", _truncate(100)),
+    "truncated by a byte": (
+        "REGION_INVALID",
+        _truncate(region_file.Geometry(1).file_bytes - 1),
+    ),
+    "longer": ("REGION_INVALID", _truncate(region_file.Geometry(1).file_bytes + 1)),
+    "a damaged header": ("REGION_INVALID", lambda box: patch(box.region, 50, b"\1")),
+    "a wrong checksum": (
+        "REGION_INVALID",
+        lambda box: patch(box.region, region_file.HEADER.size - 4, b"\0\0\0\0"),
+    ),
+    "another magic": ("REGION_INVALID", lambda box: _rewrite_header(box, "magic", 7, "<Q")),
+    "an older version": ("REGION_INVALID", lambda box: _rewrite_header(box, "version", 1, "<I")),
+    "a newer version": ("REGION_INVALID", lambda box: _rewrite_header(box, "version", 4, "<I")),
+    "another grant's": (
+        "REGION_INVALID",
+        lambda box: _rewrite_header(box, "grant_id", GRANT_ID + 1, "<Q"),
+    ),
+    "of two GPUs": (
+        "REGION_INVALID",
+        lambda box: box.region.write_bytes(region_file.fresh(2, GRANT_ID)),
+    ),
+    "of another stride": (
+        "REGION_INVALID",
+        lambda box: _rewrite_header(box, "slot_stride", 64, "<I"),
+    ),
+    "of other slots": (
+        "REGION_INVALID",
+        lambda box: _rewrite_header(box, "slots_offset", 0, "<Q"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "breakage"), BROKEN.values(), ids=BROKEN.keys())
+@pytest.mark.parametrize("look", ["attach", "peek"])
+def test_a_broken_region_is_refused_by_name_and_the_process_lives(
+    box: Box, look: str, code: str, breakage: Callable[[Box], object]
+) -> None:
+    breakage(box)
+    with box.shell() as shell:
+        said = shell.ask(look)
+        assert said.startswith(f"{code} ")
+        assert str(box.region) in said
+        assert shell.ask("reserve 0 1") == code
+        assert shell.ask("used 0") == "0"
+
+
+def test_a_region_truncated_while_mapped_ends_the_process_before_it_gets_more(box: Box) -> None:
+    with box.shell() as shell:
+        assert shell.ask("reserve 0 1000") == "OK"
+        os.truncate(box.region, 0)
+        shell.tell("reserve 0 1")
+        assert shell.ended_by() == signal.SIGBUS
+
+
+def test_a_region_mended_is_accepted_by_the_same_process(box: Box) -> None:
+    whole = box.region.read_bytes()
+    with box.shell() as shell:
+        os.truncate(box.region, 10)
+        assert shell.ask("attach").startswith("REGION_INVALID")
+        box.region.write_bytes(whole)
+        assert shell.ask("attach") == "OK"
+
+
+def test_a_region_that_cannot_be_written_is_refused(box: Box) -> None:
+    if os.geteuid() != 0:
+        box.region.chmod(0o444)
+        with box.shell() as shell:
+            assert shell.ask("attach").startswith("REGION_READONLY")
+        return
+    if shutil.which("unshare") is None:
+        pytest.skip("unshare is not installed")
+    mount = f'mount --bind -o ro "{box.region}" "{box.region}" && exec "$@"'
+    with box.shell("unshare", "--mount", "sh", "-c", mount, "sh") as shell:
+        said = shell.ask("attach")
+    assert said.startswith("REGION_READONLY")
+    assert str(box.region) in said
+
+
+def test_without_a_directory_no_limit_was_asked_for(box: Box) -> None:
+    if os.path.exists(names.CONTAINER_DIR):
+        pytest.skip(f"this machine has a {names.CONTAINER_DIR}")
+    environment = {key: value for key, value in box.env.items() if key != names.ENV_DIR}
+    done = subprocess.run(
+        [box.program, "shell"],
+        input="attach\npeek\nreserve 0 1\nlimit 0\n",
+        env=environment,
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    unmanaged = "UNMANAGED no limit was asked for"
+    assert done.stdout.splitlines() == [unmanaged, unmanaged, "UNMANAGED", "0"]
+    assert done.stderr == ""
+
+
+def test_a_directory_named_but_absent_is_not_the_same_as_none(box: Box) -> None:
+    shutil.rmtree(box.directory)
+    with box.shell() as shell:
+        assert shell.ask("attach").startswith("GRANT_MISSING")
+
+
+def test_the_containers_directory_outranks_the_environment(box: Box) -> None:
+    """/.gpuslice exists and is empty: refused, though GPUSLICE_DIR names a good directory."""
+    if os.geteuid() != 0 or os.path.exists(names.CONTAINER_DIR):
+        pytest.skip(f"needs root, to mount a root with a {names.CONTAINER_DIR}")
+    root = box.directory / "root"
+    (root / names.CONTAINER_DIR.lstrip("/")).mkdir(parents=True)
+    script = (
+        f'cd "{root}" && for d in /*/; do mkdir -p ".$d" && mount --rbind "$d" ".$d"; done; '
+        f'exec chroot "{root}" "$@"'
+    )
+    with box.shell("unshare", "--mount", "sh", "-c", script, "sh") as shell:
+        said = shell.ask("attach")
+    assert said.startswith("GRANT_MISSING ") and names.CONTAINER_DIR in said
+
+
+def test_a_fork_child_of_one_who_looked_looks_for_itself(box: Box) -> None:
+    with box.shell() as shell:
+        assert shell.ask("peek") == "OK"
+        _, said = shell.child("fork attach")
+        assert said == "OK"

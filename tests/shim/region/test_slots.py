@@ -1,0 +1,471 @@
+"""Slots: which charges remain and which are dropped, under every action of a program."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from contract import names, region_file
+from tests.shim.region.core import LIMIT_BYTES, Box, Shell
+from tests.support import until
+
+pytestmark = pytest.mark.sim
+HELD = 1000
+
+
+def _runs(pid: int, program: str) -> bool:
+    return Path(f"/proc/{pid}/comm").read_text().strip() == program
+
+
+def _lock(slot: int, kind: int = fcntl.F_WRLCK, slots: int = 1) -> bytes:
+    start = region_file.LOCK_LIVE + slot
+    return struct.pack("hhqqi4x", kind, os.SEEK_SET, start, slots, 0)
+
+
+def _locked(box: Box, slot: int) -> bool:
+    with box.region.open("r+b") as file:
+        answer = fcntl.fcntl(file.fileno(), fcntl.F_OFD_GETLK, _lock(slot))
+    return int(struct.unpack_from("h", answer)[0]) != int(fcntl.F_UNLCK)
+
+
+def test_a_fork_child_starts_detached_and_outlives_its_parent_without_its_charge(box: Box) -> None:
+    with box.shell() as parent:
+        parent.ask(f"reserve 0 {HELD}")
+        _, said = parent.child("fork used 0")
+        assert said == "0"
+        assert box.use().used_bytes == HELD
+        parent.kill_alone()
+        assert box.used_after_fresh_attach() == 0
+        with box.shell() as newcomer:
+            newcomer.ask("attach")
+            assert [slot.number for slot in box.slots() if slot.state] == [0], (
+                "the slot is reusable"
+            )
+
+
+def test_a_fork_child_that_refunds_takes_nothing_from_its_parent(box: Box) -> None:
+    with box.shell() as parent:
+        parent.ask(f"reserve 0 {HELD}")
+        parent.child(f"fork refund 0 {HELD}")
+        assert box.use().used_bytes == HELD
+
+
+def test_a_fork_child_that_attaches_has_a_charge_of_its_own(box: Box) -> None:
+    with box.shell() as parent:
+        parent.ask(f"reserve 0 {HELD}")
+        _, said = parent.child("fork reserve 0 700")
+        assert said == "OK"
+        assert box.used_after_fresh_attach() == HELD + 700
+        parent.kill_alone()
+        assert box.used_after_fresh_attach() == 700
+    until(lambda: box.used_after_fresh_attach() == 0, "the killed child's charge")
+
+
+def test_a_raw_clone_that_outlives_its_parent_keeps_nothing_of_it(box: Box) -> None:
+    with box.shell() as parent:
+        parent.ask(f"reserve 0 {HELD}")
+        parent.child("clone")
+        parent.kill_alone()
+        assert not _locked(box, 0)
+        assert box.used_after_fresh_attach() == 0
+
+
+def test_a_lock_that_outlives_its_process_saves_no_charge_but_the_slot_is_not_reused(
+    box: Box,
+) -> None:
+    with box.shell() as holder, box.region.open("r+b") as file:
+        holder.ask(f"reserve 0 {HELD}")
+        holder.kill_alone()
+        fcntl.fcntl(file.fileno(), fcntl.F_OFD_SETLK, _lock(0))
+        assert box.used_after_fresh_attach() == 0
+        with box.shell() as newcomer:
+            newcomer.ask("attach")
+            own = [slot.number for slot in box.slots() if slot.pid == newcomer.pid]
+            assert own == [1]
+        fcntl.fcntl(file.fileno(), fcntl.F_OFD_SETLK, _lock(0, fcntl.F_UNLCK))
+    with box.shell() as newcomer:
+        newcomer.ask("attach")
+        assert [slot.number for slot in box.slots() if slot.state] == [0]
+
+
+def test_a_raw_clone_finds_itself_detached(box: Box) -> None:
+    with box.shell() as parent:
+        parent.ask(f"reserve 0 {HELD}")
+        _, said = parent.child("clone reserve 0 700")
+        assert said == "OK"
+        assert sorted(slot.bytes[0] for slot in box.slots()) == [700, HELD]
+
+
+def test_a_living_process_that_closed_every_descriptor_keeps_its_lock(box: Box) -> None:
+    with box.shell() as holder:
+        holder.ask(f"reserve 0 {HELD}")
+        holder.ask("close-range")
+        assert _locked(box, 0)
+        assert box.used_after_fresh_attach() == HELD
+        holder.ask("refund 0 200")
+        assert holder.ask("reserve 0 1") == "OK"
+        assert box.used_after_fresh_attach() == HELD - 199
+        holder.kill_alone()
+        assert box.used_after_fresh_attach() == 0
+
+
+def test_a_living_process_without_its_lock_keeps_its_charge(box: Box) -> None:
+    """As on overlayfs: its maps show that it is the image that attached."""
+    with box.shell() as holder:
+        holder.ask(f"reserve 0 {HELD}")
+        assert holder.ask("drop-lock") == "OK"
+        assert not _locked(box, 0)
+        assert box.used_after_fresh_attach() == HELD
+        holder.kill_alone()
+        assert box.used_after_fresh_attach() == 0
+
+
+def test_a_reused_descriptor_number_is_left_alone(box: Box) -> None:
+    with box.shell() as holder:
+        holder.ask(f"reserve 0 {HELD}")
+        assert holder.ask("close-and-reuse 400") == "400"
+        assert box.use().used_bytes == 0, "and detaching worked all the same"
+
+
+def test_no_descriptor_stays_open(box: Box) -> None:
+    with box.shell() as holder:
+        before = os.listdir(f"/proc/{holder.pid}/fd")
+        holder.ask(f"reserve 0 {HELD}")
+        assert os.listdir(f"/proc/{holder.pid}/fd") == before
+
+
+def test_exec_into_a_program_without_cuda_ends_the_charge(box: Box) -> None:
+    with box.shell() as holder:
+        holder.ask(f"reserve 0 {HELD}")
+        holder.tell("exec /bin/sleep 600")
+        until(lambda: _runs(holder.pid, "sleep"), "exec")
+        assert box.used_after_fresh_attach() == 0
+
+
+def test_exec_into_a_program_that_attaches_retires_the_former_life(box: Box) -> None:
+    with box.shell() as holder:
+        holder.ask(f"reserve 0 {HELD}")
+        holder.tell(f"exec {box.program} shell")
+        assert holder.ask("attach") == "OK"
+        assert holder.ask("used 0") == "0"
+        assert holder.ask(f"reserve 0 {LIMIT_BYTES}") == "OK"
+
+
+def test_exec_into_a_program_that_only_looks_ends_the_charge(box: Box) -> None:
+    """Its maps show the region, as a holder's do; but it has no slot, so the slot is not its."""
+    with box.shell() as holder:
+        holder.ask(f"reserve 0 {HELD}")
+        holder.tell(f"exec {box.program} shell")
+        assert holder.ask("peek") == "OK"
+        assert holder.ask("used 0") == "0"
+        assert box.used_after_fresh_attach() == 0
+
+
+def test_the_end_of_a_thread_is_not_the_end_of_its_process(box: Box) -> None:
+    with box.shell() as holder:
+        assert holder.ask(f"thread reserve 0 {HELD}") == "OK"
+        assert box.used_after_fresh_attach() == HELD
+
+
+@pytest.mark.parametrize("step", ["APPLY_PUBLISHED", "COUNTER_SWAPPED", "APPLY_DONE"])
+def test_a_thread_that_ends_inside_a_reservation_wedges_no_other(box: Box, step: str) -> None:
+    """Its count by then remains until the process ends."""
+    with box.shell() as holder:
+        assert holder.ask("attach") == "OK"
+        assert holder.ask(f"end {step} 1") == "OK"
+        holder.ask("thread reserve 0 1000")
+        assert holder.ask("reserve 0 7") == "OK"
+        assert box.use().used_bytes == (7 if step == "APPLY_PUBLISHED" else 1007)
+        holder.kill_alone()
+        assert box.used_after_fresh_attach() == 0
+
+
+def test_who_has_no_descriptors_left_takes_nobody_for_dead(box: Box) -> None:
+    """One is left for the region, and none for /proc."""
+    with box.shell() as holder, box.shell() as poor:
+        assert holder.ask(f"reserve 0 {HELD}") == "OK"
+        assert poor.ask("attach") == "OK"
+        there = len(os.listdir(f"/proc/{poor.pid}/fd"))
+        hard = resource.prlimit(poor.pid, resource.RLIMIT_NOFILE)[1]
+        resource.prlimit(poor.pid, resource.RLIMIT_NOFILE, (there + 1, hard))
+        assert poor.ask(f"reserve 0 {LIMIT_BYTES}") == "OVER_LIMIT"
+        assert box.use().used_bytes == HELD
+        holder.kill_alone()
+        assert poor.ask(f"reserve 0 {LIMIT_BYTES}") == "OK", "gone is seen without any"
+
+
+def test_a_process_whose_maps_may_not_be_read_counts_as_alive(box: Box) -> None:
+    """As if a program of one user checks another's; here, one without capabilities."""
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("needs root, to give capabilities up (setpriv)")
+    with box.shell() as holder, box.shell("setpriv", "--bounding-set=-all") as stranger:
+        assert holder.ask(f"reserve 0 {HELD}") == "OK"
+        assert holder.ask("drop-lock") == "OK"
+        assert stranger.ask("attach") == "OK"
+        assert stranger.ask("used 0") == str(HELD)
+        holder.kill_alone()
+        until(lambda: stranger.ask("used 0") == "0", "the dead process's bytes")
+
+
+@pytest.mark.parametrize("dropped", [False, True], ids=["lock-held", "lock-dropped"])
+def test_the_end_of_the_main_thread_is_not_the_end_of_its_process(box: Box, dropped: bool) -> None:
+    with box.shell() as holder:
+        holder.ask(f"reserve 0 {HELD}")
+        if dropped:
+            assert holder.ask("drop-lock") == "OK"
+        holder.ask("end-main")
+        until(lambda: Path(f"/proc/{holder.pid}/maps").read_text() == "", "the main thread's end")
+        assert box.used_after_fresh_attach() == HELD
+        assert holder.ask("reserve 0 1") == "OK"
+        assert box.used_after_fresh_attach() == HELD + 1
+        holder.kill_alone()
+        assert box.used_after_fresh_attach() == 0
+
+
+def test_a_reused_pid_is_another_process(box: Box) -> None:
+    with box.shell() as holder:
+        holder.ask(f"reserve 0 {HELD}")
+        assert holder.ask("drop-lock") == "OK"
+        box.forge(0, "start_ticks", box.slots()[0].start_ticks - 1)
+        assert box.used_after_fresh_attach() == 0
+
+
+def test_a_process_held_for_dead_takes_a_new_slot_with_what_it_holds(box: Box) -> None:
+    """Nameless and without its lock, a running process appears exited; it detects that and
+    reattaches."""
+    with box.shell() as holder, box.shell() as neighbour:
+        holder.ask(f"reserve 0 {HELD}")
+        neighbour.ask("attach")
+        assert holder.ask("drop-lock") == "OK"
+        box.forge(0, "start_ticks", 0)
+        assert neighbour.ask(f"reserve 0 {LIMIT_BYTES}") == "OK", "it freed the holder's slot"
+        neighbour.ask(f"refund 0 {LIMIT_BYTES}")
+        assert holder.ask("reserve 0 10") == "OK"
+        assert box.use().used_bytes == HELD + 10
+        living = {slot.pid for slot in box.slots() if slot.state}
+        assert living == {holder.pid, neighbour.pid}
+        holder.ask(f"refund 0 {HELD}")
+        assert box.use().used_bytes == 10
+        holder.kill_alone()
+        assert box.used_after_fresh_attach() == 0
+
+
+def test_a_process_whose_charge_was_dropped_charges_it_again(box: Box) -> None:
+    with box.shell() as holder:
+        holder.ask(f"reserve 0 {HELD}")
+        start = box.slots()[0].start_ticks
+        assert holder.ask("drop-lock") == "OK"
+        box.forge(0, "start_ticks", start - 1)
+        assert box.used_after_fresh_attach() == 0
+        box.forge(0, "start_ticks", start)
+        holder.ask("refund 0 1")
+        assert box.used_after_fresh_attach() == HELD - 1
+
+
+@pytest.mark.parametrize("step", ["APPLY_OWNED", "APPLY_PUBLISHED", "COUNTER_HELPED"])
+def test_of_two_who_take_a_slot_for_theirs_neither_counts_for_the_other(
+    box: Box, step: str
+) -> None:
+    """Taken for exited in its first allocation, with nothing charged yet; both have one number."""
+    with box.shell() as holder, box.shell() as heir, box.shell() as neighbour:
+        assert holder.ask("attach") == "OK"
+        assert holder.ask("drop-lock") == "OK"
+        assert neighbour.ask("reserve 0 100000") == "OK"
+        assert holder.stops_at(step, 2 if step == "COUNTER_HELPED" else 1, ["reserve 0 1000"])
+        box.forge(0, "start_ticks", 0)
+        assert box.used_after_fresh_attach() == 100000, "it freed the holder's slot"
+        assert heir.ask("attach") == "OK"
+        assert [slot.pid for slot in box.slots()] == [heir.pid, neighbour.pid]
+        assert heir.stops_at("APPLY_PUBLISHED", 1, ["reserve 0 7"])
+        assert holder.resume("reserve 0 1000") == "OK"
+        assert heir.resume("reserve 0 7") == "OK"
+        charged = {slot.pid: slot.bytes for slot in box.slots() if slot.state}
+        assert charged == {holder.pid: (1000,), heir.pid: (7,), neighbour.pid: (100000,)}
+        assert box.use().used_bytes == 101007
+        holder.kill_alone()
+        heir.kill_alone()
+        assert box.used_after_fresh_attach() == 100000
+
+
+@pytest.mark.parametrize(
+    "step", ["REAP_VERDICT", "COUNTER_READ", "COUNTER_HELPED", "DROP_READ", "DROP_SWAPPED"]
+)
+def test_a_verdict_is_about_one_holder_not_about_the_next(box: Box, step: str) -> None:
+    """The reaper is slow; meanwhile others reap, and a running process takes that very slot."""
+    with box.shell() as victim, box.shell() as dawdler, box.shell() as heir:
+        victim.ask(f"reserve 0 {HELD}")
+        victim.kill_alone()
+        assert dawdler.stops_at(step, 1, ["attach"])
+        assert heir.ask("reserve 0 77") == "OK"
+        assert [(slot.number, slot.pid) for slot in box.slots() if slot.state] == [(0, heir.pid)]
+        assert dawdler.resume("attach") == "OK"
+        assert box.use().used_bytes == 77
+        assert box.slots()[0].bytes == (77,)
+
+
+def test_at_the_limit_the_dead_are_found_without_an_attach(box: Box) -> None:
+    with box.shell() as survivor, box.shell() as victim:
+        survivor.ask("attach")
+        assert victim.ask(f"reserve 0 {LIMIT_BYTES}") == "OK"
+        victim.kill_alone()
+        assert survivor.ask(f"reserve 0 {LIMIT_BYTES}") == "OK"
+
+
+def test_a_refusal_counts_no_dead_who_died_after_the_last_search(box: Box) -> None:
+    """Searches are a millisecond apart; the one that a refusal relies on follows the exit."""
+    with box.shell() as survivor:
+        survivor.ask("attach")
+        for _ in range(20):
+            with box.shell() as victim:
+                assert victim.ask(f"reserve 0 {LIMIT_BYTES}") == "OK"
+                survivor.ask("used 0")
+                victim.kill_alone()
+            assert survivor.ask(f"reserve 0 {LIMIT_BYTES}") == "OK"
+            survivor.ask(f"refund 0 {LIMIT_BYTES}")
+
+
+def test_what_is_reported_as_used_has_no_dead_in_it(box: Box) -> None:
+    with box.shell() as looker, box.shell() as victim:
+        assert looker.ask("peek") == "OK"
+        victim.ask(f"reserve 0 {HELD}")
+        assert looker.ask("used 0") == str(HELD)
+        assert len(box.slots()) == 1, "looking takes no slot"
+        victim.kill_alone()
+        until(lambda: looker.ask("used 0") == "0", "the dead process's bytes")
+
+
+def test_that_somebody_died_is_known_to_those_who_did_not_find_out(box: Box) -> None:
+    """A process that the driver refuses just then waits, whichever process dropped the charge."""
+    two = Box(box.directory, box.program, gpu_count=2)
+    two.write()
+    second = 10**9
+    with two.shell() as newcomer, two.shell() as looker, two.shell() as victim:
+        assert newcomer.ask("attach") == "OK"
+        victim.ask(f"reserve 1 {HELD}")
+        victim.kill_alone()
+        assert newcomer.ask(f"dropped 1 {60 * second}") == "0"
+        assert looker.ask("peek") == "OK"
+        assert looker.ask("used 1") == "0"
+        assert [newcomer.ask(f"dropped {gpu} {60 * second}") for gpu in (0, 1, 2)] == list("010")
+        assert newcomer.ask("dropped 1 0") == "0"
+
+
+def test_detach_gives_slot_and_charge_back(box: Box) -> None:
+    with box.shell() as shell:
+        shell.ask(f"reserve 0 {HELD}")
+        shell.ask("detach")
+        assert box.use().used_bytes == 0
+        assert [slot.state for slot in box.slots()] == [region_file.SLOT_FREE]
+        assert shell.ask("reserve 0 5") == "OK"
+        assert box.use().used_bytes == 5
+
+
+def test_slots_are_reused_from_the_lowest(box: Box) -> None:
+    for _ in range(5):
+        box.used_after_fresh_attach()
+    assert len(box.slots()) == 1
+
+
+def test_without_a_free_slot_the_newcomer_is_told(box: Box) -> None:
+    """This process holds every slot's lock, none with a name: all must be taken for running."""
+    data = bytearray(box.region.read_bytes())
+    for number in range(names.MAX_SLOTS):
+        offset = box.slot_offset(number)
+        struct.pack_into("<I", data, offset, region_file.SLOT_LIVE)
+        struct.pack_into("<Q", data, offset + region_file.SLOT.offset("generation"), 1)
+    box.region.write_bytes(data)
+    with box.region.open("r+b") as file, box.shell() as newcomer:
+        fcntl.fcntl(file.fileno(), fcntl.F_OFD_SETLK, _lock(0, slots=names.MAX_SLOTS))
+        assert newcomer.ask("attach").startswith("NO_SLOT too many processes")
+        fcntl.fcntl(file.fileno(), fcntl.F_OFD_SETLK, _lock(0, fcntl.F_UNLCK, names.MAX_SLOTS))
+        assert newcomer.ask("attach") == "OK"
+
+
+def _unshare_works() -> bool:
+    probe = ["unshare", "--pid", "--fork", "--mount-proc", "true"]
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture
+def nested() -> list[str]:
+    """A command prefix: in a PID namespace of its own, with a /proc of its own."""
+    if not _unshare_works():
+        pytest.skip("unshare --pid needs root")
+    return ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+
+
+def _end(shell: Shell, box: Box, slot: int) -> None:
+    """Kill it, and wait until the kernel has dropped the lock of the process inside."""
+    shell.kill_alone()
+    until(lambda: not _locked(box, slot), "the lock's end")
+
+
+def test_across_pid_namespaces_the_lock_decides(box: Box, nested: list[str]) -> None:
+    with box.shell(*nested) as inside, box.shell() as outside:
+        assert inside.ask(f"reserve 0 {HELD}") == "OK"
+        assert outside.ask("reserve 0 500") == "OK"
+        assert box.used_after_fresh_attach() == HELD + 500, "seen from outside both live"
+        with box.shell(*nested) as sibling:
+            assert sibling.ask("attach") == "OK"
+            assert sibling.ask("used 0") == str(HELD + 500), "and from a sibling"
+        assert {slot.pid for slot in box.slots()[:2]} == {1, outside.pid}
+        _end(inside, box, 0)
+        assert box.used_after_fresh_attach() == 500
+
+
+def test_a_proc_of_another_namespace_is_not_believed(box: Box, nested: list[str]) -> None:
+    """PID 1 of a namespace that still sees the host's /proc must not be taken for the host's 1."""
+    prefix = [word for word in nested if word != "--mount-proc"]
+    with box.shell(*prefix) as inside:
+        assert inside.ask(f"reserve 0 {HELD}") == "OK"
+        assert box.slots()[0].start_ticks == 0
+        assert box.used_after_fresh_attach() == HELD
+        _end(inside, box, 0)
+        assert box.used_after_fresh_attach() == 0
+
+
+@pytest.mark.parametrize("step", ["CLAIM_LOCKED", "CLAIM_LIVE", "CLAIM_NAMED"])
+def test_a_claim_cut_short_hides_no_slot_above_it(box: Box, step: str) -> None:
+    """Scans end at the first slot never taken: one half taken must not be such a slot."""
+    with box.shell() as first, box.shell() as second:
+        assert first.stops_at(step, 1, ["attach"])
+        assert second.ask(f"reserve 0 {HELD}") == "OK"
+        assert [slot.bytes[0] for slot in box.slots()] == [0, HELD]
+        first.kill_alone()
+        second.kill_alone()
+        assert box.used_after_fresh_attach() == 0
+        with box.shell() as newcomer:
+            newcomer.ask("attach")
+            assert [slot.number for slot in box.slots() if slot.state] == [0]
+
+
+def test_row_22_pid_1_of_two_containers_that_share_a_file(box: Box, nested: list[str]) -> None:
+    """The same pid in two namespaces is two processes; the end of one is not the other's."""
+    with box.shell(*nested) as first, box.shell(*nested) as second:
+        assert first.ask(f"reserve 0 {HELD}") == "OK"
+        assert second.ask("reserve 0 500") == "OK"
+        assert [slot.pid for slot in box.slots()] == [1, 1]
+        assert second.ask("used 0") == str(HELD + 500)
+        assert first.ask("attach") == "OK"
+        _end(first, box, 0)
+        assert box.used_after_fresh_attach() == 500
+        assert second.ask("reserve 0 1") == "OK"
+        _end(second, box, 1)
+        assert box.used_after_fresh_attach() == 0
+
+
+def test_row_22_a_number_that_comes_again_is_another_process(box: Box, nested: list[str]) -> None:
+    with box.shell(*nested) as inside:
+        assert inside.ask(f"reserve 0 {HELD}") == "OK"
+        _end(inside, box, 0)
+    with box.shell(*nested) as again:
+        assert again.ask("attach") == "OK"
+        assert again.ask("used 0") == "0"
+        assert again.ask(f"reserve 0 {LIMIT_BYTES}") == "OK"

@@ -1,0 +1,404 @@
+"""Programs over NVIDIA's unmodified cuda-bindings: `python -m tests.simgpu.programs.cuda_programs
+NAME`.
+
+Each checks its docstring and ends with status 0, or with a traceback. They run as processes of
+their own, because a driver is initialised once per process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from cuda.bindings import driver
+
+R = driver.CUresult
+BLOCK: Final = 2 << 20
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+
+PTX: Final = b"""
+.version 8.0
+.target sm_80
+.address_size 64
+// simgpu: duration_ns=20000000
+.visible .entry twenty_ms(.param .u64 where, .param .u32 count, .param .align 8 .b8 rest[24])
+{ .reg .b32 %r<2>; ret; }
+// simgpu: duration_ns=3600000000000
+.visible .entry hour() { ret; }
+.visible .entry brief() { ret; }
+"""
+
+
+def ok(returned: tuple[Any, ...]) -> Any:
+    """The result of a call beside CUDA_SUCCESS."""
+    assert returned[0] is R.CUDA_SUCCESS, returned[0]
+    return returned[1] if len(returned) == 2 else returned[1:]
+
+
+def begin(ordinal: int = 0) -> Any:
+    ok(driver.cuInit(0))
+    context = ok(driver.cuDevicePrimaryCtxRetain(ok(driver.cuDeviceGet(ordinal))))
+    ok(driver.cuCtxSetCurrent(context))
+    return context
+
+
+def free_bytes() -> int:
+    free, _ = ok(driver.cuMemGetInfo())
+    return int(free)
+
+
+def devices() -> None:
+    ok(driver.cuInit(0))
+    assert ok(driver.cuDriverGetVersion()) == 13000
+    assert ok(driver.cuDeviceGetCount()) == 2
+    for ordinal in range(2):
+        device = ok(driver.cuDeviceGet(ordinal))
+        name = ok(driver.cuDeviceGetName(100, device)).split(b"\0")[0]
+        assert name == b"NVIDIA SimGPU-40GB", name
+        uuid = ok(driver.cuDeviceGetUuid(device)).bytes
+        assert uuid.hex() == f"5e1f0a70000040008000{ordinal:012x}"
+        assert ok(driver.cuDeviceTotalMem(device)) == 40 * GIB
+        bus_id = ok(driver.cuDeviceGetPCIBusId(20, device)).split(b"\0")[0]
+        assert int(ok(driver.cuDeviceGetByPCIBusId(bus_id))) == ordinal
+        attribute = driver.CUdevice_attribute
+        for wanted, key in (
+            (8, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+            (0, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
+            (32, attribute.CU_DEVICE_ATTRIBUTE_WARP_SIZE),
+            (1024, attribute.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK),
+            (1, attribute.CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING),
+            (1, attribute.CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED),
+        ):
+            assert ok(driver.cuDeviceGetAttribute(key, device)) == wanted, key
+
+
+def visible_devices() -> None:
+    """argv: the ordinals' last UUID digits that CUDA_VISIBLE_DEVICES must leave, or "none"."""
+    wanted = sys.argv[2]
+    if wanted == "none":
+        assert driver.cuInit(0)[0] is R.CUDA_ERROR_NO_DEVICE
+        return
+    ok(driver.cuInit(0))
+    count = ok(driver.cuDeviceGetCount())
+    uuids = [ok(driver.cuDeviceGetUuid(driver.CUdevice(i))).bytes for i in range(count)]
+    assert "".join(str(uuid[15]) for uuid in uuids) == wanted
+
+
+def fill_the_gpu() -> None:
+    begin()
+    total = free_bytes()
+    assert total == 40 * GIB
+    held = [ok(driver.cuMemAlloc(total - GIB))]
+    assert driver.cuMemAlloc(GIB + 1)[0] is R.CUDA_ERROR_OUT_OF_MEMORY
+    held.append(ok(driver.cuMemAlloc(GIB - BLOCK)))
+    held.append(ok(driver.cuMemAlloc(1)))
+    assert free_bytes() == 0
+    held.append(ok(driver.cuMemAlloc(BLOCK // 2)))
+    assert int(held[3]) == int(held[2]) + 512, "there is room in a block that is there"
+    assert driver.cuMemAlloc(BLOCK // 2)[0] is R.CUDA_ERROR_OUT_OF_MEMORY
+    ok(driver.cuMemFree(held.pop(0)))
+    assert free_bytes() == total - GIB
+    for pointer in held:
+        ok(driver.cuMemFree(pointer))
+    assert free_bytes() == total
+
+
+def contexts() -> None:
+    primary = begin()
+    device = driver.CUdevice(0)
+    other = ok(driver.cuCtxCreate(None, 0, driver.CUdevice(1)))
+    assert int(ok(driver.cuCtxGetCurrent())) == int(other)
+    assert int(ok(driver.cuCtxGetDevice())) == 1
+    seen: list[Any] = []
+
+    def elsewhere() -> None:
+        """A thread begins with no context, and its stack is its own."""
+        seen.append(int(ok(driver.cuCtxGetCurrent())))
+        seen.append(driver.cuMemAlloc(1)[0])
+        ok(driver.cuCtxPushCurrent(primary))
+        seen.append(int(ok(driver.cuCtxGetDevice())))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert seen == [0, R.CUDA_ERROR_INVALID_CONTEXT, 0]
+    ok(driver.cuCtxDestroy(other))
+    assert int(ok(driver.cuCtxGetCurrent())) == int(primary)
+    assert driver.cuCtxSetCurrent(other)[0] is R.CUDA_ERROR_CONTEXT_IS_DESTROYED
+    ok(driver.cuMemAlloc(MIB))
+    again = ok(driver.cuDevicePrimaryCtxRetain(device))
+    assert int(again) == int(primary)
+    ok(driver.cuDevicePrimaryCtxRelease(device))
+    assert ok(driver.cuDevicePrimaryCtxGetState(device)) == (0, 1)
+    assert free_bytes() == 40 * GIB - BLOCK
+    ok(driver.cuDevicePrimaryCtxReset(device))
+    assert ok(driver.cuDevicePrimaryCtxGetState(device)) == (0, 0)
+    assert driver.cuCtxSynchronize()[0] is R.CUDA_ERROR_CONTEXT_IS_DESTROYED
+    ok(driver.cuDevicePrimaryCtxRetain(device))
+    assert free_bytes() == 40 * GIB
+
+
+def launches() -> None:
+    begin()
+    module = ok(driver.cuModuleLoadData(PTX))
+    function = ok(driver.cuModuleGetFunction(module, b"twenty_ms"))
+    assert driver.cuModuleGetFunction(module, b"absent")[0] is R.CUDA_ERROR_NOT_FOUND
+    assert driver.cuModuleGetGlobal(module, b"absent")[0] is R.CUDA_ERROR_NOT_FOUND
+    assert ok(driver.cuFuncGetParamInfo(function, 1)) == (8, 4)
+    assert ok(driver.cuFuncGetParamInfo(function, 2)) == (16, 24)
+    stream = ok(driver.cuStreamCreate(0))
+    events = [ok(driver.cuEventCreate(0)) for _ in range(3)]
+    arguments = ((0, 1, 0), (ctypes.c_uint64, ctypes.c_uint32, ctypes.c_void_p))
+    started = time.monotonic()
+    ok(driver.cuEventRecord(events[0], stream))
+    for event in events[1:]:
+        ok(driver.cuLaunchKernel(function, 1, 1, 1, 64, 1, 1, 0, stream, arguments, 0))
+        ok(driver.cuEventRecord(event, stream))
+    ok(driver.cuStreamSynchronize(stream))
+    assert time.monotonic() - started >= 0.040
+    first, second, both = (
+        ok(driver.cuEventElapsedTime(events[a], events[b])) for a, b in ((0, 1), (1, 2), (0, 2))
+    )
+    assert first >= 19.9 and second >= 19.9 and abs(first + second - both) < 0.01
+    config = driver.CUlaunchConfig()
+    config.gridDimX = config.gridDimY = config.gridDimZ = 1
+    config.blockDimX, config.blockDimY, config.blockDimZ = 32, 1, 1
+    config.hStream = stream
+    brief = ok(driver.cuModuleGetFunction(module, b"brief"))
+    ok(driver.cuLaunchKernelEx(config, brief, 0, 0))
+    ok(driver.cuCtxSynchronize())
+    # Never waited for: the GPU drops a process's work when it ends.
+    hour = ok(driver.cuModuleGetFunction(module, b"hour"))
+    ok(driver.cuLaunchKernel(hour, 1, 1, 1, 1, 1, 1, 0, stream, 0, 0))
+    ok(driver.cuEventRecord(events[2], stream))
+    assert driver.cuStreamQuery(stream)[0] is R.CUDA_ERROR_NOT_READY
+    assert driver.cuEventQuery(events[2])[0] is R.CUDA_ERROR_NOT_READY
+    assert driver.cuEventElapsedTime(events[0], events[2])[0] is R.CUDA_ERROR_NOT_READY
+    ok(driver.cuModuleUnload(module))
+
+
+def error_codes() -> None:
+    """One row per refusal: the call, the state, and the code that the driver documents."""
+    found: list[str] = []
+
+    def rows(state: str, table: list[tuple[str, Callable[[], tuple[Any, ...]], Any]]) -> None:
+        for name, call, wanted in table:
+            got = call()[0]
+            if got is not wanted:
+                found.append(f"{state}: {name}: {got.name}, not {wanted.name}")
+
+    bad = 0xDEAD0
+    device = driver.CUdevice(0)
+    kind = driver.CUdevice_attribute
+    rows(
+        "before cuInit",
+        [
+            ("cuDeviceGetCount", driver.cuDeviceGetCount, R.CUDA_ERROR_NOT_INITIALIZED),
+            ("cuDeviceGet", lambda: driver.cuDeviceGet(0), R.CUDA_ERROR_NOT_INITIALIZED),
+            ("cuMemAlloc", lambda: driver.cuMemAlloc(1), R.CUDA_ERROR_NOT_INITIALIZED),
+            ("cuCtxGetCurrent", driver.cuCtxGetCurrent, R.CUDA_ERROR_NOT_INITIALIZED),
+            ("cuDriverGetVersion", driver.cuDriverGetVersion, R.CUDA_SUCCESS),
+            ("cuInit(1)", lambda: driver.cuInit(1), R.CUDA_ERROR_INVALID_VALUE),
+            ("cuInit(0)", lambda: driver.cuInit(0), R.CUDA_SUCCESS),
+        ],
+    )
+    rows(
+        "without a context",
+        [
+            ("cuDeviceGet(2)", lambda: driver.cuDeviceGet(2), R.CUDA_ERROR_INVALID_DEVICE),
+            ("cuDeviceGet(-1)", lambda: driver.cuDeviceGet(-1), R.CUDA_ERROR_INVALID_DEVICE),
+            ("cuMemAlloc", lambda: driver.cuMemAlloc(1), R.CUDA_ERROR_INVALID_CONTEXT),
+            ("cuMemGetInfo", driver.cuMemGetInfo, R.CUDA_ERROR_INVALID_CONTEXT),
+            ("cuCtxSynchronize", driver.cuCtxSynchronize, R.CUDA_ERROR_INVALID_CONTEXT),
+            ("cuCtxPopCurrent", driver.cuCtxPopCurrent, R.CUDA_ERROR_INVALID_CONTEXT),
+            ("cuCtxGetDevice", driver.cuCtxGetDevice, R.CUDA_ERROR_INVALID_CONTEXT),
+            ("cuStreamCreate", lambda: driver.cuStreamCreate(0), R.CUDA_ERROR_INVALID_CONTEXT),
+            (
+                "cuDevicePrimaryCtxRelease",
+                lambda: driver.cuDevicePrimaryCtxRelease(device),
+                R.CUDA_ERROR_INVALID_CONTEXT,
+            ),
+            (
+                "cuDeviceTotalMem(7)",
+                lambda: driver.cuDeviceTotalMem(driver.CUdevice(7)),
+                R.CUDA_ERROR_INVALID_DEVICE,
+            ),
+            (
+                "a later driver's attribute",
+                lambda: driver.cuDeviceGetAttribute(
+                    kind.CU_DEVICE_ATTRIBUTE_LOCALITY_DOMAIN_COUNT, device
+                ),
+                R.CUDA_ERROR_INVALID_VALUE,
+            ),
+        ],
+    )
+    begin()
+    pointer = int(ok(driver.cuMemAlloc(1000)))
+    event = ok(driver.cuEventCreate(0))
+    module = ok(driver.cuModuleLoadData(PTX))
+    brief = ok(driver.cuModuleGetFunction(module, b"brief"))
+    takes = ok(driver.cuModuleGetFunction(module, b"twenty_ms"))
+    buffer = bytearray(2000)
+
+    def launch(function: Any, *shape: int, stream: int = 0) -> tuple[Any, ...]:
+        return driver.cuLaunchKernel(function, *shape, 0, stream, 0, 0)  # type: ignore[no-any-return]
+
+    rows(
+        "with a context",
+        [
+            ("cuMemAlloc(0)", lambda: driver.cuMemAlloc(0), R.CUDA_ERROR_INVALID_VALUE),
+            ("too much", lambda: driver.cuMemAlloc(1 << 62), R.CUDA_ERROR_OUT_OF_MEMORY),
+            ("far too much", lambda: driver.cuMemAlloc(2**64 - 1), R.CUDA_ERROR_OUT_OF_MEMORY),
+            ("free NULL", lambda: driver.cuMemFree(0), R.CUDA_SUCCESS),
+            ("free inside", lambda: driver.cuMemFree(pointer + 512), R.CUDA_ERROR_INVALID_VALUE),
+            ("free unknown", lambda: driver.cuMemFree(bad), R.CUDA_ERROR_INVALID_VALUE),
+            (
+                "copy past the end",
+                lambda: driver.cuMemcpyDtoH(buffer, pointer, 1001),
+                R.CUDA_ERROR_INVALID_VALUE,
+            ),
+            (
+                "copy to nowhere",
+                lambda: driver.cuMemcpyHtoD(bad, buffer, 1),
+                R.CUDA_ERROR_INVALID_VALUE,
+            ),
+            (
+                "set past the end",
+                lambda: driver.cuMemsetD32(pointer, 0, 251),
+                R.CUDA_ERROR_INVALID_VALUE,
+            ),
+            (
+                "set off alignment",
+                lambda: driver.cuMemsetD32(pointer + 1, 0, 1),
+                R.CUDA_ERROR_INVALID_VALUE,
+            ),
+            (
+                "pitch of element 3",
+                lambda: driver.cuMemAllocPitch(10, 10, 3),
+                R.CUDA_ERROR_INVALID_VALUE,
+            ),
+            ("stream flags", lambda: driver.cuStreamCreate(2), R.CUDA_ERROR_INVALID_VALUE),
+            ("stream", lambda: driver.cuStreamQuery(bad), R.CUDA_ERROR_INVALID_HANDLE),
+            ("event flags", lambda: driver.cuEventCreate(8), R.CUDA_ERROR_INVALID_VALUE),
+            ("event", lambda: driver.cuEventQuery(bad), R.CUDA_ERROR_INVALID_HANDLE),
+            ("not recorded", lambda: driver.cuEventQuery(event), R.CUDA_SUCCESS),
+            (
+                "time of the unrecorded",
+                lambda: driver.cuEventElapsedTime(event, event),
+                R.CUDA_ERROR_INVALID_HANDLE,
+            ),
+            ("context", lambda: driver.cuCtxSetCurrent(bad), R.CUDA_ERROR_INVALID_CONTEXT),
+            ("not PTX", lambda: driver.cuModuleLoadData(b"hello"), R.CUDA_ERROR_INVALID_IMAGE),
+            (
+                "machine code",
+                lambda: driver.cuModuleLoadData(b"\x7fELF\2\1\1" + bytes(57)),
+                R.CUDA_ERROR_NO_BINARY_FOR_GPU,
+            ),
+            (
+                "PTX cut short",
+                lambda: driver.cuModuleLoadData(PTX[:140]),
+                R.CUDA_ERROR_INVALID_PTX,
+            ),
+            (
+                "PTX of the future",
+                lambda: driver.cuModuleLoadData(PTX.replace(b"8.0", b"9.9")),
+                R.CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
+            ),
+            (
+                "PTX for a later GPU",
+                lambda: driver.cuModuleLoadData(PTX.replace(b"sm_80", b"sm_90")),
+                R.CUDA_ERROR_INVALID_PTX,
+            ),
+            (
+                "no such file",
+                lambda: driver.cuModuleLoad(b"/nonexistent.ptx"),
+                R.CUDA_ERROR_FILE_NOT_FOUND,
+            ),
+            ("unload", lambda: driver.cuModuleUnload(bad), R.CUDA_ERROR_INVALID_HANDLE),
+            ("function", lambda: launch(bad, 1, 1, 1, 1, 1, 1), R.CUDA_ERROR_INVALID_HANDLE),
+            ("no blocks", lambda: launch(brief, 0, 1, 1, 1, 1, 1), R.CUDA_ERROR_INVALID_VALUE),
+            (
+                "too many threads",
+                lambda: launch(brief, 1, 1, 1, 33, 32, 1),
+                R.CUDA_ERROR_INVALID_VALUE,
+            ),
+            (
+                "no parameters",
+                lambda: launch(takes, 1, 1, 1, 1, 1, 1),
+                R.CUDA_ERROR_INVALID_VALUE,
+            ),
+            (
+                "launch into no stream",
+                lambda: launch(brief, 1, 1, 1, 1, 1, 1, stream=bad),
+                R.CUDA_ERROR_INVALID_HANDLE,
+            ),
+            (
+                "limit",
+                lambda: driver.cuCtxGetLimit(driver.CUlimit.CU_LIMIT_MAX),
+                R.CUDA_ERROR_UNSUPPORTED_LIMIT,
+            ),
+        ],
+    )
+    rows(
+        "not simulated",
+        [
+            (
+                "core dumps",
+                lambda: driver.cuCoredumpGetAttribute(
+                    driver.CUcoredumpSettings.CU_COREDUMP_ENABLE_ON_EXCEPTION
+                ),
+                R.CUDA_ERROR_NOT_SUPPORTED,
+            ),
+        ],
+    )
+    assert not found, "\n".join(found)
+
+
+def hold() -> None:
+    """argv: bytes to allocate. Prints "held", and waits for the end of stdin."""
+    begin()
+    ok(driver.cuMemAlloc(int(sys.argv[2])))
+    sys.stdout.write("held\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+
+
+def lose_the_gpu() -> None:
+    """Prints a line when it is ready, and reads one when the GPU is lost."""
+    begin()
+    ok(driver.cuMemAlloc(MIB))
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    sys.stdin.readline()
+    for call in (lambda: driver.cuMemAlloc(1), driver.cuMemGetInfo, driver.cuCtxSynchronize):
+        assert call()[0] is R.CUDA_ERROR_UNKNOWN
+
+
+def no_device() -> None:
+    assert driver.cuInit(0)[0] is R.CUDA_ERROR_NO_DEVICE
+    assert driver.cuDeviceGetCount()[0] is R.CUDA_ERROR_NOT_INITIALIZED
+
+
+PROGRAMS: Final[dict[str, Callable[[], None]]] = {
+    program.__name__: program
+    for program in (
+        devices,
+        fill_the_gpu,
+        contexts,
+        launches,
+        error_codes,
+    )
+}
+"""Those that need nothing but a host with two GPUs."""
+
+WITH_HELP: Final[dict[str, Callable[[], None]]] = {
+    program.__name__: program for program in (visible_devices, hold, lose_the_gpu, no_device)
+}
+
+if __name__ == "__main__":
+    {**PROGRAMS, **WITH_HELP}[sys.argv[1]]()

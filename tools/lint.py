@@ -1,0 +1,100 @@
+"""`make lint`: each checker as one timed step; its output is shown only if it finds something.
+
+Beside the checkers of others: words that hide the component (CONTRIBUTING, "Words"), and lines of
+documents that are too long to read.
+
+The type stubs of protobuf messages are generated first: they are large, and only mypy reads them,
+so they are not committed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from tools.progress import step
+
+_ROOT: Final = Path(__file__).resolve().parents[1]
+_BIN: Final = Path(sys.executable).parent
+
+_STUBS: Final = "type stubs of messages"
+_CHECKS: Final = {
+    _STUBS: ["python", "-m", "grpc_tools.protoc", "-I.", "--mypy_out=quiet:."],
+    "ruff": ["ruff", "check", "."],
+    "ruff format": ["ruff", "format", "--check", "."],
+    "mypy --strict": ["mypy"],
+    "import contracts": ["lint-imports"],
+    "clang-format": ["clang-format", "--dry-run", "-Werror"],
+}
+
+
+_MAX_COLUMNS: Final = 120
+_VAGUE: Final = re.compile(r"\b(who|whom|whoever|nobody|somebody|anybody)\b", re.IGNORECASE)
+_QUOTED: Final = "nobody:x:65534"
+"""A line of passwd; the user's name is the system's."""
+_TEXTS: Final = ("*.py", "*.c", "*.h", "*.def", "*.md", "*.yaml", "*.toml", "*.txt", "Makefile")
+_RECORDS: Final = ("bench/results/", "tests/traces/data/", "tools/lint.py")
+"""Recorded output, and the list of the words itself."""
+
+_FILES: Final = {_STUBS: ["*.proto"], "clang-format": ["*.c", "*.h"]}
+"""Checks that take file names, by pattern."""
+
+
+def _tracked(patterns: Sequence[str]) -> list[str]:
+    tracked = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns]
+    listed = subprocess.run(tracked, cwd=_ROOT, text=True, capture_output=True, check=True)
+    return [name for name in listed.stdout.split() if (_ROOT / name).exists()]
+
+
+def _words() -> list[str]:
+    found = []
+    for name in _tracked(_TEXTS):
+        if name.startswith(_RECORDS):
+            continue
+        in_code = False
+        for number, line in enumerate((_ROOT / name).read_text().splitlines(), 1):
+            vague = _VAGUE.search(line)
+            if vague and _QUOTED not in line:
+                found.append(f"{name}:{number}: {vague[0]}: name the component instead\n")
+            in_code ^= line.startswith("```")
+            # Code, a table's row and a link cannot be wrapped.
+            fixed = in_code or line.startswith("|") or "](" in line
+            if name.endswith(".md") and len(line) > _MAX_COLUMNS and not fixed:
+                found.append(f"{name}:{number}: {len(line)} columns, at most {_MAX_COLUMNS}\n")
+    return found
+
+
+def main() -> int:
+    failed = []
+    with step("words") as shown:
+        found = _words()
+        shown.failed = bool(found)
+    if found:
+        failed.append("words")
+        sys.stdout.write("".join(found))
+    # protoc finds its plugin for mypy by PATH.
+    environment = {**os.environ, "PATH": f"{_BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
+    for title, (tool, *arguments) in _CHECKS.items():
+        command = [str(_BIN / tool), *arguments]
+        if title in _FILES:
+            command += _tracked(_FILES[title])
+        with step(title) as shown:
+            done = subprocess.run(
+                command, cwd=_ROOT, env=environment, text=True, capture_output=True
+            )
+            shown.failed = done.returncode != 0
+        if done.returncode != 0:
+            failed.append(title)
+            sys.stdout.write(done.stdout + done.stderr)
+    if failed:
+        sys.stdout.write(f"lint: {', '.join(failed)}: see above\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

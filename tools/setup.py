@@ -1,0 +1,180 @@
+"""`make setup`: installs everything a fresh machine lacks, each step once. Standard library only.
+
+Each step has a check (is it there, and built from these inputs?) and an action, so that a second
+run only checks and needs no network. Only setup calls apt-get, and `.ci/run` if make is missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from tools import kubernetes, programs
+from tools.building import ProgramsError
+from tools.progress import step
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+VENV: Final = ROOT / ".venv"
+_STAMP: Final = VENV / ".gpuslice-setup"
+_PYTHON_MINIMUM: Final = (3, 11)
+
+_PACKAGES: Final = {
+    "gcc": "gcc",
+    "make": "make",
+    "cmake": "cmake",
+    "runc": "runc",
+    "musl-gcc": "musl-tools",
+    "busybox": "busybox-static",
+    "ip": "iproute2",
+    "openssl": "openssl",
+    "unshare": "util-linux",
+    "setpriv": "util-linux",
+    "readelf": "binutils",
+    "qemu-aarch64-static": "qemu-user-static",
+    "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",
+}
+"""Program that must be on PATH: Debian package that provides it."""
+
+_FOR_SOME_TESTS: Final = {
+    *("musl-tools", "runc", "busybox-static", "util-linux"),  # containers
+    *("iproute2", "openssl"),  # clusters
+    *("gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-user-static"),  # aarch64
+    *("liblz4-dev", "libzstd-dev"),  # packed images in simgpu
+}
+"""Packages without which everything works that does not need root either."""
+
+_FILES: Final = {
+    Path("/usr/include/stdlib.h"): "libc6-dev",
+    Path("/usr/aarch64-linux-gnu/include/stdlib.h"): "libc6-dev-arm64-cross",
+    Path("/etc/ssl/certs/ca-certificates.crt"): "ca-certificates",
+    Path("/usr/include/lz4.h"): "liblz4-dev",
+    Path("/usr/include/zstd.h"): "libzstd-dev",
+}
+
+
+class SetupError(RuntimeError):
+    """The problem, and the command that fixes it."""
+
+
+def _sbin_path() -> str:
+    """A user's PATH on Debian lacks the sbin directories, where runc is."""
+    return os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
+
+
+def missing_packages() -> list[str]:
+    path = _sbin_path()
+    lacking = {package for tool, package in _PACKAGES.items() if not shutil.which(tool, path=path)}
+    lacking |= {package for file, package in _FILES.items() if not file.exists()}
+    if not _has_ensurepip():
+        lacking.add("python3-venv")
+    return sorted(lacking)
+
+
+def _has_ensurepip() -> bool:
+    """Debian's python3 can make a virtual environment only with python3-venv installed."""
+    probe = subprocess.run([sys.executable, "-c", "import ensurepip, venv"], capture_output=True)
+    return probe.returncode == 0 or VENV.exists()
+
+
+def _run(command: list[str], **environ: str) -> None:
+    done = subprocess.run(
+        command, cwd=ROOT, text=True, capture_output=True, env={**os.environ, **environ}
+    )
+    if done.returncode != 0:
+        raise SetupError(f"{' '.join(command)} failed:\n{done.stdout[-6000:]}{done.stderr[-6000:]}")
+
+
+def system_packages() -> None:
+    lacking = missing_packages()
+    if not lacking:
+        return
+    install = ["apt-get", "install", "--yes", "--no-install-recommends", *lacking]
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        advice = f"not installed: {', '.join(lacking)}. Run: sudo {' '.join(install)}\n"
+        if set(lacking) <= _FOR_SOME_TESTS:
+            sys.stderr.write(f"{advice}(the demo and some tests need them; all else works)\n")
+            return
+        raise SetupError(advice)
+    with step(f"installing {' '.join(lacking)}"):
+        _run(["apt-get", "update", "--quiet"], DEBIAN_FRONTEND="noninteractive")
+        _run(install, DEBIAN_FRONTEND="noninteractive")
+
+
+def _requirements() -> list[str]:
+    document = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = document["project"]
+    return [
+        *document["build-system"]["requires"],
+        *project["dependencies"],
+        *project["optional-dependencies"]["dev"],
+        *project["optional-dependencies"]["fuzz"],
+    ]
+
+
+def _fingerprint() -> str:
+    """What the environment was made from; another Python or requirement makes it stale."""
+    made_from = [sys.version, str(ROOT), *_requirements()]
+    return hashlib.sha256("\n".join(made_from).encode()).hexdigest()
+
+
+def virtual_environment() -> None:
+    """The requirements from the registry, and the checkout itself by a path file.
+
+    With a path file an edit takes effect at once; the wheel, which a test builds, is for
+    installations.
+    """
+    if _STAMP.exists() and _STAMP.read_text() == _fingerprint():
+        return
+    python = VENV / "bin" / "python"
+    if not (VENV / "bin" / "pip").exists():  # it is installed last
+        with step("making .venv"):
+            _run([sys.executable, "-m", "venv", "--clear", str(VENV)])
+    with step("installing Python packages into .venv") as shown:
+        _run([str(python), "-m", "pip", "install", "--quiet", *_requirements()])
+        shown.result = f"{len(_requirements())} named in pyproject.toml"
+    site = next((VENV / "lib").glob("python3*/site-packages"))
+    (site / "gpuslice-checkout.pth").write_text(f"{ROOT}\n")
+    _STAMP.write_text(_fingerprint())
+
+
+def c_libraries() -> None:
+    with step("building the C libraries"):
+        _run(["cmake", "--preset", "dev"])
+        _run(["cmake", "--build", "--preset", "dev", "--parallel", str(os.cpu_count() or 1)])
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    """`--without-kubernetes`: not the programs that only the cluster tests need."""
+    if sys.version_info < _PYTHON_MINIMUM:
+        sys.stderr.write(
+            f"Python {_PYTHON_MINIMUM[0]}.{_PYTHON_MINIMUM[1]} or newer is needed, this is "
+            f"{sys.version.split()[0]}; name another with: make PYTHON=python3.12 ...\n"
+        )
+        return 1
+    try:
+        system_packages()
+        virtual_environment()
+        c_libraries()
+        if os.geteuid() == 0:
+            programs.ensure()
+        if "--without-kubernetes" not in arguments:
+            kubernetes.ensure()
+    except (SetupError, ProgramsError) as error:
+        sys.stderr.write(f"\nsetup: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("\nsetup: interrupted; the next one goes on from here\n")
+        return 128 + signal.SIGINT
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
