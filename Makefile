@@ -4,7 +4,7 @@ VENV := .venv/bin
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup base build demo demo-picture demo-node demo-faults cluster cluster-down test e2e endure gpu lint sanitize fuzz bench faults storm clean
+.PHONY: help setup base show build demo demo-picture demo-node demo-faults cluster cluster-down test test-all e2e endure gpu lint sanitize fuzz bench faults storm clean
 
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -13,22 +13,25 @@ setup:  ## install what is missing (.venv, Debian packages as root, containerd, 
 	@$(PYTHON) -m tools.setup
 
 base:  # the same without Kubernetes, which only the cluster tests need
-	@$(PYTHON) -m tools.setup --without-kubernetes
+	@$(PYTHON) -m tools.setup base
+
+show:  # what the demo's first chapter needs; it builds Kubernetes itself
+	@$(PYTHON) -m tools.setup demo
 
 build:  ## the C libraries only, on a machine after `make setup`
 	@cmake --preset dev
 	@cmake --build --preset dev --parallel $$(nproc)
 
-demo: base  ## a private Kubernetes cluster that runs Koordinator's example pod end to end (root; KEEP=1)
+demo: show  ## a private Kubernetes cluster that runs Koordinator's example pod end to end (root; KEEP=1)
 	@$(VENV)/python -m lab.demo $${AT:+--at "$$AT"} $(if $(KEEP),--keep) $(ARGS)
 
-demo-picture: base  ## the same, recorded in docs/demo.json, with a new picture in the README (root)
+demo-picture: show  ## the same, recorded in docs/demo.json, with a new picture in the README (root)
 	@$(VENV)/python -m lab.demo --picture
 
-demo-node: base  ## one GPU, two pods of half a GPU each, on a private containerd (root)
+demo-node: show  ## one GPU, two pods of half a GPU each, on a private containerd (root)
 	@$(VENV)/python -m lab.demo.node $(ARGS)
 
-demo-faults: base  ## the agent stops, the agent hangs, an annotation is forged: the effect on pods (root)
+demo-faults: show  ## the agent stops, the agent hangs, an annotation is forged: the effect on pods (root)
 	@$(VENV)/python -m lab.demo.faults $(ARGS)
 
 cluster: base  ## a private Kubernetes cluster of one node, with simulated GPUs (root; GPUS=2x23040Mi)
@@ -40,16 +43,20 @@ cluster-down:  ## stop the cluster and remove it completely
 lint: base  ## ruff, mypy --strict, import contracts, clang-format
 	@$(VENV)/python -m tools.lint
 
-test: setup  ## lint, then every test that this machine can run, without e2e (as root: all)
+PYTEST := $(VENV)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+test: setup  ## lint, then the tests: 12 minutes on two cores (root, else without containers and clusters)
 	@$(VENV)/python -m tools.lint
-	@$(VENV)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'not e2e' $(ARGS)
+	@$(PYTEST) -m 'not thorough' --durations 20 $(ARGS)
+
+test-all: setup  ## the same with sanitizers, fuzzing, aarch64, the wheel, long races, e2e: 45 minutes
+	@$(VENV)/python -m tools.lint
+	@$(PYTEST) --durations 20 $(ARGS)
 
 e2e: setup  ## the tests of the whole cluster and the short storms, after building their programs (root)
-	@$(VENV)/python -m tools.kubernetes node
 	@$(VENV)/python -m pytest -m e2e tests/e2e tests/cluster $(ARGS)
 
 endure: setup  ## half an hour of pod churn on a whole cluster, with components killed (root; ARGS=--help)
-	@$(VENV)/python -m tools.kubernetes node
 	@$(VENV)/python -m tests.e2e.endure $(ARGS)
 
 storm: setup  ## 1,000 pods at once on a real kube-scheduler, with components killed: 20 minutes (ARGS=--help)

@@ -15,22 +15,6 @@ CALL = re.compile(r"`(cu[A-Z]\w+)(\.\.\.)?`")
 HOOK, END = r"HOOK\(", r"(_v\d)?,"
 
 
-def test_each_row_of_the_failures_is_a_test() -> None:
-    text = (ROOT / "docs/failures.md").read_text()
-    named = re.findall(r"`(test_\w+)` \|$", text, re.MULTILINE)
-    places = ("tests/node", "tests/shim", "tests/nri_plugin")
-    paths = [path for place in places for path in (ROOT / place).glob("test_*.py")]
-    source = "".join(path.read_text() for path in paths)
-    defined = set(re.findall(r"^def (test_\w+)", source, re.MULTILINE))
-    rows = [
-        line
-        for line in text.splitlines()
-        if re.match(r"\| (?!what is wrong|the container \|)", line)
-    ]
-    assert len(named) == len(rows) >= 10
-    assert set(named) <= defined
-
-
 def defined_tests() -> set[str]:
     return {
         node.name
@@ -55,7 +39,7 @@ def test_each_file_of_tests_that_says_what_is_charged_is_there() -> None:
     named = set(re.findall(r"`([\w/]*test_\w+\*?\.py)`", (ROOT / "docs/memory.md").read_text()))
     assert len(named) > 8
     for name in named:
-        assert [*ROOT.glob(name)] or [*(ROOT / "tests/shim").glob(name)], name
+        assert [*ROOT.glob(name)] or [*(ROOT / "tests/shim").rglob(name)], name
 
 
 def test_each_call_that_is_charged_is_a_hook() -> None:

@@ -101,7 +101,8 @@ def build(
         env = {**caches, **environ, **_GO_ENVIRONMENT, "GOBIN": str(whole)}
         with step(title) as shown:
             yield Build(go, module, whole, env, shown, _Count(shown))
-            size = sum(path.stat().st_size for path in whole.iterdir())
+            files = {path.stat().st_ino: path.stat().st_size for path in whole.iterdir()}
+            size = sum(files.values())
             shown.result = f"{size / 1e6:.0f} MB"
         shutil.rmtree(final, ignore_errors=True)
         whole.rename(final)

@@ -1,9 +1,8 @@
 """The programs of Kubernetes: how they are found and built.
 
 Order, for each separately: the directory that $KUBEBUILDER_ASSETS names; PATH, if it is of the
-release that would be built; the cache; else built (building.py). Two sets: a control plane's (run
-by controlplane.py), which setup builds, and what a node needs beside containerd (node.py), which
-the first cluster builds. Standard library only: setup runs it.
+release that would be built; the cache; else built (building.py). Kubernetes' components are one
+program under several names (components.go). Standard library only: setup runs it.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ _CNI_MODULE: Final = "github.com/containernetworking/plugins"
 _STAGED: Final = re.compile(r"=> \./staging/src/(\S+)")
 _DEBUG: Final = re.compile(r"^godebug \(.*?^\)|^godebug .*?$", re.MULTILINE | re.DOTALL)
 _STRIPPED: Final = "-s -w"
+_COMPONENTS: Final = Path(__file__).with_name("components.go")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class _Set:
 
 
 _KUBERNETES: Final = _Set(
-    title=f"kube-apiserver, kube-scheduler and kubectl {VERSION}",
+    title=f"Kubernetes {VERSION}",
     directory=f"kubernetes-{VERSION}",
-    names=("kube-apiserver", "kube-scheduler", "kubectl"),
+    names=("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet"),
     version=re.compile(r"v1\.36\.\d+\b"),
     taken="4 GB",
     free_bytes_wanted=5_000_000_000,
@@ -61,14 +61,6 @@ _ETCD: Final = _Set(
     version=re.compile(r"\b3\.[56]\.\d+\b"),
     taken="0.6 GB",
     free_bytes_wanted=1_000_000_000,
-)
-_NODE: Final = _Set(
-    title=f"kube-controller-manager and kubelet {VERSION}",
-    directory=f"kubernetes-node-{VERSION}",
-    names=("kube-controller-manager", "kubelet"),
-    version=re.compile(r"v1\.36\.\d+\b"),
-    taken="4 GB (most of it shared with the other programs of Kubernetes)",
-    free_bytes_wanted=5_000_000_000,
 )
 _CNI: Final = _Set(
     title=f"CNI's bridge, host-local and loopback {CNI_VERSION}",
@@ -82,57 +74,32 @@ _CNI: Final = _Set(
 
 @dataclass(frozen=True, slots=True)
 class Kubernetes:
-    """A control plane's programs, by path."""
+    """Paths of a cluster's programs beside containerd. `cni`: the path of each plugin."""
 
     etcd: Path
     kube_apiserver: Path
+    kube_controller_manager: Path
     kube_scheduler: Path
     kubectl: Path
-
-
-@dataclass(frozen=True, slots=True)
-class NodePrograms:
-    """Programs of a node beside containerd. `cni`: the path of each plugin."""
-
-    kube_controller_manager: Path
     kubelet: Path
     cni: Mapping[str, Path]
 
 
 def find(environ: Mapping[str, str] = os.environ) -> Kubernetes | None:
     """The programs on this machine, or None; builds nothing."""
-    found = _find_all((_KUBERNETES, _ETCD), environ)
+    found = _find_all((_KUBERNETES, _ETCD, _CNI), environ)
     if found is None:
         return None
-    return Kubernetes(**{name.replace("-", "_"): path for name, path in found.items()})
+    components = {name.replace("-", "_"): found[name] for name in (*_KUBERNETES.names, "etcd")}
+    return Kubernetes(**components, cni={name: found[name] for name in _CNI.names})
 
 
 def ensure(environ: Mapping[str, str] = os.environ) -> Kubernetes:
     """The programs, building those that are missing. Raises ProgramsError."""
-    _build_missing(_KUBERNETES, _kubernetes, environ)
     _build_missing(_ETCD, _etcd, environ)
-    found = find(environ)
-    assert found is not None
-    return found
-
-
-def find_node(environ: Mapping[str, str] = os.environ) -> NodePrograms | None:
-    """As `find`, for a node's programs."""
-    found = _find_all((_NODE, _CNI), environ)
-    if found is None:
-        return None
-    return NodePrograms(
-        kube_controller_manager=found["kube-controller-manager"],
-        kubelet=found["kubelet"],
-        cni={name: found[name] for name in _CNI.names},
-    )
-
-
-def ensure_node(environ: Mapping[str, str] = os.environ) -> NodePrograms:
-    """As `ensure`, for a node's programs."""
-    _build_missing(_NODE, _kubernetes, environ)
     _build_missing(_CNI, _cni, environ)
-    found = find_node(environ)
+    _build_missing(_KUBERNETES, _kubernetes, environ)
+    found = find(environ)
     assert found is not None
     return found
 
@@ -183,20 +150,23 @@ def _kubernetes(under_way: Build, wanted: _Set) -> None:
     theirs = Path(described[1]).read_text()
     staged = sorted(set(_STAGED.findall(theirs)))
     library_version = "v0." + VERSION.partition(".")[2]
-    tools = [f"{_MODULE}/cmd/{name}" for name in wanted.names]
     debug = _DEBUG.search(theirs)
     lines = [
         "module gpuslice.io/lab",
         "go 1.26",
         debug[0] if debug else "",
-        *(f"tool {tool}" for tool in tools),
         f"require {_MODULE} v{VERSION}",
         *(f"replace {name} => {name} {library_version}" for name in staged),
     ]
     (under_way.module / "go.mod").write_text("\n".join(lines) + "\n")
+    shutil.copy(_COMPONENTS, under_way.module / "main.go")
     under_way.go("mod", "tidy")
     said = f"-X k8s.io/component-base/version.gitVersion=v{VERSION}"
-    under_way.go("install", "-v", "-trimpath", "-ldflags", f"{_STRIPPED} {said}", *tools)
+    first, *others = (under_way.into / name for name in wanted.names)
+    options = ("-v", "-trimpath", "-ldflags", f"{_STRIPPED} {said}", "-o", str(first))
+    under_way.go("build", *options)
+    for other in others:
+        other.hardlink_to(first)
 
 
 def _etcd(under_way: Build, _: _Set) -> None:
@@ -218,21 +188,16 @@ def _cni(under_way: Build, wanted: _Set) -> None:
     under_way.go("install", "-v", "-mod=mod", "-trimpath", "-ldflags", _STRIPPED, *plugins)
 
 
-def main(arguments: Sequence[str] = ()) -> int:
-    """Build missing programs into the cache; print each program's path. `node`: a node's too."""
+def main() -> int:
+    """Build missing programs into the cache; print each program's path."""
     try:
         found = ensure()
-        node = ensure_node() if "node" in arguments else None
     except ProgramsError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    for path in (found.etcd, found.kube_apiserver, found.kube_scheduler, found.kubectl):
-        sys.stdout.write(f"{path}\n")
-    if node is not None:
-        for path in (node.kube_controller_manager, node.kubelet, *node.cni.values()):
-            sys.stdout.write(f"{path}\n")
+    sys.stdout.write(f"{found.kubectl.parent}\n{found.etcd}\n{found.cni['bridge'].parent}\n")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

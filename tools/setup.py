@@ -1,12 +1,12 @@
 """`make setup`: installs everything a fresh machine lacks, each step once. Standard library only.
 
+`demo` installs what the demo's first chapter needs, `base` all but Kubernetes, `all` that too.
 Each step has a check (is it there, and built from these inputs?) and an action, so that a second
 run only checks and needs no network. Only setup calls apt-get, and `.ci/run` if make is missing.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import signal
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -60,6 +61,36 @@ _FILES: Final = {
 }
 
 
+_FOR_TESTS: Final = frozenset(
+    {"musl-tools", "binutils", "qemu-user-static", "gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"}
+)
+"""Packages that the demo does not need."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """extras: pyproject's optional dependencies. targets: CMake's; empty: all."""
+
+    extras: tuple[str, ...] = ("lab", "dev", "fuzz")
+    targets: tuple[str, ...] = ()
+    without: frozenset[str] = frozenset()
+    kubernetes: bool = False
+
+
+GOALS: Final = {
+    "demo": Goal(
+        extras=("lab",),
+        targets=(
+            *("vgpu", "vgpu_forwarder", "simgpu_cuda", "simgpu_nvml", "simgpu_smi"),
+            "simgpu_probe",
+        ),
+        without=_FOR_TESTS,
+    ),
+    "base": Goal(),
+    "all": Goal(kubernetes=True),
+}
+
+
 class SetupError(RuntimeError):
     """The problem, and the command that fixes it."""
 
@@ -69,13 +100,13 @@ def _sbin_path() -> str:
     return os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 
 
-def missing_packages() -> list[str]:
+def missing_packages(without: frozenset[str] = frozenset()) -> list[str]:
     path = _sbin_path()
     lacking = {package for tool, package in _PACKAGES.items() if not shutil.which(tool, path=path)}
     lacking |= {package for file, package in _FILES.items() if not file.exists()}
     if not _has_ensurepip():
         lacking.add("python3-venv")
-    return sorted(lacking)
+    return sorted(lacking - without)
 
 
 def _has_ensurepip() -> bool:
@@ -92,8 +123,8 @@ def _run(command: list[str], **environ: str) -> None:
         raise SetupError(f"{' '.join(command)} failed:\n{done.stdout[-6000:]}{done.stderr[-6000:]}")
 
 
-def system_packages() -> None:
-    lacking = missing_packages()
+def system_packages(without: frozenset[str] = frozenset()) -> None:
+    lacking = missing_packages(without)
     if not lacking:
         return
     install = ["apt-get", "install", "--yes", "--no-install-recommends", *lacking]
@@ -108,51 +139,87 @@ def system_packages() -> None:
         _run(install, DEBIAN_FRONTEND="noninteractive")
 
 
-def _requirements() -> list[str]:
+def _requirements(extras: Sequence[str]) -> list[str]:
     document = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project = document["project"]
+    optional = project["optional-dependencies"]
     return [
         *document["build-system"]["requires"],
         *project["dependencies"],
-        *project["optional-dependencies"]["dev"],
-        *project["optional-dependencies"]["fuzz"],
+        *(requirement for extra in extras for requirement in optional[extra]),
     ]
 
 
-def _fingerprint() -> str:
-    """What the environment was made from; another Python or requirement makes it stale."""
-    made_from = [sys.version, str(ROOT), *_requirements()]
-    return hashlib.sha256("\n".join(made_from).encode()).hexdigest()
+def _made_from(extras: Sequence[str]) -> set[str]:
+    """What an environment is made from; one made from more serves, too."""
+    return {f"{sys.version} in {ROOT}".replace("\n", " "), *_requirements(extras)}
 
 
-def virtual_environment() -> None:
+def virtual_environment(extras: Sequence[str]) -> None:
     """The requirements from the registry, and the checkout itself by a path file.
 
     With a path file an edit takes effect at once; the wheel, which a test builds, is for
     installations.
     """
-    if _STAMP.exists() and _STAMP.read_text() == _fingerprint():
+    wanted = _made_from(extras)
+    if _STAMP.exists() and wanted <= set(_STAMP.read_text().splitlines()):
         return
     python = VENV / "bin" / "python"
     if not (VENV / "bin" / "pip").exists():  # it is installed last
         with step("making .venv"):
             _run([sys.executable, "-m", "venv", "--clear", str(VENV)])
+    requirements = _requirements(extras)
     with step("installing Python packages into .venv") as shown:
-        _run([str(python), "-m", "pip", "install", "--quiet", *_requirements()])
-        shown.result = f"{len(_requirements())} named in pyproject.toml"
+        _run([str(python), "-m", "pip", "install", "--quiet", *requirements])
+        shown.result = f"{len(requirements)} named in pyproject.toml"
     site = next((VENV / "lib").glob("python3*/site-packages"))
     (site / "gpuslice-checkout.pth").write_text(f"{ROOT}\n")
-    _STAMP.write_text(_fingerprint())
+    _STAMP.write_text("\n".join(sorted(wanted)) + "\n")
 
 
-def c_libraries() -> None:
+def c_libraries(targets: Sequence[str]) -> None:
+    named = ["--target", *targets] if targets else []
     with step("building the C libraries"):
         _run(["cmake", "--preset", "dev"])
-        _run(["cmake", "--build", "--preset", "dev", "--parallel", str(os.cpu_count() or 1)])
+        parallel = ["--parallel", str(os.cpu_count() or 1)]
+        _run(["cmake", "--build", "--preset", "dev", *parallel, *named])
+
+
+def _containerd() -> subprocess.Popen[str] | None:
+    """Its build, begun, if there is none yet: it uses the processors while pip uses the network."""
+    if os.geteuid() != 0 or programs.find() is not None:
+        return None
+    return subprocess.Popen(
+        [sys.executable, "-m", "tools.programs"],
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def install(goal: Goal) -> None:
+    """Raises SetupError, ProgramsError."""
+    system_packages(goal.without)
+    containerd = _containerd()
+    try:
+        virtual_environment(goal.extras)
+        c_libraries(goal.targets)
+        if containerd is not None:
+            with step("building containerd with Go, once"):
+                said, _ = containerd.communicate()
+            if containerd.returncode != 0:
+                raise SetupError(said)
+    finally:
+        if containerd is not None and containerd.poll() is None:
+            containerd.terminate()
+            containerd.wait()
+    if goal.kubernetes:
+        kubernetes.ensure()
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """`--without-kubernetes`: not the programs that only the cluster tests need."""
+    """`demo`, `base` or `all`, which is the default."""
     if sys.version_info < _PYTHON_MINIMUM:
         sys.stderr.write(
             f"Python {_PYTHON_MINIMUM[0]}.{_PYTHON_MINIMUM[1]} or newer is needed, this is "
@@ -160,13 +227,7 @@ def main(arguments: Sequence[str] = ()) -> int:
         )
         return 1
     try:
-        system_packages()
-        virtual_environment()
-        c_libraries()
-        if os.geteuid() == 0:
-            programs.ensure()
-        if "--without-kubernetes" not in arguments:
-            kubernetes.ensure()
+        install(GOALS[arguments[0] if arguments else "all"])
     except (SetupError, ProgramsError) as error:
         sys.stderr.write(f"\nsetup: {error}\n")
         return 1

@@ -78,7 +78,6 @@ def up(place: Place, wanted: str | None, served: Sequence[str]) -> None:
     sizes = gpus(wanted) if wanted else []
     programs.ensure()
     kubernetes.ensure()
-    kubernetes.ensure_node()
     with place.changing():
         seen = place.look()
         if seen.there and not seen.well:

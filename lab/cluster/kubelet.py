@@ -22,7 +22,7 @@ from lab.node.containerd import Paths
 from lab.node.holder import CGROUPS
 from lab.node.namespace import Inside, Namespace
 from lab.node.network import Link
-from tools.kubernetes import NodePrograms
+from tools.kubernetes import Kubernetes
 
 PORT: Final = 10250
 """Kubelet's default; the address is the node's, in a network namespace of its own."""
@@ -81,7 +81,7 @@ class Kubelet:
     """The program; `start` and `stop` may alternate, pods keep running between them."""
 
     def __init__(
-        self, namespace: Namespace, containerd: Paths, programs: NodePrograms, client_ca: Path
+        self, namespace: Namespace, containerd: Paths, programs: Kubernetes, client_ca: Path
     ) -> None:
         assert namespace.link is not None
         self.directory = namespace.directory / "kubelet"

@@ -129,7 +129,7 @@ class Cluster:
 
     def _open(self) -> None:
         """Parts that wait for no other start in parallel: images, above all."""
-        programs = kubernetes.ensure_node()
+        programs = kubernetes.ensure()
         with step("simulated GPUs, containerd"):
             self.lab = Lab(self._memory, load=False, own_network=True, parent=self._parent)
             self._stack.enter_context(self.lab)

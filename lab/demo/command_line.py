@@ -1,9 +1,9 @@
 """`make demo`: the pod of Koordinator's document, unmodified, from kubectl to the limit.
 
 Starts a cluster of its own, runs one story on it, and checks each claim as it is printed; then
-removes the cluster. Exit status 1 if a claim does not hold, 130 after a ^C. `--keep` leaves the
-cluster running. `--picture` records a run in docs/demo.json and renders README's sample from the
-record (story.py, stage.py).
+removes the cluster. While Kubernetes is still being built, the story of one node runs first. Exit
+status 1 if a claim does not hold, 130 after a ^C. `--keep` leaves the cluster running. `--picture`
+records a run in docs/demo.json and renders README's sample from the record (story.py, stage.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Final, TextIO
 
 from lab.cluster.directory import Place
 from lab.cluster.marked import PlaceError
-from lab.demo import sample, seed, story
+from lab.demo import node, sample, seed, story
+from lab.demo.beside import Beside
 from lab.demo.claims import Story
 from lab.demo.live import Live
 from lab.demo.stage import Recorded, Recording, Stage, StageError
@@ -61,7 +62,9 @@ def in_readme(text: str) -> str:
 
 
 def _live(out: TextIO, where: Path, plain: bool, kept: bool, record: Path | None) -> int:
-    with Live(Place(where)) as live:
+    with Beside() as beside, Live(Place(where), beside.wait) as live:
+        if beside.is_building and node.perform(out, plain, masked=False) != 0:
+            return 1
         recording = Recording(live)
         code = perform(recording, Story(out, plain, masked=False), where, kept)
         if kept and live.is_up:

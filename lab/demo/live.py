@@ -34,7 +34,8 @@ _DONE: Final = "✓ "
 class Live:
     """One cluster. As a context manager it is removed at the end, unless `let_go` was called."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, wait_built: Callable[[], object] = lambda: None) -> None:
+        self._wait_built = wait_built
         self._place = place
         self._owner: Owner | None = None
         self._kept = False
@@ -57,9 +58,9 @@ class Live:
                 say(said[-1])
 
         with _explained():
+            self._wait_built()
             programs.ensure()
             self.kubectl = kubernetes.ensure().kubectl
-            kubernetes.ensure_node()
             with self._place.changing():
                 seen = self._place.look()
                 if seen.owner is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import kubernetes, programs, setup
+from tools import kubernetes, setup
 
 
 def test_an_empty_path_lacks_every_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +29,7 @@ def test_without_root_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(setup, "missing_packages", lambda: lacking)
+    monkeypatch.setattr(setup, "missing_packages", lambda without: lacking)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     wanted = f"sudo apt-get install --yes --no-install-recommends {' '.join(lacking)}"
     if stops:
@@ -43,13 +43,14 @@ def test_without_root_it_says_what_to_install(
 def test_another_requirement_makes_the_environment_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An environment with more than is wanted serves; the demo's does not serve the tests."""
     text = (setup.ROOT / "pyproject.toml").read_text()
     monkeypatch.setattr(setup, "ROOT", tmp_path)
     (tmp_path / "pyproject.toml").write_text(text)
-    before = setup._fingerprint()
-    assert setup._fingerprint() == before
+    before = setup._made_from(["lab", "dev"])
+    assert setup._made_from(["lab"]) < before
     (tmp_path / "pyproject.toml").write_text(text.replace('"rich>=', '"rich>=99.'))
-    assert setup._fingerprint() != before
+    assert not setup._made_from(["lab"]) <= before
 
 
 def test_an_environment_that_was_half_made_is_made_anew(
@@ -60,15 +61,15 @@ def test_an_environment_that_was_half_made_is_made_anew(
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     monkeypatch.setattr(setup, "VENV", environment)
     monkeypatch.setattr(setup, "_STAMP", environment / "stamp")
-    monkeypatch.setattr(setup, "_requirements", lambda: ["pip"])
-    setup.virtual_environment()
-    assert (environment / "stamp").read_text() == setup._fingerprint()
+    monkeypatch.setattr(setup, "_requirements", lambda extras: ["pip"])
+    setup.virtual_environment([])
+    assert set((environment / "stamp").read_text().splitlines()) == setup._made_from([])
 
 
 def test_interrupted_it_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted() -> None:
+    def interrupted(without: frozenset[str]) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(setup, "system_packages", interrupted)
@@ -77,15 +78,15 @@ def test_interrupted_it_says_so(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "built"), [([], ["kubernetes"]), (["--without-kubernetes"], [])]
+    ("arguments", "built"), [([], ["kubernetes"]), (["base"], []), (["demo"], [])]
 )
 def test_what_the_cluster_tests_alone_need_may_be_left_out(
     arguments: list[str], built: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
     for name in ("system_packages", "virtual_environment", "c_libraries"):
-        monkeypatch.setattr(setup, name, lambda: None)
-    monkeypatch.setattr(programs, "ensure", lambda: None)
+        monkeypatch.setattr(setup, name, lambda wanted: None)
+    monkeypatch.setattr(setup, "_containerd", lambda: None)
     monkeypatch.setattr(kubernetes, "ensure", lambda: asked.append("kubernetes"))
     assert setup.main(arguments) == 0
     assert asked == built

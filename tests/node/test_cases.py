@@ -29,7 +29,7 @@ def test_every_fault_has_a_test_of_its_name() -> None:
     defined = {
         node.name
         for place in ("tests/node", "tests/shim", "tests/nri_plugin")
-        for path in (ROOT / place).glob("test_*.py")
+        for path in (ROOT / place).rglob("test_*.py")
         for node in ast.walk(ast.parse(path.read_bytes()))
         if isinstance(node, ast.FunctionDef)
     }

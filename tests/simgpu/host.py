@@ -116,7 +116,9 @@ class Host:
 
     def program(self, module: str, *arguments: str, **environ: str) -> None:
         """A program of this package, which makes its own checks and ends with status 0."""
-        done = self.run(sys.executable, "-m", f"tests.simgpu.{module}", *arguments, **environ)
+        done = self.run(
+            sys.executable, "-m", f"tests.simgpu.programs.{module}", *arguments, **environ
+        )
         assert done.returncode == 0, done.stderr
 
     def smi(self, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -50,7 +50,7 @@ def test_copies_of_boxes_and_what_has_no_effect(idle_host: Host, name: str) -> N
 
 
 def test_no_argument_may_be_missing(driver_host: Host) -> None:
-    done = driver_host.run(sys.executable, "-m", "tests.simgpu.null_arguments")
+    done = driver_host.run(sys.executable, "-m", "tests.simgpu.programs.null_arguments")
     assert done.returncode == 0, done.stdout.splitlines()[-3:]
 
 

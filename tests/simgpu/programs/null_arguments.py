@@ -1,4 +1,4 @@
-"""Every simulated entry point with an argument removed: `python -m tests.simgpu.null_arguments`.
+"""Every simulated entry point with an argument removed.
 
 Reads cuda.def, so entries added there are covered too. One pointer or handle is NULL at a time, the
 others are valid; then all arguments are 0. Ends with status 0 if nothing crashes, and only

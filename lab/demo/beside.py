@@ -1,0 +1,57 @@
+"""Builds Kubernetes beside the demo's first chapter, where the machine has none yet."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from types import TracebackType
+
+from lab.demo.seed import ROOT
+from tools import kubernetes
+from tools.building import ProgramsError
+from tools.progress import step
+
+
+class Beside:
+    """The build, begun on entry; a demo that ends early ends it."""
+
+    def __init__(self) -> None:
+        self._build: subprocess.Popen[bytes] | None = None
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
+
+    def __enter__(self) -> Beside:
+        if kubernetes.find() is None:
+            command = [sys.executable, "-m", "tools.kubernetes"]
+            self._build = subprocess.Popen(
+                command, cwd=ROOT, stdout=self._log, stderr=self._log, start_new_session=True
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._build is not None and self._build.poll() is None:
+            os.killpg(self._build.pid, signal.SIGINT)
+            self._build.wait()
+        self._log.close()
+
+    @property
+    def is_building(self) -> bool:
+        return self._build is not None
+
+    def wait(self) -> None:
+        """Raises ProgramsError."""
+        if self._build is None:
+            return
+        with step(f"building Kubernetes {kubernetes.VERSION} and etcd with Go, once"):
+            code = self._build.wait()
+        self._build = None
+        if code != 0:
+            self._log.seek(0)
+            raise ProgramsError(self._log.read().decode(errors="replace"))

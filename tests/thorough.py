@@ -1,0 +1,54 @@
+"""Tests that `make test` leaves to `make test-all`, by pattern of their id, with the reason.
+
+Each repeats, at length or over another build, what a shorter test of `make test` shows.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Final
+
+_SANITIZERS: Final = "a sanitizer's build of what runs in the shipped build"
+_RACES: Final = "a long race; a short one runs in make test"
+_KILLS: Final = "many kills in a row; single ones run in make test"
+_BUILDS: Final = "builds the library or the wheel again"
+
+THOROUGH: Final = {
+    "tests/fuzz/test_fuzz.py::test_nothing_undocumented_escapes*": "fuzzing",
+    "tests/shim/test_aarch64.py::*": "another architecture, under an emulator",
+    "tests/shim/*_under_sanitizers*": _SANITIZERS,
+    "tests/shim/test_sanitized_rows.py::*": _SANITIZERS,
+    "tests/shim/region/test_core_sanitizers.py::*": _SANITIZERS,
+    "tests/shim/region/test_environment_core.py::*san]": _SANITIZERS,
+    "tests/shim/loader/test_symbols.py::*[[]1[124]*": "another generation of the driver",
+    "tests/shim/loader/test_symbols.py::*[[]13010*": "another generation of the driver",
+    "tests/shim/loader/test_library.py::test_links_and_runs_against_the_glibc_of_2012": _BUILDS,
+    "tests/shim/test_contributing.py::*": _BUILDS,
+    "tests/test_wheel.py::*": _BUILDS,
+    "tests/shim/region/test_counter.py::test_of_racers_*[[][3-8]]": _RACES,
+    "tests/shim/charge/test_neighbours.py::*": _RACES,
+    "tests/shim/charge/test_first_context.py::test_beside_a_neighbour_*": _RACES,
+    "tests/shim/charge/test_pools_race.py::*": _RACES,
+    "tests/shim/test_storm.py::*": _RACES,
+    "tests/shim/test_turmoil.py::*": _RACES,
+    "tests/shim/test_processes.py::test_after_three_thousand_kills_*": _KILLS,
+    "tests/gpu/test_machinery.py::test_the_rows_run_on_*": "the rows of make gpu",
+    "tests/node/test_fault_matrix.py::*": "the rows of make faults",
+    "tests/node/test_demo_faults.py::*": "make demo-faults",
+    "tests/node/test_policy_lives.py::test_a_container_restarted_100_times": _KILLS,
+    "tests/node/test_recovery.py::test_a_thousand_*": _KILLS,
+    "tests/cluster/agent/test_killed.py::*": _KILLS,
+    "tests/cluster/test_one_fitting.py::*": _RACES,
+    "tests/cluster/test_storms.py::*": _RACES,
+    "tests/cluster/test_cache.py::test_after_turmoil_*": _RACES,
+    "tests/cluster/test_extender.py::test_a_server_that_freezes_over_and_over_*": _RACES,
+    "tests/lab/test_place.py::test_clearing_ends_*": _KILLS,
+}
+
+WHOLE: Final = "tests/e2e/test_demo.py::test_a_run_says_what_readme_shows_and_leaves_nothing"
+"""From kubectl to the limit, on one cluster: the one test of tests/e2e in `make test`."""
+
+
+def is_thorough(identity: str) -> bool:
+    """identity: a test's node id."""
+    return any(fnmatchcase(identity, pattern) for pattern in THOROUGH)
