@@ -45,7 +45,7 @@ THOROUGH: Final = {
     "tests/lab/test_place.py::test_clearing_ends_*": _KILLS,
 }
 
-WHOLE: Final = "tests/e2e/test_demo.py::test_a_run_says_what_readme_shows_and_leaves_nothing"
+WHOLE: Final = "tests/e2e/test_demo.py::test_a_run_is_as_documented_and_leaves_nothing"
 """From kubectl to the limit, on one cluster: the one test of tests/e2e in `make test`."""
 
 

@@ -3,7 +3,7 @@
 Starts a cluster of its own, runs one story on it, and checks each claim as it is printed; then
 removes the cluster. While Kubernetes is still being built, the story of one node runs first. Exit
 status 1 if a claim does not hold, 130 after a ^C. `--keep` leaves the cluster running. `--picture`
-records a run in docs/demo.json and renders README's sample from the record (story.py, stage.py).
+records a run in docs/demo.json and renders docs/demo.md from it (story.py, stage.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lab.demo.stage import Recorded, Recording, Stage, StageError
 from lab.node import network
 
 DIRECTORY: Final = "/tmp/gpuslice-demo"
-README: Final = seed.ROOT / "README.md"
+DOCUMENT: Final = seed.ROOT / "docs" / "demo.md"
 RECORD: Final = seed.ROOT / "docs" / "demo.json"
 
 
@@ -45,7 +45,7 @@ def perform(stage: Stage, told: Story, where: Path, kept: bool) -> int:
 
 
 def picture(record: Path = RECORD) -> str:
-    """README's sample: the story as the recorded run printed it.
+    """The document's sample: the story as the recorded run printed it.
 
     Raises RuntimeError if a claim does not hold for it, or if the record does not match the story.
     """
@@ -56,8 +56,8 @@ def picture(record: Path = RECORD) -> str:
     return sample.plain(out.getvalue())
 
 
-def in_readme(text: str) -> str:
-    """README's text with the sample replaced."""
+def in_document(text: str) -> str:
+    """The document's text with the sample replaced."""
     return sample.placed(text, "demo", "make demo", picture())
 
 
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     end = parser.add_mutually_exclusive_group()
     end.add_argument("--keep", action="store_true", help="leave the cluster up at the end")
     end.add_argument(
-        "--picture", action="store_true", help="record the run, and write README's picture of it"
+        "--picture", action="store_true", help="record the run, and write docs/demo.md"
     )
     given = parser.parse_args(arguments)
     if os.geteuid() != 0:
@@ -119,5 +119,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write("\ndemo: interrupted; nothing of it is left\n")
         return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
     if record is not None and code == 0:
-        README.write_text(in_readme(README.read_text()))
+        DOCUMENT.write_text(in_document(DOCUMENT.read_text()))
     return code

@@ -1,7 +1,7 @@
 """The commands of the demo and their output: on a live cluster, or from a record of a run.
 
 The story (demo.py) uses only this interface: so a recorded run can be replayed, claim for claim,
-without a cluster, and README's sample is a run's (`Recorded`).
+without a cluster, and the sample in docs/demo.md is a run's (`Recorded`).
 """
 
 from __future__ import annotations

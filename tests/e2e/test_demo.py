@@ -52,7 +52,7 @@ def _read_to(out: IO[str] | None, chapter: str) -> None:
     raise AssertionError(f"no chapter {chapter}")
 
 
-def test_a_run_says_what_readme_shows_and_leaves_nothing(
+def test_a_run_is_as_documented_and_leaves_nothing(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if a proxy is the way to everywhere else: none reaches the cluster."""
@@ -60,7 +60,7 @@ def test_a_run_says_what_readme_shows_and_leaves_nothing(
     with _begun(place) as run:
         said, complaint = run.communicate()
     assert run.returncode == 0, said + complaint
-    assert _from_its_second_chapter(said) == _from_its_second_chapter(demo.README.read_text())
+    assert _from_its_second_chapter(said) == _from_its_second_chapter(demo.DOCUMENT.read_text())
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,29 @@
-"""README's sample of the demo: a recorded run, replayed here without a cluster."""
+"""docs/demo.md's sample of the demo: a recorded run, replayed here without a cluster."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from lab.demo import command_line as demo
 from lab.demo import seed, story
+from tests.support import ROOT
 
-_STALE = "README's picture is stale: make demo-picture"
+_STALE = "the picture is stale: make demo-picture"
 
 
-def test_readme_shows_what_the_demo_says_of_its_record() -> None:
-    written = demo.README.read_text()
-    assert demo.in_readme(written) == written, _STALE
+def test_the_document_shows_what_the_demo_says_of_its_record() -> None:
+    written = demo.DOCUMENT.read_text()
+    assert demo.in_document(written) == written, _STALE
+
+
+def test_readme_shows_a_part_of_it() -> None:
+    (part,) = re.findall(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    whole = [re.sub(r"  \([\d.]+ s\)$", "", line) for line in demo.picture().splitlines()]
+    assert set(part.splitlines()) <= set(whole), _STALE
 
 
 def test_every_claim_of_the_story_is_in_the_picture() -> None:
