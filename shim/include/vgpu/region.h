@@ -37,6 +37,10 @@ struct vgpu_error {
 	char path[256];
 };
 
+/* Fill in `error`, if there is one, and return `result`. */
+enum vgpu_result vgpu_fail(struct vgpu_error *error, enum vgpu_result result, int os_errno,
+			   const char *path);
+
 /* One line of text without newline: what, where, why. Never NULL; `out` is the buffer. */
 const char *vgpu_error_text(const struct vgpu_error *error, char *out, uint64_t out_bytes);
 

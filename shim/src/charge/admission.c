@@ -6,9 +6,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "charge/device_memory.h"
-#include "charge/lives.h"
-#include "charge/meters.h"
 #include "ledger/ledger.h"
 #include "loader/hooks.h"
 #include "loader/relaxed.h"
@@ -23,16 +20,16 @@
 #define FIRST_PAUSE_NS 1000000		    /* doubled each time, up to 64 of them */
 #define MOST_DOUBLINGS 6
 
-static uint64_t min_bytes(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
+bool (*vgpu_reclaim)(int gpu);
 
-/* Before a refusal, trim the pools of the process. */
 static bool reserve(int gpu, uint64_t bytes)
 {
-	return vgpu_reserve(gpu, bytes) == VGPU_OK ||
-	       (vgpu_meters_trim(gpu) && vgpu_reserve(gpu, bytes) == VGPU_OK);
+	bool (*reclaim)(int gpu);
+
+	if (vgpu_reserve(gpu, bytes) == VGPU_OK)
+		return true;
+	reclaim = __atomic_load_n(&vgpu_reclaim, __ATOMIC_ACQUIRE);
+	return reclaim && reclaim(gpu) && vgpu_reserve(gpu, bytes) == VGPU_OK;
 }
 
 CUresult vgpu_reserve_at(struct vgpu_place place, uint64_t bytes, struct vgpu_reservation *out)
@@ -107,7 +104,7 @@ void vgpu_cancel(const struct vgpu_reservation *reservation)
 	VGPU_AT(ADMIT_CANCELLED);
 }
 
-static void give_back(const struct vgpu_charge *charge)
+void vgpu_give_back(const struct vgpu_charge *charge)
 {
 	if (charge->hold)
 		vgpu_shared_leave(charge->hold);
@@ -129,7 +126,7 @@ CUresult vgpu_commit_shared(const struct vgpu_reservation *reservation, enum vgp
 		VGPU_AT(ADMIT_COMMITTED);
 		return CUDA_SUCCESS;
 	case VGPU_LEDGER_REPLACED:
-		give_back(&replaced);
+		vgpu_give_back(&replaced);
 		return CUDA_SUCCESS;
 	case VGPU_LEDGER_NO_MEMORY:
 		break;
@@ -169,55 +166,6 @@ CUresult vgpu_settle(const struct vgpu_reservation *reservation, uint64_t before
 	return CUDA_SUCCESS;
 }
 
-bool vgpu_take(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge)
-{
-	bool known;
-
-	*charge = (struct vgpu_charge){.gpu = VGPU_GPU_UNMANAGED};
-	known = kind == VGPU_KIND_MEMORY ? vgpu_take_memory(key, charge)
-					 : vgpu_ledger_take(kind, key, charge);
-	VGPU_AT(FREE_TAKEN);
-	return known;
-}
-
-/* A key that is entered already: another call has freed it meanwhile. */
-static void put_back(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge)
-{
-	struct vgpu_charge gone;
-
-	switch (vgpu_ledger_put(kind, key, *charge, NULL)) {
-	case VGPU_LEDGER_ADDED:
-		if (!vgpu_place_lives(charge->context) && vgpu_ledger_take(kind, key, &gone))
-			give_back(&gone);
-		break;
-	case VGPU_LEDGER_REPLACED:
-		give_back(charge);
-		break;
-	case VGPU_LEDGER_NO_MEMORY:
-		break;
-	}
-}
-
-void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge,
-		  CUresult driver_said)
-{
-	if (charge->gpu < 0)
-		return;
-	VGPU_AT(FREE_CALLED);
-	if (kind == VGPU_KIND_MEMORY &&
-	    vgpu_release_memory(key, charge, driver_said == CUDA_SUCCESS)) {
-		VGPU_AT(FREE_REFUNDED);
-		return;
-	}
-	/* A free that the driver refuses may be late: the context has taken the memory, or is just
-	 * taking it. If it cannot be entered, the charge lasts until the process ends. */
-	if (driver_said == CUDA_SUCCESS || !vgpu_place_lives(charge->context))
-		give_back(charge);
-	else
-		put_back(kind, key, charge);
-	VGPU_AT(FREE_REFUNDED);
-}
-
 void vgpu_forget_context(uint32_t context)
 {
 	uint64_t bytes[VGPU_MOST_GPUS];
@@ -226,19 +174,4 @@ void vgpu_forget_context(uint32_t context)
 	for (int gpu = 0; gpu < VGPU_MOST_GPUS; gpu++)
 		if (bytes[gpu])
 			vgpu_refund(gpu, bytes[gpu]);
-}
-
-struct vgpu_memory_view vgpu_view_of(int gpu, uint64_t total_bytes, uint64_t free_bytes)
-{
-	struct vgpu_memory_view view = {0};
-
-	if (gpu < 0)
-		return view;
-	uint64_t limit_bytes = vgpu_limit_bytes(gpu);
-	uint64_t used_bytes = vgpu_used_bytes(gpu);
-	uint64_t left_bytes = used_bytes < limit_bytes ? limit_bytes - used_bytes : 0;
-	view.total_bytes = min_bytes(limit_bytes, total_bytes);
-	view.used_bytes = min_bytes(used_bytes, view.total_bytes);
-	view.free_bytes = min_bytes(vgpu_allocatable_bytes(left_bytes), free_bytes);
-	return view;
 }

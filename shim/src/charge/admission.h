@@ -10,10 +10,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "charge/place.h"
 #include "ledger/ledger.h"
 #include "os/step.h"
 #include "vgpu/cuda_abi.h"
+#include "vgpu/region.h"
 
 struct vgpu_reservation {
 	struct vgpu_place place;
@@ -58,6 +58,10 @@ bool vgpu_await_teardown(const struct vgpu_reservation *reservation,
  */
 CUresult vgpu_ask_all_the_same(struct vgpu_reservation *reservation, CUresult result);
 
+/* Before a refusal: has the driver release what this process's pools hold unused on the GPU; true
+ * if that was anything. NULL until there is a pool. */
+extern bool (*vgpu_reclaim)(int gpu);
+
 /* Undo the reservation: the call allocated nothing. */
 void vgpu_cancel(const struct vgpu_reservation *reservation);
 
@@ -68,6 +72,9 @@ CUresult vgpu_commit(const struct vgpu_reservation *reservation, enum vgpu_kind 
 /* The same for memory that other processes hold as well (shared.h), if hold is not 0. */
 CUresult vgpu_commit_shared(const struct vgpu_reservation *reservation, enum vgpu_kind kind,
 			    uint64_t key, uint32_t hold);
+
+/* End a charge that is in no ledger any more. */
+void vgpu_give_back(const struct vgpu_charge *charge);
 
 /* Other processes may hold what `key` names from now on; they find it by `handle_key`. */
 void vgpu_share(enum vgpu_kind kind, uint64_t key, uint64_t handle_key);
@@ -81,24 +88,7 @@ void vgpu_share(enum vgpu_kind kind, uint64_t key, uint64_t handle_key);
 CUresult vgpu_settle(const struct vgpu_reservation *reservation, uint64_t before_bytes,
 		     uint64_t after_bytes);
 
-/*
- * A free: take before the driver frees, because the key may be given to another thread at once;
- * release after, because until then the GPU's memory is held. False, and a `charge` that release
- * ignores: the key is unknown here, only the driver is called.
- */
-bool vgpu_take(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge);
-void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge,
-		  CUresult driver_said);
-
 /* The driver has destroyed the context: refund everything it held. */
 void vgpu_forget_context(uint32_t context);
-
-/* The GPU's size as shown to this process: the limits applied to what the driver reported. */
-struct vgpu_memory_view {
-	uint64_t total_bytes, used_bytes, free_bytes;
-};
-
-/* `free_bytes` as the driver reports it: a neighbour may hold what the limit would still allow. */
-struct vgpu_memory_view vgpu_view_of(int gpu, uint64_t total_bytes, uint64_t free_bytes);
 
 #endif

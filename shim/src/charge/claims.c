@@ -9,6 +9,7 @@
 #include "os/lock.h"
 #include "os/step.h"
 #include "os/wiped.h"
+#include "vgpu/region.h"
 
 enum { BUCKET_BITS = 14, ANY_DEVICE = VGPU_MULTICAST };
 

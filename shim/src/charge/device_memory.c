@@ -5,6 +5,8 @@
  */
 #include "charge/device_memory.h"
 
+#include "charge/place.h"
+
 #include "ledger/blocks.h"
 #include "loader/hooks.h"
 #include "vgpu/region.h"
@@ -161,4 +163,24 @@ bool vgpu_release_memory(uint64_t address, const struct vgpu_charge *charge, boo
 	if (vgpu_block_release(block_of(address), place_in(address), charge, freed))
 		vgpu_refund(charge->gpu, block_bytes());
 	return true;
+}
+
+static uint64_t min_bytes(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+struct vgpu_memory_view vgpu_view_of(int gpu, uint64_t total_bytes, uint64_t free_bytes)
+{
+	struct vgpu_memory_view view = {0};
+
+	if (gpu < 0)
+		return view;
+	uint64_t limit_bytes = vgpu_limit_bytes(gpu);
+	uint64_t used_bytes = vgpu_used_bytes(gpu);
+	uint64_t left_bytes = used_bytes < limit_bytes ? limit_bytes - used_bytes : 0;
+	view.total_bytes = min_bytes(limit_bytes, total_bytes);
+	view.used_bytes = min_bytes(used_bytes, view.total_bytes);
+	view.free_bytes = min_bytes(vgpu_allocatable_bytes(left_bytes), free_bytes);
+	return view;
 }

@@ -28,4 +28,12 @@ bool vgpu_release_memory(uint64_t address, const struct vgpu_charge *charge, boo
 /* The largest allocation that fits into so many bytes. */
 uint64_t vgpu_allocatable_bytes(uint64_t left_bytes);
 
+/* The GPU's size as shown to this process: the limits applied to what the driver reported. */
+struct vgpu_memory_view {
+	uint64_t total_bytes, used_bytes, free_bytes;
+};
+
+/* `free_bytes` as the driver reports it: a neighbour may hold what the limit would still allow. */
+struct vgpu_memory_view vgpu_view_of(int gpu, uint64_t total_bytes, uint64_t free_bytes);
+
 #endif

@@ -9,7 +9,11 @@
 #ifndef VGPU_LIVES_H
 #define VGPU_LIVES_H
 
-#include "charge/place.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ledger/charge.h"
+#include "vgpu/cuda_abi.h"
 
 /* Where a context of a known generation lies; takes no lock. */
 bool vgpu_lives_known(CUcontext context, struct vgpu_place *place);

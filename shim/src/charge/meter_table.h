@@ -8,11 +8,12 @@
 #ifndef VGPU_METER_TABLE_H
 #define VGPU_METER_TABLE_H
 
-#include "charge/meters.h"
 #include "loader/hooks.h"
 #include "os/lock.h"
 #include "os/wiped.h"
 #include "vgpu/region.h"
+
+enum { VGPU_METERS = 1024 };
 
 enum vgpu_meter_state {
 	VGPU_METER_NONE,
@@ -47,25 +48,26 @@ static inline bool vgpu_meter_is(const struct vgpu_meter *meter, uint64_t pool,
 	       __atomic_load_n(&meter->pool, __ATOMIC_ACQUIRE) == pool;
 }
 
+/* The meter of a known pool; else NULL. */
+struct vgpu_meter *vgpu_meter_find(CUmemoryPool pool);
+/* The program has destroyed the pool, which exists until its last allocation is freed. */
+bool vgpu_meter_outlives(CUmemoryPool pool);
+/* Enter a pool; NULL if the table is full. */
+struct vgpu_meter *vgpu_meter_add(CUmemoryPool pool, int gpu);
+/* The meter of the GPU's current pool, or NULL. */
+struct vgpu_meter *vgpu_meter_current(int gpu);
+/* The current pool may have changed: query the driver at the next use. */
+void vgpu_meter_current_changed(int gpu);
+/* The meter of the graph memory of a GPU, or NULL. */
+struct vgpu_meter *vgpu_meter_graphs(int gpu);
+
+int vgpu_meter_gpu(const struct vgpu_meter *meter);
+
 /* Iterate from *at = 0 over the meters that may be in use; NULL: no more. */
 struct vgpu_meter *vgpu_meter_next(uint32_t *at);
 
 /* A device that lies on the GPU; false: the program sees none. */
 bool vgpu_meter_device(int gpu, CUdevice *device);
-
-/* With the meter's lock: what is charged for it. */
-void vgpu_meter_set_held(struct vgpu_meter *meter, uint64_t bytes);
-
-/* Before and after the driver is called for the meter: while any thread is inside, the driver
- * keeps the pool. `bytes` are reserved by the call, and held from here on. False: the pool does
- * not exist. Leaving charges the driver's current figure, and returns the difference. Or both at
- * once. */
-bool vgpu_meter_enter(struct vgpu_meter *meter, uint64_t bytes);
-int64_t vgpu_meter_leave(struct vgpu_meter *meter);
-void vgpu_meter_read(struct vgpu_meter *meter);
-
-/* Have the driver release what nothing uses. The calling thread is inside. */
-void vgpu_meter_have_trimmed(const struct vgpu_meter *meter);
 
 /* The driver's figure. */
 bool vgpu_meter_reserved(const struct vgpu_meter *meter, uint64_t *bytes);

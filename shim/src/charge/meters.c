@@ -9,6 +9,7 @@
 #include "ledger/execs.h"
 #include "loader/relaxed.h"
 #include "os/step.h"
+#include "vgpu/region.h"
 
 enum {
 	MOST_LOOKS = 8, /* while other threads enter theirs */
@@ -29,6 +30,8 @@ void vgpu_meter_set_held(struct vgpu_meter *meter, uint64_t bytes)
 	__atomic_store_n(&meter->held_bytes, bytes, __ATOMIC_RELAXED);
 	if (before != after)
 		__atomic_add_fetch(&vgpu_meters_live, after ? 1 : -1, __ATOMIC_RELAXED);
+	if (before != after && after)
+		__atomic_store_n(&vgpu_reclaim, vgpu_meters_trim, __ATOMIC_RELEASE);
 }
 
 static uint64_t least(uint64_t a, uint64_t b)

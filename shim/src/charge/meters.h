@@ -18,25 +18,7 @@
 #include <stdint.h>
 
 #include "charge/admission.h"
-
-enum { VGPU_METERS = 1024 };
-
-struct vgpu_meter;
-
-/* The meter of a known pool; else NULL. */
-struct vgpu_meter *vgpu_meter_find(CUmemoryPool pool);
-/* The program has destroyed the pool, which exists until its last allocation is freed. */
-bool vgpu_meter_outlives(CUmemoryPool pool);
-/* Enter a pool; NULL if the table is full. */
-struct vgpu_meter *vgpu_meter_add(CUmemoryPool pool, int gpu);
-/* The meter of the GPU's current pool, or NULL. */
-struct vgpu_meter *vgpu_meter_current(int gpu);
-/* The current pool may have changed: query the driver at the next use. */
-void vgpu_meter_current_changed(int gpu);
-/* The meter of the graph memory of a GPU, or NULL. */
-struct vgpu_meter *vgpu_meter_graphs(int gpu);
-
-int vgpu_meter_gpu(const struct vgpu_meter *meter);
+#include "charge/meter_table.h"
 
 /* One call that may make a meter grow; `capturing`: its stream, under that stream's own name. */
 struct vgpu_growth {
@@ -82,11 +64,18 @@ bool vgpu_meter_trim(struct vgpu_meter *meter);
 /* The driver's cuDeviceGraphMemTrim. The next launches have to reserve anew what it released. */
 CUresult vgpu_trim_graphs(CUdevice device, int gpu);
 
-/* The program destroyed the pool: destroy it now, or once nothing of it is in use. */
-CUresult vgpu_meter_destroy(struct vgpu_meter *meter, CUmemoryPool pool);
+/* With the meter's lock: what is charged for it. */
+void vgpu_meter_set_held(struct vgpu_meter *meter, uint64_t bytes);
 
-/* The driver has reset the device: its pools no longer exist, including those that the program
- * made. */
-void vgpu_meters_forget(CUdevice device);
+/* Before and after the driver is called for the meter: while any thread is inside, the driver
+ * keeps the pool. `bytes` are reserved by the call, and held from here on. False: the pool does
+ * not exist. Leaving charges the driver's current figure, and returns the difference. Or both at
+ * once. */
+bool vgpu_meter_enter(struct vgpu_meter *meter, uint64_t bytes);
+int64_t vgpu_meter_leave(struct vgpu_meter *meter);
+void vgpu_meter_read(struct vgpu_meter *meter);
+
+/* Have the driver release what nothing uses. The calling thread is inside. */
+void vgpu_meter_have_trimmed(const struct vgpu_meter *meter);
 
 #endif

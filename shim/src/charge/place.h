@@ -11,13 +11,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "ledger/charge.h"
 #include "vgpu/cuda_abi.h"
 #include "vgpu/region.h"
-
-struct vgpu_place {
-	int gpu;	  /* index in the grant, or one of region.h's values */
-	uint32_t context; /* one generation of a context; 0: no known context */
-};
 
 /*
  * The place of the current context, of a context (NULL: the current one) and of a device; a

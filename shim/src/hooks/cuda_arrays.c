@@ -9,7 +9,10 @@
  * claims hold what is mapped to them.
  */
 #include "charge/claims.h"
+#include "charge/place.h"
+#include "charge/release.h"
 #include "loader/hooks.h"
+#include "vgpu/region.h"
 
 enum { MOST_ELEMENT_BYTES = 16 };
 

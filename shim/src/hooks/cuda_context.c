@@ -13,7 +13,9 @@
 #include "charge/lives.h"
 #include "charge/meters.h"
 #include "charge/place.h"
+#include "charge/release.h"
 #include "loader/hooks.h"
+#include "vgpu/region.h"
 
 #define KNOWN_FLAGS 0xffu /* CU_CTX_FLAGS_MASK */
 

@@ -7,8 +7,10 @@
 #include <stdbool.h>
 
 #include "charge/claims.h"
+#include "charge/place.h"
 #include "loader/hooks.h"
 #include "os/step.h"
+#include "vgpu/region.h"
 
 CUresult cuImportExternalMemory(CUexternalMemory *memory,
 				const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *described)

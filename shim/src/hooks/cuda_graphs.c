@@ -10,6 +10,7 @@
 #include "charge/place.h"
 #include "ledger/execs.h"
 #include "loader/hooks.h"
+#include "vgpu/region.h"
 
 enum {
 	NODE_CHILD = 4,

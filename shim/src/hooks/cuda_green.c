@@ -6,6 +6,7 @@
 
 #include "charge/contexts.h"
 #include "charge/lives.h"
+#include "charge/place.h"
 #include "loader/hooks.h"
 
 /* Also retain the primary context, so that it is charged before there is a green one. */

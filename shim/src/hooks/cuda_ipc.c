@@ -8,10 +8,13 @@
  */
 #include "charge/admission.h"
 #include "charge/export_key.h"
+#include "charge/place.h"
+#include "charge/release.h"
 #include "loader/hooks.h"
 #include "os/lock.h"
 #include "os/step.h"
 #include "region/shared.h"
+#include "vgpu/region.h"
 
 enum {
 	ADDRESS_STEP = 512, /* the driver's alignment: an address has so many keys */

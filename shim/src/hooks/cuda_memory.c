@@ -6,6 +6,8 @@
 #include "charge/claims.h"
 #include "charge/device_memory.h"
 #include "charge/meters.h"
+#include "charge/place.h"
+#include "charge/release.h"
 #include "hooks/pool_pointers.h"
 #include "loader/hooks.h"
 #include "vgpu/region.h"

@@ -5,9 +5,11 @@
 #include "charge/export_key.h"
 #include "charge/meters.h"
 #include "charge/place.h"
+#include "charge/release.h"
 #include "hooks/pool_pointers.h"
 #include "loader/hooks.h"
 #include "region/shared.h"
+#include "vgpu/region.h"
 
 enum { PINNED = 1, FIRST_REAL_STREAM = 3 };
 

@@ -5,6 +5,7 @@
  * charged until its array ends.
  */
 #include "charge/claims.h"
+#include "charge/place.h"
 #include "loader/hooks.h"
 
 enum { SUBRESOURCE_MIPTAIL = 1 };

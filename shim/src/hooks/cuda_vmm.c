@@ -11,6 +11,7 @@
 #include "loader/hooks.h"
 #include "loader/relaxed.h"
 #include "os/step.h"
+#include "vgpu/region.h"
 
 enum { MINIMUM = 0 }; /* CU_MEM_ALLOC_GRANULARITY_ */
 enum { HANDLE_TYPE_FABRIC = 8, FABRIC_HANDLE_BYTES = 64 };

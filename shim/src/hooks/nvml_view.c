@@ -3,6 +3,7 @@
  * no slot, and need no cuInit. A GPU outside the grant shows no memory.
  */
 #include "hooks/nvml_view.h"
+#include "charge/device_memory.h"
 
 #include "charge/admission.h"
 #include "loader/hooks.h"

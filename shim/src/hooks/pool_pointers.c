@@ -1,10 +1,13 @@
 /* Wrappers of cuMemPoolExportPointer and cuMemPoolImportPointer; see pool_pointers.h. */
 #include "hooks/pool_pointers.h"
+#include "charge/place.h"
+#include "charge/release.h"
 
 #include "charge/export_key.h"
 #include "charge/meters.h"
 #include "loader/hooks.h"
 #include "region/shared.h"
+#include "vgpu/region.h"
 
 enum { POINTER_DEVICE_ORDINAL = 9, POINTER_POOL = 17, EXPORT_BYTES = 64 };
 

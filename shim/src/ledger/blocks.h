@@ -10,7 +10,10 @@
 #ifndef VGPU_BLOCKS_H
 #define VGPU_BLOCKS_H
 
-#include "ledger/ledger.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ledger/charge.h"
 
 enum { VGPU_BLOCK_PLACE_BYTES = 512, VGPU_BLOCK_PLACES = 4096 };
 

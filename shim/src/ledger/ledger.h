@@ -11,26 +11,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "ledger/charge.h"
 #include "vgpu/contract.h"
-
-/* The type of a key. Each kind has keys of its own. */
-enum vgpu_kind {
-	VGPU_KIND_MEMORY = 1, /* device memory by its address */
-	VGPU_KIND_BLOCK,      /* device memory that many allocations share: blocks.h alone */
-	VGPU_KIND_ARRAY,      /* CUarray */
-	VGPU_KIND_MIPMAP,     /* CUmipmappedArray */
-	VGPU_KIND_IPC,	      /* an address at which another process's memory is mapped */
-	VGPU_KIND_IMPORT,     /* an address at which another process's pool is imported */
-	VGPU_KIND_EXPORT,  /* an address of this process's pool that another process has imported */
-	VGPU_KIND_CONTEXT, /* the generation of a context, for what it takes by itself */
-};
-
-struct vgpu_charge {
-	uint64_t bytes;
-	int32_t gpu;	  /* index in the grant */
-	uint32_t context; /* id of the context whose end ends the charge; 0: none */
-	uint32_t hold;	  /* shared.h's; not 0: the bytes are charged there, not here */
-};
 
 enum vgpu_ledger_put {
 	VGPU_LEDGER_ADDED,

@@ -8,8 +8,9 @@
 #ifndef VGPU_LEDGER_TABLE_H
 #define VGPU_LEDGER_TABLE_H
 
-#include "ledger/ledger.h"
+#include "ledger/charge.h"
 #include "os/lock.h"
+#include "vgpu/contract.h"
 
 /* Of a block: a bit for each place that an allocation begins at. */
 struct vgpu_bits {

@@ -17,25 +17,10 @@
 #include "region/attach.h"
 #include "region/directory.h"
 #include "region/grant.h"
+#include "region/mapping.h"
 #include "region/region_file.h"
+#include "region/shared.h"
 #include "region/shared_limits.h"
-
-enum vgpu_result vgpu_reopen(const struct vgpu_process *process, int *fd, int *os_errno)
-{
-	struct vgpu_file file;
-	char path[VGPU_PATH_BYTES];
-	enum vgpu_result result;
-
-	vgpu_directory_path(VGPU_FILE_REGION, path);
-	result =
-	    vgpu_region_open(path, vgpu_grant_id(), vgpu_grant_gpu_count(), fd, &file, os_errno);
-	if (result != VGPU_OK ||
-	    (file.device == process->region_device && file.inode == process->region_inode))
-		return result;
-	syscall(SYS_close, *fd);
-	*fd = -1;
-	return VGPU_REGION_INVALID;
-}
 
 static enum vgpu_result map_region(struct vgpu_process *process, const char *path, int *os_errno)
 {
@@ -99,39 +84,11 @@ static bool set_attached(struct vgpu_process *process, bool attached)
 	return true;
 }
 
-void vgpu_recharge(struct vgpu_process *process, int gpu)
-{
-	uint64_t held_bytes = process->gpus[gpu].held_bytes;
-	uint64_t charged_bytes =
-	    vgpu_counter_charged_bytes(&process->view, gpu, process->owner.slot);
-
-	if (held_bytes > charged_bytes)
-		vgpu_counter_charge(&process->view, gpu, &process->owner,
-				    held_bytes - charged_bytes, VGPU_NO_LIMIT);
-}
-
-void vgpu_publish_imported(struct vgpu_process *process, int gpu)
-{
-	__atomic_store_n(
-	    &vgpu_view_slot_gpu(&process->view, process->owner.slot, gpu)->imported_bytes,
-	    process->gpus[gpu].imported_bytes, __ATOMIC_RELAXED);
-}
-
 static void drop_anchor(struct vgpu_process *process)
 {
 	if (process->anchor)
 		munmap(process->anchor, VGPU_ANCHOR_MAPPED_BYTES);
 	process->anchor = NULL;
-}
-
-void *vgpu_anchor_cast(int fd, uint32_t slot)
-{
-	void *anchor =
-	    vgpu_map_file(fd, vgpu_slots_anchor_offset(slot), VGPU_ANCHOR_MAPPED_BYTES, PROT_NONE);
-
-	if (anchor)
-		madvise(anchor, VGPU_ANCHOR_MAPPED_BYTES, MADV_DONTFORK);
-	return anchor;
 }
 
 static enum vgpu_result take_slot(struct vgpu_process *process, int fd, const char *path,

@@ -1,45 +1,9 @@
-/* What attaching provides to reserving: whether the process is attached, and the region opened
- * anew. */
+/* What attaching provides to reserving. */
 #ifndef VGPU_ATTACH_H
 #define VGPU_ATTACH_H
 
-#include <stdbool.h>
-
 #include "region/process.h"
-#include "region/slots.h"
 #include "vgpu/region.h"
-
-static inline bool vgpu_is_attached(const struct vgpu_process *process)
-{
-	return __atomic_load_n(&process->attached, __ATOMIC_ACQUIRE);
-}
-
-static inline bool vgpu_is_mapped(const struct vgpu_process *process)
-{
-	return __atomic_load_n(&process->mapped, __ATOMIC_ACQUIRE);
-}
-
-/* The region through a separate descriptor, if it is still the one that is mapped. */
-enum vgpu_result vgpu_reopen(const struct vgpu_process *process, int *fd, int *os_errno);
-
-/*
- * The process still holds what it held before another took it for exited; the limit was checked
- * then. The caller holds the GPU's lock, or the slot is not in use yet.
- */
-void vgpu_recharge(struct vgpu_process *process, int gpu);
-
-/* Write what the process holds of shared memory into its slot, for the agent. */
-void vgpu_publish_imported(struct vgpu_process *process, int gpu);
-
-/*
- * Map the page that keeps the lock of that slot, which the description `fd` holds, for as long as
- * the page stays mapped; no child inherits it. NULL: see errno.
- */
-enum { VGPU_ANCHOR_MAPPED_BYTES = 4096 };
-void *vgpu_anchor_cast(int fd, uint32_t slot);
-
-/* The process releases all shared memory (shared.c); the caller holds setup. */
-void vgpu_shared_leave_all(struct vgpu_process *process, const struct vgpu_slots *slots);
 
 /* Attach anew after another process took this one for exited and took its slot. */
 enum vgpu_result vgpu_attach_anew(struct vgpu_process *process);

@@ -18,17 +18,6 @@ static struct {
 	struct vgpu_environment environment;
 } directory;
 
-enum vgpu_result vgpu_fail(struct vgpu_error *error, enum vgpu_result result, int os_errno,
-			   const char *path)
-{
-	if (error) {
-		error->result = result;
-		error->os_errno = os_errno;
-		snprintf(error->path, sizeof(error->path), "%s", path);
-	}
-	return result;
-}
-
 static void decide(int state)
 {
 	__atomic_store_n(&directory.state, state, __ATOMIC_RELEASE);

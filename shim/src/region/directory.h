@@ -22,8 +22,4 @@ void vgpu_directory_path(const char *file, char path[VGPU_PATH_BYTES]);
 /* The limits, if the environment sets them; else NULL. */
 const struct vgpu_environment *vgpu_directory_environment(void);
 
-/* Fill in `error`, if there is one, and return `result`. */
-enum vgpu_result vgpu_fail(struct vgpu_error *error, enum vgpu_result result, int os_errno,
-			   const char *path);
-
 #endif

@@ -7,7 +7,6 @@
 
 #include "os/uuid.h"
 #include "region/counter.h"
-#include "region/directory.h"
 
 #define SHOWN_CHARS 40 /* of a value that is refused, */
 #define NAME_CHARS  80 /* and of its name with the equals sign */

@@ -2,7 +2,7 @@
  * The container's processes that hold memory: the region's slots, by their pids in this process's
  * PID namespace. A process of another PID namespace has no pid here, and is left out.
  */
-#include "region/attach.h"
+#include "region/mapping.h"
 
 #include <stddef.h>
 #include <sys/syscall.h>

@@ -12,6 +12,7 @@
 #include "region/attach.h"
 #include "region/directory.h"
 #include "region/grant.h"
+#include "region/mapping.h"
 #include "region/shared_limits.h"
 
 #define REAP_PERIOD_NS UINT64_C(1000000)

@@ -14,7 +14,7 @@
 
 #include "os/step.h"
 #include "os/wiped.h"
-#include "region/attach.h"
+#include "region/mapping.h"
 #include "region/slot_lock.h"
 
 struct hold {

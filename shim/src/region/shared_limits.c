@@ -9,9 +9,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "region/attach.h"
 #include "region/directory.h"
 #include "region/grant.h"
+#include "region/mapping.h"
 #include "region/region_file.h"
 
 #define LOCK_PAUSE_NS 1000000

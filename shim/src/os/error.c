@@ -57,3 +57,14 @@ const char *vgpu_error_text(const struct vgpu_error *error, char *out, uint64_t 
 			 texts[index].advice);
 	return out;
 }
+
+enum vgpu_result vgpu_fail(struct vgpu_error *error, enum vgpu_result result, int os_errno,
+			   const char *path)
+{
+	if (error) {
+		error->result = result;
+		error->os_errno = os_errno;
+		snprintf(error->path, sizeof(error->path), "%s", path);
+	}
+	return result;
+}

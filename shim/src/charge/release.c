@@ -1,0 +1,141 @@
+/* See release.h. */
+#include "charge/release.h"
+
+#include "charge/device_memory.h"
+#include "charge/lives.h"
+#include "charge/place.h"
+#include "ledger/ledger.h"
+#include "loader/hooks.h"
+#include "os/lock.h"
+#include "os/step.h"
+#include "vgpu/region.h"
+
+enum { RELEASE_THRESHOLD = 4 }; /* CU_MEMPOOL_ATTR_RELEASE_THRESHOLD */
+
+bool vgpu_take(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge)
+{
+	bool known;
+
+	*charge = (struct vgpu_charge){.gpu = VGPU_GPU_UNMANAGED};
+	known = kind == VGPU_KIND_MEMORY ? vgpu_take_memory(key, charge)
+					 : vgpu_ledger_take(kind, key, charge);
+	VGPU_AT(FREE_TAKEN);
+	return known;
+}
+
+/* A key that is entered already: another call has freed it meanwhile. */
+static void put_back(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge)
+{
+	struct vgpu_charge gone;
+
+	switch (vgpu_ledger_put(kind, key, *charge, NULL)) {
+	case VGPU_LEDGER_ADDED:
+		if (!vgpu_place_lives(charge->context) && vgpu_ledger_take(kind, key, &gone))
+			vgpu_give_back(&gone);
+		break;
+	case VGPU_LEDGER_REPLACED:
+		vgpu_give_back(charge);
+		break;
+	case VGPU_LEDGER_NO_MEMORY:
+		break;
+	}
+}
+
+void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge,
+		  CUresult driver_said)
+{
+	if (charge->gpu < 0)
+		return;
+	VGPU_AT(FREE_CALLED);
+	if (kind == VGPU_KIND_MEMORY &&
+	    vgpu_release_memory(key, charge, driver_said == CUDA_SUCCESS)) {
+		VGPU_AT(FREE_REFUNDED);
+		return;
+	}
+	/* A free that the driver refuses may be late: the context has taken the memory, or is just
+	 * taking it. If it cannot be entered, the charge lasts until the process ends. */
+	if (driver_said == CUDA_SUCCESS || !vgpu_place_lives(charge->context))
+		vgpu_give_back(charge);
+	else
+		put_back(kind, key, charge);
+	VGPU_AT(FREE_REFUNDED);
+}
+
+/* The driver refuses to destroy a default pool. */
+static bool is_default(int gpu, CUmemoryPool pool, CUdevice *device, CUmemoryPool *fallback)
+{
+	return vgpu_meter_device(gpu, device) &&
+	       real_cuDeviceGetDefaultMemPool(fallback, *device) == CUDA_SUCCESS &&
+	       *fallback == pool;
+}
+
+static bool begin_destruction(struct vgpu_meter *meter, CUmemoryPool pool)
+{
+	bool first = false;
+
+	if (!vgpu_lock(&meter->lock))
+		return false;
+	first = vgpu_meter_is(meter, (uint64_t)(uintptr_t)pool, VGPU_METER_POOL);
+	if (first)
+		__atomic_store_n(&meter->state, VGPU_METER_DESTROYED, __ATOMIC_RELEASE);
+	vgpu_unlock(&meter->lock);
+	return first;
+}
+
+/*
+ * A driver keeps a destroyed pool until nothing of it is in use, and its handle can no longer be
+ * queried. So a pool in use is destroyed only when it is empty; the program sees only that its
+ * GPU's current pool is the default one again.
+ */
+CUresult vgpu_meter_destroy(struct vgpu_meter *meter, CUmemoryPool pool)
+{
+	uint64_t keep_bytes = 0;
+	CUmemoryPool fallback = NULL, current;
+	CUdevice device = -1;
+
+	if (vgpu_meter_gpu(meter) >= 0 &&
+	    is_default(vgpu_meter_gpu(meter), pool, &device, &fallback))
+		return real_cuMemPoolDestroy(pool);
+	if (!vgpu_meter_enter(meter, 0))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!begin_destruction(meter, pool)) { /* another thread was first */
+		(void)vgpu_meter_leave(meter);
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	if (fallback) {
+		(void)real_cuMemPoolSetAttribute(pool, RELEASE_THRESHOLD, &keep_bytes);
+		if (real_cuDeviceGetMemPool(&current, device) == CUDA_SUCCESS && current == pool)
+			(void)real_cuDeviceSetMemPool(device, fallback);
+		vgpu_meter_have_trimmed(meter);
+	}
+	vgpu_meter_current_changed(vgpu_meter_gpu(meter));
+	(void)vgpu_meter_leave(meter);
+	return CUDA_SUCCESS;
+}
+
+void vgpu_meters_forget(CUdevice device)
+{
+	struct vgpu_meter *meter;
+	struct vgpu_place place;
+	uint64_t held_bytes;
+	uint32_t at = 0;
+
+	if (vgpu_place_of_device(device, &place) != CUDA_SUCCESS || place.gpu < 0)
+		return;
+	while ((meter = vgpu_meter_next(&at))) {
+		if (vgpu_meter_gpu(meter) != place.gpu)
+			continue;
+		if (vgpu_meter_state(meter) == VGPU_METER_GRAPHS) {
+			vgpu_meter_read(meter);
+			continue;
+		}
+		if (!vgpu_lock(&meter->lock))
+			continue;
+		held_bytes = meter->held_bytes;
+		vgpu_meter_set_held(meter, 0);
+		__atomic_store_n(&meter->state, VGPU_METER_NONE, __ATOMIC_RELEASE);
+		vgpu_unlock(&meter->lock);
+		vgpu_refund(place.gpu, held_bytes);
+	}
+	vgpu_meter_current_changed(place.gpu);
+}
