@@ -41,7 +41,13 @@ THOROUGH: Final = {
     "tests/cluster/test_storms.py::*": _RACES,
     "tests/cluster/test_cache.py::test_after_turmoil_*": _RACES,
     "tests/cluster/test_extender.py::test_a_server_that_freezes_over_and_over_*": _RACES,
+    "tests/cluster/test_leader.py::test_*halted*": _RACES,
     "tests/lab/test_place.py::test_clearing_ends_*": _KILLS,
+    "tests/lab/test_setup.py::test_an_environment_that_was_half_made_*": _BUILDS,
+    "tests/node/test_demo_node.py::test_a_library_that_*": "make demo checks its claims",
+    "tests/node/test_demo_node.py::test_interrupted_*": "make demo checks its claims",
+    "tests/node/test_limits.py::test_thirty_pods_*": _RACES,
+    "tests/simgpu/test_images.py::*sanitizers": _SANITIZERS,
 }
 
 WHOLE: Final = "tests/e2e/test_demo.py::test_a_run_is_as_documented_and_leaves_nothing"
