@@ -95,13 +95,16 @@ def decode(text: str) -> Allocation:
     not parse. Raises AllocationError for anything else.
     """
     if len(text) > MAX_ANNOTATION_CHARS:
-        raise AllocationError(f"{len(text)} characters, at most {MAX_ANNOTATION_CHARS} are allowed")
+        raise AllocationError(
+            f"too long: {len(text)} characters, must be <= {MAX_ANNOTATION_CHARS}"
+        )
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise AllocationError(f"not JSON: {error}") from error
     if not isinstance(document, dict):
-        raise AllocationError(f"expected an object by device type, got {type(document).__name__}")
+        kind = type(document).__name__
+        raise AllocationError(f"invalid type {kind}: must be an object by device type")
     devices: dict[str, Sequence[DeviceEntry]] = {}
     for kind, entries in document.items():
         try:
@@ -114,22 +117,22 @@ def decode(text: str) -> Allocation:
 
 def _decode_entries(kind: str, entries: object) -> Sequence[DeviceEntry]:
     if not isinstance(entries, list):
-        raise AllocationError(f"{kind}: expected a list, got {type(entries).__name__}")
+        raise AllocationError(f"{kind}: invalid type {type(entries).__name__}: must be a list")
     return tuple(_decode_entry(f"{kind}[{index}]", entry) for index, entry in enumerate(entries))
 
 
 def _decode_entry(where: str, entry: object) -> DeviceEntry:
     if not isinstance(entry, dict):
-        raise AllocationError(f"{where}: expected an object, got {type(entry).__name__}")
+        raise AllocationError(f"{where}: invalid type {type(entry).__name__}: must be an object")
     minor = entry.get("minor")
     if not isinstance(minor, int) or isinstance(minor, bool) or not 0 <= minor < 2**31:
-        raise AllocationError(f"{where}.minor: {minor!r}, expected a whole number from 0")
+        raise AllocationError(f"{where}.minor: invalid value {minor!r}: must be an integer >= 0")
     identity = entry.get("id")
     if identity is not None and not isinstance(identity, str):
-        raise AllocationError(f"{where}.id: {identity!r}, expected a string")
+        raise AllocationError(f"{where}.id: invalid value {identity!r}: must be a string")
     extension = entry.get("extension")
     if extension is not None and not isinstance(extension, dict):
-        raise AllocationError(f"{where}.extension: expected an object")
+        raise AllocationError(f"{where}.extension: must be an object")
     return DeviceEntry(minor, _decode_resources(where, entry), identity or None, extension or None)
 
 
@@ -138,18 +141,21 @@ def _decode_resources(where: str, entry: Mapping[str, object]) -> Mapping[str, i
     if raw is None:
         return {}
     if not isinstance(raw, dict):
-        raise AllocationError(f"{where}.resources: expected an object, got {type(raw).__name__}")
+        kind = type(raw).__name__
+        raise AllocationError(f"{where}.resources: invalid type {kind}: must be an object")
     written: Mapping[str, object] = raw
     resources: dict[str, int] = {}
     for name, text in written.items():
         canonical = names.DEPRECATED_RESOURCES.get(name, name)
         if canonical in resources:
-            raise AllocationError(f"{where}.resources: {canonical} is there twice")
+            raise AllocationError(f"{where}.resources: duplicate key {canonical}")
         match quantity.parse(text):
             case quantity.Value(amount):
                 resources[canonical] = amount
             case quantity.Invalid(reason):
                 raise AllocationError(f"{where}.resources.{name}: {reason}")
             case _:
-                raise AllocationError(f"{where}.resources.{name}: null, expected a quantity")
+                raise AllocationError(
+                    f"{where}.resources.{name}: invalid value null: must be a quantity"
+                )
     return resources

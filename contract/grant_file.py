@@ -142,7 +142,7 @@ def decode(data: bytes) -> Grant | None:
 
 def _encode_copy(grant: Grant, sequence: int) -> bytes:
     if not 1 <= len(grant.gpus) <= names.MAX_GPUS:
-        raise ValueError(f"{len(grant.gpus)} GPUs, 1 to {names.MAX_GPUS} are allowed")
+        raise ValueError(f"{len(grant.gpus)} GPUs: must be 1 to {names.MAX_GPUS}")
     body = HEAD.pack(
         {
             "sequence": sequence,
@@ -155,7 +155,9 @@ def _encode_copy(grant: Grant, sequence: int) -> bytes:
     for gpu in grant.gpus:
         uuid = gpu.uuid.encode("ascii")
         if not 0 < len(uuid) < UUID_CHARS:
-            raise ValueError(f"UUID {gpu.uuid!r}: 1 to {UUID_CHARS - 1} characters are allowed")
+            raise ValueError(
+                f"uuid: invalid value {gpu.uuid!r}: must have 1 to {UUID_CHARS - 1} characters"
+            )
         body += GPU.pack(
             {
                 "uuid": uuid,

@@ -70,13 +70,13 @@ def decode(text: str) -> Grants:
     except (ValueError, RecursionError) as error:
         raise GrantsError(f"not JSON: {error}") from error
     if not isinstance(document, dict):
-        raise GrantsError(f"expected an object, got {type(document).__name__}")
+        raise GrantsError(f"invalid type {type(document).__name__}: must be an object")
     if type(document.get("v")) is not int or document["v"] != VERSION:
-        raise GrantsError(f'expected an object with "v":{VERSION}')
+        raise GrantsError(f"v: invalid value {document.get('v')!r}: must be {VERSION}")
     _check_keys("the annotation", document, _TOP_KEYS)
     containers = document.get("containers")
     if not isinstance(containers, dict):
-        raise GrantsError("containers: expected an object by container name")
+        raise GrantsError("containers: must be an object by container name")
     return {name: _decode_gpus(name, gpus) for name, gpus in containers.items()}
 
 
@@ -84,35 +84,34 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Reject duplicate keys: JSON permits them, and readers differ in which one they use."""
     document = dict(pairs)
     if len(document) != len(pairs):
-        raise ValueError(f"a key stands twice in {', '.join(key for key, _ in pairs)}")
+        raise ValueError(f"duplicate key in {', '.join(key for key, _ in pairs)}")
     return document
 
 
 def _check_keys(where: str, document: Mapping[str, object], allowed: frozenset[str]) -> None:
     unknown = sorted(document.keys() - allowed)
     if unknown:
-        raise GrantsError(
-            f"{where}: unknown {', '.join(unknown)}, allowed are {', '.join(sorted(allowed))}"
-        )
+        known = ", ".join(sorted(allowed))
+        raise GrantsError(f"{where}: unknown key {', '.join(unknown)}: must be one of {known}")
 
 
 def _decode_gpus(name: str, gpus: object) -> Sequence[GpuGrant]:
     where = f"containers.{name}"
     if not isinstance(gpus, list) or not 1 <= len(gpus) <= names.MAX_GPUS:
-        raise GrantsError(f"{where}: expected a list of 1 to {names.MAX_GPUS} GPUs")
+        raise GrantsError(f"{where}: must be a list of 1 to {names.MAX_GPUS} GPUs")
     decoded = tuple(_decode_gpu(f"{where}[{i}]", gpu) for i, gpu in enumerate(gpus))
     if len({gpu.id for gpu in decoded}) != len(decoded):
-        raise GrantsError(f"{where}: a GPU is listed twice")
+        raise GrantsError(f"{where}: duplicate GPU: must be listed once")
     return decoded
 
 
 def _decode_gpu(where: str, gpu: object) -> GpuGrant:
     if not isinstance(gpu, dict):
-        raise GrantsError(f"{where}: expected an object, got {type(gpu).__name__}")
+        raise GrantsError(f"{where}: invalid type {type(gpu).__name__}: must be an object")
     _check_keys(where, gpu, _GPU_KEYS)
     identity = gpu.get("id")
     if not isinstance(identity, str) or not identity:
-        raise GrantsError(f"{where}.id: {identity!r}, expected a GPU's UUID")
+        raise GrantsError(f"{where}.id: invalid value {identity!r}: must be a GPU's UUID")
     return GpuGrant(
         identity,
         _whole(where, gpu, "minor", 0, 2**31 - 1),
@@ -124,5 +123,5 @@ def _decode_gpu(where: str, gpu: object) -> GpuGrant:
 def _whole(where: str, gpu: Mapping[str, object], key: str, low: int, high: int) -> int:
     value = gpu.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise GrantsError(f"{where}.{key}: {value!r}, expected a whole number {low} to {high}")
+        raise GrantsError(f"{where}.{key}: invalid value {value!r}: must be {low} to {high}")
     return value

@@ -168,7 +168,7 @@ def fresh(gpu_count: int, grant_id: int, created_ns: int = 0) -> bytes:
 def header(gpu_count: int, grant_id: int, created_ns: int) -> bytes:
     """Return the file's first bytes. created_ns: CLOCK_MONOTONIC."""
     if not 1 <= gpu_count <= names.MAX_GPUS:
-        raise ValueError(f"{gpu_count} GPUs, 1 to {names.MAX_GPUS} are allowed")
+        raise ValueError(f"{gpu_count} GPUs: must be 1 to {names.MAX_GPUS}")
     geometry = Geometry(gpu_count)
     packed = HEADER.pack(
         {
@@ -196,9 +196,9 @@ def uses(data: bytes) -> Sequence[GpuUse]:
         raise RegionError(f"truncated: {len(data)} bytes")
     header = HEADER.unpack(data)
     if header["checksum"] != binascii.crc32(data[: HEADER.size - 4]):
-        raise RegionError("the header's checksum is wrong")
+        raise RegionError("invalid checksum of the header")
     if header["magic"] != MAGIC or header["version"] not in _READABLE:
-        raise RegionError(f"version {header['version']!r}, this reader knows {_READABLE}")
+        raise RegionError(f"invalid version {header['version']!r}: must be one of {_READABLE}")
     geometry = Geometry(whole(header["gpu_count"]))
     if not 1 <= geometry.gpu_count <= names.MAX_GPUS or len(data) < geometry.slots_offset:
         raise RegionError("truncated or overwritten GPU records")

@@ -103,7 +103,7 @@ def parse(
             setattr(given, name, value)
     if given.strict and given.cdi_by_name:
         known.error(
-            "--strict replaces files of the driver, which --cdi-by-name leaves to containerd"
+            "--strict: must not be set with --cdi-by-name, under which containerd mounts the driver"
         )
     return given
 
@@ -140,14 +140,15 @@ def variable_of(action: argparse.Action) -> str | None:
 def _from_text(action: argparse.Action, text: str) -> object:
     if action.nargs == 0:
         if text.lower() not in _SWITCH:
-            raise ValueError(f"{text!r}, expected true or false")
+            raise ValueError(f"invalid value {text!r}: must be true or false")
         return _SWITCH[text.lower()]
     convert: Any = action.type or str
     if isinstance(action, argparse._AppendAction):
         return [convert(part) for part in text.split(":") if part]
     value = convert(text)
     if action.choices is not None and value not in action.choices:
-        raise ValueError(f"{text!r}, expected one of {', '.join(map(str, action.choices))}")
+        allowed = ", ".join(map(str, action.choices))
+        raise ValueError(f"invalid value {text!r}: must be one of {allowed}")
     return value
 
 
@@ -155,7 +156,9 @@ def absolute(text: str) -> Path:
     """Normalize to an absolute path: mount sources are compared with containerd's as text."""
     path = Path(text)
     if not path.is_absolute() or ".." in path.parts:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an absolute path without '..'")
+        raise argparse.ArgumentTypeError(
+            f"invalid value {text!r}: must be an absolute path without '..'"
+        )
     return path
 
 
@@ -167,7 +170,9 @@ def _address(text: str) -> Address | None:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r}, expected HOST:PORT, unix:PATH or off")
+        raise argparse.ArgumentTypeError(
+            f"invalid value {text!r}: must be HOST:PORT, unix:PATH or off"
+        )
     return host, int(port)
 
 
@@ -178,7 +183,7 @@ def _capabilities(text: str) -> AbstractSet[str]:
     if unknown:
         known = ", ".join((*CAPABILITIES, ALL))
         raise argparse.ArgumentTypeError(
-            f"{', '.join(sorted(unknown))!r}, expected some of {known}"
+            f"invalid value {', '.join(sorted(unknown))!r}: must be some of {known}"
         )
     return frozenset(CAPABILITIES) if ALL in chosen else ALWAYS | chosen
 
@@ -194,7 +199,9 @@ def _bytes(text: str) -> int:
 def _loosening(text: str) -> str:
     name = plain(text)
     if name not in LOOSENING:
-        raise argparse.ArgumentTypeError(f"{text!r}, expected one of {', '.join(LOOSENING)}")
+        raise argparse.ArgumentTypeError(
+            f"invalid value {text!r}: must be one of {', '.join(LOOSENING)}"
+        )
     return name
 
 
@@ -202,19 +209,23 @@ def _command(text: str) -> Sequence[str]:
     try:
         return () if text == "off" else tuple(shlex.split(text))
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
+        raise argparse.ArgumentTypeError(
+            f"invalid value {text!r}: must be a shell command: {error}"
+        ) from error
 
 
 def _node_name(text: str) -> str:
     """Validate the name: it becomes a part of paths and selectors."""
     if not re.fullmatch("[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", text):
-        raise argparse.ArgumentTypeError(f"{text!r}, expected a node's name in lower case")
+        raise argparse.ArgumentTypeError(
+            f"invalid value {text!r}: must be a node's name in lower case"
+        )
     return text
 
 
 def _index(text: str) -> str:
     if not re.fullmatch("[0-9]{2}", text):
-        raise argparse.ArgumentTypeError(f"{text!r}, expected two digits from 00 to 99")
+        raise argparse.ArgumentTypeError(f"invalid value {text!r}: must be two digits, 00 to 99")
     return text
 
 

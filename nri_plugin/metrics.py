@@ -40,16 +40,16 @@ class Metrics:
 
         self.request_duration = Histogram(
             "gpuslice_nri_request_duration_seconds",
-            "Time from a request of the container runtime to our answer, by request and outcome"
-            " (adjusted, passed, refused, late, error). All containers of the node wait behind it.",
+            "Time from a request of the runtime to the agent's answer, by request and outcome"
+            " (adjusted, passed, refused, late, error). All containers of the node wait for it.",
             ("request", "outcome"),
             buckets=_LATENCY_BUCKETS_S,
             registry=self.registry,
         )
         self.refusals = counter(
             "gpuslice_nri_refusals_total",
-            "Requests refused on purpose, by reason. The pod's events have the words, and"
-            " docs/operations.md says what to do about each reason.",
+            "Requests that the agent refused, by reason. The pod's events have the text, and"
+            " docs/operations.md what to do about each reason.",
             "reason",
         )
         self.session_up = gauge(
@@ -59,35 +59,34 @@ class Metrics:
         )
         self.sessions = counter(
             "gpuslice_nri_sessions_total",
-            "Sessions with the container runtime that came so far that containers were adjusted;"
-            " more than one since the start means reconnects.",
+            "Sessions that the agent established with the container runtime; more than one since"
+            " the start means reconnects.",
         )
         self.connections_lost = counter(
             "gpuslice_nri_reconnects_total",
-            "Times the agent had to connect anew, by cause: ended (the runtime stopped, or dropped"
-            " us), absent (nothing listens), failed (the protocol or the socket broke).",
+            "Reconnects to the container runtime, by cause: ended (the runtime stopped, or dropped"
+            " the agent), absent (no process listens), failed (an error of protocol or socket).",
             "cause",
         )
         self.runtime = Info(
             "gpuslice_nri_runtime",
-            "The container runtime of the last session, its version and its NRI's; empty before"
-            " the first.",
+            "The container runtime of the last session, its version and its NRI's; empty before the"
+            " first session.",
             registry=self.registry,
         )
         self.synchronized_pods = gauge(
             "gpuslice_nri_synchronize_pods",
-            "Pods that the runtime told of when the last session began.",
+            "Pods that the runtime reported at the start of the last session.",
         )
         self.synchronized_containers = gauge(
             "gpuslice_nri_synchronize_containers",
-            "Containers that the runtime told of when the last session began.",
+            "Containers that the runtime reported at the start of the last session.",
         )
         self.strays = gauge(
             "gpuslice_stray_containers",
-            "Containers found at the last Synchronize that are not as this agent makes them:"
-            " not_adjusted (granted a share, made without this agent: no GPU), files_lost (the"
-            " grant is gone from this host), foreign_gpu (a GPU, and no limit). The log names"
-            " them.",
+            "Containers at the last Synchronize that differ from the agent's adjustment:"
+            " not_adjusted (created without the agent: no GPU for its share), files_lost (its grant"
+            " is missing on this host), foreign_gpu (a GPU without a limit). The log names them.",
             "kind",
         )
         self.with_grant = gauge(
@@ -95,57 +94,56 @@ class Metrics:
         )
         self.not_enforceable = counter(
             "gpuslice_limit_not_enforceable_total",
-            "Containers started whose program the limit may not reach (LimitNotEnforceable):"
-            " static, 32 bit, or not of glibc. --unenforceable refuse does not start them; --strict"
-            " covers those of musl.",
+            "Containers that started although the limit may not apply to their program"
+            " (LimitNotEnforceable): static, 32 bit, or not of glibc. --unenforceable refuse"
+            " refuses them; --strict limits those of musl.",
         )
         self.not_in_place = counter(
             "gpuslice_limit_not_in_place_total",
-            "Containers with a share in which, once they ran, library, preload line or grant were"
-            " not what this agent mounted, or could not be looked at. The log names them.",
+            "Running containers with a share in which library, preload line or grant differ from"
+            " what the agent mounted, or cannot be examined. The log names them.",
         )
         self.unlimited = counter(
             "gpuslice_containers_unlimited_total",
-            "Containers without a share that were created with GPUs, and so without a limit, by"
+            "Containers without a share that were created with GPUs, which have no limit, by"
             " source: nvidia_runtime (NVIDIA_VISIBLE_DEVICES under NVIDIA's runtime), nri_plugin"
             " (another NRI plugin).",
             "source",
         )
-        self.gpus = gauge("gpuslice_gpus", "GPUs of this node, as the driver tells them.")
+        self.gpus = gauge("gpuslice_gpus", "GPUs of this node that the driver lists.")
         self.unusable = gauge(
             "gpuslice_unusable_gpus",
-            "GPUs that the driver shows and that cannot be brought to containers, as they have no"
-            " usable CDI device; /readyz and the Device object say why.",
+            "GPUs that the driver lists and that the agent cannot inject, because they have no"
+            " usable CDI device; /readyz and the Device object have the reasons.",
         )
         self.overhead = gauge(
             "gpuslice_overhead_bytes",
-            "What the driver holds of a GPU for the containers with a share, beyond what they are"
-            " charged at once: code, local memory, larger contexts. Measured every second; a"
-            " container's limit is less by its part.",
+            "GPU memory that the driver holds for containers with a share beyond their charge:"
+            " code, local memory, larger contexts. Measured every second; it lowers their limits.",
             "uuid",
         )
         self.not_measured = gauge(
             "gpuslice_containers_not_measured",
-            "Containers with a share for which NVML had no figure at the last look (MPS, some MIG"
-            " drivers, a driver that does not answer): the last measurement stands for them.",
+            "Containers with a share for which NVML had no figure at the last sample (MPS, some MIG"
+            " drivers, a driver that does not answer); their last measurement stays in force.",
         )
         self.api_up = gauge(
             "gpuslice_api_up",
-            "1 while the agent knows what the API server says of this node, its Device and its"
-            " pods; always 0 where the agent is told of no cluster.",
+            "1 while the agent's state of this node, its Device and its pods is in sync with the"
+            " API server; always 0 without a cluster.",
         )
         self.api_writes = counter(
             "gpuslice_api_writes_total",
             "Writes to the API server, by object (node, device, lease, event, pod) and outcome"
-            " (written, failed). Those that fail are tried again; the log has the server's words.",
+            " (written, failed). The agent retries failed ones; the log has the server's answer.",
             "object",
             "outcome",
         )
         self.pods_removed = counter(
             "gpuslice_pods_removed_total",
             "Pods that the agent deleted, by reason: GRANT_OVERFILLS (bound to a GPU that was full;"
-            " with --remove-unverified alone). The pod's event (GrantRefused) and the log have the"
-            " words.",
+            " only with --remove-unverified). The pod's event (GrantRefused) and the log have the"
+            " text.",
             "reason",
         )
         self.grants = gauge(
@@ -156,7 +154,7 @@ class Metrics:
             " without a cluster.",
             "verification",
         )
-        self.ready = gauge("gpuslice_ready", "1 while /readyz says ok.")
+        self.ready = gauge("gpuslice_ready", "1 while /readyz returns ok.")
 
     def render(self) -> bytes:
         """Return the text format; called from the endpoint's threads."""

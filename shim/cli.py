@@ -122,12 +122,14 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     if Path(names.CONTAINER_DIR).is_dir():
         raise UsageError(
-            f"run: this container already has its limits ({names.CONTAINER_DIR}), "
-            "and no others can be set inside it"
+            f"run: this container already has limits ({names.CONTAINER_DIR}); run the command"
+            " without gpuslice, or outside the container"
         )
     preload = str(library.find())
     if any(separator in preload for separator in " :"):
-        raise UsageError(f"run: LD_PRELOAD takes no blank or colon, and the library is {preload!r}")
+        raise UsageError(
+            f"run: invalid library path {preload!r}: must have no blank or colon for LD_PRELOAD"
+        )
     core_percent = _percent("--core", options.core)
     chosen = gpus.choose(gpus.present(), options.gpu)
     limits = [_memory(options.memory, gpu) for gpu in chosen]
@@ -180,7 +182,7 @@ def _percent(option: str, text: str) -> int:
     if not (number.isascii() and number.isdecimal() and len(number) <= 3):
         number = "0"
     if not 1 <= int(number) <= 100:
-        raise UsageError(f"{option} {text}: a whole percentage from 1 to 100 is allowed")
+        raise UsageError(f"{option}: invalid value {text!r}: must be 1 to 100 percent")
     return int(number)
 
 
@@ -190,9 +192,11 @@ def _memory(text: str, gpu: gpus.Gpu) -> int:
         return quantity.share_of(gpu.memory_bytes, _percent("--memory", text))
     parsed = quantity.parse(text.removesuffix("B"))
     if not isinstance(parsed, quantity.Value):
-        raise UsageError(f"--memory {text}: not a size; write 20GiB, 512MiB, bytes, or 50%")
+        raise UsageError(
+            f"--memory: invalid value {text!r}: must be a size, as 20GiB, 512MiB, bytes, or 50%"
+        )
     if not 1 <= parsed.amount <= gpu.memory_bytes:
-        raise UsageError(f"--memory {text}: allowed is 1 to {_all_of(gpu)}")
+        raise UsageError(f"--memory: invalid value {text!r}: must be 1 to {_all_of(gpu)}")
     return parsed.amount
 
 

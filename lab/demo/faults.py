@@ -121,7 +121,7 @@ def _forged(story: Story, lab: Lab, ada: Actor) -> None:
     grants["containers"]["main"][0]["memory"] = _GPU
     annotations[names.ANNOTATION_GRANTS] = json.dumps(grants)
     with lab.pod("eve", annotations) as pod:
-        because = "the allocation has"
+        because = "the pod's allocation of"
         _refused(story, refusal_of(pod), "eve is refused: it does not add up", because)
     story.say("fay forges the allocation, too; it adds up, but half of the GPU is ada's:")
     with lab.pod("fay", lab.share({"main": [(0, _GPU, 100)]})) as pod:

@@ -107,7 +107,9 @@ def load(directories: Iterable[Path], kind: str = names.CDI_KIND, status: Stat =
 
 
 def _doubled(device: CdiDevice, other: CdiDevice) -> CdiDevice:
-    return CdiDevice(device.name, device.file, problem=f"it is also defined in {other.file}")
+    return CdiDevice(
+        device.name, device.file, problem=f"duplicate name: {other.file} defines it too"
+    )
 
 
 def spec_files(directory: Path, problems: list[str]) -> Sequence[Path]:
@@ -131,7 +133,7 @@ def _parse(path: Path, _as_of: tuple[int, ...]) -> Any:
     data = path.read_bytes()
     parsed = json.loads(data) if path.suffix == ".json" else _from_yaml(data)
     if _expands_over(_MAX_BYTES, parsed):
-        raise SpecError(f"more than {_MAX_BYTES} characters with its aliases expanded")
+        raise SpecError(f"too long: must be at most {_MAX_BYTES} characters with aliases expanded")
     return parsed
 
 
@@ -139,7 +141,7 @@ def _from_yaml(data: bytes) -> Any:
     try:
         return yaml.load(data, Loader=_YAML)
     except Exception as error:  # PyYAML's parsing of a tagged scalar may raise anything
-        raise SpecError(f"not YAML: {error!r}") from error
+        raise SpecError(f"must be YAML: {error!r}") from error
 
 
 def _expands_over(most: int, parsed: object) -> bool:
@@ -161,7 +163,7 @@ def document(path: Path) -> Any:
     """Return a spec file's content. Raises SpecError, OSError, ValueError or RecursionError."""
     found = path.stat()
     if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES:
-        raise SpecError(f"not a file of at most {_MAX_BYTES} bytes")
+        raise SpecError(f"must be a regular file of at most {_MAX_BYTES} bytes")
     return _parse(path, state(found))
 
 
@@ -171,7 +173,7 @@ def _read_spec(path: Path, kind: str, status: Stat) -> Sequence[CdiDevice]:
         return ()
     version = spec.text("cdiVersion")
     if version.partition(".")[0] not in {"0", "1"}:
-        raise SpecError(f"cdiVersion {_shown(version)}, this agent reads 0.3 to 1.x")
+        raise SpecError(f"cdiVersion: invalid value {_shown(version)}: must be 0.3 to 1.x")
     common, common_problem = _try_edits(spec, status)
     devices = []
     for entry in spec.objects("devices"):
@@ -188,7 +190,7 @@ def _try_edits(parent: _Object, status: Stat) -> tuple[Edits, str | None]:
         edits = _Object(parent.at("containerEdits"), {} if raw is None else raw)
         for name in _UNSUPPORTED:
             if edits.raw.get(name):
-                raise SpecError(f"{edits.at(name)} is not supported")
+                raise SpecError(f"{edits.at(name)}: not supported: remove it from the spec")
         return Edits(
             env=tuple(_variable(edits.at("env"), line) for line in edits.texts("env")),
             devices=tuple(_device(each, status) for each in edits.objects("deviceNodes")),
@@ -202,7 +204,7 @@ def _try_edits(parent: _Object, status: Stat) -> tuple[Edits, str | None]:
 def _variable(where: str, line: str) -> tuple[str, str]:
     key, equals, value = line.partition("=")
     if not key or not equals:
-        raise SpecError(f"{where}: {_shown(line)}, expected KEY=VALUE")
+        raise SpecError(f"{where}: invalid value {_shown(line)}: must be KEY=VALUE")
     return key, value
 
 
@@ -226,7 +228,7 @@ def _numbers(where: str, path: str, status: Stat) -> tuple[str, int, int]:
     for test, kind in ((stat.S_ISCHR, "c"), (stat.S_ISBLK, "b")):
         if test(node.st_mode):
             return kind, os.major(node.st_rdev), os.minor(node.st_rdev)
-    raise SpecError(f"{where}: {path} is not a device node")
+    raise SpecError(f"{where}: invalid value {path}: must be a device node")
 
 
 def _mount(mount: _Object) -> Mount:
@@ -242,7 +244,7 @@ def _hook(hook: _Object) -> Hook:
     name = hook.text("hookName")
     if name not in _STAGES:
         at = hook.at("hookName")
-        raise SpecError(f"{at}: {_shown(name)}, allowed are {', '.join(_STAGES)}")
+        raise SpecError(f"{at}: invalid value {_shown(name)}: must be one of {', '.join(_STAGES)}")
     args, env = hook.texts("args"), hook.texts("env")
     return Hook(_STAGES[name], hook.path("path"), args, env, hook.whole("timeout"))
 
@@ -258,7 +260,7 @@ class _Object:
     def __init__(self, where: str, raw: object) -> None:
         if not isinstance(raw, dict):
             place = where or "the spec"
-            raise SpecError(f"{place}: expected an object, got {type(raw).__name__}")
+            raise SpecError(f"{place}: invalid type {type(raw).__name__}: must be an object")
         self.where = where
         self.raw: Mapping[str, Any] = raw
 
@@ -271,13 +273,15 @@ class _Object:
     def path(self, key: str) -> str:
         path = self.text(key)
         if not path.startswith("/"):
-            raise SpecError(f"{self.at(key)}: {_shown(path)}, expected an absolute path")
+            raise SpecError(
+                f"{self.at(key)}: invalid value {_shown(path)}: must be an absolute path"
+            )
         return path
 
     def whole(self, key: str) -> int | None:
         raw = self.raw.get(key)
         if raw is not None and (not isinstance(raw, int) or isinstance(raw, bool) or raw < 0):
-            raise SpecError(f"{self.at(key)}: {_shown(raw)}, expected a whole number")
+            raise SpecError(f"{self.at(key)}: invalid value {_shown(raw)}: must be an integer >= 0")
         return raw
 
     def texts(self, key: str) -> Sequence[str]:
@@ -289,11 +293,11 @@ class _Object:
 
     def _text(self, key: str, raw: object) -> str:
         if not isinstance(raw, str) or not raw:
-            raise SpecError(f"{self.at(key)}: {_shown(raw)}, expected a text")
+            raise SpecError(f"{self.at(key)}: invalid value {_shown(raw)}: must be a string")
         return raw
 
     def _list(self, key: str) -> Sequence[Any]:
         raw = self.raw.get(key)
         if raw is None or isinstance(raw, list):
             return raw or ()
-        raise SpecError(f"{self.at(key)}: expected a list, got {type(raw).__name__}")
+        raise SpecError(f"{self.at(key)}: invalid type {type(raw).__name__}: must be a list")

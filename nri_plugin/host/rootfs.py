@@ -208,7 +208,9 @@ def check_volumes(process: Path, ours: AbstractSet[str], kept: Kept) -> None:
     """Raise Refused if a mount of the process other than `ours` exposes the host's grants."""
     point = mountinfo.shown(_mounts(process), ours, _limits(kept))
     if point:
-        raise refused(Reason.HOST_VOLUME, mount=point, source="limits", place=str(kept.run_dir))
+        raise refused(
+            Reason.HOST_VOLUME, mount=point, source="a host directory", place=str(kept.run_dir)
+        )
 
 
 def _limits(kept: Kept) -> mountinfo.Limits:

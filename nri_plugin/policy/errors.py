@@ -7,7 +7,7 @@
       ChildError        NVML, CUDA or nvidia-ctk gave no usable answer (this host's, retryable)
 
 A reason's value is its text; the fields in braces are filled in where it is raised. The texts name
-the field, the value and the allowed values. `kubectl describe pod` shows them.
+the field, its value, the allowed values and what to do. `kubectl describe pod` shows them.
 """
 
 from __future__ import annotations
@@ -21,127 +21,144 @@ from contract import names
 _ALLOCATION = f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}"
 _GRANTS = f"annotation {names.ANNOTATION_GRANTS}"
 _LABEL = f"label {names.LABEL_ISOLATION_PROVIDER}"
+_RESCHEDULE = "; delete the pod to reschedule it"
 
 
 class Reason(Enum):
     """Why a container is refused."""
 
-    PROVIDER_UNKNOWN = _LABEL + ": {value!r}, allowed is 'hami-core'"
-    ALLOCATION_MALFORMED = _ALLOCATION + ": {problem}"
-    GRANTS_MALFORMED = _GRANTS + ": {problem}"
-    GRANTS_ALONE = _GRANTS + " is there, but " + _ALLOCATION + " grants no GPU"
-    TOO_MANY_GPUS = _ALLOCATION + f": {{count}} GPUs, at most {names.MAX_GPUS} are allowed"
-    GPU_UNKNOWN = "{where}: {gpu} is not on this node (it has: {known})"
-    GPUS_UNKNOWN = "this node's GPUs are not known: {problem}"
-    GPU_MISMATCH = (
-        "{where}: id {uuid} is the GPU with minor {actual} on this node, not minor {minor}"
+    PROVIDER_UNKNOWN = _LABEL + ": invalid value {value!r}: must be 'hami-core'"
+    ALLOCATION_MALFORMED = _ALLOCATION + ": {problem}" + _RESCHEDULE
+    GRANTS_MALFORMED = _GRANTS + ": {problem}" + _RESCHEDULE
+    GRANTS_ALONE = _GRANTS + ": must be unset where " + _ALLOCATION + " has no GPU" + _RESCHEDULE
+    TOO_MANY_GPUS = (
+        _ALLOCATION + f": {{count}} GPUs: must be at most {names.MAX_GPUS}" + _RESCHEDULE
     )
-    GPU_TWICE = "{where}: {uuid} is listed twice"
+    GPU_UNKNOWN = "{where}: invalid value {gpu}: must be a GPU of this node ({known})" + _RESCHEDULE
+    GPUS_UNKNOWN = "the agent cannot list this node's GPUs: {problem}"
+    GPU_MISMATCH = (
+        "{where}.minor: invalid value {minor}: must be {actual}, the minor of {uuid} on this node"
+        + _RESCHEDULE
+    )
+    GPU_TWICE = "{where}.id: duplicate value {uuid}: must be listed once" + _RESCHEDULE
     MEMORY_MISSING = (
-        "{where}: neither "
+        "{where}.resources: required value: must have "
         + names.RESOURCE_MEMORY
-        + " nor "
+        + " or "
         + names.RESOURCE_MEMORY_RATIO
-        + " is there; one of them must say how much memory is granted"
+        + _RESCHEDULE
     )
     MEMORY_OUT_OF_RANGE = (
-        "{where}: {value} bytes of memory, allowed are 1 to {total} (the whole GPU)"
+        "{where}: invalid value {value} bytes of memory: must be 1 to {total} (the whole GPU)"
+        + _RESCHEDULE
     )
-    CORE_OUT_OF_RANGE = "{where}: core {value}, allowed is 0 to 100 percent"
-    GRANT_NOT_ALLOCATED = _GRANTS + ": {where}: {gpu} is not in the pod's allocation"
+    CORE_OUT_OF_RANGE = (
+        "{where}: invalid value {value} percent of core: must be 0 to 100" + _RESCHEDULE
+    )
+    GRANT_NOT_ALLOCATED = (
+        _GRANTS
+        + ": {where}: invalid value {gpu}: must be a GPU of the pod's allocation"
+        + _RESCHEDULE
+    )
     GRANT_OVER_ALLOCATION = (
-        _GRANTS + ": {where}.{what}: {value} of {uuid}, the allocation has {allowed}"
+        _GRANTS + ": {where}.{what}: invalid value {value}: must be at most {allowed}, the pod's"
+        " allocation of {uuid}" + _RESCHEDULE
     )
     ALLOCATION_FULL = (
-        _GRANTS + ": containers.{container}: {asked} {unit} of {uuid}, but of the pod's allocation"
-        " {left} of {total} are left; its containers that have not ended hold: {held}"
+        _GRANTS + ": containers.{container}: invalid value {asked} {unit} of {uuid}: must be at"
+        " most {left}, what is free of the pod's allocation of {total}; the kubelet retries;"
+        " granted to running containers: {held}"
     )
     GPU_FULL = (
-        "{uuid} has no room for it: it asks for {asked} {unit}, {left} of {total} are left;"
-        " granted are: {held}"
+        "{uuid}: insufficient free capacity: {asked} {unit} requested, {left} of {total} free;"
+        " the kubelet retries; granted: {held}"
     )
     GRANT_OVERFILLS = (
-        "{uuid} was full when the pod was bound: it was granted {asked} {unit}, {left} of"
-        " {total} were left; pods that were bound before it hold: {held}"
+        "{uuid} was full when the pod was bound: {asked} {unit} granted, {left} of {total} free;"
+        " granted to pods bound before it: {held}"
     )
-    GRANT_UNCONFIRMED = "the API server does not confirm what the pod was granted: {problem}"
-    GRANT_FOREIGN = "what the pod was granted was written by no scheduler: {problem}"
-    IDENTITY_INVALID = "{what} {value!r} cannot name a directory"
+    GRANT_UNCONFIRMED = "the API server does not confirm the pod's grant: {problem}"
+    GRANT_FOREIGN = "no scheduler wrote the pod's grant: {problem}"
+    IDENTITY_INVALID = "{what}: invalid value {value!r}: must be a valid directory name"
     CDI_MISSING = (
-        f"no CDI device {names.CDI_KIND}={{uuid}} in the CDI directories{{hint}}; the GPU is"
-        " brought to containers by its CDI spec alone"
+        f"CDI device {names.CDI_KIND}={{uuid}}: not found: must be in a spec of the CDI"
+        " directories{hint}; run nvidia-ctk cdi generate on the node"
     )
     CDI_UNUSABLE = f"CDI device {names.CDI_KIND}={{uuid}} of {{file}}: {{problem}}"
-    CDI_BY_NAME = "CDI devices are asked for by name on this node, but {problem}"
+    CDI_BY_NAME = "the agent requests CDI devices by name (--cdi-by-name), but {problem}"
     NOT_FORWARDED = (
-        "strict mode: no CDI spec of the container's GPUs mounts a file of {soname}, in whose"
-        " place a forwarder could be put"
+        "strict mode: no CDI spec of the container's GPUs mounts a file of {soname} that a"
+        " forwarder can replace; generate the spec with nvidia-ctk, or start the agent without"
+        " --strict"
     )
-    CDI_CONFLICT = "the CDI specs of the container's GPUs disagree about {what}"
+    CDI_CONFLICT = "the CDI specs of the container's GPUs disagree about {what}; generate them anew"
     LIBRARY_MISSING = "the library is missing on this node: {problem}"
     MOUNT_COLLISION = (
-        "the container mounts {mount}, which would hide or move {ours}; mount it elsewhere"
+        "mountPath: invalid value {mount}: must not hide or move {ours}; mount the volume elsewhere"
     )
     ENV_TWICE = (
-        "the environment has {key} {count} times (image and pod together): the later one would"
-        " win over ours"
+        "environment {key}: duplicate value ({count} times, image and pod together): must be set at"
+        " most once, because the last one overrides the agent's"
     )
-    NOT_ADJUSTED = "the runtime did not ask this agent for the container's adjustment"
-    ADJUSTMENT_LOST = "another NRI plugin changed our adjustment: {what}"
+    NOT_ADJUSTED = "the runtime did not request the container's adjustment from this agent"
+    ADJUSTMENT_LOST = "another NRI plugin changed the agent's adjustment: {what}"
     GPU_FOREIGN = (
         "NRI plugin {plugin} injected a GPU by {what} into this container; a container with a GPU"
-        " share gets GPUs from gpuslice alone, with their limit"
+        " share must get GPUs from gpuslice only"
     )
     HANDLER_UNKNOWN = (
-        "runtimeClassName: its handler {handler!r} is not known to run containers on this node's"
-        " kernel, where alone a share of a GPU can be limited; allowed are the default, {allowed},"
-        " and what the agent's --runtime-handler adds"
+        "runtimeClassName: invalid handler {handler!r}: must be the default, {allowed}, or a"
+        " --runtime-handler of the agent: shares can be limited on this node's kernel only"
     )
     PRIVILEGED = (
-        "securityContext.privileged: true lets the container use every GPU of the node, whatever"
-        " it is granted; allowed with a share of a GPU is false"
+        "securityContext.privileged: invalid value true: must be false in a container with a share"
+        " of a GPU, because it opens every GPU of the node"
     )
     CAPABILITY = (
-        "securityContext.capabilities: with {name} the container {does}; not allowed with a share"
-        " of a GPU (the operator may allow it: --allow-capability)"
+        "securityContext.capabilities: invalid value {name}: must not be set in a container with a"
+        " share of a GPU, because with it the container {does}; the operator can allow it with"
+        " --allow-capability"
     )
     GPU_GIVEN = (
-        "the container has a GPU already, which is not ours to limit ({given}): take it away"
-        " (nvidia.com/gpu in its resources), or the grant"
+        "the container already has a GPU without a limit ({given}): remove it (nvidia.com/gpu in"
+        " its resources), or the grant"
     )
     ENV_AUDITS = (
-        "environment {key}={value!r} names a library that decides which others are loaded, the one"
-        " that keeps the limit too; allowed with a share of a GPU is to leave it out"
+        "environment {key}: invalid value {value!r}: must be unset in a container with a share of a"
+        " GPU, because it decides which libraries load, the one that keeps the limit too"
     )
     ENV_PRELOADS = (
-        "environment {key}={value!r} puts {library} before the library that keeps the limit;"
-        " allowed with a share of a GPU is any library but {names}"
+        "environment {key}: invalid value {value!r}: must not name {library}, which would load"
+        " before the library that keeps the limit; remove it"
     )
     HOST_VOLUME = (
-        "mount {mount} shows the host's {source}, or part of {place}, where limits are kept;"
-        " allowed in a pod with a share of a GPU are volumes of other places"
+        "mount {mount} of {source}: must not show {place}, where limits are kept; mount another"
+        " volume"
     )
     RESTORED = (
-        "mount {mount} shows files of another container's grant ({source}), as after a restore from"
-        " a checkpoint: a share of a GPU cannot be restored, make the container anew"
+        "mount {mount} of {source}: must not be another container's grant, as after a restore"
+        " from a checkpoint; create the container anew"
     )
     IMAGE_PRELOAD = (
-        "the image brings its own {place} ({what}): allowed is a regular file that names a few"
-        " libraries, which are then loaded after ours"
+        "image file {place}: invalid value ({what}): must be a regular file that names a few"
+        " libraries; the loader loads them after the agent's"
     )
     IMAGE_PRELOAD_LONG = (
-        "the image brings its own {place}, too long: with ours it has {size} bytes, allowed are"
-        " {most}"
+        "image file {place}: too long: must be at most {most} bytes with the agent's library, has"
+        " {size}; name fewer libraries"
     )
     LIMIT_NOT_ENFORCEABLE = (
-        "no limit reaches the entry point: {problem}; allowed by this node's policy"
-        " (--unenforceable=refuse) are programs that a preload reaches"
+        "entry point: {problem}: must load the library under --unenforceable=refuse; use a dynamic"
+        " program of glibc"
     )
-    IMAGE_PATH = "the image has {what} at {path}: the limit is mounted there, build it without"
-    ROOTFS_UNKNOWN = "the container's root file system cannot be examined: {problem}"
-    VIEW_DIFFERS = "inside the container {path} is not the file that this agent mounted: {problem}"
-    FILES_FAILED = "the container's files cannot be made on this node: {problem}"
-    TOO_SLOW = "this node took too long to {what}; it will be tried again"
+    IMAGE_PATH = (
+        "image path {path}: invalid value ({what}): must be absent, because the agent mounts the"
+        " limit there; build the image without it"
+    )
+    ROOTFS_UNKNOWN = "the agent cannot examine the container's root file system: {problem}"
+    VIEW_DIFFERS = "inside the container {path} is not the file that the agent mounted: {problem}"
+    FILES_FAILED = "the agent cannot create the container's files: {problem}"
+    TOO_SLOW = "timeout: the node took too long to {what}; the kubelet retries"
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,9 +67,7 @@ def check_grant(pod: Pod, container: Container, rules: Rules) -> None:
             raise refused(Reason.ENV_AUDITS, key=name, value=value)
         library = _put_first(value) if name == _PRELOAD else ""
         if library:
-            never = ", ".join(_NEVER_FIRST)
-            reason = Reason.ENV_PRELOADS
-            raise refused(reason, key=name, value=value, library=library, names=never)
+            raise refused(Reason.ENV_PRELOADS, key=name, value=value, library=library)
     given = given_gpu(container)
     if given:
         raise refused(Reason.GPU_GIVEN, given=given)

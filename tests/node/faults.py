@@ -26,13 +26,13 @@ FAULTS: Final[Sequence[Fault]] = (
         "the allocation is malformed, or a limit in it wrong: not JSON, not a quantity, no "
         "memory, more than the GPU",
         "CreateContainer fails",
-        "`gpuslice refuses container ...`, with the field, the value and what is allowed",
+        "`gpuslice refuses container ...`, with the field, the value and the allowed values",
         "test_a_malformed_annotation_is_refused_with_its_reason",
     ),
     Fault(
         "the GPU is not on this node",
         "CreateContainer fails",
-        "`GPU-... is not on this node (it has: ...)`",
+        "`invalid value GPU-...: must be a GPU of this node (...)`",
         "test_a_malformed_annotation_is_refused_with_its_reason",
     ),
     Fault(
@@ -44,7 +44,7 @@ FAULTS: Final[Sequence[Fault]] = (
     Fault(
         "a GPU of the pod failed",
         "CreateContainer fails for the containers that have a part of it; others start",
-        "`GPU-... is not on this node (it has: ...)`",
+        "`invalid value GPU-...: must be a GPU of this node (...)`",
         "test_a_container_without_a_share_starts_beside_a_gpu_that_failed",
     ),
     Fault(
@@ -92,7 +92,7 @@ FAULTS: Final[Sequence[Fault]] = (
         "the GPU is all granted, and an annotation says more (forged, or of two schedulers)",
         "CreateContainer fails until enough of what lives has ended; also after a restart of "
         "agent or containerd",
-        "`GPU-... has no room for it: it asks for ..., granted are: ...` (`GPU_FULL`)",
+        "`GPU-...: insufficient free capacity: ...; granted: ...` (`GPU_FULL`)",
         "test_a_gpu_that_is_all_granted_refuses_whoever_asks_for_more",
     ),
     Fault(
@@ -110,7 +110,7 @@ FAULTS: Final[Sequence[Fault]] = (
     Fault(
         "another NRI plugin changes, removes or takes over what we set",
         "CreateContainer fails (as above)",
-        "`another NRI plugin changed our adjustment: ...`",
+        "`another NRI plugin changed the agent's adjustment: ...`",
         "test_a_container_with_a_share_stays_as_we_made_it",
     ),
     Fault(

@@ -45,7 +45,7 @@ MALFORMED = {
             ALLOCATED: '{"gpu":[{"minor":0,"id":"GPU-absent","resources":'
             f'{{"{names.RESOURCE_MEMORY}":"1Gi"}}}}]}}'
         },
-        "GPU-absent is not on this node",
+        "invalid value GPU-absent: must be a GPU of this node",
     ),
     "more than the GPU": (
         {
@@ -83,7 +83,7 @@ def test_a_container_without_a_share_starts_beside_a_gpu_that_failed(lab: Lab) -
     written = lab.share({"main": [(0, HALF, 50)]})
     dead = {key: text.replace(lab.gpus[0].uuid, "GPU-dead") for key, text in written.items()}
     with lab.pod("broken", dead) as pod:
-        with pytest.raises(CriError, match="GPU-dead is not on this node"):
+        with pytest.raises(CriError, match="invalid value GPU-dead: must be a GPU of this node"):
             pod.create("main", OWN)
         for name in ("istio-proxy", "debugger-x7k2p"):
             assert not probe(pod.run(name, OWN)).driver

@@ -294,7 +294,7 @@ def test_a_thing_of_another_nri_plugin(specs: Lab) -> None:
     for name in CDI_NAMES[:2]:
         with (
             specs.pod("given", one(specs)) as pod,
-            pytest.raises(CriError, match=f"has a GPU already.*CDI device {name}"),
+            pytest.raises(CriError, match=f"already has a GPU.*CDI device {name}"),
         ):
             pod.create("main", Process(PYTHON_IMAGE, cdi=[name]))
 

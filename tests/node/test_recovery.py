@@ -27,7 +27,7 @@ BRIEF = Process(PYTHON_IMAGE, ("/bin/sleep", "0"))
 def expect_no_room(lab: Lab, memory: int = HALF, holders: str = "") -> None:
     """A forged allocation, consistent in itself; only the running containers show that it exceeds
     the GPU."""
-    refused = pytest.raises(CriError, match=f"has no room for it: it asks for.*{holders}")
+    refused = pytest.raises(CriError, match=f"insufficient free capacity: .*{holders}")
     with lab.pod("forger", lab.share({"main": [(0, memory, 10)]})) as pod, refused:
         pod.create("main", OWN)
 
@@ -40,7 +40,7 @@ def expect_room(lab: Lab, memory: int = HALF) -> None:
             try:
                 return probe(pod.run("main", OWN)).held_to(memory)
             except CriError as error:
-                assert "has no room" in str(error)
+                assert "insufficient free capacity" in str(error)
                 return False
 
     lab.wait_until(fits, "room on the GPU")

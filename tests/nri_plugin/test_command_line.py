@@ -128,11 +128,11 @@ def test_addresses(address: str, read: object) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
-        ("INDEX", "7", "environment GPUSLICE_AGENT_INDEX: '7', expected two digits"),
-        ("STRICT", "maybe", "GPUSLICE_AGENT_STRICT: 'maybe', expected true or false"),
+        ("INDEX", "7", "environment GPUSLICE_AGENT_INDEX: invalid value '7': must be two digits"),
+        ("STRICT", "maybe", "GPUSLICE_AGENT_STRICT: invalid value 'maybe': must be true"),
         ("LOG_FORMAT", "xml", "GPUSLICE_AGENT_LOG_FORMAT: 'xml'"),
-        ("CDI_DIR", "/a:b", "GPUSLICE_AGENT_CDI_DIR: 'b' is not an absolute path"),
-        ("HTTP", "9", "GPUSLICE_AGENT_HTTP: '9', expected HOST:PORT"),
+        ("CDI_DIR", "/a:b", "GPUSLICE_AGENT_CDI_DIR: invalid value 'b': must be an absolute"),
+        ("HTTP", "9", "GPUSLICE_AGENT_HTTP: invalid value '9': must be HOST:PORT"),
     ],
 )
 def test_refused_from_the_environment(
@@ -158,18 +158,21 @@ def test_what_the_operator_allows() -> None:
     ("arguments", "text"),
     [
         ("", "required: --library"),
-        ("--library l.so", "'l.so' is not an absolute path"),
-        ("--library /a/../l.so", "is not an absolute path without '..'"),
-        ("--library /l --index 5", "'5', expected two digits"),
-        ("--library /l --index 123", "expected two digits"),
+        ("--library l.so", "invalid value 'l.so': must be an absolute path"),
+        ("--library /a/../l.so", "must be an absolute path without '..'"),
+        ("--library /l --index 5", "invalid value '5': must be two digits"),
+        ("--library /l --index 123", "must be two digits"),
         ("--library /l --unenforceable ignore", "invalid choice: 'ignore'"),
         ("--library /l --indices 12", "unrecognized arguments"),
-        ("--library /l --strict --cdi-by-name", "--strict replaces files of the driver"),
-        ("--library /l --driver-capabilities gaming", "'gaming', expected some of compute, "),
+        ("--library /l --strict --cdi-by-name", "--strict: must not be set with --cdi-by-name"),
+        (
+            "--library /l --driver-capabilities gaming",
+            "invalid value 'gaming': must be some of compute, ",
+        ),
         ("--library /l --nvidia-ctk '", "No closing quotation"),
-        ("--library /l --http here", "'here', expected HOST:PORT, unix:PATH or off"),
-        ("--library /l --http a:70000", "expected HOST:PORT"),
-        ("--library /l --http unix:a", "'a' is not an absolute path"),
+        ("--library /l --http here", "invalid value 'here': must be HOST:PORT, unix:PATH"),
+        ("--library /l --http a:70000", "must be HOST:PORT"),
+        ("--library /l --http unix:a", "invalid value 'a': must be an absolute path"),
         ("--library /l --log-format xml", "xml"),
     ],
 )

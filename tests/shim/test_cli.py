@@ -113,14 +113,14 @@ subprocess.run(["sh", "-c", '"$0" -c "$1"', sys.executable, code], check=True)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--memory", "lots"], ["--memory lots", "20GiB"]),
-        (["--memory", "-1"], ["--memory -1"]),
-        (["--memory", "0"], ["--memory 0", "1 to"]),
-        (["--memory", "3GiB"], ["--memory 3GiB", "1 to 2GiB", GPUS[1][0]]),
-        (["--memory", "101%"], ["--memory 101%", "1 to 100"]),
-        (["--memory", "50.5%"], ["--memory 50.5%", "1 to 100"]),
-        (["--memory", "1GiB", "--core", "0"], ["--core 0", "1 to 100"]),
-        (["--memory", "1GiB", "--core", "many"], ["--core many", "1 to 100"]),
+        (["--memory", "lots"], ["--memory: invalid value 'lots'", "20GiB"]),
+        (["--memory", "-1"], ["--memory: invalid value '-1'"]),
+        (["--memory", "0"], ["--memory: invalid value '0'", "1 to"]),
+        (["--memory", "3GiB"], ["--memory: invalid value '3GiB'", "1 to 2GiB", GPUS[1][0]]),
+        (["--memory", "101%"], ["--memory: invalid value '101%'", "1 to 100"]),
+        (["--memory", "50.5%"], ["--memory: invalid value '50.5%'", "1 to 100"]),
+        (["--memory", "1GiB", "--core", "0"], ["--core: invalid value '0'", "1 to 100"]),
+        (["--memory", "1GiB", "--core", "many"], ["--core: invalid value 'many'", "1 to 100"]),
         (["--memory", "1GiB", "--context-bytes", "50%"], ["--context-bytes", "'50%'", "to 4GiB"]),
         (
             ["--memory", "1GiB", "--context-bytes", "3GiB"],

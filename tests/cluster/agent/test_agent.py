@@ -194,7 +194,7 @@ def test_who_was_bound_to_a_full_gpu_goes_and_learns_why(
     until(lambda: leaving(server, late) and leaving(server, small), "both late ones are removed")
     (said,) = events(server, late)
     assert said.startswith(f"gpuslice removes the pod: {uuid} was full when the pod was bound")
-    assert f"it was granted {GIB} bytes of memory, 0 of {4 * GIB} were left" in said
+    assert f"{GIB} bytes of memory granted, 0 of {4 * GIB} free" in said
     for pod in (first, second):
         assert not leaving(server, pod)
         assert events(server, pod) == []

@@ -87,7 +87,7 @@ def test_what_no_scheduler_wrote_is_refuted_and_stays(
     for path, why in wrong.items():
         until(lambda path=path: bool(events(server, path)), f"its event: {why}")  # type: ignore[misc]
         (said,) = events(server, path)
-        assert "but what the pod was granted was written by" in said and why in said
+        assert "but no scheduler wrote the pod's grant" in said and why in said
     time.sleep(2)  # several checks
     assert not any(leaving(server, path) for path in (*wrong, honest))
     assert events(server, honest) == []
@@ -124,7 +124,7 @@ def test_a_container_with_more_than_its_pod_was_granted(
     )
     until(lambda: bool(events(server, other)), "its event")
     (said,) = events(server, other)
-    assert "the API server does not confirm what the pod was granted" in said
+    assert "the API server does not confirm the pod's grant" in said
     assert f"has {2 * GIB} bytes and 50 percent of {uuid}, granted are {GIB} and 50" in said
     assert not leaving(server, other)
     assert (counts(side, GrantState.CONFIRMED), counts(side, GrantState.MISMATCH)) == (1, 1)

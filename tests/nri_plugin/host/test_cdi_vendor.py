@@ -97,11 +97,15 @@ def test_by_name_what_hides_the_driver_is_seen_in_the_spec() -> None:
 @pytest.mark.parametrize(
     ("bringing", "specs", "text"),
     [
-        (Bringing(by_name=True, by_name_problem="it is old"), SPECS, "by name on this node, but"),
+        (
+            Bringing(by_name=True, by_name_problem="it is old"),
+            SPECS,
+            "by name (--cdi-by-name), but",
+        ),
         (Bringing(by_name=True), WHOLE_DRIVER, "holds files of display, graphics, video"),
         (Bringing({"video", "display"}, True), WHOLE_DRIVER, None),
         (Bringing({"video"}, True), WHOLE_DRIVER, "holds files of display, graphics,"),
-        (Bringing(by_name=True), Specs(), "no CDI device"),
+        (Bringing(by_name=True), Specs(), ": not found"),
     ],
 )
 def test_by_name_what_the_runtime_would_not_do_right_is_refused(

@@ -338,11 +338,14 @@ def test_refusals_name_pod_container_field_and_value(host: Host) -> None:
                 'gpuslice refuses container "main" of pod team/train-0: annotation'
                 " scheduling.koordinator.sh/device-allocated:"
                 " gpu[0].resources.koordinator.sh/gpu-core: '12 potatoes' is not a quantity"
-                " (examples: 50, 11520Mi, 12Gi)"
+                " (examples: 50, 11520Mi, 12Gi); delete the pod to reschedule it"
             )
             elsewhere = HALF.replace(UUID, "GPU-elsewhere")
             text = await refused(runtime, pod(allocated=elsewhere), container())
-            assert f"GPU-elsewhere is not on this node (it has: {UUID} as minor 0)" in text
+            assert (
+                f"invalid value GPU-elsewhere: must be a GPU of this node ({UUID} as minor 0)"
+                in text
+            )
             long = await refused(
                 runtime, pod(labels={LABEL: "x" * 9999}, allocated=HALF), container()
             )
@@ -362,12 +365,12 @@ def test_what_is_missing_on_the_node_refuses_until_it_is_there(host: Host) -> No
             host.library.write_bytes(b"\x7fELF")
             (host.cdi / "gpu.json").rename(host.cdi / "gpu.gone")
             text = await refused(runtime, pod(allocated=HALF), container())
-            assert f"no CDI device nvidia.com/gpu={UUID}" in text
+            assert f"CDI device nvidia.com/gpu={UUID}: not found" in text
             (host.cdi / "gpu.gone").rename(host.cdi / "gpu.json")
             host.run.rmdir() if host.run.exists() else None
             host.run.write_text("in the way")
             text = await refused(runtime, pod(allocated=HALF), container())
-            assert "the container's files cannot be made on this node" in text
+            assert "the agent cannot create the container's files" in text
             host.run.unlink()
             reply = await runtime.create(pod(allocated=HALF), container())
             assert reply is not None
@@ -390,7 +393,7 @@ def test_a_container_gets_what_the_node_is_when_it_is_made(host: Host) -> None:
                 assert path in {mount.destination for mount in reply.adjust.mounts}
             spec.write_text(spec.read_text().replace(UUID, "GPU-other"))
             text = await refused(runtime, pod(3, allocated=QUARTER), container(3, sandbox=3))
-            assert f"no CDI device nvidia.com/gpu={UUID}" in text
+            assert f"CDI device nvidia.com/gpu={UUID}: not found" in text
 
     asyncio.run(work())
 
@@ -399,7 +402,7 @@ def test_a_driver_that_does_not_answer_refuses(host: Host) -> None:
     async def work() -> None:
         async with serving(host.service("no")) as runtime:
             text = await refused(runtime, pod(allocated=HALF), container())
-            assert "this node's GPUs are not known: unreadable answer" in text
+            assert "the agent cannot list this node's GPUs: unreadable answer" in text
 
     asyncio.run(work())
 
@@ -415,8 +418,9 @@ def test_a_gpu_is_granted_once_whoever_says_more(host: Host) -> None:
             made = as_made(container(0), await runtime.create(first, container(0)))
             text = await refused(runtime, forged, container(1, sandbox=1))
             assert (
-                f"{UUID} has no room for it: it asks for {TOTAL * 51 // 100} bytes of memory,"
-                f" {TOTAL // 2} of {TOTAL} are left; granted are: team/train-0 {TOTAL // 2}"
+                f"{UUID}: insufficient free capacity: {TOTAL * 51 // 100} bytes of memory"
+                f" requested, {TOTAL // 2} of {TOTAL} free; the kubelet retries; granted:"
+                f" team/train-0 {TOTAL // 2}"
             ) in text
             assert host.keys() == {"pod-uid-0"}, "a refusal makes no files"
             assert await runtime.create(first, container(2, "side")) is not None
@@ -445,8 +449,9 @@ def test_a_pods_allocation_is_held_by_what_lives_of_it(host: Host) -> None:
             made = as_made(fetch, await runtime.create(of, fetch))
             text = await refused(runtime, of, container(1))
             assert (
-                f"containers.main: {TOTAL // 2} bytes of memory of {UUID}, but of the pod's"
-                f" allocation 0 of {TOTAL // 2} are left; its containers that have not ended hold:"
+                f"containers.main: invalid value {TOTAL // 2} bytes of memory of {UUID}: must be at"
+                f" most 0, what is free of the pod's allocation of {TOTAL // 2}; the kubelet"
+                " retries; granted to running containers:"
                 f" team/train-0/fetch {TOTAL // 2}"
             ) in text
         async with serving(host.service(), [of], [made]) as runtime:
@@ -505,7 +510,7 @@ def test_a_step_that_is_late_is_refused_by_its_name(host: Host) -> None:
             stuck = asyncio.create_task(handler._worker.run(free.wait, 60))
             made = container(0)
             text = await refused(runtime, pod(allocated=HALF), made)
-            assert "this node took too long to make the container's files" in text
+            assert "the node took too long to make the container's files" in text
             assert not handler._tenants.ledger.holds()
             free.set()
             await stuck
@@ -527,7 +532,7 @@ def test_a_full_run_directory_refuses_and_leaves_nothing(host: Host) -> None:
             handler = host.service()
             async with serving(handler) as runtime:
                 text = await refused(runtime, pod(allocated=HALF), container())
-                assert "the container's files cannot be made on this node" in text
+                assert "the agent cannot create the container's files" in text
                 assert f"{host.run}/pod-uid-0: No space left on device" in text
                 assert host.keys() == {".lock"} and not handler._tenants.ledger.holds()
                 (host.run / ".lock").unlink()
@@ -563,7 +568,7 @@ def test_two_hundred_running_containers_are_taken_over_with_a_thousand_dead_dire
         async with serving(handler, pods, listed) as runtime:
             assert handler._tenants.ledger.granted() == {UUID: Part(200 * part, 0)}
             rest = pod(200, allocated=text, grants=granted)
-            assert "has no room" in await refused(runtime, rest, container(200))
+            assert "insufficient free capacity" in await refused(runtime, rest, container(200))
             await runtime.stop(pods[0], listed[0])
             assert await runtime.create(rest, container(200)) is not None
         assert len(host.keys()) == 200
@@ -583,7 +588,7 @@ def test_what_may_be_in_the_making_holds_its_share_through_a_synchronize(host: H
             await runtime.create(pod(0, allocated=whole), container(0))
         async with serving(handler) as runtime:
             text = await refused(runtime, pod(1, allocated=whole), container(1, sandbox=1))
-            assert "has no room for it" in text
+            assert "insufficient free capacity" in text
 
     asyncio.run(work())
 
@@ -746,11 +751,11 @@ def test_a_container_that_was_not_adjusted_does_not_start(
 ) -> None:
     async def work() -> None:
         async with serving(host.service(), nri_version=nri_version) as runtime:
-            with pytest.raises(RequestFailed, match="did not ask this agent"):
+            with pytest.raises(RequestFailed, match="did not request"):
                 await runtime.notify("StartContainer", pod(allocated=HALF), container())
             made = container()
             made.mounts.add(destination="/.gpuslice", source=str(host.run / "c0"))
-            with pytest.raises(RequestFailed, match="did not ask this agent"):
+            with pytest.raises(RequestFailed, match="did not request"):
                 await runtime.notify("StartContainer", pod(allocated=HALF), made)
 
     asyncio.run(work())
@@ -771,7 +776,7 @@ def test_a_container_that_lost_one_of_our_mounts_does_not_start(host: Host, lost
             assert len(kept) == len(made.mounts) - 1
             del made.mounts[:]
             made.mounts.extend(kept)
-            with pytest.raises(RequestFailed, match="did not ask this agent"):
+            with pytest.raises(RequestFailed, match="did not request"):
                 await runtime.notify("StartContainer", pod(allocated=HALF), made)
 
     asyncio.run(work())
@@ -781,7 +786,9 @@ def test_a_container_that_cannot_be_examined_does_not_start(host: Host) -> None:
     async def work() -> None:
         async with serving(host.service()) as runtime:
             made = as_made(container(), await runtime.create(pod(allocated=HALF), container()))
-            with pytest.raises(RequestFailed, match="root file system cannot be examined"):
+            with pytest.raises(
+                RequestFailed, match="cannot examine the container's root file system"
+            ):
                 await runtime.notify("StartContainer", pod(allocated=HALF), made)
 
     asyncio.run(work())
@@ -821,14 +828,14 @@ def test_validation_sees_what_others_did(host: Host) -> None:
             without = nri.ContainerAdjustment()
             without.CopyFrom(reply.adjust)
             del without.mounts[:]
-            assert "another NRI plugin changed our adjustment: mount" in await verdict(
+            assert "another NRI plugin changed the agent's adjustment: mount" in await verdict(
                 without, container()
             )
             nothing = nri.ContainerAdjustment()
             assert "another NRI plugin changed" in await verdict(
                 nothing, container(), theirs=reply.adjust
             ), "the same, and another plugin's"
-            assert "did not ask this agent" in await verdict(nothing, container(9))
+            assert "did not request" in await verdict(nothing, container(9))
             web = pod(1, labels={})
             assert await verdict(nothing, container(9), web) == ""
             assert await verdict(nothing, container(9, "sidecar")) == ""

@@ -126,8 +126,8 @@ def test_the_refusal_says_who_has_it() -> None:
     bounds.put(bound("b", 5 * GIB), listing=False)
     said = bounds.over(GPUS, NO_PODS)["b"].text
     assert said == (
-        f"GPU-0 was full when the pod was bound: it was granted {5 * GIB} bytes of memory,"
-        f" {3 * GIB} of {8 * GIB} were left; pods that were bound before it hold: team/pod-a"
+        f"GPU-0 was full when the pod was bound: {5 * GIB} bytes of memory granted,"
+        f" {3 * GIB} of {8 * GIB} free; granted to pods bound before it: team/pod-a"
         f" {5 * GIB}"
     )
 

@@ -131,8 +131,8 @@ def test_the_refusal_names_the_largest_holders() -> None:
     short = take(ledger, own("x", 6, 0, uid="x"))
     assert short is not None
     text = short.refusal().text
-    assert "it asks for 6 bytes of memory, 5 of 100 are left" in text
-    assert "granted are: team/pod-of-0/main 10, team/pod-of-2/main 10" in text
+    assert "6 bytes of memory requested, 5 of 100 free" in text
+    assert "granted: team/pod-of-0/main 10, team/pod-of-2/main 10" in text
     assert text.endswith("team/pod-of-5/main 9, and 2 more")
 
 
@@ -156,8 +156,9 @@ def test_what_lives_of_a_pod_does_not_exceed_its_allocation() -> None:
     short = take(ledger, own("3", 1, 0, "debug"), HALF)
     assert short is not None
     assert short.refusal().text == (
-        "annotation gpuslice.io/grants: containers.debug: 1 bytes of memory of GPU-a, but of"
-        " the pod's allocation 0 of 50 are left; its containers that have not ended hold:"
+        "annotation gpuslice.io/grants: containers.debug: invalid value 1 bytes of memory of GPU-a:"
+        " must be at most 0, what is free of the pod's allocation of 50; the kubelet retries;"
+        " granted to running containers:"
         " team/pod-of-uid-1/sidecar 40, team/pod-of-uid-1/main 10"
     )
     ledger.drop("1")

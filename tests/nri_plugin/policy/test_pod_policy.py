@@ -108,7 +108,7 @@ REFUSALS: Mapping[str, tuple[Pod, Reason, str]] = {
     "unknown provider": (
         pod([HALF], labels={names.LABEL_ISOLATION_PROVIDER: "hami"}),
         Reason.PROVIDER_UNKNOWN,
-        "'hami', allowed is 'hami-core'",
+        "invalid value 'hami': must be 'hami-core'",
     ),
     "potatoes": (
         pod(
@@ -121,14 +121,14 @@ REFUSALS: Mapping[str, tuple[Pod, Reason, str]] = {
     "allocation is no JSON, no label": (
         pod(allocated="[]", labels={}),
         Reason.ALLOCATION_MALFORMED,
-        "expected an object",
+        "must be an object",
     ),
     "empty allocation, label": (pod(allocated=""), Reason.ALLOCATION_MALFORMED, "not JSON"),
-    "too many GPUs": (pod([HALF] * 17), Reason.TOO_MANY_GPUS, "17 GPUs, at most 16"),
+    "too many GPUs": (pod([HALF] * 17), Reason.TOO_MANY_GPUS, "17 GPUs: must be at most 16"),
     "GPU unknown by id": (
         pod([entry({MEMORY: 1}, "GPU-nowhere")]),
         Reason.GPU_UNKNOWN,
-        f"gpu[0]: GPU-nowhere is not on this node (it has: {A.uuid} as minor 0",
+        f"gpu[0]: invalid value GPU-nowhere: must be a GPU of this node ({A.uuid} as minor 0",
     ),
     "GPU unknown by minor": (
         pod([entry({MEMORY: 1}, None, 7)]),
@@ -138,42 +138,46 @@ REFUSALS: Mapping[str, tuple[Pod, Reason, str]] = {
     "id and minor disagree": (
         pod([entry({MEMORY: 1}, A.uuid, 1)]),
         Reason.GPU_MISMATCH,
-        f"id {A.uuid} is the GPU with minor 0 on this node, not minor 1",
+        f"gpu[0].minor: invalid value 1: must be 0, the minor of {A.uuid}",
     ),
     "GPU twice": (
         pod([HALF, replace(HALF, id=None)]),
         Reason.GPU_TWICE,
-        f"gpu[1]: {A.uuid} is listed twice",
+        f"gpu[1].id: duplicate value {A.uuid}",
     ),
-    "no memory": (pod([entry({CORE: 50})]), Reason.MEMORY_MISSING, "gpu[0]: neither"),
-    "no resources": (pod([entry({})]), Reason.MEMORY_MISSING, "neither"),
+    "no memory": (
+        pod([entry({CORE: 50})]),
+        Reason.MEMORY_MISSING,
+        "gpu[0].resources: required value",
+    ),
+    "no resources": (pod([entry({})]), Reason.MEMORY_MISSING, "required value"),
     "memory 0": (pod([entry({MEMORY: 0})]), Reason.MEMORY_OUT_OF_RANGE, "0 bytes"),
     "ratio 0": (pod([entry({RATIO: 0})]), Reason.MEMORY_OUT_OF_RANGE, "0 bytes"),
     "ratio 101": (pod([entry({RATIO: 101})]), Reason.MEMORY_OUT_OF_RANGE, "the whole GPU"),
     "memory over the GPU": (
         pod([entry({MEMORY: 40 * GIB + 1})]),
         Reason.MEMORY_OUT_OF_RANGE,
-        f"{40 * GIB + 1} bytes of memory, allowed are 1 to {40 * GIB}",
+        f"{40 * GIB + 1} bytes of memory: must be 1 to {40 * GIB}",
     ),
     "core 101": (
         pod([entry({MEMORY: 1, CORE: 101})]),
         Reason.CORE_OUT_OF_RANGE,
-        "core 101, allowed is 0 to 100",
+        "invalid value 101 percent of core: must be 0 to 100",
     ),
     "grants alone": (
         pod(granted={"main": [grant(A, 1)]}, labels={}),
         Reason.GRANTS_ALONE,
-        "grants no GPU",
+        "must be unset where",
     ),
     "grants malformed": (
         pod([HALF], granted_text='{"v":2}'),
         Reason.GRANTS_MALFORMED,
-        'expected an object with "v":1',
+        "v: invalid value 2: must be 1",
     ),
     "grant of a GPU outside the allocation": (
         pod([HALF], {"main": [grant(B, 1)]}),
         Reason.GRANT_NOT_ALLOCATED,
-        f"containers.main[0]: {B.uuid} as minor 1 is not in the pod's allocation",
+        f"containers.main[0]: invalid value {B.uuid} as minor 1: must be a GPU of the pod's",
     ),
     "grant with another minor": (
         pod([HALF], {"main": [GpuGrant(A.uuid, 1, 1, 1)]}),
@@ -183,15 +187,15 @@ REFUSALS: Mapping[str, tuple[Pod, Reason, str]] = {
     "a grant of more memory than the allocation": (
         pod([HALF], {"main": [grant(A, 20 * GIB + 1)]}),
         Reason.GRANT_OVER_ALLOCATION,
-        f"containers.main[0].memory: {20 * GIB + 1} of {A.uuid}, the allocation has {20 * GIB}",
+        f"containers.main[0].memory: invalid value {20 * GIB + 1}: must be at most {20 * GIB}",
     ),
     "a grant of more core than the allocation": (
         pod([HALF], {"main": [grant(A, 1, 51)]}),
         Reason.GRANT_OVER_ALLOCATION,
-        f"containers.main[0].core: 51 of {A.uuid}, the allocation has 50",
+        f"core: invalid value 51: must be at most 50, the pod's allocation of {A.uuid}",
     ),
     "pod uid that is a path": (pod([HALF], uid="../x"), Reason.IDENTITY_INVALID, "'../x'"),
-    "pod without uid": (pod([HALF], uid=""), Reason.IDENTITY_INVALID, "pod uid ''"),
+    "pod without uid": (pod([HALF], uid=""), Reason.IDENTITY_INVALID, "pod uid: invalid value ''"),
 }
 
 
@@ -261,7 +265,7 @@ SIDECARS: Mapping[str, tuple[Container, Specs, Paths, Reason, str]] = {
         SPECS,
         PATHS,
         Reason.ENV_TWICE,
-        "NVIDIA_VISIBLE_DEVICES 2 times",
+        "NVIDIA_VISIBLE_DEVICES: duplicate value (2 times",
     ),
     "a key of the CDI spec twice": (
         replace(MAIN, env=("NVIDIA_CTK=1", "NVIDIA_CTK")),
