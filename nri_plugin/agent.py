@@ -28,7 +28,7 @@ from nri_plugin.host.watch import look, tell, watch
 from nri_plugin.metrics import Metrics
 from nri_plugin.nri import connection
 from nri_plugin.nri.observer import Observer
-from nri_plugin.nri.service import EVENTS, Service
+from nri_plugin.nri.service import Service
 from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.notices import Notices
 from nri_plugin.protocol.errors import NriError
@@ -64,9 +64,9 @@ async def run(
     inventory, contexts = Inventory(settings.environment), Contexts(settings.environment)
     files = RunDirectory(settings.run_dir, lambda: random.SystemRandom().randrange(1, 1 << 64))
     store = Store(settings.store_dir, settings.library)
-    bounds = BoundPods()
+    bound_pods = BoundPods()
     notices = Notices(lambda: {hold.pod_uid for hold in service.holds})
-    service = Service(settings, inventory, contexts, files, store, metrics, bounds, notices)
+    service = Service(settings, inventory, contexts, files, store, metrics, bound_pods, notices)
     endpoint = settings.http and Endpoint(settings.http, readiness, metrics)
     if endpoint:
         endpoint.start()
@@ -99,7 +99,7 @@ async def run(
             from nri_plugin.kube.cluster import Cluster
 
             side = Cluster(
-                settings, inventory, bounds, notices, lambda: service.holds, readiness, metrics
+                settings, inventory, bound_pods, notices, lambda: service.holds, readiness, metrics
             )
         gc.collect()
         gc.freeze()
@@ -148,7 +148,6 @@ async def _serve(
                 service,
                 name=names.PLUGIN_NAME,
                 index=settings.index,
-                wanted_events=EVENTS,
                 on_ready=ready,
                 on_decision=observer.decided,
                 leaving=leaving,

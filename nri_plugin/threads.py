@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from nri_plugin.policy.errors import Reason, Refused, refuse
+from nri_plugin.policy.errors import Reason, refused
 
 _T = TypeVar("_T")
 _Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
@@ -26,7 +26,7 @@ async def in_time(what: str, work: Awaitable[_T]) -> _T:
     try:
         return await work
     except TimeoutError as error:
-        raise Refused(refuse(Reason.TOO_SLOW, what=what)) from error
+        raise refused(Reason.TOO_SLOW, what=what) from error
 
 
 class Worker:

@@ -30,7 +30,7 @@ from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri import answers, connection
 from nri_plugin.nri.handler import Handler as Served
 from nri_plugin.protocol import session
-from nri_plugin.protocol.events import EventMask
+from nri_plugin.protocol.events import SERVED_EVENTS, EventMask
 
 _SERVED: Final[Mapping[str, Event]] = {
     "create_container": Event.CREATE,
@@ -138,7 +138,7 @@ def main() -> int:
     async def serve(unix: socket.socket, handler: Any, **options: Any) -> None:
         struck = Handler(handler, plan, naive)
         if naive:
-            options["wanted_events"] &= ~EventMask.VALIDATE_CONTAINER_ADJUSTMENT
+            options["wanted_events"] = SERVED_EVENTS & ~EventMask.VALIDATE_CONTAINER_ADJUSTMENT
         await _serve(Socket(unix, struck), struck, **options)
 
     connection.serve = serve

@@ -43,16 +43,12 @@ class Contexts:
         self._min_interval_s = min_interval_s
         self._now = now
         self._command = command
-        self._sizes: dict[str, int] = {}
+        self.sizes: dict[str, int] = {}
+        """The known sizes in bytes, by GPU."""
         self._children: dict[str, Child] = {}
         self._asked_at: dict[str, float] = {}
         self._looks: dict[str, asyncio.Task[None]] = {}
         self._said: dict[str, str] = {}
-
-    @property
-    def sizes(self) -> Mapping[str, int]:
-        """Return the known sizes in bytes, by GPU."""
-        return self._sizes
 
     def look(self, uuids: Iterable[str]) -> None:
         """Start to measure those of these GPUs that are unknown; returns at once."""
@@ -60,7 +56,7 @@ class Contexts:
         for uuid in uuids:
             asked_at = self._asked_at.get(uuid)
             due = asked_at is None or self._now() - asked_at >= self._min_interval_s
-            if uuid in self._sizes or not due or uuid in self._looks:
+            if uuid in self.sizes or not due or uuid in self._looks:
                 continue
             self._asked_at[uuid] = self._now()
             self._looks[uuid] = asyncio.create_task(self._look(uuid), name=f"context of {uuid}")
@@ -86,7 +82,7 @@ class Contexts:
                 self._said[uuid] = str(error)
                 _LOG.warning(Line("context size unknown", gpu=uuid, error=error))
             return
-        self._sizes[uuid] = size_bytes
+        self.sizes[uuid] = size_bytes
         _LOG.info(Line("context size", gpu=uuid, bytes=size_bytes))
 
     def _child(self, uuid: str) -> Child:

@@ -63,8 +63,10 @@ class Inventory:
         self._server = Server(self._child, min_interval_s=0, now=now)
         self._min_interval_s = min_interval_s
         self._now = now
-        self._gpus: Sequence[Gpu] = ()
-        self._seen: Sequence[Gpu] = ()
+        self.gpus: Sequence[Gpu] = ()
+        """The last successful query's result without failed GPUs."""
+        self.seen: Sequence[Gpu] = ()
+        """The same including failed GPUs."""
         self._xids: dict[str, int] = {}
         self._silent: Sequence[str] = ()
         self.driver = ""
@@ -73,22 +75,8 @@ class Inventory:
         self.took_s = 0.0
         """Duration of the last query, until its answer or failure."""
         self._refreshing: asyncio.Task[None] | None = None
-        self._problem: str | None = "the GPUs have not been asked for yet"
-
-    @property
-    def gpus(self) -> Sequence[Gpu]:
-        """Return the last successful query's result without failed GPUs."""
-        return self._gpus
-
-    @property
-    def seen(self) -> Sequence[Gpu]:
-        """Return the last successful query's result including failed GPUs."""
-        return self._seen
-
-    @property
-    def problem(self) -> str | None:
-        """Return why the last query failed; None if it did not."""
-        return self._problem
+        self.problem: str | None = "the GPUs have not been asked for yet"
+        """Why the last query failed; None if it did not."""
 
     async def refresh(self) -> None:
         """Query again unless that was done just now. A failure is logged and keeps the GPUs.
@@ -119,9 +107,9 @@ class Inventory:
         try:
             answer = decode(await self._server.ask())
         except ChildError as error:
-            level = logging.DEBUG if str(error) == self._problem else logging.ERROR
-            self._problem = str(error)
-            _LOG.log(level, Line("inventory failed", error=error, gpus=len(self._gpus)))
+            level = logging.DEBUG if str(error) == self.problem else logging.ERROR
+            self.problem = str(error)
+            _LOG.log(level, Line("inventory failed", error=error, gpus=len(self.gpus)))
         else:
             self._take(answer)
         finally:
@@ -132,13 +120,13 @@ class Inventory:
             if xid in XIDS:
                 self._xids.setdefault(uuid, xid)
         seen = tuple(map(self._with_xid, answer.gpus))
-        new = self._problem is not None or (seen, answer.silent) != (self._seen, self._silent)
-        self._problem, self._seen, self._silent = None, seen, answer.silent
+        new = self.problem is not None or (seen, answer.silent) != (self.seen, self._silent)
+        self.problem, self.seen, self._silent = None, seen, answer.silent
         self.driver = answer.driver
-        self._gpus = tuple(gpu for gpu in seen if not gpu.problem)
-        uuids = ",".join(gpu.uuid for gpu in self._gpus)
+        self.gpus = tuple(gpu for gpu in seen if not gpu.problem)
+        uuids = ",".join(gpu.uuid for gpu in self.gpus)
         level = logging.INFO if new else logging.DEBUG
-        _LOG.log(level, Line("inventory", gpus=len(self._gpus), uuids=uuids))
+        _LOG.log(level, Line("inventory", gpus=len(self.gpus), uuids=uuids))
         for gpu in seen if new else ():
             if gpu.problem:
                 _LOG.error(Line("GPU in trouble", uuid=gpu.uuid, problem=gpu.problem))

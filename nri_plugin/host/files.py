@@ -31,7 +31,7 @@ from contract import grant_file, names, region_file
 from kube.log_lines import Line
 from nri_plugin.host import tmpfs
 from nri_plugin.policy import preload_list
-from nri_plugin.policy.errors import FilesError, Reason, Refused, refuse
+from nri_plugin.policy.errors import FilesError, Reason, refused
 from nri_plugin.policy.model import Floor, Mount, Share
 
 _LOG: Final = logging.getLogger(__name__)
@@ -109,13 +109,11 @@ class RunDirectory:
             path = self._root / key / files[place]
             whole = preload_list.merged(_PRELOAD, entries)
             if len(whole) > preload_list.MAX_BYTES:
-                raise Refused(
-                    refuse(
-                        Reason.IMAGE_PRELOAD_LONG,
-                        place=place,
-                        size=len(whole),
-                        most=preload_list.MAX_BYTES,
-                    )
+                raise refused(
+                    Reason.IMAGE_PRELOAD_LONG,
+                    place=place,
+                    size=len(whole),
+                    most=preload_list.MAX_BYTES,
                 )
             try:
                 with path.open("r+b", buffering=0) as file:

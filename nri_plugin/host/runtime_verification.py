@@ -128,11 +128,5 @@ class Proofs:
 
 def _line(text: str, one: Started, problem: Exception | None = None) -> Line:
     return Line(
-        text,
-        namespace=one.pod.namespace,
-        pod=one.pod.name,
-        uid=one.pod.uid,
-        container=one.name,
-        container_id=one.id,
-        problem=problem,
+        text, **one.pod.log_fields, container=one.name, container_id=one.id, problem=problem
     )

@@ -45,14 +45,14 @@ _PAGE: Final = 100
 
 
 class Cluster:
-    """holds: what running containers hold. bounds: receives the node's pods. notices: events to
+    """holds: what running containers hold. bound_pods: receives the node's pods. notices: events to
     write."""
 
     def __init__(
         self,
         settings: Settings,
         inventory: Inventory,
-        bounds: BoundPods,
+        bound_pods: BoundPods,
         notices: Notices,
         holds: Callable[[], Sequence[Hold]],
         readiness: Readiness,
@@ -60,14 +60,14 @@ class Cluster:
     ) -> None:
         self._settings = settings
         self._inventory = inventory
-        self._bounds = bounds
+        self._bound_pods = bound_pods
         self._notices = notices
         self._holds = holds
         self._readiness = readiness
         self._metrics = metrics
         self._said = ""
         self._verification = Verification(
-            bounds, holds, lambda: inventory.gpus, notices, readiness, metrics, time.monotonic
+            bound_pods, holds, lambda: inventory.gpus, notices, readiness, metrics, time.monotonic
         )
 
     async def run(self) -> None:
@@ -107,7 +107,7 @@ class Cluster:
             kube,
             node_name,
             self._inventory,
-            self._bounds,
+            self._bound_pods,
             self._holds,
             self._readiness,
             self._look_s,
@@ -125,7 +125,7 @@ class Cluster:
             "fieldSelector": f"spec.nodeName={node_name},status.phase!=Succeeded,"
             "status.phase!=Failed"
         }
-        pods = _Pods(self._bounds)
+        pods = _Pods(self._bound_pods)
         followers = {
             "node": Follower(kube, NODES, node_status.node, query=own),
             "Device": Follower(kube, DEVICES, node_status.device, query=own),
@@ -143,7 +143,7 @@ class Cluster:
         requests = PodRequests(
             kube,
             node_name,
-            self._bounds,
+            self._bound_pods,
             events,
             self._metrics,
             lambda: followers["pods"].problem not in ("", UNLISTED),
@@ -163,7 +163,7 @@ class Cluster:
 
     async def _verify(self, heard: Callable[[], bool], requests: PodRequests) -> None:
         """Check grants always, with what is known; look up and delete only while connected."""
-        verification, self._bounds.ask = self._verification, requests.ask
+        verification, self._bound_pods.ask = self._verification, requests.ask
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
@@ -175,7 +175,7 @@ class Cluster:
                             requests.delete(group, verification.over)
                     await asyncio.sleep(_LOOK_S)
         finally:
-            self._bounds.ask = None
+            self._bound_pods.ask = None
 
     def _tell_of_failed_gpus(self) -> None:
         """Report failed GPUs. Before NVML's first answer nothing is known of any GPU."""
@@ -202,17 +202,17 @@ class Cluster:
 class _Pods:
     """The watch's sink for this node's pods."""
 
-    def __init__(self, bounds: BoundPods) -> None:
+    def __init__(self, bound_pods: BoundPods) -> None:
         self.follower: Follower | None = None
-        self._bounds = bounds
+        self._bound_pods = bound_pods
 
     def seen(self, raw: Json) -> str:
         bound = kube_objects.bound(raw)
-        self._bounds.put(bound, self.follower is not None and self.follower.listing)
+        self._bound_pods.put(bound, self.follower is not None and self.follower.listing)
         return bound.pod.uid
 
     def lost(self, raw: Json) -> None:
-        self._bounds.lost(kube_objects.bound(raw).pod.uid)
+        self._bound_pods.lost(kube_objects.bound(raw).pod.uid)
 
     def listed(self, keys: set[str]) -> None:
-        self._bounds.keep(keys)
+        self._bound_pods.keep(keys)

@@ -65,7 +65,7 @@ class NodeStatus:
         kube: Kube,
         node_name: str,
         inventory: Inventory,
-        bounds: BoundPods,
+        bound_pods: BoundPods,
         holds: Callable[[], Sequence[Hold]],
         readiness: Readiness,
         look_s: Callable[[], float],
@@ -75,7 +75,7 @@ class NodeStatus:
         self._kube = kube
         self._node_name = node_name
         self._inventory = inventory
-        self._bounds = bounds
+        self._bound_pods = bound_pods
         self._holds = holds
         self._readiness = readiness
         self._look_s = look_s
@@ -129,8 +129,8 @@ class NodeStatus:
         now = kube_objects.entries(self.device.raw)
         before = [*{each.gpu.uuid: each for each in (*self._listed, *now)}.values()]
         holds = self._holds()
-        granted = {uuid for hold in holds for uuid in hold.parts} | self._bounds.granted(before)
-        told = granted_gpus(holds, self._bounds.allocated())
+        granted = {uuid for hold in holds for uuid in hold.parts} | self._bound_pods.granted(before)
+        told = granted_gpus(holds, self._bound_pods.allocated())
         # Before NVML's first answer, only what the Device lists is known.
         known = self._inventory.problem is None or self._inventory.seen
         listed = entries(self._gpus(), before, granted, told) if known else now
@@ -141,7 +141,7 @@ class NodeStatus:
         written = False
         if device is not None and (listed or self.device.raw):
             written = await self._write_device(device, listed)
-        wanted = totals(listed, granted, facts.excluded, self._bounds.asked())
+        wanted = totals(listed, granted, facts.excluded, self._bound_pods.asked())
         return await self._write_node(wanted, facts) or written
 
     def _gpus(self) -> Sequence[Gpu]:

@@ -75,14 +75,14 @@ class PodRequests:
         self,
         kube: Kube,
         node_name: str,
-        bounds: BoundPods,
+        bound_pods: BoundPods,
         events: Events,
         metrics: Metrics,
         silent: Callable[[], bool],
     ) -> None:
         self._kube = kube
         self._node_name = node_name
-        self._bounds = bounds
+        self._bound_pods = bound_pods
         self._events = events
         self._metrics = metrics
         self._silent = silent
@@ -99,17 +99,17 @@ class PodRequests:
             raw = await self._kube.get(_path(pod), timeout_s=_ASK_S)
         except KubeError as error:
             if error.status == 404:
-                self._bounds.deny(pod.uid, "there is no such pod")
+                self._bound_pods.deny(pod.uid, "there is no such pod")
             return
         bound, node_name = kube_objects.bound(raw), kube_objects.node_of(raw)
         if bound.pod.uid != pod.uid:
             mirrored = kube_objects.is_mirror(raw)
             what = "the mirror of a static pod" if mirrored else f"another, {bound.pod.uid}"
-            self._bounds.deny(pod.uid, f"the pod of that name is {what}")
+            self._bound_pods.deny(pod.uid, f"the pod of that name is {what}")
         elif node_name != self._node_name:
-            self._bounds.deny(pod.uid, f"the pod is bound to {node_name or 'no node'}")
+            self._bound_pods.deny(pod.uid, f"the pod is bound to {node_name or 'no node'}")
         else:
-            self._bounds.vouch(bound)
+            self._bound_pods.vouch(bound)
 
     def look_up(self, group: asyncio.TaskGroup, pods: Iterable[Pod]) -> None:
         """Returns at once. pods: all that the watch has not reported."""
@@ -119,7 +119,7 @@ class PodRequests:
     def delete(self, group: asyncio.TaskGroup, over: Mapping[str, Refusal]) -> None:
         """Returns at once. over: by UID, all pods that were bound to a full GPU."""
         self._told &= over.keys()
-        found = {uid: self._bounds.pod(uid) for uid in over}
+        found = {uid: self._bound_pods.pod(uid) for uid in over}
         pods = {uid: bound.pod for uid, bound in found.items() if bound and not bound.leaving}
         self._deletions.begin(group, pods, lambda uid: self._delete(pods[uid], over[uid]))
 
@@ -140,16 +140,7 @@ class PodRequests:
 
     async def _tell(self, pod: Pod, refusal: Refusal) -> bool:
         text, reason = f"gpuslice removes the pod: {refusal.text}", refusal.reason.name
-        _LOG.error(
-            Line(
-                "pod removed",
-                namespace=pod.namespace,
-                pod=pod.name,
-                uid=pod.uid,
-                reason=reason,
-                text=text,
-            )
-        )
+        _LOG.error(Line("pod removed", **pod.log_fields, reason=reason, text=text))
         if not await self._events.write(
             Notice(pod, "", names.EVENT_GRANT_REFUSED, text, action="Remove")
         ):

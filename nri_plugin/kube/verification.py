@@ -50,7 +50,7 @@ class Verification:
 
     def __init__(
         self,
-        bounds: BoundPods,
+        bound_pods: BoundPods,
         holds: Callable[[], Sequence[Hold]],
         gpus: Callable[[], Sequence[Gpu]],
         notices: Notices,
@@ -58,7 +58,7 @@ class Verification:
         metrics: Metrics,
         clock: Callable[[], float],
     ) -> None:
-        self._bounds = bounds
+        self._bound_pods = bound_pods
         self._holds = holds
         self._gpus = gpus
         self._notices = notices
@@ -77,11 +77,11 @@ class Verification:
         """Judge all running grants by the current state."""
         holds, gpus, now_s = self._holds(), self._gpus(), self._clock()
         holding = frozenset(hold.pod_uid for hold in holds)
-        self.over = self._bounds.over(gpus, holding)
-        mismatch = {**self.over, **self._bounds.foreign()}
+        self.over = self._bound_pods.over(gpus, holding)
+        mismatch = {**self.over, **self._bound_pods.foreign()}
         states: dict[str, GrantState] = {}
         for hold in holds:
-            refusal = mismatch.get(hold.pod_uid) or self._bounds.doubt(hold, gpus)
+            refusal = mismatch.get(hold.pod_uid) or self._bound_pods.doubt(hold, gpus)
             states[hold.container_id] = self._state_of(hold, refusal)
             if refusal is not None:  # reported only: the container keeps running
                 text = f'container "{hold.container}" runs with a GPU share, but {refusal.text}'
@@ -89,9 +89,9 @@ class Verification:
         self._note(holds, states, now_s)
 
     def _state_of(self, hold: Hold, refusal: Refusal | None) -> GrantState:
-        if self._bounds.denied(hold.pod_uid):
+        if self._bound_pods.denied(hold.pod_uid):
             return GrantState.POD_NOT_FOUND
-        if self._bounds.heard(hold.pod_uid) is None:
+        if self._bound_pods.heard(hold.pod_uid) is None:
             return GrantState.UNKNOWN
         return GrantState.CONFIRMED if refusal is None else GrantState.MISMATCH
 
@@ -99,14 +99,14 @@ class Verification:
         unknown = [h for h in holds if states[h.container_id] is GrantState.UNKNOWN]
         self._since = {h.container_id: self._since.get(h.container_id, now_s) for h in unknown}
         by_uid = {h.pod_uid: h for h in unknown if self._is_due(h, now_s)}
-        self.unknown = [h.pod for h in by_uid.values() if self._bounds.unknown(h.pod)]
+        self.unknown = [h.pod for h in by_uid.values() if self._bound_pods.unknown(h.pod)]
         for state in GrantState:
             count = sum(each is state for each in states.values())
             self._metrics.grants.labels(state.value).set(count)
         self._log_unknown([h for h in unknown if now_s - self._since[h.container_id] >= WITHIN_S])
         for hold in holds:
             if states[hold.container_id] is GrantState.POD_NOT_FOUND:
-                problem = self._bounds.denied(hold.pod_uid)
+                problem = self._bound_pods.denied(hold.pod_uid)
                 text = (
                     f"container {hold.whose} (pod UID {hold.pod_uid}) holds a share of a GPU, but"
                     f" the API server does not have its pod here: {problem}; find out how it was"
@@ -116,11 +116,11 @@ class Verification:
 
     def _is_due(self, hold: Hold, now_s: float) -> bool:
         """Delay the lookup of a pod just deleted until its containers should have stopped."""
-        gone = self._bounds.gone(hold.pod_uid)
+        gone = self._bound_pods.gone(hold.pod_uid)
         return not gone or now_s - self._since[hold.container_id] >= _ENDING_S
 
     def _log_unknown(self, late: Sequence[Hold]) -> None:
-        late = [hold for hold in late if not self._bounds.gone(hold.pod_uid)]
+        late = [hold for hold in late if not self._bound_pods.gone(hold.pod_uid)]
         named = [hold.whose for hold in late[:_NAMED_AT_MOST]]
         more = [f"and {len(late) - len(named)} more"] if len(late) > len(named) else []
         text = f"grants that the API server has not confirmed: {', '.join(named + more)}"
@@ -139,9 +139,7 @@ class Verification:
             _LOG.error(
                 Line(
                     said,
-                    namespace=hold.pod.namespace,
-                    pod=hold.pod.name,
-                    uid=hold.pod_uid,
+                    **hold.pod.log_fields,
                     container=hold.container,
                     container_id=hold.container_id,
                     problem=problem,

@@ -42,7 +42,7 @@ class Answered:
 
 
 class ContainerRecords:
-    """worker: the one that does all work on `files`. bounds: the API server's state."""
+    """worker: the one that does all work on `files`. bound_pods: the API server's state."""
 
     def __init__(
         self,
@@ -50,9 +50,9 @@ class ContainerRecords:
         files: RunDirectory,
         worker: Worker,
         metrics: Metrics,
-        bounds: BoundPods,
+        bound_pods: BoundPods,
     ) -> None:
-        self._bounds = bounds
+        self._bound_pods = bound_pods
         self._settings = settings
         self._files = files
         self._worker = worker
@@ -111,7 +111,7 @@ class ContainerRecords:
         them continues after a timeout, and the removal runs after that work.
         """
         holding = frozenset(hold.pod_uid for hold in self.ledger.holds())
-        objection = self._bounds.objection(pod, gpus, holding)
+        objection = self._bound_pods.objection(pod, gpus, holding)
         if objection is not None:
             raise Refused(objection)
         hold = ledger.hold(container.id, key, claimed.shared, pod, container.name, claimed.shares)
@@ -179,9 +179,7 @@ class ContainerRecords:
             _LOG.error(
                 Line(
                     recovery.ADVICE[stray],
-                    namespace=one.pod.namespace,
-                    pod=one.pod.name,
-                    uid=one.pod.uid,
+                    **one.pod.log_fields,
                     container=one.name,
                     container_id=one.id,
                 )

@@ -18,6 +18,7 @@ from contract import names
 from kube.log_lines import Line
 from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.host import cdi_vendor
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.node import Node
 from nri_plugin.messages import nri_pb2 as nri
@@ -25,7 +26,7 @@ from nri_plugin.nri import translate
 from nri_plugin.nri.containers import Answered, ContainerRecords
 from nri_plugin.policy import pod_policy, required_mounts
 from nri_plugin.policy.bound_pods import BoundPods
-from nri_plugin.policy.errors import FilesError, Reason, Refused, refuse
+from nri_plugin.policy.errors import FilesError, Reason, Refused, refused
 from nri_plugin.policy.model import Adjustment, Claim, Container, Floor, Pod, Untouched
 from nri_plugin.policy.notices import Notice, Notices
 from nri_plugin.settings import Settings
@@ -48,19 +49,19 @@ class ContainerCreation:
         node: Node,
         inventory: Inventory,
         contexts: Contexts,
-        tenants: ContainerRecords,
+        containers: ContainerRecords,
         files: RunDirectory,
         worker: Worker,
-        bounds: BoundPods,
+        bound_pods: BoundPods,
         notices: Notices,
     ) -> None:
-        self._bounds = bounds
+        self._bound_pods = bound_pods
         self._notices = notices
         self._settings = settings
         self._node = node
         self._inventory = inventory
         self._contexts = contexts
-        self._tenants = tenants
+        self._containers = containers
         self._files = files
         self._worker = worker
 
@@ -69,13 +70,12 @@ class ContainerCreation:
         claimed = await self._claim(pod, container)
         if claimed is None:
             return None
-        if container.cdi_names:
-            look = self._node.brought(container.cdi_names)
-            found = (await in_time("read the CDI specs", look)).cdi_gpus
-            left = tuple(name for name in container.cdi_names if name in found)
-            container = replace(container, cdi_names=left)
         if claimed.shares:
             return await self._share(pod, container, claimed)
+        if container.cdi_names:
+            job = partial(self._with_gpus_only, container)
+            look = self._worker.run(job, self._settings.work_deadline_s)
+            container = await in_time("read the CDI specs", look)
         decision = pod_policy.without_share(container, claimed)
         if isinstance(decision, Untouched):
             if decision.given:
@@ -83,18 +83,18 @@ class ContainerCreation:
             return None
         self._warn(pod, container, decision.warning)
         answer = Answered(decision, translate.reply(decision))
-        self._tenants.answered(container.id, answer)
+        self._containers.answered(container.id, answer)
         return answer.sent
 
     async def _claim(self, pod: Pod, container: Container) -> Claim | None:
         try:
             return pod_policy.claim(pod, container.name, self._inventory.gpus)
-        except Refused as refused:
-            if refused.refusal.reason not in _INVENTORY_MAY_TELL:
+        except Refused as error:
+            if error.refusal.reason not in _INVENTORY_MAY_TELL:
                 raise
         await in_time("ask the driver for its GPUs", self._refreshed())
         if self._inventory.problem is not None:
-            raise Refused(refuse(Reason.GPUS_UNKNOWN, problem=self._inventory.problem))
+            raise refused(Reason.GPUS_UNKNOWN, problem=self._inventory.problem)
         return pod_policy.claim(pod, container.name, self._inventory.gpus)
 
     async def _share(
@@ -102,10 +102,10 @@ class ContainerCreation:
     ) -> nri.CreateContainerResponse:
         """Enter the share in the ledger, then inspect the host and create the container's files, in
         one job. Releases the share if that fails or is cancelled."""
-        if self._bounds.ask is not None and self._bounds.unknown(pod):
-            await self._bounds.ask(pod)
+        if self._bound_pods.ask is not None and self._bound_pods.unknown(pod):
+            await self._bound_pods.ask(pod)
         key = pod_policy.grant_key(pod, container, claimed.shared)
-        self._tenants.take(pod, container, claimed, key, self._inventory.gpus)
+        self._containers.take(pod, container, claimed, key, self._inventory.gpus)
         self._inventory.look(self._settings.inventory_max_age_s)
         self._contexts.look(share.uuid for share in claimed.shares)
         granted = False
@@ -115,11 +115,11 @@ class ContainerCreation:
             answer = await in_time("make the container's files", work)
             granted = True
         except FilesError as error:
-            raise Refused(refuse(Reason.FILES_FAILED, problem=error)) from error
+            raise refused(Reason.FILES_FAILED, problem=error) from error
         finally:
             if not granted:
-                self._tenants.not_made(container.id, key)
-        self._tenants.answered(container.id, answer)
+                self._containers.not_made(container.id, key)
+        self._containers.answered(container.id, answer)
         _say_what_is_cut(pod, container, answer.wanted)
         return answer.sent
 
@@ -132,7 +132,7 @@ class ContainerCreation:
         context_bytes: Mapping[str, int],
     ) -> Answered:
         """Runs in the worker. Raises Refused and FilesError."""
-        settings = self._settings
+        settings, container = self._settings, self._with_gpus_only(container)
         specs, paths = self._node.look_now()
         wanted = pod_policy.with_share(pod, container, claimed, specs, paths, settings.rules)
         floor = Floor(context_bytes, settings.code_bytes, settings.managed_free)
@@ -143,6 +143,12 @@ class ContainerCreation:
         if required is not None:
             self._files.record(key, container.name if wanted.shared else "", required)
         return Answered(wanted, translate.reply(wanted))
+
+    def _with_gpus_only(self, container: Container) -> Container:
+        """Leave out CDI devices that inject no GPU. Runs in the worker."""
+        asked = container.cdi_names
+        found = cdi_vendor.by_name(self._settings.cdi_dirs, asked) if asked else ()
+        return replace(container, cdi_names=tuple(name for name in asked if name in found))
 
     def _warn(self, pod: Pod, container: Container, warning: str) -> None:
         if warning:
@@ -168,9 +174,7 @@ def _say_what_is_cut(pod: Pod, container: Container, decision: Adjustment) -> No
         _LOG.info(
             Line(
                 "driver capabilities cut",
-                namespace=pod.namespace,
-                pod=pod.name,
-                uid=pod.uid,
+                **pod.log_fields,
                 container=container.name,
                 cut=",".join(decision.cut),
             )
@@ -181,9 +185,7 @@ def _say_what_is_kept(pod: Pod, container: Container, given: str) -> None:
     _LOG.warning(
         Line(
             "container without a grant keeps the GPU of another device plugin",
-            namespace=pod.namespace,
-            pod=pod.name,
-            uid=pod.uid,
+            **pod.log_fields,
             container=container.name,
             container_id=container.id,
             given=given,

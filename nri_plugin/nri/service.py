@@ -31,25 +31,15 @@ from nri_plugin.nri.handler import Answer
 from nri_plugin.nri.start_container import ContainerStart
 from nri_plugin.policy import gpu_devices, pod_policy, verdict
 from nri_plugin.policy.bound_pods import BoundPods
-from nri_plugin.policy.errors import Reason, Refused, refuse
+from nri_plugin.policy.errors import Reason, Refused, refused
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Pod
 from nri_plugin.policy.notices import Notices
-from nri_plugin.protocol.events import EventMask
 from nri_plugin.settings import Settings
 from nri_plugin.threads import Worker, in_time
 
 _LOG: Final = logging.getLogger(__name__)
 _T = TypeVar("_T")
-
-EVENTS: Final = (
-    EventMask.CREATE_CONTAINER
-    | EventMask.START_CONTAINER
-    | EventMask.STOP_CONTAINER
-    | EventMask.REMOVE_CONTAINER
-    | EventMask.VALIDATE_CONTAINER_ADJUSTMENT
-)
-"""Only these: by the failure policy, the agent can delay every event that it subscribes to."""
 
 _LOOK_AGAIN_S: Final = 60.0
 _MAX_TEXT_CHARS: Final = 2000
@@ -67,10 +57,10 @@ class Service:
         files: RunDirectory,
         store: Store,
         metrics: Metrics | None = None,
-        bounds: BoundPods | None = None,
+        bound_pods: BoundPods | None = None,
         notices: Notices | None = None,
     ) -> None:
-        bounds = bounds or BoundPods()
+        bound_pods = bound_pods or BoundPods()
         self._settings = settings
         self._metrics = metrics or Metrics()
         self._run_dir = str(settings.run_dir)
@@ -79,18 +69,20 @@ class Service:
         self._inventory = inventory
         self._worker = Worker("files")
         self.node = Node(settings, inventory, store, self._worker)
-        self._tenants = ContainerRecords(settings, files, self._worker, self._metrics, bounds)
+        self._containers = ContainerRecords(
+            settings, files, self._worker, self._metrics, bound_pods
+        )
         notices = notices or Notices()
-        self._starts = ContainerStart(settings, files, self._worker, self._metrics, notices)
-        self._creations = ContainerCreation(
+        self._start = ContainerStart(settings, files, self._worker, self._metrics, notices)
+        self._creation = ContainerCreation(
             settings,
             self.node,
             inventory,
             contexts,
-            self._tenants,
+            self._containers,
             files,
             self._worker,
-            bounds,
+            bound_pods,
             notices,
         )
 
@@ -98,8 +90,8 @@ class Service:
         """Start no more work."""
         if self._collecting is not None:
             self._collecting.cancel()
-        self._tenants.sweeper.stop()
-        self._starts.close()
+        self._containers.sweeper.stop()
+        self._start.close()
 
     async def synchronize(
         self, pods: Sequence[nri.PodSandbox], containers: Sequence[nri.Container]
@@ -109,11 +101,11 @@ class Service:
             translate.running(one, by_sandbox.get(one.pod_sandbox_id), self._run_dir)
             for one in containers
         ]
-        await self._tenants.take_over(running, self._inventory.gpus)
+        await self._containers.take_over(running, self._inventory.gpus)
         await self._look_at_default_runtime(pods)
         for told, one in zip(containers, running, strict=True):
             if told.state == nri.CONTAINER_RUNNING and one.key is not None:
-                await self._starts.running(one.pod, told, one.key)
+                await self._start.running(one.pod, told, one.key)
         # A container that an earlier agent answered may be in creation, and not listed yet.
         mounts = [mount.source for one in containers for mount in one.mounts]
         loop = asyncio.get_running_loop()
@@ -152,7 +144,7 @@ class Service:
             if unprotected.gets_all(of.runtime_handler, container.env, by_default):
                 self._metrics.unlimited.labels("nvidia_runtime").inc()
             return None
-        work = self._creations.create(of, translate.container(container))
+        work = self._creation.create(of, translate.container(container))
         return _worded(work, pod, container)
 
     def start_container(self, pod: nri.PodSandbox, container: nri.Container) -> Answer[None]:
@@ -160,47 +152,47 @@ class Service:
         if not pod_policy.wants_gpu(of):
             return None
         if not pod_policy.has_shares(of):
-            self._tenants.starts(container.id)
+            self._containers.starts(container.id)
             return None
-        return _worded(self._start(of, container), pod, container)
+        return _worded(self._check_start(of, container), pod, container)
 
     def stop_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
         """Release its GPU share; its mounts stay until it is removed."""
-        self._tenants.ended(container.id)
+        self._containers.ended(container.id)
 
     async def remove_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
-        await self._tenants.removed(container.id, translate.key_of(container, self._run_dir))
+        await self._containers.removed(container.id, translate.key_of(container, self._run_dir))
 
     def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> Answer[None]:
         with _for_people(request.pod, request.container):
-            answer = self._tenants.answer_of(request.container.id)
+            answer = self._containers.answer_of(request.container.id)
             if answer is None and self._gets_gpu(
                 translate.pod(request.pod), request.container.name
             ):
-                raise Refused(refuse(Reason.NOT_ADJUSTED))
+                raise refused(Reason.NOT_ADJUSTED)
             if answer is None or answer.wanted.key is None:
                 self._count_foreign(request)
                 return None
             merged, me = translate.merged(request), self._settings.plugin
             lost = verdict.lost(answer.wanted, merged, me)
             if lost is not None:
-                raise Refused(refuse(Reason.ADJUSTMENT_LOST, what=lost))
+                raise refused(Reason.ADJUSTMENT_LOST, what=lost)
             asked = verdict.asks_host(merged, me)
             if asked is None:
                 self._check_gpus(merged, verdict.Host())
                 return None
         return _worded(self._look_closer(merged, asked), request.pod, request.container)
 
-    async def _start(self, pod: Pod, container: nri.Container) -> None:
-        answer = self._tenants.starts(container.id)
+    async def _check_start(self, pod: Pod, container: nri.Container) -> None:
+        answer = self._containers.starts(container.id)
         key = translate.key_of(container, self._run_dir)
         if key is not None:
-            await self._starts.with_share(pod, container, key)
+            await self._start.with_share(pod, container, key)
             return
         without = answer is not None and answer.wanted.key is None
         if not without and self._gets_gpu(pod, container.name):
-            raise Refused(refuse(Reason.NOT_ADJUSTED))
-        await self._starts.without_share(pod, container)
+            raise refused(Reason.NOT_ADJUSTED)
+        await self._start.without_share(pod, container)
 
     def _count_foreign(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
         """Count a GPU that another plugin gives to a container without a share; it is allowed."""
@@ -221,7 +213,7 @@ class Service:
         gpu = verdict.foreign_gpu(merged, self._settings.plugin, host)
         if gpu is not None:
             plugin = gpu.plugin or "unknown"
-            raise Refused(refuse(Reason.GPU_FOREIGN, plugin=plugin, what=gpu.what))
+            raise refused(Reason.GPU_FOREIGN, plugin=plugin, what=gpu.what)
 
     def _gets_gpu(self, pod: Pod, container_name: str) -> bool:
         """Whether the container must not run without our adjustment.
@@ -238,7 +230,7 @@ class Service:
     @property
     def holds(self) -> Sequence[Hold]:
         """Return what running containers hold."""
-        return self._tenants.ledger.holds()
+        return self._containers.ledger.holds()
 
     @property
     def containers_with_grant(self) -> int:

@@ -24,7 +24,7 @@ from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
 from nri_plugin.nri import translate
 from nri_plugin.policy import required_mounts
-from nri_plugin.policy.errors import FilesError, Reason, Refused, refuse
+from nri_plugin.policy.errors import FilesError, Reason, refused
 from nri_plugin.policy.model import Mount, Pod
 from nri_plugin.policy.notices import Notice, Notices
 from nri_plugin.settings import Settings
@@ -76,7 +76,7 @@ class ContainerStart:
         """key: of the grant's files that the container has mounted."""
         required = await in_time("read the container's files", self._required(container, key))
         if required is None:
-            raise Refused(refuse(Reason.NOT_ADJUSTED))
+            raise refused(Reason.NOT_ADJUSTED)
         found = await in_time("look at the container", self._look(pod, container.id, required))
         await self._add_preloads(key, found.preloads, required)
         if found.out_of_reach:
@@ -135,11 +135,11 @@ class ContainerStart:
             try:
                 await in_time("write the container's preload file", work)
             except FilesError as error:
-                raise Refused(refuse(Reason.FILES_FAILED, problem=error)) from error
+                raise refused(Reason.FILES_FAILED, problem=error) from error
 
     def _out_of_reach(self, pod: Pod, container: nri.Container, problem: str) -> None:
         if self._settings.refuse_unenforceable:
-            raise Refused(refuse(Reason.LIMIT_NOT_ENFORCEABLE, problem=problem))
+            raise refused(Reason.LIMIT_NOT_ENFORCEABLE, problem=problem)
         self._not_enforceable(pod, container, f"its limit may not reach it: {problem}")
 
     def _not_enforceable(self, pod: Pod, container: nri.Container, problem: str) -> None:
@@ -153,9 +153,7 @@ class ContainerStart:
         _LOG.warning(
             Line(
                 text,
-                namespace=pod.namespace,
-                pod=pod.name,
-                uid=pod.uid,
+                **pod.log_fields,
                 container=container.name,
                 container_id=container.id,
                 problem=problem,

@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 
 from contract import names
 from nri_plugin.policy import capabilities
-from nri_plugin.policy.errors import Reason, Refused, refuse
+from nri_plugin.policy.errors import Reason, refused
 from nri_plugin.policy.model import (
     Adjustment,
     Bringing,
@@ -93,7 +93,7 @@ def check_by_name(edits: Edits, bringing: Bringing) -> None:
             " them from the spec, or allow them (--driver-capabilities)"
         )
     if problem is not None:
-        raise Refused(refuse(Reason.CDI_BY_NAME, problem=problem))
+        raise refused(Reason.CDI_BY_NAME, problem=problem)
 
 
 def check_env(container: Container, env: Sequence[tuple[str, str]]) -> None:
@@ -105,7 +105,7 @@ def check_env(container: Container, env: Sequence[tuple[str, str]]) -> None:
     for key, _ in env:
         count = present.count(key)
         if count > 1:
-            raise Refused(refuse(Reason.ENV_TWICE, key=key, count=count))
+            raise refused(Reason.ENV_TWICE, key=key, count=count)
 
 
 def _our_mounts(container: Container, key: str, shared: bool, paths: Paths) -> Sequence[Mount]:
@@ -186,7 +186,7 @@ def _forwarded(
     ours = []
     for soname, found in places.items():
         if not found:
-            raise Refused(refuse(Reason.NOT_FORWARDED, soname=soname))
+            raise refused(Reason.NOT_FORWARDED, soname=soname)
         real = max(found, key=lambda mount: len(mount.destination))
         ours.append(replace(real, destination=f"{names.CONTAINER_DRIVER_DIR}/{soname}"))
         ours += [Mount(mount.destination, files[soname], _READ_ONLY) for mount in found]
@@ -207,7 +207,7 @@ def _soname_of(destination: str) -> str | None:
 def _check_collision(mount: Mount, places: _Places) -> None:
     hidden = places.hidden_by(mount)
     if hidden is not None:
-        raise Refused(refuse(Reason.MOUNT_COLLISION, mount=mount.destination, ours=hidden))
+        raise refused(Reason.MOUNT_COLLISION, mount=mount.destination, ours=hidden)
 
 
 class _Places:
@@ -287,11 +287,9 @@ def _device(uuid: str, specs: Specs) -> CdiDevice:
     device = specs.devices.get(uuid)
     if device is None:
         hint = f"; unreadable: {'; '.join(specs.problems)}" if specs.problems else ""
-        raise Refused(refuse(Reason.CDI_MISSING, uuid=uuid, hint=hint))
+        raise refused(Reason.CDI_MISSING, uuid=uuid, hint=hint)
     if device.problem is not None:
-        raise Refused(
-            refuse(Reason.CDI_UNUSABLE, uuid=uuid, file=device.file, problem=device.problem)
-        )
+        raise refused(Reason.CDI_UNUSABLE, uuid=uuid, file=device.file, problem=device.problem)
     return device
 
 
@@ -300,5 +298,5 @@ def _unique(what: str, items: Iterable[_T], place: Callable[[_T], Hashable]) -> 
     for item in items:
         at = place(item)
         if by_place.setdefault(at, item) != item:
-            raise Refused(refuse(Reason.CDI_CONFLICT, what=f"{what} {at}"))
+            raise refused(Reason.CDI_CONFLICT, what=f"{what} {at}")
     return tuple(by_place.values())

@@ -24,6 +24,11 @@ class Pod:
     annotations: Mapping[str, str] = field(default_factory=dict)
     runtime_handler: str = ""
 
+    @property
+    def log_fields(self) -> Mapping[str, str]:
+        """Return the fields that identify it in a log line."""
+        return {"namespace": self.namespace, "pod": self.name, "uid": self.uid}
+
 
 @dataclass(frozen=True, slots=True)
 class Mount:

@@ -47,8 +47,8 @@ SERVED_EVENTS: Final = (
     | EventMask.REMOVE_CONTAINER
     | EventMask.VALIDATE_CONTAINER_ADJUSTMENT
 )
-"""The events that a session can pass on. Others are answered empty and should not be subscribed to,
-because the failure policy covers every subscribed event."""
+"""The events that a session can pass on, and the agent's subscription. Others are answered empty,
+and are not subscribed to, because the failure policy covers every subscribed event."""
 
 
 class Code(enum.IntEnum):

@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ from nri_plugin.host import watch
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.store import Store
 from nri_plugin.messages import nri_pb2 as nri
-from nri_plugin.nri import connection, service
+from nri_plugin.nri import connection
 from nri_plugin.nri.service import Service
 from nri_plugin.policy.ledger import Part
 from nri_plugin.policy.model import Share
@@ -135,18 +136,16 @@ async def serving(
 ) -> AsyncIterator[FakeRuntime]:
     theirs, ours = await connected_pair()
     runtime = FakeRuntime(*theirs, nri_version=nri_version, request_timeout_s=request_timeout_s)
-    task = asyncio.create_task(
-        connection.serve(ours, handler, name="gpuslice", index="50", wanted_events=service.EVENTS)
-    )
+    task = asyncio.create_task(connection.serve(ours, handler, name="gpuslice", index="50"))
     try:
         await runtime.handshake(pods or [], containers or [])
-        await handler._tenants.sweeper.settled()
+        await handler._containers.sweeper.settled()
         yield runtime
     finally:
         await runtime.close()
         await asyncio.wait([task])
         task.exception()
-        await handler._creations._contexts.settled()
+        await handler._creation._contexts.settled()
         await handler._inventory.close()
 
 
@@ -189,335 +188,277 @@ async def refused(runtime: FakeRuntime, of: nri.PodSandbox, what: nri.Container)
     return failed.value.message
 
 
-def test_a_grant_becomes_files_mounts_and_the_gpu(host: Host) -> None:
-    async def work() -> None:
-        async with serving(host.service()) as runtime:
-            reply = await runtime.create(pod(allocated=HALF, grants=GRANTS), container())
-            assert reply is not None
-            adjust = reply.adjust
-            places = {m.destination: m.source for m in adjust.mounts}
-            assert places["/.gpuslice"] == str(host.run / "c0")
-            assert places["/dev/gpu0"] == "/host/gpu0"
-            assert places["/.gpuslice/libvgpu.so"].startswith(str(host.settings.store_dir))
-            env = {e.key: e.value for e in adjust.env}
-            assert env["NVIDIA_VISIBLE_DEVICES"] == UUID
-            assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == str(5 << 30)
-            (device,) = adjust.linux.devices
-            assert (device.path, device.major, device.minor) == ("/dev/x", 1, 3)
-            assert device.HasField("file_mode") and device.HasField("uid")
-            assert not device.HasField("gid")
-            assert [hook.path for hook in adjust.hooks.create_container] == ["/bin/true"]
-            grant = grant_file.decode((host.run / "c0/grant").read_bytes())
-            gpu = grant_file.Gpu(UUID, 5 << 30, 20, 0, context_bytes=512 << 20, code_bytes=64 << 20)
-            assert grant == grant_file.Grant(7, (gpu,))
-            made = as_made(container(), reply)
-            await runtime.notify("RemoveContainer", pod(), made)
-            assert host.keys() == set()
-
-    asyncio.run(work())
+async def test_a_grant_becomes_files_mounts_and_the_gpu(host: Host) -> None:
+    async with serving(host.service()) as runtime:
+        reply = await runtime.create(pod(allocated=HALF, grants=GRANTS), container())
+        assert reply is not None
+        adjust = reply.adjust
+        places = {m.destination: m.source for m in adjust.mounts}
+        assert places["/.gpuslice"] == str(host.run / "c0")
+        assert places["/dev/gpu0"] == "/host/gpu0"
+        assert places["/.gpuslice/libvgpu.so"].startswith(str(host.settings.store_dir))
+        env = {e.key: e.value for e in adjust.env}
+        assert env["NVIDIA_VISIBLE_DEVICES"] == UUID
+        assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == str(5 << 30)
+        (device,) = adjust.linux.devices
+        assert (device.path, device.major, device.minor) == ("/dev/x", 1, 3)
+        assert device.HasField("file_mode") and device.HasField("uid")
+        assert not device.HasField("gid")
+        assert [hook.path for hook in adjust.hooks.create_container] == ["/bin/true"]
+        grant = grant_file.decode((host.run / "c0/grant").read_bytes())
+        gpu = grant_file.Gpu(UUID, 5 << 30, 20, 0, context_bytes=512 << 20, code_bytes=64 << 20)
+        assert grant == grant_file.Grant(7, (gpu,))
+        made = as_made(container(), reply)
+        await runtime.notify("RemoveContainer", pod(), made)
+        assert host.keys() == set()
 
 
-def test_what_a_context_takes_comes_into_the_grants_as_soon_as_it_is_known(host: Host) -> None:
-    async def work() -> None:
-        async with serving(host.service()) as runtime:
+async def test_what_a_context_takes_comes_into_the_grants_as_soon_as_it_is_known(
+    host: Host,
+) -> None:
+    async with serving(host.service()) as runtime:
 
-            async def granted(number: int) -> int:
-                of = pod(number, allocated=HALF, grants=GRANTS)
-                await runtime.create(of, container(number, sandbox=number))
-                grant = grant_file.decode((host.run / f"c{number}/grant").read_bytes())
-                assert grant is not None
-                return grant.gpus[0].context_bytes
+        async def granted(number: int) -> int:
+            of = pod(number, allocated=HALF, grants=GRANTS)
+            await runtime.create(of, container(number, sandbox=number))
+            grant = grant_file.decode((host.run / f"c{number}/grant").read_bytes())
+            assert grant is not None
+            return grant.gpus[0].context_bytes
 
-            assert await granted(0) == 512 << 20, "assumed, and not waited for"
-            await host.contexts.settled()
-            assert await granted(1) == 300 << 20
-
-    asyncio.run(work())
-
-
-def test_a_look_at_a_context_that_hangs_holds_no_container_up(host: Host) -> None:
-    async def work() -> None:
-        async with serving(host.service(context="import time; time.sleep(600)")) as runtime:
-            assert await runtime.create(pod(allocated=HALF), container()) is not None
-            await host.contexts.close()
-            child = host.contexts._children[UUID].lingering
-            assert child is None or await child.wait() != 0
-
-    asyncio.run(work())
+        assert await granted(0) == 512 << 20, "assumed, and not waited for"
+        await host.contexts.settled()
+        assert await granted(1) == 300 << 20
 
 
-def test_pods_that_ask_for_nothing_are_left_alone(host: Host) -> None:
-    async def work() -> None:
-        async with serving(host.service('{"gpus": []}')) as runtime:
-            reply = await runtime.create(pod(labels={}), container())
-            assert reply == nri.CreateContainerResponse()
-            await runtime.notify("StartContainer", pod(labels={}), container())
-            await runtime.notify("RemoveContainer", pod(labels={}), container())
-            empty = '{"rdma":[{"minor":0,"resources":null}]}'
-            reply = await runtime.create(pod(labels={}, allocated=empty), container())
-            assert reply == nri.CreateContainerResponse()
-
-    asyncio.run(work())
+async def test_a_look_at_a_context_that_hangs_holds_no_container_up(host: Host) -> None:
+    async with serving(host.service(context="import time; time.sleep(600)")) as runtime:
+        assert await runtime.create(pod(allocated=HALF), container()) is not None
+        await host.contexts.close()
+        child = host.contexts._children[UUID].lingering
+        assert child is None or await child.wait() != 0
 
 
-def test_a_pod_with_rdma_alone_waits_for_nothing_of_ours(
+async def test_pods_that_ask_for_nothing_are_left_alone(host: Host) -> None:
+    async with serving(host.service('{"gpus": []}')) as runtime:
+        reply = await runtime.create(pod(labels={}), container())
+        assert reply == nri.CreateContainerResponse()
+        await runtime.notify("StartContainer", pod(labels={}), container())
+        await runtime.notify("RemoveContainer", pod(labels={}), container())
+        empty = '{"rdma":[{"minor":0,"resources":null}]}'
+        reply = await runtime.create(pod(labels={}, allocated=empty), container())
+        assert reply == nri.CreateContainerResponse()
+
+
+async def test_a_pod_with_rdma_alone_waits_for_nothing_of_ours(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither at its creation, whatever CDI devices it has, nor at its start."""
     of, made = pod(labels={}, allocated='{"rdma":[{"minor":0}]}'), container()
     made.cdi_devices.add(name="example.com/nic=0")
     hangs = threading.Event()
-
-    async def work() -> None:
-        handler = host.service()
-        monkeypatch.setattr(handler._starts, "without_share", None)
-        async with serving(handler) as runtime:
-            stuck = asyncio.create_task(handler._worker.run(hangs.wait, 60))
-            assert await runtime.create(of, made) == nri.CreateContainerResponse()
-            await runtime.notify("StartContainer", of, made)
-            hangs.set()
-            await stuck
-
-    asyncio.run(work())
+    handler = host.service()
+    monkeypatch.setattr(handler._start, "without_share", None)
+    async with serving(handler) as runtime:
+        stuck = asyncio.create_task(handler._worker.run(hangs.wait, 60))
+        assert await runtime.create(of, made) == nri.CreateContainerResponse()
+        await runtime.notify("StartContainer", of, made)
+        hangs.set()
+        await stuck
 
 
-def test_gpus_that_nvidias_default_runtime_gives_are_counted(host: Host) -> None:
+async def test_gpus_that_nvidias_default_runtime_gives_are_counted(host: Host) -> None:
     sandbox = pod(labels={})
     bundle = host.settings.containerd_state / "io.containerd.runtime.v2.task/k8s.io" / sandbox.id
     bundle.mkdir(parents=True)
     (bundle / "runtime").write_text("/usr/bin/nvidia-container-runtime")
-
-    async def work() -> None:
-        handler = host.service()
-        async with serving(handler, [sandbox]) as runtime:
-            for value in ("all", "void"):
-                made = container()
-                del made.env[:]
-                made.env.append(f"NVIDIA_VISIBLE_DEVICES={value}")
-                assert await runtime.create(sandbox, made) == nri.CreateContainerResponse()
-            assert handler._metrics.unlimited.labels("nvidia_runtime")._value.get() == 1
-            assert "default runtime is /usr/bin/nvidia" in (await watch.look(handler.node)).lacks[0]
-
-    asyncio.run(work())
+    handler = host.service()
+    async with serving(handler, [sandbox]) as runtime:
+        for value in ("all", "void"):
+            made = container()
+            del made.env[:]
+            made.env.append(f"NVIDIA_VISIBLE_DEVICES={value}")
+            assert await runtime.create(sandbox, made) == nri.CreateContainerResponse()
+        assert handler._metrics.unlimited.labels("nvidia_runtime")._value.get() == 1
+        assert "default runtime is /usr/bin/nvidia" in (await watch.look(handler.node)).lacks[0]
 
 
-def test_a_sidecar_without_a_grant_sees_no_gpu(
+async def test_a_sidecar_without_a_grant_sees_no_gpu(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
-        async with serving(host.service()) as runtime:
-            of = pod(allocated=HALF, grants=GRANTS)
-            reply = await runtime.create(of, container(name="sidecar"))
-            assert reply is not None
-            assert [(e.key, e.value) for e in reply.adjust.env] == [
-                ("NVIDIA_VISIBLE_DEVICES", "void")
-            ]
-            assert not reply.adjust.mounts
-            # It starts whether or not its bundle is there, and whatever the bundle shows.
-            start = ("StartContainer", of, container(name="sidecar"))
-            await runtime.notify(*start)
-            bundle = host.settings.containerd_state / "io.containerd.runtime.v2.task/k8s.io/c0"
-            bundle.mkdir(parents=True)
-            (bundle / "init.pid").write_text(str(os.getpid()))
-            strong = {"cwd": "/", "capabilities": {"bounding": ["CAP_SYS_ADMIN"]}}
-            (bundle / "config.json").write_text(json.dumps({"process": strong}))
-            await runtime.notify(*start)
-            assert "with capability SYS_ADMIN and a shared process namespace" in caplog.text
-            assert host.keys() == set()
-
-    asyncio.run(work())
+    async with serving(host.service()) as runtime:
+        of = pod(allocated=HALF, grants=GRANTS)
+        reply = await runtime.create(of, container(name="sidecar"))
+        assert reply is not None
+        assert [(e.key, e.value) for e in reply.adjust.env] == [("NVIDIA_VISIBLE_DEVICES", "void")]
+        assert not reply.adjust.mounts
+        # It starts whether or not its bundle is there, and whatever the bundle shows.
+        start = ("StartContainer", of, container(name="sidecar"))
+        await runtime.notify(*start)
+        bundle = host.settings.containerd_state / "io.containerd.runtime.v2.task/k8s.io/c0"
+        bundle.mkdir(parents=True)
+        (bundle / "init.pid").write_text(str(os.getpid()))
+        strong = {"cwd": "/", "capabilities": {"bounding": ["CAP_SYS_ADMIN"]}}
+        (bundle / "config.json").write_text(json.dumps({"process": strong}))
+        await runtime.notify(*start)
+        assert "with capability SYS_ADMIN and a shared process namespace" in caplog.text
+        assert host.keys() == set()
 
 
-def test_refusals_name_pod_container_field_and_value(host: Host) -> None:
+async def test_refusals_name_pod_container_field_and_value(host: Host) -> None:
     potatoes = HALF.replace('"50"', '"12 potatoes"', 1)
-
-    async def work() -> None:
-        async with serving(host.service()) as runtime:
-            text = await refused(runtime, pod(allocated=potatoes), container())
-            assert text == (
-                'gpuslice refuses container "main" of pod team/train-0: annotation'
-                " scheduling.koordinator.sh/device-allocated:"
-                " gpu[0].resources.koordinator.sh/gpu-core: '12 potatoes' is not a quantity"
-                " (examples: 50, 11520Mi, 12Gi); delete the pod to reschedule it"
-            )
-            elsewhere = HALF.replace(UUID, "GPU-elsewhere")
-            text = await refused(runtime, pod(allocated=elsewhere), container())
-            assert (
-                f"invalid value GPU-elsewhere: must be a GPU of this node ({UUID} as minor 0)"
-                in text
-            )
-            long = await refused(
-                runtime, pod(labels={LABEL: "x" * 9999}, allocated=HALF), container()
-            )
-            assert len(long) == 2000
-            # The next container is not affected.
-            assert await runtime.create(pod(allocated=HALF), container()) is not None
-
-    asyncio.run(work())
+    async with serving(host.service()) as runtime:
+        text = await refused(runtime, pod(allocated=potatoes), container())
+        assert text == (
+            'gpuslice refuses container "main" of pod team/train-0: annotation'
+            " scheduling.koordinator.sh/device-allocated:"
+            " gpu[0].resources.koordinator.sh/gpu-core: '12 potatoes' is not a quantity"
+            " (examples: 50, 11520Mi, 12Gi); delete the pod to reschedule it"
+        )
+        elsewhere = HALF.replace(UUID, "GPU-elsewhere")
+        text = await refused(runtime, pod(allocated=elsewhere), container())
+        assert (
+            f"invalid value GPU-elsewhere: must be a GPU of this node ({UUID} as minor 0)" in text
+        )
+        long = await refused(runtime, pod(labels={LABEL: "x" * 9999}, allocated=HALF), container())
+        assert len(long) == 2000
+        # The next container is not affected.
+        assert await runtime.create(pod(allocated=HALF), container()) is not None
 
 
-def test_what_is_missing_on_the_node_refuses_until_it_is_there(host: Host) -> None:
-    async def work() -> None:
-        async with serving(host.service()) as runtime:
-            host.library.unlink()
-            text = await refused(runtime, pod(allocated=HALF), container())
-            assert f"the library is missing on this node: {host.library}: No such file" in text
-            host.library.write_bytes(b"\x7fELF")
-            (host.cdi / "gpu.json").rename(host.cdi / "gpu.gone")
-            text = await refused(runtime, pod(allocated=HALF), container())
-            assert f"CDI device nvidia.com/gpu={UUID}: not found" in text
-            (host.cdi / "gpu.gone").rename(host.cdi / "gpu.json")
-            host.run.rmdir() if host.run.exists() else None
-            host.run.write_text("in the way")
-            text = await refused(runtime, pod(allocated=HALF), container())
-            assert "the agent cannot create the container's files" in text
-            host.run.unlink()
-            reply = await runtime.create(pod(allocated=HALF), container())
-            assert reply is not None
-            assert host.keys() == {"pod-uid-0"}
-
-    asyncio.run(work())
+async def test_what_is_missing_on_the_node_refuses_until_it_is_there(host: Host) -> None:
+    async with serving(host.service()) as runtime:
+        host.library.unlink()
+        text = await refused(runtime, pod(allocated=HALF), container())
+        assert f"the library is missing on this node: {host.library}: No such file" in text
+        host.library.write_bytes(b"\x7fELF")
+        (host.cdi / "gpu.json").rename(host.cdi / "gpu.gone")
+        text = await refused(runtime, pod(allocated=HALF), container())
+        assert f"CDI device nvidia.com/gpu={UUID}: not found" in text
+        (host.cdi / "gpu.gone").rename(host.cdi / "gpu.json")
+        host.run.rmdir() if host.run.exists() else None
+        host.run.write_text("in the way")
+        text = await refused(runtime, pod(allocated=HALF), container())
+        assert "the agent cannot create the container's files" in text
+        host.run.unlink()
+        reply = await runtime.create(pod(allocated=HALF), container())
+        assert reply is not None
+        assert host.keys() == {"pod-uid-0"}
 
 
-def test_a_container_gets_what_the_node_is_when_it_is_made(host: Host) -> None:
+async def test_a_container_gets_what_the_node_is_when_it_is_made(host: Host) -> None:
     """A decision on the previous state is a guess; a change since is detected in time."""
-
-    async def work() -> None:
-        spec = host.cdi / "gpu.json"
-        async with serving(host.service()) as runtime:
-            for number, path in enumerate(("/dev/gpu0", "/dev/gpu0", "/dev/gpu-one")):
-                spec.write_text(spec.read_text().replace("/dev/gpu0", path))
-                of = pod(number, allocated=QUARTER)
-                reply = await runtime.create(of, container(number, sandbox=number))
-                assert reply is not None
-                assert path in {mount.destination for mount in reply.adjust.mounts}
-            spec.write_text(spec.read_text().replace(UUID, "GPU-other"))
-            text = await refused(runtime, pod(3, allocated=QUARTER), container(3, sandbox=3))
-            assert f"CDI device nvidia.com/gpu={UUID}: not found" in text
-
-    asyncio.run(work())
+    spec = host.cdi / "gpu.json"
+    async with serving(host.service()) as runtime:
+        for number, path in enumerate(("/dev/gpu0", "/dev/gpu0", "/dev/gpu-one")):
+            spec.write_text(spec.read_text().replace("/dev/gpu0", path))
+            of = pod(number, allocated=QUARTER)
+            reply = await runtime.create(of, container(number, sandbox=number))
+            assert reply is not None
+            assert path in {mount.destination for mount in reply.adjust.mounts}
+        spec.write_text(spec.read_text().replace(UUID, "GPU-other"))
+        text = await refused(runtime, pod(3, allocated=QUARTER), container(3, sandbox=3))
+        assert f"CDI device nvidia.com/gpu={UUID}: not found" in text
 
 
-def test_a_driver_that_does_not_answer_refuses(host: Host) -> None:
-    async def work() -> None:
-        async with serving(host.service("no")) as runtime:
-            text = await refused(runtime, pod(allocated=HALF), container())
-            assert "the agent cannot list this node's GPUs: unreadable answer" in text
-
-    asyncio.run(work())
+async def test_a_driver_that_does_not_answer_refuses(host: Host) -> None:
+    async with serving(host.service("no")) as runtime:
+        text = await refused(runtime, pod(allocated=HALF), container())
+        assert "the agent cannot list this node's GPUs: unreadable answer" in text
 
 
-def test_a_gpu_is_granted_once_whoever_says_more(host: Host) -> None:
+async def test_a_gpu_is_granted_once_whoever_says_more(host: Host) -> None:
     """The annotation of the second pod is forged, and consistent: only the running containers show
     it."""
     first, forged = pod(0, allocated=HALF), pod(1, allocated=HALF.replace("50", "51"))
-
-    async def work() -> None:
-        handler = host.service()
-        async with serving(handler) as runtime:
-            made = as_made(container(0), await runtime.create(first, container(0)))
-            text = await refused(runtime, forged, container(1, sandbox=1))
-            assert (
-                f"{UUID}: insufficient free capacity: {TOTAL * 51 // 100} bytes of memory"
-                f" requested, {TOTAL // 2} of {TOTAL} free; the kubelet retries; granted:"
-                f" team/train-0 {TOTAL // 2}"
-            ) in text
-            assert host.keys() == {"pod-uid-0"}, "a refusal makes no files"
-            assert await runtime.create(first, container(2, "side")) is not None
-        # Killed and restarted: the running containers show it again.
-        handler = host.service()
-        async with serving(handler, [first, forged], [made]) as runtime:
-            await refused(runtime, forged, container(3, sandbox=1))
-            # Exited, and kept for its logs, it holds nothing.
-            await runtime.stop(first, made)
-            assert await runtime.create(forged, container(4, sandbox=1)) is not None
-            await refused(runtime, first, container(5))
-            await runtime.notify("RemoveContainer", forged, container(4, sandbox=1))
-            assert await runtime.create(first, container(6)) is not None
-
-    asyncio.run(work())
+    handler = host.service()
+    async with serving(handler) as runtime:
+        made = as_made(container(0), await runtime.create(first, container(0)))
+        text = await refused(runtime, forged, container(1, sandbox=1))
+        assert (
+            f"{UUID}: insufficient free capacity: {TOTAL * 51 // 100} bytes of memory"
+            f" requested, {TOTAL // 2} of {TOTAL} free; the kubelet retries; granted:"
+            f" team/train-0 {TOTAL // 2}"
+        ) in text
+        assert host.keys() == {"pod-uid-0"}, "a refusal makes no files"
+        assert await runtime.create(first, container(2, "side")) is not None
+    # Killed and restarted: the running containers show it again.
+    handler = host.service()
+    async with serving(handler, [first, forged], [made]) as runtime:
+        await refused(runtime, forged, container(3, sandbox=1))
+        # Exited, and kept for its logs, it holds nothing.
+        await runtime.stop(first, made)
+        assert await runtime.create(forged, container(4, sandbox=1)) is not None
+        await refused(runtime, first, container(5))
+        await runtime.notify("RemoveContainer", forged, container(4, sandbox=1))
+        assert await runtime.create(first, container(6)) is not None
 
 
-def test_a_pods_allocation_is_held_by_what_lives_of_it(host: Host) -> None:
+async def test_a_pods_allocation_is_held_by_what_lives_of_it(host: Host) -> None:
     """An init container has all of it, and main after it; not both at once, restart or none."""
     whole = [GpuGrant(UUID, 0, TOTAL // 2, 50)]
     of = pod(allocated=HALF, grants=grants.encode({"fetch": whole, "main": whole}))
-
-    async def work() -> None:
-        async with serving(host.service()) as runtime:
-            fetch = container(0, "fetch")
-            made = as_made(fetch, await runtime.create(of, fetch))
-            text = await refused(runtime, of, container(1))
-            assert (
-                f"containers.main: invalid value {TOTAL // 2} bytes of memory of {UUID}: must be at"
-                f" most 0, what is free of the pod's allocation of {TOTAL // 2}; the kubelet"
-                " retries; granted to running containers:"
-                f" team/train-0/fetch {TOTAL // 2}"
-            ) in text
-        async with serving(host.service(), [of], [made]) as runtime:
-            await refused(runtime, of, container(2))
-            await runtime.stop(of, made)
-            assert await runtime.create(of, container(3)) is not None
-            assert host.keys() == {"c0", "c3"}, "and the dead one's files stay until it is removed"
-
-    asyncio.run(work())
+    async with serving(host.service()) as runtime:
+        fetch = container(0, "fetch")
+        made = as_made(fetch, await runtime.create(of, fetch))
+        text = await refused(runtime, of, container(1))
+        assert (
+            f"containers.main: invalid value {TOTAL // 2} bytes of memory of {UUID}: must be at"
+            f" most 0, what is free of the pod's allocation of {TOTAL // 2}; the kubelet"
+            " retries; granted to running containers:"
+            f" team/train-0/fetch {TOTAL // 2}"
+        ) in text
+    async with serving(host.service(), [of], [made]) as runtime:
+        await refused(runtime, of, container(2))
+        await runtime.stop(of, made)
+        assert await runtime.create(of, container(3)) is not None
+        assert host.keys() == {"c0", "c3"}, "and the dead one's files stay until it is removed"
 
 
-def test_a_creation_that_fails_after_the_ledger_holds_nothing(host: Host) -> None:
+async def test_a_creation_that_fails_after_the_ledger_holds_nothing(host: Host) -> None:
     whole = HALF.replace("50", "100")
-
-    async def work() -> None:
-        async with serving(host.service()) as runtime:
-            host.run.write_text("in the way")
-            await refused(runtime, pod(0, allocated=whole), container(0))
-            host.run.unlink()
-            assert await runtime.create(pod(1, allocated=whole), container(1, sandbox=1))
-            # Another plugin refused after the agent: undone.
-            await runtime.stop(pod(1), container(1, sandbox=1))
-            assert await runtime.create(pod(2, allocated=whole), container(2, sandbox=2))
-
-    asyncio.run(work())
+    async with serving(host.service()) as runtime:
+        host.run.write_text("in the way")
+        await refused(runtime, pod(0, allocated=whole), container(0))
+        host.run.unlink()
+        assert await runtime.create(pod(1, allocated=whole), container(1, sandbox=1))
+        # Another plugin refused after the agent: undone, reported without our mounts.
+        await runtime.stop(pod(1), container(1, sandbox=1))
+        await runtime.notify("RemoveContainer", pod(1), container(1, sandbox=1))
+        assert host.keys() == set()
+        assert await runtime.create(pod(2, allocated=whole), container(2, sandbox=2))
 
 
-def test_the_work_of_one_request_has_one_deadline_below_the_runtimes(host: Host) -> None:
+async def test_the_work_of_one_request_has_one_deadline_below_the_runtimes(host: Host) -> None:
     """Whatever each step may take: here 60 s each, and a runtime that waits for one."""
     free = threading.Event()
-
-    async def work() -> None:
-        handler = host.service()
-        async with serving(handler, request_timeout_s=1) as runtime:
-            stuck = asyncio.create_task(handler._worker.run(lambda: free.wait(60), 60))
-            text = await refused(runtime, pod(allocated=HALF), container())
-            assert text == "gpuslice did not decide CreateContainer within 0.75 s"
-            assert not handler._tenants.ledger.holds()
-            free.set()
-            await stuck
-        async with serving(handler) as runtime:
-            assert await runtime.create(pod(allocated=HALF), container(1)) is not None
-
-    asyncio.run(work())
+    handler = host.service()
+    async with serving(handler, request_timeout_s=1) as runtime:
+        stuck = asyncio.create_task(handler._worker.run(lambda: free.wait(60), 60))
+        text = await refused(runtime, pod(allocated=HALF), container())
+        assert text == "gpuslice did not decide CreateContainer within 0.75 s"
+        assert not handler._containers.ledger.holds()
+        free.set()
+        await stuck
+    async with serving(handler) as runtime:
+        assert await runtime.create(pod(allocated=HALF), container(1)) is not None
 
 
-def test_a_step_that_is_late_is_refused_by_its_name(host: Host) -> None:
+async def test_a_step_that_is_late_is_refused_by_its_name(host: Host) -> None:
     """The share is released, and files that are made too late are removed."""
     host.settings = replace(host.settings, work_deadline_s=1.0)
     free = threading.Event()
-
-    async def work() -> None:
-        handler = host.service()
-        async with serving(handler) as runtime:
-            await handler._inventory.refresh()
-            stuck = asyncio.create_task(handler._worker.run(free.wait, 60))
-            made = container(0)
-            text = await refused(runtime, pod(allocated=HALF), made)
-            assert "the node took too long to make the container's files" in text
-            assert not handler._tenants.ledger.holds()
-            free.set()
-            await stuck
-            await handler._worker.run(lambda: None, 60)
-            assert not (host.settings.run_dir / made.id).exists()
-
-    asyncio.run(work())
+    handler = host.service()
+    async with serving(handler) as runtime:
+        await handler._inventory.refresh()
+        stuck = asyncio.create_task(handler._worker.run(free.wait, 60))
+        made = container(0)
+        text = await refused(runtime, pod(allocated=HALF), made)
+        assert "the node took too long to make the container's files" in text
+        assert not handler._containers.ledger.holds()
+        free.set()
+        await stuck
+        await handler._worker.run(lambda: None, 60)
+        assert not (host.settings.run_dir / made.id).exists()
 
 
 def test_a_full_run_directory_refuses_and_leaves_nothing(host: Host) -> None:
@@ -534,7 +475,7 @@ def test_a_full_run_directory_refuses_and_leaves_nothing(host: Host) -> None:
                 text = await refused(runtime, pod(allocated=HALF), container())
                 assert "the agent cannot create the container's files" in text
                 assert f"{host.run}/pod-uid-0: No space left on device" in text
-                assert host.keys() == {".lock"} and not handler._tenants.ledger.holds()
+                assert host.keys() == {".lock"} and not handler._containers.ledger.holds()
                 (host.run / ".lock").unlink()
                 assert await runtime.create(pod(allocated=HALF), container()) is not None
                 clear(RunDirectory(host.run, lambda: 1))
@@ -544,7 +485,7 @@ def test_a_full_run_directory_refuses_and_leaves_nothing(host: Host) -> None:
         subprocess.run(["umount", host.run], check=True)
 
 
-def test_two_hundred_running_containers_are_taken_over_with_a_thousand_dead_directories(
+async def test_two_hundred_running_containers_are_taken_over_with_a_thousand_dead_directories(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each has 1/200 of the GPU, one has lost its files; the next one finds none left."""
@@ -561,204 +502,134 @@ def test_two_hundred_running_containers_are_taken_over_with_a_thousand_dead_dire
             files.prepare(made.id, [Share(UUID, 0, part, 0)], shared=False)
     for number in range(1000):
         (host.run / f"dead{number}").mkdir()
-
-    async def work() -> None:
-        handler = host.service()
-        await handler._inventory.refresh()
-        async with serving(handler, pods, listed) as runtime:
-            assert handler._tenants.ledger.granted() == {UUID: Part(200 * part, 0)}
-            rest = pod(200, allocated=text, grants=granted)
-            assert "insufficient free capacity" in await refused(runtime, rest, container(200))
-            await runtime.stop(pods[0], listed[0])
-            assert await runtime.create(rest, container(200)) is not None
-        assert len(host.keys()) == 200
-
-    asyncio.run(work())
+    handler = host.service()
+    await handler._inventory.refresh()
+    async with serving(handler, pods, listed) as runtime:
+        assert handler._containers.ledger.granted() == {UUID: Part(200 * part, 0)}
+        rest = pod(200, allocated=text, grants=granted)
+        assert "insufficient free capacity" in await refused(runtime, rest, container(200))
+        await runtime.stop(pods[0], listed[0])
+        assert await runtime.create(rest, container(200)) is not None
+    assert len(host.keys()) == 200
     lost = [r.getMessage() for r in caplog.records if "whose grant is gone" in r.getMessage()]
     assert len(lost) == 1 and "pod=train-7" in lost[0]
 
 
-def test_what_may_be_in_the_making_holds_its_share_through_a_synchronize(host: Host) -> None:
+async def test_what_may_be_in_the_making_outlives_one_synchronize(host: Host) -> None:
     """Answered, and the runtime's list is older than the answer."""
     whole = HALF.replace("50", "100")
+    handler = host.service()
+    async with serving(handler) as runtime:
+        await runtime.create(pod(0, allocated=whole), container(0))
+    async with serving(handler) as runtime:
+        assert host.keys() == {"pod-uid-0"}
+        text = await refused(runtime, pod(1, allocated=whole), container(1, sandbox=1))
+        assert "insufficient free capacity" in text
+    async with serving(handler):
+        assert host.keys() == set()
 
-    async def work() -> None:
-        handler = host.service()
-        async with serving(handler) as runtime:
-            await runtime.create(pod(0, allocated=whole), container(0))
-        async with serving(handler) as runtime:
-            text = await refused(runtime, pod(1, allocated=whole), container(1, sandbox=1))
-            assert "insufficient free capacity" in text
 
-    asyncio.run(work())
-
-
-def test_what_never_came_to_be_is_forgotten_after_a_while(host: Host) -> None:
+async def test_what_never_came_to_be_is_forgotten_after_a_while(host: Host) -> None:
     """Answered, then containerd was killed: no event for the container will ever arrive."""
     whole = HALF.replace("50", "100")
     host.settings = replace(host.settings, making_s=0.05)
-
-    async def work() -> None:
-        handler = host.service()
-        async with serving(handler) as runtime:
-            await runtime.create(pod(0, allocated=whole), container(0))
-        async with serving(handler) as runtime:
-            while True:
-                with contextlib.suppress(RequestFailed):
-                    await runtime.create(pod(1, allocated=whole), container(1, sandbox=1))
-                    break
-                await asyncio.sleep(0.01)
-
-    asyncio.run(work())
+    handler = host.service()
+    async with serving(handler) as runtime:
+        await runtime.create(pod(0, allocated=whole), container(0))
+    async with serving(handler) as runtime:
+        while True:
+            with contextlib.suppress(RequestFailed):
+                await runtime.create(pod(1, allocated=whole), container(1, sandbox=1))
+                break
+            await asyncio.sleep(0.01)
 
 
-def test_a_shared_directory_goes_with_its_last_container(host: Host) -> None:
+async def test_orphans_are_swept_and_users_learnt_at_synchronize(host: Host) -> None:
     of = pod(allocated=HALF)
-
-    async def work() -> None:
-        async with serving(host.service()) as runtime:
-            made = []
-            for number, name in enumerate(("main", "side")):
-                what = container(number, name)
-                made.append(as_made(what, await runtime.create(of, what)))
-            assert host.keys() == {"pod-uid-0"}
-            await runtime.notify("RemoveContainer", of, made[0])
-            assert host.keys() == {"pod-uid-0"}
-            await runtime.notify("RemoveContainer", of, made[1])
-            assert host.keys() == set()
-
-    asyncio.run(work())
-
-
-def test_an_undone_creation_leaves_nothing(host: Host) -> None:
-    """Another plugin refused after the agent: the runtime reports a container without our
-    mounts."""
-
-    async def work() -> None:
-        async with serving(host.service()) as runtime:
-            await runtime.create(pod(allocated=HALF, grants=GRANTS), container())
-            assert host.keys() == {"c0"}
-            await runtime.notify("RemoveContainer", pod(), container())
-            assert host.keys() == set()
-
-    asyncio.run(work())
+    async with serving(host.service()) as runtime:
+        shared = as_made(container(0), await runtime.create(of, container(0)))
+        owned = pod(1, allocated=HALF, grants=GRANTS)
+        lone = as_made(container(1, sandbox=1), await runtime.create(owned, container(1)))
+        await runtime.create(owned, container(2))
+        assert host.keys() == {"pod-uid-0", "c1", "c2"}
+    # A new agent, as after kill -9; the runtime lists two of the three.
+    async with serving(host.service(), [of, owned], [shared, lone]) as runtime:
+        assert host.keys() == {"pod-uid-0", "c1"}
+        again = as_made(container(3, "side"), await runtime.create(of, container(3, "side")))
+        await runtime.notify("RemoveContainer", of, shared)
+        assert host.keys() == {"pod-uid-0", "c1"}
+        await runtime.notify("RemoveContainer", of, again)
+        await runtime.notify("RemoveContainer", owned, lone)
+        assert host.keys() == set()
 
 
-def test_orphans_are_swept_and_users_learnt_at_synchronize(host: Host) -> None:
-    of = pod(allocated=HALF)
-
-    async def work() -> None:
-        async with serving(host.service()) as runtime:
-            shared = as_made(container(0), await runtime.create(of, container(0)))
-            owned = pod(1, allocated=HALF, grants=GRANTS)
-            lone = as_made(container(1, sandbox=1), await runtime.create(owned, container(1)))
-            await runtime.create(owned, container(2))
-            assert host.keys() == {"pod-uid-0", "c1", "c2"}
-        # A new agent, as after kill -9; the runtime lists two of the three.
-        async with serving(host.service(), [of, owned], [shared, lone]) as runtime:
-            assert host.keys() == {"pod-uid-0", "c1"}
-            again = as_made(container(3, "side"), await runtime.create(of, container(3, "side")))
-            await runtime.notify("RemoveContainer", of, shared)
-            assert host.keys() == {"pod-uid-0", "c1"}
-            await runtime.notify("RemoveContainer", of, again)
-            await runtime.notify("RemoveContainer", owned, lone)
-            assert host.keys() == set()
-
-    asyncio.run(work())
-
-
-def test_what_is_in_the_making_survives_one_synchronize(host: Host) -> None:
-    async def work() -> None:
-        handler = host.service()
-        async with serving(handler) as runtime:
-            await runtime.create(pod(allocated=HALF, grants=GRANTS), container())
-        async with serving(handler):
-            assert host.keys() == {"c0"}
-        async with serving(handler):
-            assert host.keys() == set()
-
-    asyncio.run(work())
-
-
-def test_files_of_what_never_came_to_be_go_after_a_while(host: Host) -> None:
+async def test_files_of_what_never_came_to_be_go_after_a_while(host: Host) -> None:
     """containerd was killed. A container that did not start is neither in its list nor in a removal
     event; the others are."""
     host.settings = replace(host.settings, making_s=0.05)
     called = ("main", "listed", "started")
     share = [GpuGrant(UUID, 0, 5 << 30, 10)]
     of = pod(allocated=HALF, grants=grants.encode(dict.fromkeys(called, share)))
-
-    async def work() -> None:
-        handler = host.service()
-        async with serving(handler) as runtime:
-            made = []
-            for number, name in enumerate(called):
-                what = container(number, name)
-                made.append(as_made(what, await runtime.create(of, what)))
-            assert host.keys() == {"c0", "c1", "c2"}
-        async with serving(handler, [of], [made[1]]) as runtime:
-            with contextlib.suppress(RequestFailed):  # there is nothing to start
-                await runtime.notify("StartContainer", of, made[2])
-            while True:
-                await asyncio.sleep(0.01)
-                if host.keys() == {"c1", "c2"}:
-                    break
-
-    asyncio.run(work())
+    handler = host.service()
+    async with serving(handler) as runtime:
+        made = []
+        for number, name in enumerate(called):
+            what = container(number, name)
+            made.append(as_made(what, await runtime.create(of, what)))
+        assert host.keys() == {"c0", "c1", "c2"}
+    async with serving(handler, [of], [made[1]]) as runtime:
+        with contextlib.suppress(RequestFailed):  # there is nothing to start
+            await runtime.notify("StartContainer", of, made[2])
+        while True:
+            await asyncio.sleep(0.01)
+            if host.keys() == {"c1", "c2"}:
+                break
 
 
-def test_containers_made_without_the_agent_are_said_aloud(
+async def test_containers_made_without_the_agent_are_said_aloud(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
-        of = [pod(allocated=HALF), pod(1, labels={})]
-        handler = host.service()
-        async with serving(handler, of, [container(), container(1, sandbox=1)]):
-            pass
-        counted = handler._metrics.registry.get_sample_value
-        for kind, count in (("not_adjusted", 1), ("files_lost", 0), ("foreign_gpu", 0)):
-            assert counted("gpuslice_stray_containers", {"kind": kind}) == count
-
-    asyncio.run(work())
+    of = [pod(allocated=HALF), pod(1, labels={})]
+    handler = host.service()
+    async with serving(handler, of, [container(), container(1, sandbox=1)]):
+        pass
+    counted = handler._metrics.registry.get_sample_value
+    for kind, count in (("not_adjusted", 1), ("files_lost", 0), ("foreign_gpu", 0)):
+        assert counted("gpuslice_stray_containers", {"kind": kind}) == count
     lines = [r.getMessage() for r in caplog.records if "without its GPU" in r.getMessage()]
     assert len(lines) == 1
     assert "namespace=team pod=train-0 uid=uid-0 container=main" in lines[0]
 
 
-def test_what_runs_is_proven_at_synchronize(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_runs_is_proven_at_synchronize(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
     of = pod(allocated=HALF)
-
-    async def work() -> None:
-        async with serving(host.service()) as runtime:
-            made = as_made(container(), await runtime.create(of, container()))
-        (index,) = (n for n, m in enumerate(made.mounts) if m.destination == "/.gpuslice/region")
-        del made.mounts[index]
-        waits = as_made(container(1), None)
-        waits.mounts.extend(made.mounts)
-        made.state, waits.state = nri.CONTAINER_RUNNING, nri.CONTAINER_CREATED
-        handler = host.service()
-        async with serving(handler, [of], [made, waits]):
-            await handler._starts.settled()
-
-    asyncio.run(work())
+    async with serving(host.service()) as runtime:
+        made = as_made(container(), await runtime.create(of, container()))
+    (index,) = (n for n, m in enumerate(made.mounts) if m.destination == "/.gpuslice/region")
+    del made.mounts[index]
+    waits = as_made(container(1), None)
+    waits.mounts.extend(made.mounts)
+    made.state, waits.state = nri.CONTAINER_RUNNING, nri.CONTAINER_CREATED
+    handler = host.service()
+    async with serving(handler, [of], [made, waits]):
+        await handler._start.settled()
     (line,) = (r.getMessage() for r in caplog.records if "limit not in place" in r.getMessage())
     assert "pod=train-0 uid=uid-0 container=main container_id=c0 " in line
 
 
 @pytest.mark.parametrize("nri_version", [(0, 11, 0), (0, 12, 5)])
-def test_a_container_that_was_not_adjusted_does_not_start(
+async def test_a_container_that_was_not_adjusted_does_not_start(
     host: Host, nri_version: tuple[int, int, int]
 ) -> None:
-    async def work() -> None:
-        async with serving(host.service(), nri_version=nri_version) as runtime:
-            with pytest.raises(RequestFailed, match="did not request"):
-                await runtime.notify("StartContainer", pod(allocated=HALF), container())
-            made = container()
-            made.mounts.add(destination="/.gpuslice", source=str(host.run / "c0"))
-            with pytest.raises(RequestFailed, match="did not request"):
-                await runtime.notify("StartContainer", pod(allocated=HALF), made)
-
-    asyncio.run(work())
+    async with serving(host.service(), nri_version=nri_version) as runtime:
+        with pytest.raises(RequestFailed, match="did not request"):
+            await runtime.notify("StartContainer", pod(allocated=HALF), container())
+        made = container()
+        made.mounts.add(destination="/.gpuslice", source=str(host.run / "c0"))
+        with pytest.raises(RequestFailed, match="did not request"):
+            await runtime.notify("StartContainer", pod(allocated=HALF), made)
 
 
 @pytest.mark.parametrize(
@@ -768,102 +639,88 @@ def test_a_container_that_was_not_adjusted_does_not_start(
         *("/etc/ld.so.preload", "/etc/ld-nix.so.preload"),
     ],
 )
-def test_a_container_that_lost_one_of_our_mounts_does_not_start(host: Host, lost: str) -> None:
-    async def work() -> None:
-        async with serving(host.service()) as runtime:
-            made = as_made(container(), await runtime.create(pod(allocated=HALF), container()))
-            kept = [mount for mount in made.mounts if mount.destination != lost]
-            assert len(kept) == len(made.mounts) - 1
-            del made.mounts[:]
-            made.mounts.extend(kept)
-            with pytest.raises(RequestFailed, match="did not request"):
-                await runtime.notify("StartContainer", pod(allocated=HALF), made)
-
-    asyncio.run(work())
-
-
-def test_a_container_that_cannot_be_examined_does_not_start(host: Host) -> None:
-    async def work() -> None:
-        async with serving(host.service()) as runtime:
-            made = as_made(container(), await runtime.create(pod(allocated=HALF), container()))
-            with pytest.raises(
-                RequestFailed, match="cannot examine the container's root file system"
-            ):
-                await runtime.notify("StartContainer", pod(allocated=HALF), made)
-
-    asyncio.run(work())
+async def test_a_container_that_lost_one_of_our_mounts_does_not_start(
+    host: Host, lost: str
+) -> None:
+    async with serving(host.service()) as runtime:
+        made = as_made(container(), await runtime.create(pod(allocated=HALF), container()))
+        kept = [mount for mount in made.mounts if mount.destination != lost]
+        assert len(kept) == len(made.mounts) - 1
+        del made.mounts[:]
+        made.mounts.extend(kept)
+        with pytest.raises(RequestFailed, match="did not request"):
+            await runtime.notify("StartContainer", pod(allocated=HALF), made)
 
 
-def test_validation_sees_what_others_did(host: Host) -> None:
+async def test_a_container_that_cannot_be_examined_does_not_start(host: Host) -> None:
+    async with serving(host.service()) as runtime:
+        made = as_made(container(), await runtime.create(pod(allocated=HALF), container()))
+        with pytest.raises(RequestFailed, match="cannot examine the container's root file system"):
+            await runtime.notify("StartContainer", pod(allocated=HALF), made)
+
+
+async def test_validation_sees_what_others_did(host: Host) -> None:
     of = pod(allocated=HALF, grants=GRANTS)
+    handler = host.service()
+    async with serving(handler) as runtime:
+        reply = await runtime.create(of, container())
+        assert reply is not None
 
-    async def work() -> None:
-        handler = host.service()
-        async with serving(handler) as runtime:
-            reply = await runtime.create(of, container())
-            assert reply is not None
-
-            async def verdict(
-                adjust: nri.ContainerAdjustment,
-                what: nri.Container,
-                pod: nri.PodSandbox = of,
-                theirs: nri.ContainerAdjustment | None = None,
-            ) -> str:
-                request = nri.ValidateContainerAdjustmentRequest(
-                    pod=pod, container=what, adjust=adjust
-                )
-                runtime.claim(request)
-                if theirs is not None:
-                    request.adjust.MergeFrom(theirs)
-                    runtime.claim(request, "60-other")
-                answer = await runtime.call(
-                    "ValidateContainerAdjustment",
-                    request,
-                    nri.ValidateContainerAdjustmentResponse,
-                )
-                assert answer.reject == bool(answer.reason)
-                return answer.reason
-
-            assert await verdict(reply.adjust, container()) == ""
-            without = nri.ContainerAdjustment()
-            without.CopyFrom(reply.adjust)
-            del without.mounts[:]
-            assert "another NRI plugin changed the agent's adjustment: mount" in await verdict(
-                without, container()
+        async def verdict(
+            adjust: nri.ContainerAdjustment,
+            what: nri.Container,
+            pod: nri.PodSandbox = of,
+            theirs: nri.ContainerAdjustment | None = None,
+        ) -> str:
+            request = nri.ValidateContainerAdjustmentRequest(pod=pod, container=what, adjust=adjust)
+            runtime.claim(request)
+            if theirs is not None:
+                request.adjust.MergeFrom(theirs)
+                runtime.claim(request, "60-other")
+            answer = await runtime.call(
+                "ValidateContainerAdjustment",
+                request,
+                nri.ValidateContainerAdjustmentResponse,
             )
-            nothing = nri.ContainerAdjustment()
-            assert "another NRI plugin changed" in await verdict(
-                nothing, container(), theirs=reply.adjust
-            ), "the same, and another plugin's"
-            assert "did not request" in await verdict(nothing, container(9))
-            web = pod(1, labels={})
-            assert await verdict(nothing, container(9), web) == ""
-            assert await verdict(nothing, container(9, "sidecar")) == ""
-            gpu = nri.ContainerAdjustment()
-            gpu.linux.devices.add(path="/dev/nvidia0", type="c", major=195)
-            brought = "NRI plugin 60-other injected a GPU by device /dev/nvidia0"
-            assert await verdict(nothing, container(9), web, gpu) == ""
-            assert await verdict(nothing, container(9, "sidecar"), of, gpu) == ""
-            counted = handler._metrics.unlimited.labels("nri_plugin")
-            assert counted._value.get() == 2
-            assert brought in await verdict(reply.adjust, container(), of, gpu)
-            removal = nri.ContainerAdjustment()
-            removal.linux.devices.add(path="-/dev/nvidia0")
-            assert await verdict(nothing, container(9), web, removal) == ""
+            assert answer.reject == bool(answer.reason)
+            return answer.reason
 
-    asyncio.run(work())
+        assert await verdict(reply.adjust, container()) == ""
+        without = nri.ContainerAdjustment()
+        without.CopyFrom(reply.adjust)
+        del without.mounts[:]
+        assert "another NRI plugin changed the agent's adjustment: mount" in await verdict(
+            without, container()
+        )
+        nothing = nri.ContainerAdjustment()
+        assert "another NRI plugin changed" in await verdict(
+            nothing, container(), theirs=reply.adjust
+        ), "the same, and another plugin's"
+        assert "did not request" in await verdict(nothing, container(9))
+        web = pod(1, labels={})
+        assert await verdict(nothing, container(9), web) == ""
+        assert await verdict(nothing, container(9, "sidecar")) == ""
+        gpu = nri.ContainerAdjustment()
+        gpu.linux.devices.add(path="/dev/nvidia0", type="c", major=195)
+        brought = "NRI plugin 60-other injected a GPU by device /dev/nvidia0"
+        assert await verdict(nothing, container(9), web, gpu) == ""
+        assert await verdict(nothing, container(9, "sidecar"), of, gpu) == ""
+        counted = handler._metrics.unlimited.labels("nri_plugin")
+        assert counted._value.get() == 2
+        assert brought in await verdict(reply.adjust, container(), of, gpu)
+        removal = nri.ContainerAdjustment()
+        removal.linux.devices.add(path="-/dev/nvidia0")
+        assert await verdict(nothing, container(9), web, removal) == ""
 
 
 def test_it_comes_back_after_the_runtime_restarts(host: Host) -> None:
-    """The whole program: its ready line, again after a restart, and a clean exit."""
-    library = ["--library", str(host.library), "--nri-socket", str(host.socket)]
-    places = ["--run-dir", str(host.run), "--store-dir", str(host.settings.store_dir)]
-    agent = subprocess.Popen(
-        [sys.executable, "-m", "nri_plugin", *library, *places, "--cdi-dir", str(host.cdi)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    """The whole program: its ready line, again after a restart, and a clean exit, also of a second
+    agent, which waits."""
+    command = [sys.executable, "-m", "nri_plugin", "--library", host.library, "--cdi-dir", host.cdi]
+    command += ["--nri-socket", host.socket, "--run-dir", host.run, "--http", "off"]
+    command += ["--store-dir", host.settings.store_dir]
+    start = partial(subprocess.Popen, command, stdout=-1, stderr=-1, text=True)
+    agent = beside = start()
     assert agent.stdout is not None and agent.stderr is not None
     told = next(line for line in agent.stderr if str(host.socket) in line)
     assert "is containerd running, with NRI on?" in told
@@ -890,65 +747,18 @@ def test_it_comes_back_after_the_runtime_restarts(host: Host) -> None:
     try:
         for _ in range(2):
             asyncio.run(one_life())
+        beside = start()
+        assert beside.stderr is not None
+        told = next(line for line in beside.stderr if "another agent" in line)
+        assert f"another agent serves this node (pid={agent.pid} host=" in told
     finally:
-        agent.send_signal(signal.SIGTERM)
-        output, log = agent.communicate()
-    assert output == ""
-    assert agent.returncode == 0, log
-    assert "Traceback" not in log
-
-
-def test_a_second_agent_waits_and_takes_over_when_the_first_leaves(host: Host) -> None:
-    """As in a rolling update: never two at once, and the new agent names the process it waits
-    for."""
-    command = [sys.executable, "-m", "nri_plugin", "--library", str(host.library)]
-    command += ["--nri-socket", str(host.socket), "--run-dir", str(host.run), "--http", "off"]
-    command += ["--store-dir", str(host.settings.store_dir), "--cdi-dir", str(host.cdi)]
-
-    def start() -> subprocess.Popen[str]:
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    async def work() -> None:
-        connected: asyncio.Queue[FakeRuntime] = asyncio.Queue()
-
-        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await connected.put(FakeRuntime(reader, writer, request_timeout_s=60))
-
-        server = await asyncio.start_unix_server(accept, host.socket)
-        agents = [start()]
-        try:
-            first = await connected.get()
-            await first.handshake()
-            agents.append(start())
-            told = await asyncio.to_thread(
-                lambda: next(line for line in agents[1].stderr or () if "another agent" in line)
-            )
-            assert f"another agent serves this node (pid={agents[0].pid} host=" in told
-            assert connected.empty()
-            assert await first.create(pod(labels={}), container()) is not None
-            agents[0].send_signal(signal.SIGTERM)
-            second = await connected.get()
-            await second.handshake()
-            _, log = await asyncio.to_thread(agents[0].communicate)
-            assert agents[0].returncode == 0 and "Traceback" not in log
-            # A waiting agent exits as well.
-            agents.append(start())
-            await asyncio.to_thread(
-                lambda: next(line for line in agents[2].stderr or () if "another agent" in line)
-            )
-            agents[2].send_signal(signal.SIGTERM)
-            _, log = await asyncio.to_thread(agents[2].communicate)
-            assert agents[2].returncode == 0 and "Traceback" not in log
-            assert await second.create(pod(labels={}), container()) is not None
-            await first.close()
-            await second.close()
-        finally:
-            for agent in agents:
-                agent.kill()
-                await asyncio.to_thread(agent.communicate)
-            server.close()
-
-    asyncio.run(work())
+        ended = []
+        for each in dict.fromkeys((beside, agent)):
+            each.send_signal(signal.SIGTERM)
+            ended.append((*each.communicate(), each.returncode))
+    for output, log, code in ended:
+        assert (output, code) == ("", 0), log
+        assert "Traceback" not in log
 
 
 def test_without_root_it_says_so(
