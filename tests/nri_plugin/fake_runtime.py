@@ -38,7 +38,6 @@ NOTIFICATIONS: dict[str, tuple[int, type[Message]]] = {
     "PostCreateContainer": (nri.POST_CREATE_CONTAINER, nri.PostCreateContainerRequest),
     "StartContainer": (nri.START_CONTAINER, nri.StartContainerRequest),
     "PostStartContainer": (nri.POST_START_CONTAINER, nri.PostStartContainerRequest),
-    "PostUpdateContainer": (nri.POST_UPDATE_CONTAINER, nri.PostUpdateContainerRequest),
     "RemoveContainer": (nri.REMOVE_CONTAINER, nri.RemoveContainerRequest),
 }
 
@@ -218,9 +217,9 @@ class FakeRuntime:
         self,
         pods: Sequence[nri.PodSandbox] = (),
         containers: Sequence[nri.Container] = (),
-        chunk: int = SYNC_CHUNK_OBJECTS,
     ) -> None:
-        """In chunks of `chunk` pods and as many containers."""
+        """In chunks of SYNC_CHUNK_OBJECTS pods and as many containers."""
+        chunk = SYNC_CHUNK_OBJECTS
         while True:
             request = nri.SynchronizeRequest(
                 pods=pods[:chunk],
@@ -331,29 +330,26 @@ class FakeRuntime:
 
     # --- calls --------------------------------------------------------------------------------
 
-    async def call(
-        self, method: str, request: Message, response: type[M], *, service: str = "Plugin"
-    ) -> M:
+    async def call(self, method: str, request: Message, response: type[M]) -> M:
         """One call to the plugin, within the request timeout."""
         if self.dropped is not None:
             raise Dropped(self.dropped)
-        stream = self.send_call(method, request.SerializeToString(), service=service)
+        stream = self.send_call(method, request.SerializeToString())
         try:
             async with asyncio.timeout(self._timeout_s):
                 return response.FromString(await self.receive_reply(stream))
         except TimeoutError:
-            if not self.policy.keep_connected:
-                self.drop(f"{method} timed out")
+            self.drop(f"{method} timed out")
             raise Dropped(f"{method} timed out") from None
         except Dropped as error:
             self.drop(str(error))
             raise
 
-    def send_call(self, method: str, payload: bytes, *, service: str = "Plugin") -> int:
+    def send_call(self, method: str, payload: bytes) -> int:
         self._stream += 2
         self.calls.append(method)
         request = ttrpc_pb2.Request(
-            service=f"nri.pkg.api.v1alpha1.{service}",
+            service="nri.pkg.api.v1alpha1.Plugin",
             method=method,
             payload=payload,
             timeout_nano=round(self._timeout_s * 1e9),

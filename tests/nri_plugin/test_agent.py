@@ -25,21 +25,17 @@ def _readyz(place: Path) -> tuple[int, str]:
         return answer.status, answer.read().decode()
 
 
-def test_a_pause_ends_where_containerd_makes_its_socket_anew(tmp_path: Path) -> None:
+async def test_a_pause_ends_where_containerd_makes_its_socket_anew(tmp_path: Path) -> None:
     """After a runtime that was reached has refused the agent, the agent pauses for minutes."""
     place = tmp_path / "nri.sock"
     place.touch()
-
-    async def test() -> None:
-        pausing = asyncio.create_task(agent._pause(place, 300))
-        await asyncio.sleep(0.05)
-        assert not pausing.done()
-        (tmp_path / "new.sock").touch()
-        (tmp_path / "new.sock").rename(place)
-        async with asyncio.timeout(60):
-            await pausing
-
-    asyncio.run(test())
+    pausing = asyncio.create_task(agent._pause(place, 300))
+    await asyncio.sleep(0.05)
+    assert not pausing.done()
+    (tmp_path / "new.sock").touch()
+    (tmp_path / "new.sock").rename(place)
+    async with asyncio.timeout(60):
+        await pausing
 
 
 def test_a_runtime_too_old_is_named_in_log_and_readiness(

@@ -25,66 +25,56 @@ def test_results_and_exceptions_come_back() -> None:
     asyncio.run(work())
 
 
-def test_what_is_posted_is_done_in_its_turn() -> None:
-    async def work() -> None:
-        worker, order = Worker("w"), list[int]()
-        worker.post(lambda: order.append(1))
-        await worker.run(lambda: order.append(2), 60)
-        assert order == [1, 2]
-
-    asyncio.run(work())
+async def test_what_is_posted_is_done_in_its_turn() -> None:
+    worker, order = Worker("w"), list[int]()
+    worker.post(lambda: order.append(1))
+    await worker.run(lambda: order.append(2), 60)
+    assert order == [1, 2]
 
 
-def test_a_late_job_goes_on_and_keeps_its_place() -> None:
-    async def work() -> None:
-        worker, gate, order = Worker("w"), threading.Event(), list[int]()
+async def test_a_late_job_goes_on_and_keeps_its_place() -> None:
+    worker, gate, order = Worker("w"), threading.Event(), list[int]()
 
-        def slow() -> None:
-            gate.wait()
-            order.append(1)
+    def slow() -> None:
+        gate.wait()
+        order.append(1)
 
-        with pytest.raises(TimeoutError):
-            await worker.run(slow, 0.01)
-        second = asyncio.create_task(worker.run(lambda: order.append(2), 60))
-        await asyncio.sleep(0)
-        gate.set()
-        await second
-        assert order == [1, 2]
-
-    asyncio.run(work())
+    with pytest.raises(TimeoutError):
+        await worker.run(slow, 0.01)
+    second = asyncio.create_task(worker.run(lambda: order.append(2), 60))
+    await asyncio.sleep(0)
+    gate.set()
+    await second
+    assert order == [1, 2]
 
 
-def test_an_owners_jobs_that_hang_keep_its_places_and_no_others() -> None:
-    async def work() -> None:
-        crew, gate = Crew("c", 3, 2), threading.Event()
-        stuck = [asyncio.create_task(crew.run(gate.wait, 60, "one")) for _ in range(2)]
-        await asyncio.sleep(0)
-        with pytest.raises(TimeoutError):
-            await crew.run(lambda: True, 60, "one")
-        assert await crew.run(lambda: True, 60, "another")
-        stuck.append(asyncio.create_task(crew.run(gate.wait, 60, "another")))
-        await asyncio.sleep(0)
-        with pytest.raises(TimeoutError):
-            await crew.run(lambda: True, 60, "a third")
-        gate.set()
-        assert await asyncio.gather(*stuck) == [True] * 3
-        assert await crew.run(lambda: True, 60, "one")
-
-    asyncio.run(work())
+async def test_an_owners_jobs_that_hang_keep_its_places_and_no_others() -> None:
+    crew, gate = Crew("c", 3, 2), threading.Event()
+    stuck = [asyncio.create_task(crew.run(gate.wait, 60, "one")) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(TimeoutError):
+        await crew.run(lambda: True, 60, "one")
+    assert await crew.run(lambda: True, 60, "another")
+    stuck.append(asyncio.create_task(crew.run(gate.wait, 60, "another")))
+    await asyncio.sleep(0)
+    with pytest.raises(TimeoutError):
+        await crew.run(lambda: True, 60, "a third")
+    gate.set()
+    assert await asyncio.gather(*stuck) == [True] * 3
+    assert await crew.run(lambda: True, 60, "one")
 
 
-def test_a_thread_that_cannot_be_started_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_thread_that_cannot_be_started_takes_no_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def no_more(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    async def work() -> None:
-        crew = Crew("c", 1, 1)
-        with monkeypatch.context() as patched, pytest.raises(RuntimeError):
-            patched.setattr(threading.Thread, "start", no_more)
-            await crew.run(lambda: 1, 60, "one")
-        assert await crew.run(lambda: 2, 60, "one") == 2
-
-    asyncio.run(work())
+    crew = Crew("c", 1, 1)
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError):
+        patched.setattr(threading.Thread, "start", no_more)
+        await crew.run(lambda: 1, 60, "one")
+    assert await crew.run(lambda: 2, 60, "one") == 2
 
 
 def test_a_job_that_outlives_the_loop_hurts_nobody() -> None:

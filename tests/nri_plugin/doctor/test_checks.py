@@ -37,9 +37,12 @@ HOOK = Hook(HookStage.CREATE_CONTAINER, "/usr/bin/nvidia-cdi-hook")
 ENCODE = Mount("/usr/lib/libnvidia-encode.so.580", "/usr/lib/libnvidia-encode.so.580")
 DEVICE = CdiDevice("GPU-a", "/etc/cdi/nvidia.yaml", Edits(hooks=(HOOK,)))
 NVIDIA = {"runtime_type": "io.containerd.runc.v2", "options": {"BinaryName": "/x/nvidia-runtime"}}
-REFUSES = {"accept-nvidia-visible-devices-envvar-when-unprivileged": False}
+ENVVAR = "accept-nvidia-visible-devices-envvar-when-unprivileged"
+REFUSES = {ENVVAR: False}
 MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts"
 TOLERATE = {"tolerate_missing_plugins_annotation": "free"}
+REJECTS = {"enable": True, "reject_oci_hook_adjustment": True}
+KEEP_OFF = "keep that device plugin off"
 
 
 def config(
@@ -97,6 +100,8 @@ def with_spec(device: CdiDevice | None, *problems: str) -> dict[str, Any]:
     return {"specs": Specs({} if device is None else {"GPU-a": device}, problems)}
 
 
+BY_NAME = chosen("--cdi-by-name")
+NVIDIAS = runtime(handlers={"nvidia": NVIDIA}, default="nvidia")
 MIG = Gpu("GPU-m", 1, 1 << 30, problem="MIG mode is enabled")
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 
@@ -156,31 +161,19 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     ("validator", {"runtime": Runtime(problem="gone")}, WARN, "not known: gone", "root"),
     (
         "validator",
-        runtime(validator={"enable": True, "reject_oci_hook_adjustment": True}),
+        runtime(validator=REJECTS),
         FAIL,
         "rejects OCI hooks, which the CDI spec of GPU-a holds",
         "--cdi-by-name",
     ),
     (
         "validator",
-        {
-            **runtime(validator={"enable": True, "reject_oci_hook_adjustment": True}),
-            **with_spec(replace(DEVICE, own=Edits())),
-        },
+        {**runtime(validator=REJECTS), **with_spec(replace(DEVICE, own=Edits()))},
         OK,
         "is on",
         "",
     ),
-    (
-        "validator",
-        {
-            **runtime(validator={"enable": True, "reject_oci_hook_adjustment": True}),
-            **chosen("--cdi-by-name"),
-        },
-        OK,
-        "is on",
-        "",
-    ),
+    ("validator", {**runtime(validator=REJECTS), **BY_NAME}, OK, "is on", ""),
     (
         "validator",
         runtime(validator={"enable": True, **TOLERATE}),
@@ -188,24 +181,24 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         "annotation free",
         "forbid",
     ),
-    ("cdi-by-name", chosen("--cdi-by-name"), OK, "that the agent names", ""),
+    ("cdi-by-name", BY_NAME, OK, "that the agent names", ""),
     (
         "cdi-by-name",
-        {**chosen("--cdi-by-name"), **runtime("v2.0.3")},
+        {**BY_NAME, **runtime("v2.0.3")},
         FAIL,
         "v2.0.3 drops CDI devices",
         "without --cdi-by-name",
     ),
     (
         "cdi-by-name",
-        {**chosen("--cdi-by-name"), **runtime("v1.7.30", old=True)},
+        {**BY_NAME, **runtime("v1.7.30", old=True)},
         FAIL,
         "CDI is off",
         "enable_cdi = true",
     ),
     (
         "cdi-by-name",
-        {**chosen("--cdi-by-name"), **runtime("v1.7.30", old=True, cri={"enable_cdi": True})},
+        {**BY_NAME, **runtime("v1.7.30", old=True, cri={"enable_cdi": True})},
         OK,
         "that the agent names",
         "",
@@ -236,47 +229,33 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     ("cdi", {"missing": {"GPU-a": ["/x.so.1"]}}, FAIL, "not here: /x.so.1", "another driver"),
     (
         "cdi",
-        {**with_spec(replace(DEVICE, common=Edits(mounts=(ENCODE,)))), **chosen("--cdi-by-name")},
+        {**with_spec(replace(DEVICE, common=Edits(mounts=(ENCODE,)))), **BY_NAME},
         FAIL,
         "brings files of video",
         "--driver-capabilities",
     ),
     ("cdi", with_spec(replace(DEVICE, common=Edits(mounts=(ENCODE,)))), OK, "GPU-a in", ""),
-    (
-        "nvidia-runtime",
-        runtime(handlers={"nvidia": NVIDIA}, default="nvidia"),
-        FAIL,
-        "every pod gets GPUs without a limit",
-        "accept-nvidia-visible-devices-envvar-when-unprivileged = false",
-    ),
+    ("nvidia-runtime", NVIDIAS, FAIL, "every pod gets GPUs without a limit", f"{ENVVAR} = false"),
     (
         "nvidia-runtime",
         runtime(handlers={"gpu": NVIDIA}),
         WARN,
         "whose RuntimeClass leads to gpu",
-        "accept-nvidia-visible-devices-envvar-when-unprivileged = false",
+        f"{ENVVAR} = false",
     ),
     (
         "nvidia-runtime",
-        {
-            **runtime(handlers={"nvidia": NVIDIA}, default="nvidia"),
-            "nvidia": NvidiaRuntime(REFUSES),
-        },
+        {**NVIDIAS, "nvidia": NvidiaRuntime(REFUSES)},
         OK,
         "no GPU on their own demand",
         "",
     ),
     (
         "nvidia-runtime",
-        {
-            **runtime(handlers={"nvidia": NVIDIA}, default="nvidia"),
-            "nvidia": NvidiaRuntime(
-                {**REFUSES, "accept-nvidia-visible-devices-as-volume-mounts": 1}
-            ),
-        },
+        {**NVIDIAS, "nvidia": NvidiaRuntime({**REFUSES, MOUNTS: 1})},
         FAIL,
         "every pod gets GPUs",
-        "accept-nvidia-visible-devices-as-volume-mounts = false",
+        f"{MOUNTS} = false",
     ),
     (
         "nvidia-runtime",
@@ -291,14 +270,14 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         {"plugins": DevicePlugins({"nvidia.com/gpu": ["GPU-a"]})},
         FAIL,
         "offers nvidia.com/gpu",
-        "keep that device plugin off",
+        KEEP_OFF,
     ),
     (
         "device-plugins",
         {"plugins": DevicePlugins({"example.com/x": ["GPU-a::3"]})},
         FAIL,
         "offers example.com/x",
-        "keep that device plugin off",
+        KEEP_OFF,
     ),
     ("device-plugins", {"plugins": DevicePlugins({"nvidia.com/gpu": []})}, OK, "no other", ""),
     ("device-plugins", {"plugins": DevicePlugins({"intel.com/x": ["1"]})}, OK, "no other", ""),
@@ -307,7 +286,7 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         {"plugins": DevicePlugins(allocated=[("uid", "main", "nvidia.com/gpu")])},
         FAIL,
         "container main of pod uid got a GPU",
-        "keep that device plugin off",
+        KEEP_OFF,
     ),
     (
         "device-plugins",

@@ -54,27 +54,23 @@ def learn(looked_for: Contexts, *uuids: str) -> Mapping[str, int]:
     return looked_for.sizes
 
 
-def test_each_gpu_is_asked_once_and_by_its_own_name(tmp_path: Path) -> None:
+async def test_each_gpu_is_asked_once_and_by_its_own_name(tmp_path: Path) -> None:
     log = tmp_path / "asked"
     script = (
         f"import os, sys; assert os.environ['CUDA_VISIBLE_DEVICES'] == sys.argv[1]\n"
         f"open({str(log)!r}, 'a').write(sys.argv[1] + ' '); print(len(sys.argv[1]))"
     )
     clock = Clock()
-
-    async def work() -> None:
-        asked = contexts(script, clock)
-        asked.look(["GPU-1", "GPU-1"])
-        asked.look(["GPU-1"])
-        assert asked.sizes == {}, "no request waits"
-        await asked.settled()
-        clock.seconds += 3600
-        asked.look(["GPU-1", "GPU-22"])
-        await asked.settled()
-        assert asked.sizes == {"GPU-1": 5, "GPU-22": 6}
-        await asked.close()
-
-    asyncio.run(work())
+    asked = contexts(script, clock)
+    asked.look(["GPU-1", "GPU-1"])
+    asked.look(["GPU-1"])
+    assert asked.sizes == {}, "no request waits"
+    await asked.settled()
+    clock.seconds += 3600
+    asked.look(["GPU-1", "GPU-22"])
+    await asked.settled()
+    assert asked.sizes == {"GPU-1": 5, "GPU-22": 6}
+    await asked.close()
     assert log.read_text().split() == ["GPU-1", "GPU-22"]
 
 
@@ -91,30 +87,26 @@ def test_each_gpu_is_asked_once_and_by_its_own_name(tmp_path: Path) -> None:
         (f"print({1 << 64} - 1)", "not believed"),
     ],
 )
-def test_what_could_not_be_learned_is_said_once_and_tried_again(
+async def test_what_could_not_be_learned_is_said_once_and_tried_again(
     script: str, problem: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Clock()
-
-    async def work() -> None:
-        asked = contexts(script, clock)
-        for _ in range(3):
-            asked.look(["GPU-1"])
-            asked.look(["GPU-1"])
-            await asked.settled()
-            clock.seconds += 30
-        assert asked.sizes == {}
-        asked._children["GPU-1"].command = (sys.executable, "-c", "print(7)")
-        clock.seconds -= 1
+    asked = contexts(script, clock)
+    for _ in range(3):
+        asked.look(["GPU-1"])
         asked.look(["GPU-1"])
         await asked.settled()
-        assert asked.sizes == {}, "not yet"
-        clock.seconds += 1
-        asked.look(["GPU-1"])
-        await asked.settled()
-        assert asked.sizes == {"GPU-1": 7}
-
-    asyncio.run(work())
+        clock.seconds += 30
+    assert asked.sizes == {}
+    asked._children["GPU-1"].command = (sys.executable, "-c", "print(7)")
+    clock.seconds -= 1
+    asked.look(["GPU-1"])
+    await asked.settled()
+    assert asked.sizes == {}, "not yet"
+    clock.seconds += 1
+    asked.look(["GPU-1"])
+    await asked.settled()
+    assert asked.sizes == {"GPU-1": 7}
     assert [problem in line for line in caplog.messages if "unknown" in line] == [True]
 
 
@@ -125,29 +117,23 @@ def test_a_child_that_cannot_be_started(caplog: pytest.LogCaptureFixture) -> Non
     assert "/nowhere/python: No such file or directory" in caplog.text
 
 
-def test_a_child_that_hangs_is_killed_and_holds_nothing_up() -> None:
-    async def work() -> None:
-        asked = contexts("import time; time.sleep(600)", deadline_s=0.2)
-        asked.look(["GPU-1"])
-        await asked.settled()
-        child = asked._children["GPU-1"].lingering
-        assert child is not None
-        assert await child.wait() == -signal.SIGKILL
-        assert asked.sizes == {}
-
-    asyncio.run(work())
+async def test_a_child_that_hangs_is_killed_and_holds_nothing_up() -> None:
+    asked = contexts("import time; time.sleep(600)", deadline_s=0.2)
+    asked.look(["GPU-1"])
+    await asked.settled()
+    child = asked._children["GPU-1"].lingering
+    assert child is not None
+    assert await child.wait() == -signal.SIGKILL
+    assert asked.sizes == {}
 
 
-def test_closing_ends_the_child() -> None:
-    async def work() -> None:
-        asked = contexts("import time; time.sleep(600)")
-        asked.look(["GPU-1"])
-        await asyncio.sleep(0.2)
-        await asked.close()
-        child = asked._children["GPU-1"].lingering
-        assert child is None or await child.wait() == -signal.SIGKILL
-
-    asyncio.run(work())
+async def test_closing_ends_the_child() -> None:
+    asked = contexts("import time; time.sleep(600)")
+    asked.look(["GPU-1"])
+    await asyncio.sleep(0.2)
+    await asked.close()
+    child = asked._children["GPU-1"].lingering
+    assert child is None or await child.wait() == -signal.SIGKILL
 
 
 def over(host: Host, **more: str) -> Contexts:

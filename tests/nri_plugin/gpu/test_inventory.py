@@ -43,56 +43,45 @@ def inventory(script: str, clock: Clock | None = None, deadline_s: float = 60.0)
     )
 
 
-def test_the_gpus_are_kept() -> None:
-    async def work() -> None:
-        gpus = inventory(f"print('{ONE}')")
-        assert not gpus.gpus
-        assert gpus.problem is not None
-        await gpus.refresh()
-        assert gpus.gpus == (Gpu("GPU-1", 0, 5),)
-        assert gpus.problem is None
-        await gpus.close()
-
-    asyncio.run(work())
+async def test_the_gpus_are_kept() -> None:
+    gpus = inventory(f"print('{ONE}')")
+    assert not gpus.gpus
+    assert gpus.problem is not None
+    await gpus.refresh()
+    assert gpus.gpus == (Gpu("GPU-1", 0, 5),)
+    assert gpus.problem is None
+    await gpus.close()
 
 
-def test_asked_at_most_once_in_the_interval(tmp_path: Path) -> None:
+async def test_asked_at_most_once_in_the_interval(tmp_path: Path) -> None:
     log = tmp_path / "asked"
     clock = Clock()
-
-    async def work() -> None:
-        gpus = inventory(f"open({str(log)!r}, 'a').write('x'); print('{ONE}')", clock)
-        await asyncio.gather(*(gpus.refresh() for _ in range(5)))
-        await gpus.refresh()
-        assert log.read_text() == "x"
-        clock.seconds += 5
-        await gpus.refresh()
-        assert log.read_text() == "xx"
-        await gpus.close()
-
-    asyncio.run(work())
+    gpus = inventory(f"open({str(log)!r}, 'a').write('x'); print('{ONE}')", clock)
+    await asyncio.gather(*(gpus.refresh() for _ in range(5)))
+    await gpus.refresh()
+    assert log.read_text() == "x"
+    clock.seconds += 5
+    await gpus.refresh()
+    assert log.read_text() == "xx"
+    await gpus.close()
 
 
-def test_a_look_that_nobody_waits_for(tmp_path: Path) -> None:
+async def test_a_look_that_nobody_waits_for(tmp_path: Path) -> None:
     log = tmp_path / "asked"
     clock = Clock()
-
-    async def work() -> None:
-        gpus = inventory(f"open({str(log)!r}, 'a').write('x'); print('{ONE}')", clock)
-        gpus.look(15)
-        gpus.look(15)
-        assert not gpus.gpus
-        await gpus.refresh()
-        assert (log.read_text(), len(gpus.gpus)) == ("x", 1)
-        clock.seconds += 14
-        gpus.look(15)
-        clock.seconds += 1
-        gpus.look(15)
-        await gpus.refresh()
-        assert log.read_text() == "xx"
-        await gpus.close()
-
-    asyncio.run(work())
+    gpus = inventory(f"open({str(log)!r}, 'a').write('x'); print('{ONE}')", clock)
+    gpus.look(15)
+    gpus.look(15)
+    assert not gpus.gpus
+    await gpus.refresh()
+    assert (log.read_text(), len(gpus.gpus)) == ("x", 1)
+    clock.seconds += 14
+    gpus.look(15)
+    clock.seconds += 1
+    gpus.look(15)
+    await gpus.refresh()
+    assert log.read_text() == "xx"
+    await gpus.close()
 
 
 @pytest.mark.parametrize(("took_s", "pause_s"), [(0.0, 5.0), (0.1, 5.0), (0.5, 10.0), (9.0, 30.0)])
@@ -100,28 +89,24 @@ def test_a_driver_that_takes_its_time_is_asked_less_often(took_s: float, pause_s
     assert pace_s(took_s, 5.0, 30.0) == pause_s
 
 
-def test_what_a_look_took_whether_it_answered_or_not() -> None:
+async def test_what_a_look_took_whether_it_answered_or_not() -> None:
     """With a clock by which every query takes a second."""
     now = iter(range(1000))
-
-    async def work() -> None:
-        gpus = Inventory(
-            os.environ,
-            deadline_s=60.0,
-            min_interval_s=0.0,
-            now=lambda: next(now),
-            command=serving(f"print('{ONE}')"),
-        )
-        assert gpus.took_s == 0
-        await gpus.refresh()
-        answered_s, gpus._child.command = gpus.took_s, ("/nowhere/python",)
-        assert answered_s >= 1
-        await gpus.close()
-        gpus.took_s = 0
-        await gpus.refresh()
-        assert gpus.problem and gpus.took_s >= 1
-
-    asyncio.run(work())
+    gpus = Inventory(
+        os.environ,
+        deadline_s=60.0,
+        min_interval_s=0.0,
+        now=lambda: next(now),
+        command=serving(f"print('{ONE}')"),
+    )
+    assert gpus.took_s == 0
+    await gpus.refresh()
+    answered_s, gpus._child.command = gpus.took_s, ("/nowhere/python",)
+    assert answered_s >= 1
+    await gpus.close()
+    gpus.took_s = 0
+    await gpus.refresh()
+    assert gpus.problem and gpus.took_s >= 1
 
 
 def test_a_trouble_that_lasts_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -151,83 +136,70 @@ def test_a_trouble_that_lasts_is_said_once(caplog: pytest.LogCaptureFixture) -> 
         ("print(5)", "unreadable answer"),
     ],
 )
-def test_a_failed_look_keeps_the_gpus_and_says_why(script: str, problem: str) -> None:
+async def test_a_failed_look_keeps_the_gpus_and_says_why(script: str, problem: str) -> None:
     clock = Clock()
-
-    async def work() -> None:
-        gpus = inventory(f"print('{ONE}')", clock)
-        await gpus.refresh()
-        clock.seconds += 5
-        await gpus.close()
-        gpus._child.command = serving(script)
-        await gpus.refresh()
-        assert gpus.gpus == (Gpu("GPU-1", 0, 5),)
-        assert problem in str(gpus.problem)
-        await gpus.close()
-
-    asyncio.run(work())
+    gpus = inventory(f"print('{ONE}')", clock)
+    await gpus.refresh()
+    clock.seconds += 5
+    await gpus.close()
+    gpus._child.command = serving(script)
+    await gpus.refresh()
+    assert gpus.gpus == (Gpu("GPU-1", 0, 5),)
+    assert problem in str(gpus.problem)
+    await gpus.close()
 
 
-def test_a_child_that_cannot_be_started() -> None:
-    async def work() -> None:
-        gpus = inventory("")
-        gpus._child.command = ("/nowhere/python",)
-        await gpus.refresh()
-        assert gpus.problem == "/nowhere/python: No such file or directory"
-
-    asyncio.run(work())
+async def test_a_child_that_cannot_be_started() -> None:
+    gpus = inventory("")
+    gpus._child.command = ("/nowhere/python",)
+    await gpus.refresh()
+    assert gpus.problem == "/nowhere/python: No such file or directory"
 
 
-def test_a_child_that_hangs_is_killed_and_not_followed_while_it_lingers() -> None:
+async def test_a_child_that_hangs_is_killed_and_not_followed_while_it_lingers() -> None:
     clock = Clock()
-
-    async def work() -> None:
-        gpus = inventory("import time; time.sleep(600)", clock, deadline_s=0.0)
-        await gpus.refresh()
-        assert gpus.problem == "NVML did not answer in 0 s"
-        lingering = gpus._child.lingering
-        assert lingering is not None
-        assert await lingering.wait() == -signal.SIGKILL
-        # To the agent, a child that no signal reaches is the same as this:
-        sleeper = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=-1)
-        gpus._child.lingering = sleeper
-        clock.seconds += 5
-        await gpus.refresh()
-        assert "still hangs in the driver" in str(gpus.problem)
-        sleeper.kill()
-        await sleeper.wait()
-        clock.seconds += 5
-        gpus._child.deadline_s = 60.0
-        gpus._child.command = serving(f"print('{ONE}')")
-        await gpus.refresh()
-        assert gpus.gpus
-        await gpus.close()
-
-    asyncio.run(work())
+    gpus = inventory("import time; time.sleep(600)", clock, deadline_s=0.0)
+    await gpus.refresh()
+    assert gpus.problem == "NVML did not answer in 0 s"
+    lingering = gpus._child.lingering
+    assert lingering is not None
+    assert await lingering.wait() == -signal.SIGKILL
+    # To the agent, a child that no signal reaches is the same as this:
+    sleeper = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=-1)
+    gpus._child.lingering = sleeper
+    clock.seconds += 5
+    await gpus.refresh()
+    assert "still hangs in the driver" in str(gpus.problem)
+    sleeper.kill()
+    await sleeper.wait()
+    clock.seconds += 5
+    gpus._child.deadline_s = 60.0
+    gpus._child.command = serving(f"print('{ONE}')")
+    await gpus.refresh()
+    assert gpus.gpus
+    await gpus.close()
 
 
-def test_one_child_answers_look_after_look_and_is_replaced_when_it_exits(tmp_path: Path) -> None:
+async def test_one_child_answers_look_after_look_and_is_replaced_when_it_exits(
+    tmp_path: Path,
+) -> None:
     """As NVML's does if the driver was replaced meanwhile."""
     log, clock = tmp_path / "pids", Clock()
     script = f"import os; open({str(log)!r}, 'a').write(f'{{os.getpid()}} '); print('{ONE}')"
-
-    async def work() -> None:
-        gpus = inventory(script, clock)
-        for _ in range(3):
-            await gpus.refresh()
-            clock.seconds += 5
-        first, *others = log.read_text().split()
-        assert others == [first, first]
-        os.kill(int(first), signal.SIGKILL)
+    gpus = inventory(script, clock)
+    for _ in range(3):
         await gpus.refresh()
-        assert gpus.problem is None
-        assert len(set(log.read_text().split())) == 2
-        await gpus.close()
+        clock.seconds += 5
+    first, *others = log.read_text().split()
+    assert others == [first, first]
+    os.kill(int(first), signal.SIGKILL)
+    await gpus.refresh()
+    assert gpus.problem is None
+    assert len(set(log.read_text().split())) == 2
+    await gpus.close()
 
-    asyncio.run(work())
 
-
-def test_an_xid_of_the_gpu_lasts_and_one_of_a_program_does_not_count() -> None:
+async def test_an_xid_of_the_gpu_lasts_and_one_of_a_program_does_not_count() -> None:
     told = [[["GPU-1", 31], ["GPU-1", 79]], [["GPU-1", 43]], []]
     script = (
         f"import json, os, sys; left = sys.__dict__.setdefault('left', {told!r});"
@@ -235,56 +207,43 @@ def test_an_xid_of_the_gpu_lasts_and_one_of_a_program_does_not_count() -> None:
         " 'xids': left.pop(0)}))"
     )
     clock = Clock()
-
-    async def work() -> None:
-        gpus = inventory(script, clock)
-        for _ in told:
-            await gpus.refresh()
-            assert gpus.gpus == ()
-            (seen,) = gpus.seen
-            assert seen.problem == "the driver reported XID 79 (GPU has fallen off the bus)"
-            clock.seconds += 5
-        await gpus.close()
-
-    asyncio.run(work())
-
-
-def test_a_caller_that_gives_up_leaves_the_look_to_the_next() -> None:
-    async def work() -> None:
-        gpus = inventory(f"print('{ONE}')")
-        impatient = asyncio.create_task(gpus.refresh())
-        await asyncio.sleep(0)
-        impatient.cancel()
-        await asyncio.wait([impatient])
-        assert impatient.cancelled()
+    gpus = inventory(script, clock)
+    for _ in told:
         await gpus.refresh()
-        assert gpus.gpus
-        await gpus.close()
-
-    asyncio.run(work())
-
-
-def test_closing_ends_the_child() -> None:
-    async def work() -> None:
-        gpus = inventory("import time; time.sleep(600)")
-        look = asyncio.create_task(gpus.refresh())
-        await asyncio.sleep(0)
-        await gpus.close()
-        await asyncio.wait([look])
-        assert look.cancelled()
-
-    asyncio.run(work())
+        assert gpus.gpus == ()
+        (seen,) = gpus.seen
+        assert seen.problem == "the driver reported XID 79 (GPU has fallen off the bus)"
+        clock.seconds += 5
+    await gpus.close()
 
 
-def test_without_a_driver_the_child_says_so() -> None:
-    async def work() -> None:
-        environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
-        gpus = Inventory(environment, deadline_s=60, min_interval_s=0, now=Clock())
-        await gpus.refresh()
-        assert gpus.problem is None or gpus.problem.startswith("NVML: ")
-        await gpus.close()
+async def test_a_caller_that_gives_up_leaves_the_look_to_the_next() -> None:
+    gpus = inventory(f"print('{ONE}')")
+    impatient = asyncio.create_task(gpus.refresh())
+    await asyncio.sleep(0)
+    impatient.cancel()
+    await asyncio.wait([impatient])
+    assert impatient.cancelled()
+    await gpus.refresh()
+    assert gpus.gpus
+    await gpus.close()
 
-    asyncio.run(work())
+
+async def test_closing_ends_the_child() -> None:
+    gpus = inventory("import time; time.sleep(600)")
+    look = asyncio.create_task(gpus.refresh())
+    await asyncio.sleep(0)
+    await gpus.close()
+    await asyncio.wait([look])
+    assert look.cancelled()
+
+
+async def test_without_a_driver_the_child_says_so() -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
+    gpus = Inventory(environment, deadline_s=60, min_interval_s=0, now=Clock())
+    await gpus.refresh()
+    assert gpus.problem is None or gpus.problem.startswith("NVML: ")
+    await gpus.close()
 
 
 def test_decode() -> None:
@@ -348,15 +307,11 @@ def test_a_gpu_in_mig_mode_is_in_trouble_and_keeps_its_memory(
         host.down()
 
 
-def test_a_gpu_in_trouble_is_named_and_not_offered() -> None:
+async def test_a_gpu_in_trouble_is_named_and_not_offered() -> None:
     ill = '{"uuid": "GPU-2", "minor": 1, "memory_bytes": 0, "problem": "GPU is lost"}'
     well = '{"uuid": "GPU-1", "minor": 0, "memory_bytes": 5, "numa": 1, "root": "pci0000:3a"}'
-
-    async def work() -> None:
-        gpus = inventory(f"print('{{\"gpus\": [{well}, {ill}]}}')")
-        await gpus.refresh()
-        assert gpus.gpus == (Gpu("GPU-1", 0, 5, numa=1, root="pci0000:3a"),)
-        assert gpus.seen[1] == Gpu("GPU-2", 1, 0, problem="GPU is lost")
-        await gpus.close()
-
-    asyncio.run(work())
+    gpus = inventory(f"print('{{\"gpus\": [{well}, {ill}]}}')")
+    await gpus.refresh()
+    assert gpus.gpus == (Gpu("GPU-1", 0, 5, numa=1, root="pci0000:3a"),)
+    assert gpus.seen[1] == Gpu("GPU-2", 1, 0, problem="GPU is lost")
+    await gpus.close()

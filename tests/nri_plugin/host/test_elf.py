@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import struct
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -83,52 +84,21 @@ def test_this_machines_programs(name: str, dynamic: bool) -> None:
     assert (found.interpreter is not None) == dynamic
 
 
+WIDE = partial(entrypoint.Program, True, HERE)
+LOADER = "ld-linux-x86-64.so.2"
+ALIEN = entrypoint.Program(True, 183, GLIBC)
 JUDGED: dict[str, tuple[entrypoint.Program, str, str, bool, str]] = {
-    "glibc": (entrypoint.Program(True, HERE, GLIBC), "sh", "ld-linux-x86-64.so.2", False, ""),
-    "an old glibc": (
-        entrypoint.Program(True, HERE, "/lib64/l.so.3"),
-        "sh",
-        "ld-2.17.so",
-        False,
-        "",
-    ),
-    "glibc's loader itself": (
-        *(entrypoint.Program(True, HERE, None), "ld-linux-x86-64.so.2", "", False, ""),
-    ),
-    "static": (entrypoint.Program(True, HERE, None), "tini", "", False, "statically linked"),
-    "static, forwarded": (
-        entrypoint.Program(True, HERE, None),
-        "tini",
-        "",
-        True,
-        "statically linked",
-    ),
-    "musl": (entrypoint.Program(True, HERE, MUSL), "sh", "libc.so", False, "a program of musl"),
-    "musl, forwarded": (entrypoint.Program(True, HERE, MUSL), "sh", "libc.so", True, ""),
-    "musl behind glibc's name": (
-        *(entrypoint.Program(True, HERE, GLIBC), "sh", "ld-musl-x86_64.so.1", False, "musl"),
-    ),
-    "of 32 bits": (
-        *(entrypoint.Program(False, 3, None), "sh", "ld-linux.so.2", True, "another machine"),
-    ),
-    "of another machine": (
-        *(
-            entrypoint.Program(True, 183, GLIBC),
-            "sh",
-            "ld-linux-x86-64.so.2",
-            True,
-            "another machine",
-        ),
-    ),
-    "another loader": (
-        *(
-            entrypoint.Program(True, HERE, "/system/bin/linker64"),
-            "sh",
-            "linker64",
-            False,
-            "linker64",
-        ),
-    ),
+    "glibc": (WIDE(GLIBC), "sh", LOADER, False, ""),
+    "an old glibc": (WIDE("/lib64/l.so.3"), "sh", "ld-2.17.so", False, ""),
+    "glibc's loader itself": (WIDE(None), LOADER, "", False, ""),
+    "static": (WIDE(None), "tini", "", False, "statically linked"),
+    "static, forwarded": (WIDE(None), "tini", "", True, "statically linked"),
+    "musl": (WIDE(MUSL), "sh", "libc.so", False, "a program of musl"),
+    "musl, forwarded": (WIDE(MUSL), "sh", "libc.so", True, ""),
+    "musl behind glibc's name": (WIDE(GLIBC), "sh", "ld-musl-x86_64.so.1", False, "musl"),
+    "of 32 bits": (entrypoint.Program(False, 3, None), "sh", "l.so.2", True, "another machine"),
+    "of another machine": (ALIEN, "sh", LOADER, True, "another machine"),
+    "another loader": (WIDE("/system/bin/linker64"), "sh", "linker64", False, "linker64"),
 }
 
 

@@ -102,17 +102,13 @@ def test_a_container_in_the_middle_of_a_thousand_waits_for_one_removal(
     assert "swept removed=999 stay=0" in caplog.text
 
 
-def test_stopped_it_leaves_the_rest(run: RunDirectory, root: Path) -> None:
+async def test_stopped_it_leaves_the_rest(run: RunDirectory, root: Path) -> None:
     for number in range(500):
         (root / f"c{number}").mkdir(parents=True)
-
-    async def work() -> None:
-        sweeper = Sweeper(run, Worker("files"), DEADLINE_S, lambda: ())
-        sweeper.begin()
-        sweeper.begin()
-        await asyncio.sleep(0)
-        sweeper.stop()
-        await sweeper.settled()
-
-    asyncio.run(work())
+    sweeper = Sweeper(run, Worker("files"), DEADLINE_S, lambda: ())
+    sweeper.begin()
+    sweeper.begin()
+    await asyncio.sleep(0)
+    sweeper.stop()
+    await sweeper.settled()
     assert len(run.keys()) > 1

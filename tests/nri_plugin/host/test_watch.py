@@ -238,7 +238,7 @@ def test_a_runtime_that_cannot_be_asked_by_name(tmp_path: Path) -> None:
     assert "containerd v2.0.3 drops CDI devices" in host.lacks(node)[0]
 
 
-def test_it_goes_on_looking(
+async def test_it_goes_on_looking(
     host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -257,17 +257,14 @@ def test_it_goes_on_looking(
     def value(name: str) -> float | None:
         return metrics.registry.get_sample_value(name)
 
-    async def test() -> None:
-        watching = asyncio.create_task(module.watch(node, lambda: 2, readiness, metrics))
-        await until(lambda: "the library is missing" in str(readiness.node))
-        assert value("gpuslice_ready") == 0
-        host.library.write_bytes(whole)
-        await until(lambda: value("gpuslice_ready") == 1)
-        watching.cancel()
-        await asyncio.wait([watching])
-        await node.inventory.close()
-
-    asyncio.run(test())
+    watching = asyncio.create_task(module.watch(node, lambda: 2, readiness, metrics))
+    await until(lambda: "the library is missing" in str(readiness.node))
+    assert value("gpuslice_ready") == 0
+    host.library.write_bytes(whole)
+    await until(lambda: value("gpuslice_ready") == 1)
+    watching.cancel()
+    await asyncio.wait([watching])
+    await node.inventory.close()
     assert value("gpuslice_gpus") == 1
     assert value("gpuslice_containers_with_grant") == 2
     assert caplog.messages[-1] == "ready"

@@ -64,17 +64,6 @@ def test_compute_is_counted_too_unless_it_is_not_capped() -> None:
     assert take(ledger, shared("4", 1, "main", uid="z")) is None
 
 
-def test_a_pods_shared_grant_is_held_once_until_its_last_container_ends() -> None:
-    ledger = Ledger()
-    assert take(ledger, shared("1", 100, "main")) is None
-    assert take(ledger, shared("2", 100, "side")) is None
-    ledger.drop("1")
-    assert ledger.granted()[A.uuid].memory_bytes == 100
-    ledger.drop("2")
-    ledger.drop("2")
-    assert ledger.granted() == {}
-
-
 def test_what_is_in_force_counts_where_the_pods_grant_says_another_thing_now() -> None:
     ledger = Ledger()
     assert take(ledger, shared("1", 50, "main")) is None
@@ -89,14 +78,6 @@ def test_a_restarted_container_takes_its_predecessors_place() -> None:
     assert take(ledger, own("2", 100, 100)) is None
     assert [held.container_id for held in ledger.holds()] == ["2"]
     assert take(ledger, own("3", 1, 0, name="side")) is not None
-
-
-def test_one_that_finds_no_room_leaves_its_predecessor_where_it_was() -> None:
-    ledger = Ledger()
-    assert take(ledger, own("1", 60, 0)) is None
-    assert take(ledger, own("2", 40, 0, uid="y")) is None
-    assert take(ledger, own("3", 61, 0)) is not None
-    assert {held.container_id for held in ledger.holds()} == {"1", "2"}
 
 
 def test_pods_without_a_uid_are_not_taken_for_one_another() -> None:
@@ -139,15 +120,6 @@ def test_the_refusal_names_the_largest_holders() -> None:
 HALF = {A.uuid: Part(50, 50)}
 
 
-def test_an_init_container_that_has_ended_leaves_its_pod_all_of_the_allocation() -> None:
-    """Kubernetes counts the larger of the init containers and the others, and so do schedulers."""
-    ledger = Ledger()
-    for name in ("fetch", "check", "main"):
-        assert take(ledger, own(name, 50, 50, name), HALF) is None
-        ledger.drop(name)
-    assert take(ledger, own("again", 50, 50), HALF) is None
-
-
 def test_what_lives_of_a_pod_does_not_exceed_its_allocation() -> None:
     """The GPU has free capacity; it was not allocated to the pod."""
     ledger = Ledger()
@@ -165,13 +137,6 @@ def test_what_lives_of_a_pod_does_not_exceed_its_allocation() -> None:
     short = take(ledger, own("3", 1, 11, "debug"), HALF)
     assert short is not None and (short.what, short.left) == ("core_percent", 10)
     assert take(ledger, own("4", 50, 0, uid="other"), HALF) is None, "another pod's is its own"
-
-
-def test_after_a_restart_what_lives_counts_against_its_pods_allocation() -> None:
-    ledger = Ledger()
-    ledger.adopt([own("1", 40, 10, "sidecar")], frozenset())
-    assert take(ledger, own("2", 11, 0), HALF) is not None
-    assert take(ledger, own("2", 10, 0), HALF) is None
 
 
 def test_of_two_shortages_the_pods_own_is_told() -> None:

@@ -96,6 +96,18 @@ def decide(
     return pod_policy.decide(of, container, gpus, specs, paths)
 
 
+def adjusted(*arguments: Any, **options: Any) -> Adjustment:
+    decision = decide(*arguments, **options)
+    assert isinstance(decision, Adjustment)
+    return decision
+
+
+def refused(reason: Reason, *arguments: Any, **options: Any) -> Refusal:
+    decision = decide(*arguments, **options)
+    assert isinstance(decision, Refusal) and decision.reason is reason
+    return decision
+
+
 def entry(resources: Mapping[str, int], uuid: str | None = A.uuid, minor: int = 0) -> DeviceEntry:
     return DeviceEntry(minor, resources, uuid)
 
@@ -202,9 +214,7 @@ REFUSALS: Mapping[str, tuple[Pod, Reason, str]] = {
 @pytest.mark.parametrize("case", REFUSALS)
 def test_refused(case: str) -> None:
     of, reason, text = REFUSALS[case]
-    decision = decide(of)
-    assert isinstance(decision, Refusal)
-    assert decision.reason is reason
+    decision = refused(reason, of)
     assert text in decision.text
 
 
@@ -212,8 +222,7 @@ def test_containers_may_each_have_all_of_the_allocation() -> None:
     """An init container and a main one never run at once; the ledger counts those that do."""
     of = pod([HALF], {name: [grant(A, 20 * GIB)] for name in ("fetch", "main")})
     for name in ("fetch", "main"):
-        decision = decide(of, replace(MAIN, name=name))
-        assert isinstance(decision, Adjustment)
+        decision = adjusted(of, replace(MAIN, name=name))
         assert [share.memory_bytes for share in decision.shares] == [20 * GIB]
         assert decision.allocated == decision.shares
 
@@ -280,9 +289,7 @@ SIDECARS: Mapping[str, tuple[Container, Specs, Paths, Reason, str]] = {
 @pytest.mark.parametrize("case", SIDECARS)
 def test_refused_on_this_host(case: str) -> None:
     container, specs, paths, reason, text = SIDECARS[case]
-    decision = decide(pod([HALF]), container, specs, paths)
-    assert isinstance(decision, Refusal)
-    assert decision.reason is reason
+    decision = refused(reason, pod([HALF]), container, specs, paths)
     assert text in decision.text
 
 
@@ -303,9 +310,7 @@ def test_refused_on_this_host(case: str) -> None:
 )
 def test_a_mount_in_our_way_is_refused(destination: str, ours: str) -> None:
     container = replace(MAIN, mounts=(Mount("/data", "/d"), Mount(destination, "/volume")))
-    decision = decide(pod([HALF]), container)
-    assert isinstance(decision, Refusal)
-    assert decision.reason is Reason.MOUNT_COLLISION
+    decision = refused(Reason.MOUNT_COLLISION, pod([HALF]), container)
     assert decision.fields == {"mount": destination, "ours": ours}
 
 
@@ -320,8 +325,9 @@ STRICT_SPECS = Specs({A.uuid: device(A, common=Edits(mounts=DRIVER_FILES))})
 
 
 def test_strict_mode_puts_forwarders_in_the_drivers_place() -> None:
-    decision = decide(pod([HALF]), specs=STRICT_SPECS, paths=replace(PATHS, forwarders=FORWARDERS))
-    assert isinstance(decision, Adjustment)
+    decision = adjusted(
+        pod([HALF]), specs=STRICT_SPECS, paths=replace(PATHS, forwarders=FORWARDERS)
+    )
     sources = {mount.destination: mount.source for mount in decision.mounts}
     assert len(sources) == len(decision.mounts)
     assert {place: source for place, source in sources.items() if "lib/x" in place} == {
@@ -338,8 +344,7 @@ def test_strict_mode_puts_forwarders_in_the_drivers_place() -> None:
 
 
 def test_without_strict_mode_the_driver_is_where_the_spec_says() -> None:
-    decision = decide(pod([HALF]), specs=STRICT_SPECS)
-    assert isinstance(decision, Adjustment)
+    decision = adjusted(pod([HALF]), specs=STRICT_SPECS)
     assert set(DRIVER_FILES) <= set(decision.mounts)
     assert not [m for m in decision.mounts if m.destination.startswith("/.gpuslice/driver")]
 
@@ -347,9 +352,7 @@ def test_without_strict_mode_the_driver_is_where_the_spec_says() -> None:
 def test_strict_mode_refuses_a_volume_over_the_drivers_place() -> None:
     container = replace(MAIN, mounts=(Mount("/usr/lib/x", "/volume"),))
     paths = replace(PATHS, forwarders=FORWARDERS)
-    decision = decide(pod([HALF]), container, STRICT_SPECS, paths)
-    assert isinstance(decision, Refusal)
-    assert decision.reason is Reason.MOUNT_COLLISION
+    refused(Reason.MOUNT_COLLISION, pod([HALF]), container, STRICT_SPECS, paths)
 
 
 @pytest.mark.parametrize("destination", ["/etc/hosts", "/.gpuslice2", "/etcetera", "/proc"])
@@ -361,8 +364,7 @@ def test_a_mount_elsewhere_is_no_matter(destination: str) -> None:
 @pytest.mark.parametrize("destination", ["/usr/local", "/usr/local/vgpu", "/usr"])
 def test_the_visible_library_gives_way_to_a_volume(destination: str) -> None:
     container = replace(MAIN, mounts=(Mount(destination, "/volume"),))
-    decision = decide(pod([HALF]), container)
-    assert isinstance(decision, Adjustment)
+    decision = adjusted(pod([HALF]), container)
     places = {mount.destination for mount in decision.mounts}
     assert names.CONTAINER_LIBRARY_VISIBLE not in places
     assert names.CONTAINER_PRELOAD in places
@@ -457,8 +459,7 @@ def test_without_grants_the_pods_containers_share_one_directory() -> None:
 
 
 def test_the_environment_counts_gpus_as_the_driver_does() -> None:
-    decision = decide(pod([HALF, OTHER], {"main": [grant(B, 2 * GIB, 7), grant(A, GIB, 5)]}))
-    assert isinstance(decision, Adjustment)
+    decision = adjusted(pod([HALF, OTHER], {"main": [grant(B, 2 * GIB, 7), grant(A, GIB, 5)]}))
     assert [share.uuid for share in decision.shares] == [B.uuid, A.uuid]
     env = dict(decision.env)
     assert env["NVIDIA_VISIBLE_DEVICES"] == f"{A.uuid},{B.uuid}"
@@ -470,22 +471,19 @@ def test_the_environment_counts_gpus_as_the_driver_does() -> None:
 
 
 def test_no_percent_is_never_written_as_no_limit() -> None:
-    decision = decide(pod([HALF], {"main": [grant(A, 1, 0)]}))
-    assert isinstance(decision, Adjustment)
+    decision = adjusted(pod([HALF], {"main": [grant(A, 1, 0)]}))
     assert decision.shares[0].core_percent == 0
     written = {v for k, v in decision.env if k.startswith(names.ENV_CORE_LIMIT)}
     assert written == {"1"}
 
 
 def test_a_missing_id_means_the_minor() -> None:
-    decision = decide(pod([replace(OTHER, id=None)]))
-    assert isinstance(decision, Adjustment)
+    decision = adjusted(pod([replace(OTHER, id=None)]))
     assert decision.shares == (Share(B.uuid, 1, 3 * GIB, 100, uncapped=True),)
 
 
 def test_memory_in_bytes_outranks_the_ratio() -> None:
-    decision = decide(pod([entry({MEMORY: 7, RATIO: 50})]))
-    assert isinstance(decision, Adjustment)
+    decision = adjusted(pod([entry({MEMORY: 7, RATIO: 50})]))
     assert decision.shares[0].memory_bytes == 7
 
 
@@ -566,22 +564,16 @@ def test_what_a_container_brings_along_is_looked_at(case: str) -> None:
 )
 def test_specs_that_disagree_are_refused(own: Edits, what: str) -> None:
     specs = Specs({A.uuid: device(A), B.uuid: device(B, own=own)})
-    decision = decide(pod([HALF, OTHER]), specs=specs)
-    assert isinstance(decision, Refusal)
-    assert decision.reason is Reason.CDI_CONFLICT
+    decision = refused(Reason.CDI_CONFLICT, pod([HALF, OTHER]), specs=specs)
     assert what in decision.text
 
 
 def test_a_container_name_that_is_a_path_is_refused_where_it_names_a_file() -> None:
-    decision = decide(pod([HALF]), replace(MAIN, name="../x"))
-    assert isinstance(decision, Refusal)
-    assert decision.reason is Reason.IDENTITY_INVALID
+    refused(Reason.IDENTITY_INVALID, pod([HALF]), replace(MAIN, name="../x"))
 
 
 def test_a_container_id_that_is_a_path_is_refused() -> None:
-    decision = decide(pod([HALF], {"main": [grant(A, 1)]}), replace(MAIN, id="a/b"))
-    assert isinstance(decision, Refusal)
-    assert decision.reason is Reason.IDENTITY_INVALID
+    refused(Reason.IDENTITY_INVALID, pod([HALF], {"main": [grant(A, 1)]}), replace(MAIN, id="a/b"))
 
 
 # --- for every input ------------------------------------------------------------------------------

@@ -14,11 +14,10 @@ from nri_plugin.protocol import dialect, events, mux
 from nri_plugin.protocol import session as session_module
 from nri_plugin.protocol.errors import (
     LocalProtocolError,
-    RegistrationRejected,
     RemoteProtocolError,
 )
 from nri_plugin.protocol.events import Code, EventMask
-from nri_plugin.protocol.session import TRANSITIONS, Input, Session, State
+from nri_plugin.protocol.session import Session, State
 from tests.nri_plugin.objects import container, pod
 from tests.nri_plugin.protocol.vectors import (
     CONFIGURE_REPLY_EVENTS_8,
@@ -233,15 +232,6 @@ def test_a_runtime_that_tells_no_timeouts_has_the_old_ones(timeout: int) -> None
     assert configured.runtime.request_timeout_ms == 2000
 
 
-def test_a_rejected_registration_closes() -> None:
-    wire = Wire()
-    status = ttrpc_pb2.Status(code=2, message="invalid plugin name")
-    data = ttrpc_pb2.Response(status=status).SerializeToString()
-    with pytest.raises(RegistrationRejected, match="invalid plugin name"):
-        wire.session.receive_data(mux.frames(2, struct.pack(">IIBB", len(data), 1, 2, 0) + data))
-    assert wire.session.closed
-
-
 def test_chunks_of_synchronize_are_joined() -> None:
     wire = Wire()
     wire.configure()
@@ -263,16 +253,6 @@ def test_chunks_of_synchronize_are_joined() -> None:
     assert wire.session.state is State.ADOPTING
 
 
-def test_a_new_session_knows_nothing_of_the_last_one_s_chunks() -> None:
-    for _ in range(2):
-        wire = Wire()
-        wire.configure()
-        wire.call("Synchronize", nri.SynchronizeRequest(pods=[pod(1)], more=True))
-        (heard,) = wire.call("Synchronize", nri.SynchronizeRequest(pods=[pod(2)]))
-        assert isinstance(heard, events.Synchronize)
-        assert [p.id for p in heard.pods] == ["sandbox-1", "sandbox-2"]
-
-
 def test_the_sum_of_the_chunks_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "SYNCHRONIZE_LIMIT_BYTES", 1000)
     wire = Wire()
@@ -282,16 +262,6 @@ def test_the_sum_of_the_chunks_is_limited(monkeypatch: pytest.MonkeyPatch) -> No
     assert wire.reply().status.code == 0
     assert wire.call("Synchronize", big) == []
     assert wire.reply().status.code == Code.RESOURCE_EXHAUSTED
-
-
-def test_a_synchronize_that_fails_closes_after_its_answer() -> None:
-    wire = Wire()
-    wire.configure()
-    (heard,) = wire.call("Synchronize")
-    assert isinstance(heard, events.Synchronize)
-    wire.session.fail(heard.request_id, Code.UNKNOWN, "no room")
-    assert wire.session.closed
-    assert (wire.reply().status.code, wire.session.receive_data(REGISTER_OK)) == (2, [])
 
 
 SERVED = [
@@ -351,22 +321,6 @@ def test_what_we_do_not_serve_is_answered_empty(method: str, serving: bool) -> N
     wire = Wire().serve() if serving else Wire()
     assert wire.call(method) == []
     assert wire.reply() == ttrpc_pb2.Response()
-
-
-def test_an_adjustment_is_sent() -> None:
-    wire = Wire().serve()
-    wire.call("CreateContainer", about_container(nri.CreateContainerRequest))
-    reply = nri.CreateContainerResponse(adjust=nri.ContainerAdjustment(args=["true"]))
-    assert wire.session.respond(wire.stream, reply)
-    assert nri.CreateContainerResponse.FromString(wire.reply().payload) == reply
-
-
-def test_an_adjustment_that_is_too_large_becomes_an_error() -> None:
-    wire = Wire().serve()
-    wire.call("CreateContainer", about_container(nri.CreateContainerRequest))
-    reply = nri.CreateContainerResponse(adjust=nri.ContainerAdjustment(args=["x" * (4 << 20)]))
-    assert not wire.session.respond(wire.stream, reply)
-    assert wire.reply().status.code == Code.RESOURCE_EXHAUSTED
 
 
 def test_validation_and_its_three_answers() -> None:
@@ -448,14 +402,6 @@ def test_an_undecodable_request_is_an_error_and_the_session_stays(method: str) -
     assert wire.session.state is State.SERVING
 
 
-def test_unknown_fields_are_kept() -> None:
-    wire = Wire().serve()
-    payload = about_container(nri.CreateContainerRequest).SerializeToString() + b"\xf8\x07\x01"
-    (heard,) = wire.call("CreateContainer", payload)
-    assert isinstance(heard, events.CreateContainer)
-    assert heard.container == container(4)
-
-
 def test_answers_are_given_once_and_of_the_right_kind() -> None:
     wire = Wire().serve()
     wire.call("StopContainer")
@@ -483,18 +429,6 @@ def test_shutdown_is_answered_and_closes() -> None:
     assert wire.call("CreateContainer") == []
 
 
-def test_the_end_of_the_connection_closes() -> None:
-    wire = Wire().serve()
-    wire.session.receive_eof()
-    assert wire.session.closed
-    wire.session.receive_eof()
-
-
-def test_the_runtime_is_unknown_until_it_tells() -> None:
-    with pytest.raises(LocalProtocolError, match="has not named itself"):
-        _ = Wire().session.runtime
-
-
 MALFORMED = {
     "frame-too-long": struct.pack(">II", 1, (4 << 20) + 11),
     "frame-too-long-elsewhere": struct.pack(">II", 77, 0xFFFFFFFF),
@@ -517,13 +451,6 @@ def test_malformed_bytes_close_the_session(
     assert wire.session.receive_data(REGISTER_OK) == []
 
 
-def test_other_connections_mean_nothing() -> None:
-    wire = Wire()
-    assert wire.session.receive_data(mux.frames(3, b"\xff" * 5000) + REGISTER_OK) == [
-        events.Registered()
-    ]
-
-
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -544,23 +471,3 @@ def test_a_registration_that_would_be_refused_is_not_sent(
 ) -> None:
     with pytest.raises(LocalProtocolError, match=text):
         Session(**{"name": "gpuslice", "index": "50"} | arguments)  # type: ignore[arg-type]
-
-
-def test_the_table_leads_everywhere_and_out_of_nowhere() -> None:
-    reached = {State.UNCONFIGURED}
-    for _ in State:
-        reached |= {to for (state, _), to in TRANSITIONS.items() if state in reached}
-    assert reached == set(State)
-    assert {to for (state, _), to in TRANSITIONS.items() if state is State.CLOSED} == {State.CLOSED}
-    assert all((state, Input.END) in TRANSITIONS for state in State)
-
-
-def test_a_runtime_that_is_not_served_is_told_why_and_the_session_is_closed() -> None:
-    wire = Wire()
-    request = nri.ConfigureRequest(runtime_name="containerd", runtime_version="v1.7.24")
-    assert wire.call("Configure", request) == []
-    status = wire.reply().status
-    assert status.code == Code.FAILED_PRECONDITION
-    assert wire.session.closed
-    assert wire.session.refusal == status.message
-    assert "containerd v1.7.24 is not served" in status.message

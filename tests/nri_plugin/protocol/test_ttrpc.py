@@ -249,18 +249,3 @@ def test_streams_end_before_they_repeat() -> None:
     assert client.call("S", "M", b"", 0) == ttrpc.MAX_STREAM
     with pytest.raises(LocalProtocolError, match="no stream numbers left"):
         client.call("S", "M", b"", 0)
-
-
-def test_two_real_ends_talk() -> None:
-    client, server = ttrpc.Client(), ttrpc.Server()
-    for n in range(200):
-        stream = client.call("S", f"M{n}", bytes(n), n)
-        (call,) = server.receive_data(b"".join(client.messages_to_send()))
-        assert (call.stream, call.method, call.payload) == (stream, f"M{n}", bytes(n))
-        if n % 3:
-            server.reply(call.stream, bytes(n))
-        else:
-            server.fail(call.stream, Code.UNKNOWN, str(n))
-        (reply,) = client.receive_data(b"".join(server.messages_to_send()))
-        expected = (0, "", bytes(n)) if n % 3 else (2, str(n), b"")
-        assert (reply.code, reply.text, reply.payload) == expected
