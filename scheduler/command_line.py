@@ -44,17 +44,17 @@ PREFIX: Final = "GPUSLICE_SCHEDULER_"
 _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 _HELP: Final = f"""\
-gpuslice's scheduler: an extender of the stock kube-scheduler. That one places the pods; this one
-chooses the GPU, and writes it in the one request that binds the pod.
+gpuslice's scheduler: an extender of the stock kube-scheduler. kube-scheduler selects the node; the
+extender selects the GPU, and writes it in the request that binds the pod.
 
-`python -m scheduler serve`: runs beside kube-scheduler, in the same pod
+`python -m scheduler serve`: run the extender, in kube-scheduler's pod
 
-`python -m scheduler simulate -f pod.yaml --from-cluster`: where would it go, and why not elsewhere
+`python -m scheduler simulate -f pod.yaml --from-cluster`: show where a pod would be placed, and why
 
-`python -m scheduler profiles`: prints kube-scheduler's configuration
+`python -m scheduler profiles`: print kube-scheduler's configuration
 
-Pods get here by `schedulerName: {names.SCHEDULER_NAME}`. What they may ask for is in
-docs/requests.md, how to run this in docs/scheduling.md.
+Pods select it by `schedulerName: {names.SCHEDULER_NAME}`. docs/requests.md lists what they may
+request; docs/scheduling.md describes how to run it.
 """
 
 application = typer.Typer(
@@ -71,7 +71,7 @@ def address(text: str) -> Address:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
-        raise typer.BadParameter(f"{text!r}, expected HOST:PORT")
+        raise typer.BadParameter(f"invalid value {text!r}: must be HOST:PORT")
     return host, int(port)
 
 
@@ -86,7 +86,9 @@ def policies(given: Sequence[str]) -> dict[str, Policy]:
         known = {each.value: each for each in Policy}
         if not equals or not name or policy not in known:
             allowed = " or ".join(f"NAME={each}" for each in known)
-            raise typer.BadParameter(f"{text!r}, expected {allowed}", param_hint="--policy")
+            raise typer.BadParameter(
+                f"invalid value {text!r}: must be {allowed}", param_hint="--policy"
+            )
         found[name] = known[policy]
     return found
 
@@ -103,7 +105,7 @@ Kubeconfig = Annotated[
     str,
     _option(
         "kubeconfig",
-        "How to reach the API server. Without it: as a pod of the cluster, else as kubectl does.",
+        "Configuration for the API server. Default: the pod's service account, else kubectl's.",
         metavar="FILE",
         show_default=False,
     ),
@@ -124,8 +126,8 @@ def serve(
         str,
         _option(
             "listen",
-            "Where kube-scheduler calls: /filter, /prioritize, /bind. Any process that can connect"
-            " there can bind pods.",
+            "Address of /filter, /prioritize and /bind, for kube-scheduler. Any process that can"
+            " connect to it can bind pods.",
             metavar="HOST:PORT",
         ),
     ] = "127.0.0.1:9444",
@@ -133,7 +135,7 @@ def serve(
         str,
         _option(
             "http",
-            "Where /livez, /readyz, /metrics and /debug/fleet are served; off: nowhere.",
+            "Address of /livez, /readyz, /metrics and /debug/fleet; off: do not serve them.",
             metavar="HOST:PORT",
         ),
     ] = "0.0.0.0:9445",
@@ -141,8 +143,8 @@ def serve(
         str,
         _option(
             "installation",
-            "What the replicas of one installation have in common, and no two installations. By"
-            " default the namespace of the pod.",
+            "Name shared by the replicas of one installation, unique among installations. Default:"
+            " the pod's namespace.",
             metavar="NAME",
             show_default=False,
         ),
@@ -151,8 +153,8 @@ def serve(
         Path | None,
         _option(
             "state-dir",
-            "A directory that outlives the process and belongs to it alone (an emptyDir): the"
-            " container that replaces one that was killed need not wait its Lease out.",
+            "A directory of this replica's own that survives a restart (an emptyDir): a restarted"
+            " container reuses its Lease without waiting for expiry.",
             metavar="DIR",
             show_default=False,
         ),
@@ -161,17 +163,15 @@ def serve(
         list[str] | None,
         _option(
             "policy",
-            "Of pods of this schedulerName that name none themselves, by the annotation"
+            "Policy for pods of this schedulerName without the annotation"
             f" {names.ANNOTATION_POLICY}: binpack (the default) or spread. Repeatable; in the"
             " environment separated by blanks.",
             metavar="NAME=POLICY",
             show_default=False,
         ),
     ] = None,
-    log_format: Annotated[
-        Format, _option("log-format", "How the lines of the log are written.")
-    ] = Format.LOGFMT,
-    verbose: Annotated[bool, _option("verbose", "Log what is routine, too.")] = False,
+    log_format: Annotated[Format, _option("log-format", "Format of log lines.")] = Format.LOGFMT,
+    verbose: Annotated[bool, _option("verbose", "Log routine operations too.")] = False,
 ) -> None:
     """Serve kube-scheduler until SIGTERM.
 
@@ -180,7 +180,7 @@ def serve(
     finishes pending work and gives the Lease back. The log goes to standard error.
 
     Its lines on standard output: "extender: http://...", the address for kube-scheduler; "serving:
-    http://...", the address of --http; and "ready: ...", once the cluster's state was read.
+    http://...", the address of --http; and "ready: ...", after it has read the cluster's state.
     """
     settings = Settings(
         kubeconfig=kubeconfig,
@@ -246,17 +246,19 @@ def profiles(
         typer.Option(
             "--serve",
             metavar="NAME",
-            help=f"Serve pods of this schedulerName too, repeatable: {KOORDINATOR}. The cluster is"
-            " asked whether that one's own scheduler runs there, and then it is refused.",
+            help=f"Also serve this schedulerName, repeatable: {KOORDINATOR}. Refused if that name's"
+            " own scheduler runs in the cluster.",
             show_default=False,
         ),
     ] = None,
     lease_s: Annotated[
         int,
-        typer.Option("--lease-s", help="kube-scheduler's own Lease, in seconds.", metavar="N"),
+        typer.Option(
+            "--lease-s", help="Duration of kube-scheduler's own Lease, in seconds.", metavar="N"
+        ),
     ] = Profiles().lease_s,
     unchecked: Annotated[
-        bool, typer.Option("--unchecked", help="Do not ask the cluster about --serve.")
+        bool, typer.Option("--unchecked", help="Do not check the cluster for --serve.")
     ] = False,
     kubeconfig: Kubeconfig = "",
 ) -> None:

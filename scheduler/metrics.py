@@ -36,54 +36,53 @@ class Metrics:
         histogram = partial(Histogram, registry=self.registry)
         self.verb_duration = histogram(
             "gpuslice_scheduler_verb_duration_seconds",
-            "Time from a verb of kube-scheduler (filter, prioritize, preempt, bind) to its answer,"
-            " by outcome: answered, or error (the verb's error says which). kube-scheduler places"
-            " one pod at a time, and waits for all but bind.",
+            "Time from kube-scheduler's call (filter, prioritize, preempt, bind) to the answer, by"
+            " outcome: answered or error. kube-scheduler places one pod at a time, and waits for"
+            " all but bind.",
             ("verb", "outcome"),
             buckets=_LATENCY_BUCKETS_S,
         )
         self.lease_held = gauge(
             "gpuslice_scheduler_lease_held",
-            "1 while this process holds the Lease that a bind requires. The sum over all"
-            " replicas is 1 within seconds of a pod being tried, at the latest.",
+            "1 while this process holds the Lease that a bind requires. While pods are pending,"
+            " the sum over all replicas is 1.",
         )
         self.lease_changes = counter(
             "gpuslice_scheduler_lease_changes_total",
-            "Times this process came to be so, as to the Lease: taking (has it, and looks at what"
-            " is there first), holding, yielding (gives it back), standby.",
+            "Leader election state transitions of this process, by new state: taking, holding,"
+            " yielding, standby.",
             ("role",),
         )
         self.lease_failures = counter(
             "gpuslice_scheduler_lease_failures_total",
-            "Times the API server did not do what was asked of the Lease: look, take, renew,"
-            " give_back, campaign.",
+            "Failed Lease requests to the API server: look, take, renew, give_back, campaign.",
             ("request",),
         )
         self.lease_rival = gauge(
             "gpuslice_scheduler_second_installation",
-            "1 while this process is asked to bind, and a process of another installation holds the"
-            " Lease: two are installed, and this one does nothing. /readyz says which.",
+            "1 while kube-scheduler calls this process and another installation holds the Lease, so"
+            " that this one cannot bind. /readyz has its name.",
         )
         self.ready = gauge(
             "gpuslice_scheduler_ready",
-            "1 while /readyz says ok: what the API server knows was read, and is followed.",
+            "1 while /readyz returns ok: the lists are complete, and the watches are current.",
         )
         self.watch_age = gauge(
             "gpuslice_scheduler_watch_age_seconds",
-            "Since the API server last said something of these objects; it does so about once a"
-            " minute at least. +Inf before the first list.",
+            "Time since the API server's last message on these objects: about a minute at most."
+            " +Inf before the first list.",
             ("kind",),
         )
         self.lists = counter(
             "gpuslice_scheduler_lists_total",
-            "Times all objects of a kind were listed: at the start, with each term of the Lease,"
-            " and where a watch could not be taken up again.",
+            "Full lists of all objects of a kind: at the start, with each term of the Lease, and"
+            " after a watch that cannot be resumed.",
             ("kind",),
         )
         self.nodes = gauge(
             "gpuslice_scheduler_nodes",
-            "Nodes, by whether pods may get GPUs of them: FITS, or why not (docs/scheduling.md"
-            " has the reasons).",
+            "Nodes, by the reason why they are excluded, listed in docs/scheduling.md; FITS: not"
+            " excluded.",
             ("reason",),
         )
         self.gpus = gauge(
@@ -93,36 +92,35 @@ class Metrics:
         )
         self.memory_bytes = gauge(
             "gpuslice_scheduler_gpu_memory_bytes",
-            "Memory of all GPUs, by state: total, granted, and free, which is what usable GPUs"
-            " have left.",
+            "Memory of all GPUs, by state: total, granted, and free (of usable GPUs only).",
             ("state",),
         )
         self.core_ratio = gauge(
             "gpuslice_scheduler_gpu_core_granted_ratio",
-            "Compute time that is granted, 0 to 1 of all GPUs.",
+            "Granted fraction of the compute time of all GPUs, 0 to 1.",
         )
         self.largest_free = gauge(
             "gpuslice_scheduler_largest_free_slice_bytes",
-            "The most that one share can get now, on the best GPU. Beside what is free in all, it"
-            " shows how fragmented the GPUs are.",
+            "The largest share that fits now. Compared with free memory, it shows the fragmentation"
+            " of the GPUs.",
         )
         self.assumed = gauge(
             "gpuslice_scheduler_assumed_pods",
-            "Pods whose GPUs are chosen and whose binding was not seen yet.",
+            "Pods with chosen GPUs whose binding the watch has not reported yet.",
         )
         self.problems = gauge(
             "gpuslice_scheduler_problems",
-            "What a person should look at: unreadable annotations and inventories, GPUs that are"
-            " gone or overfull, node agents that are not ready. /debug/fleet lists them.",
+            "Problems that need a person: unreadable annotations and inventories, missing or"
+            " overcommitted GPUs, node agents that are not ready. /debug/fleet lists them.",
         )
         self.requeued = counter(
             "gpuslice_scheduler_requeued_pods_total",
-            "Times a pod was refused, room for it came, and kube-scheduler did not retry it within"
-            " seconds, so that the extender requested that.",
+            "Unschedulable pods that the extender requeued because capacity became available and"
+            " kube-scheduler had not retried them.",
         )
         self.events = counter(
             "gpuslice_scheduler_events_total",
-            "Kubernetes Events, by what became of them: written, dropped (too many), failed.",
+            "Kubernetes Events, by outcome: written, dropped (too many), failed.",
             ("outcome",),
         )
 

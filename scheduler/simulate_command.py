@@ -52,7 +52,7 @@ def simulate_command(
             "-f",
             "--file",
             metavar="FILE",
-            help="Pods, or what has a pod's template, as YAML or JSON; - is standard input.",
+            help="Pods or workloads with a pod's template, as YAML or JSON; - is standard input.",
         ),
     ],
     fleet_file: Annotated[
@@ -60,27 +60,27 @@ def simulate_command(
         typer.Option(
             "--fleet",
             metavar="FILE",
-            help="Nodes and Devices, and Leases and Pods if there are any: what"
-            " `kubectl get nodes,devices,leases,pods -A -o yaml` prints. Without a Lease, every"
-            " node's agent is taken as ready; with some, one that was renewed more than 40 s before"
-            " the last is of a silent agent.",
+            help="Nodes and Devices, optionally Leases and Pods: the output of"
+            " `kubectl get nodes,devices,leases,pods -A -o yaml`. Without Leases, every agent is"
+            " ready; otherwise an agent is silent if its Lease was renewed more than 40 s before"
+            " the latest one.",
         ),
     ] = None,
     from_cluster: Annotated[
         bool,
         typer.Option(
             "--from-cluster",
-            help="Ask the cluster what is there; reads only. An agent whose Lease was renewed more"
-            " than 40 s ago by this machine's clock is silent.",
+            help="Read the cluster. An agent is silent if its Lease was renewed more than 40 s ago"
+            " by this machine's clock.",
         ),
     ] = False,
     copies: Annotated[
-        int, typer.Option("--copies", min=1, max=10_000, help="Of each pod, one after another.")
+        int, typer.Option("--copies", min=1, max=10_000, help="Number of times to place each pod.")
     ] = 1,
     policy: Annotated[
-        Policy, typer.Option("--policy", help="Of pods that name none by annotation.")
+        Policy, typer.Option("--policy", help="Policy for pods without its annotation.")
     ] = Policy.BINPACK,
-    json_: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     kubeconfig: Annotated[
         str, typer.Option("--kubeconfig", metavar="FILE", help="For --from-cluster.")
     ] = "",
@@ -95,7 +95,7 @@ def simulate_command(
     """
     try:
         if from_cluster == (fleet_file is not None):
-            raise SimulationError("give either --fleet FILE or --from-cluster")
+            raise SimulationError("fleet: must be one of --fleet FILE and --from-cluster")
         asked = pods(objects(each for path in file for each in _documents(path)))
         if fleet_file is not None:
             state = fleet(objects(_documents(fleet_file)))
@@ -143,7 +143,7 @@ def _show(console: Console, account: Account) -> None:
         console.print(f"  {account.error}", markup=False)
         return
     if not account.asks:
-        console.print(f"{account.pod}: asks for no share of a GPU; any node will do", markup=False)
+        console.print(f"{account.pod}: requests no share of a GPU; fits on any node", markup=False)
         return
     if account.candidates:
         console.print(f"{account.pod}: {account.node}", markup=False)

@@ -165,7 +165,7 @@ class _Scene:
         told.say(said.text.strip(), "dim", 4)
         told.claim(
             "it is refused as it is written, and what is allowed is said",
-            said.code != 0 and f"{names.RESOURCE_CORE}: {_MALFORMED} is" in said.text,
+            said.code != 0 and f"{names.RESOURCE_CORE}: invalid value {_MALFORMED}" in said.text,
             said,
         )
 

@@ -79,7 +79,7 @@ def objects(documents: Iterable[object]) -> Iterator[Json]:
         if document is None:
             continue
         if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
-            raise SimulationError("a document without a kind; allowed are Kubernetes objects")
+            raise SimulationError("kind: must be that of a Kubernetes object")
         items = document.get("items")
         if document["kind"].endswith("List") and isinstance(items, list):
             inner = document["kind"].removesuffix("List")
@@ -111,7 +111,7 @@ def fleet(found: Iterable[Json], now_s: float | None = None) -> State:
         elif kind == "Lease" and (lease := translate.lease(raw)) is not None:
             leases.append(lease)
     if not nodes:
-        raise SimulationError("the fleet has no Node; allowed are Nodes with their Devices")
+        raise SimulationError("fleet: must have a Node; add Nodes and their Devices")
     if not leases:
         for name in nodes:
             state.see_lease(LeaseFacts(name, "assumed"), 0.0)
@@ -136,7 +136,7 @@ def pods(found: Iterable[Json]) -> Sequence[Json]:
             job = _part(raw, _part(raw, raw, "spec"), "jobTemplate")
             made.append(_of_template(raw, job))
     if not made:
-        raise SimulationError("there is no pod; allowed are a Pod, and what has a pod's template")
+        raise SimulationError("file: must have a Pod, or a workload with a pod's template")
     return made
 
 
@@ -144,7 +144,7 @@ def _of_template(owner: Json, holder: Json) -> Json:
     within = holder if owner["kind"] == "PodTemplate" else _part(owner, holder, "spec")
     template = _part(owner, within, "template")
     if not template:
-        raise SimulationError(f"{owner['kind']} without a pod's template")
+        raise SimulationError(f"{owner['kind']}.template: must be a pod's template")
     named = _part(owner, owner, "metadata")
     whose = {"name": named.get("name", ""), "namespace": named.get("namespace", "default")}
     metadata = {**_part(owner, template, "metadata"), **whose}
@@ -155,7 +155,7 @@ def _part(owner: Json, of: Json, key: str) -> Json:
     """The object at the key; empty if there is none. Raises SimulationError."""
     found = of.get(key)
     if found is not None and not isinstance(found, dict):
-        raise SimulationError(f"{owner['kind']}: {key}: {found!r}; allowed is an object")
+        raise SimulationError(f"{owner['kind']}.{key}: invalid value {found!r}: must be an object")
     return found or {}
 
 

@@ -47,21 +47,20 @@ RESOURCES: Final = frozenset({_GPU, _CORE, _MEMORY, _RATIO, _SHARED})
 _OF_GPUS: Final = ("koordinator.sh/gpu", "kubernetes.io/gpu")
 
 _ALLOWED: Final = (
-    f"allowed are {_GPU} by itself; or one of {_MEMORY} and {_RATIO}, with {_CORE} or without, and"
-    f" with {_SHARED} or without"
+    f"must be {_GPU} alone, or one of {_MEMORY} and {_RATIO}, optionally with {_CORE} and {_SHARED}"
 )
 
 
 def misnamed(resource: str) -> str:
-    """The error in the name of a GPU resource; "" if it is valid. No node has a resource of another
+    """What the name of a GPU resource must be; "" if it is valid. No node has a resource of another
     name, so the pod would wait for ever: Koordinator's scheduler translates old names before it
     schedules, the stock scheduler does not."""
     if resource in RESOURCES or not resource.lower().startswith(_OF_GPUS):
         return ""
     new = names.DEPRECATED_RESOURCES.get(resource)
     if new is not None:
-        return f" is under an old name; allowed is {new}"
-    return f"; allowed are {', '.join(sorted(RESOURCES))}"
+        return f"must be {new}"
+    return f"must be one of {', '.join(sorted(RESOURCES))}"
 
 
 def koordinator(annotations: Mapping[str, str], containers: Sequence[Container]) -> Sequence[Ask]:
@@ -91,11 +90,13 @@ def _koordinator_ask(container: Container, asked: Mapping[str, int]) -> Ask:
     where = f"container {container.name}"
     one_memory = (_MEMORY in asked) != (_RATIO in asked)
     if asked.keys() != {_GPU} and (_GPU in asked or not one_memory):
-        written = ", ".join(f"{name}: {amount}" for name, amount in asked.items())
-        raise RequestError(f"{where}: {written}; {_ALLOWED}")
+        written = ", ".join(f"{name}={amount}" for name, amount in asked.items())
+        raise RequestError(f"{where}: resources: invalid value {written}: {_ALLOWED}")
     gpus = _gpus(asked)
     if gpus > names.MAX_GPUS:
-        raise RequestError(f"{where}: asks for {gpus} GPUs; allowed are 1 to {names.MAX_GPUS}")
+        raise RequestError(
+            f"{where}: number of GPUs: invalid value {gpus}: must be 1 to {names.MAX_GPUS}"
+        )
     even = _SHARED in asked
     if _GPU in asked:
         percent = _percent(where, _GPU, asked[_GPU], gpus, even)
@@ -122,11 +123,14 @@ def _percent(where: str, name: str, total: int, gpus: int, even: bool) -> int:
     """The percent per GPU. even: gpu.shared gives the number of GPUs, which must divide the
     total."""
     if even and total % gpus:
-        allowed = f"with {_SHARED}: {gpus} a multiple of {gpus}"
-        raise RequestError(f"{where}: {name}: {total}; allowed is {allowed}")
+        raise RequestError(
+            f"{where}: {name}: invalid value {total}: must be a multiple of {_SHARED}, {gpus}"
+        )
     if not even and total > WHOLE_PERCENT and total % WHOLE_PERCENT:
-        allowed = f"1 to {WHOLE_PERCENT}, or a multiple of {WHOLE_PERCENT} for whole GPUs"
-        raise RequestError(f"{where}: {name}: {total}; allowed are {allowed}")
+        raise RequestError(
+            f"{where}: {name}: invalid value {total}: must be 1 to {WHOLE_PERCENT}, or a multiple"
+            f" of {WHOLE_PERCENT} for whole GPUs"
+        )
     return _of_each(f"{where}: {name}", total, gpus, WHOLE_PERCENT, "percent")
 
 
@@ -134,8 +138,8 @@ def _of_each(where: str, total: int, gpus: int, most: int, unit: str) -> int:
     each = total // gpus
     if not 1 <= each <= most:
         raise RequestError(
-            f"{where}: {total} is {each} {unit} of a GPU; allowed are {gpus} to {most * gpus},"
-            f" for {gpus} of them"
+            f"{where}: invalid value {total}: must be {gpus} to {most * gpus} {unit} for"
+            f" {gpus} GPU{'s' if gpus > 1 else ''}"
         )
     return each
 
@@ -152,7 +156,7 @@ def read(annotations: Mapping[str, str], containers: Sequence[Container]) -> Seq
         name: asks for name, read in DIALECTS.items() if (asks := read(annotations, containers))
     }
     if len(found) > 1:
-        raise RequestError(f"asks in the dialects of {' and '.join(found)}; allowed is one")
+        raise RequestError(f"spec: requests in the dialects of {' and '.join(found)}: must be one")
     return next(iter(found.values()), ())
 
 
@@ -178,16 +182,17 @@ def read_hints(
     for key in _NOT_HONOURED:
         if key in annotations:
             raise RequestError(
-                f"annotation {key} is not honoured; allowed is {names.ANNOTATION_ALLOCATE_HINT}"
+                f"metadata.annotations[{key}]: must be absent, as gpuslice does not support it;"
+                f" use {names.ANNOTATION_ALLOCATE_HINT} instead"
             )
     text = annotations.get(names.ANNOTATION_ALLOCATE_HINT)
     if text is None:
         return (), Scope.NODE
-    where = f"annotation {names.ANNOTATION_ALLOCATE_HINT}"
+    where = f"metadata.annotations[{names.ANNOTATION_ALLOCATE_HINT}]"
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise RequestError(f"{where}: not JSON: {error}") from error
+        raise RequestError(f"{where}: must be JSON: {error}") from error
     gpu = _object(where, document, names.DEVICE_TYPE_GPU).get(names.DEVICE_TYPE_GPU)
     where = f"{where}: {names.DEVICE_TYPE_GPU}"
     hint = _object(where, gpu, "requiredTopologyScope", "selector")
@@ -199,11 +204,13 @@ def _scope(where: str, hint: Mapping[str, Any], asks: Sequence[Ask]) -> Scope:
     if text in (None, ""):
         return Scope.NODE
     scope = _SCOPES.get(text) if isinstance(text, str) else None
-    where = f"{where}.requiredTopologyScope: {text!r}"
+    where = f"{where}.requiredTopologyScope: invalid value {text!r}"
     if scope is None:
-        raise RequestError(f"{where}; allowed are {', '.join(_SCOPES)}")
+        raise RequestError(f"{where}: must be one of {', '.join(_SCOPES)}")
     if scope is Scope.DEVICE and any(ask.gpus > 1 for ask in asks):
-        raise RequestError(f"{where}, and several GPUs are asked; allowed are PCIe, NUMANode, Node")
+        raise RequestError(
+            f"{where}: must be one of PCIe, NUMANode, Node, as a container requests several GPUs"
+        )
     return scope
 
 
@@ -212,11 +219,13 @@ def _selector(where: str, raw: object) -> Sequence[Requirement]:
     lines = []
     for key, value in _object(f"{where}.matchLabels", selector.get("matchLabels")).items():
         if not isinstance(value, str):
-            raise RequestError(f"{where}.matchLabels.{key}: {value!r}; allowed is a string")
+            raise RequestError(
+                f"{where}.matchLabels.{key}: invalid value {value!r}: must be a string"
+            )
         lines.append(Requirement(key, frozenset({value})))
     expressions = selector.get("matchExpressions") or []
     if not isinstance(expressions, list):
-        raise RequestError(f"{where}.matchExpressions: expected a list")
+        raise RequestError(f"{where}.matchExpressions: must be a list")
     for index, expression in enumerate(expressions):
         lines.append(_expression(f"{where}.matchExpressions[{index}]", expression))
     return tuple(lines)
@@ -227,15 +236,19 @@ def _expression(where: str, raw: object) -> Requirement:
     key, operator = expression.get("key"), expression.get("operator")
     values = expression.get("values") or []
     if not isinstance(key, str) or not key:
-        raise RequestError(f"{where}.key: {key!r}; allowed is a label's key")
+        raise RequestError(f"{where}.key: invalid value {key!r}: must be a label's key")
     if not isinstance(operator, str) or operator not in _OPERATORS:
-        raise RequestError(f"{where}.operator: {operator!r}; allowed are {', '.join(_OPERATORS)}")
+        raise RequestError(
+            f"{where}.operator: invalid value {operator!r}: must be one of {', '.join(_OPERATORS)}"
+        )
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise RequestError(f"{where}.values: {values!r}; allowed is a list of strings")
+        raise RequestError(f"{where}.values: invalid value {values!r}: must be strings")
     wants_values = operator in ("In", "NotIn")
     if wants_values != bool(values):
-        allowed = "at least one" if wants_values else "none"
-        raise RequestError(f"{where}.values: {len(values)} with {operator}; allowed is {allowed}")
+        allowed = "one or more" if wants_values else "empty"
+        raise RequestError(
+            f"{where}.values: invalid value {values!r}: must be {allowed} with {operator}"
+        )
     return Requirement(key, frozenset(values) if wants_values else None, _OPERATORS[operator])
 
 
@@ -245,9 +258,10 @@ def _object(where: str, raw: object, *honoured: str) -> Mapping[str, Any]:
     if raw is None:
         return {}
     if not isinstance(raw, dict):
-        raise RequestError(f"{where}: expected an object, got {type(raw).__name__}")
+        raise RequestError(f"{where}: must be an object, not {type(raw).__name__}")
     for key in sorted(raw.keys() - set(honoured or raw)):
         if raw[key]:
-            allowed = ", ".join(honoured)
-            raise RequestError(f"{where}: {key} is not honoured; allowed are {allowed}")
+            raise RequestError(
+                f"{where}: invalid value {key}: must be one of {', '.join(honoured)}"
+            )
     return raw

@@ -55,16 +55,20 @@ class Profiles:
     def __post_init__(self) -> None:
         for name in self.served:
             if name not in NAMES:
-                raise ProfilesError(f"scheduler name {name!r}; allowed are {', '.join(NAMES)}")
+                raise ProfilesError(
+                    f"schedulerName: invalid value {name!r}: must be one of {', '.join(NAMES)}"
+                )
         if len(set(self.served)) < len(self.served):
-            raise ProfilesError(f"scheduler names {', '.join(self.served)}: one is there twice")
+            raise ProfilesError(
+                f"schedulerName: invalid value {', '.join(self.served)}: must be unique names"
+            )
         if names.SCHEDULER_NAME not in self.served:
             raise ProfilesError(
-                f"scheduler names {', '.join(self.served) or 'none'}; {names.SCHEDULER_NAME} must"
-                " be among them"
+                f"schedulerName: invalid value {', '.join(self.served) or 'none'}: must include"
+                f" {names.SCHEDULER_NAME}"
             )
         if self.lease_s < 3:
-            raise ProfilesError(f"a lease of {self.lease_s} s; allowed are 3 s and more")
+            raise ProfilesError(f"lease-s: invalid value {self.lease_s}: must be 3 or more")
 
 
 def _documents(profiles: Profiles) -> Sequence[dict[str, Any]]:
@@ -148,9 +152,9 @@ def refuse_taken(profiles: Profiles, pods: Iterable[Json]) -> None:
         if served and (name := _runs(served, pod)):
             metadata = pod["metadata"]
             raise ProfilesError(
-                f"scheduler name {name}: its own scheduler runs in this cluster, as pod"
-                f" {metadata['namespace']}/{metadata['name']}; stop it first, or serve"
-                f" {names.SCHEDULER_NAME} alone"
+                f"schedulerName: invalid value {name!r}: must be served by one scheduler, and pod"
+                f" {metadata['namespace']}/{metadata['name']} runs its own; stop that pod, or omit"
+                " --serve"
             )
 
 

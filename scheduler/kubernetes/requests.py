@@ -114,8 +114,14 @@ def _remembered(text: str) -> Request | None:
 def _request(said: _Said) -> Request | None:
     for name, _, _, limits, requests in said.containers:
         for key, value in (*limits.items(), *requests.items()):
-            if wrong := _wrong(key, value):
-                raise RequestError(f"container {name}: {key}: {value}{wrong}")
+            if must := dialects.misnamed(key):
+                raise RequestError(f"container {name}: resource name: invalid value {key}: {must}")
+            read = quantity.parse(value) if key in dialects.RESOURCES else None
+            if isinstance(read, quantity.Value) and read.rounded:
+                # The API server refuses fractions too, but this pod may not have passed it.
+                raise RequestError(
+                    f"container {name}: {key}: invalid value {value}: must be a whole number"
+                )
     return _asked(said)
 
 
@@ -133,7 +139,7 @@ def _asked(said: _Said) -> Request | None:
             f" most {MAX_CONTAINERS}; let fewer containers of the pod ask"
         )
     if len(set(named)) < len(named):
-        raise RequestError(f"containers {', '.join(named)}: a name is there twice")
+        raise RequestError(f"containers: invalid value {', '.join(named)}: must be unique names")
     selector, scope = read_hints(said.annotations, asks)
     return Request(asks, _policy(said.annotations), selector, scope, isolation)
 
@@ -147,20 +153,11 @@ def _container(name: str, phase: str, order: int, limits: Json, requests: Json) 
             canonical = names.DEPRECATED_RESOURCES.get(key, key)
             if canonical != key and canonical in there:
                 raise RequestError(
-                    f"container {name}: {kind}: {key} and {canonical} are one; allowed is one"
+                    f"container {name}: {kind}: invalid value {key} and {canonical}: must be"
+                    f" {canonical} alone, as the other is its old name"
                 )
             amounts[canonical] = value
     return Container(name, Phase(phase), order, amounts)
-
-
-def _wrong(key: str, value: object) -> str:
-    """The error in a quantity of a GPU resource; "" for none. The API server refuses fractions too,
-    but this pod may not have passed it."""
-    if key not in dialects.RESOURCES:
-        return dialects.misnamed(key)
-    read = quantity.parse(value)
-    rounded = isinstance(read, quantity.Value) and read.rounded
-    return "; allowed are whole numbers" if rounded else ""
 
 
 def _refuse_foreign(overhead: Json, containers: Sequence[Container]) -> None:
@@ -168,29 +165,30 @@ def _refuse_foreign(overhead: Json, containers: Sequence[Container]) -> None:
     run without them."""
     for key, value in overhead.items():
         if key in dialects.RESOURCES:
-            raise RequestError(f"spec.overhead: {key}: {value}; allowed is in containers alone")
+            raise RequestError(
+                f"spec.overhead[{key}]: invalid value {value}: must be absent; request shares in"
+                " containers"
+            )
     for container in containers:
         for key, value in container.resources.items():
             if key not in _FOREIGN or quantity.parse(value) == quantity.Value(0):
                 continue
-            if key in names.RESOURCES_WHOLE:
-                raise RequestError(
-                    f"container {container.name}: {key}: {value} is not ours to give, but its"
-                    f" device plugin's; a pod asks either for it or for shares of"
-                    f" {names.RESOURCE_MEMORY_RATIO} and the like, where"
-                    f" {names.RESOURCE_GPU}: 100 is a whole GPU"
-                )
+            why = (
+                f"a device plugin allocates it; for a whole GPU request {names.RESOURCE_GPU}: 100"
+                if key in names.RESOURCES_WHOLE
+                else "only Koordinator's own scheduler allocates it"
+            )
             raise RequestError(
-                f"container {container.name}: {key}: {value}; only Koordinator's own scheduler"
-                f" gives it, allowed are {', '.join(sorted(dialects.RESOURCES))}"
+                f"container {container.name}: {key}: invalid value {value}: must be absent in a pod"
+                f" that requests a share of a GPU, as {why}"
             )
 
 
 def _wants_isolation(value: str | None) -> bool:
     if value is not None and value.lower() != names.ISOLATION_PROVIDER:
         raise RequestError(
-            f"label {names.LABEL_ISOLATION_PROVIDER}: {value!r}; allowed is"
-            f" {names.ISOLATION_PROVIDER}, in any case"
+            f"metadata.labels[{names.LABEL_ISOLATION_PROVIDER}]: invalid value {value!r}: must be"
+            f" {names.ISOLATION_PROVIDER}, in upper or lower case"
         )
     return value is not None
 
@@ -204,7 +202,8 @@ def _policy(annotations: Mapping[str, str]) -> Policy | None:
     except ValueError:
         allowed = ", ".join(policy.value for policy in Policy)
         raise RequestError(
-            f"annotation {names.ANNOTATION_POLICY}: {text!r}; allowed are {allowed}"
+            f"metadata.annotations[{names.ANNOTATION_POLICY}]: invalid value {text!r}: must be one"
+            f" of {allowed}"
         ) from None
 
 

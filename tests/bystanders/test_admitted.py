@@ -179,7 +179,7 @@ def test_an_unknown_resource_is_warned_of(plane: ControlPlane, name: str) -> Non
     for each in every:
         done = plane.try_kubectl("create", "--dry-run=server", "-f", "-", given=json.dumps(each))
         assert done.returncode == 0
-        assert f"container main: {name}: gpuslice does not offer this resource" in done.stderr
+        assert f"container main: resource name: invalid value {name}: must be one of" in done.stderr
 
 
 # --- removal

@@ -172,7 +172,9 @@ async def test_a_request_that_is_refused_is_not_bound() -> None:
     bad = calls.pod("u-1", objects.container("main", gpu=150))
     async with scene_of(bad) as scene:
         scene.ask(bad)
-        assert (await scene.bind()).startswith("container main: koordinator.sh/gpu: 150")
+        assert (await scene.bind()).startswith(
+            "container main: koordinator.sh/gpu: invalid value 150"
+        )
         assert scene.server.bindings == []
 
 

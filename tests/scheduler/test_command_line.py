@@ -82,12 +82,12 @@ def test_the_installation_is_the_pods_namespace(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("serve", "--listen", "here"), "'here', expected HOST:PORT"),
-        (("serve", "--http", "a:70000"), "'a:70000', expected HOST:PORT"),
-        (("serve", "--policy", "a=b"), "'a=b', expected NAME=binpack or NAME=spread"),
-        (("serve", "--policy", "=spread"), "'=spread', expected"),
-        (("profiles", "--serve", "volcano"), "allowed are gpuslice-scheduler, koord-scheduler"),
-        (("profiles", "--lease-s", "1"), "allowed are 3 s and more"),
+        (("serve", "--listen", "here"), "invalid value 'here': must be HOST:PORT"),
+        (("serve", "--http", "a:70000"), "invalid value 'a:70000': must be HOST:PORT"),
+        (("serve", "--policy", "a=b"), "invalid value 'a=b': must be NAME=binpack or NAME=spread"),
+        (("serve", "--policy", "=spread"), "invalid value '=spread': must be"),
+        (("profiles", "--serve", "volcano"), "must be one of gpuslice-scheduler, koord-scheduler"),
+        (("profiles", "--lease-s", "1"), "must be 3 or more"),
     ],
 )
 def test_what_is_wrong_is_named_with_what_is_allowed(

@@ -290,7 +290,7 @@ def test_another_scheduler_binds_what_asks_for_no_share(server: Server, pending:
 
 ASKED: Final = {
     **{
-        f"annotation {key}": {"annotations": {key: "junk"}}
+        f"metadata.annotations[{key}]": {"annotations": {key: "junk"}}
         for key in (
             names.ANNOTATION_POLICY,
             names.ANNOTATION_ALLOCATE_HINT,
@@ -298,7 +298,9 @@ ASKED: Final = {
             names.ANNOTATION_PARTITION_SPEC,
         )
     },
-    f"label {names.LABEL_ISOLATION_PROVIDER}": {"labels": {names.LABEL_ISOLATION_PROVIDER: "mps"}},
+    f"metadata.labels[{names.LABEL_ISOLATION_PROVIDER}]": {
+        "labels": {names.LABEL_ISOLATION_PROVIDER: "mps"}
+    },
 }
 
 
@@ -309,8 +311,7 @@ def test_it_is_not_changed_through_the_status(server: Server, pending: Json, wha
     answer = server.ask("PATCH", path, {"metadata": ASKED[what]}, MERGE_PATCH)
     assert (answer.status, answer.policy) == (403, "gpuslice-allocations"), answer.body
     assert answer.text == (
-        f"{what}: admin would add, change or remove it through pods/status; allowed is in the pod"
-        " itself"
+        f"{what}: forbidden to admin: must not change through pods/status; change the pod itself"
     )
     metadata = {"labels": {"a": "b"}, "annotations": {"example.org/note": "mine"}}
     assert server.ask("PATCH", path, {"metadata": metadata}, MERGE_PATCH).done
@@ -337,7 +338,8 @@ def test_who_may_run_without_the_agent_is_in_the_operators_namespaces(server: Se
     answer = server.ask("POST", f"{at()}?dryRun=All", asked)
     assert (answer.status, answer.policy) == (403, "gpuslice-allocations")
     assert answer.text == (
-        f"annotation {key}: 'true' in namespace default; allowed is in gpuslice-system, kube-system"
+        f"metadata.annotations[{key}]: invalid value 'true': must be absent in namespace default;"
+        " create the pod in gpuslice-system or kube-system"
     )
     for namespace in ("kube-system", names.NAMESPACE):
         path = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
@@ -349,4 +351,4 @@ def test_nor_is_it_added_later(server: Server, pending: Json, way: str) -> None:
     key = names.ANNOTATION_TOLERATES_MISSING_AGENT
     answer = {**UPDATES, **BINDINGS}[way](server, pending, {key: "true"})
     assert (answer.status, answer.policy) == (403, "gpuslice-allocations"), answer.body
-    assert "; allowed is in gpuslice-system, kube-system" in answer.text
+    assert "must be absent in namespace default; create the pod in" in answer.text

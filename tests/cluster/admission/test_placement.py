@@ -119,10 +119,10 @@ def test_a_pod_of_a_daemon_set_is_bound_by_us(server: Server) -> None:
 
 def denied(container_name: str, name: str, value: str) -> str:
     if name == names.ENV_VISIBLE_DEVICES:
-        why = "allowed are void and none, as the GPUs come with the grant"
+        why = "void or none, as the grant selects the GPUs"
     else:
-        why = "it is not allowed beside a share of a GPU, as the limit comes with the grant"
-    return f"container {container_name}: env {name}: {value}; {why}"
+        why = "absent beside a share of a GPU, as the grant sets the limit"
+    return f"container {container_name}: env {name}: invalid value {value}: must be {why}"
 
 
 DENIED: Final = (
@@ -230,8 +230,8 @@ def test_a_binding_of_a_former_holder_is_refused(installed: ControlPlane, server
             assert scheduler.ask("PATCH", lease, held, MERGE_PATCH).done
             until(lambda: bind("us 6").policy == "gpuslice-writer", "the API server has the Lease")
             assert bind("us 6").text == (
-                "annotation gpuslice.io/writer: 'us 6' writes; allowed is the holder of the Lease"
-                " gpuslice-system/gpuslice-scheduler: 'us 7'"
+                "metadata.annotations[gpuslice.io/writer]: invalid value 'us 6': must be 'us 7',"
+                " the holder of the Lease gpuslice-system/gpuslice-scheduler"
             )
             assert bind("").policy == "gpuslice-writer"
             assert bind("us 7").done
@@ -289,13 +289,13 @@ def test_an_agent_speaks_for_its_own_node_alone(agent: Server, server: Server) -
     said_of(server, "n-other")
     for what, answer in said_of(agent, "n-other").items():
         assert answer.policy == "gpuslice-agents" or answer.status == 409, (what, answer.body)
-        assert answer.status == 409 or "of node n-own; allowed is " in answer.text
+        assert answer.status == 409 or answer.text.endswith(" for the agent of node n-own")
     leases = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
     for taken in (names.LEASE_SCHEDULER, "gpuslice-kube-scheduler"):
         lease = {"metadata": {"name": taken}, "spec": {"holderIdentity": "me"}}
         answer = agent.ask("POST", leases, lease)
         assert answer.policy == "gpuslice-agents", answer.body
-        assert answer.text.endswith("of node n-own; allowed is agent-n-own")
+        assert answer.text.endswith("must be agent-n-own for the agent of node n-own")
 
 
 def test_an_agent_whose_token_names_no_node_writes_nothing(
@@ -305,7 +305,10 @@ def test_an_agent_whose_token_names_no_node_writes_nothing(
         device = device_json(Node("n-own", ()), "uid")
         path = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
         answer = nowhere.ask("POST", path, device)
-        assert answer.text == "devices n-own: written by an agent whose token names no node"
+        assert answer.text == (
+            "devices: invalid name n-own: must be that of the agent's node, but its token names no"
+            " node"
+        )
 
 
 @pytest.mark.parametrize(

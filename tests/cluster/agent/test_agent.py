@@ -261,8 +261,8 @@ def test_an_agent_removes_pods_of_its_own_node_alone(
         answer = agent.ask("DELETE", theirs)
         assert answer.policy == "gpuslice-removals"
         assert answer.text == (
-            f"spec.nodeName: '{other.name}': the pod would be removed by an agent of node"
-            f" {node.name}, which may remove its own alone"
+            f"spec.nodeName: invalid value '{other.name}': must be {node.name}, as an agent may"
+            " delete only pods of its own node"
         )
         assert agent.ask("DELETE", ours).done
     server.ask("DELETE", other.path)

@@ -116,7 +116,7 @@ def test_a_request_that_may_not_be_is_refused_on_every_node() -> None:
     account = simulate.simulate(simulate.fleet(FLEET), kind("Pod", pod(container("main", gpu=150))))
     assert not account.placed
     assert account.error is not None and account.error.startswith(
-        "container main: koordinator.sh/gpu: 150; allowed are"
+        "container main: koordinator.sh/gpu: invalid value 150: must be"
     )
 
 
@@ -149,21 +149,21 @@ def test_lists_are_what_is_in_them() -> None:
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: list(simulate.objects([{"a": 1}])), "without a kind"),
-        (lambda: simulate.fleet([HALF]), "no Node"),
-        (lambda: simulate.pods([{"kind": "Service"}]), "no pod"),
-        (lambda: simulate.pods([{"kind": "Job"}]), "Job without a pod's template"),
+        (lambda: list(simulate.objects([{"a": 1}])), "kind: must be"),
+        (lambda: simulate.fleet([HALF]), "must have a Node"),
+        (lambda: simulate.pods([{"kind": "Service"}]), "must have a Pod"),
+        (lambda: simulate.pods([{"kind": "Job"}]), "Job.template: must be"),
         (
             lambda: simulate.pods([{"kind": "Pod", "metadata": [1]}]),
-            r"Pod: metadata: \[1\]; allowed",
+            r"Pod.metadata: invalid value \[1\]: must be",
         ),
         (
             lambda: simulate.pods([{"kind": "CronJob", "spec": {"jobTemplate": 5}}]),
-            "CronJob: jobTemplate: 5; allowed is an object",
+            "CronJob.jobTemplate: invalid value 5: must be an object",
         ),
         (
             lambda: simulate.pods([{"kind": "PodTemplate", "template": {"metadata": "a"}}]),
-            "PodTemplate: metadata: 'a'; allowed is an object",
+            "PodTemplate.metadata: invalid value 'a': must be an object",
         ),
     ],
 )
@@ -234,7 +234,7 @@ def test_without_room_the_exit_status_is_1(tmp_path: Path) -> None:
     refused = kind("Pod", pod(container("main", gpu=150)))
     done = in_file(tmp_path, pods=[refused, kind("Pod", pod(container("main")))])
     assert done.exit_code == 1
-    assert "refused, on every node" in done.stdout and "any node will do" in done.stdout
+    assert "refused, on every node" in done.stdout and "fits on any node" in done.stdout
 
 
 def test_many_candidates_are_cut_and_counted(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_a_request_that_is_refused_is_unresolvable_on_every_node() -> None:
     raw = calls.pod("u-1", objects.container("main", gpu=150))
     answer = filtered(Verbs(calls.state()), raw, names(2))
     (text,) = set(answer["FailedAndUnresolvableNodes"].values())
-    assert text.startswith("container main: koordinator.sh/gpu: 150")
+    assert text.startswith("container main: koordinator.sh/gpu: invalid value 150")
     assert (answer["NodeNames"], len(answer["FailedAndUnresolvableNodes"])) == ([], 2)
     assert scored(Verbs(calls.state()), raw, names(2)) == {}
 

@@ -100,12 +100,16 @@ def test_a_share_is_asked_for_by_the_contracts_names_old_ones_too() -> None:
 @pytest.mark.parametrize(
     ("served", "lease_s", "text"),
     [
-        (("default-scheduler",), 15, "'default-scheduler'; allowed are gpuslice-scheduler, koord"),
-        ((names.SCHEDULER_NAME, "volcano"), 15, "'volcano'; allowed are"),
-        ((*NAMES, KOORDINATOR), 15, "one is there twice"),
-        ((KOORDINATOR,), 15, "koord-scheduler; gpuslice-scheduler must be among them"),
-        ((), 15, "none; gpuslice-scheduler must be among them"),
-        (NAMES, 2, "a lease of 2 s; allowed are 3 s and more"),
+        (
+            ("default-scheduler",),
+            15,
+            "'default-scheduler': must be one of gpuslice-scheduler, koord",
+        ),
+        ((names.SCHEDULER_NAME, "volcano"), 15, "'volcano': must be one of"),
+        ((*NAMES, KOORDINATOR), 15, "must be unique names"),
+        ((KOORDINATOR,), 15, "koord-scheduler: must include gpuslice-scheduler"),
+        ((), 15, "none: must include gpuslice-scheduler"),
+        (NAMES, 2, "lease-s: invalid value 2: must be 3 or more"),
     ],
 )
 def test_what_cannot_be_served(served: tuple[str, ...], lease_s: int, text: str) -> None:
@@ -135,8 +139,8 @@ def test_a_name_whose_own_scheduler_runs_is_refused(running: dict[str, Any]) -> 
     with pytest.raises(ProfilesError) as caught:
         refuse_taken(_BOTH, [pod("nginx"), running])
     assert str(caught.value) == (
-        "scheduler name koord-scheduler: its own scheduler runs in this cluster, as pod"
-        " koordinator-system/k-1; stop it first, or serve gpuslice-scheduler alone"
+        "schedulerName: invalid value 'koord-scheduler': must be served by one scheduler, and pod"
+        " koordinator-system/k-1 runs its own; stop that pod, or omit --serve"
     )
     refuse_taken(Profiles(), [running])
 
