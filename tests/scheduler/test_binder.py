@@ -95,27 +95,6 @@ async def test_one_write_carries_the_pod_the_node_the_gpus_and_who_writes(scene:
     assert (scene.held(), scene.state.is_bound("u-1")) == (50, True)
 
 
-async def test_the_same_bind_again_is_the_same_success(scene: Scene) -> None:
-    scene.ask(calls.pod())
-    first, second = await asyncio.gather(scene.bind(), scene.bind())
-    assert (first, second) == ("", "")
-    assert len(scene.server.bindings) == 1
-    assert await scene.bind() == ""
-    scene.watch()
-    assert await scene.bind() == ""
-    assert len(scene.server.bindings) == 2
-    assert scene.held() == 50
-    assert await scene.bind(node="n1") == "the pod is bound to n0"
-    assert scene.held("n1") == 0
-
-
-async def test_two_binds_of_one_pod_for_two_nodes_end_in_one_place(scene: Scene) -> None:
-    scene.ask(calls.pod())
-    first, second = await asyncio.gather(scene.bind(node="n0"), scene.bind(node="n1"))
-    assert (first, second) == ("", "the pod is bound to n0")
-    assert (scene.held("n0"), scene.held("n1")) == (50, 0)
-
-
 async def test_nothing_is_sent_for_a_bind_whose_time_is_over(scene: Scene) -> None:
     """kube-scheduler's call has timed out: it waited here behind another bind of its pod."""
     scene.server.posts = [Fate.HANG]
@@ -150,14 +129,6 @@ async def test_a_pod_without_a_share_is_bound_plainly() -> None:
         (binding,) = scene.server.bindings
         assert binding["metadata"] == {"namespace": "default", "name": "pod-u-1", "uid": "u-1"}
         assert scene.server.seen_gets == 0
-
-
-async def test_a_pod_of_which_nothing_is_known_is_read_first(scene: Scene) -> None:
-    """The extender was restarted between filter and bind."""
-    assert await scene.bind() == ""
-    assert (scene.server.seen_gets, len(scene.server.bindings)) == (1, 1)
-    assert scene.server.bindings[0]["metadata"]["resourceVersion"] == "1"
-    assert scene.held() == 50
 
 
 @pytest.mark.parametrize("fate", [Fate.HANG, Fate.RESET, 500, 503, 404])
@@ -222,13 +193,6 @@ async def test_what_was_not_looked_at_is_sent_again(code: int, scene: Scene) -> 
     assert (scene.server.seen_gets, len(scene.server.bindings), scene.held()) == (0, 3, 50)
 
 
-async def test_what_was_not_looked_at_in_time_holds_nothing(scene: Scene) -> None:
-    scene.server.posts = [429]
-    scene.ask(calls.pod())
-    assert await scene.bind() == "Code429: it is so"
-    assert scene.held() == 0
-
-
 async def test_nobody_there_holds_nothing() -> None:
     state = calls.state(nodes=2, gpus=1)
     async with Kube(Access("http://127.0.0.1:1")) as kube:
@@ -236,22 +200,6 @@ async def test_nobody_there_holds_nothing() -> None:
         scene.ask(calls.pod())
         assert (await scene.bind()).startswith("Unreachable")
         assert scene.held() == 0
-
-
-async def test_a_pod_of_the_name_that_is_another_is_not_bound(scene: Scene) -> None:
-    scene.ask(calls.pod())
-    other = calls.pod("u-2")
-    other["metadata"]["name"] = "pod-u-1"
-    scene.server.pods["pod-u-1"] = other
-    assert await scene.bind() == "the pod is gone"
-    assert (scene.held(), other["spec"].get("nodeName")) == (0, None)
-
-
-async def test_a_pod_that_is_being_deleted_is_not_bound(scene: Scene) -> None:
-    scene.ask(calls.pod())
-    scene.server.pods["pod-u-1"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert await scene.bind() == "the pod is being deleted"
-    assert scene.held() == 0
 
 
 @pytest.mark.parametrize(("node", "said"), [("n0", ""), ("n1", "the pod is bound to n1")])
@@ -264,23 +212,6 @@ async def test_somebody_else_was_faster(node: str, said: str, scene: Scene) -> N
     assert scene.held() == (50 if node == "n0" else 0)
     scene.watch()
     assert (scene.held("n0"), scene.held("n1")) == (0, 0)
-
-
-async def test_a_pod_that_has_changed_since_filter_is_bound_as_it_is_now() -> None:
-    """kube-scheduler itself writes a pod's status between two tries."""
-    async with scene_of() as scene:
-        scene.ask(calls.pod())
-        scene.server.touch("pod-u-1")
-        assert "Precondition" in await scene.bind()
-        assert scene.held() == 0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("scheduler.binder.WORK_S", 60.0)
-        async with scene_of() as scene:
-            scene.ask(calls.pod())
-            scene.server.touch("pod-u-1")
-            assert await scene.bind() == ""
-            versions = [each["metadata"]["resourceVersion"] for each in scene.server.bindings]
-            assert (versions, scene.server.seen_gets, scene.held()) == (["1", "101"], 1, 50)
 
 
 @pytest.mark.usefixtures("patient")
@@ -327,21 +258,6 @@ async def test_what_may_be_done_yet_keeps_its_room(fate: Misfortune, scene: Scen
     assert scene.held() == 50
 
 
-async def test_a_binding_that_arrives_late_finds_its_room_still_held() -> None:
-    async with scene_of(calls.pod("u-1", WHOLE), calls.pod("u-2")) as scene:
-        scene.server.posts = [Fate.LATE]
-        scene.ask(calls.pod("u-1", WHOLE))
-        assert "not known yet" in await scene.bind()
-        scene.now_s = 1e6
-        await scene.binder.tend()
-        scene.ask(calls.pod("u-2"))
-        assert (await scene.bind("u-2")).startswith("node n0: no GPU")
-        assert scene.server.land() == [""]
-        assert await scene.bind() == ""
-        scene.watch()
-        assert scene.held() == 100
-
-
 async def test_once_the_pod_has_changed_what_was_sent_before_cannot_be_done(scene: Scene) -> None:
     """kube-scheduler writes the failed bind into the pod's status, which releases the
     reservation."""
@@ -372,90 +288,7 @@ async def test_for_another_node_the_first_is_looked_at_before(changed: bool, sce
     assert (scene.held("n0"), scene.held("n1")) == ((0, 50) if changed else (50, 0))
 
 
-async def test_for_another_node_it_may_turn_out_to_be_bound_or_gone() -> None:
-    async with scene_of() as scene:
-        scene.server.posts, scene.server.gets = [Fate.RESET_DONE], [500]
-        scene.ask(calls.pod())
-        assert "could not be read" in await scene.bind(node="n0")
-        assert await scene.bind(node="n1") == "the pod is bound to n0"
-        assert (scene.held("n0"), scene.held("n1")) == (50, 0)
-    async with scene_of() as scene:
-        scene.server.posts = [Fate.RESET]
-        scene.ask(calls.pod())
-        assert "not known yet" in await scene.bind(node="n0")
-        scene.server.pods.clear()
-        assert await scene.bind(node="n1") == "the pod is gone"
-        assert (scene.held("n0"), scene.held("n1")) == (0, 0)
-    async with scene_of() as scene:
-        scene.server.posts = [Fate.RESET]
-        scene.ask(calls.pod())
-        assert "not known yet" in await scene.bind(node="n0")
-        scene.server.gets = [500]
-        assert "could not be read" in await scene.bind(node="n1")
-        assert (scene.held("n0"), scene.held("n1")) == (50, 0)
-
-
-async def test_a_refusal_after_doubt_decides_nothing(scene: Scene) -> None:
-    scene.server.posts = [Fate.LATE, 403]
-    scene.ask(calls.pod())
-    assert "not known yet" in await scene.bind()
-    assert "not known yet" in await scene.bind()
-    assert scene.held() == 50
-    assert scene.server.land() == [""]
-
-
-async def test_it_is_sent_again_as_the_pod_is_now(scene: Scene) -> None:
-    """A repeated bind for the same node, after kube-scheduler has written the failure."""
-    scene.server.posts = [Fate.LATE]
-    scene.ask(calls.pod())
-    assert "not known yet" in await scene.bind()
-    scene.server.touch("pod-u-1")
-    scene.ask(scene.server.pods["pod-u-1"])
-    assert await scene.bind() == ""
-    assert [each["metadata"]["resourceVersion"] for each in scene.server.bindings] == [
-        "1",
-        "101",
-    ]
-    assert scene.held() == 50
-    assert scene.server.land()[0] != ""
-
-
-async def test_an_older_view_of_the_pod_does_not_hide_what_was_sent(scene: Scene) -> None:
-    """kube-scheduler may read from another API server that lags behind."""
-    older = calls.pod()
-    scene.server.touch("pod-u-1")
-    scene.server.posts = [Fate.LATE]
-    scene.ask(scene.server.pods["pod-u-1"])
-    assert "not known yet" in await scene.bind()
-    scene.ask(older)
-    assert "not known yet" in await scene.bind()
-    scene.now_s = 1e6
-    await scene.binder.tend()
-    assert scene.held() == 50
-    assert scene.server.land() == [""]
-
-
 # --- watch events during a bind
-
-
-@pytest.mark.usefixtures("patient")
-async def test_the_watch_may_be_faster_than_the_answer() -> None:
-    async with scene_of() as scene:
-        scene.server.posts, scene.server.gets = [Fate.RESET], []
-        scene.ask(calls.pod())
-        binding = asyncio.create_task(scene.bind())
-        await scene.server.asked.wait()
-        scene.server.pods["pod-u-1"]["spec"]["nodeName"] = "n0"
-        scene.watch()
-        assert await binding == ""
-    async with scene_of() as scene:
-        scene.server.posts = [429]
-        scene.ask(calls.pod())
-        binding = asyncio.create_task(scene.bind())
-        await scene.server.sent.wait()
-        scene.state.lose_pod("u-1")
-        assert await binding == "the pod is gone"
-        assert (len(scene.server.bindings), scene.held()) == (1, 0)
 
 
 async def test_a_caller_that_goes_away_does_not_end_the_work(scene: Scene) -> None:
@@ -517,17 +350,3 @@ async def test_where_the_server_is_silent_one_is_asked_for_and_all_are_held() ->
         assert (scene.held(), scene.server.seen_gets) == (100, 1)
         await scene.binder.tend()
         assert (scene.held(), scene.server.seen_gets) == (100, 3)
-
-
-async def test_what_is_being_bound_is_not_tended(scene: Scene) -> None:
-    scene.server.posts = [Fate.HANG]
-    scene.ask(calls.pod())
-    binding = asyncio.create_task(scene.bind())
-    await scene.server.sent.wait()
-    scene.now_s = 1e6
-    await scene.binder.tend()
-    assert scene.server.seen_gets == 0
-    scene.server.pods.clear()
-    scene.state.lose_pod("u-1")
-    await scene.binder.tend()
-    assert (await binding).startswith("it is not known yet")

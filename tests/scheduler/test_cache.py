@@ -14,7 +14,6 @@ import pytest
 from aiohttp import web
 
 from contract import names
-from kube.follow import Backoff
 from scheduler.cache import DEVICES, LEASES, NODES, PODS, Cache
 from scheduler.core.place import Peak, Placement, Share
 from scheduler.core.reasons import Reason
@@ -193,19 +192,6 @@ async def test_a_watch_that_leaves_doubt_is_begun_with_a_list(code: int) -> None
         assert cache.synced
 
 
-async def test_a_relist_is_begun_after_it_was_asked_for() -> None:
-    server = Server(bound("u-1"))
-    async with running(server) as (cache, state):
-        await cache.wait_synced()
-        server.objects[PODS] = [bound("u-2")]
-        server.objects.update({NODES: [node("n2")], LEASES: []})
-        await cache.relist()
-        assert not state.is_bound("u-1")
-        assert (len(state.fleet), state.fleet.row_of("n1")) == (1, 0)
-        assert state.is_bound("u-2")
-        assert set(cache.lists().values()) == {2}
-
-
 async def test_what_cannot_be_listed_is_told_and_tried_again() -> None:
     server = Server()
     server.refused[DEVICES] = 404
@@ -215,26 +201,6 @@ async def test_what_cannot_be_listed_is_told_and_tried_again() -> None:
         del server.refused[DEVICES]
         await cache.wait_synced()
         await until(lambda: not cache.problems())
-
-
-def test_the_waits_double_up_to_a_bound_and_differ_by_chance() -> None:
-    waits = Backoff(jitter=lambda: 1.0)
-    assert [round(waits.next_s(), 1) for _ in range(9)] == [
-        *(0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0)
-    ]
-    waits.reset()
-    assert waits.next_s() == 0.1
-    assert Backoff(jitter=lambda: 0.0).next_s() == 0.05
-
-
-async def test_agents_fall_silent_by_our_clock() -> None:
-    now = [0.0]
-    async with running(Server(), lambda: now[0]) as (cache, state):
-        await cache.wait_synced()
-        row = state.fleet.row_of("n1")
-        assert state.fleet.bar[row] == 0
-        now[0] = 41.0
-        await until(lambda: state.fleet.bar[row] != 0)
 
 
 @pytest.mark.parametrize(("later_s", "silent"), [(39.0, False), (41.0, True), (-3600.0, False)])

@@ -184,14 +184,6 @@ async def test_who_is_refused_reads_why_though_it_sends_on(sent: bytes, status: 
         await until(lambda: not there.server.connections)
 
 
-async def test_who_asks_for_what_there_is_not_has_one_answer() -> None:
-    async with serving() as there, there.client() as client:
-        client.send(post(b"/no"), post(b"/echo"))
-        answer = await client.rest()
-        assert answer.startswith(b"HTTP/1.1 404 Not Found\r\nConnection: close\r\n")
-        assert (answer[-7:], there.answers.asked) == (b"\r\n\r\nno\n", ["/no"])
-
-
 async def test_who_leaves_before_the_answer_leaves_the_work_going_on() -> None:
     async with serving() as there:
         async with there.client() as client:
@@ -203,15 +195,6 @@ async def test_who_leaves_before_the_answer_leaves_the_work_going_on() -> None:
         async with there.client() as another:
             another.send(post(b"/echo", b"1"))
             await another.got(ok(b"1"))
-
-
-async def test_who_leaves_in_the_middle_of_a_request_has_asked_nothing() -> None:
-    async with serving() as there:
-        async with there.client() as client:
-            client.send(post(b"/echo", b"1234")[:-1])
-            await until(lambda: there.server.connections)
-        await until(lambda: not there.server.connections)
-        assert not there.answers.asked
 
 
 async def test_who_has_no_more_to_send_is_answered() -> None:

@@ -44,14 +44,6 @@ def test_spread_has_the_opposite() -> None:
     assert order(SPREAD, FULLER, WHOLE, USED, EMPTY) == ["empty", "used", "fuller", "whole"]
 
 
-def test_the_profiles_policy_where_the_pod_names_none() -> None:
-    fleet = add(add(Fleet(), *EMPTY[:1], *EMPTY[1]), *FULLER[:1], *FULLER[1])
-    rows = fleet.rows_of(["empty", "fuller"])
-    assert score(fleet, HALF, rows).argmax() == 1
-    assert score(fleet, HALF, rows, Policy.SPREAD).argmax() == 0
-    assert score(fleet, SPREAD, rows, Policy.BINPACK).argmax() == 0
-
-
 def test_the_better_fit_of_empty_gpus() -> None:
     fleet = Fleet()
     for name, total in (("large", 4000), ("small", 1000)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -13,8 +12,6 @@ from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes.requests import pending
 from scheduler.kubernetes.translate import device, lease, node
-from scheduler.metrics import Metrics
-from scheduler.retrier import Retrier
 from tests.scheduler import calls, objects
 from tests.scheduler.calls import arguments, names
 from tests.scheduler.decisions.test_verbs import WHOLE, bound
@@ -181,14 +178,6 @@ def test_a_pod_for_which_the_room_is_taken_meanwhile_is_not_due(refusing: Refusi
     assert refusing.overdue(after_s=TIMEOUT_S) == []
 
 
-def test_equal_requests_are_one_entry_whatever_the_containers_are_called() -> None:
-    refusing = Refusing()
-    for name in ("main", "app", "web"):
-        raw = calls.pod(name, objects.container(name, core=50, ratio=50))
-        refusing.verbs.filter(arguments(raw, names(1)))
-    assert (len(refusing.queue), len(refusing.queue._entries)) == (3, 1)
-
-
 def test_a_search_that_was_not_finished_goes_on_in_the_queue() -> None:
     """So many containers and nodes that one call does not reach the node on which they fit."""
     state, full = calls.state(nodes=600), names(599)
@@ -223,26 +212,6 @@ def test_pods_that_were_refused_before_a_restart_are_restored(refusing: Refusing
     assert refusing.overdue(after_s=TIMEOUT_S) == []
     refusing.free()
     assert refusing.overdue(after_s=TIMEOUT_S) == ["before"]
-
-
-def test_the_search_yields_the_loop_after_each_slice() -> None:
-    """Entries whose turns take longer than a slice."""
-    refusing, held = Refusing(), []
-    for number in range(5):
-        refusing.refuse_big(number)
-    refusing.free()
-    times = iter(range(10_000))
-
-    async def pause(seconds: float) -> None:
-        held.append(seconds)
-
-    class Never:
-        async def patch(self, path: str, body: Any, *, timeout_s: float = 0.0) -> Any:
-            raise AssertionError(path)
-
-    retrier = Retrier(refusing.queue, Never(), Metrics(), lambda: float(next(times)), pause=pause)
-    asyncio.run(retrier.tend())
-    assert len(held) == 4
 
 
 def test_a_refused_request_waits_for_no_room(refusing: Refusing) -> None:

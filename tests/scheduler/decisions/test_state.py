@@ -138,40 +138,6 @@ def test_a_finished_pod_releases(phase: str) -> None:
     assert (state.node_of("u"), state.is_bound("u")) == (None, False)
 
 
-def test_a_terminating_pod_holds_until_it_is_gone() -> None:
-    state = made()
-    text = allocated(("GPU-a", 0, resources(memory="12Gi", core=50)))
-    raw = pod(uid="u", node="n1", annotations={names.ANNOTATION_DEVICE_ALLOCATED: text})
-    raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    state.see_pod(translate.pod(raw))
-    assert used(state) == HALF_OF_A
-    state.lose_pod("u")
-    assert used(state) == NONE
-
-
-def test_an_event_that_is_seen_twice_counts_once() -> None:
-    state = made()
-    for _ in range(3):
-        state.see_pod(holding("u"))
-    assert used(state) == HALF_OF_A
-
-
-def test_pods_are_known_by_uid() -> None:
-    """A pod of the same name is another pod; the end of the old one does not affect it."""
-    state = made()
-    state.see_pod(holding("old"))
-    state.see_pod(holding("new", "GPU-b", 1))
-    state.lose_pod("old")
-    assert used(state) == {"GPU-a": (0, 0, 0), "GPU-b": (12, 50, 0)}
-
-
-def test_a_changed_annotation_is_what_counts() -> None:
-    state = made()
-    state.see_pod(holding("u"))
-    state.see_pod(holding("u", "GPU-b", 1, memory="6Gi"))
-    assert used(state) == {"GPU-a": (0, 0, 0), "GPU-b": (6, 0, 1)}
-
-
 @pytest.mark.parametrize(
     ("containers", "most"),
     [
@@ -216,38 +182,6 @@ def test_a_vanished_gpu_without_uuid_is_told_by_its_minor() -> None:
     state.see_pod(holding("u", None, 1, ratio=50))
     assert used(state) == {"GPU-a": (0, 0, 0), "GPU-b": (12, 0, 1)}
     assert texts(state) == []
-
-
-def test_a_replaced_gpu_is_empty() -> None:
-    """Another UUID at the same minor: a holder of the old GPU holds nothing of the new one."""
-    state = made()
-    state.see_pod(holding("u"))
-    see_device(state, device("n1", gpu("GPU-new", 0), gpu("GPU-b", 1)))
-    assert used(state) == {"GPU-new": (0, 0, 0), "GPU-b": (0, 0, 0)}
-    assert texts(state) == ["n1 default/pod-u holds a GPU that its node has not: GPU-a"]
-
-
-def test_renumbered_minors_keep_each_gpu_with_its_holder() -> None:
-    state = made()
-    state.see_pod(holding("u"))
-    see_device(state, device("n1", gpu("GPU-a", 1), gpu("GPU-b", 0)))
-    assert used(state) == HALF_OF_A
-    assert [each.uuid for each in state.fleet.gpus[state.fleet.row_of("n1")]] == ["GPU-b", "GPU-a"]
-    state.lose_pod("u")
-    assert used(state) == NONE
-
-
-def test_a_node_replaced_under_its_name() -> None:
-    """The old node's inventory does not apply to the new one; its pods hold the GPUs that they
-    name."""
-    state = made()
-    state.see_pod(holding("u"))
-    see_node(state, node("n1", "another"))
-    assert reason(state) is Reason.DEVICE_STALE
-    see_device(state, device("n1", gpu("GPU-c", 0), node_uid="another"))
-    assert reason(state) is Reason.FITS
-    assert used(state) == {"GPU-c": (0, 0, 0)}
-    assert texts(state) == ["n1 default/pod-u holds a GPU that its node has not: GPU-a"]
 
 
 def test_a_node_that_goes_and_comes_back_finds_its_pods() -> None:
@@ -368,85 +302,10 @@ def test_the_age_of_a_lease_before_we_began_counts() -> None:
     assert reason(state) is Reason.FITS
 
 
-def test_a_pod_that_wants_isolation_needs_a_node_that_isolates() -> None:
-    state = made()
-    wants = Request(ANY.asks, isolation=True)
-    assert reason(state, wants) is Reason.FITS
-    see_node(state, node("n1", isolates=False))
-    assert reason(state, wants) is Reason.NOT_ISOLATING
-    assert reason(state) is Reason.FITS
-
-
 # --- assumed placements
 
 
-def test_what_is_assumed_is_held_until_its_binding_is_seen() -> None:
-    state = made()
-    state.assume("u", chosen(state), deadline_s=10.0)
-    assert used(state) == HALF_OF_A
-    assert (state.node_of("u"), state.is_bound("u")) == ("n1", False)
-    again = state.assumed("u")
-    assert again is not None
-    state.assume("u", again, deadline_s=20.0)
-    assert used(state) == HALF_OF_A, "asked again, and the same again"
-    state.see_pod(translate.pod(pod(uid="u")))
-    assert used(state) == HALF_OF_A, "a view of the pod from before its binding"
-    state.see_pod(holding("u"))
-    assert used(state) == HALF_OF_A
-    assert state.is_bound("u")
-    assert state.assumed("u") is None
-    assert state.assumed("another") is None
-    state.forget("u")
-    assert used(state) == HALF_OF_A, "its binding had not failed"
-
-
-def test_a_binding_that_failed_is_forgotten() -> None:
-    state = made()
-    state.assume("u", chosen(state), deadline_s=10.0)
-    state.forget("u")
-    state.forget("u")
-    assert used(state) == NONE
-
-
-def test_no_timer_forgets_what_is_assumed() -> None:
-    state = made()
-    state.assume("u", chosen(state), deadline_s=10.0)
-    assert (state.overdue(9.9), state.overdue(10.0), state.overdue(99.0)) == ([], ["u"], ["u"])
-    assert used(state) == HALF_OF_A
-    state.see_pod(holding("u"))
-    assert state.overdue(99.0) == []
-
-
-def test_a_pod_that_was_assumed_here_and_bound_there_holds_there() -> None:
-    state = made()
-    see_node(state, node("n2"))
-    see_device(state, device("n2", gpu("GPU-x", 0)))
-    state.assume("u", chosen(state), deadline_s=10.0)
-    state.see_pod(holding("u", "GPU-x", node_name="n2"))
-    assert used(state) == NONE
-    assert used(state, "n2") == {"GPU-x": (12, 50, 0)}
-
-
-def test_an_assumed_pod_that_was_deleted_or_failed_is_released() -> None:
-    state = made()
-    state.assume("u", chosen(state), deadline_s=10.0)
-    state.lose_pod("u")
-    assert used(state) == NONE
-    state.assume("u", chosen(state), deadline_s=10.0)
-    state.see_pod(translate.pod(pod(uid="u", phase="Failed")))
-    assert used(state) == NONE
-
-
 # --- lists
-
-
-def test_a_list_ends_pods_that_it_lacks_but_not_assumed_ones() -> None:
-    state = made()
-    state.see_pod(holding("kept"))
-    state.see_pod(holding("gone", "GPU-b", 1))
-    state.assume("assumed", chosen(state), deadline_s=10.0)
-    state.keep_pods(["kept"])
-    assert used(state) == {"GPU-a": (24, 100, 0), "GPU-b": (0, 0, 0)}
 
 
 # --- in any order

@@ -51,21 +51,6 @@ def scored(verbs: Verbs, raw: dict[str, Any], among: list[str]) -> dict[str, int
 WHOLE = objects.container("main", gpu=100)
 
 
-def test_nodes_with_room_are_named_and_others_are_not() -> None:
-    state = calls.state(nodes=3, gpus=1)
-    bound(state, calls.pod("other", WHOLE), "n1")
-    assert filtered(Verbs(state), calls.pod(), names(3)) == {"NodeNames": ["n0", "n2"]}
-
-
-def test_of_many_that_fit_the_best_are_named() -> None:
-    state = calls.state(nodes=100, gpus=1)
-    for number in range(40, 80):
-        bound(state, calls.pod(f"other-{number}"), f"n{number}")
-    found = filtered(Verbs(state), calls.pod(), names(100))["NodeNames"]
-    assert len(found) == MOST_NODES
-    assert {int(name[1:]) for name in found} <= set(range(40, 80))
-
-
 def test_those_named_are_the_best_of_those_in_question_however_many_these_are() -> None:
     """With most nodes as candidates, the fleet's best are searched instead of each node."""
     chance = random.Random(7)
@@ -185,13 +170,6 @@ def test_the_fuller_gpu_scores_more_and_spread_has_it_the_other_way() -> None:
     assert scored(spread, asks, names(3)) == {"n0": 0, "n1": 10, "n2": 0}
 
 
-def test_a_profile_without_a_policy_packs() -> None:
-    state = calls.state(nodes=2, gpus=1)
-    bound(state, calls.pod("other"), "n1")
-    verbs = Verbs(state, {"another": Policy.SPREAD})
-    assert scored(verbs, calls.pod(), names(2)) == {"n0": 0, "n1": 10}
-
-
 # --- pods whose binding is in doubt
 
 
@@ -224,25 +202,6 @@ def test_a_pod_that_is_bound_is_an_error() -> None:
 
 
 # --- cached until bind
-
-
-def test_pods_are_remembered_as_they_were_last_up_to_a_bound(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("scheduler.decisions.verbs._REMEMBERED", 3)
-    verbs = Verbs(calls.state())
-    for uid in ("a", "b", "c"):
-        verbs.filter(arguments(calls.pod(uid), names(2)))
-    changed = calls.pod("a")
-    changed["metadata"]["resourceVersion"] = "2"
-    verbs.filter(arguments(changed, names(2)))
-    verbs.prioritize(arguments(calls.pod("d"), names(2)))
-    known = {uid: verbs.pending(uid) for uid in "abcd"}
-    assert {uid: each.version for uid, each in known.items() if each} == {
-        "a": "2",
-        "c": "1",
-        "d": "1",
-    }
 
 
 def test_scores_are_those_of_the_fleet_as_it_is_whatever_was_scored_before() -> None:

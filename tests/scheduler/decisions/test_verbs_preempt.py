@@ -12,7 +12,7 @@ from scheduler.core.place import Placement, place
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes.requests import request
-from scheduler.kubernetes.translate import lease, node, pod
+from scheduler.kubernetes.translate import pod
 from tests.scheduler import calls, objects
 
 Victims = Mapping[str, Sequence[str]]
@@ -69,27 +69,6 @@ def test_the_question_changes_nothing() -> None:
     assert (state.fleet.free_bytes == before.free_bytes).all()
     assert (state.fleet.used_core == before.used_core).all()
     assert state.fleet.changes == changes
-
-
-def test_a_node_that_is_left_out_is_left_out_whoever_leaves() -> None:
-    raw, victims = calls.pod("high", HALF), {"n1": ["100-0"]}
-    state = full()
-    facts = lease(objects.lease("n1", ready="the library is not there"))
-    assert facts is not None
-    state.see_lease(facts, 1.0)
-    assert preempted(state, raw, victims) == {}
-    gone = full()
-    gone.lose_device("n1")
-    assert preempted(gone, raw, {**victims, "unknown": ["x"]}) == {}
-
-
-def test_who_asks_for_isolation_is_not_made_room_for_where_there_is_none() -> None:
-    labels = {words.LABEL_ISOLATION_PROVIDER: words.ISOLATION_PROVIDER}
-    state, victims = full(), {"n1": ["100-0"]}
-    raw = calls.pod("high", HALF, labels=labels)
-    assert preempted(state, raw, victims)
-    state.see_node(node(objects.node("n1", isolates=False)))
-    assert preempted(state, raw, victims) == {}
 
 
 def test_a_pod_without_a_share_is_no_business_of_ours() -> None:

@@ -78,12 +78,6 @@ def test_each_gpu_and_who_holds_it() -> None:
     assert second["usable"] is False and second["holders"] == []
 
 
-def test_a_pod_that_holds_nothing_is_no_holder() -> None:
-    state = a_state()
-    state.see_pod(translate.pod(pod(container("main"), node="n1")))
-    assert state.holders("n1") == []
-
-
 def test_problems_name_node_and_pod() -> None:
     state = a_state()
     broken = {names.ANNOTATION_DEVICE_ALLOCATED: "{"}

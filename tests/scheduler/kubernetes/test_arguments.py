@@ -20,14 +20,6 @@ def test_a_call_gives_the_pod_and_the_names_in_their_order() -> None:
     assert names == ["n1", "n0"]
 
 
-def test_a_pod_that_comes_again_is_known_by_its_bytes() -> None:
-    reader = Reader()
-    first, _ = reader.arguments(calls.arguments(calls.pod("u-1"), MANY))
-    again, names = reader.arguments(calls.arguments(calls.pod("u-1"), ["n3"]))
-    assert again is first
-    assert names == ["n3"]
-
-
 @pytest.mark.parametrize(
     "text",
     [

@@ -48,28 +48,3 @@ def test_the_agent_is_required_of_the_pod_and_of_each_container_with_a_grant() -
     required = {key for key in annotations if key.startswith(names.ANNOTATION_REQUIRED_PLUGINS)}
     prefix = names.ANNOTATION_REQUIRED_PLUGINS
     assert required == {f"{prefix}/pod", f"{prefix}/container.first", f"{prefix}/container.main"}
-
-
-def test_the_binding_names_pod_uid_and_node() -> None:
-    made = binding.binding("default", "pod", "u-1", "n1", PLACEMENT)
-    assert made == {
-        "apiVersion": "v1",
-        "kind": "Binding",
-        "metadata": {
-            "namespace": "default",
-            "name": "pod",
-            "uid": "u-1",
-            "annotations": binding.annotations_of(PLACEMENT),
-        },
-        "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
-    }
-    plain = binding.binding("default", "pod", "u-1", "n1", None)
-    assert "annotations" not in plain["metadata"]
-
-
-def test_the_binding_says_who_writes_it() -> None:
-    made = binding.binding("default", "pod", "u-1", "n1", PLACEMENT, "scheduler 7")
-    annotations = {**binding.annotations_of(PLACEMENT), names.ANNOTATION_WRITER: "scheduler 7"}
-    assert made["metadata"]["annotations"] == annotations
-    plain = binding.binding("default", "pod", "u-1", "n1", None, "scheduler 7")
-    assert "annotations" not in plain["metadata"]

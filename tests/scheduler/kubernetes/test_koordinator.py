@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from contract import names
 from scheduler.core.request import Ask, Request
-from scheduler.kubernetes import dialects, requests
+from scheduler.kubernetes import requests
 from scheduler.kubernetes.dialects import RequestError
 
 Mi, Gi = 2**20, 2**30
@@ -188,11 +187,6 @@ def test_two_containers_of_half_a_gpu_are_two_halves_and_not_one_whole_gpu() -> 
     ]
 
 
-def test_two_containers_that_share_one_gpu_each_are_not_two_gpus_for_both() -> None:
-    half: dict[str, object] = {SHARED: 1, CORE: 50, RATIO: 50}
-    assert [ask.gpus for ask in asked(half, half).asks] == [1, 1]
-
-
 def test_a_pod_that_asks_for_nothing() -> None:
     assert requests.request(pod({}, {"cpu": "1"})) is None
     assert requests.request({}) is None
@@ -207,15 +201,6 @@ def test_what_python_takes_for_the_same_or_cannot_remember_is_read_for_itself(
     assert one is not None and one == requests.request(pod({RATIO: "1"}))
     with pytest.raises(RequestError, match="expected a quantity"):
         requests.request(pod({RATIO: value}))
-
-
-def test_a_pod_with_much_written_on_it_is_not_remembered() -> None:
-    """A user may write 256 kB of annotations."""
-    for size, more in ((10, 1), (100_000, 0)):
-        raw = {**pod({RATIO: "31"}), "metadata": {"annotations": {"note": "x" * size}}}
-        before = requests._remembered.cache_info().misses
-        assert requests.request(raw) == requests.request(raw)
-        assert requests._remembered.cache_info().misses == before + more
 
 
 def test_a_limit_alone_is_a_request() -> None:
@@ -236,24 +221,3 @@ def test_ratio_becomes_the_bytes_that_koordinator_writes() -> None:
         (15360 * Mi, 75, 11520 * Mi),
     ):
         assert asked({RATIO: percent}).asks[0].bytes_of(total) == exact
-
-
-def test_one_dialect_for_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second dialect is a row in the table."""
-
-    def fraction(annotations: dict[str, str], containers: list[dialects.Container]) -> list[Ask]:
-        return [Ask(containers[0].name, memory_percent=int(annotations["percent"]))]
-
-    only: dict[str, Any] = {"Fraction": fraction}
-    monkeypatch.setattr(dialects, "DIALECTS", {**dialects.DIALECTS, **only})
-    mixed = {**pod({G: 50}), "metadata": {"annotations": {"percent": "30"}}}
-    with pytest.raises(RequestError, match="dialects of Koordinator and Fraction: must be one"):
-        requests.request(mixed)
-    request = requests.request({**mixed, "spec": pod({})["spec"]})
-    assert request is not None
-    assert request.asks[0].memory_percent == 30
-
-
-def test_names_are_those_of_the_contract() -> None:
-    assert {G, CORE, MEM, RATIO, SHARED} == dialects.RESOURCES
-    assert names.DEPRECATED_RESOURCES["kubernetes.io/gpu-core"] == CORE

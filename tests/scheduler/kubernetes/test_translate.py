@@ -375,17 +375,6 @@ def test_bound_by_hand_without_an_allocation(annotations: dict[str, str]) -> Non
     assert held(bound(annotations, {"name": "main"})) == ((), "")
 
 
-@pytest.mark.parametrize(
-    ("phase", "finished"),
-    [("Pending", False), ("Running", False), ("Succeeded", True), ("Failed", True)],
-)
-def test_finished_pods(phase: str, finished: bool) -> None:
-    text = allocated(("GPU-a", 0, resources(memory=1024)))
-    facts = translate.pod(bound({names.ANNOTATION_DEVICE_ALLOCATED: text}, phase=phase))
-    assert facts.finished == finished
-    assert bool(facts.held) != finished
-
-
 def test_an_allocation_on_a_pod_that_is_not_bound_is_nothing() -> None:
     text = allocated(("GPU-a", 0, resources(memory=1024)))
     facts = translate.pod(pod(HALF, annotations={names.ANNOTATION_DEVICE_ALLOCATED: text}))
@@ -471,12 +460,6 @@ def test_an_inventory_that_cannot_be_read_and_an_empty_one() -> None:
     facts = translate.device(broken)
     assert (facts.readable, facts.gpus) == (False, ())
     assert facts.problems == ('Device: spec.devices: invalid value "none": must be a list',)
-
-
-def test_an_inventory_without_an_owner_is_its_nodes() -> None:
-    raw = device("n1")
-    del raw["metadata"]["ownerReferences"]
-    assert translate.device(raw).node_uid == ""
 
 
 def test_an_agents_lease() -> None:

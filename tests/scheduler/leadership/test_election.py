@@ -51,44 +51,12 @@ def test_the_times_leave_room_for_clocks_that_run_unequally_fast() -> None:
     assert TERMS.window_s > 2 * 2.0 + TERMS.renew_s - 0.1  # two calls of the Lease may fail
 
 
-def test_it_looks_before_it_does_anything() -> None:
-    election = Election(Candidate("me", "here"))
-    election.asked(0)
-    assert election.step(0) is Do.LOOK
-
-
 def test_who_is_not_asked_takes_nothing() -> None:
     election = standby(replace(HOLDER, holder=""))
     assert election.step(100) is Do.LOOK
     election.asked(100)
     assert election.step(100) is Do.TAKE
     assert election.step(100 + TERMS.asked_s + 1) is Do.LOOK
-
-
-def test_what_was_given_back_is_had_at_once() -> None:
-    election = holding(5)
-    assert election.may_write(5) and election.role is Role.HOLDING
-    assert election.record is not None
-    assert election.record.writer == "me 5"
-
-
-def test_a_renewal_is_good_from_when_it_was_sent() -> None:
-    election = holding(0)
-    renew(election, 4)
-    assert election.may_write(4 + TERMS.window_s - 0.01)
-    assert not election.may_write(4 + TERMS.window_s)
-    assert election.is_silent(4 + TERMS.window_s)
-    assert election.step(60) is Do.RENEW
-    renew(election, 60)
-    assert election.may_write(60)
-
-
-def test_a_holder_that_moves_is_left_alone() -> None:
-    election = standby()
-    for at_s in range(1, 60):
-        election.asked(at_s)
-        election.saw(replace(HOLDER, renewed=f"t{at_s}"), at_s)
-        assert election.step(at_s + 0.9) in (Do.LOOK, Do.CAMPAIGN)
 
 
 def test_one_that_does_not_is_replaced_and_what_it_sent_is_waited_out() -> None:
@@ -161,13 +129,6 @@ def test_one_that_died_before_it_had_waited_out_another_is_waited_out_with_it() 
     assert not first.record.waits
 
 
-def test_of_two_that_died_one_after_the_other_both_are_known_to_be_dead() -> None:
-    first = standby(dead="other")
-    first.asked(1)
-    take(first, 1)
-    assert first.record is not None and not first.record.waits
-
-
 def test_a_lease_that_is_gone_is_made_anew_and_whoever_held_it_is_waited_out() -> None:
     election = standby(None)
     election.asked(0)
@@ -217,24 +178,6 @@ def test_whose_taking_was_not_answered_takes_again_and_waits() -> None:
     assert not election.must_list(2)
 
 
-def test_it_yields_to_a_replica_that_is_asked_when_it_is_not() -> None:
-    election = holding(0)
-    assert election.record is not None
-    election.saw(replace(election.record, campaign=campaign()), 1)
-    election.settle(TERMS.quiet_s - 0.1)
-    assert election.role is Role.HOLDING
-    election.settle(TERMS.quiet_s)
-    assert not election.may_write(TERMS.quiet_s)
-    assert election.role.value == "yielding"
-    assert election.step(TERMS.quiet_s, under_way=True) is Do.RENEW
-    assert election.step(TERMS.quiet_s) is Do.GIVE_BACK
-    back = election.record_for(Do.GIVE_BACK, "t")
-    assert back.holder == "" and back.campaign is None and back.term == election.record.term
-    election.wrote(Do.GIVE_BACK, back, 3, 3)
-    assert not election.holds
-    assert election.step(3) is Do.LOOK
-
-
 def test_it_does_not_yield_while_it_is_asked() -> None:
     election = holding(0)
     for at_s in range(1, 100):
@@ -277,27 +220,6 @@ def test_a_second_installation_knows_that_there_is_no_use_in_waiting() -> None:
     assert not standby(None).is_rivals(1)
 
 
-def test_it_says_that_it_is_asked_every_other_second() -> None:
-    election = standby()
-    election.asked(1)
-    assert election.step(1) is Do.CAMPAIGN
-    first = election.campaign()
-    election.said(1)
-    assert election.step(2) is Do.LOOK
-    assert election.step(3.1) is Do.CAMPAIGN
-    assert election.campaign() != first
-
-
-def test_who_leaves_gives_it_back_and_never_takes_it_again() -> None:
-    election = holding(0)
-    election.leaving = True
-    election.settle(0)
-    assert election.step(0) is Do.GIVE_BACK
-    election.wrote(Do.GIVE_BACK, election.record_for(Do.GIVE_BACK, "t"), 0, 0)
-    election.asked(1)
-    assert election.step(1) is Do.LOOK
-
-
 def test_who_has_not_waited_out_its_predecessor_does_not_give_it_back() -> None:
     """The next holder would consider it given back cleanly."""
     election = standby(at_s=0)
@@ -308,18 +230,6 @@ def test_who_has_not_waited_out_its_predecessor_does_not_give_it_back() -> None:
     assert election.role is Role.TAKING
     election.settle(TERMS.lease_s + TERMS.wait_s)
     assert election.role.value == "yielding"
-
-
-def test_pauses_are_short_where_somebody_waits() -> None:
-    election = standby()
-    assert election.pause_s(0) == TERMS.look_s
-    election.asked(0)
-    assert election.pause_s(0) == TERMS.want_s
-    assert holding(0).pause_s(0) == TERMS.renew_s
-    taking = standby(at_s=0)
-    taking.asked(TERMS.lease_s)
-    take(taking, TERMS.lease_s)
-    assert taking.pause_s(TERMS.lease_s + TERMS.wait_s - 0.5) == pytest.approx(0.5)
 
 
 # --- random runs ---------------------------------------------------------------------------------

@@ -167,20 +167,6 @@ async def test_the_list_of_a_new_term_is_tried_until_it_succeeds() -> None:
         assert tries == 3
 
 
-async def test_it_follows_kube_scheduler_from_one_replica_to_the_other() -> None:
-    server = Server()
-    terms = Terms(quiet_s=0.5)
-    async with (
-        client_of(server.answer) as kube,
-        leading(kube, "a", terms=terms) as a,
-        leading(kube, "b", terms=terms) as b,
-    ):
-        for here, there in ((a, b), (b, a), (a, b)):
-            await admitted(here)
-            assert here.may_write() and not there.may_write()
-            assert "another replica holds" in there.status or "no process" in there.status
-
-
 async def test_a_second_installation_stays_on_standby_and_says_who_holds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -207,31 +193,6 @@ async def test_a_second_installation_stays_on_standby_and_says_who_holds(
         await until(lambda: server.said.count("PUT") > seen + 2)
         assert first.may_write() and not second.may_write()
     assert any("second installation" in record.getMessage() for record in caplog.records)
-
-
-async def test_without_the_api_server_it_writes_until_its_last_renewal_is_old() -> None:
-    server, clock = Server(), Clock()
-    async with client_of(server.answer) as kube, leading(kube, clock=clock) as leader:
-        await admitted(leader)
-        server.failing = 503
-        clock.ahead_s += Terms().window_s
-        assert not leader.may_write()
-        await until(lambda: "could not be renewed in time: Failing" in leader.refusal())
-        assert leader.refusal() == await leader.admit()
-        server.failing = 0
-        await until(leader.may_write)
-
-
-async def test_a_lease_that_is_deleted_is_made_again_and_waited_for() -> None:
-    server, clock = Server(), Clock()
-    async with client_of(server.answer) as kube, leading(kube, clock=clock) as leader:
-        await admitted(leader)
-        server.lease = None
-        await until(lambda: leader.role is Role.TAKING)
-        assert not leader.may_write()
-        clock.ahead_s += Terms().lease_s + Terms().wait_s
-        await until(leader.may_write)
-        assert server.holder == "a"
 
 
 async def test_one_that_another_has_taken_is_not_held_any_more() -> None:

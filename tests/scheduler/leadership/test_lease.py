@@ -9,7 +9,7 @@ import pytest
 from contract import names
 from scheduler.kubernetes.requests import Json
 from scheduler.leadership import lease
-from scheduler.leadership.lease import Campaign, Record
+from scheduler.leadership.lease import Record
 
 RAW: dict[str, Any] = {
     "metadata": {
@@ -34,13 +34,6 @@ RAW: dict[str, Any] = {
         "strategy": "kept",
     },
 }
-
-
-def test_it_is_read() -> None:
-    found = lease.read(RAW)
-    said = Campaign("b", "there", 3)
-    assert found == Record("a", 4, "here", 8, "t1", "t0", False, said, RAW)
-    assert found.writer == "a 4"
 
 
 @pytest.mark.parametrize(
@@ -71,27 +64,10 @@ def test_what_is_not_ours_is_written_back() -> None:
     assert body["kind"] == "Lease"
 
 
-def test_a_new_one_has_all_that_it_needs() -> None:
-    body = lease.written(Record("a", 1, "here", 8.0, "t0", "t0"))
-    assert body["metadata"] == {
-        "namespace": names.NAMESPACE,
-        "name": names.LEASE_SCHEDULER,
-        "annotations": {names.ANNOTATION_INSTALLATION: "here"},
-    }
-    assert body["spec"]["leaseDurationSeconds"] == 8
-
-
 def test_what_is_given_back_keeps_its_term() -> None:
     back = lease.written(lease.given_back(lease.read(RAW)))
     assert back["spec"]["holderIdentity"] == "" and back["spec"]["leaseTransitions"] == 4
     assert names.ANNOTATION_CANDIDATE not in back["metadata"]["annotations"]
-
-
-def test_a_wish_touches_the_annotation_alone() -> None:
-    said = Campaign("b", "there", 3)
-    wish = lease.wish(said)
-    assert list(wish) == ["metadata"] and list(wish["metadata"]) == ["annotations"]
-    assert lease.read(wish).campaign == said
 
 
 def test_that_it_waits_is_written_and_read() -> None:
