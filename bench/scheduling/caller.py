@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from bench.scheduling import stage
+
 _HEAD: Final = (
     b"POST /%b HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: kube-scheduler\r\n"
     b"Content-Type: application/json\r\nAccept-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
@@ -63,65 +65,46 @@ class Caller:
 def pod(number: int, percents: Sequence[int]) -> Mapping[str, Any]:
     """A Pod as kube-scheduler has it, with the fields that the API server adds. percents: what each
     container requests of a GPU."""
-    name = f"asks-{number}"
-    containers = [_container(f"main-{at}", percent) for at, percent in enumerate(percents)]
     stamp = "2026-01-01T00:00:00Z"
+    made = stage.asking_pod(f"asks-{number}", percents)
+    made["metadata"] |= {
+        "namespace": "bench",
+        "uid": f"00000000-0000-4000-8000-{number:012}",
+        "resourceVersion": str(100_000 + number),
+        "generation": 1,
+        "creationTimestamp": stamp,
+        "managedFields": [
+            {"manager": "kubectl", "operation": "Update", "apiVersion": "v1", "time": stamp}
+        ],
+    }
     sources = [
         {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
         {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
         {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "x"}}]}},
     ]
-    return {
-        "metadata": {
-            "name": name,
-            "namespace": "bench",
-            "uid": f"00000000-0000-4000-8000-{number:012}",
-            "resourceVersion": str(100_000 + number),
-            "generation": 1,
-            "creationTimestamp": stamp,
-            "labels": {"app": "bench", "koordinator.sh/gpu-isolation-provider": "hami-core"},
-            "managedFields": [
-                {"manager": "kubectl", "operation": "Update", "apiVersion": "v1", "time": stamp}
-            ],
-        },
-        "spec": {
-            "volumes": [
-                {"name": _MOUNT["name"], "projected": {"sources": sources, "defaultMode": 420}}
-            ],
-            "containers": containers,
-            "restartPolicy": "Always",
-            "terminationGracePeriodSeconds": 30,
-            "dnsPolicy": "ClusterFirst",
-            "serviceAccountName": "default",
-            "securityContext": {},
-            "schedulerName": "gpuslice-scheduler",
-            "tolerations": [
-                {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute"}
-                for key in ("not-ready", "unreachable")
-            ],
-            "priority": 0,
-            "enableServiceLinks": True,
-            "preemptionPolicy": "PreemptLowerPriority",
-        },
-        "status": {"phase": "Pending", "qosClass": "Burstable"},
+    made["spec"] |= {
+        "volumes": [
+            {"name": _MOUNT["name"], "projected": {"sources": sources, "defaultMode": 420}}
+        ],
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": 30,
+        "dnsPolicy": "ClusterFirst",
+        "serviceAccountName": "default",
+        "securityContext": {},
+        "tolerations": [
+            {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute"}
+            for key in ("not-ready", "unreachable")
+        ],
+        "priority": 0,
+        "enableServiceLinks": True,
+        "preemptionPolicy": "PreemptLowerPriority",
     }
-
-
-def _container(name: str, percent: int) -> Mapping[str, Any]:
-    asked = {
-        "cpu": "40m",
-        "memory": "40Mi",
-        "koordinator.sh/gpu-core": str(percent),
-        "koordinator.sh/gpu-memory-ratio": str(percent),
-        "koordinator.sh/gpu.shared": "1",
-    }
-    return {
-        "name": name,
-        "image": "busybox",
-        "command": ["sleep", "365d"],
-        "resources": {"limits": asked, "requests": asked},
-        "volumeMounts": [_MOUNT],
-        "terminationMessagePath": "/dev/termination-log",
-        "terminationMessagePolicy": "File",
-        "imagePullPolicy": "IfNotPresent",
-    }
+    for container in made["spec"]["containers"]:
+        container |= {
+            "command": ["sleep", "365d"],
+            "volumeMounts": [_MOUNT],
+            "terminationMessagePath": "/dev/termination-log",
+            "terminationMessagePolicy": "File",
+            "imagePullPolicy": "IfNotPresent",
+        }
+    return made | {"status": {"phase": "Pending", "qosClass": "Burstable"}}

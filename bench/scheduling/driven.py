@@ -11,11 +11,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import queue
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -25,7 +23,7 @@ import psutil
 from bench.scheduling import fleets, stage
 from bench.scheduling.caller import Caller
 from bench.scheduling.figures import Round, cpu_s, say
-from bench.scheduling.verbs import Asked, bind, calibrated, choose, orders
+from bench.scheduling.verbs import Asked, calibrated, drive, orders
 from kube.client import Kube
 
 _BINDERS: Final = 8
@@ -85,38 +83,18 @@ def _ready(pods: Sequence[Mapping[str, Any]], nodes: Sequence[str], seed: int) -
 
 def _drive(port: int, ready: Sequence[Asked]) -> int:
     """Returns the number of retried binds."""
-    again: list[str] = []
-    chosen: queue.SimpleQueue[tuple[Asked, str] | None] = queue.SimpleQueue()
-
-    def bind_all() -> None:
-        with closing(Caller(port)) as binder:
-            while (each := chosen.get()) is not None:
-                asked, node = each
-                while not bind(binder, asked, node)[0]:
-                    again.append(asked.name)
-                    node, _ = choose(binder, asked)
-
-    with closing(Caller(port)) as caller, ThreadPoolExecutor(_BINDERS) as pool:
-        _until_admitted(caller, ready[0])
-        binders = [pool.submit(bind_all) for _ in range(_BINDERS)]
-        try:
-            for each in ready:
-                chosen.put((each, choose(caller, each)[0]))
-        finally:
-            for _ in binders:
-                chosen.put(None)
-        for binder in binders:
-            binder.result()
-    return len(again)
+    _until_admitted(port, ready[0])
+    return drive(port, ready, _BINDERS)
 
 
-def _until_admitted(caller: Caller, asked: Asked) -> None:
+def _until_admitted(port: int, asked: Asked) -> None:
     """The extender acquires the Lease only when it receives calls."""
     until_s = time.monotonic() + _ADMITTED_S
-    while caller.call("filter", asked.filter)[0].get("Error"):
-        if time.monotonic() > until_s:
-            raise RuntimeError(f"the extender does not take its Lease within {_ADMITTED_S:.0f} s")
-        time.sleep(0.1)
+    with closing(Caller(port)) as caller:
+        while caller.call("filter", asked.filter)[0].get("Error"):
+            if time.monotonic() > until_s:
+                raise RuntimeError(f"the extender takes no Lease within {_ADMITTED_S:.0f} s")
+            time.sleep(0.1)
 
 
 @contextmanager

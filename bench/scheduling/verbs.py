@@ -17,7 +17,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import Any, Final
@@ -101,43 +101,50 @@ def measure(size: Size, rounds: int, pods: int, mix: Mix = ONE) -> Measured:
 def _round(pid: int, port: int, ready: Sequence[Asked]) -> Taken:
     half = len(ready) // 2
     alone: dict[str, list[float]] = defaultdict(list)
-    caller, binder = Caller(port), Caller(port)
-    for each in filter(lambda each: each.fits, ready[:half]):
-        node, taken = choose(caller, each)
-        for verb, seconds in taken.items():
-            alone[verb].append(seconds)
-        alone["bind"].append(bind(caller, each, node)[1])
-    again = 0
-    bound: queue.SimpleQueue[tuple[Asked, str] | None] = queue.SimpleQueue()
-
-    def bind_all() -> None:
-        nonlocal again
-        while (chosen := bound.get()) is not None:
-            asked, node = chosen
-            while not bind(binder, asked, node)[0]:
-                again += 1
-                node, _ = choose(binder, asked)
-
+    with closing(Caller(port)) as caller:
+        for each in filter(lambda each: each.fits, ready[:half]):
+            node, taken = choose(caller, each)
+            for verb, seconds in taken.items():
+                alone[verb].append(seconds)
+            alone["bind"].append(bind(caller, each, node)[1])
     before_ms = calibrated(_ITS_CORE)
-    with ThreadPoolExecutor(1) as pool:
-        binding = pool.submit(bind_all)
-        begun_s, had_s = time.perf_counter(), cpu_s(pid)
-        try:
-            for each in ready[half:]:
-                if each.fits:
-                    bound.put((each, choose(caller, each)[0]))
-                else:
-                    refused(caller, each)
-        finally:
-            bound.put(None)
-    binding.result()
+    begun_s, had_s = time.perf_counter(), cpu_s(pid)
+    again = drive(port, ready[half:], 1)
     took_s = time.perf_counter() - begun_s
     count = sum(each.fits for each in ready[half:])
     per_core_s = count / (cpu_s(pid) - had_s)
-    caller.close()
-    binder.close()
     in_a_round = Round(per_core_s, before_ms, calibrated(_ITS_CORE))
     return Taken(count / took_s, in_a_round, again, alone)
+
+
+def drive(port: int, ready: Sequence[Asked], binders: int) -> int:
+    """Calls the verbs pod after pod, with that many binds in parallel. Returns the number of
+    retried binds."""
+    again: list[str] = []
+    chosen: queue.SimpleQueue[tuple[Asked, str] | None] = queue.SimpleQueue()
+
+    def bind_all() -> None:
+        with closing(Caller(port)) as binder:
+            while (each := chosen.get()) is not None:
+                asked, node = each
+                while not bind(binder, asked, node)[0]:
+                    again.append(asked.name)
+                    node, _ = choose(binder, asked)
+
+    with closing(Caller(port)) as caller, ThreadPoolExecutor(binders) as pool:
+        running = [pool.submit(bind_all) for _ in range(binders)]
+        try:
+            for each in ready:
+                if each.fits:
+                    chosen.put((each, choose(caller, each)[0]))
+                else:
+                    refused(caller, each)
+        finally:
+            for _ in running:
+                chosen.put(None)
+        for binder in running:
+            binder.result()
+    return len(again)
 
 
 def calibrated(core: int) -> float:

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from bench import Result, __main__
-from bench.scheduling import caller, driven, fleets, stage, throughput, verbs
+from bench.scheduling import caller, fleets, stage, throughput, verbs
 from bench.scheduling.figures import Figures, Round
 from scheduler.core.fit import fit
 from scheduler.kubernetes import requests
@@ -120,7 +120,7 @@ def test_a_pod_that_is_not_bound_ends_the_bench() -> None:
         serving.start()
         try:
             with pytest.raises(RuntimeError, match="p fits nowhere"):
-                driven._drive(server.server_port, [asked])
+                verbs.drive(server.server_port, [asked], 1)
         finally:
             server.shutdown()
             serving.join()
