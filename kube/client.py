@@ -4,7 +4,7 @@ Handles paths, timeouts and Kubernetes' errors; has no code for particular objec
 which every pod needs one, use a separate client (`kube.posts`).
 Every request has a deadline. A write passes the same deadline to the server (`timeout=`), so that
 the server does not apply it later. POST and PATCH are never sent twice: if no answer arrives, the
-caller must check the outcome (`KubeError.undecided`). aiohttp repeats GET, PUT and DELETE if a
+caller must check the outcome. aiohttp repeats GET, PUT and DELETE if a
 reused connection turns out to be closed.
 """
 
@@ -64,12 +64,6 @@ class KubeError(Exception):
         super().__init__(f"{reason}: {message}" if message else reason)
         self.status = status
         self.reason = reason
-        self.message = message
-
-    @property
-    def undecided(self) -> bool:
-        """Whether the server may have applied the write despite the error."""
-        return self.reason == NO_ANSWER or self.status >= 500
 
 
 class Kube:

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from contract import names
 from kube.client import KubeError
-from kube.log_lines import Line
+from kube.log_lines import Line, printable
 from scheduler.kubernetes.facts import Problem
 from scheduler.metrics import Metrics
 
@@ -141,6 +141,5 @@ def event(reason: str, regarding: Regarding, text: str, identity: str, at: datet
 
 def _cut(text: str) -> str:
     """Cuts the text and keeps printable ASCII, as in the log: a tenant may have written it."""
-    plain = text.encode("ascii", "backslashreplace").decode()
-    plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in plain)
+    plain = printable(text)
     return plain if len(plain) <= NOTE_BYTES else plain[: NOTE_BYTES - 3] + "..."

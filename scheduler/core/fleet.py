@@ -246,15 +246,13 @@ class Fleet:
 
     def give_back(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> None:
         """Reverts a `take` with the same arguments."""
-        self._change("used", row, slot, -memory_bytes, core_percent, -1)
+        self._change("used", row, slot, memory_bytes, core_percent, -1)
 
-    def reserve(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> None:
-        """As `take`, in the columns of reservations."""
-        self._change("reserved", row, slot, memory_bytes, core_percent)
-
-    def unreserve(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> None:
-        """Reverts a `reserve` with the same arguments."""
-        self._change("reserved", row, slot, -memory_bytes, core_percent, -1)
+    def reserve(
+        self, row: int, slot: int, memory_bytes: int, core_percent: int | None, sign: int = 1
+    ) -> None:
+        """As `take`, in the columns of reservations; sign -1 reverts it."""
+        self._change("reserved", row, slot, memory_bytes, core_percent, sign)
 
     def has_room(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> bool:
         """Whether this fits on the GPU beside everything used and reserved."""
@@ -293,7 +291,7 @@ class Fleet:
         self._changed(row)
         at = (row, slot)
         held_bytes, held_core, coreless = _HELD[of]
-        getattr(self, held_bytes)[at] += size
+        getattr(self, held_bytes)[at] += sign * size
         if core_percent is None:
             getattr(self, coreless)[at] += sign
         else:

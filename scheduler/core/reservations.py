@@ -1,11 +1,10 @@
 """Reservations of GPU capacity for pods that hold nothing yet.
 
-A reservation has an owner (a pod's UID), a kind and a deadline. It is counted in the fleet's
-columns `reserved_*`, in addition to what is used, so later placements avoid it. The kind determines
-what may override it. NOMINATED is the placement that the extender expects kube-scheduler to bind
-next: kube-scheduler sends `filter` of the next pod before `bind` of the last one, and both would be
-ranked to the same GPU. It refuses no pod: if a pod fits nowhere, `lifted` shows the fleet without
-such reservations, and ends none of them.
+A reservation has an owner (a pod's UID) and a deadline. It is counted in the fleet's columns
+`reserved_*`, in addition to what is used, so later placements avoid it. It is a nomination: the
+placement that the extender expects kube-scheduler to bind next. kube-scheduler sends `filter` of
+the next pod before `bind` of the last one, and both would be ranked to the same GPU. It refuses no
+pod: if a pod fits nowhere, `lifted` shows the fleet without reservations, and ends none of them.
 
 A reservation ends with its pod's binding or next filter, at its deadline, and when its node changes
 so that it no longer fits. Part of `scheduler.decisions.state`, which reports changes.
@@ -16,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Final
 
 import numpy as np
@@ -27,12 +25,6 @@ from scheduler.core.request import Request
 
 NOMINATED_S: Final = 2.0
 """Longer than from prioritize to bind, unless the pod waits for something else."""
-
-
-class Kind(Enum):
-    """Why GPUs are reserved. Kinds for gangs and queues would be others, which `lifted` keeps."""
-
-    NOMINATED = "nominated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +40,6 @@ class Taken:
 @dataclass(frozen=True, slots=True)
 class Reservation:
     owner: str
-    kind: Kind
     request: Request
     placement: Placement
     deadline_s: float
@@ -65,18 +56,11 @@ class Reservations:
     def __len__(self) -> int:
         return len(self._by_owner)
 
-    def add(
-        self,
-        owner: str,
-        request: Request,
-        placement: Placement,
-        deadline_s: float,
-        kind: Kind = Kind.NOMINATED,
-    ) -> None:
+    def add(self, owner: str, request: Request, placement: Placement, deadline_s: float) -> None:
         """Replaces the owner's reservation. `place` must have found the placement beside all that
         is used and reserved."""
         self.end(owner)
-        self._enter(Reservation(owner, kind, request, placement, deadline_s, ()))
+        self._enter(Reservation(owner, request, placement, deadline_s, ()))
 
     def placement(self, owner: str, request: Request, node: str) -> Placement | None:
         """The reservation for this owner, request and node."""
@@ -111,9 +95,9 @@ class Reservations:
 
     @contextmanager
     def lifted(self, among: Rows) -> Iterator[Rows]:
-        """The fleet without NOMINATED reservations; yields the rows that have some. Within it,
-        await nothing and change nothing."""
-        there = [each for each in self._by_owner.values() if each.kind is Kind.NOMINATED]
+        """The fleet without reservations; yields the rows that have some. Within it, await nothing
+        and change nothing."""
+        there = list(self._by_owner.values())
         if not there:
             yield among[:0]
             return
@@ -148,6 +132,5 @@ class Reservations:
 
     def _count(self, reservation: Reservation, sign: int) -> None:
         row = self._fleet.row_of(reservation.placement.node)
-        change = self._fleet.reserve if sign > 0 else self._fleet.unreserve
         for each in reservation.taken:
-            change(row, each.slot, each.memory_bytes, each.core_percent)
+            self._fleet.reserve(row, each.slot, each.memory_bytes, each.core_percent, sign)

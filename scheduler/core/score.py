@@ -76,11 +76,6 @@ def _cut(
     return np.concatenate([better, last[ties <= np.partition(ties, wanted - 1)[wanted - 1]]])
 
 
-def first(scores: Scores | Sequence[float]) -> int:
-    """The index of the best; among equal ones the first."""
-    return int(np.argmax(scores))
-
-
 def levels(given: Scores | Sequence[float], most: int = 10) -> NDArray[np.int64]:
     """[R]: scores as the integers 0 to `most` that kube-scheduler accepts.
 

@@ -21,12 +21,13 @@ from scheduler.decisions.state import State
 from scheduler.kubernetes import requests, translate
 from scheduler.kubernetes.dialects import RequestError
 from scheduler.kubernetes.facts import LeaseFacts
+from scheduler.kubernetes.requests import at
 
 Json = Mapping[str, Any]
 
 _TEMPLATE_KINDS: Final = frozenset(
     {
-        *("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job"),
+        *("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob"),
         *("ReplicationController", "PodTemplate"),
     }
 )
@@ -127,36 +128,25 @@ def pods(found: Iterable[Json]) -> Sequence[Json]:
     """The pods among the objects, and those in workload templates. Raises SimulationError."""
     made: list[Json] = []
     for raw in found:
-        kind = raw["kind"]
-        if kind == "Pod":
-            made.append({**raw, "metadata": _part(raw, raw, "metadata")})
-        elif kind in _TEMPLATE_KINDS:
-            made.append(_of_template(raw, raw))
-        elif kind == "CronJob":
-            job = _part(raw, _part(raw, raw, "spec"), "jobTemplate")
-            made.append(_of_template(raw, job))
+        if raw["kind"] == "Pod":
+            made.append(raw)
+        elif raw["kind"] in _TEMPLATE_KINDS:
+            made.append(_of_template(raw))
     if not made:
         raise SimulationError("file: must have a Pod, or a workload with a pod's template")
     return made
 
 
-def _of_template(owner: Json, holder: Json) -> Json:
-    within = holder if owner["kind"] == "PodTemplate" else _part(owner, holder, "spec")
-    template = _part(owner, within, "template")
+def _of_template(owner: Json) -> Json:
+    kind, holder = owner["kind"], at(owner, "spec")
+    if kind == "CronJob":
+        holder = at(at(holder, "jobTemplate"), "spec")
+    template = at(owner if kind == "PodTemplate" else holder, "template")
     if not template:
-        raise SimulationError(f"{owner['kind']}.template: must be a pod's template")
-    named = _part(owner, owner, "metadata")
+        raise SimulationError(f"{kind}.template: must be a pod's template")
+    named = at(owner, "metadata")
     whose = {"name": named.get("name", ""), "namespace": named.get("namespace", "default")}
-    metadata = {**_part(owner, template, "metadata"), **whose}
-    return {**template, "kind": "Pod", "metadata": metadata}
-
-
-def _part(owner: Json, of: Json, key: str) -> Json:
-    """The object at the key; empty if there is none. Raises SimulationError."""
-    found = of.get(key)
-    if found is not None and not isinstance(found, dict):
-        raise SimulationError(f"{owner['kind']}.{key}: invalid value {found!r}: must be an object")
-    return found or {}
+    return {**template, "kind": "Pod", "metadata": {**at(template, "metadata"), **whose}}
 
 
 # --- placement -----------------------------------------------------------------------------------
@@ -165,7 +155,7 @@ def _part(owner: Json, of: Json, key: str) -> Json:
 def simulate(state: State, pod: Json, number: int = 0, policy: Policy = Policy.BINPACK) -> Account:
     """Places the pod and keeps the allocation, so that the next pod takes it into account. number:
     the pod's index in the simulation."""
-    metadata = pod.get("metadata") or {}
+    metadata = at(pod, "metadata")
     whose = f"{metadata.get('namespace') or 'default'}/{metadata.get('name') or 'unnamed'}"
     try:
         request = requests.request(pod)

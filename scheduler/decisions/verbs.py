@@ -20,7 +20,7 @@ from scheduler.core.fleet import Rows
 from scheduler.core.place import Placement, place
 from scheduler.core.reasons import UNRESOLVABLE, Reason
 from scheduler.core.request import Policy, Request
-from scheduler.core.score import Scores, best, first, levels, score
+from scheduler.core.score import Scores, best, levels, score
 from scheduler.core.search import MOST_STEPS, Steps
 from scheduler.decisions.retry_queue import RetryQueue
 from scheduler.decisions.state import State
@@ -92,7 +92,8 @@ class Verbs:
             return _priorities(names, [_BEST if name == kept else 0 for name in names])
         self._state.reservations.end(asked.uid)
         scores = self._scores(asked, asked.request, names)
-        self._nominate(asked, asked.request, names[first(scores)])
+        highest = max(range(len(names)), key=lambda at: float(scores[at]))
+        self._nominate(asked, asked.request, names[highest])
         return _priorities(names, levels(scores, _BEST).tolist())
 
     def preempt(self, body: bytes) -> bytes:

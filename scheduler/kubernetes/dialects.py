@@ -1,15 +1,15 @@
-"""The dialects in which containers request shares, as a table of readers.
+"""The dialect in which containers request shares: Koordinator's.
 
-Pure. A dialect reads the pod's annotations and containers and returns each container's request by
-itself; Koordinator's own scheduler sums a pod's containers, this one does not. Koordinator's hints
-on acceptable GPUs become the core's selector and scope. An invalid request is refused when it is
+Pure. Each container's request is read by itself; Koordinator's own scheduler sums a pod's
+containers, this one does not. Koordinator's hints on acceptable GPUs become the core's selector and
+scope. An invalid request is refused when it is
 read; the text names the field, its value and the allowed values.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,9 +32,6 @@ class Container:
     resources: Mapping[str, object]
 
 
-Dialect = Callable[[Mapping[str, str], Sequence[Container]], Sequence[Ask]]
-"""(the pod's annotations, its containers) -> their requests in this dialect."""
-
 _GPU: Final = names.RESOURCE_GPU
 _CORE: Final = names.RESOURCE_CORE
 _MEMORY: Final = names.RESOURCE_MEMORY
@@ -42,7 +39,7 @@ _RATIO: Final = names.RESOURCE_MEMORY_RATIO
 _SHARED: Final = names.RESOURCE_SHARED
 
 RESOURCES: Final = frozenset({_GPU, _CORE, _MEMORY, _RATIO, _SHARED})
-"""Resources by which shares are requested, in any dialect."""
+"""Resources by which shares are requested."""
 
 _OF_GPUS: Final = ("koordinator.sh/gpu", "kubernetes.io/gpu")
 
@@ -63,8 +60,10 @@ def misnamed(resource: str) -> str:
     return f"must be one of {', '.join(sorted(RESOURCES))}"
 
 
-def koordinator(annotations: Mapping[str, str], containers: Sequence[Container]) -> Sequence[Ask]:
-    """Source: koordinator pkg/scheduler/plugins/deviceshare (utils.go, devicehandler_gpu.go), and
+def read(containers: Sequence[Container]) -> Sequence[Ask]:
+    """The containers' requests; empty: no share. Raises RequestError.
+
+    Source: koordinator pkg/scheduler/plugins/deviceshare (utils.go, devicehandler_gpu.go), and
     its mutating webhook where that makes an otherwise unsatisfiable request fit."""
     asks = []
     for container in containers:
@@ -142,22 +141,6 @@ def _of_each(where: str, total: int, gpus: int, most: int, unit: str) -> int:
             f" {gpus} GPU{'s' if gpus > 1 else ''}"
         )
     return each
-
-
-DIALECTS: Final[Mapping[str, Dialect]] = {"Koordinator": koordinator}
-
-
-def read(annotations: Mapping[str, str], containers: Sequence[Container]) -> Sequence[Ask]:
-    """The containers' requests, in whichever dialect; empty: no share.
-
-    Raises RequestError, also where a pod mixes two dialects.
-    """
-    found = {
-        name: asks for name, read in DIALECTS.items() if (asks := read(annotations, containers))
-    }
-    if len(found) > 1:
-        raise RequestError(f"spec: requests in the dialects of {' and '.join(found)}: must be one")
-    return next(iter(found.values()), ())
 
 
 # --- Koordinator's hints -------------------------------------------------------------------------

@@ -62,11 +62,6 @@ class Profiles:
             raise ProfilesError(
                 f"schedulerName: invalid value {', '.join(self.served)}: must be unique names"
             )
-        if names.SCHEDULER_NAME not in self.served:
-            raise ProfilesError(
-                f"schedulerName: invalid value {', '.join(self.served) or 'none'}: must include"
-                f" {names.SCHEDULER_NAME}"
-            )
         if self.lease_s < 3:
             raise ProfilesError(f"lease-s: invalid value {self.lease_s}: must be 3 or more")
 

@@ -127,7 +127,7 @@ def _request(said: _Said) -> Request | None:
 
 def _asked(said: _Said) -> Request | None:
     containers = [_container(*each) for each in said.containers]
-    asks = dialects.read(said.annotations, containers)
+    asks = dialects.read(containers)
     if not asks:
         return None
     isolation = _wants_isolation(said.isolation)

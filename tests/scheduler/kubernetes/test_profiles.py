@@ -107,8 +107,6 @@ def test_a_share_is_asked_for_by_the_contracts_names_old_ones_too() -> None:
         ),
         ((names.SCHEDULER_NAME, "volcano"), 15, "'volcano': must be one of"),
         ((*NAMES, KOORDINATOR), 15, "must be unique names"),
-        ((KOORDINATOR,), 15, "koord-scheduler: must include gpuslice-scheduler"),
-        ((), 15, "none: must include gpuslice-scheduler"),
         (NAMES, 2, "lease-s: invalid value 2: must be 3 or more"),
     ],
 )
