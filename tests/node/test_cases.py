@@ -31,7 +31,7 @@ def test_every_fault_has_a_test_of_its_name() -> None:
         for place in ("tests/node", "tests/shim", "tests/nri_plugin")
         for path in (ROOT / place).rglob("test_*.py")
         for node in ast.walk(ast.parse(path.read_bytes()))
-        if isinstance(node, ast.FunctionDef)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
     assert {fault.test for fault in faults.FAULTS} <= defined
     assert all("|" not in fault.wrong + fault.happens + fault.says for fault in faults.FAULTS)

@@ -1,0 +1,76 @@
+"""CONTRIBUTING's recipes, followed in a copy: the change applies, its checks pass, it works."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+
+_FOLDERS = ("contract", "docs", "kube", "manifests", "nri_plugin", "scheduler", "tests", "lab")
+_FOLDERS_OF_TOOLS = ("tools", "simgpu", "gpu", "shim", "bench")
+
+_REFUSED = """
+from nri_plugin.policy.model import Container, Pod, Rules
+from nri_plugin.policy.preconditions import check_grant
+container = Container("id", "main", env=("CUDA_DEVICE_WAITS_ON_EXCEPTION=1",))
+try:
+    check_grant(Pod("uid", "team", "train"), container, Rules())
+except Exception as refused:
+    print(refused)
+"""
+_COUNTED = """
+from nri_plugin.metrics import Metrics
+metrics = Metrics()
+metrics.swept.inc()
+print(metrics.render().decode())
+"""
+_ASKED = """
+from scheduler.kubernetes.dialects import Container, read
+from scheduler.core.request import Phase
+(ask,) = read([Container("main", Phase.MAIN, 0, {"nvidia.com/gpumem": "3"})])
+print(ask)
+"""
+_READ = """
+from contract.grants import decode
+print(decode('{"v":2,"containers":{}}'))
+"""
+
+RECIPES = {
+    "Add a refusal": (_REFUSED, "environment CUDA_DEVICE_WAITS_ON_EXCEPTION: invalid value '1'"),
+    "Add a metric": (_COUNTED, "gpuslice_swept_directories_total 1.0"),
+    "Add a dialect": (_ASKED, str(3 << 20)),
+    "Change a format": (_READ, "{}"),
+}
+
+
+@pytest.mark.parametrize("title", RECIPES)
+def test_a_recipe_works(title: str, tmp_path: Path) -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    section = text[text.index(f"\n## {title}\n") + 1 :].split("\n## ")[0]
+    skipped = shutil.ignore_patterns("__pycache__", "data", "corpus", "driver", "results")
+    for folder in (*_FOLDERS, *_FOLDERS_OF_TOOLS):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=skipped)
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    program, expected = RECIPES[title]
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+
+    def run(*command: str, given: str = "") -> str:
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environ, input=given, text=True, capture_output=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    (change,) = re.findall(r"```diff\n(.*?)```", section, re.DOTALL)
+    run("git", "apply", "-p0", "-C1", "-", given=change)
+    for command in re.findall(r"^\$ python (.*)$", section, re.MULTILINE):
+        run("bash", "-c", f"{sys.executable} {command}")
+    assert expected in run(sys.executable, "-c", program)
