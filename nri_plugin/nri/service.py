@@ -137,20 +137,19 @@ class Service:
     def create_container(
         self, pod: nri.PodSandbox, container: nri.Container
     ) -> Answer[nri.CreateContainerResponse | None]:
-        of = translate.pod(pod)
-        if not pod_policy.wants_gpu(of):
+        if not pod_policy.wants_gpu(pod.labels, pod.annotations):
             self._look_at_new_sandbox(pod)
             by_default = bool(self.node.unprotected)
-            if unprotected.gets_all(of.runtime_handler, container.env, by_default):
+            if unprotected.gets_all(pod.runtime_handler, container.env, by_default):
                 self._metrics.unlimited.labels("nvidia_runtime").inc()
             return None
-        work = self._creation.create(of, translate.container(container))
+        work = self._creation.create(translate.pod(pod), translate.container(container))
         return _worded(work, pod, container)
 
     def start_container(self, pod: nri.PodSandbox, container: nri.Container) -> Answer[None]:
-        of = translate.pod(pod)
-        if not pod_policy.wants_gpu(of):
+        if not pod_policy.wants_gpu(pod.labels, pod.annotations):
             return None
+        of = translate.pod(pod)
         if not pod_policy.has_shares(of):
             self._containers.starts(container.id)
             return None
@@ -164,6 +163,9 @@ class Service:
         await self._containers.removed(container.id, translate.key_of(container, self._run_dir))
 
     def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> Answer[None]:
+        if not pod_policy.wants_gpu(request.pod.labels, request.pod.annotations):
+            self._count_foreign(request)
+            return None
         with _for_people(request.pod, request.container):
             answer = self._containers.answer_of(request.container.id)
             if answer is None and self._gets_gpu(

@@ -65,12 +65,12 @@ def decide(
         return error.refusal
 
 
-def wants_gpu(pod: Pod) -> bool:
-    """Whether the pod has a GPU label or annotation; other pods are answered at once."""
+def wants_gpu(labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
+    """Whether a pod has a GPU label or annotation; other pods are answered at once."""
     return (
-        names.LABEL_ISOLATION_PROVIDER in pod.labels
-        or names.ANNOTATION_DEVICE_ALLOCATED in pod.annotations
-        or names.ANNOTATION_GRANTS in pod.annotations
+        names.LABEL_ISOLATION_PROVIDER in labels
+        or names.ANNOTATION_DEVICE_ALLOCATED in annotations
+        or names.ANNOTATION_GRANTS in annotations
     )
 
 

@@ -386,10 +386,13 @@ def test_untouched(of: Pod) -> None:
 
 
 def test_wants_gpu() -> None:
-    assert not pod_policy.wants_gpu(pod(labels={"app": "web"}))
-    assert pod_policy.wants_gpu(pod())
-    assert pod_policy.wants_gpu(pod([HALF], labels={}))
-    assert pod_policy.wants_gpu(pod(granted_text="", labels={}))
+    def wants_gpu(of: Pod) -> bool:
+        return pod_policy.wants_gpu(of.labels, of.annotations)
+
+    assert not wants_gpu(pod(labels={"app": "web"}))
+    assert wants_gpu(pod())
+    assert wants_gpu(pod([HALF], labels={}))
+    assert wants_gpu(pod(granted_text="", labels={}))
 
 
 def test_the_adjustment_of_a_grant_exactly() -> None:
