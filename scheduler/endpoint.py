@@ -89,9 +89,9 @@ class Endpoint:
         found = list(self._source.problems())
         for kind, age_s in self._source.ages().items():
             if _LAG_S < age_s < float("inf"):
-                found.append(f"{kind}: the API server has said nothing for {age_s:.0f} s")
+                found.append(f"{kind}: no message from the API server for {age_s:.0f} s")
         if not self._source.synced and not found:
-            found.append("what the API server knows has not been read yet")
+            found.append("the lists of pods, nodes and GPUs are not complete yet")
         return found
 
     async def _livez(self, request: web.Request) -> web.Response:

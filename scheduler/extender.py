@@ -26,7 +26,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 MOST_BYTES: Final = 64 << 20
 """Limit of a body: the largest pod that the API server accepts, and a hundred thousand names."""
-NOT_SYNCED: Final = "gpuslice has not heard of all pods, nodes and GPUs yet"
+NOT_SYNCED: Final = "gpuslice has not read all pods, nodes and GPUs yet"
 _FAILED: Final = {"/preempt": 503}
 """HTTP status of an error by verb; else 200. ExtenderPreemptionResult has no error field: any body
 that is parsed means that no victims were found."""

@@ -158,11 +158,11 @@ class Leader:
             said = self._trouble or "no answer"
             return f"its Lease {lease.NAME} could not be renewed in time: {said}"
         if election.role is Role.TAKING:
-            return f"it has just taken the Lease {lease.NAME}, and looks at what is there first"
+            return f"it has just taken the Lease {lease.NAME}, and lists all objects first"
         if election.role is Role.YIELDING:
             return f"it is giving the Lease {lease.NAME} back"
         if self._trouble:
-            return f"the Lease {lease.NAME} cannot be had: {self._trouble}"
+            return f"the Lease {lease.NAME} cannot be acquired: {self._trouble}"
         if record is None or not record.holder:
             return f"on standby; no process holds the Lease {lease.NAME}"
         rival = record.installation != election.me.installation

@@ -274,7 +274,7 @@ class State:
             Problem(
                 fleet.names[row],
                 "",
-                f"{fleet.gpus[row][slot].uuid}: more is granted than there is:"
+                f"{fleet.gpus[row][slot].uuid}: overcommitted:"
                 f" {fleet.used_bytes[row, slot]} of {fleet.total_bytes[row, slot]} bytes,"
                 f" {fleet.used_core[row, slot]} of {most_core[row, slot]} percent of core",
             )
@@ -321,7 +321,7 @@ class State:
         else:
             taken, lost = self._resolve(row, holding.held)
             if lost:
-                self._vanished[uid] = f"holds a GPU that its node has not: {', '.join(lost)}"
+                self._vanished[uid] = f"holds a GPU that its node does not have: {', '.join(lost)}"
         for each in taken:
             self.fleet.take(row, each.slot, each.memory_bytes, each.core_percent)
         self._taken[uid] = tuple(taken)

@@ -80,7 +80,7 @@ def preemption(body: bytes) -> tuple[Pending, Mapping[str, Victims]]:
     found = said.get("NodeNameToMetaVictims")
     if not isinstance(found, dict):
         raise ArgumentsError(
-            "NodeNameToMetaVictims: expected an object; the extender is to be configured with"
+            "NodeNameToMetaVictims: must be an object; configure the extender with"
             " nodeCacheCapable: true"
         )
     return _read(said), {node: _victims(each) for node, each in found.items()}
@@ -91,14 +91,16 @@ def binding(body: bytes) -> BindingArguments:
     said = _decode(body)
     fields = [said.get(key) for key in ("PodNamespace", "PodName", "PodUID", "Node")]
     if not all(isinstance(field, str) and field for field in fields):
-        raise ArgumentsError("PodNamespace, PodName, PodUID and Node: expected texts, each there")
+        raise ArgumentsError(
+            "PodNamespace, PodName, PodUID and Node: must be strings that are not empty"
+        )
     return BindingArguments(*fields)  # type: ignore[arg-type]
 
 
 def _decode(body: bytes) -> Json:
     found = _load(body)
     if not isinstance(found, dict):
-        raise ArgumentsError("the body: expected a JSON object")
+        raise ArgumentsError("body: must be a JSON object")
     return found
 
 
@@ -106,35 +108,34 @@ def _load(text: bytes) -> object:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise ArgumentsError(f"the body: not JSON: {error}") from None
+        raise ArgumentsError(f"body: must be JSON: {error}") from None
 
 
 def _read(said: Json) -> Pending:
     pod = said.get("Pod")
     if not isinstance(pod, dict):
-        raise ArgumentsError("Pod: expected an object")
+        raise ArgumentsError("Pod: must be an object")
     return requests.pending(pod)
 
 
 def _victims(found: object) -> Victims:
     listed = found.get("Pods") if isinstance(found, dict) else None
     if not isinstance(found, dict) or not isinstance(listed, list):
-        raise ArgumentsError("NodeNameToMetaVictims: expected objects, each with a list of Pods")
+        raise ArgumentsError("NodeNameToMetaVictims: must be objects, each with a list of Pods")
     named = [pod.get("UID") if isinstance(pod, dict) else None for pod in listed]
     uids = [uid for uid in named if isinstance(uid, str)]
     if len(uids) < len(named):
-        raise ArgumentsError("NodeNameToMetaVictims: expected Pods with a UID each")
+        raise ArgumentsError("NodeNameToMetaVictims: must be Pods with a UID each")
     return Victims(uids, found)
 
 
 def _names(found: object) -> Sequence[str]:
     if not isinstance(found, list):
         raise ArgumentsError(
-            "NodeNames: expected a list; the extender is to be configured with"
-            " nodeCacheCapable: true"
+            "NodeNames: must be a list; configure the extender with nodeCacheCapable: true"
         )
     try:
         "".join(found)
     except TypeError:
-        raise ArgumentsError("NodeNames: expected a list of texts") from None
+        raise ArgumentsError("NodeNames: must be a list of strings") from None
     return found

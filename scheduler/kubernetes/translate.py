@@ -201,7 +201,8 @@ def device(raw: Json) -> DeviceFacts:
         if isinstance(gpu, str):
             problems.append(f"Device: spec.devices[{index}]: {gpu}; the GPU is left out")
         elif gpu.uuid in gpus:
-            problems.append(f"Device: spec.devices[{index}].id: {gpu.uuid} is there twice")
+            where = f"spec.devices[{index}].id"
+            problems.append(f"Device: {_invalid(where, gpu.uuid, 'unique')}")
         else:
             gpus[gpu.uuid] = gpu
     ordered = sorted(gpus.values(), key=lambda gpu: (gpu.minor, gpu.uuid))
@@ -262,7 +263,7 @@ def lease(raw: Json) -> LeaseFacts | None:
     ours = metadata.get("namespace") == names.NAMESPACE
     if not ours or not name.startswith(names.LEASE_AGENT_PREFIX):
         return None
-    ready = texts(metadata, "annotations").get(names.ANNOTATION_READY, "has not said so")
+    ready = texts(metadata, "annotations").get(names.ANNOTATION_READY, "readiness not reported")
     beat = str(at(raw, "spec").get("renewTime") or "")
     return LeaseFacts(
         name=name.removeprefix(names.LEASE_AGENT_PREFIX),

@@ -309,7 +309,7 @@ def test_a_gpu_that_is_replaced_leaves_its_holder_without_room_and_told(play: Pl
         await world.until_used(a=12, b=0)
         await world.change_device(gpu("GPU-c", 0), gpu("GPU-b", 1))
         await world.until_used(c=0, b=0)
-        assert world.problems() == ["holds a GPU that its node has not: GPU-a"]
+        assert world.problems() == ["holds a GPU that its node does not have: GPU-a"]
         await world.change_device(*world.gpus)
         await world.until_used(a=12, b=0)
         assert not world.problems()

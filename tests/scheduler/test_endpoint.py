@@ -74,10 +74,10 @@ async def test_not_ready_gives_the_reasons() -> None:
         cache.wrong = ["nodes: cannot be listed"]
         assert await get("/readyz") == (503, "nodes: cannot be listed\non standby\n")
         cache.wrong, cache.synced = [], False
-        assert (await get("/readyz"))[1].startswith("what the API server knows has not been read")
+        assert (await get("/readyz"))[1].startswith("the lists of pods, nodes and GPUs are not")
         cache.synced, cache.heard = True, {"pods": 999.0}
         status, text = await get("/readyz")
-        assert status == 503 and "pods: the API server has said nothing for 999 s" in text
+        assert status == 503 and "pods: no message from the API server for 999 s" in text
         assert (await get("/livez"))[0] == 200
         assert "gpuslice_scheduler_ready 0.0" in (await get("/metrics"))[1]
 

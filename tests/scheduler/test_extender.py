@@ -148,7 +148,7 @@ async def test_a_failed_bind_says_why_and_is_logged(caplog: pytest.LogCaptureFix
 async def test_what_is_no_call_is_an_error_of_the_verb(verb: str) -> None:
     async with serving() as client:
         status, answer = await client.ask(verb, b"{")
-        assert (status, answer["Error"][:18]) == (200, "the body: not JSON")
+        assert (status, answer["Error"][:18]) == (200, "body: must be JSON")
 
 
 async def test_a_fault_of_ours_is_an_error_of_the_verb(

@@ -169,7 +169,7 @@ def test_a_vanished_gpu_keeps_its_room_taken_and_is_told() -> None:
     state.see_pod(holding("u"))
     see_device(state, device("n1", gpu("GPU-b", 1)))
     assert used(state) == {"GPU-b": (0, 0, 0)}
-    assert texts(state) == ["n1 default/pod-u holds a GPU that its node has not: GPU-a"]
+    assert texts(state) == ["n1 default/pod-u holds a GPU that its node does not have: GPU-a"]
     see_device(state, device("n1", gpu("GPU-a", 0), gpu("GPU-b", 1)))
     assert used(state) == HALF_OF_A
     assert texts(state) == []
@@ -178,7 +178,7 @@ def test_a_vanished_gpu_keeps_its_room_taken_and_is_told() -> None:
 def test_a_vanished_gpu_without_uuid_is_told_by_its_minor() -> None:
     state = made()
     state.see_pod(holding("u", None, 7))
-    assert texts(state) == ["n1 default/pod-u holds a GPU that its node has not: minor 7"]
+    assert texts(state) == ["n1 default/pod-u holds a GPU that its node does not have: minor 7"]
     state.see_pod(holding("u", None, 1, ratio=50))
     assert used(state) == {"GPU-a": (0, 0, 0), "GPU-b": (12, 0, 1)}
     assert texts(state) == []
@@ -213,8 +213,7 @@ def test_foreign_grants_over_the_gpu_leave_none_free_and_are_told() -> None:
     )
     assert reason(state) is Reason.MEMORY_AND_CORE
     assert texts(state) == [
-        f"n1  GPU-a: more is granted than there is: {40 * Gi} of {24 * Gi} bytes,"
-        " 160 of 100 percent of core"
+        f"n1  GPU-a: overcommitted: {40 * Gi} of {24 * Gi} bytes, 160 of 100 percent of core"
     ]
     state.lose_pod("u-1")
     assert texts(state) == []

@@ -428,7 +428,7 @@ def test_a_gpu_that_is_not_said_to_be_healthy_is_not(health: object) -> None:
         ({"resources": None}, "resources.koordinator.sh/gpu-memory: required value: must be a"),
         ({"resources": {"koordinator.sh/gpu-memory": "99"}}, 'value "99": must be a quantity from'),
         ({"resources": {"koordinator.sh/gpu-memory": "1Ei"}}, 'invalid value "1Ei": must be a'),
-        ({"id": "GPU-b"}, "GPU-b is there twice"),
+        ({"id": "GPU-b"}, 'id: invalid value "GPU-b": must be unique'),
     ],
 )
 def test_a_gpu_that_cannot_be_read_is_left_out_and_told(
@@ -467,7 +467,9 @@ def test_an_agents_lease() -> None:
     for ready, said in (("true", ""), ("no driver", "no driver"), ("", "no reason given")):
         found = translate.lease(lease("n1", 7, ready))
         assert found == LeaseFacts("n1", beat, said, at_s)
-    assert translate.lease(lease("n1", 7, None)) == LeaseFacts("n1", beat, "has not said so", at_s)
+    assert translate.lease(lease("n1", 7, None)) == LeaseFacts(
+        "n1", beat, "readiness not reported", at_s
+    )
 
 
 @pytest.mark.parametrize("written", [None, "", "soon", "2026-01-01T00:00:07"])

@@ -139,7 +139,7 @@ async def test_who_is_asked_first_has_it_in_the_same_breath() -> None:
 
     async with client_of(server.answer) as kube, leading(kube, relist=relist) as leader:
         assert not leader.may_write()
-        assert "no process holds" in leader.refusal() or "cannot be had" in leader.refusal()
+        assert "no process holds" in leader.refusal() or "cannot be acquired" in leader.refusal()
         assert await leader.admit() == ""
         assert leader.may_write() and leader.refusal() == ""
         assert leader.writer == "a 1" and server.holder == "a"
@@ -162,7 +162,7 @@ async def test_the_list_of_a_new_term_is_tried_until_it_succeeds() -> None:
     async with client_of(Server().answer) as kube, leading(kube, relist=relist) as leader:
         await leader.admit()
         if tries < 3:
-            assert "looks at what is there first" in leader.refusal()
+            assert "lists all objects first" in leader.refusal()
         await admitted(leader)
         assert tries == 3
 
@@ -245,7 +245,7 @@ async def test_a_conflict_with_nobody_to_ask_about_it_is_a_failure_like_others()
 
     async with client_of(answer) as kube, leading(kube) as leader:
         await leader.admit()
-        await until(lambda: "cannot be had: Failing" in leader.refusal())
+        await until(lambda: "cannot be acquired: Failing" in leader.refusal())
         server.failing = 0
         conflicts = False
         await admitted(leader)
@@ -259,7 +259,7 @@ async def test_a_lease_that_may_not_be_made_is_said() -> None:
 
     async with client_of(answer) as kube, leading(kube) as leader:
         await leader.admit()
-        await until(lambda: "cannot be had: NotFound: no such name" in leader.refusal())
+        await until(lambda: "cannot be acquired: NotFound: no such name" in leader.refusal())
         labels = {"request": "take"}
         name = "gpuslice_scheduler_lease_failures_total"
         assert leader._metrics.registry.get_sample_value(name, labels)
@@ -270,7 +270,7 @@ async def test_who_leaves_without_the_lease_leaves_at_once() -> None:
     async with client_of(server.answer) as kube:
         leader = Leader(kube, Candidate("a", "here"), nothing, Metrics())
         running = asyncio.create_task(leader.run())
-        await until(lambda: "cannot be had: Failing" in leader.refusal())
+        await until(lambda: "cannot be acquired: Failing" in leader.refusal())
         leader.leave()
         async with asyncio.timeout(DEADLINE_S):
             await running
