@@ -291,6 +291,26 @@ async def test_for_another_node_the_first_is_looked_at_before(changed: bool, sce
 # --- watch events during a bind
 
 
+@pytest.mark.usefixtures("patient")
+async def test_the_watch_may_be_faster_than_the_answer() -> None:
+    async with scene_of() as scene:
+        scene.server.posts, scene.server.gets = [Fate.RESET], []
+        scene.ask(calls.pod())
+        binding = asyncio.create_task(scene.bind())
+        await scene.server.asked.wait()
+        scene.server.pods["pod-u-1"]["spec"]["nodeName"] = "n0"
+        scene.watch()
+        assert await binding == ""
+    async with scene_of() as scene:
+        scene.server.posts = [429]
+        scene.ask(calls.pod())
+        binding = asyncio.create_task(scene.bind())
+        await scene.server.sent.wait()
+        scene.state.lose_pod("u-1")
+        assert await binding == "the pod is gone"
+        assert (len(scene.server.bindings), scene.held()) == (1, 0)
+
+
 async def test_a_caller_that_goes_away_does_not_end_the_work(scene: Scene) -> None:
     scene.server.posts = [Fate.HANG]
     scene.ask(calls.pod())

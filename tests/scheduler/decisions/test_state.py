@@ -184,6 +184,28 @@ def test_a_vanished_gpu_without_uuid_is_told_by_its_minor() -> None:
     assert texts(state) == []
 
 
+def test_a_node_replaced_under_its_name() -> None:
+    """The old node's inventory does not apply to the new one; its pods hold the GPUs that they
+    name."""
+    state = made()
+    state.see_pod(holding("u"))
+    see_node(state, node("n1", "another"))
+    assert reason(state) is Reason.DEVICE_STALE
+    see_device(state, device("n1", gpu("GPU-c", 0), node_uid="another"))
+    assert reason(state) is Reason.FITS
+    assert used(state) == {"GPU-c": (0, 0, 0)}
+    assert texts(state) == ["n1 default/pod-u holds a GPU that its node does not have: GPU-a"]
+
+
+def test_a_list_ends_pods_that_it_lacks_but_not_assumed_ones() -> None:
+    state = made()
+    state.see_pod(holding("kept"))
+    state.see_pod(holding("gone", "GPU-b", 1))
+    state.assume("assumed", chosen(state), deadline_s=10.0)
+    state.keep_pods(["kept"])
+    assert used(state) == {"GPU-a": (24, 100, 0), "GPU-b": (0, 0, 0)}
+
+
 def test_a_node_that_goes_and_comes_back_finds_its_pods() -> None:
     state = made()
     state.see_pod(holding("u"))
@@ -299,12 +321,6 @@ def test_the_age_of_a_lease_before_we_began_counts() -> None:
     assert reason(state) is Reason.AGENT_SILENT, "told again, and not moved"
     see_lease(state, lease("n1", 2), 112.0)
     assert reason(state) is Reason.FITS
-
-
-# --- assumed placements
-
-
-# --- lists
 
 
 # --- in any order
