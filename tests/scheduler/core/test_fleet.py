@@ -8,20 +8,9 @@ from scheduler.core.fit import fit
 from scheduler.core.fleet import NO_ROW, Fleet, Gpu
 from scheduler.core.reasons import UNRESOLVABLE, Reason
 from scheduler.core.request import Ask, Request
-from tests.scheduler.core.one_node import add, gpus
+from tests.scheduler.core.one_node import add
 
 ANY = Request([Ask("main", memory_bytes=1)])
-
-
-def test_it_grows_in_nodes_and_gpus() -> None:
-    fleet = Fleet(nodes=1, gpus=1)
-    for number in range(100):
-        add(fleet, f"n{number}", [(number + 1, 1)], [], of=gpus(2 + number % 15))
-    assert len(fleet) == 100
-    rows = fleet.rows_of([f"n{number}" for number in range(100)])
-    assert fleet.used_bytes[rows, 0].tolist() == list(range(1, 101))
-    assert fit(fleet, ANY, rows)[0].all()
-    assert [len(fleet.gpus[row]) for row in rows] == [2 + number % 15 for number in range(100)]
 
 
 def test_rows_are_reused_and_forget() -> None:
@@ -40,16 +29,6 @@ def test_rows_are_reused_and_forget() -> None:
 def test_the_row_of_no_node_never_fits() -> None:
     assert fit(Fleet(), ANY, Fleet().rows_of(["unknown"]))[1].tolist() == [Reason.NODE_UNKNOWN]
     assert fit(Fleet(), ANY, Fleet().rows_of([]))[0].tolist() == []
-
-
-def test_a_snapshot_changes_by_itself() -> None:
-    fleet = add(Fleet(), "a", [])
-    copy = fleet.snapshot()
-    copy.take(copy.row_of("a"), 0, 1000, 100)
-    copy.add("b")
-    assert not fit(copy, ANY, copy.rows_of(["a"]))[0].any()
-    assert fit(fleet, ANY, fleet.rows_of(["a"]))[0].all()
-    assert (len(fleet), len(copy)) == (1, 2)
 
 
 @pytest.mark.parametrize("total", [100, 101, 997, 24 * 2**30])

@@ -485,38 +485,3 @@ def test_other_leases_are_not_an_agents() -> None:
     other["metadata"]["name"] = names.LEASE_SCHEDULER
     assert translate.lease(elsewhere) is None
     assert translate.lease(other) is None
-
-
-# --- fields that can change
-
-
-@pytest.mark.parametrize(
-    ("changed", "same"),
-    [
-        ({}, True),
-        ({"node": "n2"}, False),
-        ({"phase": "Running"}, True),
-        ({"phase": "Failed"}, False),
-        ({"labels": {"a": "c"}}, False),
-        ({"annotations": {names.ANNOTATION_GRANTS: "2"}}, False),
-        ({"annotations": {}}, False),
-    ],
-)
-def test_a_mark_changes_with_what_is_read_of_a_bound_pod(
-    changed: dict[str, Any], same: bool
-) -> None:
-    before: dict[str, Any] = {
-        "node": "n1",
-        "phase": "Pending",
-        "labels": {"a": "b"},
-        "annotations": {names.ANNOTATION_GRANTS: "1"},
-    }
-    marks = [translate.mark(pod(**fields)) for fields in (before, {**before, **changed})]
-    assert (marks[0] == marks[1]) is same
-    assert translate.UNBOUND not in marks
-
-
-def test_a_pod_on_no_node_has_the_mark_of_all_such() -> None:
-    marks = [translate.mark(pod(labels={"a": text})) for text in "bc"]
-    assert marks == [translate.UNBOUND, translate.UNBOUND]
-    assert translate.uid(pod(uid="u-9")) == "u-9"
