@@ -1,0 +1,164 @@
+"""The judges of a load detect errors: in the accounts, and in a container's report of its share."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from typing import Any
+
+import pytest
+
+from contract import grant_file
+from tests.load import inside
+from tests.load.accounts import Share, books
+from tests.load.inside import Size
+
+GIB = 1 << 30
+DEVICES = [
+    {
+        "metadata": {"name": node},
+        "spec": {
+            "devices": [
+                {
+                    "id": f"GPU-{node}-{minor}",
+                    "minor": minor,
+                    "resources": {"koordinator.sh/gpu-memory": "80Gi"},
+                }
+                for minor in (0, 1)
+            ]
+        },
+    }
+    for node in ("n1", "n2")
+]
+
+
+def pod(uid: str, percent: int, node: str = "", *minors: int, **changed: Any) -> dict[str, Any]:
+    """minors: the GPUs allocated to it; changed: fields of its grants."""
+    asked = {
+        "koordinator.sh/gpu.shared": str(len(minors) or 1),
+        "koordinator.sh/gpu-core": str(percent * (len(minors) or 1)),
+        "koordinator.sh/gpu-memory-ratio": str(percent * (len(minors) or 1)),
+    }
+    made: dict[str, Any] = {
+        "metadata": {"namespace": "storm", "name": uid, "uid": uid},
+        "spec": {"containers": [{"name": "main", "resources": {"requests": asked}}]},
+        "status": {"phase": "Pending"},
+    }
+    if node:
+        made["spec"]["nodeName"] = node
+        size = 80 * GIB * percent // 100
+        shares = [
+            {"id": f"GPU-{node}-{m}", "minor": m, "memory": size, "core": percent} | changed
+            for m in minors
+        ]
+        resources = {"koordinator.sh/gpu-memory": str(size), "koordinator.sh/gpu-core": percent}
+        entries = [{"id": s["id"], "minor": s["minor"], "resources": resources} for s in shares]
+        made["metadata"]["annotations"] = {
+            "gpuslice.io/grants": json.dumps({"v": 1, "containers": {"main": shares}}),
+            "scheduling.koordinator.sh/device-allocated": json.dumps({"gpu": entries}),
+        }
+    return made
+
+
+def test_what_adds_up_is_not_wrong() -> None:
+    made = books([pod("a", 50, "n1", 0), pod("b", 50, "n1", 0), pod("c", 60, "n2", 1)], DEVICES)
+    assert made.wrong == []
+    assert made.gpus["GPU-n1-0"].held_bytes == 80 * GIB
+    assert made.bound == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize(
+    ("pods", "text"),
+    [
+        ([pod("a", 60, "n1", 0), pod("b", 50, "n1", 0)], "n1, minor 0: "),
+        ([pod("a", 60, "n1", 0, memory=1)], "asked"),
+        ([pod("a", 60, "n1", 0, id="GPU-n2-0")], "no GPU of its node"),
+        ([pod("a", 60, "n1", 0, minor=1)], "no GPU of its node"),
+        ([pod("a", 60, "n1", 0, core=61)], "asked"),
+        ([pod("a", 60, "n1", 0) | {"status": {"phase": "Running"}}, pod("b", 60, "n1", 0)], "n1"),
+    ],
+)
+def test_what_does_not_is_told(pods: list[dict[str, Any]], text: str) -> None:
+    assert any(text in line for line in books(pods, DEVICES).wrong)
+
+
+def test_a_pod_that_is_bound_without_grants_is_wrong() -> None:
+    bare = pod("a", 60, "n1", 0)
+    del bare["metadata"]["annotations"]
+    assert books([bare], DEVICES).wrong == ["storm/a: is bound without 'gpuslice.io/grants'"]
+
+
+def test_of_those_that_wait_it_knows_which_fit() -> None:
+    full = [pod(f"full-{m}", 100, "n1", m) for m in (0, 1)]
+    almost = [pod("a", 60, "n2", 0), pod("b", 80, "n2", 1)]
+    waiting = [pod("c", 40), pod("d", 41), pod("e", 20, "", 0, 1), pod("f", 21, "", 0, 1)]
+    for each in waiting[2:]:
+        each["spec"].pop("nodeName", None)
+    assert books([*full, *almost, *waiting], DEVICES).fitting == {"c", "e"}
+
+
+def test_one_that_has_ended_holds_nothing() -> None:
+    ended = pod("a", 60, "n1", 0) | {"status": {"phase": "Succeeded"}}
+    assert books([ended], DEVICES).gpus["GPU-n1-0"].held_bytes == 0
+
+
+# --- a container's report
+
+_SIZE = Size(1000 << 20, 100 << 20)
+_SHARE = Share(1, 50, 30)
+_UUID = "GPU-a"
+
+
+def line(
+    smi: str = "GPU-a, 500;",
+    core: str = "30",
+    limit_bytes: int = 500 << 20,
+    core_percent: int = 30,
+    total: int = 500 << 20,
+    more: int = 2,
+    free: int = 400 << 20,
+) -> str:
+    grant = grant_file.Grant(7, (grant_file.Gpu(_UUID, limit_bytes, core_percent, 0),))
+    sealed = base64.b64encode(gzip.compress(grant_file.fresh(grant))).decode()
+    taken = {"context": 0, "total": total, "free": free, "filled": 0, "more": more}
+    return f"look 3|{core}|{smi}|2|{sealed}|{json.dumps(taken)}"
+
+
+def test_a_look_that_is_right() -> None:
+    assert inside.verdict(line(), _SHARE, [_UUID], _SIZE) == ""
+    assert inside.number(line()) == 3
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [
+        (line(smi="GPU-a, 1000;"), "nvidia-smi shows"),
+        (line(smi="GPU-b, 500;"), "nvidia-smi shows"),
+        (line(smi="GPU-a, 500;GPU-b, 500;"), "nvidia-smi shows"),
+        (line(core=""), "the variable of its core"),
+        (line(limit_bytes=501 << 20), "its grant says"),
+        (line(core_percent=100), "its grant says"),
+        (line(total=1000 << 20), "its program found"),
+        (line(more=0), "its program found"),
+        (line().replace("H4s", "xxx"), "its grant says {}"),
+        ("sh: cuda-probe: not found", "not a look"),
+    ],
+)
+def test_a_look_that_is_not(said: str, wrong: str) -> None:
+    assert wrong in inside.verdict(said, _SHARE, [_UUID], _SIZE)
+
+
+def test_a_gpu_that_is_short_gives_more_a_moment_later() -> None:
+    short = line(more=0, free=300 << 20)
+    assert inside.is_short(short, _SHARE, _SIZE)
+    assert inside.verdict(short, _SHARE, [_UUID], _SIZE) == ""
+    assert not inside.is_short(line(more=0), _SHARE, _SIZE)
+    more = line(more=0, free=300 << 20, total=1000 << 20)
+    assert "its program found" in inside.verdict(more, _SHARE, [_UUID], _SIZE)
+
+
+def test_who_asked_for_nothing_has_nothing() -> None:
+    nothing = 'look 1||sh: nvidia-smi: not found;|0||{"driver": false}'
+    assert inside.verdict(nothing, None, [], _SIZE) == ""
+    assert inside.verdict(line(), None, [], _SIZE) == line()
