@@ -14,7 +14,7 @@ from __future__ import annotations
 import binascii
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from contract import names
@@ -64,7 +64,8 @@ CHECKSUM_OFFSET: Final = HEAD.size + names.MAX_GPUS * GPU.size
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU of the grant; lease times are CLOCK_MONOTONIC nanoseconds."""
+    """A GPU of the grant, by the names of the record's fields; lease times are CLOCK_MONOTONIC
+    nanoseconds."""
 
     uuid: str
     limit_bytes: int
@@ -123,20 +124,9 @@ def decode(data: bytes) -> Grant | None:
     gpus = []
     for index in range(whole(head["gpu_count"])):
         gpu = GPU.unpack(data, base + HEAD.size + index * GPU.size)
-        gpus.append(
-            Gpu(
-                c_string(gpu["uuid"]),
-                whole(gpu["limit_bytes"]),
-                whole(gpu["core_percent"]),
-                whole(gpu["minor"]),
-                whole(gpu["lease_start_ns"]),
-                whole(gpu["lease_end_ns"]),
-                whole(gpu["context_bytes"]),
-                whole(gpu["overhead_bytes"]),
-                whole(gpu["code_bytes"]),
-                bool(whole(gpu["flags"]) & FLAG_MANAGED_FREE),
-            )
-        )
+        uuid, flags = c_string(gpu.pop("uuid")), whole(gpu.pop("flags"))
+        numbers = {name: whole(value) for name, value in gpu.items()}
+        gpus.append(Gpu(uuid, managed_free=bool(flags & FLAG_MANAGED_FREE), **numbers))
     return Grant(whole(head["grant_id"]), tuple(gpus))
 
 
@@ -158,20 +148,9 @@ def _encode_copy(grant: Grant, sequence: int) -> bytes:
             raise ValueError(
                 f"uuid: invalid value {gpu.uuid!r}: must have 1 to {UUID_CHARS - 1} characters"
             )
-        body += GPU.pack(
-            {
-                "uuid": uuid,
-                "limit_bytes": gpu.limit_bytes,
-                "core_percent": gpu.core_percent,
-                "minor": gpu.minor,
-                "lease_start_ns": gpu.lease_start_ns,
-                "lease_end_ns": gpu.lease_end_ns,
-                "context_bytes": gpu.context_bytes,
-                "overhead_bytes": gpu.overhead_bytes,
-                "code_bytes": gpu.code_bytes,
-                "flags": FLAG_MANAGED_FREE if gpu.managed_free else 0,
-            }
-        )
+        values = asdict(gpu) | {"uuid": uuid}
+        values["flags"] = FLAG_MANAGED_FREE if values.pop("managed_free") else 0
+        body += GPU.pack(values)
     body = body.ljust(CHECKSUM_OFFSET, b"\0")
     return body + struct.pack("<I", binascii.crc32(body))
 

@@ -71,7 +71,7 @@ async def run(
     if endpoint:
         endpoint.start()
     watching = asyncio.create_task(
-        watch(service.node, lambda: service.containers_with_grant, readiness, metrics), name="watch"
+        watch(service.node, lambda: len(service.holds), readiness, metrics), name="watch"
     )
     measure = Measuring(settings.run_dir, lambda: service.holds, settings.environment, metrics)
     measuring = asyncio.create_task(measure.run(), name="measuring")

@@ -53,7 +53,8 @@ class Endpoint:
         self._closed = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._leaving = asyncio.Event()
-        self._served: str | None = None
+        self.served: str | None = None
+        """The address served, with the actual port if 0 was requested; None: not served."""
 
     def start(self) -> None:
         threading.Thread(target=self._serve, name="endpoint", daemon=True).start()
@@ -62,11 +63,6 @@ class Endpoint:
         self._closed.set()
         with contextlib.suppress(RuntimeError):  # its loop has ended
             self._loop.call_soon_threadsafe(self._leaving.set)
-
-    @property
-    def served(self) -> str | None:
-        """Return the address served, with the actual port if 0 was requested; None: not served."""
-        return self._served
 
     def answer(self, path: str) -> tuple[HTTPStatus, str, bytes]:
         """Return status, content type and body of a page."""
@@ -115,8 +111,8 @@ class Endpoint:
 
         serving = await self._loop.create_server(connected, sock=listener, backlog=_BACKLOG)
         chosen = isinstance(self._address, Path)
-        self._served = _written(self._address if chosen else listener.getsockname()[:2])
-        _LOG.info(Line("endpoint", address=self._served))
+        self.served = _written(self._address if chosen else listener.getsockname()[:2])
+        _LOG.info(Line("endpoint", address=self.served))
         async with serving:
             await self._leaving.wait()
             serving.close()

@@ -234,10 +234,6 @@ class Service:
         """Return what running containers hold."""
         return self._containers.ledger.holds()
 
-    @property
-    def containers_with_grant(self) -> int:
-        return len(self.holds)
-
 
 async def _worded(
     work: Coroutine[Any, Any, _T], pod: nri.PodSandbox, container: nri.Container

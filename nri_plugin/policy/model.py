@@ -124,7 +124,7 @@ class Device:
 class Container:
     """A container about to be created; `env` has its "KEY=VALUE" lines, duplicates included.
 
-    devices, cdi_names: what device plugins and the runtime gave it before us; gpu_devices.py
+    devices, cdi_names: what device plugins and the runtime gave it before us; create_container.py
     reduces the CDI names to those that inject a GPU before the policy decides. privileged: it may
     use every device of the host.
     """

@@ -40,32 +40,28 @@ def _of_container(kind: type[events.ContainerRequest]) -> EventMaker:
     )
 
 
+_UNSERVED: Final = (
+    *("RunPodSandbox", "UpdatePodSandbox", "PostUpdatePodSandbox"),
+    *("StopPodSandbox", "RemovePodSandbox", "PostCreateContainer", "PostStartContainer"),
+    *("UpdateContainer", "PostUpdateContainer"),
+)
+"""Methods of events that we do not subscribe to; answered empty, whatever they contain."""
+
 METHODS: Final[Mapping[str, Method]] = {
     "Configure": Method(nri.ConfigureRequest, nri.ConfigureResponse),
     "Synchronize": Method(nri.SynchronizeRequest, nri.SynchronizeResponse),
     "Shutdown": Method(nri.Empty, nri.Empty),
     "StateChange": Method(nri.StateChangeEvent, nri.Empty),
-    "RunPodSandbox": Method(nri.RunPodSandboxRequest, nri.RunPodSandboxResponse),
-    "UpdatePodSandbox": Method(nri.UpdatePodSandboxRequest, nri.UpdatePodSandboxResponse),
-    "PostUpdatePodSandbox": Method(
-        nri.PostUpdatePodSandboxRequest, nri.PostUpdatePodSandboxResponse
-    ),
-    "StopPodSandbox": Method(nri.StopPodSandboxRequest, nri.StopPodSandboxResponse),
-    "RemovePodSandbox": Method(nri.RemovePodSandboxRequest, nri.RemovePodSandboxResponse),
     "CreateContainer": Method(
         nri.CreateContainerRequest,
         nri.CreateContainerResponse,
         _of_container(events.CreateContainer),
     ),
-    "PostCreateContainer": Method(nri.PostCreateContainerRequest, nri.PostCreateContainerResponse),
     "StartContainer": Method(
         nri.StartContainerRequest,
         nri.StartContainerResponse,
         _of_container(events.StartContainer),
     ),
-    "PostStartContainer": Method(nri.PostStartContainerRequest, nri.PostStartContainerResponse),
-    "UpdateContainer": Method(nri.UpdateContainerRequest, nri.UpdateContainerResponse),
-    "PostUpdateContainer": Method(nri.PostUpdateContainerRequest, nri.PostUpdateContainerResponse),
     "StopContainer": Method(
         nri.StopContainerRequest,
         nri.StopContainerResponse,
@@ -81,6 +77,7 @@ METHODS: Final[Mapping[str, Method]] = {
         nri.ValidateContainerAdjustmentResponse,
         events.Validate,
     ),
+    **dict.fromkeys(_UNSERVED, Method(nri.Empty, nri.Empty)),
 }
 
 STATE_CHANGES: Final[Mapping[int, EventMaker]] = {

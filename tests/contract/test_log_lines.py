@@ -17,11 +17,11 @@ from kube.log_lines import Format, Formatter, Line
 HOSTILE = 'pod\nlevel=error msg="forged" \x1b[2J\x7f\u2028\u202e\x85 caf\u00e9'
 
 
-def written(message: object, style: Format, *args: object, error: bool = False) -> str:
+def written(message: object, style: Format, *args: object, error: str = "") -> str:
     record = logging.LogRecord("name", logging.INFO, __file__, 1, message, args, None)
     if error:
         try:
-            raise ValueError(HOSTILE)
+            raise ValueError(error)
         except ValueError:
             record.exc_info = sys.exc_info()
     record.created = 1_700_000_000.25
@@ -53,8 +53,8 @@ def test_a_message_of_another_library_is_a_line_too() -> None:
 
 
 @pytest.mark.parametrize("style", Format)
-@pytest.mark.parametrize("error", [False, True])
-def test_a_tenants_text_cannot_forge_a_line(style: Format, error: bool) -> None:
+@pytest.mark.parametrize("error", ["", HOSTILE])
+def test_a_tenants_text_cannot_forge_a_line(style: Format, error: str) -> None:
     line = written(Line("refused", pod=HOSTILE), style, error=error)
     assert line.isascii() and line.isprintable()
     if style is Format.JSON:
@@ -62,7 +62,7 @@ def test_a_tenants_text_cannot_forge_a_line(style: Format, error: bool) -> None:
     else:
         pairs = dict(word.partition("=")[::2] for word in shlex.split(line))
         assert pairs["level"] == "info" and pairs["msg"] == "refused"
-    assert ("traceback" in line) is error
+    assert ("traceback" in line) is bool(error)
 
 
 @given(st.text(), st.sampled_from(Format))
@@ -75,6 +75,13 @@ def test_any_text_is_one_printable_line(text: str, style: Format) -> None:
 def test_a_value_is_capped() -> None:
     said = json.loads(written(Line("said", text="x" * 5000), Format.JSON))
     assert said["text"] == "x" * logs.VALUE_CHARS_MAX + "..."
+    most = logs.TRACEBACK_CHARS_MAX
+    line = written(Line("failed"), Format.LOGFMT, error="x" * 2 * most)
+    assert "traceback" in line and len(line) < 2 * most
+
+
+def test_a_line_reads_as_text_too() -> None:
+    assert str(Line("bound", node="n 1")) == 'bound node="n 1"'
 
 
 def test_printable_leaves_plain_text_alone() -> None:

@@ -17,20 +17,6 @@ def test_what_nothing_explains_is_overhead() -> None:
     assert Sample(held_bytes=500, imported_bytes=0, charged_bytes=600).overhead_bytes == 0
 
 
-def test_it_counts_from_the_third_sample_on() -> None:
-    overhead = Overhead()
-    assert [overhead.add(Sample(500, 0, 300)) for _ in range(4)] == [None, None, 200, 200]
-
-
-def test_what_passes_is_not_counted() -> None:
-    """A free that the driver completes later, and an allocation under way."""
-    overhead = Overhead()
-    for _ in range(WINDOW):
-        overhead.add(Sample(500, 0, 300))
-    assert overhead.add(Sample(9000, 0, 300)) == 200
-    assert overhead.add(Sample(500, 0, 9000)) == 0
-
-
 @given(_SAMPLES)
 def test_it_is_the_least_of_the_last_samples(samples: list[Sample]) -> None:
     overhead = Overhead()

@@ -287,4 +287,4 @@ def _pod(choices: Choices) -> nri.PodSandbox:
 
 
 def _container(choices: Choices) -> nri.Container:
-    return nri.Container(id=choices.blob().hex(), name="main", env=["A=1"], args=["x"])
+    return nri.Container(id=choices.blob().hex(), name="main", env=["A=1"])

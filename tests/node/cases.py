@@ -377,7 +377,7 @@ CASES: Final[Sequence[Case]] = (
         "a container made from a checkpoint, its mounts those of the one that was saved (acted out"
         " by such mounts: CRIU is not on the test's machine)",
         _REFUSES,
-        "`mount /.gpuslice of ... must not be another container's grant ... create the container"
+        "`mount /.gpuslice of ... must not be another container's grant, ... create the container"
         " anew`",
     ),
     Case(

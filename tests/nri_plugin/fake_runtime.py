@@ -35,9 +35,9 @@ MESSAGE_BYTES = 4 << 20
 SYNC_CHUNK_OBJECTS = 8
 
 NOTIFICATIONS: dict[str, tuple[int, type[Message]]] = {
-    "PostCreateContainer": (nri.POST_CREATE_CONTAINER, nri.PostCreateContainerRequest),
+    "PostCreateContainer": (nri.POST_CREATE_CONTAINER, nri.StartContainerRequest),
     "StartContainer": (nri.START_CONTAINER, nri.StartContainerRequest),
-    "PostStartContainer": (nri.POST_START_CONTAINER, nri.PostStartContainerRequest),
+    "PostStartContainer": (nri.POST_START_CONTAINER, nri.StartContainerRequest),
     "RemoveContainer": (nri.REMOVE_CONTAINER, nri.RemoveContainerRequest),
 }
 
@@ -233,7 +233,7 @@ class FakeRuntime:
                 raise
             if not request.more:
                 return
-            if reply.update or not reply.more:
+            if not reply.more:
                 self.drop("plugin does not handle split sync requests")
                 raise Dropped(self.dropped)
             pods, containers = pods[chunk:], containers[chunk:]

@@ -22,7 +22,6 @@ def container(number: int = 0, *env: str) -> nri.Container:
         id=f"container-{number}",
         pod_sandbox_id=f"sandbox-{number}",
         name="main",
-        args=["sleep", "1"],
         env=["PATH=/bin", *env],
         mounts=[nri.Mount(destination="/proc", type="proc", source="proc")],
     )

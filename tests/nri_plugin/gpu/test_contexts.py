@@ -6,11 +6,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -110,32 +110,6 @@ async def test_what_could_not_be_learned_is_said_once_and_tried_again(
     assert [problem in line for line in caplog.messages if "unknown" in line] == [True]
 
 
-def test_a_child_that_cannot_be_started(caplog: pytest.LogCaptureFixture) -> None:
-    asked = contexts("")
-    asked._command = ("/nowhere/python",)
-    assert learn(asked, "GPU-1") == {}
-    assert "/nowhere/python: No such file or directory" in caplog.text
-
-
-async def test_a_child_that_hangs_is_killed_and_holds_nothing_up() -> None:
-    asked = contexts("import time; time.sleep(600)", deadline_s=0.2)
-    asked.look(["GPU-1"])
-    await asked.settled()
-    child = asked._children["GPU-1"].lingering
-    assert child is not None
-    assert await child.wait() == -signal.SIGKILL
-    assert asked.sizes == {}
-
-
-async def test_closing_ends_the_child() -> None:
-    asked = contexts("import time; time.sleep(600)")
-    asked.look(["GPU-1"])
-    await asyncio.sleep(0.2)
-    await asked.close()
-    child = asked._children["GPU-1"].lingering
-    assert child is None or await child.wait() == -signal.SIGKILL
-
-
 def over(host: Host, **more: str) -> Contexts:
     environment = {**host.environment(preload=False), **more}
     return Contexts(environment, deadline_s=60, min_interval_s=0, now=Clock())
@@ -156,6 +130,22 @@ def used(host: Host) -> list[int]:
     return [gpu["used_bytes"] for gpu in gpus]
 
 
+@contextmanager
+def neighbour(host: Host, gpu: int) -> Iterator[None]:
+    """A program that holds a context and 1 GiB of the GPU."""
+    program = "from cuda.bindings import driver as d\nd.cuInit(0)\n"
+    program += f"c = d.cuDevicePrimaryCtxRetain({gpu})[1]; d.cuCtxSetCurrent(c)\n"
+    program += f"print(int(d.cuMemAlloc({GIB})[0]), flush=True); input()"
+    environment = host.environment(preload=False)
+    command = [sys.executable, "-c", program]
+    holder = subprocess.Popen(command, env=environment, stdin=-1, stdout=-1, text=True)
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == "0\n"
+        yield
+    finally:
+        holder.communicate("\n", timeout=60)
+
+
 @pytest.mark.sim
 def test_the_driver_is_asked_and_keeps_nothing(gpu_host: Host) -> None:
     assert learn(over(gpu_host), GPU, OTHER) == {GPU: 300 * MIB, OTHER: 300 * MIB}
@@ -164,43 +154,17 @@ def test_the_driver_is_asked_and_keeps_nothing(gpu_host: Host) -> None:
 
 @pytest.mark.sim
 def test_a_neighbours_memory_is_not_the_contexts(gpu_host: Host) -> None:
-    program = "from cuda.bindings import driver as d\nd.cuInit(0)\n"
-    program += "c = d.cuDevicePrimaryCtxRetain(0)[1]; d.cuCtxSetCurrent(c)\n"
-    program += f"print(int(d.cuMemAlloc({GIB})[0]), flush=True); input()"
-    neighbour = subprocess.Popen(
-        [sys.executable, "-c", program],
-        env=gpu_host.environment(preload=False),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert neighbour.stdout is not None and neighbour.stdout.readline() == "0\n"
+    with neighbour(gpu_host, 0):
         assert learn(over(gpu_host), GPU) == {GPU: 300 * MIB}
         assert used(gpu_host) == [GIB + 300 * MIB, 0]
-    finally:
-        neighbour.communicate("\n", timeout=60)
 
 
 @pytest.mark.sim
 def test_a_gpu_that_is_full_is_left_alone(gpu_host: Host, caplog: pytest.LogCaptureFixture) -> None:
-    program = "from cuda.bindings import driver as d\nd.cuInit(0)\n"
-    program += "c = d.cuDevicePrimaryCtxRetain(1)[1]; d.cuCtxSetCurrent(c)\n"
-    program += f"print(int(d.cuMemAlloc({GIB})[0]), flush=True); input()"
-    neighbour = subprocess.Popen(
-        [sys.executable, "-c", program],
-        env=gpu_host.environment(preload=False),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
     asked = over(gpu_host)
-    try:
-        assert neighbour.stdout is not None and neighbour.stdout.readline() == "0\n"
+    with neighbour(gpu_host, 1):
         assert learn(asked, OTHER) == {}
         assert "bytes of the GPU are free" in caplog.text
-    finally:
-        neighbour.communicate("\n", timeout=60)
     assert learn(asked, OTHER) == {OTHER: 300 * MIB}, "retried when there is room"
 
 

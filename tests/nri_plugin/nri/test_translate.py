@@ -75,7 +75,7 @@ def judged(wanted: Adjustment = WANTED) -> nri.ValidateContainerAdjustmentReques
     adjust = nri.ContainerAdjustment()
     adjust.CopyFrom(translate.reply(wanted).adjust)
     adjust.hooks.SetInParent()
-    adjust.linux.resources.memory.SetInParent()
+    adjust.linux.resources.SetInParent()
     request = nri.ValidateContainerAdjustmentRequest(container=nri.Container(id="c"), adjust=adjust)
     fields = request.owners.owners["c"]
     for number, keys in (

@@ -172,12 +172,10 @@ def test_a_recorded_life_in_every_cut(
     assert (create.pod.uid, list(create.container.env)) == ("u", ["PATH=/bin"])
     assert create.container.mounts[0].options == ["nosuid"]
     assert create.container.linux.devices[0].minor == 3
-    assert create.container.linux.resources.cpu.shares.value == 2
     assert isinstance(validate, events.Validate)
     assert validate.request.adjust.env == [nri.KeyValue(key="X", value="y")]
     owners = validate.request.owners.owners["c-main"].compound[nri.FIELD_ENV].owners
     assert dict(owners) == {"X": "50-gpuslice"}
-    assert [(p.name, p.index) for p in validate.request.plugins] == [("gpuslice", "50")]
     for event, kind in (
         (start, events.StartContainer),
         (stop, events.StopContainer),
@@ -282,23 +280,6 @@ def test_an_event_and_its_empty_answer(
     assert wire.replies() == []
     assert wire.session.respond(wire.stream)
     assert wire.reply() == ttrpc_pb2.Response()
-
-
-@pytest.mark.parametrize(
-    ("number", "event"),
-    [(nri.START_CONTAINER, events.StartContainer), (nri.REMOVE_CONTAINER, events.RemoveContainer)],
-)
-def test_the_older_style_gives_the_same_events(
-    number: nri.Event.ValueType, event: type[events.ContainerRequest]
-) -> None:
-    wire = Wire().serve("")
-    change = nri.StateChangeEvent(event=number, pod=pod(3), container=container(4))
-    assert wire.call("StateChange", change) == [event(wire.stream, 2000, pod(3), container(4))]
-    assert wire.session.respond(wire.stream)
-    assert wire.reply() == ttrpc_pb2.Response()
-    wire.call("StateChange", change)
-    wire.session.fail(wire.stream, Code.UNKNOWN, "refused")
-    assert wire.reply().status.message == "refused"
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 5, 7, 9, 12, 13, 15, 999])
