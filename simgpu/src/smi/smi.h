@@ -18,7 +18,6 @@
 	X(nvmlInit_v2, (void))                                                                     \
 	X(nvmlShutdown, (void))                                                                    \
 	X(nvmlSystemGetDriverVersion, (char *, unsigned int))                                      \
-	X(nvmlSystemGetNVMLVersion, (char *, unsigned int))                                        \
 	X(nvmlSystemGetCudaDriverVersion_v2, (int *))                                              \
 	X(nvmlSystemGetProcessName, (unsigned int, char *, unsigned int))                          \
 	X(nvmlDeviceGetCount_v2, (unsigned int *))                                                 \
@@ -32,19 +31,13 @@
 	X(nvmlDeviceGetFanSpeed, (nvmlDevice_t, unsigned int *))                                   \
 	X(nvmlDeviceGetPowerUsage, (nvmlDevice_t, unsigned int *))                                 \
 	X(nvmlDeviceGetEnforcedPowerLimit, (nvmlDevice_t, unsigned int *))                         \
-	X(nvmlDeviceGetPowerManagementLimit, (nvmlDevice_t, unsigned int *))                       \
 	X(nvmlDeviceGetPersistenceMode, (nvmlDevice_t, unsigned int *))                            \
 	X(nvmlDeviceGetDisplayActive, (nvmlDevice_t, unsigned int *))                              \
 	X(nvmlDeviceGetPerformanceState, (nvmlDevice_t, unsigned int *))                           \
 	X(nvmlDeviceGetComputeMode, (nvmlDevice_t, unsigned int *))                                \
-	X(nvmlDeviceGetMinorNumber, (nvmlDevice_t, unsigned int *))                                \
 	X(nvmlDeviceGetMigMode, (nvmlDevice_t, unsigned int *, unsigned int *))                    \
-	X(nvmlDeviceGetEccMode, (nvmlDevice_t, unsigned int *, unsigned int *))                    \
 	X(nvmlDeviceGetTotalEccErrors,                                                             \
 	  (nvmlDevice_t, unsigned int, unsigned int, unsigned long long *))                        \
-	X(nvmlDeviceGetCudaComputeCapability, (nvmlDevice_t, int *, int *))                        \
-	X(nvmlDeviceGetClockInfo, (nvmlDevice_t, unsigned int, unsigned int *))                    \
-	X(nvmlDeviceGetMaxClockInfo, (nvmlDevice_t, unsigned int, unsigned int *))                 \
 	X(nvmlDeviceGetComputeRunningProcesses_v3,                                                 \
 	  (nvmlDevice_t, unsigned int *, nvmlProcessInfo_t *))
 
@@ -58,11 +51,9 @@ struct smi_nvml {
 #define SMI_MAX_GPUS 64
 #define SMI_TEXT     256
 
-/* The GPUs that the command line selects. */
-struct smi_selection {
+struct smi_gpus {
 	nvmlDevice_t devices[SMI_MAX_GPUS];
-	unsigned int indices[SMI_MAX_GPUS];
-	int count;
+	unsigned int count;
 };
 
 struct smi_format {
@@ -71,48 +62,14 @@ struct smi_format {
 
 extern struct smi_nvml nvml;
 
-/* The running processes of a GPU; free() the result. NULL with *count 0 if there is none. */
-nvmlProcessInfo_t *smi_processes(nvmlDevice_t device, unsigned int *count);
-
 unsigned long long smi_mib(unsigned long long bytes);
 
 /* Each returns the exit status of the program. */
-int smi_list(const struct smi_selection *gpus);
-int smi_table(const struct smi_selection *gpus);
-int smi_query_gpu(const struct smi_selection *gpus, const char *fields,
-		  const struct smi_format *format);
-int smi_query_apps(const struct smi_selection *gpus, const char *fields,
-		   const struct smi_format *format);
-
-/* A GPU, or a process on a GPU. */
-struct smi_row {
-	nvmlDevice_t device;
-	unsigned int index;
-	const nvmlProcessInfo_t *process;
-};
-
-/* A queryable property of a row; `unit` is NULL if there is none. */
-struct smi_field {
-	const char *name;
-	const char *alias;
-	const char *unit;
-	nvmlReturn_t (*read)(const struct smi_row *row, char *out);
-};
-
-/* The field of that name or alias, or NULL. */
-const struct smi_field *smi_gpu_field(const char *name, int length);
-const struct smi_field *smi_apps_field(const char *name, int length);
-
-/* Names of all the fields, one per line. */
-void smi_print_gpu_fields(void);
-void smi_print_apps_fields(void);
+int smi_list(const struct smi_gpus *gpus);
+int smi_table(const struct smi_gpus *gpus);
+int smi_query_gpu(const struct smi_gpus *gpus, const char *fields, const struct smi_format *format);
 
 /* NVIDIA's program documents these; others are NVML's own codes. */
-enum {
-	SMI_EXIT_ARGUMENT = 2,
-	SMI_EXIT_NOT_FOUND = 6,
-	SMI_EXIT_NO_DRIVER = 9,
-	SMI_EXIT_NO_NVML = 12
-};
+enum { SMI_EXIT_ARGUMENT = 2, SMI_EXIT_NOT_FOUND = 6, SMI_EXIT_NO_NVML = 12 };
 
 #endif

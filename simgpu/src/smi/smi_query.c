@@ -1,5 +1,5 @@
 /*
- * nvidia-smi's CSV queries: the requested names, a header, and a line per GPU or process.
+ * nvidia-smi --query-gpu: the requested names, a header, and a line of CSV per GPU.
  *
  * A value that NVML refuses is printed as NVIDIA's program prints it: [N/A] if it is not supported,
  * else the reason in brackets.
@@ -7,117 +7,120 @@
 #include "smi/smi.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define MAX_FIELDS 64
 
-/* Fields and, for the header, the names by which they were requested. */
-struct query {
-	const struct smi_field *fields[MAX_FIELDS];
-	const char *names[MAX_FIELDS];
-	int lengths[MAX_FIELDS];
-	int count;
+enum kind { INDEX, UUID, NAME, DRIVER, MEMORY_TOTAL, MEMORY_USED, MEMORY_FREE, UTILIZATION };
+
+struct field {
+	const char *name, *unit;
+	enum kind kind;
 };
 
-typedef const struct smi_field *(*find_field)(const char *name, int length);
+static const struct field table[] = {
+    {"index", NULL, INDEX},
+    {"uuid", NULL, UUID},
+    {"name", NULL, NAME},
+    {"driver_version", NULL, DRIVER},
+    {"memory.total", "MiB", MEMORY_TOTAL},
+    {"memory.used", "MiB", MEMORY_USED},
+    {"memory.free", "MiB", MEMORY_FREE},
+    {"utilization.gpu", "%", UTILIZATION},
+};
 
-static int parse(find_field find, const char *text, struct query *query)
+static const struct field *find(const char *name, int length)
 {
-	query->count = 0;
-	for (;;) {
-		int length, skip = (int)strspn(text, " ");
+	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
+		if ((int)strlen(table[i].name) == length &&
+		    strncmp(table[i].name, name, (size_t)length) == 0)
+			return &table[i];
+	return NULL;
+}
 
-		text += skip;
+static nvmlReturn_t read_field(enum kind kind, nvmlDevice_t device, unsigned int index, char *out)
+{
+	nvmlMemory_v2_t memory = {.version = NVML_MEMORY_V2};
+	nvmlUtilization_t rates = {0};
+	nvmlReturn_t result = NVML_SUCCESS;
+	unsigned long long value = index;
+
+	switch (kind) {
+	case UUID:
+		return nvml.nvmlDeviceGetUUID(device, out, SMI_TEXT);
+	case NAME:
+		return nvml.nvmlDeviceGetName(device, out, SMI_TEXT);
+	case DRIVER:
+		return nvml.nvmlSystemGetDriverVersion(out, SMI_TEXT);
+	case INDEX:
+		break;
+	case UTILIZATION:
+		result = nvml.nvmlDeviceGetUtilizationRates(device, &rates);
+		value = rates.gpu;
+		break;
+	default:
+		result = nvml.nvmlDeviceGetMemoryInfo_v2(device, &memory);
+		value = smi_mib(kind == MEMORY_TOTAL  ? memory.total
+				: kind == MEMORY_USED ? memory.used
+						      : memory.free);
+	}
+	snprintf(out, SMI_TEXT, "%llu", value);
+	return result;
+}
+
+static int parse(const char *text, const struct field **fields, int *count)
+{
+	for (*count = 0;; text++) {
+		int length;
+
+		text += strspn(text, " ");
 		length = (int)strcspn(text, ", ");
-		if (query->count == MAX_FIELDS) {
+		if (*count == MAX_FIELDS) {
 			printf("At most %d fields can be queried.\n", MAX_FIELDS);
 			return SMI_EXIT_ARGUMENT;
 		}
-		query->fields[query->count] = find(text, length);
-		if (!query->fields[query->count]) {
+		fields[*count] = find(text, length);
+		if (!fields[(*count)++]) {
 			printf("Field \"%.*s\" is not a valid field to query.\n\n", length, text);
 			return SMI_EXIT_ARGUMENT;
 		}
-		query->names[query->count] = text;
-		query->lengths[query->count++] = length;
 		text += length;
 		text += strspn(text, " ");
 		if (*text != ',')
-			break;
-		text++;
+			return 0;
 	}
-	return 0;
 }
 
-static void print_header(const struct query *query)
+static void print_value(const struct field *field, nvmlDevice_t device, unsigned int index,
+			bool units)
 {
-	for (int i = 0; i < query->count; i++) {
-		printf("%s%.*s", i ? ", " : "", query->lengths[i], query->names[i]);
-		if (query->fields[i]->unit)
-			printf(" [%s]", query->fields[i]->unit);
-	}
-	putchar('\n');
+	char value[SMI_TEXT] = "";
+	nvmlReturn_t result = read_field(field->kind, device, index, value);
+
+	if (result == NVML_ERROR_NOT_SUPPORTED)
+		fputs("[N/A]", stdout);
+	else if (result != NVML_SUCCESS)
+		printf("[%s]", nvml.nvmlErrorString(result));
+	else
+		printf("%s%s%s", value, field->unit && units ? " " : "",
+		       field->unit && units ? field->unit : "");
 }
 
-static void print_row(const struct query *query, const struct smi_row *row, bool units)
+int smi_query_gpu(const struct smi_gpus *gpus, const char *text, const struct smi_format *format)
 {
-	for (int i = 0; i < query->count; i++) {
-		const struct smi_field *field = query->fields[i];
-		char value[SMI_TEXT] = "";
-		nvmlReturn_t result = field->read(row, value);
-
-		fputs(i ? ", " : "", stdout);
-		if (result == NVML_ERROR_NOT_SUPPORTED)
-			fputs("[N/A]", stdout);
-		else if (result != NVML_SUCCESS)
-			printf("[%s]", nvml.nvmlErrorString(result));
-		else if (field->unit && units)
-			printf("%s %s", value, field->unit);
-		else
-			fputs(value, stdout);
-	}
-	putchar('\n');
-}
-
-int smi_query_gpu(const struct smi_selection *gpus, const char *fields,
-		  const struct smi_format *format)
-{
-	struct query query;
-	int status = parse(smi_gpu_field, fields, &query);
+	const struct field *fields[MAX_FIELDS];
+	int count, status = parse(text, fields, &count);
 
 	if (status)
 		return status;
-	if (format->header)
-		print_header(&query);
-	for (int i = 0; i < gpus->count; i++) {
-		struct smi_row row = {.device = gpus->devices[i], .index = gpus->indices[i]};
-
-		print_row(&query, &row, format->units);
-	}
-	return 0;
-}
-
-int smi_query_apps(const struct smi_selection *gpus, const char *fields,
-		   const struct smi_format *format)
-{
-	struct query query;
-	int status = parse(smi_apps_field, fields, &query);
-
-	if (status)
-		return status;
-	if (format->header)
-		print_header(&query);
-	for (int i = 0; i < gpus->count; i++) {
-		unsigned int processes;
-		nvmlProcessInfo_t *rows = smi_processes(gpus->devices[i], &processes);
-
-		for (unsigned int j = 0; j < processes; j++) {
-			struct smi_row row = {gpus->devices[i], gpus->indices[i], &rows[j]};
-
-			print_row(&query, &row, format->units);
+	for (int i = 0; format->header && i < count; i++)
+		printf("%s%s%s%s%s", fields[i]->name, fields[i]->unit ? " [" : "",
+		       fields[i]->unit ? fields[i]->unit : "", fields[i]->unit ? "]" : "",
+		       i + 1 < count ? ", " : "\n");
+	for (unsigned int gpu = 0; gpu < gpus->count; gpu++)
+		for (int i = 0; i < count; i++) {
+			print_value(fields[i], gpus->devices[gpu], gpu, format->units);
+			fputs(i + 1 < count ? ", " : "\n", stdout);
 		}
-		free(rows);
-	}
 	return 0;
 }

@@ -96,7 +96,30 @@ static void print_mig_row(nvmlDevice_t device)
 	printf("|%41s|%24s| %20s |\n", "", "", text);
 }
 
-static void print_processes(const struct smi_selection *gpus)
+/* The running processes of a GPU; free() the result. NULL with *count 0 if there is none. */
+static nvmlProcessInfo_t *processes_of(nvmlDevice_t device, unsigned int *count)
+{
+	nvmlProcessInfo_t *rows = NULL;
+	nvmlReturn_t result;
+	unsigned int room = 0;
+
+	/* Processes may start between the query of their number and the next. */
+	do {
+		free(rows);
+		room = room * 2 + 16;
+		rows = calloc(room, sizeof(*rows));
+		*count = room;
+		result = rows ? nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, count, rows)
+			      : NVML_ERROR_MEMORY;
+	} while (result == NVML_ERROR_INSUFFICIENT_SIZE && room < 1u << 20);
+	if (result == NVML_SUCCESS && *count)
+		return rows;
+	free(rows);
+	*count = 0;
+	return NULL;
+}
+
+static void print_processes(const struct smi_gpus *gpus)
 {
 	bool none = true;
 
@@ -110,9 +133,9 @@ static void print_processes(const struct smi_selection *gpus)
 	      "|================================================================================="
 	      "========|\n",
 	      stdout);
-	for (int i = 0; i < gpus->count; i++) {
+	for (unsigned int i = 0; i < gpus->count; i++) {
 		unsigned int count;
-		nvmlProcessInfo_t *rows = smi_processes(gpus->devices[i], &count);
+		nvmlProcessInfo_t *rows = processes_of(gpus->devices[i], &count);
 
 		for (unsigned int j = 0; j < count; j++) {
 			char name[SMI_TEXT];
@@ -120,8 +143,8 @@ static void print_processes(const struct smi_selection *gpus)
 			if (nvml.nvmlSystemGetProcessName(rows[j].pid, name, sizeof(name)) !=
 			    NVML_SUCCESS)
 				snprintf(name, sizeof(name), "[Not Found]");
-			printf("| %4u   N/A  N/A %15u      C   %-33.33s %9lluMiB |\n",
-			       gpus->indices[i], rows[j].pid, name, smi_mib(rows[j].usedGpuMemory));
+			printf("| %4u   N/A  N/A %15u      C   %-33.33s %9lluMiB |\n", i,
+			       rows[j].pid, name, smi_mib(rows[j].usedGpuMemory));
 			none = false;
 		}
 		free(rows);
@@ -131,7 +154,7 @@ static void print_processes(const struct smi_selection *gpus)
 	fputs(WIDE, stdout);
 }
 
-int smi_table(const struct smi_selection *gpus)
+int smi_table(const struct smi_gpus *gpus)
 {
 	char driver[SMI_TEXT] = "N/A", cuda[CELL], stamp[SMI_TEXT] = "";
 	time_t now = time(NULL);
@@ -157,8 +180,8 @@ int smi_table(const struct smi_selection *gpus)
 	    "|=========================================+========================+================="
 	    "=====|\n",
 	    stdout);
-	for (int i = 0; i < gpus->count; i++) {
-		print_name_row(gpus->devices[i], gpus->indices[i]);
+	for (unsigned int i = 0; i < gpus->count; i++) {
+		print_name_row(gpus->devices[i], i);
 		print_load_row(gpus->devices[i]);
 		print_mig_row(gpus->devices[i]);
 		fputs(RULE, stdout);
@@ -167,14 +190,14 @@ int smi_table(const struct smi_selection *gpus)
 	return 0;
 }
 
-int smi_list(const struct smi_selection *gpus)
+int smi_list(const struct smi_gpus *gpus)
 {
-	for (int i = 0; i < gpus->count; i++) {
+	for (unsigned int i = 0; i < gpus->count; i++) {
 		char name[SMI_TEXT] = "", uuid[SMI_TEXT] = "";
 
 		nvml.nvmlDeviceGetName(gpus->devices[i], name, sizeof(name));
 		nvml.nvmlDeviceGetUUID(gpus->devices[i], uuid, sizeof(uuid));
-		printf("GPU %u: %s (UUID: %s)\n", gpus->indices[i], name, uuid);
+		printf("GPU %u: %s (UUID: %s)\n", i, name, uuid);
 	}
 	return 0;
 }
