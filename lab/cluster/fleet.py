@@ -1,4 +1,4 @@
-"""Simulated nodes at an API server: GPUs, agents that renew their Leases, and faults of both.
+"""Simulated nodes at an API server: GPUs, and agents that renew their Leases.
 
 A node has no kubelet: it is only its objects. An agent here is a Lease that is renewed. All
 requests run in a thread of its own, so that Leases are renewed while the caller blocks; methods
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Coroutine, Iterable
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -21,7 +20,7 @@ import uvloop
 from contract import names
 from lab.cluster.api import MERGE_PATCH, Api, ApiError, each
 from lab.cluster.controlplane import ControlPlane
-from lab.cluster.fleet_objects import Gpu, Json, Node, device_json, lease_json, node_json
+from lab.cluster.fleet_objects import Gpu, Node, device_json, lease_json, node_json
 
 RENEW_S: Final = 10.0
 """Interval between two renewals of an agent's Lease."""
@@ -56,7 +55,6 @@ class Fleet:
         self._thread = threading.Thread(target=self._loop.run_forever, name="fleet", daemon=True)
         self._renewing: asyncio.Task[None] | None = None
         self._under_way: dict[str, asyncio.Task[None]] = {}
-        self._replaced = 0
 
     def __enter__(self) -> Fleet:
         self._thread.start()
@@ -86,79 +84,16 @@ class Fleet:
             self._thread.join()
             self._loop.close()
 
-    def node_uid(self, name: str) -> str:
-        return self._uids[name]
-
     # --- the agent
 
     def kill_agent(self, name: str) -> None:
         """Stop renewing its Lease."""
-        self._call(self._set_dead(name, True))
-
-    def start_agent(self, name: str) -> None:
-        self._call(self._set_dead(name, False))
+        self._loop.call_soon_threadsafe(self._dead.add, name)
 
     def set_ready(self, name: str, ready: str = "true") -> None:
         """ "true", or why it can serve no container."""
         self._ready[name] = ready
         self._call(self._renew(name))
-
-    # --- the node
-
-    def cordon(self, name: str, unschedulable: bool = True) -> None:
-        self._change(name, unschedulable=unschedulable)
-
-    def set_labels(self, name: str, labels: Mapping[str, str]) -> None:
-        """Labels beside its own; earlier ones stay."""
-        self._change(name, labels={**self.nodes[name].labels, **labels})
-
-    def set_isolates(self, name: str, isolates: bool) -> None:
-        self._change(name, isolates=isolates)
-
-    def remove_node(self, name: str) -> None:
-        """Delete it with its inventory and its agent."""
-        self._call(self._remove(name))
-
-    def replace_node(self, name: str, gpus: Iterable[Gpu] | None = None) -> Node:
-        """Another machine of the same name: another UID and, by default, other GPUs of its kind."""
-        node = self.nodes[name]
-        fresh = [self._fresh(gpu) for gpu in node.gpus] if gpus is None else gpus
-        self._call(self._remove(name))
-        node = replace(node, gpus=tuple(fresh), cordoned_gpus=(), excluded_gpus=())
-        self.nodes[name], self._ready[name] = node, "true"
-        self._call(self._create(node))
-        return node
-
-    # --- its GPUs
-
-    def set_gpus(self, name: str, gpus: Iterable[Gpu]) -> None:
-        """Replace the inventory, and the node's totals with it."""
-        self._change(name, gpus=tuple(gpus))
-
-    def replace_gpu(self, name: str, minor: int) -> Gpu:
-        """Another GPU of its kind in its place."""
-        fresh = self._fresh(self.gpu(name, minor))
-        self._exchange(name, minor, fresh)
-        return fresh
-
-    def fail_gpu(self, name: str, minor: int) -> None:
-        self._exchange(name, minor, replace(self.gpu(name, minor), healthy=False))
-
-    def heal_gpu(self, name: str, minor: int) -> None:
-        self._exchange(name, minor, replace(self.gpu(name, minor), healthy=True))
-
-    def renumber(self, name: str, minors: Mapping[int, int]) -> None:
-        """Other minors for the same GPUs, as a reboot may assign them: old to new."""
-        gpus = (replace(gpu, minor=minors[gpu.minor]) for gpu in self.nodes[name].gpus)
-        self.set_gpus(name, sorted(gpus, key=lambda gpu: gpu.minor))
-
-    def cordon_gpus(self, name: str, *uuids: str) -> None:
-        """These GPUs, and no others, take no new share."""
-        self._change(name, cordoned_gpus=uuids)
-
-    def exclude_gpus(self, name: str, *uuids: str) -> None:
-        """These GPUs, and no others, are excluded from allocation."""
-        self._change(name, excluded_gpus=uuids)
 
     def gpu(self, name: str, minor: int) -> Gpu:
         return next(gpu for gpu in self.nodes[name].gpus if gpu.minor == minor)
@@ -167,18 +102,6 @@ class Fleet:
 
     def _call(self, work: Coroutine[Any, Any, _T]) -> _T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_ANSWER_S)
-
-    def _change(self, name: str, **fields: Any) -> None:
-        self.nodes[name] = replace(self.nodes[name], **fields)
-        self._call(self._update(self.nodes[name]))
-
-    def _exchange(self, name: str, minor: int, fresh: Gpu) -> None:
-        gpus = self.nodes[name].gpus
-        self.set_gpus(name, [fresh if gpu.minor == minor else gpu for gpu in gpus])
-
-    def _fresh(self, gpu: Gpu) -> Gpu:
-        self._replaced += 1
-        return replace(gpu, uuid=f"{gpu.uuid[:-12]}{self._replaced:012x}", healthy=True)
 
     # --- internals: in its own thread
 
@@ -201,25 +124,6 @@ class Fleet:
         await self._api.ask("POST", _DEVICES, device_json(node, self._uids[node.name]))
         await self._api.ask("POST", _LEASES, lease_json(node.name, now(), self._ready[node.name]))
 
-    async def _update(self, node: Node) -> None:
-        """Patch Node and Device to the desired state; fields of other writers stay."""
-        wanted = node_json(node)
-        nothing: Json = {
-            names.ANNOTATION_CORDONED_GPUS: None,
-            names.ANNOTATION_EXCLUDED_GPUS: None,
-        }
-        metadata = {
-            "labels": {names.LABEL_ISOLATION_PROVIDER: None, **wanted["metadata"]["labels"]},
-            "annotations": {**nothing, **wanted["metadata"]["annotations"]},
-        }
-        spec = {"unschedulable": node.unschedulable or None}
-        status = {key: wanted["status"][key] for key in ("capacity", "allocatable")}
-        devices = {"spec": device_json(node, "")["spec"]}
-        at = f"{_NODES}/{node.name}"
-        await self._patch(at, {"metadata": metadata, "spec": spec})
-        await self._patch(f"{at}/status", {"status": status})
-        await self._patch(f"{_DEVICES}/{node.name}", devices)
-
     async def _remove(self, name: str) -> None:
         self._uids.pop(name, None)
         lease = f"{_LEASES}/{names.LEASE_AGENT_PREFIX}{name}"
@@ -230,18 +134,12 @@ class Fleet:
                 if error.status != 404:  # a test may have deleted it
                     raise
 
-    async def _set_dead(self, name: str, dead: bool) -> None:
-        if dead:
-            self._dead.add(name)
-        else:
-            self._dead.discard(name)
-            await self._renew(name)
-
     async def _renew(self, name: str) -> None:
         said = lease_json(name, now(), self._ready[name])
         annotations = {"annotations": said["metadata"]["annotations"]}
         path = f"{_LEASES}/{names.LEASE_AGENT_PREFIX}{name}"
-        await self._patch(path, {"metadata": annotations, "spec": said["spec"]})
+        body = {"metadata": annotations, "spec": said["spec"]}
+        await self._api.ask("PATCH", path, body, MERGE_PATCH)
 
     async def _keep_renewing(self, every_s: float) -> None:
         """Spread evenly over the interval, a few together; renewals fail while the API server is
@@ -265,6 +163,3 @@ class Fleet:
             return
         finally:
             del self._under_way[name]
-
-    async def _patch(self, path: str, body: Json) -> None:
-        await self._api.ask("PATCH", path, body, MERGE_PATCH)

@@ -6,8 +6,8 @@ server.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from contract import names
@@ -20,30 +20,19 @@ _SHARERS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """numa, root: position on the board. link: GPUs with equal links share an NVLink."""
+    """numa, root: position on the board."""
 
     uuid: str
     minor: int
     memory_bytes: int
-    healthy: bool = True
     numa: int = 0
     root: str = "pci0000:00"
-    link: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """isolates: its agent enforces limits. cordoned_gpus: UUIDs that take no new share.
-    excluded_gpus: UUIDs that are excluded from allocation."""
-
     name: str
     gpus: tuple[Gpu, ...]
-    isolates: bool = True
-    unschedulable: bool = False
-    cordoned_gpus: tuple[str, ...] = ()
-    excluded_gpus: tuple[str, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
     cpu: str = "64"
     memory: str = "512Gi"
     pods: int = 250
@@ -80,19 +69,13 @@ class Shape:
         return Node(name, gpus)
 
 
-def gpu_uuid(node: int, minor: int, replaced: int = 0) -> str:
-    """UUID of the GPU in that place; `replaced` counts replacements since the first one."""
-    return f"GPU-{node:08x}-{minor:04x}-4000-8000-{replaced:012x}"
+def gpu_uuid(node: int, minor: int) -> str:
+    """UUID of the GPU in that place."""
+    return f"GPU-{node:08x}-{minor:04x}-4000-8000-{0:012x}"
 
 
 def node_json(node: Node) -> Json:
-    """Ready, with totals of all its GPUs: pods may hold a failed one, and their kubelet would
-    refuse them if the totals shrank."""
-    label = {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER} if node.isolates else {}
-    listed = {
-        names.ANNOTATION_CORDONED_GPUS: ",".join(node.cordoned_gpus),
-        names.ANNOTATION_EXCLUDED_GPUS: ",".join(node.excluded_gpus),
-    }
+    """Ready, with an agent that enforces limits, and totals of all its GPUs."""
     percent = str(100 * len(node.gpus))
     totals = {
         "cpu": node.cpu,
@@ -109,10 +92,11 @@ def node_json(node: Node) -> Json:
         "kind": "Node",
         "metadata": {
             "name": node.name,
-            "labels": {"kubernetes.io/hostname": node.name, **label, **node.labels},
-            "annotations": {key: value for key, value in listed.items() if value},
+            "labels": {
+                "kubernetes.io/hostname": node.name,
+                names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER,
+            },
         },
-        "spec": {"unschedulable": True} if node.unschedulable else {},
         "status": {
             "capacity": totals,
             "allocatable": totals,
@@ -133,13 +117,12 @@ def device_json(node: Node, node_uid: str) -> Json:
 
 
 def _gpu_json(gpu: Gpu) -> Json:
-    link = {names.LABEL_GPU_LINK: gpu.link} if gpu.link else {}
     return {
         "type": names.DEVICE_TYPE_GPU,
         "id": gpu.uuid,
         "minor": gpu.minor,
-        "health": gpu.healthy,
-        "labels": {**link, **gpu.labels},
+        "health": True,
+        "labels": {},
         "resources": {
             names.RESOURCE_CORE: "100",
             names.RESOURCE_MEMORY: str(gpu.memory_bytes),

@@ -113,32 +113,6 @@ def test_a_link_or_a_directory_that_others_may_enter_is_refused(place: Place, ma
             place.directory.unlink()
 
 
-@pytest.mark.parametrize(
-    ("where", "said"),
-    [("/tmp/gpuslice", ""), ("/tmp/x", " AT=/tmp/x"), ("/tmp/x y", " AT='/tmp/x y'")],
-)
-def test_advice_names_it_where_it_is_not_the_default(where: str, said: str) -> None:
-    assert Place(Path(where)).advice == said
-
-
-def test_a_marker_that_its_writer_could_not_finish_is_written_anew(place: Place) -> None:
-    with place.changing():
-        marker = next(place.directory.iterdir())
-    marker.write_text("")
-    with place.changing():
-        place.log.touch()
-        assert place.look().there
-
-
-def test_the_marker_is_there_all_the_time(place: Place) -> None:
-    """`look` waits for no process, and would otherwise not see the cluster."""
-    with place.changing():
-        marker = next(place.directory.iterdir())
-    written = marker.stat().st_mtime_ns
-    with place.changing():
-        assert marker.stat().st_mtime_ns == written
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="root makes it, another looks")
 def test_another_who_looks_is_told(place: Place) -> None:
     with place.changing():

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tools import kubernetes, setup
+from tools import setup
 
 
 def test_an_empty_path_lacks_every_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,29 +63,3 @@ def test_an_environment_that_was_half_made_is_made_anew(
     monkeypatch.setattr(setup, "_requirements", lambda extras: ["pip"])
     setup.virtual_environment([])
     assert set((environment / "stamp").read_text().splitlines()) == setup._made_from([])
-
-
-def test_interrupted_it_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted(without: frozenset[str]) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(setup, "system_packages", interrupted)
-    assert setup.main() == 128 + signal.SIGINT
-    assert "interrupted" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "built"), [([], ["kubernetes"]), (["base"], []), (["demo"], [])]
-)
-def test_what_the_cluster_tests_alone_need_may_be_left_out(
-    arguments: list[str], built: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-    for name in ("system_packages", "virtual_environment", "c_libraries"):
-        monkeypatch.setattr(setup, name, lambda wanted: None)
-    monkeypatch.setattr(setup, "_containerd", lambda: None)
-    monkeypatch.setattr(kubernetes, "ensure", lambda: asked.append("kubernetes"))
-    assert setup.main(arguments) == 0
-    assert asked == built
