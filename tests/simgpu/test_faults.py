@@ -4,29 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simgpu.faults import CallFaults, is_call
 from tests.simgpu.host import Host, simgpu
-
-
-def test_a_fault_strikes_as_often_as_told() -> None:
-    faults = CallFaults()
-    faults.fail("cuMemAlloc_v2", 2, 2)
-    faults.delay("cuMemAlloc_v2", 5)
-    faults.delay("cuMemFree_v2", 7)
-    assert faults.armed == 3
-    struck = [faults.strike("cuMemAlloc_v2") for _ in range(3)]
-    assert struck == [(2, 5), (2, 5), (0, 5)]
-    assert faults.strike("cuMemFree_v2") == (0, 7)
-    assert faults.strike("cuMemAlloc") == (0, 0)
-    for call in ("cuMemAlloc_v2", "cuMemFree_v2"):
-        faults.delay(call, 0)
-    assert faults.armed == 0
-
-
-@pytest.mark.parametrize("name", ["", "cu", "nvmlInit", "cuMem Alloc", "cu" + "x" * 61, 7])
-def test_what_is_no_call(name: object) -> None:
-    assert not is_call(name)
-
 
 _PROGRAM = """
 import ctypes, sys

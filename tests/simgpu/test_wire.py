@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from simgpu import wire
-from simgpu.wire import Op, Reader, Request, Role, Status, WireError
+from simgpu.wire import Op, Reader, Request, Role, Status
 from tests.support import ROOT
 
 HEADER = ROOT / "simgpu/src/client/wire.h"
@@ -100,30 +100,3 @@ def test_requests_come_out_however_the_bytes_come_in(step: int) -> None:
         out += list(reader.feed(data[at : at + step]))
     assert out == REQUESTS
     assert list(reader.feed(REQUESTS[0].encode()[-1:])) == [REQUESTS[0]]
-
-
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (struct.pack("<II", 99, 0), "operation 99 is not known"),
-        (struct.pack("<II", 0, 0), "operation 0 is not known"),
-        (struct.pack("<II", Op.HELLO, 0), "HELLO carries 8 bytes, not 0"),
-        (struct.pack("<II", Op.PROCESSES, 1) + b"x", "PROCESSES carries 0 bytes, not 1"),
-        (struct.pack("<II", Op.HELLO, 65537), "message of 65537 bytes"),
-        (b"\xff" * 8, "message of 4294967295 bytes"),
-        (b"GET / HTTP/1.1\r\n", "message of"),
-    ],
-)
-def test_what_no_library_sends_is_an_error(data: bytes, reason: str) -> None:
-    with pytest.raises(WireError, match=re.escape(reason)):
-        list(Reader().feed(data))
-
-
-def test_a_reply_is_a_head_and_a_payload() -> None:
-    payload = wire.pack("sim_id", 7)
-    assert wire.reply(Status.OK, payload) == struct.pack("<IIQ", 0, 8, 7)
-
-
-def test_a_reply_is_never_longer_than_the_libraries_take() -> None:
-    with pytest.raises(ValueError, match="reply of"):
-        wire.reply(Status.OK, b"x" * (wire.PAYLOAD_BYTES + 1))
