@@ -48,7 +48,6 @@ _FOR_SOME_TESTS: Final = {
     *("musl-tools", "runc", "busybox-static", "util-linux"),  # containers
     *("iproute2", "openssl"),  # clusters
     *("gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-user-static"),  # aarch64
-    *("liblz4-dev", "libzstd-dev"),  # packed images in simgpu
 }
 """Packages without which everything works that does not need root either."""
 
@@ -56,8 +55,6 @@ _FILES: Final = {
     Path("/usr/include/stdlib.h"): "libc6-dev",
     Path("/usr/aarch64-linux-gnu/include/stdlib.h"): "libc6-dev-arm64-cross",
     Path("/etc/ssl/certs/ca-certificates.crt"): "ca-certificates",
-    Path("/usr/include/lz4.h"): "liblz4-dev",
-    Path("/usr/include/zstd.h"): "libzstd-dev",
 }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.simgpu.host import GIB, Host
-from tests.simgpu.programs import cuda_programs, interface_programs, memory_programs
+from tests.simgpu.programs import cuda_programs, memory_programs
 from tests.support import ROOT
 
 MIB = 1 << 20
@@ -42,16 +42,6 @@ def test_cuda_bindings(driver_host: Host, name: str) -> None:
 @pytest.mark.parametrize("name", memory_programs.PROGRAMS)
 def test_memory_is_counted_as_documented(idle_host: Host, name: str) -> None:
     idle_host.program("memory_programs", name)
-
-
-@pytest.mark.parametrize("name", interface_programs.PROGRAMS)
-def test_copies_of_boxes_and_what_has_no_effect(idle_host: Host, name: str) -> None:
-    idle_host.program("interface_programs", name)
-
-
-def test_no_argument_may_be_missing(driver_host: Host) -> None:
-    done = driver_host.run(sys.executable, "-m", "tests.simgpu.programs.null_arguments")
-    assert done.returncode == 0, done.stdout.splitlines()[-3:]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ MEMORY_BYTES: Final[Mapping[str, Sequence[str]]] = {
 IMAGES: Final = {
     ("cuModuleLoadData", "b"),
     ("cuModuleLoadDataEx", "b"),
-    ("cuModuleLoadFatBinary", "b"),
     ("cuLibraryLoadData", "b"),
 }
 FILES: Final = {("cuModuleLoad", "b"), ("cuLibraryLoadFromFile", "b")}
@@ -92,7 +91,6 @@ UNCOMPARED: Final[Mapping[str, str]] = {
     "cuLibraryGetGlobal": "the trace has no code",
     "cuMemPoolGetAttribute": "amounts are the driver's choice",
     "cuModuleGetGlobal_v2": "the trace has no code",
-    "cuOccupancyAvailableDynamicSMemPerBlock": "the trace has no code",
     "cuOccupancyMaxActiveBlocksPerMultiprocessor": "the trace has no code",
     "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags": "the trace has no code",
     "cuOccupancyMaxPotentialBlockSize": "the trace has no code",

@@ -37,24 +37,10 @@ typedef struct CUuserObject_st *CUuserObject;
 typedef size_t (*CUoccupancyB2DSize)(int block_size);
 typedef void (*CUhostFn)(void *data);
 typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void *data);
-typedef unsigned long long CUtexObject; /* and CUsurfObject */
 
 typedef struct {
 	uint8_t bytes[16];
 } CUuuid;
-
-typedef struct {
-	int maxThreadsPerBlock;
-	int maxThreadsDim[3];
-	int maxGridSize[3];
-	int sharedMemPerBlock;
-	int totalConstantMemory;
-	int SIMDWidth;
-	int memPitch;
-	int regsPerBlock;
-	int clockRate;
-	int textureAlign;
-} CUdevprop;
 
 typedef struct {
 	size_t srcXInBytes;
@@ -101,10 +87,6 @@ typedef struct {
 	char reserved[64];
 } CUipcMemHandle;
 
-typedef struct {
-	char reserved[64];
-} CUipcEventHandle;
-
 enum { CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1 };
 
 typedef struct {
@@ -130,15 +112,6 @@ typedef struct {
 	const CUlaunchAttribute *attrs;
 	unsigned int numAttrs;
 } CUlaunchConfig;
-
-typedef struct {
-	CUfunction function;
-	unsigned int gridDimX, gridDimY, gridDimZ;
-	unsigned int blockDimX, blockDimY, blockDimZ;
-	unsigned int sharedMemBytes;
-	CUstream hStream;
-	void **kernelParams;
-} CUDA_LAUNCH_PARAMS;
 
 typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
@@ -179,7 +152,7 @@ typedef struct {
 		CUDA_KERNEL_NODE_PARAMS kernel;
 		struct {
 			CUgraph graph;
-			int ownership; /* 0: cloned, 1: moved to the parent */
+			int ownership;
 		} graph;
 		CUDA_MEM_ALLOC_NODE_PARAMS alloc;
 		struct {
@@ -188,12 +161,6 @@ typedef struct {
 	} of;
 	long long reserved2;
 } CUgraphNodeParams;
-
-typedef struct {
-	int result;
-	CUgraphNode errorNode;
-	CUgraphNode errorFromNode;
-} CUgraphExecUpdateResultInfo;
 
 typedef struct {
 	uint64_t flags;
@@ -218,6 +185,7 @@ enum {
 	CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
 	CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH,
 };
+enum { CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE = 1 };
 enum { CU_GRAPH_INSTANTIATE_AUTO_FREE_ON_LAUNCH = 1, CU_GRAPH_INSTANTIATE_UPLOAD = 2 };
 enum { CU_STREAM_CAPTURE_GLOBAL, CU_STREAM_CAPTURE_THREAD_LOCAL, CU_STREAM_CAPTURE_RELAXED };
 

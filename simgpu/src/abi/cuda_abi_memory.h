@@ -136,46 +136,4 @@ typedef struct {
 	unsigned int reserved[16];
 } CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC;
 
-typedef struct {
-	size_t srcXInBytes, srcY, srcZ, srcLOD;
-	int srcMemoryType;
-	const void *srcHost;
-	CUdeviceptr srcDevice;
-	CUarray srcArray;
-	void *reserved0;
-	size_t srcPitch, srcHeight;
-	size_t dstXInBytes, dstY, dstZ, dstLOD;
-	int dstMemoryType;
-	void *dstHost;
-	CUdeviceptr dstDevice;
-	CUarray dstArray;
-	void *reserved1;
-	size_t dstPitch, dstHeight;
-	size_t WidthInBytes, Height, Depth;
-} CUDA_MEMCPY3D;
-
-/* Of a texture or surface: the first word of each kind's description is a handle or an address. */
-typedef struct {
-	int resType;
-	union {
-		void *handle;
-		int reserved[32];
-	} of;
-	unsigned int flags;
-} CUDA_RESOURCE_DESC;
-
-typedef struct {
-	int addressMode[3], filterMode;
-	unsigned int flags, maxAnisotropy;
-	int mipmapFilterMode;
-	float mipmapLevelBias, minMipmapLevelClamp, maxMipmapLevelClamp, borderColor[4];
-	int reserved[12];
-} CUDA_TEXTURE_DESC;
-
-typedef struct {
-	int format;
-	size_t width, height, depth;
-	unsigned int firstMipmapLevel, lastMipmapLevel, firstLayer, lastLayer, reserved[16];
-} CUDA_RESOURCE_VIEW_DESC;
-
 #endif

@@ -43,7 +43,6 @@ typedef struct nvmlDevice_st *nvmlDevice_t;
 #define NVML_TEMPERATURE_GPU		  0
 #define NVML_TEMPERATURE_THRESHOLD_COUNT  8
 #define NVML_MEMORY_V2			  0x02000028
-#define NVML_TEMPERATURE_V1		  0x0100000c
 #define NVML_PROCESS_DETAIL_LIST_V1	  0x01000018
 #define NVML_PROCESSES_UTILIZATION_V1	  0x01000018
 #define NVML_PROCESS_MODE_COMPUTE	  0
@@ -70,11 +69,6 @@ typedef struct {
 typedef struct {
 	unsigned int gpu, memory;
 } nvmlUtilization_t;
-
-typedef struct {
-	unsigned int version, sensorType;
-	int temperature;
-} nvmlTemperature_v1_t;
 
 /* Of nvmlDeviceGetPciInfo and _v2. */
 typedef struct {

@@ -116,18 +116,6 @@ CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice ordinal)
 	return result;
 }
 
-CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice ordinal)
-{
-	struct device *device;
-	CUresult result = ask(ordinal, major && minor ? major : NULL, &device);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	*major = (int)device->gpu->capability_major;
-	*minor = (int)device->gpu->capability_minor;
-	return CUDA_SUCCESS;
-}
-
 static const struct {
 	int attribute, value;
 } fixed_attributes[] =
@@ -242,26 +230,6 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice ordinal)
 	return result == CUDA_SUCCESS ? device_attribute(device, attribute, value) : result;
 }
 
-CUresult cuDeviceGetProperties(CUdevprop *properties, CUdevice ordinal)
-{
-	struct device *device;
-	CUresult result = ask(ordinal, properties, &device);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	*properties = (CUdevprop){.maxThreadsPerBlock = 1024,
-				  .maxThreadsDim = {1024, 1024, 64},
-				  .maxGridSize = {2147483647, 65535, 65535},
-				  .sharedMemPerBlock = 49152,
-				  .totalConstantMemory = 65536,
-				  .SIMDWidth = 32,
-				  .memPitch = 2147483647,
-				  .regsPerBlock = 65536,
-				  .clockRate = (int)device->gpu->clock_khz,
-				  .textureAlign = 512};
-	return CUDA_SUCCESS;
-}
-
 CUresult cuDeviceGetPCIBusId(char *text, int bytes, CUdevice ordinal)
 {
 	struct device *device;
@@ -312,34 +280,4 @@ CUresult cuDeviceCanAccessPeer(int *can, CUdevice ordinal, CUdevice peer)
 	if (result == CUDA_SUCCESS)
 		*can = 0;
 	return result;
-}
-
-CUresult cuDeviceGetP2PAttribute(int *value, int attribute, CUdevice from, CUdevice to)
-{
-	struct device *device;
-	CUresult result = ask(from, value, &device);
-
-	if (result == CUDA_SUCCESS)
-		result = ask(to, value, &device);
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (from == to)
-		return CUDA_ERROR_INVALID_DEVICE;
-	if (attribute < 1 || attribute > 5)
-		return CUDA_ERROR_INVALID_VALUE;
-	*value = 0;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuDeviceGetExecAffinitySupport(int *supported, int type, CUdevice ordinal)
-{
-	struct device *device;
-	CUresult result = ask(ordinal, supported, &device);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (type != 0)
-		return CUDA_ERROR_INVALID_VALUE;
-	*supported = 0;
-	return CUDA_SUCCESS;
 }

@@ -38,8 +38,6 @@ enum object_kind {
 	OBJECT_GREEN,
 	OBJECT_GREEN_VIEW, /* a green context as a CUcontext */
 	OBJECT_RESOURCES,
-	OBJECT_TEXTURE,
-	OBJECT_SURFACE,
 	OBJECT_USER,
 };
 
@@ -103,7 +101,6 @@ struct context {
 	uint64_t limits[SIM_CONTEXT_LIMITS];
 	uint64_t launched_local_bytes; /* per thread: the maximum that a launched function needs */
 	struct extra local, printf_room, heap, levels, launches;
-	int cache_config, shared_config;
 };
 
 /* Operations in it are operations in the primary context. */

@@ -159,31 +159,3 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *address, unsigned 
 	*out = (CUdeviceptr)(uintptr_t)address;
 	return driver_leave(CUDA_SUCCESS);
 }
-
-/* Pinned pages lie above the addresses of the interface before CUDA 3.2. */
-CUresult cuMemHostGetDevicePointer(CUdeviceptr_v1 *out, void *address, unsigned int flags)
-{
-	CUdeviceptr wide;
-	CUresult result = cuMemHostGetDevicePointer_v2(out ? &wide : NULL, address, flags);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (wide > UINT32_MAX)
-		return CUDA_ERROR_NOT_SUPPORTED;
-	*out = (CUdeviceptr_v1)wide;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuMemHostGetFlags(unsigned int *flags, void *address)
-{
-	const struct pinned *found;
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	found = find(address);
-	if (!flags || !found)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	*flags = found->flags;
-	return driver_leave(CUDA_SUCCESS);
-}

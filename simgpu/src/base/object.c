@@ -1,14 +1,12 @@
 /*
  * Handles: a table of existing objects, addressed by kind, index and generation.
  *
- * A freed slot gets a new generation, so that an old handle stays invalid for a long time; with
- * SIMGPU_REUSE_HANDLES=1 in the program's environment it is reused at once, as NVIDIA's are, which
- * are addresses. The caller holds the driver's lock.
+ * A freed slot gets a new generation, so that an old handle stays invalid for a long time. The
+ * caller holds the driver's lock.
  */
 #include "base/driver.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define INDEX_BITS	24
 #define GENERATION_BITS 28
@@ -98,11 +96,9 @@ void object_unlink(void *object)
 {
 	struct object *named = object;
 	struct slot *slot = &slots[named->index];
-	const char *reuse = getenv("SIMGPU_REUSE_HANDLES");
 
 	slot->object = NULL;
-	if (!reuse || strcmp(reuse, "1") != 0)
-		slot->generation = (slot->generation + 1) & ((1u << GENERATION_BITS) - 1);
+	slot->generation = (slot->generation + 1) & ((1u << GENERATION_BITS) - 1);
 	slot->next_free = first_free;
 	first_free = named->index + 1;
 }

@@ -68,7 +68,6 @@ CUresult context_open(struct device *device, unsigned int flags, struct context 
 	context->alive = true;
 	context->legacy = (struct stream){.context = context};
 	context->blocking_done_ns = context->all_done_ns = 0;
-	context->cache_config = context->shared_config = 0;
 	overhead_begin(context);
 	return CUDA_SUCCESS;
 }

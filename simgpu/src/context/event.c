@@ -2,11 +2,19 @@
  * Events: the instant at which a stream reaches them.
  *
  * It is known when the event is recorded, because the daemon has returned when the work before it
- * will be done. event_share.c has what processes share of an event.
+ * will be done.
  */
-#include "context/event.h"
 #include "graph/transfer.h"
 #include "memory/pool.h"
+
+struct event {
+	struct object object;
+	struct context *context;
+	unsigned int flags;
+	uint64_t reached_ns;  /* when it was recorded last, or will be reached; 0: never */
+	CUstream captured_on; /* recorded there in a capture, which may be over */
+	struct capture *capture;
+};
 
 /* True if the capture that it was recorded in continues; a stream's handle is never used twice. */
 static bool is_captured(const struct event *event)
@@ -17,18 +25,6 @@ static bool is_captured(const struct event *event)
 	return stream && stream->capture == event->capture;
 }
 
-static void forget(struct event *event)
-{
-	event_unshare(event);
-	object_free(event);
-}
-
-/* The instant of the last recording; 0 where there was none. */
-static uint64_t reached_ns(const struct event *event)
-{
-	return __atomic_load_n(&event->moment->reached_ns, __ATOMIC_ACQUIRE);
-}
-
 void events_forget(struct context *context)
 {
 	uint32_t at = 0;
@@ -36,7 +32,7 @@ void events_forget(struct context *context)
 
 	while ((event = object_next(OBJECT_EVENT, &at)))
 		if (event->context == context)
-			forget(event);
+			object_free(event);
 }
 
 static CUresult enter(CUevent handle, struct event **event)
@@ -69,12 +65,6 @@ CUresult cuEventCreate(CUevent *out, unsigned int flags)
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	event->context = context;
 	event->flags = flags;
-	event->fd = -1;
-	event->moment = &event->own;
-	if (flags & CU_EVENT_INTERPROCESS && !event_share(event)) {
-		object_free(event);
-		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
-	}
 	*out = object_handle(event);
 	return driver_leave(CUDA_SUCCESS);
 }
@@ -86,7 +76,7 @@ CUresult cuEventDestroy_v2(CUevent handle)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	forget(event);
+	object_free(event);
 	return driver_leave(CUDA_SUCCESS);
 }
 
@@ -110,8 +100,7 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
 		return driver_leave(CUDA_SUCCESS);
 	ready_ns = stream_ready_ns(stream);
 	now = now_ns();
-	__atomic_store_n(&event->moment->reached_ns, ready_ns > now ? ready_ns : now,
-			 __ATOMIC_RELEASE);
+	event->reached_ns = ready_ns > now ? ready_ns : now;
 	return driver_leave(CUDA_SUCCESS);
 }
 
@@ -135,7 +124,7 @@ CUresult cuEventQuery(CUevent handle)
 		return result;
 	if (is_captured(event))
 		return driver_leave(CUDA_ERROR_CAPTURED_EVENT);
-	due_ns = reached_ns(event);
+	due_ns = event->reached_ns;
 	return driver_leave(due_ns > now_ns() || host_calls_due(due_ns) ? CUDA_ERROR_NOT_READY
 									: CUDA_SUCCESS);
 }
@@ -151,7 +140,7 @@ CUresult cuEventSynchronize(CUevent handle)
 		return result;
 	if (is_captured(event))
 		return driver_leave(CUDA_ERROR_CAPTURED_EVENT);
-	due_ns = reached_ns(event);
+	due_ns = event->reached_ns;
 	device = event->context->device;
 	driver_unlock();
 	wait_until_ns(due_ns);
@@ -169,12 +158,12 @@ CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent from, CUevent to)
 	end = object_get(to, OBJECT_EVENT);
 	if (!milliseconds)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	if (!end || !reached_ns(start) || !reached_ns(end) || start->context != end->context ||
+	if (!end || !start->reached_ns || !end->reached_ns || start->context != end->context ||
 	    (start->flags | end->flags) & CU_EVENT_DISABLE_TIMING)
 		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
-	if (reached_ns(start) > now || reached_ns(end) > now)
+	if (start->reached_ns > now || end->reached_ns > now)
 		return driver_leave(CUDA_ERROR_NOT_READY);
-	*milliseconds = (float)((double)(int64_t)(reached_ns(end) - reached_ns(start)) / 1e6);
+	*milliseconds = (float)((double)(int64_t)(end->reached_ns - start->reached_ns) / 1e6);
 	return driver_leave(CUDA_SUCCESS);
 }
 
@@ -199,7 +188,7 @@ CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int 
 	} else if (result == CUDA_SUCCESS && stream->capture) {
 		result = CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
 	} else if (result == CUDA_SUCCESS) {
-		stream_submit(stream, reached_ns(event));
+		stream_submit(stream, event->reached_ns);
 	}
 	return driver_leave(result);
 }

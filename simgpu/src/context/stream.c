@@ -194,58 +194,25 @@ CUresult cuStreamSynchronize(CUstream handle)
 	return pools_synchronised(device);
 }
 
-CUresult cuStreamGetFlags(CUstream handle, unsigned int *flags)
-{
-	struct stream *stream;
-	CUresult result = enter(handle, &stream);
+#define STREAM_VALUE(function, type, expression)                                                   \
+	CUresult function(CUstream handle, type *out)                                              \
+	{                                                                                          \
+		struct stream *stream;                                                             \
+		CUresult result = enter(handle, &stream);                                          \
+                                                                                                   \
+		if (result != CUDA_SUCCESS)                                                        \
+			return result;                                                             \
+		if (!out)                                                                          \
+			return driver_leave(CUDA_ERROR_INVALID_VALUE);                             \
+		*out = expression;                                                                 \
+		return driver_leave(CUDA_SUCCESS);                                                 \
+	}
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!flags)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	*flags = stream->flags;
-	return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuStreamGetPriority(CUstream handle, int *priority)
-{
-	struct stream *stream;
-	CUresult result = enter(handle, &stream);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!priority)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	*priority = stream->priority;
-	return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuStreamGetCtx(CUstream handle, CUcontext *out)
-{
-	struct stream *stream;
-	CUresult result = enter(handle, &stream);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!out)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	*out = object_handle(stream->context);
-	return driver_leave(CUDA_SUCCESS);
-}
-
-/* No stream is a green context's own. */
-CUresult cuStreamGetGreenCtx(CUstream handle, CUgreenCtx *out)
-{
-	struct stream *stream;
-	CUresult result = enter(handle, &stream);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!out)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	*out = NULL;
-	return driver_leave(CUDA_SUCCESS);
-}
+STREAM_VALUE(cuStreamGetFlags, unsigned int, stream->flags)
+STREAM_VALUE(cuStreamGetPriority, int, stream->priority)
+STREAM_VALUE(cuStreamGetCtx, CUcontext, object_handle(stream->context))
+STREAM_VALUE(cuStreamGetDevice, CUdevice, stream->context->device->ordinal)
+STREAM_VALUE(cuStreamGetId, unsigned long long, stream_serial(stream))
 
 CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext *out, CUgreenCtx *green)
 {
@@ -254,30 +221,4 @@ CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext *out, CUgreenCtx *green)
 	if (result == CUDA_SUCCESS && green)
 		*green = NULL;
 	return result;
-}
-
-CUresult cuStreamGetDevice(CUstream handle, CUdevice *out)
-{
-	struct stream *stream;
-	CUresult result = enter(handle, &stream);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!out)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	*out = stream->context->device->ordinal;
-	return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuStreamGetId(CUstream handle, unsigned long long *id)
-{
-	struct stream *stream;
-	CUresult result = enter(handle, &stream);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!id)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	*id = stream_serial(stream);
-	return driver_leave(CUDA_SUCCESS);
 }

@@ -17,7 +17,6 @@ struct capture {
 	struct stream *origin;
 	const void *thread;
 	int mode;
-	bool given; /* the graph is the program's, and remains */
 	bool invalid;
 };
 
@@ -86,7 +85,7 @@ static void detach_streams(const struct capture *capture)
 static void end(struct capture *capture, bool keep_graph)
 {
 	detach_streams(capture);
-	if (!keep_graph && !capture->given)
+	if (!keep_graph)
 		graph_free(capture->graph);
 	object_free(capture);
 }
@@ -118,18 +117,17 @@ static CUresult enter(CUstream handle, struct stream **stream)
 	return result == CUDA_SUCCESS ? result : driver_leave(result);
 }
 
-/* Into a new graph, or the program's existing one. */
-static CUresult start(CUstream handle, CUgraph into, bool given, int mode)
+CUresult cuStreamBeginCapture_v2(CUstream handle, int mode)
 {
 	struct capture *capture;
 	struct stream *stream;
-	CUresult result = enter(handle, &stream);
+	CUresult result;
 
+	if (mode < CU_STREAM_CAPTURE_GLOBAL || mode > CU_STREAM_CAPTURE_RELAXED)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = enter(handle, &stream);
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (mode < CU_STREAM_CAPTURE_GLOBAL || mode > CU_STREAM_CAPTURE_RELAXED ||
-	    (given && !object_get(into, OBJECT_GRAPH)))
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	if (stream == &stream->context->legacy)
 		return driver_leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 	if (stream->capture)
@@ -137,12 +135,11 @@ static CUresult start(CUstream handle, CUgraph into, bool given, int mode)
 	capture = object_new(OBJECT_CAPTURE, sizeof(*capture));
 	if (!capture)
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
-	capture->graph = given ? object_get(into, OBJECT_GRAPH) : graph_new();
+	capture->graph = graph_new();
 	if (!capture->graph) {
 		object_free(capture);
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	}
-	capture->given = given;
 	capture->origin = stream;
 	capture->thread = &this_thread;
 	capture->mode = mode;
@@ -150,25 +147,9 @@ static CUresult start(CUstream handle, CUgraph into, bool given, int mode)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
-{
-	if (mode < CU_STREAM_CAPTURE_GLOBAL || mode > CU_STREAM_CAPTURE_RELAXED)
-		return CUDA_ERROR_INVALID_VALUE;
-	return start(stream, NULL, false, mode);
-}
-
 CUresult cuStreamBeginCapture(CUstream stream)
 {
-	return start(stream, NULL, false, CU_STREAM_CAPTURE_GLOBAL);
-}
-
-CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *after,
-				     const void *edges, size_t count, int mode)
-{
-	(void)edges;
-	if (count && !after)
-		return CUDA_ERROR_INVALID_VALUE;
-	return start(stream, graph, true, mode);
+	return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_GLOBAL);
 }
 
 CUresult cuStreamEndCapture(CUstream handle, CUgraph *out)

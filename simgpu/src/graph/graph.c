@@ -1,6 +1,6 @@
 /*
- * Graphs and their nodes, before anything runs. A graph with memory can be neither cloned nor put
- * into another graph, except one that is moved there.
+ * Graphs and their nodes, before anything runs. A child graph is moved to its parent; copies of
+ * graphs are not simulated.
  */
 #include "graph/graph.h"
 #include "module/module.h"
@@ -103,43 +103,6 @@ CUresult graph_add_free(struct graph *graph, uint64_t address, struct node **out
 	return CUDA_SUCCESS;
 }
 
-static CUresult copy_nodes(struct graph *to, const struct graph *from)
-{
-	if (!graph_users_copy(&to->users, from->users))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	for (size_t i = 0; i < from->count; i++) {
-		struct node *node = graph_add(to, from->nodes[i]->type);
-
-		if (!node)
-			return CUDA_ERROR_OUT_OF_MEMORY;
-		node->work = from->nodes[i]->work;
-		if (!from->nodes[i]->child)
-			continue;
-		node->child = graph_new();
-		if (!node->child)
-			return CUDA_ERROR_OUT_OF_MEMORY;
-		node->child->owned = true;
-		if (copy_nodes(node->child, from->nodes[i]->child) != CUDA_SUCCESS)
-			return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	return CUDA_SUCCESS;
-}
-
-static CUresult clone(const struct graph *from, struct graph **out)
-{
-	CUresult result;
-
-	if (graph_has_memory(from))
-		return CUDA_ERROR_NOT_SUPPORTED;
-	*out = graph_new();
-	if (!*out)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = copy_nodes(*out, from);
-	if (result != CUDA_SUCCESS)
-		graph_free(*out);
-	return result;
-}
-
 static CUresult enter(CUgraph handle, struct graph **graph)
 {
 	CUresult result = driver_enter();
@@ -179,19 +142,6 @@ CUresult cuGraphDestroy(CUgraph handle)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-CUresult cuGraphClone(CUgraph *out, CUgraph handle)
-{
-	struct graph *graph, *made;
-	CUresult result = enter(handle, &graph);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = out ? clone(graph, &made) : CUDA_ERROR_INVALID_VALUE;
-	if (result == CUDA_SUCCESS)
-		*out = object_handle(made);
-	return driver_leave(result);
-}
-
 /* Common to every addition; `made` is its result. */
 struct addition {
 	CUgraphNode *out;
@@ -226,17 +176,9 @@ static CUresult finish(const struct addition *add, CUresult result, struct node 
 	return driver_leave(result);
 }
 
-CUresult graph_kernel_reached(const CUDA_KERNEL_NODE_PARAMS *kernel, enum load_moment moment)
+bool graph_kernel_is_good(const CUDA_KERNEL_NODE_PARAMS *kernel)
 {
-	struct function *function =
-	    function_get(kernel->func ? (void *)kernel->func : (void *)kernel->kern);
-	struct context *context;
-	CUresult result =
-	    kernel->ctx ? context_get(kernel->ctx, &context) : context_current(&context);
-
-	if (!function)
-		return CUDA_ERROR_INVALID_VALUE;
-	return result == CUDA_SUCCESS ? function_reached(function, context, moment) : result;
+	return kernel && function_get(kernel->func ? (void *)kernel->func : (void *)kernel->kern);
 }
 
 CUresult cuGraphAddEmptyNode(CUgraphNode *out, CUgraph handle, const CUgraphNode *after,
@@ -261,11 +203,8 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode *out, CUgraph handle, const CUgraph
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!parameters || (!parameters->func && !parameters->kern))
+	if (!graph_kernel_is_good(parameters))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	result = graph_kernel_reached(parameters, LOAD_AT_NODE);
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
 	node = graph_add(graph, CU_GRAPH_NODE_TYPE_KERNEL);
 	if (node)
 		node->work.kernel = *parameters;
@@ -321,9 +260,9 @@ CUresult cuGraphAddMemFreeNode(CUgraphNode *out, CUgraph handle, const CUgraphNo
 	return finish(&add, result, node);
 }
 
-static CUresult add_child(const struct addition *add, CUgraph child_handle, bool moved)
+static CUresult add_child(const struct addition *add, CUgraph child_handle, int ownership)
 {
-	struct graph *graph, *child, *inside;
+	struct graph *graph, *child;
 	struct node *node = NULL;
 	CUresult result = begin(add, &graph);
 
@@ -332,26 +271,14 @@ static CUresult add_child(const struct addition *add, CUgraph child_handle, bool
 	child = object_get(child_handle, OBJECT_GRAPH);
 	if (!child || child == graph || child->owned)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	inside = child;
-	result = moved ? CUDA_SUCCESS : clone(child, &inside);
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
+	if (ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE)
+		return driver_leave(CUDA_ERROR_NOT_SUPPORTED);
 	node = graph_add(graph, CU_GRAPH_NODE_TYPE_GRAPH);
 	if (node) {
-		node->child = inside;
-		inside->owned = true;
-	} else if (!moved) {
-		graph_free(inside);
+		node->child = child;
+		child->owned = true;
 	}
 	return finish(add, CUDA_SUCCESS, node);
-}
-
-CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after,
-				  size_t count, CUgraph child)
-{
-	struct addition add = {out, graph, after, count};
-
-	return add_child(&add, child, false);
 }
 
 CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *after,
@@ -364,8 +291,7 @@ CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *a
 	case CU_GRAPH_NODE_TYPE_KERNEL:
 		return cuGraphAddKernelNode_v2(out, graph, after, count, &parameters->of.kernel);
 	case CU_GRAPH_NODE_TYPE_GRAPH:
-		return add_child(&add, parameters->of.graph.graph,
-				 parameters->of.graph.ownership == 1);
+		return add_child(&add, parameters->of.graph.graph, parameters->of.graph.ownership);
 	case CU_GRAPH_NODE_TYPE_EMPTY:
 		return cuGraphAddEmptyNode(out, graph, after, count);
 	case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
@@ -452,18 +378,5 @@ CUresult cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PA
 			  .location = {CU_MEM_LOCATION_TYPE_DEVICE, node->memory->device->ordinal}},
 	    .bytesize = node->memory->range->bytes,
 	    .dptr = node->memory->range->base};
-	return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuGraphMemFreeNodeGetParams(CUgraphNode handle, CUdeviceptr *out)
-{
-	struct node *node;
-	CUresult result = enter_node(handle, &node);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!out || node->type != CU_GRAPH_NODE_TYPE_MEM_FREE)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	*out = node->memory->range->base;
 	return driver_leave(CUDA_SUCCESS);
 }

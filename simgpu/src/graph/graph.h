@@ -73,8 +73,8 @@ struct exec {
 
 /* graph.c */
 struct graph *graph_new(void);
-/* Advances a node's kernel to that stage of loading; with the lock. */
-CUresult graph_kernel_reached(const CUDA_KERNEL_NODE_PARAMS *kernel, enum load_moment moment);
+/* True if it names a function or a kernel; with the lock. */
+bool graph_kernel_is_good(const CUDA_KERNEL_NODE_PARAMS *kernel);
 void graph_free(struct graph *graph);
 bool graph_has_memory(const struct graph *graph);
 struct node *graph_add(struct graph *graph, int type);

@@ -31,18 +31,6 @@ static void write_steps(struct exec *exec, const struct graph *graph)
 	}
 }
 
-/* The code of all its kernels, if this driver loads it that early. */
-static CUresult load_steps(const struct exec *exec)
-{
-	CUresult result = CUDA_SUCCESS;
-
-	for (size_t i = 0; result == CUDA_SUCCESS && i < exec->count; i++)
-		if (exec->steps[i].type == CU_GRAPH_NODE_TYPE_KERNEL)
-			result =
-			    graph_kernel_reached(&exec->steps[i].work.kernel, LOAD_AT_INSTANTIATE);
-	return result;
-}
-
 static void forget(struct exec *exec)
 {
 	for (size_t i = 0; i < exec->count; i++)
@@ -84,7 +72,7 @@ static CUresult instantiate(CUgraphExec *out, CUgraph handle, uint64_t flags)
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	}
 	write_steps(exec, graph);
-	result = keep_users(exec, graph) ? load_steps(exec) : CUDA_ERROR_OUT_OF_MEMORY;
+	result = keep_users(exec, graph) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 	if (result != CUDA_SUCCESS) {
 		forget(exec);
 		return driver_leave(result);
@@ -131,6 +119,25 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph graph,
 	}
 	parameters->result_out = result != CUDA_SUCCESS;
 	return result;
+}
+
+CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec handle, CUgraphNode node,
+					   const CUDA_KERNEL_NODE_PARAMS *parameters)
+{
+	struct exec *exec;
+	size_t i = 0;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	exec = object_get(handle, OBJECT_EXEC);
+	while (exec && i < exec->count && exec->steps[i].node != node)
+		i++;
+	if (!exec || i == exec->count || exec->steps[i].type != CU_GRAPH_NODE_TYPE_KERNEL ||
+	    !graph_kernel_is_good(parameters))
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	exec->steps[i].work.kernel = *parameters;
+	return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec handle)

@@ -75,9 +75,8 @@ static CUresult prepare(const struct shape *shape, CUfunction handle, CUstream s
 	result = image_fits(function->ptx, context->device);
 	if (result == CUDA_SUCCESS)
 		result = check(shape, function, context->device, parameters, extra);
-	if (result == CUDA_SUCCESS)
-		result = (*stream)->capture ? function_reached(function, context, LOAD_AT_NODE)
-					    : function_make_room(function, context);
+	if (result == CUDA_SUCCESS && !(*stream)->capture)
+		result = function_make_room(function, context);
 	if (result != CUDA_SUCCESS)
 		return result;
 	*request = (struct sim_launch){.context = context->id,

@@ -338,18 +338,3 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr a
 		*bytes = range->bytes;
 	return driver_leave(CUDA_SUCCESS);
 }
-
-CUresult cuMemGetAddressRange(CUdeviceptr_v1 *base, unsigned int *bytes, CUdeviceptr_v1 address)
-{
-	CUdeviceptr wide_base = 0;
-	size_t wide_bytes = 0;
-	CUresult result = cuMemGetAddressRange_v2(&wide_base, &wide_bytes, address);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (base)
-		*base = (CUdeviceptr_v1)wide_base;
-	if (bytes)
-		*bytes = saturated(wide_bytes);
-	return CUDA_SUCCESS;
-}

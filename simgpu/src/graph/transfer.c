@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "graph/graph.h"
-#include "memory/array.h"
+#include "memory/vmm.h"
 
 static bool reserved(const struct arena *arena, uint64_t address)
 {
@@ -42,48 +42,26 @@ static bool span_is_good(uint64_t address, uint64_t bytes, enum side side)
  * space. There is at least one byte. */
 static bool extent(const struct place *place, const struct transfer *transfer, uint64_t *bytes)
 {
-	uint64_t rows, slices;
+	uint64_t rows;
 
 	return !__builtin_mul_overflow(transfer->height - 1, place->pitch, &rows) &&
-	       !__builtin_mul_overflow(transfer->depth - 1, place->slice, &slices) &&
-	       !__builtin_add_overflow(rows, slices, bytes) &&
-	       !__builtin_add_overflow(*bytes, transfer->width, bytes);
-}
-
-static char *row_of(const struct place *place, size_t y, size_t z, uint64_t *row_bytes)
-{
-	struct array *array;
-
-	if (place->side != SIDE_ARRAY) {
-		*row_bytes = SIZE_MAX;
-		return (char *)(uintptr_t)(place->address + z * place->slice + y * place->pitch);
-	}
-	array = array_get(place->array);
-	return array ? array_row(array, place->y + y, place->z + z, row_bytes) : NULL;
+	       !__builtin_add_overflow(rows, transfer->width, bytes);
 }
 
 static CUresult check_place(const struct place *place, const struct transfer *transfer)
 {
-	uint64_t bytes, end;
+	uint64_t bytes;
 
-	if (place->side != SIDE_ARRAY)
-		return extent(place, transfer, &bytes) &&
-			       span_is_good(place->address, bytes, place->side)
-			   ? CUDA_SUCCESS
-			   : CUDA_ERROR_INVALID_VALUE;
-	if (!array_get(place->array))
-		return CUDA_ERROR_INVALID_HANDLE;
-	if (__builtin_add_overflow(place->x, transfer->width, &end) ||
-	    !row_of(place, transfer->height - 1, transfer->depth - 1, &bytes) || end > bytes)
-		return CUDA_ERROR_INVALID_VALUE;
-	return CUDA_SUCCESS;
+	return extent(place, transfer, &bytes) && span_is_good(place->address, bytes, place->side)
+		   ? CUDA_SUCCESS
+		   : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult check(const struct transfer *transfer)
 {
 	CUresult result;
 
-	if (!transfer->width || !transfer->height || !transfer->depth)
+	if (!transfer->width || !transfer->height)
 		return CUDA_SUCCESS;
 	result = check_place(&transfer->to, transfer);
 	if (result == CUDA_SUCCESS && !transfer->value_bytes)
@@ -102,25 +80,15 @@ static void fill_row(char *at, const struct transfer *transfer)
 
 static void move(const struct transfer *transfer)
 {
-	uint64_t row_bytes;
+	for (size_t y = 0; transfer->width && y < transfer->height; y++) {
+		char *to = (char *)(uintptr_t)(transfer->to.address + y * transfer->to.pitch);
+		uint64_t from = transfer->from.address + y * transfer->from.pitch;
 
-	for (size_t z = 0; transfer->width && z < transfer->depth; z++)
-		for (size_t y = 0; y < transfer->height; y++) {
-			char *to = row_of(&transfer->to, y, z, &row_bytes) + transfer->to.x;
-
-			if (transfer->value_bytes)
-				fill_row(to, transfer);
-			else
-				memmove(to,
-					row_of(&transfer->from, y, z, &row_bytes) +
-					    transfer->from.x,
-					transfer->width);
-		}
-}
-
-static bool has_array(const struct transfer *transfer)
-{
-	return transfer->to.side == SIDE_ARRAY || transfer->from.side == SIDE_ARRAY;
+		if (transfer->value_bytes)
+			fill_row(to, transfer);
+		else
+			memmove(to, (const void *)(uintptr_t)from, transfer->width);
+	}
 }
 
 static CUresult capture(const struct transfer *transfer, struct stream *stream)
@@ -156,10 +124,6 @@ CUresult transfer_submit(const struct transfer *transfer, CUstream handle)
 		return result;
 	if (stream->capture)
 		return driver_leave(capture(transfer, stream));
-	if (has_array(transfer)) { /* it might end without the lock */
-		move(transfer);
-		return driver_leave(CUDA_SUCCESS);
-	}
 	driver_unlock();
 	move(transfer);
 	return CUDA_SUCCESS;

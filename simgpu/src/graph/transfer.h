@@ -10,22 +10,19 @@
 enum side {
 	SIDE_ANY,    /* of the host or of a device */
 	SIDE_DEVICE, /* or pinned */
-	SIDE_ARRAY,
 };
 
-/* One end of a copy: its first byte, and the distances to the next row and slice. */
+/* One end of a copy: its first byte, and the distance to the next row. */
 struct place {
 	enum side side;
 	uint64_t address;
-	size_t pitch, slice;
-	CUarray array; /* with the place in it: a byte of a row, a row, a slice or layer */
-	size_t x, y, z;
+	size_t pitch;
 };
 
 struct transfer {
 	struct place to, from;
-	size_t width, height, depth; /* bytes, rows, slices */
-	unsigned int value_bytes;    /* 0: a copy; or a fill with so many bytes of `value` */
+	size_t width, height;	  /* bytes, rows */
+	unsigned int value_bytes; /* 0: a copy; or a fill with so many bytes of `value` */
 	uint32_t value;
 };
 

@@ -107,32 +107,6 @@ static CUresult enter(CUuserObject handle, struct user_object **user)
 	return *user ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_VALUE);
 }
 
-CUresult cuUserObjectRetain(CUuserObject handle, unsigned int count)
-{
-	struct user_object *user;
-	CUresult result = enter(handle, &user);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!can_count(user->references, count))
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	user->references += count;
-	return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuUserObjectRelease(CUuserObject handle, unsigned int count)
-{
-	struct user_object *user;
-	CUresult result = enter(handle, &user);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!count || count > user->references)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	release(user, count);
-	return driver_leave(CUDA_SUCCESS);
-}
-
 CUresult cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsigned int count,
 				 unsigned int flags)
 {

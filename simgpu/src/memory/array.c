@@ -3,11 +3,7 @@
  * with it. The array of a mipmap's level is the mipmap's own: one handle per level, destroyed with
  * the mipmap alone.
  */
-#define _GNU_SOURCE
 #include "memory/array.h"
-
-#include <stdlib.h>
-#include <sys/mman.h>
 
 struct array *array_get(CUarray handle)
 {
@@ -125,11 +121,6 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRI
 	return array_make(desc, levels, OBJECT_MIPMAP, NULL, (void **)out);
 }
 
-static uint64_t data_bytes(const struct array *array)
-{
-	return array->layout.layer_data_bytes * array->layout.layers;
-}
-
 /* Everything but the daemon's share. */
 static void dismantle(struct array *array)
 {
@@ -139,8 +130,6 @@ static void dismantle(struct array *array)
 	tiles_forget(array);
 	if (array->external)
 		physical_unpin(array->external);
-	if (array->data)
-		munmap(array->data, data_bytes(array));
 	object_free(array);
 }
 
@@ -193,81 +182,15 @@ void arrays_forget(struct context *context)
 	physical_bury();
 }
 
-static CUresult describe(CUarray handle, CUDA_ARRAY3D_DESCRIPTOR *desc)
-{
-	struct array *array;
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	array = array_get(handle);
-	if (!array || !desc)
-		return driver_leave(array ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE);
-	*desc = array->desc;
-	return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *out, CUarray handle)
-{
-	return describe(handle, out);
-}
-
-CUresult cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR_v1 *out, CUarray handle)
-{
-	CUDA_ARRAY3D_DESCRIPTOR desc;
-	CUresult result = describe(handle, out ? &desc : NULL);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	*out = (CUDA_ARRAY3D_DESCRIPTOR_v1){(unsigned int)desc.Width, (unsigned int)desc.Height,
-					    (unsigned int)desc.Depth, desc.Format,
-					    desc.NumChannels,	      desc.Flags};
-	return CUDA_SUCCESS;
-}
-
-CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *out, CUarray handle)
-{
-	CUDA_ARRAY3D_DESCRIPTOR desc;
-	CUresult result = describe(handle, out ? &desc : NULL);
-
-	if (result == CUDA_SUCCESS)
-		*out =
-		    (CUDA_ARRAY_DESCRIPTOR){desc.Width, desc.Height, desc.Format, desc.NumChannels};
-	return result;
-}
-
-CUresult cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR_v1 *out, CUarray handle)
-{
-	CUDA_ARRAY3D_DESCRIPTOR desc;
-	CUresult result = describe(handle, out ? &desc : NULL);
-
-	if (result == CUDA_SUCCESS)
-		*out =
-		    (CUDA_ARRAY_DESCRIPTOR_v1){(unsigned int)desc.Width, (unsigned int)desc.Height,
-					       desc.Format, desc.NumChannels};
-	return result;
-}
-
-static size_t shrunk(size_t extent, unsigned int level)
-{
-	return extent && !(extent >> level) ? 1 : extent >> level;
-}
-
 static struct array *make_level(struct array *mipmap, unsigned int level)
 {
-	bool in_layers = mipmap->desc.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
 	struct array *array = object_new(OBJECT_ARRAY, sizeof(*array));
 
 	if (!array)
 		return NULL;
 	array->context = mipmap->context;
 	array->mipmap = mipmap;
-	array->level_index = level;
 	array->desc = mipmap->desc;
-	array->desc.Width = shrunk(mipmap->desc.Width, level);
-	array->desc.Height = shrunk(mipmap->desc.Height, level);
-	if (!in_layers)
-		array->desc.Depth = shrunk(mipmap->desc.Depth, level);
 	return mipmap->levels[level] = array;
 }
 
@@ -288,24 +211,4 @@ CUresult cuMipmappedArrayGetLevel(CUarray *out, CUmipmappedArray handle, unsigne
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	*out = object_handle(array);
 	return driver_leave(CUDA_SUCCESS);
-}
-
-char *array_row(struct array *array, uint64_t y, uint64_t z, uint64_t *row_bytes)
-{
-	struct array *whole = array->mipmap ? array->mipmap : array;
-	const struct array_level *level = &whole->layout.level[array->level_index];
-	uint64_t layer = whole->layout.layers > 1 ? z : 0, slice = whole->layout.layers > 1 ? 0 : z;
-
-	if (y >= level->rows || slice >= level->slices || layer >= whole->layout.layers)
-		return NULL;
-	if (!whole->data) {
-		void *pages = mmap(NULL, data_bytes(whole), PROT_READ | PROT_WRITE,
-				   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-		whole->data = pages == MAP_FAILED ? NULL : pages;
-	}
-	*row_bytes = level->row_bytes;
-	return whole->data ? whole->data + layer * whole->layout.layer_data_bytes +
-				 level->data_offset + (slice * level->rows + y) * level->row_bytes
-			   : NULL;
 }

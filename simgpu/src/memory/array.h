@@ -2,8 +2,7 @@
  * CUDA arrays: opaque images, laid out in tiles, of one level or many.
  *
  * array_layout.c is arithmetic alone; array.c makes and destroys; array_tiles.c serves arrays that
- * have no memory of their own. Data copied into an array are stored in rows of host pages, which no
- * program can observe: the GPU is charged the layout's size.
+ * have no memory of their own. No data is stored: the GPU is charged the layout's size.
  */
 #ifndef SIMGPU_ARRAY_H
 #define SIMGPU_ARRAY_H
@@ -13,17 +12,10 @@
 #define ARRAY_LEVELS   18
 #define ARRAY_TILE_CAP 65536 /* bytes of a sparse array's tile */
 
-struct array_level {
-	uint64_t row_bytes, rows, slices; /* what a program sees */
-	uint64_t data_offset;		  /* of slice 0 of layer 0, among the data */
-};
-
 struct array_layout {
 	unsigned int element_bytes; /* of a texel, or of a compressed block */
 	unsigned int element_width; /* in texels: 1, or 4 */
 	unsigned int levels, layers;
-	struct array_level level[ARRAY_LEVELS];
-	uint64_t layer_data_bytes;
 	uint64_t bytes, alignment; /* on the GPU */
 	uint64_t tail_bytes;	   /* of a layer's levels smaller than a sparse tile */
 	unsigned int tail_first_level;
@@ -44,11 +36,9 @@ struct array {
 	uint64_t id; /* the daemon's; 0 if it has no memory of its own */
 	CUDA_ARRAY3D_DESCRIPTOR desc;
 	struct array_layout layout;
-	struct array *mipmap; /* of a level's array */
-	unsigned int level_index;
+	struct array *mipmap;		    /* of a level's array */
 	struct array *levels[ARRAY_LEVELS]; /* of a mipmap: those requested */
 	struct tile *tiles;
-	char *data;		   /* NULL: nothing was copied yet */
 	struct physical *external; /* another interface's memory, which it lies in and holds */
 };
 
@@ -57,8 +47,6 @@ struct array *mipmap_get(CUmipmappedArray handle);
 /* A new object, its memory taken; the lock is not held before or after. */
 CUresult array_make(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels, enum object_kind kind,
 		    struct physical *external, void **handle);
-/* The row at (y, z) of an array, as the program sees it; NULL: out of range, or no memory. */
-char *array_row(struct array *array, uint64_t y, uint64_t z, uint64_t *row_bytes);
 void tiles_forget(struct array *array);
 void arrays_forget(struct context *context);
 /* Imports of other interfaces' memory, and buffers in them. */

@@ -47,6 +47,10 @@ static bool read_format(const CUDA_ARRAY3D_DESCRIPTOR *desc, struct array_layout
 	return false;
 }
 
+struct array_level {
+	uint64_t row_bytes, rows, slices; /* what a program sees */
+};
+
 struct extent {
 	uint64_t width, height, depth;
 	bool line; /* one-dimensional */
@@ -126,7 +130,7 @@ bool array_layout(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels,
 		  struct array_layout *out)
 {
 	struct extent extent;
-	uint64_t stride = 0, data = 0, tile_bytes, first_tile_bytes = 0, largest;
+	uint64_t stride = 0, tile_bytes, first_tile_bytes = 0, largest;
 
 	*out = (struct array_layout){0};
 	if (!read_format(desc, out) || !read_extent(desc, &extent, &out->layers))
@@ -138,28 +142,25 @@ bool array_layout(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels,
 	choose_tile(out, extent.depth > 1);
 	out->tail_first_level = out->levels;
 	for (unsigned int i = 0; i < out->levels; i++) {
-		struct array_level *level = &out->level[i];
+		struct array_level level;
 		uint64_t width = halved(extent.width, i), height = halved(extent.height, i);
 		uint64_t bytes;
 
-		level->row_bytes =
+		level.row_bytes =
 		    (width + out->element_width - 1) / out->element_width * out->element_bytes;
-		level->rows = (height + out->element_width - 1) / out->element_width;
-		level->slices = halved(extent.depth, i);
-		level->data_offset = data;
-		data += level->row_bytes * level->rows * level->slices;
-		bytes = level_bytes(level, extent.line, &tile_bytes);
+		level.rows = (height + out->element_width - 1) / out->element_width;
+		level.slices = halved(extent.depth, i);
+		bytes = level_bytes(&level, extent.line, &tile_bytes);
 		first_tile_bytes = i ? first_tile_bytes : tile_bytes;
 		stride += bytes;
 		if (width >= out->tile.width && height >= out->tile.height &&
-		    level->slices >= out->tile.depth)
+		    level.slices >= out->tile.depth)
 			continue;
 		out->tail_first_level = out->tail_first_level < i ? out->tail_first_level : i;
 		out->tail_bytes += bytes;
 	}
 	stride = up_to(stride, first_tile_bytes);
 	out->tail_bytes = up_to(out->tail_bytes, ARRAY_TILE_CAP);
-	out->layer_data_bytes = data;
 	out->alignment = first_tile_bytes;
 	return !__builtin_mul_overflow(stride, (uint64_t)out->layers, &out->bytes);
 }

@@ -148,14 +148,15 @@ CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *o
 	return requirements(out, handle, OBJECT_MIPMAP, ordinal);
 }
 
-static CUresult sparse(CUDA_ARRAY_SPARSE_PROPERTIES *out, void *handle, enum object_kind kind)
+CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *out,
+					     CUmipmappedArray handle)
 {
 	struct array *array;
 	CUresult result = driver_enter();
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	array = object_get(handle, kind);
+	array = mipmap_get(handle);
 	if (!out || !array || !(array->desc.Flags & CUDA_ARRAY3D_SPARSE))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	memset(out, 0, sizeof(*out));
@@ -165,15 +166,4 @@ static CUresult sparse(CUDA_ARRAY_SPARSE_PROPERTIES *out, void *handle, enum obj
 	out->miptailFirstLevel = array->layout.tail_first_level;
 	out->miptailSize = array->layout.tail_bytes;
 	return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *out, CUarray handle)
-{
-	return sparse(out, handle, OBJECT_ARRAY);
-}
-
-CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *out,
-					     CUmipmappedArray handle)
-{
-	return sparse(out, handle, OBJECT_MIPMAP);
 }

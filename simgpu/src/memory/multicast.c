@@ -31,20 +31,6 @@ static CUresult check_prop(const CUmulticastObjectProp *prop)
 		   : CUDA_SUCCESS;
 }
 
-CUresult cuMulticastGetGranularity(size_t *bytes, const CUmulticastObjectProp *prop, int option)
-{
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!bytes || option < 0 || option > 1)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	result = check_prop(prop);
-	if (result == CUDA_SUCCESS)
-		*bytes = vmm_granule();
-	return driver_leave(result);
-}
-
 CUresult cuMulticastCreate(CUmemGenericAllocationHandle *out, const CUmulticastObjectProp *prop)
 {
 	struct physical *object;
@@ -154,36 +140,6 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset,
 	    bytes > mapping->range.bytes - (address - mapping->range.base))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	return driver_leave(bind(object, mapping->memory, offset, bytes));
-}
-
-/* The device is the memory's own, as long as no device writes through another. */
-CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle handle, CUdevice ordinal, size_t offset,
-			       CUmemGenericAllocationHandle memory_handle, size_t memory_offset,
-			       size_t bytes, unsigned long long flags)
-{
-	struct device *device;
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = driver_leave(device_get(ordinal, &device));
-	return result == CUDA_SUCCESS
-		   ? cuMulticastBindMem(handle, offset, memory_handle, memory_offset, bytes, flags)
-		   : result;
-}
-
-CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle handle, CUdevice ordinal,
-				size_t offset, CUdeviceptr address, size_t bytes,
-				unsigned long long flags)
-{
-	struct device *device;
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = driver_leave(device_get(ordinal, &device));
-	return result == CUDA_SUCCESS ? cuMulticastBindAddr(handle, offset, address, bytes, flags)
-				      : result;
 }
 
 static void drop(struct binding **link)

@@ -264,18 +264,3 @@ CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *map, siz
 	}
 	return driver_leave(result);
 }
-
-CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool handle, CUmemLocation *location)
-{
-	struct device *device;
-	struct pool *pool;
-	CUresult result = enter(handle, &pool);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE ||
-	    device_get(location->id, &device) != CUDA_SUCCESS)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	*flags = device == pool->device ? CU_MEM_ACCESS_READWRITE : 0;
-	return driver_leave(CUDA_SUCCESS);
-}

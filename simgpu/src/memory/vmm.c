@@ -324,22 +324,3 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
 		}
 	return driver_leave(result);
 }
-
-CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
-			CUdeviceptr address)
-{
-	struct mapping *mapping;
-	struct device *device;
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	mapping = mapping_find(address);
-	if (!flags || !location || !mapping)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	result = location_device(location, &device);
-	if (result == CUDA_SUCCESS)
-		*flags = (mapping->readable >> device->ordinal & 1) |
-			 (mapping->writable >> device->ordinal & 1) << 1;
-	return driver_leave(result);
-}

@@ -103,24 +103,11 @@ static CUresult enter(CUfunction handle, const void *out, struct function **func
 	return *function ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_HANDLE);
 }
 
-/* For operations that need the code, if it is not loaded yet. */
-static CUresult ask(CUfunction handle, const void *out, struct function **function,
-		    struct context **context)
-{
-	CUresult result = enter(handle, out, function, context);
-
-	if (result == CUDA_SUCCESS)
-		result = function_reached(*function, *context, LOAD_AT_ASKED);
-	else
-		return result;
-	return result == CUDA_SUCCESS ? result : driver_leave(result);
-}
-
 CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction handle)
 {
 	struct function *function;
 	struct context *context;
-	CUresult result = ask(handle, value, &function, &context);
+	CUresult result = enter(handle, value, &function, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -131,67 +118,18 @@ CUresult cuFuncSetAttribute(CUfunction handle, int attribute, int value)
 {
 	struct function *function;
 	struct context *context;
-	CUresult result = ask(handle, &function, &function, &context);
+	CUresult result = enter(handle, &function, &function, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	return driver_leave(function_set_attribute(function, attribute, value));
 }
 
-/* A preference; the simulated GPU has no caches. */
-static CUresult prefer(CUfunction handle, int config, int last)
-{
-	struct function *function;
-	struct context *context;
-	CUresult result = ask(handle, &function, &function, &context);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	return driver_leave(config >= 0 && config <= last ? CUDA_SUCCESS
-							  : CUDA_ERROR_INVALID_VALUE);
-}
-
-CUresult cuFuncSetCacheConfig(CUfunction handle, int config)
-{
-	return prefer(handle, config, 3);
-}
-
-CUresult cuFuncSetSharedMemConfig(CUfunction handle, int config)
-{
-	return prefer(handle, config, 2);
-}
-
-CUresult cuFuncGetModule(CUmodule *out, CUfunction handle)
-{
-	struct function *function;
-	struct context *context;
-	CUresult result = ask(handle, out, &function, &context);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!function->module)
-		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
-	*out = object_handle(function->module);
-	return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuFuncGetName(const char **name, CUfunction handle)
-{
-	struct function *function;
-	struct context *context;
-	CUresult result = ask(handle, name, &function, &context);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	*name = function->entry->name;
-	return driver_leave(CUDA_SUCCESS);
-}
-
 CUresult cuFuncGetParamInfo(CUfunction handle, size_t index, size_t *offset, size_t *bytes)
 {
 	struct function *function;
 	struct context *context;
-	CUresult result = ask(handle, offset, &function, &context);
+	CUresult result = enter(handle, offset, &function, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -243,7 +181,7 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfun
 {
 	struct function *function;
 	struct context *context;
-	CUresult result = ask(handle, blocks, &function, &context);
+	CUresult result = enter(handle, blocks, &function, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -271,7 +209,7 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block, CUfunc
 	struct context *context;
 	const struct device *device;
 	int best = 0, most;
-	CUresult result = ask(handle, grid && block ? grid : NULL, &function, &context);
+	CUresult result = enter(handle, grid && block ? grid : NULL, &function, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -302,23 +240,4 @@ CUresult cuOccupancyMaxPotentialBlockSize(int *grid, int *block, CUfunction hand
 {
 	return cuOccupancyMaxPotentialBlockSizeWithFlags(grid, block, handle, shared_of_block,
 							 shared_bytes, limit, 0);
-}
-
-CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfunction handle, int blocks,
-						 int threads)
-{
-	struct function *function;
-	struct context *context;
-	size_t most, reserved;
-	CUresult result = ask(handle, bytes, &function, &context);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (blocks <= 0 || threads <= 0)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	most =
-	    (size_t)of_device(context->device, DEVICE_SHARED_PER_MULTIPROCESSOR) / (size_t)blocks;
-	reserved = (size_t)of_device(context->device, DEVICE_RESERVED_SHARED_PER_BLOCK);
-	*bytes = most > reserved ? most - reserved : 0;
-	return driver_leave(CUDA_SUCCESS);
 }

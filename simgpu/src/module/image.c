@@ -1,9 +1,6 @@
 /*
- * Images: the sources of a program's code. PTX text, machine code (cubin), or a fat binary of both,
- * in memory or in a file.
- *
- * Of a fat binary the entry for the GPU is read. If none runs there the first one is: its names are
- * available, and only its use fails.
+ * Images: the sources of a program's code. PTX text or machine code (cubin), in memory or in a
+ * file. If it does not run on the GPU, its names are available, and only its use fails.
  */
 #include "module/module.h"
 
@@ -12,7 +9,6 @@
 #include <string.h>
 
 #include "module/cubin.h"
-#include "module/fatbin.h"
 
 #define NEWEST_PTX	90 /* PTX ISA 9.0, of CUDA 13.0 */
 #define IMAGE_MAX_BYTES (64u << 20)
@@ -64,44 +60,20 @@ static CUresult read_text(const char *text, struct ptx **ptx)
 }
 
 /* The size is known for an image from a file; in memory its own headers are trusted. */
-static CUresult read_single(const void *image, size_t bytes, struct ptx **ptx)
+static CUresult read_image(const void *image, size_t bytes, struct ptx **ptx)
 {
+	if (!image)
+		return CUDA_ERROR_INVALID_VALUE;
 	return memcmp(image, cubin_magic, sizeof(cubin_magic)) == 0 ? read_cubin(image, bytes, ptx)
 								    : read_text(image, ptx);
 }
 
-static CUresult read_fatbin(const void *image, size_t bytes, const struct device *device,
-			    struct ptx **ptx)
+CUresult image_read(const void *image, struct ptx **ptx)
 {
-	struct fatbin_entry entry;
-	CUresult result;
-	char *plain;
-
-	if (!fatbin_choose(image, bytes, capability_of(device), &entry))
-		return CUDA_ERROR_INVALID_IMAGE;
-	plain = fatbin_unpack(&entry);
-	if (!plain)
-		return CUDA_ERROR_INVALID_IMAGE;
-	result = read_single(plain, entry.plain_bytes, ptx);
-	free(plain);
-	return result;
+	return read_image(image, SIZE_MAX, ptx);
 }
 
-static CUresult read_image(const void *image, size_t bytes, const struct device *device,
-			   struct ptx **ptx)
-{
-	if (!image)
-		return CUDA_ERROR_INVALID_VALUE;
-	return fatbin_begins(image) ? read_fatbin(image, bytes, device, ptx)
-				    : read_single(image, bytes, ptx);
-}
-
-CUresult image_read(const void *image, const struct device *device, struct ptx **ptx)
-{
-	return read_image(image, SIZE_MAX, device, ptx);
-}
-
-CUresult image_read_file(const void *path, const struct device *device, struct ptx **ptx)
+CUresult image_read_file(const void *path, struct ptx **ptx)
 {
 	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
 	char *text = NULL;
@@ -123,7 +95,7 @@ CUresult image_read_file(const void *path, const struct device *device, struct p
 		if (bytes < cap - 1) {
 			/* At least four bytes, for the magic numbers. */
 			memset(text + bytes, 0, bytes < 4 ? 4 - bytes : 1);
-			result = read_image(text, bytes, device, ptx);
+			result = read_image(text, bytes, ptx);
 			break;
 		}
 	}

@@ -2,9 +2,8 @@
  * Libraries: code that belongs to the process, not to a context.
  *
  * A kernel can be launched in every context. When a program requests a context's own function or
- * module of it, the library is loaded into that context. Of a fat binary a library has the image
- * for the current context's GPU, without one for the first GPU; if none fits, its kernels are
- * listed and cannot be launched.
+ * module of it, the library is loaded into that context. If its code does not fit the GPU, its
+ * kernels are listed and cannot be launched.
  */
 #include "module/module.h"
 
@@ -40,17 +39,13 @@ static CUresult bring_in(struct library *library)
 
 static CUresult load(CUlibrary *out, image_reader *read, const void *source)
 {
-	const struct device *device = &driver.device[0];
-	struct context *context;
 	struct library *library;
 	struct ptx *ptx;
 	CUresult result = driver_enter();
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (context_current(&context) == CUDA_SUCCESS)
-		device = context->device;
-	result = out ? read(source, device, &ptx) : CUDA_ERROR_INVALID_VALUE;
+	result = out ? read(source, &ptx) : CUDA_ERROR_INVALID_VALUE;
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
 	library = object_new(OBJECT_LIBRARY, sizeof(*library));
@@ -142,17 +137,6 @@ CUresult cuLibraryGetKernel(CUkernel *out, CUlibrary handle, const char *name)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary handle)
-{
-	struct library *library;
-	CUresult result = enter(handle, count, &library);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	*count = library->ptx->entry_count;
-	return driver_leave(CUDA_SUCCESS);
-}
-
 CUresult cuLibraryEnumerateKernels(CUkernel *out, unsigned int cap, CUlibrary handle)
 {
 	struct library *library;
@@ -212,8 +196,7 @@ CUresult cuLibraryGetModule(CUmodule *out, CUlibrary handle)
 	return driver_leave(result);
 }
 
-static CUresult get_variable(CUdeviceptr *address, size_t *bytes, CUlibrary handle,
-			     const char *name, bool managed)
+CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUlibrary handle, const char *name)
 {
 	struct library *library;
 	struct module *module;
@@ -223,19 +206,8 @@ static CUresult get_variable(CUdeviceptr *address, size_t *bytes, CUlibrary hand
 		return result;
 	result = module_of(library, &module);
 	if (result == CUDA_SUCCESS)
-		result = module_variable(module, name, managed, address, bytes);
+		result = module_variable(module, name, address, bytes);
 	return driver_leave(result);
-}
-
-CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUlibrary handle, const char *name)
-{
-	return get_variable(address, bytes, handle, name, false);
-}
-
-CUresult cuLibraryGetManaged(CUdeviceptr *address, size_t *bytes, CUlibrary handle,
-			     const char *name)
-{
-	return get_variable(address, bytes, handle, name, true);
 }
 
 static CUresult enter_kernel(CUkernel handle, const void *out, struct function **kernel)
@@ -263,17 +235,6 @@ CUresult cuKernelGetFunction(CUfunction *out, CUkernel handle)
 		return driver_leave(result);
 	function = module->functions[kernel->entry - module->ptx->entries];
 	*out = object_handle(function);
-	return driver_leave(function_reached(function, module->context, LOAD_AT_FUNCTION));
-}
-
-CUresult cuKernelGetLibrary(CUlibrary *out, CUkernel handle)
-{
-	struct function *kernel;
-	CUresult result = enter_kernel(handle, out, &kernel);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	*out = object_handle(kernel->library);
 	return driver_leave(CUDA_SUCCESS);
 }
 
@@ -288,30 +249,6 @@ CUresult cuKernelGetName(const char **name, CUkernel handle)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-CUresult cuKernelGetParamInfo(CUkernel handle, size_t index, size_t *offset, size_t *bytes)
-{
-	struct function *kernel;
-	CUresult result = enter_kernel(handle, offset, &kernel);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (index >= kernel->entry->parameter_count)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	*offset = kernel->entry->parameters[index].offset;
-	if (bytes)
-		*bytes = kernel->entry->parameters[index].bytes;
-	return driver_leave(CUDA_SUCCESS);
-}
-
-/* A kernel has code on a GPU if it has a context: the device's primary one. */
-static CUresult asked_on(struct function *kernel, const struct device *device)
-{
-	struct context *context = device->primary;
-
-	return context && context->alive ? function_reached(kernel, context, LOAD_AT_ASKED)
-					 : CUDA_SUCCESS;
-}
-
 CUresult cuKernelGetAttribute(int *value, int attribute, CUkernel handle, CUdevice ordinal)
 {
 	struct function *kernel;
@@ -323,8 +260,6 @@ CUresult cuKernelGetAttribute(int *value, int attribute, CUkernel handle, CUdevi
 	result = device_get(ordinal, &device);
 	if (result == CUDA_SUCCESS)
 		result = function_attribute(kernel, device, attribute, value);
-	if (result == CUDA_SUCCESS)
-		result = asked_on(kernel, device);
 	return driver_leave(result);
 }
 
@@ -339,23 +274,5 @@ CUresult cuKernelSetAttribute(int attribute, int value, CUkernel handle, CUdevic
 	result = device_get(ordinal, &device);
 	if (result == CUDA_SUCCESS)
 		result = function_set_attribute(kernel, attribute, value);
-	if (result == CUDA_SUCCESS)
-		result = asked_on(kernel, device);
-	return driver_leave(result);
-}
-
-CUresult cuKernelSetCacheConfig(CUkernel handle, int config, CUdevice ordinal)
-{
-	struct function *kernel;
-	struct device *device;
-	CUresult result = enter_kernel(handle, &kernel, &kernel);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = device_get(ordinal, &device);
-	if (result == CUDA_SUCCESS && (config < 0 || config > 3))
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result == CUDA_SUCCESS)
-		result = asked_on(kernel, device);
 	return driver_leave(result);
 }

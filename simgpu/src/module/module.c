@@ -116,8 +116,8 @@ static CUresult variables_place(struct module *module)
 	return CUDA_SUCCESS;
 }
 
-CUresult module_variable(struct module *module, const char *name, bool managed,
-			 CUdeviceptr *address, size_t *bytes)
+CUresult module_variable(struct module *module, const char *name, CUdeviceptr *address,
+			 size_t *bytes)
 {
 	const struct ptx_variable *found;
 	CUresult result = module_load_code(module);
@@ -125,7 +125,7 @@ CUresult module_variable(struct module *module, const char *name, bool managed,
 	if (result != CUDA_SUCCESS)
 		return result;
 	found = ptx_variable_find(module->ptx, name);
-	if (!found || (managed && !found->managed))
+	if (!found)
 		return CUDA_ERROR_NOT_FOUND;
 	result = variables_place(module);
 	if (result != CUDA_SUCCESS)
@@ -148,7 +148,7 @@ static CUresult load(CUmodule *out, image_reader *read, const void *source)
 		return result;
 	result = context_current(&context);
 	if (result == CUDA_SUCCESS)
-		result = out ? read(source, context->device, &ptx) : CUDA_ERROR_INVALID_VALUE;
+		result = out ? read(source, &ptx) : CUDA_ERROR_INVALID_VALUE;
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
 	result = module_new(context, ptx, &module);
@@ -176,11 +176,6 @@ CUresult cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned int count
 	if (count && (!options || !values))
 		return CUDA_ERROR_INVALID_VALUE;
 	image_options(count, options, values);
-	return load(out, image_read, image);
-}
-
-CUresult cuModuleLoadFatBinary(CUmodule *out, const void *image)
-{
 	return load(out, image_read, image);
 }
 
@@ -234,29 +229,6 @@ CUresult cuModuleGetFunction(CUfunction *out, CUmodule handle, const char *name)
 	if (!function)
 		return driver_leave(CUDA_ERROR_NOT_FOUND);
 	*out = object_handle(function);
-	return driver_leave(function_reached(function, module->context, LOAD_AT_FUNCTION));
-}
-
-CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule handle)
-{
-	struct module *module;
-	CUresult result = enter(handle, count, &module);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	*count = module->ptx->entry_count;
-	return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuModuleEnumerateFunctions(CUfunction *out, unsigned int cap, CUmodule handle)
-{
-	struct module *module;
-	CUresult result = enter(handle, out, &module);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	for (unsigned int i = 0; i < cap && i < module->ptx->entry_count; i++)
-		out[i] = object_handle(module->functions[i]);
 	return driver_leave(CUDA_SUCCESS);
 }
 
@@ -268,25 +240,5 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule hand
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	return driver_leave(module_variable(module, name, false, address, bytes));
-}
-
-/* An address has 64 bits, and fits the interface before CUDA 3.2 only if it is small. */
-CUresult cuModuleGetGlobal(CUdeviceptr_v1 *address, unsigned int *bytes, CUmodule handle,
-			   const char *name)
-{
-	CUdeviceptr wide_address = 0;
-	size_t wide_bytes = 0;
-	CUresult result = cuModuleGetGlobal_v2(address ? &wide_address : NULL,
-					       bytes ? &wide_bytes : NULL, handle, name);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (wide_address > UINT32_MAX || wide_bytes > UINT32_MAX)
-		return CUDA_ERROR_NOT_SUPPORTED;
-	if (address)
-		*address = (CUdeviceptr_v1)wide_address;
-	if (bytes)
-		*bytes = (unsigned int)wide_bytes;
-	return CUDA_SUCCESS;
+	return driver_leave(module_variable(module, name, address, bytes));
 }

@@ -17,7 +17,6 @@ struct function {
 	const struct ptx *ptx;
 	const struct ptx_entry *entry;
 	int dynamic_shared_bytes, carveout_percent;
-	unsigned int block[3]; /* for calls of before CUDA 4; 0: not set */
 };
 
 struct module {
@@ -32,8 +31,8 @@ struct module {
 	bool loaded; /* false: the code is loaded at the first use of a function */
 };
 
-/* An image from memory, or by the path of a file; of a fat binary, the entry for that device. */
-typedef CUresult image_reader(const void *source, const struct device *device, struct ptx **ptx);
+/* An image from memory, or by the path of a file. */
+typedef CUresult image_reader(const void *source, struct ptx **ptx);
 image_reader image_read, image_read_file;
 /* Leaves the compiler's logs empty, if `options` request them; the others have no effect. */
 void image_options(unsigned int count, const int *options, void **values);
@@ -52,9 +51,9 @@ struct function *function_get(const void *handle);
 /* A module of `ptx` in the context; takes a reference of its own. */
 CUresult module_new(struct context *context, struct ptx *ptx, struct module **out);
 void module_free(struct module *module);
-/* Loads the code, and returns where a variable is. `managed`: one of managed memory only. */
-CUresult module_variable(struct module *module, const char *name, bool managed,
-			 CUdeviceptr *address, size_t *bytes);
+/* Loads the code, and returns where a variable is. */
+CUresult module_variable(struct module *module, const char *name, CUdeviceptr *address,
+			 size_t *bytes);
 /* The library's module in a context, made if there is none yet. */
 CUresult library_module(struct library *library, struct context *context, struct module **out);
 /* The module ends. */
@@ -68,18 +67,6 @@ void module_unload_code(struct module *module);
 /* Of a function: its code for the context; and for a launch its local memory too. */
 CUresult function_load(struct function *function, struct context *context);
 CUresult function_make_room(struct function *function, struct context *context);
-
-/* The calls at which lazily loaded code may be loaded, in this order. */
-enum load_moment {
-	LOAD_AT_FUNCTION, /* its handle is returned */
-	LOAD_AT_ASKED,	  /* it is queried, or set */
-	LOAD_AT_NODE,	  /* it is added to a graph */
-	LOAD_AT_INSTANTIATE,
-	LOAD_AT_LAUNCH,
-};
-/* Loads it, if this driver loads as early as that. */
-CUresult function_reached(struct function *function, struct context *context,
-			  enum load_moment moment);
 
 CUresult function_attribute(const struct function *function, const struct device *device,
 			    int attribute, int *value);

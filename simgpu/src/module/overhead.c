@@ -29,18 +29,6 @@ bool loading_is_lazy(void)
 	return !mode || strcmp(mode, "EAGER") != 0;
 }
 
-/* Which of the calls that may load code loads it: SIMGPU_LOADS_AT, or the last of them. */
-static enum load_moment loads_at(void)
-{
-	static const char *const names[] = {"function", "asked", "node", "instantiate", "launch"};
-	const char *wanted = getenv("SIMGPU_LOADS_AT");
-
-	for (int i = 0; wanted && i < LOAD_AT_LAUNCH; i++)
-		if (strcmp(wanted, names[i]) == 0)
-			return (enum load_moment)i;
-	return LOAD_AT_LAUNCH;
-}
-
 static CUresult hold(struct context *context, uint64_t bytes, struct extra *extra)
 {
 	struct sim_alloc request = {.context = context->id, .bytes = bytes};
@@ -173,12 +161,6 @@ CUresult function_load(struct function *function, struct context *context)
 	CUresult result = module_for(function, context, &module);
 
 	return result == CUDA_SUCCESS ? module_load_code(module) : result;
-}
-
-CUresult function_reached(struct function *function, struct context *context,
-			  enum load_moment moment)
-{
-	return moment < loads_at() ? CUDA_SUCCESS : function_load(function, context);
 }
 
 CUresult function_make_room(struct function *function, struct context *context)

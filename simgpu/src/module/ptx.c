@@ -231,8 +231,6 @@ static enum ptx_result read_variable(struct scanner *scanner, struct ptx *ptx, b
 			align = decimal(&number);
 		} else if (is(scanner, ".v2") || is(scanner, ".v4")) {
 			factor = (uint64_t)(scanner->token[2] - '0');
-		} else if (is(scanner, ".managed")) {
-			row.managed = true;
 		} else if (is(scanner, "[")) {
 			number = scanner->at + strspn(scanner->at, " \t");
 			if (__builtin_mul_overflow(count, decimal(&number), &count))

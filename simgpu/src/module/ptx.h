@@ -30,7 +30,6 @@ struct ptx_entry {
 struct ptx_variable {
 	char *name;
 	uint64_t offset, bytes; /* in what all variables together take */
-	bool managed;
 };
 
 #define PTX_BYTES_DEFAULT UINT64_MAX

@@ -9,7 +9,6 @@
  *   NULL_DRIVER_BYTES            size of the device; 40 GiB where absent
  *   NULL_DRIVER_LATENCY_NS       time that each allocation and free takes
  *   NULL_DRIVER_LATENCY          "sleep" to sleep it; otherwise it is spent busy
- *   NULL_DRIVER_FAIL_EVERY       every n-th allocation is refused: CUDA_ERROR_OUT_OF_MEMORY
  */
 #define _GNU_SOURCE
 #include "null/null_driver.h"
@@ -22,7 +21,7 @@
 
 static struct {
 	bool ready, sleeps;
-	uint64_t total_bytes, latency_ns, fail_every, allocations;
+	uint64_t total_bytes, latency_ns;
 } device;
 
 static __thread CUcontext current;
@@ -62,7 +61,6 @@ static bool begin(void)
 
 	device.total_bytes = number("NULL_DRIVER_BYTES", 40ull << 30);
 	device.latency_ns = number("NULL_DRIVER_LATENCY_NS", 0);
-	device.fail_every = number("NULL_DRIVER_FAIL_EVERY", 0);
 	device.sleeps = how && strcmp(how, "sleep") == 0;
 	return null_memory_begin(device.total_bytes);
 }
@@ -85,37 +83,6 @@ CUresult cuDriverGetVersion(int *version)
 {
 	*version = SIM_CUDA_VERSION;
 	return CUDA_SUCCESS;
-}
-
-static const struct {
-	int value;
-	const char *name, *text;
-} errors[] = {
-#define X(name, value, since, text) {value, #name, text},
-#include "abi/cuda_errors.def"
-#undef X
-};
-
-CUresult cuGetErrorName(int error, const char **name)
-{
-	for (size_t i = 0; i < sizeof(errors) / sizeof(*errors); i++) {
-		if (errors[i].value == error) {
-			*name = errors[i].name;
-			return CUDA_SUCCESS;
-		}
-	}
-	return CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuGetErrorString(int error, const char **text)
-{
-	for (size_t i = 0; i < sizeof(errors) / sizeof(*errors); i++) {
-		if (errors[i].value == error) {
-			*text = errors[i].text;
-			return CUDA_SUCCESS;
-		}
-	}
-	return CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuDeviceGetCount(int *count)
@@ -213,8 +180,6 @@ CUresult cuCtxGetDevice(CUdevice *out)
 
 CUresult null_may_allocate(const void *out, size_t bytes)
 {
-	uint64_t serial = __atomic_add_fetch(&device.allocations, 1, __ATOMIC_RELAXED);
-
 	if (!device.ready)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!current)
@@ -222,8 +187,7 @@ CUresult null_may_allocate(const void *out, size_t bytes)
 	if (!out || !bytes)
 		return CUDA_ERROR_INVALID_VALUE;
 	null_take_time();
-	return device.fail_every && serial % device.fail_every == 0 ? CUDA_ERROR_OUT_OF_MEMORY
-								    : CUDA_SUCCESS;
+	return CUDA_SUCCESS;
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)

@@ -8,7 +8,7 @@
 #include "null/null_entry.h"
 #include "null/null_memory.h"
 
-/* The checks, the latency and the injected refusals of an allocation. */
+/* The checks and the latency of an allocation. */
 CUresult null_may_allocate(const void *out, size_t bytes);
 
 void null_take_time(void);

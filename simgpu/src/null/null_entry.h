@@ -13,8 +13,6 @@ typedef struct CUmemPoolHandle_st *CUmemoryPool;
 #define NULL_ENTRIES(X)                                                                            \
 	X(cuInit, cuInit, 2000, (unsigned int))                                                    \
 	X(cuDriverGetVersion, cuDriverGetVersion, 2020, (int *))                                   \
-	X(cuGetErrorName, cuGetErrorName, 6000, (int, const char **))                              \
-	X(cuGetErrorString, cuGetErrorString, 6000, (int, const char **))                          \
 	X(cuDeviceGetCount, cuDeviceGetCount, 2000, (int *))                                       \
 	X(cuDeviceGet, cuDeviceGet, 2000, (CUdevice *, int))                                       \
 	X(cuDeviceGetName, cuDeviceGetName, 2000, (char *, int, CUdevice))                         \

@@ -101,16 +101,6 @@ void nvml_leave(void)
 	pthread_mutex_unlock(&lock);
 }
 
-int nvml_gpu_count(void)
-{
-	return gpu_count;
-}
-
-nvmlDevice_t nvml_gpu(int index)
-{
-	return &gpus[index];
-}
-
 unsigned int nvml_index(nvmlDevice_t device)
 {
 	return (unsigned int)(device - (device->instance ? instances : gpus));

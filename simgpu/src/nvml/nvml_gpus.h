@@ -27,10 +27,6 @@ nvmlReturn_t nvml_enter(nvmlDevice_t device);
 nvmlReturn_t nvml_enter_any(void);
 void nvml_leave(void);
 
-/* Valid between enter and leave. */
-int nvml_gpu_count(void);
-nvmlDevice_t nvml_gpu(int index);
-
 bool nvml_has_instance(const struct sim_gpu *gpu);
 
 /* The GPU that an instance belongs to, and the instance that a GPU has if it has one. */

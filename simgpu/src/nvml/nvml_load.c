@@ -83,24 +83,6 @@ NVML_API(nvmlDeviceGetTemperature, nvmlDevice_t device, unsigned int sensor, uns
 	return result;
 }
 
-NVML_API(nvmlDeviceGetTemperatureV, nvmlDevice_t device, nvmlTemperature_v1_t *temperature)
-{
-	unsigned int celsius = 0;
-	struct sim_gpu gpu;
-	nvmlReturn_t result = nvml_describe(device, &gpu);
-
-	if (result != NVML_SUCCESS)
-		return result;
-	if (!temperature)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	if (temperature->version != NVML_TEMPERATURE_V1)
-		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-	result = nvmlDeviceGetTemperature(device, temperature->sensorType, &celsius);
-	if (result == NVML_SUCCESS)
-		temperature->temperature = (int)celsius;
-	return result;
-}
-
 NVML_API(nvmlDeviceGetTemperatureThreshold, nvmlDevice_t device, unsigned int threshold,
 	 unsigned int *celsius)
 {

@@ -63,6 +63,7 @@ def devices() -> None:
         uuid = ok(driver.cuDeviceGetUuid(device)).bytes
         assert uuid.hex() == f"5e1f0a70000040008000{ordinal:012x}"
         assert ok(driver.cuDeviceTotalMem(device)) == 40 * GIB
+        assert ok(driver.cuDeviceCanAccessPeer(0, ordinal)) == 0
         bus_id = ok(driver.cuDeviceGetPCIBusId(20, device)).split(b"\0")[0]
         assert int(ok(driver.cuDeviceGetByPCIBusId(bus_id))) == ordinal
         attribute = driver.CUdevice_attribute
@@ -180,6 +181,32 @@ def launches() -> None:
     assert driver.cuEventQuery(events[2])[0] is R.CUDA_ERROR_NOT_READY
     assert driver.cuEventElapsedTime(events[0], events[2])[0] is R.CUDA_ERROR_NOT_READY
     ok(driver.cuModuleUnload(module))
+
+
+def rectangles() -> None:
+    """Copies of two dimensions, from host memory to a device's and back."""
+    begin()
+    data = bytes(range(60))
+    source, target = ctypes.create_string_buffer(data, 60), ctypes.create_string_buffer(60)
+    device = ok(driver.cuMemAlloc(16 * 8))
+    there, back = driver.CUDA_MEMCPY2D(), driver.CUDA_MEMCPY2D()
+    for copy in (there, back):
+        copy.WidthInBytes, copy.Height = 10, 6
+    there.srcMemoryType = back.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_HOST
+    there.dstMemoryType = back.srcMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+    there.srcHost, back.dstHost = ctypes.addressof(source), ctypes.addressof(target)
+    there.srcPitch = back.dstPitch = 10
+    there.dstDevice = back.srcDevice = device
+    there.dstPitch = back.srcPitch = 16
+    there.dstXInBytes = back.srcXInBytes = 3
+    there.dstY = back.srcY = 1
+    stream = ok(driver.cuStreamCreate(1))
+    ok(driver.cuMemcpy2D(there))
+    ok(driver.cuMemcpy2DAsync(back, stream))
+    ok(driver.cuStreamSynchronize(stream))
+    assert target.raw == data
+    there.dstY = 3
+    assert driver.cuMemcpy2D(there)[0] is R.CUDA_ERROR_INVALID_VALUE, "beyond the last row"
 
 
 def error_codes() -> None:
@@ -391,6 +418,7 @@ PROGRAMS: Final[dict[str, Callable[[], None]]] = {
         fill_the_gpu,
         contexts,
         launches,
+        rectangles,
         error_codes,
     )
 }

@@ -1,4 +1,4 @@
-"""Programs that load code in every form: `python -m tests.simgpu.programs.image_programs NAME`.
+"""Programs that load code: `python -m tests.simgpu.programs.image_programs NAME`.
 
 As in cuda_programs.py, each ends with status 0 or with a traceback. A compiler (nvrtc) makes the
 machine code. The GPU of the host is of capability 8.0.
@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import random
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 from cuda.bindings import driver, nvrtc
 
 from tests.simgpu.programs.cuda_programs import MIB, R, begin, free_bytes, ok
-from tests.simgpu.programs.fatbins import ELF, PTX, Wrapper, entry, fatbin
 
 
 def text(name: str, target: int, *lines: str) -> bytes:
@@ -38,65 +35,18 @@ def compiled(source: bytes, architecture: int) -> bytes:
     return code
 
 
-def machine(name: str, architecture: int) -> bytes:
-    return compiled(b'extern "C" __global__ void %s() {}' % name.encode(), architecture)
-
-
 def load(image: bytes | int) -> Any:
     return ok(driver.cuLibraryLoadData(image, [], [], 0, [], [], 0))
-
-
-def only_kernel(image: bytes | int) -> str:
-    library = load(image)
-    (kernel,) = ok(driver.cuLibraryEnumerateKernels(1, library))
-    name = str(ok(driver.cuKernelGetName(kernel)), "ascii")
-    ok(driver.cuLibraryUnload(library))
-    return name
-
-
-def choice() -> None:
-    """The newest machine code of the GPU's generation that is not newer; else the newest PTX."""
-    begin()
-    entries = {
-        "text50": entry(PTX, 50, text("text50", 50)),
-        "text80": entry(PTX, 80, text("text80", 80)),
-        "text90": entry(PTX, 90, text("text90", 90)),
-        "code75": entry(ELF, 75, machine("code75", 75)),
-        "code80": entry(ELF, 80, machine("code80", 80), head_bytes=112),
-        "code86": entry(ELF, 86, machine("code86", 86)),
-    }
-    for given, wanted in (
-        (("code75", "text50", "code80", "text80", "code86"), "code80"),
-        (("code75", "text50", "text80", "text90", "code86"), "text80"),
-        (("code75", "text50"), "text50"),
-    ):
-        image = fatbin([entries[name] for name in given])
-        assert only_kernel(image) == wanted
-        pieces = [fatbin([entries[name]]) for name in given]
-        for wrapper in (Wrapper(1, image), Wrapper(2, *pieces)):
-            assert only_kernel(wrapper.address) == wanted
-
-
-def packing() -> None:
-    begin()
-    code, ptx = machine("code", 80), text("text", 80)
-    for kind, plain, name in ((ELF, code, "code"), (PTX, ptx, "text")):
-        for packed in ("", "lz4", "zstd"):
-            assert only_kernel(fatbin([entry(kind, 80, plain, packed)])) == name, (kind, packed)
-    for packed in ("lz4", "zstd"):
-        whole = fatbin([entry(ELF, 80, code, packed)])
-        spoilt = whole[:100] + bytes(16) + whole[116:]
-        answer = driver.cuModuleLoadData(spoilt)
-        assert answer[0] is R.CUDA_ERROR_INVALID_IMAGE, answer
-    assert driver.cuModuleLoadData(fatbin([]))[0] is R.CUDA_ERROR_INVALID_IMAGE
 
 
 def nothing_fits() -> None:
     """A library can be loaded and lists its kernels; a module cannot be loaded."""
     begin()
-    image = fatbin([entry(ELF, 75, machine("older", 75)), entry(ELF, 90, machine("newer", 90))])
+    image = compiled(b'extern "C" __global__ void older() {}', 75)
     assert driver.cuModuleLoadData(image)[0] is R.CUDA_ERROR_NO_BINARY_FOR_GPU
     library = load(image)
+    (kernel,) = ok(driver.cuLibraryEnumerateKernels(1, library))
+    assert ok(driver.cuKernelGetName(kernel)) == b"older"
     kernel = ok(driver.cuLibraryGetKernel(library, b"older"))
     assert driver.cuKernelGetFunction(kernel)[0] is R.CUDA_ERROR_NO_BINARY_FOR_GPU
     launched = driver.cuLaunchKernel(
@@ -170,11 +120,8 @@ def variables_of_text() -> None:
         ok(driver.cuMemsetD8(places[name], len(places), size))
     assert int(places["table"]) % 16 == 0
     assert [_read(place, 1)[0] for place in places.values()] == [1, 2, 3, 4, 5]
-    managed, size = ok(driver.cuLibraryGetManaged(library, b"shared"))
-    assert (int(managed), size) == (int(places["shared"]), 8)
     for absent in (b"elsewhere", b"picture", b"use"):
         assert driver.cuLibraryGetGlobal(library, absent)[0] is R.CUDA_ERROR_NOT_FOUND, absent
-    assert driver.cuLibraryGetManaged(library, b"count")[0] is R.CUDA_ERROR_NOT_FOUND
     other = ok(driver.cuCtxCreate(None, 0, 0))
     elsewhere, _ = ok(driver.cuLibraryGetGlobal(library, b"count"))
     assert int(elsewhere) != int(places["count"])
@@ -201,59 +148,9 @@ def eager_loading() -> None:
     nothing_fits()
 
 
-_SEEDS: Final = 900
-_WORDS: Final = (bytes(4), b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f", b"\0\0\1\0", b"\xff" * 8)
-
-
-def write_images(directory: str) -> None:
-    """Images of every form, for spoilt_images."""
-    code = compiled(SOURCE.replace(b"__device__", b'extern "C" __device__'), 80)
-    lines = (".global .align 4 .u32 count = 7;", ".global .align 16 .b8 table[3][40] = {1};")
-    ptx = text("use", 80, *lines)
-    images = [code, ptx]
-    for packed in ("", "lz4", "zstd"):
-        parts = (entry(ELF, 75, code, packed), entry(ELF, 80, code, packed), entry(PTX, 80, ptx))
-        images.append(fatbin(parts))
-    for index, image in enumerate(images):
-        Path(directory, f"{index}.image").write_bytes(image)
-
-
-def spoilt_images(directory: str) -> None:
-    """Reads of a file stay inside it, whatever its content; a sanitizer checks that."""
-    begin()
-    images = [path.read_bytes() for path in sorted(Path(directory).glob("*.image"))]
-    file = Path(directory, "spoilt")
-    loaded = 0
-    for seed in range(_SEEDS):
-        random_ = random.Random(seed)
-        image = bytearray(random_.choice(images))
-        for _ in range(random_.randint(1, 6)):
-            at = random_.randrange(len(image))
-            match random_.randrange(4):
-                case 0:
-                    image[at] = random_.randrange(256)
-                case 1:
-                    word = random_.choice(_WORDS)
-                    image[at : at + len(word)] = word
-                case 2:
-                    image[at:at] = bytes(random_.randrange(9))
-                case 3:
-                    del image[at + 1 :]
-        file.write_bytes(image)
-        code, module = driver.cuModuleLoad(str(file).encode())
-        if code is R.CUDA_SUCCESS:
-            loaded += 1
-            driver.cuModuleGetGlobal(module, b"numbers")
-            driver.cuModuleGetGlobal(module, b"table")
-            ok(driver.cuModuleUnload(module))
-    assert 0 < loaded < _SEEDS, loaded
-
-
 PROGRAMS: Final[dict[str, Callable[[], None]]] = {
     program.__name__: program
     for program in (
-        choice,
-        packing,
         nothing_fits,
         variables,
         variables_of_text,
@@ -261,9 +158,5 @@ PROGRAMS: Final[dict[str, Callable[[], None]]] = {
     )
 }
 
-WITH_HELP: Final[dict[str, Callable[..., None]]] = {
-    program.__name__: program for program in (eager_loading, write_images, spoilt_images)
-}
-
 if __name__ == "__main__":
-    {**PROGRAMS, **WITH_HELP}[sys.argv[1]](*sys.argv[2:])
+    {**PROGRAMS, "eager_loading": eager_loading}[sys.argv[1]]()
