@@ -2,7 +2,7 @@
 
 Makes `grant` and `region` for a program that one user runs; the node agent makes those of
 containers. Reads with pread and never with mmap, because the limited program can truncate its
-region. `contract` checks the file; layout.py reads its slots by the C header.
+region. `contract` has the layout.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from contract import grant_file, names, region_file
-from shim import layout
+from contract.layout import whole
 
 _TMPFS: Final = Path("/dev/shm")
 _FLOCK: Final = "hhqqi4x"
@@ -106,22 +106,20 @@ def _is_locked(descriptor: int, slot: int) -> bool:
 
 
 def _holders(data: bytes, geometry: region_file.Geometry, descriptor: int) -> Iterator[Holder]:
-    taken = (layout.constants.VGPU_SLOT_LIVE, layout.constants.VGPU_SLOT_SHARED)
     for number in range(names.MAX_SLOTS):
         at = geometry.slots_offset + number * geometry.slot_stride
-        slot = layout.over(data, "vgpu_region_slot", at)
-        if not slot.generation:
+        slot = {name: whole(value) for name, value in region_file.SLOT.unpack(data, at).items()}
+        if not slot["generation"]:
             break  # this slot and all above were never taken
-        if slot.state not in taken:
+        if slot["state"] not in (region_file.SLOT_LIVE, region_file.SLOT_SHARED):
             continue
-        first = at + layout.size("vgpu_region_slot")
-        each = layout.size("vgpu_region_slot_gpu")
+        first, each = at + region_file.SLOT.size, region_file.SLOT_GPU
         charges = [
-            layout.over(data, "vgpu_region_slot_gpu", first + gpu * each).bytes
+            whole(each.unpack(data, first + gpu * each.size)["bytes"])
             for gpu in range(geometry.gpu_count)
         ]
         ended = not _is_locked(descriptor, number)
-        yield Holder(number, slot.pid, slot.pid_namespace, charges, ended)
+        yield Holder(number, slot["pid"], slot["pid_namespace"], charges, ended)
 
 
 def status(directory: Path) -> Sequence[GpuStatus]:

@@ -7,7 +7,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -46,6 +46,10 @@ class Talk:
         self.tell(line)
         return self.answer()
 
+    def do(self, line: str) -> None:
+        """Send the line to a program that answers "done" once it has executed it."""
+        assert self.ask(line) == "done", line
+
     def kill(self) -> None:
         """kill -9; the process has exited when this returns."""
         self._process.kill()
@@ -70,12 +74,15 @@ class Talk:
 
 
 @contextmanager
-def talking(command: Sequence[str | Path], environment: Mapping[str, str]) -> Iterator[Talk]:
+def talking(
+    command: Sequence[str | Path], environment: Mapping[str, str], pass_fds: Sequence[int] = ()
+) -> Iterator[Talk]:
     """The program in an environment, once it has reported that it is ready."""
     with subprocess.Popen(
         command,
         cwd=ROOT,
         env=environment,
+        pass_fds=pass_fds,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -87,3 +94,10 @@ def talking(command: Sequence[str | Path], environment: Mapping[str, str]) -> It
         finally:
             running.kill()
             running.communicate()
+
+
+@contextmanager
+def talkers(*environments: Mapping[str, str]) -> Iterator[list[Talk]]:
+    """A TALKER in each environment."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(talking(TALKER, each)) for each in environments]

@@ -22,3 +22,11 @@ pynvml.nvmlInit()
 def gpu(index):
     return pynvml.nvmlDeviceGetHandleByIndex(index)
 """
+OBEY: Final = """
+import sys
+print("ready", flush=True)
+for line in sys.stdin:
+    exec(line)
+    print("done", flush=True)
+"""
+"""Executes each line that a test sends."""

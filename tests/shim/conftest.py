@@ -24,6 +24,8 @@ GPUS = (
     ("GPU-5e1f0a70-0000-4000-8000-0000000000aa", 4 * GIB),
     ("GPU-5e1f0a70-0000-4000-8000-0000000000bb", 2 * GIB),
 )
+NULL_GPU = "GPU-6e756c6c-0000-4000-8000-000000000000"
+"""The null driver's."""
 PLAIN = (ROOT / "tests" / "plain_host.toml").read_text()
 CONTEXT_BYTES = 300 * MIB
 AS_ON_A_GPU = 'context_overhead = "300Mi"\nmodule_overhead = "2Mi"\ngranule = "2Mi"\n'
@@ -59,10 +61,11 @@ class Host:
         *,
         preload: bool = True,
         status: int = 0,
+        variables: Mapping[str, str] = {},
     ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             command,
-            env=self.environment(grant_dir, preload=preload),
+            env={**self.environment(grant_dir, preload=preload), **variables},
             capture_output=True,
             text=True,
             check=False,
@@ -71,9 +74,16 @@ class Host:
         return done
 
     def python(
-        self, program: str, grant_dir: Path | None = None, *, preload: bool = True
+        self,
+        program: str,
+        grant_dir: Path | None = None,
+        *,
+        preload: bool = True,
+        variables: Mapping[str, str] = {},
     ) -> subprocess.CompletedProcess[str]:
-        return self.run([sys.executable, "-c", program], grant_dir, preload=preload)
+        return self.run(
+            [sys.executable, "-c", program], grant_dir, preload=preload, variables=variables
+        )
 
 
 @dataclass
@@ -115,6 +125,29 @@ class Grants:
         )
         self.made.append(directory)
         return directory
+
+
+def used(directory: Path, gpu: int = 0) -> int:
+    """What the grant's processes are charged."""
+    return region.status(directory)[gpu].use.used_bytes
+
+
+def set_limit(directory: Path, *limits: int) -> None:
+    """Change a grant in place, as the node agent does."""
+    path = directory / names.FILE_GRANT
+    data = path.read_bytes()
+    grant = grant_file.decode(data)
+    assert grant is not None
+    gpus = [
+        grant_file.Gpu(gpu.uuid, limit, gpu.core_percent, gpu.minor)
+        for gpu, limit in zip(grant.gpus, limits, strict=True)
+    ]
+    path.chmod(0o600)
+    with path.open("r+b") as file:
+        for write in grant_file.update(data, grant_file.Grant(grant.grant_id, gpus)):
+            file.seek(write.offset)
+            file.write(write.data)
+            file.flush()
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Small drivers, each for one test file: a few functions in C, as libcuda.so.1."""
+"""Programs and small drivers (a few functions, as libcuda.so.1) from a test's C text."""
 
 from __future__ import annotations
 
@@ -20,3 +20,13 @@ def build_driver(directory: Path, source: Path | str, *, compiler: str = "gcc") 
         [compiler, *_FLAGS, "-x", "c", "-", "-o", driver], input=text, text=True, check=True
     )
     return driver
+
+
+def build(path: Path, source: Path | str, *flags: str | Path, compiler: str = "gcc") -> Path:
+    """A shared object if PATH ends in .so, else a program."""
+    text = source if isinstance(source, str) else f'#include "{source}"\n'
+    shared = ["-shared", "-fPIC"] if path.suffix == ".so" else []
+    language = ["-x", "c", "-", "-x", "none"]
+    every = [*shared, "-o", path, *language, *flags, "-ldl", "-lpthread"]
+    subprocess.run([compiler, "-O1", "-D_GNU_SOURCE", *every], input=text, text=True, check=True)
+    return path

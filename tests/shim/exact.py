@@ -131,6 +131,33 @@ def took(bytes, gpu=0):
     assert seen == (bytes, bytes), (seen, bytes)
 """
 )
+SLOW: Final = """
+import threading, time
+from contextlib import contextmanager
+@contextmanager
+def slow(call, ms):
+    "The driver waits so long before each such call."
+    assert control(op="latency", gpu=0, call=call, ns=ms * 10**6)["ok"]
+    try:
+        yield
+    finally:
+        assert control(op="latency", gpu=0, call=call, ns=0)["ok"]
+def beside(work):
+    def run():
+        use(0)
+        work()
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+"""
+SHAPE: Final = """
+F = d.CUarray_format
+def shape(width, height=0, depth=0, format=F.CU_AD_FORMAT_FLOAT, channels=1, flags=0):
+    a = d.CUDA_ARRAY3D_DESCRIPTOR()
+    a.Width, a.Height, a.Depth, a.Flags = width, height, depth, flags
+    a.Format, a.NumChannels = format, channels
+    return a
+"""
 CODE: Final = (
     EXACT
     + """

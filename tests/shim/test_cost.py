@@ -14,13 +14,12 @@ import pytest
 
 from contract import grant_file, names, region_file
 from shim import region
-from tests.shim.conftest import GIB, MIB, Grants, Host
+from tests.shim.conftest import GIB, MIB, NULL_GPU, Grants, Host
+from tests.shim.drivers import SOURCES, build
 from tests.support import ROOT
 
 pytestmark = [pytest.mark.sim, pytest.mark.shipped]
 
-_NULL_GPU = "GPU-6e756c6c-0000-4000-8000-000000000000"
-_C = Path(__file__).parent / "c"
 _HELLO = '#include <stdio.h>\nint main(void) { return puts("hello") < 0; }\n'
 
 
@@ -28,26 +27,12 @@ _HELLO = '#include <stdio.h>\nint main(void) { return puts("hello") < 0; }\n'
 def directory(tmp_path: Path) -> Path:
     made = tmp_path / "grant"
     made.mkdir()
-    region.create(made, [grant_file.Gpu(_NULL_GPU, 8 * GIB, 100, 0)])
+    region.create(made, [grant_file.Gpu(NULL_GPU, 8 * GIB, 100, 0)])
     return made
 
 
-def _built(directory: Path, name: str, *arguments: str | Path, compiler: str = "gcc") -> Path:
-    program = directory / name
-    flags = ("-O2", "-Wall", "-Wextra", "-Werror")
-    subprocess.run([compiler, *flags, "-o", program, *arguments], check=True)
-    return program
-
-
-def _over_null(null_host: Host, directory: Path, source: Path) -> Path:
-    driver = (f"-L{null_host.driver_dir}", "-l:libcuda.so.1")
-    return _built(directory, source.stem, source, *driver)
-
-
-def _hello(directory: Path, name: str, *arguments: str, compiler: str = "gcc") -> Path:
-    source = directory / "hello.c"
-    source.write_text(_HELLO)
-    return _built(directory, name, source, *arguments, compiler=compiler)
+def _over_null(null_host: Host, directory: Path, source: Path | str) -> Path:
+    return build(directory / "program", source, f"-L{null_host.driver_dir}", "-l:libcuda.so.1")
 
 
 def _without_cuda(kind: str, directory: Path) -> Sequence[str | Path]:
@@ -56,12 +41,12 @@ def _without_cuda(kind: str, directory: Path) -> Sequence[str | Path]:
     if kind == "ls":
         return ["ls", "/"]
     if kind == "static":
-        return [_hello(directory, "hello-static", "-static")]
+        return [build(directory / "hello", _HELLO, "-static")]
     if kind == "musl":
-        return [_hello(directory, "hello-musl", compiler="musl-gcc")]
+        return [build(directory / "hello", _HELLO, compiler="musl-gcc")]
     if kind == "python":
         return [sys.executable, "-c", "import ctypes, ssl, subprocess; print('hello')"]
-    program = _hello(directory, "hello-setuid")
+    program = build(directory / "hello", _HELLO)
     os.chown(program, 65534, -1)
     program.chmod(0o755 | stat.S_ISUID)
     return [program]
@@ -119,7 +104,7 @@ def test_row_36_the_hot_path_makes_no_system_call(
     null_host: Host, tmp_path: Path, directory: Path, live: int
 ) -> None:
     """Allocations, frees, launches: with one allocation and with many, no system call is made."""
-    program = _over_null(null_host, tmp_path, _C / "quiet_calls.c")
+    program = _over_null(null_host, tmp_path, SOURCES / "quiet_calls.c")
     null_host.run([program, str(live)], directory)
 
 
@@ -127,10 +112,10 @@ def test_row_36_launches_first_launches_and_graphs_make_no_system_call(
     host: Host, grants: Grants, tmp_path: Path
 ) -> None:
     """Nor for kernels' attributes and graphs' updates: the cost of each is the driver's alone."""
-    counter = _built(tmp_path, "count", _C / "count_system_calls.c")
+    counter = build(tmp_path / "count", SOURCES / "count_system_calls.c")
     include = f"-I{ROOT / 'simgpu/src'}"
     driver = (f"-L{host.driver_dir}", "-l:libcuda.so.1")
-    program = _built(tmp_path, "launches", include, _C / "launch_calls.c", *driver)
+    program = build(tmp_path / "launches", SOURCES / "launch_calls.c", include, *driver)
 
     def counted(rounds: int, *, preload: bool) -> int:
         command = [str(counter), str(program), str(rounds)]
@@ -146,9 +131,8 @@ def test_row_37_a_start_costs_a_bounded_number_of_system_calls(
     null_host: Host, tmp_path: Path, directory: Path
 ) -> None:
     """Whatever the other processes: each slot ever taken is checked once."""
-    counter = _built(tmp_path, "count", _C / "count_system_calls.c")
-    source = tmp_path / "start.c"
-    source.write_text("int cuInit(unsigned int);\nint main(void) { return cuInit(0); }\n")
+    counter = build(tmp_path / "count", SOURCES / "count_system_calls.c")
+    source = "int cuInit(unsigned int);\nint main(void) { return cuInit(0); }\n"
     program = _over_null(null_host, tmp_path, source)
 
     def counted(*, preload: bool) -> int:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from contract import grant_file, names, region_file
+from contract import grant_file
 from shim import region
-from tests.shim.conftest import Host
+from tests.shim.conftest import NULL_GPU, Host, used
+from tests.shim.drivers import SOURCES, build
 
 pytestmark = pytest.mark.sim
 
@@ -22,36 +23,19 @@ _ROUNDS = 2000
 _WHOLE_RACE = "GPUSLICE_WHOLE_RACE" in os.environ
 """Unless it is set, more than two racers run fewer rounds: seconds instead of minutes."""
 _GRANULE_BYTES = 2 << 20
-_NULL_GPU = "GPU-6e756c6c-0000-4000-8000-000000000000"
-_SOURCE = Path(__file__).parent / "c" / "driver_program.c"
 
 
 @pytest.fixture(scope="module")
 def program(build_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    binary = tmp_path_factory.mktemp("program") / "driver-program"
-    driver = build_dir / "lib" / "null"
-    flags = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread")
-    subprocess.run(
-        ["gcc", *flags, "-o", binary, _SOURCE, f"-L{driver}", "-l:libcuda.so.1"], check=True
-    )
-    return binary
+    flags = ("-O2", f"-L{build_dir / 'lib' / 'null'}", "-l:libcuda.so.1")
+    program = tmp_path_factory.mktemp("program") / "driver-program"
+    return build(program, SOURCES / "driver_program.c", *flags)
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    region.create(tmp_path, [grant_file.Gpu(_NULL_GPU, _LIMIT_BYTES, 100, 0)])
+    region.create(tmp_path, [grant_file.Gpu(NULL_GPU, _LIMIT_BYTES, 100, 0)])
     return tmp_path
-
-
-def _used(directory: Path) -> int:
-    return region.status(directory)[0].use.used_bytes
-
-
-def _live_slots(directory: Path) -> int:
-    geometry = region_file.Geometry(1)
-    data = (directory / names.FILE_REGION).read_bytes()
-    slots = range(geometry.slots_offset, geometry.file_bytes, geometry.slot_stride)
-    return sum(region_file.SLOT.unpack(data, at)["state"] == region_file.SLOT_LIVE for at in slots)
 
 
 @pytest.mark.parametrize("processes", [2, 4, 8, 16, 32, 64])
@@ -76,7 +60,7 @@ def test_after_three_thousand_kills_one_attach_finds_everything_returned(
 ) -> None:
     null_host.run([program, "kill", "3000", "8"], directory)
     null_host.run([program, "threads", "1"], directory)
-    assert _used(directory) == _GRANULE_BYTES, "its own, and it has just ended"
+    assert used(directory) == _GRANULE_BYTES, "its own, and it has just ended"
 
 
 def test_threads_that_start_cuda_at_once_share_one_slot(
@@ -91,7 +75,7 @@ def test_threads_that_start_cuda_at_once_share_one_slot(
     ) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == f"{32 * _GRANULE_BYTES}\n"
-        assert (_used(directory), _live_slots(directory)) == (32 * _GRANULE_BYTES, 1)
+        assert (used(directory), len(region.holders(directory))) == (32 * _GRANULE_BYTES, 1)
         running.communicate("\n")
     assert running.returncode == 0
 
@@ -102,4 +86,29 @@ def test_fork_while_another_thread_is_inside_an_allocation(
     """Whatever lock the thread held, the child, which lacks that thread, continues."""
     null_host.run([program, "fork", "300"], directory)
     null_host.run([program, "threads", "1"], directory)
-    assert _used(directory) == _GRANULE_BYTES
+    assert used(directory) == _GRANULE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("limit", "operations", "most"),
+    [(_LIMIT_BYTES, 1_000_000, 8 << 20), (8 * _GRANULE_BYTES, 200_000, 1 << 20)],
+    ids=["roomy", "at the limit"],
+)
+def test_row_06_sixteen_threads_leave_nothing_and_are_never_charged_past_the_limit(
+    null_host: Host, program: Path, tmp_path: Path, limit: int, operations: int, most: int
+) -> None:
+    """At the limit: small allocations alone, and fewer blocks than the threads could use."""
+    region.create(tmp_path, [grant_file.Gpu(NULL_GPU, limit, 100, 0)])
+    with subprocess.Popen(
+        [program, "storm", "16", str(operations), str(most)],
+        env=null_host.environment(tmp_path),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as running:
+        while running.poll() is None:
+            assert used(tmp_path) <= limit
+        assert running.stdout is not None
+        before, after, made, refused = map(int, running.stdout.read().split())
+    assert (running.returncode, before, after) == (0, limit, limit)
+    assert made > operations // 20
+    assert refused > 100 or limit == _LIMIT_BYTES

@@ -18,12 +18,15 @@ from tests.support import ROOT
 pytestmark = [pytest.mark.sim, pytest.mark.shipped]
 
 _ROWS = "test_row_03 or test_row_13 or test_row_14 or test_row_15 or test_row_16"
-_FILES = ("environment", "physical", "arrays", "graphs", "ipc")
+_FILES = (
+    *("region/test_environment.py", "charge/test_physical.py", "charge/test_arrays.py"),
+    *("charge/test_graphs.py", "charge/test_ipc.py"),
+)
 
 
 @pytest.mark.parametrize("preset", ["asan", "tsan"])
 def test_rows_over_a_watched_build(preset: str) -> None:
-    files = [f"tests/shim/test_{name}.py" for name in _FILES]
+    files = [f"tests/shim/{name}" for name in _FILES]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *files, "-k", _ROWS],
         cwd=ROOT,

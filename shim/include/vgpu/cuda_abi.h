@@ -5,8 +5,7 @@
  * project. An unsuffixed entry beside a _v2 one is the API of 2009: sizes and device pointers of 32
  * bits, still exported by every driver.
  */
-#ifndef VGPU_CUDA_ABI_H
-#define VGPU_CUDA_ABI_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -157,5 +156,3 @@ enum {
 	CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1,
 	CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2,
 };
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * The few types and codes of NVML that the library uses, from nvml.h of driver 580.
  */
-#ifndef VGPU_NVML_ABI_H
-#define VGPU_NVML_ABI_H
+#pragma once
 
 typedef int nvmlReturn_t; /* an enum in nvml.h, passed as an int */
 typedef struct nvmlDevice_st *nvmlDevice_t;
@@ -84,5 +83,3 @@ _Static_assert(sizeof(nvmlProcessDetailList_v1_t) == 24, "nvmlProcessDetailList_
 _Static_assert(sizeof(nvmlProcessesUtilizationInfo_v1_t) == 24, "nvmlProcessesUtilizationInfo");
 _Static_assert(sizeof(nvmlAccountingStats_t) == 56, "nvmlAccountingStats_t");
 _Static_assert(sizeof(nvmlAccountingStats_v2_t) == 64, "nvmlAccountingStats_v2_t");
-
-#endif

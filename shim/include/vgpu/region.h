@@ -1,12 +1,11 @@
 /*
  * Grant and region as seen by one process: attach, reserve, refund.
  *
- * Handles files, slots and counters; independent of CUDA. No function prints, exits, blocks without
- * a bound, starts a thread or handles a signal. All are safe from any thread. After fork the child
- * is detached and attaches afresh.
+ * Handles files, slots and counters; independent of CUDA. No function exits, blocks without a
+ * bound, starts a thread or handles a signal. All are safe from any thread. After fork the child is
+ * detached and attaches afresh.
  */
-#ifndef VGPU_REGION_H
-#define VGPU_REGION_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -44,15 +43,16 @@ enum vgpu_result vgpu_fail(struct vgpu_error *error, enum vgpu_result result, in
 /* One line of text without newline: what, where, why. Never NULL; `out` is the buffer. */
 const char *vgpu_error_text(const struct vgpu_error *error, char *out, uint64_t out_bytes);
 
+/* Print on stderr why the GPU is refused, and the remedy: one line per process, and none where
+ * LIBCUDA_LOG_LEVEL is 0. */
+void vgpu_error_say(const struct vgpu_error *error);
+
 /*
  * Attach this process: find the directory (/.gpuslice if it exists, else GPUSLICE_DIR), validate
  * grant and region, reclaim slots of exited processes, take a slot. Idempotent. VGPU_UNMANAGED
  * without a directory.
  */
 enum vgpu_result vgpu_attach(struct vgpu_error *error);
-
-/* Release the slot and refund its charges; for tests and orderly exits. */
-void vgpu_detach(void);
 
 /* Read the grant without attaching, for a process that only queries, such as nvidia-smi. */
 enum vgpu_result vgpu_peek(struct vgpu_error *error);
@@ -74,7 +74,6 @@ enum { VGPU_GPU_UNMANAGED = -2, VGPU_GPU_NOT_GRANTED = -1 };
  * processes, and what the driver holds beyond them, as measured from outside. */
 uint64_t vgpu_limit_bytes(int gpu);
 uint64_t vgpu_used_bytes(int gpu);
-uint32_t vgpu_core_percent(int gpu);
 
 /* The charge of a context; `first` of the process on that GPU includes an allowance for code. */
 uint64_t vgpu_context_bytes(int gpu, bool first);
@@ -124,5 +123,3 @@ enum vgpu_result vgpu_charge(int gpu, uint64_t bytes);
  * release of a lock before the driver's teardown: the GPU may hold the bytes longer.
  */
 uint64_t vgpu_last_exit_ns(int gpu);
-
-#endif

@@ -4,8 +4,7 @@
  * Between the wrappers, which make driver calls, and region.h and ledger.h, which make none. For a
  * place that is not managed every function is a no-op; one that is not granted is refused.
  */
-#ifndef VGPU_ADMISSION_H
-#define VGPU_ADMISSION_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -90,5 +89,3 @@ CUresult vgpu_settle(const struct vgpu_reservation *reservation, uint64_t before
 
 /* The driver has destroyed the context: refund everything it held. */
 void vgpu_forget_context(uint32_t context);
-
-#endif

@@ -11,8 +11,7 @@
  * Claims and memories are numbers; 0 is none. The table has VGPU_CLAIMS entries for each; when it
  * is full no new claim is made, and the wrappers return CUDA_ERROR_OUT_OF_MEMORY.
  */
-#ifndef VGPU_CLAIMS_H
-#define VGPU_CLAIMS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -99,5 +98,3 @@ void vgpu_settle_claims(uint32_t list, CUresult driver_said);
 
 /* The context has ended, and with it its tiles, imports and views. */
 void vgpu_claims_end_context(uint32_t context);
-
-#endif

@@ -3,8 +3,7 @@
  * ended; a process's first one on a GPU includes an allowance for code. What a context really takes
  * is measured from outside (docs/memory.md).
  */
-#ifndef VGPU_CONTEXTS_H
-#define VGPU_CONTEXTS_H
+#pragma once
 
 #include "charge/admission.h"
 
@@ -27,5 +26,3 @@ CUdevice vgpu_device_of_primary(uint32_t life);
 
 /* The driver's own number of a context; 0: it has none. */
 uint64_t vgpu_context_driver_id(CUcontext context);
-
-#endif

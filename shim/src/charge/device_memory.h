@@ -7,8 +7,7 @@
  * without a reservation: inside a known block it costs nothing; for another block one is reserved
  * afterwards, or the allocation is freed again.
  */
-#ifndef VGPU_DEVICE_MEMORY_H
-#define VGPU_DEVICE_MEMORY_H
+#pragma once
 
 #include "charge/admission.h"
 
@@ -35,5 +34,3 @@ struct vgpu_memory_view {
 
 /* `free_bytes` as the driver reports it: a neighbour may hold what the limit would still allow. */
 struct vgpu_memory_view vgpu_view_of(int gpu, uint64_t total_bytes, uint64_t free_bytes);
-
-#endif

@@ -7,8 +7,7 @@
  * description. The kernel lists such locks in /proc/self/fdinfo. Nothing else of the description
  * changes, and nothing blocks: shared locks never conflict.
  */
-#ifndef VGPU_EXPORT_KEY_H
-#define VGPU_EXPORT_KEY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -23,5 +22,3 @@ bool vgpu_export_key_is_multicast(uint64_t key);
 bool vgpu_export_key_write(int fd, uint64_t key);
 /* 0: the descriptor has none, or /proc does not show it. */
 uint64_t vgpu_export_key_read(int fd);
-
-#endif

@@ -8,7 +8,6 @@
 
 #include <stdbool.h>
 
-#include "charge/log.h"
 #include "vgpu/region.h"
 
 /* Evaluated once per process, and cached only where the result cannot change. */
@@ -32,7 +31,7 @@ static enum vgpu_gate gate(enum vgpu_result (*enter)(struct vgpu_error *))
 		__atomic_store_n(&unmanaged, true, __ATOMIC_RELAXED);
 		return VGPU_GATE_OPEN;
 	default:
-		vgpu_log_refusal(&error);
+		vgpu_error_say(&error);
 		return VGPU_GATE_SHUT;
 	}
 }

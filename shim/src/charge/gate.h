@@ -2,8 +2,7 @@
  * Whether this process is managed and may use the GPU. The only connection between the wrappers and
  * the grant.
  */
-#ifndef VGPU_GATE_H
-#define VGPU_GATE_H
+#pragma once
 
 enum vgpu_gate {
 	VGPU_GATE_OPEN,	   /* no limit is set: calls reach the driver unchanged */
@@ -16,5 +15,3 @@ enum vgpu_gate vgpu_gate_use(void);
 
 /* For calls that only query: takes no slot. */
 enum vgpu_gate vgpu_gate_look(void);
-
-#endif

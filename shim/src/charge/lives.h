@@ -6,8 +6,7 @@
  * place.c enters contexts as it meets them; the wrappers that begin and end contexts report those.
  * Makes no driver call, and takes no other lock under its own.
  */
-#ifndef VGPU_LIVES_H
-#define VGPU_LIVES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -48,5 +47,3 @@ void vgpu_place_part(CUcontext context);
 
 /* True if a context on that GPU has been met and has not ended. */
 bool vgpu_place_any_on(int gpu);
-
-#endif

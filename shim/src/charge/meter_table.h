@@ -5,8 +5,7 @@
  * A meter's lock covers all its fields. `state`, `pool`, `gpu`, `held_bytes` and `pending_bytes`
  * are also read without it: when a meter is reused, its pool is set before its state.
  */
-#ifndef VGPU_METER_TABLE_H
-#define VGPU_METER_TABLE_H
+#pragma once
 
 #include "loader/hooks.h"
 #include "os/lock.h"
@@ -71,5 +70,3 @@ bool vgpu_meter_device(int gpu, CUdevice *device);
 
 /* The driver's figure. */
 bool vgpu_meter_reserved(const struct vgpu_meter *meter, uint64_t *bytes);
-
-#endif

@@ -11,8 +11,7 @@
  * The table is bounded: when it is full, no further pool can be created or imported. A fork child
  * begins with an empty one.
  */
-#ifndef VGPU_METERS_H
-#define VGPU_METERS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -77,5 +76,3 @@ void vgpu_meter_read(struct vgpu_meter *meter);
 
 /* Have the driver release what nothing uses. The calling thread is inside. */
 void vgpu_meter_have_trimmed(const struct vgpu_meter *meter);
-
-#endif

@@ -5,8 +5,7 @@
  * charges carry the number of one generation of a context (lives.h), and no handle. Uses the driver
  * and the grant, and no charges.
  */
-#ifndef VGPU_PLACE_H
-#define VGPU_PLACE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -35,5 +34,3 @@ CUresult vgpu_place_of_pool(const CUmemPoolProps *properties, struct vgpu_place 
 
 /* Limits from the environment apply to all devices that a program sees, from its start. */
 void vgpu_meet_devices(void);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * The end of charges: frees, and pools that the program destroys or a reset of the device ends.
  */
-#ifndef VGPU_RELEASE_H
-#define VGPU_RELEASE_H
+#pragma once
 
 #include "charge/admission.h"
 #include "charge/meters.h"
@@ -22,5 +21,3 @@ CUresult vgpu_meter_destroy(struct vgpu_meter *meter, CUmemoryPool pool);
 /* The driver has reset the device: its pools no longer exist, including those that the program
  * made. */
 void vgpu_meters_forget(CUdevice device);
-
-#endif

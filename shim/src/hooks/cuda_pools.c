@@ -235,23 +235,18 @@ static void meet(CUmemoryPool pool, const CUmemLocation *location, int type)
 		(void)vgpu_meter_add(pool, place.gpu);
 }
 
-CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, int type)
-{
-	CUresult result = real_cuMemGetDefaultMemPool(pool, location, type);
+#define MEETING(symbol)                                                                            \
+	CUresult symbol(CUmemoryPool *pool, CUmemLocation *location, int type)                     \
+	{                                                                                          \
+		CUresult result = real_##symbol(pool, location, type);                             \
+                                                                                                   \
+		if (result == CUDA_SUCCESS)                                                        \
+			meet(*pool, location, type);                                               \
+		return result;                                                                     \
+	}
 
-	if (result == CUDA_SUCCESS)
-		meet(*pool, location, type);
-	return result;
-}
-
-CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, int type)
-{
-	CUresult result = real_cuMemGetMemPool(pool, location, type);
-
-	if (result == CUDA_SUCCESS)
-		meet(*pool, location, type);
-	return result;
-}
+MEETING(cuMemGetDefaultMemPool)
+MEETING(cuMemGetMemPool)
 
 /* For managed memory a device has another current pool, which cuMemAllocAsync does not use. */
 CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool)

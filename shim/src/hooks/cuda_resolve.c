@@ -30,8 +30,8 @@ static const struct meaning {
 	int first, last;
 	unsigned int flags; /* bit mask */
 } MEANINGS[] = {
-#define CUDA_HOOK(symbol, base, first, last, flags, params, args)                                  \
-	{VGPU_ID_##symbol, base, first, last, flags},
+#define CUDA_HOOK(symbol, base, first, last, params, args)                                         \
+	{VGPU_ID_##symbol, base, first, last, ANY_STREAM},
 #define CUDA_STREAM_HOOK(symbol, base, first, last, suffix, twin_first, params, args)              \
 	{VGPU_ID_##symbol, base, first, last, LEGACY_STREAM},                                      \
 	    {VGPU_ID_##symbol, base, first, twin_first - 1, PER_THREAD_STREAM},                    \

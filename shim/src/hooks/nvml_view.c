@@ -1,11 +1,18 @@
 /*
  * NVML's memory queries, with the limit applied. Programs such as nvidia-smi only query: they take
  * no slot, and need no cuInit. A GPU outside the grant shows no memory.
+ *
+ * NVML's lists of processes, made from the region: the container's own processes, by their own
+ * pids.
+ *
+ * The driver's rows name the host's processes, other tenants' among them, and never reach the
+ * program: the driver is called with space for none, so that its argument checks and codes remain
+ * its own. What only the driver has on processes (their share of the engines, sessions of the
+ * encoder, accounting of exited processes) is reported as empty.
  */
-#include "hooks/nvml_view.h"
-#include "charge/device_memory.h"
-
 #include "charge/admission.h"
+#include "charge/device_memory.h"
+#include "charge/gate.h"
 #include "loader/hooks.h"
 #include "os/uuid.h"
 #include "vgpu/region.h"
@@ -35,7 +42,9 @@ static int gpu_of(nvmlDevice_t device)
 	return gpu;
 }
 
-enum vgpu_gate vgpu_nvml_look(nvmlDevice_t device, int *gpu)
+/* VGPU_GATE_OPEN: the driver's own answer stands. VGPU_GATE_SHUT: NVML_ERROR_NO_PERMISSION.
+ * VGPU_GATE_MANAGED: *gpu is an index in the grant, or VGPU_GPU_NOT_GRANTED. */
+static enum vgpu_gate look_up(nvmlDevice_t device, int *gpu)
 {
 	enum vgpu_gate gate = vgpu_gate_look();
 
@@ -48,7 +57,7 @@ static bool look(nvmlDevice_t device, struct vgpu_memory_view *view, nvmlReturn_
 {
 	int gpu;
 
-	switch (vgpu_nvml_look(device, &gpu)) {
+	switch (look_up(device, &gpu)) {
 	case VGPU_GATE_OPEN:
 		return false;
 	case VGPU_GATE_SHUT:
@@ -98,3 +107,150 @@ nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *
 	bar1->bar1Free = bar1->bar1Total - bar1->bar1Used;
 	return result;
 }
+
+/* The driver, called with space for none, has reported no error. */
+static bool is_fine(nvmlReturn_t result)
+{
+	return result == NVML_SUCCESS || result == NVML_ERROR_INSUFFICIENT_SIZE;
+}
+
+/* The name of a container's process in each of NVML's tables. */
+typedef void put_row(void *rows, unsigned int index, const struct vgpu_holder *holder);
+
+static void put_v1(void *rows, unsigned int index, const struct vgpu_holder *holder)
+{
+	((nvmlProcessInfo_v1_t *)rows)[index] = (nvmlProcessInfo_v1_t){holder->pid, holder->bytes};
+}
+
+static void put_v2(void *rows, unsigned int index, const struct vgpu_holder *holder)
+{
+	((nvmlProcessInfo_t *)rows)[index] = (nvmlProcessInfo_t){
+	    holder->pid, holder->bytes, NVML_VALUE_NOT_AVAILABLE, NVML_VALUE_NOT_AVAILABLE};
+}
+
+static void put_detail(void *rows, unsigned int index, const struct vgpu_holder *holder)
+{
+	((nvmlProcessDetail_v1_t *)rows)[index] =
+	    (nvmlProcessDetail_v1_t){.pid = holder->pid,
+				     .usedGpuMemory = holder->bytes,
+				     .gpuInstanceId = NVML_VALUE_NOT_AVAILABLE,
+				     .computeInstanceId = NVML_VALUE_NOT_AVAILABLE};
+}
+
+/* count is the space before and the number of processes after, as in NVML. */
+static nvmlReturn_t list(int gpu, unsigned int *count, void *rows, put_row *put)
+{
+	unsigned int room = rows ? *count : 0;
+	struct vgpu_holder holder;
+	uint32_t cursor = 0;
+
+	for (*count = 0; vgpu_next_holder(gpu, &cursor, &holder); ++*count)
+		if (*count < room)
+			put(rows, *count, &holder);
+	return *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+static nvmlReturn_t refuse(unsigned int *count)
+{
+	*count = 0;
+	return NVML_ERROR_NO_PERMISSION;
+}
+
+#define COMPUTE(name, row, put)                                                                    \
+	nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, row *rows)                     \
+	{                                                                                          \
+		unsigned int none = 0;                                                             \
+		nvmlReturn_t result;                                                               \
+		int gpu;                                                                           \
+		enum vgpu_gate gate = look_up(device, &gpu);                                       \
+                                                                                                   \
+		if (gate == VGPU_GATE_OPEN || !count || (*count && !rows))                         \
+			return real_##name(device, count, rows);                                   \
+		result = real_##name(device, &none, NULL);                                         \
+		if (!is_fine(result))                                                              \
+			return result;                                                             \
+		return gate == VGPU_GATE_SHUT ? refuse(count) : list(gpu, count, rows, put);       \
+	}
+
+COMPUTE(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, put_v1)
+COMPUTE(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_t, put_v2)
+COMPUTE(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, put_v2)
+
+/* Rows that only the driver has, and only by the host's pids: none are reported. */
+#define NO_PROCESSES(name, row)                                                                    \
+	nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, row *rows)                     \
+	{                                                                                          \
+		unsigned int none = 0;                                                             \
+		nvmlReturn_t result;                                                               \
+		enum vgpu_gate gate = vgpu_gate_look();                                            \
+                                                                                                   \
+		if (gate == VGPU_GATE_OPEN || !count || (*count && !rows))                         \
+			return real_##name(device, count, rows);                                   \
+		result = real_##name(device, &none, NULL);                                         \
+		if (!is_fine(result))                                                              \
+			return result;                                                             \
+		*count = 0;                                                                        \
+		return gate == VGPU_GATE_SHUT ? refuse(count) : NVML_SUCCESS;                      \
+	}
+
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_t)
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_t)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
+NO_PROCESSES(nvmlDeviceGetEncoderSessions, void)
+NO_PROCESSES(nvmlDeviceGetFBCSessions, void)
+NO_PROCESSES(nvmlDeviceGetAccountingPids, unsigned int)
+
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
+						   nvmlProcessDetailList_v1_t *out)
+{
+	nvmlProcessDetailList_v1_t none;
+	nvmlReturn_t result;
+	int gpu;
+	enum vgpu_gate gate = look_up(device, &gpu);
+
+	if (gate == VGPU_GATE_OPEN || !out)
+		return real_nvmlDeviceGetRunningProcessDetailList(device, out);
+	none = (nvmlProcessDetailList_v1_t){.version = out->version, .mode = out->mode};
+	result = real_nvmlDeviceGetRunningProcessDetailList(device, &none);
+	if (!is_fine(result))
+		return result;
+	if (gate == VGPU_GATE_SHUT)
+		return refuse(&out->numProcArrayEntries);
+	if (out->mode != NVML_PROCESS_MODE_COMPUTE)
+		gpu = VGPU_GPU_NOT_GRANTED;
+	return list(gpu, &out->numProcArrayEntries, out->procArray, put_detail);
+}
+
+/* What only the driver has, and only by the host's pids; it answers into `unseen`. */
+#define NOT_FOUND(name, params, args, out, type, begin, unseen_args)                               \
+	nvmlReturn_t name params                                                                   \
+	{                                                                                          \
+		type unseen;                                                                       \
+		nvmlReturn_t result;                                                               \
+                                                                                                   \
+		if (vgpu_gate_look() == VGPU_GATE_OPEN || !out)                                    \
+			return real_##name args;                                                   \
+		unseen = begin;                                                                    \
+		result = real_##name unseen_args;                                                  \
+		return is_fine(result) ? NVML_ERROR_NOT_FOUND : result;                            \
+	}
+
+NOT_FOUND(nvmlDeviceGetProcessUtilization,
+	  (nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples, unsigned int *count,
+	   unsigned long long since_us),
+	  (device, samples, count, since_us), count, unsigned int, 0,
+	  (device, NULL, &unseen, since_us))
+NOT_FOUND(nvmlDeviceGetProcessesUtilizationInfo,
+	  (nvmlDevice_t device, nvmlProcessesUtilizationInfo_v1_t *info), (device, info), info,
+	  nvmlProcessesUtilizationInfo_v1_t,
+	  ((nvmlProcessesUtilizationInfo_v1_t){.version = info->version,
+					       .lastSeenTimeStamp = info->lastSeenTimeStamp}),
+	  (device, &unseen))
+NOT_FOUND(nvmlDeviceGetAccountingStats,
+	  (nvmlDevice_t device, unsigned int pid, nvmlAccountingStats_t *stats),
+	  (device, pid, stats), stats, nvmlAccountingStats_t, *stats, (device, pid, &unseen))
+NOT_FOUND(nvmlDeviceGetAccountingStats_v2, (nvmlDevice_t device, nvmlAccountingStats_v2_t *stats),
+	  (device, stats), stats, nvmlAccountingStats_v2_t, *stats, (device, &unseen))

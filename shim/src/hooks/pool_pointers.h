@@ -6,8 +6,7 @@
  * container has exported is charged to its importer. Both are freed like any memory: the free takes
  * them out, at negligible cost if none was ever shared.
  */
-#ifndef VGPU_POOL_POINTERS_H
-#define VGPU_POOL_POINTERS_H
+#pragma once
 
 #include "charge/admission.h"
 
@@ -28,5 +27,3 @@ static inline void vgpu_take_pool_pointer(uint64_t address, struct vgpu_pool_poi
 	if (__atomic_load_n(&vgpu_pool_pointers, __ATOMIC_RELAXED))
 		vgpu_take_known_pool_pointer(address, pointer);
 }
-
-#endif

@@ -7,8 +7,7 @@
  * begins at, so that a million of them are a few hundred entries. Part of the ledger: forgotten
  * with their context, and empty in a fork child.
  */
-#ifndef VGPU_BLOCKS_H
-#define VGPU_BLOCKS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -45,5 +44,3 @@ bool vgpu_block_any(int gpu);
 
 /* The block's size, which vgpu_ledger_forget counts for each. */
 extern uint64_t vgpu_block_bytes;
-
-#endif

@@ -1,6 +1,5 @@
 /* What the ledger's entries say: the kind of a key, and the charge for it. */
-#ifndef VGPU_CHARGE_H
-#define VGPU_CHARGE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -28,5 +27,3 @@ struct vgpu_charge {
 	uint32_t context; /* id of the context whose end ends the charge; 0: none */
 	uint32_t hold;	  /* shared.h's; not 0: the bytes are charged there, not here */
 };
-
-#endif

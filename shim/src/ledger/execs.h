@@ -5,8 +5,7 @@
  * it is full, a further graph that allocates is not instantiated. A fork child begins with an empty
  * one.
  */
-#ifndef VGPU_EXECS_H
-#define VGPU_EXECS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -39,5 +38,3 @@ void vgpu_execs_launched(uint64_t exec, const struct vgpu_graph_needs *bounds);
 
 /* The driver released graph memory of the GPU: any graph may have to take it anew. */
 void vgpu_execs_trimmed(int gpu);
-
-#endif

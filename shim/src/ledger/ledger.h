@@ -5,8 +5,7 @@
  * Safe from any thread. A fork child starts with an empty ledger: the driver's memory is its
  * parent's, and so is the charge.
  */
-#ifndef VGPU_LEDGER_H
-#define VGPU_LEDGER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -39,5 +38,3 @@ void vgpu_ledger_forget(uint32_t context, uint64_t bytes[VGPU_MOST_GPUS],
 
 /* Number of entries in the ledger. */
 uint64_t vgpu_ledger_count(void);
-
-#endif

@@ -5,8 +5,7 @@
  * Shards of open addressing with linear probing, each with its own lock; a removed entry leaves no
  * tombstone (those behind it move up), so that the ledger stays fast in a long process.
  */
-#ifndef VGPU_LEDGER_TABLE_H
-#define VGPU_LEDGER_TABLE_H
+#pragma once
 
 #include "ledger/charge.h"
 #include "os/lock.h"
@@ -73,5 +72,3 @@ uint32_t *vgpu_ledger_blocks(int gpu);
 
 /* Release a block's bits; the entry is about to be removed. */
 void vgpu_block_clear(struct vgpu_shard *shard, struct vgpu_entry *entry);
-
-#endif

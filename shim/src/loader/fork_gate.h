@@ -8,11 +8,8 @@
  * enter meanwhile wait for fork; either for a second at most. Not for raw clone, nor on musl, whose
  * fork takes its lock itself.
  */
-#ifndef VGPU_FORK_GATE_H
-#define VGPU_FORK_GATE_H
+#pragma once
 
 /* Calls are paired; a thread that is inside may enter again. */
 void vgpu_fork_gate_enter(void);
 void vgpu_fork_gate_leave(void);
-
-#endif

@@ -6,8 +6,7 @@
  * twins is `on_NAME(real, ...)`, and `as_NAME(real, ...)` calls the twin that the program called;
  * hooks.c has the exported pair.
  */
-#ifndef VGPU_HOOKS_H
-#define VGPU_HOOKS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -75,5 +74,3 @@ static inline void *vgpu_real_pointer(enum vgpu_function function)
 		return real ? real args : CUDA_ERROR_NOT_FOUND;                                    \
 	}
 #include "loader/hooks.def"
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * The dynamic loader's functions that programs call and this library interposes.
  */
-#ifndef VGPU_LOADER_H
-#define VGPU_LOADER_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -29,5 +28,3 @@ void *vgpu_loader_entry(enum vgpu_loader_function function);
 
 /* Keep the object that contains the address loaded until the process ends. */
 void vgpu_loader_keep(const void *address);
-
-#endif

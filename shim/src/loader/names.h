@@ -4,8 +4,7 @@
  * Open addressing in the caller's static table, filled by its first user. The order of filling is
  * fixed, so concurrent threads write the same values, and none waits for another.
  */
-#ifndef VGPU_NAMES_H
-#define VGPU_NAMES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -22,5 +21,3 @@ uint32_t vgpu_names_start(struct vgpu_names *names, const char *name);
 
 /* The next number of that name from *slot on, which advances past it; -1: no more. */
 int vgpu_names_next(const struct vgpu_names *names, const char *name, uint32_t *slot);
-
-#endif

@@ -4,8 +4,7 @@
  * Parses ELF; independent of CUDA and of policy. Needs dl_iterate_phdr alone, so that the library
  * does not depend on libdl and calls no dlsym, its own least of all.
  */
-#ifndef VGPU_OBJECTS_H
-#define VGPU_OBJECTS_H
+#pragma once
 
 #include <link.h>
 #include <stdbool.h>
@@ -54,5 +53,3 @@ void *vgpu_object_function(const struct vgpu_object *object, const char *name);
 
 /* The first definition among the objects with first <= order < end, this library excluded. */
 void *vgpu_definition_in(const char *name, int first, int end);
-
-#endif

@@ -2,8 +2,7 @@
  * Driver calls of the library itself must not end a capture that any thread has begun in global
  * mode: they are made in relaxed mode, which applies to the calling thread.
  */
-#ifndef VGPU_RELAXED_H
-#define VGPU_RELAXED_H
+#pragma once
 
 #include "loader/hooks.h"
 
@@ -24,5 +23,3 @@ static inline void vgpu_relaxed_end(int mode)
 	if (mode != VGPU_CAPTURE_MODE_UNKNOWN)
 		(void)real_cuThreadExchangeStreamCaptureMode(&mode);
 }
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Resolves names: the driver's functions, and the wrappers in their place.
  */
-#ifndef VGPU_RESOLVE_H
-#define VGPU_RESOLVE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -29,5 +28,3 @@ const char *vgpu_unhooked(enum vgpu_function hook);
 
 /* ...and the driver's own function `hook`, if that lookup's answer lies in a driver; else NULL. */
 void *vgpu_in_driver(const void *unhooked, enum vgpu_function hook);
-
-#endif

@@ -4,8 +4,7 @@
  *
  * On the path of every lock, so the unchanged case is inline.
  */
-#ifndef VGPU_BIRTH_H
-#define VGPU_BIRTH_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -48,5 +47,3 @@ static inline uint32_t vgpu_thread_id(void)
 		return vgpu_thread.id;
 	return vgpu_thread_begin();
 }
-
-#endif

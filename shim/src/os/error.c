@@ -1,8 +1,16 @@
 /* Messages for limits that cannot be enforced: one line per result, in one table. */
+#include <errno.h>
+#include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "vgpu/region.h"
+
+#define SEE_AGENT "; recreate the pod, and see the node agent's log"
 
 static const struct {
 	const char *what;
@@ -12,12 +20,11 @@ static const struct {
     [VGPU_UNMANAGED] = {"no limit was asked for", ""},
     [VGPU_OVER_LIMIT] = {"the allocation exceeds the memory granted", ""},
     [VGPU_GRANT_MISSING] = {"the grant that says this container's GPU limits cannot be read",
-			    "; recreate the pod, and see the node agent's log"},
+			    SEE_AGENT},
     [VGPU_GRANT_INVALID] = {"the grant that says this container's GPU limits is damaged or of "
 			    "another version",
-			    "; recreate the pod, and see the node agent's log"},
-    [VGPU_REGION_MISSING] = {"the file that accounts GPU memory is missing",
-			     "; recreate the pod, and see the node agent's log"},
+			    SEE_AGENT},
+    [VGPU_REGION_MISSING] = {"the file that accounts GPU memory is missing", SEE_AGENT},
     [VGPU_REGION_INVALID] = {"the file that accounts GPU memory is truncated, damaged, or of "
 			     "another grant",
 			     "; recreate the pod"},
@@ -67,4 +74,25 @@ enum vgpu_result vgpu_fail(struct vgpu_error *error, enum vgpu_result result, in
 		snprintf(error->path, sizeof(error->path), "%s", path);
 	}
 	return result;
+}
+
+/* In one write(2), and only if it does not block: a full pipe would block the program and a closed
+ * one would kill it with SIGPIPE. */
+void vgpu_error_say(const struct vgpu_error *error)
+{
+	static int said;
+	const struct timespec at_once = {0, 0};
+	struct pollfd stderr_fd = {.fd = STDERR_FILENO, .events = POLLOUT};
+	const char *level = getenv(VGPU_ENV_LOG_LEVEL);
+	char reason[512], line[768];
+	int kept_errno = errno, length;
+
+	if ((level && strcmp(level, "0") == 0) || __atomic_exchange_n(&said, 1, __ATOMIC_RELAXED))
+		return;
+	length = snprintf(line, sizeof(line), "gpuslice: no GPU for this process: %s\n",
+			  vgpu_error_text(error, reason, sizeof(reason)));
+	if (syscall(SYS_ppoll, &stderr_fd, 1, &at_once, NULL, 0) == 1 &&
+	    stderr_fd.revents == POLLOUT)
+		(void)!syscall(SYS_write, STDERR_FILENO, line, length);
+	errno = kept_errno;
 }

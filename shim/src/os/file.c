@@ -8,33 +8,28 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static void fill(struct vgpu_file *file, const struct stat *status)
+static bool fill(struct vgpu_file *file, const struct stat *status)
 {
 	file->device = status->st_dev;
 	file->inode = status->st_ino;
 	file->bytes = (uint64_t)status->st_size;
 	file->allocated_bytes = (uint64_t)status->st_blocks * 512;
 	file->regular = S_ISREG(status->st_mode);
+	return true;
 }
 
 bool vgpu_file_of(int fd, struct vgpu_file *file)
 {
 	struct stat status;
 
-	if (syscall(SYS_fstat, fd, &status) != 0)
-		return false;
-	fill(file, &status);
-	return true;
+	return syscall(SYS_fstat, fd, &status) == 0 && fill(file, &status);
 }
 
 bool vgpu_file_at(const char *path, struct vgpu_file *file)
 {
 	struct stat status;
 
-	if (syscall(SYS_newfstatat, AT_FDCWD, path, &status, 0) != 0)
-		return false;
-	fill(file, &status);
-	return true;
+	return syscall(SYS_newfstatat, AT_FDCWD, path, &status, 0) == 0 && fill(file, &status);
 }
 
 int vgpu_open(const char *path, int flags)

@@ -3,8 +3,7 @@
  * All operations on a descriptor use them: a race detector that watches the wrappers would
  * attribute a use without a close to the next file of that number.
  */
-#ifndef VGPU_FILE_H
-#define VGPU_FILE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -34,5 +33,3 @@ bool vgpu_is_shortage(int os_errno);
 /* Up to `room` bytes from the file's start, however many the kernel returns at once; -1:
  * unreadable. */
 long vgpu_read_some(const char *path, char *into, uint64_t room);
-
-#endif

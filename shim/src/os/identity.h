@@ -5,8 +5,7 @@
  * namespace's or hide other users' processes: each of these is a case here, and if /proc cannot
  * decide, the result says so. Used by slots.c; independent of slots.
  */
-#ifndef VGPU_IDENTITY_H
-#define VGPU_IDENTITY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -41,5 +40,3 @@ enum vgpu_presence vgpu_identity_presence(const struct vgpu_identity *self,
  * is not visible. For a process that is VGPU_PRESENT.
  */
 bool vgpu_identity_maps(const struct vgpu_identity *other, const void *ours, uint64_t offset);
-
-#endif

@@ -10,8 +10,7 @@
  * exists, so that a thread that ended (or a copy of its lock in a fork child) blocks no other. The
  * guarded data must therefore be valid half-updated; the counter is by design.
  */
-#ifndef VGPU_LOCK_H
-#define VGPU_LOCK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -49,5 +48,3 @@ static inline void vgpu_unlock(struct vgpu_lock *lock)
 	vgpu_locks_held--;
 	__atomic_store_n(&lock->holder_tid, 0, __ATOMIC_RELEASE);
 }
-
-#endif

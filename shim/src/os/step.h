@@ -4,8 +4,7 @@
  * Compiles to nothing in the product; with VGPU_STEPS (the test build) each point calls
  * vgpu_step(), which the test program supplies.
  */
-#ifndef VGPU_STEP_H
-#define VGPU_STEP_H
+#pragma once
 
 enum vgpu_step {
 #define STEP(name) VGPU_STEP_##name,
@@ -22,6 +21,4 @@ void vgpu_step(enum vgpu_step step);
 #define VGPU_AT(name) vgpu_step(VGPU_STEP_##name)
 #else
 #define VGPU_AT(name) ((void)0)
-#endif
-
 #endif

@@ -2,8 +2,7 @@
  * String comparison without libc: a lookup may be made while a sanitizer's runtime, which
  * interposes libc's strcmp, still resolves its own functions.
  */
-#ifndef VGPU_TEXT_H
-#define VGPU_TEXT_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -21,5 +20,3 @@ static inline bool vgpu_text_same(const char *a, const char *b)
 	const char *rest = vgpu_text_after(a, b);
 	return rest && !*rest;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Converts a GPU's UUID from text, in grants and in NVML's answers, to the 16 bytes that CUDA
  * returns. */
-#ifndef VGPU_UUID_H
-#define VGPU_UUID_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -11,5 +10,3 @@
  * characters. False, and `uuid` all zero, for any other text.
  */
 bool vgpu_uuid_parse(const char *text, uint32_t room, uint8_t uuid[16]);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * No malloc: a hook may run while the program's own allocator is in any state.
  */
-#ifndef VGPU_WIPED_H
-#define VGPU_WIPED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -31,5 +30,3 @@ static inline void *vgpu_wiped_pages(struct vgpu_wiped **at, size_t bytes)
 
 	return pages && !pages->owner ? pages : vgpu_wiped_slow(at, bytes);
 }
-
-#endif

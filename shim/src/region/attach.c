@@ -1,5 +1,5 @@
 /*
- * Attaching and detaching: connects grant, region, slots and this process, under the setup lock.
+ * Attaching: connects grant, region, slots and this process, under the setup lock.
  *
  * No descriptor stays open. A mapping keeps its open file description, and so the lock taken
  * through it: the anchor, a page mapped without access and not inherited by fork or clone, holds
@@ -197,39 +197,6 @@ enum vgpu_result vgpu_peek(struct vgpu_error *error)
 		retire_former_lives(process);
 	vgpu_unlock(&process->setup);
 	return result;
-}
-
-void vgpu_detach(void)
-{
-	struct vgpu_process *process = vgpu_process();
-	struct vgpu_slots slots;
-	int os_errno;
-
-	if (!process || !vgpu_is_attached(process))
-		return;
-	/* A signal handler may end the program within a library call: the kernel releases the
-	 * slot. */
-	if (!vgpu_lock(&process->setup))
-		return;
-	if (!set_attached(process, false)) {
-		vgpu_unlock(&process->setup);
-		return;
-	}
-	slots = (struct vgpu_slots){&process->view, -1, &process->self};
-	vgpu_slots_drop(&slots, &process->owner);
-	VGPU_AT(DETACH_DROPPED);
-	drop_anchor(process);
-	VGPU_AT(DETACH_UNLOCKED);
-	(void)vgpu_reopen(process, &slots.fd, &os_errno);
-	vgpu_shared_leave_all(process, &slots);
-	if (slots.fd >= 0) {
-		vgpu_slots_free(&slots, &process->owner);
-		syscall(SYS_close, slots.fd);
-	}
-	for (int gpu = 0; gpu < VGPU_MOST_GPUS; gpu++)
-		process->gpus[gpu].held_bytes = process->gpus[gpu].late_bytes = 0;
-	VGPU_AT(DETACH_DONE);
-	vgpu_unlock(&process->setup);
 }
 
 enum vgpu_result vgpu_attach_anew(struct vgpu_process *process)

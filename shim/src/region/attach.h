@@ -1,11 +1,8 @@
 /* What attaching provides to reserving. */
-#ifndef VGPU_ATTACH_H
-#define VGPU_ATTACH_H
+#pragma once
 
 #include "region/process.h"
 #include "vgpu/region.h"
 
 /* Attach anew after another process took this one for exited and took its slot. */
 enum vgpu_result vgpu_attach_anew(struct vgpu_process *process);
-
-#endif

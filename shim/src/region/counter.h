@@ -5,8 +5,7 @@
  * call. A process may exit after any instruction here: the next process completes or discards its
  * operation. docs/adr/0002 has the argument.
  */
-#ifndef VGPU_COUNTER_H
-#define VGPU_COUNTER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -81,5 +80,3 @@ uint64_t vgpu_counter_used_bytes(const struct vgpu_view *view, int gpu);
 
 /* The slot's charge, except for an operation that no process has helped yet. */
 uint64_t vgpu_counter_charged_bytes(const struct vgpu_view *view, int gpu, uint32_t slot);
-
-#endif

@@ -5,8 +5,7 @@
  * Decided once per process, and the only place that reads the environment for limits: a tenant's
  * variables have no effect in a container of gpuslice.
  */
-#ifndef VGPU_DIRECTORY_H
-#define VGPU_DIRECTORY_H
+#pragma once
 
 #include "region/environment.h"
 #include "vgpu/region.h"
@@ -21,5 +20,3 @@ void vgpu_directory_path(const char *file, char path[VGPU_PATH_BYTES]);
 
 /* The limits, if the environment sets them; else NULL. */
 const struct vgpu_environment *vgpu_directory_environment(void);
-
-#endif

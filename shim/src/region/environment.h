@@ -6,8 +6,7 @@
  * explicit "no limit". Any other text is a value or a refusal: a misspelt limit never becomes none.
  * docs/environment.md is the table for users.
  */
-#ifndef VGPU_ENVIRONMENT_H
-#define VGPU_ENVIRONMENT_H
+#pragma once
 
 #include <stdint.h>
 
@@ -36,5 +35,3 @@ enum vgpu_result vgpu_environment_parse(char *const *variables, struct vgpu_envi
 /* The GPU's number in the limits: `number` if there is no list; -1: not listed. */
 int vgpu_environment_number(const struct vgpu_environment *environment, const uint8_t uuid[16],
 			    int number);
-
-#endif

@@ -5,8 +5,7 @@
  * verifies a copy only after one has changed. If the grant becomes invalid, or another one, while
  * the process runs, the last valid content remains in force. Shared with fork children.
  */
-#ifndef VGPU_GRANT_H
-#define VGPU_GRANT_H
+#pragma once
 
 #include <stdint.h>
 
@@ -28,8 +27,7 @@ struct vgpu_grant_limits {
 	uint64_t room_bytes;	 /* the limit less the overhead: what may be charged */
 	uint64_t context_bytes;	 /* charged for each context */
 	uint64_t code_bytes;	 /* charged beside a process's first context */
-	uint32_t core_percent;
-	uint32_t flags; /* VGPU_GRANT_MANAGED_FREE */
+	uint32_t flags;		 /* VGPU_GRANT_MANAGED_FREE */
 };
 void vgpu_grant_add(int gpu, const uint8_t uuid[16], const struct vgpu_grant_limits *limits);
 
@@ -42,5 +40,3 @@ int vgpu_grant_find(const uint8_t uuid[16]);
 const struct vgpu_grant_limits *vgpu_grant_limits(int gpu);
 #define vgpu_grant_read(gpu, field)                                                                \
 	__atomic_load_n(&vgpu_grant_limits(gpu)->field, __ATOMIC_RELAXED)
-
-#endif

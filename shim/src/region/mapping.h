@@ -1,6 +1,5 @@
 /* The mapped region as this process uses it, for attaching, reserving and sharing. */
-#ifndef VGPU_MAPPING_H
-#define VGPU_MAPPING_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -36,5 +35,3 @@ void vgpu_publish_imported(struct vgpu_process *process, int gpu);
  */
 enum { VGPU_ANCHOR_MAPPED_BYTES = 4096 };
 void *vgpu_anchor_cast(int fd, uint32_t slot);
-
-#endif

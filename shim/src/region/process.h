@@ -4,8 +4,7 @@
  * A fork child must never refund its parent's charge, and raw clone() skips atfork handlers; so all
  * state of being attached is in a MADV_WIPEONFORK page (before Linux 4.14: compared with the pid).
  */
-#ifndef VGPU_PROCESS_H
-#define VGPU_PROCESS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,7 +25,7 @@ struct vgpu_process_gpu {
 
 struct vgpu_process {
 	struct vgpu_birth birth;
-	struct vgpu_lock setup; /* held while attaching, detaching, mapping */
+	struct vgpu_lock setup; /* held while attaching and mapping */
 	bool mapped;
 	bool attached; /* written under setup and every GPU's lock */
 	struct vgpu_view view;
@@ -48,5 +47,3 @@ static inline struct vgpu_process *vgpu_process(void)
 }
 
 uint64_t vgpu_now_ns(void);
-
-#endif

@@ -4,8 +4,7 @@
  * The file's content is untrusted: the geometry is computed from the grant's number of GPUs, and a
  * file that differs, or is shorter, is refused before it is mapped.
  */
-#ifndef VGPU_REGION_FILE_H
-#define VGPU_REGION_FILE_H
+#pragma once
 
 #include "os/file.h"
 #include "region/counter.h"
@@ -23,5 +22,3 @@ enum vgpu_result vgpu_region_make(const char *path, int *os_errno);
 
 /* Map a region that vgpu_region_open accepted. Not inherited by fork children. */
 enum vgpu_result vgpu_region_map(int fd, int gpu_count, struct vgpu_view *view, int *os_errno);
-
-#endif

@@ -36,7 +36,7 @@ static struct holds *get_holds(void)
 	return vgpu_wiped_pages(&the_holds, sizeof(struct holds));
 }
 
-/* The region, locked against attach and detach; on true `end` follows. Without a descriptor of the
+/* The region, locked against attach; on true `end` follows. Without a descriptor of the
  * region (slots->fd is negative) a process can only release. */
 static bool begin(struct vgpu_process **process, struct vgpu_slots *slots)
 {
@@ -197,13 +197,4 @@ void vgpu_shared_leave(vgpu_hold held)
 	if (hold->anchor && --hold->count == 0)
 		let_go(process, hold, &slots, held - 1);
 	end(process, &slots);
-}
-
-void vgpu_shared_leave_all(struct vgpu_process *process, const struct vgpu_slots *slots)
-{
-	struct holds *holds = get_holds();
-
-	for (uint32_t slot = 0; holds && slot < VGPU_SHARED_SLOTS; slot++)
-		if (holds->of_slot[slot].anchor)
-			let_go(process, &holds->of_slot[slot], slots, slot);
 }

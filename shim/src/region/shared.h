@@ -6,8 +6,7 @@
  * dropped as an exited process's is. Independent of CUDA: the key is the hash of the exported
  * handle.
  */
-#ifndef VGPU_SHARED_H
-#define VGPU_SHARED_H
+#pragma once
 
 #include <stdint.h>
 
@@ -38,5 +37,3 @@ void vgpu_shared_leave(vgpu_hold hold);
 
 /* The process releases all shared memory; the caller holds setup. */
 void vgpu_shared_leave_all(struct vgpu_process *process, const struct vgpu_slots *slots);
-
-#endif

@@ -154,7 +154,6 @@ int vgpu_limits_meet(const uint8_t uuid[16], int number)
 		vgpu_grant_add(gpu, uuid,
 			       &(struct vgpu_grant_limits){
 				   .limit_bytes = place->limit_bytes,
-				   .core_percent = place->core_percent,
 				   .context_bytes = environment->context_bytes,
 			       });
 	}

@@ -7,8 +7,7 @@
  * limit that it found. This is cooperation, not enforcement: a user that can set a variable can
  * start without it.
  */
-#ifndef VGPU_SHARED_LIMITS_H
-#define VGPU_SHARED_LIMITS_H
+#pragma once
 
 #include "region/process.h"
 #include "vgpu/region.h"
@@ -22,5 +21,3 @@ enum vgpu_result vgpu_limits_look(struct vgpu_process *process, vgpu_map_region 
 
 /* The index of a GPU met for the first time; -1: not listed, no place, or no descriptor. */
 int vgpu_limits_meet(const uint8_t uuid[16], int number);
-
-#endif

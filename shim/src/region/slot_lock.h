@@ -3,8 +3,7 @@
  *
  * A process's slot is locked exclusively, a shared one by all its holders. No function here waits.
  */
-#ifndef VGPU_SLOT_LOCK_H
-#define VGPU_SLOT_LOCK_H
+#pragma once
 
 #include <fcntl.h>
 #include <stdbool.h>
@@ -54,5 +53,3 @@ static inline bool vgpu_slot_is_locked(int fd, uint32_t slot)
 
 	return syscall(SYS_fcntl, fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
-
-#endif

@@ -5,8 +5,7 @@
  * charge is dropped without any lock. Never waits: a slot whose lock is held is skipped.
  * Independent of grants and limits.
  */
-#ifndef VGPU_SLOTS_H
-#define VGPU_SLOTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -66,5 +65,3 @@ void vgpu_slots_drop(const struct vgpu_slots *slots, const struct vgpu_owner *ow
 
 /* Free the slot, if it still is in this generation and its lock is free. */
 void vgpu_slots_free(const struct vgpu_slots *slots, const struct vgpu_owner *owner);
-
-#endif

@@ -8,21 +8,12 @@
  *	vgpu-claims-test shared    memory that was shared is charged elsewhere, and left once
  */
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "charge/claims.h"
-
-#define MUST(condition)                                                                            \
-	do {                                                                                       \
-		if (!(condition)) {                                                                \
-			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);            \
-			exit(1);                                                                   \
-		}                                                                                  \
-	} while (0)
+#include "test.h"
 
 enum { THREADS = 8, ROUNDS = 4000, SLOTS = 16, BYTES = 2 << 20 };
 
@@ -48,14 +39,6 @@ void vgpu_shared_leave(vgpu_hold hold)
 {
 	if (hold)
 		left += hold;
-}
-
-static uint64_t next_random(uint64_t *state)
-{
-	*state ^= *state << 13;
-	*state ^= *state >> 7;
-	*state ^= *state << 17;
-	return *state;
 }
 
 static uint32_t make(void)

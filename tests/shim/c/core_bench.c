@@ -91,6 +91,5 @@ int main(int argc, char **argv)
 	}
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
 		printf("%s %.2f\n", rows[i].name, best_ns(rows[i].pair, pairs));
-	vgpu_detach();
 	return 0;
 }

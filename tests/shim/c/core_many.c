@@ -2,38 +2,26 @@
  * Very many processes in one container.
  *
  *   many COUNT   as many attach at once and hold 1000 bytes each; prints how many did, how many
- * were told that there is no slot, the bytes that are charged, and the microseconds that one more
- * attach takes beside them (the median of 21, or 0 where there is no slot); then all are killed,
- * and a last attach prints what is charged still
+ * were told that there is no slot, and the bytes that are charged; then all are killed, and a last
+ * attach prints what is charged still
  */
 #include <inttypes.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core_test.h"
 #include "vgpu/region.h"
 
-enum { HELD_BYTES = 1000, SAMPLES = 21 };
+enum { HELD_BYTES = 1000 };
 
 struct tally {
 	uint64_t attached, without_slot, failed;
-	uint64_t took_ns[SAMPLES];
 	uint64_t charged_bytes;
 };
-
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
 
 static void hold(struct tally *tally)
 {
@@ -53,30 +41,6 @@ static void hold(struct tally *tally)
 	__atomic_add_fetch(where, 1, __ATOMIC_ACQ_REL);
 	for (;;)
 		pause();
-}
-
-static int by_size(const void *a, const void *b)
-{
-	uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
-
-	return (left > right) - (left < right);
-}
-
-/* In a process of its own each time, which ends at once; the next one reuses its slot. */
-static void measure(struct tally *tally)
-{
-	for (int i = 0; i < SAMPLES; i++) {
-		if (fork() == 0) {
-			uint64_t start_ns = now_ns();
-
-			if (vgpu_attach(NULL) == VGPU_OK)
-				tally->took_ns[i] = now_ns() - start_ns;
-			vgpu_detach();
-			_exit(0);
-		}
-		wait(NULL);
-	}
-	qsort(tally->took_ns, SAMPLES, sizeof(tally->took_ns[0]), by_size);
 }
 
 static void report(struct tally *tally)
@@ -114,9 +78,6 @@ int core_many(int argc, char **argv)
 	report(tally);
 	printf("%" PRIu64 " %" PRIu64 " %" PRIu64, tally->attached, tally->without_slot,
 	       tally->charged_bytes);
-	if (!tally->without_slot)
-		measure(tally);
-	printf(" %" PRIu64, tally->took_ns[SAMPLES / 2] / 1000);
 	for (uint64_t i = 0; i < count; i++)
 		kill(pids[i], SIGKILL);
 	while (wait(NULL) > 0)

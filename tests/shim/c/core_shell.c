@@ -150,25 +150,6 @@ static void do_end_main(void)
 	pthread_exit(NULL);
 }
 
-/* Close all, then open as many: the library's descriptor number is another file's now. Returns how
- * many of them are open. */
-static void do_close_all(const char *rest, char *out)
-{
-	int want = atoi(rest), still = 0, first = -1;
-
-	syscall(SYS_close_range, 3, ~0U, 0);
-	for (int i = 0; i < want; i++) {
-		int fd = open("/dev/null", O_RDONLY);
-
-		if (first < 0)
-			first = fd;
-	}
-	vgpu_detach();
-	for (int i = 0; i < want; i++)
-		still += fcntl(first + i, F_GETFD) >= 0;
-	snprintf(out, LINE_BYTES, "%d", still);
-}
-
 /* Map the page that holds the lock (no access, shared) anew, through another description: as on
  * overlayfs, where the mapping remains and the lock does not. */
 static void do_drop_lock(char *out)
@@ -261,8 +242,6 @@ static void answer(const char *command, char *out)
 		say_result(vgpu_attach(&error), &error, out);
 	else if (!strcmp(verb, "peek"))
 		say_result(vgpu_peek(&error), &error, out);
-	else if (!strcmp(verb, "detach"))
-		vgpu_detach();
 	else if (!strcmp(verb, "reserve"))
 		say_result(vgpu_reserve(gpu, bytes), NULL, out);
 	else if (!strcmp(verb, "refund"))
@@ -279,8 +258,6 @@ static void answer(const char *command, char *out)
 		snprintf(out, LINE_BYTES, "%d", vgpu_now_ns() - vgpu_last_exit_ns(gpu) < bytes);
 	else if (!strcmp(verb, "limit"))
 		snprintf(out, LINE_BYTES, "%" PRIu64, vgpu_limit_bytes(gpu));
-	else if (!strcmp(verb, "core"))
-		snprintf(out, LINE_BYTES, "%" PRIu32, vgpu_core_percent(gpu));
 	else if (!strcmp(verb, "gpu"))
 		do_gpu(rest, out);
 	else if (!strcmp(verb, "stop"))
@@ -297,8 +274,6 @@ static void answer(const char *command, char *out)
 		do_end_main();
 	else if (!strcmp(verb, "close-range"))
 		syscall(SYS_close_range, 3, ~0U, 0);
-	else if (!strcmp(verb, "close-and-reuse"))
-		do_close_all(rest, out);
 	else if (!strcmp(verb, "drop-lock"))
 		do_drop_lock(out);
 	else if (!strcmp(verb, "exec"))
@@ -343,14 +318,10 @@ int main(int argc, char **argv)
 		return core_shell();
 	if (!strcmp(what, "steps"))
 		return print_steps();
-	if (!strcmp(what, "race"))
-		return core_race(argc - 2, argv + 2);
-	if (!strcmp(what, "loop"))
-		return core_loop(argc - 2, argv + 2);
 	if (!strcmp(what, "many"))
 		return core_many(argc - 2, argv + 2);
 	if (!strcmp(what, "threads"))
 		return core_threads(argc - 2, argv + 2);
-	fprintf(stderr, "usage: vgpu-core-test shell|steps|race|loop|many|threads ...\n");
+	fprintf(stderr, "usage: vgpu-core-test shell|steps|many|threads ...\n");
 	return 2;
 }

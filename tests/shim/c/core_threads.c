@@ -56,6 +56,5 @@ int core_threads(int argc, char **argv)
 		pthread_join(threads[i], NULL);
 	for (int gpu = 0; gpu < gpus; gpu++)
 		printf("%" PRIu64 "\n", vgpu_used_bytes(gpu));
-	vgpu_detach();
 	return 0;
 }

@@ -6,10 +6,9 @@
  * usage: vgpu-counter-test THREADS ROUNDS
  */
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "region/counter.h"
+#include "test.h"
 #include "vgpu/region.h"
 
 enum { MOST_THREADS = 64, LIMIT_BYTES = 1000, MOST_BYTES = 100 };
@@ -17,35 +16,21 @@ enum { MOST_THREADS = 64, LIMIT_BYTES = 1000, MOST_BYTES = 100 };
 static struct vgpu_view view;
 static int rounds;
 
-static void must(bool good, const char *what)
-{
-	if (good)
-		return;
-	fprintf(stderr, "%s\n", what);
-	exit(1);
-}
-
 static void *owner_body(void *argument)
 {
 	struct vgpu_owner owner = {*(uint32_t *)argument, 2};
 	uint64_t random = 88172645463325252ULL + owner.slot * 7919, held = 0;
 
 	for (int round = 0; round < rounds; round++) {
-		uint64_t bytes;
-
-		random ^= random << 13;
-		random ^= random >> 7;
-		random ^= random << 17;
-		bytes = 1 + random % MOST_BYTES;
+		uint64_t bytes = 1 + next_random(&random) % MOST_BYTES;
 		if (held) {
-			must(vgpu_counter_uncharge(&view, 0, &owner, held) == VGPU_APPLIED,
-			     "an uncharge is lost");
+			MUST(vgpu_counter_uncharge(&view, 0, &owner, held) == VGPU_APPLIED);
 			held = 0;
 		} else if (vgpu_counter_charge(&view, 0, &owner, bytes, LIMIT_BYTES) ==
 			   VGPU_APPLIED) {
 			held = bytes;
 		}
-		must(vgpu_counter_used_bytes(&view, 0) <= LIMIT_BYTES, "over the limit");
+		MUST(vgpu_counter_used_bytes(&view, 0) <= LIMIT_BYTES);
 	}
 	if (held)
 		vgpu_counter_uncharge(&view, 0, &owner, held);
@@ -65,17 +50,17 @@ int main(int argc, char **argv)
 	view.slot_stride = 128;
 	bytes = view.slots_offset + MOST_THREADS * (uint64_t)view.slot_stride;
 	view.base = aligned_alloc(64, (bytes + 63) / 64 * 64);
-	must(view.base && count <= MOST_THREADS, "begin");
+	MUST(view.base && count <= MOST_THREADS);
 	for (uint64_t i = 0; i < bytes; i++)
 		view.base[i] = 0;
 	for (int i = 0; i < count; i++) {
 		numbers[i] = (uint32_t)i;
 		vgpu_view_slot(&view, numbers[i])->generation = 2;
-		must(!pthread_create(&threads[i], NULL, owner_body, &numbers[i]), "thread");
+		MUST(!pthread_create(&threads[i], NULL, owner_body, &numbers[i]));
 	}
 	for (int i = 0; i < count; i++)
-		must(!pthread_join(threads[i], NULL), "thread");
-	must(vgpu_counter_used_bytes(&view, 0) == 0, "the counter is not 0 at the end");
-	must(vgpu_view_gpu(&view, 0)->over_refund_count == 0, "more was refunded than held");
+		MUST(!pthread_join(threads[i], NULL));
+	MUST(vgpu_counter_used_bytes(&view, 0) == 0);
+	MUST(vgpu_view_gpu(&view, 0)->over_refund_count == 0);
 	return 0;
 }

@@ -6,6 +6,8 @@
  *                           one and by more, and the most bytes that all held at once
  *   kill PROCESSES WIDTH    kills that many in the middle of it, WIDTH of them at a time
  *   threads COUNT           as many threads start CUDA at once; prints the bytes they hold, waits
+ *   storm COUNT OPERATIONS MOST_BYTES   random sizes in as many threads; prints what was free
+ *                           before and after, and the allocations that were made and refused
  *   fork COUNT              as many children while a thread allocates; each allocates for itself
  */
 #include <inttypes.h>
@@ -13,14 +15,13 @@
 #include <sched.h>
 #include <signal.h>
 #include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "test.h"
 
 /* From cuda.h. */
 typedef struct CUctx_st *CUcontext;
@@ -39,28 +40,12 @@ enum {
 	MAX_LATENCY_NS = 1000000
 };
 
-static void must(int good, const char *what)
-{
-	if (good)
-		return;
-	fprintf(stderr, "%s\n", what);
-	_exit(1);
-}
-
 static void begin(void)
 {
 	CUcontext context;
 
-	must(!cuInit(0), "cuInit");
-	must(!cuDevicePrimaryCtxRetain(&context, 0) && !cuCtxSetCurrent(context), "context");
-}
-
-static uint64_t next_random(uint64_t *state)
-{
-	*state ^= *state << 13;
-	*state ^= *state >> 7;
-	*state ^= *state << 17;
-	return *state;
+	MUST(!cuInit(0));
+	MUST(!cuDevicePrimaryCtxRetain(&context, 0) && !cuCtxSetCurrent(context));
 }
 
 /* Shared by the processes; `arrived` counts arrivals at the barrier and never decreases. */
@@ -86,7 +71,7 @@ static int allocate(unsigned long long *address, size_t bytes)
 	int code = cuMemAlloc_v2(address, bytes);
 	uint64_t held, most = __atomic_load_n(&arena->most_held_bytes, __ATOMIC_ACQUIRE);
 
-	must(!code || code == OUT_OF_MEMORY, "cuMemAlloc");
+	MUST(!code || code == OUT_OF_MEMORY);
 	if (code)
 		return 0;
 	held = __atomic_add_fetch(&arena->held_bytes, bytes, __ATOMIC_ACQ_REL);
@@ -99,7 +84,7 @@ static int allocate(unsigned long long *address, size_t bytes)
 static void release(unsigned long long address, size_t bytes)
 {
 	__atomic_sub_fetch(&arena->held_bytes, bytes, __ATOMIC_ACQ_REL);
-	must(!cuMemFree_v2(address), "cuMemFree");
+	MUST(!cuMemFree_v2(address));
 }
 
 /* Each racer's driver has a latency of its own, from none to a millisecond. */
@@ -119,10 +104,10 @@ static void racer(uint64_t index, uint64_t processes, int rounds)
 
 	set_latency(index, processes);
 	begin();
-	must(!cuMemGetInfo_v2(&free_bytes, &total_bytes), "cuMemGetInfo");
+	MUST(!cuMemGetInfo_v2(&free_bytes, &total_bytes));
 	barrier(processes);
 	if (index == 0)
-		must(allocate(&base, total_bytes - BLOCK_BYTES), "all but the last block");
+		MUST(allocate(&base, total_bytes - BLOCK_BYTES));
 	for (int round = 0; round < rounds; round++) {
 		int won;
 
@@ -190,16 +175,15 @@ static void kill_all(int width, uint64_t *random)
 	}
 	for (int index = 0; index < width; index++)
 		while (!__atomic_load_n(&arena->ready[index], __ATOMIC_ACQUIRE))
-			must(waitpid(pids[index], NULL, WNOHANG) == 0, "ended by itself");
+			MUST(waitpid(pids[index], NULL, WNOHANG) == 0);
 	for (int index = 0; index < width; index++) {
 		struct timespec pause = {0, (long)(next_random(random) % 200000)};
 		int status;
 
 		nanosleep(&pause, NULL);
 		kill(pids[index], SIGKILL);
-		must(waitpid(pids[index], &status, 0) == pids[index] && WIFSIGNALED(status) &&
-			 WTERMSIG(status) == SIGKILL,
-		     "not killed by us");
+		MUST(waitpid(pids[index], &status, 0) == pids[index] && WIFSIGNALED(status) &&
+		     WTERMSIG(status) == SIGKILL);
 	}
 }
 
@@ -219,7 +203,7 @@ static void *start_and_hold(void *unused)
 	while (!__atomic_load_n(&arena->ready[0], __ATOMIC_ACQUIRE))
 		;
 	begin();
-	must(allocate(&address, BLOCK_BYTES), "a block");
+	MUST(allocate(&address, BLOCK_BYTES));
 	return unused;
 }
 
@@ -228,7 +212,7 @@ static int threads(int count)
 	pthread_t running[MAX_WIDTH];
 
 	for (int i = 0; i < count; i++)
-		must(!pthread_create(&running[i], NULL, start_and_hold, NULL), "thread");
+		MUST(!pthread_create(&running[i], NULL, start_and_hold, NULL));
 	__atomic_store_n(&arena->ready[0], 1, __ATOMIC_RELEASE);
 	for (int i = 0; i < count; i++)
 		pthread_join(running[i], NULL);
@@ -251,17 +235,63 @@ static int fork_meanwhile(int count)
 	int status;
 
 	begin();
-	must(!pthread_create(&busy, NULL, forever, NULL), "thread");
+	MUST(!pthread_create(&busy, NULL, forever, NULL));
 	while (!__atomic_load_n(&arena->ready[0], __ATOMIC_ACQUIRE))
 		sched_yield();
 	for (int i = 0; i < count; i++) {
 		if (fork() == 0) {
-			must(!cuMemAlloc_v2(&address, BLOCK_BYTES), "the child's block");
-			must(!cuMemFree_v2(address), "its return");
+			MUST(!cuMemAlloc_v2(&address, BLOCK_BYTES));
+			MUST(!cuMemFree_v2(address));
 			_exit(0);
 		}
-		must(wait(&status) > 0 && status == 0, "a child");
+		MUST(wait(&status) > 0 && status == 0);
 	}
+	return 0;
+}
+
+static unsigned long operations, most_bytes, made, refused;
+static CUcontext shared_context;
+
+/* From 1 byte to the most, every order of magnitude alike. */
+static void *storm_on(void *seed)
+{
+	uint64_t random = ((uint64_t)(uintptr_t)seed + 1) * UINT64_C(0x9e3779b97f4a7c15);
+	unsigned long long live[HELD] = {0}, *one;
+	unsigned int orders = (unsigned int)__builtin_ctzl(most_bytes) + 1;
+
+	MUST(!cuCtxSetCurrent(shared_context));
+	for (unsigned long i = 0; i < operations; i++) {
+		one = &live[next_random(&random) % HELD];
+		if (*one) {
+			MUST(!cuMemFree_v2(*one));
+			*one = 0;
+			continue;
+		}
+		uint64_t order = UINT64_C(1) << next_random(&random) % orders;
+		int code = cuMemAlloc_v2(one, 1 + next_random(&random) % order);
+
+		MUST(!code || code == OUT_OF_MEMORY);
+		__atomic_fetch_add(code ? &refused : &made, 1, __ATOMIC_RELAXED);
+	}
+	for (int i = 0; i < HELD; i++)
+		MUST(!live[i] || !cuMemFree_v2(live[i]));
+	return NULL;
+}
+
+static int storm(uintptr_t count)
+{
+	pthread_t running[MAX_WIDTH];
+	size_t before, after, total;
+
+	MUST(!cuInit(0) && !cuDevicePrimaryCtxRetain(&shared_context, 0));
+	MUST(!cuCtxSetCurrent(shared_context) && !cuMemGetInfo_v2(&before, &total));
+	operations /= count;
+	for (uintptr_t i = 0; i < count; i++)
+		MUST(!pthread_create(&running[i], NULL, storm_on, (void *)i));
+	for (uintptr_t i = 0; i < count; i++)
+		pthread_join(running[i], NULL);
+	MUST(!cuMemGetInfo_v2(&after, &total));
+	printf("%zu %zu %lu %lu\n", before, after, made, refused);
 	return 0;
 }
 
@@ -271,12 +301,17 @@ int main(int argc, char **argv)
 
 	arena =
 	    mmap(NULL, sizeof(*arena), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	must(argc > 2 && arena != MAP_FAILED, "usage: race|kill|threads|fork NUMBER [NUMBER]");
+	MUST(argc > 2 && arena != MAP_FAILED);
 	if (!strcmp(argv[1], "race"))
 		return race((uint64_t)first, second);
 	if (!strcmp(argv[1], "kill"))
 		return kill_many(first, second);
 	if (!strcmp(argv[1], "threads"))
 		return threads(first);
+	if (!strcmp(argv[1], "storm") && argc == 5) {
+		operations = strtoul(argv[3], NULL, 10);
+		most_bytes = strtoul(argv[4], NULL, 10);
+		return storm((uintptr_t)first);
+	}
 	return fork_meanwhile(first);
 }

@@ -5,33 +5,15 @@
  *	vgpu-ledger-test oracle SEED | blocks SEED | threads | fork | million | contexts
  */
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "ledger/blocks.h"
 #include "ledger/ledger.h"
-
-#define MUST(condition)                                                                            \
-	do {                                                                                       \
-		if (!(condition)) {                                                                \
-			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);            \
-			exit(1);                                                                   \
-		}                                                                                  \
-	} while (0)
+#include "test.h"
 
 #define KIND VGPU_KIND_MEMORY
-
-/* xorshift64: the same sequence for the same seed, everywhere. */
-static uint64_t next_random(uint64_t *state)
-{
-	*state ^= *state << 13;
-	*state ^= *state >> 7;
-	*state ^= *state << 17;
-	return *state;
-}
 
 static void test_oracle(uint64_t seed)
 {

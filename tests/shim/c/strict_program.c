@@ -6,7 +6,6 @@
  *
  * FILE is libcuda's path. Built with LINKED it is linked with libcuda, and `linked` is another way.
  */
-#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>

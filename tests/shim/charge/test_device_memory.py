@@ -11,12 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from contract import grant_file, names
-from shim import region
-from tests.conftest import build
 from tests.shim.conftest import GIB, MIB, Grants, Host, simulated
 from tests.shim.exact import EXACT
-from tests.shim.test_process_rows import NULL_GPU
 
 pytestmark = pytest.mark.sim
 
@@ -56,10 +52,8 @@ same(0)
     )
 
 
-def test_small_allocations_share_a_block_and_pay_for_it_once(host: Host, grants: Grants) -> None:
-    host.python(
-        _BEGIN
-        + """
+_PROGRAMS = {
+    "small allocations share a block and pay for it once": """
 small = [must(d.cuMemAlloc(1 + i % 1000)) for i in range(2000)]
 same(BLOCK)
 large = must(d.cuMemAlloc(MIB))
@@ -72,15 +66,8 @@ same(BLOCK)
 must(d.cuMemFree(small[0]))
 same(0)
 """,
-        grants.make(64 * MIB),
-    )
-
-
-def test_at_the_edge_a_block_that_is_paid_for_is_filled(host: Host, grants: Grants) -> None:
-    """No further block fits; what the driver places in the last one costs nothing."""
-    host.python(
-        _BEGIN
-        + """
+    "at the edge a block that is paid for is filled": """
+# No further block fits; what the driver places in the last one costs nothing.
 most = must(d.cuMemAlloc(6 * MIB))
 small = [must(d.cuMemAlloc(MIB))]
 same(8 * MIB)
@@ -94,14 +81,7 @@ for address in small:
     must(d.cuMemFree(address))
 same(6 * MIB)
 """,
-        grants.make(8 * MIB),
-    )
-
-
-def test_two_contexts_share_no_block(host: Host, grants: Grants) -> None:
-    host.python(
-        _BEGIN
-        + """
+    "two contexts share no block": """
 first = must(d.cuMemAlloc(512))
 second = must(d.cuCtxCreate(None, 0, 0))
 begun = held() - charged() # what a context takes by itself is another test's
@@ -112,44 +92,33 @@ same(BLOCK, begun=held() - charged())
 must(d.cuMemFree(first))
 assert charged() == 0, charged()
 """,
-        grants.make(GIB),
-    )
+    "small managed memory shares blocks of its own": """
+A = d.CUpointer_attribute
+small = [must(d.cuMemAllocManaged(1000, 1)) for _ in range(100)]
+same(BLOCK)
+kind = must(d.cuPointerGetAttribute(A.CU_POINTER_ATTRIBUTE_IS_MANAGED, small[50]))
+assert int(kind) == 1, kind
+plain = must(d.cuMemAlloc(1000))
+same(2 * BLOCK)
+large = must(d.cuMemAllocManaged(BLOCK * 3 // 4, 1))
+same(3 * BLOCK)
+for address in (*small, plain, large):
+    must(d.cuMemFree(address))
+same(0)
+""",
+}
+_LIMITS = {
+    "at the edge a block that is paid for is filled": (8 * MIB,),
+    "two contexts share no block": (GIB,),
+}
 
 
-def _storm(preset: str, directory: Path, limit: int, most: int, operations: int) -> tuple[int, int]:
-    """Sixteen threads, sizes up to `most`: how many allocations were made and refused."""
-    region.create(directory, [grant_file.Gpu(NULL_GPU, limit, 100, 0)])
-    built = build(preset)
-    done = subprocess.run(
-        [built / "bin" / "vgpu-memory-storm", "16", str(operations), str(most)],
-        env={
-            "LD_LIBRARY_PATH": f"{built / 'lib'}:{built / 'lib' / 'null'}",
-            names.ENV_DIR: str(directory),
-        },
-        text=True,
-        capture_output=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    before, after, made, refused = map(int, done.stdout.split())
-    assert before == after == limit
-    return made, refused
-
-
-@pytest.mark.parametrize("preset", ["dev", "asan", "tsan"])
-def test_row_06_sixteen_threads_leave_nothing(preset: str, tmp_path: Path) -> None:
-    made, _ = _storm(preset, tmp_path, GIB, 8 * MIB, 1000000 if preset == "dev" else 200000)
-    assert made > 50000
-
-
-@pytest.mark.parametrize("preset", ["dev", "tsan"])
-def test_threads_that_share_the_last_blocks_are_never_charged_past_the_limit(
-    preset: str, tmp_path: Path
+@pytest.mark.parametrize("name", _PROGRAMS)
+def test_a_program_is_charged_the_blocks_of_its_memory(
+    host: Host, grants: Grants, name: str
 ) -> None:
-    """Small allocations alone, and free capacity for fewer blocks than the threads could use."""
-    made, refused = _storm(preset, tmp_path, 8 * BLOCK, MIB, 20000 if preset == "dev" else 5000)
-    assert made > 500, made
-    assert refused > 100, refused
+    """And no more."""
+    host.python(_BEGIN + _PROGRAMS[name], grants.make(*_LIMITS.get(name, (64 * MIB,))))
 
 
 def test_row_07_a_refusal_of_the_drivers_is_refunded(host: Host, grants: Grants) -> None:
@@ -257,27 +226,6 @@ same(0)
     )
 
 
-def test_small_managed_memory_shares_blocks_of_its_own(host: Host, grants: Grants) -> None:
-    host.python(
-        _BEGIN
-        + """
-A = d.CUpointer_attribute
-small = [must(d.cuMemAllocManaged(1000, 1)) for _ in range(100)]
-same(BLOCK)
-kind = must(d.cuPointerGetAttribute(A.CU_POINTER_ATTRIBUTE_IS_MANAGED, small[50]))
-assert int(kind) == 1, kind
-plain = must(d.cuMemAlloc(1000))
-same(2 * BLOCK)
-large = must(d.cuMemAllocManaged(BLOCK * 3 // 4, 1))
-same(3 * BLOCK)
-for address in (*small, plain, large):
-    must(d.cuMemFree(address))
-same(0)
-""",
-        grants.make(64 * MIB),
-    )
-
-
 def test_row_17_host_memory_is_no_gpus(host: Host, grants: Grants) -> None:
     """Host memory is neither charged nor refused because of a GPU's limit."""
     host.python(
@@ -302,17 +250,6 @@ def test_row_17_no_call_about_host_memory_is_ours(library: Path) -> None:
     ).stdout
     assert "cuMemAlloc_v2" in exported
     assert "cuMemHost" not in exported and "cuMemAllocHost" not in exported
-
-
-@pytest.mark.parametrize("delay_s", [0, 0.3, 0.9])
-def test_what_the_dead_held_is_waited_for(
-    build_dir: Path, library: Path, tmp_path: Path, delay_s: float
-) -> None:
-    """The charge ends with the process, the GPU's memory later: up to a second."""
-    with simulated(build_dir, library, tmp_path, f"teardown_delay_s = {delay_s}\n") as host:
-        directory = Grants(tmp_path).make(4 * GIB)
-        host.python(EXACT + "must(d.cuMemAlloc(4 * GIB))", directory)
-        host.python(EXACT + "must(d.cuMemAlloc(4 * GIB))", directory)
 
 
 def test_what_exited_processes_hold_for_longer_is_refused_after_one_wait(

@@ -13,12 +13,14 @@ import pytest
 
 from shim import library as library_module
 from tests.shim.conftest import GIB, Grants, Host
+from tests.shim.drivers import build
+
+pytestmark = pytest.mark.sim
 
 _SOURCES = Path(library_module.__file__).resolve().parent / "src"
 _NEWEST_GLIBC = (2, 17)
 _HELLO = '#include <stdio.h>\nint main(void) { puts("hello"); return 0; }\n'
 _WRAPS_START = """
-#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <unistd.h>
 typedef void function(void);
@@ -45,10 +47,11 @@ def _dynamic_symbols(path: Path) -> list[tuple[str, str]]:
     return [(fields[-2], fields[-1]) for fields in map(str.split, lines)]
 
 
-@pytest.mark.sim
 def test_row_35_exports_are_the_hooks_and_the_lookups(library: Path) -> None:
     hooks = (_SOURCES / "loader/hooks.def").read_text()
-    listed = re.findall(r"^(?:CUDA|CUDA_STREAM|NVML)_HOOK\((\w+)", hooks, re.MULTILINE)
+    listed = re.findall(
+        r"^(?:CUDA_HOOK|CUDA_STREAM_HOOK|NVML_HOOK|NVML_ROWS)\((\w+)", hooks, re.MULTILINE
+    )
     twins = re.findall(r"^CUDA_STREAM_HOOK\((\w+),.*?\b(_pt[sd][sz])\b", hooks, re.M | re.S)
     listed += [symbol + suffix for symbol, suffix in twins]
     exported = [name for kind, name in _dynamic_symbols(library) if kind not in "Uw"]
@@ -56,7 +59,6 @@ def test_row_35_exports_are_the_hooks_and_the_lookups(library: Path) -> None:
     assert len(listed) == len(set(listed)) >= 13
 
 
-@pytest.mark.sim
 @pytest.mark.shipped
 def test_row_35_needs_libc_alone(library: Path) -> None:
     dynamic = _output("readelf", "-dW", library)
@@ -66,7 +68,6 @@ def test_row_35_needs_libc_alone(library: Path) -> None:
     assert re.findall(r"\(INIT_ARRAYSZ\)\s+(\d+)", dynamic) == ["8"]
 
 
-@pytest.mark.sim
 @pytest.mark.shipped
 def test_undefined_symbols_are_old_and_harmless(library: Path) -> None:
     undefined = {name for kind, name in _dynamic_symbols(library) if kind in "Uw"}
@@ -83,7 +84,6 @@ def test_undefined_symbols_are_old_and_harmless(library: Path) -> None:
     assert "__tls_get_addr" not in plain
 
 
-@pytest.mark.sim
 @pytest.mark.shipped
 def test_links_and_runs_against_the_glibc_of_2012(library: Path, tmp_path: Path) -> None:
     """ziglang has the stubs of glibc 2.17: a newer symbol would be an undefined reference."""
@@ -92,19 +92,9 @@ def test_links_and_runs_against_the_glibc_of_2012(library: Path, tmp_path: Path)
         "int cuInit(unsigned int);\n" + _HELLO.replace("return 0;", "return cuInit(0) == 500;")
     )
     program = tmp_path / "old"
-    target = "x86_64-linux-gnu.2.17"
+    compiler = [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-linux-gnu.2.17"]
     environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": str(tmp_path / "zig")}
-    command: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "ziglang",
-        "cc",
-        "-target",
-        target,
-        source,
-        library,
-    ]
-    subprocess.run([*command, "-o", program], env=environment, check=True)
+    subprocess.run([*compiler, source, library, "-o", program], env=environment, check=True)
     done = subprocess.run(
         [program],
         env={"LD_LIBRARY_PATH": str(library.parent)},
@@ -116,71 +106,26 @@ def test_links_and_runs_against_the_glibc_of_2012(library: Path, tmp_path: Path)
     assert (done.stdout, done.stderr, done.returncode) == ("hello\n", "", 1)
 
 
-@pytest.mark.sim
 @pytest.mark.shipped
-def test_a_musl_program_runs_under_it(library: Path, tmp_path: Path) -> None:
+def test_a_musl_program_runs_under_it(null_host: Host, tmp_path: Path) -> None:
     if shutil.which("musl-gcc") is None:
         missing = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
         missing("musl-gcc is not installed (make setup installs musl-tools)")
-    source = tmp_path / "hello.c"
-    source.write_text(
-        "#include <dlfcn.h>\n"
-        + _HELLO.replace("return 0;", 'return dlsym(RTLD_DEFAULT, "puts") != (void *)puts;')
-    )
-    program = tmp_path / "hello"
-    subprocess.run(["musl-gcc", source, "-o", program], check=True)
-    done = subprocess.run(
-        [program],
-        env={"LD_PRELOAD": str(library)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.stdout, done.stderr, done.returncode) == ("hello\n", "", 0)
+    same = _HELLO.replace("return 0;", 'return dlsym(RTLD_DEFAULT, "puts") != (void *)puts;')
+    program = build(tmp_path / "hello", "#include <dlfcn.h>\n" + same, compiler="musl-gcc")
+    done = null_host.run([program])
+    assert (done.stdout, done.stderr) == ("hello\n", "")
 
 
-@pytest.mark.sim
 @pytest.mark.shipped
 @pytest.mark.parametrize("ours_first", [True, False])
 def test_another_preload_that_wraps_the_start_of_programs_finds_dlsym(
-    library: Path, tmp_path: Path, ours_first: bool
+    library: Path, null_host: Host, tmp_path: Path, ours_first: bool
 ) -> None:
-    source = tmp_path / "start.c"
-    source.write_text(_WRAPS_START)
-    other = tmp_path / "start.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", source, "-o", other], check=True)
+    other = build(tmp_path / "start.so", _WRAPS_START)
     preload = [library, other] if ours_first else [other, library]
-    done = subprocess.run(
-        ["true"],
-        env={"LD_PRELOAD": " ".join(map(str, preload)), "PATH": os.environ["PATH"]},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.stdout, done.stderr, done.returncode) == ("started\n", "", 0)
-
-
-@pytest.mark.sim
-@pytest.mark.shipped
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["ls", "/"],
-        ["sh", "-c", "echo $$ >/dev/null; cat /dev/null"],
-        ["bash", "-c", "true | true"],
-        [sys.executable, "-c", "import ctypes, ssl, subprocess; ctypes.CDLL(None).getpid()"],
-    ],
-    ids=lambda command: Path(command[0]).name,
-)
-def test_programs_without_cuda_do_not_notice(
-    null_host: Host, tmp_path: Path, command: list[str]
-) -> None:
-    """Not even if the grant is unusable: nothing is opened, nothing is printed."""
-    (tmp_path / "grant").write_text("not a grant")
-    plain = null_host.run(command, preload=False)
-    ours = null_host.run(command, tmp_path)
-    assert (ours.stdout, ours.stderr) == (plain.stdout, plain.stderr)
-    assert ours.stderr == ""
+    done = null_host.run(["true"], variables={"LD_PRELOAD": " ".join(map(str, preload))})
+    assert (done.stdout, done.stderr) == ("started\n", "")
 
 
 _STATE = """
@@ -198,15 +143,9 @@ print(state())
 """
 
 
-@pytest.mark.sim
 def test_row_35_the_process_is_left_as_it_was(host: Host, grants: Grants) -> None:
     """Umask, signals, threads and descriptors, at start and in use: those of the bare driver."""
     plain = host.python(_STATE, preload=False)
     ours = host.python(_STATE, grants.make(GIB, GIB))
     assert (ours.stdout, ours.stderr) == (plain.stdout, "")
     assert "0 0 0 0" in ours.stdout
-
-
-@pytest.mark.sim
-def test_find_prefers_what_is_there(library: Path) -> None:
-    assert library_module.find() == library

@@ -141,12 +141,19 @@ class Box:
         finally:
             shell.kill()
 
-    def used_after_fresh_attach(self, gpu: int = 0) -> int:
+    @contextmanager
+    def holding(self, held_bytes: int, shared_by: int = 0) -> Iterator[Shell]:
+        """A process that has reserved so much, and shares it by that key."""
+        with self.shell() as shell:
+            assert shell.ask(f"reserve 0 {held_bytes}") == "OK"
+            assert not shared_by or shell.ask(f"share 0 {held_bytes} {shared_by}") != "0"
+            yield shell
+
+    def used_seen_afresh(self, gpu: int = 0) -> int:
+        """As a newcomer reports it, which searches for exited processes, and takes no slot."""
         with self.shell() as newcomer:
-            assert newcomer.ask("attach") == "OK"
-            used = int(newcomer.ask(f"used {gpu}"))
-            newcomer.ask("detach")
-        return used
+            assert newcomer.ask("peek") == "OK"
+            return int(newcomer.ask(f"used {gpu}"))
 
 
 class Shell:

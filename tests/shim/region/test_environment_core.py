@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -198,10 +198,3 @@ def test_who_only_looks_makes_no_limit_and_takes_no_slot(processes: _Processes) 
             assert using.ask(f"gpu {_uuid(1)}") == "0"
             assert using.ask("limit 0") == "500"
             assert using.ask("reserve 0 501") == "OVER_LIMIT"
-
-
-@pytest.mark.parametrize("variables", [(), (f"{names.ENV_MEMORY_LIMIT}=0",)])
-def test_no_limit_leaves_no_trace(processes: _Processes, variables: Sequence[str]) -> None:
-    with processes.shell(*variables) as shell:
-        assert shell.ask("attach").startswith("UNMANAGED")
-    assert not processes.cache.exists()

@@ -67,14 +67,6 @@ def test_of_two_copies_one_is_enough(box: Box, torn: int) -> None:
         assert shell.ask("limit 0") == str(4096 if torn == 0 else LIMIT_BYTES)
 
 
-def test_the_newest_copy_counts(box: Box) -> None:
-    for limit in (1000, 2000, 3000):
-        box.set_limit(limit)
-        with box.shell() as shell:
-            shell.ask("attach")
-            assert shell.ask("limit 0") == str(limit)
-
-
 def test_without_descriptors_it_is_the_descriptors_that_are_named(box: Box) -> None:
     """Nothing is wrong with the grant, and the same process may try again."""
     with box.shell() as shell:
@@ -86,20 +78,6 @@ def test_without_descriptors_it_is_the_descriptors_that_are_named(box: Box) -> N
         assert said.startswith("SYSTEM ") and os.strerror(errno.EMFILE) in said
         resource.prlimit(shell.pid, resource.RLIMIT_NOFILE, former)
         assert shell.ask("attach") == "OK"
-
-
-def test_limits_change_while_running(box: Box) -> None:
-    with box.shell() as shell:
-        assert shell.ask("reserve 0 8000") == "OK"
-        box.set_limit(4096)
-        assert shell.ask("limit 0") == "4096"
-        assert shell.ask("reserve 0 1") == "OVER_LIMIT"
-        shell.ask("refund 0 4000")
-        assert shell.ask("reserve 0 97") == "OVER_LIMIT"
-        assert shell.ask("reserve 0 96") == "OK"
-        box.set_limit(10000)
-        assert shell.ask("reserve 0 5904") == "OK"
-        assert shell.ask("reserve 0 1") == "OVER_LIMIT"
 
 
 def test_a_writer_killed_between_its_two_writes_leaves_the_old_limit(box: Box) -> None:
@@ -159,7 +137,6 @@ def test_gpus_are_found_by_uuid(box: Box) -> None:
         assert shell.ask(f"gpu {_digits(1)}") == "-1", "not before the grant is read"
         assert shell.ask("peek") == "OK"
         assert [shell.ask(f"gpu {_digits(gpu)}") for gpu in range(3)] == ["0", "1", "-1"]
-        assert [shell.ask(f"core {gpu}") for gpu in range(3)] == ["50", "50", "0"]
 
 
 def _digits(gpu: int) -> str:

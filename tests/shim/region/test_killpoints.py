@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from shim import region
 from tests import sanitizers
-from tests.shim.conftest import GIB, MIB, Grants, Host
+from tests.shim.clients import OBEY
+from tests.shim.conftest import GIB, MIB, Grants, Host, used
 from tests.shim.exact import GRAPHS, PHYSICAL, POOLS
 from tests.simgpu.peer import Peer
 from tests.support import until
@@ -100,19 +100,15 @@ def _stop_once(host: Host, steps_library: Path, directory: Path, step: str, pass
             if not any(subject.stops(line) for line in _script(handle)):
                 return False
             _others_go_on(host, directory, bystander)
-            assert region.status(directory)[0].use.used_bytes >= _gpu_used(host) - 2 * MIB
+            assert used(directory) >= _gpu_used(host) - 2 * MIB
             subject.kill()
         with _talker(host, directory) as judge:
             until(
-                lambda: (
-                    judge.ask("info") != ""
-                    and region.status(directory)[0].use.used_bytes == _gpu_used(host)
-                ),
-                f"{step} {passage}: {region.status(directory)[0].use.used_bytes} bytes charged, "
-                f"{_gpu_used(host)} taken",
+                lambda: judge.ask("info") != "" and used(directory) == _gpu_used(host),
+                f"{step} {passage}: {used(directory)} bytes charged, {_gpu_used(host)} taken",
             )
             assert bystander.ask("free 0") == "0"
-            assert region.status(directory)[0].use.used_bytes == _gpu_used(host)
+            assert used(directory) == _gpu_used(host)
     return True
 
 
@@ -126,13 +122,6 @@ def test_row_21_killed_at_any_step_of_a_call(
         _stop_once(host, steps_library, directory, step, passage)
 
 
-_OBEY = """
-import sys
-print("ready", flush=True)
-for line in sys.stdin:
-    exec(line)
-    print("0", flush=True)
-"""
 _EXTERNAL = """
 def described(fd):
     e = d.CUDA_EXTERNAL_MEMORY_HANDLE_DESC()
@@ -190,25 +179,21 @@ def test_row_21_killed_on_any_path(
     directory = grants.make(64 * GIB)
     steps = sanitizers.preload(steps_library)
     begin, lines = _LINES[path]
-    command = [sys.executable, "-c", begin + _OBEY]
+    command = [sys.executable, "-c", begin + OBEY]
     own = {**gpu_host.environment(directory), "LD_PRELOAD": steps}
     with _talker(gpu_host, directory, UNPAUSING) as bystander:
         assert bystander.ask(f"alloc {50 * MIB}") == "0 0"
-        until(lambda: _charged(directory) == _gpu_used(gpu_host), "a quiet GPU")
+        until(lambda: used(directory) == _gpu_used(gpu_host), "a quiet GPU")
         with talking(command, own) as subject:
-            assert subject.ask(f"os.environ['VGPU_TEST_STOP'] = '{step} 1'") == "0"
+            subject.do(f"os.environ['VGPU_TEST_STOP'] = '{step} 1'")
             assert any(subject.stops(line) for line in lines), f"never passes {step}"
             _others_go_on(gpu_host, directory, bystander)
-            held, charged = _gpu_used(gpu_host), _charged(directory)
+            held, charged = _gpu_used(gpu_host), used(directory)
             assert charged >= held, (charged, held)
             subject.kill()
         until(
-            lambda: bystander.ask("info") != "" and _charged(directory) == _gpu_used(gpu_host),
-            f"{step}: {_charged(directory)} charged, {_gpu_used(gpu_host)} taken",
+            lambda: bystander.ask("info") != "" and used(directory) == _gpu_used(gpu_host),
+            f"{step}: {used(directory)} charged, {_gpu_used(gpu_host)} taken",
         )
         assert bystander.ask("free 0") == "0"
-        assert _charged(directory) == _gpu_used(gpu_host)
-
-
-def _charged(directory: Path) -> int:
-    return region.status(directory)[0].use.used_bytes
+        assert used(directory) == _gpu_used(gpu_host)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import binascii
 import os
 import shutil
-import signal
 import struct
 import subprocess
 from collections.abc import Callable
@@ -96,14 +95,6 @@ def test_a_broken_region_is_refused_by_name_and_the_process_lives(
         assert shell.ask("used 0") == "0"
 
 
-def test_a_region_truncated_while_mapped_ends_the_process_before_it_gets_more(box: Box) -> None:
-    with box.shell() as shell:
-        assert shell.ask("reserve 0 1000") == "OK"
-        os.truncate(box.region, 0)
-        shell.tell("reserve 0 1")
-        assert shell.ended_by() == signal.SIGBUS
-
-
 def test_a_region_mended_is_accepted_by_the_same_process(box: Box) -> None:
     whole = box.region.read_bytes()
     with box.shell() as shell:
@@ -111,21 +102,6 @@ def test_a_region_mended_is_accepted_by_the_same_process(box: Box) -> None:
         assert shell.ask("attach").startswith("REGION_INVALID")
         box.region.write_bytes(whole)
         assert shell.ask("attach") == "OK"
-
-
-def test_a_region_that_cannot_be_written_is_refused(box: Box) -> None:
-    if os.geteuid() != 0:
-        box.region.chmod(0o444)
-        with box.shell() as shell:
-            assert shell.ask("attach").startswith("REGION_READONLY")
-        return
-    if shutil.which("unshare") is None:
-        pytest.skip("unshare is not installed")
-    mount = f'mount --bind -o ro "{box.region}" "{box.region}" && exec "$@"'
-    with box.shell("unshare", "--mount", "sh", "-c", mount, "sh") as shell:
-        said = shell.ask("attach")
-    assert said.startswith("REGION_READONLY")
-    assert str(box.region) in said
 
 
 def test_without_a_directory_no_limit_was_asked_for(box: Box) -> None:

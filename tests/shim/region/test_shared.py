@@ -30,111 +30,68 @@ def test_what_is_exported_and_imported_is_charged_once(box: Box) -> None:
         for shell in (importer, another):
             assert shell.ask("attach") == "OK"
             assert shell.ask(f"join {KEY}").split()[1:] == ["0", str(SHARED)]
-            assert box.used_after_fresh_attach() == SHARED + OWN
+            assert box.used_seen_afresh() == SHARED + OWN
         for shell in (exporter, another):
             shell.ask("leave")
-            assert box.used_after_fresh_attach() == SHARED + OWN
+            assert box.used_seen_afresh() == SHARED + OWN
         importer.ask("leave")
         assert box.use().used_bytes == OWN, "at once, without a search"
         assert _shared_slots(box) == []
 
 
-def test_the_charge_outlives_its_exporter_and_ends_with_the_last_importer(box: Box) -> None:
-    with box.shell() as exporter, box.shell() as importer, box.shell() as another:
-        exporter.ask(f"reserve 0 {SHARED + OWN}")
-        exporter.ask(f"share 0 {SHARED} {KEY}")
-        importer.ask("attach")
-        assert importer.ask(f"join {KEY}") != "0"
-        exporter.kill_alone()
-        assert box.used_after_fresh_attach() == SHARED
-        another.ask("attach")
-        assert another.ask(f"join {KEY}") != "0", "also after its exporter's death"
-        importer.kill_alone()
-        assert box.used_after_fresh_attach() == SHARED
-        another.kill_alone()
-        assert box.used_after_fresh_attach() == 0
-
-
 def test_who_exports_and_dies_alone_leaves_nothing(box: Box) -> None:
-    with box.shell() as exporter, box.shell() as importer:
-        exporter.ask(f"reserve 0 {SHARED}")
-        exporter.ask(f"share 0 {SHARED} {KEY}")
+    with box.holding(SHARED, shared_by=KEY) as exporter, box.shell() as importer:
         exporter.kill_alone()
-        assert box.used_after_fresh_attach() == 0
+        assert box.used_seen_afresh() == 0
         importer.ask("attach")
         assert importer.ask(f"join {KEY}") == "0"
 
 
 def test_an_unknown_key_is_nobodys(box: Box) -> None:
-    with box.shell() as exporter, box.shell() as importer:
-        exporter.ask(f"reserve 0 {SHARED}")
-        exporter.ask(f"share 0 {SHARED} {KEY}")
+    with box.holding(SHARED, shared_by=KEY), box.shell() as importer:
         importer.ask("attach")
         assert importer.ask(f"join {KEY + 1}") == "0"
 
 
-def test_a_process_that_joins_twice_leaves_twice(box: Box) -> None:
-    with box.shell() as exporter, box.shell() as importer:
-        exporter.ask(f"reserve 0 {SHARED}")
-        exporter.ask(f"share 0 {SHARED} {KEY}")
-        importer.ask("attach")
-        assert importer.ask(f"join {KEY}") == importer.ask(f"join {KEY}") != "0"
-        exporter.ask("leave")
-        importer.ask("leave")
-        assert box.used_after_fresh_attach() == SHARED
-        importer.ask("leave")
-        assert box.use().used_bytes == 0
-
-
 def test_a_fork_child_holds_nothing_of_its_parent(box: Box) -> None:
-    with box.shell() as exporter:
-        exporter.ask(f"reserve 0 {SHARED}")
-        exporter.ask(f"share 0 {SHARED} {KEY}")
+    with box.holding(SHARED, shared_by=KEY) as exporter:
         exporter.child("fork leave")
-        assert box.used_after_fresh_attach() == SHARED
+        assert box.used_seen_afresh() == SHARED
         exporter.kill_alone()
-        assert box.used_after_fresh_attach() == 0, "though the child lives"
-
-
-def test_detach_lets_go_of_what_is_shared(box: Box) -> None:
-    with box.shell() as exporter, box.shell() as importer:
-        exporter.ask(f"reserve 0 {SHARED + OWN}")
-        exporter.ask(f"share 0 {SHARED} {KEY}")
-        importer.ask("attach")
-        importer.ask(f"join {KEY}")
-        exporter.ask("detach")
-        assert box.use().used_bytes == SHARED
-        importer.ask("detach")
-        assert box.use().used_bytes == 0
+        assert box.used_seen_afresh() == 0, "though the child lives"
 
 
 def test_a_joiner_that_comes_before_the_burial_keeps_the_charge(box: Box) -> None:
     """The reaper has found no holder, and is slow."""
-    with box.shell() as exporter, box.shell() as reaper, box.shell() as importer:
+    with (
+        box.holding(SHARED, shared_by=KEY) as exporter,
+        box.shell() as reaper,
+        box.shell() as importer,
+    ):
         importer.ask("attach")
-        exporter.ask(f"reserve 0 {SHARED}")
-        exporter.ask(f"share 0 {SHARED} {KEY}")
         exporter.kill_alone()
         # Its own slot is passed first, then the shared one.
         assert reaper.stops_at("REAP_VERDICT", 2, ["attach"])
         assert importer.ask(f"join {KEY}") != "0"
         assert reaper.resume("attach") == "OK"
-        assert box.used_after_fresh_attach() == SHARED
+        assert box.used_seen_afresh() == SHARED
         importer.kill_alone()
-        assert box.used_after_fresh_attach() == 0
+        assert box.used_seen_afresh() == 0
 
 
 def test_a_joiner_that_comes_during_the_burial_finds_nothing(box: Box) -> None:
-    with box.shell() as exporter, box.shell() as reaper, box.shell() as importer:
+    with (
+        box.holding(SHARED, shared_by=KEY) as exporter,
+        box.shell() as reaper,
+        box.shell() as importer,
+    ):
         importer.ask("attach")
-        exporter.ask(f"reserve 0 {SHARED}")
-        exporter.ask(f"share 0 {SHARED} {KEY}")
         exporter.kill_alone()
         assert reaper.stops_at("SHARE_HIDDEN", 1, ["attach"])
         assert importer.ask(f"join {KEY}") == "0"
-        assert box.used_after_fresh_attach() == 0, "the slow process withholds nothing"
+        assert box.used_seen_afresh() == 0, "the slow process withholds nothing"
         assert reaper.resume("attach") == "OK"
-        assert box.used_after_fresh_attach() == 0
+        assert box.used_seen_afresh() == 0
 
 
 def test_where_half_of_all_slots_are_taken_nothing_is_shared(box: Box) -> None:
@@ -150,7 +107,7 @@ def test_where_half_of_all_slots_are_taken_nothing_is_shared(box: Box) -> None:
         assert exporter.ask(f"share 0 {SHARED} {KEY}") == "0"
         assert box.use().used_bytes == SHARED
         exporter.kill_alone()
-        until(lambda: box.used_after_fresh_attach() == 0, "the end of the exporter's own charge")
+        until(lambda: box.used_seen_afresh() == 0, "the end of the exporter's own charge")
 
 
 def _lock_first_half(descriptor: int) -> None:
@@ -164,4 +121,4 @@ def test_where_a_mapping_keeps_no_lock_nothing_is_shared(box: Box) -> None:
         exporter.ask(f"reserve 0 {SHARED}")
         assert exporter.ask("drop-lock") == "OK"
         assert exporter.ask(f"share 0 {SHARED} {KEY}") == "0"
-        assert box.used_after_fresh_attach() == SHARED
+        assert box.used_seen_afresh() == SHARED

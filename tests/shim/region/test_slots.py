@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import names, region_file
+from contract import region_file
 from tests.shim.region.core import LIMIT_BYTES, Box, Shell
 from tests.support import until
 
@@ -20,13 +20,8 @@ pytestmark = pytest.mark.sim
 HELD = 1000
 
 
-def _runs(pid: int, program: str) -> bool:
-    return Path(f"/proc/{pid}/comm").read_text().strip() == program
-
-
-def _lock(slot: int, kind: int = fcntl.F_WRLCK, slots: int = 1) -> bytes:
-    start = region_file.LOCK_LIVE + slot
-    return struct.pack("hhqqi4x", kind, os.SEEK_SET, start, slots, 0)
+def _lock(slot: int, kind: int = fcntl.F_WRLCK) -> bytes:
+    return struct.pack("hhqqi4x", kind, os.SEEK_SET, region_file.LOCK_LIVE + slot, 1, 0)
 
 
 def _locked(box: Box, slot: int) -> bool:
@@ -36,13 +31,12 @@ def _locked(box: Box, slot: int) -> bool:
 
 
 def test_a_fork_child_starts_detached_and_outlives_its_parent_without_its_charge(box: Box) -> None:
-    with box.shell() as parent:
-        parent.ask(f"reserve 0 {HELD}")
+    with box.holding(HELD) as parent:
         _, said = parent.child("fork used 0")
         assert said == "0"
         assert box.use().used_bytes == HELD
         parent.kill_alone()
-        assert box.used_after_fresh_attach() == 0
+        assert box.used_seen_afresh() == 0
         with box.shell() as newcomer:
             newcomer.ask("attach")
             assert [slot.number for slot in box.slots() if slot.state] == [0], (
@@ -50,31 +44,22 @@ def test_a_fork_child_starts_detached_and_outlives_its_parent_without_its_charge
             )
 
 
-def test_a_fork_child_that_refunds_takes_nothing_from_its_parent(box: Box) -> None:
-    with box.shell() as parent:
-        parent.ask(f"reserve 0 {HELD}")
-        parent.child(f"fork refund 0 {HELD}")
-        assert box.use().used_bytes == HELD
-
-
 def test_a_fork_child_that_attaches_has_a_charge_of_its_own(box: Box) -> None:
-    with box.shell() as parent:
-        parent.ask(f"reserve 0 {HELD}")
+    with box.holding(HELD) as parent:
         _, said = parent.child("fork reserve 0 700")
         assert said == "OK"
-        assert box.used_after_fresh_attach() == HELD + 700
+        assert box.used_seen_afresh() == HELD + 700
         parent.kill_alone()
-        assert box.used_after_fresh_attach() == 700
-    until(lambda: box.used_after_fresh_attach() == 0, "the killed child's charge")
+        assert box.used_seen_afresh() == 700
+    until(lambda: box.used_seen_afresh() == 0, "the killed child's charge")
 
 
 def test_a_raw_clone_that_outlives_its_parent_keeps_nothing_of_it(box: Box) -> None:
-    with box.shell() as parent:
-        parent.ask(f"reserve 0 {HELD}")
+    with box.holding(HELD) as parent:
         parent.child("clone")
         parent.kill_alone()
         assert not _locked(box, 0)
-        assert box.used_after_fresh_attach() == 0
+        assert box.used_seen_afresh() == 0
 
 
 def test_a_lock_that_outlives_its_process_saves_no_charge_but_the_slot_is_not_reused(
@@ -84,7 +69,7 @@ def test_a_lock_that_outlives_its_process_saves_no_charge_but_the_slot_is_not_re
         holder.ask(f"reserve 0 {HELD}")
         holder.kill_alone()
         fcntl.fcntl(file.fileno(), fcntl.F_OFD_SETLK, _lock(0))
-        assert box.used_after_fresh_attach() == 0
+        assert box.used_seen_afresh() == 0
         with box.shell() as newcomer:
             newcomer.ask("attach")
             own = [slot.number for slot in box.slots() if slot.pid == newcomer.pid]
@@ -95,43 +80,26 @@ def test_a_lock_that_outlives_its_process_saves_no_charge_but_the_slot_is_not_re
         assert [slot.number for slot in box.slots() if slot.state] == [0]
 
 
-def test_a_raw_clone_finds_itself_detached(box: Box) -> None:
-    with box.shell() as parent:
-        parent.ask(f"reserve 0 {HELD}")
-        _, said = parent.child("clone reserve 0 700")
-        assert said == "OK"
-        assert sorted(slot.bytes[0] for slot in box.slots()) == [700, HELD]
-
-
 def test_a_living_process_that_closed_every_descriptor_keeps_its_lock(box: Box) -> None:
-    with box.shell() as holder:
-        holder.ask(f"reserve 0 {HELD}")
+    with box.holding(HELD) as holder:
         holder.ask("close-range")
         assert _locked(box, 0)
-        assert box.used_after_fresh_attach() == HELD
+        assert box.used_seen_afresh() == HELD
         holder.ask("refund 0 200")
         assert holder.ask("reserve 0 1") == "OK"
-        assert box.used_after_fresh_attach() == HELD - 199
+        assert box.used_seen_afresh() == HELD - 199
         holder.kill_alone()
-        assert box.used_after_fresh_attach() == 0
+        assert box.used_seen_afresh() == 0
 
 
 def test_a_living_process_without_its_lock_keeps_its_charge(box: Box) -> None:
     """As on overlayfs: its maps show that it is the image that attached."""
-    with box.shell() as holder:
-        holder.ask(f"reserve 0 {HELD}")
+    with box.holding(HELD) as holder:
         assert holder.ask("drop-lock") == "OK"
         assert not _locked(box, 0)
-        assert box.used_after_fresh_attach() == HELD
+        assert box.used_seen_afresh() == HELD
         holder.kill_alone()
-        assert box.used_after_fresh_attach() == 0
-
-
-def test_a_reused_descriptor_number_is_left_alone(box: Box) -> None:
-    with box.shell() as holder:
-        holder.ask(f"reserve 0 {HELD}")
-        assert holder.ask("close-and-reuse 400") == "400"
-        assert box.use().used_bytes == 0, "and detaching worked all the same"
+        assert box.used_seen_afresh() == 0
 
 
 def test_no_descriptor_stays_open(box: Box) -> None:
@@ -141,17 +109,8 @@ def test_no_descriptor_stays_open(box: Box) -> None:
         assert os.listdir(f"/proc/{holder.pid}/fd") == before
 
 
-def test_exec_into_a_program_without_cuda_ends_the_charge(box: Box) -> None:
-    with box.shell() as holder:
-        holder.ask(f"reserve 0 {HELD}")
-        holder.tell("exec /bin/sleep 600")
-        until(lambda: _runs(holder.pid, "sleep"), "exec")
-        assert box.used_after_fresh_attach() == 0
-
-
 def test_exec_into_a_program_that_attaches_retires_the_former_life(box: Box) -> None:
-    with box.shell() as holder:
-        holder.ask(f"reserve 0 {HELD}")
+    with box.holding(HELD) as holder:
         holder.tell(f"exec {box.program} shell")
         assert holder.ask("attach") == "OK"
         assert holder.ask("used 0") == "0"
@@ -160,18 +119,17 @@ def test_exec_into_a_program_that_attaches_retires_the_former_life(box: Box) -> 
 
 def test_exec_into_a_program_that_only_looks_ends_the_charge(box: Box) -> None:
     """Its maps show the region, as a holder's do; but it has no slot, so the slot is not its."""
-    with box.shell() as holder:
-        holder.ask(f"reserve 0 {HELD}")
+    with box.holding(HELD) as holder:
         holder.tell(f"exec {box.program} shell")
         assert holder.ask("peek") == "OK"
         assert holder.ask("used 0") == "0"
-        assert box.used_after_fresh_attach() == 0
+        assert box.used_seen_afresh() == 0
 
 
 def test_the_end_of_a_thread_is_not_the_end_of_its_process(box: Box) -> None:
     with box.shell() as holder:
         assert holder.ask(f"thread reserve 0 {HELD}") == "OK"
-        assert box.used_after_fresh_attach() == HELD
+        assert box.used_seen_afresh() == HELD
 
 
 @pytest.mark.parametrize("step", ["APPLY_PUBLISHED", "COUNTER_SWAPPED", "APPLY_DONE"])
@@ -184,13 +142,12 @@ def test_a_thread_that_ends_inside_a_reservation_wedges_no_other(box: Box, step:
         assert holder.ask("reserve 0 7") == "OK"
         assert box.use().used_bytes == (7 if step == "APPLY_PUBLISHED" else 1007)
         holder.kill_alone()
-        assert box.used_after_fresh_attach() == 0
+        assert box.used_seen_afresh() == 0
 
 
 def test_who_has_no_descriptors_left_takes_nobody_for_dead(box: Box) -> None:
     """One is left for the region, and none for /proc."""
-    with box.shell() as holder, box.shell() as poor:
-        assert holder.ask(f"reserve 0 {HELD}") == "OK"
+    with box.holding(HELD) as holder, box.shell() as poor:
         assert poor.ask("attach") == "OK"
         there = len(os.listdir(f"/proc/{poor.pid}/fd"))
         hard = resource.prlimit(poor.pid, resource.RLIMIT_NOFILE)[1]
@@ -205,8 +162,7 @@ def test_a_process_whose_maps_may_not_be_read_counts_as_alive(box: Box) -> None:
     """As if a program of one user checks another's; here, one without capabilities."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("needs root, to give capabilities up (setpriv)")
-    with box.shell() as holder, box.shell("setpriv", "--bounding-set=-all") as stranger:
-        assert holder.ask(f"reserve 0 {HELD}") == "OK"
+    with box.holding(HELD) as holder, box.shell("setpriv", "--bounding-set=-all") as stranger:
         assert holder.ask("drop-lock") == "OK"
         assert stranger.ask("attach") == "OK"
         assert stranger.ask("used 0") == str(HELD)
@@ -216,32 +172,29 @@ def test_a_process_whose_maps_may_not_be_read_counts_as_alive(box: Box) -> None:
 
 @pytest.mark.parametrize("dropped", [False, True], ids=["lock-held", "lock-dropped"])
 def test_the_end_of_the_main_thread_is_not_the_end_of_its_process(box: Box, dropped: bool) -> None:
-    with box.shell() as holder:
-        holder.ask(f"reserve 0 {HELD}")
+    with box.holding(HELD) as holder:
         if dropped:
             assert holder.ask("drop-lock") == "OK"
         holder.ask("end-main")
         until(lambda: Path(f"/proc/{holder.pid}/maps").read_text() == "", "the main thread's end")
-        assert box.used_after_fresh_attach() == HELD
+        assert box.used_seen_afresh() == HELD
         assert holder.ask("reserve 0 1") == "OK"
-        assert box.used_after_fresh_attach() == HELD + 1
+        assert box.used_seen_afresh() == HELD + 1
         holder.kill_alone()
-        assert box.used_after_fresh_attach() == 0
+        assert box.used_seen_afresh() == 0
 
 
 def test_a_reused_pid_is_another_process(box: Box) -> None:
-    with box.shell() as holder:
-        holder.ask(f"reserve 0 {HELD}")
+    with box.holding(HELD) as holder:
         assert holder.ask("drop-lock") == "OK"
         box.forge(0, "start_ticks", box.slots()[0].start_ticks - 1)
-        assert box.used_after_fresh_attach() == 0
+        assert box.used_seen_afresh() == 0
 
 
 def test_a_process_held_for_dead_takes_a_new_slot_with_what_it_holds(box: Box) -> None:
     """Nameless and without its lock, a running process appears exited; it detects that and
     reattaches."""
-    with box.shell() as holder, box.shell() as neighbour:
-        holder.ask(f"reserve 0 {HELD}")
+    with box.holding(HELD) as holder, box.shell() as neighbour:
         neighbour.ask("attach")
         assert holder.ask("drop-lock") == "OK"
         box.forge(0, "start_ticks", 0)
@@ -254,19 +207,18 @@ def test_a_process_held_for_dead_takes_a_new_slot_with_what_it_holds(box: Box) -
         holder.ask(f"refund 0 {HELD}")
         assert box.use().used_bytes == 10
         holder.kill_alone()
-        assert box.used_after_fresh_attach() == 0
+        assert box.used_seen_afresh() == 0
 
 
 def test_a_process_whose_charge_was_dropped_charges_it_again(box: Box) -> None:
-    with box.shell() as holder:
-        holder.ask(f"reserve 0 {HELD}")
+    with box.holding(HELD) as holder:
         start = box.slots()[0].start_ticks
         assert holder.ask("drop-lock") == "OK"
         box.forge(0, "start_ticks", start - 1)
-        assert box.used_after_fresh_attach() == 0
+        assert box.used_seen_afresh() == 0
         box.forge(0, "start_ticks", start)
         holder.ask("refund 0 1")
-        assert box.used_after_fresh_attach() == HELD - 1
+        assert box.used_seen_afresh() == HELD - 1
 
 
 @pytest.mark.parametrize("step", ["APPLY_OWNED", "APPLY_PUBLISHED", "COUNTER_HELPED"])
@@ -280,7 +232,7 @@ def test_of_two_who_take_a_slot_for_theirs_neither_counts_for_the_other(
         assert neighbour.ask("reserve 0 100000") == "OK"
         assert holder.stops_at(step, 2 if step == "COUNTER_HELPED" else 1, ["reserve 0 1000"])
         box.forge(0, "start_ticks", 0)
-        assert box.used_after_fresh_attach() == 100000, "it freed the holder's slot"
+        assert box.used_seen_afresh() == 100000, "it freed the holder's slot"
         assert heir.ask("attach") == "OK"
         assert [slot.pid for slot in box.slots()] == [heir.pid, neighbour.pid]
         assert heir.stops_at("APPLY_PUBLISHED", 1, ["reserve 0 7"])
@@ -291,7 +243,7 @@ def test_of_two_who_take_a_slot_for_theirs_neither_counts_for_the_other(
         assert box.use().used_bytes == 101007
         holder.kill_alone()
         heir.kill_alone()
-        assert box.used_after_fresh_attach() == 100000
+        assert box.used_seen_afresh() == 100000
 
 
 @pytest.mark.parametrize(
@@ -299,8 +251,7 @@ def test_of_two_who_take_a_slot_for_theirs_neither_counts_for_the_other(
 )
 def test_a_verdict_is_about_one_holder_not_about_the_next(box: Box, step: str) -> None:
     """The reaper is slow; meanwhile others reap, and a running process takes that very slot."""
-    with box.shell() as victim, box.shell() as dawdler, box.shell() as heir:
-        victim.ask(f"reserve 0 {HELD}")
+    with box.holding(HELD) as victim, box.shell() as dawdler, box.shell() as heir:
         victim.kill_alone()
         assert dawdler.stops_at(step, 1, ["attach"])
         assert heir.ask("reserve 0 77") == "OK"
@@ -308,14 +259,6 @@ def test_a_verdict_is_about_one_holder_not_about_the_next(box: Box, step: str) -
         assert dawdler.resume("attach") == "OK"
         assert box.use().used_bytes == 77
         assert box.slots()[0].bytes == (77,)
-
-
-def test_at_the_limit_the_dead_are_found_without_an_attach(box: Box) -> None:
-    with box.shell() as survivor, box.shell() as victim:
-        survivor.ask("attach")
-        assert victim.ask(f"reserve 0 {LIMIT_BYTES}") == "OK"
-        victim.kill_alone()
-        assert survivor.ask(f"reserve 0 {LIMIT_BYTES}") == "OK"
 
 
 def test_a_refusal_counts_no_dead_who_died_after_the_last_search(box: Box) -> None:
@@ -329,16 +272,6 @@ def test_a_refusal_counts_no_dead_who_died_after_the_last_search(box: Box) -> No
                 victim.kill_alone()
             assert survivor.ask(f"reserve 0 {LIMIT_BYTES}") == "OK"
             survivor.ask(f"refund 0 {LIMIT_BYTES}")
-
-
-def test_what_is_reported_as_used_has_no_dead_in_it(box: Box) -> None:
-    with box.shell() as looker, box.shell() as victim:
-        assert looker.ask("peek") == "OK"
-        victim.ask(f"reserve 0 {HELD}")
-        assert looker.ask("used 0") == str(HELD)
-        assert len(box.slots()) == 1, "looking takes no slot"
-        victim.kill_alone()
-        until(lambda: looker.ask("used 0") == "0", "the dead process's bytes")
 
 
 def test_that_somebody_died_is_known_to_those_who_did_not_find_out(box: Box) -> None:
@@ -355,37 +288,6 @@ def test_that_somebody_died_is_known_to_those_who_did_not_find_out(box: Box) -> 
         assert looker.ask("used 1") == "0"
         assert [newcomer.ask(f"dropped {gpu} {60 * second}") for gpu in (0, 1, 2)] == list("010")
         assert newcomer.ask("dropped 1 0") == "0"
-
-
-def test_detach_gives_slot_and_charge_back(box: Box) -> None:
-    with box.shell() as shell:
-        shell.ask(f"reserve 0 {HELD}")
-        shell.ask("detach")
-        assert box.use().used_bytes == 0
-        assert [slot.state for slot in box.slots()] == [region_file.SLOT_FREE]
-        assert shell.ask("reserve 0 5") == "OK"
-        assert box.use().used_bytes == 5
-
-
-def test_slots_are_reused_from_the_lowest(box: Box) -> None:
-    for _ in range(5):
-        box.used_after_fresh_attach()
-    assert len(box.slots()) == 1
-
-
-def test_without_a_free_slot_the_newcomer_is_told(box: Box) -> None:
-    """This process holds every slot's lock, none with a name: all must be taken for running."""
-    data = bytearray(box.region.read_bytes())
-    for number in range(names.MAX_SLOTS):
-        offset = box.slot_offset(number)
-        struct.pack_into("<I", data, offset, region_file.SLOT_LIVE)
-        struct.pack_into("<Q", data, offset + region_file.SLOT.offset("generation"), 1)
-    box.region.write_bytes(data)
-    with box.region.open("r+b") as file, box.shell() as newcomer:
-        fcntl.fcntl(file.fileno(), fcntl.F_OFD_SETLK, _lock(0, slots=names.MAX_SLOTS))
-        assert newcomer.ask("attach").startswith("NO_SLOT too many processes")
-        fcntl.fcntl(file.fileno(), fcntl.F_OFD_SETLK, _lock(0, fcntl.F_UNLCK, names.MAX_SLOTS))
-        assert newcomer.ask("attach") == "OK"
 
 
 def _unshare_works() -> bool:
@@ -411,13 +313,13 @@ def test_across_pid_namespaces_the_lock_decides(box: Box, nested: list[str]) -> 
     with box.shell(*nested) as inside, box.shell() as outside:
         assert inside.ask(f"reserve 0 {HELD}") == "OK"
         assert outside.ask("reserve 0 500") == "OK"
-        assert box.used_after_fresh_attach() == HELD + 500, "seen from outside both live"
+        assert box.used_seen_afresh() == HELD + 500, "seen from outside both live"
         with box.shell(*nested) as sibling:
             assert sibling.ask("attach") == "OK"
             assert sibling.ask("used 0") == str(HELD + 500), "and from a sibling"
         assert {slot.pid for slot in box.slots()[:2]} == {1, outside.pid}
         _end(inside, box, 0)
-        assert box.used_after_fresh_attach() == 500
+        assert box.used_seen_afresh() == 500
 
 
 def test_a_proc_of_another_namespace_is_not_believed(box: Box, nested: list[str]) -> None:
@@ -426,9 +328,9 @@ def test_a_proc_of_another_namespace_is_not_believed(box: Box, nested: list[str]
     with box.shell(*prefix) as inside:
         assert inside.ask(f"reserve 0 {HELD}") == "OK"
         assert box.slots()[0].start_ticks == 0
-        assert box.used_after_fresh_attach() == HELD
+        assert box.used_seen_afresh() == HELD
         _end(inside, box, 0)
-        assert box.used_after_fresh_attach() == 0
+        assert box.used_seen_afresh() == 0
 
 
 @pytest.mark.parametrize("step", ["CLAIM_LOCKED", "CLAIM_LIVE", "CLAIM_NAMED"])
@@ -440,7 +342,7 @@ def test_a_claim_cut_short_hides_no_slot_above_it(box: Box, step: str) -> None:
         assert [slot.bytes[0] for slot in box.slots()] == [0, HELD]
         first.kill_alone()
         second.kill_alone()
-        assert box.used_after_fresh_attach() == 0
+        assert box.used_seen_afresh() == 0
         with box.shell() as newcomer:
             newcomer.ask("attach")
             assert [slot.number for slot in box.slots() if slot.state] == [0]
@@ -455,10 +357,10 @@ def test_row_22_pid_1_of_two_containers_that_share_a_file(box: Box, nested: list
         assert second.ask("used 0") == str(HELD + 500)
         assert first.ask("attach") == "OK"
         _end(first, box, 0)
-        assert box.used_after_fresh_attach() == 500
+        assert box.used_seen_afresh() == 500
         assert second.ask("reserve 0 1") == "OK"
         _end(second, box, 1)
-        assert box.used_after_fresh_attach() == 0
+        assert box.used_seen_afresh() == 0
 
 
 def test_row_22_a_number_that_comes_again_is_another_process(box: Box, nested: list[str]) -> None:

@@ -5,14 +5,6 @@
 #define GPUS 1
 #include "small_driver.h"
 
-int cuCtxDestroy_v2(void *context);
-int cuGLCtxCreate(void **context, unsigned int flags, int device);
-int cuGLCtxCreate_v2(void **context, unsigned int flags, int device);
-int cuVDPAUCtxCreate(void **context, unsigned int flags, int device, unsigned int display,
-		     void *lookup);
-int cuVDPAUCtxCreate_v2(void **context, unsigned int flags, int device, unsigned int display,
-			void *lookup);
-
 int cuCtxDestroy_v2(void *context)
 {
 	if (!context || context != current)

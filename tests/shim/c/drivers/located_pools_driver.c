@@ -27,13 +27,6 @@ static struct pool pools[] = {
 
 static void *current = &pools;
 
-int cuDeviceGetDefaultMemPool(struct pool **pool, int device);
-int cuMemGetDefaultMemPool(struct pool **pool, const struct location *location, int type);
-int cuMemGetMemPool(struct pool **pool, const struct location *location, int type);
-int cuMemPoolGetAttribute(const struct pool *pool, int attribute, void *value);
-int cuMemAllocFromPoolAsync(unsigned long long *address, size_t bytes, struct pool *pool,
-			    void *stream);
-
 int cuMemGetDefaultMemPool(struct pool **pool, const struct location *location, int type)
 {
 	for (size_t i = 0; i < sizeof(pools) / sizeof(*pools); i++)

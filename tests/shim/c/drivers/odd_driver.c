@@ -10,12 +10,6 @@
 
 enum { EXPORTED = 901, INNER = 902, INNER_PER_THREAD = 903, INNER_OLD = 904 };
 
-int cuInit(unsigned int flags);
-int cuMemFree_v2(unsigned long long dptr);
-int cuMemFree(unsigned int dptr);
-int cuGetProcAddress(const char *symbol, void **pfn, int version, uint64_t flags);
-int cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags, int *status);
-
 int cuInit(unsigned int flags)
 {
 	return (int)flags;

@@ -10,18 +10,6 @@ typedef struct {
 	unsigned char bytes[16];
 } CUuuid;
 
-int cuInit(unsigned int flags);
-int cuCtxGetDevice(int *device);
-int cuDeviceGetUuid_v2(CUuuid *uuid, int device);
-int cuMemAlloc(unsigned int *address, unsigned int bytes);
-int cuMemFree(unsigned int address);
-int cuMemAlloc_v2(unsigned long long *address, size_t bytes);
-int cuMemFree_v2(unsigned long long address);
-int cuMemAllocPitch_v2(unsigned long long *address, size_t *pitch, size_t width, size_t height,
-		       unsigned int element);
-void old_driver_set(int refuses_to_free);
-void old_driver_forget(void);
-
 enum { INVALID_VALUE = 1, ECC_UNCORRECTABLE = 214, FIRST_ADDRESS = 2 << 20, APART_BYTES = 2 << 20 };
 
 static unsigned int next_address = FIRST_ADDRESS;

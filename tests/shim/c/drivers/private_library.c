@@ -6,11 +6,6 @@
 #include <dlfcn.h>
 #include <stddef.h>
 
-int cuMemAlloc_v2(unsigned long long *dptr, size_t bytes);
-void *private_next(void);
-void *private_default(void);
-void *private_driver(const char *path);
-
 int cuMemAlloc_v2(unsigned long long *dptr, size_t bytes)
 {
 	*dptr = bytes;

@@ -3,8 +3,7 @@
  * and so on, and a current context, which lies on the first of them. At first none is current,
  * unless the driver sets one.
  */
-#ifndef SMALL_DRIVER_H
-#define SMALL_DRIVER_H
+#pragma once
 
 #include <stddef.h>
 #include <string.h>
@@ -12,13 +11,6 @@
 enum { INVALID_VALUE = 1, INVALID_CONTEXT = 201 };
 
 static void *current;
-
-int cuInit(unsigned int flags);
-int cuDriverGetVersion(int *version);
-int cuDeviceGetCount(int *count);
-int cuDeviceGetUuid_v2(unsigned char *uuid, int device);
-int cuCtxGetCurrent(void **context);
-int cuCtxGetDevice(int *device);
 
 int cuInit(unsigned int flags)
 {
@@ -54,5 +46,3 @@ int cuCtxGetDevice(int *device)
 	*device = 0;
 	return current ? 0 : INVALID_CONTEXT;
 }
-
-#endif

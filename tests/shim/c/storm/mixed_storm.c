@@ -106,13 +106,13 @@ static void fork_in_the_middle(void)
 /* Frees what is in the place, whichever thread allocated it; a new allocation stays there. */
 static void step(struct storm *storm)
 {
-	struct thing **place = &things[next_random(storm) % THINGS];
+	struct thing **place = &things[next_random(&storm->random) % THINGS];
 	struct thing *thing = __atomic_exchange_n(place, NULL, __ATOMIC_ACQ_REL), *none = NULL;
 
 	if (!thing) {
 		thing = calloc(1, sizeof(*thing));
 		MUST(thing);
-		thing->path = &paths[next_random(storm) % path_count];
+		thing->path = &paths[next_random(&storm->random) % path_count];
 		if (!thing->path->make(storm, thing)) {
 			free(thing);
 			return;

@@ -1,21 +1,12 @@
 /* Shared by mixed_storm.c and the allocation paths of its threads. */
-#ifndef MIXED_STORM_H
-#define MIXED_STORM_H
+#pragma once
 
 #include "abi/cuda_entry.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "../test.h"
 
-#define MUST(condition)                                                                            \
-	do {                                                                                       \
-		if (!(condition)) {                                                                \
-			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);            \
-			exit(1);                                                                   \
-		}                                                                                  \
-	} while (0)
+#include <stdbool.h>
+
 #define OK(call) MUST((call) == CUDA_SUCCESS)
 /* True: done; false: refused for lack of memory, as any call may be at the limit. */
 #define FITS(call) fits((call), __FILE__, __LINE__)
@@ -63,14 +54,6 @@ void look(void);
 /* Contexts and code that are created and destroyed, with their memory. */
 void live_briefly(struct storm *storm);
 
-static inline uint64_t next_random(struct storm *storm)
-{
-	storm->random ^= storm->random << 13;
-	storm->random ^= storm->random >> 7;
-	storm->random ^= storm->random << 17;
-	return storm->random;
-}
-
 static inline bool fits(CUresult result, const char *file, int line)
 {
 	if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY) {
@@ -79,5 +62,3 @@ static inline bool fits(CUresult result, const char *file, int line)
 	}
 	return result == CUDA_SUCCESS;
 }
-
-#endif

@@ -90,7 +90,7 @@ static void live_in_green(struct storm *storm)
 
 void live_briefly(struct storm *storm)
 {
-	struct storm here = {.random = next_random(storm)};
+	struct storm here = {.random = next_random(&storm->random)};
 	struct thing left;
 	CUcontext context;
 

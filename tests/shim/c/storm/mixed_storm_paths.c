@@ -8,7 +8,7 @@ static const CUmemLocation GPU = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
 /* From 1 byte to 64 MiB, every order of magnitude alike. */
 static size_t random_size(struct storm *storm)
 {
-	return 1 + next_random(storm) % (UINT64_C(1) << next_random(storm) % 27);
+	return 1 + next_random(&storm->random) % (UINT64_C(1) << next_random(&storm->random) % 27);
 }
 
 bool make_linear(struct storm *storm, struct thing *thing)
@@ -21,8 +21,8 @@ static bool make_pitched(struct storm *storm, struct thing *thing)
 	size_t pitch;
 
 	return FITS(cuMemAllocPitch_v2((CUdeviceptr *)&thing->first, &pitch,
-				       1 + next_random(storm) % 4096, 1 + next_random(storm) % 4096,
-				       4));
+				       1 + next_random(&storm->random) % 4096,
+				       1 + next_random(&storm->random) % 4096, 4));
 }
 
 static bool make_managed(struct storm *storm, struct thing *thing)
@@ -39,7 +39,7 @@ void end_linear(struct storm *storm, const struct thing *thing)
 /* At once, or when the stream reaches it. */
 static void end_plain(struct storm *storm, const struct thing *thing)
 {
-	if (next_random(storm) % 4)
+	if (next_random(&storm->random) % 4)
 		end_linear(storm, thing);
 	else
 		OK(cuMemFreeAsync(thing->first, storm->stream));
@@ -53,12 +53,12 @@ static bool make_ordered(struct storm *storm, struct thing *thing)
 
 static void end_ordered(struct storm *storm, const struct thing *thing)
 {
-	if (next_random(storm) % 4 == 0) {
+	if (next_random(&storm->random) % 4 == 0) {
 		OK(cuMemFree_v2(thing->first));
 		return;
 	}
 	OK(cuMemFreeAsync(thing->first, storm->stream));
-	if (next_random(storm) % 4 == 0)
+	if (next_random(&storm->random) % 4 == 0)
 		OK(cuStreamSynchronize(storm->stream));
 }
 
@@ -121,15 +121,15 @@ static bool make_graph(struct storm *storm, struct thing *thing)
 static void end_graph(struct storm *storm, const struct thing *thing)
 {
 	OK(cuGraphExecDestroy((CUgraphExec)(uintptr_t)thing->first));
-	if (next_random(storm) % 4 == 0)
+	if (next_random(&storm->random) % 4 == 0)
 		OK(cuDeviceGraphMemTrim(0));
 }
 
 bool make_array(struct storm *storm, struct thing *thing)
 {
-	const CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 1 + next_random(storm) % 1024,
-					       .Height = 1 + next_random(storm) % 1024,
-					       .Depth = next_random(storm) % 8,
+	const CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 1 + next_random(&storm->random) % 1024,
+					       .Height = 1 + next_random(&storm->random) % 1024,
+					       .Depth = next_random(&storm->random) % 8,
 					       .Format = 0x20,
 					       .NumChannels = 4};
 
@@ -144,8 +144,8 @@ static void end_array(struct storm *storm, const struct thing *thing)
 
 static bool make_mipmap(struct storm *storm, struct thing *thing)
 {
-	const CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 1 + next_random(storm) % 2048,
-					       .Height = 1 + next_random(storm) % 2048,
+	const CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 1 + next_random(&storm->random) % 2048,
+					       .Height = 1 + next_random(&storm->random) % 2048,
 					       .Format = 0x20,
 					       .NumChannels = 4};
 
@@ -161,7 +161,8 @@ static void end_mipmap(struct storm *storm, const struct thing *thing)
 static bool make_opened(struct storm *storm, struct thing *thing)
 {
 	return FITS(cuIpcOpenMemHandle_v2((CUdeviceptr *)&thing->first,
-					  peer_handles[next_random(storm) % PEER_HANDLES], 1));
+					  peer_handles[next_random(&storm->random) % PEER_HANDLES],
+					  1));
 }
 
 static void end_opened(struct storm *storm, const struct thing *thing)

@@ -30,7 +30,7 @@ static bool create(struct storm *storm, struct thing *thing, CUmemGenericAllocat
 	const CUmemAllocationProp wanted = {
 	    .type = CU_MEM_ALLOCATION_TYPE_PINNED, .requestedHandleTypes = 1, .location = GPU};
 
-	thing->bytes = BLOCK * (1 + next_random(storm) % 16);
+	thing->bytes = BLOCK * (1 + next_random(&storm->random) % 16);
 	return FITS(cuMemCreate(handle, thing->bytes, &wanted, 0));
 }
 
@@ -54,7 +54,7 @@ bool make_physical(struct storm *storm, struct thing *thing)
 	if (!create(storm, thing, &handle))
 		return false;
 	OK(cuMemAddressReserve((CUdeviceptr *)&thing->first, thing->bytes, 0, 0, 0));
-	if (map_alone(thing, handle, next_random(storm) % 2))
+	if (map_alone(thing, handle, next_random(&storm->random) % 2))
 		return true;
 	OK(cuMemAddressFree(thing->first, thing->bytes));
 	return false;
@@ -64,7 +64,7 @@ void end_physical(struct storm *storm, const struct thing *thing)
 {
 	CUmemGenericAllocationHandle handle;
 
-	if (next_random(storm) % 2 &&
+	if (next_random(&storm->random) % 2 &&
 	    FITS(cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)thing->first)))
 		OK(cuMemRelease(handle));
 	OK(cuMemUnmap(thing->first, thing->bytes));
@@ -93,7 +93,7 @@ bool make_multicast(struct storm *storm, struct thing *thing)
 /* Unbound, or ended with its object. */
 void end_multicast(struct storm *storm, const struct thing *thing)
 {
-	if (next_random(storm) % 2)
+	if (next_random(&storm->random) % 2)
 		OK(cuMulticastUnbind(thing->first, 0, 0, thing->bytes));
 	OK(cuMemRelease(thing->first));
 }
@@ -130,7 +130,8 @@ bool make_external(struct storm *storm, struct thing *thing)
 		return false;
 	imported = import(thing, handle);
 	OK(cuMemRelease(handle));
-	if (imported && next_random(storm) % 2 && view(thing) && next_random(storm) % 2) {
+	if (imported && next_random(&storm->random) % 2 && view(thing) &&
+	    next_random(&storm->random) % 2) {
 		OK(cuDestroyExternalMemory((CUexternalMemory)(uintptr_t)thing->first));
 		thing->first = 0;
 	}
