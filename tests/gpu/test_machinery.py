@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from tests.gpu.conftest import VARIABLE
-from tests.gpu.frameworks import FRAMEWORKS, Framework
 from tests.shim.conftest import AS_ON_A_GPU, GIB, GPUS, gpu_table, simulated
 from tests.support import ROOT
 
@@ -59,12 +58,6 @@ def test_the_rows_run_on_what_the_machine_says_is_its_gpu(build_dir: Path, tmp_p
     assert all(needs_a_gpu.match(name) for name in without), rows
     seen = "tenant 1: seen 956 MiB, counted 1020 MiB"
     assert seen in said, "41 times 16 MiB and a context; the count has an allowance for code"
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda framework: framework.name)
-def test_a_frameworks_program_is_python(framework: Framework) -> None:
-    """Most of them run on a GPU alone."""
-    compile(framework.code, framework.name, "exec")
 
 
 def test_the_list_says_what_there_is_and_runs_nothing(build_dir: Path, tmp_path: Path) -> None:

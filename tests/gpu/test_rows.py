@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager
 
 import pytest
 
@@ -19,18 +18,16 @@ from tests.gpu.conftest import Gpu
 from tests.gpu.programs import BEGIN, ON_GRAPHS, ON_PHYSICAL, VIEWS
 from tests.shim.clients import CUDA
 from tests.shim.conftest import MIB
+from tests.shim.exact import SHAPE
 from tests.support import until
-from tests.talking import TALKER, Talk, talking
+from tests.talking import TALKER, Talk, talkers, talking
 
 pytestmark = pytest.mark.sim
 OUT_OF_MEMORY = "2"
 
 
-@contextmanager
-def _talkers(gpu: Gpu, count: int) -> Iterator[list[Talk]]:
-    with ExitStack() as stack:
-        environment = gpu.host.environment(gpu.grant_dir)
-        yield [stack.enter_context(talking(TALKER, environment)) for _ in range(count)]
+def _talkers(gpu: Gpu, count: int) -> AbstractContextManager[list[Talk]]:
+    return talkers(*[gpu.host.environment(gpu.grant_dir)] * count)
 
 
 def _charged(gpu: Gpu) -> int:
@@ -207,13 +204,8 @@ took(0)
 def test_gpu_row_14_arrays(gpu: Gpu) -> None:
     gpu.python(
         ON_PHYSICAL
+        + SHAPE
         + """
-F = d.CUarray_format
-def shape(width, height=0, depth=0, format=F.CU_AD_FORMAT_FLOAT, channels=1, flags=0):
-    a = d.CUDA_ARRAY3D_DESCRIPTOR()
-    a.Width, a.Height, a.Depth, a.Flags = width, height, depth, flags
-    a.Format, a.NumChannels = format, channels
-    return a
 SHAPES = [
     ("1D", shape(131072, channels=4)),
     ("2D", shape(4096, 4096)),

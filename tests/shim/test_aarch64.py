@@ -98,7 +98,7 @@ def test_the_ledger_on_aarch64(tmp_path: Path, arguments: list[str]) -> None:
 
 def test_the_counter_on_aarch64(emulated: Box) -> None:
     assert emulated.run("threads", "8", "500", "1").split() == ["0"]
-    assert emulated.used_after_fresh_attach() == 0
+    assert emulated.used_seen_afresh() == 0
 
 
 def test_the_counters_words_on_aarch64(tmp_path: Path) -> None:
@@ -122,14 +122,10 @@ def test_stopped_and_killed_at_the_counters_steps_on_aarch64(emulated: Box) -> N
             stopped = subject.stops_at(step, 1, ("attach", "reserve 0 1000", "refund 0 400"))
             subject.kill_alone()
         assert stopped or step == "DROP_SWAPPED"
-        assert emulated.used_after_fresh_attach() == 0
+        assert emulated.used_seen_afresh() == 0
 
 
 def test_regions_on_aarch64(emulated: Box) -> None:
-    emulated.region.write_bytes(emulated.region.read_bytes()[:-1])
-    with emulated.shell() as refused:
-        assert refused.ask("attach") != "OK"
-    emulated.write()
     patch(emulated.region, 8, b"\xff")
     with emulated.shell() as refused:
         assert refused.ask("attach") != "OK"
@@ -139,5 +135,3 @@ def test_regions_on_aarch64(emulated: Box) -> None:
         assert accepted.ask("reserve 0 1000") == "OK"
         emulated.set_limit(2000)
         assert accepted.ask("reserve 0 1001") == "OVER_LIMIT"
-        assert accepted.ask("detach") == "OK"
-    assert emulated.use().used_bytes == 0

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from contract import grant_file, names
+from contract import names
 from shim import region
-from tests.shim.clients import CUDA, NVML
+from tests.shim.clients import CUDA, NVML, OBEY
 from tests.shim.conftest import GIB, GPUS, MIB, Grants, Host
 from tests.support import ROOT
 from tests.talking import TALKER, talking
@@ -208,20 +208,10 @@ def test_run_forwards_signals(host: Host, sent: signal.Signals) -> None:
 
 def test_show_prints_what_is_used(shim: Shim, gpu_host: Host, grants: Grants) -> None:
     directory = grants.make(GIB, 512 * MIB)
-    program = (
-        CUDA + "must(d.cuMemAlloc(MIB)); d.cuMemAlloc(GIB)\nprint('ready', flush=True); input()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program],
-        env=gpu_host.environment(directory),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as running:
-        assert running.stdout is not None
-        assert running.stdout.readline() == "ready\n"
+    program = CUDA + "must(d.cuMemAlloc(MIB)); d.cuMemAlloc(GIB)" + OBEY
+    command = [sys.executable, "-c", program]
+    with talking(command, gpu_host.environment(directory)) as running:
         rows = [line.split() for line in shim("show", directory).stdout.splitlines()]
-        running.communicate("\n")
     assert rows == [
         ["GPU", "USED", "MEASURED", "LIMIT", "REFUSED"],
         [GPUS[0][0], "302MiB", "0B", "1GiB", "1,", "last", "1GiB"],
@@ -277,15 +267,6 @@ def test_a_grant_lies_on_tmpfs_unless_tmpdir_chooses() -> None:
 
 def test_path_says_where_the_library_is(shim: Shim, library: Path) -> None:
     assert shim("path").stdout == f"{library}\n"
-
-
-def test_create_makes_what_the_readers_read(tmp_path: Path) -> None:
-    gpu = grant_file.Gpu("GPU-x", 5, 6, 7)
-    region.create(tmp_path, [gpu])
-    (status,) = region.status(tmp_path)
-    assert (status.gpu, status.use.used_bytes) == (gpu, 0)
-    with pytest.raises(FileExistsError):
-        region.create(tmp_path, [gpu])
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["show", "--help"], []])

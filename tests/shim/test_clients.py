@@ -57,22 +57,6 @@ held = [cuda.device_array(64 * MIB, np.uint8) for _ in range(free // (64 * MIB))
     )
 
 
-def test_numba_managed_and_pinned_arrays(host: Host, grants: Grants) -> None:
-    """Managed memory is charged like the GPU's own; pinned memory is the host's."""
-    host.python(
-        _NUMBA
-        + """
-before = cuda.current_context().get_memory_info()
-pinned = cuda.pinned_array(256 * MIB, np.uint8)
-assert cuda.current_context().get_memory_info() == before
-managed = cuda.managed_array(256 * MIB, np.uint8)
-after = cuda.current_context().get_memory_info()
-assert before[0] - after[0] == 256 * MIB, (before, after)
-""",
-        grants.make(GIB),
-    )
-
-
 def test_cuda_bindings_walk_to_the_limit(host: Host, grants: Grants) -> None:
     """Every way of its driver module to request memory of the GPU ends in the same code."""
     host.python(

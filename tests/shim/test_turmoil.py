@@ -6,13 +6,12 @@ programs if a lookup hangs.
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.shim.conftest import GIB, Grants, Host
-from tests.shim.drivers import build_driver
+from tests.shim.drivers import build, build_driver
 from tests.shim.loader.test_strict import place
 
 pytestmark = pytest.mark.sim
@@ -23,7 +22,6 @@ int cuMemAlloc_v2(void *at, unsigned long bytes) { return at && bytes ? 0 : 1; }
 int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
 """
 _INCLUDES = """
-#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -35,15 +33,7 @@ _INCLUDES = """
 
 
 def _program(directory: Path, source: str) -> Path:
-    path = directory / "program"
-    text = _INCLUDES + source
-    subprocess.run(
-        ["gcc", "-O1", "-x", "c", "-", "-o", path, "-lpthread", "-ldl"],
-        input=text,
-        text=True,
-        check=True,
-    )
-    return path
+    return build(directory / "program", _INCLUDES + source)
 
 
 @pytest.fixture

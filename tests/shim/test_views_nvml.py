@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from tests.shim.clients import CUDA, NVML
 from tests.shim.conftest import GIB, GPUS, MIB, Grants, Host
+from tests.talking import Talk, talking
 
 pytestmark = pytest.mark.sim
 
@@ -60,39 +62,25 @@ _HOLD = (
     + """
 import sys
 must(d.cuMemAlloc(int(sys.argv[1])))
-print("held", flush=True)
+print("ready", flush=True)
 sys.stdin.read()
 """
 )
 
 
-class Holder:
+@contextmanager
+def holding(host: Host, size_bytes: int, directory: Path | None) -> Iterator[Talk]:
     """A process that holds memory of GPU 0 under the library, until the block ends."""
-
-    def __init__(self, host: Host, size_bytes: int, directory: os.PathLike[str] | None) -> None:
-        environment = host.environment(None, preload=directory is not None)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _HOLD, str(size_bytes)],
-            env={**environment, **({"GPUSLICE_DIR": str(directory)} if directory else {})},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        self.pid = self._process.pid
-
-    def __enter__(self) -> Holder:
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == b"held\n"
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
+    command = [sys.executable, "-c", _HOLD, str(size_bytes)]
+    environment = host.environment(directory, preload=directory is not None)
+    with talking(command, environment) as talk:
+        yield talk
 
 
 def test_row_30_only_own_processes_are_listed(host: Host, grants: Grants) -> None:
     """A process of another container uses the GPU too; it is not visible from inside."""
     inside, outside = grants.make(2 * GIB), grants.make(2 * GIB)
-    with Holder(host, GIB, inside) as ours, Holder(host, 512 * MIB, outside) as theirs:
+    with holding(host, GIB, inside) as ours, holding(host, 512 * MIB, outside) as theirs:
         look = [sys.executable, "-c", _EVERY_WAY, str(ours.pid), str(theirs.pid)]
         bare = host.run(look, preload=False).stdout
         assert bare.count(str(theirs.pid)) >= 5 and f"({theirs.pid}, " in bare
@@ -148,13 +136,13 @@ for name, size in (("", 16), ("_v2", 24), ("_v3", 24)):
           ask(gpu(0), ctypes.byref(ctypes.c_uint(4)), None))
 """
     )
-    with Holder(host, GIB, directory), Holder(host, MIB, directory):
+    with holding(host, GIB, directory), holding(host, MIB, directory):
         assert host.python(program, directory).stdout == "2 2 2\n" * 3
 
 
 def test_a_dead_process_is_not_listed(host: Host, grants: Grants) -> None:
     directory = grants.make(2 * GIB)
-    with Holder(host, GIB, directory):
+    with holding(host, GIB, directory):
         pass
     program = NVML + "print(pynvml.nvmlDeviceGetComputeRunningProcesses(gpu(0)))"
     assert host.python(program, directory).stdout == "[]\n"
@@ -170,7 +158,7 @@ print(pynvml.nvmlDeviceGetComputeRunningProcesses(gpu(0)))
 print(pynvml.nvmlDeviceGetMemoryInfo(gpu(0)).used >= 2**30)
 """
     )
-    with Holder(host, GIB, directory):
+    with holding(host, GIB, directory):
         unshared = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
         done = host.run([*unshared, sys.executable, "-c", look], directory)
     assert done.stdout == "[]\nTrue\n"
@@ -187,7 +175,7 @@ for index in range(2):
     print(bar1.bar1Total, bar1.bar1Used)
 """
     )
-    with Holder(host, GIB, outside):
+    with holding(host, GIB, outside):
         assert host.python(program, preload=False).stdout.split()[1] == str(2 * MIB)
         assert host.python(program, inside).stdout == f"{GPUS[0][1]} 0\n0 0\n"
         assert host.python(program, outside).stdout == f"{GPUS[0][1]} {2 * MIB}\n0 0\n"
@@ -196,7 +184,26 @@ for index in range(2):
 def test_without_a_usable_grant_nobody_is_listed(host: Host, grants: Grants) -> None:
     directory = grants.make(GIB)
     (directory / "grant").unlink()
-    with Holder(host, GIB, None) as theirs:
+    with holding(host, GIB, None) as theirs:
         done = host.run([sys.executable, "-c", _EVERY_WAY.split('print("oldest')[0]], directory)
     assert str(theirs.pid) not in done.stdout
     assert "compute NVMLError_NoPermission" in done.stdout
+
+
+def test_nvml_checks_versions_and_handles_itself(host: Host, grants: Grants) -> None:
+    program = (
+        NVML
+        + """
+import ctypes
+library = ctypes.CDLL("libnvidia-ml.so.1")
+memory = (ctypes.c_uint64 * 8)()
+memory[0] = 77
+print(library.nvmlDeviceGetMemoryInfo_v2(gpu(0), memory),
+      library.nvmlDeviceGetMemoryInfo(None, memory),
+      library.nvmlDeviceGetMemoryInfo(gpu(0), None),
+      library.nvmlDeviceGetMemoryInfo_v2(gpu(0), None))
+"""
+    )
+    assert (
+        host.python(program, grants.make(GIB)).stdout == host.python(program, preload=False).stdout
+    )

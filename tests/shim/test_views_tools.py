@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from contract import grant_file, names
+from shim import region
 from tests.shim.clients import CUDA, NVML
-from tests.shim.conftest import GIB, MIB, Grants, Host
-from tests.shim.test_views_nvml import Holder
+from tests.shim.conftest import GIB, MIB, Grants, Host, set_limit
+from tests.shim.test_views_nvml import holding
 
 pytestmark = pytest.mark.sim
 
@@ -25,6 +25,8 @@ old = pynvml.nvmlDeviceGetMemoryInfo(gpu(0))
 new = pynvml.nvmlDeviceGetMemoryInfo(gpu(0), version=pynvml.nvmlMemory_v2)
 assert (old.total, old.free, old.used) == (new.total, new.free, new.used), new
 assert old.used + old.free == old.total
+other = pynvml.nvmlDeviceGetMemoryInfo(gpu(1))
+assert (other.total, other.free, other.used) == (0, 0, 0), "not granted"
 print(old.total, old.used)
 """
 )
@@ -34,24 +36,6 @@ gpu = Device(0)
 print(gpu.memory_total(), gpu.memory_used())
 print({pid: process.gpu_memory() for pid, process in gpu.processes().items()})
 """
-
-
-def set_limit(directory: Path, *limits: int) -> None:
-    """Change a grant in place, as the node agent does."""
-    path = directory / names.FILE_GRANT
-    data = path.read_bytes()
-    grant = grant_file.decode(data)
-    assert grant is not None
-    gpus = [
-        grant_file.Gpu(gpu.uuid, limit, gpu.core_percent, gpu.minor)
-        for gpu, limit in zip(grant.gpus, limits, strict=True)
-    ]
-    path.chmod(0o600)
-    with path.open("r+b") as file:
-        for write in grant_file.update(data, grant_file.Grant(grant.grant_id, gpus)):
-            file.seek(write.offset)
-            file.write(write.data)
-            file.flush()
 
 
 def _gpustat(host: Host, directory: Path) -> Any:
@@ -69,9 +53,10 @@ def test_row_29_every_view_agrees(host: Host, grants: Grants, build_dir: Path) -
     directory = grants.make(3 * GIB)
     smi = [build_dir / "bin" / "nvidia-smi"]
     query = ["--query-gpu=memory.total,memory.used", "--format=csv,noheader,nounits"]
-    with Holder(host, GIB, directory) as holder:
+    with holding(host, GIB, directory) as holder:
         total, used = _numbers(host.python(_NVML_VIEW, directory).stdout)
         assert (total, used >= GIB) == (3 * GIB, True)
+        assert len(region.holders(directory)) == 1, "looking takes no slot"
         assert used % MIB == 0, "or the tools below would round"
         first = _gpustat(host, directory)[0]
         assert (first["memory.total"], first["memory.used"]) == (total // MIB, used // MIB)
@@ -111,7 +96,7 @@ assert set(answers) <= {0, 1}, answers
 """,
         directory,
     )
-    with Holder(host, GIB, directory):
+    with holding(host, GIB, directory):
         set_limit(directory, 512 * MIB)
         assert _numbers(host.python(_NVML_VIEW, directory).stdout) == (512 * MIB, 512 * MIB)
         first = _gpustat(host, directory)[0]
@@ -125,31 +110,10 @@ assert set(answers) <= {0, 1}, answers
         assert (total, GIB <= used < 2 * GIB) == (2 * GIB, True)
 
 
-def test_a_lowered_limit_shows_nothing_free_and_kills_nobody(host: Host, grants: Grants) -> None:
-    directory = grants.make(2 * GIB)
-    program = (
-        CUDA
-        + f"""
-import sys
-sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r})
-from pathlib import Path
-from tests.shim.test_views_tools import set_limit
-pointer = must(d.cuMemAlloc(GIB))
-set_limit(Path({str(directory)!r}), GIB // 2)
-assert must(d.cuMemGetInfo()) == (0, GIB // 2)
-assert must(d.cuDeviceTotalMem(0)) == GIB // 2
-assert d.cuMemAlloc(1)[0] == OOM
-must(d.cuMemFree(pointer))
-assert must(d.cuMemGetInfo())[0] <= GIB // 2
-"""
-    )
-    host.python(program, directory)
-
-
 def test_free_is_never_more_than_the_gpu_has(host: Host, grants: Grants) -> None:
     """A neighbour holds what the limit would still allow: GPU 0 has 4 GiB."""
     directory = grants.make(3 * GIB)
-    with Holder(host, 3 * GIB, None):
+    with holding(host, 3 * GIB, None):
         host.python(
             CUDA
             + NVML

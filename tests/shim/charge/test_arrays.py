@@ -7,20 +7,15 @@ from typing import Final
 import pytest
 
 from tests.shim.conftest import GIB, Grants, Host
-from tests.shim.exact import PHYSICAL
+from tests.shim.exact import PHYSICAL, SHAPE
 
 pytestmark = pytest.mark.sim
 
 _ARRAYS: Final = (
     PHYSICAL
+    + SHAPE
     + """
-F = d.CUarray_format
 LAYERED, CUBEMAP, SPARSE, DEFERRED = 0x01, 0x04, 0x40, 0x80
-def shape(width, height=0, depth=0, format=F.CU_AD_FORMAT_FLOAT, channels=1, flags=0):
-    a = d.CUDA_ARRAY3D_DESCRIPTOR()
-    a.Width, a.Height, a.Depth, a.Flags = width, height, depth, flags
-    a.Format, a.NumChannels = format, channels
-    return a
 def figures(gpu=0):
     return held(gpu) - before[gpu][0], charged(gpu) - before[gpu][1]
 def close(what):
@@ -103,11 +98,8 @@ took(0)
     )
 
 
-def test_random_arrays_are_never_charged_too_little(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
+_PROGRAMS = {
+    "random arrays are never charged too little": """
 random.seed(7)
 for _ in range(150):
     side = lambda most: random.choice((1, random.randrange(1, most), most))
@@ -125,18 +117,8 @@ for _ in range(150):
         close(made)
         must(d.cuArrayDestroy(array))
 """,
-        3 * GIB,
-    )
-
-
-def test_where_the_driver_does_not_say_the_bytes_of_the_elements_are_charged(
-    host: Host, grants: Grants
-) -> None:
-    """As drivers before CUDA 11.6; a mipmap of several levels takes twice its first at most."""
-    _run(
-        host,
-        grants,
-        """
+    "where the driver does not say the bytes of the elements are charged": """
+# As drivers before CUDA 11.6; a mipmap of several levels takes twice its first at most.
 for call in ("cuArrayGetMemoryRequirements", "cuMipmappedArrayGetMemoryRequirements"):
     assert control(op="fail", gpu=0, call=call, code=801, count=10)["ok"]
 array = must(d.cuArray3DCreate(shape(4096, 4096, channels=4)))
@@ -149,14 +131,7 @@ for call in ("cuArrayGetMemoryRequirements", "cuMipmappedArrayGetMemoryRequireme
     assert control(op="fail", gpu=0, call=call, code=801, count=0)["ok"]
 took(0)
 """,
-    )
-
-
-def test_arrays_go_with_their_context(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
+    "arrays go with their context": """
 context = must(d.cuCtxCreate(None, 0, 0))
 must(d.cuArray3DCreate(shape(4096, 4096)))
 must(d.cuMipmappedArrayCreate(shape(1024, 1024), 2))
@@ -164,14 +139,7 @@ assert figures()[1] >= 64 * MIB
 must(d.cuCtxDestroy(context))
 took(0)
 """,
-    )
-
-
-def test_tiles_hold_the_memory_that_backs_them(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
+    "tiles hold the memory that backs them": """
 context = must(d.cuCtxCreate(None, 0, 0))
 before = [(held(gpu), charged(gpu)) for gpu in range(len(before))]
 mipmap = must(d.cuMipmappedArrayCreate(shape(4096, 4096, flags=SPARSE), 99))
@@ -215,7 +183,14 @@ overhead = figures()
 must(d.cuCtxDestroy(context))
 assert overhead[0] - figures()[0] == overhead[1] - figures()[1] >= BLOCK
 """,
-    )
+}
+_LIMITS = {"random arrays are never charged too little": (3 * GIB,)}
+
+
+@pytest.mark.parametrize("name", _PROGRAMS)
+def test_a_program_is_charged_its_arrays(host: Host, grants: Grants, name: str) -> None:
+    """And nothing is left."""
+    host.python(_ARRAYS + _PROGRAMS[name], grants.make(*_LIMITS.get(name, (GIB,))))
 
 
 _EXTERNAL: Final = """
@@ -242,12 +217,8 @@ def image(memory):
 """
 
 
-def test_external_memory_is_charged_from_import_to_destruction(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        _EXTERNAL
-        + """
+_IMPORTS = {
+    "external memory is charged from import to destruction": """
 handle = create(4 * BLOCK, shareable=FD)
 memory = must(external(handle))
 assert figures() == (4 * BLOCK, 8 * BLOCK), "the exporter's and the importer's"
@@ -258,17 +229,7 @@ took(0)
 handle = create(int(must(d.cuMemGetInfo())[0]) // BLOCK * BLOCK - 2 * BLOCK, shareable=FD)
 assert external(handle)[0] == OOM
 """,
-    )
-
-
-def test_external_memory_is_charged_the_size_that_the_program_declares(
-    host: Host, grants: Grants
-) -> None:
-    _run(
-        host,
-        grants,
-        _EXTERNAL
-        + """
+    "external memory is charged the size that the program declares": """
 handle = create(64 * BLOCK, shareable=FD)
 for size in (1, BLOCK, 64 * BLOCK):
     memory = must(external(handle, size))
@@ -282,16 +243,8 @@ os.fstat(last_fd), os.close(last_fd)
 release(handle)
 took(0)
 """,
-    )
-
-
-def test_what_is_mapped_of_external_memory_keeps_its_charge(host: Host, grants: Grants) -> None:
-    """Destroying the import frees nothing while a buffer or an image of it exists."""
-    _run(
-        host,
-        grants,
-        _EXTERNAL
-        + """
+    "what is mapped of external memory keeps its charge": """
+# Destroying the import frees nothing while a buffer or an image of it exists.
 memory = imported()
 first, second, picture = must(buffer(memory)), must(buffer(memory, BLOCK)), must(image(memory))
 assert buffer(memory, 4 * BLOCK)[0] == INVALID
@@ -323,7 +276,13 @@ for address in views:
     must(d.cuMemFree(address))
 took(0)
 """,
-    )
+}
+
+
+@pytest.mark.parametrize("name", _IMPORTS)
+def test_a_program_is_charged_what_it_imports(host: Host, grants: Grants, name: str) -> None:
+    """From the import until all that is mapped of it has gone."""
+    host.python(_ARRAYS + _EXTERNAL + _IMPORTS[name], grants.make(GIB))
 
 
 @pytest.mark.parametrize("destroyed", [False, True])

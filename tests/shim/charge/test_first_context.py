@@ -9,14 +9,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from shim import region
-from tests.shim.clients import CUDA
+from tests.shim.clients import CUDA, OBEY
 from tests.shim.conftest import GIB, MIB, Grants, Host
+from tests.talking import talking
 
 pytestmark = pytest.mark.sim
 
@@ -52,42 +53,34 @@ def exact(expected):
     assert (held(), used()) == (expected, expected), (held(), used(), expected)
 must(d.cuInit(0))
 """
-_STEADY = "address = must(d.cuMemAlloc(GIB))\nprint('there', flush=True)\nsys.stdin.read()\n"
-_RESTLESS = """
+_STEADY = "address = must(d.cuMemAlloc(GIB))\n" + OBEY
+_RESTLESS = (
+    """
 import threading
-over = threading.Event()
+over, failures = threading.Event(), []
 def restless():
-    while not over.is_set():
-        must(d.cuCtxSetCurrent(context))
-        must(d.cuMemFree(must(d.cuMemAlloc(256 * MIB))))
+    try:
+        while not over.is_set():
+            must(d.cuCtxSetCurrent(context))
+            must(d.cuMemFree(must(d.cuMemAlloc(256 * MIB))))
+    except BaseException as error:
+        failures.append(error)
 context = must(d.cuCtxGetCurrent())
 thread = threading.Thread(target=restless)
 address = must(d.cuMemAlloc(GIB))
 thread.start()
-print("there", flush=True)
-sys.stdin.read()
-over.set()
-thread.join()
 """
+    + OBEY
+)
 
 
 @contextmanager
 def _neighbour(host: Host, directory: Path, does: str) -> Iterator[None]:
     """A process of another container, with a GiB of the GPU, that executes the test's commands."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", CUDA + "import sys\n" + does],
-        env=host.environment(directory),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        assert process.stdout.readline() == "there\n"
+    with talking([sys.executable, "-c", CUDA + does], host.environment(directory)) as talk:
         yield
-    finally:
-        process.communicate(timeout=60)
-        assert process.returncode == 0
+        if does == _RESTLESS:
+            talk.do("over.set(); thread.join(); assert not failures")
 
 
 _CREATIONS = {
@@ -102,8 +95,8 @@ _CREATIONS = {
 def test_beside_a_neighbour_it_is_charged_what_the_gpu_gave(
     gpu_host: Host, grants: Grants, creation: str
 ) -> None:
-    mine = grants.make(GIB, context_bytes=CONTEXT)
-    theirs = grants.make(2 * GIB, context_bytes=CONTEXT)
+    mine = grants.make(GIB)
+    theirs = grants.make(2 * GIB)
     with _neighbour(gpu_host, theirs, _STEADY):
         gpu_host.python(
             _TOOLS
@@ -124,8 +117,8 @@ exact(CONTEXT + 64 * MIB)
 
 
 def test_beside_a_neighbour_that_allocates_meanwhile(gpu_host: Host, grants: Grants) -> None:
-    mine = grants.make(GIB, context_bytes=CONTEXT)
-    theirs = grants.make(2 * GIB, context_bytes=CONTEXT)
+    mine = grants.make(GIB)
+    theirs = grants.make(2 * GIB)
     with _neighbour(gpu_host, theirs, _RESTLESS):
         gpu_host.python(
             _TOOLS
@@ -135,21 +128,6 @@ for _ in range(50):
     exact(CONTEXT)
     must(d.cuDevicePrimaryCtxRelease(0))
     exact(0)
-""",
-            mine,
-        )
-
-
-def test_a_small_limit_keeps_what_the_context_leaves(gpu_host: Host, grants: Grants) -> None:
-    mine = grants.make(512 * MIB, context_bytes=CONTEXT)
-    theirs = grants.make(2 * GIB, context_bytes=CONTEXT)
-    with _neighbour(gpu_host, theirs, _STEADY):
-        gpu_host.python(
-            CUDA
-            + """
-assert must(d.cuMemGetInfo()) == (212 * MIB, 512 * MIB)
-must(d.cuMemAlloc(212 * MIB))
-assert d.cuMemAlloc(1)[0] == OOM
 """,
             mine,
         )
@@ -167,11 +145,11 @@ for _ in range(2):
     exact(0)
     assert tuple(d.cuDevicePrimaryCtxGetState(0))[2] == 0
 """,
-        grants.make(CONTEXT - 1, context_bytes=CONTEXT),
+        grants.make(CONTEXT - 1),
     )
     gpu_host.python(
         _TOOLS + "must(d.cuDevicePrimaryCtxRetain(0))\nexact(CONTEXT)",
-        grants.make(CONTEXT, context_bytes=CONTEXT),
+        grants.make(CONTEXT),
     )
 
 
@@ -179,7 +157,7 @@ def test_processes_and_threads_of_a_container_each_pay_for_their_own(
     gpu_host: Host, grants: Grants
 ) -> None:
     """Also while others of the container hold reservations that the GPU has not allocated yet."""
-    mine = grants.make(4 * GIB, context_bytes=CONTEXT)
+    mine = grants.make(4 * GIB)
     many = """
 import threading
 made = []
@@ -201,31 +179,18 @@ exact(0)
 must(d.cuCtxSetCurrent(must(d.cuDevicePrimaryCtxRetain(0))))
 kept = must(d.cuMemAlloc(64 * MIB))
 assert held() == CONTEXT + 64 * MIB
-print("there", flush=True)
-sys.stdin.read()
 """
+        + OBEY
     )
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", program],
-            env=gpu_host.environment(mine),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(pids)
-    ]
-    try:
-        for process in started:
-            assert process.stdout is not None and process.stdout.readline() == "there\n"
+    with ExitStack() as stack:
+        for _ in range(pids):
+            command = [sys.executable, "-c", program]
+            stack.enter_context(talking(command, gpu_host.environment(mine)))
         assert region.status(mine)[0].use.used_bytes == pids * (CONTEXT + 64 * MIB)
-    finally:
-        for process in started:
-            process.communicate(timeout=60)
 
 
 def test_what_the_dead_still_hold_is_nothing_to_it(slow_gpu_host: Host, grants: Grants) -> None:
-    directory = grants.make(2 * GIB, context_bytes=CONTEXT)
+    directory = grants.make(2 * GIB)
     killed = CUDA + "import os\nmust(d.cuMemAlloc(GIB)); os.kill(os.getpid(), 9)"
     slow_gpu_host.run([sys.executable, "-c", killed], directory, status=-9)
     slow_gpu_host.python(_TOOLS + "must(d.cuDevicePrimaryCtxRetain(0))\nexact(CONTEXT)", directory)

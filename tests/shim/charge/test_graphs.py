@@ -52,12 +52,9 @@ same(0)
     )
 
 
-def test_graphs_and_plain_memory_share_one_limit(host: Host, grants: Grants) -> None:
-    """Graphs and plain memory share one limit; replays take nothing, and continue at the limit."""
-    _run(
-        host,
-        grants,
-        """
+_PROGRAMS = {
+    "graphs and plain memory share one limit": """
+# Graphs and plain memory share one limit; replays take nothing, and continue at the limit.
 half = must(d.cuMemAlloc(GIB // 2))
 fits, other = instantiate(scratch(GIB // 2)), instantiate(scratch(GIB // 2 + 1))
 assert launch(fits) == OK
@@ -69,15 +66,8 @@ assert launch(fits) == OK
 assert launch(other) == OK, "the first one's is idle"
 assert charged() == held() - begun <= GIB
 """,
-    )
-
-
-def test_replays_go_on_at_the_limit(host: Host, grants: Grants) -> None:
-    """Also while the last one runs, so that nothing can be freed."""
-    _run(
-        host,
-        grants,
-        """
+    "replays go on at the limit": """
+# Also while the last one runs, so that nothing can be freed.
 PTX = b".version 8.0\\n.target sm_80\\n.address_size 64\\n// simgpu: duration_ns=300000000\\n" \\
       b".visible .entry slow() { ret; }\\n"
 kernel = must(d.cuModuleGetFunction(must(d.cuModuleLoadData(PTX)), b"slow"))
@@ -95,14 +85,7 @@ must(d.cuStreamSynchronize(stream))
 assert held() - begun == charged() >= 700 * MIB
 must(d.cuMemAlloc(512 * MIB))
 """,
-    )
-
-
-def test_what_a_graph_allocated_for_the_program_stays_charged(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
+    "what a graph allocated for the program stays charged": """
 graph = new_graph()
 _, address = add_alloc(graph, GIB)
 executable = instantiate(graph)
@@ -116,14 +99,7 @@ must(d.cuMemFreeAsync(address, 0))
 must(d.cuMemAlloc(64 * MIB))
 same(64 * MIB)
 """,
-    )
-
-
-def test_a_graph_over_two_gpus(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
+    "a graph over two gpus": """
 use(1); begun1 = held(1) - charged(1); use(0)
 both = instantiate(scratch(200 * MIB, gpu=1, graph=scratch(700 * MIB)))
 assert launch(both) == OK
@@ -136,17 +112,8 @@ for gpu in (0, 1):
     must(d.cuDeviceGraphMemTrim(gpu))
 same(0); same(0, 1, begun1)
 """,
-        GIB,
-        256 * MIB,
-    )
-
-
-def test_a_capture_is_neither_charged_nor_disturbed(host: Host, grants: Grants) -> None:
-    """At the limit, too: captured memory takes none. Another thread's refusals are its own."""
-    _run(
-        host,
-        grants,
-        """
+    "a capture is neither charged nor disturbed": """
+# At the limit, too: captured memory takes none. Another thread's refusals are its own.
 import threading
 GLOBAL = d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
 stream = must(d.cuStreamCreate(1))
@@ -170,14 +137,7 @@ assert launch(executable, stream) == OOM
 drop(rest)
 sync()
 """,
-    )
-
-
-def test_an_upload_at_instantiation_is_charged(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
+    "an upload at instantiation is charged": """
 def with_upload(graph):
     p = d.CUDA_GRAPH_INSTANTIATE_PARAMS()
     p.flags = d.CUgraphInstantiate_flags.CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD.value
@@ -189,26 +149,51 @@ same(GIB)
 assert launch(executable) == OK
 same(GIB)
 """,
-    )
-
-
-def test_graphs_beyond_what_can_be_known_are_not_given(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
-made = []
-while (one := d.cuGraphInstantiate(scratch(1), 0))[0] == OK:
-    made.append(one[1])
-assert one[0] == OOM and len(made) == 2048, len(made)
-instantiate(new_graph())
-for executable in made[:2]:
-    must(d.cuGraphExecDestroy(executable))
-assert launch(instantiate(scratch(64 * MIB))) == OK
-same(64 * MIB)
-assert launch(made[5]) == OK
+    "a graph that the driver would not destroy is still known": """
+executable = instantiate(scratch(GIB + 1))
+assert control(op="fail", gpu=0, call="cuGraphExecDestroy", code=999, count=1).get("ok")
+assert d.cuGraphExecDestroy(executable)[0] == d.CUresult.CUDA_ERROR_UNKNOWN
+assert launch(executable) == OOM
+same(0)
+must(d.cuGraphExecDestroy(executable))
 """,
+    "a graph that is not given leaves the handle as it was": """
+# The driver had created it, and the table of graphs that allocate was full.
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+graph = scratch(MIB)
+full = [instantiate(scratch(2 * MIB)) for _ in range(2048)]
+instantiate(new_graph())
+handle, none = ctypes.c_void_p(int(graph)), ctypes.c_void_p()
+parameters = (ctypes.c_uint64 * 4)()
+for call, arguments in (
+    ("cuGraphInstantiate", (none, none, ctypes.c_size_t(0))),
+    ("cuGraphInstantiate_v2", (none, none, ctypes.c_size_t(0))),
+    ("cuGraphInstantiateWithFlags", (ctypes.c_uint64(0),)),
+    ("cuGraphInstantiateWithParams", (parameters,)),
+):
+    made = ctypes.c_void_p(12345)
+    assert getattr(cuda, call)(ctypes.byref(made), handle, *arguments) == 2, call
+    assert made.value == 12345, call
+    assert getattr(cuda, call)(None, handle, *arguments) == 1, call
+must(d.cuGraphExecDestroy(full.pop()))
+assert launch(instantiate(graph)) == OK
+""",
+}
+_LIMITS = {
+    "a graph over two gpus": (
+        GIB,
+        256 * MIB,
     )
+}
+
+
+@pytest.mark.parametrize("name", _PROGRAMS)
+def test_a_program_is_charged_the_memory_of_its_graphs(
+    host: Host, grants: Grants, name: str
+) -> None:
+    """From a launch until a trim."""
+    host.python(GRAPHS + _PROGRAMS[name], grants.make(*_LIMITS.get(name, (GIB,))))
 
 
 def test_pools_and_graphs_beside_what_the_driver_takes_itself(
@@ -243,49 +228,4 @@ use(0)
 exact()
 """,
         grants.make(GIB),
-    )
-
-
-def test_a_graph_that_the_driver_would_not_destroy_is_still_known(
-    host: Host, grants: Grants
-) -> None:
-    _run(
-        host,
-        grants,
-        """
-executable = instantiate(scratch(GIB + 1))
-assert control(op="fail", gpu=0, call="cuGraphExecDestroy", code=999, count=1).get("ok")
-assert d.cuGraphExecDestroy(executable)[0] == d.CUresult.CUDA_ERROR_UNKNOWN
-assert launch(executable) == OOM
-same(0)
-must(d.cuGraphExecDestroy(executable))
-""",
-    )
-
-
-def test_a_graph_that_is_not_given_leaves_the_handle_as_it_was(host: Host, grants: Grants) -> None:
-    """The driver had created it, and the table of graphs that allocate was full."""
-    _run(
-        host,
-        grants,
-        """
-import ctypes
-cuda = ctypes.CDLL("libcuda.so.1")
-graph = scratch(MIB)
-full = [instantiate(scratch(2 * MIB)) for _ in range(2048)]
-handle, none = ctypes.c_void_p(int(graph)), ctypes.c_void_p()
-parameters = (ctypes.c_uint64 * 4)()
-for call, arguments in (
-    ("cuGraphInstantiate", (none, none, ctypes.c_size_t(0))),
-    ("cuGraphInstantiate_v2", (none, none, ctypes.c_size_t(0))),
-    ("cuGraphInstantiateWithFlags", (ctypes.c_uint64(0),)),
-    ("cuGraphInstantiateWithParams", (parameters,)),
-):
-    made = ctypes.c_void_p(12345)
-    assert getattr(cuda, call)(ctypes.byref(made), handle, *arguments) == 2, call
-    assert made.value == 12345, call
-    assert getattr(cuda, call)(None, handle, *arguments) == 1, call
-must(d.cuGraphExecDestroy(full.pop()))
-assert launch(instantiate(graph)) == OK
-""",
     )

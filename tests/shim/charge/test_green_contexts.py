@@ -34,10 +34,8 @@ def exact(bytes):
 )
 
 
-def test_what_is_allocated_in_a_green_context_outlives_it(gpu_host: Host, grants: Grants) -> None:
-    gpu_host.python(
-        _BEGIN
-        + """
+_PROGRAMS = {
+    "what is allocated in a green context outlives it": """
 primary = must(d.cuCtxGetCurrent())
 green = create()
 exact(CONTEXT)
@@ -50,14 +48,7 @@ must(d.cuCtxSetCurrent(primary))
 must(d.cuMemFree(large))
 exact(CONTEXT)
 """,
-        grants.make(GIB),
-    )
-
-
-def test_green_contexts_and_the_primary_share_blocks(gpu_host: Host, grants: Grants) -> None:
-    gpu_host.python(
-        _BEGIN
-        + """
+    "green contexts and the primary share blocks": """
 primary = must(d.cuCtxGetCurrent())
 first = must(d.cuMemAlloc(512))
 for _ in range(2):
@@ -71,16 +62,7 @@ for _ in range(2):
 must(d.cuMemFree(first))
 exact(CONTEXT)
 """,
-        grants.make(GIB),
-    )
-
-
-def test_a_green_context_alone_holds_the_primary_and_ends_it(
-    gpu_host: Host, grants: Grants
-) -> None:
-    gpu_host.python(
-        _BEGIN
-        + """
+    "a green context alone holds the primary and ends it": """
 must(d.cuDevicePrimaryCtxRelease(0))
 exact(0)
 for _ in range(3):
@@ -93,8 +75,29 @@ for _ in range(3):
     destroy(green)
     exact(0)
 """,
-        grants.make(GIB),
-    )
+    "a green context that the driver refuses leaves nothing": """
+must(d.cuDevicePrimaryCtxRelease(0))
+assert library.cuGreenCtxCreate(ctypes.byref(ctypes.c_void_p()), described, 0, 16) == 1
+exact(0)
+use(0)
+green = create()
+assert control(op="fail", gpu=0, call="cuGreenCtxDestroy", code=999, count=1)["ok"]
+enter(green)
+address = must(d.cuMemAlloc(64 * MIB))
+assert library.cuGreenCtxDestroy(green) == 999
+exact(CONTEXT + 64 * MIB)
+must(d.cuMemFree(address))
+exact(CONTEXT)
+destroy(green)
+exact(CONTEXT)
+""",
+}
+
+
+@pytest.mark.parametrize("name", _PROGRAMS)
+def test_a_program_is_charged_its_green_contexts(gpu_host: Host, grants: Grants, name: str) -> None:
+    """As the primary context that they are handles of."""
+    gpu_host.python(_BEGIN + _PROGRAMS[name], grants.make(GIB))
 
 
 def test_a_green_context_that_does_not_fit_is_refused_and_the_drivers_refusals_are_its_own(
@@ -111,29 +114,4 @@ assert library.cuGreenCtxDestroy(None) == library.cuGreenCtxDestroy(described) =
 exact(0)
 """,
         grants.make(200 * MIB),
-    )
-
-
-def test_a_green_context_that_the_driver_refuses_leaves_nothing(
-    gpu_host: Host, grants: Grants
-) -> None:
-    gpu_host.python(
-        _BEGIN
-        + """
-must(d.cuDevicePrimaryCtxRelease(0))
-assert library.cuGreenCtxCreate(ctypes.byref(ctypes.c_void_p()), described, 0, 16) == 1
-exact(0)
-use(0)
-green = create()
-assert control(op="fail", gpu=0, call="cuGreenCtxDestroy", code=999, count=1)["ok"]
-enter(green)
-address = must(d.cuMemAlloc(64 * MIB))
-assert library.cuGreenCtxDestroy(green) == 999
-exact(CONTEXT + 64 * MIB)
-must(d.cuMemFree(address))
-exact(CONTEXT)
-destroy(green)
-exact(CONTEXT)
-""",
-        grants.make(GIB),
     )

@@ -6,7 +6,7 @@ import pytest
 
 from tests.shim.clients import CUDA
 from tests.shim.conftest import GIB, Grants, Host
-from tests.shim.exact import EXACT
+from tests.shim.exact import EXACT, SLOW
 
 pytestmark = pytest.mark.sim
 
@@ -88,12 +88,8 @@ for _ in range(3):
     )
 
 
-def test_a_primary_context_retained_twice_and_released_once_keeps(
-    host: Host, grants: Grants
-) -> None:
-    host.python(
-        _BEGIN
-        + """
+_PROGRAMS = {
+    "a primary context retained twice and released once keeps": """
 use(0)
 address = must(d.cuMemAlloc(512 * MIB))
 must(d.cuDevicePrimaryCtxRelease(0))
@@ -104,14 +100,7 @@ assert used() == idle + 64 * MIB
 must(d.cuDevicePrimaryCtxRelease(0))
 assert used() == 0
 """,
-        grants.make(2 * GIB),
-    )
-
-
-def test_an_attached_context_lasts_until_the_last_detach(host: Host, grants: Grants) -> None:
-    host.python(
-        _BEGIN
-        + """
+    "an attached context lasts until the last detach": """
 context = create()
 again = ctypes.c_void_p()
 assert library.cuCtxAttach(ctypes.byref(again), 0) == 0
@@ -122,14 +111,7 @@ assert used() == full
 assert library.cuCtxDetach(again) == 0
 assert used() == idle
 """,
-        grants.make(2 * GIB),
-    )
-
-
-def test_a_context_that_the_driver_will_not_end_keeps(host: Host, grants: Grants) -> None:
-    host.python(
-        _BEGIN
-        + """
+    "a context that the driver will not end keeps": """
 address = must(d.cuMemAlloc(512 * MIB))
 primary = must(d.cuCtxGetCurrent())
 INVALID_CONTEXT = 201
@@ -143,28 +125,14 @@ assert used() == idle + 512 * MIB
 must(d.cuDevicePrimaryCtxReset(0))
 assert used() == 0, "and still takes with it what it held before"
 """,
-        grants.make(2 * GIB),
-    )
-
-
-def test_what_was_freed_before_is_not_refunded_again(host: Host, grants: Grants) -> None:
-    host.python(
-        _BEGIN
-        + """
+    "what was freed before is not refunded again": """
 must(d.cuMemAlloc(64 * MIB))
 context = create()
 must(d.cuMemFree(inside(context, 512 * MIB)))
 must(d.cuCtxDestroy(context))
 assert used() == idle + 64 * MIB
 """,
-        grants.make(2 * GIB),
-    )
-
-
-def test_a_thousand_lives_leave_nothing(host: Host, grants: Grants) -> None:
-    host.python(
-        _BEGIN
-        + """
+    "a thousand lives leave nothing": """
 kept = create()
 inside(kept, 64 * MIB)
 before = used()
@@ -176,87 +144,67 @@ assert used() == before
 must(d.cuCtxDestroy(kept))
 assert used() == idle
 """,
-        grants.make(2 * GIB),
-    )
+}
+
+
+@pytest.mark.parametrize("name", _PROGRAMS)
+def test_what_ends_with_a_context_is_refunded(host: Host, grants: Grants, name: str) -> None:
+    """And nothing else."""
+    host.python(_BEGIN + _PROGRAMS[name], grants.make(2 * GIB))
 
 
 _SLOWLY = (
     EXACT
+    + SLOW
     + """
-import threading, time
-def slowly(call):
-    "The call in a thread of its own, half a second before the driver does it."
-    assert control(op="latency", gpu=0, call=SLOW, ns=500_000_000)["ok"]
-    thread = threading.Thread(target=lambda: call(0)[0] == OK or os.abort())
-    thread.start()
-    time.sleep(0.25)
-    return thread
-def over(thread):
-    thread.join()
-    assert control(op="latency", gpu=0, call=SLOW, ns=0)["ok"]
+def during(call, work):
+    "While the driver waits to do the call, in a thread of its own."
+    with slow(SLOW, 500):
+        thread = threading.Thread(target=lambda: call(0)[0] == OK or os.abort())
+        thread.start()
+        time.sleep(0.25)
+        work()
+        thread.join()
 """
 )
 
 
-def test_a_release_that_is_not_the_last_leaves_blocks_to_those_who_hold_them(
-    gpu_host: Host, grants: Grants
-) -> None:
-    """An allocation during the driver call belongs to the same generation of the context."""
-    gpu_host.python(
-        _SLOWLY
-        + """
+_SLOW_CALLS = {
+    "a release that is not the last leaves blocks to the holders": """
+# An allocation during the driver call belongs to the same generation of the context.
 SLOW = "cuDevicePrimaryCtxRelease_v2"
 begun = held() - charged()
 before = charged()
 use(0)
 kept = must(d.cuMemAlloc(1024))
 same(before + 2 * MIB)
-release = slowly(d.cuDevicePrimaryCtxRelease)
-other = must(d.cuMemAlloc(1024))
-must(d.cuMemFree(other))
-over(release)
+during(d.cuDevicePrimaryCtxRelease, lambda: must(d.cuMemFree(must(d.cuMemAlloc(1024)))))
 same(before + 2 * MIB)
 must(d.cuMemFree(kept))
 same(before)
 """,
-        grants.make(2 * GIB),
-    )
-
-
-def test_a_context_released_while_another_thread_retains_it_is_charged(
-    gpu_host: Host, grants: Grants
-) -> None:
-    gpu_host.python(
-        _SLOWLY
-        + """
+    "a context released while another thread retains it is charged": """
 SLOW = "cuDevicePrimaryCtxRetain"
-retain = slowly(d.cuDevicePrimaryCtxRetain)
-must(d.cuDevicePrimaryCtxRelease(0))
-over(retain)
+during(d.cuDevicePrimaryCtxRetain, lambda: must(d.cuDevicePrimaryCtxRelease(0)))
 assert held() == charged(), (held() - charged(), "of the gpu are not charged")
 assert charged() > 0
 """,
-        grants.make(2 * GIB),
-    )
-
-
-def test_a_free_that_comes_too_late_for_its_context_leaves_no_charge(
-    gpu_host: Host, grants: Grants
-) -> None:
-    """The context took the memory before the driver reached the free, which it then refuses."""
-    gpu_host.python(
-        _SLOWLY
-        + """
+    "a free that comes too late for its context leaves no charge": """
+# The context took the memory before the driver reached the free, which it then refuses.
 SLOW = "cuMemFree_v2"
 before = charged()
 context = must(d.cuCtxCreate(None, 0, 0))
 address = must(d.cuMemAlloc(64 * MIB))
 answers = []
-free = slowly(lambda _: (answers.extend(d.cuMemFree(address)) or OK,))
-must(d.cuCtxDestroy(context))
-over(free)
+free = lambda _: (answers.extend(d.cuMemFree(address)) or OK,)
+during(free, lambda: must(d.cuCtxDestroy(context)))
 assert answers[0] != OK
 assert held() == charged() == before, (held() - begun, charged())
 """,
-        grants.make(2 * GIB),
-    )
+}
+
+
+@pytest.mark.parametrize("name", _SLOW_CALLS)
+def test_a_slow_call_beside_another_thread(gpu_host: Host, grants: Grants, name: str) -> None:
+    """The driver acts half a second after the call."""
+    gpu_host.python(_SLOWLY + _SLOW_CALLS[name], grants.make(2 * GIB))

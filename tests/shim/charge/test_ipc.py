@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from shim import region
-from tests.shim.conftest import GIB, MIB, Grants, Host
+from tests.shim.conftest import GIB, MIB, Grants, Host, used
 from tests.shim.exact import EXACT
 from tests.support import until
-from tests.talking import TALKER, Talk, talking
+from tests.talking import Talk, talkers
 
 pytestmark = pytest.mark.sim
 
@@ -20,17 +18,8 @@ SIZE = 100 * MIB
 OUT_OF_MEMORY = "2"
 
 
-@contextmanager
-def _talkers(host: Host, *directories: Path) -> Iterator[list[Talk]]:
-    with ExitStack() as stack:
-        yield [
-            stack.enter_context(talking(TALKER, host.environment(directory)))
-            for directory in directories
-        ]
-
-
-def _used(directory: Path) -> int:
-    return region.status(directory)[0].use.used_bytes
+def _talkers(host: Host, *directories: Path) -> AbstractContextManager[list[Talk]]:
+    return talkers(*map(host.environment, directories))
 
 
 def _seen(talk: Talk) -> int:
@@ -49,19 +38,19 @@ def _exported(exporter: Talk, size: int = SIZE) -> str:
 def test_row_16_ipc_memory_is_charged_once(host: Host, grants: Grants) -> None:
     directory = grants.make(GIB)
     with _talkers(host, *[directory] * 3) as (exporter, first, second):
-        before = _used(directory)
+        before = used(directory)
         handle = _exported(exporter)
-        assert _used(directory) == before + SIZE
+        assert used(directory) == before + SIZE
         assert first.ask(f"open {handle}") == "0 0"
         assert second.ask(f"open {handle} v1") == "0 0"
-        assert _used(directory) == before + SIZE
+        assert used(directory) == before + SIZE
         assert {_seen(talk) for talk in (exporter, first, second)} == {before + SIZE}
         assert first.ask("close 0") == "0"
-        assert _used(directory) == before + SIZE
+        assert used(directory) == before + SIZE
         assert exporter.ask("free 0") == "0"
-        assert _used(directory) == before + SIZE, "the second has it still, and so has the GPU"
+        assert used(directory) == before + SIZE, "the second has it still, and so has the GPU"
         assert second.ask("close 0") == "0"
-        assert _used(directory) == before
+        assert used(directory) == before
 
 
 def test_what_an_importer_keeps_outlives_its_exporter(host: Host, grants: Grants) -> None:
@@ -72,23 +61,23 @@ def test_what_an_importer_keeps_outlives_its_exporter(host: Host, grants: Grants
         assert importer.ask(f"open {handle}") == "0 0"
         exporter.kill()
         until(lambda: _seen(importer) <= before + SIZE, "the end of the exporter's own charge")
-        own = _used(directory) - SIZE
+        own = used(directory) - SIZE
         assert importer.ask(f"alloc {GIB - own - SIZE + 2 * MIB}") == OUT_OF_MEMORY
         assert importer.ask("close 0") == "0"
-        assert _used(directory) == own
+        assert used(directory) == own
 
 
 def test_memory_opened_twice_is_held_until_it_is_closed_twice(host: Host, grants: Grants) -> None:
     directory = grants.make(GIB)
     with _talkers(host, directory, directory) as (exporter, importer):
         handle = _exported(exporter)
-        with_it = _used(directory)
+        with_it = used(directory)
         assert [importer.ask(f"open {handle}") for _ in range(2)] == ["0 0", "0 1"]
         assert exporter.ask("free 0") == "0"
         assert importer.ask("close 0") == "0"
-        assert _used(directory) == with_it
+        assert used(directory) == with_it
         assert importer.ask("close 0") == "0"
-        assert _used(directory) == with_it - SIZE
+        assert used(directory) == with_it - SIZE
 
 
 def test_memory_of_an_exporter_outside_is_charged_to_who_opens_it(
@@ -97,15 +86,15 @@ def test_memory_of_an_exporter_outside_is_charged_to_who_opens_it(
     ours, other = grants.make(GIB), grants.make(GIB)
     with _talkers(host, other, ours, ours) as (exporter, first, second):
         handle = _exported(exporter)
-        before = _used(ours)
+        before = used(ours)
         for talk in (first, second):
             assert [talk.ask(f"open {handle}") for _ in range(2)] == ["0 0", "0 1"]
-        assert _used(ours) == before + 2 * SIZE, "each its own, and no more for a second opening"
+        assert used(ours) == before + 2 * SIZE, "each its own, and no more for a second opening"
         for _ in range(2):
             assert first.ask("close 0") == "0"
-        assert _used(ours) == before + SIZE
-        assert second.ask(f"alloc {GIB - _used(ours)}") != "0", "the limit has it in"
-    assert _used(other) > 0
+        assert used(ours) == before + SIZE
+        assert second.ask(f"alloc {GIB - used(ours)}") != "0", "the limit has it in"
+    assert used(other) > 0
 
 
 def test_what_an_opening_would_take_beyond_the_limit_is_closed_again(
@@ -115,9 +104,9 @@ def test_what_an_opening_would_take_beyond_the_limit_is_closed_again(
     with _talkers(host, other) as (exporter,):
         handle = _exported(exporter, GIB // 2)
         with _talkers(host, ours) as (importer,):
-            before = _used(ours)
+            before = used(ours)
             assert importer.ask(f"open {handle}") == OUT_OF_MEMORY
-            assert _used(ours) == before
+            assert used(ours) == before
         assert exporter.ask("free 0") == "0"
 
 
@@ -159,37 +148,37 @@ for left in ({SIZE}, {SIZE}, 0):
 def test_a_refused_opening_holds_nothing(host: Host, grants: Grants) -> None:
     directory = grants.make(GIB)
     with _talkers(host, directory) as (exporter,):
-        before = _used(directory)
+        before = used(directory)
         handle = _exported(exporter)
         assert exporter.ask(f"open {handle}") == "201", "by its own process"
         assert exporter.ask("free 0") == "0"
-        assert _used(directory) == before
+        assert used(directory) == before
 
 
 def test_an_exporter_that_frees_alone_gives_everything_back(host: Host, grants: Grants) -> None:
     directory = grants.make(GIB)
     with _talkers(host, directory) as (exporter,):
-        before = _used(directory)
+        before = used(directory)
         for _ in range(3):
             assert exporter.ask(f"alloc {SIZE}").startswith("0 ")
         for number in range(3):
             assert exporter.ask(f"export {number}").startswith("0 ")
             assert exporter.ask(f"export {number}").startswith("0 "), "again, for another process"
-        assert _used(directory) == before + 3 * SIZE
+        assert used(directory) == before + 3 * SIZE
         for number in range(3):
             assert exporter.ask(f"free {number}") == "0"
-        assert _used(directory) == before
+        assert used(directory) == before
 
 
 def test_memory_that_shares_a_block_is_never_charged_too_little(host: Host, grants: Grants) -> None:
     """It is exported with its block, which each importer is charged for: too much, by design."""
     directory = grants.make(GIB)
     with _talkers(host, directory, directory) as (exporter, importer):
-        before = _used(directory)
+        before = used(directory)
         handle = _exported(exporter, 4096)
         assert importer.ask(f"open {handle}") == "0 0"
-        assert before + 2 * MIB <= _used(directory) <= before + 4 * MIB
+        assert before + 2 * MIB <= used(directory) <= before + 4 * MIB
         assert exporter.ask("free 0") == "0"
-        assert _used(directory) == before + 2 * MIB
+        assert used(directory) == before + 2 * MIB
         assert importer.ask("close 0") == "0"
-        assert _used(directory) == before
+        assert used(directory) == before

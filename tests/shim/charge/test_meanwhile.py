@@ -5,23 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.shim.conftest import GIB, Grants, Host
-from tests.shim.exact import CODE, GRAPHS
+from tests.shim.exact import CODE, GRAPHS, SLOW
 
 pytestmark = pytest.mark.sim
 
 _BEGIN = (
     GRAPHS
     + CODE
+    + SLOW
     + """
-import threading, time
-from contextlib import contextmanager
-@contextmanager
-def slow(call, ms):
-    assert control(op="latency", gpu=0, call=call, ns=ms * 10**6)["ok"]
-    try:
-        yield
-    finally:
-        assert control(op="latency", gpu=0, call=call, ns=0)["ok"]
 def until(reached, pause=0.01):
     deadline = time.monotonic() + 60
     while not reached():
@@ -30,13 +22,6 @@ def until(reached, pause=0.01):
 def sleeps(thread):
     with open(f"/proc/self/task/{thread}/wchan") as file:
         return "nanosleep" in file.read()
-def beside(work):
-    def run():
-        use(0)
-        work()
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread
 """
 )
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -64,13 +62,10 @@ def three(
 
 @pytest.fixture
 def grant(tmp_path: Path) -> Path:
-    directory = tmp_path / "grant"
-    directory.mkdir()
     region.create(
-        directory,
-        [grant_file.Gpu(uuid, limit, 100, MINOR[uuid]) for uuid, limit in LIMIT.items()],
+        tmp_path, [grant_file.Gpu(uuid, limit, 100, MINOR[uuid]) for uuid, limit in LIMIT.items()]
     )
-    return directory
+    return tmp_path
 
 
 def _digits(uuid: str) -> str:
@@ -80,14 +75,7 @@ def _digits(uuid: str) -> str:
 def _shown(
     host: Host, program: str, grant: Path, variables: Mapping[str, str]
 ) -> Mapping[str, list[tuple[str, int]]]:
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**host.environment(grant), **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done
+    done = host.python(program, grant, variables=variables)
     shown: dict[str, list[tuple[str, int]]] = {"cuda": [], "nvml": []}
     for kind, uuid, total in map(str.split, done.stdout.splitlines()):
         shown[kind].append((uuid, int(total)))
@@ -137,13 +125,7 @@ def test_row_27_the_environments_limits_follow_it_too(three: Host, tmp_path: Pat
             },
         }
         for program in (_SHOW + _SHOW_NVML, _SHOW_NVML + _SHOW):
-            done = subprocess.run(
-                [sys.executable, "-c", program],
-                env={**three.environment(), **variables},
-                capture_output=True,
-                text=True,
-                check=True,
-            )
+            done = three.python(program, variables=variables)
             wanted = [f"cuda {_digits(uuid)} {LIMIT[uuid]}" for uuid in BY_SPEED]
             wanted += [f"nvml {_digits(uuid)} {LIMIT[uuid]}" for uuid in BY_BUS]
             assert sorted(done.stdout.splitlines()) == sorted(wanted)
@@ -184,16 +166,8 @@ def test_row_27_a_mig_instance_has_the_limit_of_the_grant(
 ) -> None:
     """A grant may name the instance, or its GPU: then all its instances share the limit."""
     region.create(tmp_path, [grant_file.Gpu(named, 512 * MIB, 100, 0)])
-    done = subprocess.run(
-        [sys.executable, "-c", _SHOW_MIG],
-        env={
-            **mig.environment(tmp_path),
-            **({"CUDA_VISIBLE_DEVICES": visible} if visible else {}),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    variables = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
+    done = mig.python(_SHOW_MIG, tmp_path, variables=variables)
     limited = (512 * MIB, True)
     whole = limited if named == A else (0, False)
     assert done.stdout == f"{512 * MIB} {whole} {limited}\n", done

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,52 +14,21 @@ from gpu import processes
 from gpu.account import Account
 from shim import region
 from shim.measurement import Measurement
+from tests.shim.clients import OBEY
 from tests.shim.conftest import CONTEXT_BYTES, GIB, GPUS, MIB, Grants, Host
 from tests.shim.exact import CODE, GRAPHS
+from tests.talking import Talk, talking
 
 pytestmark = pytest.mark.sim
 
 _UUID = GPUS[0][0]
-_OBEY = """
-import sys
-print("ready", flush=True)
-for line in sys.stdin:
-    exec(line)
-    print("done", flush=True)
-"""
-
-
-class Program:
-    """A process under a grant that executes given lines."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        assert self._answer() == "ready\n"
-
-    def do(self, line: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        assert self._answer() == "done\n", line
-
-    def _answer(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline()
 
 
 @contextmanager
-def _program(host: Host, directory: Path, begin: str) -> Iterator[Program]:
-    with subprocess.Popen(
-        [sys.executable, "-c", begin + _OBEY],
-        env=host.environment(directory),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield Program(process)
-        finally:
-            process.kill()
+def _program(host: Host, directory: Path, begin: str) -> Iterator[Talk]:
+    """A process under a grant that executes given lines."""
+    with talking([sys.executable, "-c", begin + OBEY], host.environment(directory)) as talk:
+        yield talk
 
 
 _ASK = """
@@ -130,7 +98,6 @@ def test_it_is_the_driver_s_memory_after_three_samples(gpu_host: Host, grants: G
         assert measured() == [100, 100, 150]
         assert region.status(directory)[0].used_bytes == CONTEXT_BYTES + 662 * MIB
         program.do("assert must(d.cuMemGetInfo())[0] == 2 * GIB - 962 * MIB")
-    program.process.wait()
     assert measured() == [0, 0, 0], "what has exited holds nothing"
 
 
@@ -153,7 +120,7 @@ def test_without_a_figure_the_last_one_stands(
     _say(directory, {_UUID: 70 * MIB})
     with _program(gpu_host, directory, CODE) as program:
         none: processes.Usage = {
-            _UUID: None if figure is None else {program.process.pid: None},
+            _UUID: None if figure is None else {program.pid: None},
         }
         measurement = Measurement(directory, lambda: none)
         assert [measurement.sample() for _ in range(WINDOW)] == [{_UUID: None}] * WINDOW
@@ -176,4 +143,4 @@ def test_nvml_lists_every_process_once(gpu_host: Host, grants: Grants) -> None:
     with _program(gpu_host, directory, CODE) as program:
         program.do("must(d.cuMemAlloc(100 * MIB))")
         held = _ask(gpu_host)[_UUID]
-        assert held == {program.process.pid: CONTEXT_BYTES + 100 * MIB}
+        assert held == {program.pid: CONTEXT_BYTES + 100 * MIB}

@@ -74,28 +74,8 @@ assert refused(26 * MIB) and refused(200 * MIB)
     )
 
 
-def test_up_to_the_limit_exactly(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
-left = 1024 * MIB - charged()
-whole = create(left)
-assert refused(BLOCK)
-took(left)
-release(whole)
-assert refused(left + BLOCK)
-took(0)
-""",
-        1024 * MIB,
-    )
-
-
-def test_memory_is_charged_to_the_gpu_that_it_was_asked_for(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
+_PROGRAMS = {
+    "memory is charged to the gpu that it was asked for": """
 other = create(64 * MIB, ordinal=1)
 took(0); took(64 * MIB, 1)
 assert refused(BLOCK, ordinal=1)
@@ -106,18 +86,9 @@ release(other)
 took(0, 1)
 assert d.cuMemCreate(BLOCK, prop(9), 0)[0] == d.CUresult.CUDA_ERROR_INVALID_DEVICE
 """,
-        GIB,
-        64 * MIB,
-    )
-
-
-def test_segments_that_grow_and_shrink(host: Host, grants: Grants) -> None:
-    """As PyTorch's expandable segments: handles stay while they are mapped; its allocator handles a
-    refusal in the middle, and continues after freeing."""
-    _run(
-        host,
-        grants,
-        """
+    "segments that grow and shrink": """
+# As PyTorch's expandable segments: handles stay while they are mapped; its allocator handles a
+# refusal in the middle, and continues after freeing.
 random.seed(4)
 for size in (BLOCK, 20 * MIB):
     at, live = reserve(2 * GIB), {}
@@ -142,15 +113,8 @@ for size in (BLOCK, 20 * MIB):
     took(size)
     before = [(held(), charged())]
 """,
-    )
-
-
-def test_everything_away_and_back_to_the_same_addresses(host: Host, grants: Grants) -> None:
-    """As vLLM's sleep: unmap and release all, later create and map all again."""
-    _run(
-        host,
-        grants,
-        """
+    "everything away and back to the same addresses": """
+# As vLLM's sleep: unmap and release all, later create and map all again.
 sizes = [BLOCK * n for n in (1, 7, 40, 100)]
 places = [reserve(size) for size in sizes]
 for night in range(3):
@@ -165,14 +129,7 @@ for place, size in zip(places, sizes):
     must(d.cuMemAddressFree(place, size))
 took(0)
 """,
-    )
-
-
-def test_one_unmapping_of_several_mappings(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
+    "one unmapping of several mappings": """
 at = reserve(8 * BLOCK)
 for index in range(4):
     handle = create(BLOCK)
@@ -186,14 +143,7 @@ took(2 * BLOCK)
 unmap(at, BLOCK); unmap(at + 3 * BLOCK, BLOCK)
 took(0)
 """,
-    )
-
-
-def test_what_the_driver_refuses_changes_nothing(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
+    "what the driver refuses changes nothing": """
 at = reserve(4 * BLOCK)
 handle = create(BLOCK)
 for wrong in (
@@ -218,14 +168,7 @@ took(BLOCK)
 unmap(at, BLOCK)
 took(0)
 """,
-    )
-
-
-def test_bound_memory_stays_charged_until_it_is_unbound(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
+    "bound memory stays charged until it is unbound": """
 def group(bytes):
     wanted = d.CUmulticastObjectProp()
     wanted.numDevices, wanted.size = 1, bytes
@@ -254,7 +197,72 @@ took(BLOCK)
 unmap(window, 8 * BLOCK)
 took(0)
 """,
-    )
+    "threads at the limit": """
+# Eight threads create, map, release and unmap; at the end the GPU and the charge agree.
+import threading
+wins, failures = [], []
+def work(seed):
+    try:
+        use(0)
+        mine, at = random.Random(seed), reserve(8 * BLOCK)
+        for _ in range(60):
+            code, handle = d.cuMemCreate(8 * BLOCK, prop(), 0)
+            assert code in (OK, OOM), code
+            if code == OOM:
+                continue
+            wins.append(seed)
+            map(at, handle, 8 * BLOCK)
+            steps = [lambda: release(handle), lambda: unmap(at, 8 * BLOCK)]
+            mine.shuffle(steps)
+            for step in steps:
+                step()
+    except BaseException as error:
+        failures.append(error)
+threads = [threading.Thread(target=work, args=[seed]) for seed in range(8)]
+for thread in threads:
+    thread.start()
+while any(thread.is_alive() for thread in threads):
+    assert held() - before[0][0] <= 96 * MIB - before[0][1], "over the limit"
+for thread in threads:
+    thread.join()
+assert not failures and len(wins) > 50, (failures, len(wins))
+took(0)
+""",
+    "a fork child holds nothing": """
+handle = create(BLOCK)
+pid = os.fork()
+if not pid:
+    d.cuMemRelease(handle)
+    os._exit(0)
+os.waitpid(pid, 0)
+took(BLOCK)
+release(handle)
+took(0)
+""",
+    "mappings behind memory of the host end with their range": """
+at = reserve(4 * BLOCK)
+parts = [create(BLOCK, kind=L.CU_MEM_LOCATION_TYPE_HOST), create(BLOCK), create(BLOCK)]
+for index, part in enumerate(parts):
+    map(at + index * BLOCK, part, BLOCK)
+    release(part)
+took(2 * BLOCK)
+unmap(at, 3 * BLOCK)
+took(0)
+""",
+}
+_LIMITS = {
+    "memory is charged to the gpu that it was asked for": (
+        GIB,
+        64 * MIB,
+    ),
+    "threads at the limit": (96 * MIB,),
+}
+
+
+@pytest.mark.parametrize("name", _PROGRAMS)
+def test_a_program_is_charged_its_physical_memory(host: Host, grants: Grants, name: str) -> None:
+    """Until nothing holds it, in any order."""
+    host.python(PHYSICAL + _PROGRAMS[name], grants.make(*_LIMITS.get(name, (GIB,))))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -318,99 +326,4 @@ for step in range(1500):
 took(alive() * BLOCK)
 """,
         GIB // 4,
-    )
-
-
-def test_many_small_pieces_at_once(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
-at = reserve(GIB)
-handles = [create(BLOCK) for _ in range(480)]
-for index, handle in enumerate(handles):
-    map(at + index * BLOCK, handle, BLOCK)
-took(960 * MIB)
-for handle in handles:
-    release(handle)
-took(960 * MIB)
-unmap(at, 960 * MIB)
-took(0)
-""",
-    )
-
-
-def test_threads_at_the_limit(host: Host, grants: Grants) -> None:
-    """Eight threads create, map, release and unmap; at the end the GPU and the charge agree."""
-    _run(
-        host,
-        grants,
-        """
-import threading
-wins, failures = [], []
-def work(seed):
-    try:
-        use(0)
-        mine, at = random.Random(seed), reserve(8 * BLOCK)
-        for _ in range(60):
-            code, handle = d.cuMemCreate(8 * BLOCK, prop(), 0)
-            assert code in (OK, OOM), code
-            if code == OOM:
-                continue
-            wins.append(seed)
-            map(at, handle, 8 * BLOCK)
-            steps = [lambda: release(handle), lambda: unmap(at, 8 * BLOCK)]
-            mine.shuffle(steps)
-            for step in steps:
-                step()
-    except BaseException as error:
-        failures.append(error)
-threads = [threading.Thread(target=work, args=[seed]) for seed in range(8)]
-for thread in threads:
-    thread.start()
-while any(thread.is_alive() for thread in threads):
-    assert held() - before[0][0] <= 96 * MIB - before[0][1], "over the limit"
-for thread in threads:
-    thread.join()
-assert not failures and len(wins) > 50, (failures, len(wins))
-took(0)
-""",
-        96 * MIB,
-    )
-
-
-def test_a_fork_child_holds_nothing(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
-handle = create(BLOCK)
-pid = os.fork()
-if not pid:
-    d.cuMemRelease(handle)
-    os._exit(0)
-os.waitpid(pid, 0)
-took(BLOCK)
-release(handle)
-took(0)
-""",
-    )
-
-
-def test_mappings_behind_memory_of_the_host_end_with_their_range(
-    host: Host, grants: Grants
-) -> None:
-    _run(
-        host,
-        grants,
-        """
-at = reserve(4 * BLOCK)
-parts = [create(BLOCK, kind=L.CU_MEM_LOCATION_TYPE_HOST), create(BLOCK), create(BLOCK)]
-for index, part in enumerate(parts):
-    map(at + index * BLOCK, part, BLOCK)
-    release(part)
-took(2 * BLOCK)
-unmap(at, 3 * BLOCK)
-took(0)
-""",
     )

@@ -45,11 +45,8 @@ same(0)
     )
 
 
-def test_async_up_to_the_limit_exactly_and_not_a_byte_more(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
+_PROGRAMS = {
+    "async up to the limit exactly and not a byte more": """
 full = must(d.cuMemAllocAsync(GIB, 0))
 same(GIB)
 for size in (1, MIB, GIB, 2**40, 2**63):
@@ -62,19 +59,9 @@ assert d.cuMemAllocAsync(GIB + 1, 0)[0] == OOM
 assert d.cuMemAllocAsync(0, 0)[0] == d.CUresult.CUDA_ERROR_INVALID_VALUE
 same(0)
 """,
-    )
-
-
-def test_a_chunk_that_does_not_fit_is_not_taken(host: Host, grants: Grants) -> None:
-    """The request fits, but not what the pool may take for it.
-
-    Whether a piece of its memory would suffice is unknown, so that is refused as well, until the
-    pool has a whole chunk to release.
-    """
-    _run(
-        host,
-        grants,
-        """
+    "a chunk that does not fit is not taken": """
+# The request fits, but not what the pool may take for it. Whether a piece of its memory would
+# suffice is unknown, so that is refused as well, until the pool has a whole chunk to release.
 first = must(d.cuMemAllocAsync(20 * MIB, 0))
 same(CHUNK)
 assert d.cuMemAllocAsync(20 * MIB, 0)[0] == OOM
@@ -88,16 +75,8 @@ same(CHUNK)
 high = A.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH
 assert int(must(d.cuMemPoolGetAttribute(default, high))) == CHUNK
 """,
-        60 * MIB,
-    )
-
-
-def test_what_a_pool_keeps_makes_room_at_the_limit(host: Host, grants: Grants) -> None:
-    """It is released first, whatever the program's threshold: the GPU never has both."""
-    _run(
-        host,
-        grants,
-        """
+    "what a pool keeps makes room at the limit": """
+# It is released first, whatever the program's threshold: the GPU never has both.
 keep(default, 2**64 - 1)
 address = must(d.cuMemAllocAsync(GIB, 0))
 drop(address); sync()
@@ -108,14 +87,7 @@ for _ in range(3):
 high = A.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH
 assert int(must(d.cuMemPoolGetAttribute(default, high))) == GIB
 """,
-    )
-
-
-def test_a_shortage_trims_what_the_pools_do_not_use(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
+    "a shortage trims what the pools do not use": """
 pool = new_pool()
 for each in (default, pool):
     keep(each, 2**64 - 1)
@@ -133,16 +105,7 @@ same(GIB)
 must(d.cuMemAllocAsync(GIB, 0))
 same(GIB)
 """,
-    )
-
-
-def test_a_destroyed_pool_is_charged_until_its_last_allocation_goes(
-    host: Host, grants: Grants
-) -> None:
-    _run(
-        host,
-        grants,
-        """
+    "a destroyed pool is charged until its last allocation goes": """
 pool = new_pool()
 must(d.cuDeviceSetMemPool(0, pool))
 first, second = (must(d.cuMemAllocAsync(64 * MIB, 0)) for _ in range(2))
@@ -162,14 +125,7 @@ empty = new_pool()
 must(d.cuMemPoolDestroy(empty))
 assert d.cuMemPoolDestroy(empty)[0] == d.CUresult.CUDA_ERROR_INVALID_VALUE
 """,
-    )
-
-
-def test_two_devices_with_limits_of_their_own(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
+    "two devices with limits of their own": """
 use(1)
 begun1 = held(1) - charged(1)
 other = new_pool(0)
@@ -188,16 +144,7 @@ must(d.cuMemPoolTrimTo(other, 0))
 must(d.cuMemAllocAsync(1, stream))
 same(CHUNK); same(512 * MIB, 1, begun1)
 """,
-        GIB,
-        512 * MIB,
-    )
-
-
-def test_a_reset_takes_the_pools_and_a_context_does_not(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
+    "a reset takes the pools and a context does not": """
 extra = must(d.cuCtxCreate(None, 0, 0))
 must(d.cuMemAllocAsync(CHUNK, 0))
 must(d.cuMemAllocFromPoolAsync(CHUNK, new_pool(), 0))
@@ -209,28 +156,14 @@ same(0)
 must(d.cuMemAllocAsync(CHUNK, 0))
 same(CHUNK)
 """,
-    )
-
-
-def test_memory_of_cuMemAlloc_freed_in_a_stream_is_refunded(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
+    "memory of cuMemAlloc freed in a stream is refunded": """
 for _ in range(3):
     address = must(d.cuMemAlloc(GIB))
     same(GIB)
     must(d.cuMemFreeAsync(address, 0))
     same(0)
 """,
-    )
-
-
-def test_a_fork_child_is_charged_nothing_and_refunds_nothing(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
+    "a fork child is charged nothing and refunds nothing": """
 address = must(d.cuMemAllocAsync(GIB // 2, 0))
 child = os.fork()
 if child == 0:
@@ -243,7 +176,158 @@ same(GIB // 2)
 drop(address); sync()
 same(0)
 """,
-    )
+    "the entries for a stream per thread are metered as well": """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+address, size = ctypes.c_uint64(), ctypes.c_size_t
+assert cuda.cuMemAllocAsync_ptsz(ctypes.byref(address), size(GIB), None) == 0
+same(GIB)
+assert cuda.cuMemAllocAsync_ptsz(ctypes.byref(address), size(1), None) == 2
+pool = ctypes.c_void_p(int(default))
+assert cuda.cuMemAllocFromPoolAsync_ptsz(ctypes.byref(address), size(1), pool, None) == 2
+assert cuda.cuMemFreeAsync_ptsz(address, None) == 0
+assert cuda.cuStreamSynchronize_ptsz(None) == 0
+same(0)
+assert cuda.cuMemAllocAsync_ptsz(None, size(1), None) == 1
+assert cuda.cuMemAllocFromPoolAsync_ptsz(ctypes.byref(address), size(1), None, None) == 1
+""",
+    "what the driver refuses is not charged": """
+for name, call in (
+    ("cuMemAllocAsync", lambda: d.cuMemAllocAsync(100 * MIB, 0)),
+    ("cuMemAllocFromPoolAsync", lambda: d.cuMemAllocFromPoolAsync(MIB, default, 0)),
+):
+    assert control(op="fail", gpu=0, call=name, code=999, count=1).get("ok"), name
+    assert call()[0] == d.CUresult.CUDA_ERROR_UNKNOWN
+    same(0)
+address = must(d.cuMemAllocAsync(MIB, 0))
+assert control(op="fail", gpu=0, call="cuMemFreeAsync", code=999, count=1).get("ok")
+assert d.cuMemFreeAsync(address, 0)[0] == d.CUresult.CUDA_ERROR_UNKNOWN
+plain = must(d.cuMemAlloc(2 * MIB))
+assert control(op="fail", gpu=0, call="cuMemFreeAsync", code=999, count=1).get("ok")
+assert d.cuMemFreeAsync(plain, 0)[0] == d.CUresult.CUDA_ERROR_UNKNOWN
+same(CHUNK + 2 * MIB)
+drop(address, plain); sync()
+same(0)
+""",
+    "pools beyond what can be metered are not given": """
+pools = []
+while (made := d.cuMemPoolCreate(properties(0)))[0] == OK:
+    pools.append(made[1])
+assert made[0] == OOM and len(pools) == 1024, len(pools)
+must(d.cuMemPoolDestroy(pools.pop()))
+last = new_pool()
+address = must(d.cuMemAllocFromPoolAsync(MIB, last, 0))
+same(CHUNK)
+drop(address); sync()
+same(0)
+""",
+    "a pool of another gpu is charged to its own": """
+# A default pool that was never used, through a stream of the other GPU.
+use(1); begun1 = held(1) - charged(1); use(0)
+far = must(d.cuDeviceGetDefaultMemPool(1))
+must(d.cuMemAllocFromPoolAsync(256 * MIB, far, 0))
+same(256 * MIB, 1, begun1); same(0)
+assert d.cuMemAllocFromPoolAsync(1, far, 0)[0] == OOM
+use(1)
+assert d.cuMemAllocAsync(1, 0)[0] == OOM
+""",
+    "a reset forgets the current pool that held nothing": """
+must(d.cuDeviceSetMemPool(0, new_pool()))
+must(d.cuDevicePrimaryCtxReset(0))
+use(0)
+must(d.cuMemAllocAsync(GIB, 0))
+same(GIB)
+assert d.cuMemAllocAsync(MIB, 0)[0] == OOM
+same(GIB)
+""",
+    "a pool that was destroyed is no pool": """
+# Also if its allocations remain, and it with them.
+pool = new_pool()
+address = must(d.cuMemAllocFromPoolAsync(64 * MIB, pool, 0))
+must(d.cuMemPoolDestroy(pool))
+INVALID = d.CUresult.CUDA_ERROR_INVALID_VALUE
+assert d.cuMemAllocFromPoolAsync(MIB, pool, 0)[0] == INVALID
+assert d.cuMemPoolDestroy(pool)[0] == INVALID
+assert d.cuDeviceSetMemPool(0, pool)[0] == INVALID
+same(64 * MIB)
+drop(address); sync()
+same(0)
+""",
+    "a pool that cannot be asked gives nothing": """
+assert control(op="fail", gpu=0, call="cuMemPoolGetAttribute", code=999, count=1000).get("ok")
+code = d.cuMemAllocAsync(MIB, 0)[0]
+assert code == OOM, code
+assert control(op="fail", gpu=0, call="cuMemPoolGetAttribute", code=999, count=0).get("ok")
+sync()
+same(0)
+must(d.cuMemAllocAsync(MIB, 0))
+same(CHUNK)
+""",
+    "what a pool gives while another is made current is charged": """
+# The driver is slow, and a thread makes another pool current meanwhile.
+import threading, time
+must(d.cuMemAllocAsync(MIB, 0))
+assert control(op="latency", gpu=0, call="cuMemAllocAsync", ns=400_000_000).get("ok")
+def change():
+    time.sleep(0.1)
+    must(d.cuDeviceSetMemPool(0, new_pool()))
+thread = threading.Thread(target=change); thread.start()
+address = must(d.cuMemAllocAsync(GIB // 2, 0))
+thread.join()
+same(CHUNK + GIB // 2)
+must(d.cuMemAllocAsync(MIB, 0))
+same(2 * CHUNK + GIB // 2)
+""",
+    "threads that wait for a pool do not refuse one another": """
+# The pool's memory serves them all, and one further chunk fits.
+import threading
+must(d.cuMemAllocAsync(MIB, 0)); must(d.cuMemAlloc(GIB - 2 * CHUNK))
+assert control(op="latency", gpu=0, call="cuMemAllocAsync", ns=400_000_000).get("ok")
+codes, together = [], threading.Barrier(4)
+def take():
+    use(0); together.wait()
+    codes.append(d.cuMemAllocAsync(MIB, 0)[0])
+threads = [threading.Thread(target=take) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert control(op="latency", gpu=0, call="cuMemAllocAsync", ns=0).get("ok")
+assert codes == [OK] * 4, codes
+same(GIB - CHUNK)
+""",
+    "managed and local pools are device memory": """
+# A part of a device's memory is that device's; managed memory may go there.
+L, T = d.CUmemLocationType, d.CUmemAllocationType
+part, managed, both = properties(0), properties(0), properties(0)
+part.location.type = L.CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN
+part.location.id = 1 << 8
+managed.location.type = L.CU_MEM_LOCATION_TYPE_NONE
+managed.allocType = both.allocType = T.CU_MEM_ALLOCATION_TYPE_MANAGED
+for wanted in (part, managed, both):
+    pool = must(d.cuMemPoolCreate(wanted))
+    address = must(d.cuMemAllocFromPoolAsync(GIB, pool, 0))
+    same(GIB)
+    assert d.cuMemAllocFromPoolAsync(1, pool, 0)[0] == OOM
+    drop(address); sync()
+    same(0)
+""",
+}
+_LIMITS = {
+    "a chunk that does not fit is not taken": (60 * MIB,),
+    "two devices with limits of their own": (
+        GIB,
+        512 * MIB,
+    ),
+    "a pool of another gpu is charged to its own": (
+        GIB,
+        256 * MIB,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _PROGRAMS)
+def test_a_program_is_charged_what_its_pools_reserve(host: Host, grants: Grants, name: str) -> None:
+    """The figures of the GPU and of the region are equal after each step."""
+    host.python(POOLS + _PROGRAMS[name], grants.make(*_LIMITS.get(name, (GIB,))))
 
 
 _IMPORTER = (
@@ -298,232 +382,4 @@ assert child.returncode == 0
 same(0)
 """,
         800 * MIB,
-    )
-
-
-def test_the_entries_for_a_stream_per_thread_are_metered_as_well(
-    host: Host, grants: Grants
-) -> None:
-    _run(
-        host,
-        grants,
-        """
-import ctypes
-cuda = ctypes.CDLL("libcuda.so.1")
-address, size = ctypes.c_uint64(), ctypes.c_size_t
-assert cuda.cuMemAllocAsync_ptsz(ctypes.byref(address), size(GIB), None) == 0
-same(GIB)
-assert cuda.cuMemAllocAsync_ptsz(ctypes.byref(address), size(1), None) == 2
-pool = ctypes.c_void_p(int(default))
-assert cuda.cuMemAllocFromPoolAsync_ptsz(ctypes.byref(address), size(1), pool, None) == 2
-assert cuda.cuMemFreeAsync_ptsz(address, None) == 0
-assert cuda.cuStreamSynchronize_ptsz(None) == 0
-same(0)
-assert cuda.cuMemAllocAsync_ptsz(None, size(1), None) == 1
-assert cuda.cuMemAllocFromPoolAsync_ptsz(ctypes.byref(address), size(1), None, None) == 1
-""",
-    )
-
-
-def test_what_the_driver_refuses_is_not_charged(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
-for name, call in (
-    ("cuMemAllocAsync", lambda: d.cuMemAllocAsync(100 * MIB, 0)),
-    ("cuMemAllocFromPoolAsync", lambda: d.cuMemAllocFromPoolAsync(MIB, default, 0)),
-):
-    assert control(op="fail", gpu=0, call=name, code=999, count=1).get("ok"), name
-    assert call()[0] == d.CUresult.CUDA_ERROR_UNKNOWN
-    same(0)
-address = must(d.cuMemAllocAsync(MIB, 0))
-assert control(op="fail", gpu=0, call="cuMemFreeAsync", code=999, count=1).get("ok")
-assert d.cuMemFreeAsync(address, 0)[0] == d.CUresult.CUDA_ERROR_UNKNOWN
-plain = must(d.cuMemAlloc(2 * MIB))
-assert control(op="fail", gpu=0, call="cuMemFreeAsync", code=999, count=1).get("ok")
-assert d.cuMemFreeAsync(plain, 0)[0] == d.CUresult.CUDA_ERROR_UNKNOWN
-same(CHUNK + 2 * MIB)
-drop(address, plain); sync()
-same(0)
-""",
-    )
-
-
-def test_pools_beyond_what_can_be_metered_are_not_given(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
-pools = []
-while (made := d.cuMemPoolCreate(properties(0)))[0] == OK:
-    pools.append(made[1])
-assert made[0] == OOM and len(pools) == 1024, len(pools)
-must(d.cuMemPoolDestroy(pools.pop()))
-last = new_pool()
-address = must(d.cuMemAllocFromPoolAsync(MIB, last, 0))
-same(CHUNK)
-drop(address); sync()
-same(0)
-""",
-    )
-
-
-def test_a_refused_allocation_leaves_the_pointer_as_it_was(host: Host, grants: Grants) -> None:
-    """Also if the driver had allocated memory, and took it back."""
-    _run(
-        host,
-        grants,
-        """
-import ctypes
-cuda = ctypes.CDLL("libcuda.so.1")
-must(d.cuMemAllocAsync(GIB, 0))
-for size in (1, GIB):
-    address = ctypes.c_uint64(12345)
-    assert cuda.cuMemAllocAsync(ctypes.byref(address), ctypes.c_size_t(size), None) == 2
-    assert address.value == 12345
-same(GIB)
-""",
-    )
-
-
-def test_a_pool_of_another_gpu_is_charged_to_its_own(host: Host, grants: Grants) -> None:
-    """A default pool that was never used, through a stream of the other GPU."""
-    _run(
-        host,
-        grants,
-        """
-use(1); begun1 = held(1) - charged(1); use(0)
-far = must(d.cuDeviceGetDefaultMemPool(1))
-must(d.cuMemAllocFromPoolAsync(256 * MIB, far, 0))
-same(256 * MIB, 1, begun1); same(0)
-assert d.cuMemAllocFromPoolAsync(1, far, 0)[0] == OOM
-use(1)
-assert d.cuMemAllocAsync(1, 0)[0] == OOM
-""",
-        GIB,
-        256 * MIB,
-    )
-
-
-def test_a_reset_forgets_the_current_pool_that_held_nothing(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
-must(d.cuDeviceSetMemPool(0, new_pool()))
-must(d.cuDevicePrimaryCtxReset(0))
-use(0)
-must(d.cuMemAllocAsync(GIB, 0))
-same(GIB)
-assert d.cuMemAllocAsync(MIB, 0)[0] == OOM
-same(GIB)
-""",
-    )
-
-
-def test_a_pool_that_was_destroyed_is_no_pool(host: Host, grants: Grants) -> None:
-    """Also if its allocations remain, and it with them."""
-    _run(
-        host,
-        grants,
-        """
-pool = new_pool()
-address = must(d.cuMemAllocFromPoolAsync(64 * MIB, pool, 0))
-must(d.cuMemPoolDestroy(pool))
-INVALID = d.CUresult.CUDA_ERROR_INVALID_VALUE
-assert d.cuMemAllocFromPoolAsync(MIB, pool, 0)[0] == INVALID
-assert d.cuMemPoolDestroy(pool)[0] == INVALID
-assert d.cuDeviceSetMemPool(0, pool)[0] == INVALID
-same(64 * MIB)
-drop(address); sync()
-same(0)
-""",
-    )
-
-
-def test_a_pool_that_cannot_be_asked_gives_nothing(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
-assert control(op="fail", gpu=0, call="cuMemPoolGetAttribute", code=999, count=1000).get("ok")
-code = d.cuMemAllocAsync(MIB, 0)[0]
-assert code == OOM, code
-assert control(op="fail", gpu=0, call="cuMemPoolGetAttribute", code=999, count=0).get("ok")
-sync()
-same(0)
-must(d.cuMemAllocAsync(MIB, 0))
-same(CHUNK)
-""",
-    )
-
-
-def test_what_a_pool_gives_while_another_is_made_current_is_charged(
-    host: Host, grants: Grants
-) -> None:
-    """The driver is slow, and a thread makes another pool current meanwhile."""
-    _run(
-        host,
-        grants,
-        """
-import threading, time
-must(d.cuMemAllocAsync(MIB, 0))
-assert control(op="latency", gpu=0, call="cuMemAllocAsync", ns=400_000_000).get("ok")
-def change():
-    time.sleep(0.1)
-    must(d.cuDeviceSetMemPool(0, new_pool()))
-thread = threading.Thread(target=change); thread.start()
-address = must(d.cuMemAllocAsync(GIB // 2, 0))
-thread.join()
-same(CHUNK + GIB // 2)
-must(d.cuMemAllocAsync(MIB, 0))
-same(2 * CHUNK + GIB // 2)
-""",
-    )
-
-
-def test_threads_that_wait_for_a_pool_do_not_refuse_one_another(host: Host, grants: Grants) -> None:
-    """The pool's memory serves them all, and one further chunk fits."""
-    _run(
-        host,
-        grants,
-        """
-import threading
-must(d.cuMemAllocAsync(MIB, 0)); must(d.cuMemAlloc(GIB - 2 * CHUNK))
-assert control(op="latency", gpu=0, call="cuMemAllocAsync", ns=400_000_000).get("ok")
-codes, together = [], threading.Barrier(4)
-def take():
-    use(0); together.wait()
-    codes.append(d.cuMemAllocAsync(MIB, 0)[0])
-threads = [threading.Thread(target=take) for _ in range(4)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-assert control(op="latency", gpu=0, call="cuMemAllocAsync", ns=0).get("ok")
-assert codes == [OK] * 4, codes
-same(GIB - CHUNK)
-""",
-    )
-
-
-def test_managed_and_local_pools_are_device_memory(host: Host, grants: Grants) -> None:
-    """A part of a device's memory is that device's; managed memory may go there."""
-    _run(
-        host,
-        grants,
-        """
-L, T = d.CUmemLocationType, d.CUmemAllocationType
-part, managed, both = properties(0), properties(0), properties(0)
-part.location.type = L.CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN
-part.location.id = 1 << 8
-managed.location.type = L.CU_MEM_LOCATION_TYPE_NONE
-managed.allocType = both.allocType = T.CU_MEM_ALLOCATION_TYPE_MANAGED
-for wanted in (part, managed, both):
-    pool = must(d.cuMemPoolCreate(wanted))
-    address = must(d.cuMemAllocFromPoolAsync(GIB, pool, 0))
-    same(GIB)
-    assert d.cuMemAllocFromPoolAsync(1, pool, 0)[0] == OOM
-    drop(address); sync()
-    same(0)
-""",
     )

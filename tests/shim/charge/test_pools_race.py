@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import subprocess
 import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.shim.conftest import GIB, MIB, Grants, Host
 from tests.shim.exact import POOLS
+from tests.talking import Talk, talking
 
 pytestmark = pytest.mark.sim
 
@@ -22,7 +25,7 @@ _RACER = (
 import sys
 LIMIT, won = {_LIMIT_BYTES}, 0
 keep(default, 2**64 - 1)
-sys.stdout.write("ready\\n"); sys.stdout.flush()
+print("ready", flush=True)
 sys.stdin.readline()
 for round in range({_ROUNDS}):
     size = (48 * MIB, 100 * MIB, 192 * MIB)[round % 3]
@@ -35,37 +38,30 @@ for round in range({_ROUNDS}):
     sync()
     must(d.cuMemPoolTrimTo(default, 0))
 assert reserved(default) == 0
-print(won)
+print(won, flush=True)
 """
 )
 
 
-def _started(program: str, host: Host, directory: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *arguments],
-        env=host.environment(directory),
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+def _started(stack: ExitStack, program: str, host: Host, directory: Path, *arguments: str) -> Talk:
+    command = [sys.executable, "-c", program, *arguments]
+    return stack.enter_context(talking(command, host.environment(directory)))
+
+
+def _raced(racers: Sequence[Talk]) -> list[str]:
+    """Their answers, after all have begun at once."""
+    for racer in racers:
+        racer.tell("")
+    return [racer.answer() for racer in racers]
 
 
 def test_processes_at_the_limit_are_never_over_it_and_never_all_refused(
     host: Host, grants: Grants
 ) -> None:
     directory = grants.make(_LIMIT_BYTES)
-    racers = [_started(_RACER, host, directory) for _ in range(3)]
-    for racer in racers:
-        assert racer.stdout is not None
-        assert racer.stdout.readline() == "ready\n"
-    for racer in racers:
-        assert racer.stdin is not None
-        racer.stdin.write("\n")
-        racer.stdin.flush()
-    done = [racer.communicate(timeout=120) for racer in racers]
-    assert [racer.returncode for racer in racers] == [0] * 3, done
-    assert sum(int(out) for out, _ in done) >= _ROUNDS
+    with ExitStack() as stack:
+        racers = [_started(stack, _RACER, host, directory) for _ in range(3)]
+        assert sum(map(int, _raced(racers))) >= _ROUNDS
 
 
 _SMALL_RACERS = 8
@@ -74,7 +70,7 @@ _SMALL_RACER = (
     POOLS
     + f"""
 import random, sys, time
-sys.stdout.write("ready\\n"); sys.stdout.flush()
+print("ready", flush=True)
 sys.stdin.readline()
 keep(default, 2**64 - 1)
 won, until = 0, time.monotonic() + 4
@@ -86,37 +82,29 @@ while time.monotonic() < until:
     won += len(addresses)
     drop(*addresses); sync()
     must(d.cuMemPoolTrimTo(default, 0))
-print(won)
+print(won, flush=True)
 """
 )
 
 
 _WATCHER = """
 import sys, time
-sys.stdout.write("ready\\n"); sys.stdout.flush()
+print("ready", flush=True)
 sys.stdin.readline()
 until, most_charged, most_held = time.monotonic() + 4, 0, 0
 while time.monotonic() < until:
     most_charged, most_held = max(most_charged, charged()), max(most_held, held() - begun)
-print(most_charged, most_held)
+print(most_charged, most_held, flush=True)
 """
 
 
 def test_chunks_that_race_for_the_limit_are_taken_within_it(host: Host, grants: Grants) -> None:
     directory = grants.make(_SMALL_LIMIT_BYTES)
-    watcher = _started(POOLS + _WATCHER, host, directory)
-    racers = [_started(_SMALL_RACER, host, directory) for _ in range(_SMALL_RACERS)]
-    for racer in (watcher, *racers):
-        assert racer.stdout is not None
-        assert racer.stdout.readline() == "ready\n"
-    for racer in (watcher, *racers):
-        assert racer.stdin is not None
-        racer.stdin.write("\n")
-        racer.stdin.flush()
-    done = [racer.communicate(timeout=120) for racer in (watcher, *racers)]
-    assert [racer.returncode for racer in (watcher, *racers)] == [0] * len(done), done
-    assert all(int(out) > 0 for out, _ in done[1:])
-    most_charged, most_held = map(int, done[0][0].split())
+    with ExitStack() as stack:
+        programs = [POOLS + _WATCHER, *[_SMALL_RACER] * _SMALL_RACERS]
+        seen, *won = _raced([_started(stack, each, host, directory) for each in programs])
+    assert all(int(each) > 0 for each in won)
+    most_charged, most_held = map(int, seen.split())
     assert _SMALL_LIMIT_BYTES // 2 < most_charged <= _SMALL_LIMIT_BYTES
     assert most_held <= _SMALL_LIMIT_BYTES
 
@@ -157,7 +145,7 @@ _TAKER = (
     POOLS
     + """
 import sys
-sys.stdout.write("ready\\n"); sys.stdout.flush()
+print("ready", flush=True)
 sys.stdin.readline()
 must(d.cuMemAllocAsync(20 * MIB, 0))
 """
@@ -168,7 +156,7 @@ LIMIT, STOPPED = int(sys.argv[1]), {_STOPPED}
 def slowed(nanoseconds):
     assert control(op="latency", gpu=0, call="cuMemPoolGetAttribute", ns=nanoseconds)["ok"]
 slowed(10**10)
-print("go", flush=True)
+print("ready", flush=True)
 until = time.monotonic() + 60
 while held() - begun < STOPPED * CHUNK:
     assert time.monotonic() < until, held() - begun
@@ -182,7 +170,7 @@ print("kill", flush=True)
 sys.stdin.readline()
 must(d.cuMemAlloc(STOPPED * CHUNK))
 assert charged() == LIMIT and held() - begun == LIMIT
-print("done")
+print("done", flush=True)
 """
 
 
@@ -192,26 +180,15 @@ def test_processes_that_are_stopped_in_a_call_leave_the_rest_and_no_more(
 ) -> None:
     """Pools grew for each of them: no other process gets that capacity, reserved or not."""
     directory = grants.make(limit_bytes)
-    filler = _started(POOLS + _FILLER, host, directory, str(limit_bytes))
-    takers = [_started(_TAKER, host, directory) for _ in range(_STOPPED)]
-    try:
+    with ExitStack() as stack:
+        takers = [_started(stack, _TAKER, host, directory) for _ in range(_STOPPED)]
+        filler = _started(stack, POOLS + _FILLER, host, directory, str(limit_bytes))
         for taker in takers:
-            assert taker.stdout is not None and taker.stdout.readline() == "ready\n"
-        assert filler.stdout is not None and filler.stdin is not None
-        assert filler.stdout.readline() == "go\n", filler.communicate(timeout=60)
+            taker.tell("")
+        assert filler.answer() == "stop"
         for taker in takers:
-            assert taker.stdin is not None
-            taker.stdin.write("\n")
-            taker.stdin.flush()
-        assert filler.stdout.readline() == "stop\n", filler.communicate(timeout=60)
-        for taker in takers:
-            taker.send_signal(signal.SIGSTOP)
-        filler.stdin.write("\n")
-        filler.stdin.flush()
-        assert filler.stdout.readline() == "kill\n", filler.communicate(timeout=60)
-    finally:
+            os.kill(taker.pid, signal.SIGSTOP)
+        assert filler.ask("") == "kill"
         for taker in takers:
             taker.kill()
-            taker.communicate()
-    out, err = filler.communicate("\n", timeout=60)
-    assert (out, filler.returncode) == ("done\n", 0), err
+        assert filler.ask("") == "done"

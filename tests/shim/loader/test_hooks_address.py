@@ -29,33 +29,6 @@ def where(pointer):
 """
 
 
-def test_the_address_of_a_hook_is_the_wrapper_of_that_version(host: Host, grants: Grants) -> None:
-    host.python(
-        _GET_PROC
-        + """
-for name, version, symbol in (
-    (b"cuInit", 2000, "cuInit"),
-    (b"cuMemAlloc", 2000, "cuMemAlloc"), (b"cuMemAlloc", 3010, "cuMemAlloc"),
-    (b"cuMemAlloc", 3020, "cuMemAlloc_v2"), (b"cuMemAlloc", 13000, "cuMemAlloc_v2"),
-    (b"cuMemFree", 3010, "cuMemFree"), (b"cuMemFree", 12000, "cuMemFree_v2"),
-    (b"cuMemGetInfo", 3010, "cuMemGetInfo"), (b"cuMemGetInfo", 11030, "cuMemGetInfo_v2"),
-    (b"cuDeviceTotalMem", 3010, "cuDeviceTotalMem"),
-    (b"cuDeviceTotalMem", 12000, "cuDeviceTotalMem_v2"),
-    (b"cuGetProcAddress", 11030, "cuGetProcAddress"),
-    (b"cuGetProcAddress", 12000, "cuGetProcAddress_v2"),
-):
-    for flags in (0, 1, 2):
-        for entry in ("cuGetProcAddress", "cuGetProcAddress_v2"):
-            code, pointer, _ = get(name, version, flags, entry)
-            assert code == 0 and pointer == address(symbol), (name, version, flags, entry)
-            assert where(pointer) == "libvgpu.so"
-code, pointer, status = get(b"cuCtxGetDevice", 12000)
-assert (code, status, where(pointer)) == (0, 0, "libcuda.so.1")
-""",
-        grants.make(GIB),
-    )
-
-
 def test_what_the_driver_does_not_give_stays_not_given(host: Host, grants: Grants) -> None:
     program = (
         _GET_PROC

@@ -50,10 +50,8 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_entries_of_32_bits_charge_and_refund(old_host: Host, directory: Path) -> None:
-    old_host.python(
-        _BEGIN
-        + """
+_PROGRAMS = {
+    "the entries of 32 bits charge and refund": """
 code, first = alloc(1000)
 assert (code, used()) == (0, BLOCK)
 code, second = alloc(LIMIT - BLOCK)
@@ -64,16 +62,7 @@ assert used() == LIMIT - BLOCK
 assert library.cuMemFree_v2(wide(second.value)) == 0, "either entry frees what the other gave"
 assert used() == 0
 """,
-        directory,
-    )
-
-
-def test_a_free_that_failed_can_succeed_later_and_counts_once(
-    old_host: Host, directory: Path
-) -> None:
-    old_host.python(
-        _BEGIN
-        + """
+    "a free that failed can succeed later and counts once": """
 _, address = alloc_v2(4096)
 library.old_driver_set(1)
 assert [library.cuMemFree_v2(address) for _ in range(3)] == [214] * 3
@@ -85,16 +74,7 @@ assert used() == 0
 assert library.cuMemFree_v2(address) == 0, "this driver does not mind"
 assert used() == 0
 """,
-        directory,
-    )
-
-
-def test_what_the_driver_frees_by_itself_is_refunded_when_its_address_comes_again(
-    old_host: Host, directory: Path
-) -> None:
-    old_host.python(
-        _BEGIN
-        + """
+    "what the driver frees by itself is refunded when its address comes again": """
 _, first = alloc_v2(4096)
 library.old_driver_forget()
 assert used() == BLOCK, "not reported to us: too strict until then"
@@ -104,8 +84,12 @@ assert used() == BLOCK
 assert library.cuMemFree_v2(again) == 0
 assert used() == 0
 """,
-        directory,
-    )
+}
+
+
+@pytest.mark.parametrize("program", _PROGRAMS.values(), ids=_PROGRAMS)
+def test_charges_over_unusual_answers(old_host: Host, directory: Path, program: str) -> None:
+    old_host.python(_BEGIN + program, directory)
 
 
 def test_row_10_a_pitch_beyond_what_was_reserved_is_charged_or_refused(

@@ -4,9 +4,7 @@ process exports it, until none of them holds it; from outside the container, by 
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,10 +15,11 @@ import pytest
 
 from contract import names
 from gpu.account import Account
-from shim import region
-from tests.shim.conftest import GIB, GPUS, MIB, Grants, Host, gpu_table, simulated
+from tests.shim.clients import OBEY
+from tests.shim.conftest import GIB, GPUS, MIB, Grants, Host, gpu_table, simulated, used
 from tests.shim.exact import PHYSICAL
 from tests.support import until
+from tests.talking import Talk, talking
 
 pytestmark = pytest.mark.sim
 
@@ -41,14 +40,8 @@ def take():
     code, handle = d.cuMemImportFromShareableHandle(fd, FD)
     os.close(fd)
     return code, handle
-print("ready", flush=True)
-for line in sys.stdin:
-    try:
-        exec(line)
-        print("done", flush=True)
-    except BaseException as error:
-        print(repr(error), flush=True)
 """
+    + OBEY
 )
 
 
@@ -56,15 +49,12 @@ for line in sys.stdin:
 class Program:
     """A process that executes given lines; `end` is the test's end of its socket."""
 
-    process: subprocess.Popen[str]
+    talk: Talk
     end: socket.socket
 
     def do(self, *lines: str) -> None:
-        assert self.process.stdin is not None and self.process.stdout is not None
         for line in lines:
-            self.process.stdin.write(line + "\n")
-            self.process.stdin.flush()
-            assert self.process.stdout.readline() == "done\n", line
+            self.talk.do(line)
 
     def give(self, other: Program, handle: str = "handle") -> None:
         """Export `handle` and pass the descriptor on."""
@@ -73,14 +63,6 @@ class Program:
         socket.send_fds(other.end, [b"x"], descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
-
-    def exit(self) -> None:
-        self.process.communicate()
-        assert self.process.returncode == 0
-
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
 
 
 @contextmanager
@@ -93,26 +75,13 @@ def _programs(host: Host, *directories: Path) -> Iterator[Sequence[Program]]:
 @contextmanager
 def _program(host: Host, directory: Path) -> Iterator[Program]:
     ours, theirs = socket.socketpair()
-    with ours, theirs:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _OBEY, str(theirs.fileno())],
-            env=host.environment(directory),
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        try:
-            yield Program(process, ours)
-        finally:
-            process.kill()
-            process.communicate()
-
-
-def _used(directory: Path) -> int:
-    return region.status(directory)[0].use.used_bytes
+    command = [sys.executable, "-c", _OBEY, str(theirs.fileno())]
+    with (
+        ours,
+        theirs,
+        talking(command, host.environment(directory), [theirs.fileno()]) as talk,
+    ):
+        yield Program(talk, ours)
 
 
 def _imported(directory: Path) -> list[int]:
@@ -137,13 +106,13 @@ def test_row_13_importers_of_the_exporters_container_pay_nothing(
     directory = grants.make(GIB)
     with _programs(host, *[directory] * 4) as (exporter, *importers):
         _shared(exporter, *importers)
-        assert _used(directory) == _SIZE
+        assert used(directory) == _SIZE
         assert _imported(directory) == [3 * _SIZE]
         exporter.do("release(handle)")
-        assert _used(directory) == _SIZE, "the importers hold it still"
+        assert used(directory) == _SIZE, "the importers hold it still"
         for importer in importers:
             importer.do(f"release(handle); unmap(at, {_SIZE})")
-        assert _used(directory) == 0
+        assert used(directory) == 0
         assert _imported(directory) == [0]
 
 
@@ -156,17 +125,17 @@ def test_the_charge_lives_until_the_last_importer_has_gone(
         _shared(exporter, first, second)
         for program in (exporter, first):
             if killed:
-                program.kill()
+                program.talk.kill()
             else:
-                program.exit()
+                program.talk.end("sys.exit()")
             watcher.do("must(d.cuMemGetInfo())")
-            assert _used(directory) == _SIZE
+            assert used(directory) == _SIZE
         second.do("data = ctypes.create_string_buffer(1)", "must(d.cuMemcpyDtoH(data, at, 1))")
-        second.kill()
+        second.talk.kill()
 
         def is_free() -> bool:
             watcher.do("must(d.cuMemGetInfo())")
-            return _used(directory) == 0
+            return used(directory) == 0
 
         until(is_free, "the last importer's exit ends the charge")
 
@@ -193,15 +162,15 @@ def test_memory_of_another_container_is_charged_by_what_is_mapped(
         exporter.do(f"handle = create({_SIZE}, shareable=FD)")
         exporter.give(importer)
         importer.do("handle = must(take())")
-        assert _used(ours) == 0
+        assert used(ours) == 0
         importer.do(f"at = reserve(2 * {_SIZE}); map(at, handle, {_SIZE})")
-        assert _used(ours) == _SIZE
+        assert used(ours) == _SIZE
         importer.do(f"assert d.cuMemMap(at + {_SIZE}, {_SIZE}, 0, handle, 0)[0] == OOM")
-        assert _used(ours) == _SIZE
+        assert used(ours) == _SIZE
         importer.do("release(handle)")
-        assert _used(ours) == _SIZE
+        assert used(ours) == _SIZE
         importer.do(f"unmap(at, {_SIZE})")
-        assert (_used(ours), _used(other)) == (0, _SIZE)
+        assert (used(ours), used(other)) == (0, _SIZE)
 
 
 def test_what_the_exporter_has_released_before_it_is_imported_is_charged_by_what_is_mapped(
@@ -212,11 +181,11 @@ def test_what_the_exporter_has_released_before_it_is_imported_is_charged_by_what
         exporter.do(f"handle = create({_SIZE}, shareable=FD)")
         exporter.give(importer)
         exporter.do("release(handle)")
-        assert _used(directory) == 0
+        assert used(directory) == 0
         importer.do("handle = must(take())", f"at = reserve({_SIZE}); map(at, handle, {_SIZE})")
-        assert _used(directory) == _SIZE
+        assert used(directory) == _SIZE
         importer.do(f"release(handle); unmap(at, {_SIZE})")
-        assert _used(directory) == 0
+        assert used(directory) == 0
 
 
 def test_more_exports_than_there_are_shared_slots(
@@ -231,14 +200,16 @@ def test_more_exports_than_there_are_shared_slots(
         _programs(host, directory, directory) as (exporter, importer),
     ):
         exporter.do(
-            f"handles = [create({small}, shareable=FD) for _ in range({many})]",
-            "fds = [int(must(d.cuMemExportToShareableHandle(h, FD, 0))) for h in handles]",
-            "for fd in fds: os.close(fd)",
+            "handles = []",
+            f"new = lambda: handles.append(create({small}, shareable=FD))",
+            "fd = lambda: int(must(d.cuMemExportToShareableHandle(handles[-1], FD, 0)))",
+            *[f"for _ in range({many // 8}): new(); os.close(fd())"] * 8,
+            f"for _ in range({many % 8}): new(); os.close(fd())",
         )
-        assert _used(directory) == many * small
+        assert used(directory) == many * small
         exporter.give(importer, "handles[-1]")
         importer.do(f"handle = must(take()); at = reserve({small}); map(at, handle, {small})")
-        assert _used(directory) == (many + 1) * small
+        assert used(directory) == (many + 1) * small
         exporter.do("for h in handles: release(h)")
         importer.do(f"release(handle); unmap(at, {small})")
-        assert _used(directory) == 0
+        assert used(directory) == 0

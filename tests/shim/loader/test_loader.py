@@ -10,50 +10,17 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.shim.conftest import Host
+from tests.shim.drivers import build
+from tests.shim.loader.conftest import Look
 from tests.support import ROOT
 
 pytestmark = [pytest.mark.sim, pytest.mark.shipped]
-
-Look = Callable[..., Sequence[str]]
-
-
-@pytest.fixture
-def driver(build_dir: Path) -> Path:
-    return build_dir / "lib" / "null" / "libcuda.so.1"
-
-
-@pytest.fixture
-def private(build_dir: Path) -> Path:
-    return build_dir / "lib" / "tests" / "libprivate.so"
-
-
-@pytest.fixture
-def look(build_dir: Path) -> Look:
-    def run(*arguments: str, preload: Sequence[Path | str] = ()) -> Sequence[str]:
-        environment = {**os.environ, "LD_PRELOAD": " ".join(map(str, preload))}
-        program = build_dir / "bin" / "vgpu-dlsym-test"
-        done = subprocess.run(
-            [program, *arguments], env=environment, capture_output=True, text=True, check=True
-        )
-        assert done.stderr == ""
-        return done.stdout.splitlines()
-
-    return run
-
-
-def _build(path: Path, source: str, *flags: str) -> Path:
-    """A shared object if PATH ends in .so, else a program."""
-    text = path.with_suffix(".c")
-    text.write_text("#define _GNU_SOURCE\n" + source)
-    shared = ["-shared", "-fPIC"] if path.suffix == ".so" else []
-    subprocess.run(["gcc", "-O1", *shared, text, "-o", path, "-ldl", *flags], check=True)
-    return path
 
 
 def test_row_32_deepbind_is_stripped(
@@ -98,7 +65,7 @@ def test_row_33_another_driver_in_the_place_of_one_that_went(
     for code, before in ((71, ""), (72, padding)):
         directory = tmp_path / str(code)
         directory.mkdir()
-        driver = _build(
+        driver = build(
             directory / "libcuda.so",
             before + body.format(code=code),
             "-Wl,-soname,libcuda.so.1",
@@ -115,8 +82,8 @@ def test_row_32_the_opener_keeps_its_own_search_path(
     """dlopen identifies its caller by the return address, which the library preserves."""
     beside = tmp_path / "beside"
     beside.mkdir()
-    _build(beside / "neighbour.so", "int answer(void) { return 42; }")
-    opener = _build(
+    build(beside / "neighbour.so", "int answer(void) { return 42; }")
+    opener = build(
         beside / "opener.so",
         """
         #include <dlfcn.h>
@@ -126,7 +93,7 @@ def test_row_32_the_opener_keeps_its_own_search_path(
         }""",
         "-Wl,-rpath,$ORIGIN",
     )
-    program = _build(
+    program = build(
         tmp_path / "program",
         "int opened(void); int main(void) { return opened(); }",
         str(opener),
@@ -138,7 +105,7 @@ def test_row_32_the_opener_keeps_its_own_search_path(
 def test_row_32_lookups_found_in_libc_itself_are_ours(
     library: Path, null_host: Host, tmp_path: Path
 ) -> None:
-    program = _build(
+    program = build(
         tmp_path / "program",
         """
         #include <dlfcn.h>
@@ -165,7 +132,7 @@ def test_row_32_a_plugin_that_asks_for_the_next_dlsym_gets_ours(
 ) -> None:
     """It lies behind the library, where the next one is libc's; it wraps nothing, so nothing is
     lost."""
-    plugin = _build(
+    plugin = build(
         tmp_path / "plugin.so",
         """
         #include <dlfcn.h>
@@ -178,7 +145,7 @@ def test_row_32_a_plugin_that_asks_for_the_next_dlsym_gets_ours(
             return puts(info.dli_fname) < 0;
         }""",
     )
-    program = _build(
+    program = build(
         tmp_path / "program",
         f"""
         #include <dlfcn.h>
@@ -286,18 +253,13 @@ def test_row_32_other_preloads_are_transparent(
     other: str, ours_first: bool, library: Path, driver: Path, tmp_path: Path
 ) -> None:
     """Before or behind the library: the limit of the driver's memory holds; nothing recurses."""
-    built = _build(tmp_path / "other.so", _OTHERS[other])
-    program = _build(tmp_path / "program", _ALLOCATES)
+    built = build(tmp_path / "other.so", _OTHERS[other])
+    program = build(tmp_path / "program", _ALLOCATES)
     preload = [library, built] if ours_first else [built, library]
-    done = subprocess.run(
-        [program],
-        env={"LD_LIBRARY_PATH": str(driver.parent), "LD_PRELOAD": " ".join(map(str, preload))},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    done = Host(library, driver.parent).run(
+        [program], variables={"LD_PRELOAD": " ".join(map(str, preload))}
     )
-    assert (done.stdout, done.stderr, done.returncode) == (f"0 0 0 0 2 {library}\n", "", 0)
+    assert (done.stdout, done.stderr) == (f"0 0 0 0 2 {library}\n", "")
 
 
 def _runtime(name: str) -> Path:
@@ -324,20 +286,11 @@ def test_row_32_sanitizers_of_the_program(
     flags: Sequence[str], runtime: str | None, library: Path, driver: Path, tmp_path: Path
 ) -> None:
     """Their runtimes look functions up before they work, and precede libc's string calls."""
-    program = _build(tmp_path / "program", _ALLOCATES, *flags)
+    program = build(tmp_path / "program", _ALLOCATES, *flags)
     preload = [*([_runtime(runtime)] if runtime else []), library]
-    done = subprocess.run(
-        [program],
-        env={
-            "LD_LIBRARY_PATH": str(driver.parent),
-            "LD_PRELOAD": " ".join(map(str, preload)),
-            "ASAN_OPTIONS": "detect_leaks=0",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.stdout, done.stderr, done.returncode) == (f"0 0 0 0 2 {library}\n", "", 0)
+    variables = {"LD_PRELOAD": " ".join(map(str, preload)), "ASAN_OPTIONS": "detect_leaks=0"}
+    done = Host(library, driver.parent).run([program], variables=variables)
+    assert (done.stdout, done.stderr) == (f"0 0 0 0 2 {library}\n", "")
 
 
 def test_row_32_a_statically_linked_cuda_runtime(host: Host, tmp_path: Path) -> None:
@@ -348,12 +301,11 @@ def test_row_32_a_statically_linked_cuda_runtime(host: Host, tmp_path: Path) -> 
     archives = list(Path(os.environ.get("VIRTUAL_ENV", ROOT / ".venv")).rglob("libcudart_static.a"))
     if not archives:
         pytest.skip("no libcudart_static.a in the environment")
-    program = _build(
+    program = build(
         tmp_path / "program",
         "#include <stdio.h>\nint cudaGetDeviceCount(int *);\n"
         'int main(void) { int n; printf("%d", cudaGetDeviceCount(&n)); return 0; }',
         str(archives[0]),
-        "-lpthread",
         "-lrt",
     )
     (tmp_path / "grant").write_text("not a grant")

@@ -13,7 +13,7 @@ import pytest
 
 from shim import region
 from tests.shim.conftest import GIB, GPUS, Grants, Host
-from tests.shim.drivers import build_driver
+from tests.shim.drivers import build, build_driver
 
 pytestmark = pytest.mark.sim
 
@@ -56,7 +56,6 @@ int cuModuleUnload(UNUSED void *module)
 """
 
 _STORM = """
-#define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -155,24 +154,13 @@ int main(int argc, char **argv)
 ).replace("pause_for_the_test();", "getchar();")
 
 
-def _built(directory: Path, name: str, source: str, *options: str) -> Path:
-    path = directory / name
-    subprocess.run(
-        ["gcc", "-O1", "-Wall", "-x", "c", "-", "-o", path, *options],
-        input=source,
-        text=True,
-        check=True,
-    )
-    return path
-
-
 @pytest.mark.parametrize("threads", [[], ["two"]], ids=["alone", "beside a thread"])
 def test_a_storm_of_handlers_that_call_cuda_hangs_nowhere(
     library: Path, grants: Grants, tmp_path: Path, threads: list[str]
 ) -> None:
     """Each call returns its usual code, or out of memory; the charge is never too little."""
     driver = build_driver(tmp_path, _DRIVER)
-    program = _built(tmp_path, "storm", _STORM, f"-L{tmp_path}", "-l:libcuda.so.1", "-lpthread")
+    program = build(tmp_path / "storm", _STORM, f"-L{tmp_path}", "-l:libcuda.so.1")
     grant = grants.make(GIB)
     environment = Host(library, driver.parent).environment(grant)
     with subprocess.Popen(

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from contract import forwarder
+from contract import forwarder, grant_file
 from shim import region
 from tests.shim.conftest import GIB, MIB, Grants, Host
-from tests.shim.drivers import DRIVERS, SOURCES, build_driver
+from tests.shim.drivers import DRIVERS, SOURCES, build, build_driver
 
 pytestmark = pytest.mark.sim
 
@@ -51,14 +51,13 @@ class Strict:
         }
 
     def run(self, *way: str | Path, grant: Path | None = None, preload: bool = False) -> str:
-        done = subprocess.run(
+        done = self.host.run(
             [self.program(str(way[0])), *way],
-            env=self.environment(grant, preload=preload),
-            capture_output=True,
-            text=True,
-            check=False,
+            grant,
+            preload=preload,
+            variables={"LD_LIBRARY_PATH": str(self.directory)},
         )
-        assert (done.stderr, done.returncode) == ("", 0), done
+        assert done.stderr == ""
         return done.stdout
 
 
@@ -77,8 +76,8 @@ def strict(host: Host, build_dir: Path, library: Path, tmp_path: Path) -> Strict
     place(directory, build_dir, library, host.driver_dir)
     source = SOURCES / "strict_program.c"
     linked = ["-DLINKED", f"-L{host.driver_dir}", "-l:libcuda.so.1"]
-    for name, flags in (("program", []), ("linked", linked)):
-        subprocess.run(["gcc", source, "-o", tmp_path / name, *flags, "-ldl"], check=True)
+    build(tmp_path / "program", source)
+    build(tmp_path / "linked", source, *linked)
     return Strict(host, directory, tmp_path)
 
 
@@ -124,9 +123,8 @@ def test_preload_and_forwarder_are_one(way: str, strict: Strict, grants: Grants)
 @pytest.mark.parametrize("strict_mode", [True, False], ids=["strict", "plain"])
 def test_shim_run_strict(strict: Strict, strict_mode: bool, tmp_path: Path) -> None:
     """A library that needs the driver, in a namespace of its own: the preload does not apply."""
-    plugin = tmp_path / "plugin.so"
     driver = [f"-L{strict.host.driver_dir}", "-Wl,--no-as-needed", "-l:libcuda.so.1"]
-    subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", plugin, *driver], check=True)
+    plugin = build(tmp_path / "plugin.so", "", *driver)
     option = ["--strict"] if strict_mode else []
     free = ["--context-bytes", "0", "--code-bytes", "0"]
     command = [sys.executable, "-m", "shim", "run", "--memory", "1GiB", *free, *option, "--"]
@@ -160,19 +158,15 @@ cuda = ctypes.CDLL("libcuda.so.1")
 print([name for name in {names!r} if not hasattr(cuda, name)])
 """
     for preload in (False, True):
-        done = subprocess.run(
+        done = strict.host.run(
             ["python3", "-c", program],
-            env=strict.environment(None, preload=preload),
-            capture_output=True,
-            text=True,
-            check=True,
+            preload=preload,
+            variables={"LD_LIBRARY_PATH": str(strict.directory)},
         )
         assert done.stdout == "[]\n"
 
 
-def test_a_musl_program_meets_its_limit(
-    build_dir: Path, library: Path, grants: Grants, tmp_path: Path
-) -> None:
+def test_a_musl_program_meets_its_limit(build_dir: Path, library: Path, tmp_path: Path) -> None:
     """musl reads no ld.so.preload; a forwarder it must open."""
     if shutil.which("musl-gcc") is None:
         missing = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
@@ -182,11 +176,12 @@ def test_a_musl_program_meets_its_limit(
     driver = build_driver(real, DRIVERS / "musl_driver.c", compiler="musl-gcc")
     shutil.copy(driver, real / "libnvidia-ml.so.1")
     place(tmp_path / "drivers", build_dir, library, real)
-    program, linked = tmp_path / "program", tmp_path / "linked"
-    flags = ["-DLINKED", f"-L{real}", "-l:libcuda.so.1"]
-    subprocess.run(["musl-gcc", SOURCES / "strict_program.c", "-o", program], check=True)
-    subprocess.run(["musl-gcc", SOURCES / "strict_program.c", "-o", linked, *flags], check=True)
-    grant = grants.make(GIB, GIB)
+    source, flags = SOURCES / "strict_program.c", ["-DLINKED", f"-L{real}", "-l:libcuda.so.1"]
+    program = build(tmp_path / "program", source, compiler="musl-gcc")
+    linked = build(tmp_path / "linked", source, *flags, compiler="musl-gcc")
+    grant = tmp_path / "grant"
+    grant.mkdir()
+    region.create(grant, [grant_file.Gpu(f"GPU-{'aa' * 16}", GIB, 100, 0)])
     ways: list[list[str | Path]] = [
         [program, "name"],
         [program, "path", tmp_path / "drivers" / "libcuda.so.1"],

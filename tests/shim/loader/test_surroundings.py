@@ -70,21 +70,15 @@ print(nvml.nvmlInit_v2(), nvml.nvmlDeviceGetMemoryInfo(None, memory),
       nvml.nvmlDeviceGetComputeRunningProcesses_v3(None, ctypes.byref(ctypes.c_uint()), None))
 assert not hasattr(nvml, "nvmlDeviceGetBAR1MemoryInfo"), "what NVML lacks, we do not add"
 """
-    environment = {
-        **other.environment(grants.make(GIB) if by == "grant" else None),
-        **(
-            {names.ENV_MEMORY_LIMIT: "1g", names.ENV_SHARED_CACHE: str(tmp_path / "cache")}
-            if by == "environment"
-            else {}
-        ),
+    variables = {
+        "grant": {},
+        "environment": {
+            names.ENV_MEMORY_LIMIT: "1g",
+            names.ENV_SHARED_CACHE: str(tmp_path / "cache"),
+        },
     }
-    done = subprocess.run(
-        [sys.executable, "-c", load + _TO_THE_LIMIT],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    grant = grants.make(GIB) if by == "grant" else None
+    done = other.python(load + _TO_THE_LIMIT, grant, variables=variables[by])
     answers = "" if step is None else "999 999 999\n"
     assert (done.stdout, done.stderr) == (f"{answers}limited\n", ""), done
 
@@ -96,13 +90,7 @@ def test_the_library_loads_no_nvml_of_its_own(host: Host, grants: Grants) -> Non
 
 def test_tools_live_where_nvml_fails(host: Host, grants: Grants, tmp_path: Path) -> None:
     other = _drivers(host, tmp_path / "drivers", "(void)0")
-    done = subprocess.run(
-        [sys.executable, "-c", NVML],
-        env=other.environment(grants.make(GIB)),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = other.run([sys.executable, "-c", NVML], grants.make(GIB), status=1)
     assert "NVMLError_Unknown" in done.stderr and "gpuslice" not in done.stderr
 
 

@@ -8,24 +8,21 @@ is a hook and the driver's own function if it is not.
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests import sanitizers
 from tests.shim.conftest import GIB, Grants, Host
-from tests.shim.drivers import build_driver
+from tests.shim.drivers import SOURCES, build, build_driver
 from tests.shim.loader.every_symbol import exports
+from tests.support import ROOT
 
 pytestmark = pytest.mark.sim
 
-_HERE = Path(__file__).resolve().parents[1]
-_LISTS = _HERE.parent.parent / "simgpu/src/abi"
+_LISTS = ROOT / "simgpu/src/abi"
 GENERATIONS = (11040, 11070, 12000, 12020, 12040, 12080, 13000, 13010, 14000)
 
 
@@ -43,18 +40,9 @@ def _bases(directory: Path) -> Path:
 
 
 def _ask(host: Host, bases: Path, *, preload: bool, inner: bool) -> list[list[str]]:
-    environment = {
-        **host.environment(preload=preload),
-        **({"SIMGPU_INNER_ENTRIES": "1"} if inner else {}),
-        "PYTHONPATH": str(_HERE.parent.parent),
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.shim.loader.every_symbol", bases],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    variables = {"SIMGPU_INNER_ENTRIES": "1"} if inner else {}
+    command: list[str | Path] = [sys.executable, "-m", "tests.shim.loader.every_symbol", bases]
+    done = host.run(command, preload=preload, variables={"PYTHONPATH": str(ROOT), **variables})
     assert done.stderr == ""
     return [line.split() for line in done.stdout.splitlines()]
 
@@ -120,9 +108,7 @@ print([name for name in names if hasattr(cuda, name)
 def test_row_33_the_limit_holds_over_every_generation(
     generation: int, build_dir: Path, host: Host, grants: Grants, tmp_path: Path
 ) -> None:
-    program = tmp_path / "program"
-    source = _HERE / "c" / "strict_program.c"
-    subprocess.run(["gcc", source, "-o", program, "-ldl"], check=True)
+    program = build(tmp_path / "program", SOURCES / "strict_program.c")
     over = replace(host, driver_dir=_driver_dir(build_dir, generation))
     done = over.run([program, "name"], grants.make(GIB, GIB))
     assert (done.stdout, done.stderr) == ("0 2 0 1024", "")
@@ -132,8 +118,7 @@ def test_row_33_a_wrapper_of_what_the_driver_lacks_says_not_found(
     build_dir: Path, library: Path, tmp_path: Path
 ) -> None:
     """A program linked with the names of a newer driver finds the library's export first."""
-    source = tmp_path / "linked.c"
-    source.write_text(
+    source = (
         "#include <stdio.h>\nint cuMemAllocAsync(void *, unsigned long, void *);\n"
         'int main(void) { printf("%d", cuMemAllocAsync(0, 1, 0)); return 0; }\n'
     )
@@ -141,12 +126,6 @@ def test_row_33_a_wrapper_of_what_the_driver_lacks_says_not_found(
     lacking.mkdir()
     build_driver(lacking, "int cuInit(unsigned flags) { return flags != 0; }\n")
     newer = _driver_dir(build_dir, 13000)
-    program = tmp_path / "linked"
-    subprocess.run(["gcc", source, f"-L{newer}", "-l:libcuda.so.1", "-o", program], check=True)
-    environment = {
-        **os.environ,
-        "LD_LIBRARY_PATH": str(lacking),
-        "LD_PRELOAD": sanitizers.preload(library),
-    }
-    done = subprocess.run([program], env=environment, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr, done.returncode) == ("500", "", 0)
+    program = build(tmp_path / "linked", source, f"-L{newer}", "-l:libcuda.so.1")
+    done = Host(library, lacking).run([program])
+    assert (done.stdout, done.stderr) == ("500", "")
