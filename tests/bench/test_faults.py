@@ -55,7 +55,7 @@ def test_only_what_is_held_or_has_no_gpu_is_protected(
         ("no space left on device", "other"),
     ],
 )
-def test_a_refusal_is_told_by_who_refused(text: str, said: str) -> None:
+def test_a_refusal_names_the_component(text: str, said: str) -> None:
     assert outcome.refusal(text) == Outcome(Kind.REFUSED, said, text)
 
 

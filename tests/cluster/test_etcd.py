@@ -56,7 +56,7 @@ def _ports(plane: ControlPlane) -> set[int]:
     return {int(row[1].partition(":")[2], 16) for row in listening}
 
 
-def test_nobody_else_is_answered_on_any_of_its_ports(control_plane: ControlPlane) -> None:
+def test_no_other_is_answered_on_any_of_its_ports(control_plane: ControlPlane) -> None:
     clients = int(control_plane._etcd_url.rpartition(":")[2])
     ports = _ports(control_plane)
     assert clients in ports
@@ -69,7 +69,7 @@ def test_nobody_else_is_answered_on_any_of_its_ports(control_plane: ControlPlane
                 assert any(each in said for each in _REFUSALS), f"{scheme} {port} {path}: {said}"
 
 
-def test_who_has_the_certificate_is_answered(control_plane: ControlPlane) -> None:
+def test_a_pod_that_has_the_certificate_is_answered(control_plane: ControlPlane) -> None:
     port = int(control_plane._etcd_url.rpartition(":")[2])
     certificate = control_plane.directory / "etcd.crt"
     assert '"members"' in _ask("https", port, _CLIENTS, certificate)

@@ -254,7 +254,7 @@ def test_kube_scheduler_is_understood(play: Play, tmp_path: Path) -> None:
     play(act)
 
 
-def test_nobody_is_preempted_while_we_may_not_write(
+def test_no_pod_is_preempted_while_we_may_not_write(
     play: Play, installed: ControlPlane, tmp_path: Path
 ) -> None:
     """kube-scheduler treats the status as an error, unlike an answer without nodes."""

@@ -105,7 +105,7 @@ def holds(candidate: Candidate) -> None:
     until(candidate.may, f"{candidate.identity} may write")
 
 
-def test_the_lease_follows_who_is_asked(plane: ControlPlane) -> None:
+def test_the_lease_follows_the_process_that_is_called(plane: ControlPlane) -> None:
     with Candidate(plane, "here") as first, Candidate(plane, "here") as second:
         for asked, other in ((first, second), (second, first), (first, second)):
             other.ask("keep_asking", False)
@@ -210,7 +210,7 @@ def test_what_one_sends_that_was_halted_in_between_is_refused_by_the_api_server(
         )
 
 
-def test_without_the_api_server_nobody_may_write_and_with_it_again(plane: ControlPlane) -> None:
+def test_without_the_api_server_no_process_may_write(plane: ControlPlane) -> None:
     with Candidate(plane, "here") as first:
         first.ask("keep_asking", True)
         holds(first)
@@ -223,7 +223,7 @@ def test_without_the_api_server_nobody_may_write_and_with_it_again(plane: Contro
         holds(first)
 
 
-def test_a_second_installation_stays_on_standby_and_says_who_holds(plane: ControlPlane) -> None:
+def test_a_second_installation_stays_on_standby_and_names_the_holder(plane: ControlPlane) -> None:
     with Candidate(plane, "here") as first, Candidate(plane, "by-mistake") as second:
         first.ask("keep_asking", True)
         holds(first)
@@ -246,7 +246,7 @@ def _asked(plane: ControlPlane) -> str:
     return str(lease["metadata"]["annotations"].get(names.ANNOTATION_CANDIDATE))
 
 
-def test_a_lease_that_was_deleted_by_hand_makes_nobody_bind_beside_another(
+def test_a_lease_deleted_by_hand_lets_no_second_process_bind(
     plane: ControlPlane,
 ) -> None:
     with Candidate(plane, "here") as first, Candidate(plane, "here") as second:

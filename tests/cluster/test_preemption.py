@@ -135,7 +135,9 @@ MIXED: Final = (
 
 
 @pytest.mark.parametrize(("nodes", "gpus"), [(1, 2)])
-def test_nobody_is_preempted_who_frees_no_gpu(fleet: Fleet, pods: Pods, ours: Installation) -> None:
+def test_no_pod_is_preempted_that_frees_no_gpu(
+    fleet: Fleet, pods: Pods, ours: Installation
+) -> None:
     """The waiting pod is bound once a pod whose GPU suffices is deleted for another reason."""
     (node,) = fleet.nodes
     pods.fill(node, *MIXED)
@@ -149,7 +151,7 @@ def test_nobody_is_preempted_who_frees_no_gpu(fleet: Fleet, pods: Pods, ours: In
 
 
 @pytest.mark.parametrize(("nodes", "gpus"), [(1, 1)])
-def test_nobody_is_preempted_on_a_node_that_is_left_out(
+def test_no_pod_is_preempted_on_a_node_that_is_left_out(
     fleet: Fleet, pods: Pods, ours: Installation
 ) -> None:
     (node,) = fleet.nodes
@@ -161,7 +163,7 @@ def test_nobody_is_preempted_on_a_node_that_is_left_out(
 
 
 @pytest.mark.parametrize(("nodes", "gpus"), [(2, 2)])
-def test_who_frees_a_gpu_is_preempted_and_that_gpu_is_given(
+def test_a_pod_that_frees_a_gpu_is_preempted_and_that_gpu_is_given(
     fleet: Fleet, pods: Pods, ours: Installation
 ) -> None:
     """On other nodes the victims would have lower priority, but free no GPU."""

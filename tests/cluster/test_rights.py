@@ -214,7 +214,7 @@ def test_devices_that_a_driver_publishes_are_allocated_to_pods_under_our_name(
         server.ask("DELETE", path)
 
 
-def test_kube_schedulers_metrics_are_read_by_whom_rbac_lets(
+def test_kube_schedulers_metrics_are_read_as_rbac_allows(
     installed: ControlPlane, server: Server, made: Made
 ) -> None:
     port = free_port()

@@ -204,7 +204,7 @@ def test_an_extender_that_is_killed_is_replaced_in_place(plane: ControlPlane, po
         assert " after=" in one.extender.log.read_text()
 
 
-def test_who_is_told_to_stop_gives_the_lease_back(plane: ControlPlane, pods: Pods) -> None:
+def test_a_process_that_is_stopped_gives_the_lease_back(plane: ControlPlane, pods: Pods) -> None:
     with replica(plane, "a") as one:
         pods.bound(pods.create())
         one.extender.stop(signal.SIGTERM)

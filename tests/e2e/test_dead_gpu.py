@@ -40,13 +40,13 @@ def test_the_device_and_the_totals_follow(whole: Whole) -> None:
     until(lambda: _totals(whole) == _of_gpus(2), "the totals are without the missing GPU")
 
 
-def test_who_has_a_share_of_the_dead_gpu_is_told(whole: Whole) -> None:
+def test_a_pod_that_has_a_share_of_the_dead_gpu_is_told(whole: Whole) -> None:
     until(lambda: names.EVENT_GPU_FAILED in _events(whole, "bad"), "an event of the pod")
     assert names.EVENT_GPU_FAILED not in _events(whole, "good")
 
 
 @pytest.mark.parametrize("part", ["kubelet", "gpuslice node agent", "containerd"])
-def test_a_part_that_starts_anew_throws_nobody_out(whole: Whole, part: str) -> None:
+def test_a_part_that_starts_anew_ends_no_pod(whole: Whole, part: str) -> None:
     before = whole.pid(part)
     whole.kill(before)
     until(lambda: whole.state["parts"][part]["pid"] not in (before, None), f"{part} is back")

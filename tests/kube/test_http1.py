@@ -146,7 +146,7 @@ def test_what_has_no_end_is_refused_before_it_takes_memory(start: bytes, more: b
     assert refused.value.status == 431
 
 
-def test_who_waits_before_it_sends_the_body_is_told_to_go_on_once() -> None:
+def test_a_client_that_waits_before_it_sends_the_body_is_told_to_go_on_once() -> None:
     receiver = Requests(MOST)
     receiver.feed(post(b"Expect: 100-continue\r\nContent-Length: 2\r\n"))
     assert receiver.next() is None
@@ -155,7 +155,7 @@ def test_who_waits_before_it_sends_the_body_is_told_to_go_on_once() -> None:
     assert receiver.next() == request(b"ab")
 
 
-def test_who_has_sent_the_body_waits_for_nothing() -> None:
+def test_a_client_that_has_sent_the_body_waits_for_nothing() -> None:
     receiver = Requests(MOST)
     receiver.feed(post(b"Expect: 100-continue\r\nContent-Length: 2\r\n", b"ab"))
     assert (receiver.next(), receiver.take_waiting()) == (request(b"ab"), False)

@@ -176,7 +176,7 @@ def test_it_is_not_known_what_became_of_it_where_and_it_is_sent_once(why: str) -
     assert [len(each) for each in play(act, said, OK).asked] == [1, 1]
 
 
-def test_who_does_not_wait_for_the_answer_leaves_no_connection_to_it() -> None:
+def test_a_client_that_does_not_wait_for_the_answer_leaves_no_connection_to_it() -> None:
     async def act(scene: Scene) -> None:
         waiting = asyncio.create_task(scene.post())
         await until(lambda: scene.server.asked and scene.server.asked[0])
@@ -189,7 +189,7 @@ def test_who_does_not_wait_for_the_answer_leaves_no_connection_to_it() -> None:
     assert [len(each) for each in play(act, None, OK).asked] == [1, 1]
 
 
-def test_nor_does_who_stops_waiting_as_it_comes() -> None:
+def test_nor_does_a_waiter_that_stops_as_it_comes() -> None:
     async def act(scene: Scene) -> None:
         await scene.post()
         (kept,) = scene.posts._kept
@@ -218,7 +218,7 @@ def test_nor_is_it_used_again_where_more_comes_before_the_answer_is_taken() -> N
     assert [len(each) for each in play(act, OK, None, OK).asked] == [2, 1]
 
 
-def test_nothing_was_asked_where_nobody_is() -> None:
+def test_nothing_was_asked_where_no_process_is() -> None:
     async def act() -> None:
         posts = Posts("http://127.0.0.1:1", None, "", {})
         with pytest.raises(NotSent, match=r"127\.0\.0\.1:1: "):
@@ -248,7 +248,7 @@ def _speaks_ipv6() -> bool:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
-def test_the_server_is_who_its_certificate_names(host: str, tmp_path: Path) -> None:
+def test_the_server_is_the_one_its_certificate_names(host: str, tmp_path: Path) -> None:
     """By its address, or by another name if one is given."""
     if ":" in host and not _speaks_ipv6():
         pytest.skip("this machine has no address of IPv6")

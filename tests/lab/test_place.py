@@ -114,7 +114,7 @@ def test_a_link_or_a_directory_that_others_may_enter_is_refused(place: Place, ma
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root makes it, another looks")
-def test_another_who_looks_is_told(place: Place) -> None:
+def test_another_process_that_looks_is_told(place: Place) -> None:
     with place.changing():
         os.seteuid(65534)
         try:
@@ -203,7 +203,7 @@ def test_clearing_ends_the_owner_and_all_that_carries_the_mark(place: Place) -> 
     assert not place.directory.exists()
 
 
-def test_who_waited_for_a_cleared_directory_makes_it_anew(place: Place) -> None:
+def test_a_process_that_waited_for_a_cleared_directory_makes_it_anew(place: Place) -> None:
     script = (
         "import sys\nfrom pathlib import Path\nfrom lab.cluster.directory import Place\n"
         "place = Place(Path(sys.argv[1]))\n"

@@ -158,7 +158,7 @@ def test_a_gpu_that_is_short_gives_more_a_moment_later() -> None:
     assert "its program found" in inside.verdict(more, _SHARE, [_UUID], _SIZE)
 
 
-def test_who_asked_for_nothing_has_nothing() -> None:
+def test_a_pod_that_asked_for_nothing_has_nothing() -> None:
     nothing = 'look 1||sh: nvidia-smi: not found;|0||{"driver": false}'
     assert inside.verdict(nothing, None, [], _SIZE) == ""
     assert inside.verdict(line(), None, [], _SIZE) == line()

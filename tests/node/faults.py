@@ -93,7 +93,7 @@ FAULTS: Final[Sequence[Fault]] = (
         "CreateContainer fails until enough of what lives has ended; also after a restart of "
         "agent or containerd",
         "`GPU-...: insufficient free capacity: ...; granted: ...` (`GPU_FULL`)",
-        "test_a_gpu_that_is_all_granted_refuses_whoever_asks_for_more",
+        "test_a_gpu_that_is_all_granted_refuses_more",
     ),
     Fault(
         "another NRI plugin brings a GPU to a container with a share",
@@ -169,7 +169,7 @@ FAULTS: Final[Sequence[Fault]] = (
         "each of the container's programs ends by SIGBUS at its next allocation; none gets "
         "more; new ones as above",
         "",
-        "test_row_25_a_region_truncated_while_in_use_ends_who_did_it_before_it_gets_more",
+        "test_row_25_a_region_truncated_while_in_use_ends_its_process_before_it_gets_more",
     ),
     Fault(
         "the region lies on a full disk and has holes",

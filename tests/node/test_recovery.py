@@ -58,9 +58,7 @@ def fifths(lab: Lab) -> Iterator[list[Container]]:
         yield made
 
 
-def test_a_gpu_that_is_all_granted_refuses_whoever_asks_for_more(
-    lab: Lab, fifths: list[Container]
-) -> None:
+def test_a_gpu_that_is_all_granted_refuses_more(lab: Lab, fifths: list[Container]) -> None:
     """Also after the agent, or containerd, or both at once were killed."""
     expect_no_room(lab, GIB, holders=f"default/fifth-4/main {WHOLE // 5}")
     lab.stop_agent(signal.SIGKILL)

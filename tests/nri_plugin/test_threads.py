@@ -77,7 +77,7 @@ async def test_a_thread_that_cannot_be_started_takes_no_place(
     assert await crew.run(lambda: 2, 60, "one") == 2
 
 
-def test_a_job_that_outlives_the_loop_hurts_nobody() -> None:
+def test_a_job_that_outlives_the_loop_does_no_harm() -> None:
     worker, gate, done = Worker("w"), threading.Event(), threading.Event()
 
     def job() -> None:

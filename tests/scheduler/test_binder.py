@@ -78,7 +78,7 @@ def scene() -> AbstractAsyncContextManager[Scene]:
     return scene_of()
 
 
-async def test_one_write_carries_the_pod_the_node_the_gpus_and_who_writes(scene: Scene) -> None:
+async def test_one_write_carries_the_pod_the_node_the_gpus_and_the_writer(scene: Scene) -> None:
     scene.ask(calls.pod())
     assert await scene.bind() == ""
     (binding,) = scene.server.bindings
@@ -152,7 +152,7 @@ async def test_a_request_that_is_refused_is_not_bound() -> None:
 # --- Gate
 
 
-async def test_who_may_not_write_sends_nothing_and_holds_nothing(scene: Scene) -> None:
+async def test_a_pod_that_may_not_write_sends_nothing_and_holds_nothing(scene: Scene) -> None:
     scene.gate.is_open = False
     scene.ask(calls.pod())
     assert await scene.bind() == "another replica holds the Lease: pod-7"
@@ -193,7 +193,7 @@ async def test_what_was_not_looked_at_is_sent_again(code: int, scene: Scene) -> 
     assert (scene.server.seen_gets, len(scene.server.bindings), scene.held()) == (0, 3, 50)
 
 
-async def test_nobody_there_holds_nothing() -> None:
+async def test_none_there_holds_nothing() -> None:
     state = calls.state(nodes=2, gpus=1)
     async with Kube(Access("http://127.0.0.1:1")) as kube:
         scene = Scene(PodServer(), kube, state, HandGate())
@@ -203,7 +203,7 @@ async def test_nobody_there_holds_nothing() -> None:
 
 
 @pytest.mark.parametrize(("node", "said"), [("n0", ""), ("n1", "the pod is bound to n1")])
-async def test_somebody_else_was_faster(node: str, said: str, scene: Scene) -> None:
+async def test_another_was_faster(node: str, said: str, scene: Scene) -> None:
     """If the pod is bound to the same node, the reservation stays until the watch reports what it
     holds."""
     scene.ask(calls.pod())

@@ -62,7 +62,7 @@ async def serving(
         await serving
 
 
-async def test_ready_says_so_and_who_may_bind() -> None:
+async def test_ready_names_the_process_that_may_bind() -> None:
     async with serving(Cache()) as get:
         assert await get("/livez") == (200, "ok\n")
         assert await get("/readyz") == (200, "ok\non standby\n")

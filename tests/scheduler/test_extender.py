@@ -94,7 +94,7 @@ async def test_what_was_not_heard_of_yet_is_no_answer() -> None:
         assert (said, client.server.bindings) == ((200, {"Error": NOT_SYNCED}), [])
 
 
-async def test_on_standby_it_says_who_may_bind() -> None:
+async def test_on_standby_it_names_the_process_that_may_bind() -> None:
     raw = calls.pod()
     async with serving(raw) as client:
         client.gate.is_open = False

@@ -175,7 +175,9 @@ async def test_a_body_comes_as_its_client_likes() -> None:
         (b"POST /echo HTTP/1.1\r\nHost: h\r\nX: " + b"x" * (32 << 10), 431),
     ],
 )
-async def test_who_is_refused_reads_why_though_it_sends_on(sent: bytes, status: int) -> None:
+async def test_a_client_that_is_refused_reads_why_though_it_sends_on(
+    sent: bytes, status: int
+) -> None:
     async with serving() as there, there.client() as client:
         client.send(sent, b"x" * (4 << 20))
         assert await client.status() == status
@@ -184,7 +186,7 @@ async def test_who_is_refused_reads_why_though_it_sends_on(sent: bytes, status: 
         await until(lambda: not there.server.connections)
 
 
-async def test_who_leaves_before_the_answer_leaves_the_work_going_on() -> None:
+async def test_a_client_that_leaves_before_the_answer_leaves_the_work_going_on() -> None:
     async with serving() as there:
         async with there.client() as client:
             client.send(post(b"/wait"))
@@ -197,7 +199,7 @@ async def test_who_leaves_before_the_answer_leaves_the_work_going_on() -> None:
             await another.got(ok(b"1"))
 
 
-async def test_who_has_no_more_to_send_is_answered() -> None:
+async def test_a_client_that_has_no_more_to_send_is_answered() -> None:
     async with serving() as there, there.client() as client:
         client.send(post(b"/wait", b"1"))
         client.writer.write_eof()
@@ -220,7 +222,7 @@ async def test_a_fault_ends_the_connection_alone() -> None:
         await until(lambda: not there.server.under_way)
 
 
-async def test_who_does_not_send_the_rest_is_not_waited_for() -> None:
+async def test_a_client_that_does_not_send_the_rest_is_not_waited_for() -> None:
     async with (
         serving(timeout_s=0.2) as there,
         there.client() as slow,
@@ -236,7 +238,7 @@ async def test_who_does_not_send_the_rest_is_not_waited_for() -> None:
         assert there.answers.asked == ["/echo", "/echo"]
 
 
-async def test_who_does_not_read_the_answer_is_not_waited_for() -> None:
+async def test_a_client_that_does_not_read_the_answer_is_not_waited_for() -> None:
     async with serving(timeout_s=0.2) as there:
         with socket.create_connection(there.server.address) as deaf:
             deaf.sendall(post(b"/large", b"%d" % (32 << 20)) + post(b"/echo"))
@@ -245,7 +247,7 @@ async def test_who_does_not_read_the_answer_is_not_waited_for() -> None:
             assert there.answers.asked == ["/large"]
 
 
-async def test_who_reads_slowly_has_all_answers() -> None:
+async def test_a_client_that_reads_slowly_has_all_answers() -> None:
     async with serving() as there, there.client() as client:
         size = 8 << 20
         client.send(post(b"/large", b"%d" % size), post(b"/echo", b"1"))

@@ -181,7 +181,7 @@ for index in range(2):
         assert host.python(program, outside).stdout == f"{GPUS[0][1]} {2 * MIB}\n0 0\n"
 
 
-def test_without_a_usable_grant_nobody_is_listed(host: Host, grants: Grants) -> None:
+def test_without_a_usable_grant_no_process_is_listed(host: Host, grants: Grants) -> None:
     directory = grants.make(GIB)
     (directory / "grant").unlink()
     with holding(host, GIB, None) as theirs:

@@ -97,7 +97,7 @@ def test_one_process_may_not_take_every_descriptor(host: Host) -> None:
     assert child.poll() is None
 
 
-def test_who_may_connect(shared_host: Host) -> None:
+def test_permissions_to_connect(shared_host: Host) -> None:
     modes = {
         path: stat.S_IMODE(path.stat().st_mode) for path in shared_host.directory.rglob("*.sock")
     }

@@ -332,7 +332,9 @@ def test_it_is_not_taken_away_through_the_status(server: Server, pending: Json) 
 # --- the annotation of the agent's start requirements
 
 
-def test_who_may_run_without_the_agent_is_in_the_operators_namespaces(server: Server) -> None:
+def test_a_pod_that_may_run_without_the_agent_is_in_the_operators_namespaces(
+    server: Server,
+) -> None:
     key = names.ANNOTATION_TOLERATES_MISSING_AGENT
     asked = pod("p", {key: "true"})
     answer = server.ask("POST", f"{at()}?dryRun=All", asked)

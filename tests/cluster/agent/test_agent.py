@@ -119,7 +119,7 @@ def test_the_lease_says_what_readyz_says(side: Side, node: Node) -> None:
     assert node.ready() == STOPPED
 
 
-def test_a_gpu_that_fails_counts_while_somebody_holds_it(
+def test_a_gpu_that_fails_counts_while_it_is_held(
     side: Side, node: Node, server: Server, host: Host, pods: Pods
 ) -> None:
     node.have(of_gpus(8 * GIB, 4 * GIB))
@@ -138,7 +138,7 @@ def test_a_gpu_that_fails_counts_while_somebody_holds_it(
 
 
 @pytest.mark.parametrize("agent", ["lives", "was killed"])
-def test_a_dead_gpu_that_somebody_holds_outlives_its_device_object(
+def test_a_failed_gpu_that_is_held_outlives_its_device_object(
     account: Path, node: Node, server: Server, host: Host, pods: Pods, agent: str
 ) -> None:
     """An agent remembers the GPUs that it has listed; a restarted one derives them from the
@@ -171,7 +171,7 @@ def test_a_dead_gpu_that_somebody_holds_outlives_its_device_object(
 # --- pods with an unavailable grant
 
 
-def test_who_was_bound_to_a_full_gpu_is_reported_and_stays(
+def test_a_pod_that_was_bound_to_a_full_gpu_is_reported_and_stays(
     side: Side, node: Node, server: Server, pods: Pods
 ) -> None:
     uuid = small_gpu(node)
@@ -184,7 +184,7 @@ def test_who_was_bound_to_a_full_gpu_is_reported_and_stays(
     assert not leaving(server, late) and not leaving(server, first)
 
 
-def test_who_was_bound_to_a_full_gpu_goes_and_learns_why(
+def test_a_pod_that_was_bound_to_a_full_gpu_goes_and_learns_why(
     removing: Side, node: Node, server: Server, pods: Pods
 ) -> None:
     uuid = small_gpu(node)

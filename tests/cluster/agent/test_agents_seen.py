@@ -76,7 +76,7 @@ def test_another_pod_of_the_name_is_left_alone(cleared: ControlPlane) -> None:
     )
 
 
-def test_who_was_dead_before_the_extender_began_gets_no_pod(cleared: ControlPlane) -> None:
+def test_a_node_silent_before_the_extender_began_gets_no_pod(cleared: ControlPlane) -> None:
     """After a restart the extender must not treat a silent agent as ready for another 40 s."""
     with Fleet(cleared, Shape(nodes=2, gpus=1).all_nodes()) as fleet:
         dead, alive = sorted(fleet.nodes)

@@ -173,7 +173,7 @@ def test_a_pod_that_was_removed_by_force_is_given_time_to_end(
     assert side.readiness.notes == ()
 
 
-def test_what_nobody_confirms_is_left_alone_told_and_confirmed_later(
+def test_an_unconfirmed_grant_runs_is_reported_and_confirmed_later(
     account: Path, node: Node, host: Host, server: Server, pods: Pods, installed: ControlPlane
 ) -> None:
     """The agent starts with running containers while the API server is unavailable."""

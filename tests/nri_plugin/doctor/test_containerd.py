@@ -42,7 +42,7 @@ def test_a_listener_is_asked_for_its_version(listening: Path) -> None:
     assert found.config is None
 
 
-def test_where_nobody_listens_the_file_is_read(tmp_path: Path) -> None:
+def test_where_nothing_listens_the_file_is_read(tmp_path: Path) -> None:
     path, config = tmp_path / "nri.sock", tmp_path / "config.toml"
     assert containerd.look_at_socket(path) == Socket(False, False)
     assert containerd.look_at_runtime(path, config).config is None

@@ -66,7 +66,7 @@ async def test_asked_at_most_once_in_the_interval(tmp_path: Path) -> None:
     await gpus.close()
 
 
-async def test_a_look_that_nobody_waits_for(tmp_path: Path) -> None:
+async def test_an_inspection_whose_request_has_ended(tmp_path: Path) -> None:
     log = tmp_path / "asked"
     clock = Clock()
     gpus = inventory(f"open({str(log)!r}, 'a').write('x'); print('{ONE}')", clock)

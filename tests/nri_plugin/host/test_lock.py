@@ -39,7 +39,7 @@ def end(child: subprocess.Popen[str]) -> None:
     child.communicate()
 
 
-def test_the_newcomer_says_who_serves_and_takes_over_when_it_is_killed(tmp_path: Path) -> None:
+def test_the_second_agent_names_the_first_and_takes_over_when_it_is_killed(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     old = holder(run_dir)
     said: list[str] = []
@@ -63,7 +63,7 @@ def test_the_newcomer_says_who_serves_and_takes_over_when_it_is_killed(tmp_path:
     asyncio.run(Lock(run_dir, "pid=third").acquire(lambda why: pytest.fail(why)))
 
 
-def test_one_that_has_not_said_who_it_is_is_named_so(tmp_path: Path) -> None:
+def test_a_runtime_that_has_not_named_itself_is_unknown(tmp_path: Path) -> None:
     old = holder(tmp_path)
     (tmp_path / FILE).write_text("")
 

@@ -74,7 +74,7 @@ def test_a_preload_line_that_was_put_over_ours_since(bundle: Bundle, place: str)
         prove(bundle)
 
 
-def test_limits_of_others_that_nobody_looked_for_before_the_start(
+def test_limits_of_other_libraries_not_seen_before_the_start(
     bundle: Bundle, tmp_path: Path
 ) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
@@ -83,7 +83,7 @@ def test_limits_of_others_that_nobody_looked_for_before_the_start(
         prove(bundle)
 
 
-def test_a_capability_that_nobody_looked_for_before_the_start(bundle: Bundle) -> None:
+def test_a_capability_not_seen_before_the_start(bundle: Bundle) -> None:
     bundle.capabilities = {"bounding": ["CAP_DAC_READ_SEARCH"]}
     bundle.create()
     bundle.start()

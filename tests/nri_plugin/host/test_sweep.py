@@ -41,7 +41,7 @@ def sweep(run: RunDirectory, *users: str) -> None:
     asyncio.run(work())
 
 
-def test_what_nobody_uses_goes(run: RunDirectory, root: Path) -> None:
+def test_an_unused_version_is_removed(run: RunDirectory, root: Path) -> None:
     sweep(run)
     for key in ("c1", "c2", "pod-u"):
         run.prepare(key, SHARES, shared=False)

@@ -60,7 +60,9 @@ def test_where_no_sandbox_runs_nothing_is_known(tmp_path: Path) -> None:
         ("runc", "all", True, False),
     ],
 )
-def test_who_gets_gpus(handler: str, value: str, by_default: bool, all_of_them: bool) -> None:
+def test_which_containers_get_gpus(
+    handler: str, value: str, by_default: bool, all_of_them: bool
+) -> None:
     env = ["PATH=/bin", f"NVIDIA_VISIBLE_DEVICES={value}"]
     assert unprotected.gets_all(handler, env, by_default) == all_of_them
 

@@ -21,7 +21,7 @@ def fight(contest: Contest, clock: Clock, every_s: float, rounds: int) -> list[b
     return may
 
 
-def test_who_takes_it_back_again_and_again_gets_it() -> None:
+def test_a_client_that_takes_it_back_again_and_again_gets_it() -> None:
     clock = Clock()
     contest = Contest(clock)
     assert not contest.lasts

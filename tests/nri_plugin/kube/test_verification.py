@@ -85,7 +85,7 @@ def test_each_has_its_standing(bench: Bench) -> None:
     assert bench.look() == {}
 
 
-def test_what_nobody_answers_for_is_told_after_a_while(
+def test_a_pod_without_an_answer_is_reported_after_a_while(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -106,7 +106,9 @@ def test_what_nobody_answers_for_is_told_after_a_while(
     assert len(caplog.records) == 2
 
 
-def test_who_is_absent_is_told_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_is_absent_is_told_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     bench.runs("a")
     bench.bounds.deny("a", "there is no such pod")
     for _ in range(3):

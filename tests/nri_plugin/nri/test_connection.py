@@ -166,7 +166,7 @@ async def deaf() -> None:
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-async def test_a_creation_that_nobody_waits_for_any_more_is_not_begun(at_once: bool) -> None:
+async def test_a_creation_whose_request_has_ended_is_not_begun(at_once: bool) -> None:
     """The process hung, and reads requests that the runtime sent before it dropped the plugin; stop
     and remove events still count."""
     async with session() as r:
@@ -426,7 +426,7 @@ async def test_a_synchronize_that_hangs_is_answered_and_ends_the_session() -> No
             await r.plugin
 
 
-async def test_a_fault_of_on_ready_is_logged_and_harms_nobody(
+async def test_a_fault_of_on_ready_is_logged_and_harms_no_session(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     ours, theirs = await connected_pair()
@@ -445,7 +445,7 @@ async def test_a_fault_of_on_ready_is_logged_and_harms_nobody(
     assert "no reader for containerd" in caplog.text
 
 
-async def test_nobody_takes_the_registration() -> None:
+async def test_none_takes_the_registration() -> None:
     async with rig(registration_timeout_s=0.05) as r:
         with pytest.raises(RegistrationTimedOut, match="holding the line"):
             await r.plugin

@@ -366,7 +366,7 @@ async def test_a_driver_that_does_not_answer_refuses(host: Host) -> None:
         assert "the agent cannot list this node's GPUs: unreadable answer" in text
 
 
-async def test_a_gpu_is_granted_once_whoever_says_more(host: Host) -> None:
+async def test_a_gpu_is_granted_once(host: Host) -> None:
     """The annotation of the second pod is forged, and consistent: only the running containers show
     it."""
     first, forged = pod(0, allocated=HALF), pod(1, allocated=HALF.replace("50", "51"))

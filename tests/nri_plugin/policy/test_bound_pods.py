@@ -54,7 +54,7 @@ asks = st.lists(
 
 
 @given(asks, st.data())
-def test_in_the_order_of_binding_who_has_room_has_it(
+def test_pods_fit_in_the_order_of_binding(
     asked: Sequence[tuple[int, int, int | None]], data: st.DataObject
 ) -> None:
     """The first `listed` come by a list, which has the time of binding; the others by a watch."""
@@ -97,7 +97,7 @@ def test_the_watch_is_believed_and_not_the_clock() -> None:
     assert over(bounds) == {"a", "c"}
 
 
-def test_bound_in_one_second_who_runs_stays() -> None:
+def test_of_pods_bound_in_one_second_the_running_one_stays() -> None:
     bounds = BoundPods()
     for uid in "ab":
         bounds.put(bound(uid, 5 * GIB, scheduled="2026-01-01T00:00:00Z"), listing=True)
@@ -120,7 +120,7 @@ def test_a_pod_keeps_its_place_and_gives_its_room_back() -> None:
     assert bounds.pod("a") is None
 
 
-def test_the_refusal_says_who_has_it() -> None:
+def test_the_refusal_names_the_holder() -> None:
     bounds = BoundPods()
     bounds.put(bound("a", 5 * GIB), listing=False)
     bounds.put(bound("b", 5 * GIB), listing=False)
@@ -228,7 +228,7 @@ def test_what_a_scheduler_may_have_written(order: Sequence[Bound]) -> None:
     assert told(*order).foreign() == {}
 
 
-def test_who_was_asked_about_is_told_of_as_it_was_then() -> None:
+def test_a_pod_that_was_asked_about_is_told_of_as_it_was_then() -> None:
     bounds = BoundPods()
     bounds.vouch(bound("a"))
     bounds.put(bound("a", 2 * GIB), listing=False)
@@ -308,7 +308,7 @@ def test_a_pod_without_room_is_refused() -> None:
     assert objection is not None and objection.reason is Reason.GRANT_OVERFILLS
 
 
-def test_who_is_not_known_is_asked_about_once() -> None:
+def test_a_pod_that_is_not_known_is_asked_about_once() -> None:
     bounds, pod = BoundPods(), bound("a").pod
     assert not bounds.unknown(pod)  # there is no API server to ask
 
@@ -372,7 +372,7 @@ def test_what_is_granted_is_not_doubted() -> None:
     "held",
     [Share("GPU-0", 0, GIB + 1, 10), Share("GPU-0", 0, GIB, 11), Share("GPU-1", 1, 1, 0)],
 )
-def test_who_holds_more_is_doubted(held: Share) -> None:
+def test_a_pod_that_holds_more_is_doubted(held: Share) -> None:
     bounds, known = BoundPods(), bound("a")
     bounds.put(known, listing=False)
     doubt = bounds.doubt(hold(known.pod, held), GPUS)

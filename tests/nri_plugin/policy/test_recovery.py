@@ -123,7 +123,7 @@ def test_one_that_was_granted_a_share_and_has_nothing_of_ours_is_reported() -> N
     assert look(replace(missed, pod=ABSENT)).strays == []
 
 
-def test_a_gpu_of_somebody_elses_is_reported() -> None:
+def test_a_gpu_of_another_plugin_is_reported() -> None:
     theirs = Running("c1", "main", ABSENT, None, nodes=["/dev/nvidia0"])
     assert look(theirs).strays == [(Stray.FOREIGN_GPU, theirs)]
     assert look(replace(MAIN, nodes=["/dev/nvidia0"])).strays == []

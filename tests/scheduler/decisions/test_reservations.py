@@ -116,7 +116,7 @@ def test_a_bind_without_a_reservation_ends_those_alone_that_have_no_room_beside_
     assert (scene.used(), scene.reserved()) == ((30, 0), (60, 0))
 
 
-def test_who_is_bound_first_has_the_room() -> None:
+def test_a_pod_that_is_bound_first_has_the_room() -> None:
     scene = Scene()
     scene.ranked(calls.pod("a", WHOLE), ["n0"])
     scene.verbs.filter(calls.arguments(calls.pod("b", WHOLE), ["n0"]))
@@ -133,7 +133,7 @@ def test_bound_to_another_node_it_holds_nothing_of_the_one_that_was_expected() -
     assert scene.used() == (0, 100)
 
 
-def test_who_asks_for_something_else_by_now_is_placed_anew() -> None:
+def test_a_pod_that_asks_for_something_else_by_now_is_placed_anew() -> None:
     scene = Scene()
     scene.ranked(calls.pod("a"), ["n0"])
     scene.verbs.filter(calls.arguments(calls.pod("b"), BOTH))

@@ -60,11 +60,11 @@ def refusing() -> Refusing:
     return made
 
 
-def test_nobody_is_tried_again_while_there_is_no_room(refusing: Refusing) -> None:
+def test_no_pod_is_tried_again_while_there_is_no_room(refusing: Refusing) -> None:
     assert refusing.overdue(after_s=100.0) == []
 
 
-def test_who_fits_now_is_tried_again_once_kube_scheduler_has_had_its_time(
+def test_a_pod_that_fits_now_is_tried_again_once_kube_scheduler_has_had_its_time(
     refusing: Refusing,
 ) -> None:
     refusing.free()
@@ -81,7 +81,7 @@ def test_it_is_told_once_of_the_same_room(refusing: Refusing) -> None:
     assert refusing.overdue(after_s=TIMEOUT_S) == ["waits"]
 
 
-def test_who_was_asked_for_since_is_not(refusing: Refusing) -> None:
+def test_a_pod_that_was_asked_for_since_is_not(refusing: Refusing) -> None:
     refusing.free()
     refusing.ask("waits")
     assert refusing.overdue(after_s=100.0) == []

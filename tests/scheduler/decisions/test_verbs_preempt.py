@@ -76,13 +76,13 @@ def test_a_pod_without_a_share_is_no_business_of_ours() -> None:
     assert preempted(full(), raw, BOTH_40) == calls.metas(BOTH_40)
 
 
-def test_nobody_makes_way_for_a_request_that_is_refused() -> None:
+def test_no_pod_makes_way_for_a_request_that_is_refused() -> None:
     raw = calls.pod("high", objects.container("main", gpu=150))
     assert preempted(full(), raw, {"n1": ["100-0", "100-1"]}) == {}
 
 
 @pytest.mark.parametrize("victims", [["stranger"], ["100-0"], []])
-def test_who_holds_nothing_there_makes_no_room_there(victims: list[str]) -> None:
+def test_a_pod_that_holds_nothing_there_makes_no_room_there(victims: list[str]) -> None:
     """One of them holds GPUs of another node."""
     assert preempted(full(), calls.pod("high", HALF), {"n0": victims}) == {}
 

@@ -56,7 +56,7 @@ def test_of_nothing_there_is_nothing() -> None:
     assert not any(name.startswith("nodes") for name in found)
 
 
-def test_each_gpu_and_who_holds_it() -> None:
+def test_each_gpu_and_its_holders() -> None:
     state = a_state()
     simulate(state, pod(container("main", ratio=50)))
     assert view.names_of(state) == ["n1", "n2"]

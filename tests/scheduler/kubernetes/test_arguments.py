@@ -124,7 +124,7 @@ GO = b"""{"Pod":%s,"NodeNameToVictims":null,"NodeNameToMetaVictims":\
 {"n0":{"Pods":[{"UID":"a"},{"UID":"b"}],"NumPDBViolations":1}}}""".replace(b"\\\n", b"")
 
 
-def test_who_would_make_way_is_read_as_go_writes_it() -> None:
+def test_a_client_that_would_make_way_is_read_as_go_writes_it() -> None:
     pending, victims = arguments.preemption(GO % POD.encode())
     assert pending.uid == "u-1"
     said = {"Pods": [{"UID": "a"}, {"UID": "b"}], "NumPDBViolations": 1}

@@ -51,7 +51,7 @@ def test_the_times_leave_room_for_clocks_that_run_unequally_fast() -> None:
     assert TERMS.window_s > 2 * 2.0 + TERMS.renew_s - 0.1  # two calls of the Lease may fail
 
 
-def test_who_is_not_asked_takes_nothing() -> None:
+def test_a_process_that_is_not_asked_takes_nothing() -> None:
     election = standby(replace(HOLDER, holder=""))
     assert election.step(100) is Do.LOOK
     election.asked(100)
@@ -74,7 +74,7 @@ def test_one_that_does_not_is_replaced_and_what_it_sent_is_waited_out() -> None:
     assert election.may_write(over_s + TERMS.wait_s)
 
 
-def test_a_list_that_comes_when_it_is_lost_makes_nobody_a_holder() -> None:
+def test_a_list_that_comes_when_it_is_lost_makes_no_holder() -> None:
     election = standby()
     election.listed()
     assert election.role is Role.STANDBY
@@ -129,7 +129,7 @@ def test_one_that_died_before_it_had_waited_out_another_is_waited_out_with_it() 
     assert not first.record.waits
 
 
-def test_a_lease_that_is_gone_is_made_anew_and_whoever_held_it_is_waited_out() -> None:
+def test_a_lease_that_is_gone_is_made_anew_after_its_holders_time() -> None:
     election = standby(None)
     election.asked(0)
     take(election, 0)
@@ -163,7 +163,7 @@ def test_a_lease_that_is_deleted_and_made_anew_is_not_one_that_was_given_back() 
     ],
     ids=["deleted", "taken", "given back by hand", "another term"],
 )
-def test_who_lost_it_may_not_write(record: Record | None) -> None:
+def test_a_process_that_lost_it_may_not_write(record: Record | None) -> None:
     election = holding(0)
     election.saw(record, 1)
     assert election.role is Role.STANDBY and not election.may_write(1)
@@ -220,7 +220,7 @@ def test_a_second_installation_knows_that_there_is_no_use_in_waiting() -> None:
     assert not standby(None).is_rivals(1)
 
 
-def test_who_has_not_waited_out_its_predecessor_does_not_give_it_back() -> None:
+def test_a_process_that_has_not_waited_out_its_predecessor_does_not_give_it_back() -> None:
     """The next holder would consider it given back cleanly."""
     election = standby(at_s=0)
     election.asked(TERMS.lease_s)

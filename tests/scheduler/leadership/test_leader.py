@@ -131,7 +131,7 @@ def value(leader: Leader, name: str) -> float | None:
     return leader._metrics.registry.get_sample_value(f"gpuslice_scheduler_{name}")
 
 
-async def test_who_is_asked_first_has_it_in_the_same_breath() -> None:
+async def test_a_process_that_is_asked_first_has_it_in_the_same_breath() -> None:
     server, listed = Server(), []
 
     async def relist() -> None:
@@ -167,7 +167,7 @@ async def test_the_list_of_a_new_term_is_tried_until_it_succeeds() -> None:
         assert tries == 3
 
 
-async def test_a_second_installation_stays_on_standby_and_says_who_holds(
+async def test_a_second_installation_stays_on_standby_and_names_the_holder(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     server = Server()
@@ -206,7 +206,7 @@ async def test_one_that_another_has_taken_is_not_held_any_more() -> None:
         assert leader.role is Role.STANDBY and server.holder == "z"
 
 
-async def test_who_leaves_finishes_what_is_under_way_first() -> None:
+async def test_a_process_that_leaves_finishes_what_is_under_way_first() -> None:
     server = Server()
     async with client_of(server.answer) as kube, leading(kube) as leader:
         await admitted(leader)
@@ -234,7 +234,7 @@ async def test_what_was_given_up_here_may_be_under_way_at_the_server() -> None:
         await until(lambda: server.holder == "")
 
 
-async def test_a_conflict_with_nobody_to_ask_about_it_is_a_failure_like_others() -> None:
+async def test_a_conflict_without_an_answer_about_it_is_a_failure() -> None:
     server, conflicts = Server(), True
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -265,7 +265,7 @@ async def test_a_lease_that_may_not_be_made_is_said() -> None:
         assert leader._metrics.registry.get_sample_value(name, labels)
 
 
-async def test_who_leaves_without_the_lease_leaves_at_once() -> None:
+async def test_a_process_that_leaves_without_the_lease_leaves_at_once() -> None:
     server = Server(failing=500)
     async with client_of(server.answer) as kube:
         leader = Leader(kube, Candidate("a", "here"), nothing, Metrics())

@@ -80,7 +80,7 @@ def test_memory_opened_twice_is_held_until_it_is_closed_twice(host: Host, grants
         assert used(directory) == with_it - SIZE
 
 
-def test_memory_of_an_exporter_outside_is_charged_to_who_opens_it(
+def test_memory_of_an_exporter_outside_is_charged_to_the_importer(
     host: Host, grants: Grants
 ) -> None:
     ours, other = grants.make(GIB), grants.make(GIB)

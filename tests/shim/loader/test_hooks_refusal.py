@@ -180,7 +180,7 @@ def test_row_25_a_region_on_a_bad_mount_is_no_gpu_and_the_program_lives(
     assert reason in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_row_25_a_region_truncated_while_in_use_ends_who_did_it_before_it_gets_more(
+def test_row_25_a_region_truncated_while_in_use_ends_its_process_before_it_gets_more(
     host: Host, grants: Grants
 ) -> None:
     """Only the container's own processes can truncate it. They end by SIGBUS at their next

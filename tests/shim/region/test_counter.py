@@ -53,7 +53,9 @@ def _stop_once(box: Box, step: str, passage: int) -> bool:
     return True
 
 
-def test_stopped_and_killed_after_any_step_it_wedges_nobody_and_leaves_nothing(box: Box) -> None:
+def test_stopped_and_killed_after_any_step_it_blocks_no_process_and_leaves_nothing(
+    box: Box,
+) -> None:
     for step in box.steps():
         passages = 0
         while passages < 12 and _stop_once(box, step, passages + 1):

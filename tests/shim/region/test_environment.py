@@ -285,7 +285,7 @@ for environment in (os.environ, looser):
     )
 
 
-def test_the_first_process_sets_the_limit_until_nobody_is_left(container: Container) -> None:
+def test_the_first_process_sets_the_limit_until_the_last_exits(container: Container) -> None:
     assert container.totals({MEMORY: "1g"}) == [GIB, GIB]
     assert container.totals({MEMORY: "2g"}) == [2 * GIB, 2 * GIB], "no process was left"
     program = _LOOK.split("print(driver")[0] + "assert driver.cuInit(0) == 0\n" + OBEY

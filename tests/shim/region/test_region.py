@@ -142,7 +142,7 @@ def test_the_containers_directory_outranks_the_environment(box: Box) -> None:
     assert said.startswith("GRANT_MISSING ") and names.CONTAINER_DIR in said
 
 
-def test_a_fork_child_of_one_who_looked_looks_for_itself(box: Box) -> None:
+def test_a_fork_child_looks_for_itself(box: Box) -> None:
     with box.shell() as shell:
         assert shell.ask("peek") == "OK"
         _, said = shell.child("fork attach")

@@ -39,7 +39,7 @@ def test_what_is_exported_and_imported_is_charged_once(box: Box) -> None:
         assert _shared_slots(box) == []
 
 
-def test_who_exports_and_dies_alone_leaves_nothing(box: Box) -> None:
+def test_a_process_that_exports_and_dies_alone_leaves_nothing(box: Box) -> None:
     with box.holding(SHARED, shared_by=KEY) as exporter, box.shell() as importer:
         exporter.kill_alone()
         assert box.used_seen_afresh() == 0

@@ -145,7 +145,7 @@ def test_a_thread_that_ends_inside_a_reservation_wedges_no_other(box: Box, step:
         assert box.used_seen_afresh() == 0
 
 
-def test_who_has_no_descriptors_left_takes_nobody_for_dead(box: Box) -> None:
+def test_a_process_without_descriptors_takes_none_for_exited(box: Box) -> None:
     """One is left for the region, and none for /proc."""
     with box.holding(HELD) as holder, box.shell() as poor:
         assert poor.ask("attach") == "OK"
@@ -222,7 +222,7 @@ def test_a_process_whose_charge_was_dropped_charges_it_again(box: Box) -> None:
 
 
 @pytest.mark.parametrize("step", ["APPLY_OWNED", "APPLY_PUBLISHED", "COUNTER_HELPED"])
-def test_of_two_who_take_a_slot_for_theirs_neither_counts_for_the_other(
+def test_of_two_processes_that_claim_a_slot_neither_counts_for_the_other(
     box: Box, step: str
 ) -> None:
     """Taken for exited in its first allocation, with nothing charged yet; both have one number."""
@@ -261,7 +261,7 @@ def test_a_verdict_is_about_one_holder_not_about_the_next(box: Box, step: str) -
         assert box.slots()[0].bytes == (77,)
 
 
-def test_a_refusal_counts_no_dead_who_died_after_the_last_search(box: Box) -> None:
+def test_a_refusal_counts_no_process_that_exited_after_the_last_search(box: Box) -> None:
     """Searches are a millisecond apart; the one that a refusal relies on follows the exit."""
     with box.shell() as survivor:
         survivor.ask("attach")
@@ -274,7 +274,7 @@ def test_a_refusal_counts_no_dead_who_died_after_the_last_search(box: Box) -> No
             survivor.ask(f"refund 0 {LIMIT_BYTES}")
 
 
-def test_that_somebody_died_is_known_to_those_who_did_not_find_out(box: Box) -> None:
+def test_an_exit_is_known_to_processes_that_did_not_find_it(box: Box) -> None:
     """A process that the driver refuses just then waits, whichever process dropped the charge."""
     two = Box(box.directory, box.program, gpu_count=2)
     two.write()
