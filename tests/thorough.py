@@ -24,7 +24,6 @@ THOROUGH: Final = {
     "tests/shim/loader/test_library.py::test_links_and_runs_against_the_glibc_of_2012": _BUILDS,
     "tests/shim/test_contributing.py::*": _BUILDS,
     "tests/test_wheel.py::*": _BUILDS,
-    "tests/shim/region/test_counter.py::test_of_racers_*[[][3-8]]": _RACES,
     "tests/shim/charge/test_neighbours.py::*": _RACES,
     "tests/shim/charge/test_first_context.py::test_beside_a_neighbour_*": _RACES,
     "tests/shim/charge/test_pools_race.py::*": _RACES,
@@ -47,7 +46,6 @@ THOROUGH: Final = {
     "tests/node/test_demo_node.py::test_a_library_that_*": "make demo checks its claims",
     "tests/node/test_demo_node.py::test_interrupted_*": "make demo checks its claims",
     "tests/node/test_limits.py::test_thirty_pods_*": _RACES,
-    "tests/simgpu/test_images.py::*sanitizers": _SANITIZERS,
 }
 
 WHOLE: Final = "tests/e2e/test_demo.py::test_a_run_is_as_documented_and_leaves_nothing"
