@@ -20,7 +20,7 @@ from kube.log_lines import Formatter, Line
 from nri_plugin import agent, command_line
 from nri_plugin.doctor import command as doctor
 from nri_plugin.host.store import Store
-from nri_plugin.policy.errors import StoreError
+from nri_plugin.policy.refusals import StoreError
 from nri_plugin.readiness import Watchdog
 from nri_plugin.settings import Settings
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from nri_plugin.policy.errors import ChildError
+from nri_plugin.policy.refusals import ChildError
 
 _MAX_REPLY_BYTES: Final = 1 << 20
 _CLOSE_S: Final = 1.0

@@ -16,7 +16,7 @@ from typing import Any, Final
 from contract import names
 from kube.client import METADATA_ONLY, Kube
 from kube.follow import Follower
-from scheduler.decisions.retry_queue import RetryQueue
+from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import State
 from scheduler.kubernetes import requests, translate
 from scheduler.kubernetes.binding import annotations_of
@@ -45,7 +45,7 @@ class Cache:
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
         wall: Callable[[], float] = time.time,
-        retries: RetryQueue | None = None,
+        retries: Unschedulable | None = None,
     ) -> None:
         self._kube = kube
         self._state = state
@@ -66,7 +66,7 @@ class Cache:
             "pods": Follower(
                 kube,
                 PODS,
-                _Pods(state, RetryQueue(state) if retries is None else retries),
+                _Pods(state, Unschedulable(state) if retries is None else retries),
                 query=_UNFINISHED,
                 **shared,
             ),
@@ -160,7 +160,7 @@ class _Objects:
 class _Pods:
     """marks: by UID, translate.mark of the pod as last observed."""
 
-    def __init__(self, state: State, retries: RetryQueue) -> None:
+    def __init__(self, state: State, retries: Unschedulable) -> None:
         self._state = state
         self._retries = retries
         self._marks: dict[str, int] = {}

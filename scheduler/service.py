@@ -26,7 +26,7 @@ from kube.log_lines import Format, Line
 from scheduler.binder import Binder
 from scheduler.cache import Cache
 from scheduler.core.request import Policy
-from scheduler.decisions.retry_queue import RetryQueue
+from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
 from scheduler.endpoint import Address, Endpoint
@@ -35,7 +35,7 @@ from scheduler.extender import Extender
 from scheduler.leader import Leader, boot_clock
 from scheduler.leadership.election import Candidate
 from scheduler.metrics import Metrics
-from scheduler.retrier import Retrier
+from scheduler.requeuer import Requeuer
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -135,11 +135,11 @@ async def _run(
     metrics, state = Metrics(), State()
     after = len(me.dead) or None
     _LOG.info(Line("start", identity=me.identity, installation=me.installation, after=after))
-    retries = RetryQueue(state, {names.SCHEDULER_NAME, *settings.policies})
+    retries = Unschedulable(state, {names.SCHEDULER_NAME, *settings.policies})
     cache = Cache(kube, state, boot_clock, retries=retries)
     leader = Leader(kube, me, cache.relist, metrics)
     verbs = Verbs(state, settings.policies, retries)
-    retrier = Retrier(retries, kube, metrics, boot_clock)
+    requeuer = Requeuer(retries, kube, metrics, boot_clock)
     binder = Binder(state, kube, leader, verbs, boot_clock)
     events = Events(kube, metrics, boot_clock, me.identity)
     endpoint = Endpoint(state, cache, metrics, lambda: leader.status)
@@ -148,7 +148,7 @@ async def _run(
     async def retry() -> None:
         """Only in the process that may bind: the others answer no filter, and so refuse no pod."""
         if leader.may_write():
-            await retrier.tend()
+            await requeuer.tend()
 
     async def tell() -> None:
         """Only the process that may bind reports problems; a second installation reports itself."""

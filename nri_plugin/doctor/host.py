@@ -35,8 +35,8 @@ from nri_plugin.doctor.facts import (
 )
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.host import cdi, rooted_open, store
-from nri_plugin.policy.errors import StoreError
 from nri_plugin.policy.model import Gpu, Specs
+from nri_plugin.policy.refusals import StoreError
 from nri_plugin.settings import Settings
 
 _AGENT_S: Final = 5.0

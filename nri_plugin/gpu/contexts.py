@@ -17,7 +17,7 @@ from typing import Final
 from gpu import context_size
 from kube.log_lines import Line
 from nri_plugin.child import Child
-from nri_plugin.policy.errors import ChildError
+from nri_plugin.policy.refusals import ChildError
 
 _LOG: Final = logging.getLogger(__name__)
 

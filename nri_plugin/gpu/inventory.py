@@ -18,8 +18,8 @@ from typing import Final
 
 from kube.log_lines import Line
 from nri_plugin.child import Child, Server
-from nri_plugin.policy.errors import ChildError
 from nri_plugin.policy.model import Gpu
+from nri_plugin.policy.refusals import ChildError
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -27,8 +27,8 @@ from gpu.account import Account, Measured, RegionError
 from kube.log_lines import Line
 from nri_plugin.child import Child, Server
 from nri_plugin.metrics import Metrics
-from nri_plugin.policy.errors import ChildError
 from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.refusals import ChildError
 from nri_plugin.threads import Worker
 
 _LOG: Final = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from contract import names
 from kube.log_lines import Line
 from nri_plugin.child import Child
 from nri_plugin.host import cdi
-from nri_plugin.policy.errors import ChildError
+from nri_plugin.policy.refusals import ChildError
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -31,8 +31,8 @@ from contract import grant_file, names, region_file
 from kube.log_lines import Line
 from nri_plugin.host import tmpfs
 from nri_plugin.policy import preload_list
-from nri_plugin.policy.errors import FilesError, Reason, refused
 from nri_plugin.policy.model import Floor, Mount, Share
+from nri_plugin.policy.refusals import FilesError, Reason, refused
 
 _LOG: Final = logging.getLogger(__name__)
 

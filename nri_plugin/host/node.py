@@ -18,9 +18,9 @@ from nri_plugin.host import cdi_vendor
 from nri_plugin.host.cdi import Reader
 from nri_plugin.host.cdi_generator import Generator
 from nri_plugin.host.store import Store
-from nri_plugin.policy.errors import StoreError
 from nri_plugin.policy.injection import is_below
 from nri_plugin.policy.model import Bringing, Paths, Specs
+from nri_plugin.policy.refusals import StoreError
 from nri_plugin.policy.verdict import Host
 from nri_plugin.protocol import runtimes
 from nri_plugin.protocol.events import RuntimeInfo

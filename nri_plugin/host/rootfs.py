@@ -28,8 +28,8 @@ from contract import names
 from nri_plugin.host import bundle, entrypoint, rooted_open
 from nri_plugin.host.rooted_open import kind
 from nri_plugin.policy import mountinfo, preload_list
-from nri_plugin.policy.errors import Reason, Refused, refused
 from nri_plugin.policy.model import Mount
+from nri_plugin.policy.refusals import Reason, Refused, refused
 
 _LOOK: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY: Final = _LOOK | os.O_DIRECTORY

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from contract import forwarder, names
-from nri_plugin.policy.errors import StoreError
+from nri_plugin.policy.refusals import StoreError
 
 _HASH: Final = re.compile("[0-9a-f]{64}").fullmatch
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from kube.log_lines import Line
 from nri_plugin.host.files import RunDirectory
-from nri_plugin.policy.errors import FilesError
+from nri_plugin.policy.refusals import FilesError
 from nri_plugin.threads import Worker
 
 _LOG: Final = logging.getLogger(__name__)

@@ -22,9 +22,9 @@ from nri_plugin.kube.events import Events
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy import kube_objects
 from nri_plugin.policy.bound_pods import BoundPods
-from nri_plugin.policy.errors import Refusal
 from nri_plugin.policy.model import Pod
 from nri_plugin.policy.notices import Notice
+from nri_plugin.policy.refusals import Refusal
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ from contract import names
 from kube.log_lines import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.bound_pods import BoundPods
-from nri_plugin.policy.errors import Refusal
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Gpu, Pod
 from nri_plugin.policy.notices import Notice, Notices
+from nri_plugin.policy.refusals import Refusal
 from nri_plugin.readiness import Readiness
 
 _LOG: Final = logging.getLogger(__name__)

@@ -23,10 +23,10 @@ from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy import ledger, recovery
 from nri_plugin.policy.bound_pods import BoundPods
-from nri_plugin.policy.errors import FilesError, Refused
 from nri_plugin.policy.ledger import Ledger
 from nri_plugin.policy.model import Adjustment, Claim, Container, Gpu, Pod
 from nri_plugin.policy.recovery import Running, Stray
+from nri_plugin.policy.refusals import FilesError, Refused
 from nri_plugin.settings import Settings
 from nri_plugin.threads import Worker
 

@@ -26,9 +26,9 @@ from nri_plugin.nri import translate
 from nri_plugin.nri.containers import Answered, ContainerRecords
 from nri_plugin.policy import pod_policy, required_mounts
 from nri_plugin.policy.bound_pods import BoundPods
-from nri_plugin.policy.errors import FilesError, Reason, Refused, refused
 from nri_plugin.policy.model import Adjustment, Claim, Container, Floor, Pod, Untouched
 from nri_plugin.policy.notices import Notice, Notices
+from nri_plugin.policy.refusals import FilesError, Reason, Refused, refused
 from nri_plugin.settings import Settings
 from nri_plugin.threads import Worker, in_time
 

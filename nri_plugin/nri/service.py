@@ -31,10 +31,10 @@ from nri_plugin.nri.handler import Answer
 from nri_plugin.nri.start_container import ContainerStart
 from nri_plugin.policy import gpu_devices, pod_policy, verdict
 from nri_plugin.policy.bound_pods import BoundPods
-from nri_plugin.policy.errors import Reason, Refused, refused
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Pod
 from nri_plugin.policy.notices import Notices
+from nri_plugin.policy.refusals import Reason, Refused, refused
 from nri_plugin.settings import Settings
 from nri_plugin.threads import Worker, in_time
 

@@ -24,9 +24,9 @@ from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
 from nri_plugin.nri import translate
 from nri_plugin.policy import required_mounts
-from nri_plugin.policy.errors import FilesError, Reason, refused
 from nri_plugin.policy.model import Mount, Pod
 from nri_plugin.policy.notices import Notice, Notices
+from nri_plugin.policy.refusals import FilesError, Reason, refused
 from nri_plugin.settings import Settings
 from nri_plugin.threads import Crew, Worker, in_time
 

@@ -24,10 +24,10 @@ from typing import Final, TypeVar
 
 from contract import allocation, names
 from nri_plugin.policy import ledger, pod_policy
-from nri_plugin.policy.errors import Reason, Refusal, Refused, refuse
 from nri_plugin.policy.kube_objects import Bound
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Gpu, Pod
+from nri_plugin.policy.refusals import Reason, Refusal, Refused, refuse
 from nri_plugin.policy.totals import Entry
 
 _T = TypeVar("_T")

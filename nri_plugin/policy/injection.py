@@ -19,7 +19,6 @@ from typing import Final, TypeVar
 
 from contract import names
 from nri_plugin.policy import capabilities
-from nri_plugin.policy.errors import Reason, refused
 from nri_plugin.policy.model import (
     Adjustment,
     Bringing,
@@ -31,6 +30,7 @@ from nri_plugin.policy.model import (
     Share,
     Specs,
 )
+from nri_plugin.policy.refusals import Reason, refused
 
 _READ_ONLY: Final = ("bind", "ro", "nosuid", "nodev")
 _READ_ONLY_DATA: Final = (*_READ_ONLY, "noexec")

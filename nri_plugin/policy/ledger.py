@@ -22,8 +22,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from nri_plugin.policy.errors import Reason, Refusal, refuse
 from nri_plugin.policy.model import Gpu, Pod, Share
+from nri_plugin.policy.refusals import Reason, Refusal, refuse
 
 
 @dataclass(frozen=True, slots=True)

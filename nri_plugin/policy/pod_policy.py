@@ -19,7 +19,6 @@ from typing import Final
 
 from contract import allocation, grants, names, quantity
 from nri_plugin.policy import injection, preconditions
-from nri_plugin.policy.errors import Reason, Refusal, Refused, refused
 from nri_plugin.policy.model import (
     Adjustment,
     Claim,
@@ -32,6 +31,7 @@ from nri_plugin.policy.model import (
     Specs,
     Untouched,
 )
+from nri_plugin.policy.refusals import Reason, Refusal, Refused, refused
 
 Decision = Adjustment | Refusal | Untouched
 

@@ -14,9 +14,9 @@ import re
 from typing import Final
 
 from nri_plugin.policy import gpu_devices
-from nri_plugin.policy.errors import Reason, refused
 from nri_plugin.policy.injection import is_below, normal
 from nri_plugin.policy.model import Container, Paths, Pod, Rules
+from nri_plugin.policy.refusals import Reason, refused
 
 _AUDIT: Final = "LD_AUDIT"
 """glibc loads the libraries it names first, and calls them for every other library."""

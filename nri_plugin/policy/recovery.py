@@ -16,9 +16,9 @@ from enum import StrEnum
 
 from contract import grant_file
 from nri_plugin.policy import ledger, pod_policy
-from nri_plugin.policy.errors import Refused
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Claim, Gpu, Pod, Share
+from nri_plugin.policy.refusals import Refused
 
 
 class Stray(StrEnum):

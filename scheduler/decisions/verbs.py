@@ -22,7 +22,7 @@ from scheduler.core.reasons import UNRESOLVABLE, Reason
 from scheduler.core.request import Policy, Request
 from scheduler.core.score import Scores, best, levels, score
 from scheduler.core.search import MOST_STEPS, Steps
-from scheduler.decisions.retry_queue import RetryQueue
+from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import State
 from scheduler.kubernetes import arguments
 from scheduler.kubernetes.arguments import Reader, Victims
@@ -56,11 +56,11 @@ class Verbs:
         self,
         state: State,
         policies: Mapping[str, Policy] | None = None,
-        retries: RetryQueue | None = None,
+        retries: Unschedulable | None = None,
     ) -> None:
         self._state = state
         self._policies = policies or {}
-        self._retries = RetryQueue(state) if retries is None else retries
+        self._retries = Unschedulable(state) if retries is None else retries
         self._reader = Reader()
         self._remembered: dict[str, Pending] = {}
         self._scored: _Scored | None = None

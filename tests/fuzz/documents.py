@@ -20,8 +20,8 @@ from nri_plugin.host import cdi
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri import translate
 from nri_plugin.policy import pod_policy
-from nri_plugin.policy.errors import Refusal
 from nri_plugin.policy.model import Adjustment, CdiDevice, Device, Edits, Gpu, Mount, Paths, Specs
+from nri_plugin.policy.refusals import Refusal
 from nri_plugin.protocol import ttrpc
 from tests.fuzz.choices import Choices
 

@@ -19,7 +19,7 @@ from contract import names as words
 from kube.client import NO_ANSWER, UNREACHABLE, KubeError
 from scheduler.binder import Binder
 from scheduler.cache import _Pods
-from scheduler.decisions.retry_queue import RetryQueue
+from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes import translate
@@ -46,7 +46,7 @@ class Store:
         self.bound_to: dict[str, str] = {}
         self.views: dict[str, list[dict[str, Any]]] = {}
         """By name, earlier versions of each pod."""
-        self._watch = _Pods(state, RetryQueue(state))
+        self._watch = _Pods(state, Unschedulable(state))
         self._version = 0
 
     # --- requests of the scheduler

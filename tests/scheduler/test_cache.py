@@ -17,7 +17,7 @@ from contract import names
 from scheduler.cache import DEVICES, LEASES, NODES, PODS, Cache
 from scheduler.core.place import Peak, Placement, Share
 from scheduler.core.reasons import Reason
-from scheduler.decisions.retry_queue import RetryQueue
+from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import SILENT_AFTER_S, State
 from scheduler.kubernetes.binding import annotations_of
 from tests.kube.api_server import client_of, event, lines, listed, refuse, stream
@@ -87,7 +87,7 @@ async def running(
     clock: Callable[[], float] = lambda: 0.0,
     state: State | None = None,
     wall: Callable[[], float] = lambda: RENEWED_S,
-    queue: RetryQueue | None = None,
+    queue: Unschedulable | None = None,
 ) -> Any:
     state = state or State()
     async with client_of(server.answer) as kube:
@@ -125,7 +125,7 @@ def refused(uid: str) -> dict[str, Any]:
 
 async def test_refused_pods_are_restored_and_leave_the_queue_when_they_are_bound_or_gone() -> None:
     server, state = Server(refused("a"), refused("b"), refused("c"), pod(uid="new")), State()
-    queue, lengths = RetryQueue(state), list[int]()
+    queue, lengths = Unschedulable(state), list[int]()
     gone, ours = event("DELETED", refused("a"), "11"), event("MODIFIED", bound("b"), "12")
     server.watches[PODS] = [[gone, ours]]
     async with running(server, state=state, queue=queue) as (cache, state):

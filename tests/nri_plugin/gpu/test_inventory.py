@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.gpu.inventory import Inventory, decode, pace_s
-from nri_plugin.policy.errors import ChildError
 from nri_plugin.policy.model import Gpu
+from nri_plugin.policy.refusals import ChildError
 from tests.simgpu.host import GIB, Host
 
 ONE = '{"gpus": [{"uuid": "GPU-1", "minor": 0, "memory_bytes": 5}]}'

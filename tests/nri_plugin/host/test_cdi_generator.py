@@ -15,7 +15,7 @@ import pytest
 from contract import names
 from nri_plugin.host import cdi
 from nri_plugin.host.cdi_generator import FILE, OPTIONS, Generator, render
-from nri_plugin.policy.errors import ChildError
+from nri_plugin.policy.refusals import ChildError
 
 UUID, OTHER = "GPU-a", "GPU-b"
 

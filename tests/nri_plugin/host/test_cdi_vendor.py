@@ -11,8 +11,8 @@ from contract import names
 from nri_plugin.host.node import cdi_by_name_problem
 from nri_plugin.nri import translate
 from nri_plugin.policy import pod_policy
-from nri_plugin.policy.errors import Refusal
 from nri_plugin.policy.model import Adjustment, Bringing, CdiDevice, Device, Edits, Mount, Specs
+from nri_plugin.policy.refusals import Refusal
 from tests.nri_plugin.policy.test_pod_policy import (
     HALF,
     LIBCUDA,

@@ -17,8 +17,8 @@ from gpu.account import Account
 from nri_plugin.host import files, tmpfs
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.policy import preload_list
-from nri_plugin.policy.errors import FilesError, Refused
 from nri_plugin.policy.model import Floor, Share
+from nri_plugin.policy.refusals import FilesError, Refused
 from tests.nri_plugin.objects import clear
 
 P = ParamSpec("P")

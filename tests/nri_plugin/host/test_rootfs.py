@@ -14,8 +14,8 @@ import pytest
 
 from contract import names
 from nri_plugin.host import rootfs
-from nri_plugin.policy.errors import Reason, Refused
 from nri_plugin.policy.model import Mount
+from nri_plugin.policy.refusals import Reason, Refused
 from tests.nri_plugin.bundle import SHARES, Bundle, made
 
 pytestmark = pytest.mark.node

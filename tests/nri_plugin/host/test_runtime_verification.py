@@ -17,8 +17,8 @@ from nri_plugin.host import rootfs, runtime_verification
 from nri_plugin.host.rootfs import Proof
 from nri_plugin.host.runtime_verification import Proofs, Started
 from nri_plugin.metrics import Metrics
-from nri_plugin.policy.errors import Refused
 from nri_plugin.policy.model import Mount, Pod
+from nri_plugin.policy.refusals import Refused
 from tests.nri_plugin.bundle import Bundle, made
 
 pytestmark = pytest.mark.node

@@ -10,7 +10,7 @@ import pytest
 
 from contract import forwarder
 from nri_plugin.host.store import Store, publish, publish_forwarders
-from nri_plugin.policy.errors import StoreError
+from nri_plugin.policy.refusals import StoreError
 
 ELF = b"\x7fELF one"
 

@@ -13,7 +13,7 @@ import pytest
 from nri_plugin.metrics import Metrics
 from nri_plugin.nri.observer import Observer
 from nri_plugin.policy.decisions import Decision, Outcome
-from nri_plugin.policy.errors import Reason
+from nri_plugin.policy.refusals import Reason
 from nri_plugin.protocol.events import RuntimeInfo
 from nri_plugin.readiness import BEAT_LATE_S, Readiness
 

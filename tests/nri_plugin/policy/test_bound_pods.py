@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from contract import allocation, grants, names
 from nri_plugin.policy import ledger
 from nri_plugin.policy.bound_pods import BoundPods
-from nri_plugin.policy.errors import Reason
 from nri_plugin.policy.kube_objects import Bound
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Gpu, Pod, Share
+from nri_plugin.policy.refusals import Reason
 from nri_plugin.policy.totals import Entry
 
 GIB = 1 << 30

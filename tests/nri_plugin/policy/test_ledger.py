@@ -10,9 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from nri_plugin.policy.errors import Reason
 from nri_plugin.policy.ledger import Hold, Ledger, Part, Shortage, hold, parts
 from nri_plugin.policy.model import Gpu, Pod, Share
+from nri_plugin.policy.refusals import Reason
 
 A, B = Gpu("GPU-a", 0, 100), Gpu("GPU-b", 1, 7)
 GPUS = (A, B)

@@ -15,7 +15,6 @@ from contract import allocation, grants, names
 from contract.allocation import Allocation, DeviceEntry
 from contract.grants import GpuGrant
 from nri_plugin.policy import pod_policy
-from nri_plugin.policy.errors import Reason, Refusal
 from nri_plugin.policy.model import (
     Adjustment,
     CdiDevice,
@@ -32,6 +31,7 @@ from nri_plugin.policy.model import (
     Specs,
     Untouched,
 )
+from nri_plugin.policy.refusals import Reason, Refusal
 
 GIB = 1 << 30
 A = Gpu("GPU-aaaaaaaa-0000-0000-0000-000000000000", 0, 40 * GIB)

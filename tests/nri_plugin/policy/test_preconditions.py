@@ -12,8 +12,8 @@ from contract import names
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri import translate
 from nri_plugin.policy import preconditions
-from nri_plugin.policy.errors import Reason, Refused
 from nri_plugin.policy.model import Container, Device, Mount, Paths, Pod, Rules
+from nri_plugin.policy.refusals import Reason, Refused
 
 POD = Pod("uid", "team", "train")
 PLAIN = Container("c0", "main", mounts=(Mount("/data", "/srv/data"),))

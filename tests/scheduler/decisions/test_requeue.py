@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.decisions import retry_queue
-from scheduler.decisions.retry_queue import MAX_DUE, TIMEOUT_S, RetryQueue
+from scheduler.decisions import requeue
+from scheduler.decisions.requeue import MAX_DUE, TIMEOUT_S, Unschedulable
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes.requests import pending
@@ -22,7 +22,7 @@ class Refusing:
 
     def __init__(self) -> None:
         self.state = calls.state(nodes=1, gpus=1)
-        self.queue = RetryQueue(self.state)
+        self.queue = Unschedulable(self.state)
         self.verbs = Verbs(self.state, retries=self.queue)
         self.now_s = 1000.0
         bound(self.state, calls.pod("holder", WHOLE), "n0")
@@ -151,7 +151,7 @@ def test_entries_take_turns_and_none_is_left_out(refusing: Refusing) -> None:
 def test_room_on_nodes_that_were_not_in_question_is_none() -> None:
     """A pod pinned to a full pool, while another pool has capacity and churns."""
     state = calls.state(nodes=2, gpus=1)
-    queue = RetryQueue(state)
+    queue = Unschedulable(state)
     verbs = Verbs(state, retries=queue)
     bound(state, calls.pod("holder", WHOLE), "n0")
     verbs.filter(arguments(calls.pod("pinned", WHOLE), ["n0"]))
@@ -181,7 +181,7 @@ def test_a_pod_for_which_the_room_is_taken_meanwhile_is_not_due(refusing: Refusi
 def test_a_search_that_was_not_finished_goes_on_in_the_queue() -> None:
     """So many containers and nodes that one call does not reach the node on which they fit."""
     state, full = calls.state(nodes=600), names(599)
-    queue = RetryQueue(state)
+    queue = Unschedulable(state)
     for name in full:
         bound(
             state,
@@ -203,7 +203,7 @@ def test_a_search_that_was_not_finished_goes_on_in_the_queue() -> None:
 
 
 def test_pods_that_were_refused_before_a_restart_are_restored(refusing: Refusing) -> None:
-    queue = RetryQueue(refusing.state)
+    queue = Unschedulable(refusing.state)
     queue.restore(pending(calls.pod("before")))
     foreign = calls.pod("foreign")
     foreign["spec"]["schedulerName"] = "koord-scheduler"
@@ -224,7 +224,7 @@ def test_a_refused_request_waits_for_no_room(refusing: Refusing) -> None:
 def test_of_too_many_the_last_refused_are_remembered(
     refusing: Refusing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry_queue, "MAX_PODS", 2)
+    monkeypatch.setattr(requeue, "MAX_PODS", 2)
     refusing.ask("second")
     refusing.ask("third")
     refusing.free()

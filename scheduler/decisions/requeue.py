@@ -8,7 +8,7 @@ answer from the earlier state. It does not observe a recovered GPU or agent at a
 Pods with requests of one shape share an entry and its search. Each pod keeps its candidates, the
 nodes that kube-scheduler sent; capacity elsewhere does not count for it. Entries take turns,
 and each examines only nodes that changed since its last turn. `verbs` and `cache` add and remove
-pods; `retrier` calls `work` and requeues the pods that are due.
+pods; `requeuer` calls `work` and requeues the pods that are due.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Entry:
     stale_since_s: float | None = None
 
 
-class RetryQueue:
+class Unschedulable:
     """See the module. profiles: schedulerNames of the pods that `restore` accepts. Times are
     seconds of one monotonic clock, the caller's."""
 

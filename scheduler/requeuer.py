@@ -19,7 +19,7 @@ from urllib.parse import quote
 from contract import names
 from kube.client import KubeError
 from kube.log_lines import Line
-from scheduler.decisions.retry_queue import RetryQueue
+from scheduler.decisions.requeue import Unschedulable
 from scheduler.kubernetes.requests import Pending
 from scheduler.metrics import Metrics
 
@@ -40,12 +40,12 @@ class Client(Protocol):
     async def patch(self, path: str, body: Any, *, timeout_s: float = ...) -> Any: ...
 
 
-class Retrier:
+class Requeuer:
     """clock: monotonic seconds. now: the time of day, which is written."""
 
     def __init__(
         self,
-        queue: RetryQueue,
+        queue: Unschedulable,
         kube: Client,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
