@@ -43,7 +43,7 @@ cluster-down:  ## stop the cluster and remove it completely
 lint: base  ## ruff, mypy --strict, import contracts, clang-format
 	@$(VENV)/python -m tools.lint
 
-PYTEST := $(VENV)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+PYTEST := $(VENV)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test: setup  ## lint, then the tests: 12 minutes on two cores (root, else without containers and clusters)
 	@$(VENV)/python -m tools.lint

@@ -1,5 +1,6 @@
-// Kubernetes' components in one program, which is the one that it is started as. Five programs would
-// link the same packages five times. Each component is constructed as its own main does.
+// Kubernetes' components in one program, which is the one that it is started as. Four programs would
+// link the same packages four times. Each component is constructed as its own main does. kubectl is
+// a program of its own: it starts often, and starting this one takes longer.
 package main
 
 import (
@@ -10,14 +11,10 @@ import (
 	_ "time/tzdata"
 
 	"github.com/spf13/cobra"
-	_ "k8s.io/client-go/plugin/pkg/client/auth"
 	"k8s.io/component-base/cli"
-	"k8s.io/component-base/logs"
 	_ "k8s.io/component-base/logs/json/register"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
-	"k8s.io/kubectl/pkg/cmd"
-	"k8s.io/kubectl/pkg/cmd/util"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
@@ -33,13 +30,6 @@ var components = map[string]func() *cobra.Command{
 
 func main() {
 	name := filepath.Base(os.Args[0])
-	if name == "kubectl" {
-		logs.GlogSetter(cmd.GetLogVerbosity(os.Args))
-		if err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
-			util.CheckErr(err)
-		}
-		return
-	}
 	component, found := components[name]
 	if !found {
 		fmt.Fprintf(os.Stderr, "%s: not a component of Kubernetes\n", name)

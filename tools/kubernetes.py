@@ -2,7 +2,7 @@
 
 Order, for each separately: the directory that $KUBEBUILDER_ASSETS names; PATH, if it is of the
 release that would be built; the cache; else built (building.py). Kubernetes' components are one
-program under several names (components.go). Standard library only: setup runs it.
+program under several names (components.go), kubectl another. Standard library only: setup runs it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tools.building import Build, ProgramsError, build, cache_dir, runs
 VERSION: Final = "1.36.3"
 ETCD_VERSION: Final = "3.6.5"
 _MODULE: Final = "k8s.io/kubernetes"
+_KUBECTL: Final = f"{_MODULE}/cmd/kubectl"
 _ETCD_MODULE: Final = "go.etcd.io/etcd/server/v3"
 CNI_VERSION: Final = "1.9.1"
 _CNI_MODULE: Final = "github.com/containernetworking/plugins"
@@ -155,6 +156,7 @@ def _kubernetes(under_way: Build, wanted: _Set) -> None:
         "module gpuslice.io/lab",
         "go 1.26",
         debug[0] if debug else "",
+        f"tool {_KUBECTL}",
         f"require {_MODULE} v{VERSION}",
         *(f"replace {name} => {name} {library_version}" for name in staged),
     ]
@@ -162,9 +164,10 @@ def _kubernetes(under_way: Build, wanted: _Set) -> None:
     shutil.copy(_COMPONENTS, under_way.module / "main.go")
     under_way.go("mod", "tidy")
     said = f"-X k8s.io/component-base/version.gitVersion=v{VERSION}"
-    first, *others = (under_way.into / name for name in wanted.names)
-    options = ("-v", "-trimpath", "-ldflags", f"{_STRIPPED} {said}", "-o", str(first))
-    under_way.go("build", *options)
+    options = ("-v", "-trimpath", "-ldflags", f"{_STRIPPED} {said}")
+    under_way.go("install", *options, _KUBECTL)
+    first, *others = (under_way.into / name for name in wanted.names if name != "kubectl")
+    under_way.go("build", *options, "-o", str(first))
     for other in others:
         other.hardlink_to(first)
 

@@ -78,7 +78,7 @@ def test_a_name_whose_own_scheduler_runs_here_is_not_served(
     try:
         refused = printed()
         assert (refused.returncode, refused.stdout) == (2, "")
-        assert "runs in this cluster, as pod default/koord-scheduler-1; stop it" in refused.stderr
+        assert "pod default/koord-scheduler-1 runs its own; stop that pod" in refused.stderr
         assert printed("--unchecked").stdout == both
     finally:
         server.ask("DELETE", f"{pods}/koord-scheduler-1?gracePeriodSeconds=0")

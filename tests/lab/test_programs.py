@@ -213,7 +213,7 @@ case "$1 $2" in
 "env GOVERSION") echo go1.26.8 ;;
 "mod download") echo '{"GoMod": "'$THEIRS'"}' ;;
 "mod tidy") cp go.mod $MADE ;;
-"install -v") for name in bridge host-local loopback; do
+"install -v") for name in bridge host-local loopback kubectl; do
     echo x >"$GOBIN/$name"; chmod +x "$GOBIN/$name"; done ;;
 build*) $FAIL; for into in "$@"; do case "$into" in
     */.building-*/etcd|*/kube-apiserver) echo x >"$into"; chmod +x "$into" ;; esac; done ;;

@@ -11,6 +11,7 @@ import pytest
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import Container, Process
 from lab.node.lab import Lab
+from tests.shim.drivers import SOURCES, build
 
 from .conftest import GIB, LINKED_PROBE, PROBE, probe, said
 
@@ -18,7 +19,6 @@ pytestmark = pytest.mark.node
 
 _PROGRAM = "/opt/test/strict-program"
 _PLUGIN = "/opt/test/plugin.so"
-_SHIM_C = Path(__file__).resolve().parent.parent / "shim" / "c"
 _LIMITED = "0 2 0 1024"
 
 
@@ -31,7 +31,7 @@ def files(
     """A program that opens the driver in many ways, and a plugin that needs the driver itself."""
     built = tmp_path_factory.mktemp("strict")
     program, plugin = built / "program", built / "plugin.so"
-    subprocess.run(["gcc", _SHIM_C / "strict_program.c", "-o", program, "-ldl"], check=True)
+    build(program, SOURCES / "strict_program.c")
     driver = [f"-L{build_dir / 'lib' / 'simgpu'}", "-Wl,--no-as-needed", "-l:libcuda.so.1"]
     subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", plugin, *driver], check=True)
     return {**test_programs, _PROGRAM: (program, 0o755), _PLUGIN: (plugin, 0o644)}
