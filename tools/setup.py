@@ -167,11 +167,22 @@ def virtual_environment(extras: Sequence[str]) -> None:
             _run([sys.executable, "-m", "venv", "--clear", str(VENV)])
     requirements = _requirements(extras)
     with step("installing Python packages into .venv") as shown:
-        _run([str(python), "-m", "pip", "install", "--quiet", *requirements])
+        _install(python, requirements)
         shown.result = f"{len(requirements)} named in pyproject.toml"
     site = next((VENV / "lib").glob("python3*/site-packages"))
     (site / "gpuslice-checkout.pth").write_text(f"{ROOT}\n")
     _STAMP.write_text("\n".join(sorted(wanted)) + "\n")
+
+
+def _install(python: Path, requirements: Sequence[str]) -> None:
+    """By uv, in a tenth of pip's time; by pip where only pip is configured to reach an index."""
+    pip = [str(python), "-m", "pip", "install", "--quiet"]
+    _run([*pip, "uv"])
+    uv = [str(python.with_name("uv")), "pip", "install", "--quiet", "--python", str(python)]
+    try:
+        _run([*uv, *requirements])
+    except SetupError:
+        _run([*pip, *requirements])
 
 
 def c_libraries(targets: Sequence[str]) -> None:
