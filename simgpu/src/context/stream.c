@@ -7,6 +7,7 @@
  * each other.
  */
 #include "graph/graph.h"
+#include "graph/transfer.h"
 #include "memory/pool.h"
 
 static __thread bool zero_is_per_thread;

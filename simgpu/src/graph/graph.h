@@ -8,7 +8,7 @@
 #ifndef SIMGPU_GRAPH_H
 #define SIMGPU_GRAPH_H
 
-#include "graph/transfer.h"
+#include "graph/work.h"
 #include "module/module.h"
 
 struct graph_user;

@@ -3,6 +3,7 @@
  * launching stream.
  */
 #include "graph/graph.h"
+#include "graph/transfer.h"
 
 #include <stdlib.h>
 

@@ -6,35 +6,11 @@
 #define SIMGPU_TRANSFER_H
 
 #include "base/driver.h"
-
-enum side {
-	SIDE_ANY,    /* of the host or of a device */
-	SIDE_DEVICE, /* or pinned */
-};
-
-/* One end of a copy: its first byte, and the distance to the next row. */
-struct place {
-	enum side side;
-	uint64_t address;
-	size_t pitch;
-};
-
-struct transfer {
-	struct place to, from;
-	size_t width, height;	  /* bytes, rows */
-	unsigned int value_bytes; /* 0: a copy; or a fill with so many bytes of `value` */
-	uint32_t value;
-};
+#include "graph/work.h"
 
 CUresult transfer_submit(const struct transfer *transfer, CUstream stream);
 /* The same, and waits for the legacy stream's pending work. */
 CUresult transfer_wait(const struct transfer *transfer);
-
-/* A function of the program that a stream calls. */
-struct host_call {
-	void (*function)(void *);
-	void *data;
-};
 
 /* host_calls.c: the function runs in a thread of the driver, once that instant is reached. */
 CUresult host_call_at(uint64_t ready_ns, const struct host_call *call);

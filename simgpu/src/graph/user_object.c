@@ -4,6 +4,7 @@
  * own.
  */
 #include "graph/graph.h"
+#include "graph/transfer.h"
 
 #include <stdlib.h>
 
