@@ -45,11 +45,11 @@ lint: base  ## ruff, mypy --strict, import contracts, clang-format
 
 PYTEST := $(VENV)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-test: setup  ## lint, then the tests: 12 minutes on two cores (root, else without containers and clusters)
+test: setup  ## lint, then the tests: 15 minutes on two cores (root, else without containers and clusters)
 	@$(VENV)/python -m tools.lint
 	@$(PYTEST) -m 'not thorough' --durations 20 $(ARGS)
 
-test-all: setup  ## the same with sanitizers, fuzzing, aarch64, the wheel, long races, e2e: 45 minutes
+test-all: setup  ## the same with sanitizers, fuzzing, aarch64, the wheel, long races, e2e: most of an hour
 	@$(VENV)/python -m tools.lint
 	@$(PYTEST) --durations 20 $(ARGS)
 
