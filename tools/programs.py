@@ -120,9 +120,12 @@ def _build(environ: Mapping[str, str], release: Release) -> Programs:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build containerds into the cache; print where they are."""
     parser = argparse.ArgumentParser(prog="python -m tools.programs", description=main.__doc__)
-    parser.add_argument("releases", nargs="*", default=[DEFAULT.name], choices=list(RELEASES))
+    parser.add_argument("releases", nargs="*", metavar="RELEASE", help=", ".join(RELEASES))
+    named = parser.parse_args(arguments).releases or [DEFAULT.name]
+    if unknown := sorted({*named} - RELEASES.keys()):
+        parser.error(f"RELEASE: invalid value {unknown[0]}: must be one of {', '.join(RELEASES)}")
     try:
-        for name in parser.parse_args(arguments).releases:
+        for name in named:
             sys.stdout.write(f"{ensure(release=RELEASES[name]).directory}\n")
     except ProgramsError as error:
         sys.stderr.write(f"{error}\n")

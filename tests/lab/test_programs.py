@@ -247,3 +247,16 @@ def test_kubernetes_is_built_where_it_is_missing(tmp_path: Path, fails: bool) ->
     made = (tmp_path / "made").read_text().splitlines()
     assert "replace k8s.io/kubelet => k8s.io/kubelet v0.36.3" in made
     assert "godebug default=go1.26" in made
+
+
+def test_without_a_name_the_default_release_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As setup runs it, beside pip, on a machine that has none."""
+    directory = _fake(tmp_path / "own", ("containerd", "containerd-shim-runc-v2", "ctr"))
+    monkeypatch.setenv("GPUSLICE_BIN", str(directory))
+    assert programs.main([]) == 0
+    assert capsys.readouterr().out == f"{directory}\n"
+    with pytest.raises(SystemExit):
+        programs.main(["0.9"])
+    assert "RELEASE: invalid value 0.9: must be one of" in capsys.readouterr().err
