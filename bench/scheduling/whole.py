@@ -17,7 +17,7 @@ from lab.cluster.controlplane import ControlPlane
 from lab.cluster.installation import Installation
 from scheduler.kubernetes.profiles import Profiles, configuration
 
-_BEFORE_PODS: Final = ("0*.yaml", "1*.yaml", "2*.yaml")
+_BEFORE_PODS: Final = ("2*.yaml",)
 _AFTER_THEM: Final = ("3*.yaml", "5*.yaml")
 """Applied last: policies refuse pods that are created with a node."""
 _PROGRAM: Final = "bench.scheduling.believing"
@@ -46,6 +46,7 @@ async def measure(directory: Path, quick: bool) -> Measured:
     election = {"leaderElection": {"leaderElect": False}}
     profiles = {**configuration(Profiles((names.SCHEDULER_NAME,))), **election}
     with ControlPlane(directory) as plane:
+        plane.install_kinds()
         plane.apply(*stage.paths(*_BEFORE_PODS))
         installation = Installation(plane, profiles, module=_PROGRAM)
         async with stage.administrator(plane) as kube:
