@@ -77,10 +77,10 @@ def parse(raw: object) -> Quantity:
     if raw is None:
         return Absent()
     if isinstance(raw, bool) or not isinstance(raw, (int, float, str)):
-        return Invalid(f"expected a quantity, got {type(raw).__name__}")
+        return Invalid(f"invalid value of type {type(raw).__name__}: must be a quantity")
     text = raw if isinstance(raw, str) else repr(raw)
     if len(text) > _MAX_CHARS:
-        return Invalid(f"quantity of {len(text)} characters, at most {_MAX_CHARS} are allowed")
+        return Invalid(f"invalid value of {len(text)} characters: must have at most {_MAX_CHARS}")
     return _read(text)
 
 
@@ -89,7 +89,7 @@ def _read(text: str) -> Value | Invalid:
     """Cached: the pods and GPUs of a cluster repeat a few texts."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
-        return Invalid(f"{text!r} is not a quantity (examples: 50, 11520Mi, 12Gi)")
+        return Invalid(f"invalid value {text!r}: must be a quantity such as 50, 11520Mi or 12Gi")
     number, exponent = match["number"], match["exponent"]
     scale = Fraction(10) ** int(exponent) if exponent else _SUFFIXES[match["suffix"] or ""]
     exact: int | Fraction
@@ -100,9 +100,9 @@ def _read(text: str) -> Value | Invalid:
         exact = Fraction(number) * scale
     amount = -(-exact.numerator // exact.denominator)
     if exact < 0:
-        return Invalid(f"{text!r} is negative")
+        return Invalid(f"invalid value {text!r}: must be at least 0")
     if amount > _INT64_MAX:
-        return Invalid(f"{text!r} is larger than 2^63-1")
+        return Invalid(f"invalid value {text!r}: must be at most 2^63-1")
     return Value(amount, exact != amount)
 
 

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from tests import sanitizers
 from tests.support import ROOT
@@ -79,6 +81,10 @@ _LONG = ("test_fuzz.py", "test_wheel.py")
 """Files that start first: a long file at the end would keep one worker busy while others are
 idle."""
 
+_TOGETHER = ("tests/cluster/", "tests/node/")
+"""Folders whose files share an API server or a containerd: one worker runs each of them, so that
+neither is started, and kept running, once per worker."""
+
 
 def pytest_configure() -> None:
     """A shell's background and nohup leave signals ignored, and the processes that tests start
@@ -94,7 +100,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         is_e2e = item.get_closest_marker("e2e") is not None
         if is_thorough(item.nodeid) or (is_e2e and item.nodeid != WHOLE):
             item.add_marker("thorough")
-    items.sort(key=lambda item: item.path.name not in _LONG)
+    items.sort(key=_start_order)
+
+
+class _Shared(LoadFileScheduling):
+    """One worker per file, and per folder of _TOGETHER."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        together = (folder for folder in _TOGETHER if nodeid.startswith(folder))
+        return next(together, super()._split_scope(nodeid))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Shared:
+    return _Shared(config, log)
+
+
+def _start_order(item: pytest.Item) -> int:
+    if item.path.name in _LONG:
+        return 0
+    return 1 if item.nodeid.startswith(_TOGETHER) else 2
 
 
 _TIERS: dict[str, Callable[[], str | None]] = {

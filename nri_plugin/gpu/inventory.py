@@ -153,9 +153,9 @@ class Answer:
 def decode(reply: bytes) -> Answer:
     """Parse the child's line, whose GPUs have Gpu's fields; raises ChildError for other data."""
     try:
-        told = json.loads(reply)
-        gpus = tuple(Gpu(**gpu) for gpu in told["gpus"])
-        xids = tuple((uuid, xid) for uuid, xid in told.get("xids", ()))
-        return Answer(told.get("driver", ""), gpus, xids, tuple(told.get("silent", ())))
+        reported = json.loads(reply)
+        gpus = tuple(Gpu(**gpu) for gpu in reported["gpus"])
+        xids = tuple((uuid, xid) for uuid, xid in reported.get("xids", ()))
+        return Answer(reported.get("driver", ""), gpus, xids, tuple(reported.get("silent", ())))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ChildError(f"unreadable answer: {error!r}") from error

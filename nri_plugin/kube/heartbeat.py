@@ -54,12 +54,12 @@ class Heartbeat:
     async def run(self) -> None:
         """Run until cancelled."""
         loop = asyncio.get_running_loop()
-        told, due_s = "", 0.0
+        reported, due_s = "", 0.0
         while True:
             text = "; ".join(self._problems())[:_TEXT_MOST] or "true"
-            if loop.time() >= due_s or (told and text != told):
+            if loop.time() >= due_s or (reported and text != reported):
                 done = await self._say(text, _ANSWER_S)
-                told = text if done else ""
+                reported = text if done else ""
                 due_s = loop.time() + (RENEW_S if done else _RETRY_S)
             await asyncio.sleep(_LOOK_S)
 

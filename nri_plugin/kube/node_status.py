@@ -130,10 +130,10 @@ class NodeStatus:
         before = [*{each.gpu.uuid: each for each in (*self._listed, *now)}.values()]
         holds = self._holds()
         granted = {uuid for hold in holds for uuid in hold.parts} | self._bound_pods.granted(before)
-        told = granted_gpus(holds, self._bound_pods.allocated())
+        reported = granted_gpus(holds, self._bound_pods.allocated())
         # Before NVML's first answer, only what the Device lists is known.
         known = self._inventory.problem is None or self._inventory.seen
-        listed = entries(self._gpus(), before, granted, told) if known else now
+        listed = entries(self._gpus(), before, granted, reported) if known else now
         self._listed = listed if known else before
         at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         shall_at = at if self._conditions else ""
@@ -180,15 +180,15 @@ class NodeStatus:
     async def _write_node(self, wanted: Mapping[str, int], facts: NodeFacts) -> bool:
         path = f"{NODES}/{self._node_name}"
         capacity = kube_objects.capacity(wanted, facts)
-        told = capacity is not None and self._contests["node"].may_write(
+        may_write = capacity is not None and self._contests["node"].may_write(
             wanted, _version(self.node.raw)
         )
-        if told:
+        if may_write:
             await self._write("node", self._kube.patch(f"{path}/status", capacity or {}))
         label = not self._readiness.problems and not facts.isolates
         if label:
             await self._write("node", self._kube.patch(path, kube_objects.isolates()))
-        return told or label
+        return may_write or label
 
     async def _write(self, what: str, work: Any) -> Json:
         """Return the object as it is stored."""
@@ -198,7 +198,7 @@ class NodeStatus:
             self._metrics.api_writes.labels(what, "failed").inc()
             raise
         self._metrics.api_writes.labels(what, "written").inc()
-        _LOG.info(Line("told the API server", object=what))
+        _LOG.info(Line("object written", object=what))
         return stored
 
     def _say(self, problem: str) -> None:

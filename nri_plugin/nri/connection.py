@@ -124,12 +124,12 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            heard = self._session.receive_data(data)
+            received = self._session.receive_data(data)
         except NriError as error:
             self._end(error)
             return
-        for event in heard:
-            if isinstance(event, events.CreateContainer) and self._nobody_waits():
+        for event in received:
+            if isinstance(event, events.CreateContainer) and self._runtime_closed():
                 logger.debug("asked=%s of no plugin", event.container.id)
             elif isinstance(event, events.Request):
                 self._answers.begin(event)
@@ -202,7 +202,7 @@ class _Connection(asyncio.Protocol):
         if isinstance(request, events.Synchronize) and decision.outcome is Outcome.PASSED:
             self._on_ready(self._session.runtime)
 
-    def _nobody_waits(self) -> bool:
+    def _runtime_closed(self) -> bool:
         """Whether the runtime has closed the connection although unread data remains.
 
         Happens after this process hung: the runtime timed out and dropped us.

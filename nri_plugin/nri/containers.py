@@ -59,7 +59,7 @@ class ContainerRecords:
         self._metrics = metrics
         self._answers: dict[str, Answered] = {}
         self._users: dict[str, set[str]] = {}
-        self._rumours: dict[str, str] = {}
+        self._unreported: dict[str, str] = {}
         """Containers that an earlier session answered and that the runtime has not reported since,
         with the key of their files."""
         self.ledger = Ledger()
@@ -74,18 +74,20 @@ class ContainerRecords:
         self._users = {key: set(ids) for key, ids in found.users.items()}
         # A container answered just now may be in creation and not listed yet: keep it for a while.
         listed = {one.id for one in running}
-        self._rumours = {
+        self._unreported = {
             container_id: answer.wanted.key
             for container_id, answer in self._answers.items()
             if answer.wanted.key is not None and container_id not in listed
         }
-        for container_id, key in self._rumours.items():
+        for container_id, key in self._unreported.items():
             self._users.setdefault(key, set()).add(container_id)
         self.ledger.adopt(found.holds, frozenset(self._answers))
         self._answers.clear()
-        if self._rumours:
+        if self._unreported:
             loop = asyncio.get_running_loop()
-            loop.call_later(self._settings.making_s, self._doubt, frozenset(self._rumours))
+            loop.call_later(
+                self._settings.making_s, self._drop_unreported, frozenset(self._unreported)
+            )
         self._report(found.strays)
         self.sweeper.begin()
 
@@ -118,16 +120,16 @@ class ContainerRecords:
         shortage = self.ledger.take(hold, gpus, ledger.parts(claimed.allocated))
         if shortage is not None:
             raise Refused(shortage.refusal())
-        self._rumours.pop(container.id, None)
+        self._unreported.pop(container.id, None)
         self._users.setdefault(key, set()).add(container.id)
 
-    def _doubt(self, container_ids: AbstractSet[str]) -> None:
+    def _drop_unreported(self, container_ids: AbstractSet[str]) -> None:
         """Drop those of them that the runtime has not reported since. A runtime that was killed
         does not report the removal of a container that had not started."""
         self.ledger.doubt(container_ids)
-        doubtful = container_ids & self._rumours.keys()
+        doubtful = container_ids & self._unreported.keys()
         for container_id in doubtful:
-            self._leaves(container_id, self._rumours.pop(container_id))
+            self._leaves(container_id, self._unreported.pop(container_id))
         if doubtful:
             self.sweeper.begin()
 
@@ -141,8 +143,8 @@ class ContainerRecords:
 
     def starts(self, container_id: str) -> Answered | None:
         """It is created; return its answer, if this session sent it."""
-        self.ledger.heard_of(container_id)
-        self._rumours.pop(container_id, None)
+        self.ledger.reported(container_id)
+        self._unreported.pop(container_id, None)
         return self._answers.pop(container_id, None)
 
     def ended(self, container_id: str) -> None:
@@ -152,7 +154,7 @@ class ContainerRecords:
     async def removed(self, container_id: str, mounted: str | None) -> None:
         """It is removed, and its files with their last user. mounted: the key of its files."""
         self.ended(container_id)
-        self._rumours.pop(container_id, None)
+        self._unreported.pop(container_id, None)
         answer = self._answers.pop(container_id, None)
         key = mounted or (answer and answer.wanted.key)
         if key and self._leaves(container_id, key):

@@ -103,9 +103,9 @@ class Service:
         ]
         await self._containers.take_over(running, self._inventory.gpus)
         await self._look_at_default_runtime(pods)
-        for told, one in zip(containers, running, strict=True):
-            if told.state == nri.CONTAINER_RUNNING and one.key is not None:
-                await self._start.running(one.pod, told, one.key)
+        for reported, one in zip(containers, running, strict=True):
+            if reported.state == nri.CONTAINER_RUNNING and one.key is not None:
+                await self._start.running(one.pod, reported, one.key)
         # A container that an earlier agent answered may be in creation, and not listed yet.
         mounts = [mount.source for one in containers for mount in one.mounts]
         loop = asyncio.get_running_loop()

@@ -153,7 +153,7 @@ class Ledger:
         self._holds.pop(container_id, None)
         self._unconfirmed.discard(container_id)
 
-    def heard_of(self, container_id: str) -> None:
+    def reported(self, container_id: str) -> None:
         """The runtime has reported the container since `adopt`, so it exists."""
         self._unconfirmed.discard(container_id)
 

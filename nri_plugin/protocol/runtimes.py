@@ -74,9 +74,9 @@ SERVED: Final = "containerd"
 
 def nri_of(runtime: RuntimeInfo) -> Version | None:
     """Return the runtime's NRI version, as reported or from its own version; None: not known."""
-    told = parse(runtime.nri_version)
-    if told is not None:
-        return told
+    reported = parse(runtime.nri_version)
+    if reported is not None:
+        return reported
     release = find(runtime.name, runtime.version)
     return None if release is None else release.nri
 

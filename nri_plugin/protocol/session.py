@@ -169,21 +169,21 @@ class Session:
         RemoteProtocolError, and closes the session, if the bytes cannot be NRI's. A closed session
         ignores bytes.
         """
-        heard: list[events.Event] = []
+        received: list[events.Event] = []
         if self.closed:
-            return heard
+            return received
         try:
             for connection, piece in self._demultiplexer.feed(data):
                 if connection == mux.PLUGIN:
                     for call in self._server.receive_data(piece):
-                        self._heed(call, heard)
+                        self._serve_call(call, received)
                 elif connection == mux.RUNTIME:
                     for reply in self._client.receive_data(piece):
-                        self._heed_registration(reply, heard)
+                        self._registration_reply(reply, received)
         except Exception:
             self._advance(Input.END)
             raise
-        return heard
+        return received
 
     def receive_eof(self) -> None:
         """The connection has ended; open requests will not be answered."""
@@ -243,13 +243,13 @@ class Session:
 
     # --- requests of the runtime ---------------------------------------------------------------
 
-    def _heed_registration(self, reply: ttrpc.Reply, heard: list[events.Event]) -> None:
+    def _registration_reply(self, reply: ttrpc.Reply, received: list[events.Event]) -> None:
         if reply.code:
             raise RegistrationRejected(reply.code, reply.text)
         self._registered = True
-        heard.append(events.Registered())
+        received.append(events.Registered())
 
-    def _heed(self, call: ttrpc.Call, heard: list[events.Event]) -> None:
+    def _serve_call(self, call: ttrpc.Call, received: list[events.Event]) -> None:
         method = METHODS.get(call.method) if call.service == PLUGIN_SERVICE else None
         if method is None:
             # NRI 0.12 falls back to StateChange on exactly this code.
@@ -262,11 +262,11 @@ class Session:
             text = f"the {method.request.__name__} cannot be decoded: {error}"
             self._server.fail(call.stream, Code.INVALID_ARGUMENT, text)
             return
-        handle = _HANDLERS.get(call.method, Session._heed_event)
-        handle(self, call, message, heard)
+        handle = _HANDLERS.get(call.method, Session._container_event)
+        handle(self, call, message, received)
 
-    def _heed_configure(
-        self, call: ttrpc.Call, message: nri.ConfigureRequest, heard: list[events.Event]
+    def _configure(
+        self, call: ttrpc.Call, message: nri.ConfigureRequest, received: list[events.Event]
     ) -> None:
         if not self._in_turn(call, Input.CONFIGURE):
             return
@@ -286,10 +286,10 @@ class Session:
         subscribed = self._wanted & dialect.known_events(self._runtime)
         response = nri.ConfigureResponse(events=int(subscribed), failure_policy=FAILURE_POLICY)
         self._server.reply(call.stream, response.SerializeToString())
-        heard.append(events.Configured(self._runtime, subscribed))
+        received.append(events.Configured(self._runtime, subscribed))
 
-    def _heed_synchronize(
-        self, call: ttrpc.Call, message: nri.SynchronizeRequest, heard: list[events.Event]
+    def _synchronize(
+        self, call: ttrpc.Call, message: nri.SynchronizeRequest, received: list[events.Event]
     ) -> None:
         self._collected_bytes += len(call.payload)
         if self._collected_bytes > SYNCHRONIZE_LIMIT_BYTES:
@@ -307,24 +307,24 @@ class Session:
         self._open[call.stream] = _Open(nri.SynchronizeResponse, is_synchronize=True)
         budget_ms = self._budget_ms(call)
         pods, containers = tuple(self._pods), tuple(self._containers)
-        heard.append(events.Synchronize(call.stream, budget_ms, pods, containers))
+        received.append(events.Synchronize(call.stream, budget_ms, pods, containers))
         self._pods, self._containers = [], []
 
-    def _heed_shutdown(
-        self, call: ttrpc.Call, message: nri.Empty, heard: list[events.Event]
-    ) -> None:
+    def _shutdown(self, call: ttrpc.Call, message: nri.Empty, received: list[events.Event]) -> None:
         self._server.reply(call.stream, b"")
         self._advance(Input.SHUTDOWN)
-        heard.append(events.ShutDown())
+        received.append(events.ShutDown())
 
-    def _heed_state_change(
-        self, call: ttrpc.Call, message: nri.StateChangeEvent, heard: list[events.Event]
+    def _state_change(
+        self, call: ttrpc.Call, message: nri.StateChangeEvent, received: list[events.Event]
     ) -> None:
-        self._ask(call, nri.Empty, STATE_CHANGES.get(message.event), message, heard)
+        self._ask(call, nri.Empty, STATE_CHANGES.get(message.event), message, received)
 
-    def _heed_event(self, call: ttrpc.Call, message: Message, heard: list[events.Event]) -> None:
+    def _container_event(
+        self, call: ttrpc.Call, message: Message, received: list[events.Event]
+    ) -> None:
         method = METHODS[call.method]
-        self._ask(call, method.response, method.event, message, heard)
+        self._ask(call, method.response, method.event, message, received)
 
     def _ask(
         self,
@@ -332,13 +332,13 @@ class Session:
         response: type[Message],
         event: dialect.EventMaker | None,
         message: Message,
-        heard: list[events.Event],
+        received: list[events.Event],
     ) -> None:
         if event is None:
             self._server.reply(call.stream, b"")
         elif self._in_turn(call, Input.CALL):
             self._open[call.stream] = _Open(response)
-            heard.append(event(call.stream, self._budget_ms(call), message))
+            received.append(event(call.stream, self._budget_ms(call), message))
 
     def _in_turn(self, call: ttrpc.Call, step: Input) -> bool:
         """Advance by `step`, or answer that the call is out of turn."""
@@ -355,9 +355,9 @@ class Session:
 
 
 _HANDLERS: Final[Mapping[str, Callable[[Session, ttrpc.Call, Any, list[events.Event]], None]]] = {
-    "Configure": Session._heed_configure,
-    "Synchronize": Session._heed_synchronize,
-    "Shutdown": Session._heed_shutdown,
-    "StateChange": Session._heed_state_change,
+    "Configure": Session._configure,
+    "Synchronize": Session._synchronize,
+    "Shutdown": Session._shutdown,
+    "StateChange": Session._state_change,
 }
 """The methods that the session handles itself; every other is an event, or answered empty."""

@@ -33,13 +33,13 @@ class Columns:
         self.whole = not gather and 2 * len(rows) > self._count
         selector = request.selector
         self._selected = fleet.selected(selector)[self.gpu("label_set")] if selector else None
-        self.bar: Reasons = self._node(fleet.bar)
+        self.blocked_by: Reasons = self._node(fleet.blocked_by)
         self.isolates: Bools = self._node(fleet.isolates)
         self.partitioned: Bools = self._node(fleet.partitioned)
 
     def nodes(self) -> Bools:
         """[R]: nodes that accept pods."""
-        open_to_us: Bools = self.bar == _FITS
+        open_to_us: Bools = self.blocked_by == _FITS
         if self.request.isolation:
             open_to_us &= self.isolates
         return open_to_us & ~self.partitioned if self.request.whole_gpus > 1 else open_to_us
@@ -117,7 +117,7 @@ class Columns:
         else:
             memory = self.gpu("free_bytes") >= ask.memory_bytes
         if ask.core_percent is None:
-            core: Bools = self.gpu("takes_coreless")
+            core: Bools = self.gpu("takes_uncapped")
             return memory, core.copy()
         return memory, self.gpu("free_core") >= ask.core_percent
 

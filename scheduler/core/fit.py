@@ -49,8 +49,8 @@ class _Found:
 
     reasons: NDArray[np.uint8]
     versions: NDArray[np.int64]
-    alike: dict[bytes, int] = field(default_factory=dict)
-    """Results by the likeness of searched nodes."""
+    known: dict[bytes, int] = field(default_factory=dict)
+    """Results by the search key of searched nodes."""
 
 
 class Known:
@@ -144,8 +144,8 @@ def _several(
 
 
 def _search(fleet: Fleet, request: Request, rows: Rows, steps: Steps, found: _Found) -> None:
-    """Stores the results of `place`, which runs once for nodes whose GPUs are alike."""
-    alike = found.alike
+    """Stores the results of `place`, which runs once for nodes with equal search keys."""
+    known = found.known
     selected = fleet.selected(request.selector) if request.selector else None
     weight = 1 + request.moment_count // _MOMENTS_PER_STEP
     enough = MOST_STEPS // weight
@@ -153,8 +153,8 @@ def _search(fleet: Fleet, request: Request, rows: Rows, steps: Steps, found: _Fo
         if steps.taken >= steps.most:
             return
         steps.taken += number % _NODES_PER_STEP == 0
-        likeness = fleet.likeness(row, selected)
-        if likeness not in alike:
+        search_key = fleet.search_key(row, selected)
+        if search_key not in known:
             left = (steps.most - steps.taken) // weight - len(request.asks)
             if left <= 0:
                 return
@@ -163,10 +163,10 @@ def _search(fleet: Fleet, request: Request, rows: Rows, steps: Steps, found: _Fo
             steps.taken += weight * (len(request.asks) + here.taken)
             if placed is Reason.GIVEN_UP and here.most < enough:
                 return  # out of steps for now, not for good
-            if len(alike) == MAX_ALIKE:
-                del alike[next(iter(alike))]
-            alike[likeness] = placed if isinstance(placed, Reason) else Reason.FITS
-        found.reasons[row] = alike[likeness]
+            if len(known) == MAX_ALIKE:
+                del known[next(iter(known))]
+            known[search_key] = placed if isinstance(placed, Reason) else Reason.FITS
+        found.reasons[row] = known[search_key]
 
 
 def _against(fleet: Fleet, request: Request, rows: Rows) -> Reasons:
@@ -179,7 +179,7 @@ def _against(fleet: Fleet, request: Request, rows: Rows) -> Reasons:
         reason[~columns.isolates] = Reason.NOT_ISOLATING
     if request.whole_gpus > 1:
         reason[columns.partitioned & (reason != Reason.NOT_ISOLATING)] = Reason.PARTITIONED
-    return np.where(columns.bar > 0, columns.bar, reason)
+    return np.where(columns.blocked_by > 0, columns.blocked_by, reason)
 
 
 # --- texts

@@ -63,10 +63,10 @@ _PER_GPU: Final[Mapping[str, tuple[Any, int]]] = {
     "total_bytes": (np.int64, 0),
     "used_bytes": (np.int64, 0),
     "used_core": (np.int32, 0),
-    "coreless": (np.int32, 0),
+    "uncapped_shares": (np.int32, 0),
     "reserved_bytes": (np.int64, 0),
     "reserved_core": (np.int32, 0),
-    "reserved_coreless": (np.int32, 0),
+    "reserved_uncapped": (np.int32, 0),
     "usable": (np.bool_, 0),
     "numa": (np.int8, NO_GROUP),
     "root": (np.int8, NO_GROUP),
@@ -75,14 +75,14 @@ _PER_GPU: Final[Mapping[str, tuple[Any, int]]] = {
     "free_bytes": (np.int64, 0),
     "free_percent": (np.uint8, 0),
     "free_core": (np.uint8, 0),
-    "takes_coreless": (np.bool_, 0),
+    "takes_uncapped": (np.bool_, 0),
     "is_open": (np.bool_, 0),
     "fullness": (np.float64, 0),
     "packing": (np.float64, 0),
 }
 """Columns, with their type and the value where there is no GPU."""
 _PER_NODE: Final[Mapping[str, tuple[Any, int]]] = {
-    "bar": (np.uint8, Reason.NODE_UNKNOWN),
+    "blocked_by": (np.uint8, Reason.NODE_UNKNOWN),
     "isolates": (np.bool_, 0),
     "partitioned": (np.bool_, 0),
     "tie": (np.uint64, 0),
@@ -91,10 +91,10 @@ _PER_NODE: Final[Mapping[str, tuple[Any, int]]] = {
     "added": (np.int64, 0),
 }
 _HELD: Final = {
-    "used": ("used_bytes", "used_core", "coreless"),
-    "reserved": ("reserved_bytes", "reserved_core", "reserved_coreless"),
+    "used": ("used_bytes", "used_core", "uncapped_shares"),
+    "reserved": ("reserved_bytes", "reserved_core", "reserved_uncapped"),
 }
-_LIKENESS: Final = (
+_SEARCHED_COLUMNS: Final = (
     *("total_bytes", "usable", "link", "root", "numa"),
     *(*_HELD["used"], *_HELD["reserved"]),
 )
@@ -108,10 +108,10 @@ class Fleet:
     total_bytes: NDArray[np.int64]
     used_bytes: NDArray[np.int64]
     used_core: NDArray[np.int32]  # percent held by shares that request core
-    coreless: NDArray[np.int32]  # shares that request none
+    uncapped_shares: NDArray[np.int32]  # shares that request none
     reserved_bytes: NDArray[np.int64]
     reserved_core: NDArray[np.int32]
-    reserved_coreless: NDArray[np.int32]
+    reserved_uncapped: NDArray[np.int32]
     usable: Bools
     numa: NDArray[np.int8]  # groups within the node, NO_GROUP where unknown
     root: NDArray[np.int8]
@@ -121,12 +121,12 @@ class Fleet:
     free_bytes: NDArray[np.int64]
     free_percent: NDArray[np.uint8]  # the largest percent of memory that a share may request
     free_core: NDArray[np.uint8]  # the largest percent of core that a share may request
-    takes_coreless: Bools  # a share without core fits
+    takes_uncapped: Bools  # a share without core fits
     is_open: Bools  # some of it is held
     fullness: NDArray[np.float64]  # 0 to 1: the mean of the allocated fractions of memory and core
     packing: NDArray[np.float64]  # IN_USE if some of it is held, plus FULL times its fullness
     # [N]; the last three are values of `changes`:
-    bar: NDArray[np.uint8]  # why the node accepts no pods: a Reason, 0 for none
+    blocked_by: NDArray[np.uint8]  # why the node accepts no pods: a Reason, 0 for none
     isolates: Bools
     partitioned: Bools  # does not accept several whole GPUs of one pod
     tie: NDArray[np.uint64]  # hash of the name; breaks ties
@@ -176,11 +176,11 @@ class Fleet:
             if row == len(self.names):
                 self.names.append("")
                 self.gpus.append(())
-                if row >= len(self.bar):
+                if row >= len(self.blocked_by):
                     self._grow(2 * row, self.usable.shape[1])
             self._row_of[name] = row
             self.names[row] = name
-            self.bar[row] = Reason.NO_DEVICE
+            self.blocked_by[row] = Reason.NO_DEVICE
             self.tie[row] = _tie(name)
             self.added[row] = self._changed(row)
         return row
@@ -190,13 +190,15 @@ class Fleet:
         row = self._row_of.pop(name)
         self.set_gpus(row, ())
         self.names[row] = ""
-        self.bar[row] = Reason.NODE_UNKNOWN
+        self.blocked_by[row] = Reason.NODE_UNKNOWN
         self.isolates[row] = self.partitioned[row] = False
         heapq.heappush(self._unused, row)
 
-    def set_node(self, row: int, bar: Reason, isolates: bool, partitioned: bool = False) -> None:
+    def set_node(
+        self, row: int, blocked_by: Reason, isolates: bool, partitioned: bool = False
+    ) -> None:
         self._changed(row)
-        self.bar[row] = bar
+        self.blocked_by[row] = blocked_by
         self.isolates[row], self.partitioned[row] = isolates, partitioned
 
     def note_room(self, row: int) -> None:
@@ -212,7 +214,7 @@ class Fleet:
         assert len(gpus) <= names.MAX_GPUS
         self._changed(row)
         if len(gpus) > self.usable.shape[1]:
-            self._grow(len(self.bar), len(gpus))
+            self._grow(len(self.blocked_by), len(gpus))
         ordered = tuple(sorted(gpus, key=lambda gpu: (gpu.minor, gpu.uuid)))
         for gpu in self.gpus[row]:
             self._labels.release(gpu.labels)
@@ -259,17 +261,17 @@ class Fleet:
         if memory_bytes > self.free_bytes[row, slot]:
             return False
         if core_percent is None:
-            return bool(self.takes_coreless[row, slot])
+            return bool(self.takes_uncapped[row, slot])
         return core_percent <= int(self.free_core[row, slot])
 
     def selected(self, selector: Sequence[Requirement]) -> Bools:
         """[label sets]: which of them match the whole selector."""
         return self._labels.selected(tuple(selector))
 
-    def likeness(self, row: int, selected: Bools | None) -> bytes:
+    def search_key(self, row: int, selected: Bools | None) -> bytes:
         """Equal for nodes on which a search for GPUs takes the same steps to the same result.
         selected: result of `selected`, None without a selector."""
-        columns = (getattr(self, name)[row].tobytes() for name in _LIKENESS)
+        columns = (getattr(self, name)[row].tobytes() for name in _SEARCHED_COLUMNS)
         chosen = b"" if selected is None else selected[self.label_set[row]].tobytes()
         return b"".join((*columns, chosen))
 
@@ -290,10 +292,10 @@ class Fleet:
     ) -> None:
         self._changed(row)
         at = (row, slot)
-        held_bytes, held_core, coreless = _HELD[of]
+        held_bytes, held_core, uncapped_shares = _HELD[of]
         getattr(self, held_bytes)[at] += sign * size
         if core_percent is None:
-            getattr(self, coreless)[at] += sign
+            getattr(self, uncapped_shares)[at] += sign
         else:
             getattr(self, held_core)[at] += sign * core_percent
         self._derive(row, slot)
@@ -303,8 +305,8 @@ class Fleet:
         total = int(self.total_bytes[at])
         used_bytes = int(self.used_bytes[at]) + int(self.reserved_bytes[at])
         used_core = int(self.used_core[at]) + int(self.reserved_core[at])
-        coreless = int(self.coreless[at]) + int(self.reserved_coreless[at])
-        is_open = bool(used_bytes or used_core or coreless)
+        uncapped_shares = int(self.uncapped_shares[at]) + int(self.reserved_uncapped[at])
+        is_open = bool(used_bytes or used_core or uncapped_shares)
         full = fullness(min(used_bytes, total), total, min(used_core, WHOLE_PERCENT))
         self.is_open[at], self.fullness[at] = is_open, full
         self.packing[at] = IN_USE * is_open + FULL * full
@@ -312,11 +314,11 @@ class Fleet:
             return
         free_bytes = max(0, total - used_bytes)
         # A share without a core cap and a share that holds all compute exclude each other.
-        most_core = WHOLE_PERCENT - 1 if coreless else WHOLE_PERCENT
+        most_core = WHOLE_PERCENT - 1 if uncapped_shares else WHOLE_PERCENT
         self.free_bytes[at] = free_bytes
         self.free_percent[at] = (WHOLE_PERCENT * (free_bytes + 1) - 1) // total
         self.free_core[at] = max(0, most_core - used_core)
-        self.takes_coreless[at] = used_core < WHOLE_PERCENT
+        self.takes_uncapped[at] = used_core < WHOLE_PERCENT
 
     def _grow(self, nodes: int, gpus: int) -> None:
         for columns, shape in ((_PER_NODE, (nodes,)), (_PER_GPU, (nodes, gpus))):

@@ -31,7 +31,7 @@ FITS_BY: Final = Policy.BINPACK
 
 _SLOT_COLUMNS: Final = (
     *("total_bytes", "used_bytes", "used_core", "is_open"),
-    *("fullness", "free_bytes", "free_core", "takes_coreless"),
+    *("fullness", "free_bytes", "free_core", "takes_uncapped"),
 )
 """In the order of `Slot`'s fields, of which they are the last required ones."""
 _RESERVED: Final = {"used_bytes": "reserved_bytes", "used_core": "reserved_core"}
@@ -92,8 +92,8 @@ def place(
 
     default: the policy if the request has none. steps: budget of the search, and steps taken.
     """
-    if fleet.bar[row]:
-        return Reason(int(fleet.bar[row]))
+    if fleet.blocked_by[row]:
+        return Reason(int(fleet.blocked_by[row]))
     if request.isolation and not fleet.isolates[row]:
         return Reason.NOT_ISOLATING
     if request.whole_gpus > 1 and fleet.partitioned[row]:

@@ -118,7 +118,7 @@ class Reservations:
         """If it fits, in the order of arrival."""
         fleet, placement = self._fleet, reservation.placement
         row = fleet.row_of(placement.node)
-        if fleet.bar[row]:
+        if fleet.blocked_by[row]:
             return
         taken = []
         for peak in placement.peaks:

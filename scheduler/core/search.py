@@ -77,21 +77,21 @@ class Slot:
     fullness: float
     free_bytes: int
     free_core: int
-    takes_coreless: bool
+    takes_uncapped: bool
     capped: bool | None = None
     asks: list[int] = field(default_factory=list)
 
     def state(self) -> tuple[int, ...]:
         """Slots of equal state are interchangeable, apart from their neighbours."""
         capped = -1 if self.capped is None else int(self.capped)
-        here = (self.total_bytes, self.free_bytes, self.free_core, int(self.takes_coreless), capped)
+        here = (self.total_bytes, self.free_bytes, self.free_core, int(self.takes_uncapped), capped)
         return (*here, *self.held_bytes, *self.held_core)
 
     def has_room(self, ask: Ask, moments: Sequence[int]) -> bool:
         size, core = ask.bytes_of(self.total_bytes), ask.core_percent
         if self.capped is not None and self.capped != (core is not None):
             return False
-        if core is None and not self.takes_coreless:
+        if core is None and not self.takes_uncapped:
             return False
         for at in moments:
             if self.held_bytes[at] + size > self.free_bytes:

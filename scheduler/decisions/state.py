@@ -268,7 +268,7 @@ class State:
 
     def _overfull(self) -> list[Problem]:
         fleet = self.fleet
-        most_core = WHOLE_PERCENT - (fleet.coreless > 0)
+        most_core = WHOLE_PERCENT - (fleet.uncapped_shares > 0)
         over = (fleet.used_bytes > fleet.total_bytes) | (fleet.used_core > most_core)
         return [
             Problem(
@@ -361,14 +361,14 @@ class State:
         node = self._nodes.get(name)
         if node is None:
             return
-        row, bar = self.fleet.row_of(name), self._bar(node)
-        was_barred = bool(self.fleet.bar[row])
+        row, blocked_by = self.fleet.row_of(name), self._blocked_by(node)
+        was_blocked = bool(self.fleet.blocked_by[row])
         with self.reservations.changing(name):
-            self.fleet.set_node(row, bar, node.isolates, node.partitioned)
-        if was_barred and not bar:
+            self.fleet.set_node(row, blocked_by, node.isolates, node.partitioned)
+        if was_blocked and not blocked_by:
             self.fleet.note_room(row)
 
-    def _bar(self, node: NodeFacts) -> Reason:
+    def _blocked_by(self, node: NodeFacts) -> Reason:
         device, heard = self._devices.get(node.name), self._leases.get(node.name)
         if device is None:
             return Reason.NO_DEVICE

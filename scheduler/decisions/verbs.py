@@ -163,7 +163,7 @@ class Verbs:
         if placement is None or placement.node not in names:
             return False
         fleet = self._state.fleet
-        return not fleet.bar[fleet.row_of(placement.node)]
+        return not fleet.blocked_by[fleet.row_of(placement.node)]
 
     def _filter(self, asked: Pending, request: Request, names: Sequence[str]) -> bytes:
         state, fleet = self._state, self._state.fleet

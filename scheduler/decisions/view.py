@@ -21,12 +21,12 @@ def measure(state: State, metrics: Metrics) -> None:
     """Sets the gauges that are computed from the state. Free memory and the largest free share
     count only usable GPUs of schedulable nodes."""
     fleet, rows = state.fleet, state.fleet.all_rows()
-    total, bars = fleet.total_bytes[rows], fleet.bar[rows]
-    free = fleet.free_bytes[rows][bars == Reason.FITS]
+    total, blocked = fleet.total_bytes[rows], fleet.blocked_by[rows]
+    free = fleet.free_bytes[rows][blocked == Reason.FITS]
     gpus, usable = int((total > 0).sum()), int(fleet.usable[rows].sum())
     metrics.nodes.clear()
-    for bar, count in Counter(bars.tolist()).items():
-        metrics.nodes.labels(Reason(bar).name).set(count)
+    for blocked_by, count in Counter(blocked.tolist()).items():
+        metrics.nodes.labels(Reason(blocked_by).name).set(count)
     metrics.gpus.labels("usable").set(usable)
     metrics.gpus.labels("unusable").set(gpus - usable)
     metrics.memory_bytes.labels("total").set(total.sum())
@@ -64,7 +64,7 @@ def nodes(state: State, names: Sequence[str]) -> Iterator[Json]:
                     "assumed": holder.assumed,
                 }
                 holders.setdefault(uuid, []).append(held)
-        reason = Reason(int(fleet.bar[row]))
+        reason = Reason(int(fleet.blocked_by[row]))
         yield {
             "name": name,
             "reason": reason.name,
@@ -82,7 +82,7 @@ def nodes(state: State, names: Sequence[str]) -> Iterator[Json]:
                     "granted_core_percent": int(fleet.used_core[row, slot]),
                     "reserved_core_percent": int(fleet.reserved_core[row, slot]),
                     "free_core_percent": int(fleet.free_core[row, slot]),
-                    "shares_without_core": int(fleet.coreless[row, slot]),
+                    "shares_without_core": int(fleet.uncapped_shares[row, slot]),
                     "holders": holders.get(gpu.uuid, []),
                 }
                 for slot, gpu in enumerate(fleet.gpus[row])

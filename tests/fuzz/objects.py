@@ -30,7 +30,7 @@ WORDS: Final = (
     *("selector", "matchExpressions", "requiredTopologyScope", "NUMANode", "initContainers"),
     *("requests", "limits", "restartPolicy", "Always", "topology", "nodeID", "pcieID", "health"),
 )
-_COLUMNS: Final = ("used_bytes", "used_core", "coreless")
+_COLUMNS: Final = ("used_bytes", "used_core", "uncapped_shares")
 _GRANTED: Final = {
     names.ANNOTATION_DEVICE_ALLOCATED: objects.allocated(
         ("GPU-0", 0, objects.resources(memory="1Gi", core="50"))

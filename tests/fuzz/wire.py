@@ -42,21 +42,21 @@ def _heard(
     parser: mux.Demultiplexer, pieces: Iterator[bytes] | Sequence[bytes]
 ) -> list[tuple[int, bytes]] | None:
     """Bytes by run of one connection; None if the stream broke."""
-    heard: list[tuple[int, bytes]] = []
+    received: list[tuple[int, bytes]] = []
     try:
         for piece in pieces:
             for connection, part in parser.feed(piece):
-                if heard and heard[-1][0] == connection:
-                    heard[-1] = (connection, heard[-1][1] + part)
+                if received and received[-1][0] == connection:
+                    received[-1] = (connection, received[-1][1] + part)
                 else:
-                    heard.append((connection, part))
+                    received.append((connection, part))
             assert len(parser._buffer) < mux.HEADER.size
     except RemoteProtocolError:
         with contextlib.suppress(LocalProtocolError):
             parser.feed(b"")
             raise AssertionError("a broken stream was read on") from None
         return None
-    return heard
+    return received
 
 
 def calls(data: bytes) -> None:
@@ -74,10 +74,10 @@ def calls(data: bytes) -> None:
     answered = 0
     for piece in cut(stream, Choices(data)):
         try:
-            heard = server.receive_data(piece)
+            received = server.receive_data(piece)
         except RemoteProtocolError as error:
             raise AssertionError(f"a server's stream cannot break: {error}") from error
-        open_calls += [call.stream for call in heard]
+        open_calls += [call.stream for call in received]
         if kinds & 2:
             for number in open_calls:
                 server.reply(number, b"x")

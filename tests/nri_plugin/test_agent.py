@@ -46,7 +46,7 @@ def test_a_runtime_too_old_is_named_in_log_and_readiness(
     flags += ["--nri-socket", tmp_path / "nri.sock", "--run-dir", tmp_path / "run"]
     flags += ["--store-dir", tmp_path / "store", "--cdi-dir", tmp_path / "cdi"]
     chosen = command_line.from_arguments([*map(str, flags)], {})
-    heard: list[str] = []
+    received: list[str] = []
     answers: list[str] = []
 
     async def serve_nri(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -54,7 +54,7 @@ def test_a_runtime_too_old_is_named_in_log_and_readiness(
         try:
             await fake.handshake()
         except (RequestFailed, Dropped) as error:
-            heard.append(str(error))
+            received.append(str(error))
         await fake.close()
 
     async def test() -> None:
@@ -77,6 +77,6 @@ def test_a_runtime_too_old_is_named_in_log_and_readiness(
     with caplog.at_level(logging.WARNING):
         asyncio.run(test())
     assert answers == []
-    assert "containerd v1.7.24 is not served: its NRI (0.6.1)" in heard[0]
+    assert "containerd v1.7.24 is not served: its NRI (0.6.1)" in received[0]
     assert "containerd v1.7.24 is not served: its NRI (0.6.1)" in caplog.text
     assert "use containerd 1.7.26 or newer" in caplog.text

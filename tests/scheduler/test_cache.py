@@ -144,7 +144,7 @@ def test_a_broken_watch_of_leases_is_the_reason_where_agents_seem_silent() -> No
         (True, Reason.LEASES_LOST),
     ):
         state.tick(now_s, leases_lost=lost)
-        assert state.fleet.bar[row] == reason
+        assert state.fleet.blocked_by[row] == reason
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -210,5 +210,5 @@ async def test_of_an_agent_that_is_seen_first_its_own_clock_is_believed(
     """No other time is known, and a restarted process must not treat a silent agent as ready."""
     async with running(Server(), wall=lambda: RENEWED_S + later_s) as (cache, state):
         await cache.wait_synced()
-        bar = state.fleet.bar[state.fleet.row_of("n1")]
-        assert bar == (Reason.AGENT_SILENT if silent else Reason.FITS)
+        blocked_by = state.fleet.blocked_by[state.fleet.row_of("n1")]
+        assert blocked_by == (Reason.AGENT_SILENT if silent else Reason.FITS)

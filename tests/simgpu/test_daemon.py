@@ -151,7 +151,7 @@ def test_a_killed_daemon_is_followed_by_a_new_one(host: Host) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--gpu", "many"], "--gpu: 'many' is not a quantity"),
+        (["--gpu", "many"], "--gpu: invalid value 'many': must be a quantity"),
         (["--gpu", "0"], "gpu[0].memory: a positive multiple"),
         (["--config", "absent.toml"], "absent.toml: No such file"),
     ],

@@ -311,8 +311,8 @@ async def test_refusals_name_pod_container_field_and_value(host: Host) -> None:
         assert text == (
             'gpuslice refuses container "main" of pod team/train-0: annotation'
             " scheduling.koordinator.sh/device-allocated:"
-            " gpu[0].resources.koordinator.sh/gpu-core: '12 potatoes' is not a quantity"
-            " (examples: 50, 11520Mi, 12Gi); delete the pod to reschedule it"
+            " gpu[0].resources.koordinator.sh/gpu-core: invalid value '12 potatoes': must be a"
+            " quantity such as 50, 11520Mi or 12Gi; delete the pod to reschedule it"
         )
         elsewhere = HALF.replace(UUID, "GPU-elsewhere")
         text = await refused(runtime, pod(allocated=elsewhere), container())

@@ -93,7 +93,7 @@ def test_what_was_answered_a_moment_ago_holds_until_it_is_doubted() -> None:
     unconfirmed = ledger.adopt([own("0", 10, 0, uid="0")], frozenset({"0", "1", "2"}))
     assert unconfirmed == {"1", "2"}
     assert {held.container_id for held in ledger.holds()} == {"0", "1", "2"}
-    ledger.heard_of("1")
+    ledger.reported("1")
     ledger.doubt(unconfirmed)
     assert {held.container_id for held in ledger.holds()} == {"0", "1"}
 

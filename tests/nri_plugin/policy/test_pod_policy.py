@@ -127,7 +127,7 @@ REFUSALS: Mapping[str, tuple[Pod, Reason, str]] = {
             allocated=json.dumps({"gpu": [{"minor": 0, "resources": {MEMORY: "12 potatoes"}}]}),
         ),
         Reason.ALLOCATION_MALFORMED,
-        "gpu[0].resources.koordinator.sh/gpu-memory: '12 potatoes' is not a quantity",
+        "gpu[0].resources.koordinator.sh/gpu-memory: invalid value '12 potatoes': must be a",
     ),
     "allocation is no JSON": (pod(allocated="{"), Reason.ALLOCATION_MALFORMED, "not JSON"),
     "allocation is no JSON, no label": (

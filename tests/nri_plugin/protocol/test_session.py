@@ -127,18 +127,18 @@ def test_a_recorded_handshake_in_every_cut(
     first, second = (
         (CONTAINERD_CONFIGURE, REGISTER_OK) if overtakes else (REGISTER_OK, CONTAINERD_CONFIGURE)
     )
-    heard = fed(session.receive_data, cut(first + second[:5]))
-    assert len(heard) == 1
+    received = fed(session.receive_data, cut(first + second[:5]))
+    assert len(received) == 1
     assert not session.introduced
-    heard += fed(session.receive_data, cut(second[5:] + CONTAINERD_SYNCHRONIZE + b"\0\0"))
+    received += fed(session.receive_data, cut(second[5:] + CONTAINERD_SYNCHRONIZE + b"\0\0"))
     assert session.introduced
     configured = events.Configured(
         events.RuntimeInfo("containerd", "2.4.2+unknown", "v0.12.3", 5000, 2000),
         events.SERVED_EVENTS,
     )
-    assert set(map(type, heard[:2])) == {events.Registered, events.Configured}
-    assert configured in heard
-    assert heard[2:] == [events.Synchronize(3, 1999, (), ())]
+    assert set(map(type, received[:2])) == {events.Registered, events.Configured}
+    assert configured in received
+    assert received[2:] == [events.Synchronize(3, 1999, (), ())]
     session.respond(3)
     framed = bytes.fromhex("000000010000001300000009000000010200120710a84c1a020801")
     assert session.data_to_send() == framed + SYNCHRONIZE_REPLY
@@ -153,18 +153,18 @@ def test_a_recorded_life_in_every_cut(
     recording."""
     session = Session(name="gpuslice", index="50")
     session.register()
-    heard: list[events.Event] = []
+    received: list[events.Event] = []
     for frame in split_frames(DIALOGUES[version]):
         for event in fed(session.receive_data, cut(frame)):
-            heard.append(event)
+            received.append(event)
             if isinstance(event, events.Request):
                 assert 0 < event.budget_ms <= 2000
                 session.respond(event.request_id)
     assert session.introduced
     # In the recording of 0.12.3 the answer to the registration comes even after Synchronize.
-    heard.remove(events.Registered())
-    assert isinstance(heard.pop(0), events.Configured)
-    synchronize, create, validate, start, stop, remove = heard
+    received.remove(events.Registered())
+    assert isinstance(received.pop(0), events.Configured)
+    synchronize, create, validate, start, stop, remove = received
     assert isinstance(synchronize, events.Synchronize)
     assert [p.id for p in synchronize.pods] == ["p0"]
     assert [c.id for c in synchronize.containers] == ["c0"]
@@ -275,8 +275,8 @@ def test_an_event_and_its_empty_answer(
     method: str, request_type: type[Message], event: type[events.ContainerRequest]
 ) -> None:
     wire = Wire().serve()
-    heard = wire.call(method, about_container(request_type), timeout_ns=1_500_000_000)
-    assert heard == [event(wire.stream, 1500, pod(3), container(4))]
+    received = wire.call(method, about_container(request_type), timeout_ns=1_500_000_000)
+    assert received == [event(wire.stream, 1500, pod(3), container(4))]
     assert wire.replies() == []
     assert wire.session.respond(wire.stream)
     assert wire.reply() == ttrpc_pb2.Response()

@@ -44,8 +44,12 @@ def node(chance: random.Random, name: str) -> Node:
             labels={"model": chance.choice(("A100", "T4"))} if chance.random() < 0.7 else {},
         )
         gpus.append(held(chance, gpu))
-    bar, isolates, partitioned = chance.choice(BARS), chance.random() < 0.8, chance.random() < 0.1
-    return Node(name, gpus, bar, isolates, partitioned)
+    blocked_by, isolates, partitioned = (
+        chance.choice(BARS),
+        chance.random() < 0.8,
+        chance.random() < 0.1,
+    )
+    return Node(name, gpus, blocked_by, isolates, partitioned)
 
 
 def held(chance: random.Random, gpu: Gpu) -> Held:
@@ -173,7 +177,7 @@ def fleet(of: Sequence[Node]) -> Fleet:
     for each in of:
         row = made.add(each.name)
         made.set_gpus(row, [held.gpu for held in each.gpus])
-        made.set_node(row, each.bar, each.isolates, each.partitioned)
+        made.set_node(row, each.blocked_by, each.isolates, each.partitioned)
         for slot, held in enumerate(each.gpus):
             for size, core in held.shares:
                 made.take(row, slot, size, core)

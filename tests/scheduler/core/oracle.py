@@ -46,7 +46,7 @@ class Held:
 class Node:
     name: str
     gpus: list[Held]
-    bar: Reason = Reason.FITS
+    blocked_by: Reason = Reason.FITS
     isolates: bool = True
     partitioned: bool = False
 
@@ -163,8 +163,8 @@ def why_not_alone(node: Node, request: Request, ask: Ask) -> Reason:
 
 def why_not(node: Node, request: Request) -> Reason:
     """FITS if the request fits."""
-    if node.bar is not Reason.FITS:
-        return node.bar
+    if node.blocked_by is not Reason.FITS:
+        return node.blocked_by
     if request.isolation and not node.isolates:
         return Reason.NOT_ISOLATING
     whole = (

@@ -82,7 +82,7 @@ def used(state: State, name: str = "n1") -> dict[str, tuple[int, int, int]]:
         gpu.uuid: (
             int(fleet.used_bytes[row, slot]) // Gi,
             int(fleet.used_core[row, slot]),
-            int(fleet.coreless[row, slot]),
+            int(fleet.uncapped_shares[row, slot]),
         )
         for slot, gpu in enumerate(fleet.gpus[row])
     }
@@ -326,7 +326,7 @@ def test_the_age_of_a_lease_before_we_began_counts() -> None:
 # --- in any order
 
 Event = Callable[[State], None]
-COLUMNS = ("total_bytes", "used_bytes", "used_core", "coreless", "usable", "free_bytes")
+COLUMNS = ("total_bytes", "used_bytes", "used_core", "uncapped_shares", "usable", "free_bytes")
 NODES = ("n1", "n2", "n3")
 
 
@@ -373,7 +373,7 @@ def columns(fleet: Fleet) -> dict[str, Any]:
     rows = {name: fleet.row_of(name) for name in NODES}
     return {
         name: (
-            int(fleet.bar[row]),
+            int(fleet.blocked_by[row]),
             [gpu.uuid for gpu in fleet.gpus[row]],
             *(getattr(fleet, column)[row][:4].tolist() for column in COLUMNS),
         )
@@ -462,9 +462,9 @@ def check_sums(fleet: Fleet, live: dict[str, Placement]) -> None:
             ]
             size = sum(peak.memory_bytes for peak in peaks)
             core = sum(peak.core_percent or 0 for peak in peaks)
-            coreless = sum(peak.core_percent is None for peak in peaks)
+            uncapped_shares = sum(peak.core_percent is None for peak in peaks)
             assert size <= there.total_bytes
-            assert core <= (99 if coreless else 100)
+            assert core <= (99 if uncapped_shares else 100)
             held = (fleet.used_bytes[row, slot], fleet.used_core[row, slot])
             assert held == (size, core)
-            assert fleet.coreless[row, slot] == coreless
+            assert fleet.uncapped_shares[row, slot] == uncapped_shares

@@ -109,9 +109,9 @@ ILLEGAL: list[tuple[dict[str, object], str]] = [
     ({MEM: "1Pi"}, f"{MEM}: invalid value {2**50}: must be 1 to {2**48} bytes for 1 GPU"),
     ({SHARED: 17, MEM: "17Gi"}, "number of GPUs: invalid value 17: must be 1 to 16"),
     ({G: 1700}, "number of GPUs: invalid value 17: must be 1 to 16"),
-    ({G: "half"}, f"{G}: 'half' is not a quantity"),
-    ({RATIO: -1}, f"{RATIO}: '-1' is negative"),
-    ({MEM: ["8Gi"]}, f"{MEM}: expected a quantity, got list"),
+    ({G: "half"}, f"{G}: invalid value 'half': must be a quantity"),
+    ({RATIO: -1}, f"{RATIO}: invalid value '-1': must be at least 0"),
+    ({MEM: ["8Gi"]}, f"{MEM}: invalid value of type list: must be a quantity"),
     ({"kubernetes.io/gpu": 50}, f"resource name: invalid value kubernetes.io/gpu: must be {G}"),
     ({"kubernetes.io/gpu-memory": "8Gi"}, f"kubernetes.io/gpu-memory: must be {MEM}"),
     ({G: 50, "kubernetes.io/gpu-core": 0}, f"kubernetes.io/gpu-core: must be {CORE}"),
@@ -199,7 +199,7 @@ def test_what_python_takes_for_the_same_or_cannot_remember_is_read_for_itself(
 ) -> None:
     one = requests.request(pod({RATIO: 1}))
     assert one is not None and one == requests.request(pod({RATIO: "1"}))
-    with pytest.raises(RequestError, match="expected a quantity"):
+    with pytest.raises(RequestError, match="must be a quantity"):
         requests.request(pod({RATIO: value}))
 
 
