@@ -103,7 +103,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_start_order)
 
 
-class _Shared(LoadFileScheduling):
+class _Shared(LoadFileScheduling):  # type: ignore[misc]  # untyped
     """One worker per file, and per folder of _TOGETHER."""
 
     def _split_scope(self, nodeid: str) -> str:

@@ -31,6 +31,7 @@ _PACKAGES: Final = {
     "gcc": "gcc",
     "make": "make",
     "cmake": "cmake",
+    "ccache": "ccache",
     "runc": "runc",
     "musl-gcc": "musl-tools",
     "busybox": "busybox-static",
@@ -48,6 +49,7 @@ _FOR_SOME_TESTS: Final = {
     *("musl-tools", "runc", "busybox-static", "util-linux"),  # containers
     *("iproute2", "openssl"),  # clusters
     *("gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-user-static"),  # aarch64
+    "ccache",  # a second checkout's build
 }
 """Packages without which everything works that does not need root either."""
 
@@ -59,7 +61,10 @@ _FILES: Final = {
 
 
 _FOR_TESTS: Final = frozenset(
-    {"musl-tools", "binutils", "qemu-user-static", "gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"}
+    {
+        *("musl-tools", "binutils", "ccache"),
+        *("qemu-user-static", "gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"),
+    }
 )
 """Packages that the demo does not need."""
 

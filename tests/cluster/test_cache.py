@@ -9,6 +9,7 @@ import random
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,11 +147,11 @@ class World:
             for slot, each in enumerate(fleet.gpus[row])
         }
 
-    def bar(self) -> Reason:
-        return Reason(int(self.state.fleet.bar[self.state.fleet.row_of(self.node)]))
+    def blocked_by(self) -> Reason:
+        return Reason(int(self.state.fleet.blocked_by[self.state.fleet.row_of(self.node)]))
 
     def known(self) -> object:
-        return self.used(), self.bar(), self.problems()
+        return self.used(), self.blocked_by(), self.problems()
 
     def problems(self) -> list[str]:
         return [each.text for each in self.state.problems() if each.node == self.node]
@@ -161,7 +162,7 @@ class World:
                 while not true():  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
         except TimeoutError:
-            told = (self.used(), self.bar(), self.problems(), self.cache.problems())
+            told = (self.used(), self.blocked_by(), self.problems(), self.cache.problems())
             raise AssertionError(f"never: {what}; known: {told}") from None
 
     async def until_used(self, **gib: int) -> None:
@@ -179,7 +180,7 @@ async def _world(plane: ControlPlane, namespace: str) -> AsyncIterator[World]:
             await world.make_device()
             await world.renew()
             await world.follow()
-            assert world.bar() is Reason.FITS
+            assert world.blocked_by() is Reason.FITS
             yield world
         finally:
             await world.leave()
@@ -295,9 +296,9 @@ def test_a_node_that_is_replaced_under_its_name_needs_an_inventory_of_its_own(pl
         await world.until_used(a=12, b=0)
         await world.kube.delete(f"{NODES}/{world.node}")
         await world.make_node()
-        await world.until(lambda: world.bar() is Reason.DEVICE_STALE, "the Device is stale")
+        await world.until(lambda: world.blocked_by() is Reason.DEVICE_STALE, "the Device is stale")
         await world.change_device(*world.gpus)
-        await world.until(lambda: world.bar() is Reason.FITS, "the node's own Device")
+        await world.until(lambda: world.blocked_by() is Reason.FITS, "the node's own Device")
         assert world.used() == {"GPU-a": 12, "GPU-b": 0}
 
     play(scene)
@@ -342,12 +343,13 @@ def test_gpus_are_cordoned_by_an_annotation_and_agents_say_that_they_are_not_rea
         row = fleet.row_of(world.node)
         await world.until(lambda: list(fleet.usable[row][:2]) == [False, True], "the cordon")
         path = f"{LEASES}/{names.LEASE_AGENT_PREFIX}{world.node}"
-        for said, bar in (("no driver", Reason.AGENT_NOT_READY), ("true", Reason.FITS)):
+        for said, reason in (("no driver", Reason.AGENT_NOT_READY), ("true", Reason.FITS)):
             change = {"metadata": {"annotations": {names.ANNOTATION_READY: said}}}
             await world.kube.patch(path, change)
-            await world.until(lambda bar=bar: world.bar() is bar, f"an agent that says {said}")  # type: ignore[misc]
+            expected = partial(lambda reason: world.blocked_by() is reason, reason)
+            await world.until(expected, f"an agent that says {said}")
         await world.kube.delete(path)
-        await world.until(lambda: world.bar() is Reason.AGENT_MISSING, "no Lease")
+        await world.until(lambda: world.blocked_by() is Reason.AGENT_MISSING, "no Lease")
         world._beat = 0
         await world.renew()
 
@@ -409,7 +411,7 @@ def test_a_relist_tells_of_what_was_deleted_and_replaced_meanwhile(play: Play) -
         await world.cache.relist()
         assert world.used() == {"GPU-a": 0, "GPU-b": 12}
         assert world.state.assumed(waiting) is None
-        assert world.bar() is Reason.DEVICE_STALE
+        assert world.blocked_by() is Reason.DEVICE_STALE
 
     play(scene)
 
@@ -422,7 +424,7 @@ def test_an_api_server_that_halts_is_waited_for(play: Play) -> None:
             with pytest.raises(KubeError) as raised:
                 await world.ours.get(NODES, timeout_s=0.5)
             assert raised.value.reason == NO_ANSWER
-            assert world.bar() is Reason.FITS
+            assert world.blocked_by() is Reason.FITS
         finally:
             os.kill(halted, signal.SIGCONT)
         await world.make_pod("after", annotations=by_koordinator())
