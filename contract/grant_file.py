@@ -14,7 +14,7 @@ from __future__ import annotations
 import binascii
 import struct
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 from contract import names
@@ -83,6 +83,9 @@ class Gpu:
     """Managed memory is not charged."""
 
 
+_GPU_FIELDS: Final = tuple(field.name for field in fields(Gpu))
+
+
 @dataclass(frozen=True, slots=True)
 class Grant:
     """The file's content. `grant_id` ties the grant to its region."""
@@ -148,7 +151,7 @@ def _encode_copy(grant: Grant, sequence: int) -> bytes:
             raise ValueError(
                 f"uuid: invalid value {gpu.uuid!r}: must have 1 to {UUID_CHARS - 1} characters"
             )
-        values = asdict(gpu) | {"uuid": uuid}
+        values = {name: getattr(gpu, name) for name in _GPU_FIELDS} | {"uuid": uuid}
         values["flags"] = FLAG_MANAGED_FREE if values.pop("managed_free") else 0
         body += GPU.pack(values)
     body = body.ljust(CHECKSUM_OFFSET, b"\0")

@@ -50,6 +50,10 @@ class Struct:
     def _struct(self) -> struct.Struct:
         return struct.Struct("<" + "".join(field.format for field in self.fields))
 
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(field.name for field in self.fields if not field.reserved)
+
     @property
     def size(self) -> int:
         return self._struct.size
@@ -65,12 +69,11 @@ class Struct:
 
     def pack(self, values: Mapping[str, int | bytes]) -> bytes:
         """Pack `values`, which must hold exactly the fields that are not reserved."""
-        wanted = {field.name for field in self.fields if not field.reserved}
-        if wanted != set(values):
-            raise ValueError(f"{self.name}: fields differ: {sorted(wanted ^ set(values))}")
+        if self._names != values.keys():
+            raise ValueError(f"{self.name}: fields differ: {sorted(self._names ^ values.keys())}")
         flat: list[int | bytes] = []
         for field in self.fields:
-            if not field.reserved:
+            if field.name in self._names:
                 flat.append(values[field.name])
             elif field.ctype == "char":
                 flat.append(b"")

@@ -125,9 +125,10 @@ class RunDirectory:
     def record(self, key: str, container: str, mounts: Iterable[Mount]) -> None:
         """Record what a container must have mounted. container: its name if others share the files
         of `key`; else "". Raises FilesError."""
-        path = self._root / key / _record(container)
+        path = f"{self._root}/{key}/{_record(container)}"
+        data = json.dumps({mount.destination: mount.source for mount in mounts})
         try:
-            path.write_text(json.dumps({mount.destination: mount.source for mount in mounts}))
+            _write(path, 0o600, data.encode())
         except OSError as error:
             raise FilesError(f"{path}: {error.strerror}") from error
 
@@ -199,7 +200,7 @@ class RunDirectory:
             (names.FILE_GRANT, 0o444, grant),
         ):
             size = region_file.Geometry(count).file_bytes if name == names.FILE_REGION else 0
-            _write(path / name, mode, data, size)
+            _write(f"{path}/{name}", mode, data, size)
 
 
 def _record(container: str) -> str:
@@ -213,9 +214,9 @@ def _size_bytes(gpu_count: int) -> int:
     return sum(-(-size // _PAGE) for size in files) * _PAGE + _SLACK_BYTES
 
 
-def _write(path: Path, mode: int, data: bytes, size_bytes: int = 0) -> None:
-    """Create a file. size_bytes: allocate that many bytes; zeros follow `data`."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+def _write(path: str, mode: int, data: bytes, size_bytes: int = 0) -> None:
+    """Create or replace a file. size_bytes: allocate that many bytes; zeros follow `data`."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     try:
         left = memoryview(data)

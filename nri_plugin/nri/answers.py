@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, Final
 
 from nri_plugin.messages import nri_pb2 as nri
@@ -57,7 +58,7 @@ class Answers:
         began_s = time.monotonic()
         self.asked += 1
         try:
-            answer = _ask(self._handler, request)
+            answer = _HANDLERS[type(request)](self._handler, request)
         except (Exception, asyncio.CancelledError) as error:
             self._fail(request, began_s, error)
             return
@@ -142,10 +143,16 @@ class Answers:
         self, request: events.Request, began_s: float, outcome: Outcome, **more: Any
     ) -> None:
         self._send()
-        what, duration_s = type(request).__name__, time.monotonic() - began_s
-        decision = Decision(what, outcome, duration_s, **more, **_of(request))
-        # The callback runs after the answer is sent; an exception in it does not end the session.
-        asyncio.get_running_loop().call_soon(self._on_decision, request, decision)
+        duration_s = time.monotonic() - began_s
+        # The report runs after the answer is sent; an exception in it does not end the session.
+        report = partial(self._report, request, outcome, duration_s, **more)
+        asyncio.get_running_loop().call_soon(report)
+
+    def _report(
+        self, request: events.Request, outcome: Outcome, duration_s: float, **more: Any
+    ) -> None:
+        what = type(request).__name__
+        self._on_decision(request, Decision(what, outcome, duration_s, **more, **_of(request)))
 
 
 class _Late(Exception):
@@ -179,18 +186,11 @@ def _of(request: events.Request) -> dict[str, Any]:
     }
 
 
-def _ask(handler: Handler, request: events.Request) -> Answer[nri.CreateContainerResponse | None]:
-    match request:
-        case events.CreateContainer(pod=pod, container=container):
-            return handler.create_container(pod, container)
-        case events.StartContainer(pod=pod, container=container):
-            return handler.start_container(pod, container)
-        case events.StopContainer(pod=pod, container=container):
-            return handler.stop_container(pod, container)
-        case events.RemoveContainer(pod=pod, container=container):
-            return handler.remove_container(pod, container)
-        case events.Synchronize(pods=pods, containers=containers):
-            return handler.synchronize(pods, containers)
-        case events.Validate(request=validation):
-            return handler.validate(validation)
-    raise AssertionError(request)
+_HANDLERS: Final[Mapping[type[events.Request], Callable[[Handler, Any], Answer[Any]]]] = {
+    events.CreateContainer: lambda handler, of: handler.create_container(of.pod, of.container),
+    events.StartContainer: lambda handler, of: handler.start_container(of.pod, of.container),
+    events.StopContainer: lambda handler, of: handler.stop_container(of.pod, of.container),
+    events.RemoveContainer: lambda handler, of: handler.remove_container(of.pod, of.container),
+    events.Synchronize: lambda handler, of: handler.synchronize(of.pods, of.containers),
+    events.Validate: lambda handler, of: handler.validate(of.request),
+}

@@ -175,7 +175,10 @@ class Service:
             if answer is None or answer.wanted.key is None:
                 self._count_foreign(request)
                 return None
-            merged, me = translate.merged(request), self._settings.plugin
+            me = self._settings.plugin
+            if translate.is_ours_alone(request, answer.sent, me):
+                return None
+            merged = translate.merged(request)
             lost = verdict.lost(answer.wanted, merged, me)
             if lost is not None:
                 raise refused(Reason.ADJUSTMENT_LOST, what=lost)

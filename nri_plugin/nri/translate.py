@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 from contract import names
 from nri_plugin.messages import nri_pb2 as nri
@@ -76,6 +76,31 @@ def devices(messages: Iterable[nri.LinuxDevice]) -> Sequence[Device]:
 
 def _owned(fields: nri.FieldOwners, number: int) -> Mapping[str, str]:
     return dict(fields.compound[number].owners) if number in fields.compound else {}
+
+
+def is_ours_alone(
+    request: nri.ValidateContainerAdjustmentRequest, sent: nri.CreateContainerResponse, me: str
+) -> bool:
+    """Whether the adjustment is exactly the one that we sent, and all of it is ours: the case of
+    every container that no other plugin adjusts. False means that it must be judged."""
+    adjust = request.adjust
+    adjust.DiscardUnknownFields()  # the runtime adds some, and these messages, all empty
+    for each in (adjust, sent.adjust):
+        each.hooks.SetInParent()
+        each.linux.resources.SetInParent()
+    if adjust != sent.adjust:
+        return False
+    fields = request.owners.owners[request.container.id]
+    for number, count in (
+        (nri.FIELD_ENV, len(adjust.env)),
+        (nri.FIELD_MOUNTS, len(adjust.mounts)),
+        (nri.FIELD_DEVICES, len(adjust.linux.devices)),
+        (nri.FIELD_CDI_DEVICES, len(adjust.cdi_devices)),
+    ):
+        owners = fields.compound[number].owners if number in fields.compound else {}
+        if len(owners) != count or any(owner != me for owner in owners.values()):
+            return False
+    return set(fields.simple.get(nri.FIELD_OCI_HOOKS, me).split(",")) == {me}
 
 
 def merged(request: nri.ValidateContainerAdjustmentRequest) -> Merged:
@@ -158,13 +183,7 @@ def reply(wanted: Adjustment) -> nri.CreateContainerResponse:
     """Build the adjustment in the reply itself, because assigning a message copies it."""
     response = nri.CreateContainerResponse()
     message = response.adjust
-    for mount in wanted.mounts:
-        message.mounts.add(
-            destination=mount.destination,
-            source=mount.source,
-            type=mount.type,
-            options=mount.options,
-        )
+    message.mounts.extend(map(_mount, wanted.mounts))
     for key, value in wanted.env:
         message.env.add(key=key, value=value)
     for device in wanted.devices:
@@ -174,6 +193,14 @@ def reply(wanted: Adjustment) -> nri.CreateContainerResponse:
     for hook in wanted.hooks:
         getattr(message.hooks, _HOOK_FIELDS[hook.stage]).append(_hook(hook))
     return response
+
+
+@lru_cache(maxsize=1024)
+def _mount(mount: Mount) -> nri.Mount:
+    """Cached: the driver's mounts are the same for every container. Must not be changed."""
+    return nri.Mount(
+        destination=mount.destination, source=mount.source, type=mount.type, options=mount.options
+    )
 
 
 def _device(device: Device) -> nri.LinuxDevice:

@@ -188,7 +188,7 @@ def _forwarded(
         if not found:
             raise refused(Reason.NOT_FORWARDED, soname=soname)
         real = max(found, key=lambda mount: len(mount.destination))
-        ours.append(replace(real, destination=f"{names.CONTAINER_DRIVER_DIR}/{soname}"))
+        ours.append(real._replace(destination=f"{names.CONTAINER_DRIVER_DIR}/{soname}"))
         ours += [Mount(mount.destination, files[soname], _READ_ONLY) for mount in found]
     replaced = {mount.destination for mount in ours}
     return [mount for mount in mounts if mount.destination not in replaced], ours
@@ -214,16 +214,26 @@ class _Places:
     """Our mount destinations, for comparison with many mounts."""
 
     def __init__(self, destinations: Iterable[str]) -> None:
-        self._prefixes = [(place, _prefix(place)) for place in destinations]
+        self._places = tuple(destinations)
+        self._above = frozenset(each for place in self._places for each in _with_parents(place))
+        self._below = tuple(map(_prefix, self._places))
 
     def hidden_by(self, mount: Mount) -> str | None:
         """Return the first of them that `mount` would be over, under or inside."""
         there = normal(mount.destination)
+        if there not in self._above and not there.startswith(self._below):
+            return None
         prefix = _prefix(there)
-        for place, below in self._prefixes:
+        for place, below in zip(self._places, self._below, strict=True):
             if there == place or place.startswith(prefix) or there.startswith(below):
                 return place
         return None
+
+
+@lru_cache(maxsize=256)
+def _with_parents(place: str) -> Sequence[str]:
+    parent = posixpath.dirname(place)
+    return (place,) if parent == place else (place, *_with_parents(parent))
 
 
 def collision(mount: Mount, ours: Sequence[Mount]) -> str | None:

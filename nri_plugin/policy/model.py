@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from contract import overhead
 
@@ -30,8 +31,7 @@ class Pod:
         return {"namespace": self.namespace, "pod": self.name, "uid": self.uid}
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(NamedTuple):
     """One OCI mount; sources are paths on the host."""
 
     destination: str
@@ -107,8 +107,7 @@ class Claim:
     warning: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(NamedTuple):
     """A device node in the container."""
 
     path: str
@@ -195,6 +194,10 @@ class CdiDevice:
     own: Edits = Edits()
     common: Edits = Edits()
     problem: str | None = None
+
+    def __hash__(self) -> int:
+        """Of what identifies it: injection.py looks it up for every container."""
+        return hash((self.name, self.file))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from nri_plugin.protocol.buffer import Parser, Steps
 from nri_plugin.protocol.errors import RemoteProtocolError
 
 PLUGIN: Final = 1
@@ -33,26 +32,50 @@ HEADER: Final = struct.Struct(">II")
 
 def frames(connection: int, message: bytes) -> bytes:
     """Return one whole ttrpc message, framed for `connection`."""
-    parts = (message[:FIRST_FRAME_BYTES], message[FIRST_FRAME_BYTES:])
-    return b"".join(HEADER.pack(connection, len(part)) + part for part in parts if part)
+    first, rest = message[:FIRST_FRAME_BYTES], message[FIRST_FRAME_BYTES:]
+    framed = HEADER.pack(connection, len(first)) + first
+    return framed + HEADER.pack(connection, len(rest)) + rest if rest else framed
 
 
-class Demultiplexer(Parser[tuple[int, bytes]]):
-    """Yields (connection, bytes), the bytes as soon as they arrive: no frame is buffered.
+class Demultiplexer:
+    """Splits the socket's bytes into (connection, bytes) as they arrive: no frame is buffered.
 
     Data of unknown connections is returned too; the caller must drop it.
     """
 
-    def _grammar(self) -> Steps[None]:
+    def __init__(self) -> None:
+        self._header = b""
+        """The beginning of one that is incomplete."""
+        self._connection = 0
+        self._remaining_bytes = 0
+
+    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+        """Take `data`, split anywhere. Raises RemoteProtocolError at a frame over the limit, and at
+        every call after it."""
+        pieces = []
+        if self._header:
+            data = self._header + data
+            self._header = b""
+        at, end = 0, len(data)
         while True:
-            header = yield from self._exactly(HEADER.size, HEADER.size)
-            connection, remaining = HEADER.unpack(header)
-            if remaining > FRAME_LIMIT_BYTES:
-                raise RemoteProtocolError(
-                    f"a frame of {remaining} bytes on connection {connection}, "
-                    f"where at most {FRAME_LIMIT_BYTES} are allowed"
-                )
-            while remaining:
-                piece = yield from self._at_most(remaining)
-                remaining -= len(piece)
-                self._emit((connection, piece))
+            if self._remaining_bytes:
+                piece = data[at : at + self._remaining_bytes]
+                if not piece:
+                    break
+                at += len(piece)
+                self._remaining_bytes -= len(piece)
+                pieces.append((self._connection, piece))
+            elif end - at < HEADER.size:
+                self._header = data[at:]
+                break
+            else:
+                self._connection, length = HEADER.unpack_from(data, at)
+                if length > FRAME_LIMIT_BYTES:
+                    self._header = data[at : at + HEADER.size]
+                    raise RemoteProtocolError(
+                        f"a frame of {length} bytes on connection {self._connection},"
+                        f" where at most {FRAME_LIMIT_BYTES} are allowed"
+                    )
+                self._remaining_bytes = length
+                at += HEADER.size
+        return pieces

@@ -15,8 +15,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError, Message
 
@@ -83,8 +82,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Input], State]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Open:
+class _Open(NamedTuple):
     """A request that the caller must still answer."""
 
     response: type[Message]
@@ -191,11 +189,9 @@ class Session:
 
     def data_to_send(self) -> bytes:
         """Return the bytes to send to the runtime now, and clear them."""
-        return b"".join(
-            mux.frames(connection, message)
-            for connection, side in ((mux.RUNTIME, self._client), (mux.PLUGIN, self._server))
-            for message in side.messages_to_send()
-        )
+        frames = [mux.frames(mux.RUNTIME, each) for each in self._client.messages_to_send()]
+        frames += [mux.frames(mux.PLUGIN, each) for each in self._server.messages_to_send()]
+        return b"".join(frames)
 
     def respond(self, request_id: int, reply: Message | None = None) -> bool:
         """Answer a Request with success; None is its empty reply.

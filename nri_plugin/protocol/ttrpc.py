@@ -13,13 +13,11 @@ after a lost connection it would continue without us.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from nri_plugin.messages import ttrpc_pb2
-from nri_plugin.protocol.buffer import Parser, Steps
 from nri_plugin.protocol.errors import LocalProtocolError, RemoteProtocolError
 from nri_plugin.protocol.events import Code
 
@@ -35,8 +33,7 @@ STATUS_LIMIT_BYTES: Final = 16 << 10
 """Limit of an error's text: the runtime repeats it in its log and in the pod's events."""
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One message from the wire; `data` is None if it exceeded the limit and was skipped."""
 
     stream: int
@@ -44,8 +41,7 @@ class Frame:
     data: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A request to us; its stream number identifies it in the answer."""
 
     stream: int
@@ -56,8 +52,7 @@ class Call:
     """The caller's remaining deadline; 0 if it has none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """The answer to our call; `code` 0 is success."""
 
     stream: int
@@ -76,21 +71,42 @@ def sendable(text: str) -> str:
     return text.encode("utf-8", "replace")[:STATUS_LIMIT_BYTES].decode("utf-8", "ignore")
 
 
-class FrameParser(Parser[Frame]):
-    """Yields whole messages; never holds more than one of the largest size."""
+class FrameParser:
+    """Splits one connection's bytes into messages; holds at most one of the largest size."""
 
-    def _grammar(self) -> Steps[None]:
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._excess_bytes = 0
+        """Still to come of a message over the limit, which is skipped."""
+        self._skipped = Frame(0, 0, None)
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Take `data`, split anywhere; return the messages that it completes."""
+        frames = []
+        buffer, at = self._buffer, 0
+        buffer += data
         while True:
-            header = yield from self._exactly(HEADER.size, HEADER.size)
-            length, stream, kind, _flags = HEADER.unpack(header)
-            if length <= DATA_LIMIT_BYTES:
-                data = yield from self._exactly(length, DATA_LIMIT_BYTES)
-                self._emit(Frame(stream, kind, data))
+            if self._excess_bytes:
+                here = min(self._excess_bytes, len(buffer) - at)
+                at += here
+                self._excess_bytes -= here
+                if self._excess_bytes:
+                    break
+                frames.append(self._skipped)
+            if len(buffer) - at < HEADER.size:
+                break
+            length, stream, kind, _flags = HEADER.unpack_from(buffer, at)
+            if length > DATA_LIMIT_BYTES:
+                at += HEADER.size
+                self._excess_bytes, self._skipped = length, Frame(stream, kind, None)
                 continue
-            while length:
-                piece = yield from self._at_most(length)
-                length -= len(piece)
-            self._emit(Frame(stream, kind, None))
+            end = at + HEADER.size + length
+            if len(buffer) < end:
+                break
+            frames.append(Frame(stream, kind, bytes(buffer[at + HEADER.size : end])))
+            at = end
+        del buffer[:at]
+        return frames
 
 
 class Server:
@@ -107,8 +123,12 @@ class Server:
 
         Invalid calls are answered here; always send messages_to_send() afterwards.
         """
-        calls = (self._call(frame) for frame in self._parser.feed(data))
-        return [call for call in calls if call is not None]
+        calls = []
+        for frame in self._parser.feed(data):
+            call = self._call(frame)
+            if call is not None:
+                calls.append(call)
+        return calls
 
     def messages_to_send(self) -> list[bytes]:
         """Return the messages to send now, one ttrpc message per item, and clear them."""
@@ -118,7 +138,7 @@ class Server:
     def reply(self, stream: int, payload: bytes) -> bool:
         """Answer a call. False if the reply was too large and an error was sent instead."""
         self._settle(stream)
-        data = ttrpc_pb2.Response(payload=payload).SerializeToString()
+        data = ttrpc_pb2.Response(payload=payload).SerializeToString() if payload else b""
         if len(data) <= DATA_LIMIT_BYTES:
             self._outgoing.append(encode(stream, RESPONSE, data))
             return True

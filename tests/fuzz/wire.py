@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.messages import ttrpc_pb2
 from nri_plugin.protocol import dialect, events, mux, ttrpc
-from nri_plugin.protocol.errors import LocalProtocolError, RemoteProtocolError
+from nri_plugin.protocol.errors import RemoteProtocolError
 from nri_plugin.protocol.events import Code
 from nri_plugin.protocol.session import Session, State
 from tests.fuzz.choices import Choices, cut
@@ -50,9 +50,9 @@ def _heard(
                     received[-1] = (connection, received[-1][1] + part)
                 else:
                     received.append((connection, part))
-            assert len(parser._buffer) < mux.HEADER.size
+            assert len(parser._header) < mux.HEADER.size
     except RemoteProtocolError:
-        with contextlib.suppress(LocalProtocolError):
+        with contextlib.suppress(RemoteProtocolError):
             parser.feed(b"")
             raise AssertionError("a broken stream was read on") from None
         return None

@@ -263,12 +263,12 @@ def die_after(step: str, root: Path, shares: Sequence[Share]) -> None:
         if step == "mount":
             os._exit(9)
 
-    def dying_write(path: Path, mode: int, data: bytes, size_bytes: int = 0) -> None:
-        if step == f"{path.name} half":
+    def dying_write(path: str, mode: int, data: bytes, size_bytes: int = 0) -> None:
+        if step == f"{os.path.basename(path)} half":
             write(path, mode, data[: len(data) // 2])
             os._exit(9)
         write(path, mode, data, size_bytes)
-        if step == path.name:
+        if step == os.path.basename(path):
             os._exit(9)
 
     files._write, tmpfs.mount = dying_write, dying_mount

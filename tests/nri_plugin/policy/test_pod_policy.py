@@ -560,7 +560,7 @@ def test_what_a_container_brings_along_is_looked_at(case: str) -> None:
 @pytest.mark.parametrize(
     ("own", "what"),
     [
-        (Edits(mounts=(replace(LIBCUDA, source="/other"),)), "mount /usr/lib/libcuda.so.1"),
+        (Edits(mounts=(LIBCUDA._replace(source="/other"),)), "mount /usr/lib/libcuda.so.1"),
         (Edits(env=(("NVIDIA_CTK", "y"),)), "environment NVIDIA_CTK"),
         (Edits(devices=(Device("/dev/nvidiactl", "c", 1, 3),)), "device /dev/nvidiactl"),
     ],

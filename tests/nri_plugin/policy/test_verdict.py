@@ -40,7 +40,7 @@ def merged(wanted: Adjustment) -> Merged:
     return Merged(
         wanted.env,
         wanted.mounts,
-        tuple(replace(device, file_mode=None) for device in wanted.devices),
+        tuple(device._replace(file_mode=None) for device in wanted.devices),
         wanted.hooks,
         (),
         Owners(
@@ -80,10 +80,10 @@ CHANGED: Mapping[str, Merged] = {
     "mount /etc/ld.so.preload is gone": replace(WHOLE, mounts=REST),
     "mount /etc/ld.so.preload is gone or": replace(
         WHOLE,
-        mounts=(*MOUNTS, replace(PRELOAD, source="/evil", destination="/etc/x/../ld.so.preload")),
+        mounts=(*MOUNTS, PRELOAD._replace(source="/evil", destination="/etc/x/../ld.so.preload")),
     ),
     "mount /etc/ld.so.preload has the options bind": replace(
-        WHOLE, mounts=(*REST, replace(PRELOAD, options=("bind",)))
+        WHOLE, mounts=(*REST, PRELOAD._replace(options=("bind",)))
     ),
     "mount /etc/ld.so.preload was set by 60-other": owned_by_another(
         "mounts", "/etc/ld.so.preload"
@@ -93,7 +93,7 @@ CHANGED: Mapping[str, Merged] = {
         WHOLE, mounts=(*MOUNTS, Mount("/.gpuslice/x", "/x"))
     ),
     "device /dev/nvidia0 is gone": replace(WHOLE, devices=()),
-    "device /dev/nvidia0 is gone or another": replace(WHOLE, devices=(replace(GPU, minor=1),)),
+    "device /dev/nvidia0 is gone or another": replace(WHOLE, devices=(GPU._replace(minor=1),)),
     "device /dev/nvidia0 was set by 60-other": owned_by_another("devices", "/dev/nvidia0"),
     "createContainer hook /usr/bin/nvidia-ctk is gone": replace(WHOLE, hooks=()),
     "createContainer hook /usr/bin/nvidia-ctk is": replace(
@@ -118,7 +118,7 @@ HOST = Host(frozenset({"nvidia.com/gpu=all"}), frozenset({195, 510}))
 BROUGHT: Mapping[str, Merged] = {
     "device /dev/nvidia0": Merged(devices=(GPU,), owners=Owners(devices={"/dev/nvidia0": OTHER})),
     "device /dev/gpu": Merged(
-        devices=(replace(GPU, path="/dev/gpu"),), owners=Owners(devices={"/dev/gpu": OTHER})
+        devices=(GPU._replace(path="/dev/gpu"),), owners=Owners(devices={"/dev/gpu": OTHER})
     ),
     "device /dev/nvidia-caps/nvidia-cap1": Merged(
         devices=(Device("/dev/nvidia-caps/nvidia-cap1", "c", 234, 1),),
