@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv/bin
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
+# Hundreds of Python programs start in a test run: none should compile its modules again.
+export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .PHONY: help setup base show build demo demo-picture demo-node demo-faults cluster cluster-down test test-all e2e endure gpu lint sanitize fuzz bench faults storm clean
 
@@ -43,7 +45,7 @@ cluster-down:  ## stop the cluster and remove it completely
 lint: base  ## ruff, mypy --strict, import contracts, clang-format
 	@$(VENV)/python -m tools.lint
 
-PYTEST := $(VENV)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+PYTEST := $(VENV)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test: setup  ## lint, then the tests: 15 minutes on two cores (root, else without containers and clusters)
 	@$(VENV)/python -m tools.lint

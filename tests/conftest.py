@@ -81,9 +81,14 @@ _LONG = ("test_fuzz.py", "test_wheel.py")
 """Files that start first: a long file at the end would keep one worker busy while others are
 idle."""
 
-_TOGETHER = ("tests/cluster/", "tests/node/")
-"""Folders whose files share an API server or a containerd: one worker runs each of them, so that
-neither is started, and kept running, once per worker."""
+_TOGETHER = {
+    "tests/cluster/": "an API server",
+    "tests/bystanders/test_admitted.py": "an API server",
+    "tests/node/": "a containerd",
+    "tests/bystanders/test_started.py": "a containerd",
+}
+"""By path: what its tests share. One worker runs all tests that share it, so that it is not
+started, and kept running, once per worker."""
 
 
 def pytest_configure() -> None:
@@ -104,11 +109,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class _Shared(LoadFileScheduling):  # type: ignore[misc]  # untyped
-    """One worker per file, and per folder of _TOGETHER."""
+    """One worker for all tests that share something; else one per file."""
 
     def _split_scope(self, nodeid: str) -> str:
-        together = (folder for folder in _TOGETHER if nodeid.startswith(folder))
-        return next(together, super()._split_scope(nodeid))
+        shared = (what for path, what in _TOGETHER.items() if nodeid.startswith(path))
+        return next(shared, super()._split_scope(nodeid))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Shared:
@@ -118,7 +123,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Shared
 def _start_order(item: pytest.Item) -> int:
     if item.path.name in _LONG:
         return 0
-    return 1 if item.nodeid.startswith(_TOGETHER) else 2
+    return 1 if item.nodeid.startswith(tuple(_TOGETHER)) else 2
 
 
 _TIERS: dict[str, Callable[[], str | None]] = {

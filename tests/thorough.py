@@ -64,6 +64,11 @@ THOROUGH: Final = {
     "tests/node/test_demo_node.py::*": "make demo checks its claims",
     "tests/node/test_limits.py::test_sixteen_gpus_*": "as many GPUs as a grant may have",
     "tests/node/test_limits.py::test_thirty_pods_*": _RACES,
+    "tests/node/test_faults.py::test_an_agent_killed_while_*[[]5]": _KILLS,
+    "tests/node/test_faults.py::test_an_agent_killed_while_*[[][123]0]": _KILLS,
+    "tests/node/test_recovery.py::test_an_agent_killed_while_*[[][!8]*]": _KILLS,
+    "tests/cluster/test_rights.py::test_a_volume_that_is_there_*": "as the volume that waits",
+    "tests/cluster/test_leader.py::test_one_that_replaces_its_own_*": _KILLS,
 }
 
 WHOLE: Final = "tests/e2e/test_demo.py::test_a_run_is_as_documented_and_leaves_nothing"
