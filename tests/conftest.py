@@ -82,8 +82,9 @@ _LONG = ("test_fuzz.py", "test_wheel.py")
 idle."""
 
 _TOGETHER = {
+    "tests/cluster/admission/": "an API server with our policies",
+    "tests/bystanders/test_admitted.py": "an API server with our policies",
     "tests/cluster/": "an API server",
-    "tests/bystanders/test_admitted.py": "an API server",
     "tests/node/": "a containerd",
     "tests/bystanders/test_started.py": "a containerd",
 }

@@ -62,10 +62,10 @@ class Answers:
         except (Exception, asyncio.CancelledError) as error:
             self._fail(request, began_s, error)
             return
-        if isinstance(answer, Coroutine):
-            self._await(request, began_s, answer)
-        else:
+        if answer is None or isinstance(answer, nri.CreateContainerResponse):
             self._respond(request, began_s, answer)
+        else:
+            self._await(request, began_s, answer)
 
     async def end(self, timeout_s: float) -> None:
         """Cancel the handler's work; its results are discarded."""

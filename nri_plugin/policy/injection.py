@@ -215,7 +215,7 @@ class _Places:
 
     def __init__(self, destinations: Iterable[str]) -> None:
         self._places = tuple(destinations)
-        self._above = frozenset(each for place in self._places for each in _with_parents(place))
+        self._above = frozenset(each for place in self._places for each in with_parents(place))
         self._below = tuple(map(_prefix, self._places))
 
     def hidden_by(self, mount: Mount) -> str | None:
@@ -231,9 +231,10 @@ class _Places:
 
 
 @lru_cache(maxsize=256)
-def _with_parents(place: str) -> Sequence[str]:
+def with_parents(place: str) -> Sequence[str]:
+    """Return the path and all directories above it."""
     parent = posixpath.dirname(place)
-    return (place,) if parent == place else (place, *_with_parents(parent))
+    return (place,) if parent == place else (place, *with_parents(parent))
 
 
 def collision(mount: Mount, ours: Sequence[Mount]) -> str | None:

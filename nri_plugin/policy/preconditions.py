@@ -14,7 +14,7 @@ import re
 from typing import Final
 
 from nri_plugin.policy import gpu_devices
-from nri_plugin.policy.injection import is_below, normal
+from nri_plugin.policy.injection import is_below, normal, with_parents
 from nri_plugin.policy.model import Container, Paths, Pod, Rules
 from nri_plugin.policy.refusals import Reason, refused
 
@@ -33,19 +33,22 @@ def check_volumes(container: Container, paths: Paths) -> None:
     The run directory contains mounts of its own, which stay writable under a read-only volume.
     """
     run_dir = _on_host(paths.run_dir)
-    never = [run_dir]
-    never_written = never if paths.library is None else [run_dir, _on_host(paths.library)]
+    never = dict.fromkeys(with_parents(run_dir), run_dir)
+    never_written = never
+    if paths.library is not None:
+        library = _on_host(paths.library)
+        never_written = dict.fromkeys(with_parents(library), library) | never
     for mount in container.mounts:
         if not mount.source.startswith("/"):
             continue
         source = _on_host(mount.source)
         if is_below(source, run_dir):
             raise refused(Reason.RESTORED, mount=mount.destination, source=mount.source)
-        for place in never if "ro" in mount.options else never_written:
-            if place == source or is_below(place, source):
-                raise refused(
-                    Reason.HOST_VOLUME, mount=mount.destination, source=mount.source, place=place
-                )
+        place = (never if "ro" in mount.options else never_written).get(source)
+        if place is not None:
+            raise refused(
+                Reason.HOST_VOLUME, mount=mount.destination, source=mount.source, place=place
+            )
 
 
 def _on_host(path: str) -> str:
