@@ -17,8 +17,8 @@ from contract import names, quantity
 
 _BINARY_SI: Final = frozenset({names.RESOURCE_MEMORY})
 MAX_ANNOTATION_CHARS: Final = 256 * 1024
-_ENCODE: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 """Kubernetes' bound on all annotations of an object together."""
+_ENCODE: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 class AllocationError(ValueError):

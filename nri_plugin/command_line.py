@@ -19,28 +19,27 @@ from typing import Any, Final
 from contract import names, quantity
 from contract.overhead import CODE_BYTES
 from kube.log_lines import Format
-from nri_plugin.endpoint import Address
 from nri_plugin.host import bundle
 from nri_plugin.host.bundle import LOOSENING, plain
 from nri_plugin.policy.capabilities import ALL, ALWAYS, CAPABILITIES
 from nri_plugin.policy.model import Rules
-from nri_plugin.settings import Settings
+from nri_plugin.settings import Address, Settings
 
 _DESCRIPTION: Final = """\
 gpuslice's node agent: brings containers their share of a GPU, with its limit, through the container
 runtime's NRI. A pod gets a GPU from this agent or not at all.
 
   python -m nri_plugin [settings]          serve (what this page is about)
-  python -m nri_plugin doctor [settings]   look at this node, say what to change; changes nothing
+  python -m nri_plugin doctor [settings]   check this node and list what to change; changes nothing
 """
 
 _EPILOG: Final = """\
 Each setting is also read from the environment: --run-dir from GPUSLICE_AGENT_RUN_DIR; switches take
 true or false, what is repeatable is separated by colons. A flag outranks the environment.
 
-The agent serves until it is told to stop (SIGTERM), and reconnects when containerd restarts. Its
+The agent serves until SIGTERM, and reconnects when containerd restarts. Its
 one line on standard output, "ready: ...", says that containers are adjusted from now on; its log
-goes to standard error. What it is asked over HTTP: /healthz (the event loop runs), /readyz
+goes to standard error. HTTP endpoints: /healthz (the event loop runs), /readyz
 (containers get their share now; else the reasons), /metrics (for Prometheus).
 
 In a pod it needs: root, hostPID, the host's directories under the same paths as on the host, the

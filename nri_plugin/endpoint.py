@@ -26,14 +26,12 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from kube.log_lines import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.readiness import Readiness
+from nri_plugin.settings import Address
 
 _LOG: Final = logging.getLogger(__name__)
 _CLIENTS_LOG: Final = logging.getLogger(f"{__name__}.clients")
 _CLIENTS_LOG.setLevel(logging.CRITICAL)
 """aiohttp logs each malformed request as an error, with its text."""
-
-Address = Path | tuple[str, int]
-"""A Unix socket's path, or host and port."""
 
 _CONNECTIONS: Final = 128
 _BACKLOG: Final = 64

@@ -13,9 +13,11 @@ from pathlib import Path
 from contract import names
 from contract.overhead import CODE_BYTES
 from kube.log_lines import Format
-from nri_plugin.endpoint import Address
 from nri_plugin.policy.capabilities import ALWAYS
 from nri_plugin.policy.model import Rules
+
+Address = Path | tuple[str, int]
+"""A Unix socket's path, or host and port."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,8 +114,8 @@ class Binder:
             if job.wanted == wanted:
                 return await asyncio.shield(job.task)
             await asyncio.wait((job.task,))
-        asked = self._verbs.pending(wanted.uid)
-        chosen = None if asked is None else self._choose(wanted, asked)
+        pending = self._verbs.pending_pod(wanted.uid)
+        chosen = None if pending is None else self._choose(wanted, pending)
         if isinstance(chosen, str):
             return chosen
         return await asyncio.shield(self._begin(wanted, self._bind(wanted, chosen, until_s)))
@@ -158,7 +158,7 @@ class Binder:
             said = self._learn(wanted, seen)
             if said is not None:
                 return said
-            chosen = self._choose(wanted, seen.asked)
+            chosen = self._choose(wanted, seen.pending)
             if not isinstance(chosen, _Attempt):
                 return chosen or self._in_doubt(wanted.uid, "it is as it was when it was sent")
             attempt = chosen
@@ -188,10 +188,10 @@ class Binder:
                 said = self._learn(wanted, seen)
                 if said is not None:
                     return said
-                if seen.asked.request != attempt.request:
+                if seen.pending.request != attempt.request:
                     return self._in_doubt(uid, "the pod was changed meanwhile")
-                if attempt.placement is not None and seen.asked.version != attempt.version:
-                    attempt.version, wait_s = seen.asked.version, 0.0
+                if attempt.placement is not None and seen.pending.version != attempt.version:
+                    attempt.version, wait_s = seen.pending.version, 0.0
             left_s = until_s - self._clock()
             if left_s <= 0:
                 return self._in_doubt(uid, str(error))
@@ -212,35 +212,37 @@ class Binder:
 
     # --- steps
 
-    def _choose(self, wanted: BindingArguments, asked: Pending) -> _Attempt | str | None:
+    def _choose(self, wanted: BindingArguments, pending: Pending) -> _Attempt | str | None:
         """Chooses and reserves what to send. A str is the reason for sending nothing. None: the
         outcome of an earlier Binding must be determined first. Awaits nothing."""
         uid, state = wanted.uid, self._state
         if state.is_bound(uid):
             return _at(state.node_of(uid), wanted)
-        if asked.refusal:
-            return asked.refusal
-        if asked.request is None:
+        if pending.refusal:
+            return pending.refusal
+        if pending.request is None:
             return _Attempt(wanted, None, None, "")
         placement = state.assumed(uid)
-        if not asked.version or (placement is not None and placement.node != wanted.node):
+        if not pending.version or (placement is not None and placement.node != wanted.node):
             return None
         if placement is None:
-            found = self._place(wanted, asked, asked.request)
+            found = self._place(wanted, pending, pending.request)
             if isinstance(found, str):
                 return found
             placement = found
         self._hold(wanted, placement)
-        return _Attempt(wanted, asked.request, placement, asked.version)
+        return _Attempt(wanted, pending.request, placement, pending.version)
 
-    def _place(self, wanted: BindingArguments, asked: Pending, request: Request) -> Placement | str:
+    def _place(
+        self, wanted: BindingArguments, pending: Pending, request: Request
+    ) -> Placement | str:
         """The placement nominated by `prioritize` if it was for this node, else a new one; a str is
         the reason why the pod does not fit."""
         state = self._state
         reserved = state.reservations.placement(wanted.uid, request, wanted.node)
         if reserved is not None:
             return reserved
-        rows, policy = state.fleet.rows_of([wanted.node]), self._verbs.policy(asked)
+        rows, policy = state.fleet.rows_of([wanted.node]), self._verbs.policy(pending)
         row = int(rows[0])
         with state.budget.steps(MOST_STEPS, MOST_STEPS) as steps:
             found = place(state.fleet, request, row, policy, steps)
@@ -313,7 +315,7 @@ class Binder:
             if held is not None and held.node != seen.node:
                 self._forget(uid)
             return _at(seen.node, wanted)
-        version = seen.asked.version
+        version = seen.pending.version
         if sent is not None and version in sent.versions:
             self._sent[uid] = _Sent(sent.wanted, frozenset((version,)))
         elif sent is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
@@ -19,6 +20,8 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from kube.log_lines import Line
+from scheduler.core.reasons import Reason
+from scheduler.core.request import WHOLE_PERCENT
 from scheduler.decisions import view
 from scheduler.decisions.state import State
 from scheduler.metrics import Metrics
@@ -140,7 +143,7 @@ class Endpoint:
     def refresh(self) -> None:
         """Updates the gauges, which are computed rather than counted."""
         metrics = self._metrics
-        view.measure(self._state, metrics)
+        measure(self._state, metrics)
         metrics.ready.set(not self.problems)
         for kind, age_s in self._source.ages().items():
             metrics.watch_age.labels(kind).set(age_s)
@@ -171,3 +174,24 @@ async def _listen(runner: web.AppRunner, address: Address) -> None:
                 _LOG.error(Line("endpoint not served", address=written, error=error.strerror))
             said = True
             await asyncio.sleep(_RETRY_S)
+
+
+def measure(state: State, metrics: Metrics) -> None:
+    """Sets the gauges that are computed from the state. Free memory and the largest free share
+    count only usable GPUs of schedulable nodes."""
+    fleet, rows = state.fleet, state.fleet.all_rows()
+    total, blocked = fleet.total_bytes[rows], fleet.blocked_by[rows]
+    free = fleet.free_bytes[rows][blocked == Reason.FITS]
+    gpus, usable = int((total > 0).sum()), int(fleet.usable[rows].sum())
+    metrics.nodes.clear()
+    for blocked_by, count in Counter(blocked.tolist()).items():
+        metrics.nodes.labels(Reason(blocked_by).name).set(count)
+    metrics.gpus.labels("usable").set(usable)
+    metrics.gpus.labels("unusable").set(gpus - usable)
+    metrics.memory_bytes.labels("total").set(total.sum())
+    metrics.memory_bytes.labels("granted").set(fleet.used_bytes[rows].sum())
+    metrics.memory_bytes.labels("free").set(free.sum())
+    metrics.core_ratio.set(fleet.used_core[rows].sum() / max(1, WHOLE_PERCENT * gpus))
+    metrics.largest_free.set(free.max(initial=0))
+    metrics.assumed.set(state.assumed_count)
+    metrics.problems.set(len(state.problems()))

@@ -102,7 +102,7 @@ class Extender:
 
     def _filter(self, body: bytes) -> Said | Awaitable[Said]:
         """Handles every pod, synchronously where possible."""
-        if self._source.synced and self._gate.asked():
+        if self._source.synced and self._gate.record_call():
             return self._verbs.filter(body), ""
         return self._admitted(self._verbs.filter, body)
 

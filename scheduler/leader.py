@@ -37,7 +37,7 @@ class Gate(Protocol):
     limited time. All calls run on the event loop's thread. Nothing may be awaited between
     `may_write` and the POST, whose timeout is POST_S."""
 
-    def asked(self) -> bool:
+    def record_call(self) -> bool:
         """Records a verb: this process's kube-scheduler leads, so this process should write. True
         if it may write now; else call `admit`."""
 
@@ -97,17 +97,17 @@ class Leader:
 
     # --- Gate
 
-    def asked(self) -> bool:
+    def record_call(self) -> bool:
         now_s = self._clock()
         wanted = self._election.wants(now_s)
-        self._election.asked(now_s)
+        self._election.record_call(now_s)
         may_write = self._election.may_write(now_s)
         if not (may_write or wanted):
             self._wake.set()
         return may_write
 
     async def admit(self) -> str:
-        if self.asked():
+        if self.record_call():
             return ""
         if self._election.is_rivals(self._clock()):
             return self.refusal()
@@ -167,9 +167,9 @@ class Leader:
             return f"on standby; no process holds the Lease {lease.NAME}"
         rival = record.installation != election.me.installation
         installation = record.installation or "unnamed"
-        whose = f"another installation, {installation}," if rival else "another replica"
+        rival_name = f"another installation, {installation}," if rival else "another replica"
         return (
-            f"on standby; {whose} holds the Lease {lease.NAME}: {record.holder},"
+            f"on standby; {rival_name} holds the Lease {lease.NAME}: {record.holder},"
             f" which moved it {election.quiet_s(now_s):.0f} s ago"
         )
 

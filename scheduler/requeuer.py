@@ -66,27 +66,27 @@ class Requeuer:
             if self._queue.work(now_s, self._until(now_s + SLICE_S)):
                 break
             await self._pause(_PAUSE_S)
-        for asked in self._queue.due():
+        for pending in self._queue.due():
             try:
-                await self._kube.patch(_path(asked), self._seen(asked), timeout_s=_ANSWER_S)
+                await self._kube.patch(_path(pending), self._seen(pending), timeout_s=_ANSWER_S)
             except KubeError as error:
                 if error.status in _NOT_THERE:
-                    self._queue.forget(asked.uid)
+                    self._queue.forget(pending.uid)
                     continue
-                _LOG.warning(Line("retry", pod=asked.whose, requested="no", error=error))
+                _LOG.warning(Line("retry", pod=pending.pod_key, requested="no", error=error))
                 return  # the others would fail as well
             self._metrics.requeued.inc()
-            _LOG.info(Line("retry", pod=asked.whose, requested="yes"))
+            _LOG.info(Line("retry", pod=pending.pod_key, requested="yes"))
 
     def _until(self, end_s: float) -> Callable[[], bool]:
         return lambda: self._clock() >= end_s
 
-    def _seen(self, asked: Pending) -> Any:
+    def _seen(self, pending: Pending) -> Any:
         at = self._now().isoformat(timespec="seconds").replace("+00:00", "Z")
         annotations = {names.ANNOTATION_REQUEUED_AT: at}
-        return {"metadata": {"uid": asked.uid, "annotations": annotations}}
+        return {"metadata": {"uid": pending.uid, "annotations": annotations}}
 
 
-def _path(asked: Pending) -> str:
-    namespace, name = quote(asked.namespace, safe=""), quote(asked.name, safe="")
+def _path(pending: Pending) -> str:
+    namespace, name = quote(pending.namespace, safe=""), quote(pending.name, safe="")
     return f"/api/v1/namespaces/{namespace}/pods/{name}/status"

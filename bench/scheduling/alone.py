@@ -35,7 +35,7 @@ class _Yes:
     async def post(self, path: str, body: Any, *, timeout_s: float = 0.0) -> Mapping[str, Any]:
         return {}
 
-    def asked(self) -> bool:
+    def record_call(self) -> bool:
         return True
 
     async def admit(self) -> str:

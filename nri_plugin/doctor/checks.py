@@ -51,13 +51,13 @@ def library(facts: Facts) -> Answer:
 def driver(facts: Facts) -> Answer:
     if facts.gpus_problem is not None:
         return fail(
-            f"NVML does not tell the GPUs: {facts.gpus_problem}",
+            f"NVML cannot list the GPUs: {facts.gpus_problem}",
             "see that nvidia-smi works on the host, and that libnvidia-ml.so.1 is found here",
         )
     if facts.in_trouble:
         found = "; ".join(f"{gpu.uuid}: {gpu.problem}" for gpu in facts.in_trouble)
         say = warn if facts.gpus else fail
-        return say(found, "mend these GPUs; the agent shares the others")
+        return say(found, "repair or exclude these GPUs; the agent shares the others")
     if not facts.gpus:
         do = "run the agent on nodes with a GPU alone"
         return fail("the driver shows no GPU", do)
@@ -178,9 +178,9 @@ def run_dir(facts: Facts) -> Answer:
         return fail(seen.problem, "give --run-dir a place that is there")
     if seen.free_bytes < _ROOM_BYTES or seen.free_inodes < _ROOM_INODES:
         return fail(
-            f"{path}: {seen.free_bytes >> 10} KiB and {seen.free_inodes} inodes are free, wanted"
-            f" are {_ROOM_BYTES >> 10} KiB and {_ROOM_INODES}",
-            "make room in its file system (/run), or mount a larger one",
+            f"{path}: {seen.free_bytes >> 10} KiB and {seen.free_inodes} inodes free: must be at"
+            f" least {_ROOM_BYTES >> 10} KiB and {_ROOM_INODES}",
+            "free space in its file system (/run), or mount a larger one",
         )
     if seen.open_to:
         return fail(

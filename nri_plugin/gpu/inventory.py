@@ -129,9 +129,9 @@ class Inventory:
         _LOG.log(level, Line("inventory", gpus=len(self.gpus), uuids=uuids))
         for gpu in seen if new else ():
             if gpu.problem:
-                _LOG.error(Line("GPU in trouble", uuid=gpu.uuid, problem=gpu.problem))
+                _LOG.error(Line("GPU unhealthy", uuid=gpu.uuid, problem=gpu.problem))
         for problem in answer.silent if new else ():
-            _LOG.error(Line("GPU in trouble", problem=problem))
+            _LOG.error(Line("GPU unhealthy", problem=problem))
 
     def _with_xid(self, gpu: Gpu) -> Gpu:
         xid = self._xids.get(gpu.uuid)

@@ -71,7 +71,7 @@ async def watch(
 def tell(found: Found, readiness: Readiness) -> None:
     for uuid, problem in found.unusable.items():
         if readiness.unusable.get(uuid) != problem:
-            _LOG.error(Line("GPU cannot be brought to containers", uuid=uuid, problem=problem))
+            _LOG.error(Line("GPU cannot be injected into containers", uuid=uuid, problem=problem))
     readiness.node, readiness.unusable = found.lacks, found.unusable
 
 

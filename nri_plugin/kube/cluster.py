@@ -193,9 +193,9 @@ class Cluster:
 
     def _say(self, problem: str) -> None:
         if problem and problem != self._said:
-            _LOG.warning(Line("the API server is not heard", problem=problem))
+            _LOG.warning(Line("API server unreachable", problem=problem))
         elif self._said and not problem:
-            _LOG.info(Line("the API server is heard again"))
+            _LOG.info(Line("API server reachable again"))
         self._said = problem
 
 

@@ -141,7 +141,7 @@ class NodeStatus:
         written = False
         if device is not None and (listed or self.device.raw):
             written = await self._write_device(device, listed)
-        wanted = totals(listed, granted, facts.excluded, self._bound_pods.asked())
+        wanted = totals(listed, granted, facts.excluded, self._bound_pods.requested())
         return await self._write_node(wanted, facts) or written
 
     def _gpus(self) -> Sequence[Gpu]:
@@ -203,7 +203,7 @@ class NodeStatus:
 
     def _say(self, problem: str) -> None:
         if problem and problem != self._said:
-            _LOG.warning(Line("what the API server says of this node is not kept", error=problem))
+            _LOG.warning(Line("node status not written", error=problem))
         self._said = problem
 
 

@@ -108,9 +108,9 @@ class Verification:
             if states[hold.container_id] is GrantState.POD_NOT_FOUND:
                 problem = self._bound_pods.denied(hold.pod_uid)
                 text = (
-                    f"container {hold.whose} (pod UID {hold.pod_uid}) holds a share of a GPU, but"
-                    f" the API server does not have its pod here: {problem}; find out how it was"
-                    " made"
+                    f"container {hold.container_key} (pod UID {hold.pod_uid}) holds a share of a"
+                    f" GPU, but the API server has no such pod on this node: {problem}; find its"
+                    " creator"
                 )
                 self._say(_POD_NOT_FOUND, names.EVENT_GRANT_UNCONFIRMED, hold, text, problem)
 
@@ -121,12 +121,12 @@ class Verification:
 
     def _log_unknown(self, late: Sequence[Hold]) -> None:
         late = [hold for hold in late if not self._bound_pods.gone(hold.pod_uid)]
-        named = [hold.whose for hold in late[:_NAMED_AT_MOST]]
+        named = [hold.container_key for hold in late[:_NAMED_AT_MOST]]
         more = [f"and {len(late) - len(named)} more"] if len(late) > len(named) else []
         text = f"grants that the API server has not confirmed: {', '.join(named + more)}"
         self._readiness.grants = (text,) if late else ()
         if late and not self._said:
-            _LOG.warning(Line("grants not confirmed yet, and left alone", containers=text))
+            _LOG.warning(Line("grants not confirmed yet", containers=text))
         elif self._said and not late:
             _LOG.info(Line("each grant is confirmed, or does not match its pod"))
         self._said = bool(late)

@@ -130,7 +130,7 @@ class _Connection(asyncio.Protocol):
             return
         for event in received:
             if isinstance(event, events.CreateContainer) and self._runtime_closed():
-                logger.debug("asked=%s of no plugin", event.container.id)
+                logger.debug("request ignored, connection closed: container=%s", event.container.id)
             elif isinstance(event, events.Request):
                 self._answers.begin(event)
             else:

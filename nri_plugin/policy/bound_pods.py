@@ -76,7 +76,7 @@ class BoundPods:
         if bound.finished:
             self.lost(uid)
             return
-        before, asked = self._pods.get(uid), self._vouched.pop(uid, None)
+        before, requested = self._pods.get(uid), self._vouched.pop(uid, None)
         self._denied.pop(uid, None)
         if before is None:
             self._batch += not (listing and self._listing)
@@ -85,7 +85,7 @@ class BoundPods:
         foreign = before.foreign if before else None
         # A pod once found foreign stays so: its author may remove the evidence afterwards.
         foreign = foreign or _foreign(bound, before.bound if before else None)
-        foreign = foreign or (_foreign(bound, asked) if asked else None)
+        foreign = foreign or (_foreign(bound, requested) if requested else None)
         now = _Known(bound, place, pod_policy.gpus(bound.pod.annotations), foreign)
         self._pods[uid] = now
         if before is None or before.bound.pod != bound.pod or before.foreign != foreign:
@@ -103,11 +103,11 @@ class BoundPods:
         for uid in self._pods.keys() - uids:
             self.lost(uid)
 
-    def asked(self) -> Mapping[str, int]:
+    def requested(self) -> Mapping[str, int]:
         """Return the sum of all pods' requests, by resource."""
         total: Counter[str] = Counter()
         for known in self._pods.values():
-            total.update(known.bound.asked)
+            total.update(known.bound.requested)
         return total
 
     def granted(self, listed: Iterable[Entry]) -> AbstractSet[str]:

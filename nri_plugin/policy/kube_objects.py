@@ -62,7 +62,7 @@ class Bound:
     scheduled: str
     finished: bool
     leaving: bool
-    asked: Mapping[str, int]
+    requested: Mapping[str, int]
     asks_us: bool = False
     writer: str = ""
 
@@ -126,7 +126,7 @@ def bound(raw: Json) -> Bound:
         scheduled=str(placed[0].get("lastTransitionTime") or _AT_SOME_TIME) if placed else "",
         finished=finished,
         leaving=bool(metadata.get("deletionTimestamp")),
-        asked={} if finished else _asked(_at(raw, "spec")),
+        requested={} if finished else _requested(_at(raw, "spec")),
         asks_us=_at(raw, "spec").get("schedulerName") == names.SCHEDULER_NAME,
         writer=sys.intern(annotations.get(names.ANNOTATION_WRITER, "")),
     )
@@ -142,7 +142,7 @@ def is_mirror(pod: Json) -> bool:
     return names.ANNOTATION_MIRROR in _texts(_at(pod, "metadata"), "annotations")
 
 
-def _asked(spec: Json) -> Mapping[str, int]:
+def _requested(spec: Json) -> Mapping[str, int]:
     """Return what the kubelet counts for a pod, by resource: the sum of its containers and
     sidecars, or an init container plus the sidecars started before it, whichever is more."""
     lasting = dict.fromkeys(RESOURCES, 0)

@@ -54,7 +54,7 @@ class Hold:
     key: str
     pod_uid: str
     container: str
-    whose: str
+    container_key: str
     """For messages: NAMESPACE/POD/CONTAINER, or NAMESPACE/POD if the pod shares a grant."""
     parts: Mapping[str, Part]
     """By GPU."""
@@ -81,7 +81,7 @@ class Shortage:
     """The holders and their amounts, the largest first."""
 
     def refusal(self) -> Refusal:
-        named = [f"{whose} {amount}" for whose, amount in self.held[:_NAMED_AT_MOST]]
+        named = [f"{name} {amount}" for name, amount in self.held[:_NAMED_AT_MOST]]
         if len(self.held) > _NAMED_AT_MOST:
             named.append(f"and {len(self.held) - _NAMED_AT_MOST} more")
         return refuse(
@@ -100,10 +100,10 @@ def hold(
     container_id: str, key: str, shared: bool, pod: Pod, container: str, shares: Iterable[Share]
 ) -> Hold:
     """Return the hold of a container with these shares."""
-    whose = f"{pod.namespace}/{pod.name}" + ("" if shared else f"/{container}")
+    container_key = f"{pod.namespace}/{pod.name}" + ("" if shared else f"/{container}")
     held = tuple(shares)
     minors = {share.uuid: share.minor for share in held}
-    return Hold(container_id, key, pod.uid, container, whose, parts(held), pod, minors)
+    return Hold(container_id, key, pod.uid, container, container_key, parts(held), pod, minors)
 
 
 def parts(shares: Iterable[Share]) -> Mapping[str, Part]:
@@ -214,7 +214,7 @@ def short(
         for what in _UNITS:
             asked, total = int(getattr(part, what)), int(getattr(totals[uuid], what))
             amounts = [
-                (other.whose, int(getattr(other.parts[uuid], what)))
+                (other.container_key, int(getattr(other.parts[uuid], what)))
                 for other in others
                 if uuid in other.parts
             ]

@@ -31,9 +31,9 @@ class Stray(StrEnum):
 
 ADVICE: Mapping[Stray, str] = {
     Stray.NOT_ADJUSTED: "container without its GPU: it was made while this agent was away;"
-    " delete the pod to have it made anew",
+    " delete the pod to recreate it",
     Stray.FILES_LOST: "container whose grant is gone from this host: its limit is in force, and can"
-    " no more be changed or read; delete the pod to have it made anew",
+    " no more be changed or read; delete the pod to recreate it",
     Stray.FOREIGN_GPU: "container with a GPU that this agent did not bring, and no limit on it:"
     " find out which runtime, device plugin or NRI plugin did",
 }

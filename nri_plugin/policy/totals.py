@@ -134,7 +134,7 @@ def failed_gpu_notices(holds: Iterable[Hold], seen: Sequence[Gpu]) -> Iterator[N
             problem = GONE if gpu is None else gpu.problem
             if problem:
                 text = (
-                    f"{uuid}, of which {hold.whose} has a share, is in trouble: {problem}; its"
-                    f" programs fail until the GPU is back; delete the pod to have it placed anew"
+                    f"{uuid}, used by {hold.container_key}, is unhealthy: {problem}; its"
+                    f" programs fail until the GPU is back; delete the pod to reschedule it"
                 )
                 yield Notice(hold.pod, uuid, names.EVENT_GPU_FAILED, text, action="Run")

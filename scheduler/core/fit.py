@@ -217,9 +217,9 @@ def _near(fleet: Fleet, request: Request, rows: Rows, reason: Reason) -> str:
     # Rounded down and up, so that free capacity never appears equal to the request.
     left, wanted = int(free[0]), asked
     if column == "free_bytes":
-        return f"largest free slice {_size(left)} of the {_size(wanted, 1)} asked"
+        return f"largest free slice {_size(left)} of the {_size(wanted, 1)} requested"
     # No percent sign: kube-scheduler uses the text as a Go format for its Event.
-    return f"largest free slice {left} of the {wanted} percent asked"
+    return f"largest free slice {left} of the {wanted} percent requested"
 
 
 def _asked(ask: Ask, reason: Reason) -> tuple[str, int]:

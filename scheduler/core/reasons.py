@@ -27,7 +27,7 @@ class Reason(IntEnum):
     DEVICE_STALE = 3, "GPU inventory is of a former node of this name"
     DEVICE_UNREADABLE = 4, "GPU inventory (Device object) cannot be read"
     AGENT_MISSING = 5, "no GPU node agent has reported"
-    AGENT_SILENT = 6, "GPU node agent is silent"
+    AGENT_SILENT = 6, "GPU node agent has not renewed its Lease"
     AGENT_NOT_READY = 7, "GPU node agent is not ready"
     NOT_ISOLATING = 8, "node does not isolate GPU shares"
     PARTITIONED = (
@@ -35,17 +35,17 @@ class Reason(IntEnum):
         "several whole GPUs are not placed on a node with the label"
         " gpu-partition-policy: Honor, whose partition table is not supported",
     )
-    TOO_FEW_GPUS = 10, "node has fewer GPUs than asked"
+    TOO_FEW_GPUS = 10, "node has fewer GPUs than requested"
     NO_GPU_SELECTED = 11, "no GPU matches the selector"
-    GPU_TOO_SMALL = 12, "every GPU is smaller than the memory asked"
+    GPU_TOO_SMALL = 12, "every GPU is smaller than the requested memory"
     NO_USABLE_GPU = 13, "too few GPUs that are healthy and not cordoned"
     MEMORY = 14, "no GPU with enough free memory"
     CORE = 15, "no GPU with enough free core"
     MEMORY_AND_CORE = 16, "no GPU with enough free memory and core at once"
-    GPUS = 17, "too few GPUs with room"
-    SCOPE = 18, "too few GPUs with room within the required topology scope"
-    TOGETHER = 19, "GPUs have no room for all containers together"
-    GIVEN_UP = 20, "too many ways to place the containers on the GPUs, gave up"
+    GPUS = 17, "too few GPUs with free capacity"
+    SCOPE = 18, "too few GPUs with free capacity within the required topology scope"
+    TOGETHER = 19, "GPUs have too little free capacity for all containers together"
+    GIVEN_UP = 20, "search limit reached: too many ways to place the containers on the GPUs"
     UNFINISHED = 21, "search for GPUs not finished, it goes on in the background"
     LEASES_LOST = 22, "the GPU scheduler cannot watch the Leases of GPU node agents"
 

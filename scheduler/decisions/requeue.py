@@ -49,7 +49,7 @@ class _Pod:
     """since: only capacity that became available after this change of the fleet counts. added:
     nodes added after this change are candidates, too."""
 
-    asked: Pending
+    pending: Pending
     candidates: Candidates
     since: int
     added: int
@@ -85,19 +85,19 @@ class Unschedulable:
     def __len__(self) -> int:
         return len(self._shape_of)
 
-    def refuse(self, asked: Pending, request: Request, rows: Rows, unfinished: bool) -> None:
+    def refuse(self, pending: Pending, request: Request, rows: Rows, unfinished: bool) -> None:
         """The pod fits on none of the nodes. unfinished: the search did not examine all of them."""
         fleet = self._state.fleet
         among = np.zeros(len(fleet.names), np.bool_)
         among[rows] = True
         since = 0 if unfinished else fleet.changes
         candidates = np.packbits(among).tobytes()
-        self._enter(request, _Pod(asked, candidates, since, fleet.changes))
+        self._enter(request, _Pod(pending, candidates, since, fleet.changes))
 
-    def restore(self, asked: Pending) -> None:
+    def restore(self, pending: Pending) -> None:
         """The pod is unschedulable since before this process started."""
-        if asked.request is not None and asked.profile in self._profiles:
-            self._enter(asked.request, _Pod(asked, None, 0, 0))
+        if pending.request is not None and pending.profile in self._profiles:
+            self._enter(pending.request, _Pod(pending, None, 0, 0))
 
     def forget(self, uid: str) -> None:
         """The pod is being scheduled again, is bound or is gone."""
@@ -127,13 +127,13 @@ class Unschedulable:
         """Pods that fit now, by priority, at most MAX_DUE. Each is returned once for the capacity
         that became available until now."""
         found: list[Pending] = []
-        for uid in sorted(self._ready, key=lambda uid: -self._pod(uid).asked.priority):
+        for uid in sorted(self._ready, key=lambda uid: -self._pod(uid).pending.priority):
             if len(found) == MAX_DUE:
                 break
             pod = self._pod(uid)
             fits, is_finished = self._room(self._entries[self._shape_of[uid]], self._ready[uid])
             if len(fits):
-                found.append(pod.asked)
+                found.append(pod.pending)
             elif not is_finished:
                 continue
             del self._ready[uid]
@@ -144,7 +144,7 @@ class Unschedulable:
         return self._entries[self._shape_of[uid]].pods[uid]
 
     def _enter(self, request: Request, pod: _Pod) -> None:
-        uid = pod.asked.uid
+        uid = pod.pending.uid
         self.forget(uid)
         entry = self._entries.setdefault(request.shape, _Entry(request, pod.since))
         entry.seen = min(entry.seen, pod.since)
@@ -191,16 +191,16 @@ class Unschedulable:
         came, added = fleet.room_version[fits], int(fleet.added[fits].max())
         latest: dict[Candidates, int] = {}
         left = MAX_DUE
-        for pod in sorted(entry.pods.values(), key=lambda pod: -pod.asked.priority):
+        for pod in sorted(entry.pods.values(), key=lambda pod: -pod.pending.priority):
             if pod.candidates not in latest:
                 among = _among(pod.candidates, fits)
                 latest[pod.candidates] = int(came[among].max(initial=0))
             newest = int(came.max()) if added > pod.added else latest[pod.candidates]
-            if newest > pod.since and pod.asked.uid not in self._ready:
+            if newest > pod.since and pod.pending.uid not in self._ready:
                 if not left:
                     return False
                 left -= 1
-                self._ready[pod.asked.uid] = fits
+                self._ready[pod.pending.uid] = fits
         return True
 
 

@@ -145,8 +145,8 @@ def _of_template(owner: Json) -> Json:
     if not template:
         raise SimulationError(f"{kind}.template: must be a pod's template")
     named = at(owner, "metadata")
-    whose = {"name": named.get("name", ""), "namespace": named.get("namespace", "default")}
-    return {**template, "kind": "Pod", "metadata": {**at(template, "metadata"), **whose}}
+    pod_key = {"name": named.get("name", ""), "namespace": named.get("namespace", "default")}
+    return {**template, "kind": "Pod", "metadata": {**at(template, "metadata"), **pod_key}}
 
 
 # --- placement -----------------------------------------------------------------------------------
@@ -156,13 +156,13 @@ def simulate(state: State, pod: Json, number: int = 0, policy: Policy = Policy.B
     """Places the pod and keeps the allocation, so that the next pod takes it into account. number:
     the pod's index in the simulation."""
     metadata = at(pod, "metadata")
-    whose = f"{metadata.get('namespace') or 'default'}/{metadata.get('name') or 'unnamed'}"
+    pod_key = f"{metadata.get('namespace') or 'default'}/{metadata.get('name') or 'unnamed'}"
     try:
         request = requests.request(pod)
     except RequestError as error:
-        return Account(whose, asks=True, placed=False, error=str(error))
+        return Account(pod_key, asks=True, placed=False, error=str(error))
     if request is None:
-        return Account(whose, asks=False, placed=True)
+        return Account(pod_key, asks=False, placed=True)
     fleet, rows = state.fleet, state.fleet.all_rows()
     fits, reasons = fit(fleet, request, rows)
     scores = score(fleet, request, rows[fits], policy)
@@ -178,9 +178,9 @@ def simulate(state: State, pod: Json, number: int = 0, policy: Policy = Policy.B
         refused.append(Refusal(text, there))
     refused.sort(key=lambda each: (-len(each.nodes), each.text))
     if not placements:
-        return Account(whose, asks=True, placed=False, refused=refused)
-    state.assume(f"simulated-{number}", placements[0], 0.0, whose)
-    return Account(whose, True, True, None, placements[0].node, candidates, refused)
+        return Account(pod_key, asks=True, placed=False, refused=refused)
+    state.assume(f"simulated-{number}", placements[0], 0.0, pod_key)
+    return Account(pod_key, True, True, None, placements[0].node, candidates, refused)
 
 
 # --- formatting ----------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ class _Holding:
     """What a pod holds on a node. placement, deadline_s: only for an assumed pod."""
 
     node: str
-    whose: str
+    pod_key: str
     held: Held
     problem: str = ""
     placement: Placement | None = None
@@ -152,8 +152,8 @@ class State:
         if facts.finished:
             self.lose_pod(facts.uid)
         elif facts.node:
-            whose = f"{facts.namespace}/{facts.name}"
-            self._hold(facts.uid, _Holding(facts.node, whose, facts.held, facts.problem))
+            pod_key = f"{facts.namespace}/{facts.name}"
+            self._hold(facts.uid, _Holding(facts.node, pod_key, facts.held, facts.problem))
 
     def lose_pod(self, uid: str) -> None:
         """The Pod is gone."""
@@ -171,7 +171,7 @@ class State:
         if not there:
             del self._on_node[holding.node]
 
-    def assume(self, uid: str, placement: Placement, deadline_s: float, whose: str = "") -> None:
+    def assume(self, uid: str, placement: Placement, deadline_s: float, pod_key: str = "") -> None:
         """Reserves the placement for the pod, ahead of its binding.
 
         Afterwards bind the pod, or call `forget` if that has certainly failed. Not for a pod that
@@ -179,7 +179,7 @@ class State:
         """
         peaks = placement.peaks
         held = tuple(HeldGpu(p.uuid, p.minor, p.memory_bytes, p.core_percent) for p in peaks)
-        self._hold(uid, _Holding(placement.node, whose, held, "", placement, deadline_s))
+        self._hold(uid, _Holding(placement.node, pod_key, held, "", placement, deadline_s))
 
     def confirm(self, uid: str) -> None:
         """The assumed pod was observed as bound, with exactly the assumed placement."""
@@ -250,15 +250,15 @@ class State:
                 for each in self._taken[uid]
             )
             if gpus:
-                found.append(Holder(uid, self._holdings[uid].whose, gpus, uid in self._assumed))
-        return sorted(found, key=lambda each: (each.whose, each.uid))
+                found.append(Holder(uid, self._holdings[uid].pod_key, gpus, uid in self._assumed))
+        return sorted(found, key=lambda each: (each.pod_key, each.uid))
 
     def problems(self) -> Sequence[Problem]:
         """All current problems, by node."""
         found = self._overfull()
         for uid, holding in self._holdings.items():
             texts = (holding.problem, self._vanished.get(uid, ""))
-            found += [Problem(holding.node, holding.whose, text, uid) for text in texts if text]
+            found += [Problem(holding.node, holding.pod_key, text, uid) for text in texts if text]
         for name, device in self._devices.items():
             found += [Problem(name, "", text) for text in device.problems]
         for name, heard in self._leases.items():

@@ -43,7 +43,7 @@ _BEST: Final = 10
 class _Scored:
     """The answer of `filter`, with scores by node; changes: the fleet's counter at that time."""
 
-    asked: Pending
+    pending: Pending
     changes: int
     scores: Mapping[str, float]
 
@@ -67,92 +67,92 @@ class Verbs:
 
     def filter(self, body: bytes) -> bytes:
         """ExtenderFilterResult. Raises ArgumentsError."""
-        asked, names = self._reader.arguments(body)
-        self._remember(asked)
-        self._retries.forget(asked.uid)
-        if asked.refusal:
-            refused = dict.fromkeys(names, asked.refusal)
+        pending, names = self._reader.arguments(body)
+        self._remember(pending)
+        self._retries.forget(pending.uid)
+        if pending.refusal:
+            refused = dict.fromkeys(names, pending.refusal)
             return orjson.dumps({"NodeNames": [], "FailedAndUnresolvableNodes": refused})
-        if asked.request is None:
+        if pending.request is None:
             return orjson.dumps({"NodeNames": names})
-        if self._state.is_bound(asked.uid):
-            return error(f"the pod is bound to {self._state.node_of(asked.uid)}")
-        if self._kept(asked.uid, names):
-            return orjson.dumps({"NodeNames": [self._state.node_of(asked.uid)]})
-        return self._filter(asked, asked.request, names)
+        if self._state.is_bound(pending.uid):
+            return error(f"the pod is bound to {self._state.node_of(pending.uid)}")
+        if self._kept(pending.uid, names):
+            return orjson.dumps({"NodeNames": [self._state.node_of(pending.uid)]})
+        return self._filter(pending, pending.request, names)
 
     def prioritize(self, body: bytes) -> bytes:
         """HostPriorityList. Raises ArgumentsError."""
-        asked, names = self._reader.arguments(body)
-        self._remember(asked)
-        if asked.request is None or not names:
+        pending, names = self._reader.arguments(body)
+        self._remember(pending)
+        if pending.request is None or not names:
             return b"[]"
-        if self._kept(asked.uid, names):
-            kept = self._state.node_of(asked.uid)
+        if self._kept(pending.uid, names):
+            kept = self._state.node_of(pending.uid)
             return _priorities(names, [_BEST if name == kept else 0 for name in names])
-        self._state.reservations.end(asked.uid)
-        scores = self._scores(asked, asked.request, names)
+        self._state.reservations.end(pending.uid)
+        scores = self._scores(pending, pending.request, names)
         highest = max(range(len(names)), key=lambda at: float(scores[at]))
-        self._nominate(asked, asked.request, names[highest])
+        self._nominate(pending, pending.request, names[highest])
         return _priorities(names, levels(scores, _BEST).tolist())
 
     def preempt(self, body: bytes) -> bytes:
         """ExtenderPreemptionResult: the nodes on which the pod fits once the victims are gone, with
         the same victims. Raises ArgumentsError."""
-        asked, victims = arguments.preemption(body)
-        enough = self._enough(asked, victims)
+        pending, victims = arguments.preemption(body)
+        enough = self._enough(pending, victims)
         return orjson.dumps({"NodeNameToMetaVictims": {at: victims[at].said for at in enough}})
 
-    def pending(self, uid: str) -> Pending | None:
+    def pending_pod(self, uid: str) -> Pending | None:
         """The pod as of the last verb for it; None: too long ago, or never."""
         return self._remembered.get(uid)
 
-    def policy(self, asked: Pending) -> Policy:
+    def policy(self, pending: Pending) -> Policy:
         """The policy for the pod: its own, or the profile's."""
-        return self._policies.get(asked.profile, Policy.BINPACK)
+        return self._policies.get(pending.profile, Policy.BINPACK)
 
     def _scores(
-        self, asked: Pending, request: Request, names: Sequence[str]
+        self, pending: Pending, request: Request, names: Sequence[str]
     ) -> Scores | Sequence[float]:
         """The scores computed by `filter`, if the fleet is unchanged."""
         last, fleet = self._scored, self._state.fleet
-        if last is not None and last.asked is asked and last.changes == fleet.changes:
+        if last is not None and last.pending is pending and last.changes == fleet.changes:
             found = [last.scores[name] for name in names if name in last.scores]
             if len(found) == len(names):
                 return found
-        return score(fleet, request, fleet.rows_of(names), self.policy(asked))
+        return score(fleet, request, fleet.rows_of(names), self.policy(pending))
 
-    def _nominate(self, asked: Pending, request: Request, node: str) -> None:
+    def _nominate(self, pending: Pending, request: Request, node: str) -> None:
         """Reserves the GPUs, so that the next pods are ranked as if this pod were bound there."""
-        if self._state.node_of(asked.uid) is not None:
+        if self._state.node_of(pending.uid) is not None:
             return
         fleet = self._state.fleet
         with self._state.budget.steps(MOST_STEPS, MOST_STEPS) as steps:
-            found = place(fleet, request, fleet.row_of(node), self.policy(asked), steps)
+            found = place(fleet, request, fleet.row_of(node), self.policy(pending), steps)
         if isinstance(found, Placement):
-            self._state.nominate(asked.uid, request, found)
+            self._state.nominate(pending.uid, request, found)
 
-    def _remember(self, asked: Pending) -> None:
-        self._remembered.pop(asked.uid, None)
-        self._remembered[asked.uid] = asked
+    def _remember(self, pending: Pending) -> None:
+        self._remembered.pop(pending.uid, None)
+        self._remembered[pending.uid] = pending
         if len(self._remembered) > _REMEMBERED:
             del self._remembered[next(iter(self._remembered))]
 
-    def _enough(self, asked: Pending, victims: Mapping[str, Victims]) -> Sequence[str]:
+    def _enough(self, pending: Pending, victims: Mapping[str, Victims]) -> Sequence[str]:
         """Evicts no pod for a pod that is refused; for one with GPUs, only on the node where these
         are."""
-        if asked.refusal:
+        if pending.refusal:
             return ()
-        if asked.request is None:
+        if pending.request is None:
             return tuple(victims)
-        node = self._state.node_of(asked.uid)
+        node = self._state.node_of(pending.uid)
         if node is not None:
-            return (node,) if self._kept(asked.uid, victims) else ()
+            return (node,) if self._kept(pending.uid, victims) else ()
         rows = self._state.fleet.rows_of(victims)
         with self._state.reservations.lifted(rows):
             fleet = self._state.without({at: each.uids for at, each in victims.items()})
         with self._state.budget.steps() as steps:
-            fits = feasible(fleet, asked.request, rows, steps)
+            fits = feasible(fleet, pending.request, rows, steps)
         return [at for at, fit_there in zip(victims, fits.tolist(), strict=True) if fit_there]
 
     def _kept(self, uid: str, names: Container[str]) -> bool:
@@ -165,12 +165,12 @@ class Verbs:
         fleet = self._state.fleet
         return not fleet.blocked_by[fleet.row_of(placement.node)]
 
-    def _filter(self, asked: Pending, request: Request, names: Sequence[str]) -> bytes:
+    def _filter(self, pending: Pending, request: Request, names: Sequence[str]) -> bytes:
         state, fleet = self._state, self._state.fleet
-        state.reservations.end(asked.uid)
+        state.reservations.end(pending.uid)
         with state.budget.steps() as steps:
-            if 2 * len(names) > len(fleet) and not asked.prefers:
-                named = self._best_of_all(asked, request, names, steps)
+            if 2 * len(names) > len(fleet) and not pending.prefers:
+                named = self._best_of_all(pending, request, names, steps)
                 if named:
                     return orjson.dumps({"NodeNames": named})
             rows = fleet.rows_of(names)
@@ -179,18 +179,18 @@ class Verbs:
                 with state.reservations.lifted(rows) as again:
                     fitting = again[feasible(fleet, request, again, steps, state.known)]
                     if not len(fitting):
-                        return self._refuse(asked, request, names, rows, steps)
-        if len(fitting) > MOST_NODES and not asked.prefers:
-            named = self._best(asked, request, fitting, MOST_NODES)
+                        return self._refuse(pending, request, names, rows, steps)
+        if len(fitting) > MOST_NODES and not pending.prefers:
+            named = self._best(pending, request, fitting, MOST_NODES)
             return orjson.dumps({"NodeNames": named})
         named = [fleet.names[row] for row in fitting.tolist()]
         if len(named) == 1:
             # kube-scheduler does not prioritize a single node.
-            self._nominate(asked, request, named[0])
+            self._nominate(pending, request, named[0])
         return orjson.dumps({"NodeNames": named})
 
     def _best_of_all(
-        self, asked: Pending, request: Request, names: Sequence[str], steps: Steps
+        self, pending: Pending, request: Request, names: Sequence[str], steps: Steps
     ) -> Sequence[str]:
         """The best nodes of the whole fleet that are among the candidates; resolving each name
         costs more. Empty: too few of them are candidates to be conclusive."""
@@ -200,26 +200,26 @@ class Verbs:
         if len(fitting) <= MOST_NODES:
             return ()
         among = frozenset(names)
-        ranked = self._best(asked, request, fitting, _MORE_NODES)
+        ranked = self._best(pending, request, fitting, _MORE_NODES)
         named = [name for name in ranked if name in among][:MOST_NODES]
         return named if len(named) == MOST_NODES else ()
 
-    def _best(self, asked: Pending, request: Request, rows: Rows, most: int) -> Sequence[str]:
+    def _best(self, pending: Pending, request: Request, rows: Rows, most: int) -> Sequence[str]:
         """Names of the best nodes, best first. Their scores are cached for `prioritize`."""
         fleet = self._state.fleet
-        scores = score(fleet, request, rows, self.policy(asked))
+        scores = score(fleet, request, rows, self.policy(pending))
         chosen = best(fleet, scores, rows, most)
         named = [fleet.names[row] for row in rows[chosen].tolist()]
         by_name = dict(zip(named, scores[chosen].tolist(), strict=True))
-        self._scored = _Scored(asked, fleet.changes, by_name)
+        self._scored = _Scored(pending, fleet.changes, by_name)
         return named
 
     def _refuse(
-        self, asked: Pending, request: Request, names: Sequence[str], rows: Rows, steps: Steps
+        self, pending: Pending, request: Request, names: Sequence[str], rows: Rows, steps: Steps
     ) -> bytes:
         fleet, known = self._state.fleet, self._state.known
         _, reasons = fit(fleet, request, rows, steps, known)
-        self._retries.refuse(asked, request, rows, bool((reasons == Reason.UNFINISHED).any()))
+        self._retries.refuse(pending, request, rows, bool((reasons == Reason.UNFINISHED).any()))
         said = {int(at): text for at, text in texts(fleet, request, rows, reasons).items()}
         failed: dict[str, str] = {}
         unresolvable: dict[str, str] = {}

@@ -1,41 +1,17 @@
-"""The state as metrics and as JSON for people: totals, and node by node.
+"""The state as JSON for people, node by node.
 
 Pure; reads the state and stores nothing.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from scheduler.core.reasons import Reason
-from scheduler.core.request import WHOLE_PERCENT
 from scheduler.decisions.state import State
-from scheduler.metrics import Metrics
 
 Json = Mapping[str, Any]
-
-
-def measure(state: State, metrics: Metrics) -> None:
-    """Sets the gauges that are computed from the state. Free memory and the largest free share
-    count only usable GPUs of schedulable nodes."""
-    fleet, rows = state.fleet, state.fleet.all_rows()
-    total, blocked = fleet.total_bytes[rows], fleet.blocked_by[rows]
-    free = fleet.free_bytes[rows][blocked == Reason.FITS]
-    gpus, usable = int((total > 0).sum()), int(fleet.usable[rows].sum())
-    metrics.nodes.clear()
-    for blocked_by, count in Counter(blocked.tolist()).items():
-        metrics.nodes.labels(Reason(blocked_by).name).set(count)
-    metrics.gpus.labels("usable").set(usable)
-    metrics.gpus.labels("unusable").set(gpus - usable)
-    metrics.memory_bytes.labels("total").set(total.sum())
-    metrics.memory_bytes.labels("granted").set(fleet.used_bytes[rows].sum())
-    metrics.memory_bytes.labels("free").set(free.sum())
-    metrics.core_ratio.set(fleet.used_core[rows].sum() / max(1, WHOLE_PERCENT * gpus))
-    metrics.largest_free.set(free.max(initial=0))
-    metrics.assumed.set(state.assumed_count)
-    metrics.problems.set(len(state.problems()))
 
 
 def names_of(state: State, node: str | None = None) -> Sequence[str]:
@@ -57,7 +33,7 @@ def nodes(state: State, names: Sequence[str]) -> Iterator[Json]:
         for holder in state.holders(name):
             for uuid, memory_bytes, core_percent in holder.gpus:
                 held = {
-                    "pod": holder.whose,
+                    "pod": holder.pod_key,
                     "uid": holder.uid,
                     "memory_bytes": memory_bytes,
                     "core_percent": core_percent,

@@ -116,7 +116,7 @@ class Seen:
     gone: bool
     deleting: bool
     node: str
-    asked: Pending
+    pending: Pending
 
 
 def seen(raw: Json, uid: str) -> Seen:
@@ -126,5 +126,5 @@ def seen(raw: Json, uid: str) -> Seen:
         gone=metadata.get("uid") != uid,
         deleting=bool(metadata.get("deletionTimestamp")),
         node=spec.get("nodeName") or "",
-        asked=requests.pending(raw),
+        pending=requests.pending(raw),
     )

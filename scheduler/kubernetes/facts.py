@@ -38,13 +38,13 @@ class Unreadable:
     whole.
     """
 
-    asked: Request | None
+    requested: Request | None
 
     def most_of(self, gpu: Gpu) -> tuple[int, int | None]:
         """Bytes and core: the most that the pod may hold of the GPU."""
-        if self.asked is None:
+        if self.requested is None:
             return gpu.total_bytes, WHOLE_PERCENT
-        size, core = self.asked.peak_of(gpu.total_bytes)
+        size, core = self.requested.peak_of(gpu.total_bytes)
         return min(size, gpu.total_bytes), None if core is None else min(core, WHOLE_PERCENT)
 
 
@@ -117,10 +117,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A pod that holds GPUs of a node. whose: NAMESPACE/NAME. gpus: the existing ones, as (UUID,
+    """A pod that holds GPUs of a node. pod_key: NAMESPACE/NAME. gpus: the existing ones, as (UUID,
     bytes, percent of core or None). assumed: its binding was not observed yet."""
 
     uid: str
-    whose: str
+    pod_key: str
     gpus: Sequence[tuple[str, int, int | None]]
     assumed: bool

@@ -75,7 +75,7 @@ def request(pod: Json) -> Request | None:
     return _remembered(text) if len(text) <= _MAX_CHARACTERS else _request(said)
 
 
-def asked(pod: Json) -> Request | None:
+def requested(pod: Json) -> Request | None:
     """As `request`, but accepts any resource names: a bound pod was understood by some
     scheduler."""
     return _asked(_said(pod))
@@ -135,8 +135,8 @@ def _asked(said: _Said) -> Request | None:
     named = [ask.container for ask in asks]
     if len(named) > MAX_CONTAINERS:
         raise RequestError(
-            f"spec: invalid value {len(named)} containers that ask for a share of a GPU: must be at"
-            f" most {MAX_CONTAINERS}; let fewer containers of the pod ask"
+            f"spec: invalid value {len(named)} containers that request a share of a GPU: must be at"
+            f" most {MAX_CONTAINERS}; request shares in fewer containers"
         )
     if len(set(named)) < len(named):
         raise RequestError(f"containers: invalid value {', '.join(named)}: must be unique names")
@@ -228,16 +228,16 @@ class Pending:
     priority: int = 0
 
     @property
-    def whose(self) -> str:
+    def pod_key(self) -> str:
         return f"{self.namespace}/{self.name}"
 
 
 def pending(pod: Json) -> Pending:
     """Never raises for content that the pod's author wrote."""
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
-    asked, refusal = None, ""
+    requested, refusal = None, ""
     try:
-        asked = request(pod)
+        requested = request(pod)
     except RequestError as error:
         refusal = str(error)
     return Pending(
@@ -245,7 +245,7 @@ def pending(pod: Json) -> Pending:
         version=str(metadata.get("resourceVersion", "")),
         profile=str(spec.get("schedulerName", "")),
         prefers=any(_preferences(spec)),
-        request=asked,
+        request=requested,
         refusal=refusal,
         namespace=str(metadata.get("namespace", "")),
         name=str(metadata.get("name", "")),

@@ -91,16 +91,16 @@ def _held(raw: Json) -> tuple[Held, str]:
         except allocation.AllocationError as error:
             problem = f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}: {error}"
     try:
-        asked = requests.asked(raw)
+        requested = requests.requested(raw)
     except RequestError as error:
-        asked, refused = None, str(error)
+        requested, refused = None, str(error)
     else:
         refused = ""
     if problem:
         # A pod without a request holds nothing, whatever its annotations claim.
-        unknown = asked is not None or refused
-        return (Unreadable(asked) if unknown else ()), problem
-    return (), "bound without an allocation: it has no GPU" if asked or refused else ""
+        unknown = requested is not None or refused
+        return (Unreadable(requested) if unknown else ()), problem
+    return (), "bound without an allocation: it has no GPU" if requested or refused else ""
 
 
 def _read_allocation(text: str | None) -> tuple[Sequence[allocation.DeviceEntry] | None, str]:

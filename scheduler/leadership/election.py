@@ -113,7 +113,7 @@ class Election:
 
     # --- observations
 
-    def asked(self, now_s: float) -> None:
+    def record_call(self, now_s: float) -> None:
         """This process's kube-scheduler has sent a call."""
         self._asked_s = now_s
 

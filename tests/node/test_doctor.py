@@ -220,7 +220,7 @@ BROKEN: Mapping[str, tuple[Callable[[Patient], object], str, str, str, str]] = {
     ),
     "no driver": (
         lambda patient: patient.environment.update({"LD_LIBRARY_PATH": ""}),
-        *("driver", "fail", "NVML does not tell the GPUs", "nvidia-smi"),
+        *("driver", "fail", "NVML cannot list the GPUs", "nvidia-smi"),
     ),
     "no CDI spec": (
         _flag("--cdi-dir", "none"),
@@ -250,7 +250,7 @@ BROKEN: Mapping[str, tuple[Callable[[Patient], object], str, str, str, str]] = {
     ),
     "a full run directory": (
         lambda patient: patient.flags.update({"--run-dir": patient.mounted("run", "size=64k")}),
-        *("run-dir", "fail", "64 KiB", "make room"),
+        *("run-dir", "fail", "64 KiB", "free space"),
     ),
     "no agent": (
         lambda patient: patient.flags.update({"--http": f"unix:{patient.directory / 'none'}"}),

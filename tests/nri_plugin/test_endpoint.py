@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.endpoint import Address, Endpoint
+from nri_plugin.endpoint import Endpoint
 from nri_plugin.metrics import Metrics
 from nri_plugin.readiness import Readiness
+from nri_plugin.settings import Address
 
 
 class Served:

@@ -16,12 +16,12 @@ class HandGate:
         self.most_under_way = 0
         self.admitted = 0
 
-    def asked(self) -> bool:
+    def record_call(self) -> bool:
         self.admitted += self.is_open
         return self.is_open
 
     async def admit(self) -> str:
-        self.asked()
+        self.record_call()
         return self.refusal()
 
     def may_write(self) -> bool:

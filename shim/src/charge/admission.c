@@ -45,7 +45,7 @@ CUresult vgpu_reserve_at(struct vgpu_place place, uint64_t bytes, struct vgpu_re
 	return CUDA_SUCCESS;
 }
 
-CUresult vgpu_ask_all_the_same(struct vgpu_reservation *reservation, CUresult result)
+CUresult vgpu_defer_to_driver(struct vgpu_reservation *reservation, CUresult result)
 {
 	if (result == CUDA_ERROR_OUT_OF_MEMORY && reservation->place.gpu >= 0) {
 		reservation->bytes = 0;
@@ -104,7 +104,7 @@ void vgpu_cancel(const struct vgpu_reservation *reservation)
 	VGPU_AT(ADMIT_CANCELLED);
 }
 
-void vgpu_give_back(const struct vgpu_charge *charge)
+void vgpu_refund_removed(const struct vgpu_charge *charge)
 {
 	if (charge->hold)
 		vgpu_shared_leave(charge->hold);
@@ -126,7 +126,7 @@ CUresult vgpu_commit_shared(const struct vgpu_reservation *reservation, enum vgp
 		VGPU_AT(ADMIT_COMMITTED);
 		return CUDA_SUCCESS;
 	case VGPU_LEDGER_REPLACED:
-		vgpu_give_back(&replaced);
+		vgpu_refund_removed(&replaced);
 		return CUDA_SUCCESS;
 	case VGPU_LEDGER_NO_MEMORY:
 		break;

@@ -55,7 +55,7 @@ bool vgpu_await_teardown(const struct vgpu_reservation *reservation,
  * error code is returned, even if the size would not fit. If it succeeds all the same, settle or
  * commit refuses.
  */
-CUresult vgpu_ask_all_the_same(struct vgpu_reservation *reservation, CUresult result);
+CUresult vgpu_defer_to_driver(struct vgpu_reservation *reservation, CUresult result);
 
 /* Before a refusal: has the driver release what this process's pools hold unused on the GPU; true
  * if that was anything. NULL until there is a pool. */
@@ -73,7 +73,7 @@ CUresult vgpu_commit_shared(const struct vgpu_reservation *reservation, enum vgp
 			    uint64_t key, uint32_t hold);
 
 /* End a charge that is in no ledger any more. */
-void vgpu_give_back(const struct vgpu_charge *charge);
+void vgpu_refund_removed(const struct vgpu_charge *charge);
 
 /* Other processes may hold what `key` names from now on; they find it by `handle_key`. */
 void vgpu_share(enum vgpu_kind kind, uint64_t key, uint64_t handle_key);

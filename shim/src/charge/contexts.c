@@ -4,7 +4,7 @@
 #include <stddef.h>
 
 #include "charge/claims.h"
-#include "charge/lives.h"
+#include "charge/generations.h"
 #include "loader/hooks.h"
 #include "vgpu/region.h"
 
@@ -57,7 +57,7 @@ void vgpu_context_ended(uint32_t life)
 {
 	if (!life)
 		return;
-	vgpu_life_ended(life);
+	vgpu_generation_ended(life);
 	vgpu_forget_context(life);
 	vgpu_claims_end_context(life);
 }

@@ -43,7 +43,7 @@ enum vgpu_gate vgpu_gate_use(void)
 							       : gate(vgpu_attach);
 }
 
-enum vgpu_gate vgpu_gate_look(void)
+enum vgpu_gate vgpu_gate_peek(void)
 {
 	return gate(vgpu_peek);
 }

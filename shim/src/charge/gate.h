@@ -14,4 +14,4 @@ enum vgpu_gate {
 enum vgpu_gate vgpu_gate_use(void);
 
 /* For calls that only query: takes no slot. */
-enum vgpu_gate vgpu_gate_look(void);
+enum vgpu_gate vgpu_gate_peek(void);

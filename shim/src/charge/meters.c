@@ -339,7 +339,7 @@ CUresult vgpu_trim_graphs(CUdevice device, int gpu)
 	return result;
 }
 
-void vgpu_meter_have_trimmed(const struct vgpu_meter *meter)
+void vgpu_meter_trimmed(const struct vgpu_meter *meter)
 {
 	int mode = vgpu_relaxed_begin();
 
@@ -354,7 +354,7 @@ bool vgpu_meter_trim(struct vgpu_meter *meter)
 {
 	if (!vgpu_meter_enter(meter, 0))
 		return false;
-	vgpu_meter_have_trimmed(meter);
+	vgpu_meter_trimmed(meter);
 	return vgpu_meter_leave(meter) < 0;
 }
 

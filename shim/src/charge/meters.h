@@ -75,4 +75,4 @@ int64_t vgpu_meter_leave(struct vgpu_meter *meter);
 void vgpu_meter_read(struct vgpu_meter *meter);
 
 /* Have the driver release what nothing uses. The calling thread is inside. */
-void vgpu_meter_have_trimmed(const struct vgpu_meter *meter);
+void vgpu_meter_trimmed(const struct vgpu_meter *meter);

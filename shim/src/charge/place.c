@@ -1,9 +1,10 @@
-/* See place.h: the driver reports what is current, lives.c its generation, the UUID its GPU. */
+/* See place.h: the driver reports what is current, generations.c its generation, the UUID its GPU.
+ */
 #include "charge/place.h"
 
 #include "charge/contexts.h"
 #include "charge/gate.h"
-#include "charge/lives.h"
+#include "charge/generations.h"
 #include "loader/hooks.h"
 #include "vgpu/region.h"
 
@@ -66,7 +67,7 @@ static int gpu_of_device(CUdevice device)
 	return gpu;
 }
 
-void vgpu_meet_devices(void)
+void vgpu_register_devices(void)
 {
 	int count = 0;
 
@@ -122,7 +123,7 @@ static CUresult meet(CUcontext context, struct vgpu_place *place)
 
 static CUresult find(CUcontext context, struct vgpu_place *place)
 {
-	if (context && vgpu_lives_known(context, place))
+	if (context && vgpu_generation_known(context, place))
 		return CUDA_SUCCESS;
 	return meet(context, place);
 }

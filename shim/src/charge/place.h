@@ -2,8 +2,8 @@
  * Whose memory a call takes: which GPU of the grant, and which generation of a context.
  *
  * A context's memory ends with it, but its handle may be reused (a primary context's always is): so
- * charges carry the number of one generation of a context (lives.h), and no handle. Uses the driver
- * and the grant, and no charges.
+ * charges carry the number of one generation of a context (generations.h), and no handle. Uses the
+ * driver and the grant, and no charges.
  */
 #pragma once
 
@@ -33,4 +33,4 @@ CUresult vgpu_place_of_location(const CUmemLocation *location, struct vgpu_place
 CUresult vgpu_place_of_pool(const CUmemPoolProps *properties, struct vgpu_place *place);
 
 /* Limits from the environment apply to all devices that a program sees, from its start. */
-void vgpu_meet_devices(void);
+void vgpu_register_devices(void);

@@ -2,7 +2,7 @@
 #include "charge/release.h"
 
 #include "charge/device_memory.h"
-#include "charge/lives.h"
+#include "charge/generations.h"
 #include "charge/place.h"
 #include "ledger/ledger.h"
 #include "loader/hooks.h"
@@ -30,11 +30,11 @@ static void put_back(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge
 
 	switch (vgpu_ledger_put(kind, key, *charge, NULL)) {
 	case VGPU_LEDGER_ADDED:
-		if (!vgpu_place_lives(charge->context) && vgpu_ledger_take(kind, key, &gone))
-			vgpu_give_back(&gone);
+		if (!vgpu_place_is_current(charge->context) && vgpu_ledger_take(kind, key, &gone))
+			vgpu_refund_removed(&gone);
 		break;
 	case VGPU_LEDGER_REPLACED:
-		vgpu_give_back(charge);
+		vgpu_refund_removed(charge);
 		break;
 	case VGPU_LEDGER_NO_MEMORY:
 		break;
@@ -54,8 +54,8 @@ void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *c
 	}
 	/* A free that the driver refuses may be late: the context has taken the memory, or is just
 	 * taking it. If it cannot be entered, the charge lasts until the process ends. */
-	if (driver_said == CUDA_SUCCESS || !vgpu_place_lives(charge->context))
-		vgpu_give_back(charge);
+	if (driver_said == CUDA_SUCCESS || !vgpu_place_is_current(charge->context))
+		vgpu_refund_removed(charge);
 	else
 		put_back(kind, key, charge);
 	VGPU_AT(FREE_REFUNDED);
@@ -106,7 +106,7 @@ CUresult vgpu_meter_destroy(struct vgpu_meter *meter, CUmemoryPool pool)
 		(void)real_cuMemPoolSetAttribute(pool, RELEASE_THRESHOLD, &keep_bytes);
 		if (real_cuDeviceGetMemPool(&current, device) == CUDA_SUCCESS && current == pool)
 			(void)real_cuDeviceSetMemPool(device, fallback);
-		vgpu_meter_have_trimmed(meter);
+		vgpu_meter_trimmed(meter);
 	}
 	vgpu_meter_current_changed(vgpu_meter_gpu(meter));
 	(void)vgpu_meter_leave(meter);

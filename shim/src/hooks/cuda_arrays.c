@@ -91,7 +91,7 @@ static CUresult reserve(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int level
 		return vgpu_reserve_at(place, vgpu_whole_blocks(place.gpu, bytes), reservation);
 	bytes = bytes_of_elements(array, levels);
 	result = vgpu_reserve_at(place, vgpu_whole_blocks(place.gpu, bytes), reservation);
-	return vgpu_ask_all_the_same(reservation, result);
+	return vgpu_defer_to_driver(reservation, result);
 }
 
 static CUresult destroy_array(uint64_t array)

@@ -5,12 +5,12 @@
  * A generation lasts until the driver has ended it: most releases and detachments end nothing, and
  * an end may be refused while other threads allocate. No lock is held meanwhile: the driver's own
  * number of the context shows whether other threads have created a new one under the handle
- * (lives.h).
+ * (generations.h).
  */
 #include <stdbool.h>
 
 #include "charge/contexts.h"
-#include "charge/lives.h"
+#include "charge/generations.h"
 #include "charge/meters.h"
 #include "charge/place.h"
 #include "charge/release.h"
@@ -170,7 +170,8 @@ static CUcontext find_primary(CUdevice device)
 CUdevice vgpu_device_of_primary(uint32_t life)
 {
 	for (CUdevice device = 0; life && device < PRIMARIES; device++)
-		if (vgpu_life_of(__atomic_load_n(&primaries[device], __ATOMIC_RELAXED)).id == life)
+		if (vgpu_generation_of(__atomic_load_n(&primaries[device], __ATOMIC_RELAXED)).id ==
+		    life)
 			return device;
 	return -1;
 }
@@ -189,7 +190,7 @@ static bool has_ended(CUdevice device, CUcontext context, const struct vgpu_life
 static CUresult release(CUdevice device, CUresult (*driver_release)(CUdevice device))
 {
 	CUcontext context = find_primary(device);
-	struct vgpu_life life = vgpu_life_of(context);
+	struct vgpu_life life = vgpu_generation_of(context);
 	CUresult result = driver_release(device);
 
 	if (result == CUDA_SUCCESS && life.id && has_ended(device, context, &life))
@@ -199,7 +200,7 @@ static CUresult release(CUdevice device, CUresult (*driver_release)(CUdevice dev
 
 static CUresult reset(CUdevice device, CUresult (*driver_reset)(CUdevice device))
 {
-	struct vgpu_life life = vgpu_life_of(find_primary(device));
+	struct vgpu_life life = vgpu_generation_of(find_primary(device));
 	CUresult result = driver_reset(device);
 
 	if (result == CUDA_SUCCESS) {
@@ -212,7 +213,7 @@ static CUresult reset(CUdevice device, CUresult (*driver_reset)(CUdevice device)
 /* The driver refuses NULL. */
 static CUresult destroy(CUcontext context, CUresult (*driver_destroy)(CUcontext context))
 {
-	struct vgpu_life life = vgpu_life_of(context);
+	struct vgpu_life life = vgpu_generation_of(context);
 	CUresult result = driver_destroy(context);
 
 	if (result == CUDA_SUCCESS)
@@ -237,7 +238,7 @@ ENDING(cuCtxDestroy_v2, destroy, CUcontext)
 /* The last detachment ends it: then the driver refuses its handle. */
 CUresult cuCtxDetach(CUcontext context)
 {
-	struct vgpu_life life = vgpu_life_of(context);
+	struct vgpu_life life = vgpu_generation_of(context);
 	CUresult result = real_cuCtxDetach(context);
 	unsigned int version;
 

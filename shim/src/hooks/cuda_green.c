@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 #include "charge/contexts.h"
-#include "charge/lives.h"
+#include "charge/generations.h"
 #include "charge/place.h"
 #include "loader/hooks.h"
 
@@ -38,7 +38,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 	CUresult result;
 
 	if (green && real_cuCtxFromGreenCtx(&context, green) == CUDA_SUCCESS &&
-	    vgpu_lives_known(context, &place))
+	    vgpu_generation_known(context, &place))
 		device = vgpu_device_of_primary(place.context);
 	if (device < 0 || cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS)
 		return real_cuGreenCtxDestroy(green);

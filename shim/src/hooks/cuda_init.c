@@ -29,6 +29,6 @@ CUresult cuInit(unsigned int flags)
 		return result;
 	if (gate == VGPU_GATE_MANAGED)
 		keep_driver();
-	vgpu_meet_devices();
+	vgpu_register_devices();
 	return CUDA_SUCCESS;
 }

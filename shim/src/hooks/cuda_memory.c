@@ -95,7 +95,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size_bytes, unsigned int fl
 	if (result == CUDA_ERROR_NOT_INITIALIZED)
 		return real_cuMemAllocManaged(dptr, size_bytes, flags);
 	if (flags != ATTACH_GLOBAL && flags != ATTACH_HOST)
-		result = vgpu_ask_all_the_same(&reservation, result);
+		result = vgpu_defer_to_driver(&reservation, result);
 	if (result != CUDA_SUCCESS)
 		return result;
 	VGPU_CALL_RESERVED(result, &reservation, real_cuMemAllocManaged(&given, size_bytes, flags));
@@ -124,7 +124,7 @@ static CUresult reserve_pitched(uint64_t width_bytes, uint64_t rows, unsigned in
 
 	if (bytes == UINT64_MAX ||
 	    (element_bytes != 4 && element_bytes != 8 && element_bytes != 16))
-		return vgpu_ask_all_the_same(reservation, result);
+		return vgpu_defer_to_driver(reservation, result);
 	return result;
 }
 

@@ -46,7 +46,7 @@ static int gpu_of(nvmlDevice_t device)
  * VGPU_GATE_MANAGED: *gpu is an index in the grant, or VGPU_GPU_NOT_GRANTED. */
 static enum vgpu_gate look_up(nvmlDevice_t device, int *gpu)
 {
-	enum vgpu_gate gate = vgpu_gate_look();
+	enum vgpu_gate gate = vgpu_gate_peek();
 
 	*gpu = gate == VGPU_GATE_MANAGED ? gpu_of(device) : VGPU_GPU_NOT_GRANTED;
 	return *gpu == VGPU_GPU_UNMANAGED ? VGPU_GATE_OPEN : gate;
@@ -182,7 +182,7 @@ COMPUTE(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, put_v2)
 	{                                                                                          \
 		unsigned int none = 0;                                                             \
 		nvmlReturn_t result;                                                               \
-		enum vgpu_gate gate = vgpu_gate_look();                                            \
+		enum vgpu_gate gate = vgpu_gate_peek();                                            \
                                                                                                    \
 		if (gate == VGPU_GATE_OPEN || !count || (*count && !rows))                         \
 			return real_##name(device, count, rows);                                   \
@@ -231,7 +231,7 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
 		type unseen;                                                                       \
 		nvmlReturn_t result;                                                               \
                                                                                                    \
-		if (vgpu_gate_look() == VGPU_GATE_OPEN || !out)                                    \
+		if (vgpu_gate_peek() == VGPU_GATE_OPEN || !out)                                    \
 			return real_##name args;                                                   \
 		unseen = begin;                                                                    \
 		result = real_##name unseen_args;                                                  \

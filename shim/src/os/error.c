@@ -17,11 +17,10 @@ static const struct {
 	const char *advice;
 } texts[] = {
     [VGPU_OK] = {"the limits are in force", ""},
-    [VGPU_UNMANAGED] = {"no limit was asked for", ""},
+    [VGPU_UNMANAGED] = {"no limit is set", ""},
     [VGPU_OVER_LIMIT] = {"the allocation exceeds the memory granted", ""},
-    [VGPU_GRANT_MISSING] = {"the grant that says this container's GPU limits cannot be read",
-			    SEE_AGENT},
-    [VGPU_GRANT_INVALID] = {"the grant that says this container's GPU limits is damaged or of "
+    [VGPU_GRANT_MISSING] = {"the grant with this container's GPU limits cannot be read", SEE_AGENT},
+    [VGPU_GRANT_INVALID] = {"the grant with this container's GPU limits is damaged or of "
 			    "another version",
 			    SEE_AGENT},
     [VGPU_REGION_MISSING] = {"the file that accounts GPU memory is missing", SEE_AGENT},
@@ -33,14 +32,13 @@ static const struct {
     [VGPU_NO_SLOT] = {"too many processes use the GPU in this container", "; end some of them"},
     [VGPU_SYSTEM] = {"a system call failed while the GPU limits were set up",
 		     "; the program may try again"},
-    [VGPU_ENVIRONMENT_MEMORY] =
-	{"a limit in the environment cannot be understood",
-	 "; write whole bytes or one of k, m, g behind them (1024m), or 0 "
-	 "for no limit, and behind LIMIT_ the number of a GPU from 0 to 31"},
+    [VGPU_ENVIRONMENT_MEMORY] = {"a limit in the environment is invalid",
+				 "; must be bytes, or a number with k, m or g (1024m), or 0 for no "
+				 "limit; LIMIT_ must be followed by the number of a GPU, 0 to 31"},
     [VGPU_ENVIRONMENT_CORE] =
-	{"a limit in the environment cannot be understood",
-	 "; write a whole percentage from 0 (no limit) to 100, and behind LIMIT_ "
-	 "the number of a GPU from 0 to 31"},
+	{"a limit in the environment is invalid",
+	 "; must be a whole percentage from 0 (no limit) to 100; LIMIT_ must be "
+	 "followed by the number of a GPU, 0 to 31"},
     [VGPU_CACHE_FOREIGN] =
 	{"the file that accounts GPU memory is damaged, another program's, or of "
 	 "another version of this library",

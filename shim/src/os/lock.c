@@ -25,7 +25,7 @@ static inline void wait_a_little(void)
 }
 
 /* Signal 0 is never delivered; it only tests whether the thread still exists in this process. */
-static bool take_from_the_dead(struct vgpu_lock *lock)
+static bool take_from_exited(struct vgpu_lock *lock)
 {
 	uint32_t holder = __atomic_load_n(&lock->holder_tid, __ATOMIC_RELAXED);
 
@@ -35,7 +35,7 @@ static bool take_from_the_dead(struct vgpu_lock *lock)
 
 bool vgpu_trylock(struct vgpu_lock *lock)
 {
-	bool taken = vgpu_lock_take(lock, 0) || take_from_the_dead(lock);
+	bool taken = vgpu_lock_take(lock, 0) || take_from_exited(lock);
 
 	vgpu_locks_held += taken;
 	return taken;
@@ -53,7 +53,7 @@ bool vgpu_lock_wait(struct vgpu_lock *lock)
 			wait_a_little();
 		else if (spins / SPINS_PER_YIELD % YIELDS_PER_CHECK != YIELDS_PER_CHECK - 1)
 			syscall(SYS_sched_yield);
-		else if (take_from_the_dead(lock))
+		else if (take_from_exited(lock))
 			return true;
 		else if (vgpu_locks_held && pauses++ == MOST_PAUSES)
 			return false;

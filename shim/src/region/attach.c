@@ -48,7 +48,7 @@ static enum vgpu_result look_locked(struct vgpu_process *process, struct vgpu_er
 	enum vgpu_result result;
 
 	if (vgpu_directory_environment())
-		return vgpu_limits_look(process, map_region, error);
+		return vgpu_limits_poll(process, map_region, error);
 	vgpu_directory_path(VGPU_FILE_GRANT, path);
 	result = vgpu_grant_load(path, &os_errno);
 	if (result != VGPU_OK)

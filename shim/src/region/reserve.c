@@ -23,7 +23,7 @@
 /* Without a descriptor no lock can be tested: then all processes count as running except those
  * whose pid is free, and their charges are dropped while their slots wait for a process with a
  * descriptor. */
-static void look_for_the_dead(struct vgpu_process *process, enum vgpu_search search)
+static void reap_exited(struct vgpu_process *process, enum vgpu_search search)
 {
 	struct vgpu_owner self = {UINT32_MAX, 0};
 	struct vgpu_slots slots = {&process->view, -1, &process->self};
@@ -49,7 +49,7 @@ static bool reap(struct vgpu_process *process, enum vgpu_search search)
 	    !__atomic_compare_exchange_n(&process->last_reap_ns, &last_ns, now_ns, false,
 					 __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		return false;
-	look_for_the_dead(process, search);
+	reap_exited(process, search);
 	__atomic_store_n(&process->reaped_ns, now_ns, __ATOMIC_RELEASE);
 	__atomic_store_n(&process->reap_took_ns, vgpu_now_ns() - now_ns, __ATOMIC_RELAXED);
 	return true;
@@ -107,7 +107,7 @@ int vgpu_gpu_of_uuid(const uint8_t uuid[16], int number)
 	if (!vgpu_directory_environment())
 		return gpu;
 	if (gpu < 0)
-		gpu = vgpu_limits_meet(uuid, number);
+		gpu = vgpu_limits_register(uuid, number);
 	return gpu >= 0 && vgpu_grant_read(gpu, limit_bytes) == VGPU_NO_LIMIT ? VGPU_GPU_UNMANAGED
 									      : gpu;
 }

@@ -88,7 +88,7 @@ static enum vgpu_result make(const char *path, int *os_errno)
 	return VGPU_REGION_MISSING;
 }
 
-enum vgpu_result vgpu_limits_look(struct vgpu_process *process, vgpu_map_region *map,
+enum vgpu_result vgpu_limits_poll(struct vgpu_process *process, vgpu_map_region *map,
 				  struct vgpu_error *error)
 {
 	char path[VGPU_PATH_BYTES];
@@ -134,7 +134,7 @@ static void write_limit(struct vgpu_region_gpu *place, const uint8_t uuid[16],
 	__atomic_store_n(&place->known, VGPU_GPU_LIMITED, __ATOMIC_RELEASE);
 }
 
-int vgpu_limits_meet(const uint8_t uuid[16], int number)
+int vgpu_limits_register(const uint8_t uuid[16], int number)
 {
 	const struct vgpu_environment *environment = vgpu_directory_environment();
 	struct vgpu_process *process = vgpu_process();

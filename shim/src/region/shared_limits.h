@@ -16,8 +16,8 @@ typedef enum vgpu_result vgpu_map_region(struct vgpu_process *process, const cha
 					 int *os_errno);
 
 /* Make the region if there is none, and map it; the caller holds setup. */
-enum vgpu_result vgpu_limits_look(struct vgpu_process *process, vgpu_map_region *map,
+enum vgpu_result vgpu_limits_poll(struct vgpu_process *process, vgpu_map_region *map,
 				  struct vgpu_error *error);
 
 /* The index of a GPU met for the first time; -1: not listed, no place, or no descriptor. */
-int vgpu_limits_meet(const uint8_t uuid[16], int number);
+int vgpu_limits_register(const uint8_t uuid[16], int number);

@@ -53,7 +53,7 @@ static void free_locked(struct vgpu_region_slot *slot, const struct vgpu_owner *
  * that inherited a description, hence the test for a free pid (and, thoroughly, for a reused one);
  * it is missing in a running holder on overlayfs, hence the search for the anchor, which exec ends.
  */
-static bool is_dead(const struct vgpu_slots *slots, uint32_t number, enum vgpu_search search)
+static bool has_exited(const struct vgpu_slots *slots, uint32_t number, enum vgpu_search search)
 {
 	const struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, number);
 	struct vgpu_identity holder = {
@@ -104,7 +104,7 @@ static void reap(const struct vgpu_slots *slots, const struct vgpu_owner *owner,
 	const struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, owner->slot);
 	uint64_t key = __atomic_load_n(&slot->shared_key, __ATOMIC_SEQ_CST);
 
-	if (!is_dead(slots, owner->slot, search))
+	if (!has_exited(slots, owner->slot, search))
 		return;
 	VGPU_AT(REAP_VERDICT);
 	if (state_of(slot) == VGPU_SLOT_SHARED && !nobody_joins(slots, owner->slot, key))

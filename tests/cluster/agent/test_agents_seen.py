@@ -96,7 +96,10 @@ def test_a_node_silent_before_the_extender_began_gets_no_pod(cleared: ControlPla
             def refused() -> bool:
                 found = ask(cleared, "GET", PODS)["items"]
                 conditions = [c for each in found for c in each["status"].get("conditions", [])]
-                return any("GPU node agent is silent" in c.get("message", "") for c in conditions)
+                return any(
+                    "GPU node agent has not renewed its Lease" in c.get("message", "")
+                    for c in conditions
+                )
 
             until(lambda: bool(nodes()) and refused(), "one is bound, the other refused")
             assert nodes() == [alive]

@@ -189,7 +189,7 @@ def test_an_unconfirmed_grant_runs_is_reported_and_confirmed_later(
             until(lambda: bool(side.readiness.notes), "it is told")
             (note,) = side.readiness.notes
             assert note.startswith("grants that the API server has not confirmed: ")
-            assert honest.whose in note and greedy.whose in note
+            assert honest.container_key in note and greedy.container_key in note
             assert not side.readiness.problems
             assert counts(side, GrantState.UNKNOWN) == 2
             installed.restart_apiserver()

@@ -215,8 +215,8 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     ("library", {"library": Library()}, WARN, "not in /usr/local/vgpu/store yet", "at its start"),
     ("driver", {"gpus_problem": "NVML: no"}, FAIL, "NVML: no", "nvidia-smi"),
     ("driver", {"gpus": ()}, FAIL, "shows no GPU", "with a GPU"),
-    ("driver", {"in_trouble": [MIG]}, WARN, "GPU-m: MIG mode is enabled", "mend these GPUs"),
-    ("driver", {"gpus": (), "in_trouble": [MIG]}, FAIL, "GPU-m: MIG mode", "mend these GPUs"),
+    ("driver", {"in_trouble": [MIG]}, WARN, "GPU-m: MIG mode is enabled", "repair or exclude"),
+    ("driver", {"gpus": (), "in_trouble": [MIG]}, FAIL, "GPU-m: MIG mode", "repair or exclude"),
     ("cdi", with_spec(None), WARN, "GPU-a has no device of its name", "nvidia-ctk cdi generate"),
     (
         "cdi",
@@ -297,8 +297,8 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     ),
     ("device-plugins", {"plugins": DevicePlugins(problem="torn")}, WARN, "torn", "kubectl"),
     ("run-dir", {"run_dir": RunDir(False, 1 << 30, 1 << 20)}, WARN, "not on a tmpfs", "/run"),
-    ("run-dir", {"run_dir": RunDir(True, 1000, 1 << 20)}, FAIL, "0 KiB", "make room"),
-    ("run-dir", {"run_dir": RunDir(True, 1 << 30, 3)}, FAIL, "3 inodes", "make room"),
+    ("run-dir", {"run_dir": RunDir(True, 1000, 1 << 20)}, FAIL, "0 KiB", "free space"),
+    ("run-dir", {"run_dir": RunDir(True, 1 << 30, 3)}, FAIL, "3 inodes", "free space"),
     ("run-dir", {"run_dir": RunDir(True, 0, 0, "no")}, FAIL, "no", "--run-dir"),
     (
         "kernel",

@@ -40,8 +40,8 @@ def bound(
 ) -> Bound:
     annotations = {names.ANNOTATION_DEVICE_ALLOCATED: allocated(gpu, memory_bytes, core)}
     pod = Pod(uid, "team", f"pod-{uid}", {LABEL: "hami-core"}, annotations)
-    asked = {names.RESOURCE_MEMORY: memory_bytes}
-    return Bound(pod, scheduled, finished=False, leaving=False, asked=asked)
+    requested = {names.RESOURCE_MEMORY: memory_bytes}
+    return Bound(pod, scheduled, finished=False, leaving=False, requested=requested)
 
 
 def over(bounds: BoundPods, holding: frozenset[str] = NO_PODS) -> set[str]:
@@ -55,13 +55,13 @@ asks = st.lists(
 
 @given(asks, st.data())
 def test_pods_fit_in_the_order_of_binding(
-    asked: Sequence[tuple[int, int, int | None]], data: st.DataObject
+    requested: Sequence[tuple[int, int, int | None]], data: st.DataObject
 ) -> None:
     """The first `listed` come by a list, which has the time of binding; the others by a watch."""
-    listed = data.draw(st.integers(0, len(asked)))
+    listed = data.draw(st.integers(0, len(requested)))
     pods = [
         bound(f"{number}", gib * GIB, gpu, core, f"2026-01-01T00:00:{number:02}Z")
-        for number, (gpu, gib, core) in enumerate(asked)
+        for number, (gpu, gib, core) in enumerate(requested)
     ]
     bounds = BoundPods()
     for each in data.draw(st.permutations(pods[:listed])):
@@ -71,7 +71,7 @@ def test_pods_fit_in_the_order_of_binding(
         bounds.put(each, listing=False)
     left = {(0, "m"): 8 * GIB, (1, "m"): 4 * GIB, (0, "c"): 100, (1, "c"): 100}
     expected = set()
-    for each, (gpu, gib, core) in zip(pods, asked, strict=True):
+    for each, (gpu, gib, core) in zip(pods, requested, strict=True):
         if gib * GIB > GPUS[gpu].memory_bytes:
             continue  # refused for itself, and not counted in the order
         if gib * GIB <= left[gpu, "m"] and (core or 0) <= left[gpu, "c"]:
@@ -141,12 +141,12 @@ def test_what_all_ask_for_and_which_gpus_they_have() -> None:
     odd = {names.ANNOTATION_DEVICE_ALLOCATED: "["}
     bounds.put(replace(bound("d"), pod=Pod("d", "t", "d", {}, odd)), listing=True)
     bounds.put(replace(bound("e"), pod=Pod("e", "t", "e")), listing=True)
-    assert bounds.asked() == {names.RESOURCE_MEMORY: 5 * GIB}
+    assert bounds.requested() == {names.RESOURCE_MEMORY: 5 * GIB}
     assert bounds.granted([Entry(Gpu("GPU-9", 1, GIB), True)]) == {"GPU-0", "GPU-1", "GPU-9"}
     assert over(bounds) == set()
     bounds.keep({"b"})
     assert bounds.granted([]) == {"GPU-1"}
-    assert bounds.asked() == {names.RESOURCE_MEMORY: GIB}
+    assert bounds.requested() == {names.RESOURCE_MEMORY: GIB}
 
 
 # --- the writer of a grant

@@ -168,10 +168,10 @@ def test_what_a_pod_asks_for_is_counted_as_the_kubelet_does() -> None:
         "overhead": {names.RESOURCE_CORE: "5", "cpu": "1"},
     }
     found = kube_objects.bound({"spec": spec})
-    assert found.asked == {names.RESOURCE_CORE: 85, names.RESOURCE_SHARED: 1}
-    assert kube_objects.bound({"spec": spec, "status": {"phase": "Failed"}}).asked == {}
+    assert found.requested == {names.RESOURCE_CORE: 85, names.RESOURCE_SHARED: 1}
+    assert kube_objects.bound({"spec": spec, "status": {"phase": "Failed"}}).requested == {}
     limits = {"containers": [{"resources": {"limits": {names.RESOURCE_CORE: 40}}}]}
-    assert kube_objects.bound({"spec": limits}).asked == {names.RESOURCE_CORE: 40}
+    assert kube_objects.bound({"spec": limits}).requested == {names.RESOURCE_CORE: 40}
 
 
 def test_a_pod_is_what_says_what_it_was_granted() -> None:

@@ -46,7 +46,7 @@ def test_what_is_in_force_outranks_the_annotation() -> None:
     found = look(MAIN)
     assert found.users == {"c1": {"c1"}}
     assert [held.parts for held in found.holds] == [{GPU.uuid: Part(299, 39)}]
-    assert (found.holds[0].whose, found.holds[0].pod_uid) == ("team/train/main", "u1")
+    assert (found.holds[0].container_key, found.holds[0].pod_uid) == ("team/train/main", "u1")
     assert found.strays == []
 
 
@@ -80,7 +80,7 @@ def test_a_shared_grant_without_a_cap_holds_no_compute(text: str, percent: int) 
     one = Running("c1", "main", of, "pod-u1")
     found = look(one, Running("c2", "side", of, "pod-u1"), gpus=())
     assert found.users == {"pod-u1": {"c1", "c2"}}
-    assert [held.whose for held in found.holds] == ["team/train"] * 2
+    assert [held.container_key for held in found.holds] == ["team/train"] * 2
     assert [held.parts for held in found.holds] == [{GPU.uuid: Part(299, percent)}] * 2
 
 

@@ -156,7 +156,7 @@ def test_pods_with_a_share_of_a_failed_gpu_are_told() -> None:
     holds = [hold("x", ZERO, ONE), hold("y", ZERO)]
     (told,) = failed_gpu_notices(holds, [good, bad])
     assert (told.pod.uid, told.reason) == ("a", names.EVENT_GPU_FAILED)
-    assert "GPU-1, of which team/train/main has a share, is in trouble: GPU is lost" in (told.text)
+    assert "GPU-1, used by team/train/main, is unhealthy: GPU is lost" in (told.text)
     (told,) = failed_gpu_notices([hold("x", ONE)], [good])
-    assert "is in trouble: NVML does not list it" in told.text
+    assert "is unhealthy: NVML does not list it" in told.text
     assert not list(failed_gpu_notices(holds, [good, replace(bad, problem="")]))

@@ -30,11 +30,11 @@ def by_size(size: int) -> Request:
 @pytest.mark.parametrize(
     ("asked", "left", "near"),
     [
-        (20 * Gi, 15 * Gi // 2, "largest free slice 7.5 GiB of the 20 GiB asked"),
-        (20 * Gi, 20 * Gi - 1, "largest free slice 19.9 GiB of the 20 GiB asked"),
-        (20 * Gi + 1, 20 * Gi, "largest free slice 20 GiB of the 20.1 GiB asked"),
-        (Gi, 100 * Mi, "largest free slice 100 MiB of the 1 GiB asked"),
-        (Mi, 0, "largest free slice 0 MiB of the 1 MiB asked"),
+        (20 * Gi, 15 * Gi // 2, "largest free slice 7.5 GiB of the 20 GiB requested"),
+        (20 * Gi, 20 * Gi - 1, "largest free slice 19.9 GiB of the 20 GiB requested"),
+        (20 * Gi + 1, 20 * Gi, "largest free slice 20 GiB of the 20.1 GiB requested"),
+        (Gi, 100 * Mi, "largest free slice 100 MiB of the 1 GiB requested"),
+        (Mi, 0, "largest free slice 0 MiB of the 1 MiB requested"),
     ],
 )
 def test_how_near_it_was_where_it_is_the_same_for_all(asked: int, left: int, near: str) -> None:
@@ -49,11 +49,11 @@ def test_percent() -> None:
     """kube-scheduler uses the text as a Go format; a percent sign would corrupt it."""
     half = Request([Ask("main", memory_percent=50)])
     assert said(half, 6 * Gi)[Reason.MEMORY].endswith(
-        "(largest free slice 25 of the 50 percent asked)"
+        "(largest free slice 25 of the 50 percent requested)"
     )
     core = Request([Ask("main", core_percent=50, memory_bytes=1)])
     assert said(core, Gi, core=70)[Reason.CORE].endswith(
-        "(largest free slice 30 of the 50 percent asked)"
+        "(largest free slice 30 of the 50 percent requested)"
     )
     assert said(by_size(1), Gi, core=100) == {Reason.CORE: Reason.CORE.text}
 
@@ -75,4 +75,4 @@ def test_only_gpus_of_the_selector_are_near() -> None:
     request = Request(by_size(20 * Gi).asks, selector=[Requirement("model")])
     rows = fleet.rows_of(["n1"])
     (text,) = texts(fleet, request, rows, fit(fleet, request, rows)[1]).values()
-    assert text.endswith("(largest free slice 4 GiB of the 20 GiB asked)")
+    assert text.endswith("(largest free slice 4 GiB of the 20 GiB requested)")

@@ -49,7 +49,7 @@ def test_it_goes_to_the_best_and_the_others_are_accounted_for() -> None:
         (0, "GPU-a", 12 * 2**30)
     ]
     assert [(each.text, each.nodes) for each in account.refused] == [
-        ("every GPU is smaller than the memory asked", ["n10", "n2"]),
+        ("every GPU is smaller than the requested memory", ["n10", "n2"]),
         ("node has no GPU inventory (Device object)", ["n3"]),
     ]
 
@@ -66,7 +66,7 @@ def test_pods_that_are_bound_hold_what_they_have() -> None:
     )
     bound = pod(container("main", ratio=50), node="n1", annotations=annotations_of(there))
     state = simulate.fleet([*FLEET, kind("Pod", bound)])
-    assert [holder.whose for holder in state.holders("n1")] == ["default/pod-u-1"]
+    assert [holder.pod_key for holder in state.holders("n1")] == ["default/pod-u-1"]
 
 
 def test_spreading_prefers_the_emptier() -> None:
@@ -102,14 +102,14 @@ def test_nodes_whose_agents_are_silent_are_left_out(now: datetime | None, silent
     found = [*FLEET, *devices, *(kind("Lease", each) for each in leases)]
     account = simulate.simulate(simulate.fleet(found, now.timestamp() if now else None), HALF)
     told = {each.text: each.nodes for each in account.refused}
-    assert told == {"GPU node agent is silent": silent}
+    assert told == {"GPU node agent has not renewed its Lease": silent}
 
 
 def test_where_no_lease_says_when_all_are_silent() -> None:
     unsaid = lease("n1")
     del unsaid["spec"]
     account = simulate.simulate(simulate.fleet([*FLEET, kind("Lease", unsaid)]), HALF)
-    assert "GPU node agent is silent" in [each.text for each in account.refused]
+    assert "GPU node agent has not renewed its Lease" in [each.text for each in account.refused]
 
 
 def test_a_request_that_may_not_be_is_refused_on_every_node() -> None:

@@ -122,7 +122,7 @@ def test_where_none_fits_each_node_has_its_reason_and_equal_ones_one_text() -> N
     state.see_node(node(objects.node("n3", isolates=False)))
     raw = calls.pod("u-1", objects.container("main", memory="20Gi", core=10))
     raw["metadata"]["labels"] = {words.LABEL_ISOLATION_PROVIDER: "hami-core"}
-    near = "largest free slice 12 GiB of the 20 GiB asked"
+    near = "largest free slice 12 GiB of the 20 GiB requested"
     assert filtered(Verbs(state), raw, [*names(4), "n4"]) == {
         "NodeNames": [],
         "FailedNodes": {

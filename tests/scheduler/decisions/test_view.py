@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contract import names
+from scheduler import endpoint
 from scheduler.decisions import view
 from scheduler.decisions.simulate import fleet, simulate
 from scheduler.decisions.state import State
@@ -23,7 +24,7 @@ def a_state() -> State:
 
 def measured(state: State) -> dict[str, float]:
     metrics = Metrics()
-    view.measure(state, metrics)
+    endpoint.measure(state, metrics)
     return {
         sample.name.removeprefix("gpuslice_scheduler_")
         + "".join(sample.labels.values()): sample.value

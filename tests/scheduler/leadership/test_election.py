@@ -23,7 +23,7 @@ def standby(record: Record | None = HOLDER, at_s: float = 0.0, dead: str = "") -
 
 def holding(at_s: float = 0.0) -> Election:
     election = standby(replace(HOLDER, holder=""), at_s)
-    election.asked(at_s)
+    election.record_call(at_s)
     take(election, at_s)
     assert election.must_list(at_s)
     election.listed()
@@ -54,7 +54,7 @@ def test_the_times_leave_room_for_clocks_that_run_unequally_fast() -> None:
 def test_a_process_that_is_not_asked_takes_nothing() -> None:
     election = standby(replace(HOLDER, holder=""))
     assert election.step(100) is Do.LOOK
-    election.asked(100)
+    election.record_call(100)
     assert election.step(100) is Do.TAKE
     assert election.step(100 + TERMS.asked_s + 1) is Do.LOOK
 
@@ -62,7 +62,7 @@ def test_a_process_that_is_not_asked_takes_nothing() -> None:
 def test_one_that_does_not_is_replaced_and_what_it_sent_is_waited_out() -> None:
     election = standby(at_s=10)
     over_s = 10 + TERMS.lease_s
-    election.asked(over_s)
+    election.record_call(over_s)
     assert election.step(over_s - 0.1) is not Do.TAKE
     take(election, over_s)
     assert election.role is Role.TAKING and not election.may_write(over_s)
@@ -82,14 +82,14 @@ def test_a_list_that_comes_when_it_is_lost_makes_no_holder() -> None:
 
 def test_one_that_was_silent_for_long_is_not_waited_for_any_more() -> None:
     election = standby(at_s=0)
-    election.asked(500)
+    election.record_call(500)
     take(election, 500)
     assert election.must_list(500)
 
 
 def test_a_longer_lease_of_another_release_is_respected() -> None:
     election = standby(replace(HOLDER, duration_s=60))
-    election.asked(59)
+    election.record_call(59)
     assert election.step(59) is not Do.TAKE
     assert election.step(60) is Do.TAKE
 
@@ -97,14 +97,14 @@ def test_a_longer_lease_of_another_release_is_respected() -> None:
 def test_a_campaign_does_not_make_the_holder_look_alive() -> None:
     election = standby(at_s=0)
     for at_s in range(1, 9):
-        election.asked(at_s)
+        election.record_call(at_s)
         election.saw(replace(HOLDER, campaign=campaign(count=at_s)), at_s)
     assert election.step(8) is Do.TAKE
 
 
 def test_one_that_is_known_to_be_dead_is_replaced_at_once() -> None:
     election = standby(dead="other")
-    election.asked(1)
+    election.record_call(1)
     take(election, 1)
     assert not election.must_list(1 + POST_S)
     assert election.must_list(1 + TERMS.dead_wait_s)
@@ -113,15 +113,15 @@ def test_one_that_is_known_to_be_dead_is_replaced_at_once() -> None:
 def test_one_that_died_before_it_had_waited_out_another_is_waited_out_with_it() -> None:
     """An earlier holder may still run."""
     first = standby()
-    first.asked(TERMS.lease_s)
+    first.record_call(TERMS.lease_s)
     take(first, TERMS.lease_s)
     assert first.record is not None and first.record.waits
     renew(first, TERMS.lease_s + 1)
     assert first.record.waits
     second = standby(replace(first.record, holder="other"), 10, dead="other")
-    second.asked(10)
+    second.record_call(10)
     assert second.step(10) is not Do.TAKE
-    second.asked(10 + TERMS.lease_s)
+    second.record_call(10 + TERMS.lease_s)
     take(second, 10 + TERMS.lease_s)
     assert not second.must_list(10 + TERMS.lease_s + TERMS.wait_s - 0.1)
     first.listed()
@@ -131,7 +131,7 @@ def test_one_that_died_before_it_had_waited_out_another_is_waited_out_with_it() 
 
 def test_a_lease_that_is_gone_is_made_anew_after_its_holders_time() -> None:
     election = standby(None)
-    election.asked(0)
+    election.record_call(0)
     take(election, 0)
     assert not election.must_list(TERMS.lease_s + TERMS.wait_s - 0.1)
     assert election.must_list(TERMS.lease_s + TERMS.wait_s)
@@ -141,11 +141,11 @@ def test_a_lease_that_is_deleted_and_made_anew_is_not_one_that_was_given_back() 
     """As by `kubectl delete` and `kubectl apply` while the holder runs."""
     anew = Record("", 0, "", 0, "", raw={"metadata": {"uid": "another"}})
     fresh = standby(anew)
-    fresh.asked(0)
+    fresh.record_call(0)
     take(fresh, 0)
     assert fresh.must_list(0), "the process that starts with it holds it at once"
     election = standby(at_s=0)
-    election.asked(10)
+    election.record_call(10)
     election.saw(anew, 10)
     take(election, 10)
     assert election.record is not None and election.record.waits
@@ -171,7 +171,7 @@ def test_a_process_that_lost_it_may_not_write(record: Record | None) -> None:
 
 def test_whose_taking_was_not_answered_takes_again_and_waits() -> None:
     election = standby(replace(HOLDER, holder=""))
-    election.asked(0)
+    election.record_call(0)
     election.saw(replace(HOLDER, holder="me", term=5), 2)
     take(election, 2)
     assert election.record is not None and election.record.term == 6
@@ -184,7 +184,7 @@ def test_it_does_not_yield_while_it_is_asked() -> None:
         assert election.record is not None
         election.saw(replace(election.record, campaign=campaign(count=at_s)), at_s)
         if at_s % 2:
-            election.asked(at_s)
+            election.record_call(at_s)
         election.settle(at_s)
         assert election.role is Role.HOLDING
 
@@ -193,7 +193,7 @@ def test_it_does_not_yield_to_one_that_wanted_it_a_while_ago() -> None:
     election = holding(0)
     assert election.record is not None
     election.saw(replace(election.record, campaign=campaign()), 1)
-    election.asked(2)
+    election.record_call(2)
     election.saw(replace(election.record, campaign=campaign()), 20)
     election.settle(20)
     assert election.role is Role.HOLDING
@@ -223,7 +223,7 @@ def test_a_second_installation_knows_that_there_is_no_use_in_waiting() -> None:
 def test_a_process_that_has_not_waited_out_its_predecessor_does_not_give_it_back() -> None:
     """The next holder would consider it given back cleanly."""
     election = standby(at_s=0)
-    election.asked(TERMS.lease_s)
+    election.record_call(TERMS.lease_s)
     take(election, TERMS.lease_s)
     election.leaving = True
     election.settle(TERMS.lease_s)
@@ -288,8 +288,8 @@ class Process:
             return False
         name = self.election.me.identity
         self.writes = [
-            (at, begun_s, min(over_s, true_s + POST_S) if whose == name else over_s, whose)
-            for at, begun_s, over_s, whose in self.writes
+            (at, begun_s, min(over_s, true_s + POST_S) if pod_key == name else over_s, pod_key)
+            for at, begun_s, over_s, pod_key in self.writes
         ]
         self.dead |= {name}
         life = len(self.dead)
@@ -373,13 +373,13 @@ def test_nothing_of_a_former_holder_comes_after_the_lists_of_the_next(
     ]
     for each in some:
         next(each.work)
-    asked, changes_s = some[0], 0.0
+    record_call, changes_s = some[0], 0.0
     for _ in range(4000):
         process = min(some, key=lambda each: each.wakes_s)
         true_s = process.wakes_s
         if true_s > changes_s:
-            asked, changes_s = chance.choice(some), true_s + chance.choice([1, 10, 60])
-        asked.election.asked(asked.now_s(true_s))
+            record_call, changes_s = chance.choice(some), true_s + chance.choice([1, 10, 60])
+        record_call.election.record_call(record_call.now_s(true_s))
         process.wakes_s = true_s + process.work.send(true_s)
     assert sum(len(each.writes) for each in some) > 20
     writes = [write for each in some for write in each.writes]

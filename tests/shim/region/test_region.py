@@ -116,7 +116,7 @@ def test_without_a_directory_no_limit_was_asked_for(box: Box) -> None:
         capture_output=True,
         check=True,
     )
-    unmanaged = "UNMANAGED no limit was asked for"
+    unmanaged = "UNMANAGED no limit is set"
     assert done.stdout.splitlines() == [unmanaged, unmanaged, "UNMANAGED", "0"]
     assert done.stderr == ""
 

@@ -1,13 +1,13 @@
 /*
- * See lives.h. A table of handles: each has WAYS places that it may occupy, and a word beside it
- * with its meaning. That word is unique (a generation's number is given once) and 0 while the
+ * See generations.h. A table of handles: each has WAYS places that it may occupy, and a word beside
+ * it with its meaning. That word is unique (a generation's number is given once) and 0 while the
  * handle changes, so a reader takes no lock: an equal word before and after reading the handle
  * confirms it. Writers take the lock.
  *
  * If WAYS existing contexts occupy a handle's places, it gets the number 0: what it holds stays
  * charged until it is freed or the process ends.
  */
-#include "charge/lives.h"
+#include "charge/generations.h"
 
 #include <stddef.h>
 
@@ -62,7 +62,7 @@ static uint32_t life_of(const struct handle *handle)
 	return (uint32_t)(handle->meaning >> 32);
 }
 
-bool vgpu_lives_known(CUcontext context, struct vgpu_place *place)
+bool vgpu_generation_known(CUcontext context, struct vgpu_place *place)
 {
 	struct table *table = get_table();
 
@@ -143,7 +143,7 @@ bool vgpu_lives_begin(CUcontext context, uint64_t driver_id, uint32_t serial,
 	return begins;
 }
 
-struct vgpu_life vgpu_life_of(CUcontext context)
+struct vgpu_life vgpu_generation_of(CUcontext context)
 {
 	struct vgpu_life life = {0};
 	struct table *table = context ? enter() : NULL;
@@ -158,7 +158,7 @@ struct vgpu_life vgpu_life_of(CUcontext context)
 	return life;
 }
 
-void vgpu_life_ended(uint32_t life)
+void vgpu_generation_ended(uint32_t life)
 {
 	struct table *table = life ? enter() : NULL;
 
@@ -183,7 +183,7 @@ static bool any(struct table *table, uint32_t life, int gpu)
 	return found;
 }
 
-bool vgpu_place_lives(uint32_t life)
+bool vgpu_place_is_current(uint32_t life)
 {
 	struct table *table = life ? enter() : NULL;
 

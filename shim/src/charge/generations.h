@@ -15,7 +15,7 @@
 #include "vgpu/cuda_abi.h"
 
 /* Where a context of a known generation lies; takes no lock. */
-bool vgpu_lives_known(CUcontext context, struct vgpu_place *place);
+bool vgpu_generation_known(CUcontext context, struct vgpu_place *place);
 
 /* Number of generations so far: a later one has a larger serial number. */
 uint32_t vgpu_lives_serial(void);
@@ -25,7 +25,7 @@ struct vgpu_life {
 	uint32_t id;	    /* 0: unknown */
 	uint64_t driver_id; /* cuCtxGetId; 0: the driver has none */
 };
-struct vgpu_life vgpu_life_of(CUcontext context);
+struct vgpu_life vgpu_generation_of(CUcontext context);
 
 /*
  * Assign a generation to the context, which lies on place->gpu. A known one remains if the driver's
@@ -36,10 +36,10 @@ bool vgpu_lives_begin(CUcontext context, uint64_t driver_id, uint32_t serial,
 		      struct vgpu_place *place, uint32_t *replaced);
 
 /* The driver has ended that generation: forget all its handles that have not been given again. */
-void vgpu_life_ended(uint32_t life);
+void vgpu_generation_ended(uint32_t life);
 
 /* True until that generation has ended; 0 is never current. */
-bool vgpu_place_lives(uint32_t life);
+bool vgpu_place_is_current(uint32_t life);
 
 /* Add a handle of the context that lies there; and remove that handle alone. */
 void vgpu_place_join(CUcontext context, struct vgpu_place place);
