@@ -67,7 +67,7 @@ def adjustment(
         brought = _brought(devices, held.given, files)
     edits, driver = brought.edits, brought.driver
     ours = (*_our_mounts(container, key, shared, paths), *brought.forwarders)
-    places = _Places(mount.destination for mount in ours)
+    places = Places(mount.destination for mount in ours)
     for mount in container.mounts:
         _check_collision(mount, places)
     for mount in brought.in_the_way:
@@ -132,7 +132,7 @@ def _our_mounts(container: Container, key: str, shared: bool, paths: Paths) -> S
     # For users of HAMi's path. Nothing depends on it, so it is omitted if a volume of the
     # pod covers it; the runtime would otherwise have to create a mount point in that volume.
     visible = Mount(names.CONTAINER_LIBRARY_VISIBLE, library, _READ_ONLY)
-    place = _Places([visible.destination])
+    place = Places([visible.destination])
     if all(place.hidden_by(mount) is None for mount in container.mounts):
         mounts.append(visible)
     return tuple(mounts)
@@ -165,7 +165,7 @@ def _brought(
     if given is not None:
         edits = capabilities.cut(edits, given)
     driver, forwarders = _forwarded(edits.mounts, dict(files))
-    places = _Places((*_PLACES, *(mount.destination for mount in forwarders)))
+    places = Places((*_PLACES, *(mount.destination for mount in forwarders)))
     in_the_way = tuple(mount for mount in driver if places.hidden_by(mount) is not None)
     return _Brought(edits, tuple(driver), tuple(forwarders), in_the_way)
 
@@ -204,13 +204,13 @@ def _soname_of(destination: str) -> str | None:
     return None
 
 
-def _check_collision(mount: Mount, places: _Places) -> None:
+def _check_collision(mount: Mount, places: Places) -> None:
     hidden = places.hidden_by(mount)
     if hidden is not None:
         raise refused(Reason.MOUNT_COLLISION, mount=mount.destination, ours=hidden)
 
 
-class _Places:
+class Places:
     """Our mount destinations, for comparison with many mounts."""
 
     def __init__(self, destinations: Iterable[str]) -> None:
@@ -235,11 +235,6 @@ def with_parents(place: str) -> Sequence[str]:
     """Return the path and all directories above it."""
     parent = posixpath.dirname(place)
     return (place,) if parent == place else (place, *with_parents(parent))
-
-
-def collision(mount: Mount, ours: Sequence[Mount]) -> str | None:
-    """Return which of ours `mount` would be over, under or inside; None: no conflict."""
-    return _Places(our.destination for our in ours).hidden_by(mount)
 
 
 def normal(destination: str) -> str:

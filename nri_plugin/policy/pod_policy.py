@@ -60,7 +60,10 @@ def decide(
 ) -> Decision:
     """Return the result for `container`; never raises."""
     try:
-        return _decide(pod, container, gpus, specs, paths, rules)
+        claimed = claim(pod, container.name, gpus)
+        if claimed is None or not claimed.shares:
+            return without_share(container, claimed)
+        return with_share(pod, container, claimed, specs, paths, rules)
     except Refused as error:
         return error.refusal
 
@@ -144,20 +147,6 @@ def is_uncapped(pod: Pod, uuid: str, minor: int) -> bool:
 
 def _is_uncapped(entry: allocation.DeviceEntry) -> bool:
     return names.RESOURCE_CORE not in entry.resources
-
-
-def _decide(
-    pod: Pod,
-    container: Container,
-    gpus: Sequence[Gpu],
-    specs: Specs,
-    paths: Paths,
-    rules: Rules,
-) -> Decision:
-    claimed = claim(pod, container.name, gpus)
-    if claimed is None or not claimed.shares:
-        return without_share(container, claimed)
-    return with_share(pod, container, claimed, specs, paths, rules)
 
 
 def without_share(container: Container, claimed: Claim | None) -> Adjustment | Untouched:

@@ -18,7 +18,7 @@ from operator import attrgetter
 
 from contract import names
 from nri_plugin.policy import gpu_devices
-from nri_plugin.policy.injection import collision, normal
+from nri_plugin.policy.injection import Places, normal
 from nri_plugin.policy.model import Adjustment, Device, Hook, Mount
 
 Owned = Mapping[str, str]
@@ -98,10 +98,11 @@ def _lost_mounts(wanted: Adjustment, merged: Merged, me: str) -> Iterator[str]:
             yield f"{what} has the options {','.join(found.options)}"
         yield from _not_mine(what, owner, me)
     ours = {mount.destination for mount in wanted.mounts}
-    protective = [m for m in wanted.mounts if m.destination != names.CONTAINER_LIBRARY_VISIBLE]
+    visible = names.CONTAINER_LIBRARY_VISIBLE
+    protective = Places(m.destination for m in wanted.mounts if m.destination != visible)
     for mount in merged.mounts:
         if mount.destination not in ours and normal(mount.destination) not in ours:
-            hidden = collision(mount, protective)
+            hidden = protective.hidden_by(mount)
             if hidden is not None:
                 yield f"mount {mount.destination} hides {hidden}"
 

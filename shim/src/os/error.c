@@ -32,12 +32,13 @@ static const struct {
     [VGPU_NO_SLOT] = {"too many processes use the GPU in this container", "; end some of them"},
     [VGPU_SYSTEM] = {"a system call failed while the GPU limits were set up",
 		     "; the program may try again"},
-    [VGPU_ENVIRONMENT_MEMORY] = {"a limit in the environment is invalid",
-				 "; must be bytes, or a number with k, m or g (1024m), or 0 for no "
-				 "limit; LIMIT_ must be followed by the number of a GPU, 0 to 31"},
+    [VGPU_ENVIRONMENT_MEMORY] =
+	{"a limit in the environment is invalid",
+	 "; must be bytes, or a number with k, m or g (1024m), or 0 for no "
+	 "limit, and LIMIT_ must be followed by the number of a GPU, 0 to 31"},
     [VGPU_ENVIRONMENT_CORE] =
 	{"a limit in the environment is invalid",
-	 "; must be a whole percentage from 0 (no limit) to 100; LIMIT_ must be "
+	 "; must be a whole percentage from 0 (no limit) to 100, and LIMIT_ must be "
 	 "followed by the number of a GPU, 0 to 31"},
     [VGPU_CACHE_FOREIGN] =
 	{"the file that accounts GPU memory is damaged, another program's, or of "

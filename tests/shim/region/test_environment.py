@@ -98,7 +98,7 @@ def test_row_02_a_bad_value_is_refused_by_name(container: Container, text: str) 
     for name in (MEMORY, f"{MEMORY}_1"):
         said = container.refusal({name: text})
         assert said.startswith("gpuslice: no GPU for this process: a limit in the environment ")
-        assert f'{name}="' in said and "write whole bytes or one of k, m, g" in said
+        assert f'{name}="' in said and "must be bytes, or a number with k, m or g" in said
         if text.isascii():
             assert f'{name}="{text}";' in said
     assert not container.cache.exists()
@@ -133,14 +133,14 @@ def test_a_context_is_charged_what_the_environment_says(
 
 def test_a_bad_size_of_contexts_is_refused_by_name(container: Container) -> None:
     said = container.refusal({MEMORY: "1g", names.ENV_CONTEXT: "300MiB"})
-    assert f'{names.ENV_CONTEXT}="300MiB"; write whole bytes or one of k, m, g' in said
+    assert f'{names.ENV_CONTEXT}="300MiB"; must be bytes, or a number with k, m or g' in said
 
 
 @pytest.mark.parametrize("text", ["", "101", "-1", "50%", "1g", "abc", "0x10", "1.0"])
 def test_a_bad_share_is_refused_by_name(container: Container, text: str) -> None:
     for variables in ({CORE: text}, {MEMORY: "1g", f"{CORE}_0": text}):
         said = container.refusal(variables)
-        assert f'="{text}"; write a whole percentage from 0 (no limit) to 100' in said
+        assert f'="{text}"; must be a whole percentage from 0 (no limit) to 100' in said
 
 
 @pytest.mark.parametrize("suffix", ["_", "_x", "_32", "_-1", "_01", "_1_0", "_99999999999"])
