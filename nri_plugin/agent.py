@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger(__name__)
 
-_COLLECTED_AFTER: Final = (10_000, 20, 50)
-"""Thresholds of the garbage collector: a creation makes a thousand objects, without cycles."""
 _SOCKET_LOOK_S: Final = 1.0
 _NO_CLUSTER: Final = (
     "no cluster: no kubeconfig is named, and this is not a pod; containers are served all the same,"
@@ -105,7 +103,6 @@ async def run(
             )
         gc.collect()
         gc.freeze()
-        gc.set_threshold(*_COLLECTED_AFTER)
         if side is not None:
             joined = asyncio.create_task(side.run(), name="API server")
         await _serve(settings, service, observer, announce, leaving)

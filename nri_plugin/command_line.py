@@ -37,10 +37,10 @@ _EPILOG: Final = """\
 Each setting is also read from the environment: --run-dir from GPUSLICE_AGENT_RUN_DIR; switches take
 true or false, what is repeatable is separated by colons. A flag outranks the environment.
 
-The agent serves until SIGTERM, and reconnects when containerd restarts. Its
-one line on standard output, "ready: ...", says that containers are adjusted from now on; its log
-goes to standard error. HTTP endpoints: /healthz (the event loop runs), /readyz
-(containers get their share now; else the reasons), /metrics (for Prometheus).
+The agent serves until SIGTERM, and reconnects when containerd restarts. Its one line on standard
+output, "ready: ...", says that containers are adjusted from now on; its log goes to standard error.
+HTTP endpoints: /healthz (the event loop runs), /readyz (containers get their share now; else the
+reasons), /metrics (for Prometheus).
 
 In a pod it needs: root, hostPID, the host's directories under the same paths as on the host, the
 run directory and containerd's state with mount propagation (Bidirectional, HostToContainer). For

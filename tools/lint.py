@@ -24,12 +24,12 @@ _ROOT: Final = Path(__file__).resolve().parents[1]
 _BIN: Final = Path(sys.executable).parent
 
 _STUBS: Final = "type stubs of messages"
-_MYPY: Final = "mypy --strict"
 _CHECKS: Final = {
     _STUBS: ["python", "-m", "grpc_tools.protoc", "-I.", "--mypy_out=quiet:."],
     "ruff": ["ruff", "check", "."],
     "ruff format": ["ruff", "format", "--check", "."],
-    _MYPY: ["mypy", "--num-workers", "2"],
+    # Its results serve a second checkout too.
+    "mypy --strict": ["mypy", "--num-workers=2", f"--cache-dir={building.cache_dir() / 'mypy'}"],
     "import contracts": ["lint-imports"],
     "clang-format": ["clang-format", "--dry-run", "-Werror"],
 }
@@ -83,8 +83,6 @@ def main() -> int:
     environment = {**os.environ, "PATH": f"{_BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
     for title, (tool, *arguments) in _CHECKS.items():
         command = [str(_BIN / tool), *arguments]
-        if title == _MYPY:  # its results serve a second checkout too
-            command += ["--cache-dir", str(building.cache_dir() / "mypy")]
         if title in _FILES:
             command += _tracked(_FILES[title])
         with step(title) as shown:

@@ -128,7 +128,7 @@ class RunDirectory:
         path = f"{self._root}/{key}/{_record(container)}"
         data = json.dumps({mount.destination: mount.source for mount in mounts})
         try:
-            _write(path, 0o600, data.encode())
+            _write(path, 0o644, data.encode(), flags=os.O_TRUNC)
         except OSError as error:
             raise FilesError(f"{path}: {error.strerror}") from error
 
@@ -214,10 +214,12 @@ def _size_bytes(gpu_count: int) -> int:
     return sum(-(-size // _PAGE) for size in files) * _PAGE + _SLACK_BYTES
 
 
-def _write(path: str, mode: int, data: bytes, size_bytes: int = 0) -> None:
-    """Create or replace a file. size_bytes: allocate that many bytes; zeros follow `data`."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o600)
+def _write(
+    path: str, mode: int, data: bytes, size_bytes: int = 0, *, flags: int = os.O_EXCL
+) -> None:
+    """Create a file. size_bytes: allocate that many bytes; zeros follow `data`. flags: O_TRUNC
+    replaces the content of an existing file."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
     try:
         left = memoryview(data)
         while left:

@@ -130,10 +130,10 @@ class NodeStatus:
         before = [*{each.gpu.uuid: each for each in (*self._listed, *now)}.values()]
         holds = self._holds()
         granted = {uuid for hold in holds for uuid in hold.parts} | self._bound_pods.granted(before)
-        reported = granted_gpus(holds, self._bound_pods.allocated())
+        reconstructed = granted_gpus(holds, self._bound_pods.allocated())
         # Before NVML's first answer, only what the Device lists is known.
         known = self._inventory.problem is None or self._inventory.seen
-        listed = entries(self._gpus(), before, granted, reported) if known else now
+        listed = entries(self._gpus(), before, granted, reconstructed) if known else now
         self._listed = listed if known else before
         at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         shall_at = at if self._conditions else ""

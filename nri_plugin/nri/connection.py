@@ -136,7 +136,7 @@ class _Connection(asyncio.Protocol):
             else:
                 logger.debug("event=%s", event)
         self._send()
-        if self._session.introduced and not self._registration.cancelled():
+        if self._session.introduced:
             self._registration.cancel()
 
     def eof_received(self) -> None:

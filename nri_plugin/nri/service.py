@@ -175,9 +175,9 @@ class Service:
             if answer is None or answer.wanted.key is None:
                 self._count_foreign(request)
                 return None
-            me = self._settings.plugin
-            if translate.is_ours_alone(request, answer.sent, me):
+            if translate.is_unchanged(request, answer.sent):
                 return None
+            me = self._settings.plugin
             merged = translate.merged(request)
             lost = verdict.lost(answer.wanted, merged, me)
             if lost is not None:

@@ -78,29 +78,18 @@ def _owned(fields: nri.FieldOwners, number: int) -> Mapping[str, str]:
     return dict(fields.compound[number].owners) if number in fields.compound else {}
 
 
-def is_ours_alone(
-    request: nri.ValidateContainerAdjustmentRequest, sent: nri.CreateContainerResponse, me: str
+def is_unchanged(
+    request: nri.ValidateContainerAdjustmentRequest, sent: nri.CreateContainerResponse
 ) -> bool:
-    """Whether the adjustment is exactly the one that we sent, and all of it is ours: the case of
-    every container that no other plugin adjusts. False means that it must be judged."""
+    """Whether the adjustment is exactly the one that we sent: the case of every container that no
+    other plugin adjusts. Both messages are normalized: the runtime adds fields that we do not know,
+    and empty messages."""
     adjust = request.adjust
-    adjust.DiscardUnknownFields()  # the runtime adds some, and these messages, all empty
+    adjust.DiscardUnknownFields()
     for each in (adjust, sent.adjust):
         each.hooks.SetInParent()
         each.linux.resources.SetInParent()
-    if adjust != sent.adjust:
-        return False
-    fields = request.owners.owners[request.container.id]
-    for number, count in (
-        (nri.FIELD_ENV, len(adjust.env)),
-        (nri.FIELD_MOUNTS, len(adjust.mounts)),
-        (nri.FIELD_DEVICES, len(adjust.linux.devices)),
-        (nri.FIELD_CDI_DEVICES, len(adjust.cdi_devices)),
-    ):
-        owners = fields.compound[number].owners if number in fields.compound else {}
-        if len(owners) != count or any(owner != me for owner in owners.values()):
-            return False
-    return set(fields.simple.get(nri.FIELD_OCI_HOOKS, me).split(",")) == {me}
+    return adjust == sent.adjust
 
 
 def merged(request: nri.ValidateContainerAdjustmentRequest) -> Merged:

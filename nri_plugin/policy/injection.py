@@ -252,6 +252,7 @@ def is_below(path: str, directory: str) -> bool:
     return path.startswith(_prefix(directory))
 
 
+@lru_cache(maxsize=256)
 def _prefix(directory: str) -> str:
     return directory.rstrip("/") + "/"
 

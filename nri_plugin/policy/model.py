@@ -195,10 +195,6 @@ class CdiDevice:
     common: Edits = Edits()
     problem: str | None = None
 
-    def __hash__(self) -> int:
-        """Of what identifies it: injection.py looks it up for every container."""
-        return hash((self.name, self.file))
-
 
 @dataclass(frozen=True, slots=True)
 class Specs:

@@ -5,7 +5,8 @@ computed again when the runtime validates an adjustment.
 
 Absent, valid and invalid grants are distinct. A pod without a grant is not changed. In a pod with a
 grant, a container that the grant does not name starts without a GPU, whatever the state of the
-GPUs. An unreadable or inconsistent grant refuses the containers that it names.
+GPUs. An inconsistent grant refuses the containers that it names, and an unreadable one all of the
+pod's, because it does not say which have a share.
 Invariant: a container never runs without the limit it was granted.
 """
 
@@ -31,15 +32,12 @@ from nri_plugin.policy.model import (
     Specs,
     Untouched,
 )
-from nri_plugin.policy.refusals import Reason, Refusal, Refused, refused
-
-Decision = Adjustment | Refusal | Untouched
+from nri_plugin.policy.refusals import Reason, Refused, refused
 
 POD_KEY_PREFIX: Final = "pod-"
 _DEFAULT_CORE_PERCENT: Final = 100
 """Koordinator omits gpu-core if the pod requested only memory: compute is not limited."""
 
-_RULES: Final = Rules()
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 
 _NO_GPU: Final = ((names.ENV_VISIBLE_DEVICES, names.VISIBLE_DEVICES_NONE),)
@@ -48,24 +46,6 @@ _LABEL_ALONE: Final = (
     f" without a GPU. To get a share, set schedulerName to {names.SCHEDULER_NAME} and request"
     f" {names.RESOURCE_CORE} or {names.RESOURCE_MEMORY_RATIO}"
 )
-
-
-def decide(
-    pod: Pod,
-    container: Container,
-    gpus: Sequence[Gpu],
-    specs: Specs,
-    paths: Paths,
-    rules: Rules = _RULES,
-) -> Decision:
-    """Return the result for `container`; never raises."""
-    try:
-        claimed = claim(pod, container.name, gpus)
-        if claimed is None or not claimed.shares:
-            return without_share(container, claimed)
-        return with_share(pod, container, claimed, specs, paths, rules)
-    except Refused as error:
-        return error.refusal
 
 
 def wants_gpu(labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:

@@ -54,7 +54,7 @@ def check_volumes(container: Container, paths: Paths) -> None:
 def _on_host(path: str) -> str:
     """Resolve the one symbolic link that all hosts have: /var/run is /run."""
     plain = normal(path)
-    return plain.removeprefix("/var") if f"{plain}/".startswith("/var/run/") else plain
+    return plain.removeprefix("/var") if is_below(f"{plain}/", "/var/run") else plain
 
 
 def check_grant(pod: Pod, container: Container, rules: Rules) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from contract import names
+from nri_plugin.policy.injection import is_below
 from nri_plugin.policy.model import Mount
 
 _GRANT: Final = f"{names.CONTAINER_DIR}/{names.FILE_GRANT}"
@@ -47,12 +48,11 @@ def in_place(
         **preloads,
     }
     # The library, and in strict mode the forwarders and the libraries that they load.
-    store, inside = f"{store_dir.rstrip('/')}/", f"{names.CONTAINER_DIR}/"
     stored = {
         place: source
         for place, source in mounted.items()
         if place != names.CONTAINER_LIBRARY_VISIBLE
-        and (source.startswith(store) or place.startswith(inside))
+        and (is_below(source, store_dir) or is_below(place, names.CONTAINER_DIR))
     }
     if names.CONTAINER_LIBRARY not in stored or ours.items() - mounted.items():
         return None

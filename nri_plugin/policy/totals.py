@@ -47,18 +47,18 @@ def entries(
     seen: Iterable[Gpu],
     before: Iterable[Entry],
     granted: AbstractSet[str],
-    reported: Iterable[Gpu] = (),
+    reconstructed: Iterable[Gpu] = (),
 ) -> Sequence[Entry]:
     """Return the Device's desired entries. seen: NVML's GPUs, failed ones too. before: the current
-    or previous entries. granted: the GPUs of which a share is held. reported: GPUs reconstructed
-    from grants (`granted_gpus`).
+    or previous entries. granted: the GPUs of which a share is held. reconstructed: GPUs as
+    grants describe them (`granted_gpus`).
 
     A failed GPU is listed with its current or last known memory, and never with less than is
     granted of it. A GPU that disappeared stays listed as unhealthy while it is granted, because the
     node's totals need its size. A GPU of unknown memory cannot be listed.
     """
     known = {entry.gpu.uuid: entry.gpu for entry in before}
-    for gpu in reported:
+    for gpu in reconstructed:
         more = known.setdefault(gpu.uuid, gpu)
         if more.memory_bytes < gpu.memory_bytes:
             known[gpu.uuid] = replace(more, memory_bytes=gpu.memory_bytes)

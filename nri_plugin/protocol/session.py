@@ -51,8 +51,6 @@ class State(enum.Enum):
     SERVING = enum.auto()
     CLOSED = enum.auto()
 
-    __hash__ = object.__hash__  # Enum's own runs in Python, for each request
-
 
 class Input(enum.Enum):
     """Inputs of the state machine: the runtime's requests, our result of Synchronize, the end."""
@@ -67,8 +65,6 @@ class Input(enum.Enum):
     CALL = enum.auto()
     SHUTDOWN = enum.auto()
     END = enum.auto()
-
-    __hash__ = object.__hash__
 
 
 TRANSITIONS: Final[Mapping[tuple[State, Input], State]] = {

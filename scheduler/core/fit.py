@@ -34,7 +34,7 @@ _MOMENTS_PER_STEP: Final = 8
 """A step takes longer if it must check more than this number of moments of the pod's life."""
 _NODES_PER_STEP: Final = 6
 """Nodes compared with already searched nodes in the time of one step."""
-MAX_ALIKE: Final = 64
+MAX_SEARCH_KEYS: Final = 64
 MAX_KNOWN: Final = 512
 """Requests with cached results: 9 bytes per node and request."""
 _GIB: Final = 2**30
@@ -49,8 +49,8 @@ class _Found:
 
     reasons: NDArray[np.uint8]
     versions: NDArray[np.int64]
-    known: dict[bytes, int] = field(default_factory=dict)
-    """Results by the search key of searched nodes."""
+    by_search_key: dict[bytes, int] = field(default_factory=dict)
+    """Results of searched nodes."""
 
 
 class Known:
@@ -145,7 +145,7 @@ def _several(
 
 def _search(fleet: Fleet, request: Request, rows: Rows, steps: Steps, found: _Found) -> None:
     """Stores the results of `place`, which runs once for nodes with equal search keys."""
-    known = found.known
+    results = found.by_search_key
     selected = fleet.selected(request.selector) if request.selector else None
     weight = 1 + request.moment_count // _MOMENTS_PER_STEP
     enough = MOST_STEPS // weight
@@ -154,7 +154,7 @@ def _search(fleet: Fleet, request: Request, rows: Rows, steps: Steps, found: _Fo
             return
         steps.taken += number % _NODES_PER_STEP == 0
         search_key = fleet.search_key(row, selected)
-        if search_key not in known:
+        if search_key not in results:
             left = (steps.most - steps.taken) // weight - len(request.asks)
             if left <= 0:
                 return
@@ -163,10 +163,10 @@ def _search(fleet: Fleet, request: Request, rows: Rows, steps: Steps, found: _Fo
             steps.taken += weight * (len(request.asks) + here.taken)
             if placed is Reason.GIVEN_UP and here.most < enough:
                 return  # out of steps for now, not for good
-            if len(known) == MAX_ALIKE:
-                del known[next(iter(known))]
-            known[search_key] = placed if isinstance(placed, Reason) else Reason.FITS
-        found.reasons[row] = known[search_key]
+            if len(results) == MAX_SEARCH_KEYS:
+                del results[next(iter(results))]
+            results[search_key] = placed if isinstance(placed, Reason) else Reason.FITS
+        found.reasons[row] = results[search_key]
 
 
 def _against(fleet: Fleet, request: Request, rows: Rows) -> Reasons:

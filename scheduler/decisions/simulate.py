@@ -145,8 +145,8 @@ def _of_template(owner: Json) -> Json:
     if not template:
         raise SimulationError(f"{kind}.template: must be a pod's template")
     named = at(owner, "metadata")
-    pod_key = {"name": named.get("name", ""), "namespace": named.get("namespace", "default")}
-    return {**template, "kind": "Pod", "metadata": {**at(template, "metadata"), **pod_key}}
+    identity = {"name": named.get("name", ""), "namespace": named.get("namespace", "default")}
+    return {**template, "kind": "Pod", "metadata": {**at(template, "metadata"), **identity}}
 
 
 # --- placement -----------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ def _held_by_containers(
 ) -> Sequence[HeldGpu]:
     """By GPU, the most that containers hold at the same time. If the allocation omits core, the
     grants' core is a limit only, and no compute is held."""
-    uncapped_shares = {e.id for e in allocated if names.RESOURCE_CORE not in e.resources}
+    uncapped = {e.id for e in allocated if names.RESOURCE_CORE not in e.resources}
     shares_of: dict[tuple[str, int], list[tuple[str, int, int]]] = {}
     for name, gpus in granted.items():
         for gpu in gpus:
@@ -146,7 +146,7 @@ def _held_by_containers(
         _, size, core = shares[0]
         if len(shares) > 1:
             size, core = _peak(raw, shares)
-        held.append(HeldGpu(uuid, minor, size, None if uuid in uncapped_shares else core))
+        held.append(HeldGpu(uuid, minor, size, None if uuid in uncapped else core))
     return tuple(held)
 
 

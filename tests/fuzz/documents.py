@@ -19,11 +19,11 @@ from contract import allocation, grants, names, quantity
 from nri_plugin.host import cdi
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri import translate
-from nri_plugin.policy import pod_policy
 from nri_plugin.policy.model import Adjustment, CdiDevice, Device, Edits, Gpu, Mount, Paths, Specs
 from nri_plugin.policy.refusals import Refusal
 from nri_plugin.protocol import ttrpc
 from tests.fuzz.choices import Choices
+from tests.nri_plugin import objects
 
 _KEYS: Final = (
     *("gpu", "minor", "resources", "id", "extension", "v", "containers", "main", "memory", "core"),
@@ -188,7 +188,7 @@ def pods(data: bytes) -> None:
             assert type(error).__name__ == "DecodeError"
             return
     pod, container = translate.pod(request.pod), translate.container(request.container)
-    decision = pod_policy.decide(pod, container, [_GPU], _SPECS, _PATHS)
+    decision = objects.decide(pod, container, [_GPU], _SPECS, _PATHS)
     if isinstance(decision, Refusal):
         assert ttrpc.sendable(decision.text)
     elif isinstance(decision, Adjustment):

@@ -1,9 +1,38 @@
-"""Minimal pods and containers as a runtime describes them."""
+"""Minimal pods and containers as a runtime describes them, and the policy's result for one."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.policy import pod_policy
+from nri_plugin.policy.model import (
+    Adjustment,
+    Container,
+    Gpu,
+    Paths,
+    Pod,
+    Rules,
+    Specs,
+    Untouched,
+)
+from nri_plugin.policy.refusals import Refusal, Refused
+
+Result = Adjustment | Refusal | Untouched
+
+
+def decide(
+    pod: Pod, container: Container, gpus: Sequence[Gpu], specs: Specs, paths: Paths
+) -> Result:
+    """The policy's result as the agent gets it, with the refusal as a value."""
+    try:
+        claimed = pod_policy.claim(pod, container.name, gpus)
+        if claimed is None or not claimed.shares:
+            return pod_policy.without_share(container, claimed)
+        return pod_policy.with_share(pod, container, claimed, specs, paths, Rules())
+    except Refused as error:
+        return error.refusal
 
 
 def pod(number: int = 0, **annotations: str) -> nri.PodSandbox:

@@ -42,8 +42,8 @@ void vgpu_context_met(CUcontext context, uint32_t serial, struct vgpu_place *pla
 {
 	uint64_t bytes = reservation || place->gpu < 0 ? 0 : cost_bytes(place->gpu);
 	uint32_t replaced;
-	bool begins =
-	    vgpu_lives_begin(context, vgpu_context_driver_id(context), serial, place, &replaced);
+	bool begins = vgpu_generation_begin(context, vgpu_context_driver_id(context), serial, place,
+					    &replaced);
 
 	if (replaced)
 		vgpu_context_ended(replaced);
@@ -53,11 +53,11 @@ void vgpu_context_met(CUcontext context, uint32_t serial, struct vgpu_place *pla
 		vgpu_cancel(reservation);
 }
 
-void vgpu_context_ended(uint32_t life)
+void vgpu_context_ended(uint32_t generation)
 {
-	if (!life)
+	if (!generation)
 		return;
-	vgpu_generation_ended(life);
-	vgpu_forget_context(life);
-	vgpu_claims_end_context(life);
+	vgpu_generation_ended(generation);
+	vgpu_forget_context(generation);
+	vgpu_claims_end_context(generation);
 }

@@ -26,7 +26,7 @@ struct handle {
 struct table {
 	struct vgpu_wiped wiped;
 	struct vgpu_lock lock;
-	uint32_t lives, serials; /* numbers given so far */
+	uint32_t generations, serials; /* numbers given so far */
 	struct handle handles[HANDLES];
 };
 
@@ -57,7 +57,7 @@ static uint64_t meaning_of(struct vgpu_place place)
 	return (uint64_t)place.context << 32 | (uint32_t)place.gpu;
 }
 
-static uint32_t life_of(const struct handle *handle)
+static uint32_t generation_of(const struct handle *handle)
 {
 	return (uint32_t)(handle->meaning >> 32);
 }
@@ -80,7 +80,7 @@ bool vgpu_generation_known(CUcontext context, struct vgpu_place *place)
 	return false;
 }
 
-uint32_t vgpu_lives_serial(void)
+uint32_t vgpu_generations_serial(void)
 {
 	const struct table *table = get_table();
 
@@ -119,8 +119,8 @@ static bool is_same(const struct handle *handle, uint64_t driver_id, uint32_t se
 					      : handle->serial > serial;
 }
 
-bool vgpu_lives_begin(CUcontext context, uint64_t driver_id, uint32_t serial,
-		      struct vgpu_place *place, uint32_t *replaced)
+bool vgpu_generation_begin(CUcontext context, uint64_t driver_id, uint32_t serial,
+			   struct vgpu_place *place, uint32_t *replaced)
 {
 	struct table *table = enter();
 	struct handle *handle;
@@ -131,11 +131,11 @@ bool vgpu_lives_begin(CUcontext context, uint64_t driver_id, uint32_t serial,
 		return false;
 	handle = place_for(table, context);
 	if (handle && handle->meaning && is_same(handle, driver_id, serial)) {
-		place->context = life_of(handle);
+		place->context = generation_of(handle);
 	} else if (handle) {
-		table->lives += 1 + (table->lives == UINT32_MAX);
-		place->context = table->lives;
-		*replaced = handle->meaning ? life_of(handle) : 0;
+		table->generations += 1 + (table->generations == UINT32_MAX);
+		place->context = table->generations;
+		*replaced = handle->meaning ? generation_of(handle) : 0;
 		write_down(table, handle, context, *place, driver_id);
 		begins = true;
 	}
@@ -143,51 +143,52 @@ bool vgpu_lives_begin(CUcontext context, uint64_t driver_id, uint32_t serial,
 	return begins;
 }
 
-struct vgpu_life vgpu_generation_of(CUcontext context)
+struct vgpu_generation vgpu_generation_of(CUcontext context)
 {
-	struct vgpu_life life = {0};
+	struct vgpu_generation generation = {0};
 	struct table *table = context ? enter() : NULL;
 	const struct handle *handle;
 
 	if (!table)
-		return life;
+		return generation;
 	handle = place_for(table, context);
 	if (handle && handle->meaning)
-		life = (struct vgpu_life){life_of(handle), handle->driver_id};
+		generation = (struct vgpu_generation){generation_of(handle), handle->driver_id};
 	vgpu_unlock(&table->lock);
-	return life;
+	return generation;
 }
 
-void vgpu_generation_ended(uint32_t life)
+void vgpu_generation_ended(uint32_t generation)
 {
-	struct table *table = life ? enter() : NULL;
+	struct table *table = generation ? enter() : NULL;
 
 	if (!table)
 		return;
 	for (int i = 0; i < HANDLES; i++)
-		if (table->handles[i].meaning && life_of(&table->handles[i]) == life)
+		if (table->handles[i].meaning && generation_of(&table->handles[i]) == generation)
 			__atomic_store_n(&table->handles[i].meaning, 0, __ATOMIC_RELEASE);
 	vgpu_unlock(&table->lock);
 }
 
-static bool any(struct table *table, uint32_t life, int gpu)
+static bool any(struct table *table, uint32_t generation, int gpu)
 {
 	bool found = false;
 
 	for (int i = 0; i < HANDLES && !found; i++) {
 		uint64_t meaning = table->handles[i].meaning;
 
-		found = meaning && (life ? meaning >> 32 == life : (int)(uint32_t)meaning == gpu);
+		found = meaning &&
+			(generation ? meaning >> 32 == generation : (int)(uint32_t)meaning == gpu);
 	}
 	vgpu_unlock(&table->lock);
 	return found;
 }
 
-bool vgpu_place_is_current(uint32_t life)
+bool vgpu_place_is_current(uint32_t generation)
 {
-	struct table *table = life ? enter() : NULL;
+	struct table *table = generation ? enter() : NULL;
 
-	return !table || any(table, life, 0);
+	return !table || any(table, generation, 0);
 }
 
 bool vgpu_place_any_on(int gpu)

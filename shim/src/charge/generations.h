@@ -1,5 +1,5 @@
 /*
- * Generations of contexts ("lives"): the number that a context's charges carry, from its first call
+ * Generations of contexts: the number that a context's charges carry, from its first call
  * until the driver has ended it. A handle may name one generation after another, and a generation
  * may have several handles.
  *
@@ -18,28 +18,28 @@
 bool vgpu_generation_known(CUcontext context, struct vgpu_place *place);
 
 /* Number of generations so far: a later one has a larger serial number. */
-uint32_t vgpu_lives_serial(void);
+uint32_t vgpu_generations_serial(void);
 
 /* A generation of a context: its charges carry it. */
-struct vgpu_life {
+struct vgpu_generation {
 	uint32_t id;	    /* 0: unknown */
 	uint64_t driver_id; /* cuCtxGetId; 0: the driver has none */
 };
-struct vgpu_life vgpu_generation_of(CUcontext context);
+struct vgpu_generation vgpu_generation_of(CUcontext context);
 
 /*
  * Assign a generation to the context, which lies on place->gpu. A known one remains if the driver's
  * number is the same or, where the driver has none, if it began after `serial`. True: the
  * generation is new; `*replaced` is the ended one that the handle named until then.
  */
-bool vgpu_lives_begin(CUcontext context, uint64_t driver_id, uint32_t serial,
-		      struct vgpu_place *place, uint32_t *replaced);
+bool vgpu_generation_begin(CUcontext context, uint64_t driver_id, uint32_t serial,
+			   struct vgpu_place *place, uint32_t *replaced);
 
 /* The driver has ended that generation: forget all its handles that have not been given again. */
-void vgpu_generation_ended(uint32_t life);
+void vgpu_generation_ended(uint32_t generation);
 
 /* True until that generation has ended; 0 is never current. */
-bool vgpu_place_is_current(uint32_t life);
+bool vgpu_place_is_current(uint32_t generation);
 
 /* Add a handle of the context that lies there; and remove that handle alone. */
 void vgpu_place_join(CUcontext context, struct vgpu_place place);

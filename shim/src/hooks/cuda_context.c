@@ -130,7 +130,7 @@ static CUresult retain_active(CUcontext *context, CUdevice device)
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
 	struct vgpu_reservation reservation;
-	uint32_t serial = vgpu_lives_serial();
+	uint32_t serial = vgpu_generations_serial();
 	CUcontext made = NULL;
 	CUresult result;
 
@@ -167,44 +167,44 @@ static CUcontext find_primary(CUdevice device)
 	return context;
 }
 
-CUdevice vgpu_device_of_primary(uint32_t life)
+CUdevice vgpu_device_of_primary(uint32_t generation)
 {
-	for (CUdevice device = 0; life && device < PRIMARIES; device++)
+	for (CUdevice device = 0; generation && device < PRIMARIES; device++)
 		if (vgpu_generation_of(__atomic_load_n(&primaries[device], __ATOMIC_RELAXED)).id ==
-		    life)
+		    generation)
 			return device;
 	return -1;
 }
 
 /* The last release ends it; another thread may have begun the next generation since. */
-static bool has_ended(CUdevice device, CUcontext context, const struct vgpu_life *life)
+static bool has_ended(CUdevice device, CUcontext context, const struct vgpu_generation *generation)
 {
 	uint64_t now_id;
 
 	if (is_inactive(device))
 		return true;
-	now_id = life->driver_id ? vgpu_context_driver_id(context) : 0;
-	return now_id && now_id != life->driver_id;
+	now_id = generation->driver_id ? vgpu_context_driver_id(context) : 0;
+	return now_id && now_id != generation->driver_id;
 }
 
 static CUresult release(CUdevice device, CUresult (*driver_release)(CUdevice device))
 {
 	CUcontext context = find_primary(device);
-	struct vgpu_life life = vgpu_generation_of(context);
+	struct vgpu_generation generation = vgpu_generation_of(context);
 	CUresult result = driver_release(device);
 
-	if (result == CUDA_SUCCESS && life.id && has_ended(device, context, &life))
-		vgpu_context_ended(life.id);
+	if (result == CUDA_SUCCESS && generation.id && has_ended(device, context, &generation))
+		vgpu_context_ended(generation.id);
 	return result;
 }
 
 static CUresult reset(CUdevice device, CUresult (*driver_reset)(CUdevice device))
 {
-	struct vgpu_life life = vgpu_generation_of(find_primary(device));
+	struct vgpu_generation generation = vgpu_generation_of(find_primary(device));
 	CUresult result = driver_reset(device);
 
 	if (result == CUDA_SUCCESS) {
-		vgpu_context_ended(life.id);
+		vgpu_context_ended(generation.id);
 		vgpu_meters_forget(device);
 	}
 	return result;
@@ -213,11 +213,11 @@ static CUresult reset(CUdevice device, CUresult (*driver_reset)(CUdevice device)
 /* The driver refuses NULL. */
 static CUresult destroy(CUcontext context, CUresult (*driver_destroy)(CUcontext context))
 {
-	struct vgpu_life life = vgpu_generation_of(context);
+	struct vgpu_generation generation = vgpu_generation_of(context);
 	CUresult result = driver_destroy(context);
 
 	if (result == CUDA_SUCCESS)
-		vgpu_context_ended(life.id);
+		vgpu_context_ended(generation.id);
 	return result;
 }
 
@@ -238,11 +238,11 @@ ENDING(cuCtxDestroy_v2, destroy, CUcontext)
 /* The last detachment ends it: then the driver refuses its handle. */
 CUresult cuCtxDetach(CUcontext context)
 {
-	struct vgpu_life life = vgpu_generation_of(context);
+	struct vgpu_generation generation = vgpu_generation_of(context);
 	CUresult result = real_cuCtxDetach(context);
 	unsigned int version;
 
 	if (result == CUDA_SUCCESS && real_cuCtxGetApiVersion(context, &version) != CUDA_SUCCESS)
-		vgpu_context_ended(life.id);
+		vgpu_context_ended(generation.id);
 	return result;
 }

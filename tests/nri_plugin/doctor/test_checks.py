@@ -215,8 +215,20 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     ("library", {"library": Library()}, WARN, "not in /usr/local/vgpu/store yet", "at its start"),
     ("driver", {"gpus_problem": "NVML: no"}, FAIL, "NVML: no", "nvidia-smi"),
     ("driver", {"gpus": ()}, FAIL, "shows no GPU", "with a GPU"),
-    ("driver", {"in_trouble": [MIG]}, WARN, "GPU-m: MIG mode is enabled", "repair or exclude"),
-    ("driver", {"gpus": (), "in_trouble": [MIG]}, FAIL, "GPU-m: MIG mode", "repair or exclude"),
+    (
+        "driver",
+        {"in_trouble": [MIG]},
+        WARN,
+        "GPU-m: MIG mode is enabled",
+        "repair or exclude these GPUs",
+    ),
+    (
+        "driver",
+        {"gpus": (), "in_trouble": [MIG]},
+        FAIL,
+        "GPU-m: MIG mode",
+        "repair or exclude these GPUs",
+    ),
     ("cdi", with_spec(None), WARN, "GPU-a has no device of its name", "nvidia-ctk cdi generate"),
     (
         "cdi",

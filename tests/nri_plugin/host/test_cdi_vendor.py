@@ -10,9 +10,9 @@ import pytest
 from contract import names
 from nri_plugin.host.node import cdi_by_name_problem
 from nri_plugin.nri import translate
-from nri_plugin.policy import pod_policy
 from nri_plugin.policy.model import Adjustment, Bringing, CdiDevice, Device, Edits, Mount, Specs
 from nri_plugin.policy.refusals import Refusal
+from tests.nri_plugin import objects
 from tests.nri_plugin.policy.test_pod_policy import (
     HALF,
     LIBCUDA,
@@ -43,9 +43,9 @@ GRANTED = pod([HALF], {"main": [grant(A, 5 << 30, 30)]})
 
 def decided(
     bringing: Bringing, specs: Specs = WHOLE_DRIVER, env: Sequence[str] = ()
-) -> pod_policy.Decision:
+) -> objects.Result:
     container = replace(MAIN, env=env)
-    return pod_policy.decide(GRANTED, container, [A], specs, replace(PATHS, bringing=bringing))
+    return objects.decide(GRANTED, container, [A], specs, replace(PATHS, bringing=bringing))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_by_name_the_limit_comes_and_the_spec_is_left_to_the_runtime() -> None:
 def test_by_name_what_hides_the_driver_is_seen_in_the_spec() -> None:
     container = replace(MAIN, mounts=(Mount("/.gpuslice", "/x"),))
     paths = replace(PATHS, bringing=Bringing(by_name=True))
-    decision = pod_policy.decide(GRANTED, container, [A], SPECS, paths)
+    decision = objects.decide(GRANTED, container, [A], SPECS, paths)
     assert isinstance(decision, Refusal)
     assert decision.reason.name == "MOUNT_COLLISION"
 

@@ -263,11 +263,13 @@ def die_after(step: str, root: Path, shares: Sequence[Share]) -> None:
         if step == "mount":
             os._exit(9)
 
-    def dying_write(path: str, mode: int, data: bytes, size_bytes: int = 0) -> None:
+    def dying_write(
+        path: str, mode: int, data: bytes, size_bytes: int = 0, *, flags: int = os.O_EXCL
+    ) -> None:
         if step == f"{os.path.basename(path)} half":
-            write(path, mode, data[: len(data) // 2])
+            write(path, mode, data[: len(data) // 2], flags=flags)
             os._exit(9)
-        write(path, mode, data, size_bytes)
+        write(path, mode, data, size_bytes, flags=flags)
         if step == os.path.basename(path):
             os._exit(9)
 

@@ -32,6 +32,7 @@ from nri_plugin.policy.model import (
     Untouched,
 )
 from nri_plugin.policy.refusals import Reason, Refusal
+from tests.nri_plugin import objects
 
 GIB = 1 << 30
 A = Gpu("GPU-aaaaaaaa-0000-0000-0000-000000000000", 0, 40 * GIB)
@@ -92,8 +93,8 @@ def decide(
     specs: Specs = SPECS,
     paths: Paths = PATHS,
     gpus: Sequence[Gpu] = GPUS,
-) -> pod_policy.Decision:
-    return pod_policy.decide(of, container, gpus, specs, paths)
+) -> objects.Result:
+    return objects.decide(of, container, gpus, specs, paths)
 
 
 def adjusted(*arguments: Any, **options: Any) -> Adjustment:
@@ -127,7 +128,8 @@ REFUSALS: Mapping[str, tuple[Pod, Reason, str]] = {
             allocated=json.dumps({"gpu": [{"minor": 0, "resources": {MEMORY: "12 potatoes"}}]}),
         ),
         Reason.ALLOCATION_MALFORMED,
-        "gpu[0].resources.koordinator.sh/gpu-memory: invalid value '12 potatoes': must be a",
+        "gpu[0].resources.koordinator.sh/gpu-memory: invalid value '12 potatoes': must be a"
+        " quantity",
     ),
     "allocation is no JSON": (pod(allocated="{"), Reason.ALLOCATION_MALFORMED, "not JSON"),
     "allocation is no JSON, no label": (

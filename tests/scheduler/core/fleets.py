@@ -11,7 +11,7 @@ from scheduler.core.reasons import Reason
 from scheduler.core.request import Ask, Phase, Policy, Request, Requirement, Scope
 from tests.scheduler.core.oracle import Held, Node
 
-BARS = (Reason.FITS,) * 12 + (Reason.NO_DEVICE, Reason.AGENT_SILENT, Reason.AGENT_NOT_READY)
+BLOCKED_BY = (Reason.FITS,) * 12 + (Reason.NO_DEVICE, Reason.AGENT_SILENT, Reason.AGENT_NOT_READY)
 REACHED = frozenset(Reason) - {
     Reason.NODE_UNKNOWN,
     Reason.DEVICE_STALE,
@@ -44,11 +44,8 @@ def node(chance: random.Random, name: str) -> Node:
             labels={"model": chance.choice(("A100", "T4"))} if chance.random() < 0.7 else {},
         )
         gpus.append(held(chance, gpu))
-    blocked_by, isolates, partitioned = (
-        chance.choice(BARS),
-        chance.random() < 0.8,
-        chance.random() < 0.1,
-    )
+    blocked_by = chance.choice(BLOCKED_BY)
+    isolates, partitioned = chance.random() < 0.8, chance.random() < 0.1
     return Node(name, gpus, blocked_by, isolates, partitioned)
 
 

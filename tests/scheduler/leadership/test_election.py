@@ -288,8 +288,8 @@ class Process:
             return False
         name = self.election.me.identity
         self.writes = [
-            (at, begun_s, min(over_s, true_s + POST_S) if pod_key == name else over_s, pod_key)
-            for at, begun_s, over_s, pod_key in self.writes
+            (at, begun_s, min(over_s, true_s + POST_S) if writer == name else over_s, writer)
+            for at, begun_s, over_s, writer in self.writes
         ]
         self.dead |= {name}
         life = len(self.dead)
