@@ -60,7 +60,7 @@ def measure(uuid: str) -> int:
             "NVML does not list this process: its number is not the host's (hostPID)"
         )
     if len(mine) > 1 or not isinstance(mine[0], int):
-        raise UnknownSizeError("NVML does not tell the memory of processes")
+        raise UnknownSizeError("NVML does not report the memory of processes")
     if mine[0] > used_bytes:
         raise UnknownSizeError(
             f"NVML says that a context takes {mine[0]} bytes of {used_bytes} in use"

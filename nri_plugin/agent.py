@@ -1,7 +1,7 @@
 """Main loop of the node agent: creates its parts and keeps it registered until it must stop.
 
 Waits until no other agent serves the node, connects, serves, and reconnects with exponential
-backoff and jitter. When asked to stop, it answers the open requests first. Makes no decisions.
+backoff and jitter. When it must stop, it answers the open requests first. Makes no decisions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nri_plugin.gpu.measuring import Measuring
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.lock import Lock
 from nri_plugin.host.store import Store
-from nri_plugin.host.watch import look, tell, watch
+from nri_plugin.host.watch import inspect, report, watch
 from nri_plugin.metrics import Metrics
 from nri_plugin.nri import connection
 from nri_plugin.nri.observer import Observer
@@ -82,9 +82,9 @@ async def run(
 
     async def prepare() -> None:
         await inventory.refresh()
-        tell(await look(service.node), readiness)
+        report(await inspect(service.node), readiness)
         # The first containers after a start, often all of the node's, need the value too.
-        contexts.look(gpu.uuid for gpu in inventory.gpus)
+        contexts.measure(gpu.uuid for gpu in inventory.gpus)
         await contexts.settled()
         await lock.acquire(observer.waiting)
 

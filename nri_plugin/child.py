@@ -57,7 +57,7 @@ class Child:
         """Run the command; ChildError if that fails, or if an earlier child still hangs."""
         if self.lingering is not None and self.lingering.returncode is None:
             raise ChildError(
-                f"an earlier look at {self.subject} still hangs in the driver"
+                f"an earlier query of {self.subject} still hangs in the driver"
                 f" (pid {self.lingering.pid})"
             )
         try:

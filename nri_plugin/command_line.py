@@ -38,7 +38,7 @@ Each setting is also read from the environment: --run-dir from GPUSLICE_AGENT_RU
 true or false, what is repeatable is separated by colons. A flag outranks the environment.
 
 The agent serves until SIGTERM, and reconnects when containerd restarts. Its one line on standard
-output, "ready: ...", says that containers are adjusted from now on; its log goes to standard error.
+output, "ready: ...", means that containers are adjusted from then on; its log is on standard error.
 HTTP endpoints: /healthz (the event loop runs), /readyz (containers get their share now; else the
 reasons), /metrics (for Prometheus).
 
@@ -66,8 +66,8 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     for flag, (what, more) in _FLAGS.items():
-        said = "(default: " in what or not isinstance(more.get("default"), str)
-        text = what if said else f"{what} (default: {more['default']})"
+        has_default = "(default: " in what or not isinstance(more.get("default"), str)
+        text = what if has_default else f"{what} (default: {more['default']})"
         parser.add_argument(flag, help=text, **more)
     return parser
 
@@ -280,7 +280,7 @@ _FLAGS: Final[Mapping[str, _Flag]] = {
         " by dlmopen, meet the limit too; needs forwarder.so beside --library"
     ),
     "--driver-capabilities": _value(
-        "what containers may ask for by NVIDIA_DRIVER_CAPABILITIES: compute and utility, always,"
+        "what containers may request by NVIDIA_DRIVER_CAPABILITIES: compute and utility, always,"
         f" and any of {_MORE_CAPABILITIES}, or all; memory taken through others than compute is not"
         " limited",
         _capabilities,
@@ -288,7 +288,7 @@ _FLAGS: Final[Mapping[str, _Flag]] = {
         "compute,utility",
     ),
     "--cdi-by-name": _switch(
-        "ask containerd for the GPU's CDI device, instead of applying its spec: for nodes whose"
+        "request the GPU's CDI device of containerd, instead of applying its spec: for nodes whose"
         " default validator rejects OCI hooks; needs containerd 1.7.30 or 2.1, and not --strict"
     ),
     "--code-bytes": _value(
@@ -312,7 +312,7 @@ _FLAGS: Final[Mapping[str, _Flag]] = {
         "nvidia-ctk",
     ),
     "--kubeconfig": _value(
-        "how to reach the API server, which is told this node's GPUs and totals (default: as a pod"
+        "how to reach the API server, which receives this node's GPUs and totals (default: as a pod"
         " of the cluster; outside of one the agent works without)",
         absolute,
         "PATH",

@@ -81,15 +81,15 @@ class Endpoint:
         return web.Response(status=status, body=body, headers={"Content-Type": kind})
 
     def _serve(self) -> None:
-        said = False
+        logged = False
         while not self._closed.is_set():
             try:
                 listener = _listener(self._address)
             except OSError as error:
-                if not said:
+                if not logged:
                     place = _written(self._address)
                     _LOG.error(Line("endpoint not served", address=place, error=error.strerror))
-                said = True
+                logged = True
                 self._closed.wait(_RETRY_S)
                 continue
             with contextlib.closing(self._loop):

@@ -34,7 +34,7 @@ class Readiness:
         self._beat_at = now()
         self.session: str | None = "not connected to the container runtime yet"
         """Why there is no session; None while there is one."""
-        self.node: Sequence[str] = ("the node has not been looked at yet",)
+        self.node: Sequence[str] = ("the node has not been inspected yet",)
         """What this node lacks."""
         self.cluster: str | None = None
         """Why the agent does not write its objects at the API server; None: it does."""

@@ -56,8 +56,8 @@ def driver(facts: Facts) -> Answer:
         )
     if facts.in_trouble:
         found = "; ".join(f"{gpu.uuid}: {gpu.problem}" for gpu in facts.in_trouble)
-        say = warn if facts.gpus else fail
-        return say(found, "repair or exclude these GPUs; the agent shares the others")
+        answer = warn if facts.gpus else fail
+        return answer(found, "repair or exclude these GPUs; the agent shares the others")
     if not facts.gpus:
         do = "run the agent on nodes with a GPU alone"
         return fail("the driver shows no GPU", do)
@@ -73,8 +73,8 @@ def _cdi_of(facts: Facts, uuid: str) -> Answer:
     device, directories = facts.specs.devices.get(uuid), facts.settings.cdi_dirs
     if device is None:
         unread = "".join(f"; unreadable: {problem}" for problem in facts.specs.problems)
-        say = warn if facts.settings.nvidia_ctk else fail
-        return say(
+        answer = warn if facts.settings.nvidia_ctk else fail
+        return answer(
             f"{uuid} has no device of its name in {', '.join(map(str, directories))}{unread}",
             "the agent generates it at its start where it can run nvidia-ctk; else: nvidia-ctk cdi"
             f" generate --device-name-strategy=uuid --output={directories[0]}/nvidia.yaml",
@@ -114,11 +114,11 @@ def nvidia_runtime(facts: Facts) -> Answer:
     if not theirs:
         return ok("no runtime handler is NVIDIA's")
     # A missing value means the toolkit's default.
-    said = toolkit.config or {}
+    config = toolkit.config or {}
     open_ways = [
         key
         for key, default_value in ((_ACCEPT_ENV, True), (_ACCEPT_MOUNTS, False))
-        if said.get(key, default_value)
+        if config.get(key, default_value)
     ]
     if not open_ways:
         found = "NVIDIA's runtime gives unprivileged pods no GPU on their own demand"
@@ -127,8 +127,8 @@ def nvidia_runtime(facts: Facts) -> Answer:
     pods = "every pod" if is_default else f"a pod whose RuntimeClass leads to {', '.join(theirs)}"
     lines = "\n".join(f"{key} = false" for key in open_ways)
     unread = f" ({toolkit.problem})" if toolkit.problem else ""
-    say = fail if is_default else warn
-    return say(
+    answer = fail if is_default else warn
+    return answer(
         f"{pods} gets GPUs without a limit by its own NVIDIA_VISIBLE_DEVICES{unread}",
         f"at the top of {toolkit.file}:\n{lines}"
         + ("\nor make runc containerd's default_runtime_name" if is_default else ""),

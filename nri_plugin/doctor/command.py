@@ -18,8 +18,8 @@ from nri_plugin.doctor.checks import examine
 from nri_plugin.doctor.facts import Finding, Level
 
 _DESCRIPTION: Final = """\
-Looks at this node, and says line by line whether gpuslice's agent can do its work here, and what to
-change. It reads, and changes nothing. Give it the agent's own settings, by flags or environment.
+Inspects this node, and reports line by line whether the agent can work here, and what to change.
+It changes nothing. Give it the settings of the agent, by flags or environment.
 """
 _EPILOG: Final = """\
 The exit status is 1 where a check fails; what is only warned of does not count.
@@ -36,9 +36,9 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     known = parser()
     given = command_line.parse(known, arguments, environment)
     library = given.library
-    given.library = library or Path("/")  # unused: `look` receives `library` itself, None too
+    given.library = library or Path("/")  # unused: `collect` receives `library` itself, None too
     places = host.Places(given.containerd_config, given.nvidia_config, given.kubelet)
-    findings = examine(host.look(command_line.of(given, environment), library, places))
+    findings = examine(host.collect(command_line.of(given, environment), library, places))
     sys.stdout.write(as_json(findings) if given.json else as_text(findings))
     return int(any(finding.level is Level.FAIL for finding in findings))
 

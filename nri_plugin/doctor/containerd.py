@@ -38,7 +38,7 @@ class _Process:
         return os.path.basename(self.argv[0])
 
 
-def look_at_socket(path: Path) -> Socket:
+def inspect_socket(path: Path) -> Socket:
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -50,7 +50,7 @@ def look_at_socket(path: Path) -> Socket:
     return Socket(True, _inode(path) is not None)
 
 
-def look_at_runtime(socket: Path, config: Path | None) -> Runtime:
+def inspect_runtime(socket: Path, config: Path | None) -> Runtime:
     """config: its file, if neither the command line nor the default names it."""
     process = _listener(socket)
     if process is None:
@@ -60,16 +60,16 @@ def look_at_runtime(socket: Path, config: Path | None) -> Runtime:
     named = str(config or config_of(process.argv))
     known = Runtime(_NAMES.get(process.name, process.name), config_file=named)
     try:
-        said = _ask(process, "--version")
-    except _AskError as error:
+        reported = _run(process, "--version")
+    except _CommandError as error:
         return replace(known, problem=str(error))
-    version = re.search(r"v?\d+\.\d+\.\d+[\w.+~-]*", said)
+    version = re.search(r"v?\d+\.\d+\.\d+[\w.+~-]*", reported)
     known = replace(known, version=version[0] if version else None)
     if process.name != "containerd":
         return replace(known, problem=f"the configuration of {process.name} is not examined")
     try:
-        return replace(known, config=tomllib.loads(_ask(process, "-c", named, "config", "dump")))
-    except (_AskError, tomllib.TOMLDecodeError) as error:
+        return replace(known, config=tomllib.loads(_run(process, "-c", named, "config", "dump")))
+    except (_CommandError, tomllib.TOMLDecodeError) as error:
         return replace(known, problem=f"containerd config dump: {error}")
 
 
@@ -134,11 +134,11 @@ def config_of(argv: Sequence[str]) -> str:
     return _DEFAULT_CONFIG
 
 
-class _AskError(Exception):
+class _CommandError(Exception):
     """The program did not answer; the text states the cause."""
 
 
-def _ask(process: _Process, *arguments: str) -> str:
+def _run(process: _Process, *arguments: str) -> str:
     """Return the output of the listener's own program, run under the listener's root."""
     root, program = f"/proc/{process.pid}/root", f"/proc/{process.pid}/exe"
     executable: str | None = program
@@ -156,10 +156,10 @@ def _ask(process: _Process, *arguments: str) -> str:
             check=False,
         )
     except OSError as error:
-        raise _AskError(f"{process.name}: {error.strerror}") from error
+        raise _CommandError(f"{process.name}: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
-        raise _AskError(f"{process.name} does not answer in {_COMMAND_S:g} s") from error
+        raise _CommandError(f"{process.name} does not answer in {_COMMAND_S:g} s") from error
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or ["no message"]
-        raise _AskError(lines[-1])
+        raise _CommandError(lines[-1])
     return done.stdout

@@ -57,7 +57,7 @@ class Places:
     kubelet: Path
 
 
-def look(settings: Settings, library: Path | None, places: Places) -> Facts:
+def collect(settings: Settings, library: Path | None, places: Places) -> Facts:
     """Collect the facts. library: None if it is not configured."""
     root = host_root()
     inventory = _inventory(settings)
@@ -66,16 +66,16 @@ def look(settings: Settings, library: Path | None, places: Places) -> Facts:
     return Facts(
         settings=settings,
         root=os.geteuid() == 0,
-        socket=containerd.look_at_socket(settings.nri_socket),
-        runtime=containerd.look_at_runtime(settings.nri_socket, places.containerd_config),
+        socket=containerd.inspect_socket(settings.nri_socket),
+        runtime=containerd.inspect_runtime(settings.nri_socket, places.containerd_config),
         library=_library(settings, library),
         gpus=gpus,
         gpus_problem=inventory.problem,
         in_trouble=[gpu for gpu in inventory.seen if gpu.problem],
         specs=specs,
         missing={gpu.uuid: missing(gpu, specs, root) for gpu in gpus},
-        nvidia=look_at_nvidia(root, places.nvidia_config),
-        plugins=look_at_device_plugins(root, places.kubelet),
+        nvidia=read_nvidia_runtime(root, places.nvidia_config),
+        plugins=find_device_plugins(root, places.kubelet),
         run_dir=_run_dir(settings.run_dir),
         kernel=_kernel(),
         agent=_agent(settings),
@@ -98,11 +98,11 @@ def _in_hosts_pids() -> bool:
 def _inventory(settings: Settings) -> Inventory:
     inventory = Inventory(settings.environment)
 
-    async def look_once() -> None:
+    async def refresh_once() -> None:
         await inventory.refresh()
         await inventory.close()
 
-    asyncio.run(look_once())
+    asyncio.run(refresh_once())
     return inventory
 
 
@@ -177,7 +177,7 @@ def _kernel() -> Kernel:
         with rooted_open.found(root, "/"):
             pass
     except OSError:
-        lacks["openat2"] = "the look into images at StartContainer (Linux 5.6)"
+        lacks["openat2"] = "the inspection of images at StartContainer (Linux 5.6)"
     finally:
         os.close(root)
     with mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as page:
@@ -213,7 +213,7 @@ def _agent(settings: Settings) -> Agent:
         return Agent(None, problem=str(error))
 
 
-def look_at_nvidia(root: Path, file: Path) -> NvidiaRuntime:
+def read_nvidia_runtime(root: Path, file: Path) -> NvidiaRuntime:
     """root: the host's, as seen here."""
     try:
         return NvidiaRuntime(tomllib.loads(_under(root, file).read_text()), str(file))
@@ -223,7 +223,7 @@ def look_at_nvidia(root: Path, file: Path) -> NvidiaRuntime:
         return NvidiaRuntime(None, str(file), f"{file}: {error}")
 
 
-def look_at_device_plugins(root: Path, directory: Path) -> DevicePlugins:
+def find_device_plugins(root: Path, directory: Path) -> DevicePlugins:
     """root: the host's, as seen here; directory: the kubelet's."""
     kubelet = _under(root, directory)
     if not (kubelet / "device-plugins").is_dir():

@@ -41,22 +41,22 @@ def version(facts: Facts) -> Answer:
             f"the runtime's version is not known: {runtime.problem}",
             "run the doctor as root with hostPID, while the runtime runs",
         )
-    said = f"{runtime.name} {runtime.version}"
+    reported = f"{runtime.name} {runtime.version}"
     found, release = runtimes.parse(runtime.version), runtimes.find("containerd", runtime.version)
     if runtime.name != "containerd":
         return fail(
-            f"{said}: the agent does not serve it: the container runtime must be containerd",
+            f"{reported}: the agent does not serve it: the container runtime must be containerd",
             "run containerd 2.2 or later on nodes whose GPUs are shared",
         )
     if found is None or release is None or release.refused is not None:
         why = "not understood" if release is None else release.why_refused
         return fail(
-            f"{said}: the agent does not serve it: {why}",
+            f"{reported}: the agent does not serve it: {why}",
             "upgrade to containerd 2.2 or later, or to 1.7.26 or later of 1.7",
         )
     if found[:2] not in _TESTED and found < (2, 4, 0):
-        return warn(f"{said}: not tested", "upgrade to containerd 2.2 or later")
-    return ok(said)
+        return warn(f"{reported}: not tested", "upgrade to containerd 2.2 or later")
+    return ok(reported)
 
 
 def nri(facts: Facts) -> Answer:

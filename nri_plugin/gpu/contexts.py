@@ -46,20 +46,20 @@ class Contexts:
         self.sizes: dict[str, int] = {}
         """The known sizes in bytes, by GPU."""
         self._children: dict[str, Child] = {}
-        self._asked_at: dict[str, float] = {}
-        self._looks: dict[str, asyncio.Task[None]] = {}
-        self._said: dict[str, str] = {}
+        self._tried_at: dict[str, float] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._logged: dict[str, str] = {}
 
-    def look(self, uuids: Iterable[str]) -> None:
+    def measure(self, uuids: Iterable[str]) -> None:
         """Start to measure those of these GPUs that are unknown; returns at once."""
-        self._looks = {uuid: look for uuid, look in self._looks.items() if not look.done()}
+        self._tasks = {uuid: task for uuid, task in self._tasks.items() if not task.done()}
         for uuid in uuids:
-            asked_at = self._asked_at.get(uuid)
-            due = asked_at is None or self._now() - asked_at >= self._min_interval_s
-            if uuid in self.sizes or not due or uuid in self._looks:
+            tried_at = self._tried_at.get(uuid)
+            due = tried_at is None or self._now() - tried_at >= self._min_interval_s
+            if uuid in self.sizes or not due or uuid in self._tasks:
                 continue
-            self._asked_at[uuid] = self._now()
-            self._looks[uuid] = asyncio.create_task(self._look(uuid), name=f"context of {uuid}")
+            self._tried_at[uuid] = self._now()
+            self._tasks[uuid] = asyncio.create_task(self._measure(uuid), name=f"context of {uuid}")
 
     async def settled(self) -> None:
         """Wait until the running measurements have ended, each within its deadline."""
@@ -72,14 +72,14 @@ class Contexts:
         await self.settled()
 
     def _under_way(self) -> Sequence[asyncio.Task[None]]:
-        return [look for look in self._looks.values() if not look.done()]
+        return [task for task in self._tasks.values() if not task.done()]
 
-    async def _look(self, uuid: str) -> None:
+    async def _measure(self, uuid: str) -> None:
         try:
             size_bytes = context_size.parse(await self._child(uuid).ask())
         except (ChildError, context_size.UnknownSizeError) as error:
-            if self._said.get(uuid) != str(error):
-                self._said[uuid] = str(error)
+            if self._logged.get(uuid) != str(error):
+                self._logged[uuid] = str(error)
                 _LOG.warning(Line("context size unknown", gpu=uuid, error=error))
             return
         self.sizes[uuid] = size_bytes

@@ -71,11 +71,11 @@ class Inventory:
         self._silent: Sequence[str] = ()
         self.driver = ""
         """The driver's version; "" until the first query succeeded."""
-        self._asked_at: float | None = None
+        self._queried_at: float | None = None
         self.took_s = 0.0
         """Duration of the last query, until its answer or failure."""
         self._refreshing: asyncio.Task[None] | None = None
-        self.problem: str | None = "the GPUs have not been asked for yet"
+        self.problem: str | None = "NVML has not reported the GPUs yet"
         """Why the last query failed; None if it did not."""
 
     async def refresh(self) -> None:
@@ -83,15 +83,15 @@ class Inventory:
 
         A cancelled caller does not cancel the query; it serves the next caller.
         """
-        self.look(self._min_interval_s)
+        self.query_if_older(self._min_interval_s)
         if self._refreshing is not None:
             await asyncio.shield(self._refreshing)
 
-    def look(self, max_age_s: float) -> None:
+    def query_if_older(self, max_age_s: float) -> None:
         """Start a query unless one started within `max_age_s`; returns at once."""
-        due = self._asked_at is None or self._now() - self._asked_at >= max_age_s
+        due = self._queried_at is None or self._now() - self._queried_at >= max_age_s
         if due and (self._refreshing is None or self._refreshing.done()):
-            self._asked_at = self._now()
+            self._queried_at = self._now()
             self._refreshing = asyncio.create_task(self._refresh(), name="inventory")
 
     async def close(self) -> None:

@@ -73,7 +73,7 @@ class Measuring:
         self._server = Server(child, min_interval_s=min_interval_s, now=now)
         self._worker = Worker("measuring")
         self._measured: dict[str, Measured] = {}
-        self._said = ""
+        self._problem = ""
         self._without_figure = 0
         self._idle_samples = 0
 
@@ -96,18 +96,18 @@ class Measuring:
                 await self._server.close()
             self._show({})
             return
-        look = _Look(self._root, self._proc, keys, self._measured)
+        sample = _Sample(self._root, self._proc, keys, self._measured)
         try:
-            await self._worker.run(look.begin, self._deadline_s)
+            await self._worker.run(sample.begin, self._deadline_s)
             usage = processes.decode(await self._server.ask())
-            found = await self._worker.run(partial(look.end, usage), self._deadline_s)
+            found = await self._worker.run(partial(sample.end, usage), self._deadline_s)
         except (ChildError, TimeoutError, ValueError) as error:
-            self._say(str(error) or "the host's files could not be read in time")
+            self._log(str(error) or "the host's files could not be read in time")
             found = {key: {} for key in self._measured}
         else:
-            self._say(self._missing(found))
+            self._log(self._missing(found))
         finally:
-            self._worker.post(look.close)
+            self._worker.post(sample.close)
         self._show(found)
 
     def _missing(self, found: _Found) -> str:
@@ -115,7 +115,7 @@ class Measuring:
         keys = sorted(key for key, known in found.items() if None in known.values())
         self._without_figure = self._without_figure + 1 if keys else 0
         if self._without_figure < WINDOW:
-            return self._said if keys else ""
+            return self._problem if keys else ""
         return f"NVML has no figure for the processes of {', '.join(keys)}"
 
     def _show(self, found: _Found) -> None:
@@ -129,15 +129,15 @@ class Measuring:
         unknown = sum(not known or None in known.values() for known in found.values())
         self._metrics.not_measured.set(unknown)
 
-    def _say(self, problem: str) -> None:
-        if problem and problem != self._said:
+    def _log(self, problem: str) -> None:
+        if problem and problem != self._problem:
             _LOG.warning(Line("the driver's own memory is not measured", error=problem))
-        elif self._said and not problem:
+        elif self._problem and not problem:
             _LOG.info(Line("the driver's own memory is measured again"))
-        self._said = problem
+        self._problem = problem
 
 
-class _Look:
+class _Sample:
     """One sample's blocking work on files. keys: by container ID. measured: by key."""
 
     def __init__(

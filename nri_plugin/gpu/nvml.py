@@ -37,7 +37,7 @@ class Gpus:
         self._names: dict[int, str] = {}
         self._incomplete = False
 
-    def look(self) -> Mapping[str, Any]:
+    def read(self) -> Mapping[str, Any]:
         """Return the driver's version, every GPU, and the XID errors since the last call.
 
         silent: why a GPU does not return even its UUID.
@@ -189,7 +189,7 @@ def main() -> int:
     try:
         gpus = Gpus()
         for _ in sys.stdin:
-            sys.stdout.write(json.dumps(gpus.look()) + "\n")
+            sys.stdout.write(json.dumps(gpus.read()) + "\n")
             sys.stdout.flush()
     except pynvml.NVMLError as error:
         sys.stderr.write(f"NVML: {error}\n")

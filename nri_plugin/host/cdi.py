@@ -55,10 +55,10 @@ class Reader:
         nodes = {path: _seen(self._status, path) for path in self._nodes}
         if files != self._files or nodes != self._nodes:
             self._files, self._nodes = files, {}
-            self._specs = load(self._directories, self._kind, self._looked_at)
+            self._specs = load(self._directories, self._kind, self._record_status)
         return self._specs
 
-    def _looked_at(self, path: str) -> os.stat_result:
+    def _record_status(self, path: str) -> os.stat_result:
         self._nodes[path] = _seen(self._status, path)
         return self._status(path)
 

@@ -80,7 +80,7 @@ def out_of_reach(root: int, process: Process, machine: int, forwarded: bool) -> 
     program that cannot be found or read counts as not enforceable.
     """
     if not process.args:
-        return "nothing says what is started"
+        return "no command is given"
     name = process.args[0]
     try:
         place = _place(root, process, name)
@@ -98,8 +98,8 @@ def out_of_reach(root: int, process: Process, machine: int, forwarded: bool) -> 
                         return f"{name!r} is neither an ELF program nor a script"
     except OSError as error:
         if error.errno == errno.ENOSYS:
-            return f"{name!r} cannot be looked at: this kernel has no openat2 (Linux 5.6 has)"
-        return f"{name!r} cannot be looked at: {error.strerror}"
+            return f"{name!r} cannot be inspected: this kernel has no openat2 (Linux 5.6 has)"
+        return f"{name!r} cannot be inspected: {error.strerror}"
     return f"{name!r} is read by a script that is read by a script, and so on"
 
 

@@ -34,10 +34,10 @@ class Lock:
         self._identity = identity
         self._descriptor: int | None = None
 
-    async def acquire(self, say: Callable[[str], None]) -> None:
-        """Return when the lock is held. Until then call `say` repeatedly with the reason."""
+    async def acquire(self, report: Callable[[str], None]) -> None:
+        """Return when the lock is held. Until then call `report` repeatedly with the reason."""
         while (why := self._try()) is not None:
-            say(why)
+            report(why)
             await asyncio.sleep(_ASK_EVERY_S)
 
     def release(self) -> None:

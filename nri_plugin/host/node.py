@@ -29,7 +29,7 @@ from nri_plugin.threads import Worker
 
 _LOG: Final = logging.getLogger(__name__)
 
-Look = tuple[Specs, Paths]
+HostState = tuple[Specs, Paths]
 
 _T = TypeVar("_T")
 
@@ -69,8 +69,8 @@ class Node:
 
         self._worker.post(collect)
 
-    async def look_at_host(self) -> Look:
-        return await self._work(self.look_now)
+    async def inspect_host(self) -> HostState:
+        return await self._work(self.inspect_host_now)
 
     async def brought(self, cdi_names: Sequence[str]) -> Host:
         """Return the facts that show whether other programs' CDI names inject a GPU."""
@@ -108,7 +108,7 @@ class Node:
         """Remove the generated specs; False: there were none. Raises OSError."""
         return await self._work(self.generator.discard)
 
-    def look_now(self) -> Look:
+    def inspect_host_now(self) -> HostState:
         """Read the current CDI specs and library; runs in the worker."""
         chosen = self._settings
         run_dir, bringing = str(chosen.run_dir), self._bringing()
@@ -129,7 +129,7 @@ class Node:
         if not self._settings.cdi_by_name:
             return Bringing(capabilities)
         if self.runtime is None:
-            return Bringing(capabilities, True, "the runtime has not said yet which one it is")
+            return Bringing(capabilities, True, "the runtime has not reported its name yet")
         problem = cdi_by_name_problem(self.runtime.name, self.runtime.version)
         return Bringing(capabilities, True, problem)
 
@@ -151,6 +151,6 @@ def cdi_by_name_problem(runtime: str, version: str) -> str | None:
     if release is not None and release.carries_cdi:
         return None
     return (
-        f"{runtime} {version} drops CDI devices that a plugin asks for; 1.7.30 or later of 1.7,"
+        f"{runtime} {version} drops CDI devices that a plugin requests; 1.7.30 or later of 1.7,"
         " or 2.1 or later, is needed"
     )

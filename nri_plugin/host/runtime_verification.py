@@ -6,8 +6,8 @@ with a share that run at Synchronize are checked too, because they may have star
 was not connected. No container is stopped.
 
 Containers are checked one after another, each in a separate thread and under a deadline. A check
-that hangs, e.g. on an unreachable NFS server, says nothing about its container, and does not delay
-other checks. Runs on the event loop; no answer to the runtime waits for it.
+that hangs, e.g. on an unreachable NFS server, reports nothing about its container, and delays no
+other check. Runs on the event loop; no answer to the runtime waits for it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Proofs:
         self._kept = kept
         self._metrics = metrics
         self._deadline_s = deadline_s
-        self._looks = Crew("proof", _AT_ONCE, _OF_A_POD)
+        self._crew = Crew("proof", _AT_ONCE, _OF_A_POD)
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -97,7 +97,7 @@ class Proofs:
         for pause_s in _PAUSES_S:
             await asyncio.sleep(pause_s)
             try:
-                proof = await self._look(one)
+                proof = await self._inspect(one)
             except TimeoutError:
                 _LOG.warning(_line("limit not checked: the inspection hangs", one))
                 return
@@ -111,7 +111,7 @@ class Proofs:
                 _LOG.info(_line(proof.value, one))
                 return
 
-    async def _look(self, one: Started) -> Proof:
+    async def _inspect(self, one: Started) -> Proof:
         if one.required is None:
             raise refused(Reason.NOT_ADJUSTED)
         job = partial(
@@ -121,7 +121,7 @@ class Proofs:
         )
         async with self._turn:
             try:
-                return await self._looks.run(job, self._deadline_s, one.pod.uid)
+                return await self._crew.run(job, self._deadline_s, one.pod.uid)
             finally:
                 await asyncio.sleep(_BREATH_S)
 

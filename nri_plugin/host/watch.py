@@ -38,44 +38,44 @@ async def watch(
 ) -> None:
     """Run until cancelled. Logs when the agent becomes ready, and when it is no longer ready."""
     beats, asked_by = 0, node.runtime
-    looking: asyncio.Task[Found] | None = None
-    said: Sequence[str] | None = None
+    inspecting: asyncio.Task[Found] | None = None
+    logged: Sequence[str] | None = None
     try:
         while True:
             readiness.beat()
             metrics.with_grant.set(count_grants())
-            if looking is not None and looking.done():
-                tell(looking.result(), readiness)
-                looking = None
+            if inspecting is not None and inspecting.done():
+                report(inspecting.result(), readiness)
+                inspecting = None
             due = beats % LOOK_EVERY_BEATS == 0 or asked_by is not node.runtime
-            if looking is None and due:
+            if inspecting is None and due:
                 asked_by = node.runtime
-                looking = asyncio.create_task(look(node), name="look at the node")
+                inspecting = asyncio.create_task(inspect(node), name="inspect the node")
             metrics.gpus.set(len(node.inventory.gpus))
             metrics.unusable.set(len(readiness.unusable))
             problems = readiness.problems
             metrics.ready.set(not problems)
-            if problems != said:
-                _say(problems)
-                said = problems
+            if problems != logged:
+                _log(problems)
+                logged = problems
             beats += 1
             await asyncio.sleep(BEAT_S)
     except Exception:
         _LOG.exception(Line("the watch ended: /healthz fails from now on"))
         raise
     finally:
-        if looking is not None:
-            looking.cancel()
+        if inspecting is not None:
+            inspecting.cancel()
 
 
-def tell(found: Found, readiness: Readiness) -> None:
+def report(found: Found, readiness: Readiness) -> None:
     for uuid, problem in found.unusable.items():
         if readiness.unusable.get(uuid) != problem:
             _LOG.error(Line("GPU cannot be injected into containers", uuid=uuid, problem=problem))
     readiness.node, readiness.unusable = found.lacks, found.unusable
 
 
-async def look(node: Node) -> Found:
+async def inspect(node: Node) -> Found:
     """Repair what can be repaired, then return what the node lacks."""
     if node.inventory.problem is not None or not node.inventory.gpus:
         await node.inventory.refresh()
@@ -90,12 +90,12 @@ async def look(node: Node) -> Found:
         )
     try:
         await node.renew_specs()
-        specs, paths = await node.look_at_host()
+        specs, paths = await node.inspect_host()
         found = [specs.devices.get(gpu.uuid) for gpu in node.inventory.gpus]
         # Another program may have described the GPU since, in the same directory. Neither
         # description is then valid, so ours is removed.
         if any(device and device.problem for device in found) and await node.discard_specs():
-            specs, paths = await node.look_at_host()
+            specs, paths = await node.inspect_host()
         missing = {gpu.uuid for gpu in node.inventory.gpus} - specs.devices.keys()
         # One file has all GPUs, so those that it describes already are generated again, too.
         ours = {
@@ -104,7 +104,7 @@ async def look(node: Node) -> Found:
             if device.file == str(node.generator.file)
         }
         if missing and await node.generate_specs([*missing, *ours]):
-            specs, paths = await node.look_at_host()
+            specs, paths = await node.inspect_host()
     except TimeoutError:
         return Found(
             ["this node's files (library, CDI specs) could not be read or written in time"]
@@ -122,7 +122,7 @@ def judge(
     """Judge the library and the CDI devices of these GPUs. Pure."""
     lacks = []
     if paths.bringing.by_name_problem is not None:
-        lacks.append(f"CDI devices are asked for by name, but {paths.bringing.by_name_problem}")
+        lacks.append(f"CDI devices are requested by name, but {paths.bringing.by_name_problem}")
     if paths.library is None:
         lacks.append(f"the library is missing: {paths.library_problem}")
     hints = [f"unreadable: {problem}" for problem in specs.problems]
@@ -140,7 +140,7 @@ def judge(
     return Found(lacks, unusable)
 
 
-def _say(problems: Sequence[str]) -> None:
+def _log(problems: Sequence[str]) -> None:
     if problems:
         _LOG.warning(Line("not ready", why="; ".join(problems)))
     else:

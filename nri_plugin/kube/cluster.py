@@ -65,7 +65,7 @@ class Cluster:
         self._holds = holds
         self._readiness = readiness
         self._metrics = metrics
-        self._said = ""
+        self._problem = ""
         self._verification = Verification(
             bound_pods, holds, lambda: inventory.gpus, notices, readiness, metrics, time.monotonic
         )
@@ -87,16 +87,16 @@ class Cluster:
             async with Kube(found, self._load, user_agent="gpuslice-agent") as kube:
                 await self._run(kube)
         except AccessError as error:
-            self._say(str(error))
+            self._log(str(error))
             self._metrics.api_up.set(0)
             for _ in range(round(_AGAIN_S / _LOOK_S)):
-                self._verification.look()
+                self._verification.check()
                 await asyncio.sleep(_LOOK_S)
 
     def _load(self) -> Access:
         return access.load(self._settings.kubeconfig, self._settings.environment)
 
-    def _look_s(self) -> float:
+    def _query_interval_s(self) -> float:
         chosen = self._settings
         took_s = self._inventory.took_s
         return pace_s(took_s, chosen.inventory_look_s, chosen.inventory_look_most_s)
@@ -110,7 +110,7 @@ class Cluster:
             self._bound_pods,
             self._holds,
             self._readiness,
-            self._look_s,
+            self._query_interval_s,
             self._metrics,
         )
         heartbeat = Heartbeat(
@@ -133,10 +133,10 @@ class Cluster:
         }
         pods.follower = followers["pods"]
 
-        def known() -> bool:
+        def synced() -> bool:
             return all(each.synced for each in followers.values())
 
-        def heard() -> bool:
+        def connected() -> bool:
             return followers["pods"].synced and not followers["pods"].problem
 
         events = Events(kube, node_name, lambda: node_status.node_uid, self._metrics)
@@ -150,53 +150,53 @@ class Cluster:
         )
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._verify(heard, requests), name="verify")
+                group.create_task(self._verify(connected, requests), name="verify")
                 group.create_task(events.run(self._notices), name="events")
                 for name, follower in followers.items():
                     group.create_task(follower.run(), name=f"follow {name}")
-                group.create_task(node_status.run(known), name="node status")
+                group.create_task(node_status.run(synced), name="node status")
                 group.create_task(heartbeat.run(), name="heartbeat")
-                group.create_task(self._tell(followers), name="state of the API server")
+                group.create_task(self._report_state(followers), name="state of the API server")
         except asyncio.CancelledError:
             await heartbeat.farewell()
             raise
 
-    async def _verify(self, heard: Callable[[], bool], requests: PodRequests) -> None:
+    async def _verify(self, connected: Callable[[], bool], requests: PodRequests) -> None:
         """Check grants always, with what is known; look up and delete only while connected."""
-        verification, self._bound_pods.ask = self._verification, requests.ask
+        verification, self._bound_pods.look_up = self._verification, requests.look_up
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
-                    verification.look()
-                    self._tell_of_failed_gpus()
-                    if heard():
-                        requests.look_up(group, verification.unknown)
+                    verification.check()
+                    self._report_failed_gpus()
+                    if connected():
+                        requests.look_up_all(group, verification.unknown)
                         if self._settings.remove_unverified:
                             requests.delete(group, verification.over)
                     await asyncio.sleep(_LOOK_S)
         finally:
-            self._bound_pods.ask = None
+            self._bound_pods.look_up = None
 
-    def _tell_of_failed_gpus(self) -> None:
+    def _report_failed_gpus(self) -> None:
         """Report failed GPUs. Before NVML's first answer nothing is known of any GPU."""
         if self._inventory.seen or self._inventory.problem is None:
             for notice in totals.failed_gpu_notices(self._holds(), self._inventory.seen):
                 self._notices.add(notice)
 
-    async def _tell(self, followers: Mapping[str, Follower]) -> None:
+    async def _report_state(self, followers: Mapping[str, Follower]) -> None:
         """Report the connection's state: in the metrics, and in the log when it changes."""
         while True:
             found = {name: f.problem for name, f in followers.items() if f.problem}
             self._metrics.api_up.set(not found)
-            self._say("; ".join(f"{n}: {text}" for n, text in found.items() if text != UNLISTED))
+            self._log("; ".join(f"{n}: {text}" for n, text in found.items() if text != UNLISTED))
             await asyncio.sleep(_TICK_S)
 
-    def _say(self, problem: str) -> None:
-        if problem and problem != self._said:
+    def _log(self, problem: str) -> None:
+        if problem and problem != self._problem:
             _LOG.warning(Line("API server unreachable", problem=problem))
-        elif self._said and not problem:
+        elif self._problem and not problem:
             _LOG.info(Line("API server reachable again"))
-        self._said = problem
+        self._problem = problem
 
 
 class _Pods:

@@ -56,8 +56,8 @@ class Events:
         deleted, or the server rejects it."""
         pod, reason = notice.pod, notice.reason
         at = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        said = (self._node_name, pod.uid, notice.container, reason, notice.action)
-        name = f"gpuslice.{hashlib.sha256(chr(0).join(said).encode()).hexdigest()[:16]}"
+        identity = (self._node_name, pod.uid, notice.container, reason, notice.action)
+        name = f"gpuslice.{hashlib.sha256(chr(0).join(identity).encode()).hexdigest()[:16]}"
         text = printable(notice.text)
         body = kube_objects.event(notice, text, self._node_name, self._node_uid(), name, at)
         path = f"/apis/events.k8s.io/v1/namespaces/{body['metadata']['namespace']}/events"

@@ -49,7 +49,7 @@ class Heartbeat:
         self._problems = problems
         self._written = metrics.api_writes.labels("lease", "written")
         self._failed = metrics.api_writes.labels("lease", "failed")
-        self._said = ""
+        self._problem = ""
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -58,16 +58,16 @@ class Heartbeat:
         while True:
             text = "; ".join(self._problems())[:_TEXT_MOST] or "true"
             if loop.time() >= due_s or (reported and text != reported):
-                done = await self._say(text, _ANSWER_S)
+                done = await self._write(text, _ANSWER_S)
                 reported = text if done else ""
                 due_s = loop.time() + (RENEW_S if done else _RETRY_S)
             await asyncio.sleep(_LOOK_S)
 
     async def farewell(self) -> None:
         """Mark the Lease not ready, so that no pod is bound here before the Lease expires."""
-        await self._say(STOPPED, _FAREWELL_S)
+        await self._write(STOPPED, _FAREWELL_S)
 
-    async def _say(self, ready: str, within_s: float) -> bool:
+    async def _write(self, ready: str, within_s: float) -> bool:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         lease = kube_objects.lease(self._node_name, self._node_uid(), now, ready)
         path = f"{_LEASES}/{lease['metadata']['name']}"
@@ -80,12 +80,12 @@ class Heartbeat:
                 await self._kube.post(_LEASES, lease, timeout_s=within_s)
         except KubeError as error:
             self._failed.inc()
-            if self._said != str(error):
+            if self._problem != str(error):
                 _LOG.warning(Line("Lease not renewed", error=error))
-            self._said = str(error)
+            self._problem = str(error)
             return False
         self._written.inc()
-        if self._said:
+        if self._problem:
             _LOG.info(Line("Lease renewed again"))
-        self._said = ""
+        self._problem = ""
         return True

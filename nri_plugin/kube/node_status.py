@@ -55,7 +55,7 @@ _FIELDS: Final = re.compile("f:devices|f:koordinator.sh/gpu")
 
 
 class NodeStatus:
-    """holds: what running containers hold. readiness: the agent's; receives contests. look_s:
+    """holds: what running containers hold. readiness: the agent's; receives contests. interval_s:
     maximum age of NVML's result. `node` and `device` are the watches' sinks. now: a monotonic clock
     in seconds.
     """
@@ -68,7 +68,7 @@ class NodeStatus:
         bound_pods: BoundPods,
         holds: Callable[[], Sequence[Hold]],
         readiness: Readiness,
-        look_s: Callable[[], float],
+        interval_s: Callable[[], float],
         metrics: Metrics,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -78,7 +78,7 @@ class NodeStatus:
         self._bound_pods = bound_pods
         self._holds = holds
         self._readiness = readiness
-        self._look_s = look_s
+        self._interval_s = interval_s
         self._metrics = metrics
         self._changed = asyncio.Event()
         self._said = ""
@@ -97,7 +97,7 @@ class NodeStatus:
     async def run(self, known: Callable[[], bool]) -> None:
         """Run until cancelled. known: whether node, Device and pods have been listed."""
         while True:
-            self._inventory.look(self._look_s())
+            self._inventory.query_if_older(self._interval_s())
             pause_s = 0.0
             self._readiness.cluster = self._contest()
             if known():
@@ -105,9 +105,9 @@ class NodeStatus:
                     pause_s = _BETWEEN_S if await self._mend() else 0.0
                 except KubeError as error:
                     pause_s = _FAILED_S if error.status != 409 else _BETWEEN_S
-                    self._say(str(error))
+                    self._log(str(error))
                 else:
-                    self._say("")
+                    self._log("")
             await asyncio.sleep(pause_s)
             await self._wake()
 
@@ -123,7 +123,7 @@ class NodeStatus:
     async def _mend(self) -> bool:
         """Write the differences. Returns whether anything was written."""
         if not self.node.raw:
-            self._say(f"there is no node {self._node_name}: is --node-name its name?")
+            self._log(f"there is no node {self._node_name}: is --node-name its name?")
             return False
         facts = kube_objects.node(self.node.raw)
         now = kube_objects.entries(self.device.raw)
@@ -201,7 +201,7 @@ class NodeStatus:
         _LOG.info(Line("object written", object=what))
         return stored
 
-    def _say(self, problem: str) -> None:
+    def _log(self, problem: str) -> None:
         if problem and problem != self._said:
             _LOG.warning(Line("node status not written", error=problem))
         self._said = problem

@@ -28,7 +28,7 @@ from nri_plugin.policy.refusals import Refusal
 
 _LOG: Final = logging.getLogger(__name__)
 
-_ASK_S: Final = 0.5
+_GET_S: Final = 0.5
 """A container's creation waits for the lookup."""
 _DELETE_S: Final = 4.0
 _AT_ONCE: Final = 8
@@ -88,15 +88,15 @@ class PodRequests:
         self._silent = silent
         self._lookups = _Attempts(first_s=0.5, longest_s=30.0)
         self._deletions = _Attempts(first_s=1.0, longest_s=60.0)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         """UIDs of pods to delete whose Event is written."""
 
-    async def ask(self, pod: Pod) -> None:
+    async def look_up(self, pod: Pod) -> None:
         """Look the pod up and pass the answer to bound_pods.py; without an answer, do nothing."""
         if self._silent():
             return
         try:
-            raw = await self._kube.get(_path(pod), timeout_s=_ASK_S)
+            raw = await self._kube.get(_path(pod), timeout_s=_GET_S)
         except KubeError as error:
             if error.status == 404:
                 self._bound_pods.deny(pod.uid, "there is no such pod")
@@ -111,20 +111,20 @@ class PodRequests:
         else:
             self._bound_pods.vouch(bound)
 
-    def look_up(self, group: asyncio.TaskGroup, pods: Iterable[Pod]) -> None:
+    def look_up_all(self, group: asyncio.TaskGroup, pods: Iterable[Pod]) -> None:
         """Returns at once. pods: all that the watch has not reported."""
         unknown = {pod.uid: pod for pod in pods}
-        self._lookups.begin(group, unknown, lambda uid: self.ask(unknown[uid]))
+        self._lookups.begin(group, unknown, lambda uid: self.look_up(unknown[uid]))
 
     def delete(self, group: asyncio.TaskGroup, over: Mapping[str, Refusal]) -> None:
         """Returns at once. over: by UID, all pods that were bound to a full GPU."""
-        self._told &= over.keys()
+        self._reported &= over.keys()
         found = {uid: self._bound_pods.pod(uid) for uid in over}
         pods = {uid: bound.pod for uid, bound in found.items() if bound and not bound.leaving}
         self._deletions.begin(group, pods, lambda uid: self._delete(pods[uid], over[uid]))
 
     async def _delete(self, pod: Pod, refusal: Refusal) -> None:
-        if pod.uid not in self._told and not await self._tell(pod, refusal):
+        if pod.uid not in self._reported and not await self._report(pod, refusal):
             return
         writes = self._metrics.api_writes
         try:
@@ -138,14 +138,14 @@ class PodRequests:
         else:
             writes.labels("pod", "written").inc()
 
-    async def _tell(self, pod: Pod, refusal: Refusal) -> bool:
+    async def _report(self, pod: Pod, refusal: Refusal) -> bool:
         text, reason = f"gpuslice removes the pod: {refusal.text}", refusal.reason.name
         _LOG.error(Line("pod removed", **pod.log_fields, reason=reason, text=text))
         if not await self._events.write(
             Notice(pod, "", names.EVENT_GRANT_REFUSED, text, action="Remove")
         ):
             return False
-        self._told.add(pod.uid)
+        self._reported.add(pod.uid)
         self._metrics.pods_removed.labels(reason).inc()
         return True
 

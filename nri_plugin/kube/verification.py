@@ -67,13 +67,13 @@ class Verification:
         self._clock = clock
         self._since: dict[str, float] = {}
         """By container, when its pod was first found to be unknown."""
-        self._said = False
+        self._late = False
         self.over: Mapping[str, Refusal] = {}
         """By UID, the pods that were bound to a full GPU."""
         self.unknown: Sequence[Pod] = ()
         """Pods with running grants that must be looked up."""
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Judge all running grants by the current state."""
         holds, gpus, now_s = self._holds(), self._gpus(), self._clock()
         holding = frozenset(hold.pod_uid for hold in holds)
@@ -85,13 +85,13 @@ class Verification:
             states[hold.container_id] = self._state_of(hold, refusal)
             if refusal is not None:  # reported only: the container keeps running
                 text = f'container "{hold.container}" runs with a GPU share, but {refusal.text}'
-                self._say("grant mismatch", names.EVENT_GRANT_REFUSED, hold, text, refusal.text)
+                self._report("grant mismatch", names.EVENT_GRANT_REFUSED, hold, text, refusal.text)
         self._note(holds, states, now_s)
 
     def _state_of(self, hold: Hold, refusal: Refusal | None) -> GrantState:
         if self._bound_pods.denied(hold.pod_uid):
             return GrantState.POD_NOT_FOUND
-        if self._bound_pods.heard(hold.pod_uid) is None:
+        if self._bound_pods.confirmed(hold.pod_uid) is None:
             return GrantState.UNKNOWN
         return GrantState.CONFIRMED if refusal is None else GrantState.MISMATCH
 
@@ -112,7 +112,7 @@ class Verification:
                     f" GPU, but the API server has no such pod on this node: {problem}; find its"
                     " creator"
                 )
-                self._say(_POD_NOT_FOUND, names.EVENT_GRANT_UNCONFIRMED, hold, text, problem)
+                self._report(_POD_NOT_FOUND, names.EVENT_GRANT_UNCONFIRMED, hold, text, problem)
 
     def _is_due(self, hold: Hold, now_s: float) -> bool:
         """Delay the lookup of a pod just deleted until its containers should have stopped."""
@@ -125,20 +125,20 @@ class Verification:
         more = [f"and {len(late) - len(named)} more"] if len(late) > len(named) else []
         text = f"grants that the API server has not confirmed: {', '.join(named + more)}"
         self._readiness.grants = (text,) if late else ()
-        if late and not self._said:
+        if late and not self._late:
             _LOG.warning(Line("grants not confirmed yet", containers=text))
-        elif self._said and not late:
+        elif self._late and not late:
             _LOG.info(Line("each grant is confirmed, or does not match its pod"))
-        self._said = bool(late)
+        self._late = bool(late)
 
-    def _say(self, said: str, reason: str, hold: Hold, text: str, problem: str) -> None:
+    def _report(self, message: str, reason: str, hold: Hold, text: str, problem: str) -> None:
         """Report once, in the log and in an event; in the node's if the pod does not exist."""
         of_node = reason == names.EVENT_GRANT_UNCONFIRMED
         action = "Start" if of_node else "Run"
         if self._notices.add(Notice(hold.pod, hold.container_id, reason, text, of_node, action)):
             _LOG.error(
                 Line(
-                    said,
+                    message,
                     **hold.pod.log_fields,
                     container=hold.container,
                     container_id=hold.container_id,

@@ -50,13 +50,13 @@ class Answers:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.unanswered: set[asyncio.Task[Any]] = set()
         """Work that the runtime still waits for. A handler may run longer than its answer."""
-        self.asked = 0
+        self.requested = 0
         self.failure: SynchronizeFailed | None = None
 
     def begin(self, request: events.Request) -> None:
         """Start the handler for `request`; an answer is sent in time in every case."""
         began_s = time.monotonic()
-        self.asked += 1
+        self.requested += 1
         try:
             answer = _HANDLERS[type(request)](self._handler, request)
         except (Exception, asyncio.CancelledError) as error:

@@ -165,10 +165,10 @@ class _Connection(asyncio.Protocol):
         finally:
             signal.cancel()
         while not self._over.done():
-            asked, unanswered = self._answers.asked, set(self._answers.unanswered)
+            requested, unanswered = self._answers.requested, set(self._answers.unanswered)
             some: set[asyncio.Future[Any]] = {self._over, *unanswered}
             await asyncio.wait(some, timeout=QUIET_S, return_when=first)
-            if not unanswered and asked == self._answers.asked:
+            if not unanswered and requested == self._answers.requested:
                 return
         error = self._over.result()
         if error is not None:

@@ -81,7 +81,7 @@ class ContainerCreation:
         decision = pod_policy.without_share(container, claimed)
         if isinstance(decision, Untouched):
             if decision.given:
-                _say_what_is_kept(pod, container, decision.given)
+                _log_kept_gpu(pod, container, decision.given)
             return None
         self._warn(pod, container, decision.warning)
         answer = Answered(decision, translate.reply(decision))
@@ -94,7 +94,7 @@ class ContainerCreation:
         except Refused as error:
             if error.refusal.reason not in _INVENTORY_MAY_TELL:
                 raise
-        await in_time("ask the driver for its GPUs", self._refreshed())
+        await in_time("query the GPUs", self._refreshed())
         if self._inventory.problem is not None:
             raise refused(Reason.GPUS_UNKNOWN, problem=self._inventory.problem)
         return pod_policy.claim(pod, container.name, self._inventory.gpus)
@@ -104,12 +104,12 @@ class ContainerCreation:
     ) -> nri.CreateContainerResponse:
         """Enter the share in the ledger, then inspect the host and create the container's files, in
         one job. Releases the share if that fails or is cancelled."""
-        if self._bound_pods.ask is not None and self._bound_pods.unknown(pod):
-            await self._bound_pods.ask(pod)
+        if self._bound_pods.look_up is not None and self._bound_pods.unknown(pod):
+            await self._bound_pods.look_up(pod)
         key = pod_policy.grant_key(pod, container, claimed.shared)
         self._containers.take(pod, container, claimed, key, self._inventory.gpus)
-        self._inventory.look(self._settings.inventory_max_age_s)
-        self._contexts.look(share.uuid for share in claimed.shares)
+        self._inventory.query_if_older(self._settings.inventory_max_age_s)
+        self._contexts.measure(share.uuid for share in claimed.shares)
         granted = False
         try:
             making = partial(self._make, pod, container, claimed, key, dict(self._contexts.sizes))
@@ -122,7 +122,7 @@ class ContainerCreation:
             if not granted:
                 self._containers.not_made(container.id, key)
         self._containers.answered(container.id, answer)
-        _say_what_is_cut(pod, container, answer.wanted)
+        _log_cut_capabilities(pod, container, answer.wanted)
         return answer.sent
 
     def _make(
@@ -135,7 +135,7 @@ class ContainerCreation:
     ) -> Answered:
         """Runs in the worker. Raises Refused and FilesError."""
         settings, container = self._settings, self._with_gpus_only(container)
-        specs, paths = self._node.look_now()
+        specs, paths = self._node.inspect_host_now()
         wanted = pod_policy.with_share(pod, container, claimed, specs, paths, settings.rules)
         floor = Floor(context_bytes, settings.code_bytes, settings.managed_free)
         preloads = _own_preloads(wanted) if wanted.shared else ()
@@ -171,7 +171,7 @@ def _own_preloads(wanted: Adjustment) -> Sequence[str]:
     ]
 
 
-def _say_what_is_cut(pod: Pod, container: Container, decision: Adjustment) -> None:
+def _log_cut_capabilities(pod: Pod, container: Container, decision: Adjustment) -> None:
     if decision.cut:
         _LOG.info(
             Line(
@@ -183,7 +183,7 @@ def _say_what_is_cut(pod: Pod, container: Container, decision: Adjustment) -> No
         )
 
 
-def _say_what_is_kept(pod: Pod, container: Container, given: str) -> None:
+def _log_kept_gpu(pod: Pod, container: Container, given: str) -> None:
     _LOG.warning(
         Line(
             "container without a grant keeps the GPU of another device plugin",

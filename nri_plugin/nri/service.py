@@ -41,7 +41,7 @@ from nri_plugin.threads import Worker, in_time
 _LOG: Final = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-_LOOK_AGAIN_S: Final = 60.0
+_RECHECK_S: Final = 60.0
 _MAX_TEXT_CHARS: Final = 2000
 """Refusals quote the tenant's text; the limit keeps events and logs readable."""
 
@@ -65,7 +65,7 @@ class Service:
         self._metrics = metrics or Metrics()
         self._run_dir = str(settings.run_dir)
         self._collecting: asyncio.TimerHandle | None = None
-        self._look_again_s = 0.0
+        self._recheck_s = 0.0
         self._inventory = inventory
         self._worker = Worker("files")
         self.node = Node(settings, inventory, store, self._worker)
@@ -102,7 +102,7 @@ class Service:
             for one in containers
         ]
         await self._containers.take_over(running, self._inventory.gpus)
-        await self._look_at_default_runtime(pods)
+        await self._check_default_runtime(pods)
         for reported, one in zip(containers, running, strict=True):
             if reported.state == nri.CONTAINER_RUNNING and one.key is not None:
                 await self._start.running(one.pod, reported, one.key)
@@ -115,17 +115,17 @@ class Service:
         self._collecting = loop.call_later(after_s, self.node.collect_releases, mounts)
         _LOG.info(Line("synchronized", containers=len(containers)))
 
-    async def _look_at_default_runtime(self, pods: Sequence[nri.PodSandbox]) -> None:
+    async def _check_default_runtime(self, pods: Sequence[nri.PodSandbox]) -> None:
         plain = [pod.id for pod in pods if not pod.runtime_handler]
         with suppress(TimeoutError):
             job = partial(self._note_default_runtime, plain)
             await self._worker.run(job, self._settings.work_deadline_s)
 
-    def _look_at_new_sandbox(self, pod: nri.PodSandbox) -> None:
+    def _check_new_sandbox(self, pod: nri.PodSandbox) -> None:
         """Once a minute: containerd's default runtime may have become another one."""
         now_s = asyncio.get_running_loop().time()
-        if not pod.runtime_handler and now_s >= self._look_again_s:
-            self._look_again_s = now_s + _LOOK_AGAIN_S
+        if not pod.runtime_handler and now_s >= self._recheck_s:
+            self._recheck_s = now_s + _RECHECK_S
             self._worker.post(partial(self._note_default_runtime, [pod.id]))
 
     def _note_default_runtime(self, sandbox_ids: Sequence[str]) -> None:
@@ -137,8 +137,8 @@ class Service:
     def create_container(
         self, pod: nri.PodSandbox, container: nri.Container
     ) -> Answer[nri.CreateContainerResponse | None]:
-        if not pod_policy.wants_gpu(pod.labels, pod.annotations):
-            self._look_at_new_sandbox(pod)
+        if not pod_policy.requests_gpu(pod.labels, pod.annotations):
+            self._check_new_sandbox(pod)
             by_default = bool(self.node.unprotected)
             if unprotected.gets_all(pod.runtime_handler, container.env, by_default):
                 self._metrics.unlimited.labels("nvidia_runtime").inc()
@@ -147,7 +147,7 @@ class Service:
         return _worded(work, pod, container)
 
     def start_container(self, pod: nri.PodSandbox, container: nri.Container) -> Answer[None]:
-        if not pod_policy.wants_gpu(pod.labels, pod.annotations):
+        if not pod_policy.requests_gpu(pod.labels, pod.annotations):
             return None
         of = translate.pod(pod)
         if not pod_policy.has_shares(of):
@@ -163,7 +163,7 @@ class Service:
         await self._containers.removed(container.id, translate.key_of(container, self._run_dir))
 
     def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> Answer[None]:
-        if not pod_policy.wants_gpu(request.pod.labels, request.pod.annotations):
+        if not pod_policy.requests_gpu(request.pod.labels, request.pod.annotations):
             self._count_foreign(request)
             return None
         with _for_people(request.pod, request.container):
@@ -182,11 +182,11 @@ class Service:
             lost = verdict.lost(answer.wanted, merged, me)
             if lost is not None:
                 raise refused(Reason.ADJUSTMENT_LOST, what=lost)
-            asked = verdict.asks_host(merged, me)
+            asked = verdict.host_names(merged, me)
             if asked is None:
                 self._check_gpus(merged, verdict.Host())
                 return None
-        return _worded(self._look_closer(merged, asked), request.pod, request.container)
+        return _worded(self._check_plugins(merged, asked), request.pod, request.container)
 
     async def _check_start(self, pod: Pod, container: nri.Container) -> None:
         answer = self._containers.starts(container.id)
@@ -209,9 +209,9 @@ class Service:
         if verdict.foreign_gpu(merged, self._settings.plugin, host) is not None:
             self._metrics.unlimited.labels("nri_plugin").inc()
 
-    async def _look_closer(self, merged: verdict.Merged, cdi_names: Sequence[str]) -> None:
+    async def _check_plugins(self, merged: verdict.Merged, cdi_names: Sequence[str]) -> None:
         """Resolve other plugins' CDI names on the host, then check for GPUs."""
-        host = await in_time("look at what plugins bring", self.node.brought(cdi_names))
+        host = await in_time("resolve the CDI names of other plugins", self.node.brought(cdi_names))
         self._check_gpus(merged, host)
 
     def _check_gpus(self, merged: verdict.Merged, host: verdict.Host) -> None:

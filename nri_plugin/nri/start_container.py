@@ -32,8 +32,8 @@ from nri_plugin.threads import Crew, Worker, in_time
 
 _LOG: Final = logging.getLogger(__name__)
 
-_LOOKS_AT_ONCE: Final = 64
-_LOOKS_OF_A_POD: Final = 4
+_AT_ONCE: Final = 64
+_OF_A_POD: Final = 4
 """Hung inspections occupy a slot: each retry of a pod whose volume hangs takes another one."""
 
 
@@ -54,7 +54,7 @@ class ContainerStart:
         self._worker = worker
         self._metrics = metrics
         self._kept = rootfs.Kept(settings.run_dir, settings.store_dir, settings.nri_socket)
-        self._looks = Crew("look", _LOOKS_AT_ONCE, _LOOKS_OF_A_POD)
+        self._crew = Crew("inspection", _AT_ONCE, _OF_A_POD)
         self._proofs = Proofs(
             settings.containerd_state,
             self._kept,
@@ -77,7 +77,7 @@ class ContainerStart:
         required = await in_time("read the container's files", self._required(container, key))
         if required is None:
             raise refused(Reason.NOT_ADJUSTED)
-        found = await in_time("look at the container", self._look(pod, container.id, required))
+        found = await in_time("inspect the container", self._inspect(pod, container.id, required))
         await self._add_preloads(key, found.preloads, required)
         if found.out_of_reach:
             self._out_of_reach(pod, container, found.out_of_reach)
@@ -90,7 +90,7 @@ class ContainerStart:
         state, allowed = settings.containerd_state, settings.rules.capabilities
         job = partial(rootfs.strong_beside, state, container.id, allowed)
         try:
-            name = await self._looks.run(job, settings.work_deadline_s, pod.uid)
+            name = await self._crew.run(job, settings.work_deadline_s, pod.uid)
         except (OSError, ValueError) as error:  # includes TimeoutError
             self._warn("container without a share not inspected", pod, container, repr(error))
             return
@@ -118,11 +118,11 @@ class ContainerStart:
         mounts = translate.mounts(container.mounts)
         return required_mounts.in_place(mounts, directory, store_dir, recorded)
 
-    async def _look(self, pod: Pod, container_id: str, mounts: Sequence[Mount]) -> rootfs.Found:
+    async def _inspect(self, pod: Pod, container_id: str, mounts: Sequence[Mount]) -> rootfs.Found:
         state, forwarded = self._settings.containerd_state, self._settings.strict
         allowed = self._settings.rules.capabilities
         job = partial(rootfs.examine, state, container_id, mounts, self._kept, forwarded, allowed)
-        return await self._looks.run(job, self._settings.work_deadline_s, pod.uid)
+        return await self._crew.run(job, self._settings.work_deadline_s, pod.uid)
 
     async def _add_preloads(
         self, key: str, preloads: Mapping[str, Sequence[bytes]], required: Sequence[Mount]

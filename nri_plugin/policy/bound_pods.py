@@ -61,7 +61,7 @@ class BoundPods:
         self._pods: dict[str, _Known] = {}
         self._batch = 0
         self._listing = False
-        self.ask: Callable[[Pod], Awaitable[None]] | None = None
+        self.look_up: Callable[[Pod], Awaitable[None]] | None = None
         """Looks up a pod that the watch has not reported, then calls `vouch` or `deny`, or neither
         if no answer arrives. None: there is no API server."""
         self._vouched: dict[str, Bound] = {}
@@ -122,10 +122,10 @@ class BoundPods:
         return {uid: known.gpus for uid, known in self._pods.items() if not known.foreign}
 
     def unknown(self, pod: Pod) -> bool:
-        """Whether the API server can be asked about the pod and has not answered yet."""
+        """Whether the API server can be queried for the pod and has not answered yet."""
         uid = pod.uid
-        known = uid in self._denied or self.heard(uid) is not None
-        return self.ask is not None and not known
+        known = uid in self._denied or self.confirmed(uid) is not None
+        return self.look_up is not None and not known
 
     def vouch(self, bound: Bound) -> None:
         """The API server confirmed the pod. The watch determines its position in the order."""
@@ -148,7 +148,7 @@ class BoundPods:
         known = self._pods.get(uid)
         return known.bound if known else None
 
-    def heard(self, uid: str) -> Bound | None:
+    def confirmed(self, uid: str) -> Bound | None:
         """Return the pod as the watch reported it, or as the API server answered."""
         return self.pod(uid) or self._vouched.get(uid)
 
@@ -156,7 +156,7 @@ class BoundPods:
         """Return why a container of this pod (as the runtime reports it) may not have its share."""
         if pod.uid in self._denied:
             return refuse(Reason.GRANT_UNCONFIRMED, problem=self._denied[pod.uid])
-        bound = self.heard(pod.uid)
+        bound = self.confirmed(pod.uid)
         if bound is None:
             return None
         if foreign := self._origin(bound):
@@ -181,9 +181,9 @@ class BoundPods:
         holding: UIDs of pods whose containers already hold a share; they come first if the order is
         unknown. A pod without capacity is not counted against the pods bound after it.
         """
-        asked_for = (self._version, tuple(gpus), holding)
-        if self._over_for != asked_for:
-            self._over_for, self._over = asked_for, self._find_over(gpus, holding)
+        query = (self._version, tuple(gpus), holding)
+        if self._over_for != query:
+            self._over_for, self._over = query, self._find_over(gpus, holding)
         return self._over
 
     def _find_over(self, gpus: Sequence[Gpu], holding: AbstractSet[str]) -> Mapping[str, Refusal]:
@@ -214,7 +214,7 @@ class BoundPods:
     def doubt(self, hold: Hold, gpus: Sequence[Gpu]) -> Refusal | None:
         """Return how a container's hold differs from its pod's grant; None: it does not, or the
         grant is not known."""
-        bound = self.heard(hold.pod_uid)
+        bound = self.confirmed(hold.pod_uid)
         if bound is None:
             return None
         if foreign := self._origin(bound) or _since(bound, hold):

@@ -48,7 +48,7 @@ _LABEL_ALONE: Final = (
 )
 
 
-def wants_gpu(labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
+def requests_gpu(labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
     """Whether a pod has a GPU label or annotation; other pods are answered at once."""
     return (
         names.LABEL_ISOLATION_PROVIDER in labels
@@ -137,7 +137,7 @@ def without_share(container: Container, claimed: Claim | None) -> Adjustment | U
     given = preconditions.given_gpu(container)
     if given:
         return Untouched(given)
-    return Adjustment(_NO_GPU, warning=claimed.warning or preconditions.asks_for_gpus(container))
+    return Adjustment(_NO_GPU, warning=claimed.warning or preconditions.names_gpus(container))
 
 
 def with_share(

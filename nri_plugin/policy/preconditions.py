@@ -84,7 +84,7 @@ def _put_first(preload: str) -> str:
     return ""
 
 
-def asks_for_gpus(container: Container) -> str:
+def names_gpus(container: Container) -> str:
     """Return a warning if the environment requests GPUs by name; "" otherwise.
 
     The value `all`, which images set, does not count as a request.

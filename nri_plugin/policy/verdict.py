@@ -138,7 +138,7 @@ class Host:
     majors: AbstractSet[int] = frozenset()
 
 
-def asks_host(merged: Merged, me: str) -> Sequence[str] | None:
+def host_names(merged: Merged, me: str) -> Sequence[str] | None:
     """Return other plugins' CDI names to resolve on the host; None: the host is not needed."""
     asked = [name for name in merged.cdi_names if merged.owners.cdi_names.get(name) != me]
     return asked if asked or merged.cgroup_rules else None

@@ -89,7 +89,7 @@ we serve have always had their own methods."""
 
 
 def known_events(runtime: events.RuntimeInfo) -> EventMask:
-    """Return the events that this runtime knows; it rejects a plugin that subscribes to others."""
+    """Return the events of this runtime; it rejects a plugin that subscribes to others."""
     nri_version = runtimes.nri_of(runtime)
     if nri_version is not None and nri_version >= runtimes.VALIDATION:
         return events.EVENTS_SINCE_0_10

@@ -43,8 +43,8 @@ class Release:
         return (self.refused or "").format(nri=text(self.nri))
 
 
-_DEAF: Final = (
-    "its NRI ({nri}) leaves a plugin connected, and asks it nothing, after one Synchronize that"
+_SENDS_NOTHING: Final = (
+    "its NRI ({nri}) leaves a plugin connected, and sends it nothing, after one Synchronize that"
     " took too long, and cannot split a large one; "
 )
 _NO_PLUGINS: Final = "its NRI ({nri}) lets no plugin connect; "
@@ -52,10 +52,10 @@ _TO_1_7_26: Final = "use containerd 1.7.26 or newer"
 
 RELEASES: Final[Sequence[Release]] = (
     Release("containerd", (1, 6, 0), (0, 1, 0), False, _NO_PLUGINS + _TO_1_7_26),
-    Release("containerd", (1, 7, 0), (0, 3, 0), False, _DEAF + _TO_1_7_26),
-    Release("containerd", (1, 7, 7), (0, 4, 0), False, _DEAF + _TO_1_7_26),
-    Release("containerd", (1, 7, 14), (0, 6, 0), False, _DEAF + _TO_1_7_26),
-    Release("containerd", (1, 7, 16), (0, 6, 1), False, _DEAF + _TO_1_7_26),
+    Release("containerd", (1, 7, 0), (0, 3, 0), False, _SENDS_NOTHING + _TO_1_7_26),
+    Release("containerd", (1, 7, 7), (0, 4, 0), False, _SENDS_NOTHING + _TO_1_7_26),
+    Release("containerd", (1, 7, 14), (0, 6, 0), False, _SENDS_NOTHING + _TO_1_7_26),
+    Release("containerd", (1, 7, 16), (0, 6, 1), False, _SENDS_NOTHING + _TO_1_7_26),
     Release("containerd", (1, 7, 26), (0, 8, 0), False),
     Release("containerd", (1, 7, 30), (0, 8, 0)),
     Release("containerd", (2, 0, 0), (0, 8, 0), False),

@@ -128,7 +128,7 @@ FAULTS: Final[Sequence[Fault]] = (
     ),
     Fault(
         "the agent could not learn what a context takes of a GPU: it was full, lost, or NVML"
-        " did not tell",
+        " did not report it",
         "containers run; each of their contexts is charged 512 MiB",
         "in the agent's log, once: `context size unknown`",
         "test_what_could_not_be_learned_is_said_once_and_tried_again",

@@ -389,7 +389,7 @@ CHECKPOINT = {
 def test_the_kubelets_checkpoint(tmp_path: Path, text: str, expected: DevicePlugins) -> None:
     (tmp_path / "device-plugins").mkdir()
     (tmp_path / "device-plugins" / "kubelet_internal_checkpoint").write_text(text)
-    found = host.look_at_device_plugins(Path("/"), tmp_path)
+    found = host.find_device_plugins(Path("/"), tmp_path)
     assert (found.registered, found.allocated) == (expected.registered, list(expected.allocated))
     assert found.problem is None
 
@@ -400,14 +400,14 @@ def test_the_kubelets_checkpoint(tmp_path: Path, text: str, expected: DevicePlug
 def test_a_strange_checkpoint_is_a_problem(tmp_path: Path, text: str) -> None:
     (tmp_path / "device-plugins").mkdir()
     (tmp_path / "device-plugins" / "kubelet_internal_checkpoint").write_text(text)
-    assert host.look_at_device_plugins(Path("/"), tmp_path).problem is not None
+    assert host.find_device_plugins(Path("/"), tmp_path).problem is not None
 
 
 def test_no_kubelet_at_all(tmp_path: Path) -> None:
-    found = host.look_at_device_plugins(Path("/"), tmp_path)
+    found = host.find_device_plugins(Path("/"), tmp_path)
     assert found.problem == f"{tmp_path}/device-plugins is not there, or not seen"
     (tmp_path / "device-plugins").mkdir()
-    found = host.look_at_device_plugins(Path("/"), tmp_path)
+    found = host.find_device_plugins(Path("/"), tmp_path)
     assert found == DevicePlugins(sockets=[])
 
 
@@ -419,8 +419,8 @@ def test_the_hosts_files_are_looked_for_under_its_root(tmp_path: Path) -> None:
     (tmp_path / "lib").symlink_to("/usr")
     (tmp_path / "usr").mkdir()
     (tmp_path / "usr/libcuda.so").touch()
-    assert host.look_at_device_plugins(tmp_path, Path("/var/lib/kubelet")).problem is None
-    assert host.look_at_nvidia(tmp_path, Path("/etc/nvidia.toml")).config == {"a": 1}
+    assert host.find_device_plugins(tmp_path, Path("/var/lib/kubelet")).problem is None
+    assert host.read_nvidia_runtime(tmp_path, Path("/etc/nvidia.toml")).config == {"a": 1}
     names = ("/lib/libcuda.so", "/lib/gone.so", "/usr/gone")
     mounts = tuple(Mount(name, name) for name in names)
     specs = Specs({"GPU-a": CdiDevice("GPU-a", "/x", Edits(mounts=mounts))})
@@ -436,6 +436,6 @@ def test_nvidias_configuration(tmp_path: Path, text: str | None, known: object) 
     file = tmp_path / "config.toml"
     if text is not None:
         file.write_text(text)
-    found = host.look_at_nvidia(Path("/"), file)
+    found = host.read_nvidia_runtime(Path("/"), file)
     assert found.config == known
     assert (found.problem is not None) is (text == "a = \n")

@@ -27,15 +27,15 @@ def listening(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_listener_is_found_without_connecting(listening: Path) -> None:
-    assert containerd.look_at_socket(listening) == Socket(True, True)
+    assert containerd.inspect_socket(listening) == Socket(True, True)
     by_a_link = listening.parent / "link"
     by_a_link.symlink_to(listening.parent)
-    assert containerd.look_at_socket(by_a_link / listening.name) == Socket(True, True)
+    assert containerd.inspect_socket(by_a_link / listening.name) == Socket(True, True)
 
 
 def test_a_listener_is_asked_for_its_version(listening: Path) -> None:
     """It is Python, for which there is no known configuration."""
-    found = containerd.look_at_runtime(listening, None)
+    found = containerd.inspect_runtime(listening, None)
     assert found.version == ".".join(map(str, sys.version_info[:3]))
     assert "python" in (found.name or "")
     assert found.problem == f"the configuration of {found.name} is not examined"
@@ -44,19 +44,19 @@ def test_a_listener_is_asked_for_its_version(listening: Path) -> None:
 
 def test_where_nothing_listens_the_file_is_read(tmp_path: Path) -> None:
     path, config = tmp_path / "nri.sock", tmp_path / "config.toml"
-    assert containerd.look_at_socket(path) == Socket(False, False)
-    assert containerd.look_at_runtime(path, config).config is None
+    assert containerd.inspect_socket(path) == Socket(False, False)
+    assert containerd.inspect_runtime(path, config).config is None
     config.write_text("version = 3\n")
-    found = containerd.look_at_runtime(path, config)
+    found = containerd.inspect_runtime(path, config)
     assert found.config == {"version": 3}
     assert found.problem == f"no process is seen that listens at {path}"
 
 
 def test_what_is_no_socket(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    found = containerd.look_at_socket(tmp_path / "file")
+    found = containerd.inspect_socket(tmp_path / "file")
     assert found.problem == f"{tmp_path / 'file'} is no socket"
-    assert containerd.look_at_socket(tmp_path / "file" / "below").problem is not None
+    assert containerd.inspect_socket(tmp_path / "file" / "below").problem is not None
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def contexts(script: str, clock: Clock | None = None, deadline_s: float = 60.0) 
 
 def learn(looked_for: Contexts, *uuids: str) -> Mapping[str, int]:
     async def work() -> None:
-        looked_for.look(uuids)
+        looked_for.measure(uuids)
         await looked_for.settled()
         await looked_for.close()
 
@@ -62,12 +62,12 @@ async def test_each_gpu_is_asked_once_and_by_its_own_name(tmp_path: Path) -> Non
     )
     clock = Clock()
     asked = contexts(script, clock)
-    asked.look(["GPU-1", "GPU-1"])
-    asked.look(["GPU-1"])
+    asked.measure(["GPU-1", "GPU-1"])
+    asked.measure(["GPU-1"])
     assert asked.sizes == {}, "no request waits"
     await asked.settled()
     clock.seconds += 3600
-    asked.look(["GPU-1", "GPU-22"])
+    asked.measure(["GPU-1", "GPU-22"])
     await asked.settled()
     assert asked.sizes == {"GPU-1": 5, "GPU-22": 6}
     await asked.close()
@@ -93,18 +93,18 @@ async def test_what_could_not_be_learned_is_said_once_and_tried_again(
     clock = Clock()
     asked = contexts(script, clock)
     for _ in range(3):
-        asked.look(["GPU-1"])
-        asked.look(["GPU-1"])
+        asked.measure(["GPU-1"])
+        asked.measure(["GPU-1"])
         await asked.settled()
         clock.seconds += 30
     assert asked.sizes == {}
     asked._children["GPU-1"].command = (sys.executable, "-c", "print(7)")
     clock.seconds -= 1
-    asked.look(["GPU-1"])
+    asked.measure(["GPU-1"])
     await asked.settled()
     assert asked.sizes == {}, "not yet"
     clock.seconds += 1
-    asked.look(["GPU-1"])
+    asked.measure(["GPU-1"])
     await asked.settled()
     assert asked.sizes == {"GPU-1": 7}
     assert [problem in line for line in caplog.messages if "unknown" in line] == [True]
@@ -208,8 +208,8 @@ def test_without_a_driver(gpu_host: Host, tmp_path: Path) -> None:
 _LIES = {
     "nothing": ("[]", "does not list this process"),
     "another process": ("[Row(1, 300)]", "does not list this process"),
-    "not available": ("[Row(os.getpid(), None)]", "does not tell the memory of processes"),
-    "twice": ("[Row(os.getpid(), 300)] * 2", "does not tell the memory of processes"),
+    "not available": ("[Row(os.getpid(), None)]", "does not report the memory of processes"),
+    "twice": ("[Row(os.getpid(), 300)] * 2", "does not report the memory of processes"),
     "more than all": ("[Row(os.getpid(), 1 << 29)]", "bytes of"),
 }
 

@@ -70,15 +70,15 @@ async def test_an_inspection_whose_request_has_ended(tmp_path: Path) -> None:
     log = tmp_path / "asked"
     clock = Clock()
     gpus = inventory(f"open({str(log)!r}, 'a').write('x'); print('{ONE}')", clock)
-    gpus.look(15)
-    gpus.look(15)
+    gpus.query_if_older(15)
+    gpus.query_if_older(15)
     assert not gpus.gpus
     await gpus.refresh()
     assert (log.read_text(), len(gpus.gpus)) == ("x", 1)
     clock.seconds += 14
-    gpus.look(15)
+    gpus.query_if_older(15)
     clock.seconds += 1
-    gpus.look(15)
+    gpus.query_if_older(15)
     await gpus.refresh()
     assert log.read_text() == "xx"
     await gpus.close()

@@ -76,7 +76,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 def test_memory_is_what_can_be_allocated(driver: Driver) -> None:
-    for gpu in nvml.Gpus().look()["gpus"]:
+    for gpu in nvml.Gpus().read()["gpus"]:
         assert (gpu["memory_bytes"], gpu["reserved_bytes"]) == (79 * GIB, GIB)
         assert gpu["bus_id"] == "0000:3b:00.0"
         assert "problem" not in gpu
@@ -84,23 +84,23 @@ def test_memory_is_what_can_be_allocated(driver: Driver) -> None:
 
 def test_xid_errors_since_the_last_look(driver: Driver) -> None:
     gpus = nvml.Gpus()
-    assert gpus.look()["xids"] == []
+    assert gpus.read()["xids"] == []
     driver.events = [(101, 79), (100, 13), (555, 48)]
     driver.lost = {1}  # it fell off the bus, and the event still has its name
-    assert gpus.look()["xids"] == [("GPU-1", 79), ("GPU-0", 13)]
-    assert gpus.look()["xids"] == []
+    assert gpus.read()["xids"] == [("GPU-1", 79), ("GPU-0", 13)]
+    assert gpus.read()["xids"] == []
 
 
 def test_nvml_is_initialised_again_only_while_a_gpu_does_not_answer(driver: Driver) -> None:
     gpus = nvml.Gpus()
-    gpus.look(), gpus.look()
+    gpus.read(), gpus.read()
     assert driver.starts == 1
     driver.lost = {1}
-    silent = gpus.look()["silent"]
+    silent = gpus.read()["silent"]
     assert silent == [f"GPU 1: {pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)}"]
     driver.lost = set()
-    assert len(gpus.look()["gpus"]) == 2
-    gpus.look()
+    assert len(gpus.read()["gpus"]) == 2
+    gpus.read()
     assert driver.starts == 2
 
 
@@ -112,7 +112,7 @@ def test_memory_that_waits_for_its_repair(
     driver: Driver, rows: tuple[int, int, int, int], problem: str
 ) -> None:
     driver.remapped[1] = rows
-    first, second = nvml.Gpus().look()["gpus"]
+    first, second = nvml.Gpus().read()["gpus"]
     assert "problem" not in first
     assert second["problem"].startswith(problem)
     assert second["memory_bytes"] == 79 * GIB

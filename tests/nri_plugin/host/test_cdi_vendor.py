@@ -129,7 +129,7 @@ def test_these_can(version: str) -> None:
 @pytest.mark.parametrize(
     ("runtime", "version", "text"),
     [
-        ("containerd", "v1.7.29", "containerd v1.7.29 drops CDI devices that a plugin asks for"),
+        ("containerd", "v1.7.29", "containerd v1.7.29 drops CDI devices that a plugin requests"),
         ("containerd", "v2.0.11", "drops CDI devices"),
         ("containerd", "1.6.40", "drops CDI devices"),
         ("containerd", "edge", "'edge', is not understood"),

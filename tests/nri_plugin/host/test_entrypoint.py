@@ -79,7 +79,7 @@ def test_path_is_searched_as_the_runtime_does(root: Root) -> None:
     assert root.why("dynamic", path="/absent:/a:/b:/c:/usr/bin") == ""
     assert "'static' is statically" in root.why("static", path="/absent:/usr/bin")
     assert root.why("static", path="/a:/b") == (
-        "'static' cannot be looked at: it is not on the container's PATH"
+        "'static' cannot be inspected: it is not on the container's PATH"
     )
     assert "PATH" in root.why("static", path=None)
     assert "statically" in root.why("static", path=":/absent", cwd="/usr/bin")
@@ -159,7 +159,7 @@ def test_a_link_of_proc_is_not_followed(tmp_path: Path) -> None:
     process = Process([str(tmp_path / "entry")], {}, "/")
     why = entrypoint.out_of_reach(everything, process, HERE, False)
     os.close(everything)
-    assert "cannot be looked at: Too many levels" in why
+    assert "cannot be inspected: Too many levels" in why
 
 
 @pytest.mark.node
@@ -171,19 +171,19 @@ def test_a_device_is_never_opened(root: Root) -> None:
 
 def test_a_loader_that_is_not_there(root: Root) -> None:
     root.put("/alien", program(b"/lib/ld-alien.so.1\0"))
-    assert "'/alien' cannot be looked at: No such file" in root.why("/alien")
+    assert "'/alien' cannot be inspected: No such file" in root.why("/alien")
 
 
 def test_nothing_to_start(root: Root) -> None:
-    assert root.why() == "nothing says what is started"
-    assert "cannot be looked at" in root.why("/a\0b")
+    assert root.why() == "no command is given"
+    assert "cannot be inspected" in root.why("/a\0b")
 
 
 @pytest.mark.parametrize("name", ["/usr/bin/static", "static"])
 def test_without_openat2_it_says_so(root: Root, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A number that no kernel has stands for a kernel that lacks the call."""
     monkeypatch.setattr(rooted_open, "_OPENAT2", 0x7FFFFFFF)
-    assert root.why(name) == f"{name!r} cannot be looked at: this kernel has no openat2" + (
+    assert root.why(name) == f"{name!r} cannot be inspected: this kernel has no openat2" + (
         " (Linux 5.6 has)"
     )
 
@@ -208,7 +208,7 @@ def test_a_directory_that_is_moved_under_the_look_leads_nowhere_else(root: Root)
     try:
         for _ in range(2000):
             said = root.why("/deep/er/../../usr/bin/static")
-            assert "statically" in said or "cannot be looked at" in said
+            assert "statically" in said or "cannot be inspected" in said
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)

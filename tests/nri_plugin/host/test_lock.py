@@ -44,14 +44,14 @@ def test_the_second_agent_names_the_first_and_takes_over_when_it_is_killed(tmp_p
     old = holder(run_dir)
     said: list[str] = []
 
-    def say(why: str) -> None:
+    def report(why: str) -> None:
         said.append(why)
         if len(said) == 3:
             old.send_signal(signal.SIGKILL)
 
     async def work() -> Lock:
         lock = Lock(run_dir, "pid=new")
-        await lock.acquire(say)
+        await lock.acquire(report)
         return lock
 
     lock = asyncio.run(work())
@@ -67,11 +67,11 @@ def test_a_runtime_that_has_not_named_itself_is_unknown(tmp_path: Path) -> None:
     old = holder(tmp_path)
     (tmp_path / FILE).write_text("")
 
-    def say(why: str) -> None:
+    def report(why: str) -> None:
         assert why == "another agent serves this node (it has just begun)"
         end(old)
 
-    asyncio.run(Lock(tmp_path, "pid=new").acquire(say))
+    asyncio.run(Lock(tmp_path, "pid=new").acquire(report))
 
 
 def test_a_file_that_was_removed_between_open_and_lock_counts_for_nothing(
@@ -99,11 +99,11 @@ def test_a_directory_that_cannot_be_made_is_said_until_it_can(tmp_path: Path) ->
     run_dir = tmp_path / "run"
     run_dir.write_text("in the way")
 
-    def say(why: str) -> None:
+    def report(why: str) -> None:
         assert why == f"{run_dir / FILE} cannot be locked: File exists"
         run_dir.unlink()
 
-    asyncio.run(Lock(run_dir, "pid=new").acquire(say))
+    asyncio.run(Lock(run_dir, "pid=new").acquire(report))
 
 
 def test_a_directory_that_others_can_reach_is_closed_to_them(tmp_path: Path) -> None:
@@ -122,10 +122,10 @@ def test_a_directory_of_another_user_is_not_used(tmp_path: Path) -> None:
     os.chown(run_dir, 65534, 0)
     said: list[str] = []
 
-    def say(why: str) -> None:
+    def report(why: str) -> None:
         said.append(why)
         os.chown(run_dir, 0, 0)
 
-    asyncio.run(Lock(run_dir, "me").acquire(say))
+    asyncio.run(Lock(run_dir, "me").acquire(report))
     (why,) = said
     assert why.startswith(f"{run_dir}: invalid owner, user 65534: must be user 0")

@@ -53,9 +53,9 @@ class Host:
         (tmp_path / "nvml.py").write_text(
             "import sys\nfor _ in sys.stdin: print(open(sys.argv[1]).read(), flush=True)"
         )
-        tell = f"{sys.executable} {tmp_path / 'cat.py'}"
+        program = f"{sys.executable} {tmp_path / 'cat.py'}"
         arguments = f"--library {self.library} --cdi-dir {self.cdi} --run-dir {tmp_path / 'run'}"
-        places = ["--store-dir", str(tmp_path / "store"), "--nvidia-ctk", f"{tell} {self.ctk}"]
+        places = ["--store-dir", str(tmp_path / "store"), "--nvidia-ctk", f"{program} {self.ctk}"]
         self.settings: Settings = from_arguments(
             [*arguments.split(), *places, *options], os.environ
         )
@@ -72,7 +72,7 @@ class Host:
         return Node(self.settings, inventory, store, Worker("files"))
 
     def lacks(self, node: Node | None = None) -> Sequence[str]:
-        return run(lambda: look(node or self.node())).lacks
+        return run(lambda: inspect(node or self.node())).lacks
 
 
 async def ask(node: Node) -> None:
@@ -80,10 +80,10 @@ async def ask(node: Node) -> None:
     await node.inventory.close()
 
 
-async def look(node: Node) -> module.Found:
+async def inspect(node: Node) -> module.Found:
     """Each inspection has an event loop of its own here, and so has NVML's child."""
     try:
-        return await module.look(node)
+        return await module.inspect(node)
     finally:
         await node.inventory.close()
 
@@ -133,7 +133,7 @@ def test_files_that_hang_are_a_problem(host: Host) -> None:
     async def held_up() -> Sequence[str]:
         blocked = asyncio.create_task(node._worker.run(lambda: time.sleep(5), 60))
         await asyncio.sleep(0)
-        problems = (await look(node)).lacks
+        problems = (await inspect(node)).lacks
         blocked.cancel()
         return problems
 
@@ -156,12 +156,12 @@ def test_a_gpu_without_a_cdi_device_leaves_the_others_ready(host: Host) -> None:
     host.ctk.write_text(spec(other))
     node = host.node()
     node.generator._min_interval_s = 0
-    found = run(lambda: look(node))
+    found = run(lambda: inspect(node))
     assert found.lacks == []
     assert list(found.unusable) == [UUID]
     assert f"nvidia-ctk does not describe nvidia.com/gpu={UUID}" in found.unusable[UUID]
     host.ctk.write_text(spec(other, UUID))
-    assert run(lambda: look(node)) == module.Found([], {})
+    assert run(lambda: inspect(node)) == module.Found([], {})
 
 
 def test_why_none_was_generated(host: Host) -> None:
@@ -233,7 +233,7 @@ def test_another_driver_renews_the_generated_spec(host: Host) -> None:
 def test_a_runtime_that_cannot_be_asked_by_name(tmp_path: Path) -> None:
     host = Host(tmp_path, "--cdi-by-name")
     node = host.node()
-    assert "the runtime has not said yet which one it is" in host.lacks(node)[0]
+    assert "the runtime has not reported its name yet" in host.lacks(node)[0]
     node.runtime = RuntimeInfo("containerd", "v2.0.3", "", 0, 0)
     assert "containerd v2.0.3 drops CDI devices" in host.lacks(node)[0]
 

@@ -25,10 +25,10 @@ class Bench:
         self.readiness = Readiness(lambda: 0.0)
         self.holds: list[Hold] = []
 
-        async def ask(pod: Pod) -> None:
+        async def look_up(pod: Pod) -> None:
             raise NotImplementedError
 
-        self.bounds.ask = ask
+        self.bounds.look_up = look_up
         self.verification = Verification(
             self.bounds,
             lambda: tuple(self.holds),
@@ -43,9 +43,9 @@ class Bench:
         pod, share = bound(uid).pod, Share("GPU-0", 0, memory_bytes, 10)
         self.holds.append(ledger.hold(f"c-{uid}", uid, False, pod, "main", [share]))
 
-    def look(self, later_s: float = 0.0) -> dict[GrantState, int]:
+    def check(self, later_s: float = 0.0) -> dict[GrantState, int]:
         self.now_s += later_s
-        self.verification.look()
+        self.verification.check()
         value = self.metrics.registry.get_sample_value
         counts = {s: value("gpuslice_grants", {"verification": s.value}) for s in GrantState}
         return {state: int(count) for state, count in counts.items() if count}
@@ -68,21 +68,21 @@ def test_each_has_its_standing(bench: Bench) -> None:
     bench.bounds.deny("denied", "there is no such pod")
     for uid in ("asked", "denied", "unheard"):
         bench.runs(uid)
-    assert bench.look() == {
+    assert bench.check() == {
         GrantState.CONFIRMED: 2,
         GrantState.MISMATCH: 2,
         GrantState.POD_NOT_FOUND: 1,
         GrantState.UNKNOWN: 1,
     }
-    said = []
+    message = []
     while (notice := bench.notices.first()) is not None:
-        said.append((notice.pod.uid, notice.reason))
+        message.append((notice.pod.uid, notice.reason))
         bench.notices.done(notice)
-    assert {(uid, names.EVENT_GRANT_REFUSED) for uid in ("greedy", "forged")} < {*said}
+    assert {(uid, names.EVENT_GRANT_REFUSED) for uid in ("greedy", "forged")} < {*message}
     assert bench.verification.over == {}
     assert bench.unknown == ["unheard"]
     bench.holds.clear()
-    assert bench.look() == {}
+    assert bench.check() == {}
 
 
 def test_a_pod_without_an_answer_is_reported_after_a_while(
@@ -91,17 +91,17 @@ def test_a_pod_without_an_answer_is_reported_after_a_while(
     caplog.set_level(logging.INFO)
     for number in range(6):
         bench.runs(f"{number}")
-    assert bench.look() == {GrantState.UNKNOWN: 6}
+    assert bench.check() == {GrantState.UNKNOWN: 6}
     assert not bench.readiness.notes
     for _ in range(2):
-        bench.look(later_s=WITHIN_S)
+        bench.check(later_s=WITHIN_S)
     (note,) = bench.readiness.notes
     assert "team/pod-0/main, " in note and note.endswith(", and 2 more")
     assert bench.readiness.problems  # not from this: it was never synchronized
     assert len(caplog.records) == 1
     for number in range(6):
         bench.bounds.put(bound(f"{number}"), listing=False)
-    assert bench.look() == {GrantState.CONFIRMED: 6}
+    assert bench.check() == {GrantState.CONFIRMED: 6}
     assert bench.readiness.notes == ()
     assert len(caplog.records) == 2
 
@@ -112,7 +112,7 @@ def test_a_client_that_is_absent_is_told_once(
     bench.runs("a")
     bench.bounds.deny("a", "there is no such pod")
     for _ in range(3):
-        assert bench.look(later_s=1) == {GrantState.POD_NOT_FOUND: 1}
+        assert bench.check(later_s=1) == {GrantState.POD_NOT_FOUND: 1}
     notice = bench.notices.first()
     assert notice is not None
     assert (notice.of_node, notice.reason) == (True, names.EVENT_GRANT_UNCONFIRMED)
@@ -125,10 +125,10 @@ def test_a_client_that_is_absent_is_told_once(
 def test_whose_object_is_gone_has_a_minute_to_end(bench: Bench) -> None:
     bench.bounds.put(bound("a"), listing=False)
     bench.runs("a")
-    assert bench.look() == {GrantState.CONFIRMED: 1}
+    assert bench.check() == {GrantState.CONFIRMED: 1}
     bench.bounds.lost("a")
     for _ in range(6):
-        assert bench.look(later_s=10) == {GrantState.UNKNOWN: 1}
+        assert bench.check(later_s=10) == {GrantState.UNKNOWN: 1}
         assert (bench.unknown, bench.readiness.notes) == ([], ())
-    bench.look(later_s=10)
+    bench.check(later_s=10)
     assert bench.unknown == ["a"]

@@ -155,9 +155,9 @@ import dataclasses, sys, time
 from nri_plugin import __main__, agent, command_line
 whole, silent_s = command_line.from_arguments, float(sys.argv.pop())
 command_line.from_arguments = lambda *a: dataclasses.replace(whole(*a), silent_s=silent_s)
-async def look(node):
+async def inspect(node):
     time.sleep(600)
-agent.look = look
+agent.inspect = inspect
 __main__.main()
 """
 
@@ -176,4 +176,4 @@ def test_an_agent_whose_event_loop_hangs_gives_its_lock_back(tmp_path: Path) -> 
         timeout=120,
     )
     assert child.returncode == 1
-    assert "in look" in child.stderr
+    assert "in inspect" in child.stderr

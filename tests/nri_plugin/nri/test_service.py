@@ -291,7 +291,7 @@ async def test_gpus_that_nvidias_default_runtime_gives_are_counted(host: Host) -
             made.env.append(f"NVIDIA_VISIBLE_DEVICES={value}")
             assert await runtime.create(sandbox, made) == nri.CreateContainerResponse()
         assert handler._metrics.unlimited.labels("nvidia_runtime")._value.get() == 1
-        assert "default runtime is /usr/bin/nvidia" in (await watch.look(handler.node)).lacks[0]
+        assert "default runtime is /usr/bin/nvidia" in (await watch.inspect(handler.node)).lacks[0]
 
 
 async def test_a_sidecar_without_a_grant_sees_no_gpu(

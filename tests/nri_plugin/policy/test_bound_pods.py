@@ -315,7 +315,7 @@ def test_a_pod_that_is_not_known_is_asked_about_once() -> None:
     async def ask(pod: Pod) -> None:
         bounds.deny(pod.uid, "there is no such pod")
 
-    bounds.ask = ask
+    bounds.look_up = ask
     assert bounds.unknown(pod)
     asyncio.run(ask(pod))
     assert not bounds.unknown(pod)

@@ -388,13 +388,13 @@ def test_untouched(of: Pod) -> None:
 
 
 def test_wants_gpu() -> None:
-    def wants_gpu(of: Pod) -> bool:
-        return pod_policy.wants_gpu(of.labels, of.annotations)
+    def requests_gpu(of: Pod) -> bool:
+        return pod_policy.requests_gpu(of.labels, of.annotations)
 
-    assert not wants_gpu(pod(labels={"app": "web"}))
-    assert wants_gpu(pod())
-    assert wants_gpu(pod([HALF], labels={}))
-    assert wants_gpu(pod(granted_text="", labels={}))
+    assert not requests_gpu(pod(labels={"app": "web"}))
+    assert requests_gpu(pod())
+    assert requests_gpu(pod([HALF], labels={}))
+    assert requests_gpu(pod(granted_text="", labels={}))
 
 
 def test_the_adjustment_of_a_grant_exactly() -> None:

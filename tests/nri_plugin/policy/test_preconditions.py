@@ -147,13 +147,13 @@ def test_a_grant_is_allowed(handler: str) -> None:
 @pytest.mark.parametrize("value", ["all", "none", "void", ""])
 def test_what_images_say_names_no_gpus(value: str) -> None:
     env = ("PATH=/bin", f"{names.ENV_VISIBLE_DEVICES}={value}", "CUDA_VISIBLE_DEVICES=0")
-    assert preconditions.asks_for_gpus(replace(PLAIN, env=env)) == ""
+    assert preconditions.names_gpus(replace(PLAIN, env=env)) == ""
 
 
 @given(st.text(min_size=1).filter(lambda text: text not in ("all", "none", "void")))
 def test_a_list_of_gpus_is_reported(value: str) -> None:
     env = (f"{names.ENV_VISIBLE_DEVICES}={value}",)
-    assert "starts without a GPU" in preconditions.asks_for_gpus(replace(PLAIN, env=env))
+    assert "starts without a GPU" in preconditions.names_gpus(replace(PLAIN, env=env))
 
 
 def rule(**fields: int) -> nri.LinuxDeviceCgroup:

@@ -15,8 +15,8 @@ from nri_plugin.policy.verdict import (
     Host,
     Merged,
     Owners,
-    asks_host,
     foreign_gpu,
+    host_names,
     lost,
 )
 
@@ -160,7 +160,7 @@ RULES: Mapping[str, CgroupRule] = {
 def test_a_cgroup_rule_that_opens_gpus(what: str, rule: CgroupRule) -> None:
     """The runtime does not report which plugin wrote it."""
     found = Merged(cgroup_rules=(rule,))
-    assert asks_host(found, ME) == []
+    assert host_names(found, ME) == []
     assert foreign_gpu(found, ME, HOST) == ForeignGpu("", what)
 
 
@@ -178,9 +178,9 @@ def test_a_cgroup_rule_that_opens_none(rule: CgroupRule) -> None:
 def test_the_host_is_asked_what_others_ask_for_by_name() -> None:
     ours, theirs = "nvidia.com/gpu=GPU-1", "vendor.com/net=0"
     owners = Owners(cdi_names={ours: ME, theirs: OTHER})
-    assert asks_host(Merged(cdi_names=(ours,), owners=owners), ME) is None
-    assert asks_host(Merged(cdi_names=(ours, theirs), owners=owners), ME) == [theirs]
-    assert asks_host(Merged(cdi_names=(ours,)), ME) == [ours]
+    assert host_names(Merged(cdi_names=(ours,), owners=owners), ME) is None
+    assert host_names(Merged(cdi_names=(ours, theirs), owners=owners), ME) == [theirs]
+    assert host_names(Merged(cdi_names=(ours,)), ME) == [ours]
 
 
 def test_what_is_no_gpu() -> None:
