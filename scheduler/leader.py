@@ -99,10 +99,10 @@ class Leader:
 
     def record_call(self) -> bool:
         now_s = self._clock()
-        wanted = self._election.wants(now_s)
+        was_candidate = self._election.is_candidate(now_s)
         self._election.record_call(now_s)
         may_write = self._election.may_write(now_s)
-        if not (may_write or wanted):
+        if not (may_write or was_candidate):
             self._wake.set()
         return may_write
 
@@ -155,8 +155,8 @@ class Leader:
         if election.may_write(now_s):
             return f"this process ({election.me.identity}) holds the Lease {lease.NAME}"
         if election.is_silent(now_s):
-            said = self._trouble or "no answer"
-            return f"its Lease {lease.NAME} could not be renewed in time: {said}"
+            trouble = self._trouble or "no answer"
+            return f"its Lease {lease.NAME} could not be renewed in time: {trouble}"
         if election.role is Role.TAKING:
             return f"it has just taken the Lease {lease.NAME}, and lists all objects first"
         if election.role is Role.YIELDING:
@@ -178,7 +178,7 @@ class Leader:
         """The other installation that binds while this process receives calls; "" for none."""
         election, now_s = self._election, self._clock()
         record = election.record
-        if record is None or not (election.wants(now_s) and election.is_rivals(now_s)):
+        if record is None or not (election.is_candidate(now_s) and election.is_rivals(now_s)):
             return ""
         return record.installation or "unnamed"
 
@@ -215,8 +215,8 @@ class Leader:
         try:
             await self._do(do, sent_s)
         except KubeError as error:
-            if error.status in (404, 409) and do is not Do.LOOK:
-                return await self._look_again(do, error)
+            if error.status in (404, 409) and do is not Do.READ:
+                return await self._read_again(do, error)
             self._fail(do, error)
             return _RETRY_S
         self._trouble = ""
@@ -225,12 +225,12 @@ class Leader:
         pause_s = election.pause_s(now_s)
         return min(pause_s, unsure_s) if unsure_s > 0 else pause_s
 
-    async def _look_again(self, do: Do, error: KubeError) -> float:
+    async def _read_again(self, do: Do, error: KubeError) -> float:
         """After a conflict or a missing Lease: reads it again."""
         try:
-            await self._do(Do.LOOK, self._clock())
+            await self._do(Do.READ, self._clock())
         except KubeError as again:
-            self._fail(Do.LOOK, again)
+            self._fail(Do.READ, again)
             return _RETRY_S
         if error.status == 404 and do is Do.TAKE:
             self._fail(do, error)
@@ -239,24 +239,24 @@ class Leader:
 
     async def _do(self, do: Do, sent_s: float) -> None:
         election = self._election
-        if do is Do.LOOK:
+        if do is Do.READ:
             record = await self._read()
             election.saw(record, self._clock())
             return
         if do is Do.CAMPAIGN:
-            wish = lease.wish(election.campaign())
-            said = await self._kube.patch(lease.PATH, wish, timeout_s=LEASE_CALL_S)
-            election.saw(lease.read(said), self._clock())
-            election.said(self._clock())
+            body = lease.candidate_patch(election.campaign())
+            answer = await self._kube.patch(lease.PATH, body, timeout_s=LEASE_CALL_S)
+            election.saw(lease.read(answer), self._clock())
+            election.campaigned(self._clock())
             return
         at = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         record = election.record_for(do, at)
         body = lease.written(record)
         if record.raw is None:
-            said = await self._kube.post(lease.COLLECTION, body, timeout_s=LEASE_CALL_S)
+            answer = await self._kube.post(lease.COLLECTION, body, timeout_s=LEASE_CALL_S)
         else:
-            said = await self._kube.put(lease.PATH, body, timeout_s=LEASE_CALL_S)
-        election.wrote(do, lease.read(said), sent_s, self._clock())
+            answer = await self._kube.put(lease.PATH, body, timeout_s=LEASE_CALL_S)
+        election.wrote(do, lease.read(answer), sent_s, self._clock())
 
     async def _read(self) -> Record | None:
         try:

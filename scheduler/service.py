@@ -133,7 +133,7 @@ async def _run(
 ) -> None:
     gc.set_threshold(*_COLLECTED_AFTER)
     metrics, state = Metrics(), State()
-    after = len(me.dead) or None
+    after = len(me.exited) or None
     _LOG.info(Line("start", identity=me.identity, installation=me.installation, after=after))
     retries = Unschedulable(state, {names.SCHEDULER_NAME, *settings.policies})
     cache = Cache(kube, state, boot_clock, retries=retries)
@@ -150,7 +150,7 @@ async def _run(
         if leader.may_write():
             await requeuer.tend()
 
-    async def tell() -> None:
+    async def report() -> None:
         """Only the process that may bind reports problems; a second installation reports itself."""
         if leader.may_write():
             await events.problems(state.problems())
@@ -165,7 +165,7 @@ async def _run(
             others = [group.create_task(cache.run(), name="cache")]
             others.append(group.create_task(_every(settings.tend_s, binder.tend), name="tend"))
             others.append(group.create_task(_every(_RETRY_S, retry), name="retry"))
-            others.append(group.create_task(_every(settings.tell_s, tell), name="tell"))
+            others.append(group.create_task(_every(settings.tell_s, report), name="report"))
             if settings.http is not None:
                 serving = endpoint.run(settings.http, lambda at: announce(f"serving: http://{at}"))
                 others.append(group.create_task(serving, name="endpoint"))

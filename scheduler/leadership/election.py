@@ -35,12 +35,12 @@ class Terms:
     wait_s: float = 6.5
     """Wait between taking an expired Lease and the first write."""
     renew_s: float = 1.5
-    look_s: float = 2.0
+    standby_poll_s: float = 2.0
     """Poll interval of a standby that receives no calls."""
-    want_s: float = 0.4
+    candidate_poll_s: float = 0.4
     """Poll interval of a standby that receives calls."""
-    asked_s: float = 15.0
-    """A process that received a call within this time wants the Lease. kube-scheduler retries a pod
+    candidacy_s: float = 15.0
+    """A process is a candidate for this long after a call. kube-scheduler retries a pod
     after at most 10 s."""
     campaign_s: float = 2.0
     """Interval of its campaign updates."""
@@ -51,7 +51,7 @@ class Terms:
     rival_quiet_s: float = 360.0
     """The same for another installation. kube-scheduler retries each pending pod at least every 5
     minutes, so a running one sends a call sooner."""
-    dead_wait_s: float = POST_S + 1.0
+    exited_wait_s: float = POST_S + 1.0
     """Replaces wait_s if the holder's process is known to have exited: it sends nothing more."""
 
 
@@ -71,7 +71,7 @@ class Role(Enum):
 class Do(Enum):
     """The next operation on the Lease."""
 
-    LOOK = "look"
+    READ = "read"
     TAKE = "take"
     RENEW = "renew"
     GIVE_BACK = "give back"
@@ -80,12 +80,12 @@ class Do(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """identity: unique to this process for all time. dead: identities of processes that are known
+    """identity: unique to this process for all time. exited: identities of processes that are known
     to have exited."""
 
     identity: str
     installation: str
-    dead: AbstractSet[str] = frozenset()
+    exited: AbstractSet[str] = frozenset()
 
 
 class Election:
@@ -106,7 +106,7 @@ class Election:
         self._moved_s = 0.0
         self._valid_until_s = 0.0
         self._ready_s = 0.0
-        self._asked_s = float("-inf")
+        self._called_s = float("-inf")
         self._campaigned_s = float("-inf")
         self._count = 0
         self._campaigns: dict[str, tuple[Campaign, float]] = {}
@@ -115,7 +115,7 @@ class Election:
 
     def record_call(self, now_s: float) -> None:
         """This process's kube-scheduler has sent a call."""
-        self._asked_s = now_s
+        self._called_s = now_s
 
     def saw(self, record: Record | None, now_s: float) -> None:
         """The Lease was read. now_s: when the answer arrived. record None: it does not exist."""
@@ -134,8 +134,8 @@ class Election:
             if known is None or known[0] != campaign:
                 self._campaigns[campaign.identity] = (campaign, now_s)
         self._campaigns = {
-            by: (said, at)
-            for by, (said, at) in self._campaigns.items()
+            by: (campaign, at)
+            for by, (campaign, at) in self._campaigns.items()
             if now_s - at <= self.terms.fresh_s
         }
 
@@ -148,14 +148,14 @@ class Election:
             self.role = Role.STANDBY
             self._campaigns.clear()
             # Taking it again requires a new call.
-            self._asked_s = float("-inf")
+            self._called_s = float("-inf")
             return
         self._valid_until_s = sent_s + self.terms.window_s
         if do is Do.TAKE:
             self.role = Role.TAKING
             self._ready_s = max(now_s, self._over_s(before, moved_s, sent_s))
 
-    def said(self, now_s: float) -> None:
+    def campaigned(self, now_s: float) -> None:
         """CAMPAIGN succeeded."""
         self._campaigned_s = now_s
         self._count += 1
@@ -181,8 +181,8 @@ class Election:
     def must_list(self, now_s: float) -> bool:
         return self.role is Role.TAKING and now_s >= self._ready_s
 
-    def wants(self, now_s: float) -> bool:
-        return now_s - self._asked_s <= self.terms.asked_s and not self.leaving
+    def is_candidate(self, now_s: float) -> bool:
+        return now_s - self._called_s <= self.terms.candidacy_s and not self.leaving
 
     def is_rivals(self, now_s: float) -> bool:
         """Whether a process of another installation holds an unexpired Lease, so that waiting is
@@ -204,18 +204,18 @@ class Election:
     def step(self, now_s: float, under_way: bool = False) -> Do:
         """The next action. under_way: a write may still be pending."""
         if not self._seen:
-            return Do.LOOK
+            return Do.READ
         if self.holds:
             if self.role is Role.YIELDING and not under_way:
                 return Do.GIVE_BACK
             return Do.RENEW
-        if not self.wants(now_s):
-            return Do.LOOK
+        if not self.is_candidate(now_s):
+            return Do.READ
         if self._may_take(now_s):
             return Do.TAKE
         if now_s - self._campaigned_s >= self.terms.campaign_s:
             return Do.CAMPAIGN
-        return Do.LOOK
+        return Do.READ
 
     def settle(self, now_s: float) -> None:
         """Decides whether to yield. Call before `step`."""
@@ -232,7 +232,8 @@ class Election:
             if self.role is Role.TAKING and self._ready_s > now_s:
                 pause_s = min(pause_s, self._ready_s - now_s)
             return pause_s
-        return self.terms.want_s if self.wants(now_s) else self.terms.look_s
+        terms = self.terms
+        return terms.candidate_poll_s if self.is_candidate(now_s) else terms.standby_poll_s
 
     def record_for(self, do: Do, at: str) -> Record:
         """The record to write. at: the time, for people."""
@@ -245,7 +246,7 @@ class Election:
                 duration_s=self.terms.lease_s,
                 renewed=at,
                 acquired=at,
-                waits=seen is None or not (self._is_given_back(seen) or self._is_dead(seen)),
+                waits=seen is None or not (self._is_given_back(seen) or self._has_exited(seen)),
                 raw=seen.raw if seen else None,
             )
         assert seen is not None
@@ -265,16 +266,16 @@ class Election:
         record = self.record
         if record is None or record.holder in ("", self.me.identity):
             return True
-        return self._is_dead(record) or self._is_expired(now_s)
+        return self._has_exited(record) or self._is_expired(now_s)
 
     def _is_given_back(self, record: Record) -> bool:
         """False if the Lease was deleted while held and then recreated, as by applying the
         manifests."""
         return not record.holder and (record.term > 0 or self._replaced_s == float("-inf"))
 
-    def _is_dead(self, record: Record) -> bool:
+    def _has_exited(self, record: Record) -> bool:
         """Whether the holder, and every holder before it, has sent its last write."""
-        return record.holder in self.me.dead and not record.waits
+        return record.holder in self.me.exited and not record.waits
 
     def _is_expired(self, now_s: float) -> bool:
         record = self.record
@@ -291,18 +292,18 @@ class Election:
             return sent_s
         if not before.holder:
             return self._replaced_s + terms.lease_s + terms.wait_s
-        if self._is_dead(before):
-            return sent_s + terms.dead_wait_s
+        if self._has_exited(before):
+            return sent_s + terms.exited_wait_s
         return moved_s + max(terms.lease_s, before.duration_s) + terms.wait_s
 
     def _has_heir(self, now_s: float) -> bool:
         """Whether another process receives calls and this one does not."""
-        unasked_s = now_s - self._asked_s
+        uncalled_s = now_s - self._called_s
         for campaign, at_s in self._campaigns.values():
             if now_s - at_s > self.terms.fresh_s:
                 continue
             rival = campaign.installation != self.me.installation
-            if unasked_s >= (self.terms.rival_quiet_s if rival else self.terms.quiet_s):
+            if uncalled_s >= (self.terms.rival_quiet_s if rival else self.terms.quiet_s):
                 return True
         return False
 

@@ -19,8 +19,8 @@ NAME: Final = f"{names.NAMESPACE}/{names.LEASE_SCHEDULER}"
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """A process that receives calls from its kube-scheduler and wants to bind. count: increases
-    while it wants to."""
+    """A process that receives calls from its kube-scheduler and competes for the Lease. count:
+    increases while it does."""
 
     identity: str
     installation: str
@@ -86,7 +86,7 @@ def written(record: Record) -> Json:
     if record.waits:
         annotations[names.ANNOTATION_FENCING_PENDING] = "true"
     if record.campaign is not None:
-        annotations[names.ANNOTATION_CANDIDATE] = asking(record.campaign)
+        annotations[names.ANNOTATION_CANDIDATE] = _candidate(record.campaign)
     spec: dict[str, Any] = {
         **at(raw, "spec"),
         "holderIdentity": record.holder,
@@ -113,29 +113,29 @@ def given_back(record: Record) -> Record:
     return replace(record, holder="", campaign=None)
 
 
-def asking(campaign: Campaign) -> str:
-    said = {"by": campaign.identity, "installation": campaign.installation}
-    return json.dumps({**said, "count": campaign.count})
+def _candidate(campaign: Campaign) -> str:
+    fields = {"by": campaign.identity, "installation": campaign.installation}
+    return json.dumps({**fields, "count": campaign.count})
 
 
-def wish(campaign: Campaign) -> Json:
+def candidate_patch(campaign: Campaign) -> Json:
     """A merge patch; it changes no field that the holder writes."""
-    return {"metadata": {"annotations": {names.ANNOTATION_CANDIDATE: asking(campaign)}}}
+    return {"metadata": {"annotations": {names.ANNOTATION_CANDIDATE: _candidate(campaign)}}}
 
 
 def _campaign(text: object) -> Campaign | None:
     if not isinstance(text, str):
         return None
     try:
-        said = json.loads(text)
+        fields = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(said, dict):
+    if not isinstance(fields, dict):
         return None
-    by, installation = said.get("by"), said.get("installation")
+    by, installation = fields.get("by"), fields.get("installation")
     if not isinstance(by, str) or not isinstance(installation, str):
         return None
-    return Campaign(by, installation, _number(said.get("count")))
+    return Campaign(by, installation, _number(fields.get("count")))
 
 
 def _number(value: object) -> int:

@@ -100,7 +100,7 @@ struct vgpu_region_gpu {
 	uint64_t refused_count; /* reservations refused at the limit */
 	uint64_t last_refused_bytes; /* size of the latest of them */
 	uint64_t over_refund_count; /* refunds of more than the process held, clamped */
-	uint64_t last_drop_ns; /* CLOCK_MONOTONIC; when a dead process's charge went */
+	uint64_t last_drop_ns; /* CLOCK_MONOTONIC; of the last exited process's refund */
 	uint64_t next_search; /* GPU 0's: the slot at which the next partial search begins */
 	uint64_t reserved[3]; /* zero */
 };

@@ -15,7 +15,7 @@
 
 #define COMMON_FILE_BYTES (1ull << 60)
 
-static struct physical *dead;
+static struct physical *freed;
 
 /* glibc has had a name for it since 2.27 only. */
 static int memory_file(const char *name)
@@ -99,8 +99,8 @@ static void bury_if_unused(struct physical *memory)
 	take_file(memory);
 	if (memory->multicast)
 		bindings_forget(memory);
-	memory->next_dead = dead;
-	dead = memory;
+	memory->next_freed = freed;
+	freed = memory;
 	object_unlink(memory);
 }
 
@@ -126,7 +126,7 @@ static void bury(struct physical *list)
 	while (list) {
 		struct physical *memory = list;
 
-		list = memory->next_dead;
+		list = memory->next_freed;
 		if (memory->device)
 			(void)device_give_back(memory->device, memory->id);
 		free(memory);
@@ -135,9 +135,9 @@ static void bury(struct physical *list)
 
 CUresult physical_leave(CUresult result)
 {
-	struct physical *list = dead;
+	struct physical *list = freed;
 
-	dead = NULL;
+	freed = NULL;
 	driver_unlock();
 	bury(list);
 	return result;
@@ -145,9 +145,9 @@ CUresult physical_leave(CUresult result)
 
 void physical_bury(void)
 {
-	struct physical *list = dead;
+	struct physical *list = freed;
 
-	dead = NULL;
+	freed = NULL;
 	bury(list);
 }
 

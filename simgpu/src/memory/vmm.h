@@ -37,7 +37,7 @@ struct physical {
 	int fd;
 	uint64_t offset;
 	uint64_t token; /* the daemon's name for it between processes; 0: never exported */
-	struct physical *next_dead;
+	struct physical *next_freed;
 };
 
 /* The object of a handle that the program holds, or NULL. */

@@ -15,8 +15,8 @@ TERMS = Terms()
 HOLDER = Record("other", 4, "here", 8, "t0", raw={})
 
 
-def standby(record: Record | None = HOLDER, at_s: float = 0.0, dead: str = "") -> Election:
-    election = Election(Candidate("me", "here", frozenset((dead,) if dead else ())))
+def standby(record: Record | None = HOLDER, at_s: float = 0.0, exited: str = "") -> Election:
+    election = Election(Candidate("me", "here", frozenset((exited,) if exited else ())))
     election.saw(record, at_s)
     return election
 
@@ -47,16 +47,16 @@ def campaign(by: str = "heir", installation: str = "here", count: int = 0) -> Ca
 def test_the_times_leave_room_for_clocks_that_run_unequally_fast() -> None:
     after_taking = (TERMS.lease_s + TERMS.wait_s) * (1 - MARGIN)
     assert after_taking >= TERMS.window_s + 2 * POST_S
-    assert TERMS.dead_wait_s > POST_S
+    assert TERMS.exited_wait_s > POST_S
     assert TERMS.window_s > 2 * 2.0 + TERMS.renew_s - 0.1  # two calls of the Lease may fail
 
 
 def test_a_process_that_is_not_asked_takes_nothing() -> None:
     election = standby(replace(HOLDER, holder=""))
-    assert election.step(100) is Do.LOOK
+    assert election.step(100) is Do.READ
     election.record_call(100)
     assert election.step(100) is Do.TAKE
-    assert election.step(100 + TERMS.asked_s + 1) is Do.LOOK
+    assert election.step(100 + TERMS.candidacy_s + 1) is Do.READ
 
 
 def test_one_that_does_not_is_replaced_and_what_it_sent_is_waited_out() -> None:
@@ -103,11 +103,11 @@ def test_a_campaign_does_not_make_the_holder_look_alive() -> None:
 
 
 def test_one_that_is_known_to_be_dead_is_replaced_at_once() -> None:
-    election = standby(dead="other")
+    election = standby(exited="other")
     election.record_call(1)
     take(election, 1)
     assert not election.must_list(1 + POST_S)
-    assert election.must_list(1 + TERMS.dead_wait_s)
+    assert election.must_list(1 + TERMS.exited_wait_s)
 
 
 def test_one_that_died_before_it_had_waited_out_another_is_waited_out_with_it() -> None:
@@ -118,7 +118,7 @@ def test_one_that_died_before_it_had_waited_out_another_is_waited_out_with_it() 
     assert first.record is not None and first.record.waits
     renew(first, TERMS.lease_s + 1)
     assert first.record.waits
-    second = standby(replace(first.record, holder="other"), 10, dead="other")
+    second = standby(replace(first.record, holder="other"), 10, exited="other")
     second.record_call(10)
     assert second.step(10) is not Do.TAKE
     second.record_call(10 + TERMS.lease_s)
@@ -206,8 +206,8 @@ def test_it_yields_to_another_installation_only_where_its_own_is_dead() -> None:
     for at_s in range(1, int(TERMS.rival_quiet_s) + 1):
         assert election.role is Role.HOLDING
         assert election.record is not None
-        said = campaign("rival", "elsewhere", at_s)
-        election.saw(replace(election.record, campaign=said), at_s)
+        update = campaign("rival", "elsewhere", at_s)
+        election.saw(replace(election.record, campaign=update), at_s)
         election.settle(at_s)
     assert election.role is Role.YIELDING
 
@@ -250,10 +250,10 @@ class Store:
         self.record = replace(record, raw={"v": self.version})
         return self.record
 
-    def ask(self, said: Campaign) -> Record:
+    def campaign(self, update: Campaign) -> Record:
         assert self.record is not None
         self.version += 1
-        self.record = replace(self.record, campaign=said, raw={"v": self.version})
+        self.record = replace(self.record, campaign=update, raw={"v": self.version})
         return self.record
 
 
@@ -273,7 +273,7 @@ class Process:
     writer."""
     mortal: bool = False
     """Killed at times, and restarted with the identities of its killed predecessors."""
-    dead: frozenset[str] = frozenset()
+    exited: frozenset[str] = frozenset()
     wakes_s: float = 0.0
     posts_over_s: float = 0.0
     work: Generator[float, float] = field(init=False)
@@ -282,7 +282,7 @@ class Process:
         self.election = Election(Candidate(self.name, "here"))
         self.work = self.run()
 
-    def dies(self, true_s: float) -> bool:
+    def exits(self, true_s: float) -> bool:
         """The server soon ends its pending writes; its client has exited."""
         if not self.mortal or self.chance.random() > 0.04:
             return False
@@ -291,9 +291,9 @@ class Process:
             (at, begun_s, min(over_s, true_s + POST_S) if writer == name else over_s, writer)
             for at, begun_s, over_s, writer in self.writes
         ]
-        self.dead |= {name}
-        life = len(self.dead)
-        self.election = Election(Candidate(f"{self.name}.{life}", "here", self.dead))
+        self.exited |= {name}
+        life = len(self.exited)
+        self.election = Election(Candidate(f"{self.name}.{life}", "here", self.exited))
         self.posts_over_s = 0.0
         return True
 
@@ -312,26 +312,26 @@ class Process:
             election.settle(self.now_s(true_s))
             sent_s = self.now_s(true_s)
             do = election.step(sent_s, under_way=true_s < self.posts_over_s)
-            record = None if do in (Do.LOOK, Do.CAMPAIGN) else election.record_for(do, f"{true_s}")
+            record = None if do in (Do.READ, Do.CAMPAIGN) else election.record_for(do, f"{true_s}")
             true_s = yield self.travel_s()
             if do is Do.CAMPAIGN:
-                seen: Record | None = self.store.ask(election.campaign())
+                seen: Record | None = self.store.campaign(election.campaign())
             elif record is not None:
                 seen = self.store.put(record)
             else:
                 seen = self.store.record
             true_s = yield self.travel_s()
-            if self.dies(true_s):
+            if self.exits(true_s):
                 true_s = yield self.chance.choice([0.5, 2.0])
                 continue
             lost = self.chance.random() < 0.1
             if lost or seen is None:
-                do = Do.LOOK
+                do = Do.READ
                 seen = self.store.record
-            if do in (Do.LOOK, Do.CAMPAIGN):
+            if do in (Do.READ, Do.CAMPAIGN):
                 election.saw(seen, self.now_s(true_s))
                 if do is Do.CAMPAIGN:
-                    election.said(self.now_s(true_s))
+                    election.campaigned(self.now_s(true_s))
             else:
                 assert seen is not None
                 election.wrote(do, seen, sent_s, self.now_s(true_s))
@@ -350,7 +350,7 @@ class Process:
                 self.writes.append((self.listed_s, true_s, over_s, election.me.identity))
                 self.posts_over_s = max(self.posts_over_s, over_s)
             true_s = yield self.chance.choice([0.05, 0.3, 1.0, 30.0])
-            if self.dies(true_s):
+            if self.exits(true_s):
                 true_s = yield self.chance.choice([0.5, 2.0])
 
 

@@ -24,7 +24,7 @@ with identity("here", Path(sys.argv[1])) as me:
 def test_without_a_directory_no_process_is_replaced() -> None:
     with identity("here") as first, identity("here") as second:
         assert first.identity != second.identity
-        assert first.dead == frozenset()
+        assert first.exited == frozenset()
 
 
 def test_a_killed_process_is_replaced_and_one_that_runs_is_not(tmp_path: Path) -> None:
@@ -42,13 +42,13 @@ def test_a_killed_process_is_replaced_and_one_that_runs_is_not(tmp_path: Path) -
         living.send_signal(signal.SIGKILL)
         living.wait()
     with identity("here", place) as after:
-        assert after.dead == {name}
+        assert after.exited == {name}
     with identity("here", place) as again:
-        assert again.dead == {name, after.identity}
+        assert again.exited == {name, after.identity}
     for _ in range(20):
         with identity("here", place) as last:
             pass
-    assert len(last.dead) == 8 and name not in last.dead
+    assert len(last.exited) == 8 and name not in last.exited
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
