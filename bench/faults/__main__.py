@@ -98,5 +98,5 @@ if __name__ == "__main__":
     except _CANNOT_GO_ON as error:
         sys.exit(f"faults: {error}")
     except KeyboardInterrupt:
-        sys.stderr.write("\nfaults: interrupted; nothing of it is left\n")
+        sys.stderr.write("\nfaults: interrupted; all that it started is removed\n")
         sys.exit(128 + signal.SIGINT)

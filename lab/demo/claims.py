@@ -37,7 +37,7 @@ def folded(text: str) -> str:
     return "\n  ".join(lines)
 
 
-class Story:
+class Report:
     """A console, and the tally of the claims made on it."""
 
     def __init__(
@@ -72,7 +72,7 @@ class Story:
         self._console.print()
         self._console.print(Text(text, style="bold cyan"))
 
-    def say(self, text: str, style: str = "", indent: int = 2) -> None:
+    def text(self, text: str, style: str = "", indent: int = 2) -> None:
         self._console.print(Padding(Text(text, style=style), (0, 0, 0, indent)))
 
     def blank(self) -> None:
@@ -127,9 +127,7 @@ class Story:
         """Print the tally; return the exit status."""
         self._console.print()
         if self.failed or not self.held:
-            self._console.print(
-                Text(f"claims that do not hold: {len(self.failed)}", style="bold red")
-            )
+            self._console.print(Text(f"false claims: {len(self.failed)}", style="bold red"))
             for text in self.failed:
                 self._console.print(f"  ✗ {text}")
             return 1

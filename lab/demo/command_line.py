@@ -23,7 +23,7 @@ from lab.cluster.directory import Place
 from lab.cluster.marked import PlaceError
 from lab.demo import node, sample, seed, story
 from lab.demo.beside import Beside
-from lab.demo.claims import Story
+from lab.demo.claims import Report
 from lab.demo.live import Live
 from lab.demo.stage import Recorded, Recording, Stage, StageError
 from lab.node import network
@@ -33,15 +33,15 @@ DOCUMENT: Final = seed.ROOT / "docs" / "demo.md"
 RECORD: Final = seed.ROOT / "docs" / "demo.json"
 
 
-def perform(stage: Stage, told: Story, where: Path, kept: bool) -> int:
+def perform(stage: Stage, report: Report, where: Path, kept: bool) -> int:
     """Run the story; return the exit status."""
     try:
-        story.tell(told, stage, where)
+        story.run(report, stage, where)
         if not kept:
-            story.end(told, stage)
+            story.end(report, stage)
     except StageError as error:
-        told.claim("the demo runs to its end", False, error)
-    return told.end()
+        report.claim("the demo completes", False, error)
+    return report.end()
 
 
 def picture(record: Path = RECORD) -> str:
@@ -50,9 +50,9 @@ def picture(record: Path = RECORD) -> str:
     Raises RuntimeError if a claim does not hold for it, or if the record does not match the story.
     """
     out, stage = io.StringIO(), Recorded(record)
-    told = Story(out, plain=True, masked=False, clock_s=stage.now_s)
-    if perform(stage, told, Path(DIRECTORY), kept=False) != 0 or not stage.is_over:
-        raise RuntimeError(f"the record is not of this story:\n{out.getvalue()}")
+    report = Report(out, plain=True, masked=False, clock_s=stage.now_s)
+    if perform(stage, report, Path(DIRECTORY), kept=False) != 0 or not stage.is_over:
+        raise RuntimeError(f"the record is not of this demo:\n{out.getvalue()}")
     return sample.plain(out.getvalue())
 
 
@@ -66,7 +66,7 @@ def _live(out: TextIO, where: Path, plain: bool, kept: bool, record: Path | None
         if beside.is_building and node.perform(out, plain, masked=False) != 0:
             return 1
         recording = Recording(live)
-        code = perform(recording, Story(out, plain, masked=False), where, kept)
+        code = perform(recording, Report(out, plain, masked=False), where, kept)
         if kept and live.is_up:
             live.let_go()
             out.write(_to_play(Place(where), live.kubectl))
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"demo: {error}\n")
         return 1
     except KeyboardInterrupt as interrupt:
-        sys.stderr.write("\ndemo: interrupted; nothing of it is left\n")
+        sys.stderr.write("\ndemo: interrupted; all that it started is removed\n")
         return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
     if record is not None and code == 0:
         DOCUMENT.write_text(in_document(DOCUMENT.read_text()))

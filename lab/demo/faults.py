@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from contract import names
-from lab.demo.claims import Story
-from lab.demo.node import PROBE, Actor, gib, refusal_of, shown, why_not
+from lab.demo.claims import Report
+from lab.demo.node import PROBE, Client, gib, refusal_of, shown, why_not
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import Process
 from lab.node.lab import Lab
@@ -30,23 +30,23 @@ _HALF: Final = 20 * _GIB
 _PERCENT: Final = 50
 
 
-def tell(story: Story) -> None:
-    """The whole story. Raises LabError or CriError if it cannot continue."""
-    story.title(
+def run(report: Report) -> None:
+    """The whole report. Raises LabError or CriError if it cannot continue."""
+    report.title(
         "gpuslice: three faults, and no pod without its limit",
         "simulated: the GPU; real: containerd, runc, NRI, CRI, NVIDIA's Python packages",
     )
-    story.chapter("A node, and ada on half of its GPU")
+    report.chapter("A node, and pod-a with half of its GPU")
     with ExitStack() as stack:
-        with story.doing(f"one GPU of {gib(_GPU)}, containerd {DEFAULT.version}, the agent"):
+        with report.doing(f"one GPU of {gib(_GPU)}, containerd {DEFAULT.version}, the agent"):
             probe = {PROBE: (Path(__file__).with_name("probe.py"), 0o755)}
             lab = stack.enter_context(Lab([_GPU], probe))
             lab.start_agent()
-        ada = Actor("ada", stack.enter_context(lab.pod("ada", _half(lab))))
-        _limited(story, ada, "ada sees")
-        _stopped(story, lab, ada)
-        _hung(story, lab, ada)
-        _forged(story, lab, ada)
+        pod_a = Client("pod-a", stack.enter_context(lab.pod("pod-a", _half(lab))))
+        _limited(report, pod_a, "pod-a sees")
+        _stopped(report, lab, pod_a)
+        _hung(report, lab, pod_a)
+        _forged(report, lab, pod_a)
 
 
 def _half(lab: Lab) -> Mapping[str, str]:
@@ -54,80 +54,85 @@ def _half(lab: Lab) -> Mapping[str, str]:
     return lab.share({"main": [(0, _HALF, _PERCENT)]})
 
 
-def _limited(story: Story, actor: Actor, claim: str) -> None:
-    told = actor.report()
-    story.claim(f"{claim} {gib(told['cuda_total'])}", told["cuda_total"] == _HALF, told)
+def _limited(report: Report, client: Client, claim: str) -> None:
+    seen = client.query()
+    report.claim(f"{claim} {gib(seen['cuda_total'])}", seen["cuda_total"] == _HALF, seen)
 
 
-def _refused(story: Story, text: str, claim: str, because: str) -> None:
+def _refused(report: Report, text: str, claim: str, because: str) -> None:
     """Print the runtime's refusal of the pod; `because` must be in it."""
     start = text.find("gpuslice refuses")
-    story.quote(text[max(start, 0) :].removeprefix("rpc error: code = Unknown desc = "))
-    story.claim(claim, because in text, text)
+    report.quote(text[max(start, 0) :].removeprefix("rpc error: code = Unknown desc = "))
+    report.claim(claim, because in text, text)
 
 
-def _no_gpu(story: Story, lab: Lab, name: str) -> None:
-    """A pod that the runtime admits without asking the agent."""
+def _no_gpu(report: Report, lab: Lab, name: str) -> None:
+    """A pod that the runtime admits without the agent."""
     with lab.pod(name, lab.allocated([(0, _HALF, _PERCENT)])) as pod:
         container = pod.run("main", Process(PYTHON_IMAGE))
         device = container.exec(["ls", "/dev/simgpu"])
         answer = container.exec(["python3", PROBE, "report"])
         gpuless = device.code != 0 and "cuda_total" not in answer.out
-        story.claim(f"{name}'s container runs, and has no GPU at all", gpuless, answer.out)
+        report.claim(f"{name}'s container runs, without a GPU", gpuless, answer.out)
 
 
-def _stopped(story: Story, lab: Lab, ada: Actor) -> None:
-    story.chapter("1  The agent is stopped (SIGKILL)")
+def _stopped(report: Report, lab: Lab, pod_a: Client) -> None:
+    report.chapter("1  The agent is stopped (SIGKILL)")
     lab.stop_agent(signal.SIGKILL)
-    _limited(story, ada, "ada runs on; a program that starts now sees")
-    with lab.pod("bob", _half(lab)) as pod:
+    _limited(report, pod_a, "pod-a keeps running; a new program in it sees")
+    with lab.pod("pod-b", _half(lab)) as pod:
         because = f'required plugin "{names.PLUGIN_NAME}" not present'
-        _refused(story, refusal_of(pod), "bob, with a grant, is refused by containerd", because)
-    story.say("carl has an allocation of Koordinator's alone, which requires no plugin:")
-    _no_gpu(story, lab, "carl")
-    with story.doing("the agent is started again"):
+        _refused(report, refusal_of(pod), "containerd refuses pod-b, which has a grant", because)
+    report.text("pod-c has only an allocation of Koordinator, which requires no plugin:")
+    _no_gpu(report, lab, "pod-c")
+    with report.doing("the agent is restarted"):
         lab.start_agent()
-    with lab.pod("bob", _half(lab)) as pod:
-        _limited(story, Actor("bob", pod), "bob is made now, and sees")
+    with lab.pod("pod-b", _half(lab)) as pod:
+        _limited(report, Client("pod-b", pod), "pod-b is created, and sees")
 
 
-def _hung(story: Story, lab: Lab, ada: Actor) -> None:
-    story.chapter("2  The agent hangs (SIGSTOP)")
+def _hung(report: Report, lab: Lab, pod_a: Client) -> None:
+    report.chapter("2  The agent hangs (SIGSTOP)")
     ready = lab.times_ready()
     lab.signal_agent(signal.SIGSTOP)
     try:
-        with lab.pod("dora", _half(lab)) as pod:
-            with story.doing("containerd asks, and waits for its two seconds"):
+        with lab.pod("pod-d", _half(lab)) as pod:
+            with report.doing("containerd sends the request; its timeout is two seconds"):
                 text = refusal_of(pod)
             because = f"{names.PLUGIN_NAME} failed"
-            _refused(story, text, "dora, with a grant, is refused by containerd", because)
+            _refused(report, text, "containerd refuses pod-d, which has a grant", because)
         with lab.pod("web") as pod:
             done = pod.run("main", Process(PYTHON_IMAGE)).exec(["true"])
-            story.claim("a pod that wants no GPU is made as always", done.code == 0, done)
-        _limited(story, ada, "ada runs on, and sees")
+            report.claim("a pod that requests no GPU is created", done.code == 0, done)
+        _limited(report, pod_a, "pod-a keeps running, and sees")
     finally:
         lab.signal_agent(signal.SIGCONT)
-    with story.doing("the agent goes on, and registers anew"):
+    with report.doing("the agent continues (SIGCONT), and registers again"):
         lab.wait_until(lambda: lab.times_ready() > ready, "the agent to register again")
-    with lab.pod("dora", _half(lab)) as pod:
-        _limited(story, Actor("dora", pod), "dora is made now, and sees")
+    with lab.pod("pod-d", _half(lab)) as pod:
+        _limited(report, Client("pod-d", pod), "pod-d is created, and sees")
 
 
-def _forged(story: Story, lab: Lab, ada: Actor) -> None:
-    story.chapter("3  An annotation is forged")
-    story.say("eve was allocated half of the GPU, and grants herself all of it:")
+def _forged(report: Report, lab: Lab, pod_a: Client) -> None:
+    report.chapter("3  An annotation is forged")
+    report.text("pod-e has an allocation of half of the GPU, and a forged grant of all of it:")
     annotations = dict(_half(lab))
     grants = json.loads(annotations[names.ANNOTATION_GRANTS])
     grants["containers"]["main"][0]["memory"] = _GPU
     annotations[names.ANNOTATION_GRANTS] = json.dumps(grants)
-    with lab.pod("eve", annotations) as pod:
+    with lab.pod("pod-e", annotations) as pod:
         because = "the pod's allocation of"
-        _refused(story, refusal_of(pod), "eve is refused: it does not add up", because)
-    story.say("fay forges the allocation, too; it adds up, but half of the GPU is ada's:")
-    with lab.pod("fay", lab.share({"main": [(0, _GPU, 100)]})) as pod:
+        _refused(
+            report,
+            refusal_of(pod),
+            "the runtime refuses pod-e: the grant exceeds the allocation",
+            because,
+        )
+    report.text("pod-f has a forged allocation and grant of all of the GPU; half is pod-a's:")
+    with lab.pod("pod-f", lab.share({"main": [(0, _GPU, 100)]})) as pod:
         text = refusal_of(pod)
-        _refused(story, text, "fay is refused: the GPU has not as much left", "ada")
-    _limited(story, ada, "ada has kept her")
+        _refused(report, text, "the runtime refuses pod-f: insufficient free capacity", "pod-a")
+    _limited(report, pod_a, "pod-a still sees")
 
 
 def main() -> int:
@@ -139,7 +144,7 @@ def main() -> int:
     if reason := why_not():
         sys.stderr.write(f"demo: {reason}\n")
         return 1
-    return shown(chosen.plain, False, tell)
+    return shown(chosen.plain, False, run)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from lab.cluster.directory import Place
 from lab.cluster.marked import PlaceError
 from lab.cluster.owner import Owner, OwnerError
 from lab.demo import seed
-from lab.demo.stage import Act, Holds, Said, StageError
+from lab.demo.stage import Act, Holds, Output, StageError
 from lab.demo.terminal import TerminalError, typed
 from lab.node import network
 from tools import kubernetes, programs
@@ -47,15 +47,15 @@ class Live:
 
     def __exit__(self, *_: object) -> None:
         if self._owner is not None and not self._kept and (left := self.down().text):
-            raise StageError(f"something of it is left:\n{left}")
+            raise StageError(f"not removed:\n{left}")
 
-    def up(self, say: Callable[[str], object]) -> Said:
-        begun, said = self.now_s(), []
+    def up(self, log: Callable[[str], object]) -> Output:
+        begun, lines = self.now_s(), []
 
         def step(line: str) -> None:
             if (done := line.rstrip()).startswith(_DONE):
-                said.append(done.removeprefix(_DONE))
-                say(said[-1])
+                lines.append(done.removeprefix(_DONE))
+                log(lines[-1])
 
         with _explained():
             self._wait_built()
@@ -72,16 +72,16 @@ class Live:
                     self._place.empty()
                 self._owner = Owner(self._place, gpus(seed.GPUS), [seed.SCHEDULER])
                 self._seen = self._owner.wait_ready(step)
-        return Said(0, "\n".join(said), self.now_s() - begun)
+        return Output(0, "\n".join(lines), self.now_s() - begun)
 
-    def do(self, act: Act, holds: Holds | None = None) -> Said:
+    def do(self, act: Act, holds: Holds | None = None) -> Output:
         begun = self.now_s()
         with _explained():
             code, text = self._done(act)
             while holds is not None and not holds(text) and self.now_s() - begun < _DO_S:
                 time.sleep(_AGAIN_S)
                 code, text = self._done(act)
-        return Said(code, text, self.now_s() - begun)
+        return Output(code, text, self.now_s() - begun)
 
     def _done(self, act: Act) -> tuple[int, str]:
         command: list[str | Path] = [self.kubectl, *act.words[1:]]
@@ -99,7 +99,7 @@ class Live:
         )
         return done.returncode, done.stdout if done.returncode == 0 else done.stderr
 
-    def down(self) -> Said:
+    def down(self) -> Output:
         """A ^C during this call has no effect."""
         begun = self.now_s()
         asked = (signal.SIGINT, signal.SIGTERM)
@@ -113,7 +113,7 @@ class Live:
             for number, handler in before.items():
                 signal.signal(number, handler)
         left = self._place.left(self._seen)
-        return Said(0, "\n".join(left), self.now_s() - begun)
+        return Output(0, "\n".join(left), self.now_s() - begun)
 
     def now_s(self) -> float:
         return time.monotonic()

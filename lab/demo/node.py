@@ -1,6 +1,6 @@
 """`make demo-node`: one GPU, two pods of half a GPU each, on a real containerd.
 
-Runs one story from the annotation to a refused allocation, and checks each claim as it is printed;
+Runs one report from the annotation to a refused allocation, and checks each claim as it is printed;
 exit status 1 if one does not hold. `--plain --mask` prints what docs/demo.md shows.
 """
 
@@ -20,7 +20,7 @@ from typing import Any, Final, TextIO
 from contract import names
 from contract.overhead import CODE_BYTES
 from lab.demo import sample
-from lab.demo.claims import Story, folded
+from lab.demo.claims import Report, folded
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.containerd import ContainerdError
 from lab.node.cri import Container, CriError, Pod, Process
@@ -45,14 +45,14 @@ def gib(size: int) -> str:
     return f"{size / _GIB:.1f} GiB"
 
 
-class Actor:
-    """A pod of the story, with the container in it."""
+class Client:
+    """A pod of the report, with the container in it."""
 
     def __init__(self, name: str, pod: Pod) -> None:
         self.name = name
         self.container: Container = pod.run("main", Process(PYTHON_IMAGE))
 
-    def report(self) -> dict[str, Any]:
+    def query(self) -> dict[str, Any]:
         """The GPU's figures as a program that starts now sees them."""
         return self._json(["python3", PROBE, "report"])
 
@@ -90,55 +90,59 @@ class Actor:
         return done.out
 
 
-def tell(story: Story) -> None:
-    """The whole story. Raises LabError or CriError if it cannot continue."""
-    story.title(
-        "gpuslice: half a GPU is half a GPU",
+def run(report: Report) -> None:
+    """The whole report. Raises LabError or CriError if it cannot continue."""
+    report.title(
+        "gpuslice: two pods, each limited to half of a GPU",
         "simulated: the GPU; real: containerd, runc, NRI, CRI, NVIDIA's Python packages",
     )
     probe = {PROBE: (Path(__file__).with_name("probe.py"), 0o755)}
-    story.chapter("1  A node")
+    report.chapter("1  A node")
     with ExitStack() as stack:
-        with story.doing(f"one GPU of {gib(_GPU)}, containerd {DEFAULT.version}, images"):
+        with report.doing(f"one GPU of {gib(_GPU)}, containerd {DEFAULT.version}, images"):
             lab = stack.enter_context(Lab([_GPU], probe))
-        _node(story, lab)
+        _node(report, lab)
 
 
-def _node(story: Story, lab: Lab) -> None:
-    with story.doing("node agent: python -m nri_plugin"):
+def _node(report: Report, lab: Lab) -> None:
+    with report.doing("node agent: python -m nri_plugin"):
         lab.start_agent()
-    said = lab.agent_said()
+    logged = lab.agent_ready_line()
     version = DEFAULT.version
-    story.claim(f"the agent says: {said}", f"registered with containerd v{version}" in said, said)
+    report.claim(
+        f"the agent reports: {logged}", f"registered with containerd v{version}" in logged, logged
+    )
 
-    story.chapter("2  Two pods, each with the annotations that the scheduler writes")
+    report.chapter("2  Two pods, each with the annotations that the scheduler writes")
     annotations = lab.share({"main": [(0, _HALF, _PERCENT)]})
     for name in (names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_GRANTS):
-        story.say(f"{name}:")
-        story.say(f"  {folded(annotations[name])}", "dim")
-    with lab.pod("ada", annotations) as first, lab.pod("bob", annotations) as second:
-        with story.doing("RunPodSandbox, CreateContainer, StartContainer, for ada and for bob"):
-            ada, bob = Actor("ada", first), Actor("bob", second)
-        _reports(story, lab, ada, bob)
-        _filling(story, lab, ada, bob)
-        _killing(story, lab, ada)
-    _refusals(story, lab)
+        report.text(f"{name}:")
+        report.text(f"  {folded(annotations[name])}", "dim")
+    with lab.pod("pod-a", annotations) as first, lab.pod("pod-b", annotations) as second:
+        with report.doing(
+            "RunPodSandbox, CreateContainer, StartContainer, for pod-a and for pod-b"
+        ):
+            pod_a, pod_b = Client("pod-a", first), Client("pod-b", second)
+        _queries(report, lab, pod_a, pod_b)
+        _filling(report, lab, pod_a, pod_b)
+        _killing(report, lab, pod_a)
+    _refusals(report, lab)
 
-    story.chapter("Not enforced yet")
-    story.say(
-        f"gpu-core ({_PERCENT} % of the GPU's time) is carried to the container, but not kept. "
+    report.chapter("Not enforced yet")
+    report.text(
+        f"gpu-core ({_PERCENT} % of the GPU's time) reaches the container, but is not enforced. "
         "A library inside the process is no sandbox: docs/security.md."
     )
 
 
-def _reports(story: Story, lab: Lab, ada: Actor, bob: Actor) -> None:
-    story.chapter("3  What programs inside are told")
-    told = [actor.report() for actor in (ada, bob)]
-    shown = [actor.smi() for actor in (ada, bob)]
+def _queries(report: Report, lab: Lab, pod_a: Client, pod_b: Client) -> None:
+    report.chapter("3  What programs in the containers see")
+    seen = [client.query() for client in (pod_a, pod_b)]
+    shown = [client.smi() for client in (pod_a, pod_b)]
     rows = [
         ("nvidia-smi", *map(gib, shown)),
         *(
-            (name, *(gib(one[key]) for one in told))
+            (name, *(gib(one[key]) for one in seen))
             for name, key in (
                 ("nvidia-ml-py: nvmlDeviceGetMemoryInfo", "nvml_total"),
                 ("cuda-bindings: cuDeviceTotalMem", "cuda_total"),
@@ -146,47 +150,49 @@ def _reports(story: Story, lab: Lab, ada: Actor, bob: Actor) -> None:
             )
         ),
     ]
-    story.table(("", ada.name, bob.name), rows)
-    sizes = {key for one in told for name, key in one.items() if name.endswith("total")}
-    story.claim("each sees half of the GPU, with every query", sizes | set(shown) == {_HALF}, told)
-    free = {one[key] for one in told for key in ("nvml_free", "cuda_free")}
+    report.table(("", pod_a.name, pod_b.name), rows)
+    sizes = {key for one in seen for name, key in one.items() if name.endswith("total")}
+    report.claim("each query returns half of the GPU", sizes | set(shown) == {_HALF}, seen)
+    free = {one[key] for one in seen for key in ("nvml_free", "cuda_free")}
     context, code = lab.context_bytes // _MIB, CODE_BYTES // _MIB
-    story.claim(
-        f"free is what the program's context leaves, {context} MiB, and {code} MiB kept for code",
+    report.claim(
+        f"free is the limit less the context, {context} MiB, and {code} MiB reserved for code",
         free == {_HALF - lab.floor_bytes},
-        told,
+        seen,
     )
-    same = {one["uuid"] for one in told} == {lab.gpus[0].uuid}
-    story.claim("and both have the same GPU", same, told)
+    same = {one["uuid"] for one in seen} == {lab.gpus[0].uuid}
+    report.claim("both have the same GPU", same, seen)
 
 
-def _filling(story: Story, lab: Lab, ada: Actor, bob: Actor) -> None:
-    story.chapter("4  Each takes all that it is told is free, and then one byte more")
-    for actor in (ada, bob):
-        actor.serve()
-        actor.ask("free")  # one after the other
+def _filling(report: Report, lab: Lab, pod_a: Client, pod_b: Client) -> None:
+    report.chapter("4  Each allocates all free memory, and then one byte more")
+    for client in (pod_a, pod_b):
+        client.serve()
+        client.ask("free")  # one after the other
     taken: dict[str, int] = {}
-    for actor in (ada, bob):
-        got = actor.ask("fill")
-        taken[actor.name] = got["asked"]
-        story.gpu(
+    for client in (pod_a, pod_b):
+        got = client.ask("fill")
+        taken[client.name] = got["asked"]
+        report.gpu(
             [(name, size / _GPU) for name, size in taken.items()],
             f"{gib(_GPU - _free_outside(lab))} of {gib(_GPU)}",
         )
         full = got["code"] == "CUDA_SUCCESS" and got["asked"] == _HALF - lab.floor_bytes
-        story.claim(
-            f"{actor.name}: cuMemAlloc of {gib(got['asked'])} succeeds, all that is free",
+        report.claim(
+            f"{client.name}: cuMemAlloc of {gib(got['asked'])} succeeds, all that is free",
             full,
             got,
         )
         refused = got["one_more"] == _OOM
-        story.claim(f"{actor.name}: cuMemAlloc of one byte more: {_OOM}", refused, got)
-        if actor is ada:
-            done = bob.ask("work")
-            story.claim("bob goes on: writes 64 MiB, reads them back unharmed", done["right"], done)
+        report.claim(f"{client.name}: cuMemAlloc of one byte more: {_OOM}", refused, got)
+        if client is pod_a:
+            done = pod_b.ask("work")
+            report.claim(
+                "pod-b still works: it writes 64 MiB, and reads the same bytes", done["right"], done
+            )
     free = _free_outside(lab)
-    story.claim(
-        f"seen from outside, by nvidia-smi on the node, {gib(free)} are free, kept for code",
+    report.claim(
+        f"nvidia-smi on the node shows {gib(free)} free, reserved for code",
         free == 2 * CODE_BYTES,
         free,
     )
@@ -198,32 +204,38 @@ def _free_outside(lab: Lab) -> int:
     return int(done.stdout) * _MIB
 
 
-def _killing(story: Story, lab: Lab, ada: Actor) -> None:
-    story.chapter("5  kill -9 of ada's program, with all its memory taken")
-    refusal = ada.refusal()
-    story.claim(
-        f"before: a second program in ada gets no context: {_OOM}", _OOM in refusal, refusal
+def _killing(report: Report, lab: Lab, pod_a: Client) -> None:
+    report.chapter("5  kill -9 of pod-a's program, which holds its whole limit")
+    refusal = pod_a.refusal()
+    report.claim(
+        f"before: a new program gets no context: {_OOM}",
+        _OOM in refusal,
+        refusal,
     )
-    ada.kill()
-    free = ada.report()["cuda_free"]
-    story.claim(f"after: it finds {gib(free)} free again", free == _HALF - lab.floor_bytes, free)
+    pod_a.kill()
+    free = pod_a.query()["cuda_free"]
+    report.claim(f"after: {gib(free)} are free again", free == _HALF - lab.floor_bytes, free)
 
 
-def _refusals(story: Story, lab: Lab) -> None:
-    story.chapter("6  An annotation that cannot be kept")
+def _refusals(report: Report, lab: Lab) -> None:
+    report.chapter("6  An invalid annotation")
     good = lab.allocated([(0, _HALF, _PERCENT)])[names.ANNOTATION_DEVICE_ALLOCATED]
     bad = good.replace('"20Gi"', '"half of it"')
-    with lab.pod("eve", {names.ANNOTATION_DEVICE_ALLOCATED: bad}) as pod:
+    with lab.pod("pod-e", {names.ANNOTATION_DEVICE_ALLOCATED: bad}) as pod:
         text = refusal_of(pod)
     start = text.find("gpuslice refuses")
     if start >= 0:
-        story.quote(text[start:])
-    story.claim("the container is refused, and told why", "half of it" in text and start >= 0, text)
+        report.quote(text[start:])
+    report.claim(
+        "the runtime refuses the container, with the reason",
+        "half of it" in text and start >= 0,
+        text,
+    )
 
     lab.stop_agent()
-    with lab.pod("zoe", lab.share({"main": [(0, _HALF, _PERCENT)]})) as pod:
+    with lab.pod("pod-g", lab.share({"main": [(0, _HALF, _PERCENT)]})) as pod:
         text = refusal_of(pod)
-    story.claim(
+    report.claim(
         "without the agent, containerd refuses a pod that has a share",
         "required plugin" in text,
         text,
@@ -246,7 +258,7 @@ def why_not() -> str | None:
     return f"not built: {', '.join(missing)}; run make setup" if missing else None
 
 
-_CANNOT_GO_ON: Final = (
+_FATAL: Final = (
     LabError,
     CriError,
     ContainerdError,
@@ -255,13 +267,13 @@ _CANNOT_GO_ON: Final = (
 )
 
 
-def perform(out: TextIO, plain: bool, masked: bool, teller: Callable[[Story], None] = tell) -> int:
-    story = Story(out, plain, masked)
+def perform(out: TextIO, plain: bool, masked: bool, script: Callable[[Report], None] = run) -> int:
+    report = Report(out, plain, masked)
     try:
-        teller(story)
-    except _CANNOT_GO_ON as error:
-        story.claim("the demo runs to its end", False, error)
-    return story.end()
+        script(report)
+    except _FATAL as error:
+        report.claim("the demo completes", False, error)
+    return report.end()
 
 
 def documented(text: str) -> str:
@@ -272,12 +284,12 @@ def documented(text: str) -> str:
     return sample.placed(text, "demo-node", "make demo-node", sample.plain(out.getvalue()))
 
 
-def shown(plain: bool, masked: bool, teller: Callable[[Story], None]) -> int:
-    """Run the story on this terminal; return the exit status."""
+def shown(plain: bool, masked: bool, script: Callable[[Report], None]) -> int:
+    """Run the report on this terminal; return the exit status."""
     try:
-        return perform(sys.stdout, plain, masked, teller)
+        return perform(sys.stdout, plain, masked, script)
     except KeyboardInterrupt:
-        sys.stderr.write("\ndemo: interrupted; nothing of it is left\n")
+        sys.stderr.write("\ndemo: interrupted; all that it started is removed\n")
         return 128 + signal.SIGINT
 
 
@@ -297,7 +309,7 @@ def main() -> int:
     if chosen.write:
         DOCUMENT.write_text(documented(DOCUMENT.read_text()))
         return 0
-    return shown(chosen.plain, chosen.mask, tell)
+    return shown(chosen.plain, chosen.mask, run)
 
 
 if __name__ == "__main__":

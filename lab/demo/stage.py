@@ -1,6 +1,6 @@
 """The commands of the demo and their output: on a live cluster, or from a record of a run.
 
-The story (demo.py) uses only this interface: so a recorded run can be replayed, claim for claim,
+The story (story.py) uses only this interface: so a recorded run can be replayed, claim for claim,
 without a cluster, and the sample in docs/demo.md is a run's (`Recorded`).
 """
 
@@ -35,7 +35,7 @@ DOWN: Final = Act(("down",))
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Output:
     """Exit status, output and duration of an act. code: 0 for success."""
 
     code: int
@@ -50,13 +50,13 @@ class StageError(RuntimeError):
 class Stage(Protocol):
     """Each method raises StageError."""
 
-    def do(self, act: Act, holds: Holds | None = None) -> Said:
+    def do(self, act: Act, holds: Holds | None = None) -> Output:
         """holds: the act is repeated until this is true of its output, or a timeout."""
 
-    def up(self, say: Callable[[str], object]) -> Said:
-        """Start the cluster; `say` gets a line for each completed step."""
+    def up(self, log: Callable[[str], object]) -> Output:
+        """Start the cluster; `log` gets a line for each completed step."""
 
-    def down(self) -> Said:
+    def down(self) -> Output:
         """End it; the output lists what is left, one item a line: empty if all is removed."""
 
     def now_s(self) -> float:
@@ -73,28 +73,28 @@ class Recording:
         self._stage = stage
         self._kept: list[dict[str, Any]] = []
 
-    def do(self, act: Act, holds: Holds | None = None) -> Said:
+    def do(self, act: Act, holds: Holds | None = None) -> Output:
         return self._keep(act, self._stage.do(act, holds))
 
-    def up(self, say: Callable[[str], object]) -> Said:
-        return self._keep(UP, self._stage.up(say))
+    def up(self, log: Callable[[str], object]) -> Output:
+        return self._keep(UP, self._stage.up(log))
 
-    def down(self) -> Said:
+    def down(self) -> Output:
         return self._keep(DOWN, self._stage.down())
 
     def now_s(self) -> float:
         return self._stage.now_s()
 
-    def _keep(self, act: Act, said: Said) -> Said:
+    def _keep(self, act: Act, output: Output) -> Output:
         self._kept.append(
             {
                 **_key(act),
-                "code": said.code,
-                "said": said.text.split("\n"),
-                "seconds": round(said.seconds, 2),
+                "code": output.code,
+                "output": output.text.split("\n"),
+                "seconds": round(output.seconds, 2),
             }
         )
-        return said
+        return output
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(self._kept, indent=1, ensure_ascii=False) + "\n")
@@ -108,21 +108,21 @@ class Recorded:
         self._left: list[dict[str, Any]] = json.loads(path.read_text())
         self._now_s = 0.0
 
-    def do(self, act: Act, holds: Holds | None = None) -> Said:
+    def do(self, act: Act, holds: Holds | None = None) -> Output:
         kept = self._left.pop(0) if self._left else {}
-        recorded = {name: kept[name] for name in ("did", "given", "typed") if name in kept}
+        recorded = {name: kept[name] for name in ("command", "given", "typed") if name in kept}
         if recorded != _key(act):
             raise StageError(f"the record has {recorded}, not {_key(act)}")
         self._now_s += kept["seconds"]
-        return Said(kept["code"], "\n".join(kept["said"]), kept["seconds"])
+        return Output(kept["code"], "\n".join(kept["output"]), kept["seconds"])
 
-    def up(self, say: Callable[[str], object]) -> Said:
-        said = self.do(UP)
-        for line in said.text.splitlines():
-            say(line)
-        return said
+    def up(self, log: Callable[[str], object]) -> Output:
+        output = self.do(UP)
+        for line in output.text.splitlines():
+            log(line)
+        return output
 
-    def down(self) -> Said:
+    def down(self) -> Output:
         return self.do(DOWN)
 
     def now_s(self) -> float:
@@ -137,7 +137,7 @@ def _key(act: Act) -> dict[str, Any]:
     """An act in the record; its input is stored as a digest."""
     digest = hashlib.sha256(act.given.encode()).hexdigest()[:16]
     return {
-        "did": " ".join(act.words),
+        "command": " ".join(act.words),
         **({"given": digest} if act.given else {}),
         **({"typed": list(act.typed)} if act.typed else {}),
     }

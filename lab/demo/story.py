@@ -1,7 +1,7 @@
 """The story of `make demo`: its actions and its claims.
 
 Contains the texts and the checks. It acts through a stage alone (stage.py) and prints through a
-Story, which counts the claims; so it prints the same for a record as for the recorded cluster.
+Report, which counts the claims; so it prints the same for a record as for the recorded cluster.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 from contract import names
 from lab.cluster.running import NODE
 from lab.demo import seed
-from lab.demo.claims import Story, folded
+from lab.demo.claims import Report, folded
 from lab.demo.stage import Act, Stage, StageError, kubectl
 from tools import kubernetes
 from tools.releases import DEFAULT
@@ -37,136 +37,139 @@ _TYPED: Final = ("nvidia-smi", "cuda-probe", "exit")
 _ALLOCATED: Final = names.ANNOTATION_DEVICE_ALLOCATED
 
 
-def tell(told: Story, stage: Stage, where: Path) -> None:
+def run(report: Report, stage: Stage, where: Path) -> None:
     """Everything but the end. Raises StageError if it cannot continue."""
-    told.title(
+    report.title(
         "gpuslice: the pod of Koordinator's document, from kubectl to the limit",
         "simulated: the GPUs; real: "
         f"Kubernetes {kubernetes.VERSION}, containerd {DEFAULT.version}, runc, NRI",
     )
-    scene = _Scene(told, stage)
-    told.chapter(f"1  A cluster of one node, in {where}")
-    with told.waiting("it starts"):
-        stage.up(told.say)
+    scene = _Scene(report, stage)
+    report.chapter(f"1  A cluster of one node, in {where}")
+    with report.waiting("the cluster starts"):
+        stage.up(report.text)
     gpu = scene.of("node", NODE, f".status.allocatable.{_escaped(names.RESOURCE_GPU)}")
-    told.claim(f"its node has two GPUs: {names.RESOURCE_GPU} is {gpu}", gpu == "200", gpu)
+    report.claim(f"the node has two GPUs: {names.RESOURCE_GPU} is {gpu}", gpu == "200", gpu)
     scene.first()
     scene.inside()
     scene.second()
     scene.third()
     scene.malformed()
-    told.chapter("Not enforced yet")
-    told.say(
-        "gpu-core (50 % of the GPU's time) is carried to the container, but not kept. "
+    report.chapter("Not enforced yet")
+    report.text(
+        "gpu-core (50 % of the GPU's time) reaches the container, but is not enforced. "
         "A library inside the process is no sandbox: docs/security.md."
     )
 
 
-def end(told: Story, stage: Stage) -> None:
-    told.chapter("The end")
-    with told.doing("all of it ends"):
+def end(report: Report, stage: Stage) -> None:
+    report.chapter("Removal")
+    with report.doing("the cluster stops"):
         left = stage.down().text
-    told.claim("no process, mount, cgroup, interface or file of it is left", not left, left)
+    report.claim(
+        "no process, mount, cgroup, interface or file of the cluster is left", not left, left
+    )
 
 
 class _Scene:
     """The acts on the cluster, chapter by chapter."""
 
-    def __init__(self, told: Story, stage: Stage) -> None:
-        self._told = told
+    def __init__(self, report: Report, stage: Stage) -> None:
+        self._report = report
         self._stage = stage
         self._gpu = ""
 
     def first(self) -> None:
-        told = self._told
-        told.chapter("2  The document's pod, byte for byte; GPU 0 is taken")
-        self._run(_FULL, seed.of_a_whole_gpu(_FULL), f"{_FULL}, which asks for a whole GPU")
+        report = self._report
+        report.chapter("2  The document's pod, unchanged; GPU 0 is allocated")
+        self._run(_FULL, seed.of_a_whole_gpu(_FULL), f"{_FULL}, which requests a whole GPU")
         document = kubectl("apply", "-f", str(seed.PATH.relative_to(seed.ROOT)))
         self._show("$ " + " ".join(document.words), document, _running(FIRST))
         allocated = self._allocated(FIRST)
-        told.say(f"{_ALLOCATED}:")
-        told.say(f"  {folded(allocated)}", "dim")
+        report.text(f"{_ALLOCATED}:")
+        report.text(f"  {folded(allocated)}", "dim")
         self._gpu = _entry(allocated)["id"]
-        told.claim(
-            "the annotation that the document shows, and the GPU's id",
+        report.claim(
+            "the annotation is the document's, plus the GPU's id",
             allocated == seed.shown(self._gpu),
             allocated,
         )
         other = _entry(self._allocated(_FULL))
-        told.claim(
-            f"it is on GPU 1, since {_FULL} has all of GPU 0",
+        report.claim(
+            f"it has GPU 1, because {_FULL} has all of GPU 0",
             (other["minor"], other["id"] != self._gpu) == (0, True),
             other,
         )
 
     def inside(self) -> None:
-        told = self._told
-        told.chapter("3  In it")
+        report = self._report
+        report.chapter(f"3  Inside {FIRST}")
         shell = kubectl(*_SHELL, typed=_TYPED)
         shown = self._show(f"$ {' '.join(shell.words)}   # {', '.join(_TYPED[:-1])}", shell)
         used = re.search(r"(\d+)MiB / +(\d+)MiB", shown)
         found = used[0] if used else ""
-        told.claim(
+        report.claim(
             f"nvidia-smi shows half of a GPU of {_GPU_MIB}MiB: {found}",
             used is not None and int(used[2]) == _GPU_MIB // 2,
             shown,
         )
         probed = _probed(shown)
         free = probed["free"] // _MIB
-        told.claim(
-            f"cuMemAlloc of {free} MiB succeeds; its context and code have the rest",
+        report.claim(
+            f"cuMemAlloc of {free} MiB succeeds; the CUDA context and code have the rest",
             _takes_all_of(50, probed),
             probed,
         )
-        told.claim(f"cuMemAlloc of 512 bytes more: {_OOM}", _is_refused_more(probed), probed)
+        report.claim(f"cuMemAlloc of 512 bytes more: {_OOM}", _is_refused_more(probed), probed)
 
     def second(self) -> None:
-        told = self._told
-        told.chapter(f"4  A second pod on the same GPU, while {FIRST} holds all that it may")
-        self._run(SECOND, seed.like(SECOND, 25), f"{SECOND}: the same, but 25 for 50")
+        report = self._report
+        report.chapter(f"4  A second pod on the same GPU, while {FIRST} holds its whole limit")
+        self._run(SECOND, seed.like(SECOND, 25), f"{SECOND}: 25 instead of 50 percent")
         gpu = _entry(self._allocated(SECOND))["id"]
-        told.claim("it is on the same GPU", gpu == self._gpu, gpu)
+        report.claim(f"{SECOND} has the same GPU", gpu == self._gpu, gpu)
         held = self._probe(FIRST, _HOLD)
-        told.claim(f"{FIRST} holds {held['free'] // _MIB} MiB", held["filled"] == _SUCCESS, held)
+        report.claim(f"{FIRST} holds {held['free'] // _MIB} MiB", held["filled"] == _SUCCESS, held)
         self._limited(SECOND, 25)
 
     def third(self) -> None:
-        told = self._told
-        told.chapter("5  A third pod, which does not fit")
-        told.gpu([(FIRST, 0.5), (SECOND, 0.25)], "GPU 1")
+        report = self._report
+        report.chapter("5  A third pod, which does not fit")
+        report.gpu([(FIRST, 0.5), (SECOND, 0.25)], "GPU 1")
         third = kubectl("apply", "-f", "-", given=seed.like(THIRD))
-        self._show(f"$ kubectl apply -f -   # {THIRD}: the same, 50 again", third)
+        self._show(f"$ kubectl apply -f -   # {THIRD}: 50 percent", third)
         events = kubectl(
             *("get", "events", f"--field-selector=involvedObject.name={THIRD}"),
             "-o=jsonpath={range .items[*]}{.reason}: {.message}{'\\n'}{end}",
         )
         why = self._see_when("FailedScheduling", events).splitlines()[0]
-        told.say(why, "dim", 4)
+        report.text(why, "dim", 4)
         node = self.of("pod", THIRD, ".spec.nodeName")
-        told.claim(
-            "it waits, and kube-scheduler says why",
+        report.claim(
+            f"{THIRD} is pending, and its event has the reason",
             node == "" and "no GPU with enough free memory and core" in why,
             (node, why),
         )
         delete = kubectl("delete", "pod", SECOND, "--grace-period=1")
         self._show("$ " + " ".join(delete.words), delete, _running(THIRD))
-        told.gpu([(FIRST, 0.5), (THIRD, 0.5)], "GPU 1")
+        report.gpu([(FIRST, 0.5), (THIRD, 0.5)], "GPU 1")
         gpu = _entry(self._allocated(THIRD))["id"]
-        told.claim(f"{THIRD} runs, where {SECOND} was", gpu == self._gpu, gpu)
+        report.claim(f"{THIRD} runs, on the GPU that {SECOND} had", gpu == self._gpu, gpu)
         self._limited(THIRD, 50)
 
     def malformed(self) -> None:
-        told = self._told
-        told.chapter("6  A request that cannot be meant")
+        report = self._report
+        report.chapter("6  An invalid request")
         pod = seed.like("malformed", _MALFORMED)
         act = kubectl("apply", "-f", "-", given=pod)
-        with told.doing(f"$ kubectl apply -f -   # the same, but {_MALFORMED} for 50"):
-            said = self._stage.do(act)
-        told.say(said.text.strip(), "dim", 4)
-        told.claim(
-            "it is refused as it is written, and what is allowed is said",
-            said.code != 0 and f"{names.RESOURCE_CORE}: invalid value {_MALFORMED}" in said.text,
-            said,
+        with report.doing(f"$ kubectl apply -f -   # {_MALFORMED} instead of 50 percent"):
+            output = self._stage.do(act)
+        report.text(output.text.strip(), "dim", 4)
+        report.claim(
+            "the API server refuses it, and names the field and the allowed values",
+            output.code != 0
+            and f"{names.RESOURCE_CORE}: invalid value {_MALFORMED}" in output.text,
+            output,
         )
 
     # --- queries of the stage -----------------------------------------------------------------
@@ -177,7 +180,7 @@ class _Scene:
 
     def _show(self, shown: str, *acts: Act) -> str:
         """Run the acts and print them with their time; return the last one's output."""
-        with self._told.doing(shown):
+        with self._report.doing(shown):
             return [self._see(act) for act in acts][-1]
 
     def _run(self, pod: str, manifest: str, what: str) -> None:
@@ -186,16 +189,16 @@ class _Scene:
         self._show(f"$ kubectl apply -f -   # {what}", apply, _running(pod))
 
     def _see(self, act: Act) -> str:
-        said = self._stage.do(act)
-        if said.code != 0:
-            raise StageError(f"{' '.join(act.words)}: {said.text.strip()}")
-        return said.text
+        output = self._stage.do(act)
+        if output.code != 0:
+            raise StageError(f"{' '.join(act.words)}: {output.text.strip()}")
+        return output.text
 
     def _see_when(self, word: str, act: Act) -> str:
-        said = self._stage.do(act, lambda text: word in text)
-        if word not in said.text:
-            raise StageError(f"{' '.join(act.words)}: waited in vain for {word}: {said.text}")
-        return said.text
+        output = self._stage.do(act, lambda text: word in text)
+        if word not in output.text:
+            raise StageError(f"{' '.join(act.words)}: timeout waiting for {word}: {output.text}")
+        return output.text
 
     def _allocated(self, pod: str) -> str:
         return self.of("pod", pod, f".metadata.annotations.{_escaped(_ALLOCATED)}")
@@ -206,8 +209,8 @@ class _Scene:
     def _limited(self, pod: str, percent: int) -> None:
         """The limit that a program in the pod sees, can use, and cannot exceed."""
         probed = self._probe(pod)
-        self._told.claim(
-            f"{pod} is told of {probed['total'] // _MIB} MiB, takes all, and not 512 bytes more",
+        self._report.claim(
+            f"{pod} sees {probed['total'] // _MIB} MiB, allocates all, and not 512 bytes more",
             _takes_all_of(percent, probed) and _is_refused_more(probed),
             probed,
         )
@@ -245,6 +248,6 @@ def _probed(text: str) -> dict[str, Any]:
     """cuda-probe's line, wherever it is in the output."""
     line = re.search(r'^\{"driver".*\}$', text, re.MULTILINE)
     if line is None:
-        raise StageError(f"cuda-probe says nothing: {text!r}")
+        raise StageError(f"no line of cuda-probe: {text!r}")
     probed: dict[str, Any] = json.loads(line[0])
     return probed

@@ -65,7 +65,7 @@ def _more(terminal: int, deadline: float, shown: str) -> str:
     """Empty if the program has exited."""
     left = deadline - time.monotonic()
     if left <= 0 or not select.select([terminal], [], [], left)[0]:
-        raise TerminalError(f"nothing more is said after:\n{shown}")
+        raise TerminalError(f"no more output after:\n{shown}")
     try:
         read = os.read(terminal, _CHUNK_BYTES)
     except OSError as error:

@@ -260,7 +260,7 @@ class Lab:
             return 0
         return sum(line.startswith(_READY) for line in self._agent_out.read_text().splitlines())
 
-    def agent_said(self) -> str:
+    def agent_ready_line(self) -> str:
         """Its last line on standard output, without the readiness prefix."""
         return self._agent_out.read_text().splitlines()[-1].removeprefix(_READY).strip()
 

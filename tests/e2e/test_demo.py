@@ -77,7 +77,7 @@ def test_interrupted_it_says_so_and_leaves_nothing(
         send(run.pid, number)
         _, complaint = run.communicate()
     assert run.returncode == 128 + number
-    assert complaint.splitlines()[-1] == "demo: interrupted; nothing of it is left"
+    assert complaint.splitlines()[-1] == "demo: interrupted; all that it started is removed"
     assert "Traceback" not in complaint
     assert _left(place, seen) == []
 
@@ -97,8 +97,8 @@ def test_a_claim_that_does_not_hold_is_the_exit_status_and_leaves_nothing(
     assert demo.main(["--plain", "--at", str(place.directory)]) == 1
     said = capsys.readouterr().out
     assert "✗ nvidia-smi shows half of a GPU of 40960MiB" in said
-    assert "✓ no process, mount, cgroup, interface or file of it is left" in said
-    assert "claims that do not hold: 4" in said
+    assert "✓ no process, mount, cgroup, interface or file of the cluster is left" in said
+    assert "false claims: 4" in said
 
 
 def test_kept_it_can_be_played_with_and_is_not_taken_for_another(place: Place) -> None:

@@ -33,7 +33,7 @@ def test_every_claim_of_the_story_is_in_the_picture() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "other"),
+    ("output", "other"),
     [
         ('\\"minor\\":1', '\\"minor\\":0'),
         ("11520MiB", "23040MiB"),
@@ -42,12 +42,12 @@ def test_every_claim_of_the_story_is_in_the_picture() -> None:
         ('"code": 1', '"code": 0'),
     ],
 )
-def test_what_is_claimed_is_checked_of_the_record(said: str, other: str, tmp_path: Path) -> None:
+def test_what_is_claimed_is_checked_of_the_record(output: str, other: str, tmp_path: Path) -> None:
     """Each of these answers, if changed, breaks a claim."""
     whole = demo.RECORD.read_text()
-    assert said in whole
+    assert output in whole
     changed = tmp_path / "changed.json"
-    changed.write_text(whole.replace(said, other))
+    changed.write_text(whole.replace(output, other))
     with pytest.raises(RuntimeError, match="✗"):
         demo.picture(changed)
 
@@ -64,7 +64,7 @@ def test_a_record_that_goes_on_is_of_another_story(tmp_path: Path) -> None:
     acts = json.loads(demo.RECORD.read_text())
     longer = tmp_path / "longer.json"
     longer.write_text(json.dumps([*acts, acts[-1]]))
-    with pytest.raises(RuntimeError, match="not of this story"):
+    with pytest.raises(RuntimeError, match="not of this demo"):
         demo.picture(longer)
     longer.write_text(json.dumps(acts[:-1]))
     with pytest.raises(RuntimeError, match="the record has"):

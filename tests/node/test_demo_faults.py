@@ -16,7 +16,7 @@ pytestmark = pytest.mark.node
 def test_three_faults_and_no_pod_without_its_limit(build_dir: Path) -> None:
     assert build_dir.is_dir()
     out = io.StringIO()
-    assert demo_node.perform(out, plain=True, masked=True, teller=demo_faults.tell) == 0, (
+    assert demo_node.perform(out, plain=True, masked=True, script=demo_faults.run) == 0, (
         out.getvalue()
     )
     assert "12 claims checked as they were printed; all hold." in out.getvalue()

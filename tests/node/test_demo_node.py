@@ -37,7 +37,7 @@ def test_interrupted_it_says_so_and_leaves_nothing(build_dir: Path) -> None:
     os.killpg(begun.pid, signal.SIGINT)
     _, complaint = begun.communicate()
     assert begun.returncode == 128 + signal.SIGINT
-    assert complaint.splitlines()[-1] == "demo: interrupted; nothing of it is left"
+    assert complaint.splitlines()[-1] == "demo: interrupted; all that it started is removed"
     assert "Traceback" not in complaint
     assert not any(process.is_running() for process in inside)
 
@@ -59,5 +59,5 @@ def test_a_library_that_limits_nothing_fails_the_demo(
     monkeypatch.setattr(demo_node, "Lab", functools.partial(Lab, library=idle))
     out = io.StringIO()
     assert demo_node.perform(out, plain=True, masked=True) == 1
-    assert "✗ each sees half of the GPU, with every query" in out.getvalue()
-    assert "40.0 GiB of 40.0 GiB" in out.getvalue(), "the bar shows what is so, not what should be"
+    assert "✗ each query returns half of the GPU" in out.getvalue()
+    assert "40.0 GiB of 40.0 GiB" in out.getvalue(), "the bar shows the actual value"

@@ -116,7 +116,7 @@ def test_it_changes_nothing(patient: Patient) -> None:
 
     def state() -> tuple[int, Sequence[str], str]:
         places: list[str | Path] = ["find", lab.run_dir, lab.store_dir, lab.sim_dir / "cdi"]
-        return lab.times_ready(), lab.namespace.run(places).stdout.split(), lab.agent_said()
+        return lab.times_ready(), lab.namespace.run(places).stdout.split(), lab.agent_ready_line()
 
     before, said = state(), lab.agent_log.stat().st_size
     patient.examined()
