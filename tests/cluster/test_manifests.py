@@ -92,7 +92,7 @@ def test_each_policy_denies_and_fails_closed_but_two() -> None:
 
 
 def test_policies_that_look_at_the_same_thing_look_alike() -> None:
-    seen: dict[str, list[str]] = {"template": [], "before": [], "asks-for-a-share": []}
+    seen: dict[str, list[str]] = {"template": [], "before": [], "requests-share": []}
     for spec in policies().values():
         for each in (*spec.get("variables", ()), *spec.get("matchConditions", ())):
             if each["name"] in seen:
@@ -100,7 +100,7 @@ def test_policies_that_look_at_the_same_thing_look_alike() -> None:
     assert {name: len(found) for name, found in seen.items()} == {
         "template": 4,
         "before": 2,
-        "asks-for-a-share": 2,
+        "requests-share": 2,
     }
     assert all(len(set(found)) == 1 for found in seen.values())
 

@@ -55,7 +55,7 @@ def test_the_stock_scheduler_is_not_asked_for_a_share(server: Server, init: bool
     assert (answer.status, answer.policy) == (422, POLICY), answer.body
     assert answer.text == (
         "schedulerName: invalid value 'default-scheduler': must be gpuslice-scheduler in a pod that"
-        " asks for a share of a GPU; default-scheduler would start it without a GPU"
+        " requests a share of a GPU; default-scheduler would start it without a GPU"
     )
 
 
@@ -95,7 +95,7 @@ def test_the_hand_made_way_past_the_scheduler(server: Server) -> None:
     answer = tried(server, raw)
     assert (answer.status, answer.policy) == (422, POLICY), answer.body
     assert answer.text == (
-        "nodeName: invalid value 'n1': must be empty in a pod that asks for a share of a GPU, so"
+        "nodeName: invalid value 'n1': must be empty in a pod that requests a share of a GPU, so"
         " that the scheduler allocates it; use a nodeSelector or an affinity instead"
     )
     path, workload = workloads(raw)["DaemonSet"]
