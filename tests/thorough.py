@@ -28,7 +28,7 @@ THOROUGH: Final = {
     "tests/shim/region/test_counter.py::test_stopped_and_killed_*": _KILLS,
     "tests/shim/loader/test_imports.py::test_more_exports_*": _RACES,
     "tests/shim/charge/test_neighbours.py::*": _RACES,
-    "tests/shim/charge/test_first_context.py::test_beside_a_neighbour_*": _RACES,
+    "tests/shim/charge/test_first_context.py::test_a_first_context_beside_*": _RACES,
     "tests/shim/charge/test_pools_race.py::*": _RACES,
     "tests/shim/test_storm.py::*": _RACES,
     "tests/shim/test_turmoil.py::*": _RACES,
@@ -68,7 +68,7 @@ THOROUGH: Final = {
     "tests/node/test_faults.py::test_an_agent_killed_while_*[[][123]0]": _KILLS,
     "tests/node/test_recovery.py::test_an_agent_killed_while_*[[][!8]*]": _KILLS,
     "tests/cluster/test_rights.py::test_a_volume_that_is_there_*": "as the volume that waits",
-    "tests/cluster/test_leader.py::test_one_that_replaces_its_own_*": _KILLS,
+    "tests/cluster/test_leader.py::test_a_restarted_process_replaces_*": _KILLS,
 }
 
 WHOLE: Final = "tests/e2e/test_demo.py::test_a_run_is_as_documented_and_leaves_nothing"

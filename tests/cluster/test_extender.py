@@ -279,7 +279,7 @@ def test_no_pod_is_preempted_while_we_may_not_write(
         installed.kubectl("delete", "priorityclass", "above-all")
 
 
-def test_bound_once_whatever_is_asked_again(play: Play) -> None:
+def test_repeated_bind_calls_bind_once(play: Play) -> None:
     async def act(world: World, one: str, two: str) -> None:
         raw = await world.make("p", 50)
         world.ask(raw, one, two)

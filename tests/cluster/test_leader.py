@@ -121,7 +121,7 @@ def test_the_lease_follows_the_process_that_is_called(plane: ControlPlane) -> No
         first.process.communicate()
 
 
-def test_one_that_is_killed_is_replaced_after_its_lease(plane: ControlPlane) -> None:
+def test_a_killed_holder_is_replaced_after_its_lease(plane: ControlPlane) -> None:
     with Candidate(plane, "here") as first, Candidate(plane, "here") as second:
         first.ask("keep_asking", True)
         holds(first)
@@ -132,7 +132,7 @@ def test_one_that_is_killed_is_replaced_after_its_lease(plane: ControlPlane) -> 
         assert second.ask("may")["listed"] == 1
 
 
-def test_one_that_replaces_its_own_killed_predecessor_knows_it(
+def test_a_restarted_process_replaces_its_predecessor_at_once(
     plane: ControlPlane, tmp_path: Path
 ) -> None:
     with Candidate(plane, "here", str(tmp_path)) as first:
@@ -147,7 +147,7 @@ def test_one_that_replaces_its_own_killed_predecessor_knows_it(
         holds(second)
 
 
-def test_one_that_was_halted_knows_at_once_that_it_may_not(plane: ControlPlane) -> None:
+def test_a_halted_holder_does_not_write_after_it_continues(plane: ControlPlane) -> None:
     with Candidate(plane, "here") as first, Candidate(plane, "here") as second:
         first.ask("keep_asking", True)
         holds(first)

@@ -165,7 +165,7 @@ def test_what_is_wrong_with_a_pod_and_a_node_becomes_their_event(
             assert reason in plane.kubectl("describe", kind, about)
 
 
-def test_what_fits_nowhere_is_said_by_kube_scheduler_in_our_words(
+def test_an_unschedulable_pods_event_has_the_extenders_reason(
     plane: ControlPlane, pods: Pods
 ) -> None:
     with replica(plane, "a"):
@@ -212,7 +212,9 @@ def test_a_process_that_is_stopped_gives_the_lease_back(plane: ControlPlane, pod
         assert plane.kubectl("get", *LEASE, "-o=jsonpath={.spec.holderIdentity}") == ""
 
 
-def test_a_second_installation_binds_nothing_and_says_so(plane: ControlPlane, pods: Pods) -> None:
+def test_a_second_installation_binds_nothing_and_reports_it(
+    plane: ControlPlane, pods: Pods
+) -> None:
     with replica(plane, "a") as first, replica(plane, "z", "by-mistake") as second:
         until(lambda: _settled(first, second, pods), "one of them has bound, the other has not")
         holder, other = (first, second) if holds(first) else (second, first)

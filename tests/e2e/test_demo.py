@@ -66,7 +66,7 @@ def test_a_run_is_as_documented_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("chapter", "number"), [("1  ", signal.SIGINT), ("4  ", signal.SIGINT), ("2  ", signal.SIGTERM)]
 )
-def test_interrupted_it_says_so_and_leaves_nothing(
+def test_an_interrupted_demo_reports_it_and_leaves_nothing(
     place: Place, chapter: str, number: signal.Signals
 ) -> None:
     with _begun(place) as run:
@@ -82,7 +82,7 @@ def test_interrupted_it_says_so_and_leaves_nothing(
     assert _left(place, seen) == []
 
 
-def test_killed_it_takes_its_cluster_along(place: Place) -> None:
+def test_a_killed_demo_stops_its_cluster(place: Place) -> None:
     with _begun(place) as run:
         _read_to(run.stdout, "2  ")
         seen = place.look()
@@ -101,7 +101,7 @@ def test_a_claim_that_does_not_hold_is_the_exit_status_and_leaves_nothing(
     assert "false claims: 4" in said
 
 
-def test_kept_it_can_be_played_with_and_is_not_taken_for_another(place: Place) -> None:
+def test_a_kept_cluster_is_usable_and_blocks_a_second_demo(place: Place) -> None:
     with _begun(place, "--keep") as run:
         said, complaint = run.communicate()
     assert run.returncode == 0, said + complaint

@@ -76,7 +76,7 @@ def test_an_answer_of_something_before_the_server_is_an_error_with_its_text() ->
     asyncio.run(scene())
 
 
-def test_none_there_is_told_from_no_answer() -> None:
+def test_a_missing_object_is_distinct_from_no_answer() -> None:
     hang = asyncio.Event()
 
     async def answer(request: web.Request) -> web.Response:

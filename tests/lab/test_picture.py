@@ -15,7 +15,7 @@ from tests.support import ROOT
 _STALE = "the picture is stale: make demo-picture"
 
 
-def test_the_document_shows_what_the_demo_says_of_its_record() -> None:
+def test_the_document_has_the_demo_of_its_record() -> None:
     written = demo.DOCUMENT.read_text()
     assert demo.in_document(written) == written, _STALE
 
@@ -42,7 +42,7 @@ def test_every_claim_of_the_story_is_in_the_picture() -> None:
         ('"code": 1', '"code": 0'),
     ],
 )
-def test_what_is_claimed_is_checked_of_the_record(output: str, other: str, tmp_path: Path) -> None:
+def test_claims_are_checked_against_the_record(output: str, other: str, tmp_path: Path) -> None:
     """Each of these answers, if changed, breaks a claim."""
     whole = demo.RECORD.read_text()
     assert output in whole
@@ -52,7 +52,7 @@ def test_what_is_claimed_is_checked_of_the_record(output: str, other: str, tmp_p
         demo.picture(changed)
 
 
-def test_a_story_that_does_something_else_has_another_record(
+def test_a_changed_demo_does_not_match_the_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(seed, "like", lambda name, percent=50: f"another {name}")
@@ -60,7 +60,7 @@ def test_a_story_that_does_something_else_has_another_record(
         demo.picture()
 
 
-def test_a_record_that_goes_on_is_of_another_story(tmp_path: Path) -> None:
+def test_a_record_of_another_length_is_refused(tmp_path: Path) -> None:
     acts = json.loads(demo.RECORD.read_text())
     longer = tmp_path / "longer.json"
     longer.write_text(json.dumps([*acts, acts[-1]]))

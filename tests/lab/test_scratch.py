@@ -28,7 +28,7 @@ def test_it_is_gone_afterwards_and_what_was_moved_out_stays(tmp_path: Path) -> N
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["made"]
 
 
-def test_what_a_killed_user_left_goes_and_a_living_one_keeps_his(tmp_path: Path) -> None:
+def test_files_of_killed_users_are_removed_and_of_running_ones_kept(tmp_path: Path) -> None:
     users = [
         subprocess.Popen(
             [sys.executable, "-c", _USER, str(tmp_path)], stdout=subprocess.PIPE, text=True

@@ -89,7 +89,7 @@ def test_a_pod_that_is_bound_without_grants_is_wrong() -> None:
     assert books([bare], DEVICES).wrong == ["storm/a: is bound without 'gpuslice.io/grants'"]
 
 
-def test_of_those_that_wait_it_knows_which_fit() -> None:
+def test_waiting_pods_that_fit_are_found() -> None:
     full = [pod(f"full-{m}", 100, "n1", m) for m in (0, 1)]
     almost = [pod("a", 60, "n2", 0), pod("b", 80, "n2", 1)]
     waiting = [pod("c", 40), pod("d", 41), pod("e", 20, "", 0, 1), pod("f", 21, "", 0, 1)]

@@ -131,7 +131,7 @@ FAULTS: Final[Sequence[Fault]] = (
         " did not report it",
         "containers run; each of their contexts is charged 512 MiB",
         "in the agent's log, once: `context size unknown`",
-        "test_what_could_not_be_learned_is_said_once_and_tried_again",
+        "test_a_failed_measurement_is_logged_once_and_repeated",
     ),
     Fault(
         "NVML does not list the processes, or has no figure for one (MPS, some MIG drivers)",

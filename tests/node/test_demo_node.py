@@ -19,7 +19,7 @@ from lab.node.lab import Lab
 pytestmark = pytest.mark.node
 
 
-def test_interrupted_it_says_so_and_leaves_nothing(build_dir: Path) -> None:
+def test_an_interrupted_demo_reports_it_and_leaves_nothing(build_dir: Path) -> None:
     assert build_dir.is_dir()
     begun = subprocess.Popen(
         [sys.executable, "-m", "lab.demo.node", "--plain"],

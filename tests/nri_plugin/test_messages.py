@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("name", ["nri", "ttrpc"])
-def test_generated_again_they_are_the_same(name: str, tmp_path: Path) -> None:
+def test_generated_messages_are_current(name: str, tmp_path: Path) -> None:
     """Compared as descriptors, which do not change with the generator's version."""
     source = f"nri_plugin/messages/{name}.proto"
     out = tmp_path / "descriptors"

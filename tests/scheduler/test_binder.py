@@ -186,7 +186,9 @@ async def test_a_refusal_gives_the_gpus_back(code: int, scene: Scene) -> None:
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("code", [401, 429])
-async def test_what_was_not_looked_at_is_sent_again(code: int, scene: Scene) -> None:
+async def test_a_binding_that_the_server_did_not_process_is_repeated(
+    code: int, scene: Scene
+) -> None:
     scene.server.posts = [code, code]
     scene.ask(calls.pod())
     assert await scene.bind() == ""
@@ -251,7 +253,9 @@ async def test_not_done_without_an_answer_is_sent_again(fate: Misfortune, scene:
 
 
 @pytest.mark.parametrize("fate", UNDONE)
-async def test_what_may_be_done_yet_keeps_its_room(fate: Misfortune, scene: Scene) -> None:
+async def test_a_binding_without_an_answer_keeps_its_reservation(
+    fate: Misfortune, scene: Scene
+) -> None:
     scene.server.posts = [fate]
     scene.ask(calls.pod())
     assert (await scene.bind()).startswith("it is not known yet whether the pod is bound to n0")
@@ -273,7 +277,7 @@ async def test_once_the_pod_has_changed_what_was_sent_before_cannot_be_done(scen
 
 
 @pytest.mark.parametrize("changed", [False, True])
-async def test_for_another_node_the_first_is_looked_at_before(changed: bool, scene: Scene) -> None:
+async def test_before_a_bind_to_another_node_the_pod_is_read(changed: bool, scene: Scene) -> None:
     scene.server.posts = [Fate.LATE]
     scene.ask(calls.pod())
     assert "not known yet" in await scene.bind(node="n0")
@@ -358,7 +362,7 @@ async def test_what_is_bound_is_held_until_the_watch_sees_it(scene: Scene) -> No
     assert (scene.held(), scene.server.seen_gets) == (50, 1)
 
 
-async def test_where_the_server_is_silent_one_is_asked_for_and_all_are_held() -> None:
+async def test_without_answers_one_pod_is_read_and_all_reservations_stay() -> None:
     pods = [calls.pod(f"u-{number}") for number in range(2)]
     async with scene_of(*pods) as scene:
         for raw in pods:

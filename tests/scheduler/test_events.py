@@ -79,14 +79,14 @@ def test_there_are_never_more_than_the_bucket_gives() -> None:
     assert len(scene.tell(*many)) == 2
 
 
-def test_one_that_is_not_taken_is_counted_and_let_go() -> None:
+def test_an_event_that_the_server_refuses_is_counted_and_dropped() -> None:
     scene = Scene()
     scene.api.refuses = True
     assert scene.tell(Problem("n1", "", "broken")) == []
     assert scene.count("failed") == 1
 
 
-def test_a_second_installation_is_told_of_at_the_lease() -> None:
+def test_a_second_installation_is_reported_on_the_lease() -> None:
     scene = Scene()
     asyncio.run(scene.events.second_installation("another installation, a, holds it: 3 s ago"))
     asyncio.run(scene.events.second_installation("another installation, a, holds it: 9 s ago"))

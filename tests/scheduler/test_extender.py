@@ -81,7 +81,7 @@ async def test_a_pod_goes_through_the_verbs_to_its_gpu() -> None:
         assert client.gate.admitted == 2
 
 
-async def test_what_was_not_heard_of_yet_is_no_answer() -> None:
+async def test_before_the_cache_has_synced_each_verb_returns_an_error() -> None:
     """Never an empty success, which kube-scheduler would read as "no node fits" or "all fit"."""
     raw = calls.pod()
     async with serving(raw) as client:

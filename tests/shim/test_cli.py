@@ -220,7 +220,7 @@ def test_show_prints_what_is_used(shim: Shim, gpu_host: Host, grants: Grants) ->
     ]
 
 
-def test_show_tells_the_dead_from_the_living(shim: Shim, gpu_host: Host, grants: Grants) -> None:
+def test_show_distinguishes_exited_processes(shim: Shim, gpu_host: Host, grants: Grants) -> None:
     """No process of the container is left to refund it; the region is only read."""
     directory = grants.make(GIB)
     environment = gpu_host.environment(directory)

@@ -129,7 +129,7 @@ print(d.cuMemAlloc(500 * MIB)[0].name, flush=True)
             assert other.ask("go") == "CUDA_SUCCESS"
 
 
-def test_row_19_reports_have_no_dead_in_them_without_any_pressure(
+def test_row_19_reports_omit_exited_processes_without_any_pressure(
     slow_host: Host, grants: Grants
 ) -> None:
     directory = grants.make(GIB)

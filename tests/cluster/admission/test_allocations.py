@@ -150,7 +150,7 @@ def test_a_pod_that_asks_for_no_share_is_not_made_with_one(server: Server, key: 
     refused(server.ask("POST", at(), made), key)
 
 
-def test_nor_is_one_of_a_scheduler_that_its_author_is_not(server: Server) -> None:
+def test_only_the_named_scheduler_may_set_an_allocation(server: Server) -> None:
     """JSON can spell a key in more than one way."""
     key, author = (
         names.ANNOTATION_DEVICE_ALLOCATED,

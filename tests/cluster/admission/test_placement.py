@@ -153,7 +153,7 @@ def test_a_variable_that_a_limit_hangs_on(server: Server, name: str, init: bool)
 
 
 @pytest.mark.parametrize("kind", workloads(pod()))
-def test_so_it_is_of_a_variable_in_a_template(server: Server, kind: str) -> None:
+def test_a_reserved_variable_in_a_template_is_refused(server: Server, kind: str) -> None:
     env = [{"name": names.ENV_MEMORY_LIMIT, "value": "1g"}]
     path, workload = workloads(pod(asking(HALF, env=env)))[kind]
     answer = server.ask("POST", path + _DRY, workload)

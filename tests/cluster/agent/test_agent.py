@@ -268,7 +268,7 @@ def test_an_agent_removes_pods_of_its_own_node_alone(
     server.ask("DELETE", other.path)
 
 
-def test_without_an_answer_it_goes_on_and_makes_up_for_it(
+def test_missed_writes_are_repeated_after_an_outage(
     side: Side, node: Node, installed: ControlPlane
 ) -> None:
     node.have(of_gpus(8 * GIB, 4 * GIB))

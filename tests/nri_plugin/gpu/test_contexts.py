@@ -54,7 +54,7 @@ def learn(looked_for: Contexts, *uuids: str) -> Mapping[str, int]:
     return looked_for.sizes
 
 
-async def test_each_gpu_is_asked_once_and_by_its_own_name(tmp_path: Path) -> None:
+async def test_each_gpu_is_measured_once_by_its_uuid(tmp_path: Path) -> None:
     log = tmp_path / "asked"
     script = (
         f"import os, sys; assert os.environ['CUDA_VISIBLE_DEVICES'] == sys.argv[1]\n"
@@ -87,7 +87,7 @@ async def test_each_gpu_is_asked_once_and_by_its_own_name(tmp_path: Path) -> Non
         (f"print({1 << 64} - 1)", "not believed"),
     ],
 )
-async def test_what_could_not_be_learned_is_said_once_and_tried_again(
+async def test_a_failed_measurement_is_logged_once_and_repeated(
     script: str, problem: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Clock()

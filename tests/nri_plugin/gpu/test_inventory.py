@@ -53,7 +53,7 @@ async def test_the_gpus_are_kept() -> None:
     await gpus.close()
 
 
-async def test_asked_at_most_once_in_the_interval(tmp_path: Path) -> None:
+async def test_nvml_is_queried_at_most_once_in_the_interval(tmp_path: Path) -> None:
     log = tmp_path / "asked"
     clock = Clock()
     gpus = inventory(f"open({str(log)!r}, 'a').write('x'); print('{ONE}')", clock)
@@ -85,11 +85,11 @@ async def test_an_inspection_whose_request_has_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("took_s", "pause_s"), [(0.0, 5.0), (0.1, 5.0), (0.5, 10.0), (9.0, 30.0)])
-def test_a_driver_that_takes_its_time_is_asked_less_often(took_s: float, pause_s: float) -> None:
+def test_a_slow_driver_is_queried_less_often(took_s: float, pause_s: float) -> None:
     assert pace_s(took_s, 5.0, 30.0) == pause_s
 
 
-async def test_what_a_look_took_whether_it_answered_or_not() -> None:
+async def test_a_querys_duration_is_recorded_also_if_it_fails() -> None:
     """With a clock by which every query takes a second."""
     now = iter(range(1000))
     gpus = Inventory(
@@ -109,7 +109,7 @@ async def test_what_a_look_took_whether_it_answered_or_not() -> None:
     assert gpus.problem and gpus.took_s >= 1
 
 
-def test_a_trouble_that_lasts_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lasting_problem_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
 
     async def work() -> None:
@@ -136,7 +136,9 @@ def test_a_trouble_that_lasts_is_said_once(caplog: pytest.LogCaptureFixture) -> 
         ("print(5)", "unreadable answer"),
     ],
 )
-async def test_a_failed_look_keeps_the_gpus_and_says_why(script: str, problem: str) -> None:
+async def test_a_failed_query_keeps_the_gpus_and_reports_the_cause(
+    script: str, problem: str
+) -> None:
     clock = Clock()
     gpus = inventory(f"print('{ONE}')", clock)
     await gpus.refresh()
@@ -180,7 +182,7 @@ async def test_a_child_that_hangs_is_killed_and_not_followed_while_it_lingers() 
     await gpus.close()
 
 
-async def test_one_child_answers_look_after_look_and_is_replaced_when_it_exits(
+async def test_one_child_answers_all_queries_and_is_replaced_when_it_exits(
     tmp_path: Path,
 ) -> None:
     """As NVML's does if the driver was replaced meanwhile."""
@@ -217,7 +219,7 @@ async def test_an_xid_of_the_gpu_lasts_and_one_of_a_program_does_not_count() -> 
     await gpus.close()
 
 
-async def test_a_caller_that_gives_up_leaves_the_look_to_the_next() -> None:
+async def test_a_cancelled_caller_leaves_the_query_to_the_next() -> None:
     gpus = inventory(f"print('{ONE}')")
     impatient = asyncio.create_task(gpus.refresh())
     await asyncio.sleep(0)

@@ -146,7 +146,7 @@ def _made(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("case", UNREADABLE)
-def test_what_cannot_be_told_is_out_of_reach(root: Root, case: str) -> None:
+def test_an_unreadable_entry_point_is_refused(root: Root, case: str) -> None:
     make, why = UNREADABLE[case]
     make(root.path / "entry")
     assert why in root.why("/entry")

@@ -227,7 +227,7 @@ def test_what_is_mapped_outlives_the_removal(run: RunDirectory, root: Path) -> N
         assert grant_file.decode(file.read()) is not None
 
 
-def test_it_tells_the_grants_that_are_whole(run: RunDirectory, root: Path) -> None:
+def test_only_complete_grants_are_returned(run: RunDirectory, root: Path) -> None:
     for key in ("c1", "c2", "pod-u"):
         run.prepare(key, SHARES, shared=False)
     (root / "c2/grant").write_bytes(b"torn")
@@ -302,7 +302,7 @@ def test_killed_between_two_steps(step: str, root: Path) -> None:
     assert run.keys() == set()
 
 
-def test_it_appears_below_a_mount_that_is_shared(root: Path) -> None:
+def test_the_run_directory_works_below_a_shared_mount(root: Path) -> None:
     """As every mount of a node with systemd."""
     root.mkdir()
     subprocess.run(["mount", "--bind", root, root], check=True)

@@ -102,7 +102,7 @@ def test_a_file_of_the_host_that_is_gone(bundle: Bundle) -> None:
         prove(bundle)
 
 
-def test_one_that_ends_under_the_look_has_nothing_wrong(
+def test_a_container_that_ends_during_the_check_is_not_reported(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle.create()
@@ -165,15 +165,13 @@ def test_what_is_found_is_said_and_counted(desk: Desk) -> None:
     assert desk.counted == 1
 
 
-def test_one_whose_mounts_are_not_all_there_is_said_and_counted(desk: Desk) -> None:
+def test_a_container_without_all_mounts_is_reported_and_counted(desk: Desk) -> None:
     (said,) = desk.perform(replace(desk.one, required=None))
     assert "limit not in place" in said and "did not request" in said
     assert desk.counted == 1
 
 
-def test_a_look_that_hangs_says_nothing_of_its_container_nor_of_others(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hanging_check_reports_no_container(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.bundle.create()
     fifo = desk.bundle.state / "never"
     os.mkfifo(fifo)
@@ -194,12 +192,12 @@ def test_a_look_that_hangs_says_nothing_of_its_container_nor_of_others(
     assert desk.counted == 0
 
 
-def test_one_that_is_never_started_is_given_up_without_a_word(desk: Desk) -> None:
+def test_a_container_that_never_starts_is_not_reported(desk: Desk) -> None:
     desk.bundle.create()
     waits_in = desk.bundle.examine().waits_in
     assert desk.perform(replace(desk.one, waits_in=waits_in)) == []
 
 
-def test_told_to_stop_it_looks_no_more(desk: Desk) -> None:
+def test_a_stopped_verification_starts_no_check(desk: Desk) -> None:
     desk.bundle.create()
     assert desk.perform(desk.one, do=Proofs.stop) == []

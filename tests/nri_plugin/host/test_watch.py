@@ -112,7 +112,7 @@ def test_a_gpu_whose_spec_cannot_be_used(host: Host) -> None:
     assert f"CDI device of {UUID} in {host.spec}: duplicate name: " in host.lacks()[0]
 
 
-def test_gpus_are_asked_for_again_while_unknown(host: Host) -> None:
+def test_unknown_gpus_are_queried_again(host: Host) -> None:
     node = host.node()
     host.gpus.write_text("x")
     assert "this node's GPUs are not known: unreadable answer" in host.lacks(node)[0]

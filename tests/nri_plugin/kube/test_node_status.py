@@ -21,7 +21,7 @@ def fight(contest: Contest, clock: Clock, every_s: float, rounds: int) -> list[b
     return may
 
 
-def test_a_client_that_takes_it_back_again_and_again_gets_it() -> None:
+def test_a_field_in_a_lasting_contest_is_left_to_the_other_client() -> None:
     clock = Clock()
     contest = Contest(clock)
     assert not contest.lasts

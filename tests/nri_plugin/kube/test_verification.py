@@ -122,7 +122,7 @@ def test_a_client_that_is_absent_is_told_once(
     assert len(caplog.records) == 1
 
 
-def test_whose_object_is_gone_has_a_minute_to_end(bench: Bench) -> None:
+def test_containers_of_a_deleted_pod_have_a_minute_to_stop(bench: Bench) -> None:
     bench.bounds.put(bound("a"), listing=False)
     bench.runs("a")
     assert bench.check() == {GrantState.CONFIRMED: 1}

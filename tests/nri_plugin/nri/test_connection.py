@@ -544,7 +544,7 @@ async def test_a_handler_that_cannot_be_cancelled_does_not_hold_the_end_up(
     assert "outcome=stuck" in caplog.text
 
 
-async def test_told_to_leave_it_answers_what_is_open_and_goes() -> None:
+async def test_a_stopping_plugin_answers_open_requests_first() -> None:
     async with session(nri_version=(0, 12, 5)) as r:
         asked, may_end = asyncio.Event(), asyncio.Event()
 
@@ -568,7 +568,7 @@ async def test_told_to_leave_it_answers_what_is_open_and_goes() -> None:
             await r.runtime.call("CreateContainer", nri.CreateContainerRequest(), nri.Empty)
 
 
-async def test_told_to_leave_it_does_not_wait_for_a_handler_that_was_answered_for() -> None:
+async def test_a_stopping_plugin_does_not_wait_for_timed_out_handlers() -> None:
     async with session(request_timeout_s=0.5) as r:
         entered, release = asyncio.Event(), asyncio.Event()
 
@@ -592,7 +592,7 @@ async def test_told_to_leave_it_does_not_wait_for_a_handler_that_was_answered_fo
 
 
 @pytest.mark.parametrize("introduced", [True, False])
-async def test_told_to_leave_with_nothing_open_it_goes_at_once(introduced: bool) -> None:
+async def test_a_stopping_plugin_without_requests_exits_at_once(introduced: bool) -> None:
     async with rig() as r:
         if introduced:
             await r.runtime.handshake()

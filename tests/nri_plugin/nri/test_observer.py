@@ -144,7 +144,7 @@ def test_a_log_that_cannot_be_opened_again_is_written_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("then", ["Watchdog(600).feed()", "watchdog.close()"])
-def test_one_that_was_fed_again_or_let_go_lives(then: str) -> None:
+def test_a_fed_or_released_watchdog_does_not_end_the_process(then: str) -> None:
     rest = f"{then}\nimport time; time.sleep(1)\n"
     child = subprocess.run([sys.executable, "-c", FED.format(0.3) + rest], timeout=60)
     assert child.returncode == 0

@@ -230,7 +230,7 @@ async def test_what_a_context_takes_comes_into_the_grants_as_soon_as_it_is_known
         assert await granted(1) == 300 << 20
 
 
-async def test_a_look_at_a_context_that_hangs_holds_no_container_up(host: Host) -> None:
+async def test_a_hanging_context_measurement_delays_no_container(host: Host) -> None:
     async with serving(host.service(context="import time; time.sleep(600)")) as runtime:
         assert await runtime.create(pod(allocated=HALF), container()) is not None
         await host.contexts.close()

@@ -380,7 +380,7 @@ def test_a_pod_that_holds_more_is_doubted(held: Share) -> None:
     assert f"has {held.memory_bytes} bytes" in doubt.text
 
 
-def test_whose_pod_was_granted_nothing_is_doubted() -> None:
+def test_a_hold_of_a_pod_without_a_grant_is_a_mismatch() -> None:
     plain = Pod("a", "team", "pod-a")
     odd = replace(plain, annotations={names.ANNOTATION_DEVICE_ALLOCATED: "["})
     written = {names.ANNOTATION_GRANTS: grants.encode({"other": []})}

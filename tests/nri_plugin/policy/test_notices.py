@@ -25,7 +25,7 @@ def test_a_container_that_starts_again_is_told_of_once() -> None:
     assert notices.first() is None
 
 
-def test_however_many_live_each_is_told_once() -> None:
+def test_each_notice_is_reported_once() -> None:
     """A failing driver affects every share of its node, and is found in every round."""
     live = {str(number) for number in range(1000)}
     notices = Notices(lambda: live)

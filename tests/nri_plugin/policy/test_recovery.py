@@ -56,7 +56,7 @@ def test_where_the_files_are_gone_the_annotation_tells() -> None:
     assert found.strays == [(Stray.FILES_LOST, MAIN)]
 
 
-def test_where_neither_tells_it_is_reported() -> None:
+def test_a_container_without_files_or_grant_is_reported() -> None:
     lost = replace(MAIN, pod=pod("{"))
     found = look(lost, in_force=False)
     assert [dict(held.parts) for held in found.holds] == [{}]
@@ -89,7 +89,7 @@ def test_a_dead_container_keeps_its_files_and_holds_nothing() -> None:
     assert (found.users, found.holds, found.strays) == ({"c1": {"c1"}}, [], [])
 
 
-def test_one_that_never_started_holds_nothing_once_its_successor_runs() -> None:
+def test_a_created_container_holds_nothing_once_its_successor_runs() -> None:
     """The runtime was killed between its creation and its start: it stays listed as created, and
     the kubelet has made another."""
     never = replace(MAIN, waiting=True)
@@ -99,7 +99,7 @@ def test_one_that_never_started_holds_nothing_once_its_successor_runs() -> None:
     assert look(never, successor).users == {"c1": {"c1"}, "c2": {"c2"}}
 
 
-def test_one_that_has_not_started_holds_where_no_successor_of_its_own_runs() -> None:
+def test_a_created_container_without_successor_holds_its_share() -> None:
     waiting = replace(MAIN, waiting=True)
     second = replace(MAIN, id="c2", key="c2")
     nameless = replace(MAIN.pod, uid="")  # a container of an unknown pod has no counterpart
@@ -114,7 +114,7 @@ def test_one_that_has_not_started_holds_where_no_successor_of_its_own_runs() -> 
     assert [held.container_id for held in look(waiting, dead).holds] == ["c1"]
 
 
-def test_one_that_was_granted_a_share_and_has_nothing_of_ours_is_reported() -> None:
+def test_a_granted_container_without_adjustment_is_reported() -> None:
     missed = replace(MAIN, key=None)
     assert look(missed).strays == [(Stray.NOT_ADJUSTED, missed)]
     unreadable = replace(missed, pod=pod("{"))

@@ -175,7 +175,7 @@ def test_a_cgroup_rule_that_opens_none(rule: CgroupRule) -> None:
     assert foreign_gpu(Merged(cgroup_rules=(rule,)), ME, HOST) is None
 
 
-def test_the_host_is_asked_what_others_ask_for_by_name() -> None:
+def test_cdi_names_of_other_plugins_are_resolved_on_the_host() -> None:
     ours, theirs = "nvidia.com/gpu=GPU-1", "vendor.com/net=0"
     owners = Owners(cdi_names={ours: ME, theirs: OTHER})
     assert host_names(Merged(cdi_names=(ours,), owners=owners), ME) is None

@@ -120,7 +120,7 @@ def test_a_node_that_comes_is_room(refusing: Refusing) -> None:
     assert refusing.overdue(after_s=TIMEOUT_S) == ["waits"]
 
 
-def test_important_ones_come_first_and_few_at_a_time() -> None:
+def test_pods_of_high_priority_are_requeued_first_in_small_batches() -> None:
     refusing = Refusing()
     for number in range(MAX_DUE):
         refusing.ask(f"low-{number}")

@@ -77,7 +77,7 @@ def test_the_next_pod_is_ranked_beside_the_one_before_it_though_that_is_not_boun
     assert scene.used() == (100, 100)
 
 
-def test_so_it_is_where_one_node_has_room_of_which_no_ranking_is_asked() -> None:
+def test_a_single_feasible_node_is_reserved_without_prioritize() -> None:
     scene = Scene()
     assert scene.named(calls.pod("a", WHOLE), ["n0"]) == ["n0"]
     assert scene.named(calls.pod("b", WHOLE)) == ["n1"]

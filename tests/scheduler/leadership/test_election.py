@@ -44,14 +44,14 @@ def campaign(by: str = "heir", installation: str = "here", count: int = 0) -> Ca
     return Campaign(by, installation, count)
 
 
-def test_the_times_leave_room_for_clocks_that_run_unequally_fast() -> None:
+def test_the_timeouts_tolerate_clocks_of_different_rates() -> None:
     after_taking = (TERMS.lease_s + TERMS.wait_s) * (1 - MARGIN)
     assert after_taking >= TERMS.window_s + 2 * POST_S
     assert TERMS.exited_wait_s > POST_S
     assert TERMS.window_s > 2 * 2.0 + TERMS.renew_s - 0.1  # two calls of the Lease may fail
 
 
-def test_a_process_that_is_not_asked_takes_nothing() -> None:
+def test_a_process_without_calls_does_not_take_the_lease() -> None:
     election = standby(replace(HOLDER, holder=""))
     assert election.step(100) is Do.READ
     election.record_call(100)
@@ -59,7 +59,7 @@ def test_a_process_that_is_not_asked_takes_nothing() -> None:
     assert election.step(100 + TERMS.candidacy_s + 1) is Do.READ
 
 
-def test_one_that_does_not_is_replaced_and_what_it_sent_is_waited_out() -> None:
+def test_the_next_holder_waits_for_the_writes_of_an_expired_one() -> None:
     election = standby(at_s=10)
     over_s = 10 + TERMS.lease_s
     election.record_call(over_s)
@@ -74,13 +74,13 @@ def test_one_that_does_not_is_replaced_and_what_it_sent_is_waited_out() -> None:
     assert election.may_write(over_s + TERMS.wait_s)
 
 
-def test_a_list_that_comes_when_it_is_lost_makes_no_holder() -> None:
+def test_a_relist_after_the_lease_is_lost_makes_no_holder() -> None:
     election = standby()
     election.listed()
     assert election.role is Role.STANDBY
 
 
-def test_one_that_was_silent_for_long_is_not_waited_for_any_more() -> None:
+def test_a_lease_expired_long_ago_needs_no_wait() -> None:
     election = standby(at_s=0)
     election.record_call(500)
     take(election, 500)
@@ -94,7 +94,7 @@ def test_a_longer_lease_of_another_release_is_respected() -> None:
     assert election.step(60) is Do.TAKE
 
 
-def test_a_campaign_does_not_make_the_holder_look_alive() -> None:
+def test_a_campaign_update_does_not_renew_the_lease() -> None:
     election = standby(at_s=0)
     for at_s in range(1, 9):
         election.record_call(at_s)
@@ -102,7 +102,7 @@ def test_a_campaign_does_not_make_the_holder_look_alive() -> None:
     assert election.step(8) is Do.TAKE
 
 
-def test_one_that_is_known_to_be_dead_is_replaced_at_once() -> None:
+def test_the_lease_of_an_exited_process_is_taken_at_once() -> None:
     election = standby(exited="other")
     election.record_call(1)
     take(election, 1)
@@ -110,7 +110,7 @@ def test_one_that_is_known_to_be_dead_is_replaced_at_once() -> None:
     assert election.must_list(1 + TERMS.exited_wait_s)
 
 
-def test_one_that_died_before_it_had_waited_out_another_is_waited_out_with_it() -> None:
+def test_an_exited_holder_that_still_waited_is_waited_for() -> None:
     """An earlier holder may still run."""
     first = standby()
     first.record_call(TERMS.lease_s)
@@ -129,7 +129,7 @@ def test_one_that_died_before_it_had_waited_out_another_is_waited_out_with_it() 
     assert not first.record.waits
 
 
-def test_a_lease_that_is_gone_is_made_anew_after_its_holders_time() -> None:
+def test_a_deleted_lease_is_recreated_after_the_holders_time() -> None:
     election = standby(None)
     election.record_call(0)
     take(election, 0)
@@ -137,7 +137,7 @@ def test_a_lease_that_is_gone_is_made_anew_after_its_holders_time() -> None:
     assert election.must_list(TERMS.lease_s + TERMS.wait_s)
 
 
-def test_a_lease_that_is_deleted_and_made_anew_is_not_one_that_was_given_back() -> None:
+def test_a_recreated_lease_is_not_one_that_was_given_back() -> None:
     """As by `kubectl delete` and `kubectl apply` while the holder runs."""
     anew = Record("", 0, "", 0, "", raw={"metadata": {"uid": "another"}})
     fresh = standby(anew)
@@ -169,7 +169,7 @@ def test_a_process_that_lost_it_may_not_write(record: Record | None) -> None:
     assert election.role is Role.STANDBY and not election.may_write(1)
 
 
-def test_whose_taking_was_not_answered_takes_again_and_waits() -> None:
+def test_a_take_without_an_answer_is_repeated_under_a_new_term() -> None:
     election = standby(replace(HOLDER, holder=""))
     election.record_call(0)
     election.saw(replace(HOLDER, holder="me", term=5), 2)
@@ -178,7 +178,7 @@ def test_whose_taking_was_not_answered_takes_again_and_waits() -> None:
     assert not election.must_list(2)
 
 
-def test_it_does_not_yield_while_it_is_asked() -> None:
+def test_a_holder_with_calls_does_not_yield() -> None:
     election = holding(0)
     for at_s in range(1, 100):
         assert election.record is not None
@@ -189,7 +189,7 @@ def test_it_does_not_yield_while_it_is_asked() -> None:
         assert election.role is Role.HOLDING
 
 
-def test_it_does_not_yield_to_one_that_wanted_it_a_while_ago() -> None:
+def test_a_holder_does_not_yield_to_an_old_campaign() -> None:
     election = holding(0)
     assert election.record is not None
     election.saw(replace(election.record, campaign=campaign()), 1)
@@ -201,7 +201,7 @@ def test_it_does_not_yield_to_one_that_wanted_it_a_while_ago() -> None:
     assert not election._has_heir(100)
 
 
-def test_it_yields_to_another_installation_only_where_its_own_is_dead() -> None:
+def test_a_holder_without_calls_yields_to_another_installation() -> None:
     election = holding(0)
     for at_s in range(1, int(TERMS.rival_quiet_s) + 1):
         assert election.role is Role.HOLDING
@@ -212,7 +212,7 @@ def test_it_yields_to_another_installation_only_where_its_own_is_dead() -> None:
     assert election.role is Role.YIELDING
 
 
-def test_a_second_installation_knows_that_there_is_no_use_in_waiting() -> None:
+def test_a_second_installation_reports_the_holder_as_a_rival() -> None:
     election = standby(replace(HOLDER, installation="elsewhere"))
     assert election.is_rivals(1)
     assert not election.is_rivals(TERMS.lease_s)
@@ -220,7 +220,7 @@ def test_a_second_installation_knows_that_there_is_no_use_in_waiting() -> None:
     assert not standby(None).is_rivals(1)
 
 
-def test_a_process_that_has_not_waited_out_its_predecessor_does_not_give_it_back() -> None:
+def test_a_holder_that_still_waits_does_not_give_the_lease_back() -> None:
     """The next holder would consider it given back cleanly."""
     election = standby(at_s=0)
     election.record_call(TERMS.lease_s)
@@ -356,9 +356,7 @@ class Process:
 
 @pytest.mark.parametrize("mortal", [False, True], ids=["halted", "killed"])
 @pytest.mark.parametrize("seed", range(60))
-def test_nothing_of_a_former_holder_comes_after_the_lists_of_the_next(
-    seed: int, mortal: bool
-) -> None:
+def test_writes_of_a_former_holder_end_before_the_next_one_lists(seed: int, mortal: bool) -> None:
     chance = random.Random(seed)
     store = Store()
     some = [

@@ -131,7 +131,7 @@ def value(leader: Leader, name: str) -> float | None:
     return leader._metrics.registry.get_sample_value(f"gpuslice_scheduler_{name}")
 
 
-async def test_a_process_that_is_asked_first_has_it_in_the_same_breath() -> None:
+async def test_the_first_call_takes_a_free_lease_at_once() -> None:
     server, listed = Server(), []
 
     async def relist() -> None:
@@ -195,7 +195,7 @@ async def test_a_second_installation_stays_on_standby_and_names_the_holder(
     assert any("second installation" in record.getMessage() for record in caplog.records)
 
 
-async def test_one_that_another_has_taken_is_not_held_any_more() -> None:
+async def test_a_holder_stops_when_another_process_takes_the_lease() -> None:
     server = Server()
     async with client_of(server.answer) as kube, leading(kube) as leader:
         await admitted(leader)
@@ -206,7 +206,7 @@ async def test_one_that_another_has_taken_is_not_held_any_more() -> None:
         assert leader.role is Role.STANDBY and server.holder == "z"
 
 
-async def test_a_process_that_leaves_finishes_what_is_under_way_first() -> None:
+async def test_a_leaving_process_finishes_pending_writes_first() -> None:
     server = Server()
     async with client_of(server.answer) as kube, leading(kube) as leader:
         await admitted(leader)
@@ -220,7 +220,7 @@ async def test_a_process_that_leaves_finishes_what_is_under_way_first() -> None:
         await until(lambda: server.holder == "")
 
 
-async def test_what_was_given_up_here_may_be_under_way_at_the_server() -> None:
+async def test_a_cancelled_write_counts_as_pending_at_the_server() -> None:
     server, clock = Server(), Clock()
     async with client_of(server.answer) as kube, leading(kube, clock=clock) as leader:
         await admitted(leader)
@@ -251,7 +251,7 @@ async def test_a_conflict_without_an_answer_about_it_is_a_failure() -> None:
         await admitted(leader)
 
 
-async def test_a_lease_that_may_not_be_made_is_said() -> None:
+async def test_a_lease_that_cannot_be_created_is_reported() -> None:
     """The Lease's namespace does not exist."""
 
     async def answer(request: web.Request) -> web.StreamResponse:

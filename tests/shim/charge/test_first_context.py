@@ -92,7 +92,7 @@ _CREATIONS = {
 
 
 @pytest.mark.parametrize("creation", _CREATIONS)
-def test_beside_a_neighbour_it_is_charged_what_the_gpu_gave(
+def test_a_first_context_beside_a_neighbour_is_charged_its_size(
     gpu_host: Host, grants: Grants, creation: str
 ) -> None:
     mine = grants.make(GIB)
@@ -133,7 +133,7 @@ for _ in range(50):
         )
 
 
-def test_one_that_does_not_fit_never_comes_to_the_gpu(gpu_host: Host, grants: Grants) -> None:
+def test_a_context_beyond_the_limit_is_never_created(gpu_host: Host, grants: Grants) -> None:
     """Reserved before: the GPU's process list never shows it, nor does a reset of a context that
     was never created change the charge."""
     gpu_host.python(
@@ -189,7 +189,9 @@ assert held() == CONTEXT + 64 * MIB
         assert region.status(mine)[0].use.used_bytes == pids * (CONTEXT + 64 * MIB)
 
 
-def test_what_the_dead_still_hold_is_nothing_to_it(slow_gpu_host: Host, grants: Grants) -> None:
+def test_memory_of_exited_processes_is_not_charged_to_a_context(
+    slow_gpu_host: Host, grants: Grants
+) -> None:
     directory = grants.make(2 * GIB)
     killed = CUDA + "import os\nmust(d.cuMemAlloc(GIB)); os.kill(os.getpid(), 9)"
     slow_gpu_host.run([sys.executable, "-c", killed], directory, status=-9)

@@ -191,7 +191,7 @@ def test_a_reused_pid_is_another_process(box: Box) -> None:
         assert box.used_seen_afresh() == 0
 
 
-def test_a_process_held_for_dead_takes_a_new_slot_with_what_it_holds(box: Box) -> None:
+def test_a_process_counted_as_exited_takes_a_new_slot_with_its_charge(box: Box) -> None:
     """Nameless and without its lock, a running process appears exited; it detects that and
     reattaches."""
     with box.holding(HELD) as holder, box.shell() as neighbour:
