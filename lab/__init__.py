@@ -1,5 +1,5 @@
-"""The lab: a private containerd with the simulated GPUs on it, for the demo and the node tests.
+"""The lab: a private containerd (node/) or Kubernetes (cluster/) with simulated GPUs, and the demo.
 
-It uses nothing of the machine's own container runtime: programs come from the project's cache,
-every path is under one temporary directory, and all of it runs in a mount namespace of its own.
+It uses no container runtime or cluster of the machine: programs come from the project's cache, and
+run in namespaces and below directories of their own. Demo, tests and benchmarks use it.
 """

@@ -1,7 +1,8 @@
 """The scheduler: chooses the GPUs of a pod and writes them in the pod's Binding.
 
-`core` decides (pure numpy: fleet, fit, score, place). `translate`, `requests` and `dialects` read
-Kubernetes objects and the pods' requests. `state` holds allocations and reservations. `binding` is
-the content of the Binding. The extender serves them to kube-scheduler. The package imports
-`contract`, `kube` where it calls the API server, and no other package of this repository.
+core/ decides on arrays; kubernetes/ converts objects and requests; decisions/ answers
+kube-scheduler's verbs from the state of allocations and reservations; leadership/ decides which
+process may bind. These are pure. The modules beside them do the I/O: cache.py watches the API
+server, extender.py serves kube-scheduler, binder.py writes Bindings, requeuer.py requeues pods.
+The package imports `contract` and `kube`, and no other package of this repository.
 """

@@ -1,1 +1,1 @@
-"""What the driver reports of GPUs, asked in child processes under deadlines."""
+"""Queries of the driver about GPUs, in child processes with deadlines."""

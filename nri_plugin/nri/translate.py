@@ -1,4 +1,4 @@
-"""Converts between NRI's protobuf messages and the model; the only module that uses both.
+"""Converts between NRI's protobuf messages and the model.
 
 Pure. Reads the runtime's pods and containers, writes adjustments.
 """

@@ -1,10 +1,7 @@
-"""Converts between the API server's JSON and the agent's types.
+"""Converts between the API server's JSON and the agent's types, for all kinds that the agent uses.
 
-Covers nodes, Devices, Leases, pods and Events.
-
-Pure; the only module of the agent that contains Kubernetes' field paths. Reads other programs'
-objects tolerantly: an unreadable value counts as missing. Writes the fields that the scheduler
-reads.
+Pure. Reads other programs' objects tolerantly: an unreadable value counts as missing. Writes the
+fields that the scheduler reads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The node agent's errors and the reasons for its refusals.
+"""AgentError with its kinds, and the reasons for which the agent refuses a container.
 
     AgentError
       Refused           a container may not be created or started as requested; has a Refusal

@@ -1,8 +1,7 @@
 """Reads a pod to be placed: its name, and its Request or the reason for refusing it.
 
-Pure. Only this module and `scheduler.kubernetes.translate` know a pod's fields. RequestError's text
-is for the pod's author. Pods of one owner have equal requests, so recent results are cached by
-every input that they depend on.
+Pure. RequestError's text is for the pod's author. Pods of one owner have equal requests, so recent
+results are cached by every input that they depend on.
 """
 
 from __future__ import annotations

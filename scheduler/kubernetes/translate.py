@@ -1,8 +1,7 @@
 """Reads Kubernetes objects: nodes, inventories, agents' Leases, and what pods hold.
 
-Only this module and `scheduler.kubernetes.requests` know field paths. Pure. Content of other
-writers is read tolerantly: unreadable parts are left out and reported, and what a pod may hold
-stays held.
+Pure. Content of other writers is read tolerantly: unreadable parts are left out and reported, and
+what a pod may hold stays held.
 """
 
 from __future__ import annotations
