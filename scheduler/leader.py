@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from kube.client import Kube, KubeError
 from kube.log_lines import Line
 from scheduler.leadership import lease
-from scheduler.leadership.election import POST_S, Candidate, Do, Election, Role, Terms
+from scheduler.leadership.election import POST_S, Candidate, Do, Election, Role, Timing
 from scheduler.leadership.lease import Record
 from scheduler.metrics import Metrics
 
@@ -79,13 +79,13 @@ class Leader:
         relist: Callable[[], Awaitable[None]],
         metrics: Metrics,
         clock: Callable[[], float] = boot_clock,
-        terms: Terms | None = None,
+        timing: Timing | None = None,
     ) -> None:
         self._kube = kube
         self._relist = relist
         self._metrics = metrics
         self._clock = clock
-        self._election = Election(me, terms)
+        self._election = Election(me, timing)
         self._under_way = 0
         self._unsure_until_s = float("-inf")
         self._wake = asyncio.Event()

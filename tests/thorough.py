@@ -61,7 +61,7 @@ THOROUGH: Final = {
     "tests/test_recipes.py::*": "CONTRIBUTING's recipes, each in a copy",
     "tests/lab/test_place.py::test_clearing_ends_*": _KILLS,
     "tests/lab/test_setup.py::test_an_environment_that_was_half_made_*": _BUILDS,
-    "tests/node/test_demo_node.py::*": "make demo checks its claims",
+    "tests/node/test_demo_node.py::*": "make demo verifies its checks",
     "tests/node/test_limits.py::test_sixteen_gpus_*": "as many GPUs as a grant may have",
     "tests/node/test_limits.py::test_thirty_pods_*": _RACES,
     "tests/node/test_faults.py::test_an_agent_killed_while_*[[]5]": _KILLS,

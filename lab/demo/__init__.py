@@ -1,1 +1,1 @@
-"""`make demo`, `make demo-node`, `make demo-faults`: checked claims."""
+"""`make demo`, `make demo-node`, `make demo-faults`: checks with output."""

@@ -1,8 +1,8 @@
 """`make demo`: the pod of Koordinator's document, unmodified, from kubectl to the limit.
 
-Starts a cluster of its own, runs one story on it, and checks each claim as it is printed; then
+Starts a cluster of its own, runs one story on it, and verifies each check as it prints it; then
 removes the cluster. While Kubernetes is still being built, the story of one node runs first. Exit
-status 1 if a claim does not hold, 130 after a ^C. `--keep` leaves the cluster running. `--picture`
+status 1 if a check fails, 130 after a ^C. `--keep` leaves the cluster running. `--picture`
 records a run in docs/demo.json and renders docs/demo.md from it (story.py, stage.py).
 """
 
@@ -23,8 +23,8 @@ from lab.cluster.directory import Place
 from lab.cluster.marked import PlaceError
 from lab.demo import node, sample, seed, story
 from lab.demo.beside import Beside
-from lab.demo.claims import Report
 from lab.demo.live import Live
+from lab.demo.report import Report
 from lab.demo.stage import Recorded, Recording, Stage, StageError
 from lab.node import network
 
@@ -40,14 +40,14 @@ def perform(stage: Stage, report: Report, where: Path, kept: bool) -> int:
         if not kept:
             story.end(report, stage)
     except StageError as error:
-        report.claim("the demo completes", False, error)
+        report.check("the demo completes", False, error)
     return report.end()
 
 
 def picture(record: Path = RECORD) -> str:
     """The document's sample: the story as the recorded run printed it.
 
-    Raises RuntimeError if a claim does not hold for it, or if the record does not match the story.
+    Raises RuntimeError if a check fails for it, or if the record does not match the story.
     """
     out, stage = io.StringIO(), Recorded(record)
     report = Report(out, plain=True, masked=False, clock_s=stage.now_s)

@@ -1,7 +1,7 @@
 """`make demo-faults`: three faults, and that no pod runs without its limit because of one.
 
 The node agent is stopped, hangs, or gets a forged annotation. Each fault is caused on a real
-containerd, and each claim is checked as it is printed; exit status 1 if one does not hold. `make
+containerd, and each check is printed with its result; exit status 1 if one fails. `make
 faults` covers every fault on every containerd.
 """
 
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from contract import names
-from lab.demo.claims import Report
 from lab.demo.node import PROBE, Client, gib, refusal_of, shown, why_not
+from lab.demo.report import Report
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import Process
 from lab.node.lab import Lab
@@ -54,16 +54,16 @@ def _half(lab: Lab) -> Mapping[str, str]:
     return lab.share({"main": [(0, _HALF, _PERCENT)]})
 
 
-def _limited(report: Report, client: Client, claim: str) -> None:
+def _limited(report: Report, client: Client, what: str) -> None:
     seen = client.query()
-    report.claim(f"{claim} {gib(seen['cuda_total'])}", seen["cuda_total"] == _HALF, seen)
+    report.check(f"{what} {gib(seen['cuda_total'])}", seen["cuda_total"] == _HALF, seen)
 
 
-def _refused(report: Report, text: str, claim: str, because: str) -> None:
+def _refused(report: Report, text: str, what: str, because: str) -> None:
     """Print the runtime's refusal of the pod; `because` must be in it."""
     start = text.find("gpuslice refuses")
     report.quote(text[max(start, 0) :].removeprefix("rpc error: code = Unknown desc = "))
-    report.claim(claim, because in text, text)
+    report.check(what, because in text, text)
 
 
 def _no_gpu(report: Report, lab: Lab, name: str) -> None:
@@ -73,7 +73,7 @@ def _no_gpu(report: Report, lab: Lab, name: str) -> None:
         device = container.exec(["ls", "/dev/simgpu"])
         answer = container.exec(["python3", PROBE, "report"])
         gpuless = device.code != 0 and "cuda_total" not in answer.out
-        report.claim(f"{name}'s container runs, without a GPU", gpuless, answer.out)
+        report.check(f"{name}'s container runs, without a GPU", gpuless, answer.out)
 
 
 def _stopped(report: Report, lab: Lab, pod_a: Client) -> None:
@@ -103,7 +103,7 @@ def _hung(report: Report, lab: Lab, pod_a: Client) -> None:
             _refused(report, text, "containerd refuses pod-d, which has a grant", because)
         with lab.pod("web") as pod:
             done = pod.run("main", Process(PYTHON_IMAGE)).exec(["true"])
-            report.claim("a pod that requests no GPU is created", done.code == 0, done)
+            report.check("a pod that requests no GPU is created", done.code == 0, done)
         _limited(report, pod_a, "pod-a keeps running, and sees")
     finally:
         lab.signal_agent(signal.SIGCONT)

@@ -1,7 +1,7 @@
 """`make demo-node`: one GPU, two pods of half a GPU each, on a real containerd.
 
-Runs one report from the annotation to a refused allocation, and checks each claim as it is printed;
-exit status 1 if one does not hold. `--plain --mask` prints what docs/demo.md shows.
+Runs one demo from the annotation to a refused allocation, and verifies each check as it prints
+it; exit status 1 if one fails. `--plain --mask` prints what docs/demo.md shows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Final, TextIO
 from contract import names
 from contract.overhead import CODE_BYTES
 from lab.demo import sample
-from lab.demo.claims import Report, folded
+from lab.demo.report import Report, folded
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.containerd import ContainerdError
 from lab.node.cri import Container, CriError, Pod, Process
@@ -109,7 +109,7 @@ def _node(report: Report, lab: Lab) -> None:
         lab.start_agent()
     logged = lab.agent_ready_line()
     version = DEFAULT.version
-    report.claim(
+    report.check(
         f"the agent reports: {logged}", f"registered with containerd v{version}" in logged, logged
     )
 
@@ -152,16 +152,16 @@ def _queries(report: Report, lab: Lab, pod_a: Client, pod_b: Client) -> None:
     ]
     report.table(("", pod_a.name, pod_b.name), rows)
     sizes = {key for one in seen for name, key in one.items() if name.endswith("total")}
-    report.claim("each query returns half of the GPU", sizes | set(shown) == {_HALF}, seen)
+    report.check("each query returns half of the GPU", sizes | set(shown) == {_HALF}, seen)
     free = {one[key] for one in seen for key in ("nvml_free", "cuda_free")}
     context, code = lab.context_bytes // _MIB, CODE_BYTES // _MIB
-    report.claim(
+    report.check(
         f"free is the limit less the context, {context} MiB, and {code} MiB reserved for code",
         free == {_HALF - lab.floor_bytes},
         seen,
     )
     same = {one["uuid"] for one in seen} == {lab.gpus[0].uuid}
-    report.claim("both have the same GPU", same, seen)
+    report.check("both have the same GPU", same, seen)
 
 
 def _filling(report: Report, lab: Lab, pod_a: Client, pod_b: Client) -> None:
@@ -178,20 +178,20 @@ def _filling(report: Report, lab: Lab, pod_a: Client, pod_b: Client) -> None:
             f"{gib(_GPU - _free_outside(lab))} of {gib(_GPU)}",
         )
         full = got["code"] == "CUDA_SUCCESS" and got["asked"] == _HALF - lab.floor_bytes
-        report.claim(
+        report.check(
             f"{client.name}: cuMemAlloc of {gib(got['asked'])} succeeds, all that is free",
             full,
             got,
         )
         refused = got["one_more"] == _OOM
-        report.claim(f"{client.name}: cuMemAlloc of one byte more: {_OOM}", refused, got)
+        report.check(f"{client.name}: cuMemAlloc of one byte more: {_OOM}", refused, got)
         if client is pod_a:
             done = pod_b.ask("work")
-            report.claim(
+            report.check(
                 "pod-b still works: it writes 64 MiB, and reads the same bytes", done["right"], done
             )
     free = _free_outside(lab)
-    report.claim(
+    report.check(
         f"nvidia-smi on the node shows {gib(free)} free, reserved for code",
         free == 2 * CODE_BYTES,
         free,
@@ -207,14 +207,14 @@ def _free_outside(lab: Lab) -> int:
 def _killing(report: Report, lab: Lab, pod_a: Client) -> None:
     report.chapter("5  kill -9 of pod-a's program, which holds its whole limit")
     refusal = pod_a.refusal()
-    report.claim(
+    report.check(
         f"before: a new program gets no context: {_OOM}",
         _OOM in refusal,
         refusal,
     )
     pod_a.kill()
     free = pod_a.query()["cuda_free"]
-    report.claim(f"after: {gib(free)} are free again", free == _HALF - lab.floor_bytes, free)
+    report.check(f"after: {gib(free)} are free again", free == _HALF - lab.floor_bytes, free)
 
 
 def _refusals(report: Report, lab: Lab) -> None:
@@ -226,7 +226,7 @@ def _refusals(report: Report, lab: Lab) -> None:
     start = text.find("gpuslice refuses")
     if start >= 0:
         report.quote(text[start:])
-    report.claim(
+    report.check(
         "the runtime refuses the container, with the reason",
         "half of it" in text and start >= 0,
         text,
@@ -235,7 +235,7 @@ def _refusals(report: Report, lab: Lab) -> None:
     lab.stop_agent()
     with lab.pod("pod-g", lab.share({"main": [(0, _HALF, _PERCENT)]})) as pod:
         text = refusal_of(pod)
-    report.claim(
+    report.check(
         "without the agent, containerd refuses a pod that has a share",
         "required plugin" in text,
         text,
@@ -243,7 +243,7 @@ def _refusals(report: Report, lab: Lab) -> None:
 
 
 def refusal_of(pod: Pod) -> str:
-    """containerd's refusal of a container in `pod`; claims search it for the reason."""
+    """containerd's refusal of a container in `pod`; checks search it for the reason."""
     try:
         pod.create("main", Process(PYTHON_IMAGE))
     except CriError as refusal:
@@ -272,12 +272,12 @@ def perform(out: TextIO, plain: bool, masked: bool, script: Callable[[Report], N
     try:
         script(report)
     except _FATAL as error:
-        report.claim("the demo completes", False, error)
+        report.check("the demo completes", False, error)
     return report.end()
 
 
 def documented(text: str) -> str:
-    """The document's text with the current output. Raises RuntimeError if a claim fails."""
+    """The document's text with the current output. Raises RuntimeError if a check fails."""
     out = io.StringIO()
     if perform(out, plain=True, masked=True) != 0:
         raise RuntimeError(out.getvalue())

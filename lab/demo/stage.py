@@ -1,6 +1,6 @@
 """The commands of the demo and their output: on a live cluster, or from a record of a run.
 
-The story (story.py) uses only this interface: so a recorded run can be replayed, claim for claim,
+The story (story.py) uses only this interface: so a recorded run can be replayed, check for check,
 without a cluster, and the sample in docs/demo.md is a run's (`Recorded`).
 """
 

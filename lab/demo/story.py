@@ -1,7 +1,7 @@
-"""The story of `make demo`: its actions and its claims.
+"""The story of `make demo`: its actions and its checks.
 
 Contains the texts and the checks. It acts through a stage alone (stage.py) and prints through a
-Report, which counts the claims; so it prints the same for a record as for the recorded cluster.
+Report, which counts the checks; so it prints the same for a record as for the recorded cluster.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 from contract import names
 from lab.cluster.running import NODE
 from lab.demo import seed
-from lab.demo.claims import Report, folded
+from lab.demo.report import Report, folded
 from lab.demo.stage import Act, Stage, StageError, kubectl
 from tools import kubernetes
 from tools.releases import DEFAULT
@@ -49,7 +49,7 @@ def run(report: Report, stage: Stage, where: Path) -> None:
     with report.waiting("the cluster starts"):
         stage.up(report.text)
     gpu = scene.of("node", NODE, f".status.allocatable.{_escaped(names.RESOURCE_GPU)}")
-    report.claim(f"the node has two GPUs: {names.RESOURCE_GPU} is {gpu}", gpu == "200", gpu)
+    report.check(f"the node has two GPUs: {names.RESOURCE_GPU} is {gpu}", gpu == "200", gpu)
     scene.first()
     scene.inside()
     scene.second()
@@ -66,7 +66,7 @@ def end(report: Report, stage: Stage) -> None:
     report.chapter("Removal")
     with report.doing("the cluster stops"):
         left = stage.down().text
-    report.claim(
+    report.check(
         "no process, mount, cgroup, interface or file of the cluster is left", not left, left
     )
 
@@ -89,13 +89,13 @@ class _Scene:
         report.text(f"{_ALLOCATED}:")
         report.text(f"  {folded(allocated)}", "dim")
         self._gpu = _entry(allocated)["id"]
-        report.claim(
+        report.check(
             "the annotation is the document's, plus the GPU's id",
             allocated == seed.shown(self._gpu),
             allocated,
         )
         other = _entry(self._allocated(_FULL))
-        report.claim(
+        report.check(
             f"it has GPU 1, because {_FULL} has all of GPU 0",
             (other["minor"], other["id"] != self._gpu) == (0, True),
             other,
@@ -108,28 +108,28 @@ class _Scene:
         shown = self._show(f"$ {' '.join(shell.words)}   # {', '.join(_TYPED[:-1])}", shell)
         used = re.search(r"(\d+)MiB / +(\d+)MiB", shown)
         found = used[0] if used else ""
-        report.claim(
+        report.check(
             f"nvidia-smi shows half of a GPU of {_GPU_MIB}MiB: {found}",
             used is not None and int(used[2]) == _GPU_MIB // 2,
             shown,
         )
         probed = _probed(shown)
         free = probed["free"] // _MIB
-        report.claim(
+        report.check(
             f"cuMemAlloc of {free} MiB succeeds; the CUDA context and code have the rest",
             _takes_all_of(50, probed),
             probed,
         )
-        report.claim(f"cuMemAlloc of 512 bytes more: {_OOM}", _is_refused_more(probed), probed)
+        report.check(f"cuMemAlloc of 512 bytes more: {_OOM}", _is_refused_more(probed), probed)
 
     def second(self) -> None:
         report = self._report
         report.chapter(f"4  A second pod on the same GPU, while {FIRST} holds its whole limit")
         self._run(SECOND, seed.like(SECOND, 25), f"{SECOND}: 25 instead of 50 percent")
         gpu = _entry(self._allocated(SECOND))["id"]
-        report.claim(f"{SECOND} has the same GPU", gpu == self._gpu, gpu)
+        report.check(f"{SECOND} has the same GPU", gpu == self._gpu, gpu)
         held = self._probe(FIRST, _HOLD)
-        report.claim(f"{FIRST} holds {held['free'] // _MIB} MiB", held["filled"] == _SUCCESS, held)
+        report.check(f"{FIRST} holds {held['free'] // _MIB} MiB", held["filled"] == _SUCCESS, held)
         self._limited(SECOND, 25)
 
     def third(self) -> None:
@@ -145,7 +145,7 @@ class _Scene:
         why = self._see_when("FailedScheduling", events).splitlines()[0]
         report.text(why, "dim", 4)
         node = self.of("pod", THIRD, ".spec.nodeName")
-        report.claim(
+        report.check(
             f"{THIRD} is pending, and its event has the reason",
             node == "" and "no GPU with enough free memory and core" in why,
             (node, why),
@@ -154,7 +154,7 @@ class _Scene:
         self._show("$ " + " ".join(delete.words), delete, _running(THIRD))
         report.gpu([(FIRST, 0.5), (THIRD, 0.5)], "GPU 1")
         gpu = _entry(self._allocated(THIRD))["id"]
-        report.claim(f"{THIRD} runs, on the GPU that {SECOND} had", gpu == self._gpu, gpu)
+        report.check(f"{THIRD} runs, on the GPU that {SECOND} had", gpu == self._gpu, gpu)
         self._limited(THIRD, 50)
 
     def malformed(self) -> None:
@@ -165,7 +165,7 @@ class _Scene:
         with report.doing(f"$ kubectl apply -f -   # {_MALFORMED} instead of 50 percent"):
             output = self._stage.do(act)
         report.text(output.text.strip(), "dim", 4)
-        report.claim(
+        report.check(
             "the API server refuses it, and names the field and the allowed values",
             output.code != 0
             and f"{names.RESOURCE_CORE}: invalid value {_MALFORMED}" in output.text,
@@ -209,7 +209,7 @@ class _Scene:
     def _limited(self, pod: str, percent: int) -> None:
         """The limit that a program in the pod sees, can use, and cannot exceed."""
         probed = self._probe(pod)
-        self._report.claim(
+        self._report.check(
             f"{pod} sees {probed['total'] // _MIB} MiB, allocates all, and not 512 bytes more",
             _takes_all_of(percent, probed) and _is_refused_more(probed),
             probed,

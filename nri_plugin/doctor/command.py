@@ -37,8 +37,8 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     given = command_line.parse(known, arguments, environment)
     library = given.library
     given.library = library or Path("/")  # unused: `collect` receives `library` itself, None too
-    places = host.Places(given.containerd_config, given.nvidia_config, given.kubelet)
-    findings = examine(host.collect(command_line.of(given, environment), library, places))
+    paths = host.HostPaths(given.containerd_config, given.nvidia_config, given.kubelet)
+    findings = examine(host.collect(command_line.of(given, environment), library, paths))
     sys.stdout.write(as_json(findings) if given.json else as_text(findings))
     return int(any(finding.level is Level.FAIL for finding in findings))
 

@@ -49,7 +49,7 @@ _KUBELETS_OWN: Final = "kubelet.sock"
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class HostPaths:
     """Host paths of other programs' files. containerd_config: None: the running one's own."""
 
     containerd_config: Path | None
@@ -57,7 +57,7 @@ class Places:
     kubelet: Path
 
 
-def collect(settings: Settings, library: Path | None, places: Places) -> Facts:
+def collect(settings: Settings, library: Path | None, paths: HostPaths) -> Facts:
     """Collect the facts. library: None if it is not configured."""
     root = host_root()
     inventory = _inventory(settings)
@@ -67,15 +67,15 @@ def collect(settings: Settings, library: Path | None, places: Places) -> Facts:
         settings=settings,
         root=os.geteuid() == 0,
         socket=containerd.inspect_socket(settings.nri_socket),
-        runtime=containerd.inspect_runtime(settings.nri_socket, places.containerd_config),
+        runtime=containerd.inspect_runtime(settings.nri_socket, paths.containerd_config),
         library=_library(settings, library),
         gpus=gpus,
         gpus_problem=inventory.problem,
         in_trouble=[gpu for gpu in inventory.seen if gpu.problem],
         specs=specs,
         missing={gpu.uuid: missing(gpu, specs, root) for gpu in gpus},
-        nvidia=read_nvidia_runtime(root, places.nvidia_config),
-        plugins=find_device_plugins(root, places.kubelet),
+        nvidia=read_nvidia_runtime(root, paths.nvidia_config),
+        plugins=find_device_plugins(root, paths.kubelet),
         run_dir=_run_dir(settings.run_dir),
         kernel=_kernel(),
         agent=_agent(settings),

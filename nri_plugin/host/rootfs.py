@@ -216,7 +216,8 @@ def check_volumes(process: Path, ours: AbstractSet[str], kept: Kept) -> None:
 def _limits(kept: Kept) -> mountinfo.Limits:
     here = _mounts(Path("/proc/self"))
     places = (kept.run_dir, kept.store_dir, kept.nri_socket)
-    return mountinfo.Limits(*(mountinfo.place_of(here, os.path.realpath(each)) for each in places))
+    located = (mountinfo.location_of(here, os.path.realpath(each)) for each in places)
+    return mountinfo.Limits(*located)
 
 
 def _mounts(process: Path) -> Sequence[mountinfo.Line]:

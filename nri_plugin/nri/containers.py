@@ -24,7 +24,7 @@ from nri_plugin.metrics import Metrics
 from nri_plugin.policy import ledger, recovery
 from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.ledger import Ledger
-from nri_plugin.policy.model import Adjustment, Claim, Container, Gpu, Pod
+from nri_plugin.policy.model import Adjustment, Container, Gpu, Granted, Pod
 from nri_plugin.policy.recovery import Running, Stray
 from nri_plugin.policy.refusals import FilesError, Refused
 from nri_plugin.settings import Settings
@@ -102,7 +102,7 @@ class ContainerRecords:
         self,
         pod: Pod,
         container: Container,
-        claimed: Claim,
+        granted: Granted,
         key: str,
         gpus: Sequence[Gpu],
     ) -> None:
@@ -116,8 +116,8 @@ class ContainerRecords:
         objection = self._bound_pods.objection(pod, gpus, holding)
         if objection is not None:
             raise Refused(objection)
-        hold = ledger.hold(container.id, key, claimed.shared, pod, container.name, claimed.shares)
-        shortage = self.ledger.take(hold, gpus, ledger.parts(claimed.allocated))
+        hold = ledger.hold(container.id, key, granted.shared, pod, container.name, granted.shares)
+        shortage = self.ledger.take(hold, gpus, ledger.parts(granted.allocated))
         if shortage is not None:
             raise Refused(shortage.refusal())
         self._unreported.pop(container.id, None)

@@ -27,7 +27,7 @@ from nri_plugin.nri import translate
 from nri_plugin.nri.containers import Answered, ContainerRecords
 from nri_plugin.policy import pod_policy, required_mounts
 from nri_plugin.policy.bound_pods import BoundPods
-from nri_plugin.policy.model import Adjustment, Claim, Container, Floor, Pod, Untouched
+from nri_plugin.policy.model import Adjustment, Container, Floor, Granted, Pod, Untouched
 from nri_plugin.policy.notices import Notice, Notices
 from nri_plugin.policy.refusals import FilesError, Reason, Refused, refused
 from nri_plugin.settings import Settings
@@ -68,17 +68,17 @@ class ContainerCreation:
 
     async def create(self, pod: Pod, container: Container) -> nri.CreateContainerResponse | None:
         """Return the container's adjustment; None: no adjustment is needed."""
-        claimed = await self._claim(pod, container)
-        if claimed is None:
+        granted = await self._grant_of(pod, container)
+        if granted is None:
             return None
-        if claimed.shares:
-            return await self._share(pod, container, claimed)
+        if granted.shares:
+            return await self._share(pod, container, granted)
         if container.cdi_names:
             job = partial(self._with_gpus_only, container)
             # Where the specs cannot be read in time, each name may be a GPU of another plugin.
             with suppress(TimeoutError):
                 container = await self._worker.run(job, self._settings.work_deadline_s)
-        decision = pod_policy.without_share(container, claimed)
+        decision = pod_policy.without_share(container, granted)
         if isinstance(decision, Untouched):
             if decision.given:
                 _log_kept_gpu(pod, container, decision.given)
@@ -88,38 +88,38 @@ class ContainerCreation:
         self._containers.answered(container.id, answer)
         return answer.sent
 
-    async def _claim(self, pod: Pod, container: Container) -> Claim | None:
+    async def _grant_of(self, pod: Pod, container: Container) -> Granted | None:
         try:
-            return pod_policy.claim(pod, container.name, self._inventory.gpus)
+            return pod_policy.grant_of(pod, container.name, self._inventory.gpus)
         except Refused as error:
             if error.refusal.reason not in _INVENTORY_MAY_TELL:
                 raise
         await in_time("query the GPUs", self._refreshed())
         if self._inventory.problem is not None:
             raise refused(Reason.GPUS_UNKNOWN, problem=self._inventory.problem)
-        return pod_policy.claim(pod, container.name, self._inventory.gpus)
+        return pod_policy.grant_of(pod, container.name, self._inventory.gpus)
 
     async def _share(
-        self, pod: Pod, container: Container, claimed: Claim
+        self, pod: Pod, container: Container, granted: Granted
     ) -> nri.CreateContainerResponse:
         """Enter the share in the ledger, then inspect the host and create the container's files, in
         one job. Releases the share if that fails or is cancelled."""
         if self._bound_pods.look_up is not None and self._bound_pods.unknown(pod):
             await self._bound_pods.look_up(pod)
-        key = pod_policy.grant_key(pod, container, claimed.shared)
-        self._containers.take(pod, container, claimed, key, self._inventory.gpus)
+        key = pod_policy.grant_key(pod, container, granted.shared)
+        self._containers.take(pod, container, granted, key, self._inventory.gpus)
         self._inventory.query_if_older(self._settings.inventory_max_age_s)
-        self._contexts.measure(share.uuid for share in claimed.shares)
-        granted = False
+        self._contexts.measure(share.uuid for share in granted.shares)
+        made = False
         try:
-            making = partial(self._make, pod, container, claimed, key, dict(self._contexts.sizes))
+            making = partial(self._make, pod, container, granted, key, dict(self._contexts.sizes))
             work = self._worker.run(making, self._settings.work_deadline_s)
             answer = await in_time("make the container's files", work)
-            granted = True
+            made = True
         except FilesError as error:
             raise refused(Reason.FILES_FAILED, problem=error) from error
         finally:
-            if not granted:
+            if not made:
                 self._containers.not_made(container.id, key)
         self._containers.answered(container.id, answer)
         _log_cut_capabilities(pod, container, answer.wanted)
@@ -129,14 +129,14 @@ class ContainerCreation:
         self,
         pod: Pod,
         container: Container,
-        claimed: Claim,
+        granted: Granted,
         key: str,
         context_bytes: Mapping[str, int],
     ) -> Answered:
         """Runs in the worker. Raises Refused and FilesError."""
         settings, container = self._settings, self._with_gpus_only(container)
         specs, paths = self._node.inspect_host_now()
-        wanted = pod_policy.with_share(pod, container, claimed, specs, paths, settings.rules)
+        wanted = pod_policy.with_share(pod, container, granted, specs, paths, settings.rules)
         floor = Floor(context_bytes, settings.code_bytes, settings.managed_free)
         preloads = _own_preloads(wanted) if wanted.shared else ()
         self._files.prepare(key, wanted.shares, wanted.shared, floor, preloads)

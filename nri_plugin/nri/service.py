@@ -227,10 +227,10 @@ class Service:
         either.
         """
         try:
-            claimed = pod_policy.claim(pod, container_name, self._inventory.gpus)
+            granted = pod_policy.grant_of(pod, container_name, self._inventory.gpus)
         except Refused:
             return True
-        return claimed is not None and bool(claimed.shares)
+        return granted is not None and bool(granted.shares)
 
     @property
     def holds(self) -> Sequence[Hold]:

@@ -222,14 +222,14 @@ class BoundPods:
         try:
             # A label that was added to a running pod does not change its grant.
             pod = replace(bound.pod, labels=hold.pod.labels)
-            claimed = pod_policy.claim(pod, hold.container, gpus)
+            granted = pod_policy.grant_of(pod, hold.container, gpus)
         except Refused as refused:
             if refused.refusal.reason in _GPUS_MAY_TELL:
                 return _unnamed(hold, pod_policy.gpus(pod.annotations))
             return refuse(Reason.GRANT_UNCONFIRMED, problem=refused.refusal.text)
-        granted = ledger.parts(claimed.shares if claimed else ())
+        of_gpu = ledger.parts(granted.shares if granted else ())
         for uuid, part in hold.parts.items():
-            has = granted.get(uuid, ledger.NOTHING)
+            has = of_gpu.get(uuid, ledger.NOTHING)
             if not part.within(has):
                 problem = (
                     f"container {hold.container} has {part.memory_bytes} bytes and"

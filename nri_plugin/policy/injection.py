@@ -36,7 +36,7 @@ _READ_ONLY: Final = ("bind", "ro", "nosuid", "nodev")
 _READ_ONLY_DATA: Final = (*_READ_ONLY, "noexec")
 _SHARED_DATA: Final = ("bind", "rw", "nosuid", "nodev", "noexec")
 
-_PLACES: Final = (
+_DESTINATIONS: Final = (
     names.CONTAINER_DIR,
     names.CONTAINER_LIBRARY,
     f"{names.CONTAINER_DIR}/{names.FILE_REGION}",
@@ -67,11 +67,11 @@ def adjustment(
         brought = _brought(devices, held.given, files)
     edits, driver = brought.edits, brought.driver
     ours = (*_our_mounts(container, key, shared, paths), *brought.forwarders)
-    places = Places(mount.destination for mount in ours)
+    destinations = Destinations(mount.destination for mount in ours)
     for mount in container.mounts:
-        _check_collision(mount, places)
+        _check_collision(mount, destinations)
     for mount in brought.in_the_way:
-        _check_collision(mount, places)
+        _check_collision(mount, destinations)
     by_name = paths.bringing.by_name
     env = _environment(shares, held.text, () if by_name else edits.env)
     check_env(container, env)
@@ -132,8 +132,8 @@ def _our_mounts(container: Container, key: str, shared: bool, paths: Paths) -> S
     # For users of HAMi's path. Nothing depends on it, so it is omitted if a volume of the
     # pod covers it; the runtime would otherwise have to create a mount point in that volume.
     visible = Mount(names.CONTAINER_LIBRARY_VISIBLE, library, _READ_ONLY)
-    place = Places([visible.destination])
-    if all(place.hidden_by(mount) is None for mount in container.mounts):
+    visible_at = Destinations([visible.destination])
+    if all(visible_at.hidden_by(mount) is None for mount in container.mounts):
         mounts.append(visible)
     return tuple(mounts)
 
@@ -165,8 +165,8 @@ def _brought(
     if given is not None:
         edits = capabilities.cut(edits, given)
     driver, forwarders = _forwarded(edits.mounts, dict(files))
-    places = Places((*_PLACES, *(mount.destination for mount in forwarders)))
-    in_the_way = tuple(mount for mount in driver if places.hidden_by(mount) is not None)
+    destinations = Destinations((*_DESTINATIONS, *(mount.destination for mount in forwarders)))
+    in_the_way = tuple(mount for mount in driver if destinations.hidden_by(mount) is not None)
     return _Brought(edits, tuple(driver), tuple(forwarders), in_the_way)
 
 
@@ -178,13 +178,13 @@ def _forwarded(
     Each path of a driver library gets a forwarder; the file itself is mounted where the forwarder
     loads it from. Of several files, the one with the longest name is the target of the links.
     """
-    places: dict[str, list[Mount]] = {soname: [] for soname in files}
+    destinations: dict[str, list[Mount]] = {soname: [] for soname in files}
     for mount in mounts:
         soname = _soname_of(mount.destination)
-        if soname in places:
-            places[soname].append(mount)
+        if soname in destinations:
+            destinations[soname].append(mount)
     ours = []
-    for soname, found in places.items():
+    for soname, found in destinations.items():
         if not found:
             raise refused(Reason.NOT_FORWARDED, soname=soname)
         real = max(found, key=lambda mount: len(mount.destination))
@@ -204,19 +204,20 @@ def _soname_of(destination: str) -> str | None:
     return None
 
 
-def _check_collision(mount: Mount, places: Places) -> None:
-    hidden = places.hidden_by(mount)
+def _check_collision(mount: Mount, destinations: Destinations) -> None:
+    hidden = destinations.hidden_by(mount)
     if hidden is not None:
         raise refused(Reason.MOUNT_COLLISION, mount=mount.destination, ours=hidden)
 
 
-class Places:
+class Destinations:
     """Our mount destinations, for comparison with many mounts."""
 
     def __init__(self, destinations: Iterable[str]) -> None:
-        self._places = tuple(destinations)
-        self._above = frozenset(each for place in self._places for each in with_parents(place))
-        self._below = tuple(map(_prefix, self._places))
+        self._destinations = tuple(destinations)
+        above = (each for place in self._destinations for each in with_parents(place))
+        self._above = frozenset(above)
+        self._below = tuple(map(_prefix, self._destinations))
 
     def hidden_by(self, mount: Mount) -> str | None:
         """Return the first of them that `mount` would be over, under or inside."""
@@ -224,7 +225,7 @@ class Places:
         if there not in self._above and not there.startswith(self._below):
             return None
         prefix = _prefix(there)
-        for place, below in zip(self._places, self._below, strict=True):
+        for place, below in zip(self._destinations, self._below, strict=True):
             if there == place or place.startswith(prefix) or there.startswith(below):
                 return place
         return None

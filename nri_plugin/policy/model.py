@@ -94,7 +94,7 @@ class Floor:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Granted:
     """What a container was granted; no shares: no GPU. shared: the pod's containers share a grant.
 
     allocated: the pod's allocation of the same GPUs, the upper bound for its running containers

@@ -20,7 +20,7 @@ _OPTIONAL_FIELDS_END: Final = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """A file or directory, in a form common to all mounts of its file system. root: as in Line."""
 
     device: str
@@ -46,9 +46,9 @@ class Limits:
     socket: where NRI's plugins connect. A program that connects can undo any adjustment.
     """
 
-    run_dir: Place | None
-    store: Place | None
-    socket: Place | None = None
+    run_dir: Location | None
+    store: Location | None
+    socket: Location | None = None
 
 
 def parse(text: str) -> Iterator[Line]:
@@ -65,7 +65,7 @@ def parse(text: str) -> Iterator[Line]:
         yield Line(device, _plain(root), _plain(point), writable, kind, _plain(source))
 
 
-def place_of(lines: Sequence[Line], path: str) -> Place | None:
+def location_of(lines: Sequence[Line], path: str) -> Location | None:
     """Locate a path by the mount table of the process that uses it; no component is a link."""
     held = None
     for line in lines:
@@ -74,7 +74,7 @@ def place_of(lines: Sequence[Line], path: str) -> Place | None:
             held = line
     if held is None:
         return None
-    return Place(held.device, normal(f"{held.root}/{path[len(held.point) :]}"))
+    return Location(held.device, normal(f"{held.root}/{path[len(held.point) :]}"))
 
 
 def shown(lines: Sequence[Line], ours: AbstractSet[str], limits: Limits) -> str:
@@ -99,14 +99,14 @@ def _shows_limits(line: Line, limits: Limits) -> bool:
     )
 
 
-def _shows(line: Line, place: Place | None) -> bool:
-    """Whether the mount shows the place or a part of it."""
-    if place is None or line.device != place.device:
+def _shows(line: Line, location: Location | None) -> bool:
+    """Whether the mount shows the location or a part of it."""
+    if location is None or line.device != location.device:
         return False
     return (
-        line.root == place.root
-        or is_below(place.root, line.root)
-        or is_below(line.root, place.root)
+        line.root == location.root
+        or is_below(location.root, line.root)
+        or is_below(line.root, location.root)
     )
 
 

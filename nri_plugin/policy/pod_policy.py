@@ -22,9 +22,9 @@ from contract import allocation, grants, names, quantity
 from nri_plugin.policy import injection, preconditions
 from nri_plugin.policy.model import (
     Adjustment,
-    Claim,
     Container,
     Gpu,
+    Granted,
     Paths,
     Pod,
     Rules,
@@ -65,18 +65,18 @@ def has_shares(pod: Pod) -> bool:
         return True
 
 
-def claim(pod: Pod, container_name: str, gpus: Sequence[Gpu]) -> Claim | None:
+def grant_of(pod: Pod, container_name: str, gpus: Sequence[Gpu]) -> Granted | None:
     """Return what the container was granted; None if its pod requests nothing. Raises Refused if
     the container's own grant cannot be fulfilled."""
     granted = _grants(pod)
     if granted is not None:
         listed = granted.get(container_name, ())
-        return _of_container(pod, container_name, listed, gpus) if listed else Claim()
+        return _of_container(pod, container_name, listed, gpus) if listed else Granted()
     entries = _entries(pod)
     if not entries:
-        return Claim(warning=_LABEL_ALONE) if _has_label(pod) else None
+        return Granted(warning=_LABEL_ALONE) if _has_label(pod) else None
     pool = _resolve(_sharable(pod, entries), gpus)
-    return Claim(pool, shared=True, allocated=pool)
+    return Granted(pool, shared=True, allocated=pool)
 
 
 def gpus(annotations: Mapping[str, str]) -> Sequence[allocation.DeviceEntry]:
@@ -99,7 +99,7 @@ def allocated(pod: Pod, gpus: Sequence[Gpu]) -> Sequence[Share]:
 
 def _of_container(
     pod: Pod, name: str, listed: Sequence[grants.GpuGrant], gpus: Sequence[Gpu]
-) -> Claim:
+) -> Granted:
     entries = _sharable(pod, _entries(pod))
     if not entries:
         raise refused(Reason.GRANTS_ALONE)
@@ -110,7 +110,7 @@ def _of_container(
         if any(entry.id == gpu.id or entry.minor == gpu.minor for gpu in listed)
     ]
     pool = _resolve_each(used, gpus)
-    return Claim(_shares(name, listed, pool), shared=False, allocated=pool)
+    return Granted(_shares(name, listed, pool), shared=False, allocated=pool)
 
 
 def is_uncapped(pod: Pod, uuid: str, minor: int) -> bool:
@@ -129,28 +129,28 @@ def _is_uncapped(entry: allocation.DeviceEntry) -> bool:
     return names.RESOURCE_CORE not in entry.resources
 
 
-def without_share(container: Container, claimed: Claim | None) -> Adjustment | Untouched:
-    """Return the result for a container without a share. claimed: None if its pod requests
+def without_share(container: Container, granted: Granted | None) -> Adjustment | Untouched:
+    """Return the result for a container without a share. granted: None if its pod requests
     nothing."""
-    if claimed is None:
+    if granted is None:
         return Untouched()
     given = preconditions.given_gpu(container)
     if given:
         return Untouched(given)
-    return Adjustment(_NO_GPU, warning=claimed.warning or preconditions.names_gpus(container))
+    return Adjustment(_NO_GPU, warning=granted.warning or preconditions.names_gpus(container))
 
 
 def with_share(
-    pod: Pod, container: Container, claimed: Claim, specs: Specs, paths: Paths, rules: Rules
+    pod: Pod, container: Container, granted: Granted, specs: Specs, paths: Paths, rules: Rules
 ) -> Adjustment:
     """Return the adjustment for a container with a share. Raises Refused."""
     preconditions.check_volumes(container, paths)
     preconditions.check_grant(pod, container, rules)
     if paths.library is None:
         raise refused(Reason.LIBRARY_MISSING, problem=paths.library_problem)
-    key = grant_key(pod, container, claimed.shared)
-    made = injection.adjustment(container, key, claimed.shared, claimed.shares, specs, paths)
-    return replace(made, allocated=claimed.allocated)
+    key = grant_key(pod, container, granted.shared)
+    made = injection.adjustment(container, key, granted.shared, granted.shares, specs, paths)
+    return replace(made, allocated=granted.allocated)
 
 
 def _entries(pod: Pod) -> Sequence[allocation.DeviceEntry]:

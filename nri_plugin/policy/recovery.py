@@ -17,7 +17,7 @@ from enum import StrEnum
 from contract import grant_file
 from nri_plugin.policy import ledger, pod_policy
 from nri_plugin.policy.ledger import Hold
-from nri_plugin.policy.model import Claim, Gpu, Pod, Share
+from nri_plugin.policy.model import Gpu, Granted, Pod, Share
 from nri_plugin.policy.refusals import Refused
 
 
@@ -76,9 +76,9 @@ def survey(
             users.setdefault(one.key, set()).add(one.id)
         if one.stopped or (one.waiting and one.pod.uid and _place(one) in at_work):
             continue
-        claimed = _claim(one, gpus)
+        granted = _grant_of(one, gpus)
         if one.key is None:
-            if claimed is None or claimed.shares:
+            if granted is None or granted.shares:
                 strays.append((Stray.NOT_ADJUSTED, one))
             if one.nodes:
                 strays.append((Stray.FOREIGN_GPU, one))
@@ -86,7 +86,7 @@ def survey(
         grant = grants.get(one.key)
         if grant is None:
             strays.append((Stray.FILES_LOST, one))
-        shares = _shares(one.pod, grant) if grant else claimed.shares if claimed else ()
+        shares = _shares(one.pod, grant) if grant else granted.shares if granted else ()
         shared = one.key.startswith(pod_policy.POD_KEY_PREFIX)
         holds.append(ledger.hold(one.id, one.key, shared, one.pod, one.name, shares))
     return Found(users, holds, strays)
@@ -99,10 +99,10 @@ def _place(one: Running) -> tuple[str, str]:
     return one.pod.uid, one.name
 
 
-def _claim(one: Running, gpus: Sequence[Gpu]) -> Claim | None:
+def _grant_of(one: Running, gpus: Sequence[Gpu]) -> Granted | None:
     """Return the share by the annotations, possibly empty; None if they refuse the container."""
     try:
-        return pod_policy.claim(one.pod, one.name, gpus) or Claim((), shared=False)
+        return pod_policy.grant_of(one.pod, one.name, gpus) or Granted((), shared=False)
     except Refused:
         return None
 

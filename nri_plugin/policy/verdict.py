@@ -18,7 +18,7 @@ from operator import attrgetter
 
 from contract import names
 from nri_plugin.policy import gpu_devices
-from nri_plugin.policy.injection import Places, normal
+from nri_plugin.policy.injection import Destinations, normal
 from nri_plugin.policy.model import Adjustment, Device, Hook, Mount
 
 Owned = Mapping[str, str]
@@ -99,7 +99,7 @@ def _lost_mounts(wanted: Adjustment, merged: Merged, me: str) -> Iterator[str]:
         yield from _not_mine(what, owner, me)
     ours = {mount.destination for mount in wanted.mounts}
     visible = names.CONTAINER_LIBRARY_VISIBLE
-    protective = Places(m.destination for m in wanted.mounts if m.destination != visible)
+    protective = Destinations(m.destination for m in wanted.mounts if m.destination != visible)
     for mount in merged.mounts:
         if mount.destination not in ours and normal(mount.destination) not in ours:
             hidden = protective.hidden_by(mount)

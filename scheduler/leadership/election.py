@@ -7,7 +7,7 @@ two hosts are never compared; they must run equally fast within a few percent.
 A holder may write for `window_s` after the moment at which it *sent* its last successful renewal.
 Another process takes the Lease after observing it unchanged for `lease_s`, and waits another
 `wait_s` before it writes. A POST that the holder started within its window ends within 2 * POST_S,
-at the client and at the server (docs/adr/0018). From this follows the invariant of Terms.
+at the client and at the server (docs/adr/0018). From this follows the invariant of Timing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ POST_S: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class Timing:
     """Invariant: lease_s + wait_s > window_s + 2 * POST_S, with a margin for the clocks' rate
     difference."""
 
@@ -91,9 +91,9 @@ class Candidate:
 class Election:
     """See the module. After `step`, perform the action and report `saw` or `wrote`."""
 
-    def __init__(self, me: Candidate, terms: Terms | None = None) -> None:
+    def __init__(self, me: Candidate, timing: Timing | None = None) -> None:
         self.me = me
-        self.terms = terms or Terms()
+        self.timing = timing or Timing()
         self.role = Role.STANDBY
         self.record: Record | None = None
         """The Lease as last read; None: it does not exist."""
@@ -136,7 +136,7 @@ class Election:
         self._campaigns = {
             by: (campaign, at)
             for by, (campaign, at) in self._campaigns.items()
-            if now_s - at <= self.terms.fresh_s
+            if now_s - at <= self.timing.fresh_s
         }
 
     def wrote(self, do: Do, record: Record, sent_s: float, now_s: float) -> None:
@@ -150,7 +150,7 @@ class Election:
             # Taking it again requires a new call.
             self._called_s = float("-inf")
             return
-        self._valid_until_s = sent_s + self.terms.window_s
+        self._valid_until_s = sent_s + self.timing.window_s
         if do is Do.TAKE:
             self.role = Role.TAKING
             self._ready_s = max(now_s, self._over_s(before, moved_s, sent_s))
@@ -182,7 +182,7 @@ class Election:
         return self.role is Role.TAKING and now_s >= self._ready_s
 
     def is_candidate(self, now_s: float) -> bool:
-        return now_s - self._called_s <= self.terms.candidacy_s and not self.leaving
+        return now_s - self._called_s <= self.timing.candidacy_s and not self.leaving
 
     def is_rivals(self, now_s: float) -> bool:
         """Whether a process of another installation holds an unexpired Lease, so that waiting is
@@ -213,7 +213,7 @@ class Election:
             return Do.READ
         if self._may_take(now_s):
             return Do.TAKE
-        if now_s - self._campaigned_s >= self.terms.campaign_s:
+        if now_s - self._campaigned_s >= self.timing.campaign_s:
             return Do.CAMPAIGN
         return Do.READ
 
@@ -228,12 +228,12 @@ class Election:
     def pause_s(self, now_s: float) -> float:
         """Seconds until the next step if no event occurs."""
         if self.holds:
-            pause_s = self.terms.renew_s
+            pause_s = self.timing.renew_s
             if self.role is Role.TAKING and self._ready_s > now_s:
                 pause_s = min(pause_s, self._ready_s - now_s)
             return pause_s
-        terms = self.terms
-        return terms.candidate_poll_s if self.is_candidate(now_s) else terms.standby_poll_s
+        timing = self.timing
+        return timing.candidate_poll_s if self.is_candidate(now_s) else timing.standby_poll_s
 
     def record_for(self, do: Do, at: str) -> Record:
         """The record to write. at: the time, for people."""
@@ -243,7 +243,7 @@ class Election:
                 holder=self.me.identity,
                 term=(seen.term if seen else 0) + 1,
                 installation=self.me.installation,
-                duration_s=self.terms.lease_s,
+                duration_s=self.timing.lease_s,
                 renewed=at,
                 acquired=at,
                 waits=seen is None or not (self._is_given_back(seen) or self._has_exited(seen)),
@@ -251,7 +251,7 @@ class Election:
             )
         assert seen is not None
         waits = seen.waits and self.role is Role.TAKING
-        renewed = replace(seen, renewed=at, duration_s=self.terms.lease_s, waits=waits)
+        renewed = replace(seen, renewed=at, duration_s=self.timing.lease_s, waits=waits)
         return given_back(renewed) if do is Do.GIVE_BACK else renewed
 
     # --- internals
@@ -280,30 +280,30 @@ class Election:
     def _is_expired(self, now_s: float) -> bool:
         record = self.record
         assert record is not None
-        return self.quiet_s(now_s) >= max(self.terms.lease_s, record.duration_s)
+        return self.quiet_s(now_s) >= max(self.timing.lease_s, record.duration_s)
 
     def _over_s(self, before: Record | None, moved_s: float, sent_s: float) -> float:
         """The time by which every write of earlier holders has ended."""
-        terms = self.terms
+        timing = self.timing
         if before is None:
             # The Lease was deleted, perhaps just after its holder renewed it.
-            return sent_s + terms.lease_s + terms.wait_s
+            return sent_s + timing.lease_s + timing.wait_s
         if self._is_given_back(before):
             return sent_s
         if not before.holder:
-            return self._replaced_s + terms.lease_s + terms.wait_s
+            return self._replaced_s + timing.lease_s + timing.wait_s
         if self._has_exited(before):
-            return sent_s + terms.exited_wait_s
-        return moved_s + max(terms.lease_s, before.duration_s) + terms.wait_s
+            return sent_s + timing.exited_wait_s
+        return moved_s + max(timing.lease_s, before.duration_s) + timing.wait_s
 
     def _has_heir(self, now_s: float) -> bool:
         """Whether another process receives calls and this one does not."""
         uncalled_s = now_s - self._called_s
         for campaign, at_s in self._campaigns.values():
-            if now_s - at_s > self.terms.fresh_s:
+            if now_s - at_s > self.timing.fresh_s:
                 continue
             rival = campaign.installation != self.me.installation
-            if uncalled_s >= (self.terms.rival_quiet_s if rival else self.terms.quiet_s):
+            if uncalled_s >= (self.timing.rival_quiet_s if rival else self.timing.quiet_s):
                 return True
         return False
 

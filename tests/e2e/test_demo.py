@@ -1,4 +1,4 @@
-"""`make demo`, whole: its claims hold, and nothing of it is left however it ends."""
+"""`make demo`, whole: its checks hold, and nothing of it is left however it ends."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_killed_demo_stops_its_cluster(place: Place) -> None:
     until(lambda: _left(place, seen) == [], "all of it has ended")
 
 
-def test_a_claim_that_does_not_hold_is_the_exit_status_and_leaves_nothing(
+def test_a_failed_check_is_the_exit_status_and_leaves_nothing(
     place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(story, "_GPU_MIB", 40960)
@@ -98,7 +98,7 @@ def test_a_claim_that_does_not_hold_is_the_exit_status_and_leaves_nothing(
     said = capsys.readouterr().out
     assert "✗ nvidia-smi shows half of a GPU of 40960MiB" in said
     assert "✓ no process, mount, cgroup, interface or file of the cluster is left" in said
-    assert "false claims: 4" in said
+    assert "failed checks: 4" in said
 
 
 def test_a_kept_cluster_is_usable_and_blocks_a_second_demo(place: Place) -> None:
@@ -122,7 +122,7 @@ def test_a_kept_cluster_is_usable_and_blocks_a_second_demo(place: Place) -> None
 
 
 def _from_its_second_chapter(text: str) -> Sequence[str]:
-    """To its end, without the times: all of it is the cluster's own output, or a claim about it."""
+    """To its end, without the times: all of it is the cluster's own output, or a check of it."""
     lines = text[text.index("\n2  ") : text.index(" all hold.")].splitlines()
     return [re.sub(r" +\([\d.]+ s\)$", "", line.rstrip()) for line in lines]
 

@@ -26,9 +26,9 @@ def test_readme_shows_a_part_of_it() -> None:
     assert set(part.splitlines()) <= set(whole), _STALE
 
 
-def test_every_claim_of_the_story_is_in_the_picture() -> None:
+def test_the_picture_has_all_checks() -> None:
     picture = demo.picture()
-    assert f"{picture.count('  ✓ ')} claims checked as they were printed; all hold." in picture
+    assert f"{picture.count('  ✓ ')} checks, all passed." in picture
     assert "✗" not in picture
 
 
@@ -42,8 +42,8 @@ def test_every_claim_of_the_story_is_in_the_picture() -> None:
         ('"code": 1', '"code": 0'),
     ],
 )
-def test_claims_are_checked_against_the_record(output: str, other: str, tmp_path: Path) -> None:
-    """Each of these answers, if changed, breaks a claim."""
+def test_checks_are_made_on_the_record(output: str, other: str, tmp_path: Path) -> None:
+    """Each of these answers, if changed, breaks a check."""
     whole = demo.RECORD.read_text()
     assert output in whole
     changed = tmp_path / "changed.json"

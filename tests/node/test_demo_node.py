@@ -1,4 +1,4 @@
-"""The demo of a node, on this machine: every claim holds, and its document shows what it prints."""
+"""The demo of a node, on this machine: its checks pass, and its document shows what it prints."""
 
 from __future__ import annotations
 

@@ -27,10 +27,10 @@ def decide(
 ) -> Result:
     """The policy's result as the agent gets it, with the refusal as a value."""
     try:
-        claimed = pod_policy.claim(pod, container.name, gpus)
-        if claimed is None or not claimed.shares:
-            return pod_policy.without_share(container, claimed)
-        return pod_policy.with_share(pod, container, claimed, specs, paths, Rules())
+        granted = pod_policy.grant_of(pod, container.name, gpus)
+        if granted is None or not granted.shares:
+            return pod_policy.without_share(container, granted)
+        return pod_policy.with_share(pod, container, granted, specs, paths, Rules())
     except Refused as error:
         return error.refusal
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nri_plugin.policy import mountinfo
-from nri_plugin.policy.mountinfo import Limits, Line, Place
+from nri_plugin.policy.mountinfo import Limits, Line, Location
 
 OURS = {"/.gpuslice", "/.gpuslice/libvgpu.so", "/.gpuslice/region", "/etc/ld.so.preload"}
 GRANT = "40 30 0:99 {} {} rw,nosuid - tmpfs gpuslice rw,size=640k"
@@ -26,8 +26,8 @@ TEXT = "\n".join(
 )
 
 
-RUN, STORE = Place("0:24", "/gpuslice"), Place("8:1", "/opt/store")
-LIMITS = Limits(RUN, STORE, Place("0:24", "/nri/nri.sock"))
+RUN, STORE = Location("0:24", "/gpuslice"), Location("8:1", "/opt/store")
+LIMITS = Limits(RUN, STORE, Location("0:24", "/nri/nri.sock"))
 HOST_RUN = "50 30 0:24 {} {} ro,nosuid - tmpfs tmpfs rw"
 
 
@@ -82,22 +82,22 @@ HOST = """\
 24 21 0:31 / /run/gpuslice rw - tmpfs above rw
 """
 HELD = {
-    "/opt/store": Place("8:1", "/opt/store"),
-    "/run": Place("0:24", "/"),
-    "/run/x": Place("0:24", "/x"),
-    "/runs": Place("8:1", "/runs"),
-    "/srv/a/b": Place("8:2", "/@data/a/b"),
-    "/run/gpuslice": Place("0:31", "/"),
+    "/opt/store": Location("8:1", "/opt/store"),
+    "/run": Location("0:24", "/"),
+    "/run/x": Location("0:24", "/x"),
+    "/runs": Location("8:1", "/runs"),
+    "/srv/a/b": Location("8:2", "/@data/a/b"),
+    "/run/gpuslice": Location("0:31", "/"),
 }
 
 
-@pytest.mark.parametrize(("path", "place"), HELD.items())
-def test_where_a_path_of_the_host_lies(path: str, place: Place) -> None:
-    assert mountinfo.place_of(list(mountinfo.parse(HOST)), path) == place
+@pytest.mark.parametrize(("path", "location"), HELD.items())
+def test_where_a_path_of_the_host_lies(path: str, location: Location) -> None:
+    assert mountinfo.location_of(list(mountinfo.parse(HOST)), path) == location
 
 
 def test_without_mounts_nothing_lies_anywhere() -> None:
-    assert mountinfo.place_of([], "/run") is None
+    assert mountinfo.location_of([], "/run") is None
 
 
 def test_this_process_has_a_root() -> None:

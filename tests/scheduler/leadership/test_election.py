@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from scheduler.leadership.election import MARGIN, POST_S, Candidate, Do, Election, Role, Terms
+from scheduler.leadership.election import MARGIN, POST_S, Candidate, Do, Election, Role, Timing
 from scheduler.leadership.lease import Campaign, Record
 
-TERMS = Terms()
+TIMING = Timing()
 HOLDER = Record("other", 4, "here", 8, "t0", raw={})
 
 
@@ -45,10 +45,10 @@ def campaign(by: str = "heir", installation: str = "here", count: int = 0) -> Ca
 
 
 def test_the_timeouts_tolerate_clocks_of_different_rates() -> None:
-    after_taking = (TERMS.lease_s + TERMS.wait_s) * (1 - MARGIN)
-    assert after_taking >= TERMS.window_s + 2 * POST_S
-    assert TERMS.exited_wait_s > POST_S
-    assert TERMS.window_s > 2 * 2.0 + TERMS.renew_s - 0.1  # two calls of the Lease may fail
+    after_taking = (TIMING.lease_s + TIMING.wait_s) * (1 - MARGIN)
+    assert after_taking >= TIMING.window_s + 2 * POST_S
+    assert TIMING.exited_wait_s > POST_S
+    assert TIMING.window_s > 2 * 2.0 + TIMING.renew_s - 0.1  # two calls of the Lease may fail
 
 
 def test_a_process_without_calls_does_not_take_the_lease() -> None:
@@ -56,22 +56,22 @@ def test_a_process_without_calls_does_not_take_the_lease() -> None:
     assert election.step(100) is Do.READ
     election.record_call(100)
     assert election.step(100) is Do.TAKE
-    assert election.step(100 + TERMS.candidacy_s + 1) is Do.READ
+    assert election.step(100 + TIMING.candidacy_s + 1) is Do.READ
 
 
 def test_the_next_holder_waits_for_the_writes_of_an_expired_one() -> None:
     election = standby(at_s=10)
-    over_s = 10 + TERMS.lease_s
+    over_s = 10 + TIMING.lease_s
     election.record_call(over_s)
     assert election.step(over_s - 0.1) is not Do.TAKE
     take(election, over_s)
     assert election.role is Role.TAKING and not election.may_write(over_s)
-    assert not election.must_list(over_s + TERMS.wait_s - 0.1)
-    assert election.must_list(over_s + TERMS.wait_s)
-    assert not election.may_write(over_s + TERMS.wait_s)
-    renew(election, over_s + TERMS.wait_s)
+    assert not election.must_list(over_s + TIMING.wait_s - 0.1)
+    assert election.must_list(over_s + TIMING.wait_s)
+    assert not election.may_write(over_s + TIMING.wait_s)
+    renew(election, over_s + TIMING.wait_s)
     election.listed()
-    assert election.may_write(over_s + TERMS.wait_s)
+    assert election.may_write(over_s + TIMING.wait_s)
 
 
 def test_a_relist_after_the_lease_is_lost_makes_no_holder() -> None:
@@ -107,25 +107,25 @@ def test_the_lease_of_an_exited_process_is_taken_at_once() -> None:
     election.record_call(1)
     take(election, 1)
     assert not election.must_list(1 + POST_S)
-    assert election.must_list(1 + TERMS.exited_wait_s)
+    assert election.must_list(1 + TIMING.exited_wait_s)
 
 
 def test_an_exited_holder_that_still_waited_is_waited_for() -> None:
     """An earlier holder may still run."""
     first = standby()
-    first.record_call(TERMS.lease_s)
-    take(first, TERMS.lease_s)
+    first.record_call(TIMING.lease_s)
+    take(first, TIMING.lease_s)
     assert first.record is not None and first.record.waits
-    renew(first, TERMS.lease_s + 1)
+    renew(first, TIMING.lease_s + 1)
     assert first.record.waits
     second = standby(replace(first.record, holder="other"), 10, exited="other")
     second.record_call(10)
     assert second.step(10) is not Do.TAKE
-    second.record_call(10 + TERMS.lease_s)
-    take(second, 10 + TERMS.lease_s)
-    assert not second.must_list(10 + TERMS.lease_s + TERMS.wait_s - 0.1)
+    second.record_call(10 + TIMING.lease_s)
+    take(second, 10 + TIMING.lease_s)
+    assert not second.must_list(10 + TIMING.lease_s + TIMING.wait_s - 0.1)
     first.listed()
-    renew(first, TERMS.lease_s + TERMS.wait_s)
+    renew(first, TIMING.lease_s + TIMING.wait_s)
     assert not first.record.waits
 
 
@@ -133,8 +133,8 @@ def test_a_deleted_lease_is_recreated_after_the_holders_time() -> None:
     election = standby(None)
     election.record_call(0)
     take(election, 0)
-    assert not election.must_list(TERMS.lease_s + TERMS.wait_s - 0.1)
-    assert election.must_list(TERMS.lease_s + TERMS.wait_s)
+    assert not election.must_list(TIMING.lease_s + TIMING.wait_s - 0.1)
+    assert election.must_list(TIMING.lease_s + TIMING.wait_s)
 
 
 def test_a_recreated_lease_is_not_one_that_was_given_back() -> None:
@@ -149,8 +149,8 @@ def test_a_recreated_lease_is_not_one_that_was_given_back() -> None:
     election.saw(anew, 10)
     take(election, 10)
     assert election.record is not None and election.record.waits
-    assert not election.must_list(10 + TERMS.lease_s + TERMS.wait_s - 0.1)
-    assert election.must_list(10 + TERMS.lease_s + TERMS.wait_s)
+    assert not election.must_list(10 + TIMING.lease_s + TIMING.wait_s - 0.1)
+    assert election.must_list(10 + TIMING.lease_s + TIMING.wait_s)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_a_holder_does_not_yield_to_an_old_campaign() -> None:
 
 def test_a_holder_without_calls_yields_to_another_installation() -> None:
     election = holding(0)
-    for at_s in range(1, int(TERMS.rival_quiet_s) + 1):
+    for at_s in range(1, int(TIMING.rival_quiet_s) + 1):
         assert election.role is Role.HOLDING
         assert election.record is not None
         update = campaign("rival", "elsewhere", at_s)
@@ -215,7 +215,7 @@ def test_a_holder_without_calls_yields_to_another_installation() -> None:
 def test_a_second_installation_reports_the_holder_as_a_rival() -> None:
     election = standby(replace(HOLDER, installation="elsewhere"))
     assert election.is_rivals(1)
-    assert not election.is_rivals(TERMS.lease_s)
+    assert not election.is_rivals(TIMING.lease_s)
     assert not standby().is_rivals(1)
     assert not standby(None).is_rivals(1)
 
@@ -223,12 +223,12 @@ def test_a_second_installation_reports_the_holder_as_a_rival() -> None:
 def test_a_holder_that_still_waits_does_not_give_the_lease_back() -> None:
     """The next holder would consider it given back cleanly."""
     election = standby(at_s=0)
-    election.record_call(TERMS.lease_s)
-    take(election, TERMS.lease_s)
+    election.record_call(TIMING.lease_s)
+    take(election, TIMING.lease_s)
     election.leaving = True
-    election.settle(TERMS.lease_s)
+    election.settle(TIMING.lease_s)
     assert election.role is Role.TAKING
-    election.settle(TERMS.lease_s + TERMS.wait_s)
+    election.settle(TIMING.lease_s + TIMING.wait_s)
     assert election.role.value == "yielding"
 
 
@@ -342,7 +342,7 @@ class Process:
                 if election.record and election.record.term == term:
                     election.listed()
                     self.listed_s = begun_s
-            true_s = yield self.chance.choice([0.0, 0.0, self.chance.uniform(0, TERMS.window_s)])
+            true_s = yield self.chance.choice([0.0, 0.0, self.chance.uniform(0, TIMING.window_s)])
             if election.may_write(self.now_s(true_s)):
                 # The POST's timeouts at client and server, one after the other, by an accurate
                 # clock.

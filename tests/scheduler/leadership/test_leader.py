@@ -18,7 +18,7 @@ from aiohttp import web
 from contract import names
 from kube.client import Kube, KubeError
 from scheduler.leader import Leader, boot_clock
-from scheduler.leadership.election import POST_S, Candidate, Role, Terms
+from scheduler.leadership.election import POST_S, Candidate, Role, Timing
 from scheduler.leadership.lease import PATH
 from scheduler.metrics import Metrics
 from tests.kube.api_server import client_of, json, refuse
@@ -91,9 +91,9 @@ async def leading(
     installation: str = "here",
     relist: Callable[[], Awaitable[None]] = nothing,
     clock: Callable[[], float] = boot_clock,
-    terms: Terms | None = None,
+    timing: Timing | None = None,
 ) -> AsyncIterator[Leader]:
-    leader = Leader(kube, Candidate(name, installation), relist, Metrics(), clock, terms)
+    leader = Leader(kube, Candidate(name, installation), relist, Metrics(), clock, timing)
     running = asyncio.create_task(leader.run())
     try:
         yield leader
@@ -171,11 +171,11 @@ async def test_a_second_installation_stays_on_standby_and_names_the_holder(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     server = Server()
-    terms = Terms(quiet_s=0.1)
+    timing = Timing(quiet_s=0.1)
     async with (
         client_of(server.answer) as kube,
-        leading(kube, "a", "here", terms=terms) as first,
-        leading(kube, "b", "elsewhere", terms=terms) as second,
+        leading(kube, "a", "here", timing=timing) as first,
+        leading(kube, "b", "elsewhere", timing=timing) as second,
     ):
         await admitted(first)
         await until(lambda: "installation, here, holds" in second.status)

@@ -1,4 +1,4 @@
-"""Checked claims of the demo: each is printed with its verdict, and counted.
+"""The demo's output: each check is printed with its result, and counted.
 
 Two output forms: for a terminal, and plain, with times of a given clock or masked times, from which
 the documents' samples are made. Independent of pods and GPUs.
@@ -38,7 +38,7 @@ def folded(text: str) -> str:
 
 
 class Report:
-    """A console, and the tally of the claims made on it."""
+    """A console, and the count of its checks."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Report:
         self._masked = masked
         self._clock_s = clock_s
         self._begun = clock_s()
-        self.held = 0
+        self.passed = 0
         self.failed: list[str] = []
 
     def _took(self, since: float) -> str:
@@ -92,10 +92,10 @@ class Report:
         with self._console.status(f"{text} …"):
             yield
 
-    def claim(self, text: str, true: bool, otherwise: object = "") -> None:
-        """Print the claim with ✓ if `true`, else ✗ and the actual value."""
+    def check(self, text: str, true: bool, otherwise: object = "") -> None:
+        """Print the check with ✓ if `true`, else ✗ and the actual value."""
         if true:
-            self.held += 1
+            self.passed += 1
             self._console.print(Text.assemble(("  ✓ ", "bold green"), text))
             return
         self.failed.append(text)
@@ -126,13 +126,11 @@ class Report:
     def end(self) -> int:
         """Print the tally; return the exit status."""
         self._console.print()
-        if self.failed or not self.held:
-            self._console.print(Text(f"false claims: {len(self.failed)}", style="bold red"))
+        if self.failed or not self.passed:
+            self._console.print(Text(f"failed checks: {len(self.failed)}", style="bold red"))
             for text in self.failed:
                 self._console.print(f"  ✗ {text}")
             return 1
         took = self._took(self._begun)
-        self._console.print(
-            Text(f"{self.held} claims checked as they were printed; all hold.  ({took})", "bold")
-        )
+        self._console.print(Text(f"{self.passed} checks, all passed.  ({took})", "bold"))
         return 0
