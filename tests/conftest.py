@@ -7,15 +7,19 @@ needs.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import fcntl
 import functools
+import inspect
 import os
 import shutil
 import signal
 import subprocess
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -174,3 +178,28 @@ def build(preset: str) -> Path:
             if done.returncode != 0:
                 pytest.fail(f"{' '.join(command)}:\n{done.stdout}{done.stderr}", pytrace=False)
     return directory
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs a coroutine test on its own event loop, which the fixture loop_factory may make. Enters
+    fixtures that are asynchronous context managers, and passes their values to the test."""
+    test, given = pyfuncitem.obj, pyfuncitem.funcargs
+    if not inspect.iscoroutinefunction(test):
+        return None
+
+    async def run() -> None:
+        arguments: dict[str, Any] = {}
+        async with AsyncExitStack() as stack:
+            for name in inspect.signature(test).parameters:
+                value = given[name]
+                if isinstance(value, AbstractAsyncContextManager):
+                    value = await stack.enter_async_context(value)
+                arguments[name] = value
+            await test(**arguments)
+
+    factory: Callable[[], asyncio.AbstractEventLoop] | None
+    factory = given.get("loop_factory")  # type: ignore[assignment]
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(run())
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,3 +19,30 @@ def until(condition: Callable[[], object], what: str, within_s: float = _DEADLIN
     while not condition():
         assert time.monotonic() < deadline_s, f"not within {within_s:.0f} s: {what}"
         time.sleep(_POLL_S)
+
+
+async def until_async(condition: Callable[[], object]) -> None:
+    """The same in an event loop."""
+    async with asyncio.timeout(_DEADLINE_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_S / 2)
+
+
+def table_below(text: str, heading: str) -> list[list[str]]:
+    """The rows of a document's table below a heading, as cells."""
+    lines = text[text.index(f"| {heading} |") :].splitlines()
+    rows = []
+    for line in lines[2:]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds

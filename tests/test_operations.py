@@ -9,20 +9,9 @@ from nri_plugin.doctor.checks import examine
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.refusals import Reason
 from tests.nri_plugin.doctor.test_checks import WHOLE
-from tests.support import ROOT
+from tests.support import ROOT, table_below
 
 TEXT = (ROOT / "docs/operations.md").read_text()
-
-
-def table(heading: str) -> list[list[str]]:
-    """The rows below a heading, as cells."""
-    lines = TEXT[TEXT.index(f"| {heading} |") :].splitlines()
-    rows = []
-    for line in lines[2:]:
-        if not line.startswith("|"):
-            break
-        rows.append([cell.strip() for cell in line.strip("|").split("|")])
-    return rows
 
 
 def test_the_metrics_are_those_of_the_code() -> None:
@@ -32,7 +21,7 @@ def test_the_metrics_are_those_of_the_code() -> None:
         for family in Metrics().registry.collect()
         if not family.name.startswith("process_")
     }
-    written = {row[0].strip("`"): row[1] for row in table("metric")}
+    written = {row[0].strip("`"): row[1] for row in table_below(TEXT, "metric")}
     assert written == known
 
 
@@ -43,7 +32,7 @@ def test_the_labels_are_those_of_the_code() -> None:
         for metric in vars(metrics).values()
         if hasattr(metric, "_labelnames")
     }
-    for row in table("metric"):
+    for row in table_below(TEXT, "metric"):
         name = row[0].strip("`").removesuffix("_total").removesuffix("_info")
         written = tuple(re.findall(r"`(\w+)`", row[2]))
         expected = ("name", "version", "nri") if row[1] == "info" else labelled[name]
@@ -51,12 +40,12 @@ def test_the_labels_are_those_of_the_code() -> None:
 
 
 def test_the_doctors_checks_are_those_of_the_code() -> None:
-    written = [row[0].strip("`") for row in table("check")]
+    written = [row[0].strip("`") for row in table_below(TEXT, "check")]
     assert written == list(dict.fromkeys(finding.check for finding in examine(WHOLE)))
 
 
 def test_every_reason_of_a_refusal_is_somebodys() -> None:
-    patterns = [re.findall(r"`([A-Z_*]+)`", row[0]) for row in table("reasons")]
+    patterns = [re.findall(r"`([A-Z_*]+)`", row[0]) for row in table_below(TEXT, "reasons")]
     for reason in Reason:
         owners = [row for row in patterns if any(fnmatch.fnmatch(reason.name, p) for p in row)]
         assert len(owners) == 1, f"{reason.name} is in {len(owners)} rows"

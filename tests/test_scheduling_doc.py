@@ -14,20 +14,9 @@ from scheduler.endpoint import PAGES
 from scheduler.events import REASONS
 from scheduler.metrics import Metrics
 from scheduler.service import Settings
-from tests.support import ROOT
+from tests.support import ROOT, table_below
 
 TEXT = (ROOT / "docs/scheduling.md").read_text()
-
-
-def table(heading: str) -> list[list[str]]:
-    """The rows below a heading, as cells."""
-    lines = TEXT[TEXT.index(f"| {heading} |") :].splitlines()
-    rows = []
-    for line in lines[2:]:
-        if not line.startswith("|"):
-            break
-        rows.append([cell.strip() for cell in line.strip("|").split("|")])
-    return rows
 
 
 def block(name: str) -> str:
@@ -42,7 +31,7 @@ def test_the_settings_are_those_of_the_code() -> None:
         for option in serve.params
         if option.name != "help"
     }
-    written = {row[0].strip("`"): row[1:] for row in table("flag | variable")}
+    written = {row[0].strip("`"): row[1:] for row in table_below(TEXT, "flag | variable")}
     assert written.keys() == known.keys()
     for flag, (variable, default) in known.items():
         assert written[flag][0] == f"`{variable}`"
@@ -54,7 +43,7 @@ def test_the_settings_are_those_of_the_code() -> None:
 
 
 def test_the_pages_are_those_of_the_code() -> None:
-    assert [row[0].strip("`") for row in table("page")] == list(PAGES)
+    assert [row[0].strip("`") for row in table_below(TEXT, "page")] == list(PAGES)
 
 
 def test_the_metrics_are_those_of_the_code() -> None:
@@ -64,7 +53,7 @@ def test_the_metrics_are_those_of_the_code() -> None:
         for family in metrics.registry.collect()
         if not family.name.startswith("process_")
     }
-    written = {row[0].strip("`"): row for row in table("metric")}
+    written = {row[0].strip("`"): row for row in table_below(TEXT, "metric")}
     assert {name: row[1] for name, row in written.items()} == known
     labelled = {
         metric._name: metric._labelnames
@@ -76,11 +65,11 @@ def test_the_metrics_are_those_of_the_code() -> None:
 
 
 def test_the_events_are_those_of_the_code() -> None:
-    assert [row[0].strip("`") for row in table("reason | about")] == list(REASONS)
+    assert [row[0].strip("`") for row in table_below(TEXT, "reason | about")] == list(REASONS)
 
 
 def test_every_reason_is_somebodys_and_its_text_is_the_codes() -> None:
-    rows = table("reason | text")
+    rows = table_below(TEXT, "reason | text")
     listed = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
     assert sorted(listed) == sorted(reason.name for reason in Reason if reason is not Reason.FITS)
     for row in rows:

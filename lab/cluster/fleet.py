@@ -11,7 +11,6 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Iterable
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Any, Final, TypeVar
 
 import aiohttp
@@ -65,12 +64,7 @@ class Fleet:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

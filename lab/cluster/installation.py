@@ -14,7 +14,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Final
 
 from lab.cluster.controlplane import ControlPlane, free_port
@@ -70,12 +69,7 @@ class Installation:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> None:

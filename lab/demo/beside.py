@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from types import TracebackType
 
 from lab.demo.seed import ROOT
 from tools import kubernetes
@@ -30,12 +29,7 @@ class Beside:
             )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._build is not None and self._build.poll() is None:
             os.killpg(self._build.pid, signal.SIGINT)
             self._build.wait()

@@ -13,6 +13,7 @@ from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import RENEW_S, Fleet
 from lab.cluster.fleet_objects import Shape
 from tests.cluster.installing import install
+from tests.cluster.server import Server
 
 _LOG_CHARS = 4000
 
@@ -74,3 +75,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane
     with ControlPlane(tmp_path_factory.mktemp("installed")) as started:
         install(started)
         yield started
+
+
+@pytest.fixture(scope="module")
+def server(installed: ControlPlane) -> Iterator[Server]:
+    with Server(installed) as api:
+        yield api

@@ -34,7 +34,7 @@ from scheduler.metrics import Metrics
 from tests.cluster.admission.requested import asking, pod
 from tests.load.accounts import Books, books
 from tests.scheduler import calls
-from tests.support import until
+from tests.support import until, until_async
 
 pytestmark = pytest.mark.cluster
 
@@ -117,9 +117,7 @@ class World:
 
     async def sending(self) -> None:
         """Waits until a Binding is pending."""
-        async with asyncio.timeout(_DEADLINE_S):
-            while not self.binder.under_way:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await until_async(lambda: self.binder.under_way)
 
     async def tend(self) -> None:
         while True:

@@ -6,7 +6,6 @@ import copy
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,12 +24,6 @@ from tests.support import until
 pytestmark = pytest.mark.cluster
 
 Json = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def server(installed: ControlPlane) -> Iterator[Server]:
-    with Server(installed) as asked:
-        yield asked
 
 
 def test_they_are_applied_in_one_go_and_again(installed: ControlPlane) -> None:

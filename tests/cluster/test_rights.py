@@ -52,12 +52,6 @@ NOT_OURS: Final[dict[str, set[Right]]] = {
 """Rights of Kubernetes' own kube-scheduler that this one does without, by the reason."""
 
 
-@pytest.fixture(scope="module")
-def server(installed: ControlPlane) -> Iterator[Server]:
-    with Server(installed) as asked:
-        yield asked
-
-
 def _of(server: Server, *roles: str) -> set[Right]:
     return {
         (group, resource, verb)

@@ -18,6 +18,7 @@ from kube.access import Access, AccessError
 from kube.client import Kube, KubeError
 from tests.kube.api_server import json as answered
 from tests.kube.api_server import refuse, serving
+from tests.support import until_async
 
 
 def kubeconfig(at: Path, user: dict[str, Any], **cluster: Any) -> str:
@@ -195,8 +196,7 @@ def test_with_new_credentials_a_post_has_a_new_connection_and_the_old_one_is_clo
                 async with asyncio.timeout(30):
                     while (await kube.get("/p"))["as"] != "Bearer new":
                         pass
-                    while not connections[0].is_closing():  # noqa: ASYNC110
-                        await asyncio.sleep(0.01)
+                await until_async(connections[0].is_closing)
                 assert await kube.post("/p", {}) == {"as": "Bearer new"}
                 assert len(connections) == 2
 
@@ -233,9 +233,7 @@ def test_credentials_that_cannot_be_used_are_told_until_others_are_there() -> No
                 for _ in range(2):
                     now[0] += 61
                     assert await kube.get("/p") == {"as": "Bearer secret"}
-                    async with asyncio.timeout(30):
-                        while kube._renewing is not None:  # noqa: ASYNC110
-                            await asyncio.sleep(0.01)
+                    await until_async(lambda: kube._renewing is None)
                     assert "has a character that HTTP has not" in kube.problem
                 assert await kube.post("/p", {}) == {"as": "Bearer secret"}
                 assert await kube.get("/p") == {"as": "Bearer secret"}

@@ -14,6 +14,7 @@ import pytest
 
 from kube.posts import KEEP_S, NotAnswered, NotSent, Posts
 from lab.cluster import certificate
+from tests.support import until_async
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 LAST = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
@@ -87,11 +88,6 @@ def play(act: Callable[[Scene], Awaitable[None]], *script: bytes | None) -> Serv
     return asyncio.run(run())
 
 
-async def until(true: Callable[[], object]) -> None:
-    while not true():  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-
-
 def test_one_after_the_other_goes_over_one_connection() -> None:
     async def act(scene: Scene) -> None:
         assert [await scene.post(), await scene.post()] == [b"{}", b"{}"]
@@ -123,12 +119,12 @@ async def _it_is_old(scene: Scene) -> None:
 
 async def _it_is_closed(scene: Scene) -> None:
     scene.server.connections[0].close()
-    await until(lambda: not scene.posts._kept[0].is_usable)
+    await until_async(lambda: not scene.posts._kept[0].is_usable)
 
 
 async def _something_came(scene: Scene) -> None:
     scene.server.connections[0].write(OK)
-    await until(lambda: not scene.posts._kept[0].is_usable)
+    await until_async(lambda: not scene.posts._kept[0].is_usable)
 
 
 async def _nothing(scene: Scene) -> None:
@@ -179,11 +175,11 @@ def test_it_is_not_known_what_became_of_it_where_and_it_is_sent_once(why: str) -
 def test_a_client_that_does_not_wait_for_the_answer_leaves_no_connection_to_it() -> None:
     async def act(scene: Scene) -> None:
         waiting = asyncio.create_task(scene.post())
-        await until(lambda: scene.server.asked and scene.server.asked[0])
+        await until_async(lambda: scene.server.asked and scene.server.asked[0])
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        await until(scene.server.connections[0].is_closing)
+        await until_async(scene.server.connections[0].is_closing)
         assert await scene.post() == b"{}"
 
     assert [len(each) for each in play(act, None, OK).asked] == [1, 1]
@@ -194,12 +190,12 @@ def test_nor_does_a_waiter_that_stops_as_it_comes() -> None:
         await scene.post()
         (kept,) = scene.posts._kept
         waiting = asyncio.create_task(scene.post())
-        await until(lambda: len(scene.server.asked[0]) == 2)
+        await until_async(lambda: len(scene.server.asked[0]) == 2)
         kept.data_received(OK)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        await until(scene.server.connections[0].is_closing)
+        await until_async(scene.server.connections[0].is_closing)
 
     play(act, OK, None)
 
@@ -209,7 +205,7 @@ def test_nor_is_it_used_again_where_more_comes_before_the_answer_is_taken() -> N
         await scene.post()
         (kept,) = scene.posts._kept
         waiting = asyncio.create_task(scene.post())
-        await until(lambda: len(scene.server.asked[0]) == 2)
+        await until_async(lambda: len(scene.server.asked[0]) == 2)
         kept.data_received(OK)
         kept.data_received(b"H")
         assert await waiting == b"{}"
@@ -270,7 +266,7 @@ def test_the_server_is_the_one_its_certificate_names(host: str, tmp_path: Path) 
         with pytest.raises(NotSent, match="CERTIFICATE_VERIFY_FAILED"):
             await other.post("/p", b"{}", _LONG_S)
         listening.close()
-        await until(lambda: all(each.is_closing() for each in server.connections))
+        await until_async(lambda: all(each.is_closing() for each in server.connections))
 
     asyncio.run(act())
 
@@ -280,7 +276,7 @@ def test_what_is_being_asked_at_the_end_is_answered_and_nothing_kept() -> None:
         await scene.post()
         kept = scene.posts._kept[0]
         waiting = asyncio.create_task(scene.post())
-        await until(lambda: len(scene.server.asked[0]) == 2)
+        await until_async(lambda: len(scene.server.asked[0]) == 2)
         scene.posts.close()
         assert await waiting == b"{}"
         assert not kept.is_usable and not scene.posts._kept

@@ -6,8 +6,7 @@ import contextlib
 import http.client
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from nri_plugin.endpoint import Endpoint
 from nri_plugin.metrics import Metrics
 from nri_plugin.readiness import Readiness
 from nri_plugin.settings import Address
+from tests.support import until
 
 
 class Served:
@@ -25,7 +25,7 @@ class Served:
         self.metrics = Metrics()
         self.endpoint = Endpoint(address, self.readiness, self.metrics)
         self.endpoint.start()
-        until(lambda: self.endpoint.served is not None)
+        until(lambda: self.endpoint.served is not None, "the endpoint serves")
 
     def get(self, path: str, method: str = "GET") -> tuple[int, str]:
         place = self.endpoint.served or ""
@@ -40,13 +40,6 @@ class Served:
             answer = connection.getresponse()
             text = answer.read().decode()
         return answer.status, text
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture(params=["127.0.0.1", "::1", "unix"])
@@ -132,7 +125,7 @@ def test_slow_clients_do_not_keep_probes_away(served: Served, count: int) -> Non
     slow = Slow(served.endpoint.served or "", count)
     slow.start()
     try:
-        until(lambda: slow.rounds > 2)
+        until(lambda: slow.rounds > 2, "several rounds")
         assert [served.get("/healthz")[0] for _ in range(8)] == [200] * 8
     finally:
         slow.end()
@@ -167,8 +160,8 @@ def test_an_address_in_use_is_waited_for(
         port = other.getsockname()[1]
         endpoint = Endpoint(("127.0.0.1", port), Readiness(lambda: 0.0), Metrics())
         endpoint.start()
-        until(lambda: "endpoint not served" in caplog.text)
+        until(lambda: "endpoint not served" in caplog.text, "the log line")
         assert endpoint.served is None
-    until(lambda: endpoint.served == f"127.0.0.1:{port}")
+    until(lambda: endpoint.served == f"127.0.0.1:{port}", "the endpoint serves")
     assert caplog.text.count("endpoint not served") == 1
     endpoint.close()

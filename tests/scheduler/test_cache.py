@@ -34,18 +34,13 @@ from tests.scheduler.objects import (
     pod,
     resources,
 )
+from tests.support import until_async
 
 HALF = {names.ANNOTATION_DEVICE_ALLOCATED: allocated(("GPU-a", 0, resources(memory="12Gi")))}
 
 
 def bound(uid: str, **fields: Any) -> dict[str, Any]:
     return pod(container("main", ratio=50), uid=uid, node="n1", annotations=HALF, **fields)
-
-
-async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
-        while not true():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 class Server:
@@ -108,7 +103,7 @@ async def test_all_is_known_once_it_is_synced() -> None:
         assert cache.synced
         assert state.is_bound("u-1")
         assert set(cache.ages().values()) == {0.0}
-        await until(lambda: not cache.problems())
+        await until_async(lambda: not cache.problems())
         cache._kube.problem = "credentials: gone"
         assert cache.problems() == ["credentials: gone"]
         assert set(cache.lists().values()) == {1}
@@ -130,7 +125,7 @@ async def test_refused_pods_are_restored_and_leave_the_queue_when_they_are_bound
     server.watches[PODS] = [[gone, ours]]
     async with running(server, state=state, queue=queue) as (cache, state):
         await cache.wait_synced()
-        await until(lambda: state.is_bound("b"))
+        await until_async(lambda: state.is_bound("b"))
         lengths.append(len(queue))
     assert lengths == [1]
 
@@ -162,7 +157,7 @@ async def test_what_is_seen_bound_holds_what_stands_on_it_whatever_was_chosen(sa
     server.watches[PODS] = [[event("MODIFIED", seen, "12")]]
     async with running(server, state=state) as (_, state):
         state.assume("ours", placement, deadline_s=9.0)
-        await until(lambda: state.is_bound("ours"))
+        await until_async(lambda: state.is_bound("ours"))
         assert state.assumed_count == 0
         (held,) = state.holders("n1")
         assert held.gpus == (("GPU-a", (12 if same else 6) * Gi, None),)
@@ -175,7 +170,7 @@ async def test_a_watch_goes_on_where_it_ended() -> None:
     bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "33"}}}
     server.watches[PODS] = [[event("ADDED", bound("u-1"), "11"), bookmark], [], 503, []]
     async with running(server) as (_, state):
-        await until(lambda: len(server.versions(PODS)) >= 5)
+        await until_async(lambda: len(server.versions(PODS)) >= 5)
         assert server.versions(PODS)[:5] == ["", "10", "33", "33", "33"]
         assert state.is_bound("u-1")
 
@@ -187,7 +182,7 @@ async def test_a_watch_that_leaves_doubt_is_begun_with_a_list(code: int) -> None
     async with running(server) as (cache, state):
         await cache.wait_synced()
         server.objects[PODS] = [bound("u-2")]
-        await until(lambda: state.is_bound("u-2"))
+        await until_async(lambda: state.is_bound("u-2"))
         assert not state.is_bound("u-1")
         assert cache.synced
 
@@ -196,11 +191,11 @@ async def test_what_cannot_be_listed_is_told_and_tried_again() -> None:
     server = Server()
     server.refused[DEVICES] = 404
     async with running(server) as (cache, _):
-        await until(lambda: "devices: Refused" in cache.problems())
+        await until_async(lambda: "devices: Refused" in cache.problems())
         assert not cache.synced
         del server.refused[DEVICES]
         await cache.wait_synced()
-        await until(lambda: not cache.problems())
+        await until_async(lambda: not cache.problems())
 
 
 @pytest.mark.parametrize(("later_s", "silent"), [(39.0, False), (41.0, True), (-3600.0, False)])

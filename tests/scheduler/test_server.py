@@ -13,6 +13,7 @@ import uvloop
 
 from kube.http1 import CONTINUE, TEXT, Request, Response
 from scheduler.server import TIMEOUT_S, Server
+from tests.support import until_async
 
 MOST = 64 << 20
 LONG_S = 60.0
@@ -116,12 +117,6 @@ def loop_factory(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(LONG_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 async def test_a_connection_is_kept_for_the_next_request() -> None:
     async with serving() as there, there.client() as client:
         for number in range(3):
@@ -136,7 +131,7 @@ async def test_requests_sent_at_once_are_answered_one_by_one_in_their_order() ->
         client.send(post(b"/echo", b"1"), post(b"/wait", b"2"), post(b"/echo", b"3"))
         client.send(post(b"/wait", b"4"), post(b"/echo", b"5"))
         await client.got(ok(b"1"))
-        await until(lambda: there.answers.asked == ["/echo", "/wait"])
+        await until_async(lambda: there.answers.asked == ["/echo", "/wait"])
         client.send(post(b"/echo", b"6"))
         there.answers.go.set()
         await client.got(*(ok(b"%d" % number) for number in range(2, 7)))
@@ -146,7 +141,7 @@ async def test_what_is_sent_while_a_request_is_answered_stays_with_the_client() 
     """The client keeps it: many megabytes that the server does not buffer."""
     async with serving() as there, there.client() as client:
         client.send(post(b"/wait"))
-        await until(lambda: there.answers.asked)
+        await until_async(lambda: there.answers.asked)
         large = b"x" * (48 << 20)
         client.send(post(b"/echo", large))
         await asyncio.sleep(0.2)
@@ -183,17 +178,17 @@ async def test_a_client_that_is_refused_reads_why_though_it_sends_on(
         assert await client.status() == status
         assert not there.answers.asked
         await client.leave()
-        await until(lambda: not there.server.connections)
+        await until_async(lambda: not there.server.connections)
 
 
 async def test_a_client_that_leaves_before_the_answer_leaves_the_work_going_on() -> None:
     async with serving() as there:
         async with there.client() as client:
             client.send(post(b"/wait"))
-            await until(lambda: there.answers.asked)
+            await until_async(lambda: there.answers.asked)
         there.answers.go.set()
-        await until(lambda: there.answers.done == ["/wait"])
-        await until(lambda: not there.server.connections)
+        await until_async(lambda: there.answers.done == ["/wait"])
+        await until_async(lambda: not there.server.connections)
         async with there.client() as another:
             another.send(post(b"/echo", b"1"))
             await another.got(ok(b"1"))
@@ -203,7 +198,7 @@ async def test_a_client_that_has_no_more_to_send_is_answered() -> None:
     async with serving() as there, there.client() as client:
         client.send(post(b"/wait", b"1"))
         client.writer.write_eof()
-        await until(lambda: there.answers.asked)
+        await until_async(lambda: there.answers.asked)
         there.answers.go.set()
         assert (await client.rest())[-1:] == b"1"
 
@@ -219,7 +214,7 @@ async def test_a_fault_ends_the_connection_alone() -> None:
                 assert await client.rest() == b""
             another.send(post(b"/echo", b"1"))
             await another.got(ok(b"1"))
-        await until(lambda: not there.server.under_way)
+        await until_async(lambda: not there.server.under_way)
 
 
 async def test_a_client_that_does_not_send_the_rest_is_not_waited_for() -> None:
@@ -234,7 +229,7 @@ async def test_a_client_that_does_not_send_the_rest_is_not_waited_for() -> None:
         assert await slow.status() == 408
         idle.send(post(b"/echo", b"2"))
         await idle.got(ok(b"2"))
-        await until(lambda: len(there.server.connections) == 1)
+        await until_async(lambda: len(there.server.connections) == 1)
         assert there.answers.asked == ["/echo", "/echo"]
 
 
@@ -242,8 +237,8 @@ async def test_a_client_that_does_not_read_the_answer_is_not_waited_for() -> Non
     async with serving(timeout_s=0.2) as there:
         with socket.create_connection(there.server.address) as deaf:
             deaf.sendall(post(b"/large", b"%d" % (32 << 20)) + post(b"/echo"))
-            await until(lambda: there.answers.asked)
-            await until(lambda: not there.server.connections)
+            await until_async(lambda: there.answers.asked)
+            await until_async(lambda: not there.server.connections)
             assert there.answers.asked == ["/large"]
 
 
@@ -263,7 +258,7 @@ async def test_at_the_end_those_that_are_being_answered_are_and_the_idle_are_lef
             await idle.got(ok(b""))
             half.send(post(b"/echo", b"1")[:-1])
             busy.send(post(b"/wait", b"1"), post(b"/echo"))
-            await until(lambda: "/wait" in there.answers.asked)
+            await until_async(lambda: "/wait" in there.answers.asked)
             closing = asyncio.create_task(there.server.close())
             assert await idle.rest() == await half.rest() == b""
             with pytest.raises(OSError):
@@ -278,7 +273,7 @@ async def test_at_the_end_those_that_are_being_answered_are_and_the_idle_are_lef
 async def test_at_the_end_those_that_take_long_are_left() -> None:
     async with serving(leave_s=0.1) as there, there.client() as client:
         client.send(post(b"/wait"))
-        await until(lambda: there.answers.asked)
+        await until_async(lambda: there.answers.asked)
         await there.server.close()
         with suppress(ConnectionResetError):
             assert await client.rest() == b""

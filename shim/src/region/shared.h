@@ -34,6 +34,3 @@ vgpu_hold vgpu_shared_join(uint64_t key, struct vgpu_shared_charge *charge);
 
 /* Once for each export and join. The last holder's release ends the charge. */
 void vgpu_shared_leave(vgpu_hold hold);
-
-/* The process releases all shared memory; the caller holds setup. */
-void vgpu_shared_leave_all(struct vgpu_process *process, const struct vgpu_slots *slots);

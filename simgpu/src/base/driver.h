@@ -190,6 +190,8 @@ CUresult device_alive(struct sim_link *link);
 
 /* The stream that a handle means for the calling thread and its current context. */
 CUresult stream_get(CUstream handle, struct stream **stream);
+/* The same after driver_enter; if it fails, driver_leave has been called. */
+CUresult stream_enter(CUstream handle, struct stream **stream);
 /* Distinguishes a stream from all others of the process. */
 uint64_t stream_serial(const struct stream *stream);
 /* When a stream has done all that it must wait for. */

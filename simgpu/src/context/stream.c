@@ -107,7 +107,7 @@ void streams_forget(struct context *context)
 			object_free(stream);
 }
 
-static CUresult enter(CUstream handle, struct stream **stream)
+CUresult stream_enter(CUstream handle, struct stream **stream)
 {
 	CUresult result = driver_enter();
 
@@ -164,7 +164,7 @@ CUresult cuStreamQuery(CUstream handle)
 {
 	struct stream *stream;
 	uint64_t ready_ns;
-	CUresult result = enter(handle, &stream);
+	CUresult result = stream_enter(handle, &stream);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -181,7 +181,7 @@ CUresult cuStreamSynchronize(CUstream handle)
 	struct stream *stream;
 	struct device *device;
 	uint64_t ready_ns;
-	CUresult result = enter(handle, &stream);
+	CUresult result = stream_enter(handle, &stream);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -199,7 +199,7 @@ CUresult cuStreamSynchronize(CUstream handle)
 	CUresult function(CUstream handle, type *out)                                              \
 	{                                                                                          \
 		struct stream *stream;                                                             \
-		CUresult result = enter(handle, &stream);                                          \
+		CUresult result = stream_enter(handle, &stream);                                   \
                                                                                                    \
 		if (result != CUDA_SUCCESS)                                                        \
 			return result;                                                             \

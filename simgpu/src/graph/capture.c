@@ -107,16 +107,6 @@ void capture_end_on(struct stream *stream)
 		end(stream->capture, false);
 }
 
-static CUresult enter(CUstream handle, struct stream **stream)
-{
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = stream_get(handle, stream);
-	return result == CUDA_SUCCESS ? result : driver_leave(result);
-}
-
 CUresult cuStreamBeginCapture_v2(CUstream handle, int mode)
 {
 	struct capture *capture;
@@ -125,7 +115,7 @@ CUresult cuStreamBeginCapture_v2(CUstream handle, int mode)
 
 	if (mode < CU_STREAM_CAPTURE_GLOBAL || mode > CU_STREAM_CAPTURE_RELAXED)
 		return CUDA_ERROR_INVALID_VALUE;
-	result = enter(handle, &stream);
+	result = stream_enter(handle, &stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (stream == &stream->context->legacy)
@@ -156,7 +146,7 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph *out)
 {
 	struct capture *capture;
 	struct stream *stream;
-	CUresult result = enter(handle, &stream);
+	CUresult result = stream_enter(handle, &stream);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -185,7 +175,7 @@ static int status_of(const struct stream *stream)
 CUresult cuStreamIsCapturing(CUstream handle, int *status)
 {
 	struct stream *stream;
-	CUresult result = enter(handle, &stream);
+	CUresult result = stream_enter(handle, &stream);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -212,7 +202,7 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream handle, int *status, uint64_t *id, C
 	static CUgraphNode last; /* until the next call, as documented */
 	struct capture *capture;
 	struct stream *stream;
-	CUresult result = enter(handle, &stream);
+	CUresult result = stream_enter(handle, &stream);
 
 	if (result != CUDA_SUCCESS)
 		return result;

@@ -63,5 +63,7 @@ void pools_forget(struct device *device, struct chunk **gone);
 /* A new pool in device memory with everything at its default, or NULL. */
 struct pool *pool_new(struct device *device);
 struct pool *pool_default(struct device *device);
+/* The pool, after driver_enter; if it fails, driver_leave has been called. */
+CUresult pool_enter(CUmemoryPool handle, struct pool **pool);
 
 #endif

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-static CUresult enter(CUmemoryPool handle, struct pool **pool)
+CUresult pool_enter(CUmemoryPool handle, struct pool **pool)
 {
 	CUresult result = driver_enter();
 
@@ -51,7 +51,7 @@ CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle)
 {
 	struct device *device;
 	struct pool *pool;
-	CUresult result = enter(handle, &pool);
+	CUresult result = pool_enter(handle, &pool);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -144,7 +144,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle)
 {
 	struct chunk *gone = NULL;
 	struct pool *pool;
-	CUresult result = enter(handle, &pool);
+	CUresult result = pool_enter(handle, &pool);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -164,7 +164,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep_bytes)
 {
 	struct chunk *gone = NULL;
 	struct pool *pool;
-	CUresult result = enter(handle, &pool);
+	CUresult result = pool_enter(handle, &pool);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -180,7 +180,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep_bytes)
 CUresult cuMemPoolGetAttribute(CUmemoryPool handle, int attribute, void *value)
 {
 	struct pool *pool;
-	CUresult result = enter(handle, &pool);
+	CUresult result = pool_enter(handle, &pool);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -213,7 +213,7 @@ static CUresult reset_high(uint64_t *high_bytes, uint64_t current_bytes, uint64_
 CUresult cuMemPoolSetAttribute(CUmemoryPool handle, int attribute, void *value)
 {
 	struct pool *pool;
-	CUresult result = enter(handle, &pool);
+	CUresult result = pool_enter(handle, &pool);
 	uint64_t word;
 
 	if (result != CUDA_SUCCESS)
@@ -247,7 +247,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *map, siz
 {
 	struct device *device;
 	struct pool *pool;
-	CUresult result = enter(handle, &pool);
+	CUresult result = pool_enter(handle, &pool);
 
 	if (result != CUDA_SUCCESS)
 		return result;

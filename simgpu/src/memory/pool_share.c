@@ -26,22 +26,12 @@ struct shared_piece {
 
 _Static_assert(sizeof(struct shared_piece) <= sizeof(CUmemPoolPtrExportData), "it travels in that");
 
-static CUresult enter(CUmemoryPool handle, struct pool **pool)
-{
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	*pool = object_get(handle, OBJECT_POOL);
-	return *pool && !(*pool)->destroyed ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_VALUE);
-}
-
 CUresult cuMemPoolExportToShareableHandle(void *out, CUmemoryPool handle, int type,
 					  unsigned long long flags)
 {
 	struct shared_pool shared = {.magic = MAGIC};
 	struct pool *pool;
-	CUresult result = enter(handle, &pool);
+	CUresult result = pool_enter(handle, &pool);
 	int fd;
 
 	if (result != CUDA_SUCCESS)
@@ -120,7 +110,7 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *out, CUmemoryPool handle, CUmemPool
 	struct device *device;
 	struct pool *pool;
 	uint64_t id, address = 0;
-	CUresult result = enter(handle, &pool);
+	CUresult result = pool_enter(handle, &pool);
 
 	if (result != CUDA_SUCCESS)
 		return result;

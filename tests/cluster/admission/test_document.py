@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from contract import names
-from lab.cluster.controlplane import ControlPlane
 from tests.cluster.admission.requested import asking, pod
 from tests.cluster.admission.test_allocations import ALLOCATION
 from tests.cluster.admission.test_placement import DENIED
@@ -44,12 +42,6 @@ def table(head: str) -> list[list[str]]:
 
 def code(cell: str) -> list[str]:
     return re.findall(r"`([^`]*)`", cell)
-
-
-@pytest.fixture(scope="module")
-def server(installed: ControlPlane) -> Iterator[Server]:
-    with Server(installed) as asked:
-        yield asked
 
 
 def test_each_policy_has_its_row_and_its_resources() -> None:

@@ -29,12 +29,6 @@ _SEEDS: Final = Path(__file__).parent / "manifests"
 HALF: Final = {names.RESOURCE_CORE: 50, names.RESOURCE_MEMORY_RATIO: 50}
 
 
-@pytest.fixture(scope="module")
-def server(installed: ControlPlane) -> Iterator[Server]:
-    with Server(installed) as asked:
-        yield asked
-
-
 @pytest.fixture
 def with_koordinators_name(installed: ControlPlane) -> Iterator[None]:
     serve(installed, KOORDINATOR)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
@@ -32,12 +31,6 @@ GPU, CORE, MEMORY, RATIO, SHARED = (
 )
 ISOLATION: Final = {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER}
 HALF: Final = {CORE: 50, RATIO: 50}
-
-
-@pytest.fixture(scope="module")
-def server(installed: ControlPlane) -> Iterator[Server]:
-    with Server(installed) as asked:
-        yield asked
 
 
 def tried(server: Server, raw: Json) -> Answer:

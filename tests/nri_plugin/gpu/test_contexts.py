@@ -20,18 +20,11 @@ import pytest
 from gpu import context_size
 from nri_plugin.gpu.contexts import Contexts
 from tests.shim.conftest import GIB, GPUS, MIB, Host, gpu_host, library, simulated
+from tests.support import Clock
 
 __all__ = ["gpu_host", "library"]
 
 GPU, OTHER = (uuid for uuid, _ in GPUS)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.seconds = 100.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 def contexts(script: str, clock: Clock | None = None, deadline_s: float = 60.0) -> Contexts:

@@ -15,16 +15,9 @@ from nri_plugin.gpu.inventory import Inventory, decode, pace_s
 from nri_plugin.policy.model import Gpu
 from nri_plugin.policy.refusals import ChildError
 from tests.simgpu.host import GIB, Host
+from tests.support import Clock
 
 ONE = '{"gpus": [{"uuid": "GPU-1", "minor": 0, "memory_bytes": 5}]}'
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.seconds = 100.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 def serving(script: str) -> tuple[str, ...]:

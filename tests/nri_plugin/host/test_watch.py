@@ -25,6 +25,7 @@ from nri_plugin.protocol.events import RuntimeInfo
 from nri_plugin.readiness import Readiness
 from nri_plugin.settings import Settings
 from nri_plugin.threads import Worker
+from tests.support import until_async
 
 T = TypeVar("T")
 
@@ -248,20 +249,14 @@ async def test_it_goes_on_looking(
     whole = host.library.read_bytes()
     host.library.unlink()
 
-    async def until(condition: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < deadline_s
-            await asyncio.sleep(0.001)
-
     def value(name: str) -> float | None:
         return metrics.registry.get_sample_value(name)
 
     watching = asyncio.create_task(module.watch(node, lambda: 2, readiness, metrics))
-    await until(lambda: "the library is missing" in str(readiness.node))
+    await until_async(lambda: "the library is missing" in str(readiness.node))
     assert value("gpuslice_ready") == 0
     host.library.write_bytes(whole)
-    await until(lambda: value("gpuslice_ready") == 1)
+    await until_async(lambda: value("gpuslice_ready") == 1)
     watching.cancel()
     await asyncio.wait([watching])
     await node.inventory.close()

@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from nri_plugin.kube.node_status import CONTEST_S, CONTEST_WRITES, Contest, other_writer
-
-
-class Clock:
-    seconds = 100.0
-
-    def __call__(self) -> float:
-        return self.seconds
+from tests.support import Clock
 
 
 def fight(contest: Contest, clock: Clock, every_s: float, rounds: int) -> list[bool]:

@@ -38,6 +38,7 @@ from nri_plugin.policy.model import Share
 from nri_plugin.settings import Settings
 from tests.nri_plugin.fake_runtime import FakeRuntime, RequestFailed, connected_pair
 from tests.nri_plugin.objects import clear
+from tests.support import until_async
 
 pytestmark = pytest.mark.node
 
@@ -592,10 +593,7 @@ async def test_files_of_what_never_came_to_be_go_after_a_while(host: Host) -> No
     async with serving(handler, [of], [made[1]]) as runtime:
         with contextlib.suppress(RequestFailed):  # there is nothing to start
             await runtime.notify("StartContainer", of, made[2])
-        while True:
-            await asyncio.sleep(0.01)
-            if host.keys() == {"c1", "c2"}:
-                break
+        await until_async(lambda: host.keys() == {"c1", "c2"})
 
 
 async def test_containers_made_without_the_agent_are_said_aloud(

@@ -22,6 +22,7 @@ from scheduler.leadership.election import POST_S, Candidate, Role, Timing
 from scheduler.leadership.lease import PATH
 from scheduler.metrics import Metrics
 from tests.kube.api_server import client_of, json, refuse
+from tests.support import until_async
 
 DEADLINE_S = 30.0
 
@@ -105,14 +106,6 @@ async def leading(
             await running
 
 
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            if true():
-                return
-            await asyncio.sleep(0.01)
-
-
 async def admitted(leader: Leader) -> None:
     """Calls `admit` repeatedly, as kube-scheduler retries its pods."""
     async with asyncio.timeout(DEADLINE_S):
@@ -124,7 +117,7 @@ async def admitted(leader: Leader) -> None:
 
 async def ends(leader: Leader) -> None:
     leader.leave()
-    await until(lambda: leader.role is Role.STANDBY)
+    await until_async(lambda: leader.role is Role.STANDBY)
 
 
 def value(leader: Leader, name: str) -> float | None:
@@ -145,7 +138,7 @@ async def test_the_first_call_takes_a_free_lease_at_once() -> None:
         assert leader.writer == "a 1" and server.holder == "a"
         assert listed == ["a"]
         assert value(leader, "lease_held") == 1
-        await until(lambda: server.said.count("PUT") > 2)
+        await until_async(lambda: server.said.count("PUT") > 2)
         await ends(leader)
         assert server.holder == "" and not leader.may_write()
 
@@ -178,19 +171,19 @@ async def test_a_second_installation_stays_on_standby_and_names_the_holder(
         leading(kube, "b", "elsewhere", timing=timing) as second,
     ):
         await admitted(first)
-        await until(lambda: "installation, here, holds" in second.status)
+        await until_async(lambda: "installation, here, holds" in second.status)
         begun_s = boot_clock()
         refusal = await second.admit()
         assert boot_clock() - begun_s < DEADLINE_S
         assert refusal.startswith("gpuslice does not bind here: on standby; another install")
         assert f"{names.NAMESPACE}/{names.LEASE_SCHEDULER}: a, which" in refusal
-        await until(
+        await until_async(
             lambda: names.ANNOTATION_CANDIDATE in (server.lease or {})["metadata"]["annotations"]
         )
-        await until(lambda: value(second, "second_installation") == 1)
+        await until_async(lambda: value(second, "second_installation") == 1)
         assert second.rival == "here"
         seen = server.said.count("PUT")
-        await until(lambda: server.said.count("PUT") > seen + 2)
+        await until_async(lambda: server.said.count("PUT") > seen + 2)
         assert first.may_write() and not second.may_write()
     assert any("second installation" in record.getMessage() for record in caplog.records)
 
@@ -202,7 +195,7 @@ async def test_a_holder_stops_when_another_process_takes_the_lease() -> None:
         assert server.lease is not None
         spec = {**server.lease["spec"], "holderIdentity": "z", "leaseTransitions": 9}
         server.lease = {"metadata": {"resourceVersion": "99"}, "spec": spec}
-        await until(lambda: not leader.may_write())
+        await until_async(lambda: not leader.may_write())
         assert leader.role is Role.STANDBY and server.holder == "z"
 
 
@@ -215,9 +208,9 @@ async def test_a_leaving_process_finishes_pending_writes_first() -> None:
             assert not leader.may_write() and leader.role is Role.YIELDING
             assert "giving the Lease" in leader.refusal()
             seen = server.said.count("PUT")
-            await until(lambda: server.said.count("PUT") > seen)
+            await until_async(lambda: server.said.count("PUT") > seen)
             assert server.holder == "a"
-        await until(lambda: server.holder == "")
+        await until_async(lambda: server.holder == "")
 
 
 async def test_a_cancelled_write_counts_as_pending_at_the_server() -> None:
@@ -228,10 +221,10 @@ async def test_a_cancelled_write_counts_as_pending_at_the_server() -> None:
             raise KubeError(0, "NoAnswer", "")
         leader.leave()
         seen = server.said.count("PUT")
-        await until(lambda: server.said.count("PUT") > seen)
+        await until_async(lambda: server.said.count("PUT") > seen)
         assert server.holder == "a"
         clock.ahead_s += POST_S
-        await until(lambda: server.holder == "")
+        await until_async(lambda: server.holder == "")
 
 
 async def test_a_conflict_without_an_answer_about_it_is_a_failure() -> None:
@@ -245,7 +238,7 @@ async def test_a_conflict_without_an_answer_about_it_is_a_failure() -> None:
 
     async with client_of(answer) as kube, leading(kube) as leader:
         await leader.admit()
-        await until(lambda: "cannot be acquired: Failing" in leader.refusal())
+        await until_async(lambda: "cannot be acquired: Failing" in leader.refusal())
         server.failing = 0
         conflicts = False
         await admitted(leader)
@@ -259,7 +252,7 @@ async def test_a_lease_that_cannot_be_created_is_reported() -> None:
 
     async with client_of(answer) as kube, leading(kube) as leader:
         await leader.admit()
-        await until(lambda: "cannot be acquired: NotFound: no such name" in leader.refusal())
+        await until_async(lambda: "cannot be acquired: NotFound: no such name" in leader.refusal())
         labels = {"request": "take"}
         name = "gpuslice_scheduler_lease_failures_total"
         assert leader._metrics.registry.get_sample_value(name, labels)
@@ -270,7 +263,7 @@ async def test_a_process_that_leaves_without_the_lease_leaves_at_once() -> None:
     async with client_of(server.answer) as kube:
         leader = Leader(kube, Candidate("a", "here"), nothing, Metrics())
         running = asyncio.create_task(leader.run())
-        await until(lambda: "cannot be acquired: Failing" in leader.refusal())
+        await until_async(lambda: "cannot be acquired: Failing" in leader.refusal())
         leader.leave()
         async with asyncio.timeout(DEADLINE_S):
             await running

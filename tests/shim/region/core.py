@@ -226,10 +226,6 @@ class Shell:
         os.kill(self.pid, signal.SIGCONT)
         return self.answer(command)
 
-    def ended_by(self) -> int:
-        """Return the signal that ended the process, without killing it."""
-        return -self._process.wait(ANSWER_DEADLINE_S)
-
     def kill_alone(self) -> None:
         """kill -9 this process; its children continue."""
         self._process.kill()
