@@ -39,7 +39,6 @@ _MEMORY_BYTES: Final = 20 << 30
 _PAUSE_US: Final = 3000
 """Between two creations. A real runtime takes fifty milliseconds or more per container."""
 _WARM_UP: Final = 50
-_WAIT_S: Final = 30.0
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from kube.follow import Follower
 from tests.kube.api_server import client_of, event, lines, listed, refuse, stream
+from tests.support import until_async
 
 
 class Keys:
@@ -49,8 +50,7 @@ def test_waits_grow_until_a_watch_has_lived_however_it_ends(breaks: bool) -> Non
                 done.set()
                 return await stream(request, hold=True)
             response = await stream(request)
-            while follower.problem:  # noqa: ASYNC110 - until it is known to be watched
-                await asyncio.sleep(0.01)
+            await until_async(lambda: not follower.problem)
             now[0] += 5
             assert request.transport is not None
             if breaks:

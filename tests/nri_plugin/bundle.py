@@ -10,6 +10,8 @@ from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from lab.node import holder
 from nri_plugin.host import rootfs
 from nri_plugin.host.files import RunDirectory
@@ -132,3 +134,9 @@ def made(tmp_path: Path) -> Iterator[Bundle]:
         bundle.remove()
     left = subprocess.run(["find", holder.CGROUPS, "-name", bundle.cgroup], capture_output=True)
     assert left.stdout == b""
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Iterator[Bundle]:
+    with made(tmp_path) as bundle:
+        yield bundle

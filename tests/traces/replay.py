@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from contract import grant_file, names, overhead
 from shim import region
@@ -24,8 +23,6 @@ from tests.gpu.watch import Watch
 from tests.traces import host
 from tests.traces.plan import Process, plan
 from tests.traces.trace import Call, read
-
-_MOST_TOLD: Final = 20
 
 
 class ReplayError(Exception):

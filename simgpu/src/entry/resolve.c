@@ -131,16 +131,14 @@ CUresult cuGetProcAddress_v2(const char *base, void **function, int version, uin
 
 CUresult cuGetProcAddress(const char *base, void **function, int version, uint64_t flags)
 {
-	any_function found;
-	int reason;
-	CUresult result = base && function ? look_up(base, version, flags, &found, &reason)
-					   : CUDA_ERROR_INVALID_VALUE;
+	void *found = NULL;
+	CUresult result = cuGetProcAddress_v2(base, function ? &found : NULL, version, flags, NULL);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!found)
 		return CUDA_ERROR_NOT_FOUND;
-	memcpy(function, &found, sizeof(found));
+	*function = found;
 	return CUDA_SUCCESS;
 }
 

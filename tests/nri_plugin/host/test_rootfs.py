@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -16,15 +16,11 @@ from contract import names
 from nri_plugin.host import rootfs
 from nri_plugin.policy.model import Mount
 from nri_plugin.policy.refusals import Reason, Refused
-from tests.nri_plugin.bundle import SHARES, Bundle, made
+from tests.nri_plugin.bundle import SHARES, Bundle, bundle
+
+__all__ = ["bundle"]
 
 pytestmark = pytest.mark.node
-
-
-@pytest.fixture
-def bundle(tmp_path: Path) -> Iterator[Bundle]:
-    with made(tmp_path) as bundle:
-        yield bundle
 
 
 def expect_refusal(bundle: Bundle, reason: Reason, *texts: str, forwarded: bool = False) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,15 +19,11 @@ from nri_plugin.host.runtime_verification import Proofs, Started
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.model import Mount, Pod
 from nri_plugin.policy.refusals import Refused
-from tests.nri_plugin.bundle import Bundle, made
+from tests.nri_plugin.bundle import Bundle, bundle
+
+__all__ = ["bundle"]
 
 pytestmark = pytest.mark.node
-
-
-@pytest.fixture
-def bundle(tmp_path: Path) -> Iterator[Bundle]:
-    with made(tmp_path) as bundle:
-        yield bundle
 
 
 def prove(bundle: Bundle, waits_in: rootfs.File | None = None) -> Proof:
