@@ -9,6 +9,7 @@ so they are not committed.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import subprocess
@@ -79,6 +80,10 @@ def main() -> int:
     if found:
         failed.append("words")
         sys.stdout.write("".join(found))
+    # One at a time on this machine: a cache that two runs of mypy write at once breaks it.
+    building.cache_dir().mkdir(parents=True, exist_ok=True)
+    lock = (building.cache_dir() / "lint.lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
     # protoc finds its plugin for mypy by PATH.
     environment = {**os.environ, "PATH": f"{_BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
     for title, (tool, *arguments) in _CHECKS.items():
