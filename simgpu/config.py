@@ -76,6 +76,10 @@ class HostConfig:
     """How long an exited process's memory stays allocated, as during a real driver's teardown."""
     launch_default_ns: int
     """Duration of a launch that states none."""
+    time_slice_us: int
+    """How long a context has the GPU while others wait for it."""
+    copy_gib_per_s: float
+    """Rate of copies and fills on the GPU; 0: they take no time."""
     nvml_counts_imports: bool
     """Whether NVML's list of processes counts shared memory for each process that has it."""
     gpus: tuple[GpuConfig, ...]
@@ -134,6 +138,8 @@ def parse(text: str) -> HostConfig:
             module_overhead_bytes=parse_bytes(merged["module_overhead"], "module_overhead"),
             teardown_delay_s=float(_typed(merged, "teardown_delay_s", (int, float))),
             launch_default_ns=_typed(merged, "launch_default_ns", int),
+            time_slice_us=_typed(merged, "time_slice_us", int),
+            copy_gib_per_s=float(_typed(merged, "copy_gib_per_s", (int, float))),
             nvml_counts_imports=_typed(merged, "nvml_counts_imports", bool),
             gpus=tuple(_gpu(index, table) for index, table in enumerate(tables)),
         )
@@ -161,6 +167,10 @@ def checked(host: HostConfig) -> HostConfig:
         raise ConfigError("teardown_delay_s: 0 to 3600")
     if not 0 <= host.launch_default_ns <= 10**12:
         raise ConfigError("launch_default_ns: 0 to 10^12")
+    if not 1 <= host.time_slice_us <= 10**9:
+        raise ConfigError("time_slice_us: 1 to 10^9")
+    if not (host.copy_gib_per_s == 0 or 0.001 <= host.copy_gib_per_s <= 10**6):
+        raise ConfigError("copy_gib_per_s: 0, or 0.001 to 10^6")
     if not 1000 <= host.cuda_version < 100_000:
         raise ConfigError("cuda_version: 1000 * major + 10 * minor, for example 13000")
     for index, gpu in enumerate(host.gpus):

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import itertools
 import json
 import logging
 import mmap
@@ -25,6 +26,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from simgpu import wire
+from simgpu.board import LOCK_WAITERS, SHARED_BYTES, Board
 from simgpu.config import GpuConfig, HostConfig
 from simgpu.descriptors import Descriptors
 from simgpu.faults import is_call
@@ -43,19 +45,16 @@ _PEERCRED: Final = struct.Struct("iII")
 _CONNECTIONS_PER_PROCESS: Final = 64
 _CONTROL_LINE_BYTES: Final = 65536
 
-# Linux 5.1: existing mappings of this process stay writable; all others are read-only.
-_F_SEAL_FUTURE_WRITE: Final = 0x10
-_BOARD_BYTES: Final = 4096
-
 _Handler = Callable[[Gpu, int, tuple[Any, ...], int], bytes]
 
 
 def _context_create(gpu: Gpu, client: int, _: tuple[int, ...], _now: int) -> bytes:
-    return wire.pack("sim_id", gpu.context_create(client))
+    return wire.pack("sim_context", *gpu.context_create(client), 0)
 
 
-def _context_destroy(gpu: Gpu, client: int, fields: tuple[int, ...], _now: int) -> bytes:
-    gpu.context_destroy(client, *fields)
+def _context_destroy(gpu: Gpu, client: int, fields: tuple[int, ...], now_ns: int) -> bytes:
+    (context,) = fields
+    gpu.context_destroy(client, context, now_ns)
     return b""
 
 
@@ -81,11 +80,6 @@ def _fault(gpu: Gpu, _client: int, fields: tuple[bytes], _now: int) -> bytes:
     return wire.pack("sim_fault", latency_ns, code, 0)
 
 
-def _launch(gpu: Gpu, client: int, fields: tuple[int, ...], now_ns: int) -> bytes:
-    context, _stream, duration_ns = fields
-    return wire.pack("sim_instant", gpu.launch(client, context, duration_ns, now_ns))
-
-
 def _memory_info(gpu: Gpu, _client: int, _: tuple[int, ...], _now: int) -> bytes:
     return wire.pack("sim_memory", *gpu.memory())
 
@@ -98,15 +92,15 @@ def _processes(gpu: Gpu, _client: int, _: tuple[int, ...], _now: int) -> bytes:
     )
 
 
-def _utilization(gpu: Gpu, _client: int, _: tuple[int, ...], now_ns: int) -> bytes:
-    return wire.pack("sim_utilization", *gpu.utilization(now_ns))
+def _utilization(gpu: Gpu, _client: int, _: tuple[int, ...], _now: int) -> bytes:
+    return wire.pack("sim_utilization", *gpu.utilization())
 
 
-def _process_utilization(gpu: Gpu, _client: int, _: tuple[int, ...], now_ns: int) -> bytes:
+def _process_utilization(gpu: Gpu, _client: int, _: tuple[int, ...], _now: int) -> bytes:
     most = wire.PAYLOAD_BYTES // wire.STRUCTS["sim_process_utilization"].size
     return b"".join(
         wire.pack("sim_process_utilization", pid, percent)
-        for pid, percent in gpu.process_utilization(now_ns)[:most]
+        for pid, percent in gpu.process_utilization()[:most]
     )
 
 
@@ -124,7 +118,6 @@ _CUDA_ONLY: Final[Mapping[Op, _Handler]] = {
     Op.MEMORY_EXPORT: _memory_export,
     Op.MEMORY_IMPORT: _memory_import,
     Op.FAULT: _fault,
-    Op.LAUNCH: _launch,
 }
 _HANDLERS: Final[Mapping[Role, Mapping[Op, _Handler]]] = {
     Role.CUDA: {**_ANYBODY, **_CUDA_ONLY},
@@ -157,30 +150,24 @@ class _Peer:
             self.pidfd = None
 
 
-class _Board:
-    """What every CUDA client of a GPU can read without a request: how many faults are armed."""
+class _Memory:
+    """A board's memory, which the clients map too."""
 
     def __init__(self) -> None:
         self._fd = os.memfd_create("simgpu-board", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self._fd, _BOARD_BYTES)
-        self._page = mmap.mmap(self._fd, _BOARD_BYTES)
-        seals = _F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-        # An older kernel: clients map it read-only anyway.
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, seals)
-
-    def show(self, armed: int) -> None:
-        self._page[: wire.STRUCTS["sim_board"].size] = wire.pack("sim_board", armed)
+        os.ftruncate(self._fd, SHARED_BYTES)
+        # No client can take the memory from the others.
+        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        self.mapped = mmap.mmap(self._fd, SHARED_BYTES)
 
     def send(self, connection: Any, data: bytes) -> None:
-        """`data` with the page's descriptor, as the first bytes of a connection: they fit."""
+        """`data` with the memory's descriptor, as the first bytes of a connection: they fit."""
         with socket.socket(fileno=os.dup(connection.fileno())) as own:
             own.setblocking(False)
             if socket.send_fds(own, [data], [self._fd]) != len(data):
                 raise WireError("no room for a greeting")
 
     def close(self) -> None:
-        self._page.close()
         os.close(self._fd)
 
 
@@ -188,12 +175,14 @@ class Seat:
     """One GPU with its connections, and the latency injected into its operations."""
 
     def __init__(self, host: HostConfig, config: GpuConfig, connections: Counter[int]) -> None:
-        self.gpu = Gpu(host, config)
+        self._host = host
+        self._memory = _Memory()
+        self._board = Board(host, self._memory.mapped)
+        self.gpu = Gpu(host, config, self._board)
         self.latency_ns: dict[Op, int] = {}
-        self._board = _Board()
         self._descriptors = Descriptors(self.gpu)
         self._connections = connections
-        self._hello = _hello_reply(host, config)
+        self._numbers = itertools.cycle(range(1, LOCK_WAITERS))
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -230,7 +219,9 @@ class Seat:
             task.cancel()
         if self._tasks:
             await asyncio.wait(tuple(self._tasks))
-        self._board.close()
+        # Waiting clients need not find out by themselves.
+        self._board.show(0, lost=True)
+        self._memory.close()
         self._descriptors.close()
 
     def tick(self, now_ns: int) -> None:
@@ -239,18 +230,24 @@ class Seat:
         self._descriptors.drop_closed()
 
     def show_faults(self) -> None:
-        self._board.show(self.gpu.faults.armed)
+        self._board.show(self.gpu.faults.armed, self.gpu.lost)
+
+    def lose(self, lost: bool) -> None:
+        self.gpu.lost = lost
+        self.show_faults()
 
     async def _converse(
         self, peer: _Peer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         loop = asyncio.get_running_loop()
         requests = wire.Reader()
+        number = next(self._numbers)
         role: Role | None = None
         client: int | None = None
 
         def let_go() -> None:
             nonlocal client
+            self._board.release(number)
             if client is not None:
                 self._descriptors.drop_closed()
                 self.gpu.leave(client, time.monotonic_ns())
@@ -269,17 +266,18 @@ class Seat:
                 for request in requests.feed(data):
                     if role is None:
                         role = _role_of(request)
-                        if role is Role.CUDA and not writer.transport.is_closing():
+                        if writer.transport.is_closing():
+                            return
+                        if role is Role.CUDA:
                             client = self.gpu.join(peer.pid)
-                            self._board.send(writer.get_extra_info("socket"), self._hello)
-                            continue
-                        answer = self._hello
-                    elif role is Role.CUDA and client is None:
+                        hello = _hello_reply(self._host, self.gpu.config, number)
+                        self._memory.send(writer.get_extra_info("socket"), hello)
+                        continue
+                    if role is Role.CUDA and client is None:
                         return
-                    else:
-                        answer = self._answer(role, peer.pid, client or 0, request)
-                        if request.op is Op.FAULT:
-                            self.show_faults()
+                    answer = self._answer(role, peer.pid, client or 0, request)
+                    if request.op is Op.FAULT:
+                        self.show_faults()
                     # The request is executed before the delay: a client killed during it keeps the
                     # result.
                     if delay_ns := self.latency_ns.get(request.op, 0):
@@ -319,7 +317,7 @@ def _role_of(request: Request) -> Role:
         raise WireError(f"role {role} is not known") from None
 
 
-def _hello_reply(host: HostConfig, gpu: GpuConfig) -> bytes:
+def _hello_reply(host: HostConfig, gpu: GpuConfig, connection: int) -> bytes:
     payload = wire.pack(
         "sim_gpu",
         gpu.uuid_bytes,
@@ -341,6 +339,8 @@ def _hello_reply(host: HostConfig, gpu: GpuConfig) -> bytes:
         gpu.bus_width_bits,
         gpu.power_limit_mw,
         gpu.mig_uuid_bytes,
+        connection,
+        0,
     )
     return wire.reply(Status.OK, payload)
 
@@ -377,9 +377,9 @@ class Control:
             case "stop":
                 self._stop()
             case "lose":
-                self._seat(request).gpu.lost = True
+                self._seat(request).lose(True)
             case "restore":
-                self._seat(request).gpu.lost = False
+                self._seat(request).lose(False)
             case "fail_allocs":
                 self._seat(request).gpu.failing_allocs = _count(request, "count", 2**32)
             case "latency":

@@ -1,4 +1,4 @@
-"""The GPUs: one pool of memory and one engine each, and the clients' holdings.
+"""The GPUs: one pool of memory and one engine's channels each, and the clients' holdings.
 
 Pure. No clock, no socket, no process: time is an argument in nanoseconds of CLOCK_MONOTONIC, and a
 client is a number and the pid that the daemon has verified. Every refusal is a GpuError with the
@@ -12,18 +12,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from simgpu.board import Board
 from simgpu.config import GpuConfig, HostConfig
 from simgpu.faults import CallFaults
-from simgpu.wire import DURATION_DEFAULT, Status
+from simgpu.wire import Status
 
 SECOND_NS: Final = 10**9
-# An hour: no kernel takes longer, and sums of them stay far below 2^64.
-_MAX_LAUNCH_NS: Final = 3600 * SECOND_NS
-# Backlog that a GPU accepts; a real one blocks the launching thread much earlier.
-_MAX_BACKLOG_NS: Final = 24 * 3600 * SECOND_NS
-# Pieces of work kept apart; a further piece is added to its predecessor, so that two alternating
-# clients cannot grow the list without bound.
-_MAX_PIECES: Final = 4096
 
 
 class GpuError(Exception):
@@ -47,6 +41,7 @@ class Utilization(NamedTuple):
 
 @dataclass(slots=True)
 class _Context:
+    channel: int
     allocations: set[int] = field(default_factory=set)
 
 
@@ -69,31 +64,23 @@ class _Client:
     used_bytes: int = 0
 
 
-@dataclass(slots=True)
-class _Busy:
-    client: int
-    start_ns: int
-    end_ns: int
-
-
 class Gpu:
     """One GPU. Every method that takes `client` raises KeyError for one that has not joined."""
 
-    def __init__(self, host: HostConfig, config: GpuConfig) -> None:
+    def __init__(self, host: HostConfig, config: GpuConfig, board: Board) -> None:
         self.config = config
         self.lost = False
         self.failing_allocs = 0
         """How many of the coming allocations fail, whatever the free memory."""
         self.faults = CallFaults()
         self._host = host
+        self._board = board
         self._clients: dict[int, _Client] = {}
         self._exported: dict[int, _Memory] = {}
         self._lingering: deque[tuple[int, int]] = deque()
         self._lingering_bytes = 0
         self._next_id = 1
         self._used_bytes = 0
-        self._engine: deque[_Busy] = deque()
-        self._busy_until_ns = 0
 
     @property
     def used_bytes(self) -> int:
@@ -127,7 +114,8 @@ class Gpu:
             self._lingering_bytes += gone.used_bytes
         else:
             self._used_bytes -= gone.used_bytes
-        self._abandon_work(client, now_ns)
+        for context in gone.contexts.values():
+            self._board.end_channel(context.channel, now_ns)
 
     def tick(self, now_ns: int) -> None:
         """Free what has lingered for the teardown delay. Call it before reading or changing the
@@ -137,21 +125,26 @@ class Gpu:
             self._lingering_bytes -= amount
             self._used_bytes -= amount
 
-    def context_create(self, client: int) -> int:
+    def context_create(self, client: int) -> tuple[int, int]:
+        """Its id and its channel."""
         owner = self._alive(client)
         overhead = self._host.context_overhead_bytes
         if overhead > self.free_bytes:
             raise GpuError(Status.OUT_OF_MEMORY)
+        channel = self._board.open_channel()
+        if channel is None:
+            raise GpuError(Status.OUT_OF_MEMORY)
         self._charge(owner, overhead)
         context = self._take_id()
-        owner.contexts[context] = _Context()
-        return context
+        owner.contexts[context] = _Context(channel)
+        return context, channel
 
-    def context_destroy(self, client: int, context: int) -> None:
+    def context_destroy(self, client: int, context: int, now_ns: int) -> None:
+        """With its pending work."""
         owner = self._alive(client)
         for allocation in tuple(self._context(owner, context).allocations):
             self._release(client, allocation)
-        del owner.contexts[context]
+        self._board.end_channel(owner.contexts.pop(context).channel, now_ns)
         self._charge(owner, -self._host.context_overhead_bytes)
 
     def memory_alloc(self, client: int, context: int, size_bytes: int) -> int:
@@ -198,25 +191,6 @@ class Gpu:
         memory.holders.append(client)
         return self._hold(owner, context, memory), memory.charged_bytes
 
-    def launch(self, client: int, context: int, duration_ns: int, now_ns: int) -> int:
-        """When the work will be done. There is one engine: first come, first served, no sharing."""
-        owner = self._alive(client)
-        self._context(owner, context)
-        if duration_ns == DURATION_DEFAULT:
-            duration_ns = self._host.launch_default_ns
-        start_ns = max(now_ns, self._busy_until_ns)
-        if duration_ns > _MAX_LAUNCH_NS or start_ns - now_ns > _MAX_BACKLOG_NS:
-            raise GpuError(Status.INVALID_VALUE)
-        self._forget_done(now_ns)
-        self._busy_until_ns = start_ns + duration_ns
-        last = self._engine[-1] if self._engine else None
-        mergeable = last and (last.client == client or len(self._engine) >= _MAX_PIECES)
-        if last and mergeable and last.end_ns == start_ns:
-            last.end_ns = self._busy_until_ns
-        elif duration_ns:
-            self._engine.append(_Busy(client, start_ns, self._busy_until_ns))
-        return self._busy_until_ns
-
     def processes(self) -> list[ProcessUse]:
         """One row per process with a context, by pid, as NVML lists compute processes: the memory
         of its contexts, its code and its allocations. Memory that processes share counts for the
@@ -253,23 +227,20 @@ class Gpu:
         self._not_lost()
         return self.config.memory_bytes, self.free_bytes
 
-    def utilization(self, now_ns: int) -> Utilization:
+    def utilization(self) -> Utilization:
         """Share of the last second in which the engine was busy; that of memory is assumed to be
         half."""
         self._not_lost()
-        self._forget_done(now_ns)
-        percent = sum(_busy_ns(work, now_ns) for work in self._engine) * 100 // SECOND_NS
+        percent = self._board.busy_percent()
         return Utilization(percent, percent // 2)
 
-    def process_utilization(self, now_ns: int) -> list[tuple[int, int]]:
+    def process_utilization(self) -> list[tuple[int, int]]:
         """(pid, percent of the last second), by pid, of the processes with a context."""
-        busy_ns = {row.pid: 0 for row in self.processes()}
-        self._forget_done(now_ns)
-        for work in self._engine:
-            owner = self._clients.get(work.client)
-            if owner and owner.pid in busy_ns:
-                busy_ns[owner.pid] += _busy_ns(work, now_ns)
-        return [(pid, spent_ns * 100 // SECOND_NS) for pid, spent_ns in busy_ns.items()]
+        percent = {row.pid: 0 for row in self.processes()}
+        for client in self._clients.values():
+            for context in client.contexts.values():
+                percent[client.pid] += self._board.channel_busy_percent(context.channel)
+        return list(percent.items())
 
     def _take_id(self) -> int:
         taken = self._next_id
@@ -312,22 +283,3 @@ class Gpu:
             self._charge(self._clients[memory.holders[0]], memory.charged_bytes)
         else:
             self._exported.pop(memory.token, None)
-
-    def _abandon_work(self, client: int, now_ns: int) -> None:
-        """An exited client's work ends now. The completion times of other clients remain."""
-        for work in self._engine:
-            if work.client == client:
-                work.end_ns = max(work.start_ns, min(work.end_ns, now_ns))
-        while self._engine and self._engine[-1].start_ns == self._engine[-1].end_ns:
-            self._engine.pop()
-        last_ns = self._engine[-1].end_ns if self._engine else 0
-        self._busy_until_ns = min(self._busy_until_ns, last_ns)
-
-    def _forget_done(self, now_ns: int) -> None:
-        while self._engine and self._engine[0].end_ns < now_ns - SECOND_NS:
-            self._engine.popleft()
-
-
-def _busy_ns(work: _Busy, now_ns: int) -> int:
-    """The part of the last second that the piece of work took."""
-    return max(0, min(work.end_ns, now_ns) - max(work.start_ns, now_ns - SECOND_NS))

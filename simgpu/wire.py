@@ -11,9 +11,8 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, Self
 
-PROTOCOL: Final = 3
+PROTOCOL: Final = 4
 PAYLOAD_BYTES: Final = 65536
-DURATION_DEFAULT: Final = 2**64 - 1
 
 _HEAD: Final = struct.Struct("<II")
 HEAD_BYTES: Final = _HEAD.size
@@ -30,14 +29,13 @@ class Op(enum.IntEnum):
     MEMORY_ALLOC = 4
     MEMORY_FREE = 5
     MEMORY_INFO = 6
-    LAUNCH = 7
-    PROCESSES = 8
-    UTILIZATION = 9
-    PROCESS_UTILIZATION = 10
-    MEMORY_EXPORT = 11
-    MEMORY_IMPORT = 12
-    FAULT = 13
-    MEMORY_KEEP = 14
+    PROCESSES = 7
+    UTILIZATION = 8
+    PROCESS_UTILIZATION = 9
+    MEMORY_EXPORT = 10
+    MEMORY_IMPORT = 11
+    FAULT = 12
+    MEMORY_KEEP = 13
 
 
 class Status(enum.IntEnum):
@@ -59,17 +57,15 @@ STRUCTS: Final = {
     "sim_request": _HEAD,
     "sim_reply": _HEAD,
     "sim_hello": struct.Struct("<II"),
-    "sim_gpu": struct.Struct("<16s96s80sQQQ12I16s"),
+    "sim_gpu": struct.Struct("<16s96s80sQQQ12I16sII"),
     "sim_id": struct.Struct("<Q"),
+    "sim_context": struct.Struct("<QII"),
     "sim_alloc": struct.Struct("<QQ"),
     "sim_import": struct.Struct("<QQ"),
     "sim_keep": struct.Struct("<QII"),
     "sim_imported": struct.Struct("<QQ"),
     "sim_memory": struct.Struct("<QQ"),
-    "sim_launch": struct.Struct("<QQQ"),
-    "sim_instant": struct.Struct("<Q"),
     "sim_process": struct.Struct("<QII"),
-    "sim_board": struct.Struct("<I"),
     "sim_call_name": struct.Struct("<64s"),
     "sim_fault": struct.Struct("<QiI"),
     "sim_utilization": struct.Struct("<II"),
@@ -84,7 +80,6 @@ _REQUEST_STRUCT: Final[dict[Op, str | None]] = {
     Op.MEMORY_ALLOC: "sim_alloc",
     Op.MEMORY_FREE: "sim_id",
     Op.MEMORY_INFO: None,
-    Op.LAUNCH: "sim_launch",
     Op.PROCESSES: None,
     Op.UTILIZATION: None,
     Op.PROCESS_UTILIZATION: None,

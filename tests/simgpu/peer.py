@@ -41,7 +41,8 @@ class Peer:
         """The id that a successful call returns."""
         status, payload = self.call(op, *fields)
         assert status is Status.OK, status
-        (made,) = wire.STRUCTS["sim_id"].unpack(payload)
+        name = "sim_context" if op is Op.CONTEXT_CREATE else "sim_id"
+        made = wire.STRUCTS[name].unpack(payload)[0]
         assert isinstance(made, int)
         return made
 
@@ -83,8 +84,6 @@ def main(path: str, *commands: str) -> None:
         name, _, value = command.partition("=")
         if name == "alloc":
             peer.make(Op.MEMORY_ALLOC, context, int(value))
-        elif name == "launch":
-            peer.make(Op.LAUNCH, context, 0, int(value))
         elif name == "fork":
             child = os.fork()
             if child == 0:

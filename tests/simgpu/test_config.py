@@ -52,6 +52,8 @@ def test_what_is_left_out_is_as_in_the_default() -> None:
         ("teardown_delay_s = -1", "teardown_delay_s: 0 to 3600"),
         ("teardown_delay_s = nan", "teardown_delay_s: 0 to 3600"),
         ("launch_default_ns = -1", "launch_default_ns: 0 to"),
+        ("time_slice_us = 0", "time_slice_us: 1 to"),
+        ("copy_gib_per_s = -1.0", "copy_gib_per_s: 0, or"),
         ("gpu = 1", "gpu: write each GPU"),
         ("gpu = []", "gpu: 0 GPUs"),
         ("[[gpu]]\nminor = 0\nmemory = '1Gi'", "gpu[0].uuid: missing"),

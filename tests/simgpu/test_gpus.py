@@ -1,4 +1,4 @@
-"""The GPUs' core: pool, ownership, engine. Time is a number here."""
+"""The GPUs' core: pool, ownership, channels. Time is a number here."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from simgpu import config
+from simgpu import board, config
 from simgpu.gpus import SECOND_NS, Gpu, GpuError
-from simgpu.wire import DURATION_DEFAULT, Status
+from simgpu.wire import Status
 from tests.simgpu.host import PLAIN
 
 # Small figures, the same rules.
 HOST = replace(config.load(PLAIN), granule_bytes=512).with_gpus([1 << 20])
 TOTAL = 1 << 20
-MS = 10**6
 
 
 def gpu_of(**changes: object) -> Gpu:
     host = replace(HOST, **changes)  # type: ignore[arg-type]
-    return Gpu(host, host.gpus[0])
+    return Gpu(host, host.gpus[0], board.Board(host, bytearray(board.SHARED_BYTES)))
 
 
 def refused(status: Status) -> pytest.RaisesExc[GpuError]:
@@ -32,7 +31,7 @@ def test_nvml_lists_what_a_process_has(counts: bool) -> None:
     the first alone; the GPU has it once."""
     gpu = gpu_of(context_overhead_bytes=1024, nvml_counts_imports=counts)
     one, two = gpu.join(11), gpu.join(22)
-    contexts = [gpu.context_create(client) for client in (one, two)]
+    contexts = [gpu.context_create(client)[0] for client in (one, two)]
     shared = gpu.memory_alloc(one, contexts[0], 4096)
     gpu.memory_alloc(two, 0, 512)
     token = gpu.memory_export(one, shared)
@@ -52,7 +51,7 @@ def test_nvml_lists_what_a_process_has(counts: bool) -> None:
 def test_two_clients_share_the_pool_and_own_their_parts() -> None:
     gpu = gpu_of()
     one, two = gpu.join(1), gpu.join(2)
-    context_one, context_two = gpu.context_create(one), gpu.context_create(two)
+    (context_one, _), (context_two, _) = gpu.context_create(one), gpu.context_create(two)
     mine = gpu.memory_alloc(one, context_one, TOTAL // 2)
     gpu.memory_alloc(two, context_two, TOTAL // 2)
     with refused(Status.OUT_OF_MEMORY):
@@ -60,8 +59,7 @@ def test_two_clients_share_the_pool_and_own_their_parts() -> None:
     for theft in (
         lambda: gpu.memory_free(two, mine),
         lambda: gpu.memory_alloc(two, context_one, 1),
-        lambda: gpu.context_destroy(two, context_one),
-        lambda: gpu.launch(two, context_one, 1, 0),
+        lambda: gpu.context_destroy(two, context_one, 0),
     ):
         with refused(Status.NOT_FOUND):
             theft()
@@ -71,38 +69,58 @@ def test_two_clients_share_the_pool_and_own_their_parts() -> None:
     gpu.memory_alloc(two, context_two, TOTAL // 2)
 
 
-def test_the_engine_serves_in_order() -> None:
-    gpu = gpu_of()
+def test_a_channel_is_given_again_once_its_work_is_dropped() -> None:
+    memory = bytearray(board.SHARED_BYTES)
+    gpu = Gpu(HOST, HOST.gpus[0], board.Board(HOST, memory))
+    shared = board.SimShared.from_buffer(memory)
     one, two = gpu.join(1), gpu.join(2)
-    context_one, context_two = gpu.context_create(one), gpu.context_create(two)
-    assert gpu.launch(one, context_one, 5 * MS, now_ns=0) == 5 * MS
-    assert gpu.launch(two, context_two, 3 * MS, now_ns=1 * MS) == 8 * MS
-    assert gpu.launch(one, context_one, 0, now_ns=2 * MS) == 8 * MS
-    assert gpu.launch(one, context_one, 1 * MS, now_ns=20 * MS) == 21 * MS
-    assert gpu.launch(two, context_two, DURATION_DEFAULT, now_ns=30 * MS) == (
-        30 * MS + HOST.launch_default_ns
-    )
+    (context, first), (_, second), (_, third) = (gpu.context_create(one) for _ in range(3))
+    assert (first, second, third) == (0, 1, 2)
+    shared.channels[first].submitted = 1
+    gpu.context_destroy(one, context, 7)
+    assert shared.channels[first].ended_ns == 7
+    assert gpu.context_create(two)[1] == 3
+    shared.channels[first].completed = 1
+    assert gpu.context_create(two)[1] == 0
+    assert shared.channels[first].ended_ns == 0
+    gpu.leave(one, 9)
+    assert [shared.channels[index].ended_ns for index in range(4)] == [0, 9, 9, 0]
 
 
-def test_a_dead_clients_queued_work_does_not_hold_the_engine() -> None:
-    gpu = gpu_of()
-    one, two = gpu.join(1), gpu.join(2)
-    context_two = gpu.context_create(two)
-    gpu.launch(one, gpu.context_create(one), 100 * SECOND_NS, now_ns=0)
-    gpu.leave(one, now_ns=1 * SECOND_NS)
-    assert gpu.launch(two, context_two, MS, now_ns=1 * SECOND_NS) == 1 * SECOND_NS + MS
-
-
-def test_utilization_is_the_share_of_the_last_second() -> None:
-    gpu = gpu_of()
+def test_a_gpu_has_a_limit_of_contexts() -> None:
+    gpu = gpu_of(context_overhead_bytes=0)
     client = gpu.join(1)
-    context = gpu.context_create(client)
-    assert gpu.utilization(5 * SECOND_NS) == (0, 0)
-    gpu.launch(client, context, 250 * MS, now_ns=5 * SECOND_NS)
-    assert gpu.utilization(5 * SECOND_NS + 250 * MS) == (25, 12)
-    assert gpu.utilization(6 * SECOND_NS) == (25, 12)
-    assert gpu.utilization(6 * SECOND_NS + 125 * MS) == (12, 6)
-    assert gpu.utilization(7 * SECOND_NS) == (0, 0)
+    for _ in range(board.CHANNELS):
+        gpu.context_create(client)
+    with refused(Status.OUT_OF_MEMORY):
+        gpu.context_create(client)
+
+
+def test_utilization_is_the_share_of_the_second_before_the_last_look() -> None:
+    memory = bytearray(board.SHARED_BYTES)
+    gpu = Gpu(HOST, HOST.gpus[0], board.Board(HOST, memory))
+    shared = board.SimShared.from_buffer(memory)
+    _, channel = gpu.context_create(gpu.join(7))
+    shared.board.now_ns = 100 * SECOND_NS
+    assert gpu.utilization() == (0, 0)
+    last = 100 * SECOND_NS // board.BUCKET_NS
+    for rows in (shared.board.busy, shared.channels[channel].busy):
+        for bucket in range(last - 15, last):
+            rows[bucket % board.BUCKETS] = board.SimBusy(bucket, board.BUCKET_NS)
+    assert gpu.utilization() == (25, 12)
+    assert gpu.process_utilization() == [(7, 25)]
+    shared.board.now_ns = 101 * SECOND_NS
+    assert gpu.utilization() == (0, 0)
+
+
+def test_only_the_holders_exit_frees_the_lock() -> None:
+    memory = bytearray(board.SHARED_BYTES)
+    ours, shared = board.Board(HOST, memory), board.SimShared.from_buffer(memory)
+    shared.board.lock = 5 | board.LOCK_WAITERS
+    ours.release(6)
+    assert shared.board.lock == 5 | board.LOCK_WAITERS
+    ours.release(5)
+    assert shared.board.lock == 0
 
 
 def test_shared_memory_whose_last_holder_dies_lingers() -> None:

@@ -20,10 +20,7 @@ CUresult device_get(CUdevice ordinal, struct device **device)
 
 CUresult device_alive(struct sim_link *link)
 {
-	struct sim_memory memory;
-
-	return driver_result(
-	    sim_call(link, SIM_MEMORY_INFO, NULL, 0, &memory, sizeof(memory), NULL));
+	return sim_link_alive(link) ? CUDA_SUCCESS : driver_result(SIM_GPU_LOST);
 }
 
 /* Checks common to most queries; the devices never change after cuInit. */

@@ -2,10 +2,10 @@
  * The simulated driver's state in one process: devices, contexts, and their objects.
  *
  * One lock guards all of it. An entry point calls driver_enter, works, and returns through
- * driver_leave; it releases the lock while it waits for time to pass or requests memory and
- * launches from the daemon, and then looks its handles up again. Handles are numbers, never
- * addresses: a stale or forged one, or one of another kind, is detected. Memory and time belong to
- * the daemon; no byte is counted here.
+ * driver_leave; it releases the lock while it waits for time to pass or requests memory from the
+ * daemon, and then looks its handles up again. Handles are numbers, never
+ * addresses: a stale or forged one, or one of another kind, is detected. Memory belongs to the
+ * daemon, time to the GPU's engine: nothing is counted here.
  */
 #ifndef SIMGPU_DRIVER_H
 #define SIMGPU_DRIVER_H
@@ -16,6 +16,7 @@
 
 #include "abi/cuda_entry.h"
 #include "base/arena.h"
+#include "base/mark.h"
 #include "client/client.h"
 
 enum object_kind {
@@ -66,7 +67,7 @@ void *object_next(enum object_kind kind, uint32_t *at);
 struct stream {
 	struct object object;
 	struct context *context;
-	uint64_t done_ns; /* when all work submitted so far is done */
+	struct mark done; /* all work submitted so far */
 	unsigned int flags;
 	int priority;
 	uint64_t owner_thread;	 /* of a per-thread default stream; else 0 */
@@ -91,13 +92,14 @@ struct context {
 	struct object object;
 	struct device *device;
 	uint64_t id; /* the daemon's */
+	uint32_t channel;
 	unsigned int flags, api_version;
 	unsigned int attached; /* retains beyond its creation */
 	unsigned int retained; /* primary context: retains; a reset leaves them as they are */
 	bool primary, alive;
 	struct stream legacy;
 	struct shared_block *blocks; /* that its small allocations share */
-	uint64_t blocking_done_ns, all_done_ns;
+	struct mark blocking_done, all_done;
 	uint64_t limits[SIM_CONTEXT_LIMITS];
 	uint64_t launched_local_bytes; /* per thread: the maximum that a launched function needs */
 	struct extra local, printf_room, heap, levels, launches;
@@ -113,6 +115,8 @@ struct device {
 	struct sim_link *link;
 	const struct sim_gpu *gpu;
 	int ordinal;
+	bool used;	    /* has had a context */
+	int launch_most[6]; /* grid and block, each x, y, z */
 	struct context *primary;
 	unsigned int primary_flags;
 	struct arena arena; /* device addresses */
@@ -171,7 +175,7 @@ CUresult device_attribute(const struct device *device, int attribute, int *value
 
 /* CLOCK_MONOTONIC. */
 uint64_t now_ns(void);
-/* Sleeps until then: call it without the lock. */
+/* Sleeps until then, without the lock. */
 void wait_until_ns(uint64_t instant_ns);
 
 /* The calling thread's current context, not destroyed. */
@@ -185,7 +189,7 @@ CUresult context_open(struct device *device, unsigned int flags, struct context 
 CUresult context_close(struct context *context);
 /* Waits for all work of the context. Called with the lock; returns without it. */
 CUresult context_drain(struct context *context);
-/* True if the GPU still answers. Called without the lock. */
+/* True if the GPU still answers. */
 CUresult device_alive(struct sim_link *link);
 
 /* The stream that a handle means for the calling thread and its current context. */
@@ -194,10 +198,15 @@ CUresult stream_get(CUstream handle, struct stream **stream);
 CUresult stream_enter(CUstream handle, struct stream **stream);
 /* Distinguishes a stream from all others of the process. */
 uint64_t stream_serial(const struct stream *stream);
-/* When a stream has done all that it must wait for. */
-uint64_t stream_ready_ns(const struct stream *stream);
-/* Records that work submitted to the stream is done at that instant. */
-void stream_submit(struct stream *stream, uint64_t done_ns);
+/* All that work submitted to the stream now must wait for. */
+struct mark stream_ready(const struct stream *stream);
+/* The stream is behind that mark. */
+void stream_raise(struct stream *stream, const struct mark *mark);
+/*
+ * The GPU is busy for so long once it reaches this item of the stream. CUDA_ERROR_NOT_READY: the
+ * context's channel is full until `*room` is reached.
+ */
+CUresult stream_occupy(struct stream *stream, uint64_t duration_ns, struct mark *room);
 void streams_forget(struct context *context);
 /* While true, stream 0 means the thread's own stream to the calling thread; returns the previous
  * value. */
@@ -217,6 +226,8 @@ CUresult capture_allows_on(const struct stream *stream);
 int capture_mode_exchange(int mode);
 
 void events_forget(struct context *context);
+/* Call it once per 1,024 items: notes when its events were reached, before that is forgotten. */
+void events_settle(const struct context *context);
 void modules_forget(struct context *context);
 
 /* Host memory that the driver allocated: its base and size where `address` is within it. */

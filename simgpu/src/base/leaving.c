@@ -9,28 +9,28 @@ static struct leaving {
 	struct leaving *next;
 	struct device *device;
 	struct range *range;
-	uint64_t ready_ns;
+	struct mark ready;
 } *all;
 
-bool leaving_add(struct device *device, struct range *range, uint64_t ready_ns)
+bool leaving_add(struct device *device, struct range *range, const struct mark *ready)
 {
 	struct leaving *leaving = malloc(sizeof(*leaving));
 
 	if (!leaving)
 		return false;
-	*leaving = (struct leaving){all, device, range, ready_ns};
+	*leaving = (struct leaving){all, device, range, *ready};
 	range->leaving = true;
 	all = leaving;
 	return true;
 }
 
 /* With the lock. The id of the memory to free; 0: the range shares a block that remains. */
-static bool take_one(const struct device *device, uint64_t now, uint64_t *id)
+static bool take_one(const struct device *device, uint64_t *id)
 {
 	for (struct leaving **link = &all; *link; link = &(*link)->next) {
 		struct leaving *leaving = *link;
 
-		if (leaving->device != device || leaving->ready_ns > now)
+		if (leaving->device != device || !mark_seen(&leaving->ready))
 			continue;
 		*link = leaving->next;
 		*id = memory_end(leaving->device, leaving->range);
@@ -42,12 +42,13 @@ static bool take_one(const struct device *device, uint64_t now, uint64_t *id)
 
 bool leaving_go(struct device *device)
 {
-	uint64_t now = now_ns(), id;
 	bool any = false, more;
+	uint64_t id;
 
+	marks_look();
 	do {
 		driver_lock();
-		more = take_one(device, now, &id);
+		more = take_one(device, &id);
 		driver_unlock();
 		if (more && id)
 			device_give_back(device, id);

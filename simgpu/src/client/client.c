@@ -27,7 +27,7 @@ struct sim_link {
 	pid_t owner;
 	int fd;
 	bool broken;
-	const struct sim_board *board; /* NULL: the daemon sent none */
+	struct sim_shared *shared; /* NULL: it could not be mapped */
 };
 
 static bool send_all(int fd, const void *data, size_t bytes)
@@ -147,13 +147,15 @@ enum sim_status sim_call(struct sim_link *link, enum sim_op op, const void *req,
 	if (sim_link_mine(link)) {
 		pthread_mutex_lock(&link->mutex);
 		if (!link->broken) {
-			link->broken = !exchange(link, op, req, n, &head, reply, cap, &stored);
-			if (!link->broken)
+			bool good = exchange(link, op, req, n, &head, reply, cap, &stored);
+
+			if (good)
 				status = (enum sim_status)head.status;
 			if (!got && status == SIM_OK && head.bytes != cap) {
-				link->broken = true;
+				good = false;
 				status = SIM_GPU_LOST;
 			}
+			__atomic_store_n(&link->broken, !good, __ATOMIC_RELAXED);
 		}
 		pthread_mutex_unlock(&link->mutex);
 	}
@@ -182,24 +184,25 @@ static int connect_to(const char *directory, const char *name)
 	return fd;
 }
 
-static const struct sim_board *map_board(int descriptor)
+static struct sim_shared *map_shared(int descriptor)
 {
-	void *page = MAP_FAILED;
+	void *memory = MAP_FAILED;
 
 	if (descriptor >= 0) {
-		page = mmap(NULL, sizeof(struct sim_board), PROT_READ, MAP_SHARED, descriptor, 0);
+		memory = mmap(NULL, sizeof(struct sim_shared), PROT_READ | PROT_WRITE, MAP_SHARED,
+			      descriptor, 0);
 		close(descriptor);
 	}
-	return page == MAP_FAILED ? NULL : page;
+	return memory == MAP_FAILED ? NULL : memory;
 }
 
-static void unmap_board(struct sim_link *link)
+static void unmap_shared(struct sim_link *link)
 {
-	if (link->board)
-		munmap((void *)(uintptr_t)link->board, sizeof(*link->board));
+	if (link->shared)
+		munmap(link->shared, sizeof(*link->shared));
 }
 
-/* The GPU's description, and its fault page if the daemon sent one. */
+/* The GPU's description, and the memory that its clients share. */
 static bool greet(struct sim_link *link, enum sim_role role)
 {
 	struct sim_hello hello = {.protocol = SIM_PROTOCOL, .role = role};
@@ -209,7 +212,7 @@ static bool greet(struct sim_link *link, enum sim_role role)
 	if (!send_request(link->fd, SIM_HELLO, &hello, sizeof(hello)) ||
 	    !recv_descriptor(link->fd, (char *)&head, &descriptor))
 		return false;
-	link->board = map_board(descriptor);
+	link->shared = map_shared(descriptor);
 	return recv_all(link->fd, (char *)&head + 1, sizeof(head) - 1) && head.status == SIM_OK &&
 	       head.bytes == sizeof(link->gpu) && recv_all(link->fd, &link->gpu, sizeof(link->gpu));
 }
@@ -230,7 +233,7 @@ static struct sim_link *open_link(const char *directory, const char *name, enum 
 	link->owner = getpid();
 	pthread_mutex_init(&link->mutex, NULL);
 	if (!greet(link, role)) {
-		unmap_board(link);
+		unmap_shared(link);
 		close(fd);
 		free(link);
 		return NULL;
@@ -290,7 +293,7 @@ void sim_links_close(struct sim_link **links, int count)
 		/* Closing a child's copy ends nothing: the parent still holds the connection. A
 		 * mutex copied by fork may be held by a thread that does not exist here. */
 		close(links[i]->fd);
-		unmap_board(links[i]);
+		unmap_shared(links[i]);
 		if (sim_link_mine(links[i]))
 			pthread_mutex_destroy(&links[i]->mutex);
 		free(links[i]);
@@ -305,7 +308,27 @@ const struct sim_gpu *sim_link_gpu(const struct sim_link *link)
 
 uint32_t sim_link_faults(const struct sim_link *link)
 {
-	return link->board ? __atomic_load_n(&link->board->armed, __ATOMIC_RELAXED) : 0;
+	return link->shared ? __atomic_load_n(&link->shared->board.armed, __ATOMIC_RELAXED) : 0;
+}
+
+struct sim_shared *sim_link_shared(const struct sim_link *link)
+{
+	return link->shared;
+}
+
+/* The daemon sends nothing unasked, so a byte to be read is another thread's reply. */
+static bool daemon_runs(const struct sim_link *link)
+{
+	char byte;
+	ssize_t seen = recv(link->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+
+	return seen > 0 || (seen < 0 && (errno == EAGAIN || errno == EINTR));
+}
+
+bool sim_link_alive(const struct sim_link *link)
+{
+	return !__atomic_load_n(&link->broken, __ATOMIC_RELAXED) && link->shared &&
+	       !__atomic_load_n(&link->shared->board.lost, __ATOMIC_RELAXED) && daemon_runs(link);
 }
 
 bool sim_link_mine(const struct sim_link *link)

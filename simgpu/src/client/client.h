@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "client/board.h"
 #include "client/wire.h"
 
 #define SIM_MAX_GPUS 64
@@ -28,6 +29,12 @@ void sim_links_close(struct sim_link **links, int count);
 
 /* How many faults by a call's name are armed on the GPU; one read of memory. */
 uint32_t sim_link_faults(const struct sim_link *link);
+
+/* The memory that the GPU's clients share, or NULL: this process cannot use the GPU's engine. */
+struct sim_shared *sim_link_shared(const struct sim_link *link);
+
+/* True if the GPU still answers; sends no request. */
+bool sim_link_alive(const struct sim_link *link);
 
 /* The GPU's description from when the link was opened; valid as long as the link. */
 const struct sim_gpu *sim_link_gpu(const struct sim_link *link);

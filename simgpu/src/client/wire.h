@@ -11,19 +11,16 @@
 
 #include <stdint.h>
 
-#define SIM_PROTOCOL	  3
+#define SIM_PROTOCOL	  4
 #define SIM_PAYLOAD_BYTES 65536 /* no message is longer */
 
-#define SIM_DURATION_DEFAULT 0xffffffffffffffff
-
 enum sim_op {
-	SIM_HELLO = 1,		 /* sim_hello -> sim_gpu */
-	SIM_CONTEXT_CREATE,	 /* - -> sim_id */
+	SIM_HELLO = 1,		 /* sim_hello -> sim_gpu, with a descriptor (board.h) */
+	SIM_CONTEXT_CREATE,	 /* - -> sim_context */
 	SIM_CONTEXT_DESTROY,	 /* sim_id -> -; frees the memory that belongs to it */
 	SIM_MEMORY_ALLOC,	 /* sim_alloc -> sim_id */
 	SIM_MEMORY_FREE,	 /* sim_id -> - */
 	SIM_MEMORY_INFO,	 /* - -> sim_memory */
-	SIM_LAUNCH,		 /* sim_launch -> sim_instant: when the work will be done */
 	SIM_PROCESSES,		 /* - -> array of sim_process */
 	SIM_UTILIZATION,	 /* - -> sim_utilization */
 	SIM_PROCESS_UTILIZATION, /* - -> array of sim_process_utilization */
@@ -73,10 +70,18 @@ struct sim_gpu {
 	uint32_t multiprocessors;
 	uint32_t clock_khz, memory_clock_khz, bus_width_bits, power_limit_mw;
 	uint8_t mig_uuid[16]; /* of the one MIG instance that has all of it; zeros: no MIG */
+	uint32_t connection;  /* this one's number, never 0 */
+	uint32_t reserved;
 };
 
 struct sim_id {
 	uint64_t id;
+};
+
+struct sim_context {
+	uint64_t id;
+	uint32_t channel; /* of the GPU's engine (board.h) */
+	uint32_t reserved;
 };
 
 struct sim_alloc {
@@ -103,29 +108,10 @@ struct sim_memory {
 	uint64_t total_bytes, free_bytes;
 };
 
-struct sim_launch {
-	uint64_t context;
-	uint64_t stream;      /* 0: the default stream */
-	uint64_t duration_ns; /* SIM_DURATION_DEFAULT: as the GPU is configured */
-};
-
-struct sim_instant {
-	uint64_t monotonic_ns; /* CLOCK_MONOTONIC of the host */
-};
-
 struct sim_process {
 	uint64_t bytes;
 	uint32_t pid; /* as the daemon's PID namespace numbers it */
 	uint32_t contexts;
-};
-
-/*
- * The reply to a CUDA library's SIM_HELLO carries a descriptor (SCM_RIGHTS): a page to be mapped
- * read-only, whose first word is how many faults by name are armed on the GPU. Only then is
- * SIM_FAULT worth a request.
- */
-struct sim_board {
-	uint32_t armed;
 };
 
 struct sim_call_name {

@@ -5,6 +5,8 @@
  * CUDA_ERROR_CONTEXT_IS_DESTROYED, in contrast to INVALID_CONTEXT if none is current.
  */
 #include "base/leaving.h"
+#include "client/channel.h"
+#include "graph/transfer.h"
 #include "memory/array.h"
 #include "memory/pool.h"
 #include "memory/suballoc.h"
@@ -53,21 +55,27 @@ bool device_addresses(struct device *device)
 
 CUresult context_open(struct device *device, unsigned int flags, struct context *context)
 {
-	struct sim_id id;
+	struct sim_context made;
 	CUresult result;
 
 	if (!device_addresses(device))
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (!sim_link_shared(device->link))
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	/* The engine drops what ended contexts have, so that their channels are free. */
+	sim_look(device->link);
 	result = driver_result(
-	    sim_call(device->link, SIM_CONTEXT_CREATE, NULL, 0, &id, sizeof(id), NULL));
+	    sim_call(device->link, SIM_CONTEXT_CREATE, NULL, 0, &made, sizeof(made), NULL));
 	if (result != CUDA_SUCCESS)
 		return result;
 	context->device = device;
-	context->id = id.id;
+	context->id = made.id;
+	context->channel = made.channel;
 	context->flags = flags;
 	context->alive = true;
 	context->legacy = (struct stream){.context = context};
-	context->blocking_done_ns = context->all_done_ns = 0;
+	context->blocking_done = context->all_done = (struct mark){0};
+	__atomic_store_n(&device->used, true, __ATOMIC_RELEASE);
 	overhead_begin(context);
 	return CUDA_SUCCESS;
 }
@@ -104,13 +112,13 @@ CUresult context_close(struct context *context)
 CUresult context_drain(struct context *context)
 {
 	struct device *device = context->device;
-	uint64_t done_ns = context->all_done_ns;
+	struct mark done = context->all_done;
 	CUresult result = capture_allows();
 
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
 	driver_unlock();
-	wait_until_ns(done_ns);
+	work_wait(&done);
 	return pools_synchronised(device);
 }
 

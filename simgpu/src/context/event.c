@@ -1,8 +1,5 @@
 /*
- * Events: the instant at which a stream reaches them.
- *
- * It is known when the event is recorded, because the daemon has returned when the work before it
- * will be done.
+ * Events: how far the GPUs must come until a stream reaches them, and the instant when it did.
  */
 #include "graph/transfer.h"
 #include "memory/pool.h"
@@ -11,7 +8,9 @@ struct event {
 	struct object object;
 	struct context *context;
 	unsigned int flags;
-	uint64_t reached_ns;  /* when it was recorded last, or will be reached; 0: never */
+	bool recorded;
+	struct mark mark;     /* of the last record */
+	uint64_t reached_ns;  /* 0: not as far as is known */
 	CUstream captured_on; /* recorded there in a capture, which may be over */
 	struct capture *capture;
 };
@@ -33,6 +32,26 @@ void events_forget(struct context *context)
 	while ((event = object_next(OBJECT_EVENT, &at)))
 		if (event->context == context)
 			object_free(event);
+}
+
+/* With the lock: whether it is reached; then the instant is known. */
+static bool settle(struct event *event)
+{
+	if (!event->reached_ns && event->recorded && mark_is_reached(&event->mark)) {
+		event->reached_ns = mark_reached_ns(&event->mark);
+		event->mark.count = 0;
+	}
+	return event->reached_ns || !event->recorded;
+}
+
+void events_settle(const struct context *context)
+{
+	uint32_t at = 0;
+	struct event *event;
+
+	while ((event = object_next(OBJECT_EVENT, &at)))
+		if (event->context == context)
+			settle(event);
 }
 
 static CUresult enter(CUevent handle, struct event **event)
@@ -84,7 +103,7 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
 {
 	struct stream *stream;
 	struct event *event;
-	uint64_t ready_ns, now;
+	uint64_t now;
 	CUresult result = enter(handle, &event);
 
 	if (result != CUDA_SUCCESS)
@@ -98,9 +117,12 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
 	event->captured_on = stream_handle;
 	if (stream->capture)
 		return driver_leave(CUDA_SUCCESS);
-	ready_ns = stream_ready_ns(stream);
+	event->mark = stream_ready(stream);
 	now = now_ns();
-	event->reached_ns = ready_ns > now ? ready_ns : now;
+	if (event->mark.not_before_ns < now)
+		event->mark.not_before_ns = now;
+	event->recorded = true;
+	event->reached_ns = 0;
 	return driver_leave(CUDA_SUCCESS);
 }
 
@@ -117,40 +139,37 @@ CUresult cuEventRecordWithFlags(CUevent handle, CUstream stream, unsigned int fl
 CUresult cuEventQuery(CUevent handle)
 {
 	struct event *event;
-	uint64_t due_ns;
 	CUresult result = enter(handle, &event);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (is_captured(event))
 		return driver_leave(CUDA_ERROR_CAPTURED_EVENT);
-	due_ns = event->reached_ns;
-	return driver_leave(due_ns > now_ns() || host_calls_due(due_ns) ? CUDA_ERROR_NOT_READY
-									: CUDA_SUCCESS);
+	return driver_leave(settle(event) && work_is_done(&event->mark) ? CUDA_SUCCESS
+									: CUDA_ERROR_NOT_READY);
 }
 
 CUresult cuEventSynchronize(CUevent handle)
 {
 	struct event *event;
 	struct device *device;
-	uint64_t due_ns;
+	struct mark mark;
 	CUresult result = enter(handle, &event);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (is_captured(event))
 		return driver_leave(CUDA_ERROR_CAPTURED_EVENT);
-	due_ns = event->reached_ns;
+	mark = event->mark;
 	device = event->context->device;
 	driver_unlock();
-	wait_until_ns(due_ns);
+	work_wait(&mark);
 	return pools_synchronised(device);
 }
 
 CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent from, CUevent to)
 {
 	struct event *start, *end;
-	uint64_t now = now_ns();
 	CUresult result = enter(from, &start);
 
 	if (result != CUDA_SUCCESS)
@@ -158,10 +177,10 @@ CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent from, CUevent to)
 	end = object_get(to, OBJECT_EVENT);
 	if (!milliseconds)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	if (!end || !start->reached_ns || !end->reached_ns || start->context != end->context ||
+	if (!end || !start->recorded || !end->recorded || start->context != end->context ||
 	    (start->flags | end->flags) & CU_EVENT_DISABLE_TIMING)
 		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
-	if (start->reached_ns > now || end->reached_ns > now)
+	if (!settle(start) || !settle(end))
 		return driver_leave(CUDA_ERROR_NOT_READY);
 	*milliseconds = (float)((double)(int64_t)(end->reached_ns - start->reached_ns) / 1e6);
 	return driver_leave(CUDA_SUCCESS);
@@ -188,7 +207,7 @@ CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int 
 	} else if (result == CUDA_SUCCESS && stream->capture) {
 		result = CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
 	} else if (result == CUDA_SUCCESS) {
-		stream_submit(stream, event->reached_ns);
+		stream_raise(stream, &event->mark);
 	}
 	return driver_leave(result);
 }

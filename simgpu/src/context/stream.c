@@ -1,11 +1,11 @@
 /*
- * Streams: instants at which submitted work is done.
+ * Streams: how far the GPUs must come until submitted work is done.
  *
- * The daemon runs a GPU's work in the order of submission and returns when each piece will be done,
- * so a stream is a number that only grows. Data moves when a copy is submitted: kernels compute
- * nothing, so the difference is not observable. A blocking stream and the legacy stream wait for
- * each other.
+ * A context's work is in one channel, in the order of its submission, so a stream is a mark that
+ * only grows. Data moves when a copy is submitted: kernels compute nothing, so the difference is
+ * not observable. A blocking stream and the legacy stream wait for each other.
  */
+#include "client/channel.h"
 #include "graph/graph.h"
 #include "graph/transfer.h"
 #include "memory/pool.h"
@@ -71,29 +71,52 @@ uint64_t stream_serial(const struct stream *stream)
 	return stream->object.serial ? stream->object.serial : stream->context->object.serial;
 }
 
-uint64_t stream_ready_ns(const struct stream *stream)
+struct mark stream_ready(const struct stream *stream)
 {
 	const struct context *context = stream->context;
+	struct mark ready;
 
-	if (stream == &context->legacy)
-		return context->blocking_done_ns;
-	if (stream->flags & CU_STREAM_NON_BLOCKING || context->legacy.done_ns < stream->done_ns)
-		return stream->done_ns;
-	return context->legacy.done_ns;
+	ready.count = 0;
+	ready.not_before_ns = ready.calls = 0;
+	mark_add(&ready, stream == &context->legacy ? &context->blocking_done : &stream->done);
+	if (stream != &context->legacy && !(stream->flags & CU_STREAM_NON_BLOCKING))
+		mark_add(&ready, &context->legacy.done);
+	return ready;
 }
 
-static void raise_to(uint64_t *instant_ns, uint64_t at_least_ns)
+void stream_raise(struct stream *stream, const struct mark *mark)
 {
-	if (*instant_ns < at_least_ns)
-		*instant_ns = at_least_ns;
-}
-
-void stream_submit(struct stream *stream, uint64_t done_ns)
-{
-	raise_to(&stream->done_ns, done_ns);
-	raise_to(&stream->context->all_done_ns, done_ns);
+	mark_add(&stream->done, mark);
+	mark_add(&stream->context->all_done, mark);
 	if (!(stream->flags & CU_STREAM_NON_BLOCKING))
-		raise_to(&stream->context->blocking_done_ns, done_ns);
+		mark_add(&stream->context->blocking_done, mark);
+}
+
+/* The item begins no earlier than what it waits for outside its channel will be done as predicted
+ * now. */
+CUresult stream_occupy(struct stream *stream, uint64_t duration_ns, struct mark *room)
+{
+	struct context *context = stream->context;
+	struct sim_link *link = context->device->link;
+	struct mark ready = stream_ready(stream);
+	struct position item = {.device = (uint16_t)context->device->ordinal,
+				.channel = (uint16_t)context->channel};
+	uint64_t earliest_ns = mark_predict_ns(&ready, &item);
+
+	switch (sim_submit(link, item.channel, duration_ns, earliest_ns, &item.number)) {
+	case SIM_NO_CHANNEL:
+		return driver_result(SIM_GPU_LOST);
+	case SIM_CHANNEL_FULL:
+		item.number = sim_oldest_item(link, item.channel);
+		*room = (struct mark){.count = 1, .at = {item}};
+		return CUDA_ERROR_NOT_READY;
+	default:
+		mark_add_position(&ready, item);
+		stream_raise(stream, &ready);
+		if (item.number % (SIM_HISTORY / 4) == 0)
+			events_settle(context);
+		return CUDA_SUCCESS;
+	}
 }
 
 void streams_forget(struct context *context)
@@ -163,7 +186,7 @@ CUresult cuStreamDestroy_v2(CUstream handle)
 CUresult cuStreamQuery(CUstream handle)
 {
 	struct stream *stream;
-	uint64_t ready_ns;
+	struct mark ready;
 	CUresult result = stream_enter(handle, &stream);
 
 	if (result != CUDA_SUCCESS)
@@ -171,16 +194,15 @@ CUresult cuStreamQuery(CUstream handle)
 	result = capture_allows_on(stream);
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
-	ready_ns = stream_ready_ns(stream);
-	return driver_leave(ready_ns > now_ns() || host_calls_due(ready_ns) ? CUDA_ERROR_NOT_READY
-									    : CUDA_SUCCESS);
+	ready = stream_ready(stream);
+	return driver_leave(work_is_done(&ready) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
 }
 
 CUresult cuStreamSynchronize(CUstream handle)
 {
 	struct stream *stream;
 	struct device *device;
-	uint64_t ready_ns;
+	struct mark ready;
 	CUresult result = stream_enter(handle, &stream);
 
 	if (result != CUDA_SUCCESS)
@@ -188,10 +210,10 @@ CUresult cuStreamSynchronize(CUstream handle)
 	result = capture_allows_on(stream);
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
-	ready_ns = stream_ready_ns(stream);
+	ready = stream_ready(stream);
 	device = stream->context->device;
 	driver_unlock();
-	wait_until_ns(ready_ns);
+	work_wait(&ready);
 	return pools_synchronised(device);
 }
 

@@ -8,7 +8,6 @@
 #define _GNU_SOURCE
 #include "base/driver.h"
 #include "entry/resolve.h"
-#include "graph/transfer.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -79,11 +78,8 @@ void wait_until_ns(uint64_t instant_ns)
 	struct timespec until = {.tv_sec = (time_t)(instant_ns / 1000000000u),
 				 .tv_nsec = (long)(instant_ns % 1000000000u)};
 
-	if (instant_ns <= now_ns())
-		return host_calls_wait(instant_ns);
 	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) != 0)
 		;
-	host_calls_wait(instant_ns);
 }
 
 static int hex_digit(char digit)
@@ -161,10 +157,13 @@ static void sort_by_speed(struct sim_link **links, int count)
 
 static void add_device(struct sim_link *link)
 {
+	static const int attributes[] = {5, 6, 7, 2, 3, 4}; /* largest grid and block */
 	struct device *device = &driver.device[driver.devices];
 
 	device->link = link;
 	device->gpu = sim_link_gpu(link);
+	for (int i = 0; i < 6; i++)
+		device_attribute(device, attributes[i], &device->launch_most[i]);
 	device->ordinal = driver.devices++;
 }
 

@@ -131,13 +131,13 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t bytes, CUmemoryPool po
 
 /* Memory of cuMemAlloc may be freed this way, too: once the stream has reached the free. With the
  * lock; returns without it. */
-static CUresult free_plain(struct device *device, struct range *range, uint64_t ready_ns)
+static CUresult free_plain(struct device *device, struct range *range, const struct mark *ready)
 {
 	uint64_t address = range->base;
 
-	if (ready_ns > now_ns() && !range->imported)
-		return driver_leave(
-		    leaving_add(device, range, ready_ns) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+	if (!range->imported && !mark_is_reached(ready))
+		return driver_leave(leaving_add(device, range, ready) ? CUDA_SUCCESS
+								      : CUDA_ERROR_OUT_OF_MEMORY);
 	driver_unlock();
 	return cuMemFree_v2(address);
 }
@@ -147,6 +147,7 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream_handle)
 	struct stream *stream;
 	struct device *device;
 	struct range *range;
+	struct mark ready;
 	CUresult result = driver_enter();
 
 	if (result != CUDA_SUCCESS)
@@ -159,12 +160,13 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream_handle)
 	range = memory_find(address, &device);
 	if (!range || range->base != address)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	ready = stream_ready(stream);
 	if (range->graph)
-		return driver_leave(graph_memory_free(range->graph, stream_ready_ns(stream))
+		return driver_leave(graph_memory_free(range->graph, &ready)
 					? CUDA_SUCCESS
 					: CUDA_ERROR_INVALID_VALUE);
 	if (!range->chunk)
-		return free_plain(device, range, stream_ready_ns(stream));
-	chunk_free(range->chunk, address, stream_serial(stream), stream_ready_ns(stream));
+		return free_plain(device, range, &ready);
+	chunk_free(range->chunk, address, stream_serial(stream), &ready);
 	return driver_leave(CUDA_SUCCESS);
 }

@@ -1,8 +1,8 @@
 /*
  * The entries that copy and fill: lines and rectangles.
  *
- * Data is really moved, when the copy is submitted; it takes no time on the GPU. A synchronous copy
- * first waits for the work of its stream.
+ * Data is really moved, when the copy is submitted; the GPU is busy as long as its rate of copies
+ * says. A synchronous copy first waits for the work of its stream, and then for itself.
  */
 #include "graph/transfer.h"
 

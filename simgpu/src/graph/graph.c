@@ -207,7 +207,8 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode *out, CUgraph handle, const CUgraph
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	node = graph_add(graph, CU_GRAPH_NODE_TYPE_KERNEL);
 	if (node)
-		node->work.kernel = *parameters;
+		node->work = (struct work){.kernel = *parameters,
+					   .kernel_ns = kernel_duration_ns(parameters)};
 	return finish(&add, CUDA_SUCCESS, node);
 }
 

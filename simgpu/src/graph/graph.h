@@ -17,7 +17,8 @@ struct user_object;
 struct graph_block {
 	struct graph_block *next;
 	struct device *device;
-	uint64_t id, bytes, ready_ns;
+	uint64_t id, bytes;
+	struct mark ready;
 };
 
 /* The memory of an allocation node; exists as long as a node or an executable graph uses it. */
@@ -29,12 +30,13 @@ struct graph_memory {
 	bool live;		   /* a launch allocated it, and it has not been freed */
 	bool freed_inside;	   /* by a node of its own graph */
 	bool wanted;		   /* by a launch that is about to begin */
-	uint64_t done_ns;	   /* when the last work that may use it is done */
+	struct mark done;	   /* the last work that may use it */
 };
 
 /* What a launch does for a node that has no memory of its own; of these, that of its type. */
 struct work {
 	CUDA_KERNEL_NODE_PARAMS kernel;
+	uint64_t kernel_ns; /* its duration */
 	struct transfer transfer;
 	struct host_call host;
 };
@@ -67,7 +69,8 @@ struct exec {
 		struct graph_memory *memory;
 	} *steps;
 	size_t count;
-	uint64_t flags, done_ns;
+	uint64_t flags;
+	struct mark done;
 	struct graph_user *users;
 };
 
@@ -85,8 +88,8 @@ CUresult graph_add_free(struct graph *graph, uint64_t address, struct node **out
 /* graph_memory.c; the lock is held, unless stated otherwise. */
 struct graph_memory *graph_memory_new(struct device *device, uint64_t bytes);
 void graph_memory_release(struct graph_memory *memory);
-/* Frees an existing allocation once that instant is reached; false if there is none. */
-bool graph_memory_free(struct graph_memory *memory, uint64_t ready_ns);
+/* Frees an existing allocation once `ready` is reached; false if there is none. */
+bool graph_memory_free(struct graph_memory *memory, const struct mark *ready);
 /* Allocates GPU memory to each of the exec's allocations that has none. Without the lock. */
 CUresult graph_memory_back(CUgraphExec handle);
 /* Takes what the device's graphs do not use and adds it to `gone`. */
@@ -100,6 +103,11 @@ void graph_blocks_give_back(struct graph_block *gone);
 bool graph_users_retain(struct graph_user **list, struct user_object *user, unsigned int count);
 bool graph_users_copy(struct graph_user **to, const struct graph_user *from);
 void graph_users_forget(struct graph_user *list);
+
+/* launch.c: the duration of a kernel with these parameters, which a node keeps; and its launch. */
+uint64_t kernel_duration_ns(const CUDA_KERNEL_NODE_PARAMS *kernel);
+CUresult kernel_launch(const CUDA_KERNEL_NODE_PARAMS *kernel, uint64_t duration_ns,
+		       CUstream stream);
 
 /* capture.c */
 struct node *capture_add(struct stream *stream, int type);

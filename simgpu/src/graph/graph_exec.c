@@ -138,6 +138,7 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec handle, CUgraphNode node,
 	    !graph_kernel_is_good(parameters))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	exec->steps[i].work.kernel = *parameters;
+	exec->steps[i].work.kernel_ns = kernel_duration_ns(parameters);
 	return driver_leave(CUDA_SUCCESS);
 }
 
@@ -167,7 +168,7 @@ static CUresult free_leftovers(struct exec *exec)
 			continue;
 		if (!(exec->flags & CU_GRAPH_INSTANTIATE_AUTO_FREE_ON_LAUNCH))
 			return CUDA_ERROR_INVALID_VALUE;
-		graph_memory_free(memory, exec->done_ns);
+		graph_memory_free(memory, &exec->done);
 	}
 	return CUDA_SUCCESS;
 }
@@ -197,22 +198,6 @@ CUresult cuGraphUpload(CUgraphExec handle, CUstream stream)
 	return graph_memory_back(handle);
 }
 
-/* A kernel's parameters mean nothing here, but where it has some there must be some. */
-static CUresult run_kernel(const CUDA_KERNEL_NODE_PARAMS *kernel, CUstream stream)
-{
-	static uint64_t nothing[64];
-	void *parameters[64];
-	CUfunction function = kernel->func;
-
-	for (int i = 0; i < 64; i++)
-		parameters[i] = nothing;
-	if (!function && cuKernelGetFunction(&function, kernel->kern) != CUDA_SUCCESS)
-		return CUDA_ERROR_INVALID_HANDLE;
-	return cuLaunchKernel(function, kernel->gridDimX, kernel->gridDimY, kernel->gridDimZ,
-			      kernel->blockDimX, kernel->blockDimY, kernel->blockDimZ,
-			      kernel->sharedMemBytes, stream, parameters, NULL);
-}
-
 /* The steps one by one; between two of them the lock is free, and the exec looked up again. */
 static CUresult run_steps(CUgraphExec handle, CUstream stream_handle)
 {
@@ -228,14 +213,15 @@ static CUresult run_steps(CUgraphExec handle, CUstream stream_handle)
 		if (!exec || i == exec->count || stream_get(stream_handle, &stream) != CUDA_SUCCESS)
 			return driver_leave(CUDA_SUCCESS);
 		step = exec->steps[i];
-		exec->done_ns = stream_ready_ns(stream);
+		exec->done = stream_ready(stream);
 		if (step.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
 			step.memory->live = true;
 		else if (step.type == CU_GRAPH_NODE_TYPE_MEM_FREE)
-			graph_memory_free(step.memory, exec->done_ns);
+			graph_memory_free(step.memory, &exec->done);
 		driver_unlock();
 		if (step.type == CU_GRAPH_NODE_TYPE_KERNEL)
-			result = run_kernel(&step.work.kernel, stream_handle);
+			result =
+			    kernel_launch(&step.work.kernel, step.work.kernel_ns, stream_handle);
 		else if (step.type == CU_GRAPH_NODE_TYPE_MEMCPY ||
 			 step.type == CU_GRAPH_NODE_TYPE_MEMSET)
 			result = transfer_submit(&step.work.transfer, stream_handle);

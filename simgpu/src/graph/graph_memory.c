@@ -71,7 +71,7 @@ static void unback(struct graph_memory *memory)
 	if (!block)
 		return;
 	memory->block = NULL;
-	block->ready_ns = memory->done_ns;
+	block->ready = memory->done;
 	block->next = pool->unused;
 	pool->unused = block;
 	pool->used_bytes -= block->bytes;
@@ -93,12 +93,12 @@ void graph_memory_release(struct graph_memory *memory)
 	end_if_unused(memory);
 }
 
-bool graph_memory_free(struct graph_memory *memory, uint64_t ready_ns)
+bool graph_memory_free(struct graph_memory *memory, const struct mark *ready)
 {
 	if (!memory->live)
 		return false;
 	memory->live = false;
-	raise_to(&memory->done_ns, ready_ns);
+	mark_add(&memory->done, ready);
 	end_if_unused(memory);
 	return true;
 }
@@ -229,14 +229,14 @@ CUresult graph_memory_back(CUgraphExec handle)
 	return result;
 }
 
-static void move_unused(struct device *device, uint64_t until_ns, struct graph_block **gone)
+static void move_unused(struct device *device, bool all_of_them, struct graph_block **gone)
 {
 	struct graph_block **at = &device->graphs.unused;
 
 	while (*at) {
 		struct graph_block *block = *at;
 
-		if (block->ready_ns > until_ns) {
+		if (!all_of_them && !mark_seen(&block->ready)) {
 			at = &block->next;
 			continue;
 		}
@@ -249,13 +249,12 @@ static void move_unused(struct device *device, uint64_t until_ns, struct graph_b
 
 void graph_memory_trim(struct device *device, struct graph_block **gone)
 {
-	uint64_t now = now_ns();
-
+	marks_look();
 	for (size_t i = 0; i < all_count; i++)
 		if (all[i]->device == device && !all[i]->live && !all[i]->wanted &&
-		    all[i]->done_ns <= now)
+		    mark_seen(&all[i]->done))
 			unback(all[i]);
-	move_unused(device, now, gone);
+	move_unused(device, false, gone);
 }
 
 void graph_memory_forget(struct device *device, struct graph_block **gone)
@@ -267,7 +266,7 @@ void graph_memory_forget(struct device *device, struct graph_block **gone)
 		all[i]->live = false;
 		end_if_unused(all[i]);
 	}
-	move_unused(device, UINT64_MAX, gone);
+	move_unused(device, true, gone);
 }
 
 void graph_blocks_give_back(struct graph_block *gone)

@@ -1,9 +1,10 @@
 /*
  * Functions of the program that a stream calls when it reaches them.
  *
- * One thread of the driver runs them, the earliest due first. A wait for a stream waits for its
- * functions too: every wait for an instant waits for the functions that are due by then, of all
- * streams. A function may not call the driver; a wait in it waits for no function.
+ * One thread of the driver runs them, in the order of their submission as far as their streams have
+ * reached them. A wait for a stream waits for its functions too: a mark has the number of the last
+ * function that it is behind, and a wait for it waits for those up to that number that are due. A
+ * function may not call the driver; a wait in it waits for no function.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -14,10 +15,14 @@
 #include "graph/transfer.h"
 
 struct pending {
-	struct pending *next; /* due no earlier */
-	uint64_t ready_ns;
+	struct pending *next; /* submitted later */
+	uint64_t number;
+	struct mark ready;
 	struct host_call call;
 };
+
+/* The GPU's predictions change: look again after so much time. */
+#define LOOK_NS 10000000u
 
 /* glibc has it at GLIBC_2.34 too; containers have older ones. */
 #if defined(__x86_64__)
@@ -28,8 +33,9 @@ __asm__(".symver pthread_create, pthread_create@GLIBC_2.17");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static struct pending *first;
-static bool started, running; /* the running one stays first until it has ended */
+static struct pending *first, **end = &first;
+static uint64_t last_number;
+static bool started;
 static __thread bool is_caller;
 
 /* With the lock: sleeps until then, or until a change. */
@@ -45,28 +51,67 @@ static void sleep_until_ns(uint64_t instant_ns)
 	pthread_cond_timedwait(&changed, &lock, &until);
 }
 
+/* With the lock, after a look at the GPUs. */
+static struct pending *find_due(void)
+{
+	for (struct pending *pending = first; pending; pending = pending->next)
+		if (mark_seen(&pending->ready))
+			return pending;
+	return NULL;
+}
+
+/* With the lock: when one may be due. */
+static uint64_t next_due_ns(void)
+{
+	uint64_t due_ns = now_ns() + LOOK_NS, predicted_ns;
+	const struct position *before = NULL, *at;
+
+	for (struct pending *pending = first; pending; pending = pending->next) {
+		at = pending->ready.count == 1 ? &pending->ready.at[0] : NULL;
+		/* Later in the same channel is not earlier. */
+		if (!at || !before || at->device != before->device ||
+		    at->channel != before->channel) {
+			predicted_ns = mark_predict_ns(&pending->ready, NULL);
+			due_ns = predicted_ns < due_ns ? predicted_ns : due_ns;
+		}
+		before = at;
+	}
+	return due_ns;
+}
+
+static void drop(struct pending *pending)
+{
+	struct pending **link = &first;
+
+	while (*link != pending)
+		link = &(*link)->next;
+	*link = pending->next;
+	if (end == &pending->next)
+		end = link;
+	free(pending);
+}
+
 static void *run(void *nothing)
 {
 	is_caller = true;
 	pthread_mutex_lock(&lock);
 	for (;;) {
-		struct pending *due = first;
+		struct pending *due;
 
-		if (!due) {
+		marks_look();
+		due = find_due();
+		if (!first) {
 			pthread_cond_wait(&changed, &lock);
 			continue;
 		}
-		if (due->ready_ns > now_ns()) {
-			sleep_until_ns(due->ready_ns);
+		if (!due) {
+			sleep_until_ns(next_due_ns());
 			continue;
 		}
-		running = true;
 		pthread_mutex_unlock(&lock);
 		due->call.function(due->call.data);
 		pthread_mutex_lock(&lock);
-		running = false;
-		first = due->next;
-		free(due);
+		drop(due);
 		pthread_cond_broadcast(&changed);
 	}
 	return nothing;
@@ -87,42 +132,54 @@ static bool start(void)
 	return started;
 }
 
-CUresult host_call_at(uint64_t ready_ns, const struct host_call *call)
+CUresult host_call_at(const struct mark *ready, const struct host_call *call, uint64_t *number)
 {
-	struct pending *pending = malloc(sizeof(*pending)), **link = &first;
+	struct pending *pending = malloc(sizeof(*pending));
 
 	if (!pending)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	*pending = (struct pending){.ready_ns = ready_ns, .call = *call};
 	pthread_mutex_lock(&lock);
 	if (!start()) {
 		pthread_mutex_unlock(&lock);
 		free(pending);
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	}
-	while (*link && ((running && link == &first) || (*link)->ready_ns <= ready_ns))
-		link = &(*link)->next;
-	pending->next = *link;
-	*link = pending;
+	*number = ++last_number;
+	*pending = (struct pending){.number = *number, .ready = *ready, .call = *call};
+	*end = pending;
+	end = &pending->next;
 	pthread_cond_broadcast(&changed);
 	pthread_mutex_unlock(&lock);
 	return CUDA_SUCCESS;
 }
 
-bool host_calls_due(uint64_t until_ns)
+/* With the lock: whether one up to that number is due and has not ended. */
+static bool is_due(uint64_t number)
+{
+	for (struct pending *pending = first; !is_caller && pending && pending->number <= number;
+	     pending = pending->next)
+		if (mark_seen(&pending->ready))
+			return true;
+	return false;
+}
+
+bool work_is_done(const struct mark *mark)
 {
 	bool due;
 
+	if (!mark_is_reached(mark))
+		return false;
 	pthread_mutex_lock(&lock);
-	due = !is_caller && first && first->ready_ns <= until_ns;
+	due = is_due(mark->calls);
 	pthread_mutex_unlock(&lock);
-	return due;
+	return !due;
 }
 
-void host_calls_wait(uint64_t until_ns)
+void work_wait(const struct mark *mark)
 {
+	mark_wait(mark);
 	pthread_mutex_lock(&lock);
-	while (!is_caller && first && first->ready_ns <= until_ns)
+	while (is_due(mark->calls))
 		pthread_cond_wait(&changed, &lock);
 	pthread_mutex_unlock(&lock);
 }
@@ -131,7 +188,7 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data)
 {
 	struct host_call call = {function, data};
 	struct stream *stream;
-	uint64_t ready_ns, now;
+	struct mark ready;
 	struct node *node;
 	CUresult result = driver_enter();
 
@@ -147,11 +204,11 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data)
 		node->work.host = call;
 		return driver_leave(CUDA_SUCCESS);
 	}
-	ready_ns = stream_ready_ns(stream);
-	now = now_ns();
-	ready_ns = ready_ns > now ? ready_ns : now;
-	stream_submit(stream, ready_ns);
-	return driver_leave(host_call_at(ready_ns, &call));
+	ready = stream_ready(stream);
+	result = host_call_at(&ready, &call, &ready.calls);
+	if (result == CUDA_SUCCESS)
+		stream_raise(stream, &ready);
+	return driver_leave(result);
 }
 
 struct callback {

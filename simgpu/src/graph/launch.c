@@ -1,17 +1,35 @@
 /*
  * Launches: the GPU is busy for a while, and nothing is computed.
  *
- * The daemon queues the work and returns when it will be done; the call returns at once. A launch
- * behind another GPU's event starts no earlier than that.
+ * A launch is an item of its context's channel, and the call returns at once, unless the channel is
+ * full: then it waits for room.
  */
 #include "graph/graph.h"
 #include "module/module.h"
 
+#include <string.h>
+
 #define BLOCK_THREADS_MAX 1024
+
+/* An hour: no kernel takes longer. */
+#define DURATION_MAX_NS 3600000000000u
+
+/* Keys of `extra`. */
+#define EXTRA_END	   ((void *)0)
+#define EXTRA_BUFFER	   ((void *)1)
+#define EXTRA_BUFFER_BYTES ((void *)2)
 
 struct shape {
 	unsigned int grid[3], block[3], shared_bytes;
 	bool cooperative;
+};
+
+/* What is launched: a node of a graph has its duration, another launch its parameters. */
+struct launch {
+	CUfunction function;
+	CUstream stream;
+	void **parameters, **extra;
+	const uint64_t *duration_ns;
 };
 
 /* All blocks of a cooperative launch run at once, so they must fit on the GPU together. */
@@ -23,24 +41,23 @@ static bool blocks_fit(const struct shape *shape, const struct device *device, i
 	return blocks <= resident * device->gpu->multiprocessors;
 }
 
-static CUresult check(const struct shape *shape, const struct function *function,
-		      const struct device *device, void **parameters, void **extra)
+static CUresult check(const struct shape *shape, const struct launch *given,
+		      const struct function *function, const struct device *device)
 {
-	static const int attributes[] = {5, 6, 7, 2, 3, 4}; /* largest grid and block */
 	uint64_t threads = 1;
 	int most;
 
 	for (int i = 0; i < 6; i++) {
 		unsigned int size = i < 3 ? shape->grid[i] : shape->block[i - 3];
 
-		if (device_attribute(device, attributes[i], &most) != CUDA_SUCCESS || !size ||
-		    size > (unsigned int)most)
+		if (!size || size > (unsigned int)device->launch_most[i])
 			return CUDA_ERROR_INVALID_VALUE;
 		threads *= i < 3 ? 1 : size;
 	}
-	if (threads > BLOCK_THREADS_MAX || (parameters && extra))
+	if (threads > BLOCK_THREADS_MAX || (given->parameters && given->extra))
 		return CUDA_ERROR_INVALID_VALUE;
-	if (function->entry->parameter_count && !parameters && !extra)
+	if (function->entry->parameter_count && !given->parameters && !given->extra &&
+	    !given->duration_ns)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (function_attribute(function, device, 8, &most) != CUDA_SUCCESS ||
 	    shape->shared_bytes > (unsigned int)most)
@@ -50,48 +67,85 @@ static CUresult check(const struct shape *shape, const struct function *function
 	return CUDA_SUCCESS;
 }
 
-/* With the lock: the daemon's request, and when the stream is free. */
-static CUresult prepare(const struct shape *shape, CUfunction handle, CUstream stream_handle,
-			void **parameters, void **extra, struct sim_launch *request,
-			struct stream **stream)
+/* The bytes of all parameters, where `extra` has them. */
+static const char *parameter_buffer(void **extra, size_t at_least)
 {
-	struct function *function = function_get(handle);
+	const char *buffer = NULL;
+	size_t bytes = 0;
+
+	for (; extra && extra[0] != EXTRA_END; extra += 2) {
+		if (extra[0] == EXTRA_BUFFER)
+			buffer = extra[1];
+		else if (extra[0] == EXTRA_BUFFER_BYTES)
+			bytes = *(const size_t *)extra[1];
+		else
+			return NULL;
+	}
+	return bytes >= at_least ? buffer : NULL;
+}
+
+/* A kernel whose parameter has the duration takes that long; without the parameter, as any. */
+static uint64_t duration_ns(const struct function *function, void **parameters, void **extra)
+{
+	const struct ptx_entry *entry = function->entry;
+	const struct ptx_parameter *row;
+	uint64_t value_ns = entry->duration_ns;
+	const char *buffer;
+
+	if (entry->duration_argument >= entry->parameter_count)
+		return value_ns;
+	row = &entry->parameters[entry->duration_argument];
+	buffer = parameter_buffer(extra, row->offset + sizeof(value_ns));
+	if (row->bytes == sizeof(value_ns) && parameters)
+		memcpy(&value_ns, parameters[entry->duration_argument], sizeof(value_ns));
+	else if (row->bytes == sizeof(value_ns) && buffer)
+		memcpy(&value_ns, buffer + row->offset, sizeof(value_ns));
+	return value_ns;
+}
+
+uint64_t kernel_duration_ns(const CUDA_KERNEL_NODE_PARAMS *kernel)
+{
+	return duration_ns(function_get(kernel->func ? (void *)kernel->func : (void *)kernel->kern),
+			   kernel->kernelParams, kernel->extra);
+}
+
+/* With the lock: the stream, and a place for the function. */
+static CUresult prepare(const struct shape *shape, const struct launch *given,
+			struct function **function, struct stream **stream)
+{
 	struct context *context;
 	CUresult result = context_current(&context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!function)
+	*function = function_get(given->function);
+	if (!*function)
 		return CUDA_ERROR_INVALID_HANDLE;
-	if (function->module && function->module->context != context)
+	if ((*function)->module && (*function)->module->context != context)
 		return CUDA_ERROR_INVALID_CONTEXT;
-	result = stream_get(stream_handle, stream);
+	result = stream_get(given->stream, stream);
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!function->module)
+	if (!(*function)->module)
 		context = (*stream)->context;
 	if ((*stream)->context != context)
 		return CUDA_ERROR_INVALID_HANDLE;
-	result = image_fits(function->ptx, context->device);
+	result = image_fits((*function)->ptx, context->device);
 	if (result == CUDA_SUCCESS)
-		result = check(shape, function, context->device, parameters, extra);
+		result = check(shape, given, *function, context->device);
 	if (result == CUDA_SUCCESS && !(*stream)->capture)
-		result = function_make_room(function, context);
-	if (result != CUDA_SUCCESS)
-		return result;
-	*request = (struct sim_launch){.context = context->id,
-				       .stream = (*stream)->object.serial,
-				       .duration_ns = function->entry->duration_ns};
-	return CUDA_SUCCESS;
+		result = function_make_room(*function, context);
+	return result;
 }
 
-static CUresult capture(const struct shape *shape, CUfunction handle, struct stream *stream)
+static CUresult capture(const struct shape *shape, const struct launch *given,
+			const struct function *function, struct stream *stream)
 {
 	struct node *node = capture_add(stream, CU_GRAPH_NODE_TYPE_KERNEL);
 
 	if (!node)
 		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-	node->work.kernel = (CUDA_KERNEL_NODE_PARAMS){.func = handle,
+	node->work.kernel = (CUDA_KERNEL_NODE_PARAMS){.func = given->function,
 						      .gridDimX = shape->grid[0],
 						      .gridDimY = shape->grid[1],
 						      .gridDimZ = shape->grid[2],
@@ -99,41 +153,57 @@ static CUresult capture(const struct shape *shape, CUfunction handle, struct str
 						      .blockDimY = shape->block[1],
 						      .blockDimZ = shape->block[2],
 						      .sharedMemBytes = shape->shared_bytes};
+	node->work.kernel_ns = duration_ns(function, given->parameters, given->extra);
 	return CUDA_SUCCESS;
 }
 
-static CUresult launch(const struct shape *shape, CUfunction handle, CUstream stream_handle,
-		       void **parameters, void **extra)
+/* With the lock. */
+static CUresult occupy(const struct launch *given, const struct function *function,
+		       struct stream *stream, struct mark *room)
 {
-	struct sim_instant done;
-	struct sim_launch request;
-	struct stream *stream;
-	struct sim_link *link;
-	uint64_t ready_ns, earliest_ns;
-	CUresult result = driver_enter();
+	uint64_t takes_ns = given->duration_ns
+				? *given->duration_ns
+				: duration_ns(function, given->parameters, given->extra);
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = prepare(shape, handle, stream_handle, parameters, extra, &request, &stream);
-	if (result == CUDA_SUCCESS && stream->capture)
-		result = capture(shape, handle, stream);
-	if (result != CUDA_SUCCESS || stream->capture)
-		return driver_leave(result);
-	link = stream->context->device->link;
-	ready_ns = stream_ready_ns(stream);
-	driver_unlock();
-	result = driver_result(
-	    sim_call(link, SIM_LAUNCH, &request, sizeof(request), &done, sizeof(done), NULL));
-	if (result != CUDA_SUCCESS)
-		return result;
-	driver_lock();
-	/* The daemon alone has the default duration, which is too short to matter here. */
-	earliest_ns =
-	    request.duration_ns == SIM_DURATION_DEFAULT ? ready_ns : ready_ns + request.duration_ns;
-	if (stream_get(stream_handle, &stream) == CUDA_SUCCESS)
-		stream_submit(stream,
-			      done.monotonic_ns > earliest_ns ? done.monotonic_ns : earliest_ns);
-	return driver_leave(CUDA_SUCCESS);
+	if (takes_ns == PTX_DURATION_DEFAULT)
+		takes_ns = sim_link_shared(stream->context->device->link)->board.launch_default_ns;
+	if (takes_ns > DURATION_MAX_NS)
+		return CUDA_ERROR_INVALID_VALUE;
+	return stream_occupy(stream, takes_ns, room);
+}
+
+static CUresult launch(const struct shape *shape, const struct launch *given)
+{
+	struct function *function;
+	struct stream *stream;
+	struct mark room;
+	CUresult result;
+
+	while ((result = driver_enter()) == CUDA_SUCCESS) {
+		result = prepare(shape, given, &function, &stream);
+		if (result == CUDA_SUCCESS)
+			result = stream->capture ? capture(shape, given, function, stream)
+						 : occupy(given, function, stream, &room);
+		driver_unlock();
+		if (result != CUDA_ERROR_NOT_READY)
+			break;
+		mark_wait(&room);
+	}
+	return result;
+}
+
+CUresult kernel_launch(const CUDA_KERNEL_NODE_PARAMS *kernel, uint64_t takes_ns, CUstream stream)
+{
+	struct shape shape = {{kernel->gridDimX, kernel->gridDimY, kernel->gridDimZ},
+			      {kernel->blockDimX, kernel->blockDimY, kernel->blockDimZ},
+			      kernel->sharedMemBytes,
+			      false};
+	struct launch given = {
+	    .function = kernel->func, .stream = stream, .duration_ns = &takes_ns};
+
+	if (!given.function && cuKernelGetFunction(&given.function, kernel->kern) != CUDA_SUCCESS)
+		return CUDA_ERROR_INVALID_HANDLE;
+	return launch(&shape, &given);
 }
 
 CUresult cuLaunchKernel(CUfunction handle, unsigned int grid_x, unsigned int grid_y,
@@ -144,7 +214,7 @@ CUresult cuLaunchKernel(CUfunction handle, unsigned int grid_x, unsigned int gri
 	struct shape shape = {
 	    {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, false};
 
-	return launch(&shape, handle, stream, parameters, extra);
+	return launch(&shape, &(struct launch){handle, stream, parameters, extra, NULL});
 }
 
 CUresult cuLaunchCooperativeKernel(CUfunction handle, unsigned int grid_x, unsigned int grid_y,
@@ -155,7 +225,7 @@ CUresult cuLaunchCooperativeKernel(CUfunction handle, unsigned int grid_x, unsig
 	struct shape shape = {
 	    {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, true};
 
-	return launch(&shape, handle, stream, parameters, NULL);
+	return launch(&shape, &(struct launch){handle, stream, parameters, NULL, NULL});
 }
 
 /*
@@ -204,5 +274,5 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction handle, void 
 		result = read_attribute(&config->attrs[i], &shape);
 	if (result != CUDA_SUCCESS)
 		return result;
-	return launch(&shape, handle, config->hStream, parameters, extra);
+	return launch(&shape, &(struct launch){handle, config->hStream, parameters, extra, NULL});
 }

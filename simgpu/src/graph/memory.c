@@ -240,6 +240,7 @@ uint64_t memory_end(struct device *device, struct range *range)
 
 CUresult cuMemFree_v2(CUdeviceptr address)
 {
+	static const struct mark at_once;
 	struct context *context;
 	struct device *device = NULL;
 	struct range *range;
@@ -261,10 +262,11 @@ CUresult cuMemFree_v2(CUdeviceptr address)
 	if (!range || range->base != address || range->imported)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	if (range->graph)
-		return driver_leave(graph_memory_free(range->graph, 0) ? CUDA_SUCCESS
-								       : CUDA_ERROR_INVALID_VALUE);
+		return driver_leave(graph_memory_free(range->graph, &at_once)
+					? CUDA_SUCCESS
+					: CUDA_ERROR_INVALID_VALUE);
 	if (range->chunk) {
-		chunk_free(range->chunk, address, 0, 0);
+		chunk_free(range->chunk, address, 0, &at_once);
 		return driver_leave(CUDA_SUCCESS);
 	}
 	id = memory_end(device, range);

@@ -115,25 +115,50 @@ static CUresult begin(const struct transfer *transfer, CUstream handle, struct s
 	return result == CUDA_SUCCESS ? result : driver_leave(result);
 }
 
+/* How long it takes on the GPU. */
+static uint64_t duration_ns(const struct transfer *transfer, const struct stream *stream)
+{
+	const struct sim_shared *shared = sim_link_shared(stream->context->device->link);
+	const double bytes = (double)transfer->width * (double)transfer->height;
+	uint64_t rate = shared->board.copy_bytes_per_s;
+
+	return rate ? (uint64_t)(bytes * 1e9 / (double)rate) : 0;
+}
+
+/* With the lock. */
+static CUresult occupy(const struct transfer *transfer, struct stream *stream, struct mark *room)
+{
+	uint64_t takes_ns = duration_ns(transfer, stream);
+
+	return takes_ns ? stream_occupy(stream, takes_ns, room) : CUDA_SUCCESS;
+}
+
 CUresult transfer_submit(const struct transfer *transfer, CUstream handle)
 {
 	struct stream *stream;
-	CUresult result = begin(transfer, handle, &stream);
+	struct mark room;
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (stream->capture)
-		return driver_leave(capture(transfer, stream));
-	driver_unlock();
-	move(transfer);
-	return CUDA_SUCCESS;
+	while ((result = begin(transfer, handle, &stream)) == CUDA_SUCCESS) {
+		if (stream->capture)
+			return driver_leave(capture(transfer, stream));
+		result = occupy(transfer, stream, &room);
+		driver_unlock();
+		if (result != CUDA_ERROR_NOT_READY)
+			break;
+		mark_wait(&room);
+	}
+	if (result == CUDA_SUCCESS)
+		move(transfer);
+	return result;
 }
 
-CUresult transfer_wait(const struct transfer *transfer)
+/* Waits for the legacy stream's work so far; true if the GPU still answers. */
+static CUresult wait_for_legacy(const struct transfer *transfer)
 {
 	struct stream *stream;
 	struct sim_link *link;
-	uint64_t ready_ns;
+	struct mark ready;
 	CUresult result = begin(transfer, NULL, &stream);
 
 	if (result != CUDA_SUCCESS)
@@ -141,10 +166,19 @@ CUresult transfer_wait(const struct transfer *transfer)
 	result = capture_allows_on(stream);
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
-	ready_ns = stream_ready_ns(stream);
+	ready = stream_ready(stream);
 	link = stream->context->device->link;
 	driver_unlock();
-	wait_until_ns(ready_ns);
-	result = device_alive(link);
-	return result == CUDA_SUCCESS ? transfer_submit(transfer, NULL) : result;
+	work_wait(&ready);
+	return device_alive(link);
+}
+
+CUresult transfer_wait(const struct transfer *transfer)
+{
+	static const struct transfer nothing;
+	CUresult result = wait_for_legacy(transfer);
+
+	if (result == CUDA_SUCCESS)
+		result = transfer_submit(transfer, NULL);
+	return result == CUDA_SUCCESS ? wait_for_legacy(&nothing) : result;
 }

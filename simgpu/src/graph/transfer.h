@@ -12,10 +12,12 @@ CUresult transfer_submit(const struct transfer *transfer, CUstream stream);
 /* The same, and waits for the legacy stream's pending work. */
 CUresult transfer_wait(const struct transfer *transfer);
 
-/* host_calls.c: the function runs in a thread of the driver, once that instant is reached. */
-CUresult host_call_at(uint64_t ready_ns, const struct host_call *call);
-/* True if one that is due by then has not ended; waits until none is left. */
-bool host_calls_due(uint64_t until_ns);
-void host_calls_wait(uint64_t until_ns);
+/* host_calls.c: the function runs in a thread of the driver, once `ready` is reached; `*number` is
+ * its own, for marks behind it. */
+CUresult host_call_at(const struct mark *ready, const struct host_call *call, uint64_t *number);
+/* Whether a mark is reached and the functions before it have ended; and waits until then, without
+ * the lock. */
+bool work_is_done(const struct mark *mark);
+void work_wait(const struct mark *mark);
 
 #endif

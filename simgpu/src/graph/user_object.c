@@ -24,10 +24,13 @@ struct graph_user {
 
 static void release(struct user_object *user, unsigned int count)
 {
+	static const struct mark at_once;
+	uint64_t number;
+
 	user->references -= count;
 	if (user->references)
 		return;
-	host_call_at(now_ns(), &user->destroy);
+	host_call_at(&at_once, &user->destroy, &number);
 	object_free(user);
 }
 

@@ -12,7 +12,8 @@ struct piece {
 	struct range range; /* the requested size; 0 if it is not in use */
 	uint64_t base, bytes;
 	enum piece_state state;
-	uint64_t stream, ready_ns; /* of one that is being freed */
+	uint64_t stream; /* of one that is being freed */
+	struct mark ready;
 };
 
 /* The pieces cover the chunk, in order. */
@@ -41,8 +42,8 @@ struct pool *chunk_pool(struct chunk *chunk)
 	return chunk->pool;
 }
 
-/* Pieces whose free has completed are merged with their neighbours. */
-static void merge(struct chunk *chunk, uint64_t now)
+/* Pieces whose free was completed at the last look are merged with their neighbours. */
+static void merge(struct chunk *chunk)
 {
 	size_t kept = 0;
 
@@ -50,12 +51,12 @@ static void merge(struct chunk *chunk, uint64_t now)
 		struct piece *piece = &chunk->pieces[i];
 		struct piece *last = kept ? &chunk->pieces[kept - 1] : NULL;
 
-		if (piece->state == PIECE_FREEING && piece->ready_ns <= now)
+		if (piece->state == PIECE_FREEING && mark_seen(&piece->ready))
 			piece->state = PIECE_FREE;
 		if (last && last->state == PIECE_FREE && piece->state == PIECE_FREE)
 			last->bytes += piece->bytes;
-		else
-			chunk->pieces[kept++] = *piece;
+		else if (kept++ != i)
+			chunk->pieces[kept - 1] = *piece;
 	}
 	chunk->count = kept;
 }
@@ -110,7 +111,7 @@ static uint64_t use(struct chunk *chunk, size_t at, uint64_t bytes)
 
 static uint64_t chunk_take(struct chunk *chunk, uint64_t bytes, uint64_t stream)
 {
-	merge(chunk, now_ns());
+	merge(chunk);
 	for (size_t at = 0; at < chunk->count; at++)
 		if (fits(&chunk->pieces[at], round_up(bytes, SIM_GRANULE_BYTES), stream))
 			return use(chunk, at, bytes);
@@ -149,6 +150,7 @@ uint64_t pool_take(struct pool *pool, uint64_t bytes, uint64_t stream)
 {
 	uint64_t address = 0;
 
+	marks_look();
 	for (struct chunk *chunk = pool->chunks; chunk && !address; chunk = chunk->next)
 		address = chunk_take(chunk, bytes, stream);
 	if (address)
@@ -214,7 +216,7 @@ static void let_go(struct pool *pool)
 		object_free(pool);
 }
 
-bool chunk_free(struct chunk *chunk, uint64_t address, uint64_t stream, uint64_t ready_ns)
+bool chunk_free(struct chunk *chunk, uint64_t address, uint64_t stream, const struct mark *ready)
 {
 	struct piece *piece = piece_at(chunk, address);
 
@@ -223,14 +225,14 @@ bool chunk_free(struct chunk *chunk, uint64_t address, uint64_t stream, uint64_t
 	piece->state = PIECE_FREEING;
 	piece->range.bytes = 0;
 	piece->stream = stream;
-	piece->ready_ns = ready_ns;
+	piece->ready = *ready;
 	chunk->pool->used_bytes -= piece->bytes;
 	return true;
 }
 
 static bool is_idle(struct chunk *chunk)
 {
-	merge(chunk, now_ns());
+	merge(chunk);
 	return chunk->count == 1 && chunk->pieces[0].state == PIECE_FREE;
 }
 
@@ -250,6 +252,7 @@ void pool_trim(struct pool *pool, uint64_t keep_bytes, struct chunk **gone)
 {
 	struct chunk **link = &pool->chunks;
 
+	marks_look();
 	while (*link) {
 		if (pool->reserved_bytes - (*link)->bytes >= keep_bytes &&
 		    pool->reserved_bytes >= (*link)->bytes && is_idle(*link))
@@ -278,6 +281,7 @@ void pools_shed(struct device *device, struct chunk **gone)
 	uint32_t at = 0;
 	struct pool *pool;
 
+	marks_look();
 	while ((pool = object_next(OBJECT_POOL, &at)))
 		if (pool->device == device)
 			shed(pool, gone);

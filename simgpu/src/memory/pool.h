@@ -45,8 +45,8 @@ struct range *chunk_find(struct chunk *chunk, uint64_t address);
 uint64_t chunk_place(const struct chunk *chunk, uint64_t address, uint64_t *offset,
 		     uint64_t *bytes);
 struct pool *chunk_pool(struct chunk *chunk);
-/* Frees the allocation once `ready_ns` is reached; false if `address` begins none. */
-bool chunk_free(struct chunk *chunk, uint64_t address, uint64_t stream, uint64_t ready_ns);
+/* Frees the allocation once `ready` is reached; false if `address` begins none. */
+bool chunk_free(struct chunk *chunk, uint64_t address, uint64_t stream, const struct mark *ready);
 
 /* Takes unused chunks out of a pool and adds them to `gone`, as long as it keeps `keep_bytes`. */
 void pool_trim(struct pool *pool, uint64_t keep_bytes, struct chunk **gone);

@@ -174,7 +174,8 @@ static enum ptx_result add_entry(struct reader *reader, uint32_t symbol, const c
 	ptx->entries = entries;
 	entry = &entries[ptx->entry_count];
 	*entry = (struct ptx_entry){.name = strdup(name),
-				    .duration_ns = SIM_DURATION_DEFAULT,
+				    .duration_ns = PTX_DURATION_DEFAULT,
+				    .duration_argument = PTX_NO_ARGUMENT,
 				    .local_bytes = reader->stacks.bytes[symbol]};
 	if (!entry->name)
 		return PTX_NO_MEMORY;

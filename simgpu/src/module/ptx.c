@@ -15,6 +15,7 @@ struct scanner {
 	const char *token; /* NULL at the end of the text */
 	size_t length;
 	uint64_t duration_ns; /* of the last comment that names one, */
+	uint64_t duration_argument;
 	uint64_t local_bytes;
 	uint64_t module_bytes;
 	bool broken; /* a comment or string that does not end */
@@ -42,6 +43,7 @@ static const char *line_comment(struct scanner *scanner, const char *at)
 		const char *key;
 		uint64_t *value;
 	} told[] = {{" simgpu: duration_ns=", &scanner->duration_ns},
+		    {" simgpu: duration_argument=", &scanner->duration_argument},
 		    {" simgpu: local_bytes=", &scanner->local_bytes},
 		    {" simgpu: module_bytes=", &scanner->module_bytes}};
 
@@ -189,8 +191,10 @@ static enum ptx_result read_entry(struct scanner *scanner, struct ptx *ptx)
 		return PTX_MALFORMED;
 	entry = &entries[ptx->entry_count];
 	*entry = (struct ptx_entry){.duration_ns = scanner->duration_ns,
+				    .duration_argument = scanner->duration_argument,
 				    .local_bytes = scanner->local_bytes};
-	scanner->duration_ns = SIM_DURATION_DEFAULT;
+	scanner->duration_ns = PTX_DURATION_DEFAULT;
+	scanner->duration_argument = PTX_NO_ARGUMENT;
 	scanner->local_bytes = 0;
 	entry->name = strndup(scanner->token, scanner->length);
 	if (!entry->name)
@@ -299,8 +303,10 @@ static enum ptx_result read_module(struct scanner *scanner, struct ptx *ptx)
 
 enum ptx_result ptx_parse(const char *text, struct ptx **out)
 {
-	struct scanner scanner = {
-	    .at = text, .duration_ns = SIM_DURATION_DEFAULT, .module_bytes = PTX_BYTES_DEFAULT};
+	struct scanner scanner = {.at = text,
+				  .duration_ns = PTX_DURATION_DEFAULT,
+				  .duration_argument = PTX_NO_ARGUMENT,
+				  .module_bytes = PTX_BYTES_DEFAULT};
 	struct ptx *ptx = calloc(1, sizeof(*ptx));
 	enum ptx_result result;
 

@@ -2,7 +2,8 @@
  * Reads a PTX text as the driver does: its version, its target, its entry points and their
  * parameters, and its variables. Bodies are skipped: a simulated launch takes time and computes
  * nothing. Comments state what a body would: before an entry its duration, `// simgpu:
- * duration_ns=250000`, and the local memory of a thread of it, `// simgpu: local_bytes=4096`;
+ * duration_ns=250000`, or the parameter of 8 bytes that has it, counted from 0, `// simgpu:
+ * duration_argument=0`; the local memory of a thread of it, `// simgpu: local_bytes=4096`;
  * anywhere the memory of the whole text's code, `// simgpu: module_bytes=8388608`.
  *
  * Pure: text in, values out.
@@ -20,8 +21,9 @@ struct ptx_parameter {
 
 struct ptx_entry {
 	char *name;
-	uint64_t duration_ns; /* SIM_DURATION_DEFAULT if the text does not state it */
-	uint64_t local_bytes; /* per thread */
+	uint64_t duration_ns;	    /* PTX_DURATION_DEFAULT if the text does not state it */
+	uint64_t duration_argument; /* PTX_NO_ARGUMENT: none has it */
+	uint64_t local_bytes;	    /* per thread */
 	struct ptx_parameter *parameters;
 	unsigned int parameter_count;
 };
@@ -32,7 +34,9 @@ struct ptx_variable {
 	uint64_t offset, bytes; /* in what all variables together take */
 };
 
-#define PTX_BYTES_DEFAULT UINT64_MAX
+#define PTX_BYTES_DEFAULT    UINT64_MAX
+#define PTX_DURATION_DEFAULT UINT64_MAX
+#define PTX_NO_ARGUMENT	     UINT64_MAX
 
 struct ptx {
 	unsigned int references; /* users of the parsed text */

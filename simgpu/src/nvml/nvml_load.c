@@ -4,6 +4,7 @@
  * Utilization is the daemon's. Temperature, power and clocks are derived from it by the fixed rules
  * below, so that tools show changing values; docs/simgpu.md documents this.
  */
+#include "client/channel.h"
 #include "nvml/nvml_gpus.h"
 
 #include <stdbool.h>
@@ -20,6 +21,7 @@ static nvmlReturn_t ask_utilization(nvmlDevice_t device, struct sim_utilization 
 
 	if (result != NVML_SUCCESS)
 		return result;
+	sim_look(device->link);
 	result = nvml_ask(device, SIM_UTILIZATION, out, sizeof(*out), NULL);
 	nvml_leave();
 	return result;

@@ -5,6 +5,7 @@
  * container, with the daemon's pids. No graphics and no MPS on these GPUs, so those lists are
  * empty. Accounting lists running processes alone.
  */
+#include "client/channel.h"
 #include "nvml/nvml_gpus.h"
 
 #include <stdlib.h>
@@ -27,6 +28,7 @@ static nvmlReturn_t ask_rows(nvmlDevice_t device, enum sim_op op, size_t row_byt
 
 	if (result != NVML_SUCCESS)
 		return result;
+	sim_look(device->link);
 	rows->of = malloc(SIM_PAYLOAD_BYTES);
 	result =
 	    rows->of ? nvml_ask(device, op, rows->of, SIM_PAYLOAD_BYTES, &got) : NVML_ERROR_MEMORY;

@@ -1,0 +1,247 @@
+/* See engine.h. */
+#include "client/engine.h"
+
+#define NO_CHANNEL UINT32_MAX
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static void set_pending(struct sim_board *board, uint32_t channel, bool pending)
+{
+	uint64_t bit = 1ull << channel % 64;
+
+	if (pending)
+		board->pending[channel / 64] |= bit;
+	else
+		board->pending[channel / 64] &= ~bit;
+}
+
+static bool is_pending(const struct sim_board *board, uint32_t channel)
+{
+	return board->pending[channel / 64] >> channel % 64 & 1;
+}
+
+/* The first pending channel from `from` on, which may be SIM_CHANNELS; NO_CHANNEL: none. */
+static uint32_t next_pending(const struct sim_board *board, uint32_t from)
+{
+	while (from < SIM_CHANNELS) {
+		uint64_t bits = board->pending[from / 64] >> from % 64;
+
+		if (bits)
+			return from + (uint32_t)__builtin_ctzll(bits);
+		from = (from / 64 + 1) * 64;
+	}
+	return NO_CHANNEL;
+}
+
+static bool is_alone(const struct sim_board *board)
+{
+	uint32_t first = next_pending(board, 0);
+
+	return first == NO_CHANNEL || next_pending(board, first + 1) == NO_CHANNEL;
+}
+
+static bool has_items(const struct sim_channel *channel)
+{
+	return channel->completed < channel->submitted;
+}
+
+static const struct sim_item *first_item(const struct sim_channel *channel)
+{
+	return &channel->items[(channel->completed + 1) % SIM_PENDING];
+}
+
+static bool has_ended(const struct sim_channel *channel, uint64_t at_ns)
+{
+	uint64_t ended_ns = __atomic_load_n(&channel->ended_ns, __ATOMIC_ACQUIRE);
+
+	return ended_ns && ended_ns <= at_ns;
+}
+
+static void complete(struct sim_channel *channel, uint64_t number)
+{
+	__atomic_store_n(&channel->progress_ns, 0, __ATOMIC_RELEASE);
+	__atomic_store_n(&channel->completed, number, __ATOMIC_RELEASE);
+}
+
+/* Whether it has an item that may begin; `*earliest_ns` is when its first item may, if later. */
+static bool is_ready(struct sim_shared *shared, uint32_t index, uint64_t at_ns,
+		     uint64_t *earliest_ns)
+{
+	struct sim_channel *channel = &shared->channels[index];
+
+	if (has_ended(channel, at_ns))
+		complete(channel, channel->submitted);
+	if (!has_items(channel)) {
+		set_pending(&shared->board, index, false);
+		return false;
+	}
+	if (first_item(channel)->earliest_ns <= at_ns)
+		return true;
+	*earliest_ns = least(*earliest_ns, first_item(channel)->earliest_ns);
+	return false;
+}
+
+/* The GPU's next context in turn, with a new slice; NO_CHANNEL: none is ready. */
+static uint32_t choose(struct sim_shared *shared, uint64_t *earliest_ns)
+{
+	struct sim_board *board = &shared->board;
+	uint32_t current = board->current % SIM_CHANNELS, index;
+
+	index = next_pending(board, current + 1);
+	while (index != NO_CHANNEL && !is_ready(shared, index, board->now_ns, earliest_ns))
+		index = next_pending(board, index + 1);
+	if (index == NO_CHANNEL) {
+		index = next_pending(board, 0);
+		while (index <= current && !is_ready(shared, index, board->now_ns, earliest_ns))
+			index = next_pending(board, index + 1);
+		if (index > current)
+			return NO_CHANNEL;
+	}
+	board->current = index;
+	board->slice_end_ns = board->now_ns + board->time_slice_ns;
+	return index;
+}
+
+/* Runs the channel's items from one instant to another; returns the instant it came to. */
+static uint64_t run(struct sim_channel *channel, uint64_t at_ns, uint64_t until_ns)
+{
+	while (has_items(channel) && first_item(channel)->earliest_ns <= at_ns) {
+		uint64_t number = channel->completed + 1;
+		uint64_t left_ns = first_item(channel)->duration_ns - channel->progress_ns;
+
+		if (left_ns > until_ns - at_ns) {
+			channel->progress_ns += until_ns - at_ns;
+			return until_ns;
+		}
+		at_ns += left_ns;
+		channel->finished_ns[number % SIM_HISTORY] = at_ns;
+		complete(channel, number);
+	}
+	return at_ns;
+}
+
+static void count_busy(struct sim_busy *rows, uint64_t from_ns, uint64_t to_ns)
+{
+	const uint64_t all_ns = (uint64_t)SIM_BUCKETS * SIM_BUCKET_NS;
+
+	if (to_ns - from_ns > all_ns)
+		from_ns = to_ns - all_ns;
+	while (from_ns < to_ns) {
+		uint64_t bucket = from_ns / SIM_BUCKET_NS;
+		uint64_t end_ns = least(to_ns, (bucket + 1) * SIM_BUCKET_NS);
+		struct sim_busy *row = &rows[bucket % SIM_BUCKETS];
+
+		if (row->bucket != (uint32_t)bucket)
+			*row = (struct sim_busy){.bucket = (uint32_t)bucket};
+		row->busy_ns += (uint32_t)(end_ns - from_ns);
+		from_ns = end_ns;
+	}
+}
+
+/* One context's turn, or a time without work. False: nothing more happens until now. */
+static bool turn(struct sim_shared *shared, uint64_t now_ns)
+{
+	struct sim_board *board = &shared->board;
+	uint64_t at_ns = board->now_ns, until_ns = now_ns, ended_ns, came_ns, completed;
+	uint64_t earliest_ns = UINT64_MAX;
+	uint32_t index = board->current % SIM_CHANNELS;
+	struct sim_channel *channel;
+
+	if (at_ns >= board->slice_end_ns || !is_pending(board, index) ||
+	    !is_ready(shared, index, at_ns, &earliest_ns)) {
+		index = choose(shared, &earliest_ns);
+		if (index == NO_CHANNEL) {
+			board->now_ns = least(earliest_ns, now_ns);
+			return earliest_ns <= now_ns;
+		}
+	}
+	channel = &shared->channels[index];
+	if (until_ns > board->slice_end_ns && !is_alone(board))
+		until_ns = board->slice_end_ns;
+	ended_ns = __atomic_load_n(&channel->ended_ns, __ATOMIC_ACQUIRE);
+	if (ended_ns)
+		until_ns = ended_ns < at_ns ? at_ns : least(until_ns, ended_ns);
+	completed = channel->completed;
+	came_ns = run(channel, at_ns, until_ns);
+	count_busy(channel->busy, at_ns, came_ns);
+	count_busy(board->busy, at_ns, came_ns);
+	board->now_ns = came_ns;
+	return came_ns > at_ns || channel->completed != completed || has_ended(channel, came_ns);
+}
+
+void engine_advance(struct sim_shared *shared, uint64_t now_ns)
+{
+	while (shared->board.now_ns < now_ns && turn(shared, now_ns))
+		;
+}
+
+uint64_t engine_submit(struct sim_shared *shared, uint32_t index, uint64_t duration_ns,
+		       uint64_t earliest_ns)
+{
+	struct sim_channel *channel = &shared->channels[index];
+	uint64_t number = channel->submitted + 1;
+
+	if (number - channel->completed > SIM_PENDING)
+		return 0;
+	channel->items[number % SIM_PENDING] = (struct sim_item){
+	    .duration_ns = duration_ns,
+	    .earliest_ns = earliest_ns,
+	    .total_ns = channel->items[(number - 1) % SIM_PENDING].total_ns + duration_ns};
+	set_pending(&shared->board, index, true);
+	__atomic_store_n(&channel->submitted, number, __ATOMIC_RELEASE);
+	return number;
+}
+
+/* What is left of the items up to that number. */
+static uint64_t left_ns(const struct sim_channel *channel, uint64_t number)
+{
+	const struct sim_item *first = first_item(channel);
+
+	return channel->items[number % SIM_PENDING].total_ns - first->total_ns +
+	       first->duration_ns - channel->progress_ns;
+}
+
+/*
+ * How long another context has the GPU until the one in question has had `turns` turns: the
+ * current one has the rest of its slice, and those that follow the one in question have one turn
+ * less.
+ */
+static uint64_t other_ns(const struct sim_shared *shared, uint32_t other, uint32_t index,
+			 uint64_t turns)
+{
+	const struct sim_board *board = &shared->board;
+	const struct sim_channel *channel = &shared->channels[other];
+	uint32_t current = board->current % SIM_CHANNELS;
+	uint64_t rest_ns = 0;
+
+	if (!has_items(channel) || has_ended(channel, board->now_ns) ||
+	    first_item(channel)->earliest_ns > board->now_ns)
+		return 0;
+	if (other == current && board->slice_end_ns > board->now_ns)
+		rest_ns = board->slice_end_ns - board->now_ns;
+	if ((other - current - 1) % SIM_CHANNELS > (index - current - 1) % SIM_CHANNELS)
+		turns--;
+	return least(left_ns(channel, channel->submitted), turns * board->time_slice_ns + rest_ns);
+}
+
+uint64_t engine_predict_ns(const struct sim_shared *shared, uint32_t index, uint64_t number)
+{
+	const struct sim_board *board = &shared->board;
+	const struct sim_channel *channel = &shared->channels[index];
+	uint64_t at_ns = board->now_ns, own_ns = left_ns(channel, number), rest_ns = 0, turns;
+
+	if (board->current == index && board->slice_end_ns > at_ns)
+		rest_ns = board->slice_end_ns - at_ns;
+	turns = own_ns > rest_ns ? (own_ns - rest_ns - 1) / board->time_slice_ns + 1 : 0;
+	if (first_item(channel)->earliest_ns > at_ns)
+		at_ns = first_item(channel)->earliest_ns;
+	at_ns += own_ns;
+	for (uint32_t other = next_pending(board, 0); turns && other != NO_CHANNEL;
+	     other = next_pending(board, other + 1))
+		if (other != index)
+			at_ns += other_ns(shared, other, index, turns);
+	return at_ns;
+}

@@ -1,0 +1,224 @@
+"""Programs that check when a GPU does what: `python -m tests.simgpu.programs.gpu_time NAME`.
+
+Each checks its docstring and ends with status 0, or with a traceback.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from cuda.bindings import driver
+
+from tests.simgpu.programs.cuda_programs import MIB, R, begin, ok
+
+MS: Final = 10**6
+PTX: Final = b"""
+.version 8.0
+.target sm_80
+.address_size 64
+// simgpu: duration_argument=1
+.visible .entry busy(.param .u32 before, .param .u64 ns) { ret; }
+"""
+
+
+class Clock:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+
+    def __float__(self) -> float:
+        return time.monotonic() - self._start
+
+
+def kernel() -> Any:
+    return ok(driver.cuModuleGetFunction(ok(driver.cuModuleLoadData(PTX)), b"busy"))
+
+
+def launch(function: Any, duration_ns: int, stream: Any = 0) -> Any:
+    arguments = ((0, duration_ns), (ctypes.c_uint32, ctypes.c_uint64))
+    return driver.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, arguments, 0)[0]
+
+
+def busy(function: Any, duration_ns: int, stream: Any = 0) -> None:
+    assert launch(function, duration_ns, stream) is R.CUDA_SUCCESS
+
+
+def elapsed_ms(first: Any, second: Any) -> float:
+    return float(ok(driver.cuEventElapsedTime(first, second)))
+
+
+def events_have_exact_instants() -> None:
+    """Alone on the GPU; they stay known however much follows."""
+    begin()
+    function, stream = kernel(), ok(driver.cuStreamCreate(1))
+    events = [ok(driver.cuEventCreate(0)) for _ in range(4)]
+    for event in events:
+        busy(function, 20 * MS, stream)
+        ok(driver.cuEventRecord(event, stream))
+    assert driver.cuEventQuery(events[0])[0] is R.CUDA_ERROR_NOT_READY
+    assert driver.cuEventElapsedTime(events[0], events[3])[0] is R.CUDA_ERROR_NOT_READY
+    ok(driver.cuEventSynchronize(events[1]))
+    ok(driver.cuEventQuery(events[0]))
+    assert driver.cuEventQuery(events[3])[0] is R.CUDA_ERROR_NOT_READY
+    for _ in range(10_000):
+        busy(function, 1000, stream)
+    ok(driver.cuStreamSynchronize(stream))
+    for first, second in itertools.pairwise(events):
+        assert abs(elapsed_ms(first, second) - 20) < 0.001
+    assert abs(elapsed_ms(events[0], events[3]) - 60) < 0.001
+
+
+def a_full_channel_makes_a_launch_wait() -> None:
+    """1,024 launches return at once, the next one when the first kernel is done."""
+    begin()
+    function, clock = kernel(), Clock()
+    busy(function, 1000 * MS)
+    for _ in range(1023):
+        busy(function, 0)
+    if float(clock) < 0.9:
+        assert driver.cuStreamQuery(0)[0] is R.CUDA_ERROR_NOT_READY
+    busy(function, 0)
+    assert float(clock) >= 1
+    ok(driver.cuCtxSynchronize())
+
+
+def a_kernel_takes_its_argument() -> None:
+    """From an array, from a buffer, in a capture and in a node of a graph."""
+    begin()
+    function, stream = kernel(), ok(driver.cuStreamCreate(0))
+
+    class Buffer(ctypes.Structure):
+        _fields_ = (("before", ctypes.c_uint32), ("ns", ctypes.c_uint64))
+
+    buffer, size = Buffer(0, 50 * MS), ctypes.c_size_t(ctypes.sizeof(Buffer))
+    extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(buffer), 2, ctypes.addressof(size), 0)
+    clock = Clock()
+    shape = (1, 1, 1, 1, 1, 1, 0, stream)
+    ok(driver.cuLaunchKernel(function, *shape, 0, ctypes.addressof(extra)))
+    ok(driver.cuStreamSynchronize(stream))
+    assert float(clock) >= 0.05
+    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    ok(driver.cuStreamBeginCapture(stream, mode))
+    for _ in range(5):
+        busy(function, 10 * MS, stream)
+    graph = ok(driver.cuStreamEndCapture(stream))
+    before, duration = ctypes.c_uint32(0), ctypes.c_uint64(50 * MS)
+    pointers = (ctypes.c_void_p * 2)(ctypes.addressof(before), ctypes.addressof(duration))
+    node = driver.CUDA_KERNEL_NODE_PARAMS()
+    node.func = function
+    node.gridDimX = node.gridDimY = node.gridDimZ = 1
+    node.blockDimX = node.blockDimY = node.blockDimZ = 1
+    node.kernelParams = ctypes.addressof(pointers)
+    added = ok(driver.cuGraphAddKernelNode(graph, None, 0, node))
+    executable = ok(driver.cuGraphInstantiate(graph, 0))
+    events = [ok(driver.cuEventCreate(0)) for _ in range(3)]
+    ok(driver.cuEventRecord(events[0], stream))
+    ok(driver.cuGraphLaunch(executable, stream))
+    ok(driver.cuEventRecord(events[1], stream))
+    duration.value = 150 * MS
+    ok(driver.cuGraphExecKernelNodeSetParams(executable, added, node))
+    ok(driver.cuGraphLaunch(executable, stream))
+    ok(driver.cuEventRecord(events[2], stream))
+    ok(driver.cuStreamSynchronize(stream))
+    assert elapsed_ms(events[0], events[1]) >= 100
+    assert abs(elapsed_ms(events[1], events[2]) - 200) < 0.001
+    assert launch(function, 3601 * 1000 * MS) is R.CUDA_ERROR_INVALID_VALUE
+
+
+def streams_wait_across_gpus() -> None:
+    """A kernel behind another GPU's event begins after it, and ends later than its own time."""
+    first = begin(0)
+    long = kernel()
+    event = ok(driver.cuEventCreate(0))
+    busy(long, 300 * MS)
+    ok(driver.cuEventRecord(event, 0))
+    second = begin(1)
+    short, stream = kernel(), ok(driver.cuStreamCreate(1))
+    ends = [ok(driver.cuEventCreate(0)) for _ in range(2)]
+    ok(driver.cuEventRecord(ends[0], stream))
+    ok(driver.cuStreamWaitEvent(stream, event, 0))
+    busy(short, MS, stream)
+    ok(driver.cuEventRecord(ends[1], stream))
+    ok(driver.cuStreamSynchronize(stream))
+    assert elapsed_ms(*ends) > 250
+    ok(driver.cuEventQuery(event))
+    # Without a kernel of its own the stream is behind the event, too.
+    ok(driver.cuCtxSetCurrent(first))
+    busy(long, 300 * MS)
+    ok(driver.cuEventRecord(event, 0))
+    ok(driver.cuCtxSetCurrent(second))
+    ok(driver.cuStreamWaitEvent(stream, event, 0))
+    assert driver.cuStreamQuery(stream)[0] is R.CUDA_ERROR_NOT_READY
+    ok(driver.cuStreamSynchronize(stream))
+    ok(driver.cuEventQuery(event))
+
+
+def an_ended_contexts_work_is_dropped() -> None:
+    begin()
+    other = ok(driver.cuCtxCreate(None, 0, driver.CUdevice(0)))
+    busy(kernel(), 3600 * 1000 * MS)
+    ok(driver.cuCtxDestroy(other))
+    busy(kernel(), MS)
+    ok(driver.cuCtxSynchronize())
+
+
+def copies_take_time() -> None:
+    """The host's rate is 1 GiB/s."""
+    begin()
+    memory = ok(driver.cuMemAlloc(128 * MIB))
+    host = ctypes.create_string_buffer(128 * MIB)
+    stream = ok(driver.cuStreamCreate(0))
+    events = [ok(driver.cuEventCreate(0)) for _ in range(4)]
+    clock = Clock()
+    ok(driver.cuMemcpyHtoD(memory, ctypes.addressof(host), 128 * MIB))
+    assert float(clock) >= 0.125
+    ok(driver.cuEventRecord(events[0], stream))
+    busy(kernel(), 10 * MS, stream)
+    ok(driver.cuEventRecord(events[1], stream))
+    ok(driver.cuMemcpyDtoHAsync(ctypes.addressof(host), memory, 128 * MIB, stream))
+    ok(driver.cuEventRecord(events[2], stream))
+    ok(driver.cuMemsetD8Async(memory, 0, 64 * MIB, stream))
+    ok(driver.cuEventRecord(events[3], stream))
+    assert driver.cuStreamQuery(stream)[0] is R.CUDA_ERROR_NOT_READY
+    ok(driver.cuStreamSynchronize(stream))
+    assert elapsed_ms(events[1], events[2]) + 0.001 >= 125
+    assert elapsed_ms(events[2], events[3]) + 0.001 >= 62.5
+
+
+def a_context_needs_the_shared_memory() -> None:
+    """Without a descriptor for it, a GPU has no contexts; it is not silently idle."""
+    opened = os.dup(0)
+    os.close(opened)
+    # The directory, the first GPU's socket: no number is left for the memory.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 2, most))
+    ok(driver.cuInit(0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    assert ok(driver.cuDeviceGetCount()) == 1
+    code = driver.cuDevicePrimaryCtxRetain(driver.CUdevice(0))[0]
+    assert code is R.CUDA_ERROR_OPERATING_SYSTEM, code
+
+
+PROGRAMS: Final[dict[str, Callable[[], None]]] = {
+    program.__name__: program
+    for program in (
+        events_have_exact_instants,
+        a_full_channel_makes_a_launch_wait,
+        a_kernel_takes_its_argument,
+        streams_wait_across_gpus,
+        an_ended_contexts_work_is_dropped,
+        a_context_needs_the_shared_memory,
+    )
+}
+"""Those that need nothing but two GPUs of their own."""
+
+if __name__ == "__main__":
+    {**PROGRAMS, copies_take_time.__name__: copies_take_time}[sys.argv[1]]()

@@ -1,0 +1,179 @@
+"""The GPUs' engine: contexts take turns, and work is done when its time has passed."""
+
+from __future__ import annotations
+
+import array
+import ast
+import mmap
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from simgpu import board, wire
+from simgpu.wire import Op, Request, Role
+from tests.shim.drivers import build
+from tests.simgpu.host import PLAIN, Host
+from tests.simgpu.programs import gpu_time
+
+pytestmark = pytest.mark.sim
+
+SOURCES = Path(gpu_time.__file__).parent
+MS = 10**6
+HOUR_NS = 3600 * 10**9
+
+
+class Load:
+    """A process of gpu_load.c: it waits until it is started."""
+
+    def __init__(self, host: Host, program: Path, duration_ns: int, seconds: float) -> None:
+        self.child = subprocess.Popen(
+            [program, str(duration_ns), str(seconds)],
+            env=host.env(),
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self.child.stdout is not None
+        assert self.child.stdout.readline() == "ready\n"
+
+    def start(self) -> None:
+        assert self.child.stdin is not None
+        self.child.stdin.write("\n")
+        self.child.stdin.flush()
+
+    def done(self) -> int:
+        """How many kernels, once it has ended."""
+        out, _ = self.child.communicate()
+        assert self.child.returncode == 0
+        return int(out)
+
+    def kill(self) -> None:
+        self.child.kill()
+        self.child.communicate()
+
+
+@pytest.fixture(scope="session")
+def program(build_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    include = f"-I{SOURCES.parents[2] / 'simgpu/src'}"
+    driver = (f"-L{build_dir / 'lib/simgpu'}", "-l:libcuda.so.1")
+    return build(
+        tmp_path_factory.mktemp("load") / "gpu-load", SOURCES / "gpu_load.c", include, *driver
+    )
+
+
+@contextmanager
+def loads(host: Host, program: Path, *what: tuple[int, float]) -> Iterator[list[Load]]:
+    started = [Load(host, program, *each) for each in what]
+    try:
+        for load in started:
+            load.start()
+        yield started
+    finally:
+        for load in started:
+            load.kill()
+
+
+@pytest.mark.parametrize("name", gpu_time.PROGRAMS)
+def test_gpu_time(driver_host: Host, name: str) -> None:
+    driver_host.program("gpu_time", name)
+
+
+def test_copies_take_time_where_the_host_has_a_rate(
+    sim_dir: Path, build_dir: Path, tmp_path: Path
+) -> None:
+    description = tmp_path / "host.toml"
+    description.write_text(PLAIN.read_text() + "copy_gib_per_s = 1\n")
+    host = Host(sim_dir, ["--config", description], build_dir=build_dir)
+    host.up()
+    host.program("gpu_time", "copies_take_time")
+    host.down()
+
+
+@pytest.mark.parametrize("other_ns", [MS, 10_000], ids=["alike", "shorter"])
+def test_two_processes_have_half_of_the_gpu_each(
+    driver_host: Host, program: Path, other_ns: int
+) -> None:
+    """Whatever the length of their kernels; and NVML shows it."""
+    with loads(driver_host, program, (MS, 3), (other_ns, 3)) as (one, two):
+        time.sleep(1.8)
+        out = driver_host.python(
+            "from pynvml import *\nnvmlInit()\nh = nvmlDeviceGetHandleByIndex(0)\n"
+            "print(nvmlDeviceGetUtilizationRates(h).gpu,"
+            " {s.pid: s.smUtil for s in nvmlDeviceGetProcessUtilization(h, 0)})"
+        )
+        whole, parts = out.split(maxsplit=1)
+        assert int(whole) >= 98
+        assert ast.literal_eval(parts) == {
+            one.child.pid: pytest.approx(50, abs=4),
+            two.child.pid: pytest.approx(50, abs=4),
+        }
+        # The end of the one that stops first belongs to the other.
+        assert one.done() * MS == pytest.approx(1.5e9, rel=0.1)
+        assert two.done() * other_ns == pytest.approx(1.5e9, rel=0.1)
+
+
+def test_short_kernels_are_done_at_the_gpus_pace(driver_host: Host, program: Path) -> None:
+    """200,000 a second at most: the launches are not what limits them."""
+    with loads(driver_host, program, (5_000, 2)) as (one,):
+        assert 200_000 < one.done() <= 400_000
+
+
+def test_killed_processes_delay_no_other(driver_host: Host, program: Path) -> None:
+    """In the midst of submissions, many times; and their pending work ends with them."""
+    choice = random.Random(1)
+    with loads(driver_host, program, (MS, 6), (5_000, 6)) as (one, two):
+        for _ in range(40):
+            with loads(driver_host, program, (choice.choice([0, 10, HOUR_NS]), 60)) as (victim,):
+                time.sleep(choice.random() / 20)
+                victim.kill()
+        assert one.done() > 1000
+        assert two.done() > 200_000
+    with loads(driver_host, program, (MS, 2)) as (alone,):
+        assert alone.done() * MS == pytest.approx(2e9, rel=0.1)
+
+
+def test_a_lock_whose_holder_exited_is_free(driver_host: Host, program: Path) -> None:
+    with loads(driver_host, program, (1000, 6)) as (one,):
+        with socket.socket(socket.AF_UNIX) as holder:
+            holder.connect(str(driver_host.socket(0)))
+            holder.sendall(Request(Op.HELLO, (wire.PROTOCOL, Role.NVML)).encode())
+            head = wire.HEAD_BYTES + wire.STRUCTS["sim_gpu"].size
+            data, rights, _, _ = holder.recvmsg(head, socket.CMSG_SPACE(4))
+            (descriptor,) = array.array("i", rights[0][2])
+            connection = wire.STRUCTS["sim_gpu"].unpack(data[wire.HEAD_BYTES :])[-2]
+            shared = board.SimShared.from_buffer(mmap.mmap(descriptor, board.SHARED_BYTES))
+            submitted = -1
+            while shared.channels[0].submitted != submitted:
+                # A thread that held it meanwhile may have cleared it once.
+                shared.board.lock = connection
+                submitted = shared.channels[0].submitted
+                time.sleep(0.2)
+        assert one.done() > 0
+
+
+def test_a_lost_gpu_ends_a_wait(driver_host: Host) -> None:
+    child = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "from tests.simgpu.programs.gpu_time import *\n"
+            f"begin(); f = kernel(); busy(f, {HOUR_NS}); print('ready', flush=True)\n"
+            "assert driver.cuCtxSynchronize()[0] is R.CUDA_ERROR_UNKNOWN\n"
+            "assert launch(f, 0) is R.CUDA_ERROR_UNKNOWN\n",
+        ],
+        env=driver_host.env(),
+        text=True,
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    driver_host.fault("lose")
+    child.communicate()
+    assert child.returncode == 0
