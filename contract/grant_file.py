@@ -1,4 +1,4 @@
-"""The file `grant`: a container's limits and leases. The agent writes it in place, tenants read it.
+"""The file `grant`: a container's limits. The agent writes it in place, tenants read it.
 
 The file has two copies, COPY_STRIDE bytes apart, each with its own checksum and sequence number.
 Readers use the valid copy with the highest number. A writer replaces the older copy: content and
@@ -34,12 +34,11 @@ GPU: Final = Struct(
         Field("uint64_t", "limit_bytes", "memory, enforced"),
         Field("uint32_t", "core_percent", "share of the GPU's time, 0 to 100"),
         Field("uint32_t", "minor", "the GPU's number on the host, for people"),
-        Field("uint64_t", "lease_start_ns", "CLOCK_MONOTONIC; 0 and 0: no lease is kept"),
-        Field("uint64_t", "lease_end_ns", "CLOCK_MONOTONIC"),
+        Field("uint64_t", "reserved_times", "zero", 2),
         Field("uint64_t", "context_bytes", "charged for each context; 0: unknown"),
         Field("uint64_t", "overhead_bytes", "measured: held by the driver, and not in the region"),
         Field("uint64_t", "code_bytes", "charged with a process's first context, for its code"),
-        Field("uint32_t", "flags", "VGPU_GRANT_MANAGED_FREE"),
+        Field("uint32_t", "flags", "VGPU_GRANT_MANAGED_FREE, VGPU_GRANT_CORE_FORCED"),
         Field("uint32_t", "reserved_pad", "zero"),
         Field("uint64_t", "reserved", "zero", 2),
     ),
@@ -58,21 +57,20 @@ HEAD: Final = Struct(
 )
 FLAG_MANAGED_FREE: Final = 1
 """Managed memory (cuMemAllocManaged) is not charged, so that it may exceed the GPU's memory."""
+FLAG_CORE_FORCED: Final = 2
+"""The share of compute is a cap also while no other container uses the GPU."""
 CHECKSUM_OFFSET: Final = HEAD.size + names.MAX_GPUS * GPU.size
 """CRC-32 (IEEE) of all bytes of the copy before it, the sequence number included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU of the grant, by the names of the record's fields; lease times are CLOCK_MONOTONIC
-    nanoseconds."""
+    """A GPU of the grant, by the names of the record's fields."""
 
     uuid: str
     limit_bytes: int
     core_percent: int
     minor: int
-    lease_start_ns: int = 0
-    lease_end_ns: int = 0
     context_bytes: int = 0
     """Bytes charged for each CUDA context, code excluded. 0: unknown."""
     overhead_bytes: int = 0
@@ -81,8 +79,11 @@ class Gpu:
     """Bytes charged with a process's first context for code that is not measured yet."""
     managed_free: bool = False
     """Managed memory is not charged."""
+    core_forced: bool = False
+    """core_percent is a cap also while the GPU is otherwise idle."""
 
 
+_FLAGS: Final = {"managed_free": FLAG_MANAGED_FREE, "core_forced": FLAG_CORE_FORCED}
 _GPU_FIELDS: Final = tuple(field.name for field in fields(Gpu))
 
 
@@ -129,7 +130,14 @@ def decode(data: bytes) -> Grant | None:
         gpu = GPU.unpack(data, base + HEAD.size + index * GPU.size)
         uuid, flags = c_string(gpu.pop("uuid")), whole(gpu.pop("flags"))
         numbers = {name: whole(value) for name, value in gpu.items()}
-        gpus.append(Gpu(uuid, managed_free=bool(flags & FLAG_MANAGED_FREE), **numbers))
+        gpus.append(
+            Gpu(
+                uuid,
+                managed_free=bool(flags & FLAG_MANAGED_FREE),
+                core_forced=bool(flags & FLAG_CORE_FORCED),
+                **numbers,
+            )
+        )
     return Grant(whole(head["grant_id"]), tuple(gpus))
 
 
@@ -152,7 +160,7 @@ def _encode_copy(grant: Grant, sequence: int) -> bytes:
                 f"uuid: invalid value {gpu.uuid!r}: must have 1 to {UUID_CHARS - 1} characters"
             )
         values = {name: getattr(gpu, name) for name in _GPU_FIELDS} | {"uuid": uuid}
-        values["flags"] = FLAG_MANAGED_FREE if values.pop("managed_free") else 0
+        values["flags"] = sum(bit for field, bit in _FLAGS.items() if values.pop(field))
         body += GPU.pack(values)
     body = body.ljust(CHECKSUM_OFFSET, b"\0")
     return body + struct.pack("<I", binascii.crc32(body))

@@ -1,6 +1,6 @@
 """The file `region`: a container's live accounting. Its processes share it; the agent reads it.
 
-    header | one record per GPU (the counter) | VGPU_MAX_SLOTS slots
+    header | one record per GPU (the counter) | VGPU_MAX_SLOTS slots | one more record per GPU
 
 A slot belongs to one process, or to memory that several processes hold (exported and imported).
 
@@ -17,8 +17,8 @@ Locks are open file description locks on bytes beyond the end of the file. LIVE 
 the slot's process until it exits, or, shared, by each process that holds the memory. Each holder
 maps a page of the file without access at ANCHOR + slot * ANCHOR_BYTES, which keeps its lock.
 
-Version 3 added `imported_bytes` and `created_ns`. The GPU records have the same offset as in
-version 1, so `uses` reads all versions.
+Version 3 added `imported_bytes` and `created_ns`, version 4 the records of compute at the end. The
+GPU records have the same offset as in version 1, so `uses` reads all versions.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from __future__ import annotations
 import binascii
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 from contract import names
 from contract.layout import Field, Struct, whole
 
 MAGIC: Final = int.from_bytes(b"gpsregio", "little")
-VERSION: Final = 3
-_READABLE: Final = (1, 2, VERSION)
+VERSION: Final = 4
+_READABLE: Final = (1, 2, 3, VERSION)
+_WITH_IMPORTS: Final = 3
 LOCK_LIVE: Final = 1 << 40
 ANCHOR: Final = 1 << 40
 ANCHOR_BYTES: Final = 1 << 16
@@ -86,6 +87,19 @@ GPU: Final = Struct(
             "uint64_t", "next_search", "GPU 0's: the slot at which the next partial search begins"
         ),
         Field("uint64_t", "reserved", "zero", 3),
+    ),
+)
+COMPUTE: Final = Struct(
+    "vgpu_region_compute",
+    "The container's work on one GPU; all processes write it, the arbiter reads it.",
+    (
+        Field("uint64_t", "launched_ns", "CLOCK_MONOTONIC of the latest launch, or wish to"),
+        Field("uint64_t", "busy_until_ns", "CLOCK_MONOTONIC at which submitted work is done"),
+        Field("uint64_t", "throttled_ns", "time that launches waited, summed over threads"),
+        Field("uint64_t", "throttled_count", "launches that waited"),
+        Field("uint64_t", "busy_ns", "measured time of finished work"),
+        Field("uint64_t", "unfinished_since_ns", "start of work that takes over a second; 0: none"),
+        Field("uint64_t", "reserved", "zero", 2),
     ),
 )
 SLOT: Final = Struct(
@@ -145,7 +159,10 @@ class Geometry:
 
     @property
     def file_bytes(self) -> int:
-        return self.slots_offset + names.MAX_SLOTS * self.slot_stride
+        return self.compute_offset(self.gpu_count)
+
+    def compute_offset(self, gpu: int) -> int:
+        return self.slots_offset + names.MAX_SLOTS * self.slot_stride + gpu * COMPUTE.size
 
     def gpu_offset(self, gpu: int) -> int:
         return HEADER.size + gpu * GPU.size
@@ -162,6 +179,22 @@ class GpuUse:
     used_bytes: int
     refused_count: int
     last_refused_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """A container's work on one GPU, by the names of the record's fields."""
+
+    launched_ns: int = 0
+    busy_until_ns: int = 0
+    throttled_ns: int = 0
+    throttled_count: int = 0
+    busy_ns: int = 0
+    unfinished_since_ns: int = 0
+
+
+_USES: Final = tuple(field.name for field in fields(GpuUse))
+_COMPUTE: Final = tuple(field.name for field in fields(Compute))
 
 
 def fresh(gpu_count: int, grant_id: int, created_ns: int = 0) -> bytes:
@@ -207,14 +240,16 @@ def uses(data: bytes) -> Sequence[GpuUse]:
     if not 1 <= geometry.gpu_count <= names.MAX_GPUS or len(data) < geometry.slots_offset:
         raise RegionError("truncated or overwritten GPU records")
     gpus = (GPU.unpack(data, geometry.gpu_offset(i)) for i in range(geometry.gpu_count))
-    return tuple(
-        GpuUse(
-            whole(gpu["used_bytes"]),
-            whole(gpu["refused_count"]),
-            whole(gpu["last_refused_bytes"]),
-        )
-        for gpu in gpus
-    )
+    return tuple(GpuUse(**{name: whole(gpu[name]) for name in _USES}) for gpu in gpus)
+
+
+def compute(record: bytes) -> Compute:
+    """Return a GPU's work. record: COMPUTE.size bytes at `Geometry.compute_offset`; fewer, from an
+    older or a truncated file, are no work."""
+    if len(record) < COMPUTE.size:
+        return Compute()
+    values = COMPUTE.unpack(record)
+    return Compute(**{name: whole(values[name]) for name in _COMPUTE})
 
 
 def imported_bytes(data: bytes) -> Sequence[int]:
@@ -225,9 +260,9 @@ def imported_bytes(data: bytes) -> Sequence[int]:
     """
     geometry = Geometry(len(uses(data)))
     totals = [0] * geometry.gpu_count
-    if HEADER.unpack(data)["version"] != VERSION:
+    if whole(HEADER.unpack(data)["version"]) < _WITH_IMPORTS:
         return totals
-    if len(data) < geometry.file_bytes:
+    if len(data) < geometry.compute_offset(0):
         raise RegionError(f"truncated: {len(data)} bytes")
     for number in range(names.MAX_SLOTS):
         at = geometry.slots_offset + number * geometry.slot_stride

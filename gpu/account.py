@@ -52,6 +52,18 @@ class Account:
             raise RegionError(f"{len(uses)} GPUs, the grant has {geometry.gpu_count}")
         return [use.used_bytes for use in uses]
 
+    def compute(self) -> Mapping[str, region_file.Compute]:
+        """Return the container's work by GPU UUID; no work where the region lacks the record."""
+        gpus = self.gpus()
+        geometry = region_file.Geometry(len(gpus))
+        size = region_file.COMPUTE.size
+        return {
+            gpu.uuid: region_file.compute(
+                os.pread(self._region, size, geometry.compute_offset(index))
+            )
+            for index, gpu in enumerate(gpus)
+        }
+
     def imported_bytes(self) -> Sequence[int]:
         """Return bytes per GPU that processes hold and a shared slot is charged for."""
         geometry = region_file.Geometry(len(self.gpus()))

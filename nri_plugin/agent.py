@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from contract import names
 from kube.log_lines import Line
 from nri_plugin.endpoint import Endpoint
+from nri_plugin.gpu.arbiter import Arbiter
 from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.gpu.measuring import Measuring
@@ -62,7 +63,11 @@ async def run(
     """
     metrics, readiness = Metrics(), Readiness(time.monotonic, alive)
     inventory, contexts = Inventory(settings.environment), Contexts(settings.environment)
-    files = RunDirectory(settings.run_dir, lambda: random.SystemRandom().randrange(1, 1 << 64))
+    files = RunDirectory(
+        settings.run_dir,
+        lambda: random.SystemRandom().randrange(1, 1 << 64),
+        core_forced=settings.core_forced,
+    )
     store = Store(settings.store_dir, settings.library)
     bound_pods = BoundPods()
     notices = Notices(lambda: {hold.pod_uid for hold in service.holds})
@@ -73,10 +78,14 @@ async def run(
     watching = asyncio.create_task(
         watch(service.node, lambda: len(service.holds), readiness, metrics), name="watch"
     )
-    measure = Measuring(settings.run_dir, lambda: service.holds, settings.environment, metrics)
+    measure = Measuring(
+        settings.run_dir, lambda: service.holds, settings.environment, metrics, notices
+    )
     measuring = asyncio.create_task(measure.run(), name="measuring")
     observer = Observer(metrics, readiness)
     lock = Lock(settings.run_dir, identity)
+    arbiter = Arbiter(settings.run_dir, settings.environment, metrics)
+    arbitrating: asyncio.Task[None] | None = None
     side: Cluster | None = None
     joined: asyncio.Task[None] | None = None
 
@@ -90,6 +99,8 @@ async def run(
 
     try:
         await _unless(leaving, prepare())
+        if not leaving.is_set():
+            arbitrating = asyncio.create_task(arbiter.run(), name="arbiter")
         # Objects that exist now are permanent: exclude them from garbage collection, which would
         # delay answers to containers.
         if not settings.in_cluster:
@@ -109,9 +120,11 @@ async def run(
     finally:
         watching.cancel()
         measuring.cancel()
-        if joined is not None:
-            joined.cancel()
-            await asyncio.wait({joined})
+        ending = {task for task in (arbitrating, joined) if task is not None}
+        for task in ending:
+            task.cancel()
+        if ending:
+            await asyncio.wait(ending)
         lock.release()
         service.close()
         if endpoint:

@@ -31,9 +31,7 @@ class Child:
         deadline_s: float,
         subject: str,
     ) -> None:
-        # The child imports what this process imports, whatever its working directory.
-        path = os.pathsep.join(entry for entry in sys.path if entry)
-        self._environment = {**environment, "PYTHONPATH": path}
+        self._environment = importing(environment)
         self.subject = subject
         self.command = command
         self.deadline_s = deadline_s
@@ -50,7 +48,7 @@ class Child:
         finally:
             self.leave(child)
         if child.returncode != 0:
-            raise ChildError(_last_line(complaint))
+            raise ChildError(last_line(complaint))
         return reply
 
     async def start(self, stdin: int) -> asyncio.subprocess.Process:
@@ -154,8 +152,14 @@ class Server:
             if not line:
                 self._process = None
                 self._child.leave(process)
-        raise _EndedError(_last_line(complaint))
+        raise _EndedError(last_line(complaint))
 
 
-def _last_line(complaint: bytes) -> str:
+def importing(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment of a child that imports what this process imports, whatever its
+    working directory."""
+    return {**environment, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+
+
+def last_line(complaint: bytes) -> str:
     return (complaint.decode(errors="replace").strip().splitlines() or ["no message"])[-1]

@@ -115,6 +115,7 @@ def of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
     settings |= {
         "cdi_dirs": _extended(_CDI_DIRS, given.cdi_dir or ()),
         "containerd_state": given.containerd_state or bundle.find_state(),
+        "core_forced": given.core_policy == "force",
         "environment": dict(environment),
         "kubeconfig": str(given.kubeconfig or ""),
         "managed_free": given.managed_memory == "free",
@@ -303,6 +304,12 @@ _FLAGS: Final[Mapping[str, _Flag]] = {
         " than the GPU; what of it lies on the GPU is measured (default: charged in full)",
         "charged",
         "free",
+    ),
+    "--core-policy": _choice(
+        "force: a container's share of compute is a cap also while no other container uses the GPU"
+        " (default: an idle GPU is free for all)",
+        "default",
+        "force",
     ),
     "--nvidia-ctk": _value(
         "makes CDI specs for GPUs that have none, e.g. 'chroot /host nvidia-ctk'; off: nothing"

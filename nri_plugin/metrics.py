@@ -127,6 +127,32 @@ class Metrics:
             "Containers with a share for which NVML had no figure at the last sample (MPS, some MIG"
             " drivers, a driver that does not answer); their last measurement stays in force.",
         )
+        self.throttled = counter(
+            "gpuslice_compute_throttled_seconds_total",
+            "Time that launches of containers with a share waited for their turn on a GPU, summed"
+            " over threads.",
+            "uuid",
+        )
+        self.busy = gauge(
+            "gpuslice_compute_busy_ratio",
+            "Part of the last second in which a GPU did work of containers with a share, as the"
+            " library counts it when the work finishes; only where launches are checked.",
+            "uuid",
+        )
+        self.long_kernels = counter(
+            "gpuslice_long_kernel_containers_total",
+            "Containers that ran a kernel of more than a second, which no component can interrupt"
+            " (LimitNotEnforceable). The log names them.",
+        )
+        self.arbiter_up = gauge(
+            "gpuslice_arbiter_up",
+            "1 while the arbiter runs, which divides each GPU's time; at 0 each container keeps its"
+            " own part of each cycle.",
+        )
+        self.arbiter_starts = counter(
+            "gpuslice_arbiter_starts_total",
+            "Arbiters that the agent started; more than one since its start means that they exit.",
+        )
         self.api_up = gauge(
             "gpuslice_api_up",
             "1 while the agent's state of this node, its Device and its pods is in sync with the"

@@ -64,6 +64,8 @@ class Settings:
     """A process's charge for code, beside its context, until a measurement includes it."""
     managed_free: bool = False
     """Do not charge managed memory to containers that are created from now on."""
+    core_forced: bool = False
+    """Cap the compute of containers that are created from now on also while a GPU is idle."""
 
     kubeconfig: str = ""
     """Access to the API server; "": as a pod of the cluster, or none outside a cluster."""

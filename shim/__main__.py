@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import sys
 
+from shim.arbiter import command
+
+if sys.argv[1:2] == ["arbiter"]:
+    sys.exit(command.main(sys.argv[2:]))
+
+# The import takes 18 MiB, which the arbiter does not need.
 from shim.cli import main
 
 sys.exit(main(sys.argv[1:]))

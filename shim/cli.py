@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from contract import grant_file, names, overhead, quantity
-from shim import gpus, launch, library, measurement, region, strict
+from shim import gpus, launch, library, measurement, region, show, strict
+from shim.arbiter import command
+from shim.show import size_text
 
 _EPILOG: Final = """examples:
   python -m shim run --memory 20GiB -- python train.py
   python -m shim run --memory 50% --gpu 0 -- nvidia-smi
   python -m shim show "$GPUSLICE_DIR"
+  python -m shim show --watch /run/gpuslice/0f0f
 """
+_PREFIX: Final = "gpuslice-"
+"""Of the names of private grant directories."""
 _RUN_HELP: Final = """Run CMD so that it, and all that it starts, sees and gets at most --memory of
 each GPU. GPUs that --gpu leaves out have no memory at all. The exit status is CMD's; 128 + N
 where signal N ended it.
 
-Memory is enforced; core is written down and not enforced yet."""
+--core is the program's share of the GPU's time beside other programs of `run` on the same GPU;
+alone it has all of it, unless --core-policy is force."""
 
 
 class UsageError(Exception):
@@ -53,11 +61,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(required=True, metavar="run | show | path")
+    commands = parser.add_subparsers(required=True, metavar="run | show | path | arbiter")
     run = commands.add_parser(
         "run",
         help="run a command under a limit",
-        usage="%(prog)s --memory SIZE [--core PERCENT] [--gpu UUID|INDEX]..."
+        usage="%(prog)s --memory SIZE [--core PERCENT] [--core-policy default|force]"
+        " [--gpu UUID|INDEX]..."
         " [--context-bytes SIZE] [--code-bytes SIZE] [--managed-memory charged|free] [--strict]"
         " -- CMD [ARG]...",
         description=_RUN_HELP,
@@ -68,6 +77,12 @@ def _parser() -> argparse.ArgumentParser:
         "--memory", required=True, metavar="SIZE", help="20GiB, 512MiB, bytes, or 50%%"
     )
     run.add_argument("--core", default="100", metavar="PERCENT", help="1 to 100 (default: 100)")
+    run.add_argument(
+        "--core-policy",
+        choices=("default", "force"),
+        default="default",
+        help="force: the share is a cap also while no other program uses the GPU",
+    )
     run.add_argument(
         "--gpu",
         action="append",
@@ -86,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         default=str(overhead.CODE_BYTES),
         metavar="SIZE",
         help="what each process is charged for code beside its context, until the second in which a"
-        f" measurement has seen it (default: {_bytes(overhead.CODE_BYTES)})",
+        f" measurement has seen it (default: {size_text(overhead.CODE_BYTES)})",
     )
     run.add_argument(
         "--managed-memory",
@@ -103,19 +118,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("command", nargs="+", metavar="CMD", help="after --, with its arguments")
     run.set_defaults(action=_run)
-    about = "what a grant allows, what is used of it, and by which process"
-    show = commands.add_parser(
-        "show",
-        help=about,
-        description=f"Say {about}. USED counts against the limit; MEASURED is the part of it that"
-        " the driver holds beside what processes are charged, as NVML last showed it (0B too where"
-        " it has no figure for them, as under MPS).",
-    )
-    show.add_argument("directory", type=Path, metavar="DIR", help="holds `grant` and `region`")
-    show.set_defaults(action=_show)
+    shown = commands.add_parser("show", help=show.ABOUT)
+    show.configure(shown)
+    shown.set_defaults(action=show.run)
     about = "where libvgpu.so is, for the node agent's --library"
     path = commands.add_parser("path", help=about, description=f"Say {about}.")
     path.set_defaults(action=_path)
+    turns = commands.add_parser(
+        "arbiter",
+        help=command.ABOUT + "; the node agent and `run` start it",
+        description=command.DESCRIPTION,
+    )
+    command.configure(turns)
+    turns.set_defaults(action=command.run)
     return parser
 
 
@@ -142,22 +157,40 @@ def _run(options: argparse.Namespace) -> int:
             context_bytes=_context_bytes(options.context_bytes, gpu),
             code_bytes=_size("--code-bytes", options.code_bytes, gpu),
             managed_free=options.managed_memory == "free",
+            core_forced=options.core_policy == "force",
         )
         for gpu, limit_bytes in zip(chosen, limits, strict=True)
     ]
-    with tempfile.TemporaryDirectory(
-        prefix="gpuslice-", dir=region.parent(os.environ)
-    ) as directory:
+    parent = region.parent(os.environ)
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as directory:
         region.create(Path(directory), granted)
         environment = _environment(os.environ, preload, directory)
         if options.strict:
             environment = _with_forwarders(environment, Path(directory), Path(preload))
         try:
-            with measurement.measuring(Path(directory)):
+            with measurement.measuring(Path(directory)), _arbiting(Path(directory), core_percent):
                 return launch.run(options.command, environment)
         except OSError as error:
             sys.stderr.write(f"gpuslice: {options.command[0]}: {error.strerror}\n")
             return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+@contextmanager
+def _arbiting(directory: Path, core_percent: int) -> Iterator[None]:
+    """Run an arbiter for all programs of this user. Programs without a cap need none of their own:
+    that of a program with one serves them too."""
+    if core_percent == 100:
+        yield
+        return
+    command = (sys.executable, "-m", "shim", "arbiter", "--prefix", _PREFIX, directory.parent)
+    # It leaves when this process ends and with it the pipe; signals of the terminal are not for it.
+    child = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        yield
+    finally:
+        child.communicate()
 
 
 def _environment(outer: Mapping[str, str], preload: str, directory: str) -> Mapping[str, str]:
@@ -216,7 +249,7 @@ def _context_bytes(text: str | None, gpu: gpus.Gpu) -> int:
     except gpus.GpuError as error:
         assumed = names.CONTEXT_BYTES_ASSUMED
         sys.stderr.write(
-            f"gpuslice: --context-bytes: {_bytes(assumed)} is assumed for {gpu.uuid}: {error}\n"
+            f"gpuslice: --context-bytes: {size_text(assumed)} is assumed for {gpu.uuid}: {error}\n"
         )
         return assumed
 
@@ -225,43 +258,6 @@ def _all_of(gpu: gpus.Gpu) -> str:
     return f"{quantity.format_binary(gpu.memory_bytes)}B, the memory of {gpu.uuid}"
 
 
-def _show(options: argparse.Namespace) -> int:
-    rows = [("GPU", "USED", "MEASURED", "LIMIT", "REFUSED")]
-    for entry in region.status(options.directory):
-        use = entry.use
-        last = f", last {_bytes(use.last_refused_bytes)}" if use.refused_count else ""
-        rows.append(
-            (
-                entry.gpu.uuid,
-                _bytes(entry.used_bytes),
-                _bytes(entry.gpu.overhead_bytes),
-                _bytes(entry.gpu.limit_bytes),
-                f"{use.refused_count}{last}",
-            )
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    for row in rows:
-        fixed = "  ".join(cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True))
-        sys.stdout.write(f"{fixed}  {row[4]}\n")
-    for holder in region.holders(options.directory):
-        label = f"process {holder.pid}" if holder.pid else "memory that several hold"
-        held = "  ".join(map(_bytes, holder.bytes))
-        ended, then = (
-            (", which ended", ", back when another one asks") if holder.ended else ("", "")
-        )
-        sys.stdout.write(f"  slot {holder.slot}: {label}{ended}: {held}{then}\n")
-    return 0
-
-
 def _path(_: argparse.Namespace) -> int:
     sys.stdout.write(f"{library.find()}\n")
     return 0
-
-
-def _bytes(amount: int) -> str:
-    """Human-readable; exact where that is short: 20GiB, 1537MiB, 512B."""
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if amount >= size:
-            exact = amount % size == 0
-            return f"{amount // size}{unit}" if exact else f"{amount / size:.2f}{unit}"
-    return f"{amount}B"

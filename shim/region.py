@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from contract import grant_file, names, region_file
+from contract import grant_file, lease_file, names, region_file
 from contract.layout import whole
 
 _TMPFS: Final = Path("/dev/shm")
@@ -31,10 +31,11 @@ class RegionDirectoryError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GpuStatus:
-    """One GPU of a grant: its limit and its use, in bytes."""
+    """One GPU of a grant: its limits, the memory in use and the work done."""
 
     gpu: grant_file.Gpu
     use: region_file.GpuUse
+    work: region_file.Compute
 
     @property
     def used_bytes(self) -> int:
@@ -67,7 +68,7 @@ def parent(environment: Mapping[str, str]) -> Path | None:
 
 
 def create(directory: Path, gpus: Sequence[grant_file.Gpu], created_ns: int | None = None) -> None:
-    """Write a fresh grant for `gpus`, and its region, into an existing directory.
+    """Write a fresh grant for `gpus`, its region and its leases into an existing directory.
 
     created_ns: CLOCK_MONOTONIC, by default now. While a region is new, allocations that the driver
     refuses wait for the memory of processes that exited before it was made.
@@ -78,6 +79,10 @@ def create(directory: Path, gpus: Sequence[grant_file.Gpu], created_ns: int | No
     contents = {
         names.FILE_REGION: (0o600, region_file.fresh(len(gpus), grant_id, created_ns)),
         names.FILE_GRANT: (0o600, grant_file.fresh(grant_file.Grant(grant_id, gpus))),
+        names.FILE_LEASE: (
+            0o600,
+            lease_file.fresh(len(gpus), gated=any(gpu.core_percent % 100 for gpu in gpus)),
+        ),
     }
     for name, (mode, content) in contents.items():
         descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -90,8 +95,9 @@ def holders(directory: Path) -> Sequence[Holder]:
     gpu_count = len(status(directory))
     geometry = region_file.Geometry(gpu_count)
     path = directory / names.FILE_REGION
-    data = _read(path, geometry.file_bytes)
-    if len(data) < geometry.file_bytes:
+    end_of_slots = geometry.compute_offset(0)
+    data = _read(path, end_of_slots)
+    if len(data) < end_of_slots:
         raise RegionDirectoryError(f"{path}: truncated: {len(data)} bytes")
     with path.open("rb") as file:
         return tuple(_holders(data, geometry, file.fileno()))
@@ -135,15 +141,20 @@ def status(directory: Path) -> Sequence[GpuStatus]:
         raise RegionDirectoryError(f"{path}: {error}") from error
     if len(uses) != len(grant.gpus):
         raise RegionDirectoryError(f"{path}: {len(uses)} GPUs, the grant has {len(grant.gpus)}")
-    return tuple(GpuStatus(gpu, use) for gpu, use in zip(grant.gpus, uses, strict=True))
+    records = _read(path, len(uses) * region_file.COMPUTE.size, geometry.compute_offset(0))
+    each = region_file.COMPUTE.size
+    return tuple(
+        GpuStatus(gpu, use, region_file.compute(records[index * each : (index + 1) * each]))
+        for index, (gpu, use) in enumerate(zip(grant.gpus, uses, strict=True))
+    )
 
 
-def _read(path: Path, size: int) -> bytes:
+def _read(path: Path, size: int, offset: int = 0) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise RegionDirectoryError(f"{path}: {error.strerror}") from error
     try:
-        return os.pread(descriptor, size, 0)
+        return os.pread(descriptor, size, offset)
     finally:
         os.close(descriptor)

@@ -81,9 +81,9 @@ def _to_play(place: Place, kubectl: Path) -> str:
     lines = (
         f"It goes on, in {place.directory}. To try:",
         f"  export KUBECONFIG={kubeconfig}{proxy}; alias kubectl={shlex.quote(str(kubectl))}",
-        f"  kubectl exec -it {story.THIRD} -- bash     # and in it: nvidia-smi, cuda-probe",
-        f"  kubectl describe pod {story.THIRD}         # its annotations, and its events",
-        f"  kubectl delete pod {story.THIRD} --grace-period=1",
+        f"  kubectl exec -it {story.LAST} -- bash     # and in it: nvidia-smi, cuda-probe",
+        f"  kubectl describe pod {story.LAST}         # its annotations, and its events",
+        f"  kubectl delete pod {story.LAST} --grace-period=1",
         f"To end it: make cluster-down{place.advice}",
     )
     return "\n".join(["", *lines, ""])

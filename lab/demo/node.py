@@ -128,9 +128,9 @@ def _node(report: Report, lab: Lab) -> None:
         _killing(report, lab, pod_a)
     _refusals(report, lab)
 
-    report.chapter("Not enforced yet")
+    report.chapter("Limits of the method")
     report.text(
-        f"gpu-core ({_PERCENT} % of the GPU's time) reaches the container, but is not enforced. "
+        f"The containers share the GPU's time too, {_PERCENT} percent each: docs/compute.md. "
         "A library inside the process is no sandbox: docs/security.md."
     )
 

@@ -22,6 +22,10 @@ from tools.releases import DEFAULT
 FIRST: Final = seed.NAME
 SECOND: Final = "second"
 THIRD: Final = "third"
+TURNS: Final = {"thirty": 30, "seventy": 70}
+"""Pods that share a GPU's time, and their percentage of it."""
+LAST: Final = "seventy"
+"""It runs at the end."""
 _FULL: Final = "full"
 _MALFORMED: Final = 150
 _MIB: Final = 1 << 20
@@ -32,6 +36,12 @@ _HOLD: Final = (
     "cuda-probe hold >/tmp/held 2>&1 & until [ -s /tmp/held ]; do sleep 0.1; done; cat /tmp/held"
 )
 """The probe keeps what it allocates, and prints its line after the allocation."""
+_LOAD: Final = "cuda-load 8 10000 >/tmp/load 2>&1 &"
+"""Kernels of 10 ms for 8 seconds, in the background."""
+_LOADED: Final = "until grep -q total /tmp/load; do sleep 0.1; done; cat /tmp/load"
+_BOTH_S: Final = (3, 6)
+"""The seconds in which both loads run, and both have started."""
+_WITHIN: Final = 5
 _SHELL: Final = ("exec", "-it", FIRST, "--", "bash")
 _TYPED: Final = ("nvidia-smi", "cuda-probe", "exit")
 _ALLOCATED: Final = names.ANNOTATION_DEVICE_ALLOCATED
@@ -54,11 +64,12 @@ def run(report: Report, stage: Stage, where: Path) -> None:
     scene.inside()
     scene.second()
     scene.third()
+    scene.turns()
     scene.malformed()
-    report.chapter("Not enforced yet")
+    report.chapter("Limits of the method")
     report.text(
-        "gpu-core (50 % of the GPU's time) reaches the container, but is not enforced. "
-        "A library inside the process is no sandbox: docs/security.md."
+        "A library inside the process is no sandbox: docs/security.md. "
+        "A launch waits for its container's turn, up to 100 ms: docs/compute.md."
     )
 
 
@@ -157,9 +168,30 @@ class _Scene:
         report.check(f"{THIRD} runs, on the GPU that {SECOND} had", gpu == self._gpu, gpu)
         self._limited(THIRD, 50)
 
+    def turns(self) -> None:
+        report = self._report
+        report.chapter("6  Two pods that share a GPU's time: 30 and 70 percent")
+        delete = kubectl("delete", "pod", FIRST, THIRD, "--grace-period=1")
+        self._show("$ " + " ".join(delete.words), delete)
+        for pod, percent in TURNS.items():
+            busy = seed.like(pod, percent).replace("cpu: 40m", "cpu: 400m")
+            self._run(pod, busy, f"{pod}: {percent} percent")
+        with report.doing(f"$ kubectl exec {' and '.join(TURNS)} -- cuda-load 8 10000"):
+            for pod in TURNS:
+                self._see(kubectl("exec", pod, "--", "sh", "-c", _LOAD))
+            outputs = [self._see(kubectl("exec", pod, "--", "sh", "-c", _LOADED)) for pod in TURNS]
+        got = {pod: _worked(output) for pod, output in zip(TURNS, outputs, strict=True)}
+        report.gpu([(pod, round(percent, -1) / 100) for pod, percent in got.items()], "its time")
+        for pod, percent in TURNS.items():
+            report.check(
+                f"the GPU works {percent} percent of the time for {pod}, within {_WITHIN} points",
+                abs(got[pod] - percent) <= _WITHIN,
+                got,
+            )
+
     def malformed(self) -> None:
         report = self._report
-        report.chapter("6  An invalid request")
+        report.chapter("7  An invalid request")
         pod = seed.like("malformed", _MALFORMED)
         act = kubectl("apply", "-f", "-", given=pod)
         with report.doing(f"$ kubectl apply -f -   # {_MALFORMED} instead of 50 percent"):
@@ -214,6 +246,16 @@ class _Scene:
             _takes_all_of(percent, probed) and _is_refused_more(probed),
             probed,
         )
+
+
+def _worked(output: str) -> float:
+    """The GPU's work for a load while both run, in percent of the time."""
+    found = re.findall(r"^after ([\d.]+) s: .* ([\d.]+) % of the time$", output, re.MULTILINE)
+    first, last = _BOTH_S
+    kept = [float(percent) for at_s, percent in found if first <= float(at_s) <= last + 0.5]
+    if not kept:
+        raise StageError(f"no line of cuda-load: {output!r}")
+    return sum(kept) / len(kept)
 
 
 def _running(pod: str) -> Act:

@@ -35,8 +35,12 @@ from tools.releases import DEFAULT, Release
 _ROOT: Final = Path(__file__).resolve().parents[2]
 BUILD: Final = _ROOT / "build" / "dev"
 LIBRARY: Final = BUILD / "lib" / names.FILE_LIBRARY
-CLUSTER_FILES: Final = {"/usr/bin/cuda-probe": (BUILD / "bin" / "cuda-probe", 0o755)}
-"""In the images of a cluster: a program that allocates all memory it may, without Python."""
+_CLUSTER_PROGRAMS: Final = ("cuda-probe", "cuda-load")
+CLUSTER_FILES: Final = {
+    f"/usr/bin/{name}": (BUILD / "bin" / name, 0o755) for name in _CLUSTER_PROGRAMS
+}
+"""In the images of a cluster: a program that allocates all memory it may, and one that keeps a GPU
+busy, without Python."""
 _READY: Final = "ready:"
 _WAIT_S: Final = 30.0
 

@@ -1,4 +1,5 @@
-"""Measures each container's overhead once a second, and writes it into the grant.
+"""Measures each container's overhead once a second, and writes it into the grant. The same reads
+of regions supply compute_use.py.
 
 NVML reports the GPU memory of each process, control groups map processes to containers, and regions
 contain the charges; the difference is the overhead (contract/overhead.py). A child queries NVML; it
@@ -26,8 +27,10 @@ from gpu import processes
 from gpu.account import Account, Measured, RegionError
 from kube.log_lines import Line
 from nri_plugin.child import Child, Server
+from nri_plugin.gpu.compute_use import ComputeUse, Reading
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.notices import Notices
 from nri_plugin.policy.refusals import ChildError
 from nri_plugin.threads import Worker
 
@@ -55,6 +58,7 @@ class Measuring:
         holds: Callable[[], Iterable[Hold]],
         environment: Mapping[str, str],
         metrics: Metrics,
+        notices: Notices,
         *,
         deadline_s: float = 5.0,
         min_interval_s: float = 10.0,
@@ -65,6 +69,7 @@ class Measuring:
         self._root = root
         self._holds = holds
         self._metrics = metrics
+        self._compute = ComputeUse(metrics, notices)
         self._deadline_s = deadline_s
         self._proc = proc
         child = Child(
@@ -88,17 +93,20 @@ class Measuring:
 
     async def sample(self) -> None:
         """Take one sample. A failure is logged once and leaves the grants as they are."""
-        keys = {hold.container_id: hold.key for hold in self._holds()}
+        holds = tuple(self._holds())
+        keys = {hold.container_id: hold.key for hold in holds}
         self._measured = {key: self._measured.get(key, Measured()) for key in keys.values()}
         self._idle_samples = 0 if keys else self._idle_samples + 1
         if not keys:
             if self._idle_samples == _IDLE_SAMPLES_MOST:
                 await self._server.close()
+            self._compute.add((), {})
             self._show({})
             return
         sample = _Sample(self._root, self._proc, keys, self._measured)
         try:
             await self._worker.run(sample.begin, self._deadline_s)
+            self._compute.add(holds, sample.readings)
             usage = processes.decode(await self._server.ask())
             found = await self._worker.run(partial(sample.end, usage), self._deadline_s)
         except (ChildError, TimeoutError, ValueError) as error:
@@ -149,13 +157,16 @@ class _Sample:
         self._measured = measured
         self._files = ExitStack()
         self._begun: dict[str, tuple[Account, Sequence[int]]] = {}
+        self.readings: dict[str, Reading] = {}
+        """By key: the use of compute."""
 
     def begin(self) -> None:
-        """Read the charges, before the NVML query."""
+        """Read the charges, before the NVML query, and the use of compute."""
         for key in self._measured:
             try:
                 account = self._files.enter_context(Account(self._root / key))
                 self._begun[key] = account, account.charged_bytes()
+                self.readings[key] = Reading(time.monotonic_ns(), account.compute())
             except (OSError, RegionError) as error:
                 _LOG.debug(Line("not measured", key=key, error=error))
 

@@ -10,6 +10,7 @@
       driver/SONAME    empty: mount point for the driver's real libraries in strict mode
       region           writable by all users in the container; its blocks are allocated at once,
                        so that no store into the mapping hits a full file system
+      lease            when its programs may submit work; the arbiter writes it
       grant            written last: a directory with a valid grant is complete
 
 Makes no decisions. All calls block and must run in one worker thread, which keeps them in order. A
@@ -27,7 +28,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final
 
-from contract import grant_file, names, region_file
+from contract import grant_file, lease_file, names, region_file
 from kube.log_lines import Line
 from nri_plugin.host import tmpfs
 from nri_plugin.policy import preload_list
@@ -47,15 +48,19 @@ _MOUNTS: Final = "mounts"
 
 
 class RunDirectory:
-    """The run directory. `new_grant_id`: the only source of randomness. now_ns: CLOCK_MONOTONIC."""
+    """The run directory. `new_grant_id`: the only source of randomness. now_ns: CLOCK_MONOTONIC.
+    core_forced: new grants cap the share of compute also while the GPU is otherwise idle."""
 
     def __init__(
         self,
         root: Path,
         new_grant_id: Callable[[], int],
         now_ns: Callable[[], int] = time.monotonic_ns,
+        *,
+        core_forced: bool = False,
     ) -> None:
         self._root = root
+        self._core_forced = core_forced
         self._now_ns = now_ns
         self._new_grant_id = new_grant_id
 
@@ -190,13 +195,16 @@ class RunDirectory:
         grant_id, count = self._new_grant_id(), len(shares)
         tmpfs.mount(path, _size_bytes(count), _MAX_INODES)
         (path / names.DIR_DRIVER).mkdir(mode=0o755)
-        grant = grant_file.fresh(grant_file.Grant(grant_id, _gpus(shares, floor)))
+        gpus = _gpus(shares, floor, self._core_forced)
+        grant = grant_file.fresh(grant_file.Grant(grant_id, gpus))
+        capped = any(gpu.core_percent % 100 for gpu in gpus)
         region = region_file.header(count, grant_id, self._now_ns())
         for name, mode, data in (
             *((name, 0o444, _PRELOAD) for name in names.CONTAINER_PRELOADS.values()),
             (names.FILE_LIBRARY, 0o444, b""),
             *((f"{names.DIR_DRIVER}/{soname}", 0o444, b"") for soname in names.DRIVER_SONAMES),
             (names.FILE_REGION, 0o666, region),
+            (names.FILE_LEASE, 0o444, lease_file.fresh(count, gated=capped)),
             (names.FILE_GRANT, 0o444, grant),
         ):
             size = region_file.Geometry(count).file_bytes if name == names.FILE_REGION else 0
@@ -209,8 +217,8 @@ def _record(container: str) -> str:
 
 def _size_bytes(gpu_count: int) -> int:
     """Return the size of the whole file system for that many GPUs."""
-    region = region_file.Geometry(gpu_count).file_bytes
-    files = (region, grant_file.FILE_BYTES, *(len(_PRELOAD) for _ in names.CONTAINER_PRELOADS))
+    fixed = (region_file.Geometry(gpu_count).file_bytes, grant_file.FILE_BYTES)
+    files = (*fixed, lease_file.FILE_BYTES, *(len(_PRELOAD) for _ in names.CONTAINER_PRELOADS))
     return sum(-(-size // _PAGE) for size in files) * _PAGE + _SLACK_BYTES
 
 
@@ -231,7 +239,7 @@ def _write(
         os.close(descriptor)
 
 
-def _gpus(shares: Sequence[Share], floor: Floor) -> Sequence[grant_file.Gpu]:
+def _gpus(shares: Sequence[Share], floor: Floor, forced: bool) -> Sequence[grant_file.Gpu]:
     return tuple(
         grant_file.Gpu(
             share.uuid,
@@ -241,6 +249,7 @@ def _gpus(shares: Sequence[Share], floor: Floor) -> Sequence[grant_file.Gpu]:
             context_bytes=floor.context_bytes.get(share.uuid, names.CONTEXT_BYTES_ASSUMED),
             code_bytes=floor.code_bytes,
             managed_free=floor.managed_free,
+            core_forced=forced,
         )
         for share in shares
     )

@@ -160,7 +160,7 @@ BROKEN = [
     (b"", "truncated"),
     (region_file.fresh(1, 7)[:200], "truncated"),
     (b"x" + region_file.fresh(1, 7)[1:], "checksum"),
-    (patched("version", 4), "version 4"),
+    (patched("version", 5), "version 5"),
     (patched("gpu_count", 0), "GPU records"),
     (patched("gpu_count", 17), "GPU records"),
 ]

@@ -109,7 +109,7 @@ def test_a_kept_cluster_is_usable_and_blocks_a_second_demo(place: Place) -> None
     exported, first, second, third = _to_try(said)
     asked = first.replace("-it", "").replace("bash", "nvidia-smi")
     assert "11520MiB" in _typed(exported, asked)
-    assert story.THIRD in _typed(exported, second)
+    assert story.LAST in _typed(exported, second)
     assert "deleted" in _typed(exported, third)
     with _begun(place) as another:
         _, complaint = another.communicate()

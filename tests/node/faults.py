@@ -153,6 +153,27 @@ FAULTS: Final[Sequence[Fault]] = (
         "test_a_missing_library_refuses_pods_with_a_grant",
     ),
     Fault(
+        "the arbiter exits, or is killed",
+        "each container keeps its own part of each 100 ms until the agent has started another"
+        " one, 0.1 s later at first",
+        "logs `arbiter exited`; `gpuslice_arbiter_up` is 0 meanwhile",
+        "test_an_arbiter_that_is_killed_is_followed_by_another",
+    ),
+    Fault(
+        "the agent is killed while containers share a GPU's time",
+        "the arbiter exits with it; each container keeps its own part of each 100 ms until an"
+        " agent is back",
+        "",
+        "test_an_agent_that_is_killed_leaves_no_arbiter",
+    ),
+    Fault(
+        "a kernel runs for more than a second",
+        "the other containers of the GPU wait; its excess is deducted from the container's later"
+        " turns",
+        "logs `LimitNotEnforceable`, and an event of the pod",
+        "test_a_long_kernel_is_reported",
+    ),
+    Fault(
         "the region was truncated (by root in the container)",
         "cuInit: `CUDA_ERROR_NOT_PERMITTED`; other programs run",
         "`gpuslice: ... is truncated, damaged, or of another grant`",

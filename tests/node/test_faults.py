@@ -222,7 +222,9 @@ def test_a_region_truncated_from_inside_stops_new_programs(half: Container) -> N
 
 
 def test_a_region_that_cannot_be_written_stops_new_programs(half: Container, lab: Lab) -> None:
+    """The arbiter, which keeps the lease open for writing, exits with the agent."""
     host = lab.run_dir / half.id
+    lab.stop_agent()
     assert lab.namespace.run(["mount", "-o", "remount,ro", host]).returncode == 0
     done = half.exec([PROBE])
     assert '"init": 800' in done.out
@@ -230,6 +232,7 @@ def test_a_region_that_cannot_be_written_stops_new_programs(half: Container, lab
     assert half.exec(["ls", "/"]).err == ""
     assert lab.namespace.run(["mount", "-o", "remount,rw", host]).returncode == 0
     assert probe(half).held_to(HALF)
+    lab.start_agent()
 
 
 def test_a_missing_library_refuses_pods_with_a_grant(lab: Lab, tmp_path: Path) -> None:

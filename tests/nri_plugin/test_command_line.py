@@ -27,6 +27,7 @@ def test_defaults() -> None:
     assert chosen.index == "50"
     assert chosen.environment == {"A": "b"}
     assert not chosen.verbose
+    assert not chosen.core_forced
     assert chosen.http == ("127.0.0.1", 10275)
     assert chosen.log_format == "logfmt"
 
@@ -54,6 +55,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "http": "unix:/h.sock",
         "driver_capabilities": "video",
         "cdi_by_name": "false",
+        "core_policy": "force",
         "nvidia_ctk": "chroot /host nvidia-ctk",
     }
     variables = {f"GPUSLICE_AGENT_{name.upper()}": value for name, value in said.items()}
@@ -63,6 +65,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
     assert chosen.http == Path("/h.sock")
     assert (chosen.index, chosen.strict, chosen.verbose) == ("07", True, True)
     assert (chosen.run_dir, chosen.log_format) == (Path("/r"), "json")
+    assert chosen.core_forced
     assert chosen.driver_capabilities == {"compute", "utility", "video"}
     assert chosen.nvidia_ctk == ("chroot", "/host", "nvidia-ctk")
     known = {command_line.variable_of(action) for action in command_line.parser()._actions} - {None}
@@ -174,6 +177,7 @@ def test_what_the_operator_allows() -> None:
         ("--library /l --http a:70000", "must be HOST:PORT"),
         ("--library /l --http unix:a", "invalid value 'a': must be an absolute path"),
         ("--library /l --log-format xml", "xml"),
+        ("--library /l --core-policy fair", "invalid choice: 'fair'"),
     ],
 )
 def test_refused(arguments: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,6 +103,7 @@ class Grants:
         context_bytes: int | None = None,
         code_bytes: int = 0,
         managed_free: bool = False,
+        core_percent: int = 100,
         created_ns: int = 0,
     ) -> Path:
         directory = self.parent / f"grant{len(self.made)}"
@@ -113,7 +114,7 @@ class Grants:
                 grant_file.Gpu(
                     uuid,
                     limit,
-                    100,
+                    core_percent,
                     minor,
                     context_bytes=self.context_bytes if context_bytes is None else context_bytes,
                     code_bytes=code_bytes,

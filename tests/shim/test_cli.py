@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from contract import names
+from contract import grant_file, names, region_file
 from shim import region
 from tests.shim.clients import CUDA, NVML, OBEY
 from tests.shim.conftest import GIB, GPUS, MIB, Grants, Host
@@ -213,9 +214,9 @@ def test_show_prints_what_is_used(shim: Shim, gpu_host: Host, grants: Grants) ->
     with talking(command, gpu_host.environment(directory)) as running:
         rows = [line.split() for line in shim("show", directory).stdout.splitlines()]
     assert rows == [
-        ["GPU", "USED", "MEASURED", "LIMIT", "REFUSED"],
-        [GPUS[0][0], "302MiB", "0B", "1GiB", "1,", "last", "1GiB"],
-        [GPUS[1][0], "0B", "0B", "512MiB", "0"],
+        ["GPU", "USED", "MEASURED", "LIMIT", "CORE", "BUSY", "THROTTLED", "REFUSED"],
+        [GPUS[0][0], "302MiB", "0B", "1GiB", "100%", "0.0s", "0.0s", "1,", "last", "1GiB"],
+        [GPUS[1][0], "0B", "0B", "512MiB", "100%", "0.0s", "0.0s", "0"],
         ["slot", "0:", "process", str(running.pid) + ":", "302MiB", "0B"],
     ]
 
@@ -231,11 +232,52 @@ def test_show_distinguishes_exited_processes(shim: Shim, gpu_host: Host, grants:
         before = (directory / names.FILE_REGION).read_bytes()
         said = shim("show", directory).stdout.splitlines()
         assert (directory / names.FILE_REGION).read_bytes() == before
-        assert said[1].split() == [GPUS[0][0], "640MiB", "0B", "1GiB", "0"]
+        assert said[1].split()[:4] == [GPUS[0][0], "640MiB", "0B", "1GiB"]
         assert said[2:] == [
             f"  slot 0: process {dead.pid}, which ended: 320MiB, back when another one asks",
             f"  slot 1: process {living.pid}: 320MiB",
         ]
+
+
+def worked(directory: Path, busy_ns: int, throttled_ns: int) -> None:
+    """Write the work on the first GPU into the region, as the library does."""
+    work = region_file.Compute(busy_ns=busy_ns, throttled_ns=throttled_ns)
+    with (directory / names.FILE_REGION).open("r+b") as file:
+        file.seek(region_file.Geometry(1).compute_offset(0))
+        file.write(region_file.COMPUTE.pack(asdict(work)))
+
+
+@pytest.fixture
+def forced(tmp_path: Path) -> Path:
+    """A grant of 30 percent of a GPU's time, also of an idle one."""
+    region.create(tmp_path, [grant_file.Gpu("GPU-1", GIB, 30, 0, core_forced=True)])
+    worked(tmp_path, 1_000_000_000, 2_040_000_000)
+    return tmp_path
+
+
+def test_show_prints_the_use_of_compute(shim: Shim, forced: Path) -> None:
+    row = shim("show", forced).stdout.splitlines()[1].split()
+    assert row[3:] == ["1GiB", "30%", "forced", "1.0s", "2.0s", "0"]
+
+
+def test_show_takes_a_region_of_an_older_release(shim: Shim, forced: Path) -> None:
+    os.truncate(forced / names.FILE_REGION, region_file.Geometry(1).compute_offset(0))
+    row = shim("show", forced).stdout.splitlines()[1].split()
+    assert row[3:] == ["1GiB", "30%", "forced", "0.0s", "0.0s", "0"]
+
+
+def test_show_watches_until_it_is_interrupted(forced: Path) -> None:
+    command = [sys.executable, "-m", "shim", "show", "--watch", str(forced)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline().split()[5] == "BUSY"
+        assert running.stdout.readline().split()[6:] == ["0%", "2.0s", "0"]
+        worked(forced, 3_600_000_000_000, 2_040_000_000)
+        while running.stdout.readline().split()[6:] != ["100%", "2.0s", "0"]:
+            assert running.poll() is None
+        running.send_signal(signal.SIGINT)
+        running.stdout.read()
+    assert running.returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -39,10 +39,14 @@ def _held(host: Host) -> int:
     return used
 
 
-def test_a_storm_on_every_path_at_once(storm: tuple[Host, Path, int], grants: Grants) -> None:
+@pytest.mark.parametrize("core_percent", [100, 60])
+def test_a_storm_on_every_path_at_once(
+    storm: tuple[Host, Path, int], grants: Grants, core_percent: int
+) -> None:
+    """With a share of compute too, where its launches wait for windows."""
     host, program, operations = storm
     limit = 2 * GIB
-    directory = grants.make(limit, context_bytes=CONTEXT_BYTES)
+    directory = grants.make(limit, core_percent=core_percent, context_bytes=CONTEXT_BYTES)
     seen = {}
     with subprocess.Popen(
         [program, str(operations)],

@@ -16,6 +16,7 @@
 #define VGPU_SHARED_CACHE_PATH "/tmp/cudevshr.cache"
 #define VGPU_FILE_GRANT "grant"
 #define VGPU_FILE_REGION "region"
+#define VGPU_FILE_LEASE "lease"
 #define VGPU_MAX_GPUS 0x10
 #define VGPU_MOST_GPUS 0x20
 #define VGPU_MAX_SLOTS 0x1000
@@ -27,8 +28,15 @@
 #define VGPU_GRANT_CHECKSUM_OFFSET 0x840
 #define VGPU_GRANT_UUID_CHARS 0x30
 #define VGPU_GRANT_MANAGED_FREE 0x1
+#define VGPU_GRANT_CORE_FORCED 0x2
+#define VGPU_LEASE_MAGIC 0x657361656c737067
+#define VGPU_LEASE_VERSION 0x1
+#define VGPU_LEASE_FILE_BYTES 0x1000
+#define VGPU_LEASE_CYCLE_NS 0x5f5e100
+#define VGPU_LEASE_SILENT_NS 0x1dcd6500
+#define VGPU_LEASE_WHOLE_PPM 0xf4240
 #define VGPU_REGION_MAGIC 0x6f69676572737067
-#define VGPU_REGION_VERSION 0x3
+#define VGPU_REGION_VERSION 0x4
 #define VGPU_ENVIRONMENT_ID 0x7269766e65737067
 #define VGPU_LOCK_LIVE 0x10000000000
 #define VGPU_LOCK_LIMITS 0xffffffffff
@@ -60,16 +68,42 @@ struct vgpu_grant_gpu {
 	uint64_t limit_bytes; /* memory, enforced */
 	uint32_t core_percent; /* share of the GPU's time, 0 to 100 */
 	uint32_t minor; /* the GPU's number on the host, for people */
-	uint64_t lease_start_ns; /* CLOCK_MONOTONIC; 0 and 0: no lease is kept */
-	uint64_t lease_end_ns; /* CLOCK_MONOTONIC */
+	uint64_t reserved_times[2]; /* zero */
 	uint64_t context_bytes; /* charged for each context; 0: unknown */
 	uint64_t overhead_bytes; /* measured: held by the driver, and not in the region */
 	uint64_t code_bytes; /* charged with a process's first context, for its code */
-	uint32_t flags; /* VGPU_GRANT_MANAGED_FREE */
+	uint32_t flags; /* VGPU_GRANT_MANAGED_FREE, VGPU_GRANT_CORE_FORCED */
 	uint32_t reserved_pad; /* zero */
 	uint64_t reserved[2]; /* zero */
 };
 _Static_assert(sizeof(struct vgpu_grant_gpu) == 128, "vgpu_grant_gpu");
+
+/* Start of the file. */
+struct vgpu_lease_header {
+	uint64_t magic; /* VGPU_LEASE_MAGIC */
+	uint32_t version; /* VGPU_LEASE_VERSION */
+	uint32_t gpu_count; /* as in the grant */
+	uint32_t gated; /* 0: no GPU is limited or shared, launches need no check */
+	uint32_t reserved_pad; /* zero */
+	uint64_t reserved[5]; /* zero */
+};
+_Static_assert(sizeof(struct vgpu_lease_header) == 64, "vgpu_lease_header");
+
+/* One GPU's lease; of a pair, the valid record with the higher number applies. */
+struct vgpu_lease_record {
+	uint64_t sequence; /* 1, 2, ...; written last; 0: never written */
+	uint64_t written_ns; /* CLOCK_MONOTONIC; after VGPU_LEASE_SILENT_NS it is void */
+	uint64_t start_ns; /* CLOCK_MONOTONIC; start and end 0: no window yet */
+	uint64_t end_ns; /* CLOCK_MONOTONIC */
+	uint32_t share_ppm; /* own part of each cycle where the record is void */
+	uint32_t offset_ppm; /* its begin in the cycle */
+	uint32_t contended; /* 1: others wait, so little work may be in flight */
+	uint32_t reserved_pad; /* zero */
+	uint64_t reserved; /* zero */
+	uint32_t reserved_checksum_pad; /* zero */
+	uint32_t checksum; /* CRC-32 (IEEE) of the record before it */
+};
+_Static_assert(sizeof(struct vgpu_lease_record) == 64, "vgpu_lease_record");
 
 /* Written once, by the maker of the file; every field is checked at attach. */
 struct vgpu_region_header {
@@ -128,3 +162,15 @@ struct vgpu_region_slot_gpu {
 	uint64_t growing; /* 1: a call under way may take a chunk that is not charged */
 };
 _Static_assert(sizeof(struct vgpu_region_slot_gpu) == 48, "vgpu_region_slot_gpu");
+
+/* The container's work on one GPU; all processes write it, the arbiter reads it. */
+struct vgpu_region_compute {
+	uint64_t launched_ns; /* CLOCK_MONOTONIC of the latest launch, or wish to */
+	uint64_t busy_until_ns; /* CLOCK_MONOTONIC at which submitted work is done */
+	uint64_t throttled_ns; /* time that launches waited, summed over threads */
+	uint64_t throttled_count; /* launches that waited */
+	uint64_t busy_ns; /* measured time of finished work */
+	uint64_t unfinished_since_ns; /* start of work that takes over a second; 0: none */
+	uint64_t reserved[2]; /* zero */
+};
+_Static_assert(sizeof(struct vgpu_region_compute) == 64, "vgpu_region_compute");

@@ -18,6 +18,7 @@ typedef struct CUctx_st *CUcontext;
 typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
+typedef struct CUfunc_st *CUfunction;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
@@ -47,6 +48,13 @@ typedef struct {
 	size_t max_bytes;
 	unsigned char rest[56];
 } CUmemPoolProps;
+
+typedef struct {
+	unsigned int gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
+	CUstream hStream;
+	void *attributes;
+	unsigned int attribute_count;
+} CUlaunchConfig;
 
 typedef struct {
 	CUmemPoolProps pool;
@@ -142,6 +150,8 @@ enum {
 	CUDA_ERROR_NOT_READY = 600,
 	CUDA_ERROR_NOT_PERMITTED = 800,
 	CUDA_ERROR_NOT_SUPPORTED = 801,
+	CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
+	CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906,
 };
 
 enum {

@@ -75,6 +75,9 @@ enum { VGPU_GPU_UNMANAGED = -2, VGPU_GPU_NOT_GRANTED = -1 };
 uint64_t vgpu_limit_bytes(int gpu);
 uint64_t vgpu_used_bytes(int gpu);
 
+/* Share of the GPU's time, in percent; 0 and 100: no cap. */
+uint32_t vgpu_core_percent(int gpu);
+
 /* The charge of a context; `first` of the process on that GPU includes an allowance for code. */
 uint64_t vgpu_context_bytes(int gpu, bool first);
 

@@ -14,6 +14,7 @@
 #include "charge/meters.h"
 #include "charge/place.h"
 #include "charge/release.h"
+#include "compute/current.h"
 #include "loader/hooks.h"
 #include "vgpu/region.h"
 
@@ -80,6 +81,7 @@ static CUresult refused(CUresult ours, unsigned int flags, CUdevice device)
 		if (result != CUDA_SUCCESS)                                                        \
 			return refused(result, flags, device);                                     \
 		VGPU_CALL_RESERVED(result, &reservation, real_##symbol args);                      \
+		vgpu_current_changed();                                                            \
 		return finish(&reservation, result, made, UINT32_MAX, context);                    \
 	}
 
@@ -225,6 +227,7 @@ static CUresult destroy(CUcontext context, CUresult (*driver_destroy)(CUcontext 
 #define ENDING(symbol, by, type)                                                                   \
 	CUresult symbol(type ending)                                                               \
 	{                                                                                          \
+		vgpu_current_changed();                                                            \
 		return by(ending, real_##symbol);                                                  \
 	}
 
@@ -242,6 +245,7 @@ CUresult cuCtxDetach(CUcontext context)
 	CUresult result = real_cuCtxDetach(context);
 	unsigned int version;
 
+	vgpu_current_changed();
 	if (result == CUDA_SUCCESS && real_cuCtxGetApiVersion(context, &version) != CUDA_SUCCESS)
 		vgpu_context_ended(generation.id);
 	return result;

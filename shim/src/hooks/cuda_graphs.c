@@ -8,6 +8,7 @@
 
 #include "charge/meters.h"
 #include "charge/place.h"
+#include "compute/launch.h"
 #include "ledger/execs.h"
 #include "loader/hooks.h"
 #include "vgpu/region.h"
@@ -156,11 +157,10 @@ static CUresult begin_growths(struct growths *growths, const struct vgpu_graph_n
 	} while (0)
 
 /* A launch or an upload; `own`: the stream under its own name. */
-#define LAUNCHING(symbol)                                                                          \
-	CUresult on_##symbol(enum vgpu_function real, CUgraphExec exec, CUstream stream)           \
+#define ALLOCATING(symbol)                                                                         \
+	static CUresult submit_##symbol(enum vgpu_function real, CUgraphExec exec,                 \
+					CUstream stream, CUstream own)                             \
 	{                                                                                          \
-		bool of_thread = real == VGPU_ID_##symbol##_ptsz && !stream;                       \
-		CUstream own = of_thread ? (CUstream)STREAM_PER_THREAD : stream;                   \
 		struct vgpu_graph_needs needs;                                                     \
 		CUresult result;                                                                   \
                                                                                                    \
@@ -172,8 +172,30 @@ static CUresult begin_growths(struct growths *growths, const struct vgpu_graph_n
 		return result;                                                                     \
 	}
 
-LAUNCHING(cuGraphLaunch)
-LAUNCHING(cuGraphUpload)
+ALLOCATING(cuGraphLaunch)
+ALLOCATING(cuGraphUpload)
+
+/* Its turn comes before its memory is reserved. */
+CUresult on_cuGraphLaunch(enum vgpu_function real, CUgraphExec exec, CUstream stream)
+{
+	bool of_thread = real == VGPU_ID_cuGraphLaunch_ptsz && !stream;
+	CUstream own = of_thread ? (CUstream)STREAM_PER_THREAD : stream;
+	struct vgpu_launch launch;
+	CUresult result;
+
+	vgpu_launch_begin(&launch, own, (uint64_t)(uintptr_t)exec, 0);
+	result = submit_cuGraphLaunch(real, exec, stream, own);
+	vgpu_launch_end(&launch);
+	return result;
+}
+
+CUresult on_cuGraphUpload(enum vgpu_function real, CUgraphExec exec, CUstream stream)
+{
+	bool of_thread = real == VGPU_ID_cuGraphUpload_ptsz && !stream;
+
+	return submit_cuGraphUpload(real, exec, stream,
+				    of_thread ? (CUstream)STREAM_PER_THREAD : stream);
+}
 
 CUresult on_cuGraphInstantiateWithParams(enum vgpu_function real, CUgraphExec *exec, CUgraph graph,
 					 CUDA_GRAPH_INSTANTIATE_PARAMS *parameters)

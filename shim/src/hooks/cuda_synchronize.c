@@ -2,8 +2,13 @@
  * Wrappers of the calls at which the driver releases what pools and graphs no longer use: at the
  * program's request, and when the driver has observed that work is complete.
  */
+#include <stdbool.h>
+
 #include "charge/meters.h"
+#include "compute/launch.h"
 #include "loader/hooks.h"
+
+#define STREAM_PER_THREAD ((CUstream)2)
 
 /* The driver may have released memory before it answered: also if it refused, but not if it
  * reported that work continues. */
@@ -23,14 +28,38 @@ static CUresult after(CUresult result)
 GIVING_BACK(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep_bytes), (pool, keep_bytes))
 GIVING_BACK(cuMemPoolSetAttribute, (CUmemoryPool pool, int attribute, void *value),
 	    (pool, attribute, value))
-GIVING_BACK(cuEventSynchronize, (CUevent event), (event))
 GIVING_BACK(cuEventQuery, (CUevent event), (event))
-GIVING_BACK(cuCtxSynchronize, (void), ())
-GIVING_BACK(cuCtxSynchronize_v2, (CUcontext context), (context))
+
+/* The call waited for work: what is done now was not long before. */
+static CUresult waited(CUresult result, CUstream stream, bool all)
+{
+	if (result == CUDA_SUCCESS)
+		vgpu_launches_synchronized(stream, all);
+	return after(result);
+}
+
+/* Of an event's stream, which is not known here, markers alone are looked at. */
+CUresult cuEventSynchronize(CUevent event)
+{
+	return waited(real_cuEventSynchronize(event), (CUstream)&cuEventSynchronize, false);
+}
+
+CUresult cuCtxSynchronize(void)
+{
+	return waited(real_cuCtxSynchronize(), NULL, true);
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext context)
+{
+	return waited(real_cuCtxSynchronize_v2(context), NULL, context == NULL);
+}
 
 CUresult on_cuStreamSynchronize(enum vgpu_function real, CUstream stream)
 {
-	return after(as_cuStreamSynchronize(real, stream));
+	bool of_thread = real == VGPU_ID_cuStreamSynchronize_ptsz && !stream;
+
+	return waited(as_cuStreamSynchronize(real, stream), of_thread ? STREAM_PER_THREAD : stream,
+		      false);
 }
 
 CUresult on_cuStreamQuery(enum vgpu_function real, CUstream stream)

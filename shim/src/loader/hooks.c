@@ -1,6 +1,7 @@
 /* The exported pairs of CUDA_STREAM_HOOK: each records which twin was called and calls their common
  * function. */
 #include "loader/hooks.h"
+#include "loader/gated.h"
 
 #define HOOK(symbol, library, params, args)
 #define CUDA_STREAM_HOOK(symbol, base, first, last, suffix, twin_first, params, args)              \
@@ -12,4 +13,17 @@
 	{                                                                                          \
 		return on_##symbol(VGPU_ID_##symbol##suffix, VGPU_BARE args);                      \
 	}
+#define LAUNCH_TWIN(symbol, name, params, args)                                                    \
+	CUresult name params                                                                       \
+	{                                                                                          \
+		CUresult(*real) params = (CUresult(*) params)__atomic_load_n(                      \
+		    &vgpu_real[VGPU_ID_##name], __ATOMIC_RELAXED);                                 \
+                                                                                                   \
+		if (__builtin_expect(real && !vgpu_is_gated(), 1))                                 \
+			return real args;                                                          \
+		return on_##symbol(VGPU_ID_##name, VGPU_BARE args);                                \
+	}
+#define CUDA_LAUNCH_HOOK(symbol, base, first, last, suffix, twin_first, params, args)              \
+	LAUNCH_TWIN(symbol, symbol, params, args)                                                  \
+	LAUNCH_TWIN(symbol, symbol##suffix, params, args)
 #include "loader/hooks.def"

@@ -44,6 +44,13 @@ static inline struct vgpu_region_slot *vgpu_view_slot(const struct vgpu_view *vi
 					   (uint64_t)slot * view->slot_stride);
 }
 
+static inline struct vgpu_region_compute *vgpu_view_compute(const struct vgpu_view *view, int gpu)
+{
+	return (struct vgpu_region_compute *)(view->base + view->slots_offset +
+					      (uint64_t)VGPU_MAX_SLOTS * view->slot_stride) +
+	       gpu;
+}
+
 static inline struct vgpu_region_slot_gpu *vgpu_view_slot_gpu(const struct vgpu_view *view,
 							      uint32_t slot, int gpu)
 {

@@ -163,7 +163,7 @@ static enum vgpu_result read_limits(char *const *variables, struct vgpu_environm
 	for (int gpu = 0; result == VGPU_OK && gpu < VGPU_MOST_GPUS; gpu++) {
 		out->limits[gpu] =
 		    (struct vgpu_environment_limit){bytes[gpu], (uint32_t)percents[gpu]};
-		any |= bytes[gpu] != VGPU_NO_LIMIT;
+		any |= bytes[gpu] != VGPU_NO_LIMIT || percents[gpu] % 100;
 	}
 	return result != VGPU_OK || any ? result : vgpu_fail(error, VGPU_UNMANAGED, 0, "");
 }

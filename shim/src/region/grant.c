@@ -113,6 +113,7 @@ static void set_limits(int gpu, const struct vgpu_grant_limits *from)
 	    __ATOMIC_RELAXED);
 	__atomic_store_n(&to->context_bytes, from->context_bytes, __ATOMIC_RELAXED);
 	__atomic_store_n(&to->code_bytes, from->code_bytes, __ATOMIC_RELAXED);
+	__atomic_store_n(&to->core_percent, from->core_percent, __ATOMIC_RELAXED);
 	__atomic_store_n(&to->flags, from->flags, __ATOMIC_RELAXED);
 }
 
@@ -126,6 +127,7 @@ static void take_limits(const union copy *copy, const uint64_t seen[COPIES])
 				    .overhead_bytes = from->overhead_bytes,
 				    .context_bytes = from->context_bytes,
 				    .code_bytes = from->code_bytes,
+				    .core_percent = from->core_percent,
 				    .flags = from->flags,
 				});
 	}

@@ -29,7 +29,8 @@ static struct vgpu_view geometry(int gpu_count)
 
 static uint64_t file_bytes(const struct vgpu_view *view)
 {
-	return view->slots_offset + (uint64_t)VGPU_MAX_SLOTS * view->slot_stride;
+	return view->slots_offset + (uint64_t)VGPU_MAX_SLOTS * view->slot_stride +
+	       (uint64_t)view->gpu_count * sizeof(struct vgpu_region_compute);
 }
 
 static bool header_fits(const struct vgpu_region_header *header, const struct vgpu_view *view,

@@ -117,6 +117,11 @@ uint64_t vgpu_limit_bytes(int gpu)
 	return vgpu_grant_read(gpu, limit_bytes);
 }
 
+uint32_t vgpu_core_percent(int gpu)
+{
+	return vgpu_grant_read(gpu, core_percent);
+}
+
 uint64_t vgpu_context_bytes(int gpu, bool first)
 {
 	return vgpu_grant_read(gpu, context_bytes) + (first ? vgpu_grant_read(gpu, code_bytes) : 0);

@@ -155,6 +155,7 @@ int vgpu_limits_register(const uint8_t uuid[16], int number)
 			       &(struct vgpu_grant_limits){
 				   .limit_bytes = place->limit_bytes,
 				   .context_bytes = environment->context_bytes,
+				   .core_percent = place->core_percent,
 			       });
 	}
 	syscall(SYS_close, fd);

@@ -11,8 +11,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from nri_plugin.gpu.measuring import COMMAND, Measuring, container_of
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Pod
+from nri_plugin.policy.notices import Notices
 from tests.shim.conftest import CONTEXT_BYTES, GIB, GPUS, MIB, Host, gpu_host, library
 from tests.shim.exact import CODE
 
@@ -49,6 +51,7 @@ class Node:
 
     def __post_init__(self) -> None:
         self.metrics = Metrics()
+        self.notices = Notices()
         self.holds: list[Hold] = []
         self.command = self.command or (sys.executable, "-c", ANSWER, str(self.root / "usage"))
         self.proc = self.root / "proc"
@@ -70,6 +73,12 @@ class Node:
             file.seek(at)
             file.write(charged_bytes.to_bytes(8, "little"))
 
+    def works(self, key: str, work: region_file.Compute) -> None:
+        """The container's work on the GPU, as the library writes it."""
+        with (self.root / key / names.FILE_REGION).open("r+b") as file:
+            file.seek(region_file.Geometry(1).compute_offset(0))
+            file.write(region_file.COMPUTE.pack(asdict(work)))
+
     def process(self, pid: int, container_id: str) -> None:
         (self.proc / str(pid)).mkdir(parents=True)
         (self.proc / str(pid) / "cgroup").write_text(f"0::/kubepods/pod-u/{container_id}\n")
@@ -83,6 +92,7 @@ class Node:
             lambda: self.holds,
             self.environment,
             self.metrics,
+            self.notices,
             deadline_s=self.deadline_s,
             min_interval_s=10.0,
             now=lambda: self.seconds,
@@ -275,6 +285,36 @@ def test_nvml_that_does_not_answer_is_let_alone_for_a_while(
         assert any("measured again" in text for text in caplog.messages)
 
     during(measuring, work)
+
+
+def test_the_use_of_compute_is_read_whether_or_not_nvml_answers(node: Node) -> None:
+    node.command = (sys.executable, "-c", "import sys; sys.exit('no driver')")
+    node.add("c1", "key-1", 0)
+    measuring = node.measuring()
+    node.works("key-1", region_file.Compute(throttled_ns=7_000_000_000))
+    sample(measuring, 1)
+    assert node.metric("gpuslice_compute_throttled_seconds_total", uuid=GPU) == 0
+    long_ago_ns = time.monotonic_ns() - 3_000_000_000
+    work = region_file.Compute(throttled_ns=7_000_400_000, unfinished_since_ns=long_ago_ns)
+    node.works("key-1", work)
+    sample(measuring, 1)
+    throttled_s = node.metric("gpuslice_compute_throttled_seconds_total", uuid=GPU)
+    assert throttled_s == pytest.approx(0.0004)
+    assert node.metric("gpuslice_long_kernel_containers_total") == 1
+    assert node.notices.first() is not None
+    node.holds.clear()
+    sample(measuring, 1)
+    assert node.metric("gpuslice_compute_busy_ratio", uuid=GPU) is None
+
+
+def test_a_region_of_an_older_agent_has_no_use_of_compute(node: Node) -> None:
+    node.add("c1", "key-1", 0)
+    file = node.root / "key-1" / names.FILE_REGION
+    os.truncate(file, region_file.Geometry(1).compute_offset(0))
+    node.nvml({})
+    sample(node.measuring(), 2)
+    assert node.metric("gpuslice_compute_busy_ratio", uuid=GPU) == 0
+    assert node.metric("gpuslice_containers_not_measured") == 0
 
 
 def test_the_child_ends_a_minute_after_the_last_container_with_a_gpu(node: Node) -> None:

@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 
 import pytest
 
-from contract import grant_file, names, region_file
+from contract import grant_file, lease_file, names, region_file
 from gpu.account import Account
 from nri_plugin.host import files, tmpfs
 from nri_plugin.host.files import RunDirectory
@@ -61,6 +61,7 @@ def test_what_lies_there(run: RunDirectory, root: Path) -> None:
     assert sorted(os.listdir(directory)) == [
         "driver",
         "grant",
+        "lease",
         "libvgpu.so",
         "preload",
         "preload-nix",
@@ -80,10 +81,12 @@ def test_what_lies_there(run: RunDirectory, root: Path) -> None:
     assert region == region_file.fresh(2, GRANT_ID, MADE_NS)
     # Its blocks are allocated: a process's store never fails for a full file system.
     assert (directory / "region").stat().st_blocks * 512 >= len(region)
+    assert (directory / "lease").read_bytes() == lease_file.fresh(2, gated=True)
     modes = {name: mode(directory / name) for name in os.listdir(directory)}
     assert modes == {
         "driver": 0o755,
         "grant": 0o444,
+        "lease": 0o444,
         "libvgpu.so": 0o444,
         "preload": 0o444,
         "preload-nix": 0o444,
@@ -100,6 +103,35 @@ def test_a_grant_says_what_a_process_is_charged_at_once(run: RunDirectory, root:
         (names.CONTEXT_BYTES_ASSUMED, 1 << 20, True),
         (300 << 20, 1 << 20, True),
     ]
+
+
+@pytest.mark.parametrize(("percents", "gated"), [((0, 100), False), ((100, 30), True)])
+def test_launches_are_checked_from_the_start_where_a_share_is_capped(
+    run: RunDirectory, root: Path, percents: Sequence[int], gated: bool
+) -> None:
+    run.prepare("c1", [Share(f"GPU-{n}", n, 1, each) for n, each in enumerate(percents)], False)
+    assert (root / "c1/lease").read_bytes() == lease_file.fresh(2, gated=gated)
+
+
+def test_a_share_is_forced_where_the_operator_says_so(root: Path) -> None:
+    """And stays so when a measurement is written into the grant."""
+    run = RunDirectory(root, lambda: GRANT_ID, now, core_forced=True)
+    run.prepare("c1", SHARES, shared=False)
+    with Account(root / "c1") as account:
+        account.write_overheads({"GPU-1": 70 << 20})
+    grant = grant_file.decode((root / "c1/grant").read_bytes())
+    assert grant is not None
+    assert [gpu.core_forced for gpu in grant.gpus] == [True, True]
+    assert grant.gpus[0].overhead_bytes == 70 << 20
+
+
+def test_a_shared_directory_of_an_older_agent_has_no_lease(run: RunDirectory, root: Path) -> None:
+    """Its containers have mounted it as it is."""
+    run.prepare("pod-u", SHARES, shared=True)
+    (root / "pod-u/lease").unlink()
+    run.prepare("pod-u", SHARES, shared=True)
+    assert not (root / "pod-u/lease").exists()
+    assert list(run.grants(["pod-u"])) == ["pod-u"]
 
 
 def test_what_was_measured_is_no_difference_between_grants(run: RunDirectory, root: Path) -> None:
@@ -251,7 +283,10 @@ def test_a_failure_leaves_nothing(run: RunDirectory, root: Path) -> None:
     root.unlink()
 
 
-FILES = ("preload", "libvgpu.so", "region", "grant", "region half", "grant half")
+FILES = (
+    *("preload", "libvgpu.so", "region", "lease", "grant"),
+    *("region half", "lease half", "grant half"),
+)
 
 
 def die_after(step: str, root: Path, shares: Sequence[Share]) -> None:
@@ -292,6 +327,7 @@ def test_killed_between_two_steps(step: str, root: Path) -> None:
     assert grant is not None
     assert grant.grant_id == (1 if step == "grant" else GRANT_ID)
     assert (root / "pod-u/region").read_bytes() == region_file.fresh(2, grant.grant_id, MADE_NS)
+    assert (root / "pod-u/lease").read_bytes() == lease_file.fresh(2, gated=True)
     run.remove("pod-u")
     # ... or the next removal deletes the rest.
     child = multiprocessing.get_context("fork").Process(target=die_after, args=arguments)

@@ -50,9 +50,10 @@ def _dynamic_symbols(path: Path) -> list[tuple[str, str]]:
 def test_row_35_exports_are_the_hooks_and_the_lookups(library: Path) -> None:
     hooks = (_SOURCES / "loader/hooks.def").read_text()
     listed = re.findall(
-        r"^(?:CUDA_HOOK|CUDA_STREAM_HOOK|NVML_HOOK|NVML_ROWS)\((\w+)", hooks, re.MULTILINE
+        r"^(?:CUDA_(?:STREAM_|LAUNCH_)?HOOK|NVML_HOOK|NVML_ROWS)\((\w+)", hooks, re.MULTILINE
     )
-    twins = re.findall(r"^CUDA_STREAM_HOOK\((\w+),.*?\b(_pt[sd][sz])\b", hooks, re.M | re.S)
+    twin = r"^CUDA_(?:STREAM|LAUNCH)_HOOK\((\w+),.*?\b(_pt[sd][sz])\b"
+    twins = re.findall(twin, hooks, re.M | re.S)
     listed += [symbol + suffix for symbol, suffix in twins]
     exported = [name for kind, name in _dynamic_symbols(library) if kind not in "Uw"]
     assert sorted(exported) == sorted([*listed, "dlsym", "dlvsym", "dlopen", "dlmopen"])

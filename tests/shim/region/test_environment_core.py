@@ -96,7 +96,7 @@ def _oracle(environment: dict[str, str]) -> str:
     core = _family(environment, names.ENV_CORE_LIMIT, 0)
     if isinstance(core, str):
         return f"{_CORE} {core}"
-    unmanaged = set(memory) == {_NO_LIMIT}
+    unmanaged = set(memory) == {_NO_LIMIT} and {percent % 100 for percent in core} == {0}
     listed = [] if unmanaged else _listed(environment.get(names.ENV_VISIBLE_DEVICES, ""))
     words = [word for pair in zip(memory, core, strict=True) for word in pair]
     return " ".join(map(str, [_UNMANAGED if unmanaged else _OK, *words, len(listed), *listed]))

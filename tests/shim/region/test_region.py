@@ -61,7 +61,7 @@ BROKEN: dict[str, tuple[str, Callable[[Box], object]]] = {
     ),
     "another magic": ("REGION_INVALID", lambda box: _rewrite_header(box, "magic", 7, "<Q")),
     "an older version": ("REGION_INVALID", lambda box: _rewrite_header(box, "version", 1, "<I")),
-    "a newer version": ("REGION_INVALID", lambda box: _rewrite_header(box, "version", 4, "<I")),
+    "a newer version": ("REGION_INVALID", lambda box: _rewrite_header(box, "version", 5, "<I")),
     "another grant's": (
         "REGION_INVALID",
         lambda box: _rewrite_header(box, "grant_id", GRANT_ID + 1, "<Q"),

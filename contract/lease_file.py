@@ -1,0 +1,136 @@
+"""The file `lease`: when a container's programs may submit work to each GPU.
+
+    header | one pair of records for each GPU of the grant, in the grant's order
+
+The arbiter writes it in place, tenants read it. A record replaces the older one of its pair:
+content and checksum first, the sequence number last. A writer killed at any step leaves the newer
+record intact. To wait for a change, a reader waits by futex (on its read-only mapping) on the low
+word of the sequence number of the record that will be written next.
+
+A record holds a window, [start_ns, end_ns), and a part of each cycle that is the container's own
+while the arbiter is silent. Times are CLOCK_MONOTONIC, which all processes of a host share.
+"""
+
+from __future__ import annotations
+
+import binascii
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from contract import names
+from contract.layout import Field, Struct, whole
+
+MAGIC_BYTES: Final = b"gpslease"
+MAGIC: Final = int.from_bytes(MAGIC_BYTES, "little")
+VERSION: Final = 1
+CYCLE_NS: Final = 100_000_000
+"""Length of the cycle that containers divide; each has its windows in it by its share."""
+SILENT_NS: Final = 500_000_000
+"""Records older than this are void: the container uses its own part of each cycle."""
+WHOLE_PPM: Final = 1_000_000
+
+HEADER: Final = Struct(
+    "vgpu_lease_header",
+    "Start of the file.",
+    (
+        Field("uint64_t", "magic", "VGPU_LEASE_MAGIC"),
+        Field("uint32_t", "version", "VGPU_LEASE_VERSION"),
+        Field("uint32_t", "gpu_count", "as in the grant"),
+        Field("uint32_t", "gated", "0: no GPU is limited or shared, launches need no check"),
+        Field("uint32_t", "reserved_pad", "zero"),
+        Field("uint64_t", "reserved", "zero", 5),
+    ),
+)
+RECORD: Final = Struct(
+    "vgpu_lease_record",
+    "One GPU's lease; of a pair, the valid record with the higher number applies.",
+    (
+        Field("uint64_t", "sequence", "1, 2, ...; written last; 0: never written"),
+        Field("uint64_t", "written_ns", "CLOCK_MONOTONIC; after VGPU_LEASE_SILENT_NS it is void"),
+        Field("uint64_t", "start_ns", "CLOCK_MONOTONIC; start and end 0: no window yet"),
+        Field("uint64_t", "end_ns", "CLOCK_MONOTONIC"),
+        Field("uint32_t", "share_ppm", "own part of each cycle where the record is void"),
+        Field("uint32_t", "offset_ppm", "its begin in the cycle"),
+        Field("uint32_t", "contended", "1: others wait, so little work may be in flight"),
+        Field("uint32_t", "reserved_pad", "zero"),
+        Field("uint64_t", "reserved", "zero"),
+        Field("uint32_t", "reserved_checksum_pad", "zero"),
+        Field("uint32_t", "checksum", "CRC-32 (IEEE) of the record before it"),
+    ),
+)
+FILE_BYTES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One GPU's lease, by the names of the record's fields."""
+
+    written_ns: int
+    start_ns: int = 0
+    end_ns: int = 0
+    share_ppm: int = WHOLE_PPM
+    offset_ppm: int = 0
+    contended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One step of an update: pwrite `data` at `offset`. Steps must run in order."""
+
+    offset: int
+    data: bytes
+
+
+def fresh(gpu_count: int, *, gated: bool) -> bytes:
+    """Return a complete new file without a lease: each container has its own part of each cycle."""
+    if not 1 <= gpu_count <= names.MAX_GPUS:
+        raise ValueError(f"{gpu_count} GPUs: must be 1 to {names.MAX_GPUS}")
+    header = {"magic": MAGIC, "version": VERSION, "gpu_count": gpu_count, "gated": int(gated)}
+    return HEADER.pack(header).ljust(FILE_BYTES, b"\0")
+
+
+def gate(gated: bool) -> Write:
+    """Return the write that turns the check of launches on or off."""
+    return Write(HEADER.offset("gated"), struct.pack("<I", gated))
+
+
+def update(gpu: int, sequence: int, lease: Lease) -> Sequence[Write]:
+    """Return the writes of a GPU's record `sequence`, the one after the last written."""
+    values = {
+        "sequence": sequence,
+        "written_ns": lease.written_ns,
+        "start_ns": lease.start_ns,
+        "end_ns": lease.end_ns,
+        "share_ppm": lease.share_ppm,
+        "offset_ppm": lease.offset_ppm,
+        "contended": int(lease.contended),
+        "checksum": 0,
+    }
+    body = RECORD.pack(values)[:-4]
+    record = body + struct.pack("<I", binascii.crc32(body))
+    base = record_offset(gpu, sequence)
+    return (Write(base + 8, record[8:]), Write(base, record[:8]))
+
+
+def record_offset(gpu: int, sequence: int) -> int:
+    """Return where record `sequence` of the GPU is: byte offset in the file."""
+    return HEADER.size + (2 * gpu + sequence % 2) * RECORD.size
+
+
+def decode(data: bytes, gpu: int) -> tuple[int, Lease] | None:
+    """Return the GPU's valid record with the highest number, and that number; None: none yet."""
+    valid = []
+    for parity in (0, 1):
+        at = record_offset(gpu, parity)
+        body = data[at : at + RECORD.size]
+        if body[-4:] != struct.pack("<I", binascii.crc32(body[:-4])):
+            continue
+        values = {name: whole(value) for name, value in RECORD.unpack(body).items()}
+        number = values.pop("sequence")
+        values.pop("checksum")
+        contended = bool(values.pop("contended"))
+        if number:
+            valid.append((number, Lease(contended=contended, **values)))
+    return max(valid, key=lambda each: each[0], default=None)

@@ -1,0 +1,126 @@
+"""The arbiter's loop: finds containers, steps each GPU's turns, sleeps until the next step."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from contract.lease_file import CYCLE_NS
+from shim.arbiter.files import Container, directories
+from shim.arbiter.turns import Activity, Share, Turns
+
+_SCAN_NS: Final = CYCLE_NS
+"""Between looks for new and removed containers and changed grants."""
+_PRIORITY: Final = 10
+_TAKE_OVER_S: Final = 0.1
+
+
+class Arbiter:
+    """All GPUs of the containers below `parent`. No clock of its own: `step` gets the time."""
+
+    def __init__(self, parent: Path, prefix: str = "") -> None:
+        self._parent = parent
+        self._prefix = prefix
+        self._containers: dict[Path, Container] = {}
+        self._gpus: dict[str, Turns] = {}
+        self._members: dict[str, dict[str, tuple[Container, int]]] = {}
+        self._scan_ns = 0
+        self._listed_ns = -1
+        self._missing = False
+
+    def close(self) -> None:
+        for container in self._containers.values():
+            container.close()
+        self._containers.clear()
+
+    def step(self, now_ns: int) -> int:
+        """Do what is due; return when to call again (CLOCK_MONOTONIC nanoseconds)."""
+        if now_ns >= self._scan_ns:
+            self._scan()
+            self._scan_ns = now_ns + _SCAN_NS
+        again_ns = self._scan_ns
+        for uuid, turns in self._gpus.items():
+            members = self._members[uuid]
+            seen = {key: _activity(*member) for key, member in members.items()}
+            leases, next_ns = turns.step(now_ns, seen)
+            for key, lease in leases.items():
+                container, gpu = members[key]
+                container.write(gpu, lease)
+            again_ns = min(again_ns, next_ns)
+        return again_ns
+
+    def _scan(self) -> None:
+        """See what changed: containers come and go with an entry of the directory."""
+        changed = False
+        entered_ns = self._parent.stat().st_mtime_ns
+        if entered_ns != self._listed_ns or self._missing:
+            self._listed_ns = entered_ns
+            changed = self._list()
+        for container in self._containers.values():
+            changed |= container.refresh()
+        if changed:
+            self._regroup()
+
+    def _list(self) -> bool:
+        there = set(directories(self._parent, self._prefix))
+        gone, new = self._containers.keys() - there, there - self._containers.keys()
+        for directory in gone:
+            self._containers.pop(directory).close()
+        self._missing = False
+        for directory in new:
+            try:
+                self._containers[directory] = Container(directory)
+            except (OSError, ValueError):  # being made or removed, or of an older agent
+                self._missing = True
+        return bool(gone or new)
+
+    def _regroup(self) -> None:
+        self._members = {}
+        shares: dict[str, dict[str, Share]] = {}
+        for directory, container in self._containers.items():
+            for uuid, (gpu, share) in container.shares().items():
+                self._members.setdefault(uuid, {})[directory.name] = container, gpu
+                shares.setdefault(uuid, {})[directory.name] = share
+        for uuid in self._gpus.keys() - shares.keys():
+            del self._gpus[uuid]
+        for uuid, of_gpu in shares.items():
+            self._gpus.setdefault(uuid, Turns()).set_shares(of_gpu)
+        for container in self._containers.values():
+            container.gate(any(self._gpus[uuid].gated for uuid in container.shares()))
+
+
+def _activity(container: Container, gpu: int) -> Activity:
+    try:
+        return container.activity(gpu)
+    except OSError:
+        return Activity()
+
+
+def run(arbiter: Arbiter, parent: Path, leaving: Callable[[], bool]) -> None:
+    """Serve until `leaving`. Waits while another arbiter of this user serves `parent`, and then
+    takes over. The lock is an abstract socket, which leaves no file and ends with the process."""
+    there = parent.stat()
+    name = f"\0gpuslice-arbiter-{os.getuid()}-{there.st_dev}-{there.st_ino}"
+    with suppress(OSError):  # only root may
+        os.setpriority(os.PRIO_PROCESS, 0, -_PRIORITY)
+    with socket.socket(socket.AF_UNIX) as lock:
+        while not leaving():
+            try:
+                lock.bind(name)
+            except OSError:
+                time.sleep(_TAKE_OVER_S)
+            else:
+                break
+        try:
+            while not leaving():
+                again_ns = arbiter.step(time.monotonic_ns())
+                pause_ns = again_ns - time.monotonic_ns()
+                if pause_ns > 0:
+                    time.sleep(pause_ns / 1e9)
+        finally:
+            arbiter.close()

@@ -1,0 +1,350 @@
+"""Whose turn it is on one GPU: deficit round robin with debt. Pure: time is an argument.
+
+One container at a time may submit work, in a window by its share of a cycle of 100 ms. Its turn
+ends when its submitted work is done, at most one cycle after its window. What the turn took beyond
+its credit is debt, and makes its next windows shorter or fewer. A container without work gives up
+its turn; what it leaves is divided by the same shares. So the containers that use the GPU divide
+it by their shares, and one alone gets all of it, unless its share is forced.
+
+Invariants: at most one lease at a time, except that while no container launches each has an open
+lease, so that the first launch need not wait; a container's use over time is its share of the
+cycles in which it has work, to within one launch and one window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from contract.lease_file import CYCLE_NS, WHOLE_PPM, Lease
+
+_MS: Final = 1_000_000
+IDLE_NS: Final = 10 * _MS
+"""A container that neither launches nor has work in flight for so long gives up its turn."""
+_WISH_NS: Final = CYCLE_NS
+"""A container that has not tried to launch for so long has no work. One that waits tries twice in
+this time."""
+_LOOK_NS: Final = 5 * _MS
+"""Between looks at containers that may begin or end to have work, while several have some."""
+_ALONE_LOOK_NS: Final = 10 * _MS
+_IDLE_LOOK_NS: Final = 50 * _MS
+_LEAST_PAUSE_NS: Final = 100_000
+_DRAIN_LOOK_NS: Final = 200_000
+_ANNOUNCE_NS: Final = 2 * _MS
+"""The next window is announced so long before it begins, so that a late arbiter costs nothing."""
+_IN_FLIGHT_NS: Final = 3 * _MS
+"""A turn whose work was done so shortly before its end has no more to submit."""
+_LEAST_WINDOW_NS: Final = 2 * _MS
+_DEBT_MOST_NS: Final = 10_000 * _MS
+_BEAT_NS: Final = 2 * CYCLE_NS
+"""A lease is written again after this, so that containers see that the arbiter runs."""
+_UNCAPPED_LEAST_PPM: Final = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a container may have of the GPU's time. core_percent: 0 and 100 mean no cap."""
+
+    core_percent: int
+    forced: bool = False
+    """It is a cap also while the GPU is otherwise idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What a container's processes wrote into its region; CLOCK_MONOTONIC nanoseconds."""
+
+    launched_ns: int = 0
+    """The latest launch, or wish to launch."""
+    busy_until_ns: int = 0
+    """When all submitted work is done."""
+
+
+@dataclass(slots=True)
+class _Member:
+    share: Share
+    part_ppm: int = 0
+    """Of each cycle, if all containers have work."""
+    offset_ppm: int = 0
+    seen: Activity = Activity()
+    credit_ns: int = 0
+    paid_until_ns: int = 0
+    """forced: credit was added up to this instant."""
+    worked_ns: int = 0
+    """When it last had work."""
+    idle_after_ns: int = -1
+    """Its latest launch before a turn that it did not use."""
+    charged_until_ns: int = 0
+    """End of its latest turn; 0: it had none."""
+    lease: Lease = field(default_factory=lambda: Lease(0))
+
+    def has_work(self, now_ns: int) -> bool:
+        seen = self.seen
+        return (
+            seen.launched_ns > self.idle_after_ns
+            and max(seen.launched_ns, seen.busy_until_ns) > now_ns - _WISH_NS
+        )
+
+
+class Turns:
+    """The turns on one GPU. Keys identify containers; the caller writes the leases returned."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, _Member] = {}
+        self._holder: str | None = None
+        self._order: list[str] = []
+        self._free_ns = 0
+        """When the latest turn ends."""
+
+    def set_shares(self, shares: Mapping[str, Share]) -> None:
+        """Set the containers that share the GPU; new ones begin without credit or debt."""
+        for key in self._members.keys() - shares.keys():
+            del self._members[key]
+            self._order.remove(key)
+            self._holder = None if self._holder == key else self._holder
+        for key, share in shares.items():
+            if key not in self._members:
+                self._members[key] = _Member(share)
+                self._order.append(key)
+            self._members[key].share = share
+        offset = 0
+        for key, part in parts_ppm(shares).items():
+            member = self._members[key]
+            member.part_ppm, member.offset_ppm = part, offset
+            offset += part
+
+    @property
+    def gated(self) -> bool:
+        """Whether launches must be checked: the GPU is shared, or a share is forced."""
+        return len(self._members) > 1 or any(
+            _is_capped(member.share) and member.share.forced for member in self._members.values()
+        )
+
+    def step(self, now_ns: int, seen: Mapping[str, Activity]) -> tuple[Mapping[str, Lease], int]:
+        """Return the leases to write, and when to call again at the latest (nanoseconds).
+
+        seen: the containers' activity just now; one that is left out has none.
+        """
+        working = []
+        for key in self._order:
+            member = self._members[key]
+            member.seen = seen.get(key, Activity())
+            if member.has_work(now_ns):
+                working.append(key)
+                if now_ns - member.worked_ns > CYCLE_NS:
+                    self._begin_work(member, now_ns)
+                member.worked_ns = now_ns
+        leases: dict[str, Lease] = {}
+        if self._holder is None:
+            leases_end_ns = max((m.lease.end_ns for m in self._members.values()), default=0)
+            if leases_end_ns > now_ns and len(working) > 1:
+                leases |= self._close(now_ns, self._order)
+        else:
+            again_ns = self._end_turn(now_ns, working)
+            if again_ns:
+                return self._beats(now_ns, leases), max(again_ns, now_ns + _LEAST_PAUSE_NS)
+        self._pay_forced(now_ns)
+        again_ns = self._next_turn(now_ns, working, leases)
+        return self._beats(now_ns, leases), max(again_ns, now_ns + _LEAST_PAUSE_NS)
+
+    def _begin_work(self, member: _Member, now_ns: int) -> None:
+        """A container that had no work for a cycle enters with one window's credit, or its debt."""
+        window_ns = CYCLE_NS * member.part_ppm // WHOLE_PPM
+        member.credit_ns = min(member.credit_ns, 0) + window_ns
+        member.paid_until_ns = now_ns
+
+    def _end_turn(self, now_ns: int, working: Sequence[str]) -> int:
+        """End the holder's turn if it is over, or if its end is known; else return when to look
+        again."""
+        assert self._holder is not None
+        member = self._members[self._holder]
+        lease, busy_until_ns = member.lease, member.seen.busy_until_ns
+        last_ns = max(lease.start_ns, busy_until_ns, member.seen.launched_ns)
+        alone = working in ([], [self._holder])
+        end_ns = now_ns
+        if now_ns < lease.end_ns:
+            if alone and not self._is_forced(member):
+                self._holder = None
+                return 0
+            if now_ns >= last_ns + IDLE_NS:
+                used_ns = last_ns - lease.start_ns
+                member.credit_ns = min(member.credit_ns, used_ns)
+                member.idle_after_ns = member.seen.launched_ns
+            elif now_ns < lease.end_ns - _ANNOUNCE_NS:
+                return min(lease.end_ns - _ANNOUNCE_NS, now_ns + _LOOK_NS)
+            elif alone or busy_until_ns > lease.end_ns + _DRAIN_LOOK_NS:
+                return lease.end_ns
+            else:
+                end_ns = lease.end_ns
+                used_ns = end_ns - lease.start_ns
+        elif busy_until_ns > now_ns and now_ns < lease.end_ns + CYCLE_NS:
+            return min(max(busy_until_ns, now_ns + _DRAIN_LOOK_NS), now_ns + 5 * _DRAIN_LOOK_NS)
+        else:
+            least_ns = max(lease.end_ns - _IN_FLIGHT_NS, lease.start_ns)
+            used_ns = max(least_ns, min(busy_until_ns, now_ns)) - lease.start_ns
+        self._charge(member, used_ns, end_ns)
+        self._order.remove(self._holder)
+        self._order.append(self._holder)
+        self._holder = None
+        self._free_ns = end_ns
+        return 0
+
+    def _charge(self, holder: _Member, used_ns: int, end_ns: int) -> None:
+        """Deduct a turn. Where work of an earlier turn ran on beside it, each had half the GPU."""
+        start_ns = holder.lease.start_ns
+        for member in self._members.values():
+            overlap_ns = min(member.seen.busy_until_ns, end_ns) - max(
+                start_ns, member.charged_until_ns
+            )
+            if member is not holder and member.charged_until_ns and overlap_ns > 0:
+                used_ns -= overlap_ns // 2
+                self._pay(member, overlap_ns // 2)
+                member.charged_until_ns = end_ns
+        self._pay(holder, used_ns)
+        holder.charged_until_ns = end_ns
+
+    @staticmethod
+    def _pay(member: _Member, used_ns: int) -> None:
+        member.credit_ns = max(member.credit_ns - used_ns, -_DEBT_MOST_NS)
+
+    def _next_turn(self, now_ns: int, working: Sequence[str], leases: dict[str, Lease]) -> int:
+        """Choose the next holder, or open the GPU to all."""
+        order = [key for key in self._order if key in working]
+        if not order:
+            return self._open(now_ns, self._order, leases)
+        if len(order) == 1 and self._is_open(self._members[order[0]]):
+            others = [key for key in self._order if key != order[0]]
+            leases.update(self._close(now_ns, others))
+            return self._open(now_ns, order, leases)
+        key = self._with_credit(order) or self._after_round(order)
+        if key is None:
+            return self._first_credit_ns(now_ns, order)
+        member = self._members[key]
+        start_ns = max(now_ns, self._free_ns)
+        leases.update(self._close(start_ns, [each for each in self._order if each != key]))
+        self._grant(now_ns, key, (start_ns, member.credit_ns), True, leases)
+        self._holder = key
+        return min(member.lease.end_ns - _ANNOUNCE_NS, start_ns + _LOOK_NS)
+
+    def _with_credit(self, order: Sequence[str]) -> str | None:
+        for key in order:
+            member = self._members[key]
+            window_ns = CYCLE_NS * member.part_ppm // WHOLE_PPM
+            least_ns = window_ns if self._is_forced(member) else _LEAST_WINDOW_NS
+            if member.credit_ns >= min(least_ns, window_ns):
+                return key
+        return None
+
+    def _after_round(self, order: Sequence[str]) -> str | None:
+        """Begin rounds until a container that is not forced has credit; None: all are forced."""
+        free = [self._members[key] for key in order if not self._is_forced(self._members[key])]
+        if not free:
+            return None
+        total_ppm = sum(self._members[key].part_ppm for key in order)
+        rounds = min(
+            -((member.credit_ns - _LEAST_WINDOW_NS) // (CYCLE_NS * member.part_ppm // total_ppm))
+            for member in free
+        )
+        for member in free:
+            member.credit_ns += max(rounds, 1) * CYCLE_NS * member.part_ppm // total_ppm
+        return self._with_credit(order)
+
+    def _pay_forced(self, now_ns: int) -> None:
+        """A forced share is of the time that passes, kept for at most two windows."""
+        for member in self._members.values():
+            if not self._is_forced(member):
+                continue
+            most_ns = 2 * CYCLE_NS * member.part_ppm // WHOLE_PPM
+            passed_ns = now_ns - (member.paid_until_ns or now_ns)
+            credit_ns = member.credit_ns + passed_ns * member.part_ppm // WHOLE_PPM
+            member.credit_ns = min(credit_ns, most_ns)
+            member.paid_until_ns = now_ns
+
+    def _first_credit_ns(self, now_ns: int, order: Sequence[str]) -> int:
+        waits = [
+            (CYCLE_NS * member.part_ppm // WHOLE_PPM - member.credit_ns)
+            * WHOLE_PPM
+            // member.part_ppm
+            for member in (self._members[key] for key in order)
+        ]
+        return now_ns + min(*waits, _IDLE_LOOK_NS)
+
+    def _open(self, now_ns: int, keys: Sequence[str], leases: dict[str, Lease]) -> int:
+        """Let these containers launch at will: no other has work. A forced one waits its turn."""
+        for key in keys:
+            member = self._members[key]
+            if self._is_open(member):
+                if member.lease.end_ns < now_ns + CYCLE_NS or member.lease.contended:
+                    self._grant(now_ns, key, (now_ns, 3 * CYCLE_NS), False, leases)
+                member.credit_ns = min(member.credit_ns, 0) if len(keys) > 1 else 0
+        if len(self._members) == 1:
+            return now_ns + CYCLE_NS
+        return now_ns + (_ALONE_LOOK_NS if len(keys) == 1 else _IDLE_LOOK_NS)
+
+    def _grant(
+        self,
+        now_ns: int,
+        key: str,
+        window: tuple[int, int],
+        contended: bool,
+        leases: dict[str, Lease],
+    ) -> None:
+        """window: its begin and its length, in nanoseconds."""
+        member = self._members[key]
+        start_ns, length_ns = window
+        leases[key] = member.lease = Lease(
+            now_ns, start_ns, start_ns + length_ns, member.part_ppm, member.offset_ppm, contended
+        )
+
+    def _close(self, now_ns: int, keys: Sequence[str]) -> dict[str, Lease]:
+        """End the windows that last beyond `now_ns`."""
+        leases: dict[str, Lease] = {}
+        for key in keys:
+            if self._members[key].lease.end_ns > now_ns:
+                self._grant(now_ns, key, (now_ns, 0), True, leases)
+        return leases
+
+    def _beats(self, now_ns: int, leases: dict[str, Lease]) -> dict[str, Lease]:
+        """Write leases again that are due, so that their readers see that the arbiter runs."""
+        for key, member in self._members.items():
+            if key not in leases and now_ns >= member.lease.written_ns + _BEAT_NS:
+                old = member.lease
+                leases[key] = member.lease = Lease(
+                    now_ns,
+                    old.start_ns,
+                    old.end_ns,
+                    member.part_ppm,
+                    member.offset_ppm,
+                    old.contended,
+                )
+        return leases
+
+    @staticmethod
+    def _is_forced(member: _Member) -> bool:
+        return member.share.forced and _is_capped(member.share)
+
+    def _is_open(self, member: _Member) -> bool:
+        return not self._is_forced(member)
+
+
+def _is_capped(share: Share) -> bool:
+    return 0 < share.core_percent < 100
+
+
+def parts_ppm(shares: Mapping[str, Share]) -> Mapping[str, int]:
+    """Divide a cycle among containers, in millionths: their percentages, and for those without a
+    cap equal parts of the rest, at least 5 points each. More than a cycle is scaled down."""
+    uncapped = sum(not _is_capped(share) for share in shares.values())
+    rest = WHOLE_PPM - sum(
+        share.core_percent * 10_000 for share in shares.values() if _is_capped(share)
+    )
+    each = max(rest // uncapped, _UNCAPPED_LEAST_PPM) if uncapped else 0
+    parts = {
+        key: share.core_percent * 10_000 if _is_capped(share) else each
+        for key, share in shares.items()
+    }
+    total = sum(parts.values())
+    if total > WHOLE_PPM:
+        parts = {key: part * WHOLE_PPM // total for key, part in parts.items()}
+    return parts

@@ -1,0 +1,90 @@
+/*
+ * The work of one process on one GPU: what was submitted, when it will be done, what may follow.
+ *
+ * Pure: time is an argument, no driver call, no lock; the caller guards it. No library can know
+ * how long a launch takes, so its cost is learned: after about a millisecond of work the caller
+ * records a marker (an event), and the instant at which the marker is done corrects the costs of
+ * the launches before it. Costs only bound the work in flight and predict its end; shares follow
+ * from the windows of the lease, whatever the costs.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "compute/lease.h"
+
+enum {
+	VGPU_LANE_MARKERS = 32,
+	VGPU_LANE_COSTS = 256,
+	VGPU_LANE_KINDS = 4, /* kinds of launches between two markers */
+	VGPU_NO_MARKER = -1,
+};
+
+#define VGPU_STREAMS UINT64_MAX
+
+struct vgpu_marker {
+	uint64_t event;	     /* the caller's; 0: not recorded yet */
+	uint64_t from_ns;    /* submission of its first launch */
+	uint64_t stream;     /* of all its launches; VGPU_STREAMS: of several */
+	uint32_t kind_count; /* 0: no launches */
+	uint32_t launches[VGPU_LANE_KINDS];
+	uint8_t kinds[VGPU_LANE_KINDS];
+	bool probes; /* a launch is the first of its kind */
+};
+
+struct vgpu_lane {
+	uint64_t free_ns;	 /* when all submitted work is done, as predicted */
+	uint64_t finished_ns;	 /* when the latest finished marker was done */
+	uint64_t looked_ns;	 /* when the oldest marker was last found unfinished */
+	uint64_t marked_ns;	 /* submission of the newest marker's last launch */
+	uint64_t busy_ns;	 /* measured time of finished work */
+	uint64_t own_end_ns;	 /* end of the last own window that was used */
+	uint64_t overrun_ns;	 /* work beyond own windows, to be deducted from the next */
+	struct vgpu_marker open; /* launches since the newest marker */
+	uint32_t first, count;
+	struct vgpu_marker markers[VGPU_LANE_MARKERS];
+	uint32_t cost_ns[VGPU_LANE_COSTS]; /* by kind; 0: unknown */
+};
+
+/* A kind of launch: those of one function, executable graph or copy size cost about the same. */
+uint8_t vgpu_lane_kind(uint64_t handle, uint64_t size);
+
+/* A launch that wants to be submitted: what it is, and since when it waits. */
+struct vgpu_wish {
+	uint8_t kind;
+	uint64_t since_ns;
+};
+
+/*
+ * True: submit now, and call vgpu_lane_submitted. False: ask again at `*again_ns`, or when a marker
+ * is done or the lease changes.
+ */
+bool vgpu_lane_admits(struct vgpu_lane *lane, const struct vgpu_turn *turn, uint64_t now_ns,
+		      const struct vgpu_wish *wish, uint64_t *again_ns);
+
+/* A launch is being submitted. The slot of the marker to be recorded after it, or
+ * VGPU_NO_MARKER. */
+int vgpu_lane_submitted(struct vgpu_lane *lane, uint64_t now_ns, uint8_t kind, uint64_t stream);
+void vgpu_lane_marked(struct vgpu_lane *lane, int slot, uint64_t event);
+
+/* A launch was submitted before, without a question. */
+void vgpu_lane_add(struct vgpu_lane *lane, uint64_t now_ns, uint8_t kind, uint64_t stream);
+
+/* A launch was not admitted. If none follows in this turn: the slot of a marker to be recorded, so
+ * that the end of the launches since the newest marker is seen; else VGPU_NO_MARKER. */
+int vgpu_lane_paused(struct vgpu_lane *lane, const struct vgpu_turn *turn, uint64_t now_ns);
+
+/* The oldest unfinished marker; NULL: none. */
+const struct vgpu_marker *vgpu_lane_oldest(const struct vgpu_lane *lane);
+
+/* It is unfinished; or it is done, `exactly` now or at some time since the last look. */
+void vgpu_lane_looked(struct vgpu_lane *lane, uint64_t now_ns);
+void vgpu_lane_finished(struct vgpu_lane *lane, uint64_t now_ns, bool exactly);
+
+/* All work of the stream (VGPU_STREAMS: of all) was done when a call of the program returned, just
+ * now; call it after the markers that are done. */
+void vgpu_lane_synchronized(struct vgpu_lane *lane, uint64_t now_ns, uint64_t stream);
+
+/* When all submitted work is done, as known at `now_ns`: overdue work shifts it. */
+uint64_t vgpu_lane_free_ns(const struct vgpu_lane *lane, uint64_t now_ns);

@@ -1,0 +1,267 @@
+/* See launch.h. */
+#include "compute/launch.h"
+
+#include "compute/current.h"
+#include "compute/lane.h"
+#include "compute/markers.h"
+#include "os/lock.h"
+#include "region/mapping.h"
+#include "region/process.h"
+#include "vgpu/region.h"
+
+#define POLL_MOST_NS UINT64_C(100000)	  /* markers are looked at no more often */
+#define PUBLISH_NS   UINT64_C(200000)	  /* smaller changes are not written to the region */
+#define LONG_NS	     UINT64_C(1000000000) /* work that takes longer is reported */
+
+#define SPARE_NS 50000u /* of work that a thread may submit without a check */
+
+enum { MARKERS_AT_ONCE = 8, SPARE_LAUNCHES = 16 };
+
+/* One GPU, of this process. */
+static struct gpu {
+	struct vgpu_lock lock;
+	struct vgpu_lane lane;
+	struct vgpu_lease lease;
+	uint64_t published_ns; /* of the region's busy_until_ns */
+	uint64_t busy_ns;      /* of the lane, as counted in the region */
+} gpus[VGPU_MOST_GPUS];
+
+/*
+ * Launches that the thread may submit, and has submitted, since its last check: so few that they
+ * may be late or early, and each costs a few nanoseconds. The next check enters them.
+ */
+static __thread struct {
+	int gpu_after; /* the GPU + 1; 0: none */
+	CUstream stream;
+	uint32_t count, spent_ns;
+	uint8_t kinds[SPARE_LAUNCHES];
+} spare;
+
+static bool spare_admits(int gpu, CUstream stream, uint8_t kind)
+{
+	uint32_t cost_ns = __atomic_load_n(&gpus[gpu].lane.cost_ns[kind], __ATOMIC_RELAXED);
+
+	if (spare.gpu_after != gpu + 1 || spare.stream != stream || !cost_ns ||
+	    spare.count == SPARE_LAUNCHES || spare.spent_ns + cost_ns > SPARE_NS)
+		return false;
+	spare.kinds[spare.count++] = kind;
+	spare.spent_ns += cost_ns;
+	return true;
+}
+
+/* With the GPU's lock. */
+static void enter_spare(struct vgpu_lane *lane, int gpu, uint64_t now_ns)
+{
+	if (spare.gpu_after == gpu + 1)
+		for (uint32_t i = 0; i < spare.count; i++)
+			vgpu_lane_add(lane, now_ns, spare.kinds[i],
+				      (uint64_t)(uintptr_t)spare.stream);
+	spare.gpu_after = 0;
+	spare.count = spare.spent_ns = 0;
+}
+
+/* NULL: this process has no region. */
+static struct vgpu_region_compute *record_of(int gpu)
+{
+	struct vgpu_process *process = vgpu_process();
+
+	return process && vgpu_is_mapped(process) ? vgpu_view_compute(&process->view, gpu) : NULL;
+}
+
+/* The container is busy until the last of its processes is. Each raises the instant, and lowers it
+ * only from the value that it wrote itself. */
+static void publish(struct gpu *of, struct vgpu_region_compute *record, uint64_t now_ns)
+{
+	uint64_t free_ns = vgpu_lane_free_ns(&of->lane, now_ns);
+	uint64_t shared_ns = __atomic_load_n(&record->busy_until_ns, __ATOMIC_RELAXED);
+	const struct vgpu_marker *oldest = vgpu_lane_oldest(&of->lane);
+	bool raises = free_ns > shared_ns + PUBLISH_NS;
+	bool lowers = shared_ns == of->published_ns && free_ns + PUBLISH_NS < shared_ns;
+
+	if ((raises || lowers) &&
+	    __atomic_compare_exchange_n(&record->busy_until_ns, &shared_ns, free_ns, false,
+					__ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		of->published_ns = free_ns;
+	if (of->lane.busy_ns != of->busy_ns) {
+		__atomic_add_fetch(&record->busy_ns, of->lane.busy_ns - of->busy_ns,
+				   __ATOMIC_RELAXED);
+		of->busy_ns = of->lane.busy_ns;
+	}
+	if (oldest && now_ns > oldest->from_ns + LONG_NS && oldest->event)
+		__atomic_store_n(&record->unfinished_since_ns, oldest->from_ns, __ATOMIC_RELAXED);
+	else if (__atomic_load_n(&record->unfinished_since_ns, __ATOMIC_RELAXED))
+		__atomic_store_n(&record->unfinished_since_ns, 0, __ATOMIC_RELAXED);
+}
+
+/* The oldest marker that another thread has not recorded yet, or 0. */
+static vgpu_event oldest_event(struct gpu *of)
+{
+	const struct vgpu_marker *oldest;
+	vgpu_event event = 0;
+
+	if (!vgpu_lock(&of->lock))
+		return 0;
+	oldest = vgpu_lane_oldest(&of->lane);
+	if (oldest)
+		event = oldest->event;
+	vgpu_unlock(&of->lock);
+	return event;
+}
+
+static bool end_marker(struct gpu *of, vgpu_event event, bool reached, bool exactly)
+{
+	const struct vgpu_marker *oldest;
+	bool ended = false;
+
+	if (!vgpu_lock(&of->lock))
+		return false;
+	oldest = vgpu_lane_oldest(&of->lane);
+	if (oldest && oldest->event == event) {
+		if (reached)
+			vgpu_lane_finished(&of->lane, vgpu_now_ns(), exactly);
+		else
+			vgpu_lane_looked(&of->lane, vgpu_now_ns());
+		ended = reached;
+	}
+	vgpu_unlock(&of->lock);
+	return ended;
+}
+
+/* Driver calls, so without the lock. */
+static void look_at_markers(struct gpu *of, bool exactly)
+{
+	for (int i = 0; i < MARKERS_AT_ONCE; i++) {
+		vgpu_event event = oldest_event(of);
+
+		if (!event)
+			return;
+		if (!end_marker(of, event, vgpu_event_is_reached(event), exactly))
+			return;
+		vgpu_event_release(event);
+	}
+}
+
+/* True: the launch is entered. With the lock. */
+static bool enter(struct vgpu_launch *launch, struct gpu *of, const struct vgpu_wish *wish,
+		  uint64_t now_ns, uint64_t *again_ns)
+{
+	bool regardless = now_ns > wish->since_ns + VGPU_LONGEST_WAIT_NS;
+	struct vgpu_turn turn;
+
+	enter_spare(&of->lane, launch->gpu, now_ns);
+	vgpu_lease_refresh(launch->gpu, &of->lease);
+	turn = vgpu_lease_turn(&of->lease, now_ns);
+	if (!vgpu_lane_admits(&of->lane, &turn, now_ns, wish, again_ns) && !regardless) {
+		launch->slot = vgpu_lane_paused(&of->lane, &turn, now_ns);
+		return false;
+	}
+	launch->slot =
+	    vgpu_lane_submitted(&of->lane, now_ns, wish->kind, (uint64_t)(uintptr_t)launch->stream);
+	spare.gpu_after = launch->gpu + 1;
+	spare.stream = launch->stream;
+	return true;
+}
+
+/* Looks at markers where that is due; true: the GPU's lock is taken. */
+static bool lock_after_look(struct gpu *of, uint64_t now_ns)
+{
+	if (!vgpu_lock(&of->lock))
+		return false;
+	if (!of->lane.count || now_ns <= of->lane.looked_ns + POLL_MOST_NS)
+		return true;
+	vgpu_unlock(&of->lock);
+	look_at_markers(of, false);
+	return vgpu_lock(&of->lock);
+}
+
+/* One try. False: try again at `*again_ns`; `lease` is the one that said so. */
+static bool try(struct vgpu_launch *launch, const struct vgpu_wish *wish, uint64_t now_ns,
+		uint64_t *again_ns, struct vgpu_lease *lease)
+{
+	struct gpu *of = &gpus[launch->gpu];
+	struct vgpu_region_compute *record = record_of(launch->gpu);
+	bool entered;
+
+	if (!lock_after_look(of, now_ns)) {
+		launch->gpu = -1; /* a signal handler, in the middle of a launch */
+		return true;
+	}
+	entered = enter(launch, of, wish, now_ns, again_ns);
+	if (!entered)
+		*lease = of->lease;
+	if (record) {
+		if (now_ns > record->launched_ns + PUBLISH_NS)
+			__atomic_store_n(&record->launched_ns, now_ns, __ATOMIC_RELAXED);
+		publish(of, record, now_ns);
+	}
+	vgpu_unlock(&of->lock);
+	return entered;
+}
+
+static void count_wait(int gpu, uint64_t waited_ns)
+{
+	struct vgpu_region_compute *record = record_of(gpu);
+
+	if (!record)
+		return;
+	__atomic_add_fetch(&record->throttled_ns, waited_ns, __ATOMIC_RELAXED);
+	__atomic_add_fetch(&record->throttled_count, 1, __ATOMIC_RELAXED);
+}
+
+void vgpu_launch_wait(struct vgpu_launch *launch, CUstream stream, uint64_t handle, uint64_t size)
+{
+	struct vgpu_wish wish = {.kind = vgpu_lane_kind(handle, size)};
+	uint64_t now_ns, again_ns;
+	struct vgpu_lease lease;
+
+	vgpu_lease_file_find();
+	if (!vgpu_is_gated())
+		return;
+	*launch = (struct vgpu_launch){vgpu_current_gpu(), VGPU_NO_MARKER, stream};
+	if (launch->gpu < 0 || vgpu_is_captured(stream)) {
+		launch->gpu = -1;
+		return;
+	}
+	if (spare_admits(launch->gpu, stream, wish.kind))
+		return;
+	wish.since_ns = now_ns = vgpu_now_ns();
+	while (!try(launch, &wish, now_ns, &again_ns, &lease)) {
+		vgpu_launch_end(launch);
+		vgpu_lease_wait(launch->gpu, &lease, now_ns, again_ns);
+		now_ns = vgpu_now_ns();
+	}
+	if (now_ns != wish.since_ns && launch->gpu >= 0)
+		count_wait(launch->gpu, now_ns - wish.since_ns);
+}
+
+void vgpu_launch_mark(struct vgpu_launch *launch)
+{
+	struct gpu *of = &gpus[launch->gpu];
+	vgpu_event event = vgpu_event_record(launch->stream);
+
+	if (!vgpu_lock(&of->lock))
+		return;
+	vgpu_lane_marked(&of->lane, launch->slot, event);
+	vgpu_unlock(&of->lock);
+}
+
+void vgpu_launches_synchronized(CUstream stream, bool all)
+{
+	int gpu = vgpu_is_gated() ? vgpu_current_gpu() : -1;
+	struct vgpu_region_compute *record;
+	struct gpu *of;
+	uint64_t now_ns;
+
+	if (gpu < 0)
+		return;
+	of = &gpus[gpu];
+	record = record_of(gpu);
+	look_at_markers(of, true);
+	if (!vgpu_lock(&of->lock))
+		return;
+	now_ns = vgpu_now_ns();
+	vgpu_lane_synchronized(&of->lane, now_ns, all ? VGPU_STREAMS : (uint64_t)(uintptr_t)stream);
+	if (record)
+		publish(of, record, now_ns);
+	vgpu_unlock(&of->lock);
+}

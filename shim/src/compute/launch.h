@@ -1,0 +1,49 @@
+/*
+ * The gate before each launch: it waits for the container's turn on the GPU, and measures.
+ *
+ *	struct vgpu_launch launch;
+ *	vgpu_launch_begin(&launch, stream, handle, size);
+ *	result = the driver's call;
+ *	vgpu_launch_end(&launch);
+ *
+ * No lock is held meanwhile. Work that a capture records neither waits nor is charged. A wait ends
+ * after at most VGPU_LONGEST_WAIT_NS, whatever the leases say. Where nothing is limited or shared,
+ * a launch costs one load.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "compute/lease_file.h"
+#include "vgpu/cuda_abi.h"
+
+#define VGPU_LONGEST_WAIT_NS UINT64_C(30000000000)
+
+struct vgpu_launch {
+	int gpu;  /* negative: not gated */
+	int slot; /* of the marker to record after it */
+	CUstream stream;
+};
+
+void vgpu_launch_wait(struct vgpu_launch *launch, CUstream stream, uint64_t handle, uint64_t size);
+void vgpu_launch_mark(struct vgpu_launch *launch);
+
+/* Launches of one handle and size cost about the same. */
+static inline void vgpu_launch_begin(struct vgpu_launch *launch, CUstream stream, uint64_t handle,
+				     uint64_t size)
+{
+	launch->gpu = -1;
+	if (vgpu_is_gated())
+		vgpu_launch_wait(launch, stream, handle, size);
+}
+
+static inline void vgpu_launch_end(struct vgpu_launch *launch)
+{
+	if (__builtin_expect(launch->gpu >= 0 && launch->slot >= 0, 0))
+		vgpu_launch_mark(launch);
+}
+
+/* A call of the program that waits for the GPU has returned: all work of the stream is done, or of
+ * all streams of the current context. */
+void vgpu_launches_synchronized(CUstream stream, bool all);

@@ -1,0 +1,69 @@
+/* See lease.h. */
+#include "compute/lease.h"
+
+#include <string.h>
+
+#include "os/crc32.h"
+
+/* A closed container looks again after this, even if no change of its lease wakes it. */
+#define LOOK_AGAIN_NS UINT64_C(20000000)
+
+static bool read_one(const volatile struct vgpu_lease_record *from, struct vgpu_lease_record *to)
+{
+	memcpy(to, (const void *)from, sizeof(*to));
+	return to->sequence &&
+	       to->checksum == vgpu_crc32((const char *)to, sizeof(*to) - sizeof(to->checksum));
+}
+
+bool vgpu_lease_read(const volatile struct vgpu_lease_record *pair, struct vgpu_lease *lease)
+{
+	struct vgpu_lease_record newest = {0}, record;
+
+	for (int i = 0; i < 2; i++)
+		if (read_one(&pair[i], &record) && record.sequence > newest.sequence)
+			newest = record;
+	if (!newest.sequence)
+		return false;
+	*lease = (struct vgpu_lease){
+	    .sequence = newest.sequence,
+	    .written_ns = newest.written_ns,
+	    .start_ns = newest.start_ns,
+	    .end_ns = newest.end_ns,
+	    .share_ppm = newest.share_ppm,
+	    .offset_ppm = newest.offset_ppm,
+	    .contended = newest.contended,
+	};
+	return true;
+}
+
+/* Cycles begin at the same instants for all containers of the host. */
+static struct vgpu_turn own_turn(const struct vgpu_lease *lease, uint64_t now_ns)
+{
+	uint64_t cycle_ns = now_ns - now_ns % VGPU_LEASE_CYCLE_NS;
+	uint64_t ppm_ns = VGPU_LEASE_CYCLE_NS / VGPU_LEASE_WHOLE_PPM;
+	uint64_t start_ns = cycle_ns + lease->offset_ppm * ppm_ns;
+	uint64_t end_ns = start_ns + lease->share_ppm * ppm_ns;
+	struct vgpu_turn turn = {.contended = true, .own = true, .start_ns = start_ns};
+
+	if (lease->share_ppm >= VGPU_LEASE_WHOLE_PPM)
+		return (struct vgpu_turn){
+		    .open = true, .own = true, .until_ns = now_ns + VGPU_LEASE_CYCLE_NS};
+	turn.open = now_ns >= start_ns && now_ns < end_ns;
+	turn.until_ns = turn.open	    ? end_ns
+			: now_ns < start_ns ? start_ns
+					    : start_ns + VGPU_LEASE_CYCLE_NS;
+	return turn;
+}
+
+struct vgpu_turn vgpu_lease_turn(const struct vgpu_lease *lease, uint64_t now_ns)
+{
+	struct vgpu_turn turn = {.contended = lease->contended};
+
+	if (!lease->sequence || now_ns > lease->written_ns + VGPU_LEASE_SILENT_NS)
+		return own_turn(lease, now_ns);
+	turn.open = now_ns >= lease->start_ns && now_ns < lease->end_ns;
+	turn.until_ns = turn.open		   ? lease->end_ns
+			: now_ns < lease->start_ns ? lease->start_ns
+						   : now_ns + LOOK_AGAIN_NS;
+	return turn;
+}

@@ -1,0 +1,108 @@
+/* See markers.h. */
+#include "compute/markers.h"
+
+#include "charge/generations.h"
+#include "charge/place.h"
+#include "loader/hooks.h"
+#include "loader/relaxed.h"
+#include "os/lock.h"
+
+enum { EVENTS = 256, DISABLE_TIMING = 2 };
+
+struct event {
+	CUevent handle; /* NULL: none was created here */
+	uint32_t generation;
+	bool used;
+};
+
+static struct vgpu_lock lock;
+static struct event events[EVENTS];
+
+/* A free event of the context's generation, or a place for a new one; NULL: all are in use. */
+static struct event *take(uint32_t generation)
+{
+	struct event *found = NULL;
+
+	if (!vgpu_lock(&lock))
+		return NULL;
+	for (int i = 0; i < EVENTS; i++) {
+		struct event *event = &events[i];
+
+		if (event->used)
+			continue;
+		if (event->handle && event->generation == generation) {
+			found = event;
+			break;
+		}
+		if (!found || (found->handle && !event->handle))
+			found = event;
+	}
+	if (found)
+		found->used = true;
+	vgpu_unlock(&lock);
+	return found;
+}
+
+static void give(struct event *event)
+{
+	if (!vgpu_lock(&lock))
+		return;
+	event->used = false;
+	vgpu_unlock(&lock);
+}
+
+/* The place holds an event of the context. */
+static bool prepare(struct event *event, uint32_t generation)
+{
+	if (event->handle && event->generation == generation)
+		return true;
+	if (event->handle && vgpu_place_is_current(event->generation))
+		(void)real_cuEventDestroy_v2(event->handle);
+	event->handle = NULL;
+	if (real_cuEventCreate(&event->handle, DISABLE_TIMING) != CUDA_SUCCESS)
+		return false;
+	event->generation = generation;
+	return true;
+}
+
+vgpu_event vgpu_event_record(CUstream stream)
+{
+	struct vgpu_place place;
+	struct event *event;
+	bool recorded;
+	int mode;
+
+	if (vgpu_place_current(&place) != CUDA_SUCCESS || !place.context)
+		return VGPU_EVENT_LOST;
+	event = take(place.context);
+	if (!event)
+		return VGPU_EVENT_LOST;
+	mode = vgpu_relaxed_begin();
+	recorded = prepare(event, place.context) &&
+		   real_cuEventRecord(event->handle, stream) == CUDA_SUCCESS;
+	vgpu_relaxed_end(mode);
+	if (recorded)
+		return (vgpu_event)(event - events) + 1;
+	give(event);
+	return VGPU_EVENT_LOST;
+}
+
+bool vgpu_event_is_reached(vgpu_event number)
+{
+	const struct event *event = &events[number - 1];
+	CUresult result;
+	int mode;
+
+	if (number == VGPU_EVENT_LOST || !vgpu_place_is_current(event->generation))
+		return true;
+	mode = vgpu_relaxed_begin();
+	result = real_cuEventQuery(event->handle);
+	vgpu_relaxed_end(mode);
+	return result != CUDA_ERROR_NOT_READY;
+}
+
+void vgpu_event_release(vgpu_event number)
+{
+	if (number && number != VGPU_EVENT_LOST)
+		give(&events[number - 1]);
+}

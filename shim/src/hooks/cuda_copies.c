@@ -1,0 +1,137 @@
+/*
+ * Wrappers of copies and sets, which occupy the GPU as launches do: each waits for the container's
+ * turn. A copy that returns when it is done also shows that earlier work is.
+ */
+#include "compute/launch.h"
+#include "loader/hooks.h"
+
+#define STREAM_PER_THREAD ((CUstream)2)
+
+/* Copies of about one size cost about the same; of those described by a structure, all. */
+#define COPYING(symbol, twin, stream, size, params, args, finish)                                  \
+	CUresult on_##symbol(enum vgpu_function real, VGPU_BARE params)                            \
+	{                                                                                          \
+		CUstream own =                                                                     \
+		    real == VGPU_ID_##symbol##twin && !(stream) ? STREAM_PER_THREAD : (stream);    \
+		struct vgpu_launch launch;                                                         \
+		CUresult result;                                                                   \
+                                                                                                   \
+		vgpu_launch_begin(&launch, own, (uint64_t)(uintptr_t)&on_##symbol, size);          \
+		result = as_##symbol args;                                                         \
+		vgpu_launch_end(&launch);                                                          \
+		finish return result;                                                              \
+	}
+#define WAITED                                                                                     \
+	if (result == CUDA_SUCCESS)                                                                \
+		vgpu_launches_synchronized(own, false);
+#define COPYING_NOW(symbol, size, params, args)                                                    \
+	COPYING(symbol, _ptds, (CUstream)NULL, size, params, args, WAITED)
+/* Sets return before they are done. */
+#define COPYING_SET(symbol, size, params, args)                                                    \
+	COPYING(symbol, _ptds, (CUstream)NULL, size, params, args, )
+#define COPYING_LATER(symbol, size, params, args)                                                  \
+	COPYING(symbol, _ptsz, stream, size, params, args, )
+
+COPYING_NOW(cuMemcpy, bytes, (CUdeviceptr to, CUdeviceptr from, size_t bytes),
+	    (real, to, from, bytes))
+COPYING_NOW(cuMemcpyHtoD_v2, bytes, (CUdeviceptr to, const void *from, size_t bytes),
+	    (real, to, from, bytes))
+COPYING_NOW(cuMemcpyDtoH_v2, bytes, (void *to, CUdeviceptr from, size_t bytes),
+	    (real, to, from, bytes))
+COPYING_NOW(cuMemcpyDtoD_v2, bytes, (CUdeviceptr to, CUdeviceptr from, size_t bytes),
+	    (real, to, from, bytes))
+COPYING_NOW(cuMemcpyDtoA_v2, bytes, (CUarray to, size_t offset, CUdeviceptr from, size_t bytes),
+	    (real, to, offset, from, bytes))
+COPYING_NOW(cuMemcpyAtoD_v2, bytes, (CUdeviceptr to, CUarray from, size_t offset, size_t bytes),
+	    (real, to, from, offset, bytes))
+COPYING_NOW(cuMemcpyHtoA_v2, bytes, (CUarray to, size_t offset, const void *from, size_t bytes),
+	    (real, to, offset, from, bytes))
+COPYING_NOW(cuMemcpyAtoH_v2, bytes, (void *to, CUarray from, size_t offset, size_t bytes),
+	    (real, to, from, offset, bytes))
+COPYING_NOW(cuMemcpyAtoA_v2, bytes,
+	    (CUarray to, size_t to_offset, CUarray from, size_t offset, size_t bytes),
+	    (real, to, to_offset, from, offset, bytes))
+COPYING_NOW(cuMemcpy2D_v2, 0, (const void *copy), (real, copy))
+COPYING_NOW(cuMemcpy2DUnaligned_v2, 0, (const void *copy), (real, copy))
+COPYING_NOW(cuMemcpy3D_v2, 0, (const void *copy), (real, copy))
+COPYING_NOW(cuMemcpyPeer, bytes,
+	    (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext context,
+	     size_t bytes),
+	    (real, to, to_context, from, context, bytes))
+COPYING_NOW(cuMemcpy3DPeer, 0, (const void *copy), (real, copy))
+COPYING_SET(cuMemsetD8_v2, count, (CUdeviceptr to, unsigned char value, size_t count),
+	    (real, to, value, count))
+COPYING_SET(cuMemsetD16_v2, count, (CUdeviceptr to, unsigned short value, size_t count),
+	    (real, to, value, count))
+COPYING_SET(cuMemsetD32_v2, count, (CUdeviceptr to, unsigned int value, size_t count),
+	    (real, to, value, count))
+COPYING_SET(cuMemsetD2D8_v2, width *height,
+	    (CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height),
+	    (real, to, pitch, value, width, height))
+COPYING_SET(cuMemsetD2D16_v2, width *height,
+	    (CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height),
+	    (real, to, pitch, value, width, height))
+COPYING_SET(cuMemsetD2D32_v2, width *height,
+	    (CUdeviceptr to, size_t pitch, unsigned int value, size_t width, size_t height),
+	    (real, to, pitch, value, width, height))
+COPYING_LATER(cuMemcpyAsync, bytes,
+	      (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
+	      (real, to, from, bytes, stream))
+COPYING_LATER(cuMemcpyHtoDAsync_v2, bytes,
+	      (CUdeviceptr to, const void *from, size_t bytes, CUstream stream),
+	      (real, to, from, bytes, stream))
+COPYING_LATER(cuMemcpyDtoHAsync_v2, bytes,
+	      (void *to, CUdeviceptr from, size_t bytes, CUstream stream),
+	      (real, to, from, bytes, stream))
+COPYING_LATER(cuMemcpyDtoDAsync_v2, bytes,
+	      (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
+	      (real, to, from, bytes, stream))
+COPYING_LATER(cuMemcpyHtoAAsync_v2, bytes,
+	      (CUarray to, size_t offset, const void *from, size_t bytes, CUstream stream),
+	      (real, to, offset, from, bytes, stream))
+COPYING_LATER(cuMemcpyAtoHAsync_v2, bytes,
+	      (void *to, CUarray from, size_t offset, size_t bytes, CUstream stream),
+	      (real, to, from, offset, bytes, stream))
+COPYING_LATER(cuMemcpy2DAsync_v2, 0, (const void *copy, CUstream stream), (real, copy, stream))
+COPYING_LATER(cuMemcpy3DAsync_v2, 0, (const void *copy, CUstream stream), (real, copy, stream))
+COPYING_LATER(cuMemcpyPeerAsync, bytes,
+	      (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext context,
+	       size_t bytes, CUstream stream),
+	      (real, to, to_context, from, context, bytes, stream))
+COPYING_LATER(cuMemcpy3DPeerAsync, 0, (const void *copy, CUstream stream), (real, copy, stream))
+COPYING_LATER(cuMemcpyBatchAsync, 0,
+	      (CUdeviceptr * to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes,
+	       size_t *indexes, size_t attribute_count, size_t *failed, CUstream stream),
+	      (real, to, from, sizes, count, attributes, indexes, attribute_count, failed, stream))
+COPYING_LATER(cuMemcpyBatchAsync_v2, 0,
+	      (CUdeviceptr * to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes,
+	       size_t *indexes, size_t attribute_count, CUstream stream),
+	      (real, to, from, sizes, count, attributes, indexes, attribute_count, stream))
+COPYING_LATER(cuMemcpy3DBatchAsync, 0,
+	      (size_t count, void *copies, size_t *failed, unsigned long long flags,
+	       CUstream stream),
+	      (real, count, copies, failed, flags, stream))
+COPYING_LATER(cuMemcpy3DBatchAsync_v2, 0,
+	      (size_t count, void *copies, unsigned long long flags, CUstream stream),
+	      (real, count, copies, flags, stream))
+COPYING_LATER(cuMemsetD8Async, count,
+	      (CUdeviceptr to, unsigned char value, size_t count, CUstream stream),
+	      (real, to, value, count, stream))
+COPYING_LATER(cuMemsetD16Async, count,
+	      (CUdeviceptr to, unsigned short value, size_t count, CUstream stream),
+	      (real, to, value, count, stream))
+COPYING_LATER(cuMemsetD32Async, count,
+	      (CUdeviceptr to, unsigned int value, size_t count, CUstream stream),
+	      (real, to, value, count, stream))
+COPYING_LATER(cuMemsetD2D8Async, width *height,
+	      (CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height,
+	       CUstream stream),
+	      (real, to, pitch, value, width, height, stream))
+COPYING_LATER(cuMemsetD2D16Async, width *height,
+	      (CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height,
+	       CUstream stream),
+	      (real, to, pitch, value, width, height, stream))
+COPYING_LATER(cuMemsetD2D32Async, width *height,
+	      (CUdeviceptr to, size_t pitch, unsigned int value, size_t width, size_t height,
+	       CUstream stream),
+	      (real, to, pitch, value, width, height, stream))

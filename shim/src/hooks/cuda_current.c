@@ -1,0 +1,52 @@
+/* Wrappers of the calls that change a thread's current context, or begin and end captures. */
+#include "compute/current.h"
+#include "loader/hooks.h"
+
+#define CHANGING(symbol, type)                                                                     \
+	CUresult symbol(type context)                                                              \
+	{                                                                                          \
+		CUresult result = real_##symbol(context);                                          \
+                                                                                                   \
+		vgpu_current_changed();                                                            \
+		return result;                                                                     \
+	}
+
+CHANGING(cuCtxSetCurrent, CUcontext)
+CHANGING(cuCtxPushCurrent, CUcontext)
+CHANGING(cuCtxPushCurrent_v2, CUcontext)
+CHANGING(cuCtxPopCurrent, CUcontext *)
+CHANGING(cuCtxPopCurrent_v2, CUcontext *)
+
+/* Counted before the driver's call, so that no launch of another thread is missed. */
+static CUresult begun(CUresult result)
+{
+	if (result != CUDA_SUCCESS)
+		__atomic_sub_fetch(&vgpu_open_captures, 1, __ATOMIC_RELAXED);
+	return result;
+}
+
+#define BEGINNING(symbol, params, args)                                                            \
+	CUresult on_##symbol(enum vgpu_function real, VGPU_BARE params)                            \
+	{                                                                                          \
+		__atomic_add_fetch(&vgpu_open_captures, 1, __ATOMIC_RELAXED);                      \
+		return begun(as_##symbol args);                                                    \
+	}
+
+BEGINNING(cuStreamBeginCapture, (CUstream stream), (real, stream))
+BEGINNING(cuStreamBeginCapture_v2, (CUstream stream, int mode), (real, stream, mode))
+BEGINNING(cuStreamBeginCaptureToGraph,
+	  (CUstream stream, CUgraph graph, const CUgraphNode *dependencies, const void *data,
+	   size_t count, int mode),
+	  (real, stream, graph, dependencies, data, count, mode))
+
+/* An invalid capture ends with an error; one that another thread must end does not. A capture whose
+ * stream is destroyed stays counted, which costs a query for each launch. */
+CUresult on_cuStreamEndCapture(enum vgpu_function real, CUstream stream, CUgraph *graph)
+{
+	CUresult result = as_cuStreamEndCapture(real, stream, graph);
+
+	if (result == CUDA_SUCCESS || (result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
+				       result <= CUDA_ERROR_STREAM_CAPTURE_IMPLICIT))
+		__atomic_sub_fetch(&vgpu_open_captures, 1, __ATOMIC_RELAXED);
+	return result;
+}

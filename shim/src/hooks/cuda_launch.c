@@ -1,0 +1,61 @@
+/* Wrappers of kernel launches: each waits for the container's turn. */
+#include "compute/launch.h"
+#include "loader/hooks.h"
+
+/* The stream under its own name: 0 means the calling thread's to the twins of its name. */
+#define STREAM_PER_THREAD ((CUstream)2)
+#define OWN_STREAM(symbol, stream)                                                                 \
+	((real) == VGPU_ID_##symbol##_ptsz && !(stream) ? STREAM_PER_THREAD : (stream))
+
+/* The number of blocks distinguishes launches of one function. */
+#define LAUNCHING(symbol, stream, blocks, params, args)                                            \
+	CUresult on_##symbol(enum vgpu_function real, VGPU_BARE params)                            \
+	{                                                                                          \
+		struct vgpu_launch launch;                                                         \
+		CUresult result;                                                                   \
+                                                                                                   \
+		vgpu_launch_begin(&launch, OWN_STREAM(symbol, stream),                             \
+				  (uint64_t)(uintptr_t)function, blocks);                          \
+		result = as_##symbol args;                                                         \
+		vgpu_launch_end(&launch);                                                          \
+		return result;                                                                     \
+	}
+
+LAUNCHING(cuLaunchKernel, stream, (uint64_t)grid_x * grid_y * grid_z,
+	  (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+	   unsigned int block_x, unsigned int block_y, unsigned int block_z,
+	   unsigned int shared_bytes, CUstream stream, void **parameters, void **extra),
+	  (real, function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,
+	   parameters, extra))
+LAUNCHING(cuLaunchCooperativeKernel, stream, (uint64_t)grid_x * grid_y * grid_z,
+	  (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+	   unsigned int block_x, unsigned int block_y, unsigned int block_z,
+	   unsigned int shared_bytes, CUstream stream, void **parameters),
+	  (real, function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,
+	   parameters))
+LAUNCHING(cuLaunchKernelEx, config ? config->hStream : NULL,
+	  config ? (uint64_t)config->gridDimX * config->gridDimY * config->gridDimZ : 0,
+	  (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra),
+	  (real, config, function, parameters, extra))
+
+/* Those of the first interface, and of several GPUs at once, which waits for the current one. */
+#define LAUNCHING_OLD(symbol, stream, handle, params, args)                                        \
+	CUresult symbol params                                                                     \
+	{                                                                                          \
+		struct vgpu_launch launch;                                                         \
+		CUresult result;                                                                   \
+                                                                                                   \
+		vgpu_launch_begin(&launch, stream, (uint64_t)(uintptr_t)(handle), 0);              \
+		result = real_##symbol args;                                                       \
+		vgpu_launch_end(&launch);                                                          \
+		return result;                                                                     \
+	}
+
+LAUNCHING_OLD(cuLaunch, NULL, function, (CUfunction function), (function))
+LAUNCHING_OLD(cuLaunchGrid, NULL, function, (CUfunction function, int width, int height),
+	      (function, width, height))
+LAUNCHING_OLD(cuLaunchGridAsync, stream, function,
+	      (CUfunction function, int width, int height, CUstream stream),
+	      (function, width, height, stream))
+LAUNCHING_OLD(cuLaunchCooperativeKernelMultiDevice, NULL, &cuLaunchCooperativeKernelMultiDevice,
+	      (void *launches, unsigned int count, unsigned int flags), (launches, count, flags))

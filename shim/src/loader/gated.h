@@ -1,0 +1,17 @@
+/*
+ * Whether launches must be checked: the one test on the path of a launch that is not limited.
+ *
+ * compute/lease_file.c decides; the word may be in a file that the arbiter writes.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+extern const volatile uint32_t *vgpu_gated_word;
+
+/* False: no GPU of the grant is limited or shared now. */
+static inline bool vgpu_is_gated(void)
+{
+	return __builtin_expect(*__atomic_load_n(&vgpu_gated_word, __ATOMIC_RELAXED) != 0, 0);
+}

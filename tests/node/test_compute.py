@@ -1,0 +1,137 @@
+"""Limits of compute on a real containerd: the lease of a container, and the arbiter that writes
+it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from contract import grant_file, lease_file, names, region_file
+from lab.node.catalogue import PYTHON_IMAGE
+from lab.node.cri import Process
+from lab.node.lab import Lab
+from lab.node.namespace import children
+
+from .conftest import GIB, said
+from .test_operations import get, sample
+
+pytestmark = pytest.mark.node
+
+OWN = Process(PYTHON_IMAGE)
+SHARE = [(0, 20 * GIB, 30)]
+
+
+def arbiter(lab: Lab) -> int:
+    """The number of the serving agent's arbiter, or 0 while there is none."""
+    return arbiter_of(lab.agent_pid)
+
+
+def arbiter_of(agent_pid: int) -> int:
+    for pid in children(agent_pid):
+        with contextlib.suppress(OSError):  # it has exited
+            if b"\0arbiter\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
+    return 0
+
+
+def on_host(lab: Lab, key: str, name: str) -> Path:
+    """A file of a container's directory, through the agent's mounts."""
+    return Path(f"/proc/{lab.agent_pid}/root{lab.run_dir}/{key}/{name}")
+
+
+def written_ns(lease: bytes) -> int:
+    found = lease_file.decode(lease, 0)
+    return found[1].written_ns if found else 0
+
+
+def moves(lab: Lab, written: Callable[[], int]) -> None:
+    before_ns = written()
+    lab.wait_until(lambda: written() > before_ns, "the arbiter to write the lease again")
+
+
+def test_the_arbiter_writes_a_containers_lease(lab: Lab) -> None:
+    with lab.pod("limited", lab.share({"main": SHARE})) as pod:
+        container = pod.run("main", OWN)
+        file = on_host(lab, container.id, names.FILE_LEASE)
+        data = file.read_bytes()
+        assert len(data) == lease_file.FILE_BYTES and data.startswith(lease_file.MAGIC_BYTES)
+        moves(lab, lambda: written_ns(file.read_bytes()))
+        inside = f"{names.CONTAINER_DIR}/{names.FILE_LEASE}"
+        assert container.exec(["cat", inside]).code == 0
+        assert container.exec(["sh", "-c", f": >>{inside}"]).code != 0
+
+
+def test_an_arbiter_that_is_killed_is_followed_by_another(lab: Lab) -> None:
+    lab.wait_until(lambda: sample(lab, "gpuslice_arbiter_up") == 1, "the arbiter")
+    starts = sample(lab, "gpuslice_arbiter_starts_total")
+    with lab.pod("limited", lab.share({"main": SHARE})) as pod:
+        container = pod.run("main", OWN)
+        file = on_host(lab, container.id, names.FILE_LEASE)
+        moves(lab, lambda: written_ns(file.read_bytes()))
+        first = arbiter(lab)
+        os.kill(first, signal.SIGKILL)
+        killed_s = time.monotonic()
+        lab.wait_until(lambda: arbiter(lab) not in (0, first), "another arbiter")
+        assert time.monotonic() - killed_s < 2
+        moves(lab, lambda: written_ns(file.read_bytes()))
+    assert sample(lab, "gpuslice_arbiter_starts_total") == starts + 1
+    assert sample(lab, "gpuslice_ready") == 1
+
+
+def test_an_agent_that_is_killed_leaves_no_arbiter(lab: Lab) -> None:
+    lab.wait_until(lambda: arbiter(lab) != 0, "the arbiter")
+    first = arbiter(lab)
+    lab.stop_agent(signal.SIGKILL)
+    lab.wait_until(lambda: not Path(f"/proc/{first}").exists(), "the arbiter to exit")
+    lab.start_agent()
+    lab.wait_until(lambda: arbiter(lab) != 0, "another arbiter")
+
+
+def test_an_agent_that_waits_for_another_has_no_arbiter(lab: Lab) -> None:
+    """One per node: the agent that holds the run directory's lock has it."""
+    lab.wait_until(lambda: arbiter(lab) != 0, "the arbiter")
+    waits = "another agent serves this node (pid="
+    before, ready = lab.agent_log.read_text().count(waits), lab.times_ready()
+    lab.start_agent_beside()
+    lab.wait_until(lambda: lab.agent_log.read_text().count(waits) > before, "it to wait")
+    assert lab._newcomer is not None
+    assert arbiter_of(children(lab._newcomer.entering.pid)[0]) == 0
+    lab.stop_agent()
+    lab.wait_until(lambda: lab.times_ready() > ready, "the newcomer to take over")
+    lab.wait_until(lambda: arbiter(lab) != 0, "its arbiter")
+
+
+def test_a_long_kernel_is_reported(lab: Lab) -> None:
+    """The library writes its begin into the region; here the test does."""
+    counted = "gpuslice_long_kernel_containers_total"
+    before = sample(lab, counted)
+    with lab.pod("long", lab.share({"main": SHARE})) as pod:
+        container = pod.run("main", OWN)
+        work = region_file.Compute(unfinished_since_ns=time.monotonic_ns())
+        with on_host(lab, container.id, names.FILE_REGION).open("r+b") as file:
+            file.seek(region_file.Geometry(1).compute_offset(0))
+            file.write(region_file.COMPUTE.pack(asdict(work)))
+        lab.wait_until(lambda: sample(lab, counted) == before + 1, "the kernel to be counted")
+        assert said(lab, names.EVENT_LIMIT_NOT_ENFORCEABLE, container)
+        busy = f'gpuslice_compute_busy_ratio{{uuid="{lab.gpus[0].uuid}"}}'
+        assert busy in get(lab, "/metrics")[1]
+
+
+def test_a_share_is_forced_where_the_operator_says_so(lab: Lab) -> None:
+    lab.stop_agent()
+    lab.start_agent(options=("--core-policy", "force"))
+    try:
+        with lab.pod("forced", lab.share({"main": SHARE})) as pod:
+            container = pod.run("main", OWN)
+            data = on_host(lab, container.id, names.FILE_GRANT).read_bytes()
+            grant = grant_file.decode(data)
+            assert grant is not None and grant.gpus[0].core_forced
+    finally:
+        lab.stop_agent()

@@ -1,0 +1,178 @@
+"""The agent's arbiter: real children, the last of them the real one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from contract import grant_file, lease_file, names, region_file
+from nri_plugin.gpu.arbiter import COMMAND, Arbiter
+from nri_plugin.metrics import Metrics
+
+SERVES = "import sys; sys.stdin.read()"
+FAILS = "import sys; sys.exit('no GPU\\nOSError: no space')"
+IGNORES_EOF = "import time; time.sleep(600)"
+
+
+class Node:
+    def __init__(self, root: Path, *command: str) -> None:
+        self.metrics = Metrics()
+        self.arbiter = Arbiter(
+            root, dict(os.environ), self.metrics, command=command or COMMAND, leave_s=0.5
+        )
+
+    def metric(self, name: str) -> float | None:
+        return self.metrics.registry.get_sample_value(name)
+
+    @property
+    def up(self) -> bool:
+        return self.metric("gpuslice_arbiter_up") == 1
+
+    @property
+    def starts(self) -> float:
+        return self.metric("gpuslice_arbiter_starts_total") or 0
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60):
+            while True:
+                await asyncio.sleep(0.01)
+                if condition():
+                    return
+
+    def during(self, work: Callable[[], Awaitable[None]]) -> None:
+        async def run() -> None:
+            running = asyncio.create_task(self.arbiter.run())
+            try:
+                await work()
+            finally:
+                running.cancel()
+                await asyncio.wait({running})
+
+        asyncio.run(run())
+        assert not self.up
+
+
+def python(root: Path, program: str) -> Node:
+    script = root / "program.py"
+    script.write_text(f"import os; open({str(root / 'pid')!r}, 'w').write(str(os.getpid()))\n")
+    with script.open("a") as file:
+        file.write(program)
+    return Node(root, sys.executable, str(script))
+
+
+def pid(root: Path) -> int:
+    """The child's number, or 0 while it has not written it."""
+    file = root / "pid"
+    return int((file.exists() and file.read_text()) or 0)
+
+
+def is_gone(number: int) -> bool:
+    return not Path(f"/proc/{number}").exists()
+
+
+def test_it_ends_with_its_input(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    node = python(tmp_path, SERVES)
+    node.during(lambda: node.until(lambda: node.up and pid(tmp_path) != 0))
+    assert is_gone(pid(tmp_path))
+    assert node.starts == 1
+    assert any(text.startswith("arbiter started") for text in caplog.messages)
+    assert not [text for text in caplog.messages if "killed" in text]
+
+
+def test_one_that_ignores_the_end_of_its_input_is_killed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = python(tmp_path, IGNORES_EOF)
+    node.during(lambda: node.until(lambda: pid(tmp_path) != 0))
+    assert is_gone(pid(tmp_path))
+    assert any("arbiter killed" in text for text in caplog.messages)
+
+
+def test_one_that_is_stopped_is_killed(tmp_path: Path) -> None:
+    node = python(tmp_path, SERVES)
+
+    async def work() -> None:
+        await node.until(lambda: pid(tmp_path) != 0)
+        os.kill(pid(tmp_path), signal.SIGSTOP)
+
+    node.during(work)
+    assert is_gone(pid(tmp_path))
+
+
+def test_one_that_is_killed_is_followed_by_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = python(tmp_path, SERVES)
+
+    async def work() -> None:
+        await node.until(lambda: node.up and pid(tmp_path) != 0)
+        first = pid(tmp_path)
+        os.kill(first, signal.SIGKILL)
+        await node.until(lambda: node.starts == 2 and pid(tmp_path) not in (0, first))
+        assert node.up and is_gone(first)
+
+    node.during(work)
+    said = [text for text in caplog.messages if "arbiter exited" in text]
+    assert len(said) == 1 and "signal 9" in said[0] and "again_in_s=0.1" in said[0]
+
+
+def test_one_that_fails_is_started_ever_more_rarely(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = python(tmp_path, FAILS)
+    node.during(lambda: node.until(lambda: node.starts == 4))
+    said = [text for text in caplog.messages if "arbiter exited" in text]
+    assert ["status 1: OSError: no space" in text for text in said[:3]] == [True] * 3
+    assert [text.rpartition("again_in_s=")[2] for text in said[:3]] == ["0.1", "0.2", "0.4"]
+
+
+def test_one_that_served_for_long_is_followed_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = python(tmp_path, FAILS)
+    seconds = iter(range(0, 10**6, 5))
+    node.arbiter._now = lambda: float(next(seconds))
+    node.during(lambda: node.until(lambda: node.starts == 4))
+    said = [text for text in caplog.messages if "arbiter exited" in text]
+    assert [text.rpartition("again_in_s=")[2] for text in said[:3]] == ["0.1"] * 3
+
+
+def test_a_command_that_is_not_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    node = Node(tmp_path, "/nowhere/python")
+    node.during(lambda: node.until(lambda: "/nowhere/python: No such file" in caplog.text))
+    assert node.starts == 0
+
+
+def test_the_real_one_serves_a_container(tmp_path: Path) -> None:
+    directory = tmp_path / "c1"
+    directory.mkdir()
+    grant = grant_file.Grant(7, (grant_file.Gpu("GPU-1", 1, 30, 0, core_forced=True),))
+    for name, data in (
+        (names.FILE_GRANT, grant_file.fresh(grant)),
+        (names.FILE_REGION, region_file.fresh(1, 7)),
+        (names.FILE_LEASE, lease_file.fresh(1, gated=True)),
+    ):
+        (directory / name).write_bytes(data)
+
+    def written_ns() -> int:
+        found = lease_file.decode((directory / names.FILE_LEASE).read_bytes(), 0)
+        return found[1].written_ns if found else 0
+
+    begun_ns = time.monotonic_ns()
+    node = Node(tmp_path)
+
+    async def work() -> None:
+        await node.until(lambda: written_ns() > begun_ns)
+        then_ns = written_ns()
+        await node.until(lambda: written_ns() > then_ns)
+
+    node.during(work)
+    assert node.starts == 1

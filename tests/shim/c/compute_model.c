@@ -1,0 +1,376 @@
+/*
+ * A GPU, containers and programs in virtual time, around the library's real limiter (lane.c,
+ * lease.c). tests/shim/compute/model.py drives it together with the real arbiter.
+ *
+ * It assumes of a GPU: one context runs at a time, in time slices, round robin; a context's work
+ * runs in the order of submission; a context has at most 1,024 pending launches; an event is done
+ * when the work before it is. Of a program: one thread that launches as fast as it can, or waits
+ * for each launch. Of the kernel: a thread that sleeps wakes up to `wake_ns` late.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compute/lane.h"
+
+enum {
+	MOST_PROGRAMS = 16,
+	MOST_CONTAINERS = 8,
+	PENDING_MOST = 1024,
+	RING = 4096,
+	GATE_NONE = 0,
+	GATE_LIBRARY = 1,
+	GATE_BUCKET = 2, /* straw man: each container times itself by events */
+};
+
+#define NEVER	     UINT64_MAX
+#define POLL_MOST_NS UINT64_C(100000) /* the library looks at its markers no more often */
+
+struct model_options {
+	uint64_t slice_ns, launch_ns, wake_ns;
+	uint32_t gate;
+};
+
+struct program {
+	int container;
+	uint64_t kernel_ns[4];
+	uint32_t kernel_count, next_kernel;
+	bool waits_each;  /* synchronises after each launch */
+	uint64_t wake_ns; /* when its thread runs next; NEVER: it waits for the GPU */
+	bool gated;	  /* asleep in the gate */
+	struct vgpu_lane lane;
+	uint64_t item_ns[RING];
+	uint64_t submitted, finished; /* items */
+	uint64_t left_ns;	      /* of the item at the head */
+	uint64_t done_ns;	      /* work done */
+	uint64_t throttled_ns, gate_from_ns, launches;
+};
+
+struct container {
+	struct vgpu_lease_record records[2];
+	struct vgpu_lease lease;
+	uint64_t launched_ns, busy_until_ns;
+	double bucket_ns, bucket_share;
+	uint64_t bucket_at_ns;
+	bool stopped; /* all its programs are killed */
+};
+
+struct model {
+	struct model_options options;
+	uint64_t now_ns, slice_end_ns, seed;
+	int programs, current;
+	struct program program[MOST_PROGRAMS];
+	struct container container[MOST_CONTAINERS];
+	uint64_t idle_ns;
+};
+
+/* What Python calls. */
+#pragma GCC visibility push(default)
+struct model *model_new(const struct model_options *options, uint64_t now_ns);
+void model_free(struct model *model);
+int model_add(struct model *model, int container, const uint64_t *kernel_ns, uint32_t count,
+	      bool waits_each, double bucket_share);
+void model_write_lease(struct model *model, int container, uint32_t offset, const void *data,
+		       uint32_t bytes);
+void model_sample(const struct model *model, int container, uint64_t out[2]);
+void model_kill(struct model *model, int container);
+void model_run(struct model *model, uint64_t until_ns);
+uint64_t model_done_ns(const struct model *model, int program);
+uint64_t model_idle_ns(const struct model *model);
+uint64_t model_launches(const struct model *model, int program);
+uint64_t model_throttled_ns(const struct model *model, int program);
+#pragma GCC visibility pop
+
+struct model *model_new(const struct model_options *options, uint64_t now_ns)
+{
+	struct model *model = calloc(1, sizeof(*model));
+
+	model->options = *options;
+	model->now_ns = now_ns;
+	model->current = -1;
+	model->seed = 1;
+	return model;
+}
+
+void model_free(struct model *model)
+{
+	free(model);
+}
+
+int model_add(struct model *model, int container, const uint64_t *kernel_ns, uint32_t count,
+	      bool waits_each, double bucket_share)
+{
+	struct program *program = &model->program[model->programs];
+
+	*program = (struct program){.container = container,
+				    .kernel_count = count,
+				    .waits_each = waits_each,
+				    .wake_ns = model->now_ns + (uint64_t)model->programs * 7001};
+	memcpy(program->kernel_ns, kernel_ns, count * sizeof(*kernel_ns));
+	model->container[container].bucket_share = bucket_share;
+	model->container[container].bucket_at_ns = model->now_ns;
+	return model->programs++;
+}
+
+static uint64_t jitter(struct model *model, uint64_t most_ns)
+{
+	model->seed = model->seed * UINT64_C(6364136223846793005) + 1442695040888963407;
+	return most_ns ? (model->seed >> 33) % most_ns : 0;
+}
+
+void model_write_lease(struct model *model, int container, uint32_t offset, const void *data,
+		       uint32_t bytes)
+{
+	struct container *of = &model->container[container];
+
+	memcpy((char *)of->records + offset, data, bytes);
+	if (!vgpu_lease_read(of->records, &of->lease))
+		return;
+	for (int i = 0; i < model->programs; i++) {
+		struct program *program = &model->program[i];
+		uint64_t at_ns = model->now_ns + jitter(model, model->options.wake_ns);
+
+		if (program->container == container && program->gated && !of->stopped &&
+		    program->wake_ns > at_ns)
+			program->wake_ns = at_ns;
+	}
+}
+
+void model_sample(const struct model *model, int container, uint64_t out[2])
+{
+	out[0] = model->container[container].launched_ns;
+	out[1] = model->container[container].busy_until_ns;
+}
+
+void model_kill(struct model *model, int container)
+{
+	model->container[container].stopped = true;
+	for (int i = 0; i < model->programs; i++)
+		if (model->program[i].container == container) {
+			model->program[i].wake_ns = NEVER;
+			model->program[i].finished = model->program[i].submitted;
+			model->program[i].left_ns = 0;
+			if (model->current == i)
+				model->current = -1;
+		}
+}
+
+uint64_t model_done_ns(const struct model *model, int program)
+{
+	return model->program[program].done_ns;
+}
+
+uint64_t model_idle_ns(const struct model *model)
+{
+	return model->idle_ns;
+}
+
+uint64_t model_launches(const struct model *model, int program)
+{
+	return model->program[program].launches;
+}
+
+uint64_t model_throttled_ns(const struct model *model, int program)
+{
+	return model->program[program].throttled_ns;
+}
+
+static bool has_work(const struct program *program)
+{
+	return program->finished < program->submitted;
+}
+
+/* The next context in turn, or the same; -1: none has work. */
+static void choose(struct model *model)
+{
+	for (int i = 1; i <= model->programs; i++) {
+		int next = (model->current + i + model->programs) % model->programs;
+
+		if (!has_work(&model->program[next]))
+			continue;
+		model->current = next;
+		model->slice_end_ns = model->now_ns + model->options.slice_ns;
+		return;
+	}
+	model->current = -1;
+}
+
+static uint64_t gpu_event_ns(const struct model *model)
+{
+	const struct program *program;
+	uint64_t end_ns;
+
+	if (model->current < 0)
+		return NEVER;
+	program = &model->program[model->current];
+	end_ns = model->now_ns + program->left_ns;
+	return end_ns < model->slice_end_ns ? end_ns : model->slice_end_ns;
+}
+
+/* Runs the current context up to `at_ns`, which is no later than its next event. */
+static void advance(struct model *model, uint64_t at_ns)
+{
+	struct program *program;
+
+	if (model->current < 0) {
+		model->idle_ns += at_ns - model->now_ns;
+		model->now_ns = at_ns;
+		return;
+	}
+	program = &model->program[model->current];
+	program->left_ns -= at_ns - model->now_ns;
+	program->done_ns += at_ns - model->now_ns;
+	model->now_ns = at_ns;
+	if (!program->left_ns) {
+		program->finished++;
+		if (has_work(program))
+			program->left_ns = program->item_ns[program->finished % RING];
+		if (program->wake_ns == NEVER && !model->container[program->container].stopped &&
+		    (!program->waits_each || !has_work(program)))
+			program->wake_ns = at_ns + jitter(model, model->options.wake_ns / 4);
+	}
+	if (!has_work(program) || at_ns >= model->slice_end_ns)
+		choose(model);
+}
+
+static void look_at_markers(struct model *model, struct program *program, bool exactly)
+{
+	const struct vgpu_marker *oldest;
+
+	while ((oldest = vgpu_lane_oldest(&program->lane))) {
+		if (oldest->event > program->finished) {
+			vgpu_lane_looked(&program->lane, model->now_ns);
+			break;
+		}
+		vgpu_lane_finished(&program->lane, model->now_ns, exactly);
+	}
+}
+
+static void publish(struct model *model, int container)
+{
+	uint64_t busy_ns = 0;
+
+	for (int i = 0; i < model->programs; i++)
+		if (model->program[i].container == container) {
+			uint64_t free_ns =
+			    vgpu_lane_free_ns(&model->program[i].lane, model->now_ns);
+
+			busy_ns = free_ns > busy_ns ? free_ns : busy_ns;
+		}
+	model->container[container].busy_until_ns = busy_ns;
+}
+
+/* True: submit. The bucket's tokens are refilled with time, and each launch takes what the last one
+ * took by the container's own events. */
+static bool bucket_admits(struct model *model, struct program *program, uint64_t *again_ns)
+{
+	struct container *container = &model->container[program->container];
+	double passed_ns = (double)(model->now_ns - container->bucket_at_ns);
+
+	container->bucket_ns += passed_ns * container->bucket_share;
+	container->bucket_at_ns = model->now_ns;
+	if (container->bucket_ns > 1e7)
+		container->bucket_ns = 1e7;
+	look_at_markers(model, program, true);
+	container->bucket_ns -= (double)program->lane.busy_ns;
+	program->lane.busy_ns = 0;
+	*again_ns = model->now_ns + 500000;
+	return container->bucket_ns > 0 && program->lane.count < 4;
+}
+
+static bool gate_admits(struct model *model, struct program *program, uint8_t kind,
+			uint64_t *again_ns)
+{
+	struct container *container = &model->container[program->container];
+	struct vgpu_turn turn = vgpu_lease_turn(&container->lease, model->now_ns);
+	struct vgpu_wish wish = {kind, program->gated ? program->gate_from_ns : model->now_ns};
+	bool admits;
+	int slot;
+
+	if (model->options.gate == GATE_NONE)
+		return true;
+	if (model->options.gate == GATE_BUCKET)
+		return bucket_admits(model, program, again_ns);
+	container->launched_ns = model->now_ns;
+	if (model->now_ns >= program->lane.looked_ns + POLL_MOST_NS || program->gated)
+		look_at_markers(model, program, false);
+	admits = vgpu_lane_admits(&program->lane, &turn, model->now_ns, &wish, again_ns);
+	slot = admits ? VGPU_NO_MARKER : vgpu_lane_paused(&program->lane, &turn, model->now_ns);
+	if (slot >= 0)
+		vgpu_lane_marked(&program->lane, slot, program->submitted);
+	publish(model, program->container);
+	return admits;
+}
+
+static void submit(struct model *model, struct program *program, uint8_t kind)
+{
+	uint64_t cost_ns = program->kernel_ns[program->next_kernel];
+	int slot = VGPU_NO_MARKER;
+
+	program->next_kernel = (program->next_kernel + 1) % program->kernel_count;
+	if (model->options.gate != GATE_NONE)
+		slot = vgpu_lane_submitted(&program->lane, model->now_ns, kind, 1);
+	program->item_ns[program->submitted % RING] = cost_ns;
+	if (!has_work(program))
+		program->left_ns = cost_ns;
+	program->submitted++;
+	program->launches++;
+	if (slot >= 0)
+		vgpu_lane_marked(&program->lane, slot, program->submitted);
+	if (model->current < 0)
+		choose(model);
+}
+
+/* The program's thread runs: it launches, or sleeps. */
+static void step(struct model *model, struct program *program)
+{
+	uint8_t kind = vgpu_lane_kind(64 * (program->next_kernel + 1), 0);
+	uint64_t again_ns = NEVER;
+
+	if (program->waits_each && !has_work(program) && program->launches) {
+		look_at_markers(model, program, true);
+		vgpu_lane_synchronized(&program->lane, model->now_ns, 1);
+		publish(model, program->container);
+	}
+	if ((program->waits_each && has_work(program)) ||
+	    program->submitted - program->finished >= PENDING_MOST) {
+		program->wake_ns = NEVER;
+		return;
+	}
+	if (!gate_admits(model, program, kind, &again_ns)) {
+		if (!program->gated)
+			program->gate_from_ns = model->now_ns;
+		program->gated = true;
+		if (again_ns > model->now_ns + UINT64_C(50000000))
+			again_ns = model->now_ns + UINT64_C(50000000);
+		if (again_ns <= model->now_ns)
+			again_ns = model->now_ns + 1000;
+		program->wake_ns = again_ns + jitter(model, model->options.wake_ns);
+		return;
+	}
+	if (program->gated)
+		program->throttled_ns += model->now_ns - program->gate_from_ns;
+	program->gated = false;
+	submit(model, program, kind);
+	publish(model, program->container);
+	program->wake_ns = program->waits_each ? NEVER : model->now_ns + model->options.launch_ns;
+}
+
+void model_run(struct model *model, uint64_t until_ns)
+{
+	while (model->now_ns < until_ns) {
+		uint64_t next_ns = gpu_event_ns(model);
+
+		for (int i = 0; i < model->programs; i++)
+			if (model->program[i].wake_ns < next_ns)
+				next_ns = model->program[i].wake_ns;
+		if (next_ns > until_ns)
+			next_ns = until_ns;
+		if (next_ns > model->now_ns || gpu_event_ns(model) <= model->now_ns)
+			advance(model, next_ns > model->now_ns ? next_ns : model->now_ns);
+		for (int i = 0; i < model->programs; i++)
+			if (model->program[i].wake_ns <= model->now_ns)
+				step(model, &model->program[i]);
+	}
+}

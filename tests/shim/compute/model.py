@@ -1,0 +1,197 @@
+"""Runs the real arbiter and the real limiter against a model of a GPU, in virtual time.
+
+compute_model.c states what it assumes of a GPU. The same arguments give the same result.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final, Literal
+
+from contract import lease_file
+from shim.arbiter.turns import Activity, Share, Turns, parts_ppm
+from tests.support import ROOT
+
+_LIBRARY: Final = ROOT / "build/dev/lib/tests/libcompute-model.so"
+_START_NS: Final = 1_000_000_000_000
+_GATES: Final = {"none": 0, "library": 1, "bucket": 2}
+
+
+class _Options(ctypes.Structure):
+    _fields_ = (
+        ("slice_ns", ctypes.c_uint64),
+        ("launch_ns", ctypes.c_uint64),
+        ("wake_ns", ctypes.c_uint64),
+        ("gate", ctypes.c_uint32),
+    )
+
+
+@dataclass(frozen=True)
+class Program:
+    """One process that launches without end. kernels_us: its kernels, in turn."""
+
+    kernels_us: Sequence[float] = (50,)
+    waits_each: bool = False
+
+
+@dataclass(frozen=True)
+class Container:
+    """share None: no limit is set."""
+
+    core_percent: int
+    programs: Sequence[Program] = (Program(),)
+    forced: bool = False
+
+
+@dataclass
+class Outcome:
+    """What each container got of the GPU's time, over the whole run and in windows of a second."""
+
+    share: Mapping[str, float]
+    windows: Mapping[str, Sequence[float]]
+    idle: float
+    throttled_ns: Mapping[str, int]
+
+    def error(self, wanted: Mapping[str, float]) -> float:
+        return max(abs(self.share[key] - wanted[key]) for key in wanted)
+
+    def p95(self, key: str, wanted: float) -> float:
+        errors = sorted(abs(value - wanted) for value in self.windows[key])
+        return errors[min(len(errors) - 1, int(len(errors) * 0.95))]
+
+
+@dataclass
+class Model:
+    """A GPU with containers on it. arbiter_late_ns: how late the arbiter's steps come at most."""
+
+    containers: Mapping[str, Container]
+    gate: Literal["none", "library", "bucket"] = "library"
+    slice_us: int = 2000
+    wake_us: int = 100
+    arbiter_late_us: int = 300
+    seed: int = 1
+    arbiter: bool = True
+    """False: it does not run; the containers have their own parts of each cycle."""
+    _sequences: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+        self._c: Any = ctypes.CDLL(str(_LIBRARY))
+        self._c.model_new.restype = ctypes.c_void_p
+        for name in ("done_ns", "idle_ns", "launches", "throttled_ns"):
+            getattr(self._c, f"model_{name}").restype = ctypes.c_uint64
+        options = _Options(self.slice_us * 1000, 2000, self.wake_us * 1000, _GATES[self.gate])
+        self._model = ctypes.c_void_p(
+            self._c.model_new(ctypes.byref(options), ctypes.c_uint64(_START_NS))
+        )
+        self.now_ns = _START_NS
+        self.programs: dict[str, list[int]] = {}
+        self.numbers = {key: number for number, key in enumerate(self.containers)}
+        for key, container in self.containers.items():
+            self.programs[key] = [self._add(key, each) for each in container.programs]
+        self.turns = Turns()
+        self.shares = {
+            key: Share(each.core_percent, each.forced) for key, each in self.containers.items()
+        }
+        self.turns.set_shares(self.shares)
+        self._arbiter_ns = self.now_ns
+        if not self.arbiter:
+            self._write_own_parts()
+
+    def close(self) -> None:
+        self._c.model_free(self._model)
+
+    def _add(self, key: str, program: Program) -> int:
+        kernels = [int(us * 1000) for us in program.kernels_us]
+        number: int = self._c.model_add(
+            self._model,
+            self.numbers[key],
+            (ctypes.c_uint64 * len(kernels))(*kernels),
+            len(kernels),
+            program.waits_each,
+            ctypes.c_double(self.containers[key].core_percent / 100),
+        )
+        return number
+
+    def _write(self, leases: Mapping[str, lease_file.Lease]) -> None:
+        for key, lease in leases.items():
+            sequence = self._sequences[key] = self._sequences.get(key, 0) + 1
+            for write in lease_file.update(0, sequence, lease):
+                offset = write.offset - lease_file.HEADER.size
+                self._c.model_write_lease(
+                    self._model, self.numbers[key], offset, write.data, len(write.data)
+                )
+
+    def _write_own_parts(self) -> None:
+        """As an arbiter that ran long ago left them."""
+        offset = 0
+        for key, part in parts_ppm(self.shares).items():
+            self._write({key: lease_file.Lease(1, 0, 0, part, offset)})
+            offset += part
+
+    def change(self, percents: Mapping[str, int]) -> None:
+        """Change the containers' shares, which the arbiter sees at its next scan."""
+        self.shares = {key: Share(percent) for key, percent in percents.items()}
+        self.turns.set_shares(self.shares)
+
+    def _seen(self) -> Mapping[str, Activity]:
+        seen = {}
+        for key, number in self.numbers.items():
+            out = (ctypes.c_uint64 * 2)()
+            self._c.model_sample(self._model, number, out)
+            seen[key] = Activity(out[0], out[1])
+        return seen
+
+    def _step(self) -> None:
+        leases, again_ns = self.turns.step(self.now_ns, self._seen())
+        self._write(leases)
+        late_ns = self._random.randrange(self.arbiter_late_us * 1000 + 1)
+        self._arbiter_ns = max(again_ns, self.now_ns + 50_000) + late_ns
+
+    def run(self, seconds: float) -> None:
+        """Let virtual time pass."""
+        end_ns = self.now_ns + int(seconds * 1e9)
+        while self.now_ns < end_ns:
+            until_ns = min(end_ns, self._arbiter_ns) if self.arbiter else end_ns
+            self._c.model_run(self._model, ctypes.c_uint64(until_ns))
+            self.now_ns = until_ns
+            if self.arbiter and self.now_ns >= self._arbiter_ns:
+                self._step()
+
+    def kill(self, key: str) -> None:
+        self._c.model_kill(self._model, self.numbers[key])
+
+    def done_ns(self, key: str) -> int:
+        return sum(int(self._c.model_done_ns(self._model, each)) for each in self.programs[key])
+
+    def launches(self, key: str) -> int:
+        return sum(int(self._c.model_launches(self._model, each)) for each in self.programs[key])
+
+    def measure(self, seconds: int = 10, settle_s: float = 1.0) -> Outcome:
+        """Return what each container gets in `seconds`, after `settle_s`."""
+        self.run(settle_s)
+        idle_ns = int(self._c.model_idle_ns(self._model))
+        marks: dict[str, list[int]] = {key: [self.done_ns(key)] for key in self.containers}
+        for _ in range(seconds):
+            self.run(1)
+            for key in self.containers:
+                marks[key].append(self.done_ns(key))
+        return Outcome(
+            {key: (each[-1] - each[0]) / seconds / 1e7 for key, each in marks.items()},
+            {key: [(b - a) / 1e7 for a, b in pairwise(each)] for key, each in marks.items()},
+            (int(self._c.model_idle_ns(self._model)) - idle_ns) / seconds / 1e7,
+            {
+                key: sum(int(self._c.model_throttled_ns(self._model, p)) for p in programs)
+                for key, programs in self.programs.items()
+            },
+        )
+
+
+def alone(program: Program, seconds: int = 2) -> float:
+    """Return the GPU's time, in percent, that the program takes alone and without a limit."""
+    model = Model({"a": Container(100, (program,))}, gate="none")
+    return model.measure(seconds, 0.1).share["a"]

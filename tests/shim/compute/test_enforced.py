@@ -1,0 +1,207 @@
+"""Shares of compute in real time: programs under the library on the simulated GPU.
+
+Few and coarse, because the machine is shared: test_shares.py has the accuracy, in virtual time, and
+`python -m bench core` the figures.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.shim.conftest import Host
+from tests.support import ROOT
+
+pytestmark = pytest.mark.sim
+
+LOAD = ROOT / "build/dev/bin/cuda-load"
+SECONDS = 4
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(gpu_host: Host, tmp_path: Path) -> Iterator[Start]:
+    """Start `shim run OPTIONS -- COMMAND`; all of one test share a directory, and so an arbiter."""
+    with ExitStack() as stack:
+
+        def started(options: Sequence[str], *command: str | Path) -> subprocess.Popen[str]:
+            run = [sys.executable, "-m", "shim", "run", "--gpu", "0", "--memory", "1500MiB"]
+            process = subprocess.Popen(
+                [*run, "--context-bytes", "300MiB", *options, "--", *command],
+                cwd=ROOT,
+                env={**gpu_host.environment(preload=False), "TMPDIR": str(tmp_path)},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process
+
+        yield started
+
+
+def percent(process: subprocess.Popen[str]) -> float:
+    """The work that a load got done, in percent of its time."""
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    found = re.search(r"^total .* ([\d.]+) % of the time$", out, re.MULTILINE)
+    assert found, out
+    return float(found[1])
+
+
+def load(*arguments: str) -> Sequence[str | Path]:
+    return (LOAD, str(SECONDS), *arguments)
+
+
+@pytest.mark.parametrize(
+    "mode", ["launch", "graph", "cooperative", "ex"], ids=lambda mode: f"by {mode}"
+)
+def test_a_forced_share_is_a_cap_for_every_launch(start: Start, mode: str) -> None:
+    capped = percent(start(["--core", "30", "--core-policy", "force"], *load("200", mode, "2")))
+    assert 20 <= capped <= 36
+
+
+def test_two_programs_divide_the_gpu_by_their_shares(start: Start) -> None:
+    one, other = (start(["--core", share], *load("500")) for share in ("25", "75"))
+    shares = percent(one), percent(other)
+    assert 1.8 <= shares[1] / shares[0] <= 4.2
+    assert sum(shares) >= 75
+
+
+def test_without_the_library_they_divide_it_equally(gpu_host: Host) -> None:
+    """The control: what the test before shows is the library's."""
+    environment = gpu_host.environment(preload=False)
+    one, other = (
+        subprocess.Popen(load("500"), env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    )
+    with one, other:
+        shares = percent(one), percent(other)
+    assert shares[1] / shares[0] < 1.5
+
+
+def test_one_program_alone_has_the_whole_gpu(start: Start) -> None:
+    assert percent(start(["--core", "25"], *load("500"))) >= 80
+
+
+@contextmanager
+def arbiter_of(process: subprocess.Popen[str]) -> Iterator[psutil.Process]:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        for child in psutil.Process(process.pid).children():
+            if "arbiter" in child.cmdline():
+                yield child
+                return
+        time.sleep(0.05)
+    raise AssertionError("no arbiter")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_arbiter_hangs_no_program(start: Start, number: signal.Signals) -> None:
+    one = start(["--core", "30"], *load("500"))
+    with arbiter_of(one) as arbiter:
+        other = start(["--core", "70"], *load("500"))
+        time.sleep(1)
+        arbiter.send_signal(number)
+        shares = percent(other), percent(one) if number is signal.SIGKILL else 0
+        with suppress(psutil.NoSuchProcess):
+            arbiter.kill()
+    assert shares[0] >= 35
+
+
+LONG = """
+import ctypes, sys, time
+from pathlib import Path
+cuda = ctypes.CDLL("libcuda.so.1")
+def must(result):
+    assert result == 0, result
+must(cuda.cuInit(0))
+context = ctypes.c_void_p()
+must(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+must(cuda.cuCtxSetCurrent(context))
+code = b'''.version 6.0
+.target sm_50
+.address_size 64
+// simgpu: duration_argument=0
+.visible .entry busy(.param .u64 ns) { ret; }
+'''
+module, function = ctypes.c_void_p(), ctypes.c_void_p()
+must(cuda.cuModuleLoadData(ctypes.byref(module), code))
+must(cuda.cuModuleGetFunction(ctypes.byref(function), module, b"busy"))
+streams = [ctypes.c_void_p() for _ in range(2)]
+for stream in streams:
+    must(cuda.cuStreamCreate(ctypes.byref(stream), 1))
+def launch(ns, stream):
+    parameter = ctypes.c_uint64(ns)
+    pointers = (ctypes.c_void_p * 1)(ctypes.addressof(parameter))
+    must(cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, pointers, None))
+"""
+
+
+def test_a_kernel_without_an_end_holds_no_later_launch_back(start: Start) -> None:
+    """It may wait for that launch: each is submitted after at most some cycles."""
+    program = (
+        LONG
+        + """
+launch(1000, streams[0])
+must(cuda.cuCtxSynchronize())
+launch(60_000_000_000, streams[0])
+begun = time.monotonic()
+for _ in range(3):
+    launch(1000, streams[1])
+print(time.monotonic() - begun)
+sys.stdout.flush()
+import os
+os._exit(0)
+"""
+    )
+    process = start(["--core", "50", "--core-policy", "force"], sys.executable, "-c", program)
+    out, _ = process.communicate(timeout=60)
+    assert float(out) < 5
+
+
+def test_what_a_capture_records_waits_for_nothing(start: Start) -> None:
+    """Outside of its window too: thousands of recorded launches take no turn."""
+    program = (
+        LONG
+        + """
+for _ in range(300):
+    launch(1_000_000, streams[0])
+must(cuda.cuStreamBeginCapture_v2(streams[1], 2))
+begun = time.monotonic()
+for _ in range(2000):
+    launch(1_000_000, streams[1])
+took_s = time.monotonic() - begun
+graph = ctypes.c_void_p()
+must(cuda.cuStreamEndCapture(streams[1], ctypes.byref(graph)))
+print(took_s)
+"""
+    )
+    process = start(["--core", "10", "--core-policy", "force"], sys.executable, "-c", program)
+    out, _ = process.communicate(timeout=60)
+    assert float(out) < 1
+
+
+def test_the_programs_of_one_container_share_its_part(start: Start) -> None:
+    """Four processes under one `run`."""
+    shell = " & ".join(" ".join(map(str, load("200"))) for _ in range(4)) + " & wait"
+    process = start(["--core", "40", "--core-policy", "force"], "/bin/sh", "-c", shell)
+    out, _ = process.communicate(timeout=60)
+    shares = re.findall(r"^total .* ([\d.]+) % of the time$", out, re.MULTILINE)
+    assert len(shares) == 4
+    assert 28 <= sum(map(float, shares)) <= 48
+
+
+def test_nothing_is_left_when_programs_end(start: Start, tmp_path: Path) -> None:
+    assert percent(start(["--core", "30"], LOAD, "1", "200")) > 0
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,211 @@
+"""Shares of the GPU's time, in virtual time: the real arbiter and limiter around a modelled GPU.
+
+A container's share is the time that the GPU works for it, in percent of the time that it would work
+for the same programs alone and without a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import mean
+
+import pytest
+
+from tests.shim.compute.model import Container, Model, Outcome, Program, alone
+
+KERNELS_US = (5, 50, 500, 5_000, 50_000)
+CAPS = range(10, 100, 10)
+
+
+def measured(containers: Mapping[str, Container], **options: object) -> Outcome:
+    model = Model(containers, **options)  # type: ignore[arg-type]
+    try:
+        return model.measure()
+    finally:
+        model.close()
+
+
+def forced(percent: int, *programs: Program) -> Mapping[str, Container]:
+    return {"a": Container(percent, programs, forced=True)}
+
+
+def pair(a: int, b: int, one: Program, other: Program) -> Mapping[str, Container]:
+    return {"a": Container(a, (one,)), "b": Container(b, (other,))}
+
+
+def p95_of_seconds(outcomes: Mapping[int, Outcome]) -> float:
+    """The 95th percentile of all single seconds' errors."""
+    errors = sorted(
+        abs(share - cap) for cap, outcome in outcomes.items() for share in outcome.windows["a"]
+    )
+    return errors[int(len(errors) * 0.95)]
+
+
+@pytest.mark.parametrize("kernel_us", KERNELS_US)
+def test_a_forced_share_holds_for_every_cap(kernel_us: int) -> None:
+    outcomes = {cap: measured(forced(cap, Program((kernel_us,)))) for cap in CAPS}
+    errors = [abs(outcome.share["a"] - cap) for cap, outcome in outcomes.items()]
+    assert mean(errors) <= 1 and max(errors) <= 1.5
+    assert p95_of_seconds(outcomes) <= 4
+
+
+@pytest.mark.parametrize("kernel_us", KERNELS_US)
+def test_a_program_that_waits_for_each_kernel(kernel_us: int) -> None:
+    program = Program((kernel_us,), waits_each=True)
+    whole = alone(program)
+    errors = [
+        abs(measured(forced(cap, program)).share["a"] / whole * 100 - cap) for cap in (10, 30, 70)
+    ]
+    assert mean(errors) <= 1
+
+
+@pytest.mark.parametrize("kernel_us", [50, 500, 5_000])
+@pytest.mark.parametrize("processes", [2, 8])
+def test_processes_of_a_container_share_one_limit(processes: int, kernel_us: int) -> None:
+    outcomes = {cap: measured(forced(cap, *[Program((kernel_us,))] * processes)) for cap in CAPS}
+    assert mean(abs(outcome.share["a"] - cap) for cap, outcome in outcomes.items()) <= 1
+    assert p95_of_seconds(outcomes) <= 4
+
+
+SMALL, BIG, MIXED = Program((20,)), Program((50_000,)), Program((5, 5_000, 50, 20))
+FOUR = (Program((100,)),) * 4
+
+
+@pytest.mark.parametrize("shares", [(10, 90), (30, 70), (50, 50)], ids=str)
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((SMALL,), (SMALL,)),
+        ((SMALL,), (BIG,)),
+        ((BIG,), (SMALL,)),
+        ((BIG,), (BIG,)),
+        ((MIXED,), (SMALL,)),
+        (FOUR, (SMALL,)),
+        (FOUR, (BIG,)),
+    ],
+    ids=["small", "small-big", "big-small", "big", "mixed", "four", "four-big"],
+)
+def test_two_containers_get_what_they_requested(
+    shares: tuple[int, int], one: Sequence[Program], other: Sequence[Program]
+) -> None:
+    wanted = dict(zip("ab", shares, strict=True))
+    outcome = measured({"a": Container(shares[0], one), "b": Container(shares[1], other)})
+    assert outcome.error(wanted) <= 2
+    assert outcome.idle <= 2
+
+
+def test_three_containers() -> None:
+    wanted = {"a": 20, "b": 30, "c": 50}
+    for programs in ((SMALL, SMALL, SMALL), (BIG, SMALL, MIXED), (SMALL, MIXED, BIG)):
+        containers = {
+            key: Container(percent, (program,))
+            for (key, percent), program in zip(wanted.items(), programs, strict=True)
+        }
+        outcome = measured(containers)
+        assert outcome.error(wanted) <= 2
+        assert outcome.idle <= 2
+
+
+def test_what_containers_leave_is_divided_by_the_same_shares() -> None:
+    containers = {"a": Container(20), "b": Container(30)}
+    assert measured(containers).error({"a": 40, "b": 60}) <= 2
+
+
+def test_a_forced_share_leaves_the_rest_idle() -> None:
+    containers = {"a": Container(20, forced=True), "b": Container(30, forced=True)}
+    outcome = measured(containers)
+    assert outcome.error({"a": 20, "b": 30}) <= 1
+    assert 48 <= outcome.idle <= 52
+
+
+def test_a_container_without_a_cap_gets_what_others_leave() -> None:
+    assert measured({"a": Container(30), "b": Container(0)}).error({"a": 30, "b": 70}) <= 2
+
+
+def test_one_container_alone_gets_the_whole_gpu_within_200_ms() -> None:
+    model = Model({"a": Container(30), "b": Container(70)})
+    model.run(2)
+    model.kill("b")
+    model.run(0.2)
+    before_ns = model.done_ns("a")
+    model.run(1)
+    assert model.done_ns("a") - before_ns >= 0.98e9
+    model.close()
+
+
+def test_the_window_of_a_killed_container_passes_on_within_one_cycle() -> None:
+    """Its work in flight ends with it, so the GPU waits for nothing but the arbiter's notice."""
+    for at_s in (1.013, 1.045, 1.081):
+        model = Model({"a": Container(50), "b": Container(50)})
+        model.run(at_s)
+        model.kill("b")
+        before_ns = model.done_ns("a")
+        model.run(0.2)
+        assert model.done_ns("a") - before_ns >= 0.1e9
+        model.close()
+
+
+def test_a_changed_share_takes_effect_within_one_cycle() -> None:
+    model = Model({"a": Container(10), "b": Container(90)})
+    model.run(2)
+    model.change({"a": 90, "b": 10})
+    model.run(0.1)
+    before_ns = model.done_ns("a")
+    model.run(1)
+    assert model.done_ns("a") - before_ns >= 0.87e9
+    model.close()
+
+
+def test_kernels_longer_than_a_cycle_are_paid_for_later() -> None:
+    outcome = measured(pair(50, 50, Program((200_000,)), SMALL))
+    assert outcome.error({"a": 50, "b": 50}) <= 3
+
+
+@pytest.mark.parametrize("shares", [(10, 90), (30, 70), (50, 50)], ids=str)
+def test_without_an_arbiter_each_has_its_own_part_of_the_cycle(shares: tuple[int, int]) -> None:
+    wanted = dict(zip("ab", shares, strict=True))
+    outcome = measured(pair(*shares, SMALL, Program((500,))), arbiter=False)
+    assert outcome.error(wanted) <= 1
+    # Kernels that outlast their part run beside the next container's, and both pay for it.
+    outcome = measured(pair(*shares, BIG, SMALL), arbiter=False)
+    assert outcome.error(wanted) <= 15
+    assert all(outcome.share[key] <= 2 * wanted[key] for key in wanted)
+
+
+@pytest.mark.parametrize("silent_s", [0.3, 1, 3])
+def test_an_arbiter_that_stops_costs_little(silent_s: float) -> None:
+    """Killed or stopped in the middle of ten seconds, and back after a while."""
+    for programs in ((SMALL, SMALL), (Program((5_000,)), SMALL), (BIG, SMALL)):
+        model = Model(pair(30, 70, *programs))
+        model.run(1)
+        start_ns = {key: model.done_ns(key) for key in "ab"}
+        model.run(3.3)
+        model.arbiter = False
+        model.run(silent_s)
+        model.arbiter = True
+        model.run(6.7 - silent_s)
+        share = {key: (model.done_ns(key) - start_ns[key]) / 1e8 for key in "ab"}
+        assert abs(share["a"] - 30) <= 10 and abs(share["b"] - 70) <= 10
+        assert share["a"] <= 60
+        model.close()
+
+
+@pytest.mark.parametrize("late_us", [0, 2_000, 10_000])
+def test_a_late_arbiter_costs_at_most_what_it_is_late(late_us: int) -> None:
+    outcome = measured(pair(30, 70, SMALL, SMALL), arbiter_late_us=late_us)
+    assert outcome.error({"a": 30, "b": 70}) <= 1.5 + late_us / 1000
+
+
+@pytest.mark.parametrize("slice_us", [500, 2_000, 6_000])
+@pytest.mark.parametrize("wake_us", [20, 500])
+def test_the_gpus_and_the_kernels_times_do_not_matter(slice_us: int, wake_us: int) -> None:
+    outcome = measured(pair(30, 70, SMALL, BIG), slice_us=slice_us, wake_us=wake_us)
+    assert outcome.error({"a": 30, "b": 70}) <= 2
+
+
+def test_other_limiters_fail_the_same_table() -> None:
+    """No library; and a bucket that each container refills with its share and empties by events."""
+    containers = pair(30, 70, Program((5_000,)), Program((5_000,)))
+    assert measured(containers, gate="none").error({"a": 30, "b": 70}) >= 15
+    assert measured(containers, gate="bucket").error({"a": 30, "b": 70}) >= 8
+    assert measured(forced(30, SMALL), gate="none").share["a"] >= 99

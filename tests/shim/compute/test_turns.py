@@ -1,0 +1,123 @@
+"""The arbiter's turns as a step function: parts of a cycle, and invariants for any activity."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contract.lease_file import CYCLE_NS, WHOLE_PPM, Lease
+from shim.arbiter.turns import Activity, Share, Turns, parts_ppm
+
+MS = 1_000_000
+START = 10**12
+
+
+@pytest.mark.parametrize(
+    ("percents", "parts"),
+    [
+        ([30], [300_000]),
+        ([30, 70], [300_000, 700_000]),
+        ([100], [1_000_000]),
+        ([0], [1_000_000]),
+        ([30, 0], [300_000, 700_000]),
+        ([30, 100, 0], [300_000, 350_000, 350_000]),
+        ([60, 60], [500_000, 500_000]),
+        ([50, 50, 0], [476_190, 476_190, 47_619]),
+    ],
+)
+def test_the_parts_of_a_cycle(percents: list[int], parts: list[int]) -> None:
+    shares = {str(number): Share(percent) for number, percent in enumerate(percents)}
+    assert list(parts_ppm(shares).values()) == parts
+
+
+@given(st.dictionaries(st.text(max_size=3), st.builds(Share, st.integers(0, 100)), max_size=12))
+def test_parts_never_exceed_a_cycle(shares: dict[str, Share]) -> None:
+    parts = parts_ppm(shares)
+    assert parts.keys() == shares.keys()
+    assert sum(parts.values()) <= WHOLE_PPM and all(part > 0 for part in parts.values())
+
+
+class Player:
+    """A container of a random walk: it launches or not, and its work ends some time later."""
+
+    def __init__(self, draw: st.DataObject) -> None:
+        self._draw = draw
+        self.activity = Activity()
+
+    def play(self, now_ns: int, lease: Lease) -> None:
+        wants = self._draw.draw(st.booleans())
+        busy_ns = self.activity.busy_until_ns
+        if wants and lease.start_ns <= now_ns < lease.end_ns:
+            busy_ns = max(busy_ns, now_ns) + self._draw.draw(st.integers(0, 300 * MS))
+        launched_ns = now_ns if wants else self.activity.launched_ns
+        self.activity = Activity(launched_ns, busy_ns)
+
+
+@given(
+    st.lists(st.builds(Share, st.integers(0, 100), st.booleans()), min_size=1, max_size=4),
+    st.data(),
+)
+def test_whatever_containers_do_at_most_one_has_a_contended_turn(
+    shares: list[Share], data: st.DataObject
+) -> None:
+    turns = Turns()
+    turns.set_shares({str(number): share for number, share in enumerate(shares)})
+    leases = {str(number): Lease(0) for number in range(len(shares))}
+    players = {key: Player(data) for key in leases}
+    now_ns = START
+    for _ in range(20):
+        written, again_ns = turns.step(now_ns, {key: p.activity for key, p in players.items()})
+        leases.update(written)
+        windows = [lease for lease in leases.values() if lease.contended and lease.end_ns > now_ns]
+        assert all(
+            one.end_ns <= other.start_ns or other.end_ns <= one.start_ns
+            for index, one in enumerate(windows)
+            for other in windows[:index]
+        )
+        assert all(lease.end_ns - lease.start_ns <= 3 * CYCLE_NS for lease in leases.values())
+        assert now_ns < again_ns <= now_ns + CYCLE_NS
+        now_ns = again_ns + data.draw(st.integers(0, 5 * MS))
+        for key, player in players.items():
+            player.play(now_ns, leases[key])
+
+
+def test_every_lease_is_written_again_while_nothing_happens() -> None:
+    turns = Turns()
+    turns.set_shares({"a": Share(30), "b": Share(70)})
+    written: dict[str, int] = {"a": 0, "b": 0}
+    now_ns = START
+    while now_ns < START + 10 * CYCLE_NS:
+        leases, now_ns = turns.step(now_ns, {})
+        for key in leases:
+            written[key] += 1
+    assert all(count >= 4 for count in written.values())
+
+
+def test_a_container_that_leaves_and_returns_has_no_old_turn() -> None:
+    turns = Turns()
+    turns.set_shares({"a": Share(50), "b": Share(50)})
+    busy = Activity(START, START + 5 * MS)
+    turns.step(START, {"a": busy, "b": busy})
+    turns.set_shares({"b": Share(100)})
+    leases, _ = turns.step(START + MS, {"b": Activity(START + MS)})
+    assert leases["b"].end_ns > START + CYCLE_NS and not leases["b"].contended
+    turns.set_shares({"a": Share(50), "b": Share(50)})
+    leases, _ = turns.step(START + 2 * MS, {"a": busy, "b": busy})
+    assert len({key for key, lease in leases.items() if lease.end_ns > START + 2 * MS}) == 1
+
+
+@pytest.mark.parametrize(
+    ("shares", "gated"),
+    [
+        ([Share(100)], False),
+        ([Share(30)], False),
+        ([Share(30, forced=True)], True),
+        ([Share(100, forced=True)], False),
+        ([Share(100), Share(100)], True),
+    ],
+)
+def test_launches_are_checked_only_where_it_matters(shares: list[Share], gated: bool) -> None:
+    turns = Turns()
+    turns.set_shares({str(number): share for number, share in enumerate(shares)})
+    assert turns.gated is gated
