@@ -116,10 +116,10 @@ class Turns:
 
     @property
     def gated(self) -> bool:
-        """Whether launches must be checked: the GPU is shared, or a share is forced."""
-        return len(self._members) > 1 or any(
-            _is_capped(member.share) and member.share.forced for member in self._members.values()
-        )
+        """Whether launches must be checked: a share is forced, or a capped container has
+        neighbours. Where no container has a cap, the driver's own time slices are fair turns."""
+        capped = [member.share for member in self._members.values() if _is_capped(member.share)]
+        return any(share.forced for share in capped) or bool(capped and len(self._members) > 1)
 
     def step(self, now_ns: int, seen: Mapping[str, Activity]) -> tuple[Mapping[str, Lease], int]:
         """Return the leases to write, and when to call again at the latest (nanoseconds).

@@ -12,6 +12,7 @@
 #include "os/file.h"
 #include "os/lock.h"
 #include "region/directory.h"
+#include "region/process.h"
 #include "vgpu/region.h"
 
 /* A waiter wakes at least so often, so that the arbiter sees that it still waits. */
@@ -95,6 +96,15 @@ void vgpu_lease_file_find(void)
 	vgpu_unlock(&lock);
 }
 
+/* No arbiter divides the cycle: containers begin at different places of it, by their regions. */
+static uint32_t offset_ppm(uint32_t share_ppm)
+{
+	const struct vgpu_process *process = vgpu_process();
+	uint64_t number = process ? process->region_inode * UINT64_C(0x9e3779b97f4a7c15) >> 32 : 0;
+
+	return (uint32_t)(number % (VGPU_LEASE_WHOLE_PPM - share_ppm + 1));
+}
+
 void vgpu_lease_refresh(int gpu, struct vgpu_lease *lease)
 {
 	const volatile struct vgpu_lease_record *pair;
@@ -112,6 +122,7 @@ void vgpu_lease_refresh(int gpu, struct vgpu_lease *lease)
 	percent = vgpu_core_percent(gpu);
 	lease->share_ppm =
 	    percent % 100 ? percent * (VGPU_LEASE_WHOLE_PPM / 100) : VGPU_LEASE_WHOLE_PPM;
+	lease->offset_ppm = offset_ppm(lease->share_ppm);
 }
 
 void vgpu_lease_wait(int gpu, const struct vgpu_lease *lease, uint64_t now_ns, uint64_t until_ns)

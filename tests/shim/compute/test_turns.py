@@ -114,7 +114,8 @@ def test_a_container_that_leaves_and_returns_has_no_old_turn() -> None:
         ([Share(30)], False),
         ([Share(30, forced=True)], True),
         ([Share(100, forced=True)], False),
-        ([Share(100), Share(100)], True),
+        ([Share(30), Share(100)], True),
+        ([Share(100), Share(0)], False),
     ],
 )
 def test_launches_are_checked_only_where_it_matters(shares: list[Share], gated: bool) -> None:
