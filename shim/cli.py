@@ -23,6 +23,7 @@ _EPILOG: Final = """examples:
   python -m shim show "$GPUSLICE_DIR"
   python -m shim show --watch /run/gpuslice/0f0f
 """
+_ARBITER_EXITS_S: Final = 2.0
 _PREFIX: Final = "gpuslice-"
 """Of the names of private grant directories."""
 _RUN_HELP: Final = """Run CMD so that it, and all that it starts, sees and gets at most --memory of
@@ -190,7 +191,18 @@ def _arbiting(directory: Path, core_percent: int) -> Iterator[None]:
     try:
         yield
     finally:
-        child.communicate()
+        _end(child)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Close its input, which ends it; kill it if it does not exit, as when it was stopped."""
+    assert child.stdin is not None
+    child.stdin.close()
+    try:
+        child.wait(_ARBITER_EXITS_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
 
 
 def _environment(outer: Mapping[str, str], preload: str, directory: str) -> Mapping[str, str]:

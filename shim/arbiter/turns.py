@@ -39,6 +39,7 @@ _LEAST_WINDOW_NS: Final = 2 * _MS
 _DEBT_MOST_NS: Final = 10_000 * _MS
 _BEAT_NS: Final = 2 * CYCLE_NS
 """A lease is written again after this, so that containers see that the arbiter runs."""
+_PREDICTED_MOST_NS: Final = 1_000 * _MS
 _UNCAPPED_LEAST_PPM: Final = 50_000
 
 
@@ -129,7 +130,7 @@ class Turns:
         working = []
         for key in self._order:
             member = self._members[key]
-            member.seen = seen.get(key, Activity())
+            member.seen = _believed(seen.get(key, Activity()))
             if member.has_work(now_ns):
                 working.append(key)
                 if now_ns - member.worked_ns > CYCLE_NS:
@@ -326,6 +327,12 @@ class Turns:
 
     def _is_open(self, member: _Member) -> bool:
         return not self._is_forced(member)
+
+
+def _believed(seen: Activity) -> Activity:
+    """A killed process leaves its prediction behind; a live one wishes or waits again soon."""
+    busy_until_ns = min(seen.busy_until_ns, seen.launched_ns + _PREDICTED_MOST_NS)
+    return Activity(seen.launched_ns, busy_until_ns)
 
 
 def _is_capped(share: Share) -> bool:

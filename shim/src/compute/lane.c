@@ -14,7 +14,8 @@
 
 /* Work that is overdue by so much may wait for later launches of this very process: a launch that
  * has waited as long is submitted in any window. */
-#define STUCK_NS VGPU_LEASE_CYCLE_NS
+#define STUCK_NS   VGPU_LEASE_CYCLE_NS
+#define ENDLESS_NS UINT64_C(1000000000) /* or has no end: nothing in flight is predictable */
 
 static uint64_t later(uint64_t a, uint64_t b)
 {
@@ -114,6 +115,11 @@ static bool own_window_is_open(struct vgpu_lane *lane, const struct vgpu_turn *t
 	return now_ns >= *again_ns;
 }
 
+static bool is_stuck(uint64_t overdue_ns, uint64_t waited_ns)
+{
+	return overdue_ns > ENDLESS_NS || (overdue_ns > STUCK_NS && waited_ns > STUCK_NS);
+}
+
 static bool is_first(const struct vgpu_lane *lane, uint8_t kind)
 {
 	return lane->cost_ns[kind] == 0;
@@ -131,8 +137,8 @@ bool vgpu_lane_admits(struct vgpu_lane *lane, const struct vgpu_turn *turn, uint
 		return false;
 	if (turn->own && turn->contended && !own_window_is_open(lane, turn, now_ns, again_ns))
 		return false;
-	if (oldest && beyond(now_ns, due_ns(lane, oldest)) > STUCK_NS &&
-	    now_ns > wish->since_ns + STUCK_NS)
+	if (oldest &&
+	    is_stuck(beyond(now_ns, due_ns(lane, oldest)), beyond(now_ns, wish->since_ns)))
 		return true;
 	if (oldest && (oldest->probes || is_first(lane, wish->kind))) {
 		*again_ns = now_ns + PROBE_POLL_NS;

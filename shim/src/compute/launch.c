@@ -15,6 +15,8 @@
 
 #define SPARE_NS 50000u /* of work that a thread may submit without a check */
 
+#define BLOCKED_NS UINT64_C(20000)
+
 enum { MARKERS_AT_ONCE = 8, SPARE_LAUNCHES = 16 };
 
 /* One GPU, of this process. */
@@ -87,7 +89,8 @@ static void publish(struct gpu *of, struct vgpu_region_compute *record, uint64_t
 				   __ATOMIC_RELAXED);
 		of->busy_ns = of->lane.busy_ns;
 	}
-	if (oldest && now_ns > oldest->from_ns + LONG_NS && oldest->event)
+	if (oldest && now_ns > oldest->from_ns + LONG_NS && oldest->event &&
+	    of->lane.looked_ns + PUBLISH_NS > now_ns)
 		__atomic_store_n(&record->unfinished_since_ns, oldest->from_ns, __ATOMIC_RELAXED);
 	else if (__atomic_load_n(&record->unfinished_since_ns, __ATOMIC_RELAXED))
 		__atomic_store_n(&record->unfinished_since_ns, 0, __ATOMIC_RELAXED);
@@ -128,9 +131,9 @@ static bool end_marker(struct gpu *of, vgpu_event event, bool reached, bool exac
 }
 
 /* Driver calls, so without the lock. */
-static void look_at_markers(struct gpu *of, bool exactly)
+static void look_at_markers(struct gpu *of, int most, bool exactly)
 {
-	for (int i = 0; i < MARKERS_AT_ONCE; i++) {
+	for (int i = 0; i < most; i++) {
 		vgpu_event event = oldest_event(of);
 
 		if (!event)
@@ -170,7 +173,7 @@ static bool lock_after_look(struct gpu *of, uint64_t now_ns)
 	if (!of->lane.count || now_ns <= of->lane.looked_ns + POLL_MOST_NS)
 		return true;
 	vgpu_unlock(&of->lock);
-	look_at_markers(of, false);
+	look_at_markers(of, MARKERS_AT_ONCE, false);
 	return vgpu_lock(&of->lock);
 }
 
@@ -245,22 +248,32 @@ void vgpu_launch_mark(struct vgpu_launch *launch)
 	vgpu_unlock(&of->lock);
 }
 
-void vgpu_launches_synchronized(CUstream stream, bool all)
+uint64_t vgpu_launches_wait_begins(void)
+{
+	return vgpu_is_gated() ? vgpu_now_ns() : 0;
+}
+
+void vgpu_launches_synchronized(uint64_t since_ns, CUstream stream, bool all)
 {
 	int gpu = vgpu_is_gated() ? vgpu_current_gpu() : -1;
 	struct vgpu_region_compute *record;
 	struct gpu *of;
 	uint64_t now_ns;
+	bool blocked;
 
 	if (gpu < 0)
 		return;
 	of = &gpus[gpu];
 	record = record_of(gpu);
-	look_at_markers(of, true);
+	/* A call that returned at once shows that work ended, and not when. */
+	blocked = since_ns && vgpu_now_ns() > since_ns + BLOCKED_NS;
+	look_at_markers(of, VGPU_LANE_MARKERS, blocked);
 	if (!vgpu_lock(&of->lock))
 		return;
 	now_ns = vgpu_now_ns();
-	vgpu_lane_synchronized(&of->lane, now_ns, all ? VGPU_STREAMS : (uint64_t)(uintptr_t)stream);
+	if (blocked)
+		vgpu_lane_synchronized(&of->lane, now_ns,
+				       all ? VGPU_STREAMS : (uint64_t)(uintptr_t)stream);
 	if (record)
 		publish(of, record, now_ns);
 	vgpu_unlock(&of->lock);

@@ -44,6 +44,9 @@ static inline void vgpu_launch_end(struct vgpu_launch *launch)
 		vgpu_launch_mark(launch);
 }
 
-/* A call of the program that waits for the GPU has returned: all work of the stream is done, or of
+/* A call of the program that waits for the GPU begins; the result is for the next function. */
+uint64_t vgpu_launches_wait_begins(void);
+
+/* It has returned: all work of the stream is done, or of
  * all streams of the current context. */
-void vgpu_launches_synchronized(CUstream stream, bool all);
+void vgpu_launches_synchronized(uint64_t since_ns, CUstream stream, bool all);

@@ -58,11 +58,13 @@ static const char *map(void)
 	return NULL;
 }
 
-/* Limits from the environment can be added later, as GPUs are met. */
 static bool any_is_capped(void)
 {
-	if (vgpu_limits_are_numbered())
-		return true;
+	const struct vgpu_environment *environment = vgpu_directory_environment();
+
+	for (int gpu = 0; environment && gpu < VGPU_MOST_GPUS; gpu++)
+		if (environment->limits[gpu].core_percent % 100)
+			return true;
 	for (int gpu = 0; gpu < VGPU_MAX_GPUS; gpu++)
 		if (vgpu_core_percent(gpu) % 100)
 			return true;

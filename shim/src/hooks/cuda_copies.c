@@ -14,16 +14,19 @@
 		CUstream own =                                                                     \
 		    real == VGPU_ID_##symbol##twin && !(stream) ? STREAM_PER_THREAD : (stream);    \
 		struct vgpu_launch launch;                                                         \
+		uint64_t since_ns;                                                                 \
 		CUresult result;                                                                   \
                                                                                                    \
 		vgpu_launch_begin(&launch, own, (uint64_t)(uintptr_t)&on_##symbol, size);          \
+		since_ns = vgpu_launches_wait_begins();                                            \
 		result = as_##symbol args;                                                         \
 		vgpu_launch_end(&launch);                                                          \
+		(void)since_ns;                                                                    \
 		finish return result;                                                              \
 	}
 #define WAITED                                                                                     \
 	if (result == CUDA_SUCCESS)                                                                \
-		vgpu_launches_synchronized(own, false);
+		vgpu_launches_synchronized(since_ns, own, false);
 #define COPYING_NOW(symbol, size, params, args)                                                    \
 	COPYING(symbol, _ptds, (CUstream)NULL, size, params, args, WAITED)
 /* Sets return before they are done. */

@@ -39,14 +39,22 @@ BEGINNING(cuStreamBeginCaptureToGraph,
 	   size_t count, int mode),
 	  (real, stream, graph, dependencies, data, count, mode))
 
+static void end_capture(void)
+{
+	if (__atomic_sub_fetch(&vgpu_open_captures, 1, __ATOMIC_RELAXED) < 0)
+		__atomic_add_fetch(&vgpu_open_captures, 1, __ATOMIC_RELAXED);
+}
+
 /* An invalid capture ends with an error; one that another thread must end does not. A capture whose
  * stream is destroyed stays counted, which costs a query for each launch. */
 CUresult on_cuStreamEndCapture(enum vgpu_function real, CUstream stream, CUgraph *graph)
 {
 	CUresult result = as_cuStreamEndCapture(real, stream, graph);
 
+	/* Unmatched: of a stream that joined the capture, which continues. */
 	if (result == CUDA_SUCCESS || (result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
-				       result <= CUDA_ERROR_STREAM_CAPTURE_IMPLICIT))
-		__atomic_sub_fetch(&vgpu_open_captures, 1, __ATOMIC_RELAXED);
+				       result <= CUDA_ERROR_STREAM_CAPTURE_IMPLICIT &&
+				       result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED))
+		end_capture();
 	return result;
 }

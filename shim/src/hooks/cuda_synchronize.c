@@ -31,35 +31,45 @@ GIVING_BACK(cuMemPoolSetAttribute, (CUmemoryPool pool, int attribute, void *valu
 GIVING_BACK(cuEventQuery, (CUevent event), (event))
 
 /* The call waited for work: what is done now was not long before. */
-static CUresult waited(CUresult result, CUstream stream, bool all)
+static CUresult waited(CUresult result, uint64_t since_ns, CUstream stream, bool all)
 {
 	if (result == CUDA_SUCCESS)
-		vgpu_launches_synchronized(stream, all);
+		vgpu_launches_synchronized(since_ns, stream, all);
 	return after(result);
 }
 
 /* Of an event's stream, which is not known here, markers alone are looked at. */
 CUresult cuEventSynchronize(CUevent event)
 {
-	return waited(real_cuEventSynchronize(event), (CUstream)&cuEventSynchronize, false);
+	uint64_t since_ns = vgpu_launches_wait_begins();
+	CUresult result = real_cuEventSynchronize(event);
+
+	return waited(result, since_ns, (CUstream)&cuEventSynchronize, false);
 }
 
 CUresult cuCtxSynchronize(void)
 {
-	return waited(real_cuCtxSynchronize(), NULL, true);
+	uint64_t since_ns = vgpu_launches_wait_begins();
+	CUresult result = real_cuCtxSynchronize();
+
+	return waited(result, since_ns, NULL, true);
 }
 
 CUresult cuCtxSynchronize_v2(CUcontext context)
 {
-	return waited(real_cuCtxSynchronize_v2(context), NULL, context == NULL);
+	uint64_t since_ns = vgpu_launches_wait_begins();
+	CUresult result = real_cuCtxSynchronize_v2(context);
+
+	return waited(result, since_ns, NULL, context == NULL);
 }
 
 CUresult on_cuStreamSynchronize(enum vgpu_function real, CUstream stream)
 {
 	bool of_thread = real == VGPU_ID_cuStreamSynchronize_ptsz && !stream;
+	uint64_t since_ns = vgpu_launches_wait_begins();
+	CUresult result = as_cuStreamSynchronize(real, stream);
 
-	return waited(as_cuStreamSynchronize(real, stream), of_thread ? STREAM_PER_THREAD : stream,
-		      false);
+	return waited(result, since_ns, of_thread ? STREAM_PER_THREAD : stream, false);
 }
 
 CUresult on_cuStreamQuery(enum vgpu_function real, CUstream stream)
