@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from contract import names
-from contract.layout import Field, Struct, c_string, whole
+from contract.layout import Field, Struct, Write, c_string, whole
 
 MAGIC: Final = int.from_bytes(b"gpsgrant", "little")
 VERSION: Final = 1
@@ -82,6 +82,11 @@ class Gpu:
     core_forced: bool = False
     """core_percent is a cap also while the GPU is otherwise idle."""
 
+    @property
+    def core_capped(self) -> bool:
+        """Whether there is a share of compute: 0 and 100 percent mean no cap."""
+        return 0 < self.core_percent < 100
+
 
 _FLAGS: Final = {"managed_free": FLAG_MANAGED_FREE, "core_forced": FLAG_CORE_FORCED}
 _GPU_FIELDS: Final = tuple(field.name for field in fields(Gpu))
@@ -93,14 +98,6 @@ class Grant:
 
     grant_id: int
     gpus: Sequence[Gpu]
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """One step of an update: pwrite `data` at `offset`. Steps must run in order."""
-
-    offset: int
-    data: bytes
 
 
 def fresh(grant: Grant) -> bytes:

@@ -38,6 +38,14 @@ class Field:
         return self.name.startswith("reserved")
 
 
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One step of an update: pwrite `data` at `offset`. Steps must run in order."""
+
+    offset: int
+    data: bytes
+
+
 @dataclass(frozen=True)
 class Struct:
     """A C struct without implicit padding; `pack` writes reserved fields as zeros."""

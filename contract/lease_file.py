@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from contract import names
-from contract.layout import Field, Struct, whole
+from contract.layout import Field, Struct, Write, whole
 
 MAGIC_BYTES: Final = b"gpslease"
 MAGIC: Final = int.from_bytes(MAGIC_BYTES, "little")
@@ -73,14 +73,6 @@ class Lease:
     share_ppm: int = WHOLE_PPM
     offset_ppm: int = 0
     contended: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """One step of an update: pwrite `data` at `offset`. Steps must run in order."""
-
-    offset: int
-    data: bytes
 
 
 def fresh(gpu_count: int, *, gated: bool) -> bytes:

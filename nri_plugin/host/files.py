@@ -197,7 +197,7 @@ class RunDirectory:
         (path / names.DIR_DRIVER).mkdir(mode=0o755)
         gpus = _gpus(shares, floor, self._core_forced)
         grant = grant_file.fresh(grant_file.Grant(grant_id, gpus))
-        capped = any(gpu.core_percent % 100 for gpu in gpus)
+        capped = any(gpu.core_capped for gpu in gpus)
         region = region_file.header(count, grant_id, self._now_ns())
         for name, mode, data in (
             *((name, 0o444, _PRELOAD) for name in names.CONTAINER_PRELOADS.values()),

@@ -40,5 +40,5 @@ def run(options: argparse.Namespace) -> int:
     ends = select.poll()
     ends.register(sys.stdin, select.POLLIN)
     arbiter = process.Arbiter(options.parent, options.prefix)
-    process.run(arbiter, options.parent, lambda: bool(ends.poll(0)))
+    process.run(arbiter, lambda: bool(ends.poll(0)))
     return 0

@@ -24,7 +24,7 @@ class Arbiter:
     """All GPUs of the containers below `parent`. No clock of its own: `step` gets the time."""
 
     def __init__(self, parent: Path, prefix: str = "") -> None:
-        self._parent = parent
+        self.parent = parent
         self._prefix = prefix
         self._containers: dict[Path, Container] = {}
         self._gpus: dict[str, Turns] = {}
@@ -57,7 +57,7 @@ class Arbiter:
     def _scan(self) -> None:
         """See what changed: containers come and go with an entry of the directory."""
         changed = False
-        entered_ns = self._parent.stat().st_mtime_ns
+        entered_ns = self.parent.stat().st_mtime_ns
         if entered_ns != self._listed_ns or self._missing:
             self._listed_ns = entered_ns
             changed = self._list()
@@ -67,7 +67,7 @@ class Arbiter:
             self._regroup()
 
     def _list(self) -> bool:
-        there = set(directories(self._parent, self._prefix))
+        there = set(directories(self.parent, self._prefix))
         gone, new = self._containers.keys() - there, there - self._containers.keys()
         for directory in gone:
             self._containers.pop(directory).close()
@@ -101,10 +101,11 @@ def _activity(container: Container, gpu: int) -> Activity:
         return Activity()
 
 
-def run(arbiter: Arbiter, parent: Path, leaving: Callable[[], bool]) -> None:
-    """Serve until `leaving`. Waits while another arbiter of this user serves `parent`, and then
-    takes over. The lock is an abstract socket, which leaves no file and ends with the process."""
-    there = parent.stat()
+def run(arbiter: Arbiter, leaving: Callable[[], bool]) -> None:
+    """Serve until `leaving`. Waits while another arbiter of this user serves the directory, and
+    then takes over. The lock is an abstract socket, which leaves no file and ends with the process.
+    """
+    there = arbiter.parent.stat()
     name = f"\0gpuslice-arbiter-{os.getuid()}-{there.st_dev}-{there.st_ino}"
     with suppress(OSError):  # only root may
         os.setpriority(os.PRIO_PROCESS, 0, -_PRIORITY)

@@ -14,7 +14,7 @@ cycles in which it has work, to within one launch and one window.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from contract.lease_file import CYCLE_NS, WHOLE_PPM, Lease
@@ -51,6 +51,10 @@ class Share:
     forced: bool = False
     """It is a cap also while the GPU is otherwise idle."""
 
+    @property
+    def capped(self) -> bool:
+        return 0 < self.core_percent < 100
+
 
 @dataclass(frozen=True, slots=True)
 class Activity:
@@ -79,6 +83,15 @@ class _Member:
     charged_until_ns: int = 0
     """End of its latest turn; 0: it had none."""
     lease: Lease = field(default_factory=lambda: Lease(0))
+
+    @property
+    def window_ns(self) -> int:
+        """Its part of a cycle."""
+        return CYCLE_NS * self.part_ppm // WHOLE_PPM
+
+    @property
+    def forced(self) -> bool:
+        return self.share.forced and self.share.capped
 
     def has_work(self, now_ns: int) -> bool:
         seen = self.seen
@@ -119,7 +132,7 @@ class Turns:
     def gated(self) -> bool:
         """Whether launches must be checked: a share is forced, or a capped container has
         neighbours. Where no container has a cap, the driver's own time slices are fair turns."""
-        capped = [member.share for member in self._members.values() if _is_capped(member.share)]
+        capped = [member.share for member in self._members.values() if member.share.capped]
         return any(share.forced for share in capped) or bool(capped and len(self._members) > 1)
 
     def step(self, now_ns: int, seen: Mapping[str, Activity]) -> tuple[Mapping[str, Lease], int]:
@@ -151,8 +164,7 @@ class Turns:
 
     def _begin_work(self, member: _Member, now_ns: int) -> None:
         """A container that had no work for a cycle enters with one window's credit, or its debt."""
-        window_ns = CYCLE_NS * member.part_ppm // WHOLE_PPM
-        member.credit_ns = min(member.credit_ns, 0) + window_ns
+        member.credit_ns = min(member.credit_ns, 0) + member.window_ns
         member.paid_until_ns = now_ns
 
     def _end_turn(self, now_ns: int, working: Sequence[str]) -> int:
@@ -165,7 +177,7 @@ class Turns:
         alone = working in ([], [self._holder])
         end_ns = now_ns
         if now_ns < lease.end_ns:
-            if alone and not self._is_forced(member):
+            if alone and not member.forced:
                 self._holder = None
                 return 0
             if now_ns >= last_ns + IDLE_NS:
@@ -214,7 +226,7 @@ class Turns:
         order = [key for key in self._order if key in working]
         if not order:
             return self._open(now_ns, self._order, leases)
-        if len(order) == 1 and self._is_open(self._members[order[0]]):
+        if len(order) == 1 and not self._members[order[0]].forced:
             others = [key for key in self._order if key != order[0]]
             leases.update(self._close(now_ns, others))
             return self._open(now_ns, order, leases)
@@ -231,15 +243,14 @@ class Turns:
     def _with_credit(self, order: Sequence[str]) -> str | None:
         for key in order:
             member = self._members[key]
-            window_ns = CYCLE_NS * member.part_ppm // WHOLE_PPM
-            least_ns = window_ns if self._is_forced(member) else _LEAST_WINDOW_NS
-            if member.credit_ns >= min(least_ns, window_ns):
+            least_ns = member.window_ns if member.forced else _LEAST_WINDOW_NS
+            if member.credit_ns >= min(least_ns, member.window_ns):
                 return key
         return None
 
     def _after_round(self, order: Sequence[str]) -> str | None:
         """Begin rounds until a container that is not forced has credit; None: all are forced."""
-        free = [self._members[key] for key in order if not self._is_forced(self._members[key])]
+        free = [self._members[key] for key in order if not self._members[key].forced]
         if not free:
             return None
         total_ppm = sum(self._members[key].part_ppm for key in order)
@@ -254,19 +265,16 @@ class Turns:
     def _pay_forced(self, now_ns: int) -> None:
         """A forced share is of the time that passes, kept for at most two windows."""
         for member in self._members.values():
-            if not self._is_forced(member):
+            if not member.forced:
                 continue
-            most_ns = 2 * CYCLE_NS * member.part_ppm // WHOLE_PPM
             passed_ns = now_ns - (member.paid_until_ns or now_ns)
             credit_ns = member.credit_ns + passed_ns * member.part_ppm // WHOLE_PPM
-            member.credit_ns = min(credit_ns, most_ns)
+            member.credit_ns = min(credit_ns, 2 * member.window_ns)
             member.paid_until_ns = now_ns
 
     def _first_credit_ns(self, now_ns: int, order: Sequence[str]) -> int:
         waits = [
-            (CYCLE_NS * member.part_ppm // WHOLE_PPM - member.credit_ns)
-            * WHOLE_PPM
-            // member.part_ppm
+            (member.window_ns - member.credit_ns) * WHOLE_PPM // member.part_ppm
             for member in (self._members[key] for key in order)
         ]
         return now_ns + min(*waits, _IDLE_LOOK_NS)
@@ -275,7 +283,7 @@ class Turns:
         """Let these containers launch at will: no other has work. A forced one waits its turn."""
         for key in keys:
             member = self._members[key]
-            if self._is_open(member):
+            if not member.forced:
                 if member.lease.end_ns < now_ns + CYCLE_NS or member.lease.contended:
                     self._grant(now_ns, key, (now_ns, 3 * CYCLE_NS), False, leases)
                 member.credit_ns = min(member.credit_ns, 0) if len(keys) > 1 else 0
@@ -310,23 +318,13 @@ class Turns:
         """Write leases again that are due, so that their readers see that the arbiter runs."""
         for key, member in self._members.items():
             if key not in leases and now_ns >= member.lease.written_ns + _BEAT_NS:
-                old = member.lease
-                leases[key] = member.lease = Lease(
-                    now_ns,
-                    old.start_ns,
-                    old.end_ns,
-                    member.part_ppm,
-                    member.offset_ppm,
-                    old.contended,
+                leases[key] = member.lease = replace(
+                    member.lease,
+                    written_ns=now_ns,
+                    share_ppm=member.part_ppm,
+                    offset_ppm=member.offset_ppm,
                 )
         return leases
-
-    @staticmethod
-    def _is_forced(member: _Member) -> bool:
-        return member.share.forced and _is_capped(member.share)
-
-    def _is_open(self, member: _Member) -> bool:
-        return not self._is_forced(member)
 
 
 def _believed(seen: Activity) -> Activity:
@@ -335,21 +333,14 @@ def _believed(seen: Activity) -> Activity:
     return Activity(seen.launched_ns, busy_until_ns)
 
 
-def _is_capped(share: Share) -> bool:
-    return 0 < share.core_percent < 100
-
-
 def parts_ppm(shares: Mapping[str, Share]) -> Mapping[str, int]:
     """Divide a cycle among containers, in millionths: their percentages, and for those without a
     cap equal parts of the rest, at least 5 points each. More than a cycle is scaled down."""
-    uncapped = sum(not _is_capped(share) for share in shares.values())
-    rest = WHOLE_PPM - sum(
-        share.core_percent * 10_000 for share in shares.values() if _is_capped(share)
-    )
+    uncapped = sum(not share.capped for share in shares.values())
+    rest = WHOLE_PPM - sum(share.core_percent * 10_000 for share in shares.values() if share.capped)
     each = max(rest // uncapped, _UNCAPPED_LEAST_PPM) if uncapped else 0
     parts = {
-        key: share.core_percent * 10_000 if _is_capped(share) else each
-        for key, share in shares.items()
+        key: share.core_percent * 10_000 if share.capped else each for key, share in shares.items()
     }
     total = sum(parts.values())
     if total > WHOLE_PPM:

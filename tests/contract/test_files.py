@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from contract import grant_file, names, region_file
 from contract.grant_file import Gpu, Grant
-from contract.layout import Field, Struct
+from contract.layout import Field, Struct, Write
+from tests.contract.writes import apply
 from tools import cheader
 
 HEADER = Path(__file__).parents[2] / "shim/include/vgpu/contract.h"
@@ -30,13 +31,6 @@ gpus = st.builds(
 grants = st.builds(
     Grant, st.integers(0, 2**64 - 1), st.lists(gpus, min_size=1, max_size=16).map(tuple)
 )
-
-
-def apply(data: bytes, writes: list[grant_file.Write]) -> bytes:
-    buffer = bytearray(data)
-    for write in writes:
-        buffer[write.offset : write.offset + len(write.data)] = write.data
-    return bytes(buffer)
 
 
 def test_the_c_header_is_fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +57,7 @@ def test_a_writer_killed_anywhere_leaves_the_old_grant_or_the_new(
     torn = apply(before, writes[:whole])
     if whole < len(writes):
         cut = data.draw(st.integers(0, len(writes[whole].data)))
-        partial = grant_file.Write(writes[whole].offset, writes[whole].data[:cut])
+        partial = Write(writes[whole].offset, writes[whole].data[:cut])
         torn = apply(torn, [partial])
     assert grant_file.decode(torn) in (old, new)
     assert grant_file.decode(apply(torn, list(grant_file.update(torn, new)))) == new
@@ -98,9 +92,7 @@ def test_a_reader_never_sees_a_new_sequence_before_its_content() -> None:
     ],
 )
 def test_a_changed_byte_makes_a_copy_invalid(where: int, value: bytes) -> None:
-    data = apply(
-        grant_file.fresh(Grant(1, (Gpu("GPU-a", 1, 2, 3),))), [grant_file.Write(where, value)]
-    )
+    data = apply(grant_file.fresh(Grant(1, (Gpu("GPU-a", 1, 2, 3),))), [Write(where, value)])
     assert grant_file.decode(data) is None
 
 

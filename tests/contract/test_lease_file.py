@@ -7,18 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract import lease_file
+from contract.layout import Write
 from contract.lease_file import Lease
+from tests.contract.writes import apply
 
 times = st.integers(0, 2**64 - 1)
 parts = st.integers(0, lease_file.WHOLE_PPM)
 leases = st.builds(Lease, times, times, times, parts, parts, st.booleans())
-
-
-def apply(data: bytes, writes: list[lease_file.Write]) -> bytes:
-    buffer = bytearray(data)
-    for write in writes:
-        buffer[write.offset : write.offset + len(write.data)] = write.data
-    return bytes(buffer)
 
 
 @given(st.lists(leases, min_size=1, max_size=4), st.integers(0, 15))
@@ -40,7 +35,7 @@ def test_a_writer_killed_anywhere_leaves_the_old_lease_or_the_new(
     writes = list(lease_file.update(0, 2, new))
     whole = data.draw(st.integers(0, len(writes) - 1))
     cut = data.draw(st.integers(0, len(writes[whole].data)))
-    partial = lease_file.Write(writes[whole].offset, writes[whole].data[:cut])
+    partial = Write(writes[whole].offset, writes[whole].data[:cut])
     torn = apply(before, [*writes[:whole], partial])
     assert lease_file.decode(torn, 0) in ((1, old), (2, new))
 

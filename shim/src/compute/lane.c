@@ -74,13 +74,18 @@ static void predict(struct vgpu_lane *lane)
 	lane->free_ns = at_ns;
 }
 
-uint64_t vgpu_lane_free_ns(const struct vgpu_lane *lane, uint64_t now_ns)
+static uint64_t overdue_ns(const struct vgpu_lane *lane, uint64_t now_ns)
 {
 	const struct vgpu_marker *oldest = vgpu_lane_oldest(lane);
 
-	uint64_t overdue_ns = oldest ? beyond(now_ns, due_ns(lane, oldest)) : 0;
+	return oldest ? beyond(now_ns, due_ns(lane, oldest)) : 0;
+}
 
-	return lane->free_ns + overdue_ns + (overdue_ns ? OVERDUE_NS : 0);
+uint64_t vgpu_lane_free_ns(const struct vgpu_lane *lane, uint64_t now_ns)
+{
+	uint64_t late_ns = overdue_ns(lane, now_ns);
+
+	return lane->free_ns + late_ns + (late_ns ? OVERDUE_NS : 0);
 }
 
 /* When to look at a marker again: predictions may be wrong, so well before it is due. */
@@ -115,9 +120,9 @@ static bool own_window_is_open(struct vgpu_lane *lane, const struct vgpu_turn *t
 	return now_ns >= *again_ns;
 }
 
-static bool is_stuck(uint64_t overdue_ns, uint64_t waited_ns)
+static bool is_stuck(uint64_t late_ns, uint64_t waited_ns)
 {
-	return overdue_ns > ENDLESS_NS || (overdue_ns > STUCK_NS && waited_ns > STUCK_NS);
+	return late_ns > ENDLESS_NS || (late_ns > STUCK_NS && waited_ns > STUCK_NS);
 }
 
 static bool is_first(const struct vgpu_lane *lane, uint8_t kind)
@@ -137,8 +142,7 @@ bool vgpu_lane_admits(struct vgpu_lane *lane, const struct vgpu_turn *turn, uint
 		return false;
 	if (turn->own && turn->contended && !own_window_is_open(lane, turn, now_ns, again_ns))
 		return false;
-	if (oldest &&
-	    is_stuck(beyond(now_ns, due_ns(lane, oldest)), beyond(now_ns, wish->since_ns)))
+	if (is_stuck(overdue_ns(lane, now_ns), beyond(now_ns, wish->since_ns)))
 		return true;
 	if (oldest && (oldest->probes || is_first(lane, wish->kind))) {
 		*again_ns = now_ns + PROBE_POLL_NS;

@@ -5,14 +5,32 @@
 #include "compute/launch.h"
 #include "loader/hooks.h"
 
-#define STREAM_PER_THREAD ((CUstream)2)
-
 /* Copies of about one size cost about the same; of those described by a structure, all. */
-#define COPYING(symbol, twin, stream, size, params, args, finish)                                  \
+#define COPYING(symbol, own, size, args)                                                           \
+	struct vgpu_launch launch;                                                                 \
+	CUresult result;                                                                           \
+                                                                                                   \
+	vgpu_launch_begin(&launch, own, (uint64_t)(uintptr_t)&on_##symbol, size);                  \
+	result = as_##symbol args;                                                                 \
+	vgpu_launch_end(&launch);                                                                  \
+	return result;
+#define COPYING_LATER(symbol, size, params, args)                                                  \
 	CUresult on_##symbol(enum vgpu_function real, VGPU_BARE params)                            \
 	{                                                                                          \
-		CUstream own =                                                                     \
-		    real == VGPU_ID_##symbol##twin && !(stream) ? STREAM_PER_THREAD : (stream);    \
+		COPYING(symbol, vgpu_own_stream(stream, real == VGPU_ID_##symbol##_ptsz), size,    \
+			args)                                                                      \
+	}
+/* Sets return before they are done. */
+#define COPYING_SET(symbol, size, params, args)                                                    \
+	CUresult on_##symbol(enum vgpu_function real, VGPU_BARE params)                            \
+	{                                                                                          \
+		COPYING(symbol, vgpu_own_stream(NULL, real == VGPU_ID_##symbol##_ptds), size,      \
+			args)                                                                      \
+	}
+#define COPYING_NOW(symbol, size, params, args)                                                    \
+	CUresult on_##symbol(enum vgpu_function real, VGPU_BARE params)                            \
+	{                                                                                          \
+		CUstream own = vgpu_own_stream(NULL, real == VGPU_ID_##symbol##_ptds);             \
 		struct vgpu_launch launch;                                                         \
 		uint64_t since_ns;                                                                 \
 		CUresult result;                                                                   \
@@ -21,19 +39,10 @@
 		since_ns = vgpu_launches_wait_begins();                                            \
 		result = as_##symbol args;                                                         \
 		vgpu_launch_end(&launch);                                                          \
-		(void)since_ns;                                                                    \
-		finish return result;                                                              \
+		if (result == CUDA_SUCCESS)                                                        \
+			vgpu_launches_synchronized(since_ns, own, false);                          \
+		return result;                                                                     \
 	}
-#define WAITED                                                                                     \
-	if (result == CUDA_SUCCESS)                                                                \
-		vgpu_launches_synchronized(since_ns, own, false);
-#define COPYING_NOW(symbol, size, params, args)                                                    \
-	COPYING(symbol, _ptds, (CUstream)NULL, size, params, args, WAITED)
-/* Sets return before they are done. */
-#define COPYING_SET(symbol, size, params, args)                                                    \
-	COPYING(symbol, _ptds, (CUstream)NULL, size, params, args, )
-#define COPYING_LATER(symbol, size, params, args)                                                  \
-	COPYING(symbol, _ptsz, stream, size, params, args, )
 
 COPYING_NOW(cuMemcpy, bytes, (CUdeviceptr to, CUdeviceptr from, size_t bytes),
 	    (real, to, from, bytes))

@@ -18,7 +18,6 @@ enum {
 	NODE_ALLOC = 10,
 	DEEPEST_CHILD = 32, /* earlier versions: no sum; memory is charged after the launch */
 	FLAG_UPLOAD = 2,
-	STREAM_PER_THREAD = 2,
 };
 
 static void add_graph(CUgraph graph, struct vgpu_graph_needs *needs, int depth);
@@ -178,8 +177,7 @@ ALLOCATING(cuGraphUpload)
 /* Its turn comes before its memory is reserved. */
 CUresult on_cuGraphLaunch(enum vgpu_function real, CUgraphExec exec, CUstream stream)
 {
-	bool of_thread = real == VGPU_ID_cuGraphLaunch_ptsz && !stream;
-	CUstream own = of_thread ? (CUstream)STREAM_PER_THREAD : stream;
+	CUstream own = vgpu_own_stream(stream, real == VGPU_ID_cuGraphLaunch_ptsz);
 	struct vgpu_launch launch;
 	CUresult result;
 
@@ -191,10 +189,8 @@ CUresult on_cuGraphLaunch(enum vgpu_function real, CUgraphExec exec, CUstream st
 
 CUresult on_cuGraphUpload(enum vgpu_function real, CUgraphExec exec, CUstream stream)
 {
-	bool of_thread = real == VGPU_ID_cuGraphUpload_ptsz && !stream;
-
 	return submit_cuGraphUpload(real, exec, stream,
-				    of_thread ? (CUstream)STREAM_PER_THREAD : stream);
+				    vgpu_own_stream(stream, real == VGPU_ID_cuGraphUpload_ptsz));
 }
 
 CUresult on_cuGraphInstantiateWithParams(enum vgpu_function real, CUgraphExec *exec, CUgraph graph,

@@ -2,11 +2,6 @@
 #include "compute/launch.h"
 #include "loader/hooks.h"
 
-/* The stream under its own name: 0 means the calling thread's to the twins of its name. */
-#define STREAM_PER_THREAD ((CUstream)2)
-#define OWN_STREAM(symbol, stream)                                                                 \
-	((real) == VGPU_ID_##symbol##_ptsz && !(stream) ? STREAM_PER_THREAD : (stream))
-
 /* The number of blocks distinguishes launches of one function. */
 #define LAUNCHING(symbol, stream, blocks, params, args)                                            \
 	CUresult on_##symbol(enum vgpu_function real, VGPU_BARE params)                            \
@@ -14,7 +9,8 @@
 		struct vgpu_launch launch;                                                         \
 		CUresult result;                                                                   \
                                                                                                    \
-		vgpu_launch_begin(&launch, OWN_STREAM(symbol, stream),                             \
+		vgpu_launch_begin(&launch,                                                         \
+				  vgpu_own_stream(stream, real == VGPU_ID_##symbol##_ptsz),        \
 				  (uint64_t)(uintptr_t)function, blocks);                          \
 		result = as_##symbol args;                                                         \
 		vgpu_launch_end(&launch);                                                          \

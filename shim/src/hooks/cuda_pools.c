@@ -13,8 +13,6 @@
 
 enum { PINNED = 1, FIRST_REAL_STREAM = 3 };
 
-static const CUstream PER_THREAD = (CUstream)2;
-
 /* Stream 0 and the two named default streams are the current context's. */
 static CUresult place_of_stream(CUstream stream, struct vgpu_place *place)
 {
@@ -51,7 +49,7 @@ static CUstream own_stream(const struct request *request)
 	bool per_thread = request->twin == VGPU_ID_cuMemAllocAsync_ptsz ||
 			  request->twin == VGPU_ID_cuMemAllocFromPoolAsync_ptsz;
 
-	return per_thread && !request->stream ? PER_THREAD : request->stream;
+	return vgpu_own_stream(request->stream, per_thread);
 }
 
 /* No work has used it yet, so there is nothing to wait for. */

@@ -8,8 +8,6 @@
 #include "compute/launch.h"
 #include "loader/hooks.h"
 
-#define STREAM_PER_THREAD ((CUstream)2)
-
 /* The driver may have released memory before it answered: also if it refused, but not if it
  * reported that work continues. */
 static CUresult after(CUresult result)
@@ -65,11 +63,11 @@ CUresult cuCtxSynchronize_v2(CUcontext context)
 
 CUresult on_cuStreamSynchronize(enum vgpu_function real, CUstream stream)
 {
-	bool of_thread = real == VGPU_ID_cuStreamSynchronize_ptsz && !stream;
+	CUstream own = vgpu_own_stream(stream, real == VGPU_ID_cuStreamSynchronize_ptsz);
 	uint64_t since_ns = vgpu_launches_wait_begins();
 	CUresult result = as_cuStreamSynchronize(real, stream);
 
-	return waited(result, since_ns, of_thread ? STREAM_PER_THREAD : stream, false);
+	return waited(result, since_ns, own, false);
 }
 
 CUresult on_cuStreamQuery(enum vgpu_function real, CUstream stream)

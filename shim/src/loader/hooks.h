@@ -8,6 +8,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "vgpu/cuda_abi.h"
@@ -65,6 +66,12 @@ static inline void *vgpu_real_pointer(enum vgpu_function function)
 	}
 #define REAL(symbol, library, params, args) HOOK(symbol, library, params, args)
 #include "loader/hooks.def"
+
+/* The stream under its own name: to a twin, 0 means the calling thread's. */
+static inline CUstream vgpu_own_stream(CUstream stream, bool of_twin)
+{
+	return of_twin && !stream ? (CUstream)2 /* CU_STREAM_PER_THREAD */ : stream;
+}
 
 #define HOOK(symbol, library, params, args)
 #define CUDA_STREAM_HOOK(symbol, base, first, last, suffix, twin_first, params, args)              \

@@ -119,49 +119,27 @@ def test_a_lost_arbiter_hangs_no_program(start: Start, number: signal.Signals) -
     assert shares[0] >= 35
 
 
-LONG = """
-import ctypes, sys, time
-from pathlib import Path
-cuda = ctypes.CDLL("libcuda.so.1")
-def must(result):
-    assert result == 0, result
-must(cuda.cuInit(0))
-context = ctypes.c_void_p()
-must(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
-must(cuda.cuCtxSetCurrent(context))
-code = b'''.version 6.0
-.target sm_50
-.address_size 64
-// simgpu: duration_argument=0
-.visible .entry busy(.param .u64 ns) { ret; }
-'''
-module, function = ctypes.c_void_p(), ctypes.c_void_p()
-must(cuda.cuModuleLoadData(ctypes.byref(module), code))
-must(cuda.cuModuleGetFunction(ctypes.byref(function), module, b"busy"))
-streams = [ctypes.c_void_p() for _ in range(2)]
-for stream in streams:
-    must(cuda.cuStreamCreate(ctypes.byref(stream), 1))
-def launch(ns, stream):
-    parameter = ctypes.c_uint64(ns)
-    pointers = (ctypes.c_void_p * 1)(ctypes.addressof(parameter))
-    must(cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, pointers, None))
+PREPARED = """
+import sys, time
+from tests.simgpu.programs.gpu_time import *
+begin()
+function = kernel()
+streams = [ok(driver.cuStreamCreate(1)) for _ in range(2)]
 """
 
 
 def test_a_kernel_without_an_end_holds_no_later_launch_back(start: Start) -> None:
     """It may wait for that launch: each is submitted after at most some cycles."""
     program = (
-        LONG
+        PREPARED
         + """
-launch(1000, streams[0])
-must(cuda.cuCtxSynchronize())
-launch(60_000_000_000, streams[0])
+busy(function, 1000, streams[0])
+ok(driver.cuCtxSynchronize())
+busy(function, 60_000 * MS, streams[0])
 begun = time.monotonic()
 for _ in range(3):
-    launch(1000, streams[1])
-print(time.monotonic() - begun)
-sys.stdout.flush()
-import os
+    busy(function, 1000, streams[1])
+print(time.monotonic() - begun, flush=True)
 os._exit(0)
 """
     )
@@ -173,17 +151,16 @@ os._exit(0)
 def test_what_a_capture_records_waits_for_nothing(start: Start) -> None:
     """Outside of its window too: thousands of recorded launches take no turn."""
     program = (
-        LONG
+        PREPARED
         + """
 for _ in range(300):
-    launch(1_000_000, streams[0])
-must(cuda.cuStreamBeginCapture_v2(streams[1], 2))
+    busy(function, MS, streams[0])
+ok(driver.cuStreamBeginCapture(streams[1], driver.CUstreamCaptureMode(2)))
 begun = time.monotonic()
 for _ in range(2000):
-    launch(1_000_000, streams[1])
+    busy(function, MS, streams[1])
 took_s = time.monotonic() - begun
-graph = ctypes.c_void_p()
-must(cuda.cuStreamEndCapture(streams[1], ctypes.byref(graph)))
+ok(driver.cuStreamEndCapture(streams[1]))
 print(took_s)
 """
     )
