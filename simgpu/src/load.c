@@ -3,10 +3,11 @@
  *
  *	cuda-load SECONDS KERNEL_US [launch | wait | graph | cooperative | ex | copy] [STREAMS]
  *
- * Once a second, and at the end, a line: seconds since the start, finished launches, and the work
- * in them in percent of the time (exact on the simulated GPU, where a kernel takes the time that it
- * is given; on a real GPU it counts loops). Then what the call of a launch took. The driver is
- * loaded by dlopen, as programs with a statically linked runtime do.
+ * It prints "ready" when it begins. Once a second, and at the end, a line: seconds since the
+ * start, finished launches, and the work in them in percent of the time (exact on the simulated
+ * GPU, where a kernel takes the time that it is given; on a real GPU it counts loops). Then what
+ * the call of a launch took. The driver is loaded by dlopen, as programs with a statically linked
+ * runtime do.
  */
 #include <dlfcn.h>
 #include <stdint.h>
@@ -276,6 +277,8 @@ int main(int count, char **arguments)
 		return 2;
 	}
 	prepare();
+	printf("ready\n");
+	fflush(stdout);
 	run((uint64_t)(atof(arguments[1]) * 1e9));
 	return 0;
 }

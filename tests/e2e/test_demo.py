@@ -108,7 +108,8 @@ def test_a_kept_cluster_is_usable_and_blocks_a_second_demo(place: Place) -> None
     assert f"make cluster-down AT={place.directory}" in said
     exported, first, second, third = _to_try(said)
     asked = first.replace("-it", "").replace("bash", "nvidia-smi")
-    assert "11520MiB" in _typed(exported, asked)
+    limit_mib = story._GPU_MIB * story.TURNS[story.LAST] // 100
+    assert f" {limit_mib}MiB" in _typed(exported, asked)
     assert story.LAST in _typed(exported, second)
     assert "deleted" in _typed(exported, third)
     with _begun(place) as another:

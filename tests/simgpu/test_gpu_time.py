@@ -6,6 +6,7 @@ import array
 import ast
 import mmap
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -18,62 +19,50 @@ import pytest
 
 from simgpu import board, wire
 from simgpu.wire import Op, Request, Role
-from tests.shim.drivers import build
 from tests.simgpu.host import PLAIN, Host
 from tests.simgpu.programs import gpu_time
 
 pytestmark = pytest.mark.sim
 
-SOURCES = Path(gpu_time.__file__).parent
 MS = 10**6
 HOUR_NS = 3600 * 10**9
 
 
 class Load:
-    """A process of gpu_load.c: it waits until it is started."""
+    """A process of cuda-load, which keeps the GPU busy with kernels of `duration_ns`."""
 
     def __init__(self, host: Host, program: Path, duration_ns: int, seconds: float) -> None:
         self.child = subprocess.Popen(
-            [program, str(duration_ns), str(seconds)],
+            [program, str(seconds), str(duration_ns / 1000)],
             env=host.env(),
             text=True,
-            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
         assert self.child.stdout is not None
         assert self.child.stdout.readline() == "ready\n"
 
-    def start(self) -> None:
-        assert self.child.stdin is not None
-        self.child.stdin.write("\n")
-        self.child.stdin.flush()
-
     def done(self) -> int:
         """How many kernels, once it has ended."""
         out, _ = self.child.communicate()
         assert self.child.returncode == 0
-        return int(out)
+        total = re.search(r"^total .*: (\d+) launches", out, re.MULTILINE)
+        assert total, out
+        return int(total[1])
 
     def kill(self) -> None:
-        self.child.kill()
-        self.child.communicate()
+        with self.child:
+            self.child.kill()
 
 
 @pytest.fixture(scope="session")
-def program(build_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    include = f"-I{SOURCES.parents[2] / 'simgpu/src'}"
-    driver = (f"-L{build_dir / 'lib/simgpu'}", "-l:libcuda.so.1")
-    return build(
-        tmp_path_factory.mktemp("load") / "gpu-load", SOURCES / "gpu_load.c", include, *driver
-    )
+def program(build_dir: Path) -> Path:
+    return build_dir / "bin/cuda-load"
 
 
 @contextmanager
 def loads(host: Host, program: Path, *what: tuple[int, float]) -> Iterator[list[Load]]:
     started = [Load(host, program, *each) for each in what]
     try:
-        for load in started:
-            load.start()
         yield started
     finally:
         for load in started:
