@@ -22,7 +22,7 @@ from tests.gpu.conftest import VARIABLE, machine
 from tests.gpu.frameworks import FRAMEWORKS
 from tests.support import ROOT
 
-_FILES: Final = ("tests/gpu/test_rows.py", "tests/gpu/test_frameworks.py")
+_FILES: Final = tuple(f"tests/gpu/test_{name}.py" for name in ("rows", "compute", "frameworks"))
 
 
 def main(arguments: Sequence[str]) -> int:

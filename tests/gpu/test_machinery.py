@@ -44,7 +44,8 @@ def test_the_rows_run_on_what_the_machine_says_is_its_gpu(build_dir: Path, tmp_p
             "SIMGPU_DIR": str(host.sim_dir),
             "PATH": f"{build_dir / 'bin'}:{os.environ['PATH']}",
         }
-        done = _run(own, "--gpu", "1", "--results", tmp_path, "-q")
+        # Shares of time need a quiet machine; `python -m bench core` has them of a simulated GPU.
+        done = _run(own, "--gpu", "1", "--results", tmp_path, "-q", "-k", "not compute_shares")
     assert done.returncode == 0, done.stdout
     (table,) = tmp_path.glob("gpu-*.md")
     said = table.read_text()

@@ -1,0 +1,184 @@
+"""Compute limits on this machine's GPU: shares, and what compute_model.c assumes of a GPU.
+
+Where a figure differs much from the model's (time slices of 2 ms, 1,024 pending launches, an event
+done when the work before it is), the model is to be corrected, and test_shares.py to be run again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import mean
+from subprocess import Popen
+
+import pytest
+
+from tests.gpu.conftest import VARIABLE, Gpu, machine
+from tests.shim.clients import CUDA
+from tests.support import ROOT
+
+pytestmark = pytest.mark.sim
+
+_LOAD = ROOT / "build/dev/bin/cuda-load"
+_SECONDS = 10
+_KERNEL_US = 200
+
+_BEGIN = (
+    CUDA
+    + '''
+import ctypes, statistics, time
+PTX = b"""
+.version 6.0
+.target sm_50
+.address_size 64
+// simgpu: duration_argument=0
+.visible .entry busy(.param .u64 loops)
+{
+	.reg .u64 %left;
+	.reg .pred %more;
+	ld.param.u64 %left, [loops];
+again:
+	sub.u64 %left, %left, 1;
+	setp.ne.u64 %more, %left, 0;
+	@%more bra again;
+	ret;
+}
+"""
+function = must(d.cuModuleGetFunction(must(d.cuModuleLoadData(PTX)), b"busy"))
+stream = must(d.cuStreamCreate(1))
+def event():
+    return must(d.cuEventCreate(0))
+def mark(event):
+    must(d.cuEventRecord(event, stream))
+def launch(loops):
+    must(d.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, ((loops,), (ctypes.c_uint64,)), 0))
+def ms(first, second):
+    return must(d.cuEventElapsedTime(first, second))
+first, second = event(), event()
+for loops in (1000, 1_000_000):
+    mark(first); launch(loops); mark(second)
+    must(d.cuStreamSynchronize(stream))
+LOOPS_PER_MS = int(1_000_000 / ms(first, second))
+'''
+)
+
+
+def test_gpu_compute_pending_launches(gpu: Gpu) -> None:
+    gpu.python(
+        _BEGIN
+        + """
+launch(500 * LOOPS_PER_MS)
+begun = time.monotonic()
+for count in range(1, 100_000):
+    called = time.monotonic()
+    launch(1)
+    if time.monotonic() - called > 0.02 or time.monotonic() - begun > 0.4:
+        break
+print("FIGURE", count, "launches until a call waits")
+assert count >= 256
+"""
+    )
+
+
+def test_gpu_compute_events_follow_their_work(gpu: Gpu) -> None:
+    gpu.python(
+        _BEGIN
+        + """
+late_us = []
+for _ in range(20):
+    mark(first)
+    begun = time.monotonic()
+    for _ in range(10):
+        launch(LOOPS_PER_MS)
+    mark(second)
+    assert d.cuEventQuery(second)[0] == d.CUresult.CUDA_ERROR_NOT_READY
+    while d.cuEventQuery(second)[0] == d.CUresult.CUDA_ERROR_NOT_READY:
+        pass
+    late_us.append((time.monotonic() - begun) * 1e6 - ms(first, second) * 1e3)
+late_us.sort()
+print("FIGURE 10 kernels of 1 ms: host time beyond the GPU's, median %.0f us, most %.0f us"
+      % (statistics.median(late_us), late_us[-1]))
+assert statistics.median(late_us) < 2000
+"""
+    )
+
+
+def test_gpu_compute_time_slices_between_contexts(gpu: Gpu) -> None:
+    """Two processes without a limit: a gap between two kernels of one is the other's time."""
+    program = (
+        _BEGIN
+        + """
+events = [event() for _ in range(10_000)]
+begun, count = time.monotonic(), 0
+while time.monotonic() - begun < 2 and count < len(events):
+    launch(LOOPS_PER_MS // 10); mark(events[count]); count += 1
+must(d.cuStreamSynchronize(stream))
+gaps, run, runs = [], 0.0, []
+for one, other in zip(events, events[1:count]):
+    took = ms(one, other)
+    if took > 0.4:
+        gaps.append(took); runs.append(run); run = 0.0
+    else:
+        run += took
+if gaps:
+    print("FIGURE of %d slices: median %.2f ms, then %.2f ms of the other"
+          % (len(gaps), statistics.median(runs), statistics.median(gaps)))
+"""
+    )
+    with ThreadPoolExecutor() as pool:
+        outputs = [
+            done.stdout
+            for done in pool.map(lambda _: gpu.host.python(program, preload=False), "ab")
+        ]
+    gpu.note("\n".join(outputs))
+    assert any("FIGURE" in output for output in outputs)
+
+
+def _start(command: Sequence[str | Path], environment: Mapping[str, str]) -> Popen[str]:
+    return Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def _load(seconds: int) -> Sequence[str | Path]:
+    return (_LOAD, str(seconds), str(_KERNEL_US))
+
+
+def _alone(gpu: Gpu) -> float:
+    return _work(_start(_load(5), gpu.host.environment(preload=False)))
+
+
+def _limited(directory: Path, percent: int, *options: str) -> Popen[str]:
+    run = [sys.executable, "-m", "shim", "run", "--gpu", os.environ[VARIABLE], "--memory", "1GiB"]
+    command = [*run, "--core", str(percent), *options, "--", *_load(_SECONDS + 2)]
+    return _start(command, {**machine(), "TMPDIR": str(directory)})
+
+
+def _work(process: Popen[str]) -> float:
+    """Per second, without the first two, in which arbiter and programs start."""
+    with process:
+        out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    each = re.findall(r"^after .* ([\d.]+) % of the time$", out, re.MULTILINE)
+    return mean(float(percent) for percent in each[2:])
+
+
+@pytest.mark.parametrize("percent", [10, 30, 50, 70, 90])
+def test_gpu_compute_shares_of_one(gpu: Gpu, tmp_path: Path, percent: int) -> None:
+    alone = _alone(gpu)
+    got = _work(_limited(tmp_path, percent, "--core-policy", "force")) / alone * 100
+    gpu.note(f"FIGURE {got:.2f}")
+    assert abs(got - percent) <= 1.5
+
+
+@pytest.mark.parametrize("requested", [(10, 90), (30, 70), (50, 50), (20, 30, 50)], ids=str)
+def test_gpu_compute_shares_of_several(gpu: Gpu, tmp_path: Path, requested: Sequence[int]) -> None:
+    alone = _alone(gpu)
+    started = [_limited(tmp_path, percent) for percent in requested]
+    got = [_work(process) / alone * 100 for process in started]
+    gpu.note(f"FIGURE {' '.join(f'{share:.2f}' for share in got)}, loss {100 - sum(got):.2f}")
+    assert all(abs(a - b) <= 3 for a, b in zip(got, requested, strict=True))
+    assert sum(got) >= 98
