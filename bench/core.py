@@ -1,8 +1,5 @@
 """Shares of a GPU's time in real time, on the simulated GPU, and what the library adds to a launch.
 
-Each container is a `python -m shim run` of cuda-load (simgpu/src/load.c), which counts the work
-that the GPU has done for it. Its share is that work, in percent of what the same program gets
-alone and without a limit. The first seconds, in which programs and arbiter start, are left out.
 Costs of a launch are measured with drivers that answer at once. The machine must be quiet: the
 simulated GPU, the programs and the arbiter share its cores.
 """
@@ -10,220 +7,168 @@ simulated GPU, the programs and the arbiter share its cores.
 from __future__ import annotations
 
 import os
-import re
-import subprocess
-import sys
-import tempfile
+import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Final
 
 from bench import Result
+from bench.loads import COPY_US, Host, Load, host
 from bench.native import BUILD, built, granted, output
 from contract import lease_file, names
 
-_ROOT: Final = Path(__file__).resolve().parent.parent
-_SKIPPED_S: Final = 2
 _KERNELS_US: Final = (5, 50, 500, 5_000, 50_000)
 _CAPS: Final = range(10, 100, 10)
-_MODES: Final = ("launch", "graph", "cooperative", "ex", "wait", "copy")
-_PAIRS: Final = ((10, 90), (30, 70), (50, 50))
 _AN_HOUR_NS: Final = 3_600_000_000_000
-_COPY_GIB_PER_S: Final = 20.0
-_COPY_US: Final = 1e6 / 1024 / _COPY_GIB_PER_S
 _LIBRARY: Final = BUILD / "lib" / "libvgpu.so"
 
-
-@dataclass(frozen=True)
-class Load:
-    """One container: its share, and what each of its processes does."""
-
-    percent: int
-    kernel_us: float
-    mode: str = "launch"
-    streams: int = 1
-    processes: int = 1
-    forced: bool = False
-
-    @property
-    def arguments(self) -> Sequence[str]:
-        kernel_us = _COPY_US if self.mode == "copy" else self.kernel_us
-        return (str(kernel_us), self.mode, str(self.streams))
-
-
-@dataclass(frozen=True)
-class Got:
-    """The work of each second, in percent of it, over all processes; the times of the calls."""
-
-    seconds: Sequence[float]
-    calls: str
-
-    @property
-    def share(self) -> float:
-        return mean(self.seconds)
+_MODES: Final = {
+    "graphs of 20 kernels": Load(0, 200, "graph"),
+    "cooperative launches": Load(0, 200, "cooperative"),
+    "launches with attributes": Load(0, 200, "ex"),
+    "each launch waited for": Load(0, 200, "wait"),
+    "copies": Load(0, COPY_US, "copy"),
+    "grids of a million blocks": Load(0, 200, blocks=1_000_000),
+    "8 streams": Load(0, 50, streams=8),
+    "8 processes": Load(0, 200, processes=8),
+}
+_SMALL: Final = Load(0, 20)
+_LOADS: Final = {
+    "small kernels": _SMALL,
+    "big kernels": Load(0, 50_000),
+    "graphs": Load(0, 20, "graph"),
+    "4 processes": Load(0, 100, processes=4),
+    "copies": _MODES["copies"],
+}
 
 
-class Host:
-    """A simulated host with one GPU, for the time of the benchmark."""
-
-    def __init__(self, directory: Path, load: Path) -> None:
-        self._load = load
-        self._home = directory / "sim"
-        self._runs = directory / "runs"
-        self._runs.mkdir()
-        default = (_ROOT / "simgpu" / "default.toml").read_text()
-        config = directory / "host.toml"
-        config.write_text(
-            re.sub(r"copy_gib_per_s = \S+", f"copy_gib_per_s = {_COPY_GIB_PER_S}", default)
-        )
-        self._simgpu("up", "--config", str(config))
-
-    def close(self) -> None:
-        self._simgpu("down")
-
-    def _simgpu(self, verb: str, *options: str) -> None:
-        command = [sys.executable, "-m", "simgpu", verb, "--dir", str(self._home), *options]
-        subprocess.run(command, cwd=_ROOT, check=True, stdout=subprocess.DEVNULL)
-
-    def run(self, loads: Sequence[Load], seconds: int, *, limited: bool = True) -> Sequence[Got]:
-        """Run them at the same time for `seconds`, after the first ones."""
-        started = [self._start(load, seconds + _SKIPPED_S, limited) for load in loads]
-        return [_read(process, seconds) for process in started]
-
-    def _start(self, load: Load, seconds: int, limited: bool) -> subprocess.Popen[str]:
-        command = f"{self._load} {seconds + 0.5} {' '.join(load.arguments)}"
-        shell = ["/bin/sh", "-c", " & ".join([command] * load.processes) + " & wait"]
-        environment = {
-            **os.environ,
-            "SIMGPU_DIR": str(self._home),
-            "LD_LIBRARY_PATH": str(BUILD / "lib" / "simgpu"),
-            "TMPDIR": str(self._runs),
-        }
-        if limited:
-            policy = "force" if load.forced else "default"
-            options = ["--memory", "8GiB", "--context-bytes", "300MiB", "--gpu", "0"]
-            options += ["--core", str(load.percent), "--core-policy", policy]
-            shell = [sys.executable, "-m", "shim", "run", *options, "--", *shell]
-        return subprocess.Popen(
-            shell, cwd=_ROOT, env=environment, stdout=subprocess.PIPE, text=True
-        )
-
-
-def _read(process: subprocess.Popen[str], seconds: int) -> Got:
-    with process:
-        out, _ = process.communicate()
-    if process.returncode:
-        raise RuntimeError(f"cuda-load ended with {process.returncode}")
-    each: dict[int, float] = {}
-    for second, percent in re.findall(r"^after ([\d.]+) s: .* ([\d.]+) %", out, re.MULTILINE):
-        number = round(float(second))
-        each[number] = each.get(number, 0) + float(percent)
-    kept = [each[number] for number in sorted(each) if number > _SKIPPED_S][:seconds]
-    calls = re.search(r"^calls: (.*)$", out, re.MULTILINE)
-    return Got(kept, calls[1] if calls else "")
-
-
-@contextmanager
-def _host(load: Path) -> Iterator[Host]:
-    with tempfile.TemporaryDirectory(prefix="gpuslice-bench-") as name:
-        host = Host(Path(name), load)
-        try:
-            yield host
-        finally:
-            host.close()
-
-
-@dataclass
 class _Table:
-    figures: dict[str, float]
-    rows: list[tuple[str, ...]]
-    errors: list[float]
-    seconds: list[float]
+    def __init__(self) -> None:
+        self.figures: dict[str, float] = {}
+        self.rows: list[tuple[str, ...]] = []
+        self.errors: list[float] = []
+        self.second_errors: list[float] = []
 
+    def most(self, figure: str, value: float) -> None:
+        self.figures[figure] = max(self.figures.get(figure, value), round(value, 2))
 
-def _caps(host: Host, table: _Table, cases: Sequence[tuple[str, Load]], seconds: int) -> None:
-    """Containers alone, with a forced share."""
-    for name, load in cases:
-        alone = host.run([load], 3, limited=False)[0].share
-        got = host.run([load], seconds)[0]
+    def one(self, host: Host, name: str, load: Load, seconds: int) -> None:
+        """A container alone, with a forced share."""
+        alone = host.alone(load)
+        got = host.run([replace(load, forced=True)], seconds)[0]
         share = got.share / alone * 100
-        table.errors.append(abs(share - load.percent))
-        table.seconds += [abs(second / alone * 100 - load.percent) for second in got.seconds]
-        table.rows.append((name, str(load.percent), f"{share:.2f}", got.calls))
+        self.errors.append(abs(share - load.percent))
+        self.second_errors += [abs(second / alone * 100 - load.percent) for second in got.seconds]
+        waits = f"{got.calls}; ideal p99 {load.ideal_p99_us:.0f} us"
+        self.rows.append((f"forced, {name}", str(load.percent), f"{share:.2f}", waits))
+
+    def several(
+        self,
+        host: Host,
+        name: str,
+        loads: Sequence[Load],
+        seconds: int,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> Sequence[float]:
+        """Containers at the same time, whose loads saturate the GPU; the share of each."""
+        got = host.run(loads, seconds, meanwhile=meanwhile)
+        shares = [
+            each.share / host.alone(load) * 100 for each, load in zip(got, loads, strict=True)
+        ]
+        wanted = " ".join(str(load.percent) for load in loads)
+        found = " ".join(f"{share:.2f}" for share in shares)
+        self.rows.append((name, wanted, found, f"loss {100 - sum(shares):.2f}"))
+        return shares
 
 
-def _together(host: Host, table: _Table, name: str, loads: Sequence[Load], seconds: int) -> float:
-    """Containers at the same time; returns the largest error. Their loads saturate the GPU."""
-    got = host.run(loads, seconds)
-    shares = [each.share for each in got]
-    wanted = " ".join(str(load.percent) for load in loads)
-    found = " ".join(f"{share:.2f}" for share in shares)
-    loss = 100 - sum(shares)
-    table.figures["loss_percent"] = max(table.figures.get("loss_percent", 0), round(loss, 2))
-    table.rows.append((name, wanted, found, f"loss {loss:.2f}"))
+def _error(loads: Sequence[Load], shares: Sequence[float]) -> float:
     return max(abs(share - load.percent) for share, load in zip(shares, loads, strict=True))
 
 
-def _pairs() -> Iterator[tuple[str, Load, Load]]:
-    small, big = Load(0, 20), Load(0, 50_000)
-    yield "small kernels", small, small
-    yield "big kernels", big, big
-    yield "small and big kernels", small, big
-    yield "graphs and small kernels", Load(0, 20, "graph"), small
-    yield "4 processes and 1", Load(0, 100, processes=4), small
-    yield "copies and small kernels", Load(0, _COPY_US, "copy"), small
-
-
-def _with(load: Load, percent: int) -> Load:
-    return Load(percent, load.kernel_us, load.mode, load.streams, load.processes)
-
-
-def _shares(table: _Table, quick: bool, load: Path) -> None:
-    seconds = 3 if quick else 10
-    kernels = (50, 5_000) if quick else _KERNELS_US
-    caps = (30, 70) if quick else _CAPS
-    singles = [
-        (f"forced, kernels of {us} us", Load(cap, us, forced=True))
-        for us in kernels
-        for cap in caps
-    ]
-    others = [
-        *[(f"forced, by {mode}", Load(30, 200, mode, forced=True)) for mode in _MODES[1:]],
-        ("forced, 8 streams", Load(30, 50, streams=8, forced=True)),
-        ("forced, 8 processes", Load(30, 200, processes=8, forced=True)),
-        ("forced, 8 processes", Load(70, 200, processes=8, forced=True)),
-    ]
-    with _host(load) as host:
-        _caps(host, table, [*singles, *([] if quick else others)], seconds)
-        errors = []
-        for name, one, other in _pairs():
-            for a, b in _PAIRS[1:2] if quick else _PAIRS:
-                both = [_with(one, a), _with(other, b)]
-                errors.append(_together(host, table, name, both, seconds))
-        three = [Load(share, 50) for share in (20, 30, 50)]
-        errors.append(_together(host, table, "three containers", three, seconds))
-        plain = host.run([Load(100, 50)], seconds, limited=False)[0].share
-        free = host.run([Load(100, 50)], seconds)[0].share
+def _ones(table: _Table, host: Host, seconds: int, quick: bool) -> None:
+    for us in (50, 5_000) if quick else _KERNELS_US:
+        for percent in (30, 70) if quick else _CAPS:
+            table.one(host, f"kernels of {us} us", Load(percent, us), seconds)
+    for name, load in _MODES.items():
+        for percent in () if quick else (10, 30, 50, 70, 90):
+            table.one(host, name, replace(load, percent=percent), seconds)
     table.figures["one_error_mean_points"] = round(mean(table.errors), 2)
-    ordered = sorted(table.seconds)
+    ordered = sorted(table.second_errors)
     table.figures["one_second_error_p95_points"] = round(ordered[int(len(ordered) * 0.95)], 2)
-    table.figures["several_error_most_points"] = round(max(errors), 2)
-    table.figures["without_cap_of_plain"] = round(free / plain, 4)
+
+
+def _groups(quick: bool) -> Iterator[tuple[str, Sequence[Load]]]:
+    for a, b in ((30, 70),) if quick else ((10, 90), (30, 70), (50, 50)):
+        for name, load in _LOADS.items():
+            other = "small kernels" if load is _SMALL else f"{name} beside small kernels"
+            yield other, (replace(load, percent=a), replace(_SMALL, percent=b))
+        yield "big kernels", [replace(_LOADS["big kernels"], percent=each) for each in (a, b)]
+    for name, load in _LOADS.items():
+        if not quick or load is _SMALL:
+            yield name, [replace(load, percent=each) for each in (20, 30, 50)]
+    if not quick:
+        kinds = ("big kernels", "graphs", "small kernels")
+        three = zip((20, 30, 50), kinds, strict=True)
+        yield ", ".join(kinds), [replace(_LOADS[kind], percent=each) for each, kind in three]
+
+
+def _several(table: _Table, host: Host, seconds: int, quick: bool) -> None:
+    for name, loads in _groups(quick):
+        shares = table.several(host, name, loads, seconds)
+        table.most("several_error_most_points", _error(loads, shares))
+        table.most("loss_percent", 100 - sum(shares))
+
+
+def _faults(table: _Table, host: Host, seconds: int) -> None:
+    """Of all arbiters, or of the one that leases the GPU, in the middle of the measurement."""
+
+    def kill(count: int | None) -> None:
+        time.sleep(seconds / 3)
+        for arbiter in host.arbiters()[:count]:
+            arbiter.kill()
+
+    def stop() -> None:
+        time.sleep(seconds / 3)
+        stopped = host.arbiters()
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for arbiter in stopped:
+                arbiter.send_signal(number)
+            time.sleep(1)
+
+    faults: Mapping[str, Callable[[], None]] = {
+        "the arbiter is killed": lambda: kill(1),
+        "no arbiter is left": lambda: kill(None),
+        "arbiters stop for a second": stop,
+    }
+    loads = (replace(_SMALL, percent=30), replace(_SMALL, percent=70))
+    for name, fault in faults.items():
+        shares = table.several(host, name, loads, seconds, fault)
+        table.most("fault_error_most_points", _error(loads, shares))
+        table.most("fault_most_of_share", max(shares[0] / 30, shares[1] / 70))
+
+
+def _controls(table: _Table, host: Host, seconds: int) -> None:
+    """Without the library; and what the library leaves to a program without a cap."""
+    loads = (replace(_SMALL, percent=30), replace(_SMALL, percent=70))
+    got = [each.share for each in host.run(loads, seconds, limited=False)]
+    table.rows.append(("control: no library", "30 70", f"{got[0]:.2f} {got[1]:.2f}", ""))
+    table.figures["control_error_points"] = round(_error(loads, got), 2)
+    free = Load(100, 50)
+    plain = host.run([free], seconds, limited=False)[0].share
+    table.figures["without_cap_of_plain"] = round(host.run([free], seconds)[0].share / plain, 4)
 
 
 def _launch_ns(program: Path, environment: Mapping[str, str], quick: bool) -> float:
     command = [program, "30" if quick else "100", "20000", "1000"]
-    best = min(
+    return min(
         float(line.split()[1])
         for _ in range(3 if quick else 7)
         for line in output(command, environment).splitlines()
         if line.startswith("launch ")
     )
-    return best
 
 
 def _open_lease(directory: Path) -> None:
@@ -250,9 +195,14 @@ def _costs(table: _Table, quick: bool, program: Path) -> None:
 
 def run(quick: bool) -> Result:
     load, calls = built("cuda-load", "bench-calls")
-    table = _Table({}, [], [], [])
+    seconds = 3 if quick else 10
+    table = _Table()
     _costs(table, quick, calls)
-    _shares(table, quick, load)
+    with host(load) as simulated:
+        _ones(table, simulated, seconds, quick)
+        _several(table, simulated, seconds, quick)
+        _faults(table, simulated, seconds)
+        _controls(table, simulated, seconds)
     at_most = {
         "launch_without_cap_added_ns": 5.0,
         "launch_capped_added_ns": 50.0,
@@ -260,6 +210,10 @@ def run(quick: bool) -> Result:
         "one_second_error_p95_points": 4.0,
         "several_error_most_points": 2.0,
         "loss_percent": 2.0,
+        "fault_error_most_points": 10.0,
+        "fault_most_of_share": 2.0,
     }
-    header = ("containers", "requested", "got", "")
-    return Result(table.figures, at_most, header, table.rows, {"without_cap_of_plain": 0.995})
+    at_least = {"without_cap_of_plain": 0.995, "control_error_points": 15.0}
+    return Result(
+        table.figures, at_most, ("containers", "requested", "got", ""), table.rows, at_least
+    )

@@ -1,7 +1,9 @@
 /*
  * cuda-load, of the lab's images: keeps GPU 0 busy, and says how much it got done.
  *
- *	cuda-load SECONDS KERNEL_US [launch | wait | graph | cooperative | ex | copy] [STREAMS]
+ *	cuda-load SECONDS KERNEL_US [MODE [STREAMS [BLOCKS]]]
+ *
+ * MODE: launch, wait (for each), graph, cooperative, ex or copy.
  *
  * It prints "ready" when it begins. Once a second, and at the end, a line: seconds since the
  * start, finished launches, and the work in them in percent of the time (exact on the simulated
@@ -78,6 +80,7 @@ struct config {
 static struct {
 	void *function, *streams[MOST_STREAMS], *graph;
 	int stream_count;
+	unsigned int blocks;
 	unsigned long long from, to;
 	uint64_t kernel_ns, launch_ns; /* of a kernel; of what one call launches */
 	const char *mode;
@@ -119,15 +122,16 @@ static void open_driver(void)
 static void launch_kernel(void *stream)
 {
 	void *parameters[] = {&load.kernel_ns};
-	struct config config = {{1, 1, 1}, {1, 1, 1}, 0, stream, NULL, 0};
+	struct config config = {{load.blocks, 1, 1}, {1, 1, 1}, 0, stream, NULL, 0};
 
 	if (!strcmp(load.mode, "cooperative"))
-		CALL(cuLaunchCooperativeKernel, load.function, 1, 1, 1, 1, 1, 1, 0, stream,
-		     parameters);
+		CALL(cuLaunchCooperativeKernel, load.function, load.blocks, 1, 1, 1, 1, 1, 0,
+		     stream, parameters);
 	else if (!strcmp(load.mode, "ex"))
 		CALL(cuLaunchKernelEx, &config, load.function, parameters, NULL);
 	else
-		CALL(cuLaunchKernel, load.function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
+		CALL(cuLaunchKernel, load.function, load.blocks, 1, 1, 1, 1, 1, 0, stream,
+		     parameters, NULL);
 }
 
 static void make_graph(void)
@@ -265,12 +269,13 @@ int main(int count, char **arguments)
 {
 	if (count < 3) {
 		fprintf(stderr, "usage: cuda-load SECONDS KERNEL_US [launch | wait | graph |"
-				" cooperative | ex | copy] [STREAMS]\n");
+				" cooperative | ex | copy [STREAMS [BLOCKS]]]\n");
 		return 2;
 	}
 	load.kernel_ns = (uint64_t)(atof(arguments[2]) * 1e3);
 	load.mode = count > 3 ? arguments[3] : "launch";
 	load.stream_count = count > 4 ? atoi(arguments[4]) : 1;
+	load.blocks = count > 5 ? (unsigned int)atoi(arguments[5]) : 1;
 	if (load.stream_count < 1 || load.stream_count > MOST_STREAMS) {
 		fprintf(stderr, "cuda-load: STREAMS: invalid value %s: must be 1 to %d\n",
 			arguments[4], MOST_STREAMS);
