@@ -104,7 +104,7 @@ def _process_utilization(gpu: Gpu, _client: int, _: tuple[int, ...], _now: int) 
     )
 
 
-_ANYBODY: Final[Mapping[Op, _Handler]] = {
+_ANY_ROLE: Final[Mapping[Op, _Handler]] = {
     Op.MEMORY_INFO: _memory_info,
     Op.PROCESSES: _processes,
     Op.UTILIZATION: _utilization,
@@ -120,8 +120,8 @@ _CUDA_ONLY: Final[Mapping[Op, _Handler]] = {
     Op.FAULT: _fault,
 }
 _HANDLERS: Final[Mapping[Role, Mapping[Op, _Handler]]] = {
-    Role.CUDA: {**_ANYBODY, **_CUDA_ONLY},
-    Role.NVML: _ANYBODY,
+    Role.CUDA: {**_ANY_ROLE, **_CUDA_ONLY},
+    Role.NVML: _ANY_ROLE,
 }
 
 

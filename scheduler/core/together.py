@@ -17,7 +17,7 @@ from scheduler.core.columns import Columns, bytes_of
 from scheduler.core.fleet import Bools, Fleet, Rows
 from scheduler.core.request import Ask, Request, by_greed
 
-_NOBODY: Final = -1
+_UNSET: Final = -1
 
 
 def together(fleet: Fleet, request: Request, rows: Rows) -> Bools:
@@ -77,7 +77,7 @@ class _Pass:
         self._held_bytes = np.zeros((moments, *self._total.shape), np.int64)
         self._held_core = np.zeros((moments, *self._total.shape), np.int64)
         self._peak_bytes = np.zeros(self._total.shape, np.int64)
-        self._capped = np.full(self._total.shape, _NOBODY, np.int8)
+        self._capped = np.full(self._total.shape, _UNSET, np.int8)
         self.chosen: dict[int, list[NDArray[np.intp]]] = {}
 
     def all_placed(self, order: Sequence[int]) -> Bools:
@@ -94,7 +94,7 @@ class _Pass:
         size = bytes_of(ask, self._total)
         capped, core = int(ask.core_percent is not None), ask.core_percent or 0
         room = self._columns.room(ask)
-        room &= (self._capped == _NOBODY) | (self._capped == capped)
+        room &= (self._capped == _UNSET) | (self._capped == capped)
         if self._part is not None:
             room &= self._part
         for at in moments:

@@ -33,7 +33,7 @@ static bool lock_limits(int fd)
 	return false;
 }
 
-static bool nobody_lives(const struct vgpu_view *view)
+static bool no_process_lives(const struct vgpu_view *view)
 {
 	for (uint32_t number = 0; number < VGPU_MAX_SLOTS; number++) {
 		const struct vgpu_region_slot *slot = vgpu_view_slot(view, number);
@@ -55,7 +55,7 @@ static void forget_limits(struct vgpu_process *process)
 	if (vgpu_reopen(process, &slots.fd, &os_errno) != VGPU_OK)
 		return;
 	vgpu_slots_reap(&slots, NULL, true);
-	if (lock_limits(slots.fd) && nobody_lives(&process->view))
+	if (lock_limits(slots.fd) && no_process_lives(&process->view))
 		for (int gpu = 0; gpu < VGPU_MOST_GPUS; gpu++) {
 			uint32_t *known = &vgpu_view_gpu(&process->view, gpu)->known;
 

@@ -87,7 +87,7 @@ void vgpu_slots_free(const struct vgpu_slots *slots, const struct vgpu_owner *ow
  * that did so before that has its lock by now (shared.c). The kernel's lock over the list of locks
  * orders the two: if the joiner's lock is not visible here, the joiner sees no key.
  */
-static bool nobody_joins(const struct vgpu_slots *slots, uint32_t number, uint64_t key)
+static bool no_process_joins(const struct vgpu_slots *slots, uint32_t number, uint64_t key)
 {
 	struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, number);
 
@@ -107,7 +107,7 @@ static void reap(const struct vgpu_slots *slots, const struct vgpu_owner *owner,
 	if (!has_exited(slots, owner->slot, search))
 		return;
 	VGPU_AT(REAP_VERDICT);
-	if (state_of(slot) == VGPU_SLOT_SHARED && !nobody_joins(slots, owner->slot, key))
+	if (state_of(slot) == VGPU_SLOT_SHARED && !no_process_joins(slots, owner->slot, key))
 		return;
 	vgpu_slots_drop(slots, owner);
 	vgpu_slots_free(slots, owner);

@@ -208,7 +208,7 @@ def test_a_binding_of_a_former_holder_is_refused(installed: ControlPlane, server
     leases = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
     lease = f"{leases}/{names.LEASE_SCHEDULER}"
     held = {"spec": {"holderIdentity": "us", "leaseTransitions": 7, "leaseDurationSeconds": 8}}
-    nobodys = {"spec": dict.fromkeys(held["spec"])}
+    unheld = {"spec": dict.fromkeys(held["spec"])}
     assert server.ask("POST", _PODS, pod(asking(HALF), name="bound")).done
 
     def bind(writer: str) -> Answer:
@@ -230,7 +230,7 @@ def test_a_binding_of_a_former_holder_is_refused(installed: ControlPlane, server
             assert bind("").policy == "gpuslice-writer"
             assert bind("us 7").done
         finally:
-            server.ask("PATCH", lease, nobodys, MERGE_PATCH)
+            server.ask("PATCH", lease, unheld, MERGE_PATCH)
             server.ask("DELETE", f"{_PODS}/bound?gracePeriodSeconds=0")
 
 

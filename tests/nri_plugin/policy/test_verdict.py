@@ -144,8 +144,8 @@ BROUGHT: Mapping[str, Merged] = {
 def test_a_gpu_that_another_plugin_brings(what: str, found: Merged) -> None:
     assert foreign_gpu(found, ME, HOST) == ForeignGpu(OTHER, what)
     assert foreign_gpu(found, OTHER, HOST) is None
-    nobodys = replace(found, owners=Owners())
-    assert foreign_gpu(nobodys, ME, HOST) == ForeignGpu("", what)
+    unowned = replace(found, owners=Owners())
+    assert foreign_gpu(unowned, ME, HOST) == ForeignGpu("", what)
 
 
 RULES: Mapping[str, CgroupRule] = {

@@ -112,7 +112,7 @@ def test_no_step_of_the_counter_is_left_out() -> None:
     assert set(re.findall(r"VGPU_AT\((\w+)\)", source)) <= named
 
 
-class NobodyHelps(Protocol):
+class NoProcessHelps(Protocol):
     def load_counter(self) -> Steps:
         return (yield Load(COUNTER))
 
@@ -176,7 +176,7 @@ class PublishesInAnothersName(_Applies):
     owns_first = publishes_once = False
 
 
-class DropsWhoeverIsThere(Protocol):
+class DropsAnyHolder(Protocol):
     def drop(self, slot: int, generation: int, even_empty: bool) -> Steps:
         generation = yield Load(("generation", slot))
         yield from super().drop(slot, generation, even_empty)
@@ -205,13 +205,13 @@ class ReapsWithoutTheLock(Protocol):
 
 
 MUTANTS: dict[type[Protocol], tuple[str, str]] = {
-    NobodyHelps: ("two race for the last bytes", "2 used"),
+    NoProcessHelps: ("two race for the last bytes", "2 used"),
     HelpsWhatIsDone: ("two race for the last bytes", "0 used"),
     HelpsAnyPublication: ("two find the same one dead", "0 used"),
     ChecksTheLimitOnce: ("two race for the last bytes", "over the limit"),
     AppliesWhatWasDropped: ("a living one's slot is taken", "used"),
     PublishesInAnothersName: ("a living one's slot is taken", "used"),
-    DropsWhoeverIsThere: ("a slot is taken beside a slow reaper", "[0] charged, [1] held"),
+    DropsAnyHolder: ("a slot is taken beside a slow reaper", "[0] charged, [1] held"),
     RenewsNothing: ("a living one's slot is taken", "[2] charged, [0] held"),
     WaitsForTheOther: ("two race for the last bytes", "blocked"),
     ReapsWithoutTheLock: ("a slot is taken beside a slow reaper", "[1] charged, [0] held"),
