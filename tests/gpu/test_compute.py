@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import mean
@@ -19,6 +19,7 @@ from subprocess import Popen
 import pytest
 
 from tests.gpu.conftest import VARIABLE, Gpu, machine
+from tests.gpu.frameworks import FRAMEWORKS
 from tests.shim.clients import CUDA
 from tests.support import ROOT
 
@@ -26,7 +27,24 @@ pytestmark = pytest.mark.sim
 
 _LOAD = ROOT / "build/dev/bin/cuda-load"
 _SECONDS = 10
-_KERNEL_US = 200
+Command = Sequence[str | Path]
+Load = Callable[[int], Command]
+TORCH = next(each for each in FRAMEWORKS if each.name == "torch")
+
+_MULTIPLIES = """
+import sys, time, torch
+matrix = torch.ones(1024, 1024, device="cuda")
+begun = second = time.monotonic()
+count = 0
+while (now := time.monotonic()) < begun + float(sys.argv[1]):
+    for _ in range(50):
+        product = matrix @ matrix
+    torch.cuda.synchronize()
+    count += 50
+    if now >= second + 1:
+        print(f"after {now - begun:.2f} s: {count / (now - second) / 1000:.4f} % of the time")
+        second, count = now, 0
+"""
 
 _BEGIN = (
     CUDA
@@ -139,21 +157,26 @@ if gaps:
     assert any("FIGURE" in output for output in outputs)
 
 
-def _start(command: Sequence[str | Path], environment: Mapping[str, str]) -> Popen[str]:
+def _start(command: Command, environment: Mapping[str, str]) -> Popen[str]:
     return Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
 
 
-def _load(seconds: int) -> Sequence[str | Path]:
-    return (_LOAD, str(seconds), str(_KERNEL_US))
+def _load(seconds: int) -> Command:
+    return (_LOAD, str(seconds), "200")
 
 
-def _alone(gpu: Gpu) -> float:
-    return _work(_start(_load(5), gpu.host.environment(preload=False)))
+def _through_the_runtime(seconds: int) -> Command:
+    """PyTorch, and so libcudart and cuBLAS."""
+    return (TORCH.python, "-c", _MULTIPLIES, str(seconds))
 
 
-def _limited(directory: Path, percent: int, *options: str) -> Popen[str]:
-    run = [sys.executable, "-m", "shim", "run", "--gpu", os.environ[VARIABLE], "--memory", "1GiB"]
-    command = [*run, "--core", str(percent), *options, "--", *_load(_SECONDS + 2)]
+def _alone(gpu: Gpu, load: Load = _load) -> float:
+    return _work(_start(load(5), gpu.host.environment(preload=False)))
+
+
+def _limited(directory: Path, load: Load, percent: int, *options: str) -> Popen[str]:
+    run = [sys.executable, "-m", "shim", "run", "--gpu", os.environ[VARIABLE], "--memory", "2GiB"]
+    command = [*run, "--core", str(percent), *options, "--", *load(_SECONDS + 2)]
     return _start(command, {**machine(), "TMPDIR": str(directory)})
 
 
@@ -169,15 +192,20 @@ def _work(process: Popen[str]) -> float:
 @pytest.mark.parametrize("percent", [10, 30, 50, 70, 90])
 def test_gpu_compute_shares_of_one(gpu: Gpu, tmp_path: Path, percent: int) -> None:
     alone = _alone(gpu)
-    got = _work(_limited(tmp_path, percent, "--core-policy", "force")) / alone * 100
+    got = _work(_limited(tmp_path, _load, percent, "--core-policy", "force")) / alone * 100
     gpu.note(f"FIGURE {got:.2f}")
     assert abs(got - percent) <= 1.5
 
 
 @pytest.mark.parametrize("requested", [(10, 90), (30, 70), (50, 50), (20, 30, 50)], ids=str)
-def test_gpu_compute_shares_of_several(gpu: Gpu, tmp_path: Path, requested: Sequence[int]) -> None:
-    alone = _alone(gpu)
-    started = [_limited(tmp_path, percent) for percent in requested]
+@pytest.mark.parametrize("load", [_load, _through_the_runtime])
+def test_gpu_compute_shares_of_several(
+    gpu: Gpu, tmp_path: Path, load: Load, requested: Sequence[int]
+) -> None:
+    if load is _through_the_runtime and TORCH.version() is None:
+        pytest.skip(TORCH.missing)
+    alone = _alone(gpu, load)
+    started = [_limited(tmp_path, load, percent) for percent in requested]
     got = [_work(process) / alone * 100 for process in started]
     gpu.note(f"FIGURE {' '.join(f'{share:.2f}' for share in got)}, loss {100 - sum(got):.2f}")
     assert all(abs(a - b) <= 3 for a, b in zip(got, requested, strict=True))
