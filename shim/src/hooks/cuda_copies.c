@@ -126,6 +126,32 @@ COPYING_LATER(cuMemcpy3DBatchAsync, 0,
 COPYING_LATER(cuMemcpy3DBatchAsync_v2, 0,
 	      (size_t count, void *copies, unsigned long long flags, CUstream stream),
 	      (real, count, copies, flags, stream))
+COPYING_LATER(cuMemcpyWithAttributesAsync, bytes,
+	      (CUdeviceptr to, CUdeviceptr from, size_t bytes, void *attributes, CUstream stream),
+	      (real, to, from, bytes, attributes, stream))
+COPYING_LATER(cuMemcpy3DWithAttributesAsync, 0,
+	      (void *copy, unsigned long long flags, CUstream stream), (real, copy, flags, stream))
+COPYING_LATER(cuFabricCpyBatchAsync, 0,
+	      (size_t count, void *copies, unsigned long long flags, CUstream stream),
+	      (real, count, copies, flags, stream))
+COPYING_LATER(cuMemPrefetchAsync, bytes,
+	      (CUdeviceptr address, size_t bytes, CUdevice device, CUstream stream),
+	      (real, address, bytes, device, stream))
+COPYING_LATER(cuMemPrefetchAsync_v2, bytes,
+	      (CUdeviceptr address, size_t bytes, CUmemLocation location, unsigned int flags,
+	       CUstream stream),
+	      (real, address, bytes, location, flags, stream))
+COPYING_LATER(cuMemPrefetchBatchAsync, 0,
+	      (CUdeviceptr * addresses, size_t *sizes, size_t count, CUmemLocation *locations,
+	       size_t *indexes, size_t location_count, unsigned long long flags, CUstream stream),
+	      (real, addresses, sizes, count, locations, indexes, location_count, flags, stream))
+COPYING_LATER(cuMemDiscardAndPrefetchBatchAsync, 0,
+	      (CUdeviceptr * addresses, size_t *sizes, size_t count, CUmemLocation *locations,
+	       size_t *indexes, size_t location_count, unsigned long long flags, CUstream stream),
+	      (real, addresses, sizes, count, locations, indexes, location_count, flags, stream))
+COPYING_LATER(cuMemBatchDecompressAsync, 0,
+	      (void *parameters, size_t count, unsigned int flags, size_t *failed, CUstream stream),
+	      (real, parameters, count, flags, failed, stream))
 COPYING_LATER(cuMemsetD8Async, count,
 	      (CUdeviceptr to, unsigned char value, size_t count, CUstream stream),
 	      (real, to, value, count, stream))

@@ -38,6 +38,11 @@ BEGINNING(cuStreamBeginCaptureToGraph,
 	  (CUstream stream, CUgraph graph, const CUgraphNode *dependencies, const void *data,
 	   size_t count, int mode),
 	  (real, stream, graph, dependencies, data, count, mode))
+BEGINNING(cuStreamBeginRecaptureToGraph,
+	  (CUstream stream, int mode, CUgraph graph, void *callback, void *data),
+	  (real, stream, mode, graph, callback, data))
+BEGINNING(cuStreamBeginCaptureToCig, (CUstream stream, void *parameters),
+	  (real, stream, parameters))
 
 static void end_capture(void)
 {
@@ -55,6 +60,15 @@ CUresult on_cuStreamEndCapture(enum vgpu_function real, CUstream stream, CUgraph
 	if (result == CUDA_SUCCESS || (result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
 				       result <= CUDA_ERROR_STREAM_CAPTURE_IMPLICIT &&
 				       result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED))
+		end_capture();
+	return result;
+}
+
+CUresult on_cuStreamEndCaptureToCig(enum vgpu_function real, CUstream stream)
+{
+	CUresult result = as_cuStreamEndCaptureToCig(real, stream);
+
+	if (result == CUDA_SUCCESS)
 		end_capture();
 	return result;
 }

@@ -33,25 +33,3 @@ LAUNCHING(cuLaunchKernelEx, config ? config->hStream : NULL,
 	  config ? (uint64_t)config->gridDimX * config->gridDimY * config->gridDimZ : 0,
 	  (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra),
 	  (real, config, function, parameters, extra))
-
-/* Those of the first interface, and of several GPUs at once, which waits for the current one. */
-#define LAUNCHING_OLD(symbol, stream, handle, params, args)                                        \
-	CUresult symbol params                                                                     \
-	{                                                                                          \
-		struct vgpu_launch launch;                                                         \
-		CUresult result;                                                                   \
-                                                                                                   \
-		vgpu_launch_begin(&launch, stream, (uint64_t)(uintptr_t)(handle), 0);              \
-		result = real_##symbol args;                                                       \
-		vgpu_launch_end(&launch);                                                          \
-		return result;                                                                     \
-	}
-
-LAUNCHING_OLD(cuLaunch, NULL, function, (CUfunction function), (function))
-LAUNCHING_OLD(cuLaunchGrid, NULL, function, (CUfunction function, int width, int height),
-	      (function, width, height))
-LAUNCHING_OLD(cuLaunchGridAsync, stream, function,
-	      (CUfunction function, int width, int height, CUstream stream),
-	      (function, width, height, stream))
-LAUNCHING_OLD(cuLaunchCooperativeKernelMultiDevice, NULL, &cuLaunchCooperativeKernelMultiDevice,
-	      (void *launches, unsigned int count, unsigned int flags), (launches, count, flags))

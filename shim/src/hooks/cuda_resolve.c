@@ -16,7 +16,7 @@
 #include "loader/resolve.h"
 
 enum {
-	LATEST = 13030, /* the newest API whose names were compared with hooks.def */
+	LATEST = 13050, /* the newest API whose names were compared with hooks.def */
 	LEGACY_STREAM = 1 << CU_GET_PROC_ADDRESS_DEFAULT | 1 << CU_GET_PROC_ADDRESS_LEGACY_STREAM,
 	PER_THREAD_STREAM = 1 << CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
 	ANY_STREAM = LEGACY_STREAM | PER_THREAD_STREAM,

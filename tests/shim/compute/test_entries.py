@@ -1,0 +1,70 @@
+"""Every function of the driver that puts work on a stream waits for the container's turn, except
+those that docs/compute.md names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+from contract import names, region_file
+from tests.shim.conftest import GIB, Grants, Host
+from tests.shim.loader.every_symbol import exports
+from tests.support import ROOT
+
+pytestmark = pytest.mark.sim
+
+STREAM = re.compile(r"_pt[sd][sz]$")
+OF_2009 = re.compile(r"cuLaunch|cuMem(cpy|set)")
+"""What submits work without a twin for per-thread default streams."""
+PROGRAM = """
+import ctypes, os, time
+cuda = ctypes.CDLL("libcuda.so.1")
+context = ctypes.c_void_p()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+region = os.open({region!r}, os.O_RDONLY)
+for name in {names!r}:
+    time.sleep(0.0005)
+    before = os.pread(region, 8, {offset})
+    for _ in range(20):  # one of 16 launches is checked
+        getattr(cuda, name)(*[ctypes.c_void_p(0)] * 12)
+    if os.pread(region, 8, {offset}) == before:
+        print(name)
+"""
+
+
+def exceptions() -> list[str]:
+    table = (ROOT / "docs/compute.md").read_text().partition("| functions | reason |")[2]
+    rows = table.partition("\n\n")[0].splitlines()[2:]
+    return [name for row in rows for name in re.findall(r"`(\w[\w*]+)`", row.split("|")[1])]
+
+
+def taking_a_stream(driver: Path) -> list[str]:
+    """Names that have a twin, the twins, and those of 2009."""
+    found = set(exports(driver).values())
+    twins = {name for name in found if STREAM.search(name)}
+    bases = {STREAM.sub("", name) for name in twins}
+    return sorted(twins | bases | {name for name in found if OF_2009.match(name)})
+
+
+def test_what_takes_a_stream_waits_or_is_documented(
+    build_dir: Path, host: Host, grants: Grants
+) -> None:
+    newest = replace(host, driver_dir=build_dir / "lib/simgpu-14000")
+    every = taking_a_stream(newest.driver_dir / "libcuda.so.1")
+    excepted = {
+        pattern: {name for name in every if fnmatchcase(name, pattern)} for pattern in exceptions()
+    }
+    assert len(excepted) >= 10 and all(excepted.values())
+    waiting = sorted({*every}.difference(*excepted.values()))
+    assert len(waiting) > 120
+    grant = grants.make(GIB, GIB, core_percent=99)
+    offset = region_file.Geometry(2).compute_offset(0)
+    region = str(grant / names.FILE_REGION)
+    program = PROGRAM.format(region=region, offset=offset, names=[*waiting, "cuCtxSynchronize"])
+    assert newest.python(program, grant).stdout.split() == ["cuCtxSynchronize"]
