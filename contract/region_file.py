@@ -98,7 +98,7 @@ COMPUTE: Final = Struct(
         Field("uint64_t", "throttled_ns", "time that launches waited, summed over threads"),
         Field("uint64_t", "throttled_count", "launches that waited"),
         Field("uint64_t", "busy_ns", "measured time of finished work"),
-        Field("uint64_t", "unfinished_since_ns", "start of work that takes over a second; 0: none"),
+        Field("uint64_t", "unfinished_since_ns", "start of the latest work of over 1 s; 0: none"),
         Field("uint64_t", "reserved", "zero", 2),
     ),
 )

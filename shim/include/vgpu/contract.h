@@ -170,7 +170,7 @@ struct vgpu_region_compute {
 	uint64_t throttled_ns; /* time that launches waited, summed over threads */
 	uint64_t throttled_count; /* launches that waited */
 	uint64_t busy_ns; /* measured time of finished work */
-	uint64_t unfinished_since_ns; /* start of work that takes over a second; 0: none */
+	uint64_t unfinished_since_ns; /* start of the latest work of over 1 s; 0: none */
 	uint64_t reserved[2]; /* zero */
 };
 _Static_assert(sizeof(struct vgpu_region_compute) == 64, "vgpu_region_compute");

@@ -17,6 +17,10 @@
 
 #define BLOCKED_NS UINT64_C(20000)
 
+/* Between looks at the first launch of a kind that a call waits for. */
+#define FIRST_POLL_NS	   UINT64_C(20000)
+#define FIRST_POLL_MOST_NS UINT64_C(1000000)
+
 enum { MARKERS_AT_ONCE = 8, SPARE_LAUNCHES = 16 };
 
 /* One GPU, of this process. */
@@ -92,8 +96,6 @@ static void publish(struct gpu *of, struct vgpu_region_compute *record, uint64_t
 	if (oldest && now_ns > oldest->from_ns + LONG_NS && oldest->event &&
 	    of->lane.looked_ns + PUBLISH_NS > now_ns)
 		__atomic_store_n(&record->unfinished_since_ns, oldest->from_ns, __ATOMIC_RELAXED);
-	else if (__atomic_load_n(&record->unfinished_since_ns, __ATOMIC_RELAXED))
-		__atomic_store_n(&record->unfinished_since_ns, 0, __ATOMIC_RELAXED);
 }
 
 /* The oldest marker that another thread has not recorded yet, or 0. */
@@ -248,9 +250,61 @@ void vgpu_launch_mark(struct vgpu_launch *launch)
 	vgpu_unlock(&of->lock);
 }
 
-uint64_t vgpu_launches_wait_begins(void)
+/* The oldest marker, if it is old or of the first launch of its kind, and on the stream. */
+static bool awaits(struct gpu *of, uint64_t from_ns, bool first, uint64_t stream)
 {
-	return vgpu_is_gated() ? vgpu_now_ns() : 0;
+	const struct vgpu_marker *oldest;
+	bool found;
+
+	if (!vgpu_lock(&of->lock))
+		return false;
+	oldest = vgpu_lane_oldest(&of->lane);
+	found = oldest && oldest->event && oldest->from_ns <= from_ns &&
+		(oldest->probes || !first) && (stream == VGPU_STREAMS || stream == oldest->stream);
+	vgpu_unlock(&of->lock);
+	return found;
+}
+
+/* Looks at the oldest marker, and publishes what is seen. */
+static void look_at_oldest(int gpu)
+{
+	struct vgpu_region_compute *record = record_of(gpu);
+
+	look_at_markers(&gpus[gpu], 1, true);
+	if (!record || !vgpu_lock(&gpus[gpu].lock))
+		return;
+	publish(&gpus[gpu], record, vgpu_now_ns());
+	vgpu_unlock(&gpus[gpu].lock);
+}
+
+uint64_t vgpu_launches_wait_begins(CUstream stream, bool all)
+{
+	uint64_t of_stream = all ? VGPU_STREAMS : (uint64_t)(uintptr_t)stream;
+	uint64_t since_ns, now_ns, pause_ns;
+	int gpu;
+
+	if (!vgpu_is_gated())
+		return 0;
+	since_ns = now_ns = vgpu_now_ns();
+	gpu = vgpu_current_gpu();
+	while (gpu >= 0 && now_ns <= since_ns + LONG_NS &&
+	       awaits(&gpus[gpu], since_ns, true, of_stream)) {
+		look_at_oldest(gpu);
+		pause_ns = (now_ns - since_ns) / 16 + FIRST_POLL_NS;
+		vgpu_pause(pause_ns < FIRST_POLL_MOST_NS ? pause_ns : FIRST_POLL_MOST_NS);
+		now_ns = vgpu_now_ns();
+	}
+	if (now_ns > since_ns + LONG_NS)
+		look_at_oldest(gpu);
+	return since_ns;
+}
+
+void vgpu_launches_continue(void)
+{
+	int gpu = vgpu_is_gated() ? vgpu_current_gpu() : -1;
+
+	if (gpu >= 0 && awaits(&gpus[gpu], vgpu_now_ns() - LONG_NS, false, VGPU_STREAMS))
+		look_at_oldest(gpu);
 }
 
 void vgpu_launches_synchronized(uint64_t since_ns, CUstream stream, bool all)
@@ -274,7 +328,10 @@ void vgpu_launches_synchronized(uint64_t since_ns, CUstream stream, bool all)
 	if (blocked)
 		vgpu_lane_synchronized(&of->lane, now_ns,
 				       all ? VGPU_STREAMS : (uint64_t)(uintptr_t)stream);
-	if (record)
+	if (record) {
+		if (blocked && now_ns > since_ns + LONG_NS && of->lane.finished_ns > since_ns)
+			__atomic_store_n(&record->unfinished_since_ns, since_ns, __ATOMIC_RELAXED);
 		publish(of, record, now_ns);
+	}
 	vgpu_unlock(&of->lock);
 }

@@ -127,6 +127,13 @@ void vgpu_lease_refresh(int gpu, struct vgpu_lease *lease)
 	lease->offset_ppm = offset_ppm(lease->share_ppm);
 }
 
+void vgpu_pause(uint64_t pause_ns)
+{
+	struct timespec pause = {0, (long)pause_ns};
+
+	syscall(SYS_nanosleep, &pause, NULL);
+}
+
 void vgpu_lease_wait(int gpu, const struct vgpu_lease *lease, uint64_t now_ns, uint64_t until_ns)
 {
 	uint64_t pause_ns = until_ns > now_ns ? until_ns - now_ns : 1;
@@ -135,11 +142,11 @@ void vgpu_lease_wait(int gpu, const struct vgpu_lease *lease, uint64_t now_ns, u
 
 	if (pause_ns > LONGEST_SLEEP_NS)
 		pause_ns = LONGEST_SLEEP_NS;
-	pause = (struct timespec){0, (long)pause_ns};
 	if (!mapping || gpu >= VGPU_MAX_GPUS) {
-		syscall(SYS_nanosleep, &pause, NULL);
+		vgpu_pause(pause_ns);
 		return;
 	}
+	pause = (struct timespec){0, (long)pause_ns};
 	/* The record that the arbiter writes next: its number's low word is two below the next. */
 	next = &records(gpu)[(lease->sequence + 1) % 2];
 	syscall(SYS_futex, &next->sequence, FUTEX_WAIT,

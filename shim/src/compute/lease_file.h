@@ -21,3 +21,6 @@ void vgpu_lease_refresh(int gpu, struct vgpu_lease *lease);
 
 /* Sleep until then, or until the arbiter has written a lease newer than `lease`. May end early. */
 void vgpu_lease_wait(int gpu, const struct vgpu_lease *lease, uint64_t now_ns, uint64_t until_ns);
+
+/* Sleep for less than a second. */
+void vgpu_pause(uint64_t pause_ns);

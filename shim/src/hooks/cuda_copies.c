@@ -36,7 +36,7 @@
 		CUresult result;                                                                   \
                                                                                                    \
 		vgpu_launch_begin(&launch, own, (uint64_t)(uintptr_t)&on_##symbol, size);          \
-		since_ns = vgpu_launches_wait_begins();                                            \
+		since_ns = vgpu_launches_wait_begins(own, false);                                  \
 		result = as_##symbol args;                                                         \
 		vgpu_launch_end(&launch);                                                          \
 		if (result == CUDA_SUCCESS)                                                        \

@@ -12,7 +12,9 @@
  * reported that work continues. */
 static CUresult after(CUresult result)
 {
-	if (result != CUDA_ERROR_NOT_READY)
+	if (result == CUDA_ERROR_NOT_READY)
+		vgpu_launches_continue();
+	else
 		vgpu_meters_read();
 	return result;
 }
@@ -39,15 +41,16 @@ static CUresult waited(CUresult result, uint64_t since_ns, CUstream stream, bool
 /* Of an event's stream, which is not known here, markers alone are looked at. */
 CUresult cuEventSynchronize(CUevent event)
 {
-	uint64_t since_ns = vgpu_launches_wait_begins();
+	CUstream unknown = (CUstream)&cuEventSynchronize;
+	uint64_t since_ns = vgpu_launches_wait_begins(unknown, false);
 	CUresult result = real_cuEventSynchronize(event);
 
-	return waited(result, since_ns, (CUstream)&cuEventSynchronize, false);
+	return waited(result, since_ns, unknown, false);
 }
 
 CUresult cuCtxSynchronize(void)
 {
-	uint64_t since_ns = vgpu_launches_wait_begins();
+	uint64_t since_ns = vgpu_launches_wait_begins(NULL, true);
 	CUresult result = real_cuCtxSynchronize();
 
 	return waited(result, since_ns, NULL, true);
@@ -55,7 +58,7 @@ CUresult cuCtxSynchronize(void)
 
 CUresult cuCtxSynchronize_v2(CUcontext context)
 {
-	uint64_t since_ns = vgpu_launches_wait_begins();
+	uint64_t since_ns = vgpu_launches_wait_begins(NULL, context == NULL);
 	CUresult result = real_cuCtxSynchronize_v2(context);
 
 	return waited(result, since_ns, NULL, context == NULL);
@@ -64,7 +67,7 @@ CUresult cuCtxSynchronize_v2(CUcontext context)
 CUresult on_cuStreamSynchronize(enum vgpu_function real, CUstream stream)
 {
 	CUstream own = vgpu_own_stream(stream, real == VGPU_ID_cuStreamSynchronize_ptsz);
-	uint64_t since_ns = vgpu_launches_wait_begins();
+	uint64_t since_ns = vgpu_launches_wait_begins(own, false);
 	CUresult result = as_cuStreamSynchronize(real, stream);
 
 	return waited(result, since_ns, own, false);
