@@ -222,7 +222,7 @@ int vgpu_lane_submitted(struct vgpu_lane *lane, uint64_t now_ns, uint8_t kind, u
 
 void vgpu_lane_marked(struct vgpu_lane *lane, int slot, uint64_t event)
 {
-	lane->markers[slot].event = event;
+	__atomic_store_n(&lane->markers[slot].event, event, __ATOMIC_RELEASE);
 }
 
 int vgpu_lane_paused(struct vgpu_lane *lane, const struct vgpu_turn *turn, uint64_t now_ns)
@@ -270,6 +270,27 @@ void vgpu_lane_synchronized(struct vgpu_lane *lane, uint64_t now_ns, uint64_t st
 	lane->free_ns = now_ns;
 }
 
+static void end_oldest(struct vgpu_lane *lane, uint64_t from_ns, uint64_t end_ns)
+{
+	lane->busy_ns += end_ns - from_ns;
+	lane->finished_ns = end_ns;
+	lane->first = (lane->first + 1) % VGPU_LANE_MARKERS;
+	lane->count--;
+	predict(lane);
+}
+
+bool vgpu_lane_lost(struct vgpu_lane *lane, uint64_t now_ns)
+{
+	const struct vgpu_marker *oldest = vgpu_lane_oldest(lane);
+	uint64_t from_ns = later(lane->finished_ns, oldest->from_ns);
+	uint64_t end_ns = due_ns(lane, oldest);
+
+	if (end_ns > now_ns)
+		return false;
+	end_oldest(lane, from_ns, end_ns);
+	return true;
+}
+
 void vgpu_lane_finished(struct vgpu_lane *lane, uint64_t now_ns, bool exactly)
 {
 	const struct vgpu_marker *marker = &lane->markers[lane->first];
@@ -282,9 +303,5 @@ void vgpu_lane_finished(struct vgpu_lane *lane, uint64_t now_ns, bool exactly)
 	else if (end_ns < least_ns)
 		end_ns = least_ns;
 	learn(lane, marker, end_ns - from_ns);
-	lane->busy_ns += end_ns - from_ns;
-	lane->finished_ns = end_ns;
-	lane->first = (lane->first + 1) % VGPU_LANE_MARKERS;
-	lane->count--;
-	predict(lane);
+	end_oldest(lane, from_ns, end_ns);
 }

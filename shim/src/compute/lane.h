@@ -66,6 +66,7 @@ bool vgpu_lane_admits(struct vgpu_lane *lane, const struct vgpu_turn *turn, uint
 /* A launch is being submitted. The slot of the marker to be recorded after it, or
  * VGPU_NO_MARKER. */
 int vgpu_lane_submitted(struct vgpu_lane *lane, uint64_t now_ns, uint8_t kind, uint64_t stream);
+/* Its event. Needs no lock: a marker without an event does not end. */
 void vgpu_lane_marked(struct vgpu_lane *lane, int slot, uint64_t event);
 
 /* A launch was submitted before, without a question. */
@@ -78,9 +79,18 @@ int vgpu_lane_paused(struct vgpu_lane *lane, const struct vgpu_turn *turn, uint6
 /* The oldest unfinished marker; NULL: none. */
 const struct vgpu_marker *vgpu_lane_oldest(const struct vgpu_lane *lane);
 
+/* 0: not recorded yet. */
+static inline uint64_t vgpu_lane_event(const struct vgpu_marker *marker)
+{
+	return __atomic_load_n(&marker->event, __ATOMIC_ACQUIRE);
+}
+
 /* It is unfinished; or it is done, `exactly` now or at some time since the last look. */
 void vgpu_lane_looked(struct vgpu_lane *lane, uint64_t now_ns);
 void vgpu_lane_finished(struct vgpu_lane *lane, uint64_t now_ns, bool exactly);
+
+/* Its event could not be recorded: it ends when it is due, and no cost is learned. False: later. */
+bool vgpu_lane_lost(struct vgpu_lane *lane, uint64_t now_ns);
 
 /* All work of the stream (VGPU_STREAMS: of all) was done when a call of the program returned, just
  * now; call it after the markers that are done. */

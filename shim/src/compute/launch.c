@@ -26,6 +26,7 @@ enum { MARKERS_AT_ONCE = 8, SPARE_LAUNCHES = 16 };
 /* One GPU, of this process. */
 static struct gpu {
 	struct vgpu_lock lock;
+	struct vgpu_lock looking; /* by the one thread that may end markers; before `lock` */
 	struct vgpu_lane lane;
 	struct vgpu_lease lease;
 	uint64_t published_ns; /* of the region's busy_until_ns */
@@ -66,6 +67,17 @@ static void enter_spare(struct vgpu_lane *lane, int gpu, uint64_t now_ns)
 	spare.count = spare.spent_ns = 0;
 }
 
+/* Of the GPU that the thread launched on before this one. */
+static void enter_other_spare(int gpu, uint64_t now_ns)
+{
+	int other = spare.gpu_after - 1;
+
+	if (other < 0 || other == gpu || !vgpu_lock(&gpus[other].lock))
+		return;
+	enter_spare(&gpus[other].lane, other, now_ns);
+	vgpu_unlock(&gpus[other].lock);
+}
+
 /* NULL: this process has no region. */
 static struct vgpu_region_compute *record_of(int gpu)
 {
@@ -93,7 +105,7 @@ static void publish(struct gpu *of, struct vgpu_region_compute *record, uint64_t
 				   __ATOMIC_RELAXED);
 		of->busy_ns = of->lane.busy_ns;
 	}
-	if (oldest && now_ns > oldest->from_ns + LONG_NS && oldest->event &&
+	if (oldest && now_ns > oldest->from_ns + LONG_NS && vgpu_lane_event(oldest) &&
 	    of->lane.looked_ns + PUBLISH_NS > now_ns)
 		__atomic_store_n(&record->unfinished_since_ns, oldest->from_ns, __ATOMIC_RELAXED);
 }
@@ -108,42 +120,39 @@ static vgpu_event oldest_event(struct gpu *of)
 		return 0;
 	oldest = vgpu_lane_oldest(&of->lane);
 	if (oldest)
-		event = oldest->event;
+		event = vgpu_lane_event(oldest);
 	vgpu_unlock(&of->lock);
 	return event;
 }
 
-static bool end_marker(struct gpu *of, vgpu_event event, bool reached, bool exactly)
+/* False: it is not done. */
+static bool end_marker(struct gpu *of, vgpu_event event, bool exactly)
 {
-	const struct vgpu_marker *oldest;
-	bool ended = false;
+	bool ended = event != VGPU_EVENT_LOST && vgpu_event_is_reached(event);
 
 	if (!vgpu_lock(&of->lock))
 		return false;
-	oldest = vgpu_lane_oldest(&of->lane);
-	if (oldest && oldest->event == event) {
-		if (reached)
-			vgpu_lane_finished(&of->lane, vgpu_now_ns(), exactly);
-		else
-			vgpu_lane_looked(&of->lane, vgpu_now_ns());
-		ended = reached;
-	}
+	if (event == VGPU_EVENT_LOST)
+		ended = vgpu_lane_lost(&of->lane, vgpu_now_ns());
+	else if (ended)
+		vgpu_lane_finished(&of->lane, vgpu_now_ns(), exactly);
+	else
+		vgpu_lane_looked(&of->lane, vgpu_now_ns());
 	vgpu_unlock(&of->lock);
 	return ended;
 }
 
-/* Driver calls, so without the lock. */
+/* Driver calls, so without the lock. One thread at a time: another could end the marker during the
+ * query, and its event mark a later launch. */
 static void look_at_markers(struct gpu *of, int most, bool exactly)
 {
-	for (int i = 0; i < most; i++) {
-		vgpu_event event = oldest_event(of);
+	vgpu_event event;
 
-		if (!event)
-			return;
-		if (!end_marker(of, event, vgpu_event_is_reached(event), exactly))
-			return;
+	if (!vgpu_trylock(&of->looking))
+		return;
+	while (most-- && (event = oldest_event(of)) && end_marker(of, event, exactly))
 		vgpu_event_release(event);
-	}
+	vgpu_unlock(&of->looking);
 }
 
 /* True: the launch is entered. With the lock. */
@@ -187,6 +196,7 @@ static bool try(struct vgpu_launch *launch, const struct vgpu_wish *wish, uint64
 	struct vgpu_region_compute *record = record_of(launch->gpu);
 	bool entered;
 
+	enter_other_spare(launch->gpu, now_ns);
 	if (!lock_after_look(of, now_ns)) {
 		launch->gpu = -1; /* a signal handler, in the middle of a launch */
 		return true;
@@ -241,13 +251,7 @@ void vgpu_launch_wait(struct vgpu_launch *launch, CUstream stream, uint64_t hand
 
 void vgpu_launch_mark(struct vgpu_launch *launch)
 {
-	struct gpu *of = &gpus[launch->gpu];
-	vgpu_event event = vgpu_event_record(launch->stream);
-
-	if (!vgpu_lock(&of->lock))
-		return;
-	vgpu_lane_marked(&of->lane, launch->slot, event);
-	vgpu_unlock(&of->lock);
+	vgpu_lane_marked(&gpus[launch->gpu].lane, launch->slot, vgpu_event_record(launch->stream));
 }
 
 /* The oldest marker, if it is old or of the first launch of its kind, and on the stream. */
@@ -259,7 +263,7 @@ static bool awaits(struct gpu *of, uint64_t from_ns, bool first, uint64_t stream
 	if (!vgpu_lock(&of->lock))
 		return false;
 	oldest = vgpu_lane_oldest(&of->lane);
-	found = oldest && oldest->event && oldest->from_ns <= from_ns &&
+	found = oldest && vgpu_lane_event(oldest) && oldest->from_ns <= from_ns &&
 		(oldest->probes || !first) && (stream == VGPU_STREAMS || stream == oldest->stream);
 	vgpu_unlock(&of->lock);
 	return found;

@@ -93,7 +93,7 @@ bool vgpu_event_is_reached(vgpu_event number)
 	CUresult result;
 	int mode;
 
-	if (number == VGPU_EVENT_LOST || !vgpu_place_is_current(event->generation))
+	if (!vgpu_place_is_current(event->generation))
 		return true;
 	mode = vgpu_relaxed_begin();
 	result = real_cuEventQuery(event->handle);

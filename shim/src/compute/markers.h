@@ -14,7 +14,7 @@
 /* An event in use; 0: none. */
 typedef uint64_t vgpu_event;
 
-/* One that could not be recorded: it counts as reached. */
+/* One that could not be recorded. */
 #define VGPU_EVENT_LOST UINT64_MAX
 
 /* Record an event in the stream of the current context. */

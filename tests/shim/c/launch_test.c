@@ -1,0 +1,211 @@
+/*
+ * The gate before launches alone: launch.c and lane.c over a clock, events and a lease of the test.
+ * Prints nothing and exits 0 where all holds.
+ *
+ *	vgpu-launch-test lost      an event that cannot be recorded teaches no cost
+ *	vgpu-launch-test locked    a marker is recorded although the lock is not available
+ *	vgpu-launch-test two-gpus  every launch of a thread that alternates between GPUs is entered
+ *	vgpu-launch-test reused    an event that is reused during a query ends no other marker
+ */
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "compute/launch.c"
+#include "test.h"
+
+enum { KERNEL = 0x1000, OTHER_KERNEL = 0x2000 };
+
+static uint64_t now_ns = 1000000000;
+static vgpu_event next_event = 1;
+static bool reached;
+static void (*during_query)(void);
+
+static struct vgpu_process process = {.birth = {1, 0}}; /* without a region */
+static const volatile uint32_t gated = 1;
+
+/* In place of process.c, lease_file.c, current.c and markers.c. */
+struct vgpu_birth *vgpu_birth_page = &process.birth;
+__thread struct vgpu_thread vgpu_thread;
+const volatile uint32_t *vgpu_gated_word = &gated;
+__thread int vgpu_current = 1;
+int vgpu_open_captures;
+
+struct vgpu_birth *vgpu_birth_begin(void)
+{
+	return &process.birth;
+}
+
+uint32_t vgpu_thread_begin(void)
+{
+	vgpu_thread = (struct vgpu_thread){process.birth.ns, (uint32_t)syscall(SYS_gettid)};
+	return vgpu_thread.id;
+}
+
+uint64_t vgpu_now_ns(void)
+{
+	return now_ns;
+}
+
+void vgpu_pause(uint64_t pause_ns)
+{
+	now_ns += pause_ns;
+}
+
+void vgpu_lease_file_find(void)
+{
+}
+
+void vgpu_lease_refresh(int gpu, struct vgpu_lease *lease)
+{
+	(void)gpu;
+	lease->share_ppm = VGPU_LEASE_WHOLE_PPM;
+}
+
+void vgpu_lease_wait(int gpu, const struct vgpu_lease *lease, uint64_t from_ns, uint64_t until_ns)
+{
+	(void)gpu, (void)lease, (void)from_ns;
+	now_ns = until_ns;
+}
+
+int vgpu_current_find(void)
+{
+	return -1;
+}
+
+bool vgpu_is_captured_on(CUstream stream)
+{
+	return stream != NULL;
+}
+
+vgpu_event vgpu_event_record(CUstream stream)
+{
+	(void)stream;
+	return next_event;
+}
+
+bool vgpu_event_is_reached(vgpu_event event)
+{
+	void (*call)(void) = during_query;
+	bool result = reached;
+
+	(void)event;
+	during_query = NULL;
+	if (call)
+		call();
+	return result;
+}
+
+void vgpu_event_release(vgpu_event event)
+{
+	(void)event;
+}
+
+static void launch_on(int gpu, uint64_t kernel)
+{
+	struct vgpu_launch launch;
+
+	vgpu_current = gpu + 1;
+	vgpu_launch_begin(&launch, NULL, kernel, 1);
+	vgpu_launch_end(&launch);
+}
+
+static uint32_t cost_ns(int gpu)
+{
+	return gpus[gpu].lane.cost_ns[vgpu_lane_kind(KERNEL, 1)];
+}
+
+/* The GPU has worked for so long. */
+static void finish(int gpu, uint64_t work_ns)
+{
+	now_ns += work_ns;
+	reached = true;
+	look_at_markers(&gpus[gpu], VGPU_LANE_MARKERS, true);
+	reached = false;
+}
+
+static void test_lost(void)
+{
+	next_event = VGPU_EVENT_LOST;
+	launch_on(0, KERNEL);
+	finish(0, 1000);
+	MUST(gpus[0].lane.count == 1); /* not before it may be done */
+	finish(0, 1000000);
+	MUST(gpus[0].lane.count == 0 && cost_ns(0) == 0);
+	next_event = 1;
+	launch_on(0, KERNEL);
+	finish(0, 70000);
+	MUST(cost_ns(0) == 70000);
+}
+
+static void test_locked(void)
+{
+	struct vgpu_launch launch;
+
+	vgpu_launch_begin(&launch, NULL, KERNEL, 1);
+	MUST(launch.slot >= 0 && vgpu_trylock(&gpus[0].lock));
+	vgpu_launch_end(&launch);
+	vgpu_unlock(&gpus[0].lock);
+	finish(0, 70000);
+	MUST(gpus[0].lane.count == 0 && cost_ns(0) == 70000);
+}
+
+static uint32_t entered(int gpu)
+{
+	const struct vgpu_lane *lane = &gpus[gpu].lane;
+	uint32_t launches = lane->open.launches[0];
+
+	for (uint32_t i = 0; i < lane->count; i++)
+		launches += lane->markers[(lane->first + i) % VGPU_LANE_MARKERS].launches[0];
+	return launches;
+}
+
+static void test_two_gpus(void)
+{
+	enum { ROUNDS = 5, LAUNCHES = 4 };
+
+	for (int gpu = 0; gpu < 2; gpu++) {
+		launch_on(gpu, KERNEL);
+		finish(gpu, 1000);
+	}
+	for (int i = 0; i < ROUNDS; i++)
+		for (int gpu = 0; gpu < 2; gpu++)
+			for (int j = 0; j < LAUNCHES; j++)
+				launch_on(gpu, KERNEL);
+	MUST(entered(0) == ROUNDS * LAUNCHES);
+	launch_on(0, KERNEL);
+	MUST(entered(1) == ROUNDS * LAUNCHES);
+}
+
+/* Another thread sees that the marker is done, and its event marks a later launch. */
+static void reuse(void)
+{
+	finish(0, 1000);
+	launch_on(0, OTHER_KERNEL);
+}
+
+static void test_reused(void)
+{
+	launch_on(0, KERNEL);
+	during_query = reuse;
+	finish(0, 70000);
+	MUST(gpus[0].lane.count == 1);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct {
+		const char *name;
+		void (*run)(void);
+	} tests[] = {{"lost", test_lost},
+		     {"locked", test_locked},
+		     {"two-gpus", test_two_gpus},
+		     {"reused", test_reused}};
+
+	for (size_t i = 0; i < sizeof(tests) / sizeof(*tests); i++)
+		if (argc == 2 && !strcmp(argv[1], tests[i].name)) {
+			tests[i].run();
+			return 0;
+		}
+	return 2;
+}
