@@ -7,7 +7,6 @@ Prints what it made and the next command; an error is one line on stderr and sta
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import logging
 import os
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from contract import quantity
-from simgpu import cdi, config, daemon
+from simgpu import cdi, config
 from simgpu.faults import is_call
 from simgpu.home import Home, HomeError
 from simgpu.wire import Op
@@ -144,6 +143,11 @@ def _up(home: Home, arguments: argparse.Namespace) -> None:
 
 
 def _serve(home: Home, host: config.HostConfig, driver: cdi.Driver) -> None:
+    # Imported by the daemon alone: asyncio takes half of the time in which a command starts.
+    import asyncio
+
+    from simgpu import daemon
+
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )

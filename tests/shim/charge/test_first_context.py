@@ -39,14 +39,19 @@ OUTSIDE = '''
 import pynvml, sys
 pynvml.nvmlInit()
 gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
-rows = {row.pid: row.usedGpuMemory for row in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)}
-print(rows.get(int(sys.argv[1]), 0))
+for pid in map(int, sys.stdin):
+    rows = {row.pid: row.usedGpuMemory for row in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)}
+    print(rows.get(pid, 0), flush=True)
 '''
+outside = subprocess.Popen(
+    [sys.executable, "-c", OUTSIDE],
+    env={name: value for name, value in os.environ.items() if name != "LD_PRELOAD"},
+    text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+)
 def held():
     "What the gpu gave this process."
-    env = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    command = [sys.executable, "-c", OUTSIDE, str(os.getpid())]
-    return int(subprocess.run(command, env=env, capture_output=True, check=True).stdout)
+    print(os.getpid(), file=outside.stdin, flush=True)
+    return int(outside.stdout.readline())
 def used():
     return region.status(Path(os.environ["GPUSLICE_DIR"]))[0].use.used_bytes
 def exact(expected):
