@@ -179,6 +179,13 @@ def virtual_environment(extras: Sequence[str]) -> None:
     _STAMP.write_text("\n".join(sorted(wanted)) + "\n")
 
 
+def _start_quickly() -> None:
+    """numba-cuda's path file runs at each start of Python, for 40 ms; the tests start it thousands
+    of times. tests/simgpu/programs/numba_programs.py imports the file's module instead."""
+    for path in VENV.glob("lib/python3*/site-packages/_numba_cuda_redirector.pth"):
+        path.unlink()
+
+
 def _install(python: Path, requirements: Sequence[str]) -> None:
     """By uv, in a tenth of pip's time; by pip where only pip is configured to reach an index."""
     pip = [str(python), "-m", "pip", "install", "--quiet"]
@@ -217,6 +224,7 @@ def install(goal: Goal) -> None:
     containerd = _containerd()
     try:
         virtual_environment(goal.extras)
+        _start_quickly()
         c_libraries(goal.targets)
         if containerd is not None:
             with step("building containerd with Go, once"):

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.sim
 _NUMBA = """
 import warnings
 warnings.simplefilter("ignore")
+import _numba_cuda_redirector
 import numpy as np
 from numba import cuda
 MIB = 2**20

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Final
 
+import _numba_cuda_redirector  # noqa: F401  # puts numba-cuda in the place of numba.cuda
 import numpy as np
 from numba import cuda, vectorize
 
