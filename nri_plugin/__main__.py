@@ -14,10 +14,8 @@ import socket
 import sys
 from datetime import UTC, datetime
 
-import uvloop
-
 from kube.log_lines import Formatter, Line
-from nri_plugin import agent, command_line
+from nri_plugin import command_line
 from nri_plugin.doctor import command as doctor
 from nri_plugin.host.store import Store
 from nri_plugin.policy.refusals import StoreError
@@ -46,12 +44,17 @@ def main() -> int:
         _LOG.error(Line("the library is missing: containers with a grant are refused", error=error))
     else:
         _LOG.info(Line("library", path=library))
+    import uvloop
+
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(chosen))
     return 0
 
 
 async def _serve(chosen: Settings) -> None:
+    # Not imported by the doctor: with aiohttp it takes more than half of the doctor's time.
+    from nri_plugin import agent
+
     leaving = asyncio.Event()
     since = datetime.now(UTC).isoformat(timespec="seconds")
     identity = f"pid={os.getpid()} host={socket.gethostname()} since={since}"
