@@ -12,6 +12,7 @@ _SANITIZERS: Final = "a sanitizer's build of what runs in the shipped build"
 _RACES: Final = "a long race; a short one runs in make test"
 _KILLS: Final = "many kills in a row; single ones run in make test"
 _BUILDS: Final = "builds the library or the wheel again"
+_SEEDS: Final = "more seeds of a random test; others run in make test"
 
 THOROUGH: Final = {
     "tests/fuzz/test_fuzz.py::test_nothing_undocumented_escapes*": "fuzzing",
@@ -69,6 +70,11 @@ THOROUGH: Final = {
     "tests/node/test_recovery.py::test_an_agent_killed_while_*[[][!8]*]": _KILLS,
     "tests/cluster/test_rights.py::test_a_volume_that_is_there_*": "as the volume that waits",
     "tests/cluster/test_leader.py::test_a_restarted_process_replaces_*": _KILLS,
+    "tests/scheduler/core/test_oracle.py::test_fit_and_place_*[[][3-9]]": _SEEDS,
+    "tests/scheduler/test_binder_interleavings.py::*[[][5-9][0-9]]": _SEEDS,
+    "tests/scheduler/test_binder_interleavings.py::*[[]1[0-9][0-9]]": _SEEDS,
+    "tests/scheduler/decisions/test_state.py::test_no_grant_ever_*[[][3-9][0-9]]": _SEEDS,
+    "tests/scheduler/leadership/test_election.py::test_writes_of_*[[][2-5][0-9]-*": _SEEDS,
 }
 
 WHOLE: Final = "tests/e2e/test_demo.py::test_a_run_is_as_documented_and_leaves_nothing"

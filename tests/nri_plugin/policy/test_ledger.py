@@ -268,4 +268,4 @@ class Node(RuleBasedStateMachine):
 
 
 TestNode = Node.TestCase
-TestNode.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestNode.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)

@@ -223,7 +223,7 @@ JSON = st.recursive(
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_whatever_stands_there_is_read_or_refused(data: st.DataObject) -> None:
     raw = deepcopy(pod(HALF, node="n1", inits=[container("first", ratio=10)]))
     raw["metadata"]["annotations"] = {HINT: "{}", names.ANNOTATION_DEVICE_ALLOCATED: "{}"}
