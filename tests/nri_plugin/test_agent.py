@@ -6,13 +6,16 @@ import asyncio
 import contextlib
 import http.client
 import logging
+import os
 import socket
 from pathlib import Path
 
 import pytest
 
 from nri_plugin import agent, command_line
+from nri_plugin.settings import Settings
 from tests.nri_plugin.fake_runtime import Dropped, FakeRuntime, RequestFailed
+from tests.support import until_async
 
 
 def _readyz(place: Path) -> tuple[int, str]:
@@ -38,14 +41,46 @@ async def test_a_pause_ends_where_containerd_makes_its_socket_anew(tmp_path: Pat
         await pausing
 
 
+def _settings(tmp_path: Path) -> Settings:
+    flags = ["--library", tmp_path / "absent.so", "--http", f"unix:{tmp_path / 'agent.sock'}"]
+    flags += ["--nri-socket", tmp_path / "nri.sock", "--run-dir", tmp_path / "run"]
+    flags += ["--store-dir", tmp_path / "store", "--cdi-dir", tmp_path / "cdi"]
+    return command_line.from_arguments([*map(str, flags)], {})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another user")
+async def test_the_run_directory_is_secured_before_the_agent_connects(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An existing one: of another user, then with the mode that a kubelet gives it."""
+    chosen, run_dir = _settings(tmp_path), tmp_path / "run"
+    run_dir.mkdir()
+    run_dir.chmod(0o755)
+    os.chown(run_dir, 65534, 0)
+    modes: list[int] = []
+
+    def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        modes.append(run_dir.stat().st_mode & 0o777)
+        writer.close()
+
+    leaving = asyncio.Event()
+    server = await asyncio.start_unix_server(connected, chosen.nri_socket)
+    serving = asyncio.create_task(agent.run(chosen, print, leaving, "test"))
+    problem = f"{run_dir}: invalid owner, user 65534: must be user 0"
+    await until_async(lambda: problem in caplog.text)
+    assert (os.listdir(run_dir), modes) == ([], [])
+    os.chown(run_dir, 0, 0)
+    await until_async(lambda: modes)
+    leaving.set()
+    await serving
+    server.close()
+    assert set(modes) == {0o700}
+
+
 def test_a_runtime_too_old_is_named_in_log_and_readiness(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    page = tmp_path / "agent.sock"
-    flags = ["--library", tmp_path / "absent.so", "--http", f"unix:{page}"]
-    flags += ["--nri-socket", tmp_path / "nri.sock", "--run-dir", tmp_path / "run"]
-    flags += ["--store-dir", tmp_path / "store", "--cdi-dir", tmp_path / "cdi"]
-    chosen = command_line.from_arguments([*map(str, flags)], {})
+    chosen, page = _settings(tmp_path), tmp_path / "agent.sock"
     received: list[str] = []
     answers: list[str] = []
 

@@ -212,6 +212,29 @@ async def test_an_xid_of_the_gpu_lasts_and_one_of_a_program_does_not_count() -> 
     await gpus.close()
 
 
+async def test_an_xid_outlasts_the_child_and_not_the_agent() -> None:
+    """As with NVIDIA's device plugin: the driver reports an error once, and never its end."""
+    script = (
+        "import json, os; print(json.dumps({'gpus': [{'uuid': 'GPU-1', 'minor': 0,"
+        " 'memory_bytes': 5}], 'xids': %s, 'driver': str(os.getpid())}), flush=True)"
+    )
+    clock = Clock()
+    gpus = inventory(script % "[['GPU-1', 79]]", clock)
+    await gpus.refresh()
+    first = gpus.driver
+    os.kill(int(first), signal.SIGKILL)
+    gpus._child.command = serving(script % "[]")
+    while gpus.driver == first:
+        clock.seconds += 5
+        await gpus.refresh()
+    assert gpus.gpus == ()
+    await gpus.close()
+    restarted = inventory(script % "[]")
+    await restarted.refresh()
+    assert [gpu.uuid for gpu in restarted.gpus] == ["GPU-1"]
+    await restarted.close()
+
+
 async def test_a_cancelled_caller_leaves_the_query_to_the_next() -> None:
     gpus = inventory(f"print('{ONE}')")
     impatient = asyncio.create_task(gpus.refresh())

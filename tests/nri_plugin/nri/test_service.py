@@ -33,8 +33,9 @@ from nri_plugin.host.store import Store
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri import connection
 from nri_plugin.nri.service import Service
+from nri_plugin.policy.kube_objects import Bound
 from nri_plugin.policy.ledger import Part
-from nri_plugin.policy.model import Share
+from nri_plugin.policy.model import Pod, Share
 from nri_plugin.settings import Settings
 from tests.nri_plugin.fake_runtime import FakeRuntime, RequestFailed, connected_pair
 from tests.nri_plugin.objects import clear
@@ -265,6 +266,25 @@ async def test_a_pod_with_rdma_alone_waits_for_nothing_of_ours(
         await runtime.notify("StartContainer", of, made)
         hangs.set()
         await stuck
+
+
+async def test_an_rdma_allocation_that_changes_while_its_pod_runs_changes_nothing(
+    host: Host,
+) -> None:
+    """koord-scheduler or an operator moves the pod to another device: neither the agent's start
+    nor the pod's next container is affected."""
+    rdma, other = '{"rdma":[{"minor":0}]}', '{"rdma":[{"minor":1}]}'
+    of, runs, made = pod(labels={}, allocated=rdma), container(), container(1)
+    runs.state = nri.CONTAINER_RUNNING
+    handler = host.service('{"gpus": []}')
+    bound_pods = handler._creation._bound_pods
+    for text in (rdma, other):
+        seen = Pod(of.uid, of.namespace, of.name, {}, {names.ANNOTATION_DEVICE_ALLOCATED: text})
+        bound_pods.put(Bound(seen, "2026-01-01T00:00:00Z", False, False, {}), listing=False)
+    async with serving(handler, [of], [runs]) as runtime:
+        assert await runtime.create(of, made) == nri.CreateContainerResponse()
+        await runtime.notify("StartContainer", of, made)
+        assert (handler.holds, bound_pods.foreign(), host.keys()) == ((), {}, set())
 
 
 async def test_a_container_without_a_share_starts_though_cdi_specs_hang(host: Host) -> None:

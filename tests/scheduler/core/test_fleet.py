@@ -1,13 +1,15 @@
-"""The columns: growth, reuse of rows, snapshots."""
+"""The columns: growth, reuse of rows and label sets."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import pytest
 
 from scheduler.core.fit import fit
 from scheduler.core.fleet import NO_ROW, Fleet, Gpu
 from scheduler.core.reasons import UNRESOLVABLE, Reason
-from scheduler.core.request import Ask, Request
+from scheduler.core.request import Ask, Request, Requirement
 from tests.scheduler.core.one_node import add
 
 ANY = Request([Ask("main", memory_bytes=1)])
@@ -53,3 +55,47 @@ def test_every_reason_has_a_text_of_its_own() -> None:
     assert len({reason.text for reason in Reason}) == len(Reason)
     assert Reason.FITS not in UNRESOLVABLE
     assert not any(character.isdigit() for reason in Reason for character in reason.text)
+
+
+def labelled(name: str, *labels: Mapping[str, str]) -> list[Gpu]:
+    return [Gpu(f"{name}-{minor}", minor, 100, labels=each) for minor, each in enumerate(labels)]
+
+
+def test_label_sets_of_replaced_gpus_are_reused() -> None:
+    """GPUs with a label of their own, such as a serial number, come and go for weeks."""
+    fleet = Fleet()
+    for round_ in range(20):
+        for node in ("a", "b"):
+            labels = [{"model": "A100", "serial": f"{node}{round_}{n}"} for n in range(4)]
+            add(fleet, node, of=labelled(node, *labels))
+    fleet.remove("a")
+    assert len(fleet._labels) <= 1 + 2 * 4
+    add(fleet, "a", of=labelled("a", {"model": "T4"}, {"model": "T4"}))
+    assert fit(fleet, selecting("model", "T4"), fleet.rows_of(["a", "b"]))[0].tolist() == [True, 0]
+
+
+def test_a_selector_is_matched_once_against_each_label_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all GPUs have different labels, a later filter costs no pass over them."""
+    fleet = Fleet()
+    for node in range(30):
+        labels = [{"model": "A100" if node else "T4", "serial": f"{node}-{n}"} for n in range(8)]
+        add(fleet, f"n{node}", of=labelled(f"n{node}", *labels))
+    matched: list[Mapping[str, str]] = []
+    whole = Requirement.matches
+
+    def counted(line: Requirement, labels: Mapping[str, str]) -> bool:
+        matched.append(labels)
+        return whole(line, labels)
+
+    monkeypatch.setattr(Requirement, "matches", counted)
+    rows = fleet.rows_of(["n0", "n1"])
+    for _ in range(10):
+        assert fit(fleet, selecting("model", "A100"), rows)[0].tolist() == [False, True]
+    assert len(matched) == 1 + 30 * 8
+    add(fleet, "n30", of=labelled("n30", {"model": "A100", "serial": "30-0"}))
+    assert fit(fleet, selecting("model", "A100"), fleet.rows_of(["n30"]))[0].tolist() == [True]
+    assert len(matched) == 2 + 30 * 8
+
+
+def selecting(label: str, value: str) -> Request:
+    return Request(ANY.asks, selector=[Requirement(label, frozenset({value}))])

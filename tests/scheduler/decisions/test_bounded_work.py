@@ -1,0 +1,74 @@
+"""With 300 pods waiting that are hard to place, each call and each turn of the retry queue takes a
+bounded number of search steps, and all of them together do, too.
+
+A step is some 30 us (scheduler/core/search.py), so these bounds keep the event loop free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from scheduler.core.search import (
+    MAX_A_CALL,
+    MIN_A_CALL,
+    MOST_STEPS,
+    PER_SECOND,
+    Budget,
+    Steps,
+)
+from scheduler.decisions.requeue import TIMEOUT_S, Unschedulable
+from scheduler.decisions.state import State
+from scheduler.decisions.verbs import Verbs
+from tests.scheduler import calls, objects
+from tests.scheduler.core.test_fit import hard
+
+PODS = 300
+
+
+class Counted(Budget):
+    """Lists the steps that each caller took."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: list[int] = []
+
+    @contextmanager
+    def steps(self, at_most: int = MAX_A_CALL, at_least: int = MIN_A_CALL) -> Iterator[Steps]:
+        with super().steps(at_most, at_least) as given:
+            yield given
+        self.taken.append(given.taken)
+
+
+def hard_pod(number: int, names: list[str]) -> bytes:
+    """17 containers, each for more than half of one of 16 GPUs; no two pods have one shape."""
+    sizes = [516 + number + n for n in range(16)] + [501]
+    asks = [objects.container(f"c{n}", core=1, memory=str(size)) for n, size in enumerate(sizes)]
+    return calls.arguments(calls.pod(f"hard-{number}", *asks), names)
+
+
+def test_300_hard_pods_that_wait_take_bounded_steps() -> None:
+    state = State()
+    state.budget = budget = Counted()
+    names = hard(state.fleet, 12, alike=False)
+    queue = Unschedulable(state)
+    verbs = Verbs(state, retries=queue)
+    for number in range(PODS):
+        answer = calls.loads(verbs.filter(hard_pod(number, names)))
+        assert not answer["NodeNames"]
+    assert len(queue) == PODS
+    assert len(budget.taken) == PODS
+    assert max(budget.taken) == MAX_A_CALL, "the pods are hard"
+    assert sum(budget.taken) <= PER_SECOND + PODS * MIN_A_CALL
+    for second in range(1, 2 * int(TIMEOUT_S)):
+        budget.taken.clear()
+        state.tick(float(second))
+        for name in names:
+            state.fleet.note_room(state.fleet.row_of(name))
+        while not queue.work(float(second), lambda: True):
+            pass
+        assert max(budget.taken, default=0) <= MOST_STEPS
+        assert sum(budget.taken) <= PER_SECOND
+    assert len(budget.taken) == PODS, "each entry had its turn"
+    assert sum(budget.taken) > PER_SECOND - MOST_STEPS, "and the searches continue"
+    assert queue.due() == []
