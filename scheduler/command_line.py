@@ -241,6 +241,14 @@ def announce(line: str) -> None:
 
 @application.command()
 def profiles(
+    policies: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[POLICY.yaml]...",
+            help="Files of manifests/: also print these, with the names of --serve in their CEL.",
+            show_default=False,
+        ),
+    ] = None,
     serve: Annotated[
         list[str] | None,
         typer.Option(
@@ -262,18 +270,20 @@ def profiles(
     ] = False,
     kubeconfig: Kubeconfig = "",
 ) -> None:
-    """Print kube-scheduler's configuration and the policy for the schedulerNames that it serves.
+    """Print kube-scheduler's configuration and the policies for the schedulerNames that it serves.
 
-    `python -m scheduler profiles | kubectl apply -f -`, then restart the scheduler's Deployment.
+    `python -m scheduler profiles manifests/5*.yaml | kubectl apply -f -`, then restart the
+    scheduler's Deployment.
     """
     try:
         chosen = Profiles((names.SCHEDULER_NAME, *(serve or ())), lease_s=lease_s)
         if serve and not unchecked:
             refuse_taken(chosen, asyncio.run(everything(kubeconfig, (PODS,))))
-    except (ProfilesError, AccessError, KubeError) as error:
+        printed = manifest(chosen, [path.read_text() for path in policies or ()])
+    except (ProfilesError, AccessError, KubeError, OSError) as error:
         sys.stderr.write(f"profiles: {error}\n")
         raise typer.Exit(2) from None
-    sys.stdout.write(manifest(chosen))
+    sys.stdout.write(printed)
 
 
 application.command(name="simulate")(simulate_command)

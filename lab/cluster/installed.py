@@ -22,24 +22,19 @@ from lab.cluster.installation import InstallationError
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _MANIFESTS: Final = _ROOT / "manifests"
 _DEPLOYMENT: Final = "40-scheduler.yaml"
-_JUDGED: Final = f"in ['{names.SCHEDULER_NAME}']"
-"""In the policies' CEL: the schedulerNames whose pods they check."""
 _CONFIG_MAP: Final = "gpuslice-kube-scheduler"
 _CONFIG_FILE: Final = "kube-scheduler.yaml"
 
 
 def install(plane: ControlPlane, served: Sequence[str]) -> None:
-    """served: additional schedulerNames that the admission policies check too. Raises
-    InstallationError."""
+    """served: additional schedulerNames, as an operator adds them. Raises InstallationError."""
     paths = [path for path in sorted(_MANIFESTS.glob("*.yaml")) if path.name != _DEPLOYMENT]
-    judged = ", ".join(f"'{name}'" for name in (names.SCHEDULER_NAME, *served))
-    texts = (path.read_text() for path in paths)
     plane.install_kinds()
-    given = "\n---\n".join(text.replace(_JUDGED, f"in [{judged}]") for text in texts)
-    plane.kubectl("apply", "-f", "-", given=given)
+    plane.kubectl("apply", *(f"--filename={path}" for path in paths))
     if served:
         serve = [option for name in served for option in ("--serve", name)]
-        command = [sys.executable, "-m", "scheduler", "profiles", *serve]
+        policies = sorted(map(str, _MANIFESTS.glob("5*.yaml")))
+        command = [sys.executable, "-m", "scheduler", "profiles", *serve, *policies]
         command.append(f"--kubeconfig={plane.kubeconfig()}")
         environ = {**os.environ, **plane.environ()}
         done = subprocess.run(command, cwd=_ROOT, env=environ, text=True, capture_output=True)

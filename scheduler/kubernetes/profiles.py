@@ -1,7 +1,8 @@
-"""Generates kube-scheduler's configuration, and the admission policy for the schedulerNames served.
+"""Generates kube-scheduler's configuration, and the policies for the schedulerNames served.
 
 Pure but for its template, profiles.yaml beside it. `python -m scheduler profiles` prints both, with
-one profile per schedulerName. manifests/30-profiles.yaml is that output.
+one profile per schedulerName; manifests/30-profiles.yaml is that output. The other policies that
+compare schedulerNames are files of manifests/, into which the command inserts further names.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ POLICY: Final = "gpuslice-scheduler-names"
 STOCK: Final = "default-scheduler"
 """Also the schedulerName of pods that specify none."""
 
+_OURS_ALONE: Final = f"in ['{names.SCHEDULER_NAME}']"
+"""In the CEL of manifests/: the schedulerNames whose pods a policy validates."""
 _TEMPLATE: Final = Template((pkgutil.get_data(__package__, "profiles.yaml") or b"").decode())
 
 
@@ -77,13 +80,18 @@ def _documents(profiles: Profiles) -> Sequence[dict[str, Any]]:
         lease_s=profiles.lease_s,
         renew_s=profiles.lease_s * 2 // 3,
         retry_s=max(1, profiles.lease_s * 2 // 15),
-        served=", ".join(f"'{name}'" for name in profiles.served),
+        served=_listed(profiles),
         allowed=" or ".join(profiles.served),
     )
     found = list(yaml.safe_load_all(filled))
     (profile,) = found[0]["profiles"]
     found[0]["profiles"] = [{**profile, "schedulerName": name} for name in profiles.served]
     return found
+
+
+def _listed(profiles: Profiles) -> str:
+    """The served names, in CEL."""
+    return ", ".join(f"'{name}'" for name in profiles.served)
 
 
 def configuration(profiles: Profiles) -> Json:
@@ -97,8 +105,9 @@ _HEADER: Final = """\
 """
 
 
-def manifest(profiles: Profiles) -> str:
-    """The objects to apply to the cluster, as YAML."""
+def manifest(profiles: Profiles, policies: Iterable[str] = ()) -> str:
+    """The objects to apply to the cluster, as YAML. policies: files of manifests/, which follow
+    with all served names."""
     config, policy, binding = _documents(profiles)
     config_map = {
         "apiVersion": "v1",
@@ -110,7 +119,8 @@ def manifest(profiles: Profiles) -> str:
         },
         "data": {CONFIG_FILE: _yaml(config)},
     }
-    return _HEADER + "---\n".join(map(_yaml, (config_map, policy, binding)))
+    texts = [text.replace(_OURS_ALONE, f"in [{_listed(profiles)}]") for text in policies]
+    return _HEADER + "---\n".join([*map(_yaml, (config_map, policy, binding)), *texts])
 
 
 class _Dumper(yaml.SafeDumper):

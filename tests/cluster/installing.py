@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from contract import names
 from lab.cluster.controlplane import ControlPlane
-from scheduler.kubernetes.profiles import POLICY, Profiles, manifest
+from scheduler.kubernetes.profiles import KOORDINATOR, POLICY, Profiles, manifest
 from tests.cluster.server import Server
 from tests.support import until
 
@@ -39,13 +40,27 @@ def install(plane: ControlPlane) -> None:
 def serve(plane: ControlPlane, *others: str) -> None:
     """Configures the served schedulerNames, as an operator does."""
     served = (names.SCHEDULER_NAME, *others)
-    plane.kubectl("apply", "-f", "-", given=manifest(Profiles(served)))
+    plane.kubectl("apply", "-f", "-", given=manifest(Profiles(served), policy_texts()))
     refused = _probe(**PROBES[POLICY])
     with Server(plane) as server:
         until(
             lambda: f"must be {' or '.join(served)} in" in server.ask("POST", _PODS, refused).text,
             f"{', '.join(served)} are served, and no other",
         )
+        for policy in ("gpuslice-requests", "gpuslice-environment"):
+            probe = {**PROBES[policy], "scheduler": KOORDINATOR}
+            refuses = partial(_refuses, server, policy, probe)
+            what = f"{policy} validates the pods of the served names"
+            until(partial(_is, refuses, KOORDINATOR in served), what)
+
+
+def policy_texts() -> list[str]:
+    """The policies of manifests/, as `manifests/5*.yaml` in the documents."""
+    return [path.read_text() for path in sorted(MANIFESTS.glob("5*.yaml"))]
+
+
+def _is(found: Callable[[], bool], wanted: bool) -> bool:
+    return found() == wanted
 
 
 def _refuses(server: Server, policy: str, probe: dict[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from scheduler.kubernetes import profiles
 from scheduler.kubernetes.profiles import Profiles
 from scheduler.service import Settings
 from tests.cluster.admission.test_placement import DENIED
-from tests.cluster.installing import MANIFESTS, PROBES
+from tests.cluster.installing import MANIFESTS, PROBES, policy_texts
 
 Json = dict[str, Any]
 
@@ -139,8 +139,22 @@ def texts_in(policy: str, variable: str = "") -> set[str]:
 def test_the_pods_of_our_scheduler_are_known_alike() -> None:
     """And by no name other than the default ones."""
     texts = [path.read_text() for path in FILES if re.match(r"5[0136]-", path.name)]
-    found = re.findall(r"schedulerName\.orValue\(''\) in (\[[^\]]*\])", "".join(texts))
-    assert found == [f"['{names.SCHEDULER_NAME}']"] * 4
+    assert _compared("".join(texts)) == [f"['{names.SCHEDULER_NAME}']"] * 4
+    assert len(_compared("".join(policy_texts()))) == 4
+
+
+def test_a_further_name_is_served_by_every_policy() -> None:
+    own = profiles.manifest(Profiles(profiles.NAMES))
+    whole = profiles.manifest(Profiles(profiles.NAMES), policy_texts())
+    assert _compared(whole[len(own) :]) == [f"['{names.SCHEDULER_NAME}', 'koord-scheduler']"] * 4
+    there = [each for text in policy_texts() for each in yaml.safe_load_all(text)]
+    loaded = list(yaml.safe_load_all(whole))[-len(there) :]
+    kinds = [(each["kind"], each["metadata"]["name"]) for each in loaded]
+    assert kinds == [(each["kind"], each["metadata"]["name"]) for each in there]
+
+
+def _compared(text: str) -> list[str]:
+    return re.findall(r"schedulerName\.orValue\(''\) in (\[[^\]]*\])", text)
 
 
 def test_the_reserved_annotations_are_those_that_the_binding_carries() -> None:

@@ -16,7 +16,7 @@ from contract import names
 from lab.cluster.controlplane import ControlPlane
 from scheduler.kubernetes import profiles
 from scheduler.kubernetes.profiles import Profiles
-from tests.cluster.installing import MANIFESTS
+from tests.cluster.installing import MANIFESTS, policy_texts
 from tests.cluster.server import Server
 from tests.cluster.test_manifests import named
 from tests.support import until
@@ -60,9 +60,11 @@ def test_a_name_whose_own_scheduler_runs_here_is_not_served(
     def printed(*options: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "scheduler", "profiles", "--serve", profiles.KOORDINATOR]
         reached = f"--kubeconfig={installed.kubeconfig()}"
-        return subprocess.run([*command, reached, *options], text=True, capture_output=True)
+        policies = sorted(map(str, MANIFESTS.glob("5*.yaml")))
+        command += [reached, *policies, *options]
+        return subprocess.run(command, text=True, capture_output=True)
 
-    both = profiles.manifest(Profiles(profiles.NAMES))
+    both = profiles.manifest(Profiles(profiles.NAMES), policy_texts())
     assert printed().stdout == both
     pods = "/api/v1/namespaces/default/pods"
     running = {"name": "main", "image": "koordinator-sh/koord-scheduler:v1.6.0"}

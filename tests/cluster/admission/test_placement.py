@@ -72,6 +72,11 @@ def test_the_names_that_are_turned_on(
     assert tried(server, pod(asking(HALF), scheduler=scheduler)).done
     text = tried(server, pod(asking(HALF), scheduler=STOCK)).text
     assert "must be gpuslice-scheduler or koord-scheduler in a pod" in text
+    unsatisfiable = pod(asking({names.RESOURCE_CORE: 101}), scheduler=scheduler)
+    assert tried(server, unsatisfiable).policy == "gpuslice-requests"
+    limited = [{"name": names.ENV_MEMORY_LIMIT, "value": "1g"}]
+    beside = pod({**asking(HALF), "env": limited}, scheduler=scheduler)
+    assert tried(server, beside).policy == "gpuslice-environment"
 
 
 @pytest.mark.parametrize("seed", sorted(path.name for path in _SEEDS.glob("*.yaml")))
