@@ -218,6 +218,19 @@ def test_the_pod_is_the_scheduler_that_the_rest_speaks_of() -> None:
     assert budget["selector"] == deployment["selector"]
 
 
+def test_the_network_policy_covers_the_schedulers_pods_and_the_ports_of_their_metrics() -> None:
+    spec = named("NetworkPolicy", names.SCHEDULER_NAME)["spec"]
+    deployment = named("Deployment", names.SCHEDULER_NAME)["spec"]
+    selected = spec["podSelector"]["matchLabels"].items()
+    assert selected and selected <= deployment["template"]["metadata"]["labels"].items()
+    (rule,) = spec["ingress"]
+    ((peer,),) = (each.keys() for each in rule["from"])
+    assert peer == "namespaceSelector"
+    containers = deployment["template"]["spec"]["containers"]
+    ports = {port["containerPort"] for each in containers for port in each["ports"]}
+    assert {each["port"] for each in rule["ports"]} == ports
+
+
 def test_both_leases_and_no_other_are_the_schedulers_to_write() -> None:
     rules = named("Role", names.SCHEDULER_NAME)["rules"]
     written = [rule["resourceNames"] for rule in rules if "resourceNames" in rule]

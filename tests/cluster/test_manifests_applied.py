@@ -34,6 +34,7 @@ def test_they_are_applied_in_one_go_and_again(installed: ControlPlane) -> None:
     ]
     assert len(said.splitlines()) == len(applied)
     installed.kubectl("apply", "--server-side", "--force-conflicts", "-f", MANIFESTS)
+    installed.kubectl("apply", "--dry-run=server", "-f", MANIFESTS / "optional")
 
 
 def test_the_schedulers_pod_needs_no_privilege(server: Server) -> None:

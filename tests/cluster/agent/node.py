@@ -110,9 +110,9 @@ def side(account: Path, node: Node, host: Host) -> Iterator[Side]:
 @pytest.fixture
 def may_remove(installed: ControlPlane) -> Iterator[None]:
     """The manifests that an operator applies for agents with --remove-unverified."""
-    installed.kubectl("apply", "-f", MANIFESTS / "optional")
+    installed.kubectl("apply", "-f", MANIFESTS / "optional/agent-deletes-pods.yaml")
     yield
-    installed.kubectl("delete", "-f", MANIFESTS / "optional")
+    installed.kubectl("delete", "-f", MANIFESTS / "optional/agent-deletes-pods.yaml")
 
 
 @pytest.fixture
