@@ -97,7 +97,7 @@ class ContainerCreation:
         await in_time("query the GPUs", self._refreshed())
         if self._inventory.problem is not None:
             raise refused(Reason.GPUS_UNKNOWN, problem=self._inventory.problem)
-        return pod_policy.grant_of(pod, container.name, self._inventory.gpus)
+        return pod_policy.grant_of(pod, container.name, self._inventory.seen)
 
     async def _share(
         self, pod: Pod, container: Container, granted: Granted

@@ -220,6 +220,8 @@ def _find(where: str, gpus: Sequence[Gpu], uuid: str | None, minor: int) -> Gpu:
     """Find the GPU by id, or by minor if there is no id, as in Koordinator's older writers."""
     for gpu in gpus:
         if gpu.uuid == uuid or (uuid is None and gpu.minor == minor):
+            if gpu.problem:
+                raise refused(Reason.GPU_UNHEALTHY, where=where, uuid=gpu.uuid, problem=gpu.problem)
             if gpu.minor != minor:
                 raise refused(
                     Reason.GPU_MISMATCH,

@@ -35,6 +35,7 @@ class Reason(Enum):
         _ALLOCATION + f": {{count}} GPUs: must be at most {names.MAX_GPUS}" + _RESCHEDULE
     )
     GPU_UNKNOWN = "{where}: invalid value {gpu}: must be a GPU of this node ({known})" + _RESCHEDULE
+    GPU_UNHEALTHY = "{where}: invalid value {uuid}: must be a healthy GPU: {problem}" + _RESCHEDULE
     GPUS_UNKNOWN = "the agent cannot list this node's GPUs: {problem}"
     GPU_MISMATCH = (
         "{where}.minor: invalid value {minor}: must be {actual}, the minor of {uuid} on this node"

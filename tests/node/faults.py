@@ -44,7 +44,8 @@ FAULTS: Final[Sequence[Fault]] = (
     Fault(
         "a GPU of the pod failed",
         "CreateContainer fails for the containers that have a part of it; others start",
-        "`invalid value GPU-...: must be a GPU of this node (...)`",
+        "`invalid value GPU-...: must be a healthy GPU: ...`, or, where NVML lists it no more,"
+        " `must be a GPU of this node (...)`",
         "test_a_container_without_a_share_starts_beside_a_gpu_that_failed",
     ),
     Fault(

@@ -337,6 +337,16 @@ async def test_a_sidecar_without_a_grant_sees_no_gpu(
         assert host.keys() == set()
 
 
+async def test_an_unhealthy_gpu_is_refused_with_its_problem(host: Host) -> None:
+    """As of a GPU in MIG mode, or after an XID: NVML lists it, and it cannot be shared."""
+    problem = "row remapping is pending: reset the GPU"
+    gpus = {"gpus": [{"uuid": UUID, "minor": 0, "memory_bytes": TOTAL, "problem": problem}]}
+    async with serving(host.service(json.dumps(gpus))) as runtime:
+        text = await refused(runtime, pod(allocated=HALF), container())
+        assert f"gpu[0]: invalid value {UUID}: must be a healthy GPU: {problem}; delete" in text
+        assert host.keys() == set()
+
+
 async def test_refusals_name_pod_container_field_and_value(host: Host) -> None:
     potatoes = HALF.replace('"50"', '"12 potatoes"', 1)
     async with serving(host.service()) as runtime:
