@@ -12,12 +12,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from typing import Any, Final
 
+from kube.log_lines import printable
 from nri_plugin.messages import nri_pb2 as nri
-from nri_plugin.nri.handler import Answer, Handler, Refused
-from nri_plugin.policy.decisions import Decision, Outcome
+from nri_plugin.nri.handler import Answer, Handler
+from nri_plugin.policy.refusals import Refused
 from nri_plugin.protocol import events
 from nri_plugin.protocol.errors import NriError
 from nri_plugin.protocol.events import Code
@@ -27,6 +30,48 @@ logger = logging.getLogger(__name__)
 
 BUDGET_SHARE: Final = 0.75
 """Fraction of the runtime's request timeout after which we answer with an error."""
+
+
+_MAX_TEXT_CHARS: Final = 2000
+"""Refusals quote the tenant's text; the limit keeps events and logs readable."""
+
+
+class Outcome(StrEnum):
+    """How a request was answered; values are the metric's label and the log's field."""
+
+    ADJUSTED = "adjusted"
+    """With an adjustment."""
+    PASSED = "passed"
+    """Without an adjustment or objection."""
+    REFUSED = "refused"
+    """With an error by decision; a reason is given."""
+    LATE = "late"
+    """With an error, because the handler did not finish in time."""
+    ERROR = "error"
+    """With an error caused by a bug in this agent; its traceback is logged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One answer. Names are the tenant's and unchecked; "" if the request has none."""
+
+    request: str
+    outcome: Outcome
+    duration_s: float
+    """From the request's arrival to the last byte of the answer."""
+    namespace: str = ""
+    pod: str = ""
+    uid: str = ""
+    container: str = ""
+    container_id: str = ""
+    reason: str = ""
+    """Name in refusals.Reason; "" unless refused."""
+    text: str = ""
+    """The error text sent to the runtime, if any."""
+    error: BaseException | None = None
+    pods: int | None = None
+    containers: int | None = None
+    """For Synchronize: the number of containers in it."""
 
 
 class SynchronizeFailed(NriError):
@@ -130,7 +175,8 @@ class Answers:
             case _Late():
                 outcome, code, text = Outcome.LATE, Code.DEADLINE_EXCEEDED, str(error)
             case Refused():
-                outcome, reason, text = Outcome.REFUSED, error.code, error.reason
+                outcome, reason = Outcome.REFUSED, error.refusal.reason.name
+                text = _worded(request, error)
             case _:
                 text, bug = f"gpuslice failed at {what}: {type(error).__name__}: {error}", error
         self._session.fail(request.request_id, code, text)
@@ -159,6 +205,15 @@ class _Late(Exception):
     def __init__(self, request: events.Request, budget_s: float) -> None:
         what = type(request).__name__
         super().__init__(f"gpuslice did not decide {what} within {budget_s:.3g} s")
+
+
+def _worded(request: events.Request, refused: Refused) -> str:
+    """Return the text of the event that the pod's author reads."""
+    of, text = _of(request), str(refused)
+    if "container" in of:
+        pod = f"{of['namespace']}/{of['pod']}"
+        text = f'gpuslice refuses container "{of["container"]}" of pod {pod}: {text}'
+    return printable(text)[:_MAX_TEXT_CHARS]
 
 
 def _error_of(work: asyncio.Task[Any]) -> BaseException | None:

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from nri_plugin.nri import observer
-from nri_plugin.nri.answers import Answers
+from nri_plugin.nri.answers import Answers, Decision, Outcome
 from nri_plugin.nri.handler import Handler
-from nri_plugin.policy.decisions import Decision, Outcome
 from nri_plugin.protocol import events
 from nri_plugin.protocol.errors import NriError
 from nri_plugin.protocol.events import SERVED_EVENTS, EventMask, RuntimeInfo

@@ -19,10 +19,10 @@ Answer: TypeAlias = _T | Coroutine[Any, Any, _T]
 class Handler(Protocol):
     """Handles the events. One method is called per request; a coroutine runs as a task.
 
-    Raise Refused to send the runtime a reason that users read; any other exception is a bug, logged
-    with its traceback and answered as an error too. Work that exceeds its deadline is answered with
-    an error and cancelled. Never wait for anything that may hang (NVML, a tenant's file, the API
-    server): the answer delays every container of the node.
+    Raise policy.refusals.Refused to send the runtime a reason that users read; any other exception
+    is a bug, logged with its traceback and answered as an error too. Work that exceeds its deadline
+    is answered with an error and cancelled. Never wait for anything that may hang (NVML, a tenant's
+    file, the API server): the answer delays every container of the node.
     """
 
     def synchronize(
@@ -53,15 +53,3 @@ class Handler(Protocol):
 
         Every creation is validated; answer directly if the host need not be inspected.
         """
-
-
-class Refused(Exception):
-    """A request denied on purpose. The runtime passes `reason` to the user verbatim.
-
-    code: the reason's short name, for counting.
-    """
-
-    def __init__(self, reason: str, code: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.code = code

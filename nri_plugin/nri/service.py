@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final
 
-from kube.log_lines import Line, printable
+from kube.log_lines import Line
 from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.host import unprotected
@@ -24,7 +24,7 @@ from nri_plugin.host.node import Node
 from nri_plugin.host.store import Store
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
-from nri_plugin.nri import handler, translate
+from nri_plugin.nri import translate
 from nri_plugin.nri.containers import ContainerRecords
 from nri_plugin.nri.create_container import ContainerCreation
 from nri_plugin.nri.handler import Answer
@@ -39,11 +39,8 @@ from nri_plugin.settings import Settings
 from nri_plugin.threads import Worker, in_time
 
 _LOG: Final = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
 _RECHECK_S: Final = 60.0
-_MAX_TEXT_CHARS: Final = 2000
-"""Refusals quote the tenant's text; the limit keeps events and logs readable."""
 
 
 class Service:
@@ -143,8 +140,7 @@ class Service:
             if unprotected.gets_all(pod.runtime_handler, container.env, by_default):
                 self._metrics.unlimited.labels("nvidia_runtime").inc()
             return None
-        work = self._creation.create(translate.pod(pod), translate.container(container))
-        return _worded(work, pod, container)
+        return self._creation.create(translate.pod(pod), translate.container(container))
 
     def start_container(self, pod: nri.PodSandbox, container: nri.Container) -> Answer[None]:
         if not pod_policy.requests_gpu(pod.labels, pod.annotations):
@@ -153,7 +149,7 @@ class Service:
         if not pod_policy.has_shares(of):
             self._containers.starts(container.id)
             return None
-        return _worded(self._check_start(of, container), pod, container)
+        return self._check_start(of, container)
 
     def stop_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
         """Release its GPU share; its mounts stay until it is removed."""
@@ -166,27 +162,24 @@ class Service:
         if not pod_policy.requests_gpu(request.pod.labels, request.pod.annotations):
             self._count_foreign(request)
             return None
-        with _for_people(request.pod, request.container):
-            answer = self._containers.answer_of(request.container.id)
-            if answer is None and self._gets_gpu(
-                translate.pod(request.pod), request.container.name
-            ):
-                raise refused(Reason.NOT_ADJUSTED)
-            if answer is None or answer.wanted.key is None:
-                self._count_foreign(request)
-                return None
-            if translate.is_unchanged(request, answer.sent):
-                return None
-            me = self._settings.plugin
-            merged = translate.merged(request)
-            lost = verdict.lost(answer.wanted, merged, me)
-            if lost is not None:
-                raise refused(Reason.ADJUSTMENT_LOST, what=lost)
-            asked = verdict.host_names(merged, me)
-            if asked is None:
-                self._check_gpus(merged, verdict.Host())
-                return None
-        return _worded(self._check_plugins(merged, asked), request.pod, request.container)
+        answer = self._containers.answer_of(request.container.id)
+        if answer is None and self._gets_gpu(translate.pod(request.pod), request.container.name):
+            raise refused(Reason.NOT_ADJUSTED)
+        if answer is None or answer.wanted.key is None:
+            self._count_foreign(request)
+            return None
+        if translate.is_unchanged(request, answer.sent):
+            return None
+        me = self._settings.plugin
+        merged = translate.merged(request)
+        lost = verdict.lost(answer.wanted, merged, me)
+        if lost is not None:
+            raise refused(Reason.ADJUSTMENT_LOST, what=lost)
+        asked = verdict.host_names(merged, me)
+        if asked is None:
+            self._check_gpus(merged, verdict.Host())
+            return None
+        return self._check_plugins(merged, asked)
 
     async def _check_start(self, pod: Pod, container: nri.Container) -> None:
         answer = self._containers.starts(container.id)
@@ -236,24 +229,3 @@ class Service:
     def holds(self) -> Sequence[Hold]:
         """Return what running containers hold."""
         return self._containers.ledger.holds()
-
-
-async def _worded(
-    work: Coroutine[Any, Any, _T], pod: nri.PodSandbox, container: nri.Container
-) -> _T:
-    with _for_people(pod, container):
-        return await work
-
-
-@contextmanager
-def _for_people(pod: nri.PodSandbox, container: nri.Container) -> Iterator[None]:
-    """Convert a refusal in the context to the text of the event that the pod's author reads."""
-    try:
-        yield
-    except Refused as refused:
-        text = (
-            f'gpuslice refuses container "{container.name}" of pod {pod.namespace}/{pod.name}:'
-            f" {refused}"
-        )
-        code = refused.refusal.reason.name
-        raise handler.Refused(printable(text)[:_MAX_TEXT_CHARS], code) from refused

@@ -14,7 +14,8 @@ import pytest
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri.answers import SynchronizeFailed
 from nri_plugin.nri.connection import QUIET_S, RegistrationTimedOut, RuntimeRefused, serve
-from nri_plugin.nri.handler import Answer, Handler, Refused
+from nri_plugin.nri.handler import Answer, Handler
+from nri_plugin.policy.refusals import Reason, Refused, refused
 from nri_plugin.protocol.errors import RegistrationRejected, RemoteProtocolError
 from nri_plugin.protocol.events import RuntimeInfo
 from tests.nri_plugin.fake_runtime import Dropped, FakeRuntime, RequestFailed, connected_pair
@@ -228,6 +229,10 @@ async def test_synchronize_comes_in_chunks() -> None:
         assert r.handler.state == (tuple(pods), tuple(containers))
 
 
+def objection(text: str) -> Refused:
+    return refused(Reason.FILES_FAILED, problem=text)
+
+
 @pytest.mark.parametrize("size", [4000, 4096, 5000, 3 << 20], ids=str)
 async def test_a_reply_of_any_size_crosses(size: int) -> None:
     async with session(request_timeout_s=20) as r:
@@ -249,8 +254,8 @@ async def test_a_reply_over_the_limit_fails_the_container_and_keeps_the_plugin(
     assert "larger than the protocol allows" in caplog.text
 
 
-@pytest.mark.parametrize("objection", [None, Refused("a GPU of another's")])
-async def test_a_verdict_may_take_a_look(objection: Refused | None) -> None:
+@pytest.mark.parametrize("objects", [False, True])
+async def test_a_verdict_may_take_a_look(objects: bool) -> None:
     async with session() as r:
         looked: list[bool] = []
 
@@ -258,8 +263,9 @@ async def test_a_verdict_may_take_a_look(objection: Refused | None) -> None:
             await asyncio.sleep(0)
             looked.append(True)
 
-        r.handler.hooks["look"], r.handler.objection = look, objection
-        if objection is None:
+        r.handler.hooks["look"] = look
+        r.handler.objection = objection("a GPU of another's") if objects else None
+        if not objects:
             assert await r.runtime.create(pod(), container()) is not None
         else:
             with pytest.raises(RequestFailed, match=r"rejected .*: a GPU of another's"):
@@ -277,18 +283,23 @@ async def test_a_verdict_that_comes_too_late_fails_the_creation() -> None:
 
 async def test_a_refusal_reaches_the_user_word_for_word() -> None:
     async with session() as r:
-        r.handler.hooks["create"] = raiser(Refused("no GPU-7 on this node: \udcff é"))
+        r.handler.hooks["create"] = raiser(objection("no GPU-7 on this node: \udcff é"))
         with pytest.raises(RequestFailed) as failed:
             await r.runtime.create(pod(), container())
+        made, of = container(), pod()
         assert (failed.value.code, failed.value.message) == (
             2,
-            "no GPU-7 on this node: ? é",
+            f'gpuslice refuses container "{made.name}" of pod {of.namespace}/{of.name}: the agent'
+            " cannot create the container's files: no GPU-7 on this node: \\udcff \\xe9",
         )
+        r.handler.hooks["create"] = raiser(ValueError("\udcff é"))
+        with pytest.raises(RequestFailed, match=r"ValueError: \? é"):
+            await r.runtime.create(pod(), container())
         del r.handler.hooks["create"]
-        r.handler.hooks["start"] = raiser(Refused("the image brings a preload of its own"))
-        with pytest.raises(RequestFailed, match="2: the image brings a preload of its own"):
+        r.handler.hooks["start"] = raiser(objection("the image brings a preload of its own"))
+        with pytest.raises(RequestFailed, match=r"2: .*: the image brings a preload of its own"):
             await r.runtime.notify("StartContainer", pod(), container())
-        r.handler.objection = Refused("another plugin took our mount away")
+        r.handler.objection = objection("another plugin took our mount away")
         with pytest.raises(RequestFailed, match=r"rejected .*: another plugin took our mount away"):
             await r.runtime.create(pod(), container())
         assert r.runtime.dropped is None
@@ -336,8 +347,8 @@ async def test_what_is_answered_at_once_is_answered_alike(caplog: pytest.LogCapt
         r.handler.adjustment = nri.ContainerAdjustment(env=[nri.KeyValue(key="A", value="1")])
         reply = await r.runtime.create(pod(), container())
         assert reply is not None and reply.adjust == r.handler.adjustment
-        r.handler.objection = Refused("no GPU-7 on this node")
-        with pytest.raises(RequestFailed, match="2: no GPU-7 on this node"):
+        r.handler.objection = objection("no GPU-7 on this node")
+        with pytest.raises(RequestFailed, match=r"2: .*: no GPU-7 on this node"):
             await r.runtime.create(pod(), container())
         r.handler.objection = ValueError("a bug")
         with pytest.raises(RequestFailed, match="failed at CreateContainer: ValueError: a bug"):
@@ -396,7 +407,7 @@ async def test_the_policy_is_sent_and_asks_to_fail() -> None:
 
 async def test_a_failed_synchronize_ends_the_session_with_its_cause() -> None:
     async with rig() as r:
-        r.handler.hooks["synchronize"] = raiser(Refused("the run directory is not writable"))
+        r.handler.hooks["synchronize"] = raiser(objection("the run directory is not writable"))
         with pytest.raises(RequestFailed, match="not writable"):
             await r.runtime.handshake()
         with pytest.raises(SynchronizeFailed, match="not writable") as failed:

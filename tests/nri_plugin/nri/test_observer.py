@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.metrics import Metrics
+from nri_plugin.nri.answers import Decision, Outcome
 from nri_plugin.nri.observer import Observer
-from nri_plugin.policy.decisions import Decision, Outcome
 from nri_plugin.policy.refusals import Reason
 from nri_plugin.protocol.events import RuntimeInfo
 from nri_plugin.readiness import BEAT_LATE_S, Readiness
