@@ -71,7 +71,7 @@ class Endpoint:
             return _verdict([] if hang is None else [hang])
         if path == "/readyz":
             return _verdict(self._readiness.problems, self._readiness.notes)
-        text = "there are /healthz, /readyz and /metrics\n"
+        text = "path: must be one of /healthz, /readyz, /metrics\n"
         return HTTPStatus.NOT_FOUND, _TEXT, text.encode()
 
     async def _respond(self, request: web.BaseRequest) -> web.Response:

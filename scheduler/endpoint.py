@@ -138,7 +138,7 @@ class Endpoint:
         return response
 
     async def _other(self, request: web.Request) -> web.Response:
-        return web.Response(text=f"there are {', '.join(PAGES)}\n", status=404)
+        return web.Response(text=f"path: must be one of {', '.join(PAGES)}\n", status=404)
 
     def refresh(self) -> None:
         """Updates the gauges, which are computed rather than counted."""

@@ -75,10 +75,10 @@ class Extender:
     def _answer(self, request: Request) -> Response | Coroutine[Any, Any, Response]:
         verb = request.path
         if verb not in self._calls:
-            text = f"there are POST {', '.join(self._calls)}\n"
+            text = f"path: must be one of {', '.join(self._calls)}\n"
             return Response(text.encode(), TEXT, 404)
         if request.method != "POST":
-            return Response(b"a verb is POSTed\n", TEXT, 405, allow="POST")
+            return Response(b"method: must be POST\n", TEXT, 405, allow="POST")
         began_s = time.perf_counter()
         try:
             said = self._calls[verb](request.body)

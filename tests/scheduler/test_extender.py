@@ -169,10 +169,10 @@ async def test_a_fault_of_ours_is_an_error_of_the_verb(
 @pytest.mark.parametrize(
     ("method", "verb", "answer"),
     [
-        ("POST", "permit", (404, b"there are POST /filter, /prioritize, /preempt, /bind\n")),
-        ("POST", "", (404, b"there are POST /filter, /prioritize, /preempt, /bind\n")),
-        ("GET", "permit", (404, b"there are POST /filter, /prioritize, /preempt, /bind\n")),
-        ("GET", "filter", (405, b"a verb is POSTed\n")),
+        ("POST", "permit", (404, b"path: must be one of /filter, /prioritize, /preempt, /bind\n")),
+        ("POST", "", (404, b"path: must be one of /filter, /prioritize, /preempt, /bind\n")),
+        ("GET", "permit", (404, b"path: must be one of /filter, /prioritize, /preempt, /bind\n")),
+        ("GET", "filter", (405, b"method: must be POST\n")),
     ],
 )
 async def test_there_are_four_verbs(method: str, verb: str, answer: tuple[int, bytes]) -> None:
