@@ -97,9 +97,10 @@ COMPUTE: Final = Struct(
         Field("uint64_t", "busy_until_ns", "CLOCK_MONOTONIC at which submitted work is done"),
         Field("uint64_t", "throttled_ns", "time that launches waited, summed over threads"),
         Field("uint64_t", "throttled_count", "launches that waited"),
-        Field("uint64_t", "busy_ns", "measured time of finished work"),
+        Field("uint64_t", "busy_ns", "measured time of finished work, of all processes once"),
         Field("uint64_t", "unfinished_since_ns", "start of the latest work of over 1 s; 0: none"),
-        Field("uint64_t", "reserved", "zero", 2),
+        Field("uint64_t", "counted_ns", "CLOCK_MONOTONIC up to which work is in `busy_ns`"),
+        Field("uint64_t", "reserved", "zero"),
     ),
 )
 SLOT: Final = Struct(
@@ -191,6 +192,7 @@ class Compute:
     throttled_count: int = 0
     busy_ns: int = 0
     unfinished_since_ns: int = 0
+    counted_ns: int = 0
 
 
 _USES: Final = tuple(field.name for field in fields(GpuUse))

@@ -169,8 +169,9 @@ struct vgpu_region_compute {
 	uint64_t busy_until_ns; /* CLOCK_MONOTONIC at which submitted work is done */
 	uint64_t throttled_ns; /* time that launches waited, summed over threads */
 	uint64_t throttled_count; /* launches that waited */
-	uint64_t busy_ns; /* measured time of finished work */
+	uint64_t busy_ns; /* measured time of finished work, of all processes once */
 	uint64_t unfinished_since_ns; /* start of the latest work of over 1 s; 0: none */
-	uint64_t reserved[2]; /* zero */
+	uint64_t counted_ns; /* CLOCK_MONOTONIC up to which work is in `busy_ns` */
+	uint64_t reserved; /* zero */
 };
 _Static_assert(sizeof(struct vgpu_region_compute) == 64, "vgpu_region_compute");

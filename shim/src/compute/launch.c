@@ -86,6 +86,23 @@ static struct vgpu_region_compute *record_of(int gpu)
 	return process && vgpu_is_mapped(process) ? vgpu_view_compute(&process->view, gpu) : NULL;
 }
 
+/* Processes of a container work at the same time; the GPU is busy once. */
+static void count_work(struct gpu *of, struct vgpu_region_compute *record)
+{
+	uint64_t work_ns = of->lane.busy_ns - of->busy_ns, end_ns = of->lane.finished_ns;
+	uint64_t from_ns = __atomic_load_n(&record->counted_ns, __ATOMIC_RELAXED);
+
+	of->busy_ns = of->lane.busy_ns;
+	do
+		if (from_ns >= end_ns)
+			return;
+	while (!__atomic_compare_exchange_n(&record->counted_ns, &from_ns, end_ns, false,
+					    __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+	if (work_ns > end_ns - from_ns)
+		work_ns = end_ns - from_ns;
+	__atomic_add_fetch(&record->busy_ns, work_ns, __ATOMIC_RELAXED);
+}
+
 /* The container is busy until the last of its processes is. Each raises the instant, and lowers it
  * only from the value that it wrote itself. */
 static void publish(struct gpu *of, struct vgpu_region_compute *record, uint64_t now_ns)
@@ -100,11 +117,8 @@ static void publish(struct gpu *of, struct vgpu_region_compute *record, uint64_t
 	    __atomic_compare_exchange_n(&record->busy_until_ns, &shared_ns, free_ns, false,
 					__ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		of->published_ns = free_ns;
-	if (of->lane.busy_ns != of->busy_ns) {
-		__atomic_add_fetch(&record->busy_ns, of->lane.busy_ns - of->busy_ns,
-				   __ATOMIC_RELAXED);
-		of->busy_ns = of->lane.busy_ns;
-	}
+	if (of->lane.busy_ns != of->busy_ns)
+		count_work(of, record);
 	if (oldest && now_ns > oldest->from_ns + LONG_NS && vgpu_lane_event(oldest) &&
 	    of->lane.looked_ns + PUBLISH_NS > now_ns)
 		__atomic_store_n(&record->unfinished_since_ns, oldest->from_ns, __ATOMIC_RELAXED);
