@@ -55,7 +55,7 @@ RECORD: Final = Struct(
         Field("uint32_t", "offset_ppm", "its begin in the cycle"),
         Field("uint32_t", "contended", "1: others wait, so little work may be in flight"),
         Field("uint32_t", "reserved_pad", "zero"),
-        Field("uint64_t", "reserved", "zero"),
+        Field("uint64_t", "idle_ns", "time of contended windows without work of the container"),
         Field("uint32_t", "reserved_checksum_pad", "zero"),
         Field("uint32_t", "checksum", "CRC-32 (IEEE) of the record before it"),
     ),
@@ -73,6 +73,7 @@ class Lease:
     share_ppm: int = WHOLE_PPM
     offset_ppm: int = 0
     contended: bool = False
+    idle_ns: int = 0
 
 
 def fresh(gpu_count: int, *, gated: bool) -> bytes:
@@ -98,6 +99,7 @@ def update(gpu: int, sequence: int, lease: Lease) -> Sequence[Write]:
         "share_ppm": lease.share_ppm,
         "offset_ppm": lease.offset_ppm,
         "contended": int(lease.contended),
+        "idle_ns": lease.idle_ns,
         "checksum": 0,
     }
     body = RECORD.pack(values)[:-4]

@@ -35,6 +35,8 @@ _ANNOUNCE_NS: Final = 2 * _MS
 """The next window is announced so long before it begins, so that a late arbiter costs nothing."""
 _IN_FLIGHT_NS: Final = 3 * _MS
 """A turn whose work was done so shortly before its end has no more to submit."""
+_COUNTED_NS: Final = 5 * _MS
+"""Finished work is counted in the region after this at the latest, by a thread that waits."""
 _LEAST_WINDOW_NS: Final = 2 * _MS
 _DEBT_MOST_NS: Final = 10_000 * _MS
 _BEAT_NS: Final = 2 * CYCLE_NS
@@ -64,6 +66,8 @@ class Activity:
     """The latest launch, or wish to launch."""
     busy_until_ns: int = 0
     """When all submitted work is done."""
+    busy_ns: int = 0
+    """Time of all work that has finished."""
 
 
 @dataclass(slots=True)
@@ -82,6 +86,12 @@ class _Member:
     """Its latest launch before a turn that it did not use."""
     charged_until_ns: int = 0
     """End of its latest turn; 0: it had none."""
+    turn_ns: int = 0
+    """Length of that turn, and of those just before it, until their work is counted."""
+    busy_before_ns: int = 0
+    """What was counted before these turns."""
+    idle_ns: int = 0
+    """Time of all its turns in which no work of it ran."""
     lease: Lease = field(default_factory=lambda: Lease(0))
 
     @property
@@ -92,6 +102,12 @@ class _Member:
     @property
     def forced(self) -> bool:
         return self.share.forced and self.share.capped
+
+    def settle(self, now_ns: int, after_ns: int) -> None:
+        """Count the idle time of its latest turns, `after_ns` after they ended."""
+        if now_ns > self.charged_until_ns + after_ns:
+            self.idle_ns += max(self.turn_ns - (self.seen.busy_ns - self.busy_before_ns), 0)
+            self.turn_ns, self.busy_before_ns = 0, self.seen.busy_ns
 
     def has_work(self, now_ns: int) -> bool:
         seen = self.seen
@@ -144,6 +160,8 @@ class Turns:
         for key in self._order:
             member = self._members[key]
             member.seen = _believed(seen.get(key, Activity()))
+            if key != self._holder:
+                member.settle(now_ns, CYCLE_NS)
             if member.has_work(now_ns):
                 working.append(key)
                 if now_ns - member.worked_ns > CYCLE_NS:
@@ -216,6 +234,7 @@ class Turns:
                 member.charged_until_ns = end_ns
         self._pay(holder, used_ns)
         holder.charged_until_ns = end_ns
+        holder.turn_ns += end_ns - start_ns
 
     @staticmethod
     def _pay(member: _Member, used_ns: int) -> None:
@@ -234,6 +253,7 @@ class Turns:
         if key is None:
             return self._first_credit_ns(now_ns, order)
         member = self._members[key]
+        member.settle(now_ns, _COUNTED_NS)
         start_ns = max(now_ns, self._free_ns)
         leases.update(self._close(start_ns, [each for each in self._order if each != key]))
         self._grant(now_ns, key, (start_ns, member.credit_ns), True, leases)
@@ -303,7 +323,13 @@ class Turns:
         member = self._members[key]
         start_ns, length_ns = window
         leases[key] = member.lease = Lease(
-            now_ns, start_ns, start_ns + length_ns, member.part_ppm, member.offset_ppm, contended
+            now_ns,
+            start_ns,
+            start_ns + length_ns,
+            member.part_ppm,
+            member.offset_ppm,
+            contended,
+            member.idle_ns,
         )
 
     def _close(self, now_ns: int, keys: Sequence[str]) -> dict[str, Lease]:
@@ -323,6 +349,7 @@ class Turns:
                     written_ns=now_ns,
                     share_ppm=member.part_ppm,
                     offset_ppm=member.offset_ppm,
+                    idle_ns=member.idle_ns,
                 )
         return leases
 
@@ -330,7 +357,7 @@ class Turns:
 def _believed(seen: Activity) -> Activity:
     """A killed process leaves its prediction behind; a live one wishes or waits again soon."""
     busy_until_ns = min(seen.busy_until_ns, seen.launched_ns + _PREDICTED_MOST_NS)
-    return Activity(seen.launched_ns, busy_until_ns)
+    return replace(seen, busy_until_ns=busy_until_ns)
 
 
 def parts_ppm(shares: Mapping[str, Share]) -> Mapping[str, int]:

@@ -99,7 +99,7 @@ struct vgpu_lease_record {
 	uint32_t offset_ppm; /* its begin in the cycle */
 	uint32_t contended; /* 1: others wait, so little work may be in flight */
 	uint32_t reserved_pad; /* zero */
-	uint64_t reserved; /* zero */
+	uint64_t idle_ns; /* time of contended windows without work of the container */
 	uint32_t reserved_checksum_pad; /* zero */
 	uint32_t checksum; /* CRC-32 (IEEE) of the record before it */
 };

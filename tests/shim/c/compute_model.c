@@ -45,12 +45,13 @@ struct program {
 	uint64_t left_ns;	      /* of the item at the head */
 	uint64_t done_ns;	      /* work done */
 	uint64_t throttled_ns, gate_from_ns, launches;
+	uint64_t busy_ns; /* of the lane, as counted in the container */
 };
 
 struct container {
 	struct vgpu_lease_record records[2];
 	struct vgpu_lease lease;
-	uint64_t launched_ns, busy_until_ns;
+	uint64_t launched_ns, busy_until_ns, busy_ns, counted_ns;
 	double bucket_ns, bucket_share;
 	uint64_t bucket_at_ns;
 	bool stopped; /* all its programs are killed */
@@ -73,7 +74,7 @@ int model_add(struct model *model, int container, const uint64_t *kernel_ns, uin
 	      bool waits_each, double bucket_share);
 void model_write_lease(struct model *model, int container, uint32_t offset, const void *data,
 		       uint32_t bytes);
-void model_sample(const struct model *model, int container, uint64_t out[2]);
+void model_sample(const struct model *model, int container, uint64_t out[3]);
 void model_kill(struct model *model, int container);
 void model_run(struct model *model, uint64_t until_ns);
 uint64_t model_done_ns(const struct model *model, int program);
@@ -137,10 +138,11 @@ void model_write_lease(struct model *model, int container, uint32_t offset, cons
 	}
 }
 
-void model_sample(const struct model *model, int container, uint64_t out[2])
+void model_sample(const struct model *model, int container, uint64_t out[3])
 {
 	out[0] = model->container[container].launched_ns;
 	out[1] = model->container[container].busy_until_ns;
+	out[2] = model->container[container].busy_ns;
 }
 
 void model_kill(struct model *model, int container)
@@ -247,6 +249,19 @@ static void look_at_markers(struct model *model, struct program *program, bool e
 	}
 }
 
+/* As launch.c does. */
+static void count_work(struct container *container, struct program *program)
+{
+	uint64_t work_ns = program->lane.busy_ns - program->busy_ns;
+	uint64_t from_ns = container->counted_ns, end_ns = program->lane.finished_ns;
+
+	program->busy_ns = program->lane.busy_ns;
+	if (end_ns <= from_ns)
+		return;
+	container->busy_ns += work_ns < end_ns - from_ns ? work_ns : end_ns - from_ns;
+	container->counted_ns = end_ns;
+}
+
 static void publish(struct model *model, int container)
 {
 	uint64_t busy_ns = 0;
@@ -257,6 +272,7 @@ static void publish(struct model *model, int container)
 			    vgpu_lane_free_ns(&model->program[i].lane, model->now_ns);
 
 			busy_ns = free_ns > busy_ns ? free_ns : busy_ns;
+			count_work(&model->container[container], &model->program[i]);
 		}
 	model->container[container].busy_until_ns = busy_ns;
 }

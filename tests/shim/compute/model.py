@@ -54,6 +54,8 @@ class Outcome:
     share: Mapping[str, float]
     windows: Mapping[str, Sequence[float]]
     idle: float
+    turns_idle: float
+    """What the arbiter counts of it, over all containers."""
     throttled_ns: Mapping[str, int]
 
     def error(self, wanted: Mapping[str, float]) -> float:
@@ -141,9 +143,9 @@ class Model:
     def _seen(self) -> Mapping[str, Activity]:
         seen = {}
         for key, number in self.numbers.items():
-            out = (ctypes.c_uint64 * 2)()
+            out = (ctypes.c_uint64 * 3)()
             self._c.model_sample(self._model, number, out)
-            seen[key] = Activity(out[0], out[1])
+            seen[key] = Activity(*out)
         return seen
 
     def _step(self) -> None:
@@ -168,6 +170,9 @@ class Model:
     def done_ns(self, key: str) -> int:
         return sum(int(self._c.model_done_ns(self._model, each)) for each in self.programs[key])
 
+    def _turns_idle_ns(self) -> int:
+        return sum(member.idle_ns for member in self.turns._members.values())
+
     def launches(self, key: str) -> int:
         return sum(int(self._c.model_launches(self._model, each)) for each in self.programs[key])
 
@@ -175,6 +180,7 @@ class Model:
         """Return what each container gets in `seconds`, after `settle_s`."""
         self.run(settle_s)
         idle_ns = int(self._c.model_idle_ns(self._model))
+        turns_idle_ns = self._turns_idle_ns()
         marks: dict[str, list[int]] = {key: [self.done_ns(key)] for key in self.containers}
         for _ in range(seconds):
             self.run(1)
@@ -184,6 +190,7 @@ class Model:
             {key: (each[-1] - each[0]) / seconds / 1e7 for key, each in marks.items()},
             {key: [(b - a) / 1e7 for a, b in pairwise(each)] for key, each in marks.items()},
             (int(self._c.model_idle_ns(self._model)) - idle_ns) / seconds / 1e7,
+            (self._turns_idle_ns() - turns_idle_ns) / seconds / 1e7,
             {
                 key: sum(int(self._c.model_throttled_ns(self._model, p)) for p in programs)
                 for key, programs in self.programs.items()

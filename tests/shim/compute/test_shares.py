@@ -99,6 +99,16 @@ def test_two_containers_get_what_they_requested(shares: tuple[int, int], program
     assert holds(shares, programs)
 
 
+@pytest.mark.parametrize("late", [{}, {"wake_us": 2000}, {"arbiter_late_us": 5000}], ids=str)
+@pytest.mark.parametrize("program", [SMALL, BIG, MIXED], ids=["small", "big", "mixed"])
+def test_the_arbiter_counts_the_time_that_hand_over_takes(
+    program: Program, late: dict[str, int]
+) -> None:
+    """These programs always have work, so the GPU is idle in no other time."""
+    outcome = measured(pair(30, 70, program, program), **late)
+    assert 0.7 * outcome.idle - 0.2 <= outcome.turns_idle <= 1.1 * outcome.idle + 0.2
+
+
 def test_three_containers() -> None:
     wanted = {"a": 20, "b": 30, "c": 50}
     for programs in ((SMALL, SMALL, SMALL), (BIG, SMALL, MIXED), (SMALL, MIXED, BIG)):

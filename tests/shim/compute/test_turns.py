@@ -94,6 +94,25 @@ def test_every_lease_is_written_again_while_nothing_happens() -> None:
     assert all(count >= 4 for count in written.values())
 
 
+def test_the_idle_time_of_turns_is_in_the_lease() -> None:
+    """Of two windows of 50 ms, `a` works for 45 and 50 ms, `b` for all."""
+    turns = Turns()
+    turns.set_shares({"a": Share(50), "b": Share(50)})
+    leases = {key: Lease(0) for key in "ab"}
+    busy_ns = {"a": [0, 45, 45, 95], "b": [0, 0, 50, 50]}
+    now_ns = START
+    for cycle in range(4):
+        until_ns = START + (cycle + 1) * 50 * MS
+        while now_ns < until_ns:
+            seen = {
+                key: Activity(now_ns, leases[key].end_ns, each[cycle] * MS)
+                for key, each in busy_ns.items()
+            }
+            written, now_ns = turns.step(now_ns, seen)
+            leases |= written
+    assert {key: lease.idle_ns // MS for key, lease in leases.items()} == {"a": 5, "b": 0}
+
+
 def test_a_container_that_leaves_and_returns_has_no_old_turn() -> None:
     turns = Turns()
     turns.set_shares({"a": Share(50), "b": Share(50)})
