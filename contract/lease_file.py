@@ -108,6 +108,12 @@ def update(gpu: int, sequence: int, lease: Lease) -> Sequence[Write]:
     return (Write(base + 8, record[8:]), Write(base, record[:8]))
 
 
+def is_gated(data: bytes) -> bool:
+    """Return whether launches are checked. data: the file; a shorter one is of no arbiter."""
+    at = HEADER.offset("gated")
+    return data[at : at + 4] not in (b"", bytes(4))
+
+
 def record_offset(gpu: int, sequence: int) -> int:
     """Return where record `sequence` of the GPU is: byte offset in the file."""
     return HEADER.size + (2 * gpu + sequence % 2) * RECORD.size

@@ -9,14 +9,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from contract import grant_file, names, region_file
+from contract import grant_file, lease_file, names, region_file
 from contract.overhead import Overhead, Sample
 from gpu.processes import Usage
 
 RegionError = region_file.RegionError
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A container's use of one GPU's time."""
+
+    work: region_file.Compute
+    core_percent: int = 100
+    """Its share; 0 and 100: no cap."""
+    turn_idle_ns: int = 0
+    """Time of its turns in which no work of it ran, since the arbiter began."""
+    checked: bool = True
+    """Its launches are checked; only then is `work` counted."""
 
 
 class Account:
@@ -29,6 +42,10 @@ class Account:
         except OSError:
             os.close(self._region)
             raise
+        try:
+            self._lease = (directory / names.FILE_LEASE).read_bytes()
+        except OSError:  # made by an older agent
+            self._lease = b""
 
     def __enter__(self) -> Account:
         return self
@@ -52,17 +69,20 @@ class Account:
             raise RegionError(f"{len(uses)} GPUs, the grant has {geometry.gpu_count}")
         return [use.used_bytes for use in uses]
 
-    def compute(self) -> Mapping[str, region_file.Compute]:
-        """Return the container's work by GPU UUID; no work where the region lacks the record."""
+    def compute(self) -> Mapping[str, Use]:
+        """Return the use by GPU UUID; no work where the region lacks the record."""
         gpus = self.gpus()
         geometry = region_file.Geometry(len(gpus))
-        size = region_file.COMPUTE.size
-        return {
-            gpu.uuid: region_file.compute(
-                os.pread(self._region, size, geometry.compute_offset(index))
+        checked = lease_file.is_gated(self._lease)
+        uses = {}
+        for index, gpu in enumerate(gpus):
+            record = os.pread(
+                self._region, region_file.COMPUTE.size, geometry.compute_offset(index)
             )
-            for index, gpu in enumerate(gpus)
-        }
+            found = lease_file.decode(self._lease, index)
+            idle_ns = found[1].idle_ns if found else 0
+            uses[gpu.uuid] = Use(region_file.compute(record), gpu.core_percent, idle_ns, checked)
+        return uses
 
     def imported_bytes(self) -> Sequence[int]:
         """Return bytes per GPU that processes hold and a shared slot is charged for."""

@@ -1,4 +1,5 @@
-"""GPU memory of every process, as NVML reports it: contexts, code and allocations.
+"""GPU memory and utilization of every process, as NVML reports them. The memory is that of
+contexts, code and allocations.
 
 NVML uses process numbers of the initial PID namespace. `python -m gpu.processes` is a server for a
 caller that must not block on the driver: for each line on standard input it writes one line of
@@ -9,8 +10,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
-from typing import Final, TextIO
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TextIO
 
 import pynvml
 
@@ -18,23 +20,38 @@ Usage = Mapping[str, Mapping[int, int | None] | None]
 """GPU UUID -> process number -> bytes. None for a process: NVML has no value for it. None for a
 GPU: it did not answer."""
 
+Utilization = Mapping[str, Mapping[int, int] | None]
+"""GPU UUID -> process number -> percent of the latest sample period (1/6 s to 1 s) in which kernels
+of it ran; a process without any is missing. None for a GPU: it has no such figures (MIG)."""
+
 _LISTS: Final = (
     pynvml.nvmlDeviceGetComputeRunningProcesses,
     pynvml.nvmlDeviceGetGraphicsRunningProcesses,
 )
+_SAMPLES_US: Final = 2_000_000
+"""Age of the samples that are read: the driver takes one per second at the least."""
+_WHOLE_PERCENT: Final = 100
 
 
 def ask() -> Usage:
     """Query NVML, which must be initialized. Raises pynvml.NVMLError if it lists no GPU at all."""
-    found: dict[str, Mapping[int, int | None] | None] = {}
+    return {uuid: _processes(gpu) for uuid, gpu in _gpus()}
+
+
+def utilization() -> Utilization:
+    """Query NVML as `ask` does."""
+    return {uuid: _utilization(gpu) for uuid, gpu in _gpus()}
+
+
+def _gpus() -> Iterator[tuple[str, object]]:
+    """UUID and handle of each."""
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
             gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
             uuid = str(pynvml.nvmlDeviceGetUUID(gpu))
         except pynvml.NVMLError:  # the GPU fell off the bus
             continue
-        found[uuid] = _processes(gpu)
-    return found
+        yield uuid, gpu
 
 
 def _processes(handle: object) -> Mapping[int, int | None] | None:
@@ -49,26 +66,42 @@ def _processes(handle: object) -> Mapping[int, int | None] | None:
     return held
 
 
-def encode(usage: Usage) -> str:
+def _utilization(handle: object) -> Mapping[int, int] | None:
+    """The driver keeps several samples of a process, and those of a process that has exited. It may
+    write numbers above 100 percent where it has none."""
+    since_us = time.time_ns() // 1000 - _SAMPLES_US
+    try:
+        samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since_us)
+    except pynvml.NVMLError as error:
+        return {} if error.value == pynvml.NVML_ERROR_NOT_FOUND else None
+    ordered = sorted(samples, key=lambda each: each.timeStamp)
+    return {each.pid: each.smUtil for each in ordered if each.smUtil <= _WHOLE_PERCENT}
+
+
+def encode(usage: Usage, utilized: Utilization) -> str:
     """Return one line of JSON."""
-    return json.dumps(usage) + "\n"
+    return json.dumps({"memory": usage, "utilization": utilized}) + "\n"
 
 
-def decode(line: str | bytes) -> Usage:
+def decode(line: str | bytes) -> tuple[Usage, Utilization]:
     """Parse the output of `encode`; raises ValueError for anything else."""
     found = json.loads(line)
-    if not isinstance(found, dict):
-        raise ValueError(f"not a mapping: {line[:80]!r}")
+    if not isinstance(found, dict) or found.keys() != {"memory", "utilization"}:
+        raise ValueError(f"not an answer: {line[:80]!r}")
+    return _by_pid(found["memory"]), _by_pid(found["utilization"])
+
+
+def _by_pid(found: Mapping[str, Mapping[str, Any] | None]) -> dict[str, dict[int, Any] | None]:
     return {
-        str(uuid): None if held is None else {int(pid): size for pid, size in held.items()}
-        for uuid, held in found.items()
+        uuid: None if of_gpu is None else {int(pid): value for pid, value in of_gpu.items()}
+        for uuid, of_gpu in found.items()
     }
 
 
 def serve(requests: TextIO, answers: TextIO) -> None:
     """Answer each line of `requests` until end of input."""
     for _ in requests:
-        answers.write(encode(ask()))
+        answers.write(encode(ask(), utilization()))
         answers.flush()
 
 

@@ -25,6 +25,10 @@ _LATENCY_BUCKETS_S: Final = (
 """Up to the runtime's default timeout of 2 s; after 1.5 s the agent answers an error."""
 
 
+_CONTAINER: Final = ("namespace", "pod", "container", "uuid")
+"""A container and a GPU. `container` is empty where the containers of a pod share its grant."""
+
+
 class Metrics:
     """The agent's metrics; each instance has a registry of its own."""
 
@@ -128,16 +132,42 @@ class Metrics:
             " drivers, a driver that does not answer); their last measurement stays in force.",
         )
         self.throttled = counter(
-            "gpuslice_compute_throttled_seconds_total",
-            "Time that launches of containers with a share waited for their turn on a GPU, summed"
-            " over threads.",
-            "uuid",
+            "gpuslice_container_gpu_throttled_seconds_total",
+            "Time that launches of the container waited for its turn on the GPU, summed over"
+            " threads.",
+            *_CONTAINER,
         )
-        self.busy = gauge(
-            "gpuslice_compute_busy_ratio",
-            "Part of the last second in which a GPU did work of containers with a share, as the"
-            " library counts it when the work finishes; only where launches are checked.",
-            "uuid",
+        self.busy = counter(
+            "gpuslice_container_gpu_busy_seconds_total",
+            "Time in which the GPU did work of the container, as the library counts it when the"
+            " work finishes; only where launches are checked.",
+            *_CONTAINER,
+        )
+        self.turn_idle = counter(
+            "gpuslice_container_gpu_turn_idle_seconds_total",
+            "Time of the container's turns in which no work of it ran: from the begin of a turn to"
+            " the first work, from the last work to the end (hand-over), and the program's own"
+            " pauses. Only turns that others wait for, or of a forced share.",
+            *_CONTAINER,
+        )
+        self.share = gauge(
+            "gpuslice_container_gpu_share_ratio",
+            "Achieved share: part of the last second (window 1s) or ten (10s) in which the GPU did"
+            " work of the container; only where launches are checked.",
+            *_CONTAINER,
+            "window",
+        )
+        self.requested = gauge(
+            "gpuslice_container_gpu_request_ratio",
+            "Requested share (gpu-core) of the GPU's time; no series without a cap.",
+            *_CONTAINER,
+        )
+        self.nvml_utilization = gauge(
+            "gpuslice_container_gpu_nvml_utilization_ratio",
+            "Part of the driver's last sample period (at most a second) in which kernels of the"
+            " container's processes ran (nvmlDeviceGetProcessUtilization); no series where the GPU"
+            " does not support it.",
+            *_CONTAINER,
         )
         self.long_kernels = counter(
             "gpuslice_long_kernel_containers_total",

@@ -1,9 +1,9 @@
 """What containers do with their share of each GPU's time: metrics, and a notice of long kernels.
 
-Input: the compute records of regions, read once a second by measuring.py. The library writes them
-while it checks launches, that is, where a GPU is shared or a share is forced. The tenant can write
-them too: a difference counts only as far as the time between two reads allows it, so that no tenant
-can distort a metric of the node for longer than it runs.
+Input: the compute records of regions and the leases, read once a second by measuring.py, and NVML's
+utilization of processes, by which an operator can check them. The library writes the records while
+it checks launches, that is, where a GPU is shared or a share is forced. The tenant can write them
+too: a difference counts only as far as the time between two reads allows it.
 
 A container's first reading is its baseline, because it may have run before this agent started.
 """
@@ -11,13 +11,17 @@ A container's first reading is its baseline, because it may have run before this
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from prometheus_client import Counter, Gauge
+
 from contract import names
 from contract.region_file import Compute
+from gpu.account import Use
+from gpu.processes import Utilization
 from kube.log_lines import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.ledger import Hold
@@ -28,6 +32,10 @@ _LOG: Final = logging.getLogger(__name__)
 _SECOND_NS: Final = 1_000_000_000
 _WAITING_THREADS_MOST: Final = names.MAX_SLOTS
 """Of a container: bounds the waiting time, a sum over threads, that one reading can add."""
+_WINDOWS_S: Final = (1, 10)
+_READINGS_MOST: Final = 1 + max(_WINDOWS_S)
+"""Of a container: one per second."""
+_NO_CAP_PERCENT: Final = 100
 _TEXT: Final = (
     "a kernel runs for more than a second; kernels of more than a second cannot be interrupted;"
     " their excess is deducted from later turns, and other containers of the GPU wait meanwhile;"
@@ -37,46 +45,99 @@ _TEXT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A container's work by GPU UUID, as read at `at_ns` (CLOCK_MONOTONIC)."""
+    """A container's use of each GPU by UUID, as read at `at_ns` (CLOCK_MONOTONIC)."""
 
     at_ns: int
-    work: Mapping[str, Compute]
+    gpus: Mapping[str, Use]
+
+
+class _Series:
+    """A metric's series: those of the last update and no others, so that a container takes its own
+    along. A gauge gets the values, a counter the increases."""
+
+    def __init__(self, metric: Counter | Gauge) -> None:
+        self._metric = metric
+        self._labels: frozenset[tuple[str, ...]] = frozenset()
+
+    def update(self, values: Mapping[tuple[str, ...], float]) -> None:
+        for labels in self._labels - values.keys():
+            self._metric.remove(*labels)
+        self._labels = frozenset(values)
+        for labels, value in values.items():
+            child = self._metric.labels(*labels)
+            (child.inc if isinstance(child, Counter) else child.set)(value)
 
 
 class ComputeUse:
     """The metrics of compute, from consecutive readings."""
 
     def __init__(self, metrics: Metrics, notices: Notices) -> None:
-        self._metrics = metrics
+        self._long_kernels = metrics.long_kernels
+        self._increases = [
+            _Series(each) for each in (metrics.throttled, metrics.busy, metrics.turn_idle)
+        ]
+        self._share = _Series(metrics.share)
+        self._requested = _Series(metrics.requested)
+        self._utilized = _Series(metrics.nvml_utilization)
         self._notices = notices
-        self._last: dict[str, Reading] = {}
+        self._readings: dict[str, deque[Reading]] = {}
         self._reported: set[str] = set()
+        self._unsupported: set[str] = set()
 
     def add(self, holds: Iterable[Hold], readings: Mapping[str, Reading]) -> None:
         """readings: by key of the grant's files; one that could not be read is missing."""
         by_key = {hold.key: hold for hold in holds}
-        busy: dict[str, float] = defaultdict(float)
-        for key, now in readings.items():
-            last = self._last.get(key, now)
-            for uuid, work in now.work.items():
-                throttled_s, ratio = use_between(last, now, uuid)
-                self._metrics.throttled.labels(uuid).inc(throttled_s)
-                busy[uuid] += ratio
-                if key in by_key and _is_long(work, now.at_ns):
+        known = (self._readings.keys() | readings.keys()) & by_key.keys()
+        self._readings = {
+            key: self._readings.get(key, deque(maxlen=_READINGS_MOST)) for key in known
+        }
+        increases: dict[tuple[str, ...], tuple[float, ...]] = {}
+        share, requested = {}, {}
+        for key, kept in self._readings.items():
+            before = kept[-1] if kept else readings[key]
+            now = readings.get(key, before)
+            if key in readings:
+                kept.append(now)
+            for uuid, use in now.gpus.items():
+                labels = _labels(by_key[key], uuid)
+                increases[labels] = increase(before, now, uuid)
+                if use.checked and len(kept) > 1:
+                    for window_s in _WINDOWS_S:
+                        share[*labels, f"{window_s}s"] = share_over(window_s, kept, uuid)
+                if 0 < use.core_percent < _NO_CAP_PERCENT:
+                    requested[labels] = use.core_percent / 100
+                if _is_long(use.work, now.at_ns):
                     self._report(by_key[key], uuid)
-        self._metrics.busy.clear()
-        for uuid, ratio in busy.items():
-            self._metrics.busy.labels(uuid).set(min(ratio, 1.0))
-        self._last = {key: each for key, each in self._last.items() if key in by_key}
-        self._last |= readings
+        for index, series in enumerate(self._increases):
+            series.update({labels: each[index] for labels, each in increases.items()})
+        self._share.update(share)
+        self._requested.update(requested)
         self._reported &= by_key.keys()
+
+    def utilization(
+        self, holds: Iterable[Hold], utilized: Utilization, pids: Mapping[str, Collection[int]]
+    ) -> None:
+        """utilized: NVML's. pids: the processes of each key. Both empty: NVML did not answer."""
+        found = {}
+        for key, hold in {hold.key: hold for hold in holds}.items():
+            kept = self._readings.get(key)
+            for uuid in kept[-1].gpus if kept else ():
+                percents = utilized.get(uuid)
+                if percents is not None:
+                    total = sum(percents.get(pid, 0) for pid in pids.get(key, ()))
+                    found[_labels(hold, uuid)] = min(total / 100, 1.0)
+        self._utilized.update(found)
+        for uuid in {uuid for uuid, percents in utilized.items() if percents is None}:
+            if uuid not in self._unsupported:
+                self._unsupported.add(uuid)
+                _LOG.info(Line("NVML has no utilization of processes", gpu=uuid))
 
     def _report(self, hold: Hold, uuid: str) -> None:
         """Once per container; once for all containers that share a grant, and thereby a region."""
         if hold.key in self._reported:
             return
         self._reported.add(hold.key)
-        self._metrics.long_kernels.inc()
+        self._long_kernels.inc()
         reason = names.EVENT_LIMIT_NOT_ENFORCEABLE
         text = f"{uuid}, used by {hold.container_key}: {_TEXT}"
         self._notices.add(Notice(hold.pod, hold.key, reason, text, action="Run"))
@@ -92,20 +153,38 @@ class ComputeUse:
         )
 
 
-def use_between(last: Reading, now: Reading, uuid: str) -> tuple[float, float]:
-    """Return the seconds that launches waited between two readings, and the busy part of that time.
-    Work counts when it finishes."""
-    elapsed_ns = now.at_ns - last.at_ns
-    if elapsed_ns <= 0 or uuid not in last.work:
-        return 0.0, 0.0
-    before, after = last.work[uuid], now.work[uuid]
-    throttled_ns = after.throttled_ns - before.throttled_ns
-    busy_ns = after.busy_ns - before.busy_ns
-    most_ns = elapsed_ns * _WAITING_THREADS_MOST
+def increase(before: Reading, now: Reading, uuid: str) -> tuple[float, float, float]:
+    """Return the seconds between two readings that launches waited, that the GPU worked, and that
+    turns were idle."""
+    elapsed_ns = now.at_ns - before.at_ns
+    if elapsed_ns <= 0 or uuid not in before.gpus:
+        return 0.0, 0.0, 0.0
+    old, new = before.gpus[uuid], now.gpus[uuid]
+    throttled_ns = new.work.throttled_ns - old.work.throttled_ns
+    busy_ns = new.work.busy_ns - old.work.busy_ns
+    idle_ns = new.turn_idle_ns - old.turn_idle_ns
+    if idle_ns < 0:  # another arbiter counts from zero
+        idle_ns = new.turn_idle_ns
     return (
-        min(max(throttled_ns, 0), most_ns) / _SECOND_NS,
-        min(max(busy_ns, 0), elapsed_ns) / elapsed_ns,
+        min(max(throttled_ns, 0), elapsed_ns * _WAITING_THREADS_MOST) / _SECOND_NS,
+        min(max(busy_ns, 0), elapsed_ns) / _SECOND_NS,
+        idle_ns / _SECOND_NS,
     )
+
+
+def share_over(window_s: int, kept: Sequence[Reading], uuid: str) -> float:
+    """Return the part of the last `window_s` in which the GPU worked for the container; of what is
+    known if that is shorter, or if a reading failed. kept: at least two readings."""
+    now = kept[-1]
+    begun_ns = now.at_ns - window_s * _SECOND_NS + _SECOND_NS // 2
+    before = next((each for each in reversed(kept) if each.at_ns <= begun_ns), kept[0])
+    busy_s = increase(before, now, uuid)[1]
+    return busy_s * _SECOND_NS / max(now.at_ns - before.at_ns, 1)
+
+
+def _labels(hold: Hold, uuid: str) -> tuple[str, ...]:
+    namespace, pod, *container = hold.container_key.split("/")
+    return namespace, pod, *(container or [""]), uuid
 
 
 def _is_long(work: Compute, now_ns: int) -> bool:

@@ -101,21 +101,24 @@ class Measuring:
             if self._idle_samples == _IDLE_SAMPLES_MOST:
                 await self._server.close()
             self._compute.add((), {})
+            self._compute.utilization((), {}, {})
             self._show({})
             return
         sample = _Sample(self._root, self._proc, keys, self._measured)
+        utilized: processes.Utilization = {}
         try:
             await self._worker.run(sample.begin, self._deadline_s)
             self._compute.add(holds, sample.readings)
-            usage = processes.decode(await self._server.ask())
+            usage, utilized = processes.decode(await self._server.ask())
             found = await self._worker.run(partial(sample.end, usage), self._deadline_s)
         except (ChildError, TimeoutError, ValueError) as error:
             self._log(str(error) or "the host's files could not be read in time")
-            found = {key: {} for key in self._measured}
+            found, utilized = {key: {} for key in self._measured}, {}
         else:
             self._log(self._missing(found))
         finally:
             self._worker.post(sample.close)
+        self._compute.utilization(holds, utilized, sample.pids)
         self._show(found)
 
     def _missing(self, found: _Found) -> str:
@@ -159,6 +162,8 @@ class _Sample:
         self._begun: dict[str, tuple[Account, Sequence[int]]] = {}
         self.readings: dict[str, Reading] = {}
         """By key: the use of compute."""
+        self.pids: Mapping[str, set[int]] = {}
+        """By key: those of NVML's processes that are in its containers."""
 
     def begin(self) -> None:
         """Read the charges, before the NVML query, and the use of compute."""
@@ -172,11 +177,11 @@ class _Sample:
 
     def end(self, usage: processes.Usage) -> _Found:
         """Read the charges again, and write the overheads that follow from NVML's result."""
-        pids = self._pids(usage)
+        self.pids = self._pids(usage)
         found: dict[str, Mapping[str, int | None]] = {key: {} for key in self._measured}
         for key, (account, before) in self._begun.items():
             try:
-                found[key] = self._measured[key].add(account, before, usage, pids[key])
+                found[key] = self._measured[key].add(account, before, usage, self.pids[key])
             except (OSError, RegionError) as error:
                 _LOG.debug(Line("not measured", key=key, error=error))
         return found

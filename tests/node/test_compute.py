@@ -19,13 +19,14 @@ from lab.node.cri import Process
 from lab.node.lab import Lab
 from lab.node.namespace import children
 
-from .conftest import GIB, said
+from .conftest import GIB, LOAD, said
 from .test_operations import get, sample
 
 pytestmark = pytest.mark.node
 
 OWN = Process(PYTHON_IMAGE)
 SHARE = [(0, 20 * GIB, 30)]
+SERIES = "gpuslice_container_gpu_"
 
 
 def arbiter(lab: Lab) -> int:
@@ -120,8 +121,27 @@ def test_a_long_kernel_is_reported(lab: Lab) -> None:
             file.write(region_file.COMPUTE.pack(asdict(work)))
         lab.wait_until(lambda: sample(lab, counted) == before + 1, "the kernel to be counted")
         assert said(lab, names.EVENT_LIMIT_NOT_ENFORCEABLE, container)
-        busy = f'gpuslice_compute_busy_ratio{{uuid="{lab.gpus[0].uuid}"}}'
-        assert busy in get(lab, "/metrics")[1]
+
+
+def figures_agree(lab: Lab, pod: str, share: float) -> None:
+    """The container's share by the library and by NVML, once a load has run for some seconds."""
+
+    def read(name: str, window: str = "") -> float:
+        labels = {"namespace": "default", "pod": pod, "container": "main"}
+        labels |= {"uuid": lab.gpus[0].uuid} | ({"window": window} if window else {})
+        text = ",".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
+        return sample(lab, f"{SERIES}{name}{{{text}}}")
+
+    def agree() -> bool:
+        found = [read("share_ratio", each) for each in ("1s", "10s")]
+        found.append(read("nvml_utilization_ratio"))
+        settled = read("busy_seconds_total") > 2
+        return settled and all(abs(each - share) < 0.06 for each in found)
+
+    lab.wait_until(agree, f"a share of {share} by the library and by NVML")
+    assert read("request_ratio") == share
+    assert read("throttled_seconds_total") > 1
+    assert read("turn_idle_seconds_total") < read("busy_seconds_total") / 4
 
 
 def test_a_share_is_forced_where_the_operator_says_so(lab: Lab) -> None:
@@ -133,5 +153,8 @@ def test_a_share_is_forced_where_the_operator_says_so(lab: Lab) -> None:
             data = on_host(lab, container.id, names.FILE_GRANT).read_bytes()
             grant = grant_file.decode(data)
             assert grant is not None and grant.gpus[0].core_forced
+            assert container.exec(["sh", "-c", f"{LOAD} 20 1000 >/dev/null 2>&1 &"]).code == 0
+            figures_agree(lab, "forced", 0.3)
+        lab.wait_until(lambda: f"\n{SERIES}" not in get(lab, "/metrics")[1], "its series to vanish")
     finally:
         lab.stop_agent()

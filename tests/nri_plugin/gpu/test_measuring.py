@@ -30,6 +30,8 @@ from tests.shim.exact import CODE
 __all__ = ["gpu_host", "library"]
 
 GPU = "GPU-1"
+LABELS = {"namespace": "d", "pod": "p", "container": "main", "uuid": GPU}
+THROTTLED = "gpuslice_container_gpu_throttled_seconds_total"
 ANSWER = """
 import sys
 for line in sys.stdin:
@@ -46,6 +48,7 @@ class Node:
     uuid: str = GPU
     command: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
+    utilized: dict[int, int] | None = None
     seconds: float = 100.0
     deadline_s: float = 60.0
 
@@ -84,7 +87,8 @@ class Node:
         (self.proc / str(pid) / "cgroup").write_text(f"0::/kubepods/pod-u/{container_id}\n")
 
     def nvml(self, held: dict[int, int | None] | None) -> None:
-        (self.root / "usage").write_text(json.dumps({self.uuid: held}))
+        answer = {"memory": {self.uuid: held}, "utilization": {self.uuid: self.utilized}}
+        (self.root / "usage").write_text(json.dumps(answer))
 
     def measuring(self) -> Measuring:
         return Measuring(
@@ -246,7 +250,7 @@ for line in sys.stdin:
     [
         ("import sys; sys.stderr.write('NVML: Driver Not Loaded\\n'); sys.exit(1)", "Not Loaded"),
         (BAD_ANSWER.format("never mind"), "Expecting value"),
-        (BAD_ANSWER.format("[]"), "not a mapping"),
+        (BAD_ANSWER.format("[]"), "not an answer"),
         ("import time; time.sleep(600)", "did not answer in 0.5 s"),
     ],
     ids=["no driver", "not JSON", "not a mapping", "hangs"],
@@ -293,18 +297,18 @@ def test_the_use_of_compute_is_read_whether_or_not_nvml_answers(node: Node) -> N
     measuring = node.measuring()
     node.works("key-1", region_file.Compute(throttled_ns=7_000_000_000))
     sample(measuring, 1)
-    assert node.metric("gpuslice_compute_throttled_seconds_total", uuid=GPU) == 0
+    assert node.metric(THROTTLED, **LABELS) == 0
     long_ago_ns = time.monotonic_ns() - 3_000_000_000
     work = region_file.Compute(throttled_ns=7_000_400_000, unfinished_since_ns=long_ago_ns)
     node.works("key-1", work)
     sample(measuring, 1)
-    throttled_s = node.metric("gpuslice_compute_throttled_seconds_total", uuid=GPU)
+    throttled_s = node.metric(THROTTLED, **LABELS)
     assert throttled_s == pytest.approx(0.0004)
     assert node.metric("gpuslice_long_kernel_containers_total") == 1
     assert node.notices.first() is not None
     node.holds.clear()
     sample(measuring, 1)
-    assert node.metric("gpuslice_compute_busy_ratio", uuid=GPU) is None
+    assert node.metric(THROTTLED, **LABELS) is None
 
 
 def test_a_region_of_an_older_agent_has_no_use_of_compute(node: Node) -> None:
@@ -313,8 +317,38 @@ def test_a_region_of_an_older_agent_has_no_use_of_compute(node: Node) -> None:
     os.truncate(file, region_file.Geometry(1).compute_offset(0))
     node.nvml({})
     sample(node.measuring(), 2)
-    assert node.metric("gpuslice_compute_busy_ratio", uuid=GPU) == 0
+    assert node.metric(THROTTLED, **LABELS) == 0
     assert node.metric("gpuslice_containers_not_measured") == 0
+
+
+def test_nvmls_utilization_is_that_of_the_containers_processes(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    node.add("c1", "key-1", 0)
+    node.process(11, "c1")
+    node.process(12, "c1")
+    node.process(21, "c2")
+    utilization = "gpuslice_container_gpu_nvml_utilization_ratio"
+    measuring = node.measuring()
+
+    async def sampled(utilized: dict[int, int] | None) -> float | None:
+        node.utilized = utilized
+        node.nvml({11: 400, 12: 300, 21: 50})
+        await measuring.sample()
+        return node.metric(utilization, **LABELS)
+
+    async def work() -> None:
+        assert await sampled({11: 20, 12: 9, 21: 60}) == pytest.approx(0.29)
+        assert await sampled({21: 60}) == 0
+        for _ in range(2):
+            assert await sampled(None) is None
+        assert await sampled({11: 30}) == pytest.approx(0.3)
+        node.holds.clear()
+        assert await sampled({11: 30}) is None
+
+    during(measuring, work)
+    assert sum("NVML has no utilization" in text for text in caplog.messages) == 1
 
 
 def test_the_child_ends_a_minute_after_the_last_container_with_a_gpu(node: Node) -> None:

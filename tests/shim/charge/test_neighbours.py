@@ -177,7 +177,7 @@ import pynvml
 from gpu import processes
 pynvml.nvmlInit()
 while True:
-    print(processes.encode(processes.ask()), end="", flush=True)
+    print(processes.encode(processes.ask(), {}), end="", flush=True)
     time.sleep(0.2)
 """
 
@@ -189,7 +189,7 @@ def _watch(run: Run, pids: Sequence[int], over: threading.Event) -> None:
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as watcher:
         assert watcher.stdout is not None
         while not over.is_set():
-            held = processes.decode(watcher.stdout.readline())[_UUID] or {}
+            held = processes.decode(watcher.stdout.readline())[0][_UUID] or {}
             for pid in pids:
                 run.over_bytes = max(run.over_bytes, (held.get(pid) or 0) - _LIMIT_BYTES)
             run.samples += 1

@@ -36,14 +36,14 @@ import pynvml
 from gpu import processes
 from gpu.account import Account
 pynvml.nvmlInit()
-print(processes.encode(processes.ask()), end="")
+print(processes.encode(processes.ask(), {}), end="")
 """
 
 
 def _ask(host: Host) -> processes.Usage:
     """NVML's figures, queried as the node agent does: in a process of its own."""
     done = host.run([sys.executable, "-c", _ASK], preload=False)
-    return processes.decode(done.stdout)
+    return processes.decode(done.stdout)[0]
 
 
 def _say(directory: Path, overhead_bytes: dict[str, int]) -> None:
