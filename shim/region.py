@@ -36,6 +36,8 @@ class GpuStatus:
     gpu: grant_file.Gpu
     use: region_file.GpuUse
     work: region_file.Compute
+    turn_idle_ns: int
+    """Time of its turns in which no work of it ran, since the arbiter began."""
 
     @property
     def used_bytes(self) -> int:
@@ -142,11 +144,17 @@ def status(directory: Path) -> Sequence[GpuStatus]:
     if len(uses) != len(grant.gpus):
         raise RegionDirectoryError(f"{path}: {len(uses)} GPUs, the grant has {len(grant.gpus)}")
     records = _read(path, len(uses) * region_file.COMPUTE.size, geometry.compute_offset(0))
+    try:
+        leases = _read(directory / names.FILE_LEASE, lease_file.FILE_BYTES)
+    except RegionDirectoryError:  # made by an older release
+        leases = b""
     each = region_file.COMPUTE.size
-    return tuple(
-        GpuStatus(gpu, use, region_file.compute(records[index * each : (index + 1) * each]))
-        for index, (gpu, use) in enumerate(zip(grant.gpus, uses, strict=True))
-    )
+    found = []
+    for index, (gpu, use) in enumerate(zip(grant.gpus, uses, strict=True)):
+        work = region_file.compute(records[index * each : (index + 1) * each])
+        lease = lease_file.decode(leases, index)
+        found.append(GpuStatus(gpu, use, work, lease[1].idle_ns if lease else 0))
+    return found
 
 
 def _read(path: Path, size: int, offset: int = 0) -> bytes:

@@ -1,7 +1,7 @@
 """`python -m shim show`: a grant's limits, and what its processes use of them.
 
-Reads the files of one grant; writes text. A share of the last second needs two reads, so only
-`--watch` has it; a single table has the sums since the container's start.
+Reads the files of one grant; writes text. A share of the last second or ten needs several reads, so
+only `--watch` has it; a single table has the sums since the container's start.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import argparse
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,10 +24,11 @@ _DESCRIPTION: Final = (
     " beside what processes are charged, as NVML last showed it (0B too where it has no figure for"
     " them, as under MPS). CORE is the share of the GPU's time, forced: also while the GPU is"
     " otherwise idle. BUSY is the time of finished work, THROTTLED the time that launches waited"
-    " for their turn, summed over threads; both count only where launches are checked: the GPU is"
-    " shared, or a share is forced."
+    " for their turn, summed over threads, IDLE the time of the container's turns in which no work"
+    " of it ran; they count only where launches are checked: the GPU is shared, or a share is"
+    " forced."
 )
-_HEADINGS: Final = ("GPU", "USED", "MEASURED", "LIMIT", "CORE", "BUSY", "THROTTLED", "REFUSED")
+_WINDOWS_S: Final = (1, 10)
 _SECOND_NS: Final = 1_000_000_000
 
 
@@ -36,7 +38,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--watch",
         action="store_true",
-        help="print the GPUs each second, with BUSY as part of the last second, until interrupted",
+        help="print the GPUs each second until interrupted, with the part of the last second and of"
+        " the last ten in which each was busy",
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="holds `grant` and `region`")
 
@@ -47,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
         _watch(options.directory)
         return 0
     entries = region.status(options.directory)
-    _print(entries, [_seconds(entry.work.busy_ns) for entry in entries])
+    _print(entries, "BUSY", [_seconds(entry.work.busy_ns) for entry in entries])
     for holder in region.holders(options.directory):
         label = f"process {holder.pid}" if holder.pid else "memory that several hold"
         held = "  ".join(map(size_text, holder.bytes))
@@ -59,24 +62,31 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _watch(directory: Path) -> None:
+    kept: deque[tuple[int, Sequence[GpuStatus]]] = deque(maxlen=max(_WINDOWS_S) + 1)
+    heading = "/".join(f"{window_s}s" for window_s in _WINDOWS_S)
     with contextlib.suppress(KeyboardInterrupt):
-        before, before_ns = region.status(directory), time.monotonic_ns()
+        kept.append((time.monotonic_ns(), region.status(directory)))
         while True:
             time.sleep(1)
-            now, now_ns = region.status(directory), time.monotonic_ns()
-            _print(now, list(_busy(before, now, now_ns - before_ns)))
-            before, before_ns = now, now_ns
+            kept.append((time.monotonic_ns(), region.status(directory)))
+            _print(kept[-1][1], heading, [_shares(kept, gpu) for gpu in range(len(kept[-1][1]))])
 
 
-def _busy(before: Sequence[GpuStatus], now: Sequence[GpuStatus], elapsed_ns: int) -> Iterator[str]:
-    """Processes of a container may work at the same time; the GPU is busy once."""
-    for old, new in zip(before, now, strict=True):
-        busy_ns = max(new.work.busy_ns - old.work.busy_ns, 0)
-        yield f"{min(100 * busy_ns // max(elapsed_ns, 1), 100)}%"
+def _shares(kept: Sequence[tuple[int, Sequence[GpuStatus]]], gpu: int) -> str:
+    """The busy part of each window; of the time since the first read if that is shorter."""
+    now_ns, now = kept[-1]
+    shares = []
+    for window_s in _WINDOWS_S:
+        before_ns, before = kept[max(-window_s - 1, -len(kept))]
+        busy_ns = max(now[gpu].work.busy_ns - before[gpu].work.busy_ns, 0)
+        shares.append(f"{min(100 * busy_ns // max(now_ns - before_ns, 1), 100)}%")
+    return "/".join(shares)
 
 
-def _print(entries: Sequence[GpuStatus], busy: Sequence[str]) -> None:
-    rows = [_HEADINGS]
+def _print(entries: Sequence[GpuStatus], heading: str, busy: Sequence[str]) -> None:
+    """heading: of `busy`."""
+    headings = ("GPU", "USED", "MEASURED", "LIMIT", "CORE", heading, "THROTTLED", "IDLE", "REFUSED")
+    rows = [headings]
     for entry, busy_text in zip(entries, busy, strict=True):
         use, gpu = entry.use, entry.gpu
         last = f", last {size_text(use.last_refused_bytes)}" if use.refused_count else ""
@@ -89,10 +99,11 @@ def _print(entries: Sequence[GpuStatus], busy: Sequence[str]) -> None:
                 f"{gpu.core_percent or 100}%{' forced' if gpu.core_forced else ''}",
                 busy_text,
                 _seconds(entry.work.throttled_ns),
+                _seconds(entry.turn_idle_ns),
                 f"{use.refused_count}{last}",
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS) - 1)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(headings) - 1)]
     for row in rows:
         fixed = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))
         sys.stdout.write(f"{fixed}  {row[-1]}\n")

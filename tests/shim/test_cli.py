@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import grant_file, names, region_file
+from contract import grant_file, lease_file, names, region_file
 from shim import region
 from tests.shim.clients import CUDA, NVML, OBEY
 from tests.shim.conftest import GIB, GPUS, MIB, Grants, Host
@@ -214,9 +214,9 @@ def test_show_prints_what_is_used(shim: Shim, gpu_host: Host, grants: Grants) ->
     with talking(command, gpu_host.environment(directory)) as running:
         rows = [line.split() for line in shim("show", directory).stdout.splitlines()]
     assert rows == [
-        ["GPU", "USED", "MEASURED", "LIMIT", "CORE", "BUSY", "THROTTLED", "REFUSED"],
-        [GPUS[0][0], "302MiB", "0B", "1GiB", "100%", "0.0s", "0.0s", "1,", "last", "1GiB"],
-        [GPUS[1][0], "0B", "0B", "512MiB", "100%", "0.0s", "0.0s", "0"],
+        ["GPU", "USED", "MEASURED", "LIMIT", "CORE", "BUSY", "THROTTLED", "IDLE", "REFUSED"],
+        [GPUS[0][0], "302MiB", "0B", "1GiB", "100%", "0.0s", "0.0s", "0.0s", "1,", "last", "1GiB"],
+        [GPUS[1][0], "0B", "0B", "512MiB", "100%", "0.0s", "0.0s", "0.0s", "0"],
         ["slot", "0:", "process", str(running.pid) + ":", "302MiB", "0B"],
     ]
 
@@ -250,30 +250,39 @@ def worked(directory: Path, busy_ns: int, throttled_ns: int) -> None:
 @pytest.fixture
 def forced(tmp_path: Path) -> Path:
     """A grant of 30 percent of a GPU's time, also of an idle one."""
-    region.create(tmp_path, [grant_file.Gpu("GPU-1", GIB, 30, 0, core_forced=True)])
+    region.create(tmp_path, [grant_file.Gpu(GPUS[0][0], 11156 * MIB, 30, 0, core_forced=True)])
     worked(tmp_path, 1_000_000_000, 2_040_000_000)
+    with (tmp_path / names.FILE_LEASE).open("r+b") as file:
+        for write in lease_file.update(0, 1, lease_file.Lease(1, idle_ns=320_000_000)):
+            file.seek(write.offset)
+            file.write(write.data)
     return tmp_path
 
 
 def test_show_prints_the_use_of_compute(shim: Shim, forced: Path) -> None:
     row = shim("show", forced).stdout.splitlines()[1].split()
-    assert row[3:] == ["1GiB", "30%", "forced", "1.0s", "2.0s", "0"]
+    assert row[3:] == ["10.89GiB", "30%", "forced", "1.0s", "2.0s", "0.3s", "0"]
 
 
 def test_show_takes_a_region_of_an_older_release(shim: Shim, forced: Path) -> None:
     os.truncate(forced / names.FILE_REGION, region_file.Geometry(1).compute_offset(0))
+    (forced / names.FILE_LEASE).unlink()
     row = shim("show", forced).stdout.splitlines()[1].split()
-    assert row[3:] == ["1GiB", "30%", "forced", "0.0s", "0.0s", "0"]
+    assert row[3:] == ["10.89GiB", "30%", "forced", "0.0s", "0.0s", "0.0s", "0"]
 
 
 def test_show_watches_until_it_is_interrupted(forced: Path) -> None:
     command = [sys.executable, "-m", "shim", "show", "--watch", str(forced)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
-        assert running.stdout.readline().split()[5] == "BUSY"
-        assert running.stdout.readline().split()[6:] == ["0%", "2.0s", "0"]
+        assert running.stdout.readline().split()[5] == "1s/10s"
+        row = running.stdout.readline()
+        assert row.split()[6:] == ["0%/0%", "2.0s", "0.3s", "0"]
+        assert len(row) <= 120
         worked(forced, 3_600_000_000_000, 2_040_000_000)
-        while running.stdout.readline().split()[6:] != ["100%", "2.0s", "0"]:
+        while running.stdout.readline().split()[6:] != ["100%/100%", "2.0s", "0.3s", "0"]:
+            assert running.poll() is None
+        while running.stdout.readline().split()[6:] != ["0%/100%", "2.0s", "0.3s", "0"]:
             assert running.poll() is None
         running.send_signal(signal.SIGINT)
         running.stdout.read()
