@@ -142,7 +142,9 @@ bool vgpu_lane_admits(struct vgpu_lane *lane, const struct vgpu_turn *turn, uint
 		lane->own_end_ns = lane->overrun_ns = 0; /* the arbiter counts debts */
 	if (!turn->open)
 		return false;
-	if (turn->own && turn->contended && !own_window_is_open(lane, turn, now_ns, again_ns))
+	if (!turn->own || !turn->contended)
+		lane->own_end_ns = lane->overrun_ns = 0; /* the arbiter charges what it leases */
+	else if (!own_window_is_open(lane, turn, now_ns, again_ns))
 		return false;
 	if (is_stuck(overdue_ns(lane, now_ns), beyond(now_ns, wish->since_ns)))
 		return true;

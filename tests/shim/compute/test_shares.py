@@ -208,6 +208,22 @@ def test_an_arbiter_that_stops_costs_little(silent_s: float) -> None:
         model.close()
 
 
+def test_an_arbiter_that_stops_leaves_no_debt_of_leased_time() -> None:
+    """Containers that began without an arbiter, too: what they did by lease is not their own
+    part's."""
+    model = Model(pair(30, 70, SMALL, SMALL), arbiter=False)
+    model.run(1)
+    model.arbiter = True
+    model.run(3)
+    model.arbiter = False
+    model.run(0.6)
+    before_ns = {key: model.done_ns(key) for key in "ab"}
+    model.run(3)
+    share = {key: (model.done_ns(key) - before_ns[key]) / 3e7 for key in "ab"}
+    assert abs(share["a"] - 30) <= 1 and abs(share["b"] - 70) <= 1
+    model.close()
+
+
 @pytest.mark.parametrize("late_us", [0, 2_000, 10_000])
 def test_a_late_arbiter_costs_at_most_what_it_is_late(late_us: int) -> None:
     outcome = measured(pair(30, 70, SMALL, SMALL), arbiter_late_us=late_us)
