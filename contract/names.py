@@ -207,3 +207,11 @@ MOST_GPUS: Final = 32
 At least MAX_GPUS."""
 MAX_SLOTS: Final = 4096
 """Processes of one container that may hold the GPU at the same time."""
+
+# --- the arbiter's standard output ---------------------------------------------------------------
+
+HEARTBEAT_S: Final = 0.5
+"""Between two bytes that an arbiter writes for its parent."""
+HEARTBEAT_SERVING: Final = b"s"
+HEARTBEAT_WAITING: Final = b"w"
+"""Another arbiter serves the directory."""

@@ -176,12 +176,13 @@ class Metrics:
         )
         self.arbiter_up = gauge(
             "gpuslice_arbiter_up",
-            "1 while the arbiter runs, which divides each GPU's time; at 0 each container keeps its"
-            " own part of each cycle.",
+            "1 while the arbiter, which divides each GPU's time, has a heartbeat and serves; at 0"
+            " each container keeps its own part of each cycle.",
         )
         self.arbiter_starts = counter(
             "gpuslice_arbiter_starts_total",
-            "Arbiters that the agent started; more than one since its start means that they exit.",
+            "Arbiters that the agent started; more than one since its start means that they exit,"
+            " or hang.",
         )
         self.api_up = gauge(
             "gpuslice_api_up",

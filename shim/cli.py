@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final
 
 from contract import grant_file, names, overhead, quantity
 from shim import gpus, launch, library, measurement, region, show, strict
-from shim.arbiter import command
+from shim.arbiter import child, command
 from shim.show import size_text
 
 _EPILOG: Final = """examples:
@@ -23,7 +22,6 @@ _EPILOG: Final = """examples:
   python -m shim show "$GPUSLICE_DIR"
   python -m shim show --watch /run/gpuslice/0f0f
 """
-_ARBITER_EXITS_S: Final = 2.0
 _PREFIX: Final = "gpuslice-"
 """Of the names of private grant directories."""
 _RUN_HELP: Final = """Run CMD so that it, and all that it starts, sees and gets at most --memory of
@@ -176,33 +174,10 @@ def _run(options: argparse.Namespace) -> int:
             return 127 if isinstance(error, FileNotFoundError) else 126
 
 
-@contextmanager
-def _arbiting(directory: Path, core_percent: int) -> Iterator[None]:
-    """Run an arbiter for all programs of this user. Programs without a cap need none of their own:
-    that of a program with one serves them too."""
-    if core_percent == 100:
-        yield
-        return
-    command = (sys.executable, "-m", "shim", "arbiter", "--prefix", _PREFIX, directory.parent)
-    # It leaves when this process ends and with it the pipe; signals of the terminal are not for it.
-    child = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
-    )
-    try:
-        yield
-    finally:
-        _end(child)
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Close its input, which ends it; kill it if it does not exit, as when it was stopped."""
-    assert child.stdin is not None
-    child.stdin.close()
-    try:
-        child.wait(_ARBITER_EXITS_S)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
+def _arbiting(directory: Path, core_percent: int) -> AbstractContextManager[None]:
+    """An arbiter for all programs of this user. Programs without a cap need none of their own: that
+    of a program with one serves them too."""
+    return nullcontext() if core_percent == 100 else child.arbiting(directory.parent, _PREFIX)
 
 
 def _environment(outer: Mapping[str, str], preload: str, directory: str) -> Mapping[str, str]:

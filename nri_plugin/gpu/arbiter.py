@@ -2,8 +2,9 @@
 
 One per node: the agent starts it once it holds the run directory's lock, and starts another one,
 with backoff, when it exits. Its standard input is a pipe that only this process holds, so that it
-exits with the agent, however that ends. Without it each container keeps its own part of each cycle
-(contract/lease_file.py); therefore it affects neither readiness nor any answer.
+exits with the agent, however that ends. Its standard output is a heartbeat; one that is silent,
+stopped or stuck in the kernel, is killed. Without it each container keeps its own part of each
+cycle (contract/lease_file.py); therefore it affects neither readiness nor any answer.
 """
 
 from __future__ import annotations
@@ -13,24 +14,28 @@ import contextlib
 import logging
 import sys
 import time
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from contract import names
 from kube.log_lines import Line
 from nri_plugin.child import importing, last_line
 from nri_plugin.metrics import Metrics
 
 _LOG: Final = logging.getLogger(__name__)
 
-COMMAND: Final = (sys.executable, "-m", "shim", "arbiter")
+COMMAND: Final = (sys.executable, "-m", "shim", "arbiter", "--heartbeat")
 _COMPLAINT_BYTES: Final = 4096
+_BEATS: Final = 64
 
 
 class Arbiter:
     """run_dir: of the containers' directories. leave_s: for the child to exit, before it is killed.
 
+    start_s, silent_s: without a heartbeat, after the start and between two of them, until the child
+    is killed. The first is long, because Python may start slowly under the pod's CPU limit.
     first_retry_s, last_retry_s: bounds of the pause before another one is started; one that ran for
     `last_retry_s` is followed at once by the shortest. now: a monotonic clock in seconds.
     """
@@ -45,6 +50,8 @@ class Arbiter:
         first_retry_s: float = 0.1,
         last_retry_s: float = 5.0,
         leave_s: float = 1.0,
+        start_s: float = 30.0,
+        silent_s: float = 8 * names.HEARTBEAT_S,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._command = (*command, str(run_dir))
@@ -53,6 +60,8 @@ class Arbiter:
         self._first_retry_s = first_retry_s
         self._last_retry_s = last_retry_s
         self._leave_s = leave_s
+        self._start_s = start_s
+        self._silent_s = silent_s
         self._now = now
 
     async def run(self) -> None:
@@ -74,7 +83,7 @@ class Arbiter:
             child = await asyncio.create_subprocess_exec(
                 *self._command,
                 stdin=PIPE,
-                stdout=DEVNULL,
+                stdout=PIPE,
                 stderr=PIPE,
                 env=self._environment,
                 start_new_session=True,
@@ -83,15 +92,40 @@ class Arbiter:
             return f"{self._command[0]}: {error.strerror}"
         _LOG.info(Line("arbiter started", pid=child.pid))
         self._metrics.arbiter_starts.inc()
-        self._metrics.arbiter_up.set(1)
+        complaint = asyncio.create_task(_complaint(child))
         try:
-            complaint = await _complaint(child)
+            silent_s = await self._until_silent(child)
+            if silent_s:
+                return f"killed: it was silent for {silent_s:g} s"
             status = await child.wait()
+            last = await complaint
         finally:
             self._metrics.arbiter_up.set(0)
+            complaint.cancel()
             await self._end(child)
         cause = f"signal {-status}" if status < 0 else f"status {status}"
-        return f"{cause}: {last_line(complaint)}" if complaint else cause
+        return f"{cause}: {last_line(last)}" if last else cause
+
+    async def _until_silent(self, child: Process) -> float:
+        """Follow the heartbeat; kill a child without one, and return for how long it was silent. 0:
+        it closed its output, as at its exit."""
+        assert child.stdout is not None
+        waiting_s, misses = self._start_s / 2, 0
+        # After a halt of this process a timeout comes before the heartbeats that the pipe holds.
+        while misses < 2:
+            try:
+                async with asyncio.timeout(waiting_s):
+                    beats = await child.stdout.read(_BEATS)
+            except TimeoutError:
+                misses += 1
+                continue
+            if not beats:
+                return 0
+            self._metrics.arbiter_up.set(beats.endswith(names.HEARTBEAT_SERVING))
+            waiting_s, misses = self._silent_s / 2, 0
+        with contextlib.suppress(ProcessLookupError):
+            child.kill()
+        return misses * waiting_s
 
     async def _end(self, child: Process) -> None:
         """Close its input, which ends it; kill it if it does not exit in time."""

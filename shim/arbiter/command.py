@@ -4,12 +4,17 @@ of the node agent's pod."""
 from __future__ import annotations
 
 import argparse
+import os
 import select
+import signal
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from contract import names
 from shim.arbiter import process
 
 ABOUT: Final = "divide each GPU's time among the containers of a directory"
@@ -32,6 +37,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--prefix", default="", metavar="TEXT", help="of the containers' directories (default: any)"
     )
     parser.add_argument(
+        "--heartbeat",
+        action="store_true",
+        help="write a byte to standard output twice a second: s while it serves the directory,"
+        " w while it waits for another arbiter",
+    )
+    parser.add_argument(
         "parent", type=Path, metavar="DIR", help="holds the containers' directories"
     )
 
@@ -39,6 +50,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     ends = select.poll()
     ends.register(sys.stdin, select.POLLIN)
+    # `shim run` starts it from a thread that blocks all signals.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     arbiter = process.Arbiter(options.parent, options.prefix)
-    process.run(arbiter, lambda: bool(ends.poll(0)))
+    alive = _Heartbeat() if options.heartbeat else lambda _: None
+    process.run(arbiter, lambda: bool(ends.poll(0)), alive)
     return 0
+
+
+class _Heartbeat:
+    """Writes to standard output. A reader that does not read, stopped itself, must not block it."""
+
+    def __init__(self) -> None:
+        os.set_blocking(sys.stdout.fileno(), False)
+        self._due_s = 0.0
+
+    def __call__(self, serving: bool) -> None:
+        now_s = time.monotonic()
+        if now_s < self._due_s:
+            return
+        self._due_s = now_s + names.HEARTBEAT_S
+        beat = names.HEARTBEAT_SERVING if serving else names.HEARTBEAT_WAITING
+        with suppress(BlockingIOError, BrokenPipeError):
+            os.write(sys.stdout.fileno(), beat)

@@ -101,9 +101,15 @@ def _activity(container: Container, gpu: int) -> Activity:
         return Activity()
 
 
-def run(arbiter: Arbiter, leaving: Callable[[], bool]) -> None:
+def run(
+    arbiter: Arbiter, leaving: Callable[[], bool], alive: Callable[[bool], None] = lambda _: None
+) -> None:
     """Serve until `leaving`. Waits while another arbiter of this user serves the directory, and
     then takes over. The lock is an abstract socket, which leaves no file and ends with the process.
+    Any program of the network namespace can bind its name first, which keeps arbiters waiting, and
+    containers to their own parts: shares are for programs that cooperate (docs/security.md).
+
+    alive: called several times a second, with whether this arbiter serves the directory.
     """
     there = arbiter.parent.stat()
     name = f"\0gpuslice-arbiter-{os.getuid()}-{there.st_dev}-{there.st_ino}"
@@ -111,6 +117,7 @@ def run(arbiter: Arbiter, leaving: Callable[[], bool]) -> None:
         os.setpriority(os.PRIO_PROCESS, 0, -_PRIORITY)
     with socket.socket(socket.AF_UNIX) as lock:
         while not leaving():
+            alive(False)
             try:
                 lock.bind(name)
             except OSError:
@@ -119,6 +126,7 @@ def run(arbiter: Arbiter, leaving: Callable[[], bool]) -> None:
                 break
         try:
             while not leaving():
+                alive(True)
                 again_ns = arbiter.step(time.monotonic_ns())
                 pause_ns = again_ns - time.monotonic_ns()
                 if pause_ns > 0:

@@ -161,6 +161,12 @@ FAULTS: Final[Sequence[Fault]] = (
         "test_an_arbiter_that_is_killed_is_followed_by_another",
     ),
     Fault(
+        "the arbiter hangs, stopped or in a system call",
+        "the same, after 4 s, when the agent kills it",
+        "logs `arbiter exited`, `killed: it was silent for 4 s`",
+        "test_an_arbiter_that_hangs_is_killed_and_followed_by_another",
+    ),
+    Fault(
         "the agent is killed while containers share a GPU's time",
         "the arbiter exits with it; each container keeps its own part of each 100 ms until an"
         " agent is back",

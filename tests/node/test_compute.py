@@ -86,6 +86,19 @@ def test_an_arbiter_that_is_killed_is_followed_by_another(lab: Lab) -> None:
     assert sample(lab, "gpuslice_ready") == 1
 
 
+def test_an_arbiter_that_hangs_is_killed_and_followed_by_another(lab: Lab) -> None:
+    """A container that starts meanwhile is served by the next one."""
+    lab.wait_until(lambda: sample(lab, "gpuslice_arbiter_up") == 1, "the arbiter")
+    first = arbiter(lab)
+    os.kill(first, signal.SIGSTOP)
+    with lab.pod("limited", lab.share({"main": SHARE})) as pod:
+        file = on_host(lab, pod.run("main", OWN).id, names.FILE_LEASE)
+        moves(lab, lambda: written_ns(file.read_bytes()))
+    assert arbiter(lab) not in (0, first)
+    assert "killed: it was silent for 4 s" in lab.agent_log.read_text()
+    lab.wait_until(lambda: sample(lab, "gpuslice_arbiter_up") == 1, "the arbiter")
+
+
 def test_an_agent_that_is_killed_leaves_no_arbiter(lab: Lab) -> None:
     lab.wait_until(lambda: arbiter(lab) != 0, "the arbiter")
     first = arbiter(lab)

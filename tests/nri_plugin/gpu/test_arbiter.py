@@ -16,16 +16,26 @@ from contract import grant_file, lease_file, names, region_file
 from nri_plugin.gpu.arbiter import COMMAND, Arbiter
 from nri_plugin.metrics import Metrics
 
-SERVES = "import sys; sys.stdin.read()"
+BEATS = """
+import select, sys
+while not select.select([0], [], [], 0.05)[0]:
+    os.write(1, b"s")
+"""
+WAITS = "import sys; os.write(1, b'w'); sys.stdin.read()"
+SERVES = "import sys; os.write(1, b's'); sys.stdin.read()"
 FAILS = "import sys; sys.exit('no GPU\\nOSError: no space')"
 IGNORES_EOF = "import time; time.sleep(600)"
 
 
 class Node:
-    def __init__(self, root: Path, *command: str) -> None:
+    def __init__(self, root: Path, *command: str, **limits_s: float) -> None:
         self.metrics = Metrics()
         self.arbiter = Arbiter(
-            root, dict(os.environ), self.metrics, command=command or COMMAND, leave_s=0.5
+            root,
+            dict(os.environ),
+            self.metrics,
+            command=command or COMMAND,
+            **{"leave_s": 0.5, **limits_s},  # type: ignore[arg-type]
         )
 
     def metric(self, name: str) -> float | None:
@@ -59,12 +69,12 @@ class Node:
         assert not self.up
 
 
-def python(root: Path, program: str) -> Node:
+def python(root: Path, program: str, **limits_s: float) -> Node:
     script = root / "program.py"
     script.write_text(f"import os; open({str(root / 'pid')!r}, 'w').write(str(os.getpid()))\n")
     with script.open("a") as file:
         file.write(program)
-    return Node(root, sys.executable, str(script))
+    return Node(root, sys.executable, str(script), **limits_s)
 
 
 def pid(root: Path) -> int:
@@ -116,12 +126,65 @@ def test_one_that_is_killed_is_followed_by_another(
         await node.until(lambda: node.up and pid(tmp_path) != 0)
         first = pid(tmp_path)
         os.kill(first, signal.SIGKILL)
-        await node.until(lambda: node.starts == 2 and pid(tmp_path) not in (0, first))
-        assert node.up and is_gone(first)
+        await node.until(lambda: node.up and pid(tmp_path) not in (0, first))
+        assert node.starts == 2 and is_gone(first)
 
     node.during(work)
     said = [text for text in caplog.messages if "arbiter exited" in text]
     assert len(said) == 1 and "signal 9" in said[0] and "again_in_s=0.1" in said[0]
+
+
+@pytest.mark.parametrize("program", [BEATS, SERVES], ids=["stopped", "stuck"])
+def test_one_that_is_silent_is_killed_and_followed_by_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, program: str
+) -> None:
+    node = python(tmp_path, program, silent_s=1)
+
+    async def work() -> None:
+        await node.until(lambda: node.up and pid(tmp_path) != 0)
+        first = pid(tmp_path)
+        if program is BEATS:
+            os.kill(first, signal.SIGSTOP)
+        await node.until(lambda: node.starts == 2)
+        assert is_gone(first)
+        await node.until(lambda: node.up and pid(tmp_path) != first)
+
+    node.during(work)
+    said = [text for text in caplog.messages if "arbiter exited" in text]
+    assert "killed: it was silent for 1 s" in said[0] and "again_in_s=0.1" in said[0]
+
+
+def test_one_without_a_first_heartbeat_is_killed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = python(tmp_path, IGNORES_EOF, start_s=0.5)
+    node.during(lambda: node.until(lambda: node.starts == 2))
+    assert "killed: it was silent for 0.5 s" in caplog.text
+
+
+def test_a_halt_of_the_agent_kills_no_arbiter(tmp_path: Path) -> None:
+    """Heartbeats that the agent did not read in time are no silence."""
+    node = python(tmp_path, BEATS, silent_s=1)
+
+    async def work() -> None:
+        await node.until(lambda: node.up)
+        for _ in range(3):
+            time.sleep(1.5)  # noqa: ASYNC251
+            await asyncio.sleep(0.2)
+
+    node.during(work)
+    assert node.starts == 1
+
+
+def test_one_that_waits_for_another_is_not_up(tmp_path: Path) -> None:
+    node = python(tmp_path, WAITS)
+
+    async def work() -> None:
+        await node.until(lambda: pid(tmp_path) != 0)
+        await asyncio.sleep(0.5)
+        assert not node.up
+
+    node.during(work)
 
 
 def test_one_that_fails_is_started_ever_more_rarely(

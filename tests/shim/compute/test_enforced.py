@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -95,29 +95,32 @@ def test_one_program_alone_has_the_whole_gpu(start: Start) -> None:
     assert percent(start(["--core", "25"], *load("500"))) >= 80
 
 
-@contextmanager
-def arbiter_of(process: subprocess.Popen[str]) -> Iterator[psutil.Process]:
+def arbiter_of(process: subprocess.Popen[str], but: int = 0) -> psutil.Process:
+    """The arbiter that a `run` started, and not the one with the number `but`."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
-        for child in psutil.Process(process.pid).children():
-            if "arbiter" in child.cmdline():
-                yield child
-                return
+        with suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(process.pid).children():
+                if child.pid != but and "arbiter" in child.cmdline():
+                    return child
         time.sleep(0.05)
     raise AssertionError("no arbiter")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_lost_arbiter_hangs_no_program(start: Start, number: signal.Signals) -> None:
-    one = start(["--core", "30"], *load("500"))
-    with arbiter_of(one) as arbiter:
-        other = start(["--core", "70"], *load("500"))
-        time.sleep(1)
+def test_a_lost_arbiter_costs_little(start: Start, number: signal.Signals) -> None:
+    """Both programs' arbiters are lost: each keeps its own part of each cycle, until its parent has
+    noticed and started another one."""
+    programs = [start(["--core", share], LOAD, "9", "500") for share in ("30", "70")]
+    lost = [arbiter_of(program) for program in programs]
+    time.sleep(2)
+    for arbiter in lost:
         arbiter.send_signal(number)
-        shares = percent(other), percent(one) if number is signal.SIGKILL else 0
-        with suppress(psutil.NoSuchProcess):
-            arbiter.kill()
-    assert shares[0] >= 35
+    for program, arbiter in zip(programs, lost, strict=True):
+        arbiter_of(program, but=arbiter.pid)
+        assert not arbiter.is_running()
+    shares = [percent(program) for program in programs]
+    assert abs(shares[0] - 30) <= 15 and abs(shares[1] - 70) <= 15
 
 
 PREPARED = """

@@ -1,0 +1,79 @@
+"""Runs the arbiter as a child of `shim run`, beside the program; nri_plugin/gpu/arbiter.py does the
+same for the node agent.
+
+A thread follows the child's heartbeat: it kills one that is silent, and starts another one, with
+backoff, when it exits. The arbiters' standard input is one pipe, which ends with this process.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from contract import names
+
+_COMMAND: Final = (sys.executable, "-m", "shim", "arbiter", "--heartbeat")
+_LOOK_S: Final = 4 * names.HEARTBEAT_S
+_START_LOOKS: Final = 15
+"""Until the first heartbeat: Python may start slowly."""
+_SILENT_LOOKS: Final = 2
+"""After a halt of this machine one look comes before the heartbeats that the pipe holds."""
+_FIRST_RETRY_S: Final = 0.1
+_LAST_RETRY_S: Final = 5.0
+
+
+@contextmanager
+def arbiting(parent: Path, prefix: str) -> Iterator[None]:
+    """Keep an arbiter for the directories below `parent` that begin with `prefix`."""
+    stdin, hold = os.pipe()
+    ended = threading.Event()
+    command = (*_COMMAND, "--prefix", prefix, str(parent))
+    thread = threading.Thread(target=_serve, args=(command, stdin, ended), daemon=True)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    thread.start()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    try:
+        yield
+    finally:
+        ended.set()
+        os.close(hold)
+        thread.join(2 * _LOOK_S)
+        os.close(stdin)
+
+
+def _serve(command: Sequence[str], stdin: int, ended: threading.Event) -> None:
+    pause_s = _FIRST_RETRY_S
+    while not ended.is_set():
+        since_s = time.monotonic()
+        # A session of its own: a signal of the terminal is not for it.
+        with subprocess.Popen(
+            command, stdin=stdin, stdout=subprocess.PIPE, start_new_session=True
+        ) as child:
+            assert child.stdout is not None
+            _follow(child.stdout.fileno(), ended)
+            child.kill()
+        if time.monotonic() - since_s >= _LAST_RETRY_S:
+            pause_s = _FIRST_RETRY_S
+        ended.wait(pause_s)
+        pause_s = min(2 * pause_s, _LAST_RETRY_S)
+
+
+def _follow(heartbeat: int, ended: threading.Event) -> None:
+    """Return when the child exits or is silent."""
+    misses, most = 0, _START_LOOKS
+    while misses < (1 if ended.is_set() else most):
+        if not select.select([heartbeat], [], [], _LOOK_S)[0]:
+            misses += 1
+        elif os.read(heartbeat, 64):
+            misses, most = 0, _SILENT_LOOKS
+        else:
+            return
