@@ -138,8 +138,6 @@ bool vgpu_lane_admits(struct vgpu_lane *lane, const struct vgpu_turn *turn, uint
 	uint64_t ahead_ns = turn->contended ? AHEAD_NS : AHEAD_ALONE_NS;
 
 	*again_ns = oldest ? poll_ns(lane, oldest, now_ns) : turn->until_ns;
-	if (!turn->own)
-		lane->own_end_ns = lane->overrun_ns = 0; /* the arbiter counts debts */
 	if (!turn->open)
 		return false;
 	if (!turn->own || !turn->contended)

@@ -189,12 +189,9 @@ def test_without_an_arbiter_each_has_its_own_part_of_the_cycle(shares: tuple[int
 
 @pytest.mark.parametrize("silent_s", [0.3, 1, 3])
 def test_an_arbiter_that_stops_costs_little(silent_s: float) -> None:
-    """Killed or stopped in the middle of ten seconds, and back after a while. The programs have
-    begun before the arbiter found them."""
+    """Killed or stopped in the middle of ten seconds, and back after a while."""
     for programs in ((SMALL, SMALL), (Program((5_000,)), SMALL), (BIG, SMALL)):
-        model = Model(pair(30, 70, *programs), arbiter=False)
-        model.run(0.25)
-        model.arbiter = True
+        model = Model(pair(30, 70, *programs))
         model.run(1)
         start_ns = {key: model.done_ns(key) for key in "ab"}
         model.run(3.3)
