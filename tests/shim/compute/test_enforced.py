@@ -11,14 +11,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
 from shim import region
+from tests.shim.compute.conftest import Start
 from tests.shim.conftest import Host
 from tests.support import ROOT
 
@@ -26,29 +27,6 @@ pytestmark = pytest.mark.sim
 
 LOAD = ROOT / "build/dev/bin/cuda-load"
 SECONDS = 4
-
-Start = Callable[..., "subprocess.Popen[str]"]
-
-
-@pytest.fixture
-def start(gpu_host: Host, tmp_path: Path) -> Iterator[Start]:
-    """Start `shim run OPTIONS -- COMMAND`; all of one test share a directory, and so an arbiter."""
-    with ExitStack() as stack:
-
-        def started(options: Sequence[str], *command: str | Path) -> subprocess.Popen[str]:
-            run = [sys.executable, "-m", "shim", "run", "--gpu", "0", "--memory", "1500MiB"]
-            process = subprocess.Popen(
-                [*run, "--context-bytes", "300MiB", *options, "--", *command],
-                cwd=ROOT,
-                env={**gpu_host.environment(preload=False), "TMPDIR": str(tmp_path)},
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            stack.enter_context(process)
-            stack.callback(process.kill)
-            return process
-
-        yield started
 
 
 def percent(process: subprocess.Popen[str]) -> float:

@@ -1,0 +1,150 @@
+"""What the holder of a window does to the others, in real time: it ends, it forks, it waits for a
+kernel on another GPU whose holder waits for one on this GPU."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from tests.shim.compute.conftest import Start
+from tests.support import ROOT
+
+pytestmark = pytest.mark.sim
+
+LOAD = ROOT / "build/dev/bin/cuda-load"
+PREPARED = """
+import mmap, sys, threading, time
+from tests.simgpu.programs.gpu_time import *
+"""
+TIMED = (
+    PREPARED
+    + """
+begin()
+function = kernel()
+while True:
+    busy(function, MS)
+    ok(driver.cuCtxSynchronize())
+    print(time.monotonic_ns(), flush=True)
+"""
+)
+
+
+def child_named(process: subprocess.Popen[str], name: str) -> psutil.Process:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            if child.name() == name:
+                return child
+        time.sleep(0.02)
+    raise AssertionError(f"no {name}")
+
+
+def test_the_window_of_a_killed_holder_passes_on(start: Start) -> None:
+    """It has 90 percent, so it most likely holds a window. Its container stays."""
+    other = start(["--core", "10"], sys.executable, "-c", TIMED)
+    assert other.stdout
+    other.stdout.readline()
+    holder = start(["--core", "90"], "/bin/sh", "-c", f"{LOAD} 20 500; sleep 2")
+    load = child_named(holder, LOAD.name)
+    ends_ns: list[int] = []
+    while len(ends_ns) < 30 or ends_ns[-1] - ends_ns[-30] < 150_000_000:  # one share of 10 percent
+        ends_ns.append(int(other.stdout.readline()))
+    load.send_signal(signal.SIGKILL)
+    killed_ns = time.monotonic_ns()
+    while ends_ns[-1] < killed_ns + 700_000_000:
+        ends_ns.append(int(other.stdout.readline()))
+    other.kill()
+    after = [end_ns for end_ns in ends_ns if end_ns > killed_ns + 200_000_000]
+    assert ends_ns[-1] > killed_ns and len(after) >= 250  # of 500 ms
+
+
+FORKING = (
+    PREPARED
+    + """
+context = begin()
+function, running, launches = kernel(), True, 0
+def launch_always():
+    global launches
+    ok(driver.cuCtxSetCurrent(context))
+    while running:
+        busy(function, MS // 5)
+        launches += 1
+thread = threading.Thread(target=launch_always)
+thread.start()
+for number in range(30):
+    child = os.fork()
+    if not child and number % 2:
+        os.execv("/bin/true", ["true"])
+    if not child:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    time.sleep(0.01)
+running = False
+thread.join()
+print(launches, flush=True)
+if len(sys.argv) < 2:
+    os.execv(sys.executable, [sys.executable, "-c", os.environ["PROGRAM"], "again"])
+"""
+)
+
+
+def test_a_holder_forks_and_executes_while_it_launches(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each child exits, the program it becomes launches, and the other container has its turns."""
+    other = start(["--core", "50"], sys.executable, "-c", TIMED)
+    holder = start(
+        ["--core", "50"],
+        *("/usr/bin/env", f"PROGRAM={FORKING}", sys.executable, "-c", FORKING),
+    )
+    out, _ = holder.communicate(timeout=60)
+    assert holder.returncode == 0
+    launches = [int(line) for line in out.split()]
+    assert len(launches) == 2 and min(launches) >= 20
+    other.kill()
+
+
+RANK = (
+    PREPARED
+    + """
+gpu, path, first = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+begun = mmap.mmap(os.open(path, os.O_RDWR), 2)
+ok(driver.cuInit(0))
+for number in (1, 2):
+    context = ok(driver.cuCtxCreate(None, 0, driver.CUdevice(gpu)))
+    function = kernel()
+    for _ in range(30 if gpu == first else 90):
+        busy(function, MS)
+    busy(function, 3600 * 1000 * MS)
+    begun[gpu] = number
+    behind = 0
+    while begun[1 - gpu] < number:
+        if behind < 500:  # a channel has 1,024 places
+            busy(function, MS)
+            behind += 1
+    ok(driver.cuCtxDestroy(context))
+"""
+)
+
+
+def test_kernels_of_two_jobs_that_wait_for_each_other_across_gpus(
+    start: Start, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A job has a process on each of two GPUs. Its kernels run until the other one has begun, as
+    those of a collective: here until the context is destroyed; more work is launched behind them.
+    Each job gets there on another GPU first, and so holds what the other one waits for."""
+    jobs = []
+    for first in (0, 1):
+        path = tmp_path_factory.mktemp("job") / "begun"
+        path.write_bytes(bytes(2))
+        ranks = " & ".join(f'"$0" -c "$1" {gpu} {path} {first}' for gpu in (0, 1))
+        shell = ("/bin/sh", "-c", f"{ranks} & wait", sys.executable, RANK)
+        jobs.append((path, start(["--gpu", "1", "--core", "50"], *shell)))
+    for path, job in jobs:
+        job.communicate(timeout=20)
+        assert path.read_bytes() == bytes([2, 2])
