@@ -19,14 +19,13 @@ from lab.cluster.directory import Place
 from lab.cluster.marked import PlaceError
 from lab.cluster.owner import Owner, OwnerError
 from lab.demo import seed
-from lab.demo.stage import Act, Holds, Output, StageError
+from lab.demo.stage import AGAIN_S, Act, Holds, Output, StageError
 from lab.demo.terminal import TerminalError, typed
 from lab.node import network
 from tools import kubernetes, programs
 from tools.building import ProgramsError
 
 _DO_S: Final = 120.0
-_AGAIN_S: Final = 0.1
 _DONE: Final = "✓ "
 """The prefix of a successful step's line at the cluster's start (progress.py)."""
 
@@ -74,12 +73,12 @@ class Live:
                 self._seen = self._owner.wait_ready(step)
         return Output(0, "\n".join(lines), self.now_s() - begun)
 
-    def do(self, act: Act, holds: Holds | None = None) -> Output:
+    def do(self, act: Act, holds: Holds | None = None, again_s: float = AGAIN_S) -> Output:
         begun = self.now_s()
         with _explained():
             code, text = self._done(act)
             while holds is not None and not holds(text) and self.now_s() - begun < _DO_S:
-                time.sleep(_AGAIN_S)
+                time.sleep(again_s)
                 code, text = self._done(act)
         return Output(code, text, self.now_s() - begun)
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Final, TextIO
 
 from rich.console import Console
+from rich.live import Live
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
@@ -26,6 +27,9 @@ _BAR_CELLS: Final = 40
 _FILLS: Final = (("█", "green"), ("▓", "yellow"), ("▒", "magenta"))
 _MASK: Final = "… s"
 
+Bars = Sequence[tuple[str, float, str]]
+"""Name, filled part and note of each."""
+
 
 def folded(text: str) -> str:
     """The text, broken after commas to fit the width, indented."""
@@ -35,6 +39,17 @@ def folded(text: str) -> str:
             lines.append("")
         lines[-1] += part
     return "\n  ".join(lines)
+
+
+def _drawn(bars: Bars) -> Text:
+    width = max(len(name) for name, _, _ in bars)
+    lines = []
+    for (name, fraction, note), (fill, style) in zip(bars, _FILLS, strict=False):
+        cells = round(min(fraction, 1) * _BAR_CELLS)
+        rest = ("░" * (_BAR_CELLS - cells), "dim")
+        bar = (f"  {name.ljust(width)}  ", (fill * cells, style), rest, (f"  ({note})", "dim"))
+        lines.append(Text.assemble(*bar))
+    return Text("\n").join(lines)
 
 
 class Report:
@@ -55,6 +70,7 @@ class Report:
             emoji=False,
             legacy_windows=False,
         )
+        self._plain = plain
         self._masked = masked
         self._clock_s = clock_s
         self._begun = clock_s()
@@ -84,6 +100,26 @@ class Report:
         begun = self._clock_s()
         with self._console.status(f"{text} …"):
             yield
+        self._done(text, begun)
+
+    @contextmanager
+    def watching(self, text: str) -> Iterator[Callable[[Bars], None]]:
+        """A step with bars, which a terminal shows while it runs; then printed with its time."""
+        begun = self._clock_s()
+        if self._plain or not self._console.is_terminal:
+            yield lambda bars: None
+        else:
+            with Live(Text(f"  {text} …"), console=self._console, transient=True) as live:
+                yield lambda bars: live.update(
+                    Text.assemble("  ", text, " …\n", _drawn(bars), no_wrap=True)
+                )
+        self._done(text, begun)
+
+    def bars(self, bars: Bars) -> None:
+        """Print them."""
+        self._console.print(_drawn(bars))
+
+    def _done(self, text: str, begun: float) -> None:
         self._console.print(Text.assemble("  ", text, (f"  ({self._took(begun)})", "dim")))
 
     @contextmanager

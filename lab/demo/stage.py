@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 Holds = Callable[[str], bool]
 KUBECTL: Final = "kubectl"
+AGAIN_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,9 @@ class StageError(RuntimeError):
 class Stage(Protocol):
     """Each method raises StageError."""
 
-    def do(self, act: Act, holds: Holds | None = None) -> Output:
-        """holds: the act is repeated until this is true of its output, or a timeout."""
+    def do(self, act: Act, holds: Holds | None = None, again_s: float = AGAIN_S) -> Output:
+        """holds: the act is repeated, `again_s` after it ended, until this is true of its output,
+        or a timeout."""
 
     def up(self, log: Callable[[str], object]) -> Output:
         """Start the cluster; `log` gets a line for each completed step."""
@@ -73,8 +75,8 @@ class Recording:
         self._stage = stage
         self._kept: list[dict[str, Any]] = []
 
-    def do(self, act: Act, holds: Holds | None = None) -> Output:
-        return self._keep(act, self._stage.do(act, holds))
+    def do(self, act: Act, holds: Holds | None = None, again_s: float = AGAIN_S) -> Output:
+        return self._keep(act, self._stage.do(act, holds, again_s))
 
     def up(self, log: Callable[[str], object]) -> Output:
         return self._keep(UP, self._stage.up(log))
@@ -108,7 +110,7 @@ class Recorded:
         self._left: list[dict[str, Any]] = json.loads(path.read_text())
         self._now_s = 0.0
 
-    def do(self, act: Act, holds: Holds | None = None) -> Output:
+    def do(self, act: Act, holds: Holds | None = None, again_s: float = AGAIN_S) -> Output:
         kept = self._left.pop(0) if self._left else {}
         recorded = {name: kept[name] for name in ("command", "given", "typed") if name in kept}
         if recorded != _key(act):

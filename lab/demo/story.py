@@ -36,9 +36,10 @@ _HOLD: Final = (
     "cuda-probe hold >/tmp/held 2>&1 & until [ -s /tmp/held ]; do sleep 0.1; done; cat /tmp/held"
 )
 """The probe keeps what it allocates, and prints its line after the allocation."""
-_LOAD: Final = "cuda-load 8 10000 >/tmp/load 2>&1 &"
-"""Kernels of 10 ms for 8 seconds, in the background."""
-_LOADED: Final = "until grep -q total /tmp/load; do sleep 0.1; done; cat /tmp/load"
+_LOAD: Final = "cuda-load 8 10000 >/proc/1/fd/1 2>&1 &"
+"""Kernels of 10 ms for 8 seconds, in the background; its output goes to the container's log."""
+_LOGS: Final = ("logs", f"--selector={names.LABEL_ISOLATION_PROVIDER}", "--prefix", "--tail=-1")
+_LOOK_S: Final = 0.5
 _BOTH_S: Final = (3, 6)
 """The seconds in which both loads run, and both have started."""
 _WITHIN: Final = 5
@@ -176,12 +177,18 @@ class _Scene:
         for pod, percent in TURNS.items():
             busy = seed.like(pod, percent).replace("cpu: 40m", "cpu: 400m")
             self._run(pod, busy, f"{pod}: {percent} percent")
-        with report.doing(f"$ kubectl exec {' and '.join(TURNS)} -- cuda-load 8 10000"):
+        with report.watching(f"$ kubectl exec {' and '.join(TURNS)} -- cuda-load 8 10000") as show:
+
+            def ended(logs: str) -> bool:
+                latest = {pod: (_seconds(logs, pod) or [(0.0, 0.0)])[-1][1] for pod in TURNS}
+                show([(pod, got / 100, f"{got:.0f} %") for pod, got in latest.items()])
+                return logs.count("] total ") == len(TURNS)
+
             for pod in TURNS:
                 self._see(kubectl("exec", pod, "--", "sh", "-c", _LOAD))
-            outputs = [self._see(kubectl("exec", pod, "--", "sh", "-c", _LOADED)) for pod in TURNS]
-        got = {pod: _worked(output) for pod, output in zip(TURNS, outputs, strict=True)}
-        report.gpu([(pod, round(percent, -1) / 100) for pod, percent in got.items()], "its time")
+            logs = self._stage.do(kubectl(*_LOGS), ended, _LOOK_S).text
+        got = {pod: _worked(logs, pod) for pod in TURNS}
+        report.bars([(pod, round(each, -1) / 100, f"{each:.1f} %") for pod, each in got.items()])
         for pod, percent in TURNS.items():
             report.check(
                 f"the GPU works {percent} percent of the time for {pod}, within {_WITHIN} points",
@@ -248,13 +255,19 @@ class _Scene:
         )
 
 
-def _worked(output: str) -> float:
+def _seconds(logs: str, pod: str) -> list[tuple[float, float]]:
+    """When cuda-load printed, seconds after its start, and the GPU's work in percent of the second
+    before."""
+    line = rf"^\[pod/{pod}/.*\] after ([\d.]+) s: .* ([\d.]+) % of the time$"
+    return [(float(at_s), float(got)) for at_s, got in re.findall(line, logs, re.MULTILINE)]
+
+
+def _worked(logs: str, pod: str) -> float:
     """The GPU's work for a load while both run, in percent of the time."""
-    found = re.findall(r"^after ([\d.]+) s: .* ([\d.]+) % of the time$", output, re.MULTILINE)
     first, last = _BOTH_S
-    kept = [float(percent) for at_s, percent in found if first <= float(at_s) <= last + 0.5]
+    kept = [got for at_s, got in _seconds(logs, pod) if first <= at_s <= last + 0.5]
     if not kept:
-        raise StageError(f"no line of cuda-load: {output!r}")
+        raise StageError(f"no line of cuda-load in {pod}: {logs!r}")
     return sum(kept) / len(kept)
 
 

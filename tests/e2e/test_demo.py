@@ -123,9 +123,10 @@ def test_a_kept_cluster_is_usable_and_blocks_a_second_demo(place: Place) -> None
 
 
 def _from_its_second_chapter(text: str) -> Sequence[str]:
-    """To its end, without the times: all of it is the cluster's own output, or a check of it."""
+    """To its end, without times and measured shares: the rest is the cluster's own output, or a
+    check of it."""
     lines = text[text.index("\n2  ") : text.index(" all passed.")].splitlines()
-    return [re.sub(r" +\([\d.]+ s\)$", "", line.rstrip()) for line in lines]
+    return [re.sub(r" +\([\d.]+ [s%]\)$", "", line.rstrip()) for line in lines]
 
 
 def _to_try(said: str) -> Sequence[str]:
