@@ -11,14 +11,18 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 _DEADLINE_S: Final = 120.0
 _POLL_S: Final = 0.02
+_LONGEST_POLL_S: Final = 0.5
 
 
 def until(condition: Callable[[], object], what: str, within_s: float = _DEADLINE_S) -> None:
-    """Poll until it is true, for asynchronous effects on a machine that may be slow."""
-    deadline_s = time.monotonic() + within_s
+    """Poll until it is true, for asynchronous effects on a machine that may be slow. A condition
+    that runs a program, as kubectl, leaves the processors to others for most of the time."""
+    began_s = asked_s = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline_s, f"not within {within_s:.0f} s: {what}"
-        time.sleep(_POLL_S)
+        now_s = time.monotonic()
+        assert now_s < began_s + within_s, f"not within {within_s:.0f} s: {what}"
+        time.sleep(min(max(_POLL_S, 4 * (now_s - asked_s)), _LONGEST_POLL_S))
+        asked_s = time.monotonic()
 
 
 async def until_async(condition: Callable[[], object]) -> None:
