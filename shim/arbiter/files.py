@@ -2,15 +2,18 @@
 
 Reads grants and regions by pread, because a tenant can truncate its region. Leases are written by
 pwrite, and their waiters woken by futex on a mapping of the lease file, which no tenant can
-truncate.
+truncate. Any user may write the parent of `shim run`'s directories: what is not this user's, or not
+a regular file, is not served, and its open waits for nothing.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import platform
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -30,7 +33,7 @@ class Container:
     the lease file is not valid."""
 
     def __init__(self, directory: Path) -> None:
-        self._grant = os.open(directory / names.FILE_GRANT, os.O_RDONLY | os.O_CLOEXEC)
+        self._grant = _open(directory / names.FILE_GRANT, os.O_RDONLY)
         self._others: list[int] = []
         try:
             self._open(directory)
@@ -43,9 +46,9 @@ class Container:
         self.gpus: Sequence[grant_file.Gpu] = ()
         if not self.refresh():
             raise ValueError(f"{directory / names.FILE_GRANT}: no valid copy of a grant")
-        self._region = os.open(directory / names.FILE_REGION, os.O_RDONLY | os.O_CLOEXEC)
+        self._region = _open(directory / names.FILE_REGION, os.O_RDONLY)
         self._others.append(self._region)
-        self._lease = os.open(directory / names.FILE_LEASE, os.O_RDWR | os.O_CLOEXEC)
+        self._lease = _open(directory / names.FILE_LEASE, os.O_RDWR)
         self._others.append(self._lease)
         data = os.pread(self._lease, lease_file.FILE_BYTES, 0)
         if len(data) != lease_file.FILE_BYTES or not data.startswith(lease_file.MAGIC_BYTES):
@@ -56,13 +59,24 @@ class Container:
         found = [lease_file.decode(data, gpu) for gpu in range(count)]
         self._sequences = [each[0] if each else 0 for each in found]
         self._gated: bool | None = None
-        self._geometry = region_file.Geometry(count)
+        self.key = f"{directory.name}/{os.fstat(self._grant).st_ino}"
+        geometry = region_file.Geometry(count)
+        self._activity_offsets = [geometry.compute_offset(gpu) for gpu in range(count)]
 
     def close(self) -> None:
         """Close its files; its tenants keep their own part of each cycle."""
         for descriptor in (self._grant, *self._others):
             os.close(descriptor)
         self._others, self._grant = [], -1
+
+    def is_in(self, directory: Path) -> bool:
+        """Whether the directory still has the same grant: one removed and made again under the same
+        name has another file, because this one's number stays in use while it is open."""
+        try:
+            there = os.stat(directory / names.FILE_GRANT, follow_symlinks=False)
+        except OSError:
+            return False
+        return os.path.samestat(there, os.fstat(self._grant))
 
     def refresh(self) -> bool:
         """Read the grant again if it has changed; False: it has not."""
@@ -84,7 +98,7 @@ class Container:
 
     def activity(self, gpu: int) -> Activity:
         """What its processes do on that GPU; nothing if the region is truncated."""
-        offset = self._geometry.compute_offset(gpu)
+        offset = self._activity_offsets[gpu]
         work = region_file.compute(os.pread(self._region, region_file.COMPUTE.size, offset))
         return Activity(work.launched_ns, work.busy_until_ns, work.busy_ns)
 
@@ -111,8 +125,26 @@ class Container:
             self._gated = gated
 
 
+def _open(path: Path, flags: int) -> int:
+    """Open a regular file of this user. Raises OSError, also for any other file."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+        return descriptor
+    os.close(descriptor)
+    raise PermissionError(errno.EPERM, "not a regular file of this user", str(path))
+
+
 def directories(parent: Path, prefix: str) -> Iterator[Path]:
-    """The directories below `parent` by the beginning of their names."""
+    """This user's directories below `parent`, by the beginning of their names."""
     for entry in sorted(os.scandir(parent), key=lambda each: each.name):
-        if entry.name.startswith(prefix) and entry.is_dir():
+        if entry.name.startswith(prefix) and _is_own_directory(entry):
             yield parent / entry.name
+
+
+def _is_own_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        status = entry.stat(follow_symlinks=False)
+    except OSError:  # it was removed meanwhile
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()

@@ -14,8 +14,9 @@ from contract.lease_file import CYCLE_NS
 from shim.arbiter.files import Container, directories
 from shim.arbiter.turns import Activity, Share, Turns
 
-_SCAN_NS: Final = CYCLE_NS
+_SCAN_NS: Final = CYCLE_NS // 2
 """Between looks for new and removed containers and changed grants."""
+_EMPTY_SCAN_NS: Final = 2 * CYCLE_NS
 _PRIORITY: Final = 10
 _TAKE_OVER_S: Final = 0.1
 
@@ -30,7 +31,7 @@ class Arbiter:
         self._gpus: dict[str, Turns] = {}
         self._members: dict[str, dict[str, tuple[Container, int]]] = {}
         self._scan_ns = 0
-        self._listed_ns = -1
+        self._changed_ns = self._listed_ns = -1
         self._missing = False
 
     def close(self) -> None:
@@ -42,7 +43,7 @@ class Arbiter:
         """Do what is due; return when to call again (CLOCK_MONOTONIC nanoseconds)."""
         if now_ns >= self._scan_ns:
             self._scan()
-            self._scan_ns = now_ns + _SCAN_NS
+            self._scan_ns = now_ns + (_SCAN_NS if self._containers else _EMPTY_SCAN_NS)
         again_ns = self._scan_ns
         for uuid, turns in self._gpus.items():
             members = self._members[uuid]
@@ -57,9 +58,10 @@ class Arbiter:
     def _scan(self) -> None:
         """See what changed: containers come and go with an entry of the directory."""
         changed = False
-        entered_ns = self.parent.stat().st_mtime_ns
-        if entered_ns != self._listed_ns or self._missing:
-            self._listed_ns = entered_ns
+        before_ns, self._changed_ns = self._changed_ns, self.parent.stat().st_mtime_ns
+        if self._changed_ns != self._listed_ns or self._missing:
+            # Once more next time: the kernel's timestamps have ticks of some milliseconds.
+            self._listed_ns = self._changed_ns if self._changed_ns == before_ns else -1
             changed = self._list()
         for container in self._containers.values():
             changed |= container.refresh()
@@ -68,7 +70,8 @@ class Arbiter:
 
     def _list(self) -> bool:
         there = set(directories(self.parent, self._prefix))
-        gone, new = self._containers.keys() - there, there - self._containers.keys()
+        gone = {at for at, held in self._containers.items() if not held.is_in(at)}
+        new = there - (self._containers.keys() - gone)
         for directory in gone:
             self._containers.pop(directory).close()
         self._missing = False
@@ -82,10 +85,10 @@ class Arbiter:
     def _regroup(self) -> None:
         self._members = {}
         shares: dict[str, dict[str, Share]] = {}
-        for directory, container in self._containers.items():
+        for container in self._containers.values():
             for uuid, (gpu, share) in container.shares().items():
-                self._members.setdefault(uuid, {})[directory.name] = container, gpu
-                shares.setdefault(uuid, {})[directory.name] = share
+                self._members.setdefault(uuid, {})[container.key] = container, gpu
+                shares.setdefault(uuid, {})[container.key] = share
         for uuid in self._gpus.keys() - shares.keys():
             del self._gpus[uuid]
         for uuid, of_gpu in shares.items():

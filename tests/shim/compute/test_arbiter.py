@@ -1,0 +1,175 @@
+"""The arbiter over real files: which it serves, and when it sees their changes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from contract import grant_file, lease_file, names
+from shim import region
+from shim.arbiter.process import Arbiter
+from tests.support import ROOT
+
+MS = 1_000_000
+UUIDS = ("GPU-a", "GPU-b")
+
+
+def make(parent: Path, name: str, *percents: int, forced: bool = False) -> Path:
+    directory = parent / name
+    directory.mkdir()
+    gpus = [
+        grant_file.Gpu(uuid, 1 << 30, percent, minor, core_forced=forced)
+        for minor, (uuid, percent) in enumerate(zip(UUIDS, percents, strict=False))
+    ]
+    region.create(directory, gpus)
+    return directory
+
+
+def lease(directory: Path, gpu: int = 0) -> lease_file.Lease | None:
+    found = lease_file.decode((directory / names.FILE_LEASE).read_bytes(), gpu)
+    return found and found[1]
+
+
+def share_ppm(directory: Path, gpu: int = 0) -> int:
+    found = lease(directory, gpu)
+    return found.share_ppm if found else 0
+
+
+def is_gated(directory: Path) -> bool:
+    data = (directory / names.FILE_LEASE).read_bytes()
+    return bool(lease_file.HEADER.unpack(data)["gated"])
+
+
+class Steps:
+    """The arbiter in virtual time: as often as it wants to."""
+
+    def __init__(self, parent: Path) -> None:
+        self.arbiter = Arbiter(parent)
+        self.now_ns = 10**12
+
+    def run(self, milliseconds: int) -> None:
+        end_ns = self.now_ns + milliseconds * MS
+        while self.now_ns <= end_ns:
+            self.now_ns = max(self.arbiter.step(self.now_ns), self.now_ns + 1)
+        self.now_ns = end_ns
+
+
+def pipe(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def foreign(path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    os.chown(path, 12345, 12345, follow_symlinks=False)
+
+
+def link(path: Path) -> None:
+    path.rename(path.with_suffix(".real"))
+    path.symlink_to(path.with_suffix(".real").name)
+
+
+@pytest.mark.parametrize("name", [names.FILE_GRANT, names.FILE_REGION, names.FILE_LEASE, ""])
+@pytest.mark.parametrize("planted", [pipe, foreign, link], ids=lambda each: each.__name__)
+def test_what_another_user_planted_is_not_served(
+    tmp_path: Path, name: str, planted: object
+) -> None:
+    """And keeps the arbiter from no other container."""
+    assert callable(planted)
+    other = make(tmp_path, "other", 30, forced=True)
+    if planted is pipe and not name:
+        pipe(tmp_path / "bad")
+    else:
+        planted(make(tmp_path, "bad", 50, forced=True) / name)
+    if planted is link and not name:
+        (tmp_path / "bad.real").rename(tmp_path.parent / f"{tmp_path.name}.real")
+    steps = Steps(tmp_path)
+    steps.run(300)
+    assert share_ppm(other) == 300_000
+    assert [each.name for each in steps.arbiter._containers] == ["other"]
+
+
+@pytest.mark.parametrize("at_ms", [0, 1, 250])
+def test_a_container_made_again_under_one_name_is_served(tmp_path: Path, at_ms: int) -> None:
+    steps = Steps(tmp_path)
+    directory = make(tmp_path, "a", 30, forced=True)
+    steps.run(at_ms)
+    shutil.rmtree(directory)
+    make(tmp_path, "a", 60, forced=True)
+    steps.run(100)
+    assert share_ppm(directory) == 600_000
+
+
+def test_containers_made_within_one_tick_of_the_kernel_are_served(tmp_path: Path) -> None:
+    """Both entries may have the same time."""
+    one = make(tmp_path, "a", 30, forced=True)
+    status = tmp_path.stat()
+    steps = Steps(tmp_path)
+    steps.run(0)
+    two = make(tmp_path, "b", 60, forced=True)
+    os.utime(tmp_path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    steps.run(300)
+    assert (share_ppm(one), share_ppm(two)) == (300_000, 600_000)
+
+
+def test_a_changed_share_is_seen_within_half_a_cycle(tmp_path: Path) -> None:
+    """Where it changes from a cap to none, launches are checked no more, and then again."""
+    directory = make(tmp_path, "a", 30, forced=True)
+    steps = Steps(tmp_path)
+    steps.run(150)
+    assert is_gated(directory)
+    for percent in (60, 0, 10):
+        path = directory / names.FILE_GRANT
+        data = path.read_bytes()
+        grant = grant_file.decode(data)
+        assert grant is not None
+        new = replace(grant, gpus=[replace(grant.gpus[0], core_percent=percent)])
+        with path.open("r+b") as file:
+            for write in grant_file.update(data, new):
+                file.seek(write.offset)
+                file.write(write.data)
+                file.flush()
+        steps.run(50)
+        assert is_gated(directory) is (percent != 0)
+        steps.run(200)  # the lease's next beat
+        assert share_ppm(directory) == (percent * 10_000 or 1_000_000)
+
+
+def test_each_gpu_of_a_container_has_its_own_share(tmp_path: Path) -> None:
+    """150 percent on two GPUs, beside a neighbour of each; 0 is the rest."""
+    both = make(tmp_path, "both", 80, 70)
+    small = make(tmp_path, "small", 20)
+    rest = make(tmp_path, "rest", 0, 0)
+    Steps(tmp_path).run(300)
+    assert (share_ppm(both, 0), share_ppm(both, 1)) == (761_904, 700_000)
+    assert share_ppm(small) == 190_476
+    assert (share_ppm(rest, 0), share_ppm(rest, 1)) == (47_619, 300_000)
+    assert is_gated(rest)
+
+
+def test_of_two_arbiters_one_waits_and_takes_over(tmp_path: Path) -> None:
+    """Their heartbeats report which of them serves."""
+    command = [sys.executable, "-m", "shim", "arbiter", "--heartbeat", str(tmp_path)]
+
+    def started() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def beat_of(arbiter: subprocess.Popen[bytes]) -> bytes:
+        assert arbiter.stdout is not None
+        return os.read(arbiter.stdout.fileno(), 1)
+
+    with started() as first:
+        assert beat_of(first) == names.HEARTBEAT_WAITING  # until it has the lock
+        assert beat_of(first) == names.HEARTBEAT_SERVING
+        with started() as second:
+            assert {beat_of(second) for _ in range(3)} == {names.HEARTBEAT_WAITING}
+            first.send_signal(signal.SIGKILL)
+            assert names.HEARTBEAT_SERVING in [beat_of(second) for _ in range(3)]
