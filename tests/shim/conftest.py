@@ -16,6 +16,7 @@ from contract import grant_file, names
 from shim import region
 from tests import sanitizers
 from tests.shim.region.core import Box
+from tests.simgpu.host import start, stop
 from tests.support import ROOT
 
 MIB = 2**20
@@ -243,12 +244,11 @@ def simulated(
         + (gpus or "".join(gpu_table(minor, *gpu) for minor, gpu in enumerate(GPUS)))
     )
     sim_dir = directory / "sim"
-    simgpu = [sys.executable, "-m", "simgpu"]
-    subprocess.run([*simgpu, "up", "--dir", sim_dir, "--config", config], cwd=ROOT, check=True)
+    daemon = start(sim_dir, "--config", config)
     try:
         yield Host(library, build_dir / "lib" / "simgpu", sim_dir)
     finally:
-        subprocess.run([*simgpu, "down", "--dir", sim_dir], cwd=ROOT, check=True)
+        stop(sim_dir, daemon)
 
 
 @pytest.fixture

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from simgpu import cli
+from simgpu.home import Home
 from simgpu.wire import Role
 from tests.simgpu.peer import Peer
-from tests.support import ROOT
+from tests.support import ROOT, until
 
 PLAIN = ROOT / "tests" / "plain_host.toml"
 GIB = 1 << 30
@@ -29,26 +31,45 @@ def simgpu(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def start(directory: Path, *options: str | Path) -> subprocess.Popen[bytes]:
+    """The daemon that `python -m simgpu up` starts, without a process for the command."""
+    home = Home.at(directory)
+    home.create()
+    command = [sys.executable, "-m", "simgpu", "up", "--foreground", "--dir", directory, *options]
+    with home.log.open("ab") as log:
+        daemon = subprocess.Popen(command, cwd=ROOT, stderr=log, start_new_session=True)
+    until(lambda: daemon.poll() is not None or cli._answers(home), "the daemon serves")
+    assert daemon.returncode is None, home.log.read_text()
+    return daemon
+
+
+def stop(directory: Path, daemon: subprocess.Popen[bytes]) -> None:
+    assert cli.main(["down", "--dir", str(directory)]) == 0
+    daemon.wait()
+
+
 @dataclass
 class Host:
     directory: Path
     options: Sequence[str | Path] = ()
     build_dir: Path | None = None
+    _daemon: subprocess.Popen[bytes] | None = None
     _children: list[subprocess.Popen[str]] = field(default_factory=list)
     _peers: list[Peer] = field(default_factory=list)
 
     def up(self) -> None:
         plain = () if "--config" in self.options else ("--config", PLAIN)
-        done = simgpu("up", "--dir", self.directory, *plain, *self.options)
-        assert done.returncode == 0, done.stderr
+        if self._daemon is not None:
+            self._daemon.wait()
+        self._daemon = start(self.directory, *plain, *self.options)
 
     def down(self) -> None:
         """Also asserts that no client input was unexpected to the daemon."""
         self.send_clients_away()
         log = self.directory / "log"
         said = log.read_text() if log.exists() else ""
-        done = simgpu("down", "--dir", self.directory)
-        assert done.returncode == 0, done.stderr
+        assert self._daemon is not None
+        stop(self.directory, self._daemon)
         assert not self.directory.exists()
         assert "Traceback" not in said, said
 
