@@ -86,11 +86,11 @@ _LONG = ("test_fuzz.py", "test_wheel.py")
 idle."""
 
 _TOGETHER = {
-    "tests/cluster/admission/": "an API server with our policies",
-    "tests/bystanders/test_admitted.py": "an API server with our policies",
+    "tests/bystanders/": "API servers with our policies",
+    "tests/cluster/admission/": "API servers with our policies",
+    "tests/cluster/agent/": "API servers with our policies",
     "tests/cluster/": "an API server",
     "tests/node/": "a containerd",
-    "tests/bystanders/test_started.py": "a containerd",
 }
 """By path: what its tests share. One worker runs all tests that share it, so that it is not
 started, and kept running, once per worker."""
