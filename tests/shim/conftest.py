@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -136,14 +136,28 @@ def used(directory: Path, gpu: int = 0) -> int:
 
 def set_limit(directory: Path, *limits: int) -> None:
     """Change a grant in place, as the node agent does."""
+    _change(
+        directory,
+        lambda gpus: [
+            grant_file.Gpu(gpu.uuid, limit, gpu.core_percent, gpu.minor)
+            for gpu, limit in zip(gpus, limits, strict=True)
+        ],
+    )
+
+
+def set_share(directory: Path, core_percent: int) -> None:
+    """Change the share of each GPU in place."""
+    _change(directory, lambda gpus: [replace(gpu, core_percent=core_percent) for gpu in gpus])
+
+
+def _change(
+    directory: Path, change: Callable[[Sequence[grant_file.Gpu]], Sequence[grant_file.Gpu]]
+) -> None:
     path = directory / names.FILE_GRANT
     data = path.read_bytes()
     grant = grant_file.decode(data)
     assert grant is not None
-    gpus = [
-        grant_file.Gpu(gpu.uuid, limit, gpu.core_percent, gpu.minor)
-        for gpu, limit in zip(grant.gpus, limits, strict=True)
-    ]
+    gpus = change(grant.gpus)
     path.chmod(0o600)
     with path.open("r+b") as file:
         for write in grant_file.update(data, grant_file.Grant(grant.grant_id, gpus)):

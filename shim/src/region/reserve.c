@@ -108,8 +108,11 @@ int vgpu_gpu_of_uuid(const uint8_t uuid[16], int number)
 		return gpu;
 	if (gpu < 0)
 		gpu = vgpu_limits_register(uuid, number);
-	return gpu >= 0 && vgpu_grant_read(gpu, limit_bytes) == VGPU_NO_LIMIT ? VGPU_GPU_UNMANAGED
-									      : gpu;
+	/* Under a share alone memory is counted too, and its limit is beyond any GPU. */
+	if (gpu >= 0 && vgpu_grant_read(gpu, limit_bytes) == VGPU_NO_LIMIT &&
+	    vgpu_core_percent(gpu) % 100 == 0)
+		return VGPU_GPU_UNMANAGED;
+	return gpu;
 }
 
 uint64_t vgpu_limit_bytes(int gpu)

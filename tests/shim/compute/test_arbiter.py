@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from contract import grant_file, lease_file, names
 from shim import region
 from shim.arbiter.process import Arbiter
+from tests.shim.conftest import set_share
 from tests.support import ROOT
 
 MS = 1_000_000
@@ -127,16 +127,7 @@ def test_a_changed_share_is_seen_within_half_a_cycle(tmp_path: Path) -> None:
     steps.run(150)
     assert is_gated(directory)
     for percent in (60, 0, 10):
-        path = directory / names.FILE_GRANT
-        data = path.read_bytes()
-        grant = grant_file.decode(data)
-        assert grant is not None
-        new = replace(grant, gpus=[replace(grant.gpus[0], core_percent=percent)])
-        with path.open("r+b") as file:
-            for write in grant_file.update(data, new):
-                file.seek(write.offset)
-                file.write(write.data)
-                file.flush()
+        set_share(directory, percent)
         steps.run(50)
         assert is_gated(directory) is (percent != 0)
         steps.run(200)  # the lease's next beat

@@ -18,9 +18,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from contract import names
 from shim import region
 from tests.shim.compute.conftest import Start
-from tests.shim.conftest import Host
+from tests.shim.conftest import Host, set_share
 from tests.support import ROOT
 
 pytestmark = pytest.mark.sim
@@ -33,6 +34,10 @@ def percent(process: subprocess.Popen[str]) -> float:
     """The work that a load got done, in percent of its time."""
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
+    return total(out)
+
+
+def total(out: str) -> float:
     found = re.search(r"^total .* ([\d.]+) % of the time$", out, re.MULTILINE)
     assert found, out
     return float(found[1])
@@ -48,6 +53,28 @@ def load(*arguments: str) -> Sequence[str | Path]:
 def test_a_forced_share_is_a_cap_for_every_launch(start: Start, mode: str) -> None:
     capped = percent(start(["--core", "30", "--core-policy", "force"], *load("200", mode, "2")))
     assert 20 <= capped <= 36
+
+
+def test_hamis_variable_is_a_cap(gpu_host: Host, tmp_path: Path) -> None:
+    """Without a grant and an arbiter: the container has its own part of each cycle."""
+    own = {
+        names.ENV_CORE_LIMIT: "30",
+        names.ENV_CONTEXT: "300m",
+        names.ENV_SHARED_CACHE: str(tmp_path / "cache"),
+    }
+    done = gpu_host.run(load("200"), variables=own)
+    assert 20 <= total(done.stdout) <= 36
+
+
+def test_a_share_changes_while_a_program_runs(start: Start, tmp_path: Path) -> None:
+    process = start(["--core", "20", "--core-policy", "force"], LOAD, "7", "200")
+    arbiter_of(process)
+    time.sleep(3)
+    (directory,) = tmp_path.glob("gpuslice-*")
+    set_share(directory, 70)
+    out, _ = process.communicate(timeout=60)
+    shares = [float(share) for share in re.findall(r"^after .* ([\d.]+) %", out, re.MULTILINE)]
+    assert shares[1] <= 26 and shares[-1] >= 50
 
 
 def test_two_programs_divide_the_gpu_by_their_shares(start: Start) -> None:
