@@ -24,7 +24,7 @@ PROBE = "/opt/test/probe"
 LINKED_PROBE = "/opt/test/probe-linked"
 SETUID_PROBE = "/opt/test/probe-setuid"
 LAUNCHER = "/opt/test/launcher"
-LOAD = "/opt/test/load"
+LOAD = "/opt/test/cuda-load"
 
 _C = Path(__file__).parent / "c"
 _PROBE_SOURCE = Path(__file__).resolve().parents[2] / "simgpu/src/probe.c"
@@ -106,7 +106,7 @@ def test_programs(
         LINKED_PROBE: (built / "linked", 0o755),
         SETUID_PROBE: (built / "probe", 0o4755),
         LAUNCHER: (built / "launcher", 0o755),
-        LOAD: (build_dir / "bin" / "cuda-load", 0o755),
+        LOAD: (build_dir / "bin/cuda-load", 0o755),
         OWN_PRELOAD: (built / "own", 0o644),
     }
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
@@ -106,6 +108,29 @@ def test_an_agent_that_is_killed_leaves_no_arbiter(lab: Lab) -> None:
     lab.wait_until(lambda: not Path(f"/proc/{first}").exists(), "the arbiter to exit")
     lab.start_agent()
     lab.wait_until(lambda: arbiter(lab) != 0, "another arbiter")
+
+
+def test_an_agent_that_is_killed_costs_no_container_its_share(lab: Lab) -> None:
+    """Each keeps its own part of each cycle until the next agent's arbiter serves."""
+    with (
+        lab.pod("small", lab.share({"main": SHARE})) as small,
+        lab.pod("large", lab.share({"main": [(0, 20 * GIB, 70)]})) as large,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        containers = [pod.run("main", OWN) for pod in (small, large)]
+        loads = [threads.submit(each.exec, [LOAD, "10", "500"]) for each in containers]
+        time.sleep(2.5)
+        lab.stop_agent(signal.SIGKILL)
+        time.sleep(2)
+        lab.start_agent()
+        lab.wait_until(lambda: arbiter(lab) != 0, "the next arbiter")
+        served_s = time.monotonic()
+        file = on_host(lab, containers[0].id, names.FILE_LEASE)
+        moves(lab, lambda: written_ns(file.read_bytes()))
+        assert time.monotonic() - served_s < 5
+        outs = [load.result(timeout=60).out for load in loads]
+    shares = [float(re.findall(r"([\d.]+) % of the time", out)[-1]) for out in outs]
+    assert abs(shares[0] - 30) <= 15 and abs(shares[1] - 70) <= 15, outs
 
 
 def test_an_agent_that_waits_for_another_has_no_arbiter(lab: Lab) -> None:
