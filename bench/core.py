@@ -140,7 +140,7 @@ def _faults(table: _Table, host: Host, seconds: int) -> None:
 
     faults: Mapping[str, Callable[[], None]] = {
         "the arbiter is killed": lambda: kill(1),
-        "no arbiter is left": lambda: kill(None),
+        "all arbiters are killed": lambda: kill(None),
         "arbiters stop for a second": stop,
     }
     loads = (replace(_SMALL, percent=30), replace(_SMALL, percent=70))

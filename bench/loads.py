@@ -122,6 +122,8 @@ class Host:
             for process in psutil.process_iter(["cmdline"])
             if {"arbiter", str(self._runs)} <= set(process.info["cmdline"] or ())
         ]
+        if not found:
+            raise RuntimeError(f"no arbiter of {self._runs} runs")
         return sorted(found, key=lambda process: process.create_time())
 
     def _start(self, load: Load, seconds: int, limited: bool) -> subprocess.Popen[str]:
