@@ -66,7 +66,7 @@ class Requeuer:
             if self._queue.work(now_s, self._until(now_s + SLICE_S)):
                 break
             await self._pause(_PAUSE_S)
-        for pending in self._queue.due():
+        for pending in self._queue.due(self._until(self._clock() + SLICE_S)):
             try:
                 await self._kube.patch(_path(pending), self._seen(pending), timeout_s=_ANSWER_S)
             except KubeError as error:

@@ -91,7 +91,7 @@ class ContainerStart:
         job = partial(rootfs.strong_beside, state, container.id, allowed)
         try:
             name = await self._crew.run(job, settings.work_deadline_s, pod.uid)
-        except (OSError, ValueError) as error:  # includes TimeoutError
+        except (OSError, ValueError, RuntimeError) as error:  # a timeout; no thread can be started
             self._warn("container without a share not inspected", pod, container, repr(error))
             return
         if name:

@@ -26,7 +26,6 @@ from scheduler.core.fit import look
 from scheduler.core.fleet import Rows
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Request, Shape
-from scheduler.core.search import MOST_STEPS
 from scheduler.decisions.state import State
 from scheduler.kubernetes.requests import Pending
 
@@ -123,12 +122,12 @@ class Unschedulable:
                 break
         return not self._turns
 
-    def due(self) -> Sequence[Pending]:
-        """Pods that fit now, by priority, at most MAX_DUE. Each is returned once for the capacity
-        that became available until now."""
+    def due(self, is_over: Callable[[], bool] = lambda: False) -> Sequence[Pending]:
+        """Pods that fit now, by priority, at most MAX_DUE, found before `is_over`. Each is returned
+        once for the capacity that became available until now."""
         found: list[Pending] = []
         for uid in sorted(self._ready, key=lambda uid: -self._pod(uid).pending.priority):
-            if len(found) == MAX_DUE:
+            if len(found) == MAX_DUE or is_over():
                 break
             pod = self._pod(uid)
             fits, is_finished = self._room(self._entries[self._shape_of[uid]], self._ready[uid])
@@ -172,7 +171,7 @@ class Unschedulable:
         """The rows that fit, ignoring nominations of other pods, which may not be used; and whether
         all rows were examined."""
         state, request = self._state, entry.request
-        with state.budget.steps(MOST_STEPS, at_least=0) as steps:  # the search of one node
+        with state.budget.steps(at_least=0) as steps:
             possible, reasons = look(state.fleet, request, rows, steps, state.known)
             is_finished = not (reasons == Reason.UNFINISHED).any()
             fits = rows[possible]

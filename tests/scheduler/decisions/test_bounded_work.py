@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from scheduler.core.search import (
     MAX_A_CALL,
     MIN_A_CALL,
-    MOST_STEPS,
     PER_SECOND,
     Budget,
     Steps,
@@ -21,6 +20,7 @@ from scheduler.decisions.requeue import TIMEOUT_S, Unschedulable
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
 from tests.scheduler import calls, objects
+from tests.scheduler.core.one_node import add, gpus
 from tests.scheduler.core.test_fit import hard
 
 PODS = 300
@@ -67,8 +67,53 @@ def test_300_hard_pods_that_wait_take_bounded_steps() -> None:
             state.fleet.note_room(state.fleet.row_of(name))
         while not queue.work(float(second), lambda: True):
             pass
-        assert max(budget.taken, default=0) <= MOST_STEPS
+        assert max(budget.taken, default=0) <= MAX_A_CALL
         assert sum(budget.taken) <= PER_SECOND
     assert len(budget.taken) == PODS, "each entry had its turn"
-    assert sum(budget.taken) > PER_SECOND - MOST_STEPS, "and the searches continue"
     assert queue.due() == []
+
+
+def test_the_searches_of_waiting_pods_come_to_an_end() -> None:
+    """Where nothing changes any more, each node is searched once for each pod, and then no step is
+    taken: the budget is there for others."""
+    state = State()
+    state.budget = budget = Counted()
+    names = hard(state.fleet, 3, alike=False)
+    queue = Unschedulable(state)
+    verbs = Verbs(state, retries=queue)
+    for number in range(20):
+        verbs.filter(hard_pod(number, names))
+    hard(state.fleet, 3, alike=False)
+    for name in names:
+        state.fleet.note_room(state.fleet.row_of(name))
+    for second in range(100, 120):
+        budget.taken.clear()
+        state.tick(float(second))
+        queue.work(float(second), lambda: False)
+    assert sum(budget.taken) == 0
+
+
+def test_pods_that_no_longer_fit_leave_the_event_loop_free() -> None:
+    """Capacity came for many, and is used before they are requeued."""
+    state = State()
+    names = hard(state.fleet, 12, alike=False)
+    queue = Unschedulable(state)
+    verbs = Verbs(state, retries=queue)
+    for number in range(60):
+        verbs.filter(hard_pod(number, names))
+        state.tick(float(number))
+    for name in names:
+        add(state.fleet, name, of=gpus(16, 4000))
+        state.fleet.note_room(state.fleet.row_of(name))
+    for second in (100.0, 106.0):
+        state.tick(second)
+        queue.work(second, lambda: False)
+    hard(state.fleet, 12, alike=False)
+    assert queue._ready
+    looks = 0
+    while queue._ready and looks < 300:
+        looks += 1
+        state.tick(106.0 + looks)
+        once = iter((False, True))
+        assert queue.due(once.__next__) == []
+    assert not queue._ready
