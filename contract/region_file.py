@@ -100,7 +100,7 @@ COMPUTE: Final = Struct(
         Field("uint64_t", "busy_ns", "measured time of finished work, of all processes once"),
         Field("uint64_t", "unfinished_since_ns", "start of the latest work of over 1 s; 0: none"),
         Field("uint64_t", "counted_ns", "CLOCK_MONOTONIC up to which work is in `busy_ns`"),
-        Field("uint64_t", "reserved", "zero"),
+        Field("uint64_t", "waiting_since_ns", "start of a call that waits for work; 0: none"),
     ),
 )
 SLOT: Final = Struct(
@@ -193,6 +193,7 @@ class Compute:
     busy_ns: int = 0
     unfinished_since_ns: int = 0
     counted_ns: int = 0
+    waiting_since_ns: int = 0
 
 
 _USES: Final = tuple(field.name for field in fields(GpuUse))

@@ -100,7 +100,7 @@ class Container:
         """What its processes do on that GPU; nothing if the region is truncated."""
         offset = self._activity_offsets[gpu]
         work = region_file.compute(os.pread(self._region, region_file.COMPUTE.size, offset))
-        return Activity(work.launched_ns, work.busy_until_ns, work.busy_ns)
+        return Activity(work.launched_ns, work.busy_until_ns, work.busy_ns, work.waiting_since_ns)
 
     def write(self, gpu: int, lease: Lease) -> None:
         """Write the lease and wake the threads that wait for one."""

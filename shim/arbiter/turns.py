@@ -68,6 +68,8 @@ class Activity:
     """When all submitted work is done."""
     busy_ns: int = 0
     """Time of all work that has finished."""
+    waiting_since_ns: int = 0
+    """Since when a call waits for work; 0: none does."""
 
 
 @dataclass(slots=True)
@@ -147,7 +149,7 @@ class Turns:
     @property
     def gated(self) -> bool:
         """Whether launches must be checked: a share is forced, or a capped container has
-        neighbours. Where no container has a cap, the driver's own time slices are fair turns."""
+        neighbours. Where no container has a cap, the driver's own time slices do."""
         capped = [member.share for member in self._members.values() if member.share.capped]
         return any(share.forced for share in capped) or bool(capped and len(self._members) > 1)
 
@@ -159,7 +161,7 @@ class Turns:
         working = []
         for key in self._order:
             member = self._members[key]
-            member.seen = _believed(seen.get(key, Activity()))
+            member.seen = _believed(seen.get(key, Activity()), now_ns)
             if key != self._holder:
                 member.settle(now_ns, CYCLE_NS)
             if member.has_work(now_ns):
@@ -354,9 +356,12 @@ class Turns:
         return leases
 
 
-def _believed(seen: Activity) -> Activity:
-    """A killed process leaves its prediction behind; a live one wishes or waits again soon."""
+def _believed(seen: Activity, now_ns: int) -> Activity:
+    """A killed process leaves its prediction behind; a live one wishes or waits again soon. Work
+    that a call waits for longer than predicted has no end that is known."""
     busy_until_ns = min(seen.busy_until_ns, seen.launched_ns + _PREDICTED_MOST_NS)
+    if now_ns - _PREDICTED_MOST_NS < seen.waiting_since_ns and busy_until_ns < now_ns:
+        busy_until_ns = now_ns + _ANNOUNCE_NS + 2 * _DRAIN_LOOK_NS
     return replace(seen, busy_until_ns=busy_until_ns)
 
 

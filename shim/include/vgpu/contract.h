@@ -172,6 +172,6 @@ struct vgpu_region_compute {
 	uint64_t busy_ns; /* measured time of finished work, of all processes once */
 	uint64_t unfinished_since_ns; /* start of the latest work of over 1 s; 0: none */
 	uint64_t counted_ns; /* CLOCK_MONOTONIC up to which work is in `busy_ns` */
-	uint64_t reserved; /* zero */
+	uint64_t waiting_since_ns; /* start of a call that waits for work; 0: none */
 };
 _Static_assert(sizeof(struct vgpu_region_compute) == 64, "vgpu_region_compute");

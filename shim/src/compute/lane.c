@@ -262,12 +262,15 @@ static void learn(struct vgpu_lane *lane, const struct vgpu_marker *marker, uint
 void vgpu_lane_synchronized(struct vgpu_lane *lane, uint64_t now_ns, uint64_t stream)
 {
 	const struct vgpu_marker *open = &lane->open;
+	uint64_t from_ns;
 
 	if (lane->count || !open->kind_count || (stream != VGPU_STREAMS && open->stream != stream))
 		return;
-	learn(lane, open, now_ns - later(lane->finished_ns, open->from_ns));
-	end_open(lane, now_ns);
-	lane->free_ns = now_ns;
+	from_ns = later(lane->finished_ns, open->from_ns);
+	learn(lane, open, now_ns - from_ns);
+	lane->busy_ns += now_ns - from_ns;
+	lane->finished_ns = lane->free_ns = now_ns;
+	lane->open = (struct vgpu_marker){0};
 }
 
 static void end_oldest(struct vgpu_lane *lane, uint64_t from_ns, uint64_t end_ns)
@@ -287,6 +290,11 @@ bool vgpu_lane_lost(struct vgpu_lane *lane, uint64_t now_ns)
 
 	if (end_ns > now_ns)
 		return false;
+	/* Where no event can be recorded, the first launch of a kind is the only one that waits. */
+	for (uint32_t i = 0; i < oldest->kind_count; i++)
+		if (is_first(lane, oldest->kinds[i]))
+			__atomic_store_n(&lane->cost_ns[oldest->kinds[i]], UNKNOWN_NS,
+					 __ATOMIC_RELAXED);
 	end_oldest(lane, from_ns, end_ns);
 	return true;
 }

@@ -89,7 +89,8 @@ static inline uint64_t vgpu_lane_event(const struct vgpu_marker *marker)
 void vgpu_lane_looked(struct vgpu_lane *lane, uint64_t now_ns);
 void vgpu_lane_finished(struct vgpu_lane *lane, uint64_t now_ns, bool exactly);
 
-/* Its event could not be recorded: it ends when it is due, and no cost is learned. False: later. */
+/* Its event could not be recorded: it ends when it is due, and nothing is measured. False: later.
+ */
 bool vgpu_lane_lost(struct vgpu_lane *lane, uint64_t now_ns);
 
 /* All work of the stream (VGPU_STREAMS: of all) was done when a call of the program returned, just

@@ -295,6 +295,33 @@ static void look_at_oldest(int gpu)
 	vgpu_unlock(&gpus[gpu].lock);
 }
 
+/* What the thread submitted without a check is waited for now, and the next check may be late. */
+static void enter_before_wait(int gpu, uint64_t now_ns)
+{
+	struct gpu *of = &gpus[gpu];
+	struct vgpu_region_compute *record = record_of(gpu);
+
+	enter_other_spare(gpu, now_ns);
+	if (!spare.count || !vgpu_lock(&of->lock))
+		return;
+	enter_spare(&of->lane, gpu, now_ns);
+	if (record)
+		publish(of, record, now_ns);
+	vgpu_unlock(&of->lock);
+}
+
+/* Of several threads that wait, the latest is seen. */
+static void put_waiting(int gpu, uint64_t from_ns, uint64_t to_ns)
+{
+	struct vgpu_region_compute *record = record_of(gpu);
+
+	if (record && from_ns)
+		__atomic_compare_exchange_n(&record->waiting_since_ns, &from_ns, to_ns, false,
+					    __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+	else if (record)
+		__atomic_store_n(&record->waiting_since_ns, to_ns, __ATOMIC_RELAXED);
+}
+
 uint64_t vgpu_launches_wait_begins(CUstream stream, bool all)
 {
 	uint64_t of_stream = all ? VGPU_STREAMS : (uint64_t)(uintptr_t)stream;
@@ -305,6 +332,10 @@ uint64_t vgpu_launches_wait_begins(CUstream stream, bool all)
 		return 0;
 	since_ns = now_ns = vgpu_now_ns();
 	gpu = vgpu_current_gpu();
+	if (gpu >= 0) {
+		enter_before_wait(gpu, now_ns);
+		put_waiting(gpu, 0, since_ns);
+	}
 	while (gpu >= 0 && now_ns <= since_ns + LONG_NS &&
 	       awaits(&gpus[gpu], since_ns, true, of_stream)) {
 		look_at_oldest(gpu);
@@ -323,6 +354,14 @@ void vgpu_launches_continue(void)
 
 	if (gpu >= 0 && awaits(&gpus[gpu], vgpu_now_ns() - LONG_NS, false, VGPU_STREAMS))
 		look_at_oldest(gpu);
+}
+
+void vgpu_launches_wait_ended(uint64_t since_ns)
+{
+	int gpu = since_ns ? vgpu_current_gpu() : -1;
+
+	if (gpu >= 0)
+		put_waiting(gpu, since_ns, 0);
 }
 
 void vgpu_launches_synchronized(uint64_t since_ns, CUstream stream, bool all)

@@ -52,7 +52,10 @@ static inline void vgpu_launch_end(struct vgpu_launch *launch)
  */
 uint64_t vgpu_launches_wait_begins(CUstream stream, bool all);
 
-/* It has returned: all that work is done. */
+/* It has returned, whatever its result. */
+void vgpu_launches_wait_ended(uint64_t since_ns);
+
+/* All that work is done. */
 void vgpu_launches_synchronized(uint64_t since_ns, CUstream stream, bool all);
 
 /* A query of the program found unfinished work. */

@@ -48,6 +48,10 @@ typedef struct CUmemPoolHandle_st *CUmemoryPool;
 	X(cuStreamGetCtx, cuStreamGetCtx, 9020, (CUstream, CUcontext *))                           \
 	X(cuStreamIsCapturing, cuStreamIsCapturing, 10000, (CUstream, int *))                      \
 	X(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, 10010, (int *))    \
+	X(cuEventCreate, cuEventCreate, 2000, (CUevent *, unsigned int))                           \
+	X(cuEventRecord, cuEventRecord, 2000, (CUevent, CUstream))                                 \
+	X(cuEventQuery, cuEventQuery, 2000, (CUevent))                                             \
+	X(cuEventDestroy_v2, cuEventDestroy, 4000, (CUevent))                                      \
 	X(cuMemAllocAsync, cuMemAllocAsync, 11020, (CUdeviceptr *, size_t, CUstream))              \
 	X(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, 11020,                                 \
 	  (CUdeviceptr *, size_t, CUmemoryPool, CUstream))                                         \
@@ -69,7 +73,8 @@ typedef struct CUmemPoolHandle_st *CUmemoryPool;
 	   unsigned int, unsigned int, CUstream, void **, void **))                                \
 	X(cuGraphLaunch, _ptsz, 10000, (CUgraphExec, CUstream))                                    \
 	X(cuStreamGetCtx, _ptsz, 9020, (CUstream, CUcontext *))                                    \
-	X(cuStreamIsCapturing, _ptsz, 10000, (CUstream, int *))
+	X(cuStreamIsCapturing, _ptsz, 10000, (CUstream, int *))                                    \
+	X(cuEventRecord, _ptsz, 7000, (CUevent, CUstream))
 
 /* The same for what null_pool.c defines. */
 #define NULL_POOL_TWINS(X)                                                                         \

@@ -113,6 +113,27 @@ def test_the_idle_time_of_turns_is_in_the_lease() -> None:
     assert {key: lease.idle_ns // MS for key, lease in leases.items()} == {"a": 5, "b": 0}
 
 
+def test_work_that_a_call_waits_for_beyond_its_prediction_is_in_flight() -> None:
+    """`a` has 10 percent, and waits for 60 ms after its first launch, which was to take 1 us."""
+    turns = Turns()
+    turns.set_shares({"a": Share(10), "b": Share(90)})
+    leases = {key: Lease(0) for key in "ab"}
+    open_ns = dict.fromkeys("ab", 0)
+    now_ns = START
+    while now_ns < START + 600 * MS:
+        waits = now_ns < START + 60 * MS
+        done_ns = START if waits else START + 60 * MS
+        seen = {"a": Activity(START, done_ns, 0, START * waits), "b": Activity(now_ns, now_ns)}
+        written, again_ns = turns.step(now_ns, seen)
+        leases |= written
+        for key, lease in leases.items():
+            part_ns = min(lease.end_ns, again_ns) - max(lease.start_ns, now_ns)
+            open_ns[key] += max(0, part_ns)
+        assert not waits or leases["b"].end_ns == 0 or leases["b"].start_ns > now_ns
+        now_ns = again_ns
+    assert open_ns["a"] <= 11 * MS and open_ns["b"] >= 530 * MS
+
+
 def test_a_container_that_leaves_and_returns_has_no_old_turn() -> None:
     turns = Turns()
     turns.set_shares({"a": Share(50), "b": Share(50)})
