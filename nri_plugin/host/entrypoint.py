@@ -32,9 +32,6 @@ _READ_MOST: Final = 1 << 62
 Read = Callable[[int, int], bytes]
 """Read(offset, size): at most `size` bytes of the file, fewer at its end."""
 
-MACHINES: Final = {"x86_64": 62, "aarch64": 183}
-"""Kernel's machine name -> ELF machine number."""
-
 _LINE_BYTES: Final = 256
 """The kernel reads no more of a script's first line."""
 _HEADER: Final = struct.Struct("<4sBBB9xHHIQQQIHHHHHH")
@@ -76,8 +73,8 @@ class Process:
 def out_of_reach(root: int, process: Process, machine: int, forwarded: bool) -> str:
     """Return why no limit can be enforced in the entry point; "": one can.
 
-    root: descriptor of the process's own root. machine: as MACHINES. forwarded: strict mode. A
-    program that cannot be found or read counts as not enforceable.
+    root: descriptor of the process's own root. machine: as library_file.MACHINES. forwarded: strict
+    mode. A program that cannot be found or read counts as not enforceable.
     """
     if not process.args:
         return "no command is given"

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from contract import names
+from contract.library_file import MACHINES
 from nri_plugin.host import bundle, entrypoint, rooted_open
 from nri_plugin.host.rooted_open import kind
 from nri_plugin.policy import mountinfo, preload_list
@@ -83,7 +84,7 @@ def examine(
         check_volumes(process, {mount.destination for mount in mounts}, kept)
         with _directory(process / "root") as root:
             check_view(root, mounts)
-            machine = entrypoint.MACHINES[os.uname().machine]
+            machine = MACHINES[os.uname().machine]
             why = entrypoint.out_of_reach(root, config.process, machine, forwarded)
         waits_in = _runs(process)
     except (OSError, ValueError) as error:

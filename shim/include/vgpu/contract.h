@@ -17,10 +17,13 @@
 #define VGPU_FILE_GRANT "grant"
 #define VGPU_FILE_REGION "region"
 #define VGPU_FILE_LEASE "lease"
+#define VGPU_NOTE_OWNER "gpuslice"
+#define VGPU_CONTRACT "grant 1, region 4, lease 1"
 #define VGPU_MAX_GPUS 0x10
 #define VGPU_MOST_GPUS 0x20
 #define VGPU_MAX_SLOTS 0x1000
 #define VGPU_CONTEXT_BYTES_ASSUMED 0x20000000
+#define VGPU_NOTE_TYPE 0x1
 #define VGPU_GRANT_MAGIC 0x746e617267737067
 #define VGPU_GRANT_VERSION 0x1
 #define VGPU_GRANT_COPY_STRIDE 0x1000

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contract.library_file import MACHINES
 from nri_plugin.host import entrypoint
 
-HERE = entrypoint.MACHINES["x86_64"]
+HERE = MACHINES["x86_64"]
 GLIBC = "/lib64/ld-linux-x86-64.so.2"
 MUSL = "/lib/ld-musl-x86_64.so.1"
 LOAD, INTERPRETER = 1, 3

@@ -1,0 +1,102 @@
+"""The library as a file: the machine that it is built for, and the contract that it implements.
+
+The library reports its contract in an ELF note of the owner `gpuslice`, so that the file shows it
+without being loaded; `readelf -p .note.gpuslice` prints it. The text has the versions of the files
+that the agent and the library share: a library fits an agent whose text is the same. HAMi's library
+has no note.
+Pure: parses bytes that an operator supplies. Malformed data is LibraryFileError.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from contract import grant_file, lease_file, region_file
+
+CONTRACT: Final = (
+    f"grant {grant_file.VERSION}, region {region_file.VERSION}, lease {lease_file.VERSION}"
+)
+"""What this release's library reports, and what this release's agent requires."""
+NOTE_OWNER: Final = "gpuslice"
+NOTE_TYPE: Final = 1
+MACHINES: Final = {"x86_64": 62, "aarch64": 183}
+"""Kernel's machine name -> ELF machine number."""
+
+_HEADER: Final = struct.Struct("<4sBBB9xHHIQQQIHHHHHH")
+_SEGMENT: Final = struct.Struct("<IIQQQQQQ")
+_NOTE: Final = struct.Struct("<III")
+_WIDE: Final = 2
+_LITTLE: Final = 1
+_SHARED_OBJECT: Final = 3
+_NOTES: Final = 4
+_ALIGNMENT: Final = 4
+
+
+class LibraryFileError(Exception):
+    """What the file must be; completes "invalid value: must be "."""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """machine: as in MACHINES. contract: as CONTRACT; None: it is not gpuslice's library."""
+
+    machine: int
+    contract: str | None
+
+
+def parse(data: bytes) -> Library:
+    """Raises LibraryFileError if the data is not a shared library of 64 bits."""
+    if len(data) < _HEADER.size:
+        raise LibraryFileError("a shared library (ELF)")
+    magic, width, order, _, kind, machine, _, _, segments_at, _, _, _, size, count, *_ = (
+        _HEADER.unpack_from(data)
+    )
+    if (magic, width, order, kind) != (b"\x7fELF", _WIDE, _LITTLE, _SHARED_OBJECT):
+        raise LibraryFileError("a shared library (ELF of 64 bits, little-endian)")
+    if size != _SEGMENT.size or not count or segments_at + size * count > len(data):
+        raise LibraryFileError("a complete shared library: its program headers are missing")
+    contract = None
+    for at in range(segments_at, segments_at + size * count, size):
+        kind, _, offset, _, _, file_bytes, _, _ = _SEGMENT.unpack_from(data, at)
+        if offset + file_bytes > len(data):
+            raise LibraryFileError("a complete shared library: its end is missing")
+        if kind == _NOTES:
+            for text in _notes(data[offset : offset + file_bytes]):
+                contract = text
+    return Library(machine, contract)
+
+
+def check(data: bytes, machine: str, contract: str | None = CONTRACT) -> None:
+    """Raise LibraryFileError unless the data is a library for this machine and contract.
+
+    machine: as uname reports it. contract: None accepts any, and libraries without one.
+    """
+    found = parse(data)
+    if found.machine != MACHINES.get(machine):
+        built_for = {number: name for name, number in MACHINES.items()}.get(found.machine)
+        raise LibraryFileError(
+            f"a library for {machine}, not for {built_for or f'ELF machine {found.machine}'}"
+        )
+    if contract is not None and found.contract != contract:
+        raise LibraryFileError(f"a library of contract {contract!r}, not {found.contract!r}")
+
+
+def _notes(segment: bytes) -> Iterator[str]:
+    """Yield the text of each of gpuslice's notes in a segment."""
+    at = 0
+    while at + _NOTE.size <= len(segment):
+        name_bytes, text_bytes, kind = _NOTE.unpack_from(segment, at)
+        name_at = at + _NOTE.size
+        text_at = name_at + _aligned(name_bytes)
+        name = segment[name_at : name_at + name_bytes]
+        if (name, kind) == (NOTE_OWNER.encode() + b"\0", NOTE_TYPE):
+            text = segment[text_at : text_at + text_bytes]
+            yield text.partition(b"\0")[0].decode("ascii", "replace")
+        at = text_at + _aligned(text_bytes)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT

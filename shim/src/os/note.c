@@ -1,0 +1,17 @@
+/* The note by which the file reports its contract unloaded: contract/library_file.py. */
+#include "vgpu/contract.h"
+
+/* The layout of an ELF note; owner and text are padded to 4 bytes. */
+static const struct {
+	uint32_t owner_bytes;
+	uint32_t text_bytes;
+	uint32_t type;
+	_Alignas(4) char owner[sizeof VGPU_NOTE_OWNER];
+	_Alignas(4) char text[sizeof VGPU_CONTRACT];
+} note __attribute__((used, section(".note.gpuslice"), aligned(4))) = {
+    .owner_bytes = sizeof VGPU_NOTE_OWNER,
+    .text_bytes = sizeof VGPU_CONTRACT,
+    .type = VGPU_NOTE_TYPE,
+    .owner = VGPU_NOTE_OWNER,
+    .text = VGPU_CONTRACT,
+};
