@@ -192,6 +192,8 @@ CONTAINER_LIBRARY_VISIBLE: Final = "/usr/local/vgpu/libvgpu.so"
 
 HOST_STORE_DIR: Final = "/usr/local/vgpu/store"
 """Containers mount `<sha256>/libvgpu.so` from here. A published file never changes."""
+FILE_CURRENT: Final = "current"
+"""In the store: the SHA-256 of the library that new containers mount; the distributor writes it."""
 HOST_RUN_DIR: Final = "/run/gpuslice"
 """One directory (its own tmpfs) per container, or per pod if its containers share a grant."""
 

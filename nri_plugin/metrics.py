@@ -114,6 +114,13 @@ class Metrics:
             " (another NRI plugin).",
             "source",
         )
+        self.library = gauge(
+            "gpuslice_library",
+            "1 for the library that new containers mount, by the component that published it"
+            " (distributor, agent) and its SHA-256. No sample: there is none.",
+            "source",
+            "sha256",
+        )
         self.gpus = gauge("gpuslice_gpus", "GPUs of this node that the driver lists.")
         self.unusable = gauge(
             "gpuslice_unusable_gpus",

@@ -34,7 +34,7 @@ from nri_plugin.doctor.facts import (
     RunDir,
 )
 from nri_plugin.gpu.inventory import Inventory
-from nri_plugin.host import cdi, rooted_open, store
+from nri_plugin.host import cdi, releases, rooted_open, store
 from nri_plugin.policy.model import Gpu, Specs
 from nri_plugin.policy.refusals import StoreError
 from nri_plugin.settings import Settings
@@ -134,7 +134,7 @@ def _library(settings: Settings, library: Path | None) -> Library:
     if library is None:
         return Library("--library is not set")
     try:
-        stored = store.place(store.read(library), names.FILE_LIBRARY, settings.store_dir)
+        stored = releases.place(store.read(library), names.FILE_LIBRARY, settings.store_dir)
     except StoreError as error:
         return Library(str(error))
     flags = os.statvfs(_existing(settings.store_dir)).f_flag

@@ -23,7 +23,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final
@@ -147,6 +147,21 @@ class RunDirectory:
             if isinstance(found, dict):
                 return found
         return None
+
+    def mounted(self) -> Collection[str] | None:
+        """Return the recorded mounts of all containers; None: one has no record, of an earlier
+        release."""
+        found: set[str] = set()
+        for key in self.keys():
+            records = [*(self._root / key).glob(f"{_MOUNTS}*")]
+            if not records and (self._root / key / names.FILE_GRANT).exists():
+                return None
+            for record in records:
+                try:
+                    found.update(json.loads(record.read_bytes()).values())
+                except (OSError, ValueError, AttributeError):
+                    return None
+        return found
 
     def remove(self, key: str) -> None:
         """Remove the files of `key`; idempotent. Containers keep what they mapped."""

@@ -7,9 +7,8 @@ worker or a child, under a deadline. A CDI spec is generated for a GPU that has 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Final, TypeVar
 
 from kube.log_lines import Line
@@ -17,8 +16,7 @@ from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.host import cdi_vendor
 from nri_plugin.host.cdi import Reader
 from nri_plugin.host.cdi_generator import Generator
-from nri_plugin.host.store import Store
-from nri_plugin.policy.injection import is_below
+from nri_plugin.host.store import Chosen, Store
 from nri_plugin.policy.model import Bringing, Paths, Specs
 from nri_plugin.policy.refusals import StoreError
 from nri_plugin.policy.verdict import Host
@@ -56,18 +54,25 @@ class Node:
         """Why containers without a share may get GPUs without a limit; "": no cause is known."""
         self.runtime: RuntimeInfo | None = None
         """The connected runtime; set when its session is ready."""
+        self.library: Chosen | None = None
+        """The library that new containers mount; None: there is none."""
+        self._collecting = False
 
-    def collect_releases(self, mounts: Iterable[str]) -> None:
-        """Remove releases of the library that no container has mounted; returns at once. mounts:
-        the sources of all containers' mounts."""
-        store = self._settings.store_dir
-        in_use = {Path(source).parent.name for source in mounts if is_below(source, str(store))}
+    def collect_releases(self, mounted: Callable[[], Collection[str] | None]) -> None:
+        """Remove releases of the library that nothing uses; returns at once. mounted: as for
+        Store.collect; runs in the worker, between the creations of containers."""
 
         def collect() -> None:
-            for name in self._store.collect(in_use):
-                _LOG.info(Line("release of the library removed", directory=store / name))
+            try:
+                for name in self._store.collect(mounted):
+                    release = self._settings.store_dir / name
+                    _LOG.info(Line("release of the library removed", directory=release))
+            finally:
+                self._collecting = False
 
-        self._worker.post(collect)
+        if not self._collecting:
+            self._collecting = True
+            self._worker.post(collect)
 
     async def inspect_host(self) -> HostState:
         return await self._work(self.inspect_host_now)
@@ -117,12 +122,27 @@ class Node:
             forwarders = self._store.forwarders() if chosen.strict else {}
             return specs, Paths(
                 run_dir,
-                str(self._store.current()),
+                str(self._choose().path),
                 forwarders={soname: str(path) for soname, path in forwarders.items()},
                 bringing=bringing,
             )
         except StoreError as error:
+            self.library = None
             return specs, Paths(run_dir, None, str(error), bringing=bringing)
+
+    def _choose(self) -> Chosen:
+        chosen = self._store.choose()
+        if chosen != self.library:
+            level = logging.WARNING if chosen.problem else logging.INFO
+            line = Line(
+                "library for new containers",
+                path=chosen.path,
+                source=chosen.source,
+                current_release_refused=chosen.problem or None,
+            )
+            _LOG.log(level, line)
+            self.library = chosen
+        return chosen
 
     def _bringing(self) -> Bringing:
         capabilities = self._settings.driver_capabilities

@@ -1,25 +1,47 @@
-"""The library on this host: `STORE/SHA256/libvgpu.so`, and the forwarders for strict mode.
+"""The library on this host as the agent uses it: `STORE/SHA256/libvgpu.so`, and the forwarders.
 
-A published file never changes, because containers map it as long as they run. A file under its own
-hash is complete or absent (written to a temporary file, synced, linked). An upgrade adds a
-directory; a directory that no container uses any more is removed.
+New containers mount the release that the distributor made the current one, if it fits this machine
+and this agent's contract, else the agent's own. Containers map a release as long as they run. The
+agent removes a release that no container mounts, that is not the current one, and that is not an
+agent's own: each agent holds a lock on its own files.
 Blocks: run it in a worker thread.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
-import tempfile
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from contract import forwarder, names
+from contract import forwarder, library_file, names
+from nri_plugin.host import releases
 from nri_plugin.policy.refusals import StoreError
 
 _HASH: Final = re.compile("[0-9a-f]{64}").fullmatch
+_HASH_CHARS: Final = 64
+
+
+class Source(StrEnum):
+    """Which component published the library; a metric's label."""
+
+    DISTRIBUTOR = "distributor"
+    AGENT = "agent"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What new containers mount. problem: why it is not the current release, if there is one."""
+
+    path: Path
+    source: Source
+    problem: str = ""
 
 
 class Store:
@@ -28,18 +50,28 @@ class Store:
     def __init__(self, directory: Path, library: Path) -> None:
         self._directory = directory
         self._library = library
-        self._published: Path | None = None
+        self._own: Path | None = None
         self._forwarders: Mapping[str, Path] = {}
+        self._held: dict[Path, int] = {}
+        self._judged: tuple[object, str] = (None, "")
 
-    def current(self) -> Path:
-        """Return the published file; raises StoreError if there is nothing to publish.
+    def choose(self) -> Chosen:
+        """Return the library for new containers. Raises StoreError if there is none."""
+        try:
+            current = current_name(self._directory)
+            if current is not None:
+                return Chosen(self._fitting(current), Source.DISTRIBUTOR)
+            problem = ""
+        except StoreError as error:
+            problem = str(error)
+        return Chosen(self.own(), Source.AGENT, problem)
 
-        The release is the one that this agent first published; all its later containers get the
-        same.
-        """
-        if self._published is None or not self._published.is_file():
-            self._published = publish(self._library, self._directory)
-        return self._published
+    def own(self) -> Path:
+        """Publish this agent's own release; the first one, as long as the agent runs."""
+        if self._own is None or not self._own.is_file():
+            self._own = releases.publish(read(self._library), names.FILE_LIBRARY, self._directory)
+            self._hold(self._own)
+        return self._own
 
     def forwarders(self) -> Mapping[str, Path]:
         """Return forwarders by soname, published like the library. Raises StoreError."""
@@ -47,33 +79,73 @@ class Store:
         if not present or not all(path.is_file() for path in present):
             template = self._library.with_name(forwarder.TEMPLATE)
             self._forwarders = publish_forwarders(template, self._directory)
+            for path in self._forwarders.values():
+                self._hold(path)
         return self._forwarders
 
-    def collect(self, in_use: Container[str]) -> Sequence[str]:
-        """Remove the directories of releases that neither a container of `in_use` nor this agent
-        uses; return their names. A directory that cannot be removed is retried at the next call."""
-        published = (self._published, *self._forwarders.values())
-        ours = {path.parent.name for path in published if path is not None}
-        removed = []
+    def collect(self, mounted: Callable[[], Collection[str] | None]) -> Sequence[str]:
+        """Remove the releases that nothing uses; return their names. A release that cannot be
+        removed is retried at the next call.
+
+        mounted: what containers mount, by path; None: it is not known. Called only if needed.
+        """
         try:
-            there = sorted(entry for entry in self._directory.iterdir() if _HASH(entry.name))
-        except OSError:
+            if not self._unused(()):
+                return ()
+            sources = mounted()
+            if sources is None:
+                return ()
+            in_use = {Path(source).parent.name for source in sources}
+            # The distributor holds the lock between a release and its name in `current`.
+            with releases.locked(self._directory, wait_s=0):
+                return [each.name for each in self._unused(in_use) if _remove(each)]
+        except (OSError, StoreError):
             return ()
-        for directory in there:
-            if directory.name not in in_use and directory.name not in ours:
-                try:
-                    for file in directory.iterdir():
-                        file.unlink()
-                    directory.rmdir()
-                except OSError:
-                    continue
-                removed.append(directory.name)
-        return removed
+
+    def _fitting(self, name: str) -> Path:
+        """Return the path of the current release. Raises StoreError if it cannot be mounted."""
+        path = self._directory / name / names.FILE_LIBRARY
+        try:
+            found = path.stat()
+            state = (name, found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns)
+            if self._judged[0] != state:
+                self._judged = (state, _misfit(path.read_bytes(), name))
+        except OSError as error:
+            raise StoreError(f"{path}: {error.strerror}") from error
+        if self._judged[1]:
+            raise StoreError(f"{path}: {self._judged[1]}")
+        return path
+
+    def _hold(self, path: Path) -> None:
+        """Lock an own file against removal by another agent, until this process ends."""
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            earlier, self._held[path] = self._held.get(path), descriptor
+            if earlier is not None:
+                os.close(earlier)
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+    def _unused(self, in_use: Collection[str]) -> Sequence[Path]:
+        kept = {*in_use, *(path.parent.name for path in self._held)}
+        with suppress(StoreError):
+            kept.add(current_name(self._directory) or "")
+        there = sorted(entry for entry in self._directory.iterdir() if _HASH(entry.name))
+        return [each for each in there if each.name not in kept and not _is_held(each)]
 
 
-def publish(library: Path, directory: Path) -> Path:
-    """Copy `library` into the store unless it exists there; return the store's path."""
-    return _publish(read(library), names.FILE_LIBRARY, directory)
+def current_name(store: Path) -> str | None:
+    """Return the current release's SHA-256; None: no distributor chose one. Raises StoreError."""
+    path = store / names.FILE_CURRENT
+    try:
+        with path.open("rb") as file:
+            text = file.read(_HASH_CHARS + 2).decode("ascii", "replace").rstrip("\n")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from error
+    if not _HASH(text):
+        raise StoreError(f"{path}: invalid value {text!r}: must be a SHA-256, in hexadecimal")
+    return text
 
 
 def publish_forwarders(template: Path, directory: Path) -> Mapping[str, Path]:
@@ -86,7 +158,7 @@ def publish_forwarders(template: Path, directory: Path) -> Mapping[str, Path]:
             filled = forwarder.fill(data, soname, names.CONTAINER_LIBRARY, driver)
         except forwarder.ForwarderError as error:
             raise StoreError(f"{template}: {error}") from error
-        published[soname] = _publish(filled, soname, directory)
+        published[soname] = releases.publish(filled, soname, directory)
     return published
 
 
@@ -100,46 +172,34 @@ def read(library: Path) -> bytes:
     return data
 
 
-def place(data: bytes, name: str, directory: Path) -> Path:
-    """Write a file with this content into the store; return its path."""
-    return directory / hashlib.sha256(data).hexdigest() / name
-
-
-def _publish(data: bytes, name: str, directory: Path) -> Path:
-    target = place(data, name, directory)
+def _misfit(data: bytes, name: str) -> str:
+    if hashlib.sha256(data).hexdigest() != name:
+        return "its content has another SHA-256 than its directory's name"
     try:
-        if not _holds(target, data):
-            _place(target, data)
-    except OSError as error:
-        raise StoreError(f"{error.filename or target}: {error.strerror}") from error
-    return target
+        library_file.check(data, os.uname().machine)
+    except library_file.LibraryFileError as error:
+        return f"invalid value: must be {error}"
+    return ""
 
 
-def _holds(target: Path, data: bytes) -> bool:
-    try:
-        present = target.read_bytes()
-    except FileNotFoundError:
-        return False
-    if present != data:
-        raise StoreError(f"{target} has been changed: remove it when no container uses it")
-    return True
+def _is_held(release: Path) -> bool:
+    """Whether an agent holds a lock on one of the files."""
+    for file in release.iterdir():
+        with suppress(FileNotFoundError):
+            descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            finally:
+                os.close(descriptor)
+    return False
 
 
-def _place(target: Path, data: bytes) -> None:
-    target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".", delete=False) as file:
-        try:
-            file.write(data)
-            file.flush()
-            os.fchmod(file.fileno(), 0o755)
-            os.fsync(file.fileno())
-            os.link(file.name, target)
-        except FileExistsError:
-            pass  # Another agent published the same bytes meanwhile.
-        finally:
-            os.unlink(file.name)
-    descriptor = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _remove(release: Path) -> bool:
+    with suppress(OSError):
+        for file in release.iterdir():
+            file.unlink()
+        release.rmdir()
+        return True
+    return False

@@ -15,6 +15,7 @@ from typing import Final
 
 from kube.log_lines import Line
 from nri_plugin.host.node import Node
+from nri_plugin.host.store import Chosen
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.model import Gpu, Paths, Specs
 from nri_plugin.readiness import BEAT_S, Readiness
@@ -37,7 +38,7 @@ async def watch(
     node: Node, count_grants: Callable[[], int], readiness: Readiness, metrics: Metrics
 ) -> None:
     """Run until cancelled. Logs when the agent becomes ready, and when it is no longer ready."""
-    beats, asked_by = 0, node.runtime
+    beats, asked_by, shown = 0, node.runtime, None
     inspecting: asyncio.Task[Found] | None = None
     logged: Sequence[str] | None = None
     try:
@@ -51,6 +52,9 @@ async def watch(
             if inspecting is None and due:
                 asked_by = node.runtime
                 inspecting = asyncio.create_task(inspect(node), name="inspect the node")
+            if node.library != shown:
+                shown = node.library
+                _show(shown, metrics)
             metrics.gpus.set(len(node.inventory.gpus))
             metrics.unusable.set(len(readiness.unusable))
             problems = readiness.problems
@@ -138,6 +142,12 @@ def judge(
     if len(unusable) == len(gpus):
         lacks += unusable.values()
     return Found(lacks, unusable)
+
+
+def _show(library: Chosen | None, metrics: Metrics) -> None:
+    metrics.library.clear()
+    if library is not None:
+        metrics.library.labels(library.source, library.path.parent.name).set(1)
 
 
 def _log(problems: Sequence[str]) -> None:

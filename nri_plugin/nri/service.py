@@ -41,6 +41,7 @@ from nri_plugin.threads import Worker, in_time
 _LOG: Final = logging.getLogger(__name__)
 
 _RECHECK_S: Final = 60.0
+_COLLECT_EVERY_S: Final = 10.0
 
 
 class Service:
@@ -61,6 +62,7 @@ class Service:
         self._settings = settings
         self._metrics = metrics or Metrics()
         self._run_dir = str(settings.run_dir)
+        self._files = files
         self._collecting: asyncio.TimerHandle | None = None
         self._recheck_s = 0.0
         self._inventory = inventory
@@ -103,14 +105,15 @@ class Service:
         for reported, one in zip(containers, running, strict=True):
             if reported.state == nri.CONTAINER_RUNNING and one.key is not None:
                 await self._start.running(one.pod, reported, one.key)
-        # A container that an earlier agent answered may be in creation, and not listed yet.
-        mounts = [mount.source for one in containers for mount in one.mounts]
-        loop = asyncio.get_running_loop()
-        if self._collecting is not None:
-            self._collecting.cancel()
-        after_s = self._settings.making_s
-        self._collecting = loop.call_later(after_s, self.node.collect_releases, mounts)
+        if self._collecting is None:
+            self._collect()
         _LOG.info(Line("synchronized", containers=len(containers)))
+
+    def _collect(self) -> None:
+        """Regularly: a container was removed, or the distributor changed the current release."""
+        self.node.collect_releases(self._files.mounted)
+        loop = asyncio.get_running_loop()
+        self._collecting = loop.call_later(_COLLECT_EVERY_S, self._collect)
 
     async def _check_default_runtime(self, pods: Sequence[nri.PodSandbox]) -> None:
         plain = [pod.id for pod in pods if not pod.runtime_handler]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
-from contract import forwarder
-from nri_plugin.host.store import Store, publish, publish_forwarders
+from contract import forwarder, names
+from nri_plugin.host import releases
+from nri_plugin.host.store import Chosen, Source, Store, publish_forwarders, read
 from nri_plugin.policy.refusals import StoreError
+from tests.contract.libraries import library as built
 
 ELF = b"\x7fELF one"
 
@@ -20,6 +23,10 @@ def library(tmp_path: Path) -> Path:
     path = tmp_path / "libvgpu.so"
     path.write_bytes(ELF)
     return path
+
+
+def publish(library: Path, store: Path) -> Path:
+    return releases.publish(read(library), names.FILE_LIBRARY, store)
 
 
 def test_published_under_its_hash(library: Path, tmp_path: Path) -> None:
@@ -43,14 +50,89 @@ def test_a_release_that_nothing_uses_is_removed(library: Path, tmp_path: Path) -
     )
     (directory / "notes").mkdir()
     store = Store(directory, _written(library, ELF))
-    current = store.current()
-    assert store.collect({used.parent.name}) == [old.parent.name]
-    assert {path.name for path in directory.iterdir()} == {
-        "notes",
-        used.parent.name,
-        current.parent.name,
-    }
-    assert store.collect({used.parent.name}) == []
+    own = store.own()
+    mounts = {str(used), "/etc/hosts"}
+    assert not store.collect(lambda: None)
+    with releases.locked(directory):
+        assert not store.collect(lambda: mounts)
+    assert store.collect(lambda: mounts) == [old.parent.name]
+    kept = {"notes", ".lock", used.parent.name, own.parent.name}
+    assert {path.name for path in directory.iterdir()} == kept
+    assert not store.collect(lambda: mounts)
+    assert store.collect(tuple) == [used.parent.name]
+
+
+def test_the_current_release_and_those_of_other_agents_are_kept(
+    library: Path, tmp_path: Path
+) -> None:
+    directory = tmp_path / "store"
+    beside = _written(tmp_path / "other.so", b"\x7fELF other agent")
+    beside.with_name(forwarder.TEMPLATE).write_bytes(TEMPLATE)
+    other = Store(directory, beside)
+    kept = {other.own(), *other.forwarders().values(), current(directory, built())}
+    store = Store(directory, library)
+    kept.add(store.own())
+    assert not store.collect(tuple)
+    assert all(path.is_file() for path in kept)
+
+
+def current(store: Path, data: bytes) -> Path:
+    path = releases.publish(data, names.FILE_LIBRARY, store)
+    releases.replace(store / names.FILE_CURRENT, f"{path.parent.name}\n".encode())
+    return path
+
+
+def test_the_distributors_release_is_chosen_and_followed(library: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "store"
+    store = Store(directory, library)
+    own = Chosen(store.own(), Source.AGENT)
+    assert store.choose() == own
+    for content in (b"one", b"two"):
+        path = current(directory, built(content=content))
+        assert store.choose() == Chosen(path, Source.DISTRIBUTOR)
+    (directory / names.FILE_CURRENT).unlink()
+    assert store.choose() == own
+
+
+MISFITS = {
+    "another contract": (built("grant 0"), "must be a library of contract"),
+    "another machine": (
+        built(machine="aarch64" if os.uname().machine == "x86_64" else "x86_64"),
+        "must be a library for",
+    ),
+    "HAMi's": (built(None), "not None"),
+}
+
+
+@pytest.mark.parametrize("case", MISFITS)
+def test_a_current_release_that_does_not_fit_is_not_mounted(
+    case: str, library: Path, tmp_path: Path
+) -> None:
+    data, why = MISFITS[case]
+    store = Store(tmp_path / "store", library)
+    current(tmp_path / "store", data)
+    chosen = store.choose()
+    assert (chosen.path, chosen.source) == (store.own(), Source.AGENT)
+    assert why in chosen.problem
+
+
+def test_a_current_release_that_was_changed_is_not_mounted(library: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "store"
+    store = Store(directory, library)
+    path = current(directory, built())
+    assert store.choose().path == path
+    with path.open("r+b") as file:
+        file.write(b"\x7fELF another program's cp -f")
+    assert "another SHA-256" in store.choose().problem
+    path.unlink()
+    assert "No such file" in store.choose().problem
+    for text in ("../../etc", "a" * 63, "A" * 64, "a" * 65, ""):
+        (directory / names.FILE_CURRENT).write_text(text)
+        assert "must be a SHA-256" in store.choose().problem
+    library.unlink()
+    store.own().unlink()
+    with pytest.raises(StoreError, match="No such file"):
+        store.choose()
 
 
 def _written(library: Path, data: bytes) -> Path:
@@ -60,9 +142,9 @@ def _written(library: Path, data: bytes) -> Path:
 
 def test_an_upgrade_stands_beside(library: Path, tmp_path: Path) -> None:
     store = Store(tmp_path / "store", library)
-    first = store.current()
+    first = store.own()
     library.write_bytes(b"\x7fELF two")
-    assert store.current() == first
+    assert store.own() == first
     assert publish(library, tmp_path / "store") != first
     assert first.read_bytes() == ELF
 
@@ -88,11 +170,11 @@ def test_a_library_that_comes_late_is_found(library: Path, tmp_path: Path) -> No
     library.unlink()
     store = Store(tmp_path / "store", library)
     with pytest.raises(StoreError, match=r"libvgpu.so: No such file"):
-        store.current()
+        store.choose()
     library.write_bytes(ELF)
-    path = store.current()
+    path = store.choose().path
     path.unlink()
-    assert store.current().read_bytes() == ELF
+    assert store.choose().path.read_bytes() == ELF
 
 
 def test_what_cannot_be_published(library: Path, tmp_path: Path) -> None:
@@ -101,11 +183,15 @@ def test_what_cannot_be_published(library: Path, tmp_path: Path) -> None:
         publish(library, tmp_path / "store")
     library.write_bytes(ELF)
     published = publish(library, tmp_path / "store")
-    published.write_bytes(b"another program's cp -f")
-    with pytest.raises(StoreError, match="has been changed"):
+    with published.open("rb") as mapped:
+        published.write_bytes(b"another program's cp -f")
+        changed = mapped.read()
         publish(library, tmp_path / "store")
+        mapped.seek(0)
+        assert mapped.read() == changed  # containers keep the file that they map
+    assert published.read_bytes() == ELF
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="Not a directory"):
+    with pytest.raises(StoreError, match="File exists"):
         publish(library, tmp_path / "file")
 
 

@@ -1,0 +1,128 @@
+"""Writes files that other programs read meanwhile: releases of the library, and its copy.
+
+A file is complete or absent at each moment, whatever fails: it is written under another name,
+synced, renamed, read back. A changed file is replaced, never written in place, because programs map
+it. All writers of a store hold its lock, so that a temporary name has one writer, and what a killed
+one left is overwritten by the next.
+Blocks: run it in a worker thread.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from nri_plugin.policy.refusals import StoreError
+
+LOCK: Final = ".lock"
+_LOCK_WAIT_S: Final = 0.5
+_LOCK_POLL_S: Final = 0.01
+_MODE: Final = 0o755
+_READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def place(data: bytes, name: str, store: Path) -> Path:
+    """Return the path of a file with this content in the store."""
+    return store / hashlib.sha256(data).hexdigest() / name
+
+
+def publish(data: bytes, name: str, store: Path) -> Path:
+    """Write a file into the store unless it is there; return its path. Raises StoreError."""
+    target = place(data, name, store)
+    if not holds(target, data):
+        with locked(store):
+            if not holds(target, data):  # another process may have published it meanwhile
+                replace(target, data)
+    return target
+
+
+def holds(path: Path, data: bytes) -> bool:
+    """Whether the path is a regular file with this content that every user can load."""
+    try:
+        descriptor = os.open(path, _READ)
+        with open(descriptor, "rb", buffering=0) as file:
+            return os.fstat(descriptor).st_mode == stat.S_IFREG | _MODE and file.read() == data
+    except OSError:
+        return False
+
+
+def replace(path: Path, data: bytes, mode: int = _MODE) -> None:
+    """Make `data` the content of the path, under the store's lock. Raises StoreError."""
+    aside = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        try:
+            _write(aside, data, mode)
+            os.rename(aside, path)
+        except OSError:
+            with suppress(OSError):
+                aside.unlink(missing_ok=True)
+            raise
+        sync(path.parent)
+        written = path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"{error.filename or path}: {error.strerror}") from error
+    if written != data:
+        raise StoreError(f"{path}: reads back different from what was written: check the disk")
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(descriptor, left) :]
+        os.fchmod(descriptor, mode)
+        os.fsync(descriptor)
+        # Drops the clean pages, so that it is read back from the disk.
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    except OSError as error:
+        error.filename = str(path)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked(store: Path, wait_s: float = _LOCK_WAIT_S) -> Iterator[int]:
+    """Hold the store's lock; yields the descriptor of its file. Raises StoreError if another
+    process holds it for `wait_s`, as a stopped one does."""
+    path = store / LOCK
+    try:
+        store.mkdir(mode=0o755, parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o600)
+    except OSError as error:
+        raise StoreError(f"{error.filename or path}: {error.strerror}") from error
+    try:
+        until_s = time.monotonic() + wait_s
+        while not _try(descriptor):
+            if time.monotonic() >= until_s:
+                raise StoreError(f"{path}: another process holds the lock")
+            time.sleep(_LOCK_POLL_S)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _try(descriptor: int) -> bool:
+    with suppress(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
