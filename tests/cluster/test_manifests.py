@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from contract import names
+from nri_plugin.distributor import command as distributor
 from scheduler.core.fleet import MAX_BYTES
 from scheduler.kubernetes import profiles
 from scheduler.kubernetes.profiles import Profiles
@@ -229,6 +230,38 @@ def test_the_network_policy_covers_the_schedulers_pods_and_the_ports_of_their_me
     containers = deployment["template"]["spec"]["containers"]
     ports = {port["containerPort"] for each in containers for port in each["ports"]}
     assert {each["port"] for each in rule["ports"]} == ports
+
+
+# --- the distributor's pods
+
+
+def test_the_distributor_has_what_it_needs_and_no_more() -> None:
+    daemon_set = named("DaemonSet", "gpuslice-distributor")["spec"]
+    pod = daemon_set["template"]["spec"]
+    (container,) = pod["containers"]
+    command = container["command"]
+    assert command[:4] == ["python", "-m", "nri_plugin", "distribute"]
+    given = distributor.parser().parse_args(command[4:])
+    assert container["readinessProbe"]["exec"]["command"] == [*command, "--check"]
+    ((volume,), (mount,)) = pod["volumes"], container["volumeMounts"]
+    assert volume["hostPath"]["path"] == mount["mountPath"] == str(given.store_dir.parent)
+    assert {"hostPID", "hostNetwork", "hostIPC", "serviceAccountName"}.isdisjoint(pod)
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert daemon_set["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}
+    assert (pod["priorityClassName"], pod["tolerations"]) == (
+        "system-node-critical",
+        [{"operator": "Exists"}],
+    )
+    assert pod["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
+    assert daemon_set["selector"]["matchLabels"].items() <= (
+        daemon_set["template"]["metadata"]["labels"].items()
+    )
 
 
 def test_both_leases_and_no_other_are_the_schedulers_to_write() -> None:
