@@ -10,7 +10,6 @@ import ctypes
 import os
 import select
 import signal
-import socket
 import struct
 import time
 from collections.abc import Iterable
@@ -38,7 +37,7 @@ class Changes:
         self.stopped = False
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._inotify = self._libc.inotify_init1(_FLAGS)
-        self._woken, self._waker = socket.socketpair()
+        self._woken, self._waker = os.pipe2(_FLAGS)
         self._poll = select.poll()
         self._poll.register(self._woken, select.POLLIN)
         if self._inotify >= 0:
@@ -79,4 +78,4 @@ class Changes:
         # A handler returns into the poll, which Python then continues: the byte ends it.
         self.stopped = True
         with suppress(OSError):
-            self._waker.send(b".")
+            os.write(self._waker, b".")

@@ -38,7 +38,9 @@ class Node:
 
     def run(self, data: bytes, *options: str) -> subprocess.CompletedProcess[str]:
         command = self.command(data, *options)
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+        )
 
     @contextmanager
     def distributor(self, data: bytes, *options: str) -> Iterator[Path]:

@@ -17,7 +17,7 @@ from gpu.account import Account
 from nri_plugin.host import files, tmpfs
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.policy import preload_list
-from nri_plugin.policy.model import Floor, Share
+from nri_plugin.policy.model import Floor, Mount, Share
 from nri_plugin.policy.refusals import FilesError, Refused
 from tests.nri_plugin.objects import clear
 
@@ -269,6 +269,21 @@ def test_only_complete_grants_are_returned(run: RunDirectory, root: Path) -> Non
     found = run.grants(["c1", "c2", "pod-u", "empty", "absent"])
     assert list(found) == ["c1"]
     assert [gpu.uuid for gpu in found["c1"].gpus] == ["GPU-1", "GPU-2"]
+
+
+def test_the_mounts_of_all_containers_are_known_or_none_are(run: RunDirectory, root: Path) -> None:
+    """A release of the library that a container mounts must not be removed."""
+    run.prepare("c1", SHARES, shared=False)
+    assert run.mounted() is None
+    run.record("c1", "", [Mount("/a", "/store/1/libvgpu.so")])
+    run.prepare("pod-u", SHARES, shared=True)
+    run.record("pod-u", "one", [Mount("/a", "/store/2/libvgpu.so")])
+    run.record("pod-u", "two", [Mount("/a", "/store/3/libvgpu.so")])
+    (root / "empty").mkdir()
+    assert run.mounted() == {f"/store/{number}/libvgpu.so" for number in (1, 2, 3)}
+    (root / "pod-u/mounts.two").write_text("torn")
+    assert run.mounted() is None
+    (root / "empty").rmdir()
 
 
 def test_a_failure_leaves_nothing(run: RunDirectory, root: Path) -> None:
