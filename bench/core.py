@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -52,6 +53,11 @@ class _Table:
         self.errors: list[float] = []
         self.second_errors: list[float] = []
 
+    def row(self, *cells: str) -> None:
+        """Add it, and show it: the whole table takes half an hour."""
+        self.rows.append(cells)
+        sys.stderr.write(f"{'  '.join(cells)}\n")
+
     def most(self, figure: str, value: float) -> None:
         self.figures[figure] = max(self.figures.get(figure, value), round(value, 2))
 
@@ -63,7 +69,7 @@ class _Table:
         self.errors.append(abs(share - load.percent))
         self.second_errors += [abs(second / alone * 100 - load.percent) for second in got.seconds]
         waits = f"{got.calls}; ideal p99 {load.ideal_p99_us:.0f} us"
-        self.rows.append((f"forced, {name}", str(load.percent), f"{share:.2f}", waits))
+        self.row(f"forced, {name}", str(load.percent), f"{share:.2f}", waits)
 
     def several(
         self,
@@ -80,7 +86,7 @@ class _Table:
         ]
         wanted = " ".join(str(load.percent) for load in loads)
         found = " ".join(f"{share:.2f}" for share in shares)
-        self.rows.append((name, wanted, found, f"loss {100 - sum(shares):.2f}"))
+        self.row(name, wanted, found, f"loss {100 - sum(shares):.2f}")
         return shares
 
 
@@ -154,7 +160,7 @@ def _controls(table: _Table, host: Host, seconds: int) -> None:
     """Without the library; and what the library leaves to a program without a cap."""
     loads = (replace(_SMALL, percent=30), replace(_SMALL, percent=70))
     got = [each.share for each in host.run(loads, seconds, limited=False)]
-    table.rows.append(("control: no library", "30 70", f"{got[0]:.2f} {got[1]:.2f}", ""))
+    table.row("control: no library", "30 70", f"{got[0]:.2f} {got[1]:.2f}", "")
     table.figures["control_error_points"] = round(_error(loads, got), 2)
     free = Load(100, 50)
     plain = host.run([free], seconds, limited=False)[0].share
@@ -190,7 +196,7 @@ def _costs(table: _Table, quick: bool, program: Path) -> None:
     table.figures["launch_without_cap_added_ns"] = round(free - bare, 1)
     table.figures["launch_capped_added_ns"] = round(capped - bare, 1)
     for name, ns in (("bare", bare), ("no cap", free), ("in an open window", capped)):
-        table.rows.append((f"a launch, {name}", "", f"{ns:.1f} ns", ""))
+        table.row(f"a launch, {name}", "", f"{ns:.1f} ns", "")
 
 
 def run(quick: bool) -> Result:

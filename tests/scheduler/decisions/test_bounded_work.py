@@ -96,10 +96,10 @@ def test_the_searches_of_waiting_pods_come_to_an_end() -> None:
 def test_pods_that_no_longer_fit_leave_the_event_loop_free() -> None:
     """Capacity came for many, and is used before they are requeued."""
     state = State()
-    names = hard(state.fleet, 12, alike=False)
+    names = hard(state.fleet, 3, alike=False)
     queue = Unschedulable(state)
     verbs = Verbs(state, retries=queue)
-    for number in range(60):
+    for number in range(10):
         verbs.filter(hard_pod(number, names))
         state.tick(float(number))
     for name in names:
@@ -108,7 +108,7 @@ def test_pods_that_no_longer_fit_leave_the_event_loop_free() -> None:
     for second in (100.0, 106.0):
         state.tick(second)
         queue.work(second, lambda: False)
-    hard(state.fleet, 12, alike=False)
+    hard(state.fleet, 3, alike=False)
     assert queue._ready
     looks = 0
     while queue._ready and looks < 300:
