@@ -120,7 +120,7 @@ def line(
     free: int = 400 << 20,
 ) -> str:
     grant = grant_file.Grant(7, (grant_file.Gpu(_UUID, limit_bytes, core_percent, 0),))
-    sealed = base64.b64encode(gzip.compress(grant_file.fresh(grant))).decode()
+    sealed = base64.b64encode(gzip.compress(grant_file.fresh(grant), mtime=0)).decode()
     taken = {"context": 0, "total": total, "free": free, "filled": 0, "more": more}
     return f"look 3|{core}|{smi}|2|{sealed}|{json.dumps(taken)}"
 
