@@ -24,6 +24,7 @@ import psutil
 
 from bench.native import BUILD
 from contract import lease_file
+from simgpu import load_output
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _SKIPPED_S: Final = 2
@@ -151,9 +152,9 @@ def _read(process: subprocess.Popen[str], seconds: int) -> Got:
     if process.returncode:
         raise RuntimeError(f"cuda-load ended with {process.returncode}")
     each: dict[int, float] = {}
-    for second, percent in re.findall(r"^after ([\d.]+) s: .* ([\d.]+) %", out, re.MULTILINE):
-        number = round(float(second))
-        each[number] = each.get(number, 0) + float(percent)
+    for second, percent in load_output.seconds(out):
+        number = round(second)
+        each[number] = each.get(number, 0) + percent
     kept = [each[number] for number in sorted(each) if number > _SKIPPED_S][:seconds]
     calls = re.search(r"^calls: (.*)$", out, re.MULTILINE)
     return Got(kept, calls[1] if calls else "")

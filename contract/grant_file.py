@@ -63,6 +63,11 @@ CHECKSUM_OFFSET: Final = HEAD.size + names.MAX_GPUS * GPU.size
 """CRC-32 (IEEE) of all bytes of the copy before it, the sequence number included."""
 
 
+def is_cap(core_percent: int) -> bool:
+    """Whether it limits compute: 0 and 100 percent mean no cap."""
+    return 0 < core_percent < 100
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """A GPU of the grant, by the names of the record's fields."""
@@ -84,8 +89,8 @@ class Gpu:
 
     @property
     def core_capped(self) -> bool:
-        """Whether there is a share of compute: 0 and 100 percent mean no cap."""
-        return 0 < self.core_percent < 100
+        """Whether there is a share of compute."""
+        return is_cap(self.core_percent)
 
 
 _FLAGS: Final = {"managed_free": FLAG_MANAGED_FREE, "core_forced": FLAG_CORE_FORCED}

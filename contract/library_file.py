@@ -25,11 +25,13 @@ NOTE_TYPE: Final = 1
 MACHINES: Final = {"x86_64": 62, "aarch64": 183}
 """Kernel's machine name -> ELF machine number."""
 
-_HEADER: Final = struct.Struct("<4sBBB9xHHIQQQIHHHHHH")
-_SEGMENT: Final = struct.Struct("<IIQQQQQQ")
+ELF_HEADER: Final = struct.Struct("<4sBBB9xHHIQQQIHHHHHH")
+ELF_SEGMENT: Final = struct.Struct("<IIQQQQQQ")
+"""A program header. Both are of 64 bits."""
+ELF_WIDE: Final = 2
+ELF_LITTLE: Final = 1
+
 _NOTE: Final = struct.Struct("<III")
-_WIDE: Final = 2
-_LITTLE: Final = 1
 _SHARED_OBJECT: Final = 3
 _NOTES: Final = 4
 _ALIGNMENT: Final = 4
@@ -49,18 +51,18 @@ class Library:
 
 def parse(data: bytes) -> Library:
     """Raises LibraryFileError if the data is not a shared library of 64 bits."""
-    if len(data) < _HEADER.size:
+    if len(data) < ELF_HEADER.size:
         raise LibraryFileError("a shared library (ELF)")
     magic, width, order, _, kind, machine, _, _, segments_at, _, _, _, size, count, *_ = (
-        _HEADER.unpack_from(data)
+        ELF_HEADER.unpack_from(data)
     )
-    if (magic, width, order, kind) != (b"\x7fELF", _WIDE, _LITTLE, _SHARED_OBJECT):
+    if (magic, width, order, kind) != (b"\x7fELF", ELF_WIDE, ELF_LITTLE, _SHARED_OBJECT):
         raise LibraryFileError("a shared library (ELF of 64 bits, little-endian)")
-    if size != _SEGMENT.size or not count or segments_at + size * count > len(data):
+    if size != ELF_SEGMENT.size or not count or segments_at + size * count > len(data):
         raise LibraryFileError("a complete shared library: its program headers are missing")
     contract = None
     for at in range(segments_at, segments_at + size * count, size):
-        kind, _, offset, _, _, file_bytes, _, _ = _SEGMENT.unpack_from(data, at)
+        kind, _, offset, _, _, file_bytes, _, _ = ELF_SEGMENT.unpack_from(data, at)
         if offset + file_bytes > len(data):
             raise LibraryFileError("a complete shared library: its end is missing")
         if kind == _NOTES:

@@ -42,10 +42,7 @@ class Account:
         except OSError:
             os.close(self._region)
             raise
-        try:
-            self._lease = (directory / names.FILE_LEASE).read_bytes()
-        except OSError:  # made by an older agent
-            self._lease = b""
+        self._lease_path = directory / names.FILE_LEASE
 
     def __enter__(self) -> Account:
         return self
@@ -73,13 +70,17 @@ class Account:
         """Return the use by GPU UUID; no work where the region lacks the record."""
         gpus = self.gpus()
         geometry = region_file.Geometry(len(gpus))
-        checked = lease_file.is_gated(self._lease)
+        try:
+            lease = self._lease_path.read_bytes()
+        except OSError:  # made by an older agent
+            lease = b""
+        checked = lease_file.is_gated(lease)
         uses = {}
         for index, gpu in enumerate(gpus):
             record = os.pread(
                 self._region, region_file.COMPUTE.size, geometry.compute_offset(index)
             )
-            found = lease_file.decode(self._lease, index)
+            found = lease_file.decode(lease, index)
             idle_ns = found[1].idle_ns if found else 0
             uses[gpu.uuid] = Use(region_file.compute(record), gpu.core_percent, idle_ns, checked)
         return uses

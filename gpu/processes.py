@@ -38,11 +38,6 @@ def ask() -> Usage:
     return {uuid: _processes(gpu) for uuid, gpu in _gpus()}
 
 
-def utilization() -> Utilization:
-    """Query NVML as `ask` does."""
-    return {uuid: _utilization(gpu) for uuid, gpu in _gpus()}
-
-
 def _gpus() -> Iterator[tuple[str, object]]:
     """UUID and handle of each."""
     for index in range(pynvml.nvmlDeviceGetCount()):
@@ -101,7 +96,9 @@ def _by_pid(found: Mapping[str, Mapping[str, Any] | None]) -> dict[str, dict[int
 def serve(requests: TextIO, answers: TextIO) -> None:
     """Answer each line of `requests` until end of input."""
     for _ in requests:
-        answers.write(encode(ask(), utilization()))
+        gpus = list(_gpus())
+        usage = {uuid: _processes(gpu) for uuid, gpu in gpus}
+        answers.write(encode(usage, {uuid: _utilization(gpu) for uuid, gpu in gpus}))
         answers.flush()
 
 

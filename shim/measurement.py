@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ import pynvml
 from contract.overhead import PERIOD_S, WINDOW
 from gpu import processes
 from gpu.account import Account, Measured, RegionError
-from shim import region
+from shim import region, threads
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -61,14 +60,11 @@ class Measurement:
 
 @contextmanager
 def measuring(directory: Path) -> Iterator[None]:
-    """Measure in a thread. It blocks all signals: the caller handles them."""
+    """Measure in a thread."""
     ended = threading.Event()
     measurement = Measurement(directory, processes.ask)
-    thread = threading.Thread(target=measurement.run, args=(ended,), daemon=True)
     pynvml.nvmlInit()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    thread.start()
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    thread = threads.start(measurement.run, ended)
     try:
         yield
     finally:

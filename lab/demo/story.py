@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from lab.cluster.running import NODE
 from lab.demo import seed
 from lab.demo.report import Report, folded
 from lab.demo.stage import Act, Stage, StageError, kubectl
+from simgpu import load_output
 from tools import kubernetes
 from tools.releases import DEFAULT
 
@@ -255,11 +257,11 @@ class _Scene:
         )
 
 
-def _seconds(logs: str, pod: str) -> list[tuple[float, float]]:
+def _seconds(logs: str, pod: str) -> Sequence[tuple[float, float]]:
     """When cuda-load printed, seconds after its start, and the GPU's work in percent of the second
     before."""
-    line = rf"^\[pod/{pod}/.*\] after ([\d.]+) s: .* ([\d.]+) % of the time$"
-    return [(float(at_s), float(got)) for at_s, got in re.findall(line, logs, re.MULTILINE)]
+    lines = [line for line in logs.splitlines() if line.startswith(f"[pod/{pod}/")]
+    return load_output.seconds("\n".join(line.partition("] ")[2] for line in lines))
 
 
 def _worked(logs: str, pod: str) -> float:

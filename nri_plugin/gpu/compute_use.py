@@ -19,6 +19,7 @@ from typing import Final
 from prometheus_client import Counter, Gauge
 
 from contract import names
+from contract.grant_file import is_cap
 from contract.region_file import Compute
 from gpu.account import Use
 from gpu.processes import Utilization
@@ -35,7 +36,6 @@ _WAITING_THREADS_MOST: Final = names.MAX_SLOTS
 _WINDOWS_S: Final = (1, 10)
 _READINGS_MOST: Final = 1 + max(_WINDOWS_S)
 """Of a container: one per second."""
-_NO_CAP_PERCENT: Final = 100
 _TEXT: Final = (
     "a kernel runs for more than a second; kernels of more than a second cannot be interrupted;"
     " their excess is deducted from later turns, and other containers of the GPU wait meanwhile;"
@@ -104,7 +104,7 @@ class ComputeUse:
                 if use.checked and len(kept) > 1:
                     for window_s in _WINDOWS_S:
                         share[*labels, f"{window_s}s"] = share_over(window_s, kept, uuid)
-                if 0 < use.core_percent < _NO_CAP_PERCENT:
+                if is_cap(use.core_percent):
                     requested[labels] = use.core_percent / 100
                 if _is_long(use.work, now.at_ns):
                     self._report(by_key[key], uuid)

@@ -16,11 +16,11 @@ import os
 import posixpath
 import re
 import stat
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from contract.library_file import ELF_HEADER, ELF_LITTLE, ELF_SEGMENT, ELF_WIDE
 from nri_plugin.host import rooted_open
 
 _SCRIPTS_MAX: Final = 6
@@ -34,10 +34,6 @@ Read = Callable[[int, int], bytes]
 
 _LINE_BYTES: Final = 256
 """The kernel reads no more of a script's first line."""
-_HEADER: Final = struct.Struct("<4sBBB9xHHIQQQIHHHHHH")
-_SEGMENT: Final = struct.Struct("<IIQQQQQQ")
-_WIDE: Final = 2
-_LITTLE: Final = 1
 _INTERPRETER: Final = 3
 _SEGMENTS_MAX: Final = 128
 _PATH_BYTES: Final = 4096
@@ -145,20 +141,20 @@ def parse(read: Read) -> Program | Script | None:
     if start[:2] == b"#!":
         named = re.match(rb"[ \t]*([^ \t\n\0]*)", start[2:])
         return Script(os.fsdecode(named[1])) if named and named[1] else None
-    if len(start) < _HEADER.size:
+    if len(start) < ELF_HEADER.size:
         return None
     magic, width, order, _, _, machine, _, _, segments_at, _, _, _, size, count, *_ = (
-        _HEADER.unpack_from(start)
+        ELF_HEADER.unpack_from(start)
     )
     if magic != b"\x7fELF":
         return None
-    if (width, order) != (_WIDE, _LITTLE):
+    if (width, order) != (ELF_WIDE, ELF_LITTLE):
         return Program(False, machine, None)
-    if size != _SEGMENT.size or count > _SEGMENTS_MAX:
+    if size != ELF_SEGMENT.size or count > _SEGMENTS_MAX:
         return None
     table = read(segments_at, size * count)
     for at in range(0, len(table) - size + 1, size):
-        kind, _, offset, _, _, file_bytes, _, _ = _SEGMENT.unpack_from(table, at)
+        kind, _, offset, _, _, file_bytes, _, _ = ELF_SEGMENT.unpack_from(table, at)
         if kind == _INTERPRETER:
             name = read(offset, min(file_bytes, _PATH_BYTES)).partition(b"\0")[0]
             return Program(True, machine, os.fsdecode(name))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from contract import names
+from shim import threads
 
 _COMMAND: Final = (sys.executable, "-m", "shim", "arbiter", "--heartbeat")
 _LOOK_S: Final = 4 * names.HEARTBEAT_S
@@ -37,10 +37,7 @@ def arbiting(parent: Path, prefix: str) -> Iterator[None]:
     stdin, hold = os.pipe()
     ended = threading.Event()
     command = (*_COMMAND, "--prefix", prefix, str(parent))
-    thread = threading.Thread(target=_serve, args=(command, stdin, ended), daemon=True)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    thread.start()
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    thread = threads.start(_serve, command, stdin, ended)
     try:
         yield
     finally:

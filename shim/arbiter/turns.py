@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from contract.grant_file import is_cap
 from contract.lease_file import CYCLE_NS, WHOLE_PPM, Lease
 
 _MS: Final = 1_000_000
@@ -55,7 +56,7 @@ class Share:
 
     @property
     def capped(self) -> bool:
-        return 0 < self.core_percent < 100
+        return is_cap(self.core_percent)
 
 
 @dataclass(frozen=True, slots=True)

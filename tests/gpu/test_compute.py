@@ -7,7 +7,6 @@ done when the work before it is), the model is to be corrected, and test_shares.
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from subprocess import Popen
 
 import pytest
 
+from simgpu import load_output
 from tests.gpu.conftest import VARIABLE, Gpu, machine
 from tests.gpu.frameworks import FRAMEWORKS
 from tests.shim.clients import CUDA
@@ -185,8 +185,7 @@ def _work(process: Popen[str]) -> float:
     with process:
         out, _ = process.communicate(timeout=120)
     assert process.returncode == 0
-    each = re.findall(r"^after .* ([\d.]+) % of the time$", out, re.MULTILINE)
-    return mean(float(percent) for percent in each[2:])
+    return mean(percent for _, percent in load_output.seconds(out)[2:])
 
 
 @pytest.mark.parametrize("percent", [10, 30, 50, 70, 90])

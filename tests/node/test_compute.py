@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import Process
 from lab.node.lab import Lab
 from lab.node.namespace import children
+from simgpu import load_output
 
 from .conftest import GIB, LOAD, said
 from .test_operations import get, sample
@@ -129,7 +129,7 @@ def test_an_agent_that_is_killed_costs_no_container_its_share(lab: Lab) -> None:
         moves(lab, lambda: written_ns(file.read_bytes()))
         assert time.monotonic() - served_s < 5
         outs = [load.result(timeout=60).out for load in loads]
-    shares = [float(re.findall(r"([\d.]+) % of the time", out)[-1]) for out in outs]
+    shares = [load_output.totals(out)[-1][1] for out in outs]
     assert abs(shares[0] - 30) <= 15 and abs(shares[1] - 70) <= 15, outs
 
 

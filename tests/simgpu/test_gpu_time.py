@@ -6,7 +6,6 @@ import array
 import ast
 import mmap
 import random
-import re
 import socket
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from simgpu import board, wire
+from simgpu import board, load_output, wire
 from simgpu.wire import Op, Request, Role
 from tests.simgpu.host import PLAIN, Host
 from tests.simgpu.programs import gpu_time
@@ -45,9 +44,8 @@ class Load:
         """How many kernels, once it has ended."""
         out, _ = self.child.communicate()
         assert self.child.returncode == 0
-        total = re.search(r"^total .*: (\d+) launches", out, re.MULTILINE)
-        assert total, out
-        return int(total[1])
+        ((launches, _),) = load_output.totals(out)
+        return launches
 
     def kill(self) -> None:
         with self.child:

@@ -171,9 +171,9 @@ static int push(struct vgpu_lane *lane, uint64_t now_ns)
 	return (int)slot;
 }
 
-static void end_open(struct vgpu_lane *lane, uint64_t end_ns)
+static void end_open(struct vgpu_lane *lane, uint64_t work_ns, uint64_t end_ns)
 {
-	lane->busy_ns += work_of(lane, &lane->open);
+	lane->busy_ns += work_ns;
 	lane->finished_ns = later(lane->finished_ns, end_ns);
 	lane->open = (struct vgpu_marker){0};
 }
@@ -201,7 +201,7 @@ void vgpu_lane_add(struct vgpu_lane *lane, uint64_t now_ns, uint8_t kind, uint64
 {
 	/* The GPU was idle in between, which is no launch's cost. */
 	if (!lane->count && lane->open.kind_count && now_ns > lane->free_ns + MARK_NS)
-		end_open(lane, lane->free_ns);
+		end_open(lane, work_of(lane, &lane->open), lane->free_ns);
 	enter(&lane->open, now_ns, kind, stream);
 	lane->open.probes |= is_first(lane, kind);
 	lane->free_ns = later(lane->free_ns, now_ns) + cost_of(lane, kind);
@@ -268,9 +268,8 @@ void vgpu_lane_synchronized(struct vgpu_lane *lane, uint64_t now_ns, uint64_t st
 		return;
 	from_ns = later(lane->finished_ns, open->from_ns);
 	learn(lane, open, now_ns - from_ns);
-	lane->busy_ns += now_ns - from_ns;
-	lane->finished_ns = lane->free_ns = now_ns;
-	lane->open = (struct vgpu_marker){0};
+	end_open(lane, now_ns - from_ns, now_ns);
+	lane->free_ns = now_ns;
 }
 
 static void end_oldest(struct vgpu_lane *lane, uint64_t from_ns, uint64_t end_ns)

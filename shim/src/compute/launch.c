@@ -295,12 +295,15 @@ static void look_at_oldest(int gpu)
 	vgpu_unlock(&gpus[gpu].lock);
 }
 
-/* What the thread submitted without a check is waited for now, and the next check may be late. */
-static void enter_before_wait(int gpu, uint64_t now_ns)
+/* Of several threads that wait, the latest is seen. What the thread submitted without a check is
+ * entered now, because its next check may be late. */
+static void begin_wait(int gpu, uint64_t now_ns)
 {
 	struct gpu *of = &gpus[gpu];
 	struct vgpu_region_compute *record = record_of(gpu);
 
+	if (record)
+		__atomic_store_n(&record->waiting_since_ns, now_ns, __ATOMIC_RELAXED);
 	enter_other_spare(gpu, now_ns);
 	if (!spare.count || !vgpu_lock(&of->lock))
 		return;
@@ -308,18 +311,6 @@ static void enter_before_wait(int gpu, uint64_t now_ns)
 	if (record)
 		publish(of, record, now_ns);
 	vgpu_unlock(&of->lock);
-}
-
-/* Of several threads that wait, the latest is seen. */
-static void put_waiting(int gpu, uint64_t from_ns, uint64_t to_ns)
-{
-	struct vgpu_region_compute *record = record_of(gpu);
-
-	if (record && from_ns)
-		__atomic_compare_exchange_n(&record->waiting_since_ns, &from_ns, to_ns, false,
-					    __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-	else if (record)
-		__atomic_store_n(&record->waiting_since_ns, to_ns, __ATOMIC_RELAXED);
 }
 
 uint64_t vgpu_launches_wait_begins(CUstream stream, bool all)
@@ -332,10 +323,8 @@ uint64_t vgpu_launches_wait_begins(CUstream stream, bool all)
 		return 0;
 	since_ns = now_ns = vgpu_now_ns();
 	gpu = vgpu_current_gpu();
-	if (gpu >= 0) {
-		enter_before_wait(gpu, now_ns);
-		put_waiting(gpu, 0, since_ns);
-	}
+	if (gpu >= 0)
+		begin_wait(gpu, now_ns);
 	while (gpu >= 0 && now_ns <= since_ns + LONG_NS &&
 	       awaits(&gpus[gpu], since_ns, true, of_stream)) {
 		look_at_oldest(gpu);
@@ -356,26 +345,23 @@ void vgpu_launches_continue(void)
 		look_at_oldest(gpu);
 }
 
-void vgpu_launches_wait_ended(uint64_t since_ns)
+void vgpu_launches_wait_ended(uint64_t since_ns, CUstream stream, bool all, bool done)
 {
-	int gpu = since_ns ? vgpu_current_gpu() : -1;
-
-	if (gpu >= 0)
-		put_waiting(gpu, since_ns, 0);
-}
-
-void vgpu_launches_synchronized(uint64_t since_ns, CUstream stream, bool all)
-{
-	int gpu = vgpu_is_gated() ? vgpu_current_gpu() : -1;
+	int gpu = since_ns || vgpu_is_gated() ? vgpu_current_gpu() : -1;
 	struct vgpu_region_compute *record;
+	uint64_t now_ns, own_ns = since_ns;
 	struct gpu *of;
-	uint64_t now_ns;
 	bool blocked;
 
 	if (gpu < 0)
 		return;
 	of = &gpus[gpu];
 	record = record_of(gpu);
+	if (record && since_ns)
+		__atomic_compare_exchange_n(&record->waiting_since_ns, &own_ns, 0, false,
+					    __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+	if (!done || !vgpu_is_gated())
+		return;
 	/* A call that returned at once shows that work ended, and not when. */
 	blocked = since_ns && vgpu_now_ns() > since_ns + BLOCKED_NS;
 	look_at_markers(of, VGPU_LANE_MARKERS, blocked);

@@ -46,17 +46,14 @@ static inline void vgpu_launch_end(struct vgpu_launch *launch)
 
 /*
  * A call of the program that waits for the stream begins, or for all streams of the current
- * context; the result is for vgpu_launches_synchronized. The driver waits without a bound, and no
+ * context; the result is for vgpu_launches_wait_ended. The driver waits without a bound, and no
  * other thread may ever look: so the end of a first launch of its kind is awaited here, for at most
  * a second, which shows that it is a long one.
  */
 uint64_t vgpu_launches_wait_begins(CUstream stream, bool all);
 
-/* It has returned, whatever its result. */
-void vgpu_launches_wait_ended(uint64_t since_ns);
-
-/* All that work is done. */
-void vgpu_launches_synchronized(uint64_t since_ns, CUstream stream, bool all);
+/* It has returned; `done`: all that work is done. */
+void vgpu_launches_wait_ended(uint64_t since_ns, CUstream stream, bool all, bool done);
 
 /* A query of the program found unfinished work. */
 void vgpu_launches_continue(void);

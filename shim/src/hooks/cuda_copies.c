@@ -39,9 +39,7 @@
 		since_ns = vgpu_launches_wait_begins(own, false);                                  \
 		result = as_##symbol args;                                                         \
 		vgpu_launch_end(&launch);                                                          \
-		vgpu_launches_wait_ended(since_ns);                                                \
-		if (result == CUDA_SUCCESS)                                                        \
-			vgpu_launches_synchronized(since_ns, own, false);                          \
+		vgpu_launches_wait_ended(since_ns, own, false, result == CUDA_SUCCESS);            \
 		return result;                                                                     \
 	}
 

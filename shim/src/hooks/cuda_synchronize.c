@@ -33,9 +33,7 @@ GIVING_BACK(cuEventQuery, (CUevent event), (event))
 /* The call waited for work: what is done now was not long before. */
 static CUresult waited(CUresult result, uint64_t since_ns, CUstream stream, bool all)
 {
-	vgpu_launches_wait_ended(since_ns);
-	if (result == CUDA_SUCCESS)
-		vgpu_launches_synchronized(since_ns, stream, all);
+	vgpu_launches_wait_ended(since_ns, stream, all, result == CUDA_SUCCESS);
 	return after(result);
 }
 

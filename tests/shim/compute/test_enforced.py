@@ -6,7 +6,6 @@ Few and coarse, because the machine is shared: test_shares.py has the accuracy, 
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import pytest
 
 from contract import names
 from shim import region
+from simgpu.load_output import seconds, totals
 from tests.shim.compute.conftest import Start
 from tests.shim.conftest import Host, set_share
 from tests.support import ROOT
@@ -38,9 +38,8 @@ def percent(process: subprocess.Popen[str]) -> float:
 
 
 def total(out: str) -> float:
-    found = re.search(r"^total .* ([\d.]+) % of the time$", out, re.MULTILINE)
-    assert found, out
-    return float(found[1])
+    ((_, worked),) = totals(out)
+    return worked
 
 
 def load(*arguments: str) -> Sequence[str | Path]:
@@ -73,7 +72,7 @@ def test_a_share_changes_while_a_program_runs(start: Start, tmp_path: Path) -> N
     (directory,) = tmp_path.glob("gpuslice-*")
     set_share(directory, 70)
     out, _ = process.communicate(timeout=60)
-    shares = [float(share) for share in re.findall(r"^after .* ([\d.]+) %", out, re.MULTILINE)]
+    shares = [share for _, share in seconds(out)]
     assert shares[1] <= 26 and shares[-1] >= 50
 
 
@@ -188,10 +187,10 @@ def test_the_programs_of_one_container_share_its_part(start: Start, tmp_path: Pa
             busy_ns = max(busy_ns, region.status(next(tmp_path.iterdir()))[0].work.busy_ns)
         time.sleep(0.1)
     out, _ = process.communicate()
-    shares = re.findall(r"^total .* ([\d.]+) % of the time$", out, re.MULTILINE)
+    shares = [share for _, share in totals(out)]
     assert len(shares) == 4
-    assert 28 <= sum(map(float, shares)) <= 48
-    assert busy_ns / 1e7 / SECONDS == pytest.approx(sum(map(float, shares)), abs=6)
+    assert 28 <= sum(shares) <= 48
+    assert busy_ns / 1e7 / SECONDS == pytest.approx(sum(shares), abs=6)
 
 
 def test_nothing_is_left_when_programs_end(start: Start, tmp_path: Path) -> None:

@@ -1,0 +1,20 @@
+"""What cuda-load prints (src/load.c): launches that the GPU has finished, and the work in them in
+percent of the time. Pure; the output may be that of several processes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_SECOND = re.compile(r"^after ([\d.]+) s: .* ([\d.]+) % of the time$", re.MULTILINE)
+_TOTAL = re.compile(r"^total .*: (\d+) launches, ([\d.]+) % of the time$", re.MULTILINE)
+
+
+def seconds(output: str) -> Sequence[tuple[float, float]]:
+    """For each second: when it ended, in seconds after the start; and its percentage."""
+    return [(float(at_s), float(percent)) for at_s, percent in _SECOND.findall(output)]
+
+
+def totals(output: str) -> Sequence[tuple[int, float]]:
+    """For each process that has ended: launches, and the percentage of its whole time."""
+    return [(int(count), float(percent)) for count, percent in _TOTAL.findall(output)]
