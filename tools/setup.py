@@ -1,8 +1,9 @@
 """`make setup`: installs everything a fresh machine lacks, each step once. Standard library only.
 
-`demo` installs what the demo's first chapter needs, `base` all but Kubernetes, `all` that too.
-Each step has a check (is it there, and built from these inputs?) and an action, so that a second
-run only checks and needs no network. Only setup calls apt-get, and `.ci/run` if make is missing.
+`demo` installs what the demo's first chapter needs, `base` all but Kubernetes and Helm, `all` those
+too. Each step has a check (is it there, and built from these inputs?) and an action, so that a
+second run only checks and needs no network. Only setup calls apt-get, and `.ci/run` if make is
+missing.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tools import kubernetes, programs
+from tools import helm, kubernetes, programs
 from tools.building import ProgramsError
 from tools.progress import step
 
@@ -237,6 +238,7 @@ def install(goal: Goal) -> None:
             containerd.wait()
     if goal.kubernetes:
         kubernetes.ensure()
+        helm.ensure()
 
 
 def main(arguments: Sequence[str] = ()) -> int:

@@ -1,0 +1,58 @@
+"""Programs of published modules, and Helm: where they are looked for, and how they are built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools import helm
+from tools.building import ProgramsError
+from tools.helm import HELM
+
+_GO = """#!/bin/sh
+echo "$CGO_ENABLED $@" >>"$CALLS"
+case "$1" in
+env) echo go1.27.0 ;;
+install) $FAIL; echo x >"$GOBIN/helm"; chmod +x "$GOBIN/helm" ;;
+esac
+"""
+
+
+def _machine(tmp_path: Path, on_path: str = "", fail: str = "true") -> dict[str, str]:
+    """A machine with this Go and, if on_path is given, a Helm that says it."""
+    binaries = tmp_path / "bin"
+    binaries.mkdir()
+    scripts = {"go": _GO} | ({"helm": f"#!/bin/sh\necho '{on_path}'\n"} if on_path else {})
+    for name, script in scripts.items():
+        (binaries / name).write_text(script)
+        (binaries / name).chmod(0o755)
+    return {
+        "PATH": f"{binaries}:/usr/bin:/bin",
+        "GPUSLICE_CACHE": str(tmp_path / "cache"),
+        "CALLS": str(tmp_path / "calls"),
+        "FAIL": fail,
+    }
+
+
+@pytest.mark.parametrize("said", ["v3.14.0+gcafe", "v3.19.2", "v4.3.1"])
+def test_a_new_helm_of_the_machine_is_used(said: str, tmp_path: Path) -> None:
+    assert helm.ensure(_machine(tmp_path, said)) == tmp_path / "bin" / "helm"
+
+
+@pytest.mark.parametrize("said", ["", "v3.13.9", "v2.17.0", "Client: v4"])
+def test_else_helm_is_built_once(said: str, tmp_path: Path) -> None:
+    environ = _machine(tmp_path, said)
+    assert helm.find(environ) is None
+    built = helm.ensure(environ)
+    assert built == tmp_path / "cache" / "bin" / f"helm-{HELM.version}" / "helm"
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert f"0 get {HELM.module}/{HELM.package}@v{HELM.version}" in calls
+    assert helm.ensure(environ) == helm.find(environ) == built
+    assert (tmp_path / "calls").read_text().splitlines() == calls
+
+
+def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ProgramsError, match=r"go install .* failed"):
+        helm.ensure(_machine(tmp_path, fail="exit 1"))
+    assert list((tmp_path / "cache" / "bin").iterdir()) == []
