@@ -18,6 +18,8 @@ from typing import Final
 
 import pynvml
 
+from gpu import driver_root
+
 ROOM_BYTES: Final = 1 << 30
 MOST_BYTES: Final = 1 << 30
 """A larger value is treated as an error: contexts take a few hundred MiB."""
@@ -42,7 +44,7 @@ def parse(answer: bytes | str) -> int:
 
 def measure(uuid: str) -> int:
     """Return the bytes of this process's context on the GPU, from NVML's list of processes."""
-    pynvml.nvmlInit()
+    driver_root.start_nvml()
     gpu = pynvml.nvmlDeviceGetHandleByUUID(uuid)
     free_bytes = pynvml.nvmlDeviceGetMemoryInfo(gpu).free
     if free_bytes < ROOM_BYTES:
@@ -72,8 +74,8 @@ def measure(uuid: str) -> int:
 def _context(uuid: str) -> Iterator[None]:
     """Hold the GPU's primary context. CUDA must see only this GPU."""
     try:
-        cuda = ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
+        cuda = driver_root.load(driver_root.CUDA)
+    except (OSError, driver_root.NotFoundError) as error:
         raise UnknownSizeError(str(error)) from error
     device, context, named = ctypes.c_int(), ctypes.c_void_p(), (ctypes.c_ubyte * _UUID_BYTES)()
     for name, *arguments in (
@@ -101,7 +103,7 @@ def main() -> int:
     """Return the exit status. On failure the last line on stderr states the cause."""
     try:
         size_bytes = measure(sys.argv[1])
-    except pynvml.NVMLError as error:
+    except (pynvml.NVMLError, driver_root.NotFoundError) as error:
         sys.stderr.write(f"NVML: {error}\n")
         return 1
     except UnknownSizeError as unknown:

@@ -16,6 +16,8 @@ from typing import Any, Final, TextIO
 
 import pynvml
 
+from gpu import driver_root
+
 Usage = Mapping[str, Mapping[int, int | None] | None]
 """GPU UUID -> process number -> bytes. None for a process: NVML has no value for it. None for a
 GPU: it did not answer."""
@@ -105,9 +107,9 @@ def serve(requests: TextIO, answers: TextIO) -> None:
 def main() -> int:
     """Return the exit status. On failure the last line on stderr states the cause."""
     try:
-        pynvml.nvmlInit()
+        driver_root.start_nvml()
         serve(sys.stdin, sys.stdout)
-    except pynvml.NVMLError as error:
+    except (pynvml.NVMLError, driver_root.NotFoundError) as error:
         sys.stderr.write(f"NVML: {error}\n")
         return 1
     return 0

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from contract import names, quantity
 from contract.overhead import CODE_BYTES
+from gpu import driver_root
 from kube.log_lines import Format
 from nri_plugin.host import bundle
 from nri_plugin.host.bundle import LOOSENING, plain
@@ -112,11 +113,14 @@ def of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
     known = {field.name for field in fields(Settings)}
     settings = {name: value for name, value in vars(given).items() if name in known}
     handlers = (*Rules().runtime_handlers, *given.runtime_handler)
+    mount = given.driver_root_mount or given.driver_root
+    below = {} if mount == Path("/") else {driver_root.VARIABLE: str(mount)}
     settings |= {
         "cdi_dirs": _extended(_CDI_DIRS, given.cdi_dir or ()),
         "containerd_state": given.containerd_state or bundle.find_state(),
         "core_forced": given.core_policy == "force",
-        "environment": dict(environment),
+        "driver_root_mount": mount,
+        "environment": {**environment, **below},
         "kubeconfig": str(given.kubeconfig or ""),
         "managed_free": given.managed_memory == "free",
         "refuse_unenforceable": given.unenforceable == "refuse",
@@ -317,6 +321,19 @@ _FLAGS: Final[Mapping[str, _Flag]] = {
         _command,
         "COMMAND",
         "nvidia-ctk",
+    ),
+    "--driver-root": _value(
+        "the host's directory of the driver's files, /run/nvidia/driver for GPU Operator's driver"
+        " container; its libcuda.so.1 and libnvidia-ml.so.1 are used, and CDI specs are generated"
+        " from it (default: /, whose libraries the dynamic loader finds)",
+        absolute,
+        "PATH",
+        "/",
+    ),
+    "--driver-root-mount": _value(
+        "where the agent sees that directory, if it runs in a pod (default: the same path)",
+        absolute,
+        "PATH",
     ),
     "--kubeconfig": _value(
         "how to reach the API server, which receives this node's GPUs and totals (default: as a pod"

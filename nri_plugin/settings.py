@@ -40,6 +40,10 @@ class Settings:
     """containerd's state directory, which contains bundles and root file systems."""
     environment: Mapping[str, str]
     """Environment of the children that query NVML."""
+    driver_root: Path = Path("/")
+    """The directory of the driver's files on the host."""
+    driver_root_mount: Path = Path("/")
+    """Where the agent sees that directory."""
     remove_unverified: bool = False
     """Delete pods that were bound to a full GPU, instead of refusing their containers."""
     strict: bool = False

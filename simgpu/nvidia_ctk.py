@@ -2,7 +2,8 @@
 
 Takes the options of the real one that its callers use, with its defaults: YAML, devices named by
 index, and one more device `all`; the spec is printed unless --output names a file. Like the real
-one it needs a running driver: here the daemon of $SIMGPU_DIR, whose spec it prints.
+one it needs a running driver: here the daemon of $SIMGPU_DIR, whose spec it prints, with host paths
+below --driver-root. The GPUs have no device nodes and no hooks.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if home is None or home.daemon_pid() is None:
         sys.stderr.write("failed to generate CDI spec: failed to initialize NVML: no daemon\n")
         return 1
-    document = _named(json.loads(home.cdi_spec.read_text()), given.device_name_strategy)
+    below = _below(given.driver_root, json.loads(home.cdi_spec.read_text()))
+    document = _named(below, given.device_name_strategy)
     text = json.dumps(document) if given.format == "json" else yaml.safe_dump(document)
     if given.output:
         Path(given.output).write_text(text)
@@ -35,6 +37,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(text)
     sys.stderr.write(f"Generated CDI spec with version {document['cdiVersion']}\n")
     return 0
+
+
+def _below(root: str, document: dict[str, Any]) -> dict[str, Any]:
+    for parent in (document, *document["devices"]):
+        for mount in parent["containerEdits"]["mounts"]:
+            mount["hostPath"] = root.rstrip("/") + mount["hostPath"]
+    return document
 
 
 def _named(document: dict[str, Any], strategy: str) -> dict[str, Any]:
@@ -55,6 +64,9 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--format", choices=("json", "yaml"), default="yaml")
     generate.add_argument("--output", default="")
     generate.add_argument("--device-name-strategy", choices=("index", "uuid"), default="index")
+    generate.add_argument("--driver-root", default="/")
+    generate.add_argument("--dev-root")
+    generate.add_argument("--nvidia-cdi-hook-path")
     return parser
 
 

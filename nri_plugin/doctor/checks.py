@@ -52,7 +52,8 @@ def driver(facts: Facts) -> Answer:
     if facts.gpus_problem is not None:
         return fail(
             f"NVML cannot list the GPUs: {facts.gpus_problem}",
-            "see that nvidia-smi works on the host, and that libnvidia-ml.so.1 is found here",
+            "see that nvidia-smi works on the host, and that libnvidia-ml.so.1 is found here: in a"
+            " pod below --driver-root-mount",
         )
     if facts.in_trouble:
         found = "; ".join(f"{gpu.uuid}: {gpu.problem}" for gpu in facts.in_trouble)

@@ -35,14 +35,18 @@ from nri_plugin.doctor.facts import (
 )
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.host import cdi, releases, rooted_open, store
+from nri_plugin.host.driver_root import (
+    WITHOUT_MOUNT,
+    DriverRoot,
+    host_root,
+    in_hosts_pids,
+)
 from nri_plugin.policy.model import Gpu, Specs
 from nri_plugin.policy.refusals import StoreError
 from nri_plugin.settings import Settings
 
 _AGENT_S: Final = 5.0
 _TMPFS_MAGIC: Final = 0x01021994
-_HOSTS_PID_NAMESPACE: Final = 0xEFFFFFFC
-"""Inode of /proc/self/ns/pid in the initial PID namespace, on every machine."""
 _MADV_WIPEONFORK: Final = 18
 _CHECKPOINT: Final = "device-plugins/kubelet_internal_checkpoint"
 _KUBELETS_OWN: Final = "kubelet.sock"
@@ -62,7 +66,9 @@ def collect(settings: Settings, library: Path | None, paths: HostPaths) -> Facts
     root = host_root()
     inventory = _inventory(settings)
     gpus = inventory.gpus
-    specs = cdi.load(dict.fromkeys((settings.generated_cdi_dir, *settings.cdi_dirs)))
+    driver_root = DriverRoot(settings.driver_root, settings.driver_root_mount)
+    directories = dict.fromkeys((settings.generated_cdi_dir, *settings.cdi_dirs))
+    specs = cdi.load(directories, status=driver_root.stat)
     return Facts(
         settings=settings,
         root=os.geteuid() == 0,
@@ -73,26 +79,13 @@ def collect(settings: Settings, library: Path | None, paths: HostPaths) -> Facts
         gpus_problem=inventory.problem,
         in_trouble=[gpu for gpu in inventory.seen if gpu.problem],
         specs=specs,
-        missing={gpu.uuid: missing(gpu, specs, root) for gpu in gpus},
+        missing={gpu.uuid: missing(gpu, specs, root, driver_root) for gpu in gpus},
         nvidia=read_nvidia_runtime(root, paths.nvidia_config),
         plugins=find_device_plugins(root, paths.kubelet),
         run_dir=_run_dir(settings.run_dir),
         kernel=_kernel(),
         agent=_agent(settings),
     )
-
-
-def host_root() -> Path:
-    """Return the host's root directory as seen here: in a pod with hostPID, process 1's."""
-    of_first = Path("/proc/1/root")
-    with contextlib.suppress(OSError):
-        if _in_hosts_pids() and not os.path.samefile(of_first, "/"):
-            return of_first
-    return Path("/")
-
-
-def _in_hosts_pids() -> bool:
-    return os.stat("/proc/self/ns/pid").st_ino == _HOSTS_PID_NAMESPACE
 
 
 def _inventory(settings: Settings) -> Inventory:
@@ -106,20 +99,25 @@ def _inventory(settings: Settings) -> Inventory:
     return inventory
 
 
-def missing(gpu: Gpu, specs: Specs, root: Path) -> Sequence[str]:
-    """Return files and hooks that the GPU's CDI device names and the host does not have."""
+def missing(
+    gpu: Gpu, specs: Specs, root: Path, driver_root: DriverRoot = WITHOUT_MOUNT
+) -> Sequence[str]:
+    """Return files and hooks that the GPU's CDI device names and the host does not have. root: the
+    host's, as seen here; if that is not visible, the driver's files are below its mount."""
     device = specs.devices.get(gpu.uuid)
     if device is None or device.problem is not None:
         return ()
     named = [mount.source for edits in (device.common, device.own) for mount in edits.mounts]
     named += [hook.path for edits in (device.common, device.own) for hook in edits.hooks]
-    return sorted({path for path in named if not _exists(root, path)})
+    return sorted({path for path in named if not _exists(root, path, driver_root)})
 
 
-def _exists(root: Path, path: str) -> bool:
+def _exists(root: Path, path: str, driver_root: DriverRoot) -> bool:
     """Whether the path exists; links are resolved relative to that root."""
     if root == Path("/"):
-        return os.path.exists(path)
+        with contextlib.suppress(OSError):
+            return driver_root.seen(path).exists()
+        return False
     descriptor = os.open(root, os.O_PATH | os.O_DIRECTORY)
     try:
         with rooted_open.found(descriptor, path):
@@ -187,7 +185,7 @@ def _kernel() -> Kernel:
             lacks["MADV_WIPEONFORK"] = "the library, in programs that fork (Linux 4.14)"
     host_pids = False
     with contextlib.suppress(OSError):
-        host_pids = _in_hosts_pids()
+        host_pids = in_hosts_pids()
     return Kernel(os.uname().release, lacks, host_pids)
 
 

@@ -19,6 +19,8 @@ from typing import Any, Final
 
 import pynvml
 
+from gpu import driver_root
+
 _AT_ONCE_MS: Final = 0
 _EVENTS_MOST: Final = 1000
 """Maximum per query: a failing GPU may report events faster than they can be read."""
@@ -29,10 +31,10 @@ _DOMAIN_DIGITS: Final = 4
 
 
 class Gpus:
-    """NVML, initialized. Raises pynvml.NVMLError."""
+    """NVML, initialized. Raises pynvml.NVMLError and driver_root.NotFoundError."""
 
     def __init__(self) -> None:
-        pynvml.nvmlInit()
+        driver_root.start_nvml()
         self._events: object | None = None
         self._names: dict[int, str] = {}
         self._incomplete = False
@@ -191,7 +193,7 @@ def main() -> int:
         for _ in sys.stdin:
             sys.stdout.write(json.dumps(gpus.read()) + "\n")
             sys.stdout.flush()
-    except pynvml.NVMLError as error:
+    except (pynvml.NVMLError, driver_root.NotFoundError) as error:
         sys.stderr.write(f"NVML: {error}\n")
         return 1
     return 0

@@ -23,6 +23,7 @@ from contract import names
 from kube.log_lines import Line
 from nri_plugin.child import Child
 from nri_plugin.host import cdi
+from nri_plugin.host.driver_root import WITHOUT_MOUNT, DriverRoot
 from nri_plugin.policy.refusals import ChildError
 
 _LOG: Final = logging.getLogger(__name__)
@@ -36,8 +37,8 @@ class Generator:
     """Creates `directory`/FILE; at most one attempt per `min_interval_s`.
 
     command: nvidia-ctk, with a prefix if this host needs one to run it. deadline_s: the agent waits
-    for it at its start if a spec is missing. now: a monotonic clock in seconds. `present`, `write`
-    and `discard` block: run them in a worker thread.
+    for it at its start if a spec is missing. now: a monotonic clock in seconds. `options`,
+    `present`, `write` and `discard` block: run them in a worker thread.
     """
 
     def __init__(
@@ -45,15 +46,15 @@ class Generator:
         command: Sequence[str],
         directory: Path,
         environment: Mapping[str, str],
+        root: DriverRoot = WITHOUT_MOUNT,
         *,
         deadline_s: float = 20.0,
         min_interval_s: float = 30.0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.file = directory / FILE
-        self._child = Child(
-            (*command, *OPTIONS), environment, deadline_s=deadline_s, subject="nvidia-ctk"
-        )
+        self._command, self._root = (*command, *OPTIONS), root
+        self._child = Child(self._command, environment, deadline_s=deadline_s, subject="nvidia-ctk")
         self._min_interval_s = min_interval_s
         self._now = now
         self._asked_at: float | None = None
@@ -64,13 +65,20 @@ class Generator:
     def due(self) -> bool:
         return self._asked_at is None or self._now() - self._asked_at >= self._min_interval_s
 
-    async def ask(self, uuids: Iterable[str]) -> str | None:
+    def options(self, programs: Path) -> Sequence[str]:
+        """Return nvidia-ctk's further options. programs: directory for a copy of the program that
+        runs the spec's hooks, if the host has none. Raises OSError."""
+        below_mount = self._root.mount != Path("/")
+        return self._root.options(self._root.hook(self._command, programs)) if below_mount else ()
+
+    async def ask(self, uuids: Iterable[str], options: Sequence[str] = ()) -> str | None:
         """Return a spec's text for those of these GPUs that nvidia-ctk describes; None: it
         describes none of them. `problem` lists what is missing."""
         self._asked_at = self._now()
+        self._child.command = (*self._command, *options)
         wanted = sorted(uuids)
         try:
-            text, problem = render(await self._child.ask(), wanted)
+            text, problem = render(await self._child.ask(), wanted, self._root)
         except ChildError as error:
             text, problem = None, str(error)
         if problem and problem != self.problem:
@@ -112,10 +120,11 @@ class Generator:
         _LOG.info(Line("CDI spec generated", file=self.file))
 
 
-def render(reply: bytes, uuids: Sequence[str]) -> tuple[str, str]:
+def render(reply: bytes, uuids: Sequence[str], root: DriverRoot = WITHOUT_MOUNT) -> tuple[str, str]:
     """Return the devices of these GPUs from nvidia-ctk's output, and which are missing; "": none.
 
-    A GPU without a device does not affect the others. Raises ChildError if no GPU has one.
+    The paths are the host's. A GPU without a device does not affect the others. Raises ChildError
+    if no GPU has one.
     """
     found: list[str] = []
     best: Mapping[str, Any] = {}
@@ -134,7 +143,8 @@ def render(reply: bytes, uuids: Sequence[str]) -> tuple[str, str]:
     problem = f"nvidia-ctk does not describe {missing} {had}" if missing else ""
     if not kept:
         raise ChildError(problem)
-    return json.dumps({**best, "devices": list(kept.values())}, indent=1) + "\n", problem
+    spec = root.translate({**best, "devices": list(kept.values())})
+    return json.dumps(spec, indent=1) + "\n", problem
 
 
 def _is_named(device: object) -> bool:

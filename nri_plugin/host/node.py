@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Final, TypeVar
 
@@ -16,6 +17,7 @@ from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.host import cdi_vendor
 from nri_plugin.host.cdi import Reader
 from nri_plugin.host.cdi_generator import Generator
+from nri_plugin.host.driver_root import DriverRoot
 from nri_plugin.host.store import Chosen, Store
 from nri_plugin.policy.model import Bringing, Paths, Specs
 from nri_plugin.policy.refusals import StoreError
@@ -42,12 +44,15 @@ class Node:
         self.inventory = inventory
         self._store = store
         self._worker = worker
+        self.driver_root = DriverRoot(settings.driver_root, settings.driver_root_mount)
         self.generator = Generator(
             settings.nvidia_ctk,
             settings.generated_cdi_dir,
             settings.environment,
+            self.driver_root,
         )
-        self._specs = Reader(dict.fromkeys((settings.generated_cdi_dir, *settings.cdi_dirs)))
+        directories = dict.fromkeys((settings.generated_cdi_dir, *settings.cdi_dirs))
+        self._specs = Reader(directories, status=self.driver_root.stat)
         self._renewed_for: str | None = None
         """The driver's version for which specs were generated; None: an earlier agent's."""
         self.unprotected = ""
@@ -79,10 +84,12 @@ class Node:
 
     async def brought(self, cdi_names: Sequence[str]) -> Host:
         """Return the facts that show whether other programs' CDI names inject a GPU."""
-        directories = self._settings.cdi_dirs
-        return await self._work(
-            lambda: Host(cdi_vendor.by_name(directories, cdi_names), cdi_vendor.majors())
-        )
+        return await self._work(lambda: Host(self.with_gpu(cdi_names), cdi_vendor.majors()))
+
+    def with_gpu(self, cdi_names: Sequence[str]) -> AbstractSet[str]:
+        """Return those of these CDI names that inject a GPU; runs in the worker."""
+        directories, status = self._settings.cdi_dirs, self.driver_root.stat
+        return cdi_vendor.by_name(directories, cdi_names, status) if cdi_names else frozenset()
 
     async def generate_specs(self, uuids: Sequence[str]) -> bool:
         """Generate CDI specs for these GPUs, unless that was tried just now; False: none is new.
@@ -91,7 +98,8 @@ class Node:
         """
         if not self._settings.nvidia_ctk or not self.generator.due:
             return False
-        text = await self.generator.ask(uuids)
+        options = await self._work(partial(self.generator.options, self._settings.store_dir.parent))
+        text = await self.generator.ask(uuids, options)
         if text is not None:
             await self._work(partial(self.generator.write, text))
         return text is not None

@@ -19,7 +19,6 @@ from contract import names
 from kube.log_lines import Line
 from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory
-from nri_plugin.host import cdi_vendor
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.node import Node
 from nri_plugin.messages import nri_pb2 as nri
@@ -149,7 +148,7 @@ class ContainerCreation:
     def _with_gpus_only(self, container: Container) -> Container:
         """Leave out CDI devices that inject no GPU. Runs in the worker."""
         asked = container.cdi_names
-        found = cdi_vendor.by_name(self._settings.cdi_dirs, asked) if asked else ()
+        found = self._node.with_gpu(asked)
         return replace(container, cdi_names=tuple(name for name in asked if name in found))
 
     def _warn(self, pod: Pod, container: Container, warning: str) -> None:

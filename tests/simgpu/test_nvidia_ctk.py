@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from nri_plugin.host.cdi_generator import OPTIONS, render
+from nri_plugin.host.driver_root import DriverRoot
 from tests.simgpu.host import Host
 
 
@@ -34,6 +35,14 @@ def test_what_the_agent_asks_for(host: Host) -> None:
     known = names(json.loads((host.directory / "cdi" / "nvidia.json").read_text()))
     assert names(json.loads(done.stdout)) == [*known, "all"]
     assert names(json.loads(render(done.stdout.encode(), known[1:])[0])) == known[1:]
+
+
+def test_the_hosts_paths_below_a_mount(host: Host) -> None:
+    root = DriverRoot(Path("/"), Path("/driver-root"))
+    done = ctk(host.directory, *OPTIONS[2:], *root.options("/usr/bin/nvidia-ctk"))
+    known = json.loads((host.directory / "cdi" / "nvidia.json").read_text())
+    assert "/driver-root/" in done.stdout
+    assert json.loads(render(done.stdout.encode(), names(known), root)[0]) == known
 
 
 def test_into_a_file(host: Host, tmp_path: Path) -> None:

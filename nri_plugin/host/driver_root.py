@@ -1,0 +1,157 @@
+"""The driver root in two views: the host's path, which the runtime gets, and the agent's mount.
+
+GPU Operator's driver container has the driver below /run/nvidia/driver; without one the root is /.
+In a pod both lie elsewhere than on the host. CDI specs hold the host's paths: this module looks
+them up below the mount, and has nvidia-ctk generate a spec there.
+Blocks: call it from a worker thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gpu.driver_root import resolve
+
+_ROOT: Final = Path("/")
+_HOSTS_PID_NAMESPACE: Final = 0xEFFFFFFC
+"""Inode of /proc/self/ns/pid in the initial PID namespace, on every machine."""
+_HOOKS: Final = (
+    "/usr/bin/nvidia-cdi-hook",
+    "/usr/bin/nvidia-ctk",
+    "/usr/local/nvidia/toolkit/nvidia-cdi-hook",
+    "/usr/local/nvidia/toolkit/nvidia-ctk",
+)
+"""Where packages and GPU Operator install the program of a spec's hooks, which runc executes on the
+host."""
+_CONTAINERS_OWN: Final = ("createContainer", "startContainer")
+"""Hooks whose arguments are paths in the container."""
+
+
+def host_root() -> Path:
+    """Return the host's root directory as seen here: in a pod with hostPID, process 1's."""
+    of_first = Path("/proc/1/root")
+    with contextlib.suppress(OSError):
+        if in_hosts_pids() and not os.path.samefile(of_first, "/"):
+            return of_first
+    return _ROOT
+
+
+def in_hosts_pids() -> bool:
+    return os.stat("/proc/self/ns/pid").st_ino == _HOSTS_PID_NAMESPACE
+
+
+@dataclass(frozen=True, slots=True)
+class DriverRoot:
+    """host: the driver root on the host. mount: where the agent sees that directory."""
+
+    host: Path = _ROOT
+    mount: Path = _ROOT
+
+    def seen(self, path: str) -> Path:
+        """Return where the agent sees the host's file of that path, with links resolved there. The
+        file need not exist. Raises OSError."""
+        if self.mount != self.host and Path(path).is_relative_to(self.host):
+            return resolve(self.mount, f"/{Path(path).relative_to(self.host)}")
+        return Path(path)
+
+    def stat(self, path: str) -> os.stat_result:
+        """Return the status of the host's file of that path. Raises OSError."""
+        return os.stat(self.seen(path))
+
+    def on_host(self, path: str) -> str:
+        """Return the host's path of a file that lies below the mount; other paths unchanged."""
+        if self.mount == self.host or not Path(path).is_relative_to(self.mount):
+            return path
+        return str(self.host / Path(path).relative_to(self.mount))
+
+    def options(self, hook: str) -> Sequence[str]:
+        """Return nvidia-ctk's options for this root. hook: the host's path of the hooks' program.
+
+        A driver container has device nodes of its own, or uses those of the host.
+        """
+        own_nodes = (self.mount / "dev/nvidiactl").exists()
+        nodes = self.mount if own_nodes or self.host == _ROOT else _ROOT
+        roots = (f"--driver-root={self.mount}", f"--dev-root={nodes}")
+        return (*roots, f"--nvidia-cdi-hook-path={hook}") if hook else roots
+
+    def hook(self, command: Sequence[str], directory: Path) -> str:
+        """Return the host's path of the program for a spec's hooks; "": there is none, and
+        nvidia-ctk names its default.
+
+        If the host has none of NVIDIA's toolkit, ours is copied to `directory`, which has the same
+        path on the host. Raises OSError.
+        """
+        host = host_root() if self.host != _ROOT else self.mount
+        for path in _HOOKS:
+            with contextlib.suppress(OSError):
+                if os.access(resolve(host, path), os.X_OK):
+                    return path
+        ours = shutil.which("nvidia-cdi-hook") or shutil.which(command[0])
+        if not ours:
+            return ""
+        return str(_copied(Path(ours), directory / Path(ours).name))
+
+    def translate(self, spec: dict[str, Any]) -> dict[str, Any]:
+        """Return the spec with the host's paths, as `nvidia-ctk cdi transform root` does.
+
+        Leaves what is not as the format requires: cdi.py judges it.
+        """
+        devices = [self._translate_edits(each) for each in spec.get("devices") or ()]
+        return {**self._translate_edits(spec), "devices": devices}
+
+    def _translate_edits(self, parent: dict[str, Any]) -> dict[str, Any]:
+        edits = parent.get("containerEdits")
+        if self.mount == self.host or not isinstance(edits, dict):
+            return parent
+        changed = dict(edits)
+        for key in ("deviceNodes", "mounts", "hooks"):
+            if isinstance(edits.get(key), list):
+                changed[key] = [self._translate_entry(key, each) for each in edits[key]]
+        return {**parent, "containerEdits": changed}
+
+    def _translate_entry(self, key: str, entry: Any) -> Any:
+        if not isinstance(entry, dict):
+            return entry
+        if key != "hooks":
+            path = entry.get("hostPath") or (entry.get("path") if key == "deviceNodes" else None)
+            return {**entry, "hostPath": self.on_host(path)} if isinstance(path, str) else entry
+        changed = dict(entry)
+        name, path, args = (entry.get(each) for each in ("hookName", "path", "args"))
+        if isinstance(path, str) and name != "startContainer":
+            changed["path"] = self.on_host(path)
+        if isinstance(args, list) and name not in _CONTAINERS_OWN:
+            changed["args"] = [self._translate_argument(each) for each in args]
+        return changed
+
+    def _translate_argument(self, argument: Any) -> Any:
+        """--link takes TARGET::LINK, two paths."""
+        if not isinstance(argument, str):
+            return argument
+        return "::".join(map(self.on_host, argument.split("::", 1)))
+
+
+WITHOUT_MOUNT: Final = DriverRoot()
+"""The agent runs on the host, and the driver is installed there."""
+
+
+def _copied(source: Path, target: Path) -> Path:
+    """Copy the program by rename: containers that start now may execute the earlier copy."""
+    data = source.read_bytes()
+    with contextlib.suppress(FileNotFoundError):
+        if target.read_bytes() == data:
+            return target
+    target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        partial.write_bytes(data)
+        partial.chmod(0o755)
+        partial.rename(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return target

@@ -1,0 +1,100 @@
+"""The driver's libraries below a mount: the agent's children list and measure GPUs with them."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu import driver_root
+from nri_plugin.command_line import from_arguments
+from nri_plugin.gpu.contexts import Contexts
+from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.settings import Settings
+from tests.simgpu.host import GIB, Host
+
+GPU = '[[gpu]]\nuuid = "GPU-00000000-0000-0000-0000-000000000001"\nminor = 0\nmemory = "2Gi"\n'
+CONTEXT_BYTES = 300 << 20
+LIBRARIES = "usr/lib/x86_64-linux-gnu"
+
+
+@pytest.fixture
+def sim(build_dir: Path, tmp_path: Path) -> Iterator[Host]:
+    config = tmp_path / "host.toml"
+    config.write_text(f'context_overhead = "{CONTEXT_BYTES}"\n{GPU}')
+    host = Host(tmp_path / "sim", ("--config", config), build_dir)
+    host.up()
+    yield host
+    host.down()
+
+
+def install(build_dir: Path, root: Path) -> None:
+    """As Debian does: the soname leads through absolute links, which hold below that root alone."""
+    for name in (driver_root.NVML, driver_root.CUDA):
+        real = root / LIBRARIES / "nvidia/current" / f"{name}.580"
+        real.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(build_dir / "lib/simgpu" / name, real)
+        alternative = root / "etc/alternatives" / name
+        alternative.parent.mkdir(parents=True, exist_ok=True)
+        alternative.symlink_to(f"/{real.relative_to(root)}")
+        (root / LIBRARIES / name).symlink_to(f"/etc/alternatives/{name}")
+
+
+def settings(sim: Host, mount: Path) -> Settings:
+    environment = {k: v for k, v in sim.env().items() if k != "LD_LIBRARY_PATH"}
+    flags = f"--library /l --driver-root /run/nvidia/driver --driver-root-mount {mount}"
+    return from_arguments(flags.split(), environment)
+
+
+@pytest.mark.sim
+async def test_a_driver_installed_later_below_the_mount_is_found(
+    sim: Host, build_dir: Path, tmp_path: Path
+) -> None:
+    mount = tmp_path / "driver-root"
+    environment = settings(sim, mount).environment
+    gpus = Inventory(environment, deadline_s=60, min_interval_s=0)
+    await gpus.refresh()
+    assert gpus.problem is not None
+    assert f"driver root: invalid value {mount}: must contain libnvidia-ml.so.1" in gpus.problem
+    assert LIBRARIES in gpus.problem and "--driver-root" in gpus.problem
+
+    install(build_dir, mount)
+    await gpus.refresh()
+    assert [gpu.memory_bytes for gpu in gpus.gpus] == [2 * GIB]
+    contexts = Contexts(environment, deadline_s=60)
+    contexts.measure(gpu.uuid for gpu in gpus.gpus)
+    await contexts.settled()
+    assert contexts.sizes == {gpus.gpus[0].uuid: CONTEXT_BYTES}
+    await asyncio.gather(gpus.close(), contexts.close())
+
+
+@pytest.mark.sim
+async def test_a_library_that_cannot_be_loaded_is_named(sim: Host, tmp_path: Path) -> None:
+    library = tmp_path / "driver-root/usr/lib64/libnvidia-ml.so.1"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"\x7fELF")
+    environment = settings(sim, tmp_path / "driver-root").environment
+    gpus = Inventory(environment, deadline_s=60, min_interval_s=0)
+    await gpus.refresh()
+    assert str(library) in (gpus.problem or ""), gpus.problem
+    await gpus.close()
+
+
+def test_links_stay_below_the_root(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "a").mkdir(parents=True)
+    (root / "a/up").symlink_to("../../../b")
+    (root / "a/loop").symlink_to("loop")
+    assert driver_root.resolve(root, "/a/up/c") == root / "b/c"
+    with pytest.raises(OSError, match="symbolic links"):
+        driver_root.resolve(root, "/a/loop")
+
+
+def test_without_a_mount_the_loader_searches(tmp_path: Path) -> None:
+    assert from_arguments(["--library", "/l"], {"A": "b"}).environment == {"A": "b"}
+    same = from_arguments(["--library", "/l", "--driver-root", "/run/nvidia/driver"], {})
+    assert same.driver_root_mount == Path("/run/nvidia/driver")
+    assert same.environment == {driver_root.VARIABLE: "/run/nvidia/driver"}

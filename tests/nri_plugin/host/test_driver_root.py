@@ -1,0 +1,129 @@
+"""The driver root in two views: a spec generated below the agent's mount names the host's files."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract import names
+from nri_plugin.doctor.host import missing
+from nri_plugin.host import cdi
+from nri_plugin.host.cdi_generator import render
+from nri_plugin.host.driver_root import DriverRoot
+from nri_plugin.policy.model import Gpu
+
+UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
+
+
+def spec(root: str) -> dict[str, Any]:
+    """Of nvidia-ctk 1.18, shortened, with what it finds below that root."""
+    hook = {"hookName": "createContainer", "path": "/usr/bin/nvidia-ctk"}
+    own = {
+        "deviceNodes": [
+            {"path": "/dev/nvidia0", "hostPath": f"{root}/dev/nvidia0"},
+            {"path": f"{root}/dev/nvidiactl"},
+        ]
+    }
+    common = {
+        "env": ["NVIDIA_CTK=x"],
+        "mounts": [{"hostPath": f"{root}/usr/lib64/libcuda.so.580", "containerPath": "/usr/lib64"}],
+        "hooks": [
+            {**hook, "args": ["nvidia-ctk", "--link", "/usr/lib64/a::/usr/lib64/b"]},
+            {"hookName": "poststop", "path": f"{root}/bin/x", "args": [f"{root}/a::{root}/b"]},
+        ],
+    }
+    devices = [{"name": UUID, "containerEdits": own}]
+    document = {"cdiVersion": "0.6.0", "kind": names.CDI_KIND, "devices": devices}
+    return {**document, "containerEdits": common}
+
+
+@pytest.mark.parametrize("host", ["/", "/run/nvidia/driver"])
+def test_a_generated_spec_names_the_hosts_files(host: str) -> None:
+    root = DriverRoot(Path(host), Path("/driver-root"))
+    text, problem = render(json.dumps(spec("/driver-root")).encode(), [UUID], root)
+    wanted = spec(host.rstrip("/"))
+    (nvidiactl,) = wanted["devices"][0]["containerEdits"]["deviceNodes"][1:]
+    nvidiactl["hostPath"] = nvidiactl["path"]
+    nvidiactl["path"] = "/driver-root/dev/nvidiactl"
+    assert problem == "" and json.loads(text) == wanted
+
+
+def test_what_a_spec_must_not_hold_stays_for_its_reader() -> None:
+    root = DriverRoot(Path("/"), Path("/driver-root"))
+    odd = {"devices": [{"name": "a", "containerEdits": 7}], "containerEdits": {"mounts": [None]}}
+    odd["containerEdits"] |= {"hooks": 7, "deviceNodes": [{}]}  # type: ignore[operator]
+    assert root.translate(odd) == odd
+
+
+def test_device_nodes_are_looked_up_below_the_mount(tmp_path: Path) -> None:
+    """A pod's own /dev has only the nodes of the time at which the pod was created."""
+    cdi_dir, mount = tmp_path / "cdi", tmp_path / "driver-root"
+    (mount / "dev").mkdir(parents=True)
+    (mount / "dev/nvidia0").symlink_to("/dev/real")
+    (mount / "dev/real").touch()
+    cdi_dir.mkdir()
+    (cdi_dir / "nvidia.json").write_text(json.dumps(spec("")))
+    root = DriverRoot(Path("/"), mount)
+    seen: list[Path] = []
+
+    def status(path: str) -> os.stat_result:
+        seen.append(root.seen(path))
+        return os.stat("/dev/null")
+
+    (device,) = cdi.load([cdi_dir], status=status).devices.values()
+    assert device.problem is None
+    assert seen == [mount / "dev/real", mount / "dev/nvidiactl"]
+    assert stat.S_ISREG(root.stat("/dev/nvidia0").st_mode)
+
+
+def test_missing_files_are_looked_up_below_the_mount(tmp_path: Path) -> None:
+    cdi_dir, mount = tmp_path / "cdi", tmp_path / "driver-root"
+    cdi_dir.mkdir()
+    (mount / "usr/lib64").mkdir(parents=True)
+    document = spec("/run/nvidia/driver")
+    for node in document["devices"][0]["containerEdits"]["deviceNodes"]:
+        node |= {"type": "c", "major": 195, "minor": 0}
+    (cdi_dir / "nvidia.json").write_text(json.dumps(document))
+    specs = cdi.load([cdi_dir])
+    root = DriverRoot(Path("/run/nvidia/driver"), mount)
+    gone = missing(Gpu(UUID, 0, 1), specs, Path("/"), root)
+    assert "/run/nvidia/driver/usr/lib64/libcuda.so.580" in gone
+    (mount / "usr/lib64/libcuda.so.580").touch()
+    gone = missing(Gpu(UUID, 0, 1), specs, Path("/"), root)
+    assert "/run/nvidia/driver/usr/lib64/libcuda.so.580" not in gone
+
+
+def test_the_options_of_nvidia_ctk(tmp_path: Path) -> None:
+    mount = tmp_path / "driver-root"
+    container = DriverRoot(Path("/run/nvidia/driver"), mount)
+    assert container.options("") == (f"--driver-root={mount}", "--dev-root=/")
+    (mount / "dev").mkdir(parents=True)
+    (mount / "dev/nvidiactl").touch()
+    assert container.options("/x") == (
+        f"--driver-root={mount}",
+        f"--dev-root={mount}",
+        "--nvidia-cdi-hook-path=/x",
+    )
+    assert DriverRoot(Path("/"), mount).options("")[1] == f"--dev-root={mount}"
+
+
+def test_hooks_run_a_program_of_the_host(tmp_path: Path) -> None:
+    """runc executes a hook on the host, where the agent's image is not."""
+    mount, programs = tmp_path / "driver-root", tmp_path / "vgpu"
+    root, ours = DriverRoot(Path("/"), mount), tmp_path / "nvidia-ctk"
+    ours.write_text("#!/bin/sh\n")
+    ours.chmod(0o755)
+    for _ in range(2):
+        assert root.hook([str(ours)], programs) == f"{programs}/nvidia-ctk"
+    assert os.listdir(programs) == ["nvidia-ctk"]
+    assert (programs / "nvidia-ctk").stat().st_mode & 0o777 == 0o755
+    assert root.hook(["/nowhere/nvidia-ctk"], programs) == ""
+    (mount / "usr/bin").mkdir(parents=True)
+    (mount / "usr/bin/nvidia-cdi-hook").write_text("#!/bin/sh\n")
+    (mount / "usr/bin/nvidia-cdi-hook").chmod(0o755)
+    assert root.hook([str(ours)], programs) == "/usr/bin/nvidia-cdi-hook"
