@@ -118,6 +118,10 @@ class Metrics:
             "Unschedulable pods that the extender requeued because capacity became available and"
             " kube-scheduler had not retried them.",
         )
+        self.enforced = counter(
+            "gpuslice_scheduler_admission_enforced_total",
+            "Bindings of admission policies that this process changed from Warn to Deny.",
+        )
         self.events = counter(
             "gpuslice_scheduler_events_total",
             "Kubernetes Events, by outcome: written, dropped (too many), failed.",

@@ -23,6 +23,7 @@ from typing import Final
 from contract import names
 from kube.client import Kube
 from kube.log_lines import Format, Line
+from scheduler.admission import Admission
 from scheduler.binder import Binder
 from scheduler.cache import Cache
 from scheduler.core.request import Policy
@@ -144,6 +145,7 @@ async def _run(
     events = Events(kube, metrics, boot_clock, me.identity)
     endpoint = Endpoint(state, cache, metrics, lambda: leader.status)
     extender = Extender(verbs, binder, leader, cache, metrics)
+    admission = Admission(kube, lambda: not endpoint.problems, leader.may_write, metrics)
 
     async def retry() -> None:
         """Only in the process that may bind: the others answer no filter, and so refuse no pod."""
@@ -170,6 +172,7 @@ async def _run(
                 serving = endpoint.run(settings.http, lambda at: announce(f"serving: http://{at}"))
                 others.append(group.create_task(serving, name="endpoint"))
             others.append(group.create_task(_ready(cache, announce), name="ready"))
+            others.append(group.create_task(admission.run(), name="admission"))
             leading = group.create_task(leader.run(), name="lead")
             await _first(leaving.wait(), leading)
             _LOG.info("leaving: nothing new is bound, what is under way is finished")

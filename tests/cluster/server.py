@@ -23,6 +23,7 @@ Json = dict[str, Any]
 class Answer:
     status: int
     body: Json
+    warning: str = ""
 
     @property
     def done(self) -> bool:
@@ -73,4 +74,5 @@ class Server:
         sent = None if body is None else json.dumps(body)
         self._connection.request(method, path, sent, headers)
         answer = self._connection.getresponse()
-        return Answer(answer.status, json.loads(answer.read() or b"{}"))
+        warning = answer.headers.get("Warning", "")
+        return Answer(answer.status, json.loads(answer.read() or b"{}"), warning)

@@ -36,7 +36,14 @@ def _rights(group: str, resource: str, *verbs: str) -> set[Right]:
     return {(group, resource, verb) for verb in verbs}
 
 
-OURS_ALONE: Final = _rights("scheduling.koordinator.sh", "devices", *_READ)
+OURS_ALONE: Final = {
+    *_rights("scheduling.koordinator.sh", "devices", *_READ),
+    *_rights(
+        "admissionregistration.k8s.io",
+        "validatingadmissionpolicybindings",
+        *("list", "watch", "patch"),
+    ),
+}
 NOT_OURS: Final[dict[str, set[Right]]] = {
     "the Leases are in a Role, ours by name": {
         *_rights("coordination.k8s.io", "leases", "create", *_READ, "update"),

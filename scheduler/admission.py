@@ -1,0 +1,132 @@
+"""Switches admission policies from warnings to refusals once the scheduler is available.
+
+Available: the extender's lists are complete, and its own kube-scheduler leads: it calls the
+extender, or renews its Lease, whose holder begins with this pod's host name. Until then the
+policies only warn, so that a failed installation refuses no pod. The bindings are watched: applying
+the chart again resets them, and they are switched again at once. Which ones, and how:
+scheduler.kubernetes.admission.
+
+Without the right to list or patch the bindings, one warning is logged; pods are scheduled as usual.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from contract import names
+from kube.client import Kube, KubeError
+from kube.follow import UNLISTED, Follower
+from kube.log_lines import Line
+from scheduler.kubernetes.admission import COLLECTION, SELECTOR, denial
+from scheduler.kubernetes.profiles import LEASE
+from scheduler.kubernetes.requests import Json, at
+from scheduler.metrics import Metrics
+
+_LOG: Final = logging.getLogger(__name__)
+
+_PATH: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases/{LEASE}"
+_LOOK_S: Final = 1.0
+_RENEWED_S: Final = 5.0
+"""kube-scheduler renews its Lease every 2 s."""
+_ANSWER_S: Final = 3.0
+_RETRY_S: Final = 30.0
+
+
+class Admission:
+    """is_ready: whether the extender's lists are complete. is_called: whether kube-scheduler calls
+    it, so that it holds the Lease."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        is_ready: Callable[[], bool],
+        is_called: Callable[[], bool],
+        metrics: Metrics,
+        host: str = "",
+        pause: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+    ) -> None:
+        self._kube = kube
+        self._is_ready = is_ready
+        self._is_called = is_called
+        self._metrics = metrics
+        self._holder = f"{host or socket.gethostname()}_"
+        self._pause = pause
+        self._warning: dict[str, Json] = {}
+        """By binding, the patch by which it refuses."""
+        self._said = ""
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        follower = Follower(self._kube, COLLECTION, self, query={"labelSelector": SELECTOR})
+        following = asyncio.create_task(follower.run(), name="follow admission")
+        try:
+            while True:
+                await self._pause(_LOOK_S)
+                if follower.problem not in ("", UNLISTED):
+                    self._say(follower.problem)
+                    continue
+                try:
+                    await self._enforce()
+                except KubeError as error:
+                    self._say(str(error))
+                    await self._pause(_RETRY_S)
+        finally:
+            following.cancel()
+            await asyncio.wait([following])
+
+    async def _enforce(self) -> None:
+        if not self._warning or not self._is_ready():
+            return
+        if not (self._is_called() or await self._leads()):
+            return
+        for name, patch in sorted(self._warning.items()):
+            try:
+                stored = await self._kube.patch(f"{COLLECTION}/{name}", patch, timeout_s=_ANSWER_S)
+            except KubeError as error:
+                if error.status not in (404, 409):
+                    raise
+                continue  # the watch reports what it is now
+            self.seen(stored)
+            self._metrics.enforced.inc()
+            _LOG.info(Line("admission policy refuses from now on", binding=name))
+
+    async def _leads(self) -> bool:
+        """Whether this pod's kube-scheduler holds its Lease, and renews it."""
+        renewed = await self._renewed()
+        if renewed:
+            await self._pause(_RENEWED_S)
+        return bool(renewed) and await self._renewed() not in ("", renewed)
+
+    async def _renewed(self) -> str:
+        try:
+            spec = at(await self._kube.get(_PATH, timeout_s=_ANSWER_S), "spec")
+        except KubeError as error:
+            if error.status == 404:
+                return ""
+            raise
+        ours = str(spec.get("holderIdentity") or "").startswith(self._holder)
+        return str(spec.get("renewTime") or "") if ours else ""
+
+    def _say(self, problem: str) -> None:
+        if problem != self._said:
+            _LOG.warning(Line("admission policies may only warn", error=problem))
+        self._said = problem
+
+    # --- the watch's sink
+
+    def seen(self, raw: Json) -> str:
+        name, patch = str(at(raw, "metadata")["name"]), denial(raw)
+        self._warning.pop(name, None)
+        if patch is not None:
+            self._warning[name] = patch
+        return name
+
+    def lost(self, raw: Json) -> None:
+        self._warning.pop(str(at(raw, "metadata")["name"]), None)
+
+    def listed(self, keys: set[str]) -> None:
+        self._warning = {name: self._warning[name] for name in self._warning if name in keys}

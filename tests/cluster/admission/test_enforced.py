@@ -1,0 +1,105 @@
+"""The policies warn until the scheduler is available, and refuse from then on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import pytest
+
+from contract import names
+from lab.cluster.controlplane import ControlPlane
+from lab.cluster.installation import Installation
+from scheduler.admission import _LOOK_S
+from tests.cluster.admission.requested import asking, pod
+from tests.cluster.installing import MANIFESTS
+from tests.cluster.running import replica
+from tests.cluster.server import Answer, Server
+from tests.support import until
+
+pytestmark = pytest.mark.cluster
+
+_POLICIES: Final = ("gpuslice-requests", "gpuslice-environment", "gpuslice-agents")
+_BINDINGS: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+_LOOKS: Final = 3
+_ROLE: Final = ("clusterrole", "gpuslice-scheduler")
+
+
+def set_actions(plane: ControlPlane, policy: str, label: str | None, *actions: str) -> None:
+    labels: Mapping[str, Any] = {names.LABEL_ADMISSION: label}
+    patch = {"metadata": {"labels": labels}, "spec": {"validationActions": actions}}
+    kind = "validatingadmissionpolicybinding"
+    plane.kubectl("patch", kind, policy, "--type=merge", f"-p={json.dumps(patch)}")
+
+
+@pytest.fixture
+def plane(installed: ControlPlane) -> Iterator[ControlPlane]:
+    """As the chart installs them: the first binding warns, and is the scheduler's to change. The
+    other two are an operator's choice."""
+    set_actions(installed, _POLICIES[0], names.ADMISSION_AUTO, "Warn")
+    set_actions(installed, _POLICIES[1], None, "Warn")
+    set_actions(installed, _POLICIES[2], names.ADMISSION_AUTO, "Audit")
+    yield installed
+    for policy in _POLICIES:
+        set_actions(installed, policy, None, "Deny")
+    installed.kubectl("apply", "-f", MANIFESTS / "20-scheduler-rbac.yaml")
+
+
+def invalid(server: Server) -> Answer:
+    made = pod(asking({names.RESOURCE_GPU: 150}), name="invalid")
+    return server.ask("POST", "/api/v1/namespaces/default/pods?dryRun=All", made)
+
+
+def actions(server: Server) -> list[list[str]]:
+    found = [server.ask("GET", f"{_BINDINGS}/{policy}").body for policy in _POLICIES]
+    return [each["spec"]["validationActions"] for each in found]
+
+
+def counted(extender: Installation) -> bool:
+    return "gpuslice_scheduler_admission_enforced_total 1.0" in extender.ask("/metrics")[1]
+
+
+def test_a_pod_is_warned_of_before_the_scheduler_is_available_and_refused_after(
+    plane: ControlPlane, server: Server
+) -> None:
+    """An extender alone is not available: its kube-scheduler does not run."""
+    until(lambda: "must be 1 to 100" in invalid(server).warning, "the API server warns")
+    alone = replica(plane, "admission")
+    try:
+        alone.tend_extender()
+        alone.wait_ready()
+        for _ in range(_LOOKS):
+            time.sleep(_LOOK_S)
+            assert invalid(server).done
+        assert actions(server) == [["Warn"], ["Warn"], ["Audit"]]
+        alone.tend_kube_scheduler()
+        until(lambda: invalid(server).policy == "gpuslice-requests", "the pod is refused")
+        assert actions(server) == [["Deny"], ["Warn"], ["Audit"]]
+        until(lambda: counted(alone), "it is counted")
+        # As an upgrade that applies the chart again.
+        set_actions(plane, _POLICIES[0], names.ADMISSION_AUTO, "Warn")
+        until(lambda: actions(server)[0] == ["Deny"], "it refuses again")
+        assert actions(server) == [["Deny"], ["Warn"], ["Audit"]]
+    finally:
+        alone.stop()
+
+
+def test_without_the_right_the_scheduler_serves_and_says_which_is_missing(
+    plane: ControlPlane, server: Server
+) -> None:
+    role = json.loads(plane.kubectl("get", *_ROLE, "-o=json"))
+    rules = [each for each in role["rules"] if "admissionregistration" not in str(each)]
+    plane.kubectl("patch", *_ROLE, "--type=merge", f"-p={json.dumps({'rules': rules})}")
+    alone = replica(plane, "forbidden")
+    try:
+        alone.tend_extender()
+        alone.wait_ready()
+        missing = 'cannot list resource \\"validatingadmissionpolicybindings\\"'
+        until(lambda: missing in alone.extender.log.read_text(), "it is logged")
+        assert alone.ask("/readyz")[0] == 200
+        assert alone.extender.log.read_text().count(missing) == 1
+        assert actions(server)[0] == ["Warn"]
+    finally:
+        alone.stop()
