@@ -113,6 +113,11 @@ class Metrics:
             "Problems that need a person: unreadable annotations and inventories, missing or"
             " overcommitted GPUs, node agents that are not ready. /debug/fleet lists them.",
         )
+        self.waiting = gauge(
+            "gpuslice_scheduler_waiting_pods",
+            "Unschedulable pods with a request for GPUs. Compared with free memory, it shows when"
+            " the cluster needs more GPUs. Take the maximum over the replicas.",
+        )
         self.requeued = counter(
             "gpuslice_scheduler_requeued_pods_total",
             "Unschedulable pods that the extender requeued because capacity became available and"

@@ -137,6 +137,7 @@ async def _run(
     after = len(me.exited) or None
     _LOG.info(Line("start", identity=me.identity, installation=me.installation, after=after))
     retries = Unschedulable(state, {names.SCHEDULER_NAME, *settings.policies})
+    metrics.waiting.set_function(retries.__len__)
     cache = Cache(kube, state, boot_clock, retries=retries)
     leader = Leader(kube, me, cache.relist, metrics)
     verbs = Verbs(state, settings.policies, retries)
