@@ -6,7 +6,7 @@ SHELL := /bin/bash
 # Hundreds of Python programs start in a test run: none should compile its modules again.
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-.PHONY: help setup base show build demo demo-picture demo-node demo-faults cluster cluster-down test test-all e2e endure gpu lint sanitize fuzz bench faults storm clean
+.PHONY: help setup base show build demo demo-picture demo-node demo-faults cluster cluster-down test test-all e2e endure gpu lint sanitize fuzz bench faults storm images clean
 
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ cluster: base  ## a private Kubernetes cluster of one node, with simulated GPUs 
 
 cluster-down:  ## stop the cluster and remove it completely
 	@$(VENV)/python -m lab.cluster down $${AT:+--at "$$AT"}
+
+images: base  ## the product's images as OCI archives, without a daemon or a registry (ARGS=--help)
+	@$(VENV)/python -m tools.images $(ARGS)
 
 lint: base  ## ruff, mypy --strict, import contracts, clang-format
 	@$(VENV)/python -m tools.lint

@@ -20,11 +20,11 @@ from typing import Final
 
 from lab.cluster.directory import DIRECTORY, Place
 from lab.cluster.marked import PlaceError
-from lab.node import images
 from lab.node.catalogue import Catalogue
-from lab.node.images import Image, ImageError, Layer
 from lab.node.lab import CLUSTER_FILES
 from tools import building, programs
+from tools.images import oci
+from tools.images.oci import Image, ImageError, Layer
 
 _HUB: Final = "docker.io"
 
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         image = own_image(given.name, given.package, given.file, given.command)
-        archive = images.archive([image], building.cache_dir() / "images")
+        archive = oci.archive([image], building.cache_dir() / "images")
         if given.into:
             shutil.copyfile(archive, given.into)
         else:

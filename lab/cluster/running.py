@@ -28,12 +28,12 @@ from lab.cluster.kept import Process
 from lab.cluster.kubelet import Kubelet, KubeletError
 from lab.node.catalogue import Catalogue
 from lab.node.containerd import ContainerdError
-from lab.node.images import ImageError
 from lab.node.lab import CLUSTER_FILES, Lab, LabError
 from lab.node.namespace import Inside, NamespaceError, children
 from lab.node.network import NetworkError
 from simgpu.config import ConfigError
 from tools import kubernetes
+from tools.images.oci import ImageError
 from tools.progress import step
 
 NODE: Final = "gpuslice"

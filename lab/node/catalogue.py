@@ -19,7 +19,7 @@ from typing import Final
 
 from contract import names
 from lab.node.containerd_config import PAUSE_IMAGE
-from lab.node.images import Image, Layer
+from tools.images.oci import Image, Layer
 
 PYTHON_IMAGE: Final = "docker.io/local/python:1"
 """Python, NVIDIA's cuda-bindings and nvidia-ml-py, a shell and coreutils."""

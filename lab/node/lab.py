@@ -20,16 +20,16 @@ from typing import Final
 
 from contract import allocation, grants, names, required_plugins
 from contract.overhead import CODE_BYTES
-from lab.node import images
 from lab.node.catalogue import Catalogue
 from lab.node.containerd import Containerd
 from lab.node.containerd_config import Options
 from lab.node.cri import ORDINARY, Cri, Pod, Sandbox
-from lab.node.images import Image
 from lab.node.namespace import Inside, Namespace, children
 from simgpu import config
 from simgpu.home import Home
 from tools import building, programs
+from tools.images import oci
+from tools.images.oci import Image
 from tools.releases import DEFAULT, Release
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -117,7 +117,7 @@ class Lab:
     def load(self, wanted: Sequence[Image]) -> None:
         """Import images into containerd; those not in the cache are packed. Raises ImageError or
         ContainerdError."""
-        self.containerd.import_image(images.archive(wanted, building.cache_dir() / "images"))
+        self.containerd.import_image(oci.archive(wanted, building.cache_dir() / "images"))
 
     # --- pods -------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab.cluster.packing import own_image, reference
-from lab.node.images import Image, ImageError, Layer, archive
+from tools.images.oci import Image, ImageError, Layer, archive
 
 
 def _images(text: bytes = b"one") -> list[Image]:

@@ -14,7 +14,7 @@ _GO = """#!/bin/sh
 echo "$CGO_ENABLED $@" >>"$CALLS"
 case "$1" in
 env) echo go1.27.0 ;;
-install) $FAIL; echo x >"$GOBIN/helm"; chmod +x "$GOBIN/helm" ;;
+build) $FAIL; echo x >"$GOBIN/helm"; chmod +x "$GOBIN/helm" ;;
 esac
 """
 
@@ -53,6 +53,6 @@ def test_else_helm_is_built_once(said: str, tmp_path: Path) -> None:
 
 
 def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ProgramsError, match=r"go install .* failed"):
+    with pytest.raises(ProgramsError, match=r"go build .* failed"):
         helm.ensure(_machine(tmp_path, fail="exit 1"))
     assert list((tmp_path / "cache" / "bin").iterdir()) == []

@@ -1,7 +1,9 @@
-"""OCI archives made from this machine's own files: no registry, no download.
+"""OCI archives made from this machine's files: no registry, no daemon.
 
-A layer is a table of paths. Layers are shared between the images of one archive, and the archive is
-cached under a hash of its whole content. catalogue.py lists the content of each image.
+A layer is a table of paths. Layers are shared between the images of one archive, and `archive`
+caches it under a hash of its whole content. Equal content has equal digests: every path belongs to
+root, and has no time unless its layer is dated. The product's images (product.py) and the lab's are
+packed here.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ from typing import Any, Final
 
 from tools.scratch import scratch
 
-_FORMAT: Final = 1
-_KEPT: Final = 4
+_FORMAT: Final = 2
+KEPT: Final = 4
 """Archives kept in the cache: the demo's, the tests', and the same of another checkout."""
-_MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+"""Debian's, Go's and OCI's name of a machine as the kernel calls it."""
 _DOCUMENTS: Final = re.compile(r"/usr/share/(doc|man|locale|info|lintian|bash-completion|bug)(/|$)")
 _MEDIA: Final = "application/vnd.oci.image.{}"
 
@@ -53,9 +56,13 @@ class Entry:
 
 @dataclass(slots=True)
 class Layer:
-    """Paths without a leading slash; parents are added when the layer is packed."""
+    """Paths without a leading slash; parents are added when the layer is packed.
+
+    dated: files have their time here, which Python compares with that of its compiled files.
+    """
 
     entries: dict[str, Entry] = field(default_factory=dict)
+    dated: bool = True
 
     def add_bytes(self, path: str, content: bytes, mode: int = 0o644) -> None:
         self.entries[path.lstrip("/")] = Entry(mode, content=content)
@@ -81,6 +88,16 @@ class Layer:
             for name in files:
                 if not skip.search(f"{prefix}/{name}"):
                     self.add_file(Path(directory, name), f"{path}{prefix}/{name}")
+
+    def add_root(self, root: Path, path: str = "") -> None:
+        """Everything below a directory of this machine, links as links."""
+        for directory, inner, files in os.walk(root):
+            for each in (Path(directory, name) for name in (*inner, *files)):
+                where = f"{path}/{each.relative_to(root)}"
+                if each.is_symlink():
+                    self.add_link(where, str(each.readlink()))
+                elif each.is_file():
+                    self.add_file(each, where)
 
     def add_package(self, name: str) -> None:
         """The files of an installed Debian package, without its documents. Of its dependencies only
@@ -111,13 +128,18 @@ class Layer:
 class Image:
     """A name, its layers from the bottom up, and the default command.
 
-    environ: "KEY=VALUE" lines; duplicates are kept, as an image may have them.
+    environ: "KEY=VALUE" lines; duplicates are kept, as an image may have them. user: "UID:GID"; "":
+    root. architecture: as OCI names it; "": this machine's.
     """
 
     name: str
     layers: Sequence[Layer]
     command: Sequence[str] = ()
     environ: Sequence[str] = ()
+    entrypoint: Sequence[str] = ()
+    user: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    architecture: str = ""
 
 
 def archive(images: Sequence[Image], directory: Path) -> Path:
@@ -128,16 +150,16 @@ def archive(images: Sequence[Image], directory: Path) -> Path:
         return path
     with scratch(directory, ".packing-") as packing:
         packed = packing / "archive.tar"
-        _pack(images, packed, packing)
+        pack(images, packed, packing)
         packed.rename(path)
-    _forget(directory, path)
+    forget(directory, "images-*.tar", path)
     return path
 
 
-def _forget(directory: Path, newest: Path) -> None:
+def forget(directory: Path, pattern: str, newest: Path) -> None:
     """Keep the archives that were used last."""
-    archives = sorted(directory.glob("images-*.tar"), key=lambda path: path.stat().st_mtime)
-    for path in archives[:-_KEPT]:
+    archives = sorted(directory.glob(pattern), key=lambda path: path.stat().st_mtime)
+    for path in archives[:-KEPT]:
         if path != newest:
             path.unlink(missing_ok=True)
 
@@ -157,15 +179,29 @@ def _is_elf(path: Path | None) -> bool:
 def _key(images: Sequence[Image]) -> str:
     digest = hashlib.sha256(f"{_FORMAT} {platform.machine()}".encode())
     for image in images:
-        digest.update(f"{image.name} {list(image.command)} {list(image.environ)}\n".encode())
+        digest.update(f"{image.name} {_configuration(image)}\n".encode())
         for layer in image.layers:
+            digest.update(f"{layer.dated}\n".encode())
             for path, entry in sorted(layer.entries.items()):
                 digest.update(f"{path} {entry.facts()}\n".encode())
             digest.update(b"\n")
     return digest.hexdigest()[:16]
 
 
-def _pack(images: Sequence[Image], target: Path, packing: Path) -> None:
+def _configuration(image: Image) -> dict[str, Any]:
+    """The defaults of a container; a field that is not given is absent."""
+    given = {
+        "User": image.user,
+        "Env": list(image.environ),
+        "Entrypoint": list(image.entrypoint),
+        "Cmd": list(image.command),
+        "Labels": dict(sorted(image.labels.items())),
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def pack(images: Sequence[Image], target: Path, packing: Path) -> None:
+    """Write the archive; `packing` is a directory for the blobs on the way."""
     blobs: dict[str, Path] = {}
     layers: dict[int, dict[str, Any]] = {}
     manifests = []
@@ -184,9 +220,9 @@ def _pack(images: Sequence[Image], target: Path, packing: Path) -> None:
                 layers[id(layer)] = _descriptor("layer.v1.tar", digest, path.stat().st_size)
         mine = [layers[id(layer)] for layer in image.layers]
         config = {
-            "architecture": _MACHINES[platform.machine()],
+            "architecture": image.architecture or ARCHITECTURES[platform.machine()],
             "os": "linux",
-            "config": {"Cmd": list(image.command), "Env": list(image.environ)},
+            "config": _configuration(image),
             "rootfs": {"type": "layers", "diff_ids": [layer["digest"] for layer in mine]},
         }
         manifest = {
@@ -196,13 +232,21 @@ def _pack(images: Sequence[Image], target: Path, packing: Path) -> None:
             "layers": mine,
         }
         described = keep(json.dumps(manifest).encode(), "manifest.v1+json")
-        manifests.append({**described, "annotations": {"io.containerd.image.name": image.name}})
-    index = {"schemaVersion": 2, "manifests": manifests}
+        names = {
+            "io.containerd.image.name": image.name,
+            "org.opencontainers.image.ref.name": image.name.rpartition(":")[2],
+        }
+        manifests.append({**described, "annotations": names})
+    index = {
+        "schemaVersion": 2,
+        "mediaType": _MEDIA.format("index.v1+json"),
+        "manifests": manifests,
+    }
     with tarfile.open(target, "w") as tar:
         _put(tar, "oci-layout", Entry(0o644, content=b'{"imageLayoutVersion":"1.0.0"}'))
         _put(tar, "index.json", Entry(0o644, content=json.dumps(index).encode()))
         for digest, path in sorted(blobs.items()):
-            tar.add(path, f"blobs/sha256/{digest}")
+            _put(tar, f"blobs/sha256/{digest}", Entry(0o644, source=path))
 
 
 def _descriptor(kind: str, digest: str, size: int) -> dict[str, Any]:
@@ -215,7 +259,7 @@ def _pack_layer(layer: Layer, packing: Path) -> tuple[Path, str]:
     path = Path(name)
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
         for where, entry in _with_parents(layer.entries):
-            _put(tar, where, entry)
+            _put(tar, where, entry, layer.dated)
     with path.open("rb") as file:
         return path, hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -229,8 +273,7 @@ def _with_parents(entries: Mapping[str, Entry]) -> Iterable[tuple[str, Entry]]:
     return sorted(whole.items())
 
 
-def _put(tar: tarfile.TarFile, path: str, entry: Entry) -> None:
-    """Owned by root; a machine's file keeps its time, which Python's compiled files rely on."""
+def _put(tar: tarfile.TarFile, path: str, entry: Entry, dated: bool = False) -> None:
     info = tarfile.TarInfo(path)
     info.mode = entry.mode
     if entry.link is not None:
@@ -241,7 +284,7 @@ def _put(tar: tarfile.TarFile, path: str, entry: Entry) -> None:
         tar.addfile(info, io.BytesIO(entry.content))
     elif entry.source is not None:
         status = entry.source.stat()
-        info.size, info.mtime = status.st_size, int(status.st_mtime)
+        info.size, info.mtime = status.st_size, int(status.st_mtime) if dated else 0
         with entry.source.open("rb") as file:
             tar.addfile(info, file)
     else:

@@ -1,0 +1,227 @@
+"""Debian's Python with the shared libraries that it loads, as a directory in the cache.
+
+apt-get resolves and verifies the packages; none is installed, and the machine's own state does not
+matter: apt-get works on an empty one. Packages are fetched once for each table of packages:
+`python -m tools.images --fetch` fetches newer ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tools import building
+from tools.images.oci import ARCHITECTURES, ImageError
+from tools.progress import step
+from tools.scratch import scratch
+
+_FORMAT: Final = 1
+_MERGED: Final = ("bin", "lib", "lib64", "sbin")
+"""Directories that are links into /usr."""
+_KEPT: Final = re.compile(
+    r"usr/bin/python3[^/]*$|usr/lib/python3[^/]*/|etc/python3[^/]*/|usr/share/doc/[^/]*/copyright$"
+)
+_SKIPPED: Final = re.compile(
+    r"/(distutils|ensurepip|idlelib|lib2to3|pydoc_data|sqlite3|test|tkinter|turtledemo|curses)/"
+    r"|/lib-dynload/(_codecs_(cn|hk|iso2022|jp|kr|tw)|_curses|_curses_panel|_dbm|_gdbm|_multibytecodec"
+    r"|_sqlite3|_test|_xx|nis|readline|audioop|ossaudiodev|xx)[^/]*\.so$"
+    r"|/encodings/(big5|cp9[345]|euc|gb|hz|iso2022|johab|shift)[^/]*$"
+    r"|/(gconv|audit)/|/__pycache__/|\.a$"
+)
+_LIBRARY: Final = re.compile(r"usr/lib(64)?/([^/]*/)?[^/]*\.so[^/]*$")
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """root: the files. packages: "NAME VERSION" of each package that has one there."""
+
+    root: Path
+    packages: Sequence[str]
+    machine: str
+
+    @property
+    def python(self) -> str:
+        """python3.11"""
+        return os.readlink(self.root / "usr/bin/python3")
+
+    def compile(self, tree: Path, inside: str) -> None:
+        """Compile the modules below `tree`, which is `inside` in the image, by the image's Python.
+
+        Python does not compare such a compiled file with its module, so that times do not matter.
+        Another machine's Python of the same version writes the same bytes.
+        """
+        unpacked = self.root / "usr"
+        loader = next(unpacked.glob("lib64/ld-linux-*"))
+        libraries = ":".join(str(path) for path in unpacked.glob("lib/*-linux-gnu"))
+        run = [str(loader), "--library-path", libraries, str(unpacked / "bin" / self.python)]
+        options = ["--invalidation-mode", "unchecked-hash", "-q", "-f"]
+        places = ["-s", str(tree), "-p", inside]
+        done = subprocess.run(
+            [*run, "-S", "-m", "compileall", *options, *places, str(tree)],
+            env={"PYTHONHOME": str(unpacked), "PYTHONHASHSEED": "0", "PATH": os.defpath},
+            text=True,
+            capture_output=True,
+        )
+        if done.returncode != 0:
+            raise ImageError(f"compileall {tree} failed:\n{done.stdout}{done.stderr}")
+
+
+def system(packages: Sequence[str], machine: str, fetch: bool = False) -> System:
+    """The packages' files, from the cache or fetched into it. Raises ImageError."""
+    for program in ("apt-get", "dpkg-deb", "readelf"):
+        if shutil.which(program) is None:
+            raise ImageError(
+                f"{program} is not on this machine: images are built from Debian packages. "
+                "manifests/images has Containerfiles for other machines."
+            )
+    release = Path("/etc/os-release").read_text()
+    rules = (_FORMAT, sorted(packages), _KEPT.pattern, _SKIPPED.pattern)
+    made_of = f"{release} {rules}".encode()
+    directory = building.cache_dir() / "debian"
+    final = directory / f"{machine}-{hashlib.sha256(made_of).hexdigest()[:16]}"
+    if fetch or not final.exists():
+        with scratch(directory, ".fetching-") as whole:
+            with step(f"fetching Debian packages for {machine}") as shown:
+                archives = _download(packages, machine, whole)
+                shown.result = f"{len(archives)} packages"
+            made = whole / "made"
+            _unpack(archives, packages, made)
+            made_system = System(made / "root", (), machine)
+            by = (
+                made_system
+                if machine == platform.machine()
+                else system(packages, platform.machine())
+            )
+            by.compile(made_system.root / "usr/lib", "/usr/lib")
+            shutil.rmtree(final, ignore_errors=True)
+            made.rename(final)
+    listed = (final / "packages.txt").read_text().splitlines()
+    return System(final / "root", listed, machine)
+
+
+def _download(packages: Sequence[str], machine: str, whole: Path) -> list[Path]:
+    """The packages and all that they depend on; with newer lists if the machine's do not serve."""
+    state, archives = whole / "state", whole / "archives"
+    for each in (state / "lists/partial", archives / "partial", whole / "cache"):
+        each.mkdir(parents=True)
+    (state / "status").touch()
+    name = ARCHITECTURES[machine]
+    options = {
+        "APT::Architecture": name,
+        "APT::Architectures": name,
+        "APT::Sandbox::User": "root" if os.geteuid() == 0 else "",
+        "Dir::State::status": state / "status",
+        "Dir::Cache": whole / "cache",
+        "Dir::Cache::archives": archives,
+        "Debug::NoLocking": "true",
+    }
+    command = ["apt-get", "--quiet", *(f"-o{key}={value}" for key, value in options.items())]
+    install = ["install", "--yes", "--no-install-recommends", "--download-only", *packages]
+    done = subprocess.run([*command, *install], text=True, capture_output=True)
+    if done.returncode != 0:
+        newer = [*command, f"-oDir::State::lists={state / 'lists'}"]
+        subprocess.run([*newer, "update"], text=True, capture_output=True)
+        done = subprocess.run([*newer, *install], text=True, capture_output=True)
+    if done.returncode != 0:
+        raise ImageError(f"{' '.join(install)} failed:\n{done.stdout}{done.stderr}")
+    return sorted(archives.glob("*.deb"))
+
+
+def _unpack(archives: Iterable[Path], whole: Sequence[str], made: Path) -> None:
+    """Python, the libraries of the packages in `whole`, and the libraries that these load."""
+    root = made / "root"
+    belongs: dict[str, str] = {}
+    versions: dict[str, str] = {}
+    for path in archives:
+        said = subprocess.run(
+            ["dpkg-deb", "--showformat=${Package} ${Version}", "--show", path],
+            text=True,
+            capture_output=True,
+            check=True,
+        )
+        name, versions[name] = said.stdout.split()
+        for where in _extract(path, root):
+            belongs[where] = name
+    wanted = {where for where in belongs if _KEPT.match(where)}
+    wanted |= {where for where, name in belongs.items() if name in whole}
+    kept = wanted | _libraries(root, set(belongs) - wanted, wanted)
+    packages = {belongs[where] for where in kept if not where.startswith("usr/share/doc/")}
+    for where in belongs:
+        if where not in kept:
+            (root / where).unlink()
+    for name in _MERGED:
+        if (root / "usr" / name).is_dir():
+            (root / name).symlink_to(f"usr/{name}")
+    lines = [f"{name} {versions[name]}\n" for name in sorted(packages)]
+    (made / "packages.txt").write_text("".join(lines))
+
+
+def _extract(package: Path, root: Path) -> Iterable[str]:
+    """The paths of what was unpacked; on a merged system /lib is /usr/lib."""
+    with (
+        subprocess.Popen(
+            ["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE
+        ) as unpacking,
+        tarfile.open(fileobj=unpacking.stdout, mode="r|") as tar,
+    ):
+        for member in tar:
+            where = os.path.normpath(member.name)
+            if where.startswith(tuple(f"{name}/" for name in _MERGED)):
+                where = f"usr/{where}"
+            chosen = _KEPT.match(where) or _LIBRARY.match(where)
+            if not chosen or _SKIPPED.search(f"/{where}") or member.isdir():
+                continue
+            target = root / where
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if member.issym():
+                target.symlink_to(_merged(member.linkname))
+            elif (file := tar.extractfile(member)) is not None:
+                target.write_bytes(file.read())
+                target.chmod(member.mode & 0o777)
+            yield where
+
+
+def _merged(link: str) -> str:
+    return f"/usr{link}" if link.startswith(("/lib/", "/lib64/")) else link
+
+
+def _libraries(root: Path, candidates: Iterable[str], wanted: Iterable[str]) -> set[str]:
+    """Those of the candidates that the wanted files load, and what these load."""
+    by_name: dict[str, list[str]] = {}
+    for where in candidates:
+        by_name.setdefault(Path(where).name, []).append(where)
+    found: set[str] = set()
+    queue = list(wanted)
+    while queue:
+        needed = {name for name in needed_by(root / where for where in queue)}
+        queue = []
+        for where in (each for name in needed for each in by_name.get(name, ())):
+            both = {where}
+            if (path := root / where).is_symlink():
+                both.add(os.path.normpath(Path(where).parent / path.readlink()))
+            queue += both - found
+            found |= both
+    return found
+
+
+def needed_by(files: Iterable[Path]) -> set[str]:
+    """The names of the libraries that these programs and libraries are linked with."""
+    elf = [path for path in files if not path.is_symlink() and path.is_file() and _is_elf(path)]
+    if not elf:
+        return set()
+    said = subprocess.run(["readelf", "--dynamic", "--wide", *elf], text=True, capture_output=True)
+    return set(re.findall(r"\(NEEDED\)\s+Shared library: \[([^]]+)\]", said.stdout))
+
+
+def _is_elf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"\x7fELF"

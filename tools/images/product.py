@@ -1,0 +1,210 @@
+"""The product's images: their layers, labels and archives.
+
+An archive is cached under a hash of its inputs: the sources, the table of images, this code, and
+the versions of everything that is fetched. So a second build needs neither time nor network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from tools import building
+from tools.images import debian, oci, wheels
+from tools.images.debian import System
+from tools.images.nvidia_ctk import NVIDIA_CTK
+from tools.images.oci import ARCHITECTURES, Image, Layer
+from tools.images.table import FILE, ROOT, Recipe, project, requirements, table
+from tools.progress import step
+from tools.scratch import scratch
+
+CONTENTS: Final = "/usr/share/gpuslice/contents.txt"
+_LICENSE: Final = "/usr/share/gpuslice/LICENSE"
+_LIBRARY_SOURCES: Final = ("CMakeLists.txt", "cmake", "shim", "simgpu/CMakeLists.txt")
+_ETC: Final = {
+    "/etc/passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\n"
+    "gpuslice:x:65532:65532::/:/usr/sbin/nologin\n",
+    "/etc/group": "root:x:0:\ngpuslice:x:65532:\n",
+    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An archive; the digest is the manifest's, the size that of the unpacked layers."""
+
+    path: Path
+    name: str
+    digest: str
+    size_bytes: int
+
+
+def ensure(recipe: Recipe, machine: str = platform.machine(), fetch: bool = False) -> Built:
+    """The image's archive, from the cache or built into it. Raises ImageError, ProgramsError."""
+    directory = building.cache_dir() / "images"
+    name = f"{recipe.name}-{ARCHITECTURES[machine]}"
+    system = debian.system(table().debian, machine, fetch)
+    path = directory / f"{name}-{_key(recipe, system)}.tar"
+    if path.exists():
+        os.utime(path)
+        return described(path)
+    with scratch(directory, ".packing-") as packing:
+        image = _image(recipe, system, packing)
+        packed = packing / "archive.tar"
+        with step(f"packing {recipe.name}"):
+            oci.pack([image], packed, packing)
+        packed.rename(path)
+    oci.forget(directory, f"{name}-*.tar", path)
+    return described(path)
+
+
+def described(path: Path) -> Built:
+    """Name, digest and size from the archive itself."""
+    with tarfile.open(path) as tar:
+
+        def read(name: str) -> bytes:
+            file = tar.extractfile(name)
+            assert file is not None
+            return file.read()
+
+        (manifest,) = json.loads(read("index.json"))["manifests"]
+        digest = manifest["digest"]
+        layers = json.loads(read(f"blobs/{digest.replace(':', '/')}"))["layers"]
+    name = manifest["annotations"]["io.containerd.image.name"]
+    return Built(path, name, digest, sum(layer["size"] for layer in layers))
+
+
+def reference(recipe: Recipe) -> str:
+    """The full name of what a pod calls NAME:VERSION."""
+    return f"docker.io/library/{recipe.name}:{project()['version']}"
+
+
+def _sources(recipe: Recipe) -> list[Path]:
+    names = [*recipe.packages, *(_LIBRARY_SOURCES if recipe.libraries else ())]
+    found = [path for name in names for path in ((ROOT / name).rglob("*"), [ROOT / name])]
+    return sorted({path for paths in found for path in paths if _is_source(path)})
+
+
+def _is_source(path: Path) -> bool:
+    return path.is_file() and path.suffix not in {".pyc", ".pyi"}
+
+
+def _key(recipe: Recipe, system: System) -> str:
+    digest = hashlib.sha256(f"{system.machine} {revision(recipe)}".encode())
+    code = [*Path(__file__).parent.glob("*.py"), FILE, ROOT / "pyproject.toml", ROOT / "LICENSE"]
+    for path in (*sorted(code), *_sources(recipe)):
+        digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes() + b"\0")
+    versions = sorted(f"{each.name} {each.version}" for each in metadata.distributions())
+    digest.update(f"{versions} {system.packages} {NVIDIA_CTK.version}".encode())
+    return digest.hexdigest()[:16]
+
+
+def revision(recipe: Recipe) -> str:
+    """The commit that last changed the image's sources, with a mark if files differ from it; "":
+    this tree is no git checkout."""
+    paths = [
+        *recipe.packages,
+        *_LIBRARY_SOURCES,
+        "pyproject.toml",
+        "manifests/images",
+        "tools/images",
+    ]
+    commit = _git("log", "-1", "--format=%H", "--", *paths)
+    changed = _git("status", "--porcelain", "--", *paths)
+    return f"{commit}-modified" if changed else commit
+
+
+def _git(*arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, text=True, capture_output=True)
+    except FileNotFoundError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _image(recipe: Recipe, system: System, packing: Path) -> Image:
+    version = project()["version"]
+    labels = {
+        "org.opencontainers.image.title": recipe.title,
+        "org.opencontainers.image.description": recipe.description,
+        "org.opencontainers.image.version": version,
+        "org.opencontainers.image.licenses": project()["license"],
+        "org.opencontainers.image.revision": revision(recipe),
+    }
+    required = wheels.installed(requirements(recipe), system, table().home)
+    return Image(
+        name=reference(recipe),
+        layers=[
+            _base(system),
+            _required(required / "site", system),
+            _product(recipe, system, _contents(recipe, system, required), packing),
+        ],
+        environ=[f"PATH={table().path}"],
+        entrypoint=recipe.entrypoint,
+        user=recipe.user,
+        labels={name: value for name, value in labels.items() if value},
+        architecture=ARCHITECTURES[system.machine],
+    )
+
+
+def _base(system: System) -> Layer:
+    """Debian's Python and the virtual environment: the same in both images."""
+    layer = Layer(dated=False)
+    layer.add_root(system.root)
+    home = table().home
+    layer.add_bytes(
+        f"{home}/pyvenv.cfg", b"home = /usr/bin\ninclude-system-site-packages = false\n"
+    )
+    for name in ("python", "python3"):
+        layer.add_link(f"{home}/bin/{name}", f"/usr/bin/{system.python}")
+    for path, text in _ETC.items():
+        layer.add_bytes(path, text.encode())
+    for name, mode in (("dev", 0o755), ("proc", 0o755), ("sys", 0o755), ("tmp", 0o1777)):
+        layer.add_directory(name, mode)
+    return layer
+
+
+def _site(system: System) -> str:
+    return f"{table().home}/lib/{system.python}/site-packages"
+
+
+def _required(site: Path, system: System) -> Layer:
+    layer = Layer(dated=False)
+    layer.add_root(site, _site(system))
+    return layer
+
+
+def _product(recipe: Recipe, system: System, contents: str, packing: Path) -> Layer:
+    layer = Layer(dated=False)
+    for name, path in recipe.programs.items():
+        assert name == NVIDIA_CTK.name
+        layer.add_file(NVIDIA_CTK.ensure(machine=system.machine), path)
+    with step(f"building the wheel for {recipe.name}"):
+        site = wheels.own(recipe.packages, system.machine, packing)
+        system.compile(site, _site(system))
+    layer.add_root(site, _site(system))
+    for inside, path in recipe.libraries.items():
+        layer.add_file(site / inside, path, 0o755)
+        layer.add_link(f"{_site(system)}/{inside}", path)
+    layer.add_bytes(CONTENTS, contents.encode())
+    layer.add_file(ROOT / "LICENSE", _LICENSE, 0o644)
+    return layer
+
+
+def _contents(recipe: Recipe, system: System, required: Path) -> str:
+    listed: Sequence[tuple[str, Sequence[str]]] = (
+        ("debian", system.packages),
+        ("python", [f"gpuslice {project()['version']}"]),
+        ("python", (required / "packages.txt").read_text().splitlines()),
+        ("go", [f"{NVIDIA_CTK.name} {NVIDIA_CTK.version}" for _ in recipe.programs]),
+    )
+    return "".join(f"{kind} {line}\n" for kind, lines in listed for line in lines)

@@ -1,0 +1,135 @@
+"""Python packages of an image: the wheels that the product requires, and the product's own.
+
+The wheels have the versions of this environment, with which the tests run, and are fetched once for
+each set of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from tools import building
+from tools.images.debian import System
+from tools.images.oci import ImageError
+from tools.images.table import ROOT
+from tools.progress import step
+from tools.scratch import scratch
+
+_FORMAT: Final = 1
+_NOT_NEEDED: Final = re.compile(
+    r"(^|/)(tests?|_pyinstaller|f2py|examples)/|\.(pyx|pxd|pxi|pyi|c|h|hpp|a|f90)$|(^|/)[^/]*\.data/"
+    r"|\.dist-info/(RECORD|INSTALLER|WHEEL|entry_points\.txt|top_level\.txt)$"
+    r"|/_core/(_simd|_\w+_tests)\.|/_testbase\.py$|numpy/(distutils|typing/mypy_plugin)"
+    r"|^pygments/(lexers/(?!__init__|_mapping|python|json|yaml)|formatters/(?!__init__|_mapping|terminal))"
+)
+_GLIBC: Final = range(5, 37)
+"""Minor versions of glibc 2 up to that of the oldest Debian with this Python."""
+_BUNDLE: Final = ".libs/"
+"""A wheel with libraries of its own has rewritten ELF files; strip would damage these."""
+
+
+@contextmanager
+def _stripping(machine: str) -> Iterator[list[str]]:
+    """Collects libraries, and removes the debugging information of all at the end."""
+    found: list[str] = []
+    yield found
+    if found:
+        strip = "strip" if machine == platform.machine() else f"{machine}-linux-gnu-strip"
+        subprocess.run([strip, "--strip-debug", *found], check=True)
+
+
+def installed(requirements: Sequence[str], system: System, home: str) -> Path:
+    """A directory with `site`, the requirements' packages for the image's Python, and
+    `packages.txt`, "NAME VERSION" of each. Raises ImageError."""
+    here = sorted({f"{each.name}=={each.version}" for each in metadata.distributions()})
+    facts = (_FORMAT, system.machine, system.python, home, _NOT_NEEDED.pattern)
+    made_of = f"{facts} {list(requirements)} {here}"
+    directory = building.cache_dir() / "wheels"
+    final = directory / hashlib.sha256(made_of.encode()).hexdigest()[:16]
+    if not final.exists():
+        with scratch(directory, ".fetching-") as whole:
+            with step(f"fetching Python packages for {system.machine}") as shown:
+                wheels = _download(requirements, here, system, whole)
+                shown.result = f"{len(wheels)} wheels"
+            made = whole / "made"
+            with _stripping(system.machine) as libraries:
+                for wheel in wheels:
+                    libraries += _unpack(wheel, made / "site")
+            names = [wheel.name.split("-")[:2] for wheel in wheels]
+            (made / "packages.txt").write_text("".join(f"{n} {v}\n" for n, v in sorted(names)))
+            system.compile(made / "site", f"{home}/lib/{system.python}/site-packages")
+            shutil.rmtree(final, ignore_errors=True)
+            made.rename(final)
+    os.utime(final)
+    return final
+
+
+def _download(
+    requirements: Sequence[str], here: Sequence[str], system: System, whole: Path
+) -> list[Path]:
+    constraints = whole / "constraints.txt"
+    constraints.write_text("".join(f"{each}\n" for each in here))
+    version = system.python.removeprefix("python")
+    tag = f"cp{version.replace('.', '')}"
+    platforms = [f"manylinux_2_{minor}_{system.machine}" for minor in reversed(_GLIBC)]
+    platforms += [f"manylinux2014_{system.machine}", f"linux_{system.machine}", "any"]
+    _pip(
+        *("download", "--only-binary=:all:", "--constraint", str(constraints)),
+        *("--python-version", version, "--implementation", "cp"),
+        *(f"--abi={abi}" for abi in (tag, "abi3", "none")),
+        *(f"--platform={each}" for each in platforms),
+        *("--dest", str(whole / "wheels"), *requirements),
+    )
+    return sorted((whole / "wheels").glob("*.whl"))
+
+
+def _pip(verb: str, *arguments: str) -> None:
+    """pip's own environment names the index; nothing is installed here."""
+    command = [sys.executable, "-m", "pip", verb, "--quiet", *arguments]
+    done = subprocess.run(command, text=True, capture_output=True)
+    if done.returncode != 0:
+        raise ImageError(f"pip {verb} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+
+
+def _unpack(wheel: Path, site: Path) -> list[str]:
+    """The paths of the libraries that may be stripped."""
+    archive = zipfile.ZipFile(wheel)
+    bundles = any(_BUNDLE in name for name in archive.namelist())
+    libraries = []
+    for name in archive.namelist():
+        if name.endswith("/") or _NOT_NEEDED.search(name):
+            continue
+        target = site / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(archive.read(name))
+        target.chmod(0o644)
+        if ".so" in target.suffixes and not bundles:
+            libraries.append(str(target))
+    return libraries
+
+
+def own(packages: Sequence[str], machine: str, into: Path) -> Path:
+    """The product's packages, from a wheel that is built now. Raises ImageError."""
+    wheels, site = into / "wheel", into / "site"
+    options = ["--no-build-isolation", "--no-deps", f"--wheel-dir={wheels}"]
+    if machine != platform.machine():
+        toolchain = ROOT / "cmake" / f"{machine}.cmake"
+        options += ["--config-settings", f"cmake.define.CMAKE_TOOLCHAIN_FILE={toolchain}"]
+    _pip("wheel", *options, str(ROOT))
+    archive = zipfile.ZipFile(next(wheels.iterdir()))
+    for name in archive.namelist():
+        if name.split("/")[0] in packages and not _NOT_NEEDED.search(name):
+            archive.extract(name, site)
+    return site
