@@ -278,7 +278,7 @@ _FLAGS: Final[Mapping[str, _Flag]] = {
     "--index": _value("two digits, place among NRI plugins", _index, None, "50"),
     "--remove-unverified": _switch(
         "delete pods that do not fit on their GPU in the order of binding, instead of refusing"
-        " their containers; needs manifests/optional/agent-deletes-pods.yaml"
+        " their containers; the chart's agent.deletePods grants the right"
     ),
     "--strict": _switch(
         "mount a forwarder over each driver library, so that programs of musl, and libraries opened"

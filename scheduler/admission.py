@@ -22,13 +22,13 @@ from kube.client import Kube, KubeError
 from kube.follow import UNLISTED, Follower
 from kube.log_lines import Line
 from scheduler.kubernetes.admission import COLLECTION, SELECTOR, denial
-from scheduler.kubernetes.profiles import LEASE
 from scheduler.kubernetes.requests import Json, at
 from scheduler.metrics import Metrics
 
 _LOG: Final = logging.getLogger(__name__)
 
-_PATH: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases/{LEASE}"
+_LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
+_PATH: Final = f"{_LEASES}/{names.LEASE_KUBE_SCHEDULER}"
 _LOOK_S: Final = 1.0
 _RENEWED_S: Final = 5.0
 """kube-scheduler renews its Lease every 2 s."""

@@ -22,21 +22,13 @@ import uvloop
 from contract import names
 from kube import access
 from kube.access import AccessError
-from kube.client import Kube, KubeError
+from kube.client import Kube
 from kube.log_lines import Format, Formatter, Line
 from scheduler import service
-from scheduler.cache import PODS
 from scheduler.core.request import Policy
 from scheduler.endpoint import Address
-from scheduler.kubernetes.profiles import (
-    KOORDINATOR,
-    Profiles,
-    ProfilesError,
-    manifest,
-    refuse_taken,
-)
 from scheduler.service import IdentityError, Settings
-from scheduler.simulate_command import everything, simulate_command
+from scheduler.simulate_command import simulate_command
 
 _LOG: Final = logging.getLogger("scheduler")
 
@@ -50,8 +42,6 @@ extender selects the GPU, and writes it in the request that binds the pod.
 `python -m scheduler serve`: run the extender, in kube-scheduler's pod
 
 `python -m scheduler simulate -f pod.yaml --from-cluster`: show where a pod would be placed, and why
-
-`python -m scheduler profiles`: print kube-scheduler's configuration
 
 Pods select it by `schedulerName: {names.SCHEDULER_NAME}`. docs/requests.md lists what they may
 request; docs/scheduling.md describes how to run it.
@@ -237,53 +227,6 @@ def announce(line: str) -> None:
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
-
-
-@application.command()
-def profiles(
-    policies: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="[POLICY.yaml]...",
-            help="Files of manifests/: also print these, with the names of --serve in their CEL.",
-            show_default=False,
-        ),
-    ] = None,
-    serve: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--serve",
-            metavar="NAME",
-            help=f"Also serve this schedulerName, repeatable: {KOORDINATOR}. Refused if that name's"
-            " own scheduler runs in the cluster.",
-            show_default=False,
-        ),
-    ] = None,
-    lease_s: Annotated[
-        int,
-        typer.Option(
-            "--lease-s", help="Duration of kube-scheduler's own Lease, in seconds.", metavar="N"
-        ),
-    ] = Profiles().lease_s,
-    unchecked: Annotated[
-        bool, typer.Option("--unchecked", help="Do not check the cluster for --serve.")
-    ] = False,
-    kubeconfig: Kubeconfig = "",
-) -> None:
-    """Print kube-scheduler's configuration and the policies for the schedulerNames that it serves.
-
-    `python -m scheduler profiles manifests/5*.yaml | kubectl apply -f -`, then restart the
-    scheduler's Deployment.
-    """
-    try:
-        chosen = Profiles((names.SCHEDULER_NAME, *(serve or ())), lease_s=lease_s)
-        if serve and not unchecked:
-            refuse_taken(chosen, asyncio.run(everything(kubeconfig, (PODS,))))
-        printed = manifest(chosen, [path.read_text() for path in policies or ()])
-    except (ProfilesError, AccessError, KubeError, OSError) as error:
-        sys.stderr.write(f"profiles: {error}\n")
-        raise typer.Exit(2) from None
-    sys.stdout.write(printed)
 
 
 application.command(name="simulate")(simulate_command)

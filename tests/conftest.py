@@ -29,7 +29,7 @@ from xdist.scheduler import LoadFileScheduling
 from tests import sanitizers
 from tests.support import ROOT
 from tests.thorough import WHOLE, is_thorough
-from tools import kubernetes
+from tools import helm, kubernetes
 
 _CLONE_NEWNS = 0x20000
 _MS_REC = 0x4000
@@ -58,8 +58,8 @@ def _why_no_node() -> str | None:
 
 @functools.cache
 def _why_no_cluster() -> str | None:
-    if kubernetes.find() is None:
-        return "no programs of Kubernetes: make setup builds them"
+    if kubernetes.find() is None or helm.find() is None:
+        return "no programs of Kubernetes, or no Helm: make setup builds them"
     return None
 
 

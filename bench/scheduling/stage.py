@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from pathlib import Path
 from typing import Any, Final
 
 from bench.scheduling import fleets
@@ -147,9 +146,3 @@ def writes(plane: ControlPlane) -> Mapping[str, float]:
             key = f"{labels['verb']} {what}"
             counted[key] = counted.get(key, 0.0) + float(line[2])
     return counted
-
-
-def paths(*patterns: str) -> Sequence[Path]:
-    """Paths of manifests, in their order."""
-    root = Path(__file__).resolve().parents[2] / "manifests"
-    return [path for pattern in patterns for path in sorted(root.glob(pattern))]

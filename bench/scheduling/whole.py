@@ -12,13 +12,15 @@ import psutil
 from bench.scheduling import driven, fleets, stage
 from bench.scheduling.figures import say
 from bench.scheduling.throughput import BARE, OURS, OURS_TENTH, OURS_WIDE, STOCK, Runs, Throughput
-from contract import names
+from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.installation import Installation
-from scheduler.kubernetes.profiles import Profiles, configuration
 
-_BEFORE_PODS: Final = ("2*.yaml",)
-_AFTER_THEM: Final = ("3*.yaml", "5*.yaml")
+_BEFORE_PODS: Final = (
+    *("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
+    *("Lease", "FlowSchema"),
+)
+_AFTER_THEM: Final = (manifests.POLICY, manifests.BINDING)
 """Applied last: policies refuse pods that are created with a node."""
 _PROGRAM: Final = "bench.scheduling.believing"
 _MIB: Final = 1 << 20
@@ -44,15 +46,15 @@ async def measure(directory: Path, quick: bool) -> Measured:
     nodes = fleets.Size(stages[-1], 0).shape.all_nodes()
     measured = Measured(pods=there.pods)
     election = {"leaderElection": {"leaderElect": False}}
-    profiles = {**configuration(Profiles((names.SCHEDULER_NAME,))), **election}
+    profiles = {**manifests.configuration(), **election}
     with ControlPlane(directory) as plane:
         plane.install_kinds()
-        plane.apply(*stage.paths(*_BEFORE_PODS))
+        plane.apply_json(*manifests.objects(*_BEFORE_PODS))
         installation = Installation(plane, profiles, module=_PROGRAM)
         async with stage.administrator(plane) as kube:
             await stage.build(kube, nodes[: there.nodes])
             await stage.fill(kube, there)
-            plane.apply(*stage.paths(*_AFTER_THEM))
+            plane.apply_json(*manifests.in_force(manifests.objects(*_AFTER_THEM)))
             begun_s = time.monotonic()
             installation.tend_extender()
             try:

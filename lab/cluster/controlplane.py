@@ -28,7 +28,7 @@ from typing import Any, Final
 import yaml
 
 from contract import names
-from lab.cluster import etcd
+from lab.cluster import etcd, manifests
 from lab.cluster.kept import Process
 from tools import kubernetes
 from tools.kubernetes import Kubernetes
@@ -44,8 +44,6 @@ USERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 }
 """The users of `kubeconfig`: name and groups at the API server. To RBAC, `scheduler` is the service
 account of the manifests; `tenant` has no rights but those that a test grants."""
-
-_MANIFESTS: Final = Path(__file__).resolve().parents[2] / "manifests"
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,14 +236,14 @@ class ControlPlane:
             self.kubectl("apply", "--server-side", "-f", path, user=user)
 
     def apply_json(self, *objects: Mapping[str, Any], user: str = "admin") -> None:
-        for each in objects:
-            self.kubectl("apply", "--server-side", "-f", "-", user=user, given=json.dumps(each))
+        listed = {"apiVersion": "v1", "kind": "List", "items": objects}
+        self.kubectl("apply", "--server-side", "-f", "-", user=user, given=json.dumps(listed))
 
     def install_kinds(self) -> None:
         """Our namespace, and the CRD of Device if the cluster lacks it; no RBAC, no policies."""
-        self.apply(_MANIFESTS / "00-namespace.yaml")
-        self.try_kubectl("create", "-f", crds := _MANIFESTS / "crds")
-        self.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", crds)
+        self.apply_json(*manifests.objects("Namespace"))
+        self.try_kubectl("create", "-f", manifests.CRDS)
+        self.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", manifests.CRDS)
 
     def remove_pods(self, namespace: str) -> None:
         """Delete all of them, at once and without grace."""

@@ -31,7 +31,7 @@ class InstallationError(RuntimeError):
 class Installation:
     """As a context manager: both programs run until it exits.
 
-    configuration: kube-scheduler's, as `scheduler.kubernetes.profiles` makes it; the extender's
+    configuration: kube-scheduler's, as in the chart; the extender's
     address is added. module: the extender's program. installation: the name that replicas share; ""
     for a single one.
     """

@@ -17,9 +17,9 @@ import yaml
 from bench import Result, __main__
 from bench.scheduling import caller, fleets, stage, throughput, verbs
 from bench.scheduling.figures import Figures, Round
+from lab.cluster import manifests
 from scheduler.core.fit import fit
 from scheduler.kubernetes import requests
-from scheduler.kubernetes.profiles import Profiles, configuration
 
 
 def test_a_goal_from_below_is_a_goal() -> None:
@@ -70,7 +70,7 @@ def test_the_pods_that_should_fit_do_and_the_others_do_not(mix: fleets.Mix) -> N
 
 
 def test_stock_is_the_profile_that_kube_scheduler_comes_with(tmp_path: Path) -> None:
-    (ours := tmp_path / "ours.yaml").write_text(yaml.safe_dump(configuration(Profiles())))
+    (ours := tmp_path / "ours.yaml").write_text(yaml.safe_dump(manifests.configuration()))
     bare, stock = (
         yaml.safe_load(throughput.config_without(ours, tmp_path / "x.yaml", each).read_text())
         for each in (False, True)

@@ -12,14 +12,14 @@ import pytest
 
 from contract import names
 from lab.cluster.controlplane import ControlPlane
-from scheduler.kubernetes.profiles import STOCK
+from lab.cluster.manifests import STOCK
 from tests.bystanders.conftest import ACCOUNT, KOORDINATORS_KIND, NODE, debugger
 from tests.bystanders.pods import BYSTANDERS, DEBUG_PROFILES, KOORD_SCHEDULER, RDMA, Json
 from tests.cluster.admission.requested import asking, binding, container, pod, workloads
 from tests.cluster.admission.test_allocations import ALLOCATION
-from tests.cluster.installing import MANIFESTS
 from tests.cluster.server import MERGE_PATCH, Answer, Server
 from tests.support import until
+from tools import chart
 
 pytestmark = pytest.mark.cluster
 
@@ -197,7 +197,7 @@ def test_all_of_them_stay_when_gpuslice_is_removed(plane: ControlPlane, server: 
     assert all(made(server, raw).done for raw in pods)
     assert server.ask("POST", devices, device).done
     uids = {each["metadata"]["uid"] for each in _listed(server)}
-    plane.kubectl("delete", "-f", MANIFESTS, "--wait=false")
+    plane.kubectl("delete", "-f", chart.INSTALL, "--wait=false")
     forged = pod(container(), name="anything", annotations=dict(ALLOCATION))
     until(lambda: server.ask("POST", f"{_PODS}?dryRun=All", forged).done, "no policy is left")
     assert uids and {each["metadata"]["uid"] for each in _listed(server)} == uids

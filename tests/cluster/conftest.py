@@ -71,7 +71,7 @@ def fleet(control_plane: ControlPlane) -> Iterator[Callable[..., Fleet]]:
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A separate control plane with all of manifests/ applied and its policies in force."""
+    """A separate control plane with everything installed and the policies in force."""
     with ControlPlane(tmp_path_factory.mktemp("installed")) as started:
         install(started)
         yield started

@@ -1,19 +1,18 @@
-"""Applies manifests/ as by `kubectl apply -f`, and waits until the API server enforces them."""
+"""Applies the manifests, and waits until the API server enforces the policies."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from contract import names
+from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
-from scheduler.kubernetes.profiles import KOORDINATOR, POLICY, Profiles, manifest
+from lab.cluster.manifests import KOORDINATOR, NAMES_POLICY
 from tests.cluster.server import Server
 from tests.support import until
 
-MANIFESTS: Final = Path(__file__).resolve().parents[2] / "manifests"
 _PODS: Final = "/api/v1/namespaces/default/pods?dryRun=All"
 
 PROBES: Final[dict[str, dict[str, Any]]] = {
@@ -23,25 +22,27 @@ PROBES: Final[dict[str, dict[str, Any]]] = {
         "limits": {names.RESOURCE_GPU: 5},
         "env": [{"name": names.ENV_MEMORY_LIMIT, "value": "1g"}],
     },
-    POLICY: {"limits": {names.RESOURCE_GPU: 5}, "scheduler": "default-scheduler"},
+    NAMES_POLICY: {"limits": {names.RESOURCE_GPU: 5}, "scheduler": "default-scheduler"},
 }
 """By policy, a pod that only this policy refuses."""
 
 
 def install(plane: ControlPlane) -> None:
-    """Applies all manifests at once, as documented; returns when every policy is enforced."""
+    """Applies all objects, with the policies in force, and waits until the API server does so."""
     plane.install_kinds()
-    plane.kubectl("apply", "-f", MANIFESTS)
+    plane.apply_json(*manifests.in_force(manifests.objects()))
     with Server(plane) as server:
         for policy, probe in PROBES.items():
             until(partial(_refuses, server, policy, probe), f"{policy} is in force")
 
 
 def serve(plane: ControlPlane, *others: str) -> None:
-    """Configures the served schedulerNames, as an operator does."""
+    """Changes the served schedulerNames, as `helm upgrade` does."""
     served = (names.SCHEDULER_NAME, *others)
-    plane.kubectl("apply", "-f", "-", given=manifest(Profiles(served), policy_texts()))
-    refused = _probe(**PROBES[POLICY])
+    rendered = manifests.serving(served) if others else manifests.objects()
+    policies = (each for each in rendered if each["kind"] == manifests.POLICY)
+    plane.apply_json(*policies)
+    refused = _probe(**PROBES[NAMES_POLICY])
     with Server(plane) as server:
         until(
             lambda: f"must be {' or '.join(served)} in" in server.ask("POST", _PODS, refused).text,
@@ -52,11 +53,6 @@ def serve(plane: ControlPlane, *others: str) -> None:
             refuses = partial(_refuses, server, policy, probe)
             what = f"{policy} validates the pods of the served names"
             until(partial(_is, refuses, KOORDINATOR in served), what)
-
-
-def policy_texts() -> list[str]:
-    """The policies of manifests/, as `manifests/5*.yaml` in the documents."""
-    return [path.read_text() for path in sorted(MANIFESTS.glob("5*.yaml"))]
 
 
 def _is(found: Callable[[], bool], wanted: bool) -> bool:

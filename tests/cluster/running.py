@@ -9,7 +9,7 @@ from typing import Final
 from contract import names
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.installation import Installation
-from scheduler.kubernetes.profiles import NAMES, Profiles, configuration
+from lab.cluster.manifests import NAMES, configuration
 
 OURS: Final = "gpuslice"
 
@@ -26,7 +26,7 @@ def running(
     kube-scheduler that cannot renew its own exits; the extender's Lease is the same. lease_s: of
     kube-scheduler's Lease, which must expire after a kill."""
     installation = installation or name
-    written = dict(configuration(Profiles(tuple(served), lease_s=lease_s)))
+    written = configuration(served, lease_s)
     if installation != OURS:
         written["leaderElection"] = {"leaderElect": False}
     return Installation(plane, written, name, installation=installation)

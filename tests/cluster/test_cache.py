@@ -10,7 +10,6 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from contract import names
 from kube import access
 from kube.client import NO_ANSWER, Kube, KubeError
 from lab.cluster import etcd as etcd_lab
+from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from scheduler.cache import DEVICES, LEASES, NODES, Cache
 from scheduler.core.place import Placement, place
@@ -43,7 +43,6 @@ pytestmark = pytest.mark.cluster
 
 HALF = {"memory": "12Gi", "core": 50, "ratio": 50}
 _DEADLINE_S = 120.0
-_MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
 
 
 class World:
@@ -192,7 +191,8 @@ Play = Callable[[Callable[[World], Awaitable[None]]], None]
 
 @pytest.fixture(scope="module")
 def with_rights(control_plane: ControlPlane) -> ControlPlane:
-    control_plane.apply(_MANIFESTS / "20-scheduler-rbac.yaml")
+    rights = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+    control_plane.apply_json(*manifests.objects(*rights))
     return control_plane
 
 

@@ -17,6 +17,7 @@ import yaml
 from contract import names
 from kube import access
 from kube.client import Kube
+from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
@@ -25,9 +26,7 @@ from scheduler.cache import DEVICES, Cache
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
 from scheduler.extender import Extender
-from scheduler.kubernetes import profiles
 from scheduler.kubernetes.arguments import BindingArguments
-from scheduler.kubernetes.profiles import Profiles
 from scheduler.leader import Leader
 from scheduler.leadership.election import Candidate
 from scheduler.metrics import Metrics
@@ -161,7 +160,8 @@ class World:
     async def kube_scheduler(self, directory: Path) -> AsyncIterator[None]:
         server = await self.extender.serve("127.0.0.1", 0)
         host, port = server.address
-        written = dict(profiles.configuration(Profiles(extender=f"http://{host}:{port}")))
+        written = manifests.configuration()
+        written["extenders"][0]["urlPrefix"] = f"http://{host}:{port}"
         config = directory / "kube-scheduler.yaml"
         config.write_text(yaml.safe_dump({**written, "leaderElection": {"leaderElect": False}}))
         name = f"kube-scheduler-{self.namespace}"

@@ -20,6 +20,7 @@ from typing import Any, Self
 import pytest
 
 from contract import names
+from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from scheduler.leadership.lease import PATH
 from tests.cluster.admission.requested import asking, pod
@@ -28,7 +29,6 @@ from tests.support import ROOT, until
 
 pytestmark = pytest.mark.cluster
 
-MANIFEST = ROOT / "manifests/22-scheduler-lease.yaml"
 LEASE = ("lease", names.LEASE_SCHEDULER, f"-n={names.NAMESPACE}")
 
 
@@ -92,7 +92,7 @@ class Candidate:
 def plane(installed: ControlPlane) -> Iterator[ControlPlane]:
     """With the manifests' rights and policies, and a Lease without holder."""
     installed.kubectl("delete", *LEASE, "--ignore-not-found")
-    installed.apply(MANIFEST)
+    installed.apply_json(*manifests.objects("Lease"))
     yield installed
     installed.kubectl("delete", *LEASE, "--ignore-not-found")
 
@@ -111,7 +111,7 @@ def test_the_lease_follows_the_process_that_is_called(plane: ControlPlane) -> No
             other.ask("keep_asking", False)
             asked.ask("keep_asking", True)
             holds(asked)
-            plane.kubectl("apply", "-f", MANIFEST)  # again, as in an upgrade
+            plane.apply_json(*manifests.objects("Lease"))  # again, as in an upgrade
             assert asked.may() and not other.may()
             assert holder(plane) == asked.identity
         first.ask("leave")

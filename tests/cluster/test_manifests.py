@@ -7,35 +7,25 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import yaml
 
 from contract import names
+from lab.cluster import manifests
+from lab.cluster.manifests import BINDING, NAMES, NAMES_POLICY, POLICY, named
 from nri_plugin.distributor import command as distributor
 from scheduler.core.fleet import MAX_BYTES
-from scheduler.kubernetes import profiles
-from scheduler.kubernetes.profiles import Profiles
 from scheduler.service import Settings
 from tests.cluster.admission.test_placement import DENIED
-from tests.cluster.installing import MANIFESTS, PROBES, policy_texts
+from tests.cluster.installing import PROBES
+from tools import chart
 
 Json = dict[str, Any]
 
-FILES: Final = sorted(MANIFESTS.rglob("*.yaml"))
+FILES: Final = [*chart.CHART.rglob("*.yaml"), chart.INSTALL]
 _NAME: Final = re.compile(
     r"(?:required-plugins\.noderesource\.dev|(?:\w+\.)?(?:koordinator\.sh|gpuslice\.io)"
     r"|kubernetes\.io(?=/gpu|/rdma|/fpga))(?:/[\w.-]+)?"
 )
 _GROUP: Final = names.DEVICE_API_VERSION.partition("/")[0]
-
-
-def documents(*kinds: str) -> list[Json]:
-    loaded = (each for path in FILES for each in yaml.safe_load_all(path.read_text()))
-    return [each for each in loaded if not kinds or each["kind"] in kinds]
-
-
-def named(kind: str, name: str) -> Json:
-    (only,) = (each for each in documents(kind) if each["metadata"]["name"] == name)
-    return only
 
 
 def of_the_contract() -> set[str]:
@@ -48,7 +38,7 @@ def of_the_contract() -> set[str]:
     return texts | {_GROUP, f"{names.DEVICE_PLURAL}.{_GROUP}"}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(FILES), ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_every_name_of_the_wire_is_the_contracts(path: Path) -> None:
     without_comments = re.sub(r"^ *#.*$", "", path.read_text(), flags=re.MULTILINE)
     found = set(_NAME.findall(without_comments))
@@ -56,13 +46,8 @@ def test_every_name_of_the_wire_is_the_contracts(path: Path) -> None:
     assert found - of_the_contract() - prefixes - {"koordinator.sh", "gpuslice.io"} == set()
 
 
-def test_what_is_generated_is_what_is_generated_now() -> None:
-    written = (MANIFESTS / "30-profiles.yaml").read_text()
-    assert written == profiles.manifest(Profiles()), "python -m scheduler profiles > manifests/..."
-
-
 def test_everything_has_its_place_and_its_label() -> None:
-    for each in documents():
+    for each in manifests.objects():
         metadata = each["metadata"]
         assert metadata["labels"]["app.kubernetes.io/part-of"] == "gpuslice", metadata
         assert metadata.get("namespace", names.NAMESPACE) == names.NAMESPACE, metadata
@@ -73,23 +58,33 @@ def test_everything_has_its_place_and_its_label() -> None:
 
 
 def policies() -> dict[str, Json]:
-    return {each["metadata"]["name"]: each["spec"] for each in documents(_POLICY)}
+    return {each["metadata"]["name"]: each["spec"] for each in manifests.objects(POLICY)}
 
 
-_POLICY: Final = "ValidatingAdmissionPolicy"
-
-
-def test_each_policy_denies_and_fails_closed_but_two() -> None:
-    bound = {
-        each["spec"]["policyName"]: each["spec"]["validationActions"]
-        for each in documents(f"{_POLICY}Binding")
+def test_policies_on_tenants_warn_until_the_scheduler_is_available() -> None:
+    """Those on gpuslice's own accounts deny at once. One policy never denies."""
+    found = manifests.objects(BINDING)
+    bound = {each["spec"]["policyName"]: each["spec"]["validationActions"] for each in found}
+    auto = {
+        each["metadata"]["name"]
+        for each in found
+        if each["metadata"]["labels"].get(names.LABEL_ADMISSION) == names.ADMISSION_AUTO
     }
-    assert bound.pop("gpuslice-resource-names") == ["Warn"]
-    assert bound == {name: ["Deny"] for name in policies() if name != "gpuslice-resource-names"}
+    assert auto == set(PROBES)
+    own = {"gpuslice-writer", "gpuslice-agents", "gpuslice-removals"}
+    warning = {name: ["Warn"] for name in (*auto, "gpuslice-resource-names")}
+    assert bound == warning | {name: ["Deny"] for name in own}
+    patched = [
+        rule["resourceNames"]
+        for rule in named("ClusterRole", names.SCHEDULER_NAME)["rules"]
+        if "admissionregistration.k8s.io" in rule["apiGroups"] and "patch" in rule["verbs"]
+    ]
+    assert [set(each) for each in patched] == [auto]
+
+
+def test_each_policy_fails_closed_but_two() -> None:
     open_ones = [name for name, spec in policies().items() if spec["failurePolicy"] != "Fail"]
-    assert open_ones == ["gpuslice-writer", "gpuslice-resource-names"]
-    of_ours = {"gpuslice-writer", "gpuslice-agents", "gpuslice-removals"}
-    assert set(PROBES) | of_ours | {"gpuslice-resource-names"} == set(policies())
+    assert open_ones == ["gpuslice-resource-names", "gpuslice-writer"]
 
 
 def test_policies_that_look_at_the_same_thing_look_alike() -> None:
@@ -123,7 +118,7 @@ def test_templates_are_judged_of_every_kind_of_workload() -> None:
         *("pods", "replicationcontrollers", "deployments", "replicasets", "statefulsets"),
         *("daemonsets", "jobs", "cronjobs"),
     }
-    judged = ("gpuslice-requests", "gpuslice-resource-names", profiles.POLICY)
+    judged = ("gpuslice-requests", "gpuslice-resource-names", NAMES_POLICY)
     assert all(kinds[policy] == workloads for policy in judged)
     assert kinds["gpuslice-environment"] == workloads | {"pods/ephemeralcontainers"}
     assert kinds["gpuslice-allocations"] == workloads | {"pods/*", "bindings"}
@@ -138,24 +133,11 @@ def texts_in(policy: str, variable: str = "") -> set[str]:
 
 
 def test_the_pods_of_our_scheduler_are_known_alike() -> None:
-    """And by no name other than the default ones."""
-    texts = [path.read_text() for path in FILES if re.match(r"5[0136]-", path.name)]
-    assert _compared("".join(texts)) == [f"['{names.SCHEDULER_NAME}']"] * 4
-    assert len(_compared("".join(policy_texts()))) == 4
-
-
-def test_a_further_name_is_served_by_every_policy() -> None:
-    own = profiles.manifest(Profiles(profiles.NAMES))
-    whole = profiles.manifest(Profiles(profiles.NAMES), policy_texts())
-    assert _compared(whole[len(own) :]) == [f"['{names.SCHEDULER_NAME}', 'koord-scheduler']"] * 4
-    there = [each for text in policy_texts() for each in yaml.safe_load_all(text)]
-    loaded = list(yaml.safe_load_all(whole))[-len(there) :]
-    kinds = [(each["kind"], each["metadata"]["name"]) for each in loaded]
-    assert kinds == [(each["kind"], each["metadata"]["name"]) for each in there]
-
-
-def _compared(text: str) -> list[str]:
-    return re.findall(r"schedulerName\.orValue\(''\) in (\[[^\]]*\])", text)
+    """By the names in the chart's values."""
+    text = "".join(path.read_text() for path in (chart.CHART / "templates/admission").iterdir())
+    compared = re.findall(r"schedulerName\.orValue\(''\) in (\[[^\]]*\])", text)
+    own = [each for each in compared if "default-scheduler" not in each]
+    assert own == ['[{{ include "gpuslice.served" . }}]'] * 5
 
 
 def test_the_reserved_annotations_are_those_that_the_binding_carries() -> None:
@@ -181,7 +163,7 @@ def test_the_denied_variables_are_those_of_the_tests() -> None:
 
 
 def test_the_bounds_are_those_of_the_code() -> None:
-    text = (MANIFESTS / "51-admission-requests.yaml").read_text()
+    text = (chart.CHART / "templates/admission/requests.yaml").read_text()
     assert set(re.findall(r"\d{6,}", text)) == {str(MAX_BYTES), str(2**63 - 1)}
     assert set(re.findall(r"(?<!/ )a\.gpus (?:<=|>) (\d+)", text)) == {str(names.MAX_GPUS)}
 
@@ -194,19 +176,21 @@ def test_the_pod_is_the_scheduler_that_the_rest_speaks_of() -> None:
     pod = deployment["template"]["spec"]
     assert deployment["replicas"] == 2
     assert pod["serviceAccountName"] == names.SCHEDULER_NAME
-    assert pod["schedulerName"] not in profiles.NAMES
+    assert pod["schedulerName"] not in NAMES
     config, state = pod["volumes"]
-    assert config["configMap"] == {"name": profiles.CONFIG_MAP}
+    assert config["configMap"] == {"name": manifests.CONFIG_MAP}
     first, second = pod["containers"]
     (mount,) = first["volumeMounts"]
-    assert f"--config={mount['mountPath']}/{profiles.CONFIG_FILE}" in first["command"]
+    assert f"--config={mount['mountPath']}/{manifests.CONFIG_FILE}" in first["command"]
     (mount,) = second["volumeMounts"]
     assert (mount["name"], "emptyDir" in state) == (state["name"], True)
     assert f"--state-dir={mount['mountPath']}" in second["command"]
     assert second["command"][:4] == ["python", "-m", "scheduler", "serve"]
     (port,) = second["ports"]
     assert Settings().http == ("0.0.0.0", port["containerPort"])
-    assert Settings().listen == ("127.0.0.1", profiles.EXTENDER_PORT)
+    host, port_number = Settings().listen
+    (asked,) = manifests.configuration()["extenders"]
+    assert asked["urlPrefix"] == f"http://{host}:{port_number}"
     for container in (first, second):
         assert container["livenessProbe"] and container["readinessProbe"]
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
@@ -217,19 +201,6 @@ def test_the_pod_is_the_scheduler_that_the_rest_speaks_of() -> None:
     assert theirs["failureThreshold"] > ours["failureThreshold"]
     budget = named("PodDisruptionBudget", names.SCHEDULER_NAME)["spec"]
     assert budget["selector"] == deployment["selector"]
-
-
-def test_the_network_policy_covers_the_schedulers_pods_and_the_ports_of_their_metrics() -> None:
-    spec = named("NetworkPolicy", names.SCHEDULER_NAME)["spec"]
-    deployment = named("Deployment", names.SCHEDULER_NAME)["spec"]
-    selected = spec["podSelector"]["matchLabels"].items()
-    assert selected and selected <= deployment["template"]["metadata"]["labels"].items()
-    (rule,) = spec["ingress"]
-    ((peer,),) = (each.keys() for each in rule["from"])
-    assert peer == "namespaceSelector"
-    containers = deployment["template"]["spec"]["containers"]
-    ports = {port["containerPort"] for each in containers for port in each["ports"]}
-    assert {each["port"] for each in rule["ports"]} == ports
 
 
 # --- the distributor's pods
@@ -267,13 +238,13 @@ def test_the_distributor_has_what_it_needs_and_no_more() -> None:
 def test_both_leases_and_no_other_are_the_schedulers_to_write() -> None:
     rules = named("Role", names.SCHEDULER_NAME)["rules"]
     written = [rule["resourceNames"] for rule in rules if "resourceNames" in rule]
-    assert written == [[names.LEASE_SCHEDULER, profiles.LEASE]]
+    assert written == [[names.LEASE_SCHEDULER, names.LEASE_KUBE_SCHEDULER]]
     unbounded = [verb for rule in rules if "resourceNames" not in rule for verb in rule["verbs"]]
     assert not {"update", "delete", "*"} & set(unbounded)
 
 
 def test_no_rule_is_a_wildcard_and_no_secret_is_read() -> None:
-    for role in documents("Role", "ClusterRole"):
+    for role in manifests.objects("Role", "ClusterRole"):
         for rule in role["rules"]:
             listed = [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
             assert "*" not in listed and "secrets" not in listed, rule

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import copy
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import yaml
 
 from contract import names
+from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
-from scheduler.kubernetes import profiles
-from scheduler.kubernetes.profiles import Profiles
-from tests.cluster.installing import MANIFESTS, policy_texts
+from lab.cluster.manifests import KOORDINATOR, NAMES, named
+from tests.cluster.installing import install
 from tests.cluster.server import Server
-from tests.cluster.test_manifests import named
 from tests.support import until
+from tools import chart
 
 pytestmark = pytest.mark.cluster
 
@@ -27,14 +24,10 @@ Json = dict[str, Any]
 
 
 def test_they_are_applied_in_one_go_and_again(installed: ControlPlane) -> None:
-    """`installed` is the first time, on an empty control plane."""
-    said = installed.kubectl("apply", "-f", MANIFESTS)
-    applied = [
-        each for path in MANIFESTS.glob("*.yaml") for each in yaml.safe_load_all(path.read_text())
-    ]
-    assert len(said.splitlines()) == len(applied)
-    installed.kubectl("apply", "--server-side", "--force-conflicts", "-f", MANIFESTS)
-    installed.kubectl("apply", "--dry-run=server", "-f", MANIFESTS / "optional")
+    """By `kubectl apply`, too. The scheduler would change the policies to Deny again."""
+    said = installed.kubectl("apply", "--dry-run=server", "-f", chart.INSTALL)
+    assert len(said.splitlines()) == len(manifests.objects())
+    install(installed)
 
 
 def test_the_schedulers_pod_needs_no_privilege(server: Server) -> None:
@@ -54,30 +47,28 @@ def test_the_schedulers_pod_needs_no_privilege(server: Server) -> None:
 
 
 def test_a_name_whose_own_scheduler_runs_here_is_not_served(
-    installed: ControlPlane, server: Server
+    control_plane: ControlPlane,
 ) -> None:
-    """As an operator would: with access to the cluster, or with the check disabled."""
-
-    def printed(*options: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "scheduler", "profiles", "--serve", profiles.KOORDINATOR]
-        reached = f"--kubeconfig={installed.kubeconfig()}"
-        policies = sorted(map(str, MANIFESTS.glob("5*.yaml")))
-        command += [reached, *policies, *options]
-        return subprocess.run(command, text=True, capture_output=True)
-
-    both = profiles.manifest(Profiles(profiles.NAMES), policy_texts())
-    assert printed().stdout == both
+    """Helm looks into the cluster; without access to it, the name is served."""
+    served = f"--set=schedulerNames={{{','.join(NAMES)}}}"
+    connected = ("--dry-run=server", f"--kubeconfig={control_plane.kubeconfig()}")
     pods = "/api/v1/namespaces/default/pods"
     running = {"name": "main", "image": "koordinator-sh/koord-scheduler:v1.6.0"}
     pod = {"metadata": {"name": "koord-scheduler-1"}, "spec": {"containers": [running]}}
-    assert server.ask("POST", pods, pod).done
+    assert chart.render(served, *connected)
+    with Server(control_plane) as server:
+        assert server.ask("POST", pods, pod).done
     try:
-        refused = printed()
-        assert (refused.returncode, refused.stdout) == (2, "")
-        assert "pod default/koord-scheduler-1 runs its own; stop that pod" in refused.stderr
-        assert printed("--unchecked").stdout == both
+        with pytest.raises(chart.ChartError) as refused:
+            chart.render(served, *connected)
+        assert (
+            "schedulerNames: invalid value koord-scheduler: must be served by one scheduler, and"
+            " pod default/koord-scheduler-1 runs its own; stop that pod, or omit the name"
+        ) in str(refused.value)
+        assert chart.render(served) and chart.render(*connected)
     finally:
-        server.ask("DELETE", f"{pods}/koord-scheduler-1?gracePeriodSeconds=0")
+        with Server(control_plane) as server:
+            server.ask("DELETE", f"{pods}/koord-scheduler-1?gracePeriodSeconds=0")
 
 
 KOORDLETS_DEVICE: Final[Json] = {
@@ -162,8 +153,9 @@ def test_kube_scheduler_takes_the_configuration_under_the_manifests_own_rights(
     """Two replicas: one leads, by its Lease; the other takes over when the first is killed. While
     the extender is unavailable, no pod is bound without it. None of their requests is forbidden."""
     config = tmp_path / "kube-scheduler.yaml"
-    config.write_text(json.dumps(profiles.configuration(Profiles(profiles.NAMES, lease_s=4))))
-    lease = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases/{profiles.LEASE}"
+    config.write_text(json.dumps(manifests.configuration(NAMES, lease_s=4)))
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
+    lease = f"{leases}/{names.LEASE_KUBE_SCHEDULER}"
     pods = "/api/v1/namespaces/default/pods"
     kubeconfig = installed.kubeconfig("scheduler")
 
@@ -185,7 +177,7 @@ def test_kube_scheduler_takes_the_configuration_under_the_manifests_own_rights(
         before = holder()
         second = installed.start_kube_scheduler(config, kubeconfig, "kube-scheduler-2")
         container = {"name": "main", "image": "none"}
-        spec = {"schedulerName": profiles.KOORDINATOR, "containers": [container]}
+        spec = {"schedulerName": KOORDINATOR, "containers": [container]}
         assert server.ask("POST", pods, {"metadata": {"name": "waits"}, "spec": spec}).done
         until(lambda: "127.0.0.1:9444" in condition(), "the pod waits for the extender")
         first.kill()

@@ -10,11 +10,11 @@ from typing import Any, Final
 import pytest
 
 from contract import names
+from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
 from tests.cluster.admission.requested import asking, container, pod
-from tests.cluster.installing import MANIFESTS
 from tests.cluster.running import running
 from tests.cluster.server import Server
 from tests.support import until
@@ -40,7 +40,7 @@ def server(installed: ControlPlane) -> Iterator[Server]:
     }
     lease = ("lease", names.LEASE_SCHEDULER, f"-n={names.NAMESPACE}")
     installed.kubectl("delete", *lease, "--ignore-not-found")
-    installed.apply(MANIFESTS / "22-scheduler-lease.yaml")
+    installed.apply_json(*manifests.objects("Lease"))
     with Fleet(installed, _SHAPE.all_nodes()), Server(installed) as asked:
         assert asked.ask("POST", "/api/v1/namespaces/default/services", service).done
         with running(installed, _REPLICA):

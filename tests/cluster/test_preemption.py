@@ -15,12 +15,12 @@ import pytest
 
 from contract import names
 from contract.allocation import DeviceEntry, decode
+from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
 from lab.cluster.installation import Installation
 from tests.cluster.admission.requested import asking, pod
-from tests.cluster.installing import MANIFESTS
 from tests.cluster.running import running
 from tests.cluster.server import Server
 from tests.support import until
@@ -40,7 +40,7 @@ _SPARED: Final = "no candidate node for preemption"
 def ours(installed: ControlPlane) -> Iterator[Installation]:
     lease = ("lease", names.LEASE_SCHEDULER, f"-n={names.NAMESPACE}")
     installed.kubectl("delete", *lease, "--ignore-not-found")
-    installed.apply(MANIFESTS / "22-scheduler-lease.yaml")
+    installed.apply_json(*manifests.objects("Lease"))
     with running(installed, "preemption") as started:
         yield started
     installed.kubectl("delete", *lease)

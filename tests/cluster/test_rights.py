@@ -12,13 +12,14 @@ from typing import Any, Final
 import pytest
 
 from contract import names
+from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane, free_port
 from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
 from tests.cluster.admission.requested import asking, container, pod
 from tests.cluster.running import replica
 from tests.cluster.server import MERGE_PATCH, Server
-from tests.cluster.test_service import LEASE, MANIFEST
+from tests.cluster.test_service import LEASE
 from tests.support import until
 
 pytestmark = pytest.mark.cluster
@@ -84,7 +85,7 @@ def test_they_are_upstreams_and_ours(server: Server) -> None:
 def node(installed: ControlPlane) -> Iterator[str]:
     """With the scheduler running under the manifests' rights."""
     installed.kubectl("delete", *LEASE, "--ignore-not-found")
-    installed.apply(MANIFEST)
+    installed.apply_json(*manifests.objects("Lease"))
     nodes = Shape(nodes=1, gpus=2, prefix="rights-").all_nodes()
     with Fleet(installed, nodes), replica(installed, "rights") as running:
         yield nodes[0].name

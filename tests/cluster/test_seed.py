@@ -12,8 +12,8 @@ from contract import names
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
+from lab.cluster.manifests import KOORDINATOR
 from lab.demo import seed
-from scheduler.kubernetes.profiles import KOORDINATOR
 from tests.cluster.installing import serve
 from tests.cluster.running import running
 from tests.support import until

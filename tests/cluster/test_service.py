@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from contract import names
+from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
@@ -26,7 +27,6 @@ from tests.support import ROOT, until
 pytestmark = pytest.mark.cluster
 
 LEASE = ("lease", names.LEASE_SCHEDULER, f"-n={names.NAMESPACE}")
-MANIFEST = ROOT / "manifests/22-scheduler-lease.yaml"
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def nodes(installed: ControlPlane) -> Iterator[Fleet]:
 def plane(installed: ControlPlane, nodes: Fleet) -> Iterator[ControlPlane]:
     """With nodes, and a Lease without holder."""
     installed.kubectl("delete", *LEASE, "--ignore-not-found")
-    installed.apply(MANIFEST)
+    installed.apply_json(*manifests.objects("Lease"))
     yield installed
     installed.kubectl("delete", *LEASE, "--ignore-not-found")
 

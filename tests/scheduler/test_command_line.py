@@ -86,8 +86,6 @@ def test_the_installation_is_the_pods_namespace(
         (("serve", "--http", "a:70000"), "invalid value 'a:70000': must be HOST:PORT"),
         (("serve", "--policy", "a=b"), "invalid value 'a=b': must be NAME=binpack or NAME=spread"),
         (("serve", "--policy", "=spread"), "invalid value '=spread': must be"),
-        (("profiles", "--serve", "volcano"), "must be one of gpuslice-scheduler, koord-scheduler"),
-        (("profiles", "--lease-s", "1"), "must be 3 or more"),
     ],
 )
 def test_what_is_wrong_is_named_with_what_is_allowed(
@@ -106,15 +104,9 @@ def test_a_kubeconfig_that_is_not_there_is_named() -> None:
     assert "/nowhere/config" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_the_profiles_are_those_of_the_manifests() -> None:
-    status, output = run("profiles")
-    assert status == 0
-    assert output == (ROOT / "manifests/30-profiles.yaml").read_text()
-
-
 def test_help_teaches_all_commands() -> None:
     commands = typer.main.get_command(application).commands  # type: ignore[attr-defined]
-    assert commands.keys() == {"serve", "simulate", "profiles"}
+    assert commands.keys() == {"serve", "simulate"}
     text = run("--help")[1]
     for name in commands:
         assert f"python -m scheduler {name}" in text

@@ -10,11 +10,11 @@ from typing import Any, Final
 import pytest
 
 from contract import names
+from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.installation import Installation
 from scheduler.admission import _LOOK_S
 from tests.cluster.admission.requested import asking, pod
-from tests.cluster.installing import MANIFESTS
 from tests.cluster.running import replica
 from tests.cluster.server import Answer, Server
 from tests.support import until
@@ -44,7 +44,8 @@ def plane(installed: ControlPlane) -> Iterator[ControlPlane]:
     yield installed
     for policy in _POLICIES:
         set_actions(installed, policy, None, "Deny")
-    installed.kubectl("apply", "-f", MANIFESTS / "20-scheduler-rbac.yaml")
+    role = manifests.named("ClusterRole", names.SCHEDULER_NAME)
+    installed.kubectl("replace", "-f", "-", given=json.dumps(role))
 
 
 def invalid(server: Server) -> Answer:

@@ -12,11 +12,12 @@ import pytest
 import yaml
 
 from contract import names
+from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet_objects import Gpu, Node, device_json, lease_json, node_json
-from scheduler.kubernetes.profiles import KOORDINATOR, NAMES, POLICY, STOCK
+from lab.cluster.manifests import KOORDINATOR, NAMES, NAMES_POLICY, STOCK
 from tests.cluster.admission.requested import asking, binding, container, pod, workloads
-from tests.cluster.installing import MANIFESTS, serve
+from tests.cluster.installing import serve
 from tests.cluster.server import MERGE_PATCH, Answer, Server
 from tests.support import until
 
@@ -46,7 +47,7 @@ def tried(server: Server, raw: Json) -> Answer:
 @pytest.mark.parametrize("init", [False, True])
 def test_the_stock_scheduler_is_not_asked_for_a_share(server: Server, init: bool) -> None:
     answer = tried(server, pod(asking(HALF, "asks", init=init), scheduler=STOCK))
-    assert (answer.status, answer.policy) == (422, POLICY), answer.body
+    assert (answer.status, answer.policy) == (422, NAMES_POLICY), answer.body
     assert answer.text == (
         "schedulerName: invalid value 'default-scheduler': must be gpuslice-scheduler in a pod that"
         " requests a share of a GPU; default-scheduler would start it without a GPU"
@@ -62,7 +63,7 @@ def test_a_pod_that_names_no_scheduler_has_named_the_default_one(server: Server)
 @pytest.mark.parametrize("kind", workloads(pod()))
 def test_so_it_is_in_a_template(server: Server, kind: str) -> None:
     path, workload = workloads(pod(asking(HALF), scheduler="default-scheduler"))[kind]
-    assert server.ask("POST", path + _DRY, workload).policy == POLICY
+    assert server.ask("POST", path + _DRY, workload).policy == NAMES_POLICY
 
 
 @pytest.mark.parametrize("scheduler", NAMES)
@@ -92,13 +93,13 @@ def test_the_hand_made_way_past_the_scheduler(server: Server) -> None:
     raw = pod(asking(HALF))
     raw["spec"]["nodeName"] = "n1"
     answer = tried(server, raw)
-    assert (answer.status, answer.policy) == (422, POLICY), answer.body
+    assert (answer.status, answer.policy) == (422, NAMES_POLICY), answer.body
     assert answer.text == (
         "nodeName: invalid value 'n1': must be empty in a pod that requests a share of a GPU, so"
         " that the scheduler allocates it; use a nodeSelector or an affinity instead"
     )
     path, workload = workloads(raw)["DaemonSet"]
-    assert server.ask("POST", path + _DRY, workload).policy == POLICY
+    assert server.ask("POST", path + _DRY, workload).policy == NAMES_POLICY
     raw["spec"]["containers"] = [container()]
     assert tried(server, raw).done
 
@@ -223,7 +224,7 @@ def test_a_binding_of_a_former_holder_is_refused(installed: ControlPlane, server
         }
         return scheduler.ask("POST", f"{_PODS}/bound/binding", binding("bound", "n1", annotations))
 
-    installed.apply(MANIFESTS / "22-scheduler-lease.yaml")
+    installed.apply_json(*manifests.objects("Lease"))
     with Server(installed, "scheduler") as scheduler:
         try:
             assert scheduler.ask("PATCH", lease, held, MERGE_PATCH).done

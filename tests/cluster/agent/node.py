@@ -23,10 +23,10 @@ from scheduler.kubernetes import translate
 from tests.cluster.admission.requested import asking, binding, pod
 from tests.cluster.agent import side as agent_side
 from tests.cluster.agent.side import Side
-from tests.cluster.installing import MANIFESTS
 from tests.cluster.server import Server
 from tests.simgpu.host import GIB, Host
 from tests.support import until
+from tools import chart
 
 Json = dict[str, Any]
 
@@ -109,10 +109,11 @@ def side(account: Path, node: Node, host: Host) -> Iterator[Side]:
 
 @pytest.fixture
 def may_remove(installed: ControlPlane) -> Iterator[None]:
-    """The manifests that an operator applies for agents with --remove-unverified."""
-    installed.kubectl("apply", "-f", MANIFESTS / "optional/agent-deletes-pods.yaml")
+    """The right of agents with --remove-unverified."""
+    right = chart.render("--set=agent.deletePods=true", "-s=templates/agent/deletes-pods.yaml")
+    installed.kubectl("apply", "-f", "-", given=right)
     yield
-    installed.kubectl("delete", "-f", MANIFESTS / "optional/agent-deletes-pods.yaml")
+    installed.kubectl("delete", "-f", "-", given=right)
 
 
 @pytest.fixture

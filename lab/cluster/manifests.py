@@ -1,0 +1,71 @@
+"""The objects that install gpuslice: those of manifests/install.yaml, or the chart's with other
+values, which needs Helm."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any, Final
+
+import yaml
+
+from contract import names
+from tools import chart
+
+Json = dict[str, Any]
+
+CRDS: Final = chart.CHART / "crds"
+CONFIG_MAP: Final = "gpuslice-kube-scheduler"
+CONFIG_FILE: Final = "kube-scheduler.yaml"
+"""Key in the ConfigMap."""
+KOORDINATOR: Final = "koord-scheduler"
+NAMES: Final = (names.SCHEDULER_NAME, KOORDINATOR)
+"""schedulerNames that can be served."""
+STOCK: Final = "default-scheduler"
+"""Also the schedulerName of pods that specify none."""
+NAMES_POLICY: Final = "gpuslice-scheduler-names"
+POLICY: Final = "ValidatingAdmissionPolicy"
+BINDING: Final = "ValidatingAdmissionPolicyBinding"
+_LEASE_S: Final = 15
+
+
+def objects(*kinds: str) -> list[Json]:
+    """Those of install.yaml; without kinds, all of them."""
+    return [copy.deepcopy(each) for each in _installed() if not kinds or each["kind"] in kinds]
+
+
+def named(kind: str, name: str) -> Json:
+    (only,) = (each for each in objects(kind) if each["metadata"]["name"] == name)
+    return only
+
+
+def serving(served: Sequence[str], *options: str) -> list[Json]:
+    """The objects of an installation that serves these schedulerNames. Raises chart.ChartError."""
+    rendered = chart.render(f"--set=schedulerNames={{{','.join(served)}}}", "--no-hooks", *options)
+    return [each for each in yaml.safe_load_all(rendered) if each]
+
+
+def in_force(given: Iterable[Json]) -> list[Json]:
+    """The objects with every policy denying, as after the scheduler became available."""
+    changed = copy.deepcopy(list(given))
+    for each in changed:
+        if names.LABEL_ADMISSION in each["metadata"].get("labels", {}):
+            each["spec"]["validationActions"] = ["Deny"]
+    return changed
+
+
+def configuration(served: Sequence[str] = (names.SCHEDULER_NAME,), lease_s: int = _LEASE_S) -> Json:
+    """kube-scheduler's. lease_s: duration of its Lease."""
+    found: Json = yaml.safe_load(named("ConfigMap", CONFIG_MAP)["data"][CONFIG_FILE])
+    (profile,) = found["profiles"]
+    found["profiles"] = [{**profile, "schedulerName": name} for name in served]
+    if lease_s != _LEASE_S:
+        times_s = {"leaseDuration": lease_s, "renewDeadline": lease_s * 2 // 3, "retryPeriod": 1}
+        found["leaderElection"] |= {name: f"{value}s" for name, value in times_s.items()}
+    return found
+
+
+@cache
+def _installed() -> list[Json]:
+    return list(yaml.safe_load_all(chart.INSTALL.read_text()))

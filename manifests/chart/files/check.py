@@ -1,0 +1,79 @@
+"""`helm test`: every component of this installation runs, is ready, and has the chart's version.
+
+Arguments: the chart's version, then the components. Only the standard library; reads the API server
+as the pod's service account, and /readyz of the scheduler's pods.
+"""
+
+import json
+import os
+import ssl
+import sys
+import urllib.error
+import urllib.request
+
+ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+NAMESPACE = "gpuslice-system"
+RESOURCE = "koordinator.sh/gpu"
+
+
+def read(path):
+    server = os.environ.get("KUBERNETES_SERVICE_HOST", "kubernetes.default.svc")
+    server = f"[{server}]" if ":" in server else server
+    with open(f"{ACCOUNT}/token") as file:
+        headers = {"Authorization": f"Bearer {file.read()}"}
+    url = f"https://{server}:{os.environ.get('KUBERNETES_SERVICE_PORT', '443')}{path}"
+    context = ssl.create_default_context(cafile=f"{ACCOUNT}/ca.crt")
+    request = urllib.request.Request(url, headers=headers)
+    with urllib.request.urlopen(request, timeout=10, context=context) as answer:
+        return json.load(answer)
+
+
+def is_ready(pod):
+    conditions = pod.get("status", {}).get("conditions", ())
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def check_pods(component, version):
+    selector = f"labelSelector=app.kubernetes.io/name={component}"
+    pods = read(f"/api/v1/namespaces/{NAMESPACE}/pods?{selector}")["items"]
+    if not pods:
+        yield f"{component}: no pods; no node has the labels of its nodeSelector"
+    for pod in pods:
+        name = pod["metadata"]["name"]
+        if not is_ready(pod):
+            yield f"pod {name}: not ready; see kubectl --namespace {NAMESPACE} describe pod {name}"
+        found = pod["metadata"]["labels"].get("app.kubernetes.io/version")
+        if found != version:
+            yield f"pod {name}: invalid version {found}: must be {version}; wait for the rollout"
+        if component == "gpuslice-scheduler":
+            yield from check_scheduler(name, pod.get("status", {}).get("podIP", ""))
+
+
+def check_scheduler(name, address):
+    host = f"[{address}]" if ":" in address else address
+    try:
+        with urllib.request.urlopen(f"http://{host}:9445/readyz", timeout=10):
+            return
+    except urllib.error.HTTPError as error:
+        yield f"pod {name}: {error.read().decode(errors='replace').strip()}"
+    except OSError as error:
+        yield f"pod {name}: {error}"
+
+
+def check_nodes():
+    nodes = read("/api/v1/nodes")["items"]
+    offered = [node.get("status", {}).get("allocatable", {}).get(RESOURCE, "0") for node in nodes]
+    if all(amount == "0" for amount in offered):
+        yield f"nodes: none of {len(nodes)} offers {RESOURCE}; run the doctor on a node with a GPU"
+
+
+def main(version, *components):
+    problems = [line for each in components for line in check_pods(each, version)]
+    if "gpuslice-agent" in components:
+        problems += check_nodes()
+    sys.stdout.write("\n".join([*problems, "failed" if problems else "ok"]) + "\n")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

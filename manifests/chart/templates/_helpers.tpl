@@ -1,0 +1,130 @@
+{{/* Labels of an object. Arguments: the root, and the name of the component. */}}
+{{- define "gpuslice.labels" -}}
+{{- $root := first . -}}
+app.kubernetes.io/part-of: gpuslice
+app.kubernetes.io/name: {{ last . }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* Metadata of a policy or its binding. Argo CD applies a later wave once the earlier one, with the
+scheduler's Deployment, is healthy. */}}
+{{- define "gpuslice.policyMetadata" -}}
+labels:
+  {{- include "gpuslice.labels" . | nindent 2 }}
+annotations:
+  argocd.argoproj.io/sync-wave: "1"
+{{- end }}
+
+{{/* Metadata of the binding of a policy that can refuse a tenant's object. */}}
+{{- define "gpuslice.bindingMetadata" -}}
+labels:
+  {{- include "gpuslice.labels" . | nindent 2 }}
+  {{- if eq (first .).Values.admission.action "Auto" }}
+  gpuslice.io/admission: auto
+  {{- end }}
+annotations:
+  argocd.argoproj.io/sync-wave: "1"
+{{- end }}
+
+{{/* Warn or Deny, for the binding of a policy that can refuse a tenant's object. Auto: the scheduler
+changes Warn to Deny once it is ready, and an upgrade must not revert that. */}}
+{{- define "gpuslice.validationAction" -}}
+{{- $action := (first .).Values.admission.action -}}
+{{- if eq $action "Auto" -}}
+{{- $live := lookup "admissionregistration.k8s.io/v1" "ValidatingAdmissionPolicyBinding" "" (last .) -}}
+{{- has "Deny" (dig "spec" "validationActions" list $live) | ternary "Deny" "Warn" -}}
+{{- else -}}
+{{- $action -}}
+{{- end -}}
+{{- end }}
+
+{{/* The served schedulerNames, as the elements of a list in CEL. */}}
+{{- define "gpuslice.served" -}}
+'{{ join "', '" .Values.schedulerNames }}'
+{{- end }}
+
+{{/* An image of ours. Arguments: the root, and its value. */}}
+{{- define "gpuslice.image" -}}
+{{- $root := first . -}}
+{{- $image := last . -}}
+{{- $registry := coalesce $root.Values.images.registry $root.Values.global.registry -}}
+{{- with $registry }}{{ trimSuffix "/" . }}/{{ end -}}
+{{- $image.repository -}}
+{{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default $root.Chart.AppVersion }}{{ end -}}
+{{- end }}
+
+{{/* The tag of kube-scheduler's image: the cluster's version without a vendor's suffix, because
+kube-scheduler must not be newer than the API server, and at most one minor version older. */}}
+{{- define "gpuslice.kubeSchedulerTag" -}}
+{{- .Values.images.kubeScheduler.tag | default (regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version) -}}
+{{- end }}
+
+{{/* GKE admits pods of the system priority classes outside kube-system only under a ResourceQuota. */}}
+{{- define "gpuslice.resourceQuota" -}}
+{{- $wanted := .Values.namespace.resourceQuota -}}
+{{- if or (eq $wanted "Always") (and (eq $wanted "Auto") (contains "-gke." .Capabilities.KubeVersion.Version)) }}true{{ end -}}
+{{- end }}
+
+{{/* What no schema can express. */}}
+{{- define "gpuslice.validate" -}}
+{{- if ne .Release.Namespace "gpuslice-system" }}
+{{- fail (printf "namespace: invalid value %s: must be gpuslice-system, which the policies and the programs name; use --namespace gpuslice-system" .Release.Namespace) }}
+{{- end }}
+{{- if and .Values.monitoring.podMonitor.enabled .Values.agent.enabled (hasPrefix "127." .Values.agent.http.address) }}
+{{- fail (printf "agent.http.address: invalid value %s: must be reachable by Prometheus while monitoring.podMonitor.enabled is true; use 0.0.0.0" .Values.agent.http.address) }}
+{{- end }}
+{{- range $name := without .Values.schedulerNames "gpuslice-scheduler" }}
+{{- range (lookup "v1" "Pod" "" "").items }}
+{{- if not (has (dig "status" "phase" "" .) (list "Succeeded" "Failed")) }}
+{{- $pod := printf "%s/%s" .metadata.namespace .metadata.name }}
+{{- $known := values (.metadata.labels | default dict) }}
+{{- range .spec.containers }}
+{{- $known = append $known (.image | regexFind "[^/]+$" | regexFind "^[^:@]+") }}
+{{- end }}
+{{- if has $name $known }}
+{{- fail (printf "schedulerNames: invalid value %s: must be served by one scheduler, and pod %s runs its own; stop that pod, or omit the name" $name $pod) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Where pods of a component run. Argument: the component's values. */}}
+{{- define "gpuslice.placement" -}}
+{{- with .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
+{{- with .nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+terminationGracePeriodSeconds: {{ .terminationGracePeriodSeconds }}
+{{- end }}
+
+{{- define "gpuslice.pullSecrets" -}}
+{{- with .Values.images.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The last elements of a component's lists. Arguments: the list, and its indentation. */}}
+{{- define "gpuslice.extra" -}}
+{{- with first . }}{{ toYaml . | nindent (last $) }}{{ end -}}
+{{- end }}

@@ -1,0 +1,100 @@
+"""kube-scheduler's configuration, and the policy of the schedulerNames that it serves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from contract import names
+from lab.cluster.manifests import CONFIG_FILE, CONFIG_MAP, NAMES, NAMES_POLICY, POLICY, serving
+from scheduler.kubernetes.dialects import RESOURCES
+
+pytestmark = pytest.mark.cluster
+
+OURS: Final = (names.SCHEDULER_NAME,)
+Json = dict[str, Any]
+
+
+def rendered(kind: str, name: str, served: Sequence[str] = OURS, *options: str) -> Json:
+    found = serving(served, *options)
+    (only,) = (e for e in found if e["kind"] == kind and e["metadata"]["name"] == name)
+    return only
+
+
+def configuration(served: Sequence[str] = OURS, *options: str) -> Json:
+    config_map = rendered("ConfigMap", CONFIG_MAP, served, *options)
+    written: Json = yaml.safe_load(config_map["data"][CONFIG_FILE])
+    return written
+
+
+def test_there_is_a_profile_for_each_name() -> None:
+    assert [p["schedulerName"] for p in configuration()["profiles"]] == [names.SCHEDULER_NAME]
+    assert [p["schedulerName"] for p in configuration(NAMES)["profiles"]] == list(NAMES)
+
+
+def test_every_node_is_asked_about() -> None:
+    whole = configuration(NAMES)
+    assert {each["percentageOfNodesToScore"] for each in (whole, *whole["profiles"])} == {100}
+
+
+def test_the_extender_is_asked_about_every_pod_by_names_and_never_passed_over() -> None:
+    (extender,) = configuration()["extenders"]
+    assert extender["urlPrefix"] == "http://127.0.0.1:9444"
+    assert (extender["nodeCacheCapable"], extender["ignorable"]) == (True, False)
+    assert "managedResources" not in extender
+    verbs = ("filter", "prioritize", "preempt", "bind")
+    assert [extender[f"{verb}Verb"] for verb in verbs] == [*verbs]
+
+
+def test_every_node_is_asked_about_before_pods_are_preempted() -> None:
+    (profile,) = configuration()["profiles"]
+    (args,) = [e["args"] for e in profile["pluginConfig"] if e["name"] == "DefaultPreemption"]
+    assert args == {"minCandidateNodesPercentage": 100}
+
+
+def test_packing_outranks_stock_scores_and_what_the_pod_prefers_outranks_packing() -> None:
+    """Its plugins give 0 to 100 points; it multiplies an extender's 0 to 10 by 10."""
+    whole = configuration()
+    (profile,), (extender,) = whole["profiles"], whole["extenders"]
+    weights = {each["name"]: each["weight"] for each in profile["plugins"]["multiPoint"]["enabled"]}
+    assert weights.keys() == {
+        *("NodeAffinity", "InterPodAffinity", "PodTopologySpread", "TaintToleration")
+    }
+    one_step, all_steps = 10 * extender["weight"], 100 * extender["weight"]
+    assert one_step > 3 * 100
+    assert all_steps < 100 * min(weights.values())
+
+
+def test_nothing_is_spread_that_does_not_ask_for_it() -> None:
+    (profile,) = configuration()["profiles"]
+    (args,) = [e["args"] for e in profile["pluginConfig"] if e["name"] == "PodTopologySpread"]
+    assert args == {"defaultingType": "List", "defaultConstraints": []}
+
+
+@pytest.mark.parametrize(("lease_s", "times"), [(15, "15s 10s 2s"), (4, "4s 2s 1s")])
+def test_its_own_election(lease_s: int, times: str) -> None:
+    election = configuration(OURS, f"--set=scheduler.leaseDurationSeconds={lease_s}")[
+        "leaderElection"
+    ]
+    assert election["leaderElect"] is True
+    assert f"{election['leaseDuration']} {election['renewDeadline']} {election['retryPeriod']}" == (
+        times
+    )
+    assert election["resourceName"] == names.LEASE_KUBE_SCHEDULER
+
+
+def test_the_policy_names_what_is_served() -> None:
+    for served in (OURS, NAMES):
+        (validation, _) = rendered(POLICY, NAMES_POLICY, served)["spec"]["validations"]
+        assert "in ['" + "', '".join(served) + "']" in validation["expression"]
+        assert f"must be {' or '.join(served)} in a pod" in validation["messageExpression"]
+
+
+def test_a_share_is_asked_for_by_the_contracts_names_old_ones_too() -> None:
+    asks = rendered(POLICY, NAMES_POLICY)["spec"]["matchConditions"][0]["expression"]
+    old = (o for o, new in names.DEPRECATED_RESOURCES.items() if new in RESOURCES)
+    assert set(re.findall(r"'(\w+\.\w+/[\w.-]+)'", asks)) == {*RESOURCES, *old}
