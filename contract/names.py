@@ -129,6 +129,11 @@ PLUGIN_NAME: Final = "gpuslice"
 
 CDI_KIND: Final = "nvidia.com/gpu"
 """CDI vendor/class; a GPU's device is `nvidia.com/gpu=UUID`."""
+CDI_KINDS: Final = (CDI_KIND, "k8s.device-plugin.nvidia.com/gpu")
+"""Kinds with a device for each GPU by its UUID, first nvidia-ctk's, then that of NVIDIA's device
+plugin, which GPU Operator installs. The first that has a GPU's device counts."""
+CDI_KIND_MANAGEMENT: Final = "management.nvidia.com/gpu"
+"""GPU Operator's kind for its own containers: its device has every GPU, without a limit."""
 
 EVENT_GPU_FAILED: Final = "GpuFailed"
 """Event reason: a GPU failed, and the pod has a share of it."""

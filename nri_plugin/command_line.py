@@ -116,6 +116,7 @@ def of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
     mount = given.driver_root_mount or given.driver_root
     below = {} if mount == Path("/") else {driver_root.VARIABLE: str(mount)}
     settings |= {
+        "cdi_kinds": tuple(given.cdi_kind or names.CDI_KINDS),
         "cdi_dirs": _extended(_CDI_DIRS, given.cdi_dir or ()),
         "containerd_state": given.containerd_state or bundle.find_state(),
         "core_forced": given.core_policy == "force",
@@ -218,6 +219,16 @@ def _command(text: str) -> Sequence[str]:
         ) from error
 
 
+def _cdi_kind(text: str) -> str:
+    if not re.fullmatch("[a-z0-9][a-z0-9.-]*/[A-Za-z0-9][A-Za-z0-9._-]*", text):
+        raise argparse.ArgumentTypeError(f"invalid value {text!r}: must be VENDOR/CLASS")
+    if text == names.CDI_KIND_MANAGEMENT:
+        raise argparse.ArgumentTypeError(
+            f"invalid value {text!r}: must be a kind for tenants: its device has every GPU"
+        )
+    return text
+
+
 def _node_name(text: str) -> str:
     """Validate the name: it becomes a part of paths and selectors."""
     if not re.fullmatch("[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", text):
@@ -274,6 +285,12 @@ _FLAGS: Final[Mapping[str, _Flag]] = {
         " others, and these two",
         absolute,
         "DIR",
+    ),
+    "--cdi-kind": _list(
+        "kind of CDI device that describes GPUs by UUID, repeatable; the first with a GPU's device"
+        f" counts (default: {', then '.join(names.CDI_KINDS)})",
+        _cdi_kind,
+        "KIND",
     ),
     "--index": _value("two digits, place among NRI plugins", _index, None, "50"),
     "--remove-unverified": _switch(

@@ -59,6 +59,8 @@ class Settings:
     """Address that serves readiness and metrics; None: not served."""
     driver_capabilities: AbstractSet[str] = ALWAYS
     """The values of NVIDIA_DRIVER_CAPABILITIES that containers may request."""
+    cdi_kinds: Sequence[str] = names.CDI_KINDS
+    """Kinds of CDI device that describe GPUs; the first that has a GPU's device counts."""
     cdi_by_name: bool = False
     """Have the runtime inject CDI devices by name, instead of applying their specs."""
     nvidia_ctk: Sequence[str] = ("nvidia-ctk",)

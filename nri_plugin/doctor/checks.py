@@ -76,7 +76,8 @@ def _cdi_of(facts: Facts, uuid: str) -> Answer:
         unread = "".join(f"; unreadable: {problem}" for problem in facts.specs.problems)
         answer = warn if facts.settings.nvidia_ctk else fail
         return answer(
-            f"{uuid} has no device of its name in {', '.join(map(str, directories))}{unread}",
+            f"{uuid} has no device of its name in {', '.join(map(str, directories))}, of kind"
+            f" {' or '.join(facts.settings.cdi_kinds)}{unread}",
             "the agent generates it at its start where it can run nvidia-ctk; else: nvidia-ctk cdi"
             f" generate --device-name-strategy=uuid --output={directories[0]}/nvidia.yaml",
         )

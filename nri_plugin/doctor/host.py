@@ -68,7 +68,7 @@ def collect(settings: Settings, library: Path | None, paths: HostPaths) -> Facts
     gpus = inventory.gpus
     driver_root = DriverRoot(settings.driver_root, settings.driver_root_mount)
     directories = dict.fromkeys((settings.generated_cdi_dir, *settings.cdi_dirs))
-    specs = cdi.load(directories, status=driver_root.stat)
+    specs = cdi.load(directories, settings.cdi_kinds, driver_root.stat)
     return Facts(
         settings=settings,
         root=os.geteuid() == 0,

@@ -1,10 +1,11 @@
 """Reads CDI specs of this node's GPUs into plain values, and again when a file changes.
 
-Implements the Container Device Interface, versions 0.3 to 1.x, for one kind of device. Makes no
+Implements the Container Device Interface, versions 0.3 to 1.x, for some kinds of device. Makes no
 decisions: unusable content becomes a problem of its device, an unreadable file a problem of the
 whole set, and the policy refuses only containers that request the device.
 Source: github.com/cncf-tags/container-device-interface SPEC.md. Later directories override earlier
-ones; a device defined twice in one directory is unusable.
+ones; a device defined twice in one directory is unusable. Of several kinds with a device of one
+name, the first counts.
 """
 
 from __future__ import annotations
@@ -41,10 +42,13 @@ class Reader:
     """
 
     def __init__(
-        self, directories: Iterable[Path], kind: str = names.CDI_KIND, status: Stat = os.stat
+        self,
+        directories: Iterable[Path],
+        kinds: Sequence[str] = names.CDI_KINDS,
+        status: Stat = os.stat,
     ) -> None:
         self._directories = tuple(directories)
-        self._kind = kind
+        self._kinds = kinds
         self._status = status
         self._files: object = None
         self._nodes: dict[str, object] = {}
@@ -55,7 +59,7 @@ class Reader:
         nodes = {path: _seen(self._status, path) for path in self._nodes}
         if files != self._files or nodes != self._nodes:
             self._files, self._nodes = files, {}
-            self._specs = load(self._directories, self._kind, self._record_status)
+            self._specs = load(self._directories, self._kinds, self._record_status)
         return self._specs
 
     def _record_status(self, path: str) -> os.stat_result:
@@ -84,32 +88,37 @@ class SpecError(Exception):
     """One spec or device violates the format; the text names the field."""
 
 
-def load(directories: Iterable[Path], kind: str = names.CDI_KIND, status: Stat = os.stat) -> Specs:
-    """Return every device of `kind`. Reads files: call it from a worker thread.
+def load(
+    directories: Iterable[Path],
+    kinds: Sequence[str] = names.CDI_KINDS,
+    status: Stat = os.stat,
+) -> Specs:
+    """Return every device of these kinds. Reads files: call it from a worker thread.
 
     status: stat function for the host's device nodes, for numbers that the spec omits.
     """
-    devices: dict[str, CdiDevice] = {}
+    devices: dict[tuple[str, str], CdiDevice] = {}
     problems: list[str] = []
     for directory in directories:
-        here: dict[str, CdiDevice] = {}
+        here: dict[tuple[str, str], CdiDevice] = {}
         for path in spec_files(directory, problems):
             try:
-                found = _read_spec(path, kind, status)
+                found = _read_spec(path, kinds, status)
             except (SpecError, OSError, ValueError, RecursionError) as error:
                 problems.append(f"{path}: {error}")
                 continue
             for device in found:
-                twice = here.get(device.name)
-                here[device.name] = device if twice is None else _doubled(device, twice)
+                key = device.kind, device.name
+                twice = here.get(key)
+                here[key] = device if twice is None else _doubled(device, twice)
         devices.update(here)
-    return Specs(devices, tuple(problems))
+    ranked = sorted(devices.values(), key=lambda device: -kinds.index(device.kind))
+    return Specs({device.name: device for device in ranked}, tuple(problems))
 
 
 def _doubled(device: CdiDevice, other: CdiDevice) -> CdiDevice:
-    return CdiDevice(
-        device.name, device.file, problem=f"duplicate name: {other.file} defines it too"
-    )
+    problem = f"duplicate name: {other.file} defines it too"
+    return CdiDevice(device.name, device.file, problem=problem, kind=device.kind)
 
 
 def spec_files(directory: Path, problems: list[str]) -> Sequence[Path]:
@@ -167,9 +176,10 @@ def document(path: Path) -> Any:
     return _parse(path, state(found))
 
 
-def _read_spec(path: Path, kind: str, status: Stat) -> Sequence[CdiDevice]:
+def _read_spec(path: Path, kinds: Sequence[str], status: Stat) -> Sequence[CdiDevice]:
     spec = _Object("", document(path))
-    if spec.raw.get("kind") != kind:
+    kind = spec.raw.get("kind")
+    if not isinstance(kind, str) or kind not in kinds:
         return ()
     version = spec.text("cdiVersion")
     if version.partition(".")[0] not in {"0", "1"}:
@@ -179,7 +189,7 @@ def _read_spec(path: Path, kind: str, status: Stat) -> Sequence[CdiDevice]:
     for entry in spec.objects("devices"):
         own, problem = _try_edits(entry, status)
         name = entry.text("name")
-        devices.append(CdiDevice(name, str(path), own, common, problem or common_problem))
+        devices.append(CdiDevice(name, str(path), own, common, problem or common_problem, kind))
     return devices
 
 

@@ -52,7 +52,7 @@ class Node:
             self.driver_root,
         )
         directories = dict.fromkeys((settings.generated_cdi_dir, *settings.cdi_dirs))
-        self._specs = Reader(directories, status=self.driver_root.stat)
+        self._specs = Reader(directories, settings.cdi_kinds, self.driver_root.stat)
         self._renewed_for: str | None = None
         """The driver's version for which specs were generated; None: an earlier agent's."""
         self.unprotected = ""

@@ -77,7 +77,7 @@ def adjustment(
     check_env(container, env)
     whole = Adjustment(env=env, key=key, shared=shared, shares=shares, mounts=ours, cut=held.cut)
     if by_name:
-        asked = tuple(f"{names.CDI_KIND}={share.uuid}" for share in shares)
+        asked = tuple(f"{device.kind}={device.name}" for device in devices)
         return replace(whole, cdi_devices=asked)
     mounts = (*driver, *ours)
     return replace(whole, mounts=mounts, devices=edits.devices, hooks=edits.hooks)
@@ -297,7 +297,10 @@ def _device(uuid: str, specs: Specs) -> CdiDevice:
         hint = f"; unreadable: {'; '.join(specs.problems)}" if specs.problems else ""
         raise refused(Reason.CDI_MISSING, uuid=uuid, hint=hint)
     if device.problem is not None:
-        raise refused(Reason.CDI_UNUSABLE, uuid=uuid, file=device.file, problem=device.problem)
+        device_name = f"{device.kind}={uuid}"
+        raise refused(
+            Reason.CDI_UNUSABLE, device=device_name, file=device.file, problem=device.problem
+        )
     return device
 
 

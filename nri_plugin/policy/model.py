@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from contract import overhead
+from contract import names, overhead
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +194,12 @@ class CdiDevice:
     own: Edits = Edits()
     common: Edits = Edits()
     problem: str | None = None
+    kind: str = names.CDI_KIND
 
 
 @dataclass(frozen=True, slots=True)
 class Specs:
-    """The CDI devices of our kind by name, and what could not be read."""
+    """The CDI devices of our kinds by name, and what could not be read."""
 
     devices: Mapping[str, CdiDevice] = field(default_factory=dict)
     problems: Sequence[str] = ()

@@ -85,7 +85,7 @@ class Reason(Enum):
         f"CDI device {names.CDI_KIND}={{uuid}}: not found: must be in a spec of the CDI"
         " directories{hint}; run nvidia-ctk cdi generate on the node"
     )
-    CDI_UNUSABLE = f"CDI device {names.CDI_KIND}={{uuid}} of {{file}}: {{problem}}"
+    CDI_UNUSABLE = "CDI device {device} of {file}: {problem}"
     CDI_BY_NAME = "the agent requests CDI devices by name (--cdi-by-name), but {problem}"
     NOT_FORWARDED = (
         "strict mode: no CDI spec of the container's GPUs mounts a file of {soname} that a"

@@ -37,6 +37,9 @@ def test_everything_given() -> None:
     chosen = command_line.from_arguments(arguments.split(), {})
     assert chosen.cdi_dirs == (*CDI, Path("/a"), Path("/b"))
     assert (chosen.index, str(chosen.run_dir), chosen.verbose) == ("07", "/r", True)
+    assert chosen.cdi_kinds == names.CDI_KINDS
+    chosen = command_line.from_arguments(["--library", "/l", "--cdi-kind", "a.b/gpu"], {})
+    assert chosen.cdi_kinds == ("a.b/gpu",)
 
 
 def test_every_setting_can_come_from_the_environment() -> None:
@@ -173,6 +176,8 @@ def test_what_the_operator_allows() -> None:
             "invalid value 'gaming': must be some of compute, ",
         ),
         ("--library /l --nvidia-ctk '", "No closing quotation"),
+        ("--library /l --cdi-kind gpu", "invalid value 'gpu': must be VENDOR/CLASS"),
+        ("--library /l --cdi-kind management.nvidia.com/gpu", "must be a kind for tenants"),
         ("--library /l --http here", "invalid value 'here': must be HOST:PORT, unix:PATH"),
         ("--library /l --http a:70000", "must be HOST:PORT"),
         ("--library /l --http unix:a", "invalid value 'a': must be an absolute path"),

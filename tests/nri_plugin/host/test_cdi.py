@@ -110,6 +110,27 @@ def test_later_directories_outrank_earlier_ones(tmp_path: Path) -> None:
     assert specs.devices["G"].own.env == (("FROM", "low"),)
 
 
+PLUGIN = names.CDI_KINDS[1]
+
+
+def test_the_first_kind_with_the_gpu_counts(tmp_path: Path) -> None:
+    """Whatever the directories: the device plugin writes into the one that outranks the others."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "a/s.json").write_text(spec({"name": "G"}))
+    (tmp_path / "b/p.json").write_text(spec({"name": "G"}, {"name": "H"}, kind=PLUGIN))
+    every = spec({"name": "all"}, kind=names.CDI_KIND_MANAGEMENT)
+    (tmp_path / "b/m.json").write_text(every)
+    directories = [tmp_path / "a", tmp_path / "b"]
+    found = cdi.load(directories).devices
+    assert {name: device.kind for name, device in found.items()} == {
+        "G": names.CDI_KIND,
+        "H": PLUGIN,
+    }
+    assert found["G"].problem is None, "two kinds are two devices"
+    assert cdi.load(directories, [PLUGIN, names.CDI_KIND]).devices["G"].kind == PLUGIN
+
+
 def test_a_device_twice_in_one_directory_is_unusable(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.json").write_text(spec({"name": "G"}, {"name": name}))

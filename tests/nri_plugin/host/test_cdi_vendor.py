@@ -78,6 +78,10 @@ def test_by_name_the_limit_comes_and_the_spec_is_left_to_the_runtime() -> None:
     applied = decide(GRANTED)
     assert isinstance(decision, Adjustment) and isinstance(applied, Adjustment)
     assert decision.cdi_devices == (f"nvidia.com/gpu={A.uuid}",)
+    theirs = replace(SPECS.devices[A.uuid], kind=names.CDI_KINDS[1])
+    plugins = decided(Bringing(by_name=True), Specs({A.uuid: theirs}))
+    assert isinstance(plugins, Adjustment)
+    assert plugins.cdi_devices == (f"k8s.device-plugin.nvidia.com/gpu={A.uuid}",)
     assert (decision.devices, decision.hooks) == ((), ())
     assert set(applied.mounts) - set(decision.mounts) == {LIBCUDA}
     assert set(applied.env) - set(decision.env) == {("NVIDIA_CTK", "x")}

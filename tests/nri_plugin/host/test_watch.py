@@ -33,10 +33,10 @@ UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 GPU = {"uuid": UUID, "minor": 0, "memory_bytes": 1 << 30}
 
 
-def spec(*uuids: str) -> str:
+def spec(*uuids: str, kind: str = names.CDI_KIND) -> str:
     mount = {"hostPath": "/host/x", "containerPath": "/x"}
     devices = [{"name": uuid, "containerEdits": {"mounts": [mount]}} for uuid in uuids]
-    return json.dumps({"cdiVersion": "0.6.0", "kind": names.CDI_KIND, "devices": devices})
+    return json.dumps({"cdiVersion": "0.6.0", "kind": kind, "devices": devices})
 
 
 class Host:
@@ -99,6 +99,13 @@ def host(tmp_path: Path) -> Host:
 
 
 def test_a_whole_node_lacks_nothing(host: Host) -> None:
+    assert host.lacks() == []
+    assert not host.settings.generated_cdi_dir.exists()
+
+
+def test_the_device_plugins_spec_suffices(host: Host) -> None:
+    """GPU Operator's: nothing is generated."""
+    host.spec.write_text(spec(UUID, kind=names.CDI_KINDS[1]))
     assert host.lacks() == []
     assert not host.settings.generated_cdi_dir.exists()
 
