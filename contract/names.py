@@ -98,6 +98,13 @@ ANNOTATION_EXCLUDED_GPUS: Final = "gpuslice.io/excluded-gpus"
 
 NAMESPACE: Final = "gpuslice-system"
 """Namespace of our own objects."""
+AGENT: Final = "gpuslice-agent"
+"""Name of the agent's DaemonSet, of its pods' label `app.kubernetes.io/name`, and of its writes in
+managedFields, by which they are recognized."""
+DISTRIBUTOR: Final = "gpuslice-distributor"
+UNINSTALLER: Final = "gpuslice-uninstall"
+"""Name of the DaemonSet that removes a node's files before the chart is deleted."""
+LABEL_NAME: Final = "app.kubernetes.io/name"
 LEASE_AGENT_PREFIX: Final = "agent-"
 """Followed by the node's name: the Lease that the node's agent renews, in our namespace."""
 LEASE_SCHEDULER: Final = "gpuslice-scheduler"

@@ -108,6 +108,12 @@ class Kube:
     async def get(self, path: str, *, timeout_s: float = TIMEOUT_S, **query: object) -> Any:
         return await self._ask("GET", path, query, timeout_s=timeout_s)
 
+    async def text(self, path: str, *, timeout_s: float = TIMEOUT_S, **query: object) -> str:
+        """GET of what is not JSON, such as a pod's log."""
+        return (await self._answer("GET", path, query, timeout_s=timeout_s)).decode(
+            errors="replace"
+        )
+
     async def list(
         self, path: str, *, only: str = "", page: int = PAGE, **query: object
     ) -> AsyncGenerator[tuple[Sequence[Json], str], None]:
@@ -203,6 +209,25 @@ class Kube:
         only: str = "",
         kind: str = "",
     ) -> Any:
+        said = await self._answer(
+            method, path, query, body, timeout_s=timeout_s, only=only, kind=kind
+        )
+        try:
+            return orjson.loads(said)
+        except ValueError as error:
+            raise KubeError(0, NO_ANSWER, f"{path}: not JSON: {said[:80]!r}") from error
+
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, object],
+        body: Json | None = None,
+        *,
+        timeout_s: float,
+        only: str = "",
+        kind: str = "",
+    ) -> bytes:
         data = None if body is None else orjson.dumps(body)
         self._renew()
         if method == "POST" and data is not None and not self._access.proxy:
@@ -219,10 +244,7 @@ class Kube:
             if status == 401:
                 self._renewed_s = -math.inf
             raise _refusal(status, said)
-        try:
-            return orjson.loads(said)
-        except ValueError as error:
-            raise KubeError(0, NO_ANSWER, f"{path}: not JSON: {said[:80]!r}") from error
+        return said
 
     async def _post(self, path: str, data: bytes, timeout_s: float) -> tuple[int, bytes]:
         try:

@@ -29,6 +29,7 @@ from scheduler.core.request import Policy
 from scheduler.endpoint import Address
 from scheduler.service import IdentityError, Settings
 from scheduler.simulate_command import simulate_command
+from scheduler.uninstall_command import uninstall_command
 
 _LOG: Final = logging.getLogger("scheduler")
 
@@ -42,6 +43,8 @@ extender selects the GPU, and writes it in the request that binds the pod.
 `python -m scheduler serve`: run the extender, in kube-scheduler's pod
 
 `python -m scheduler simulate -f pod.yaml --from-cluster`: show where a pod would be placed, and why
+
+`python -m scheduler uninstall`: remove what the agents wrote into the cluster's objects
 
 Pods select it by `schedulerName: {names.SCHEDULER_NAME}`. docs/requests.md lists what they may
 request; docs/scheduling.md describes how to run it.
@@ -230,3 +233,4 @@ def announce(line: str) -> None:
 
 
 application.command(name="simulate")(simulate_command)
+application.command(name="uninstall")(uninstall_command)

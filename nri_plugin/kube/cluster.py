@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from contract import names
 from kube import access
 from kube.access import Access, AccessError
 from kube.client import Kube
@@ -84,7 +85,7 @@ class Cluster:
         """Run until there is a reason to reconnect."""
         try:
             found = await asyncio.to_thread(self._load)
-            async with Kube(found, self._load, user_agent="gpuslice-agent") as kube:
+            async with Kube(found, self._load, user_agent=names.AGENT) as kube:
                 await self._run(kube)
         except AccessError as error:
             self._log(str(error))

@@ -49,8 +49,6 @@ CONTEST_WRITES: Final = 5
 """More than a kubelet causes, which sets totals to zero when it starts."""
 CONTEST_S: Final = 600.0
 """Period in which so many writes are a contest, and for which the agent then stops writing."""
-_MANAGER: Final = "gpuslice-agent"
-"""The agent's name in managedFields: the first part of its user agent."""
 _FIELDS: Final = re.compile("f:devices|f:koordinator.sh/gpu")
 
 
@@ -277,6 +275,6 @@ def other_writer(raw: Json) -> str:
     others = [
         (str(entry.get("time", "")), str(entry.get("manager", "")))
         for entry in raw.get("metadata", {}).get("managedFields") or ()
-        if entry.get("manager") != _MANAGER and _FIELDS.search(str(entry.get("fieldsV1")))
+        if entry.get("manager") != names.AGENT and _FIELDS.search(str(entry.get("fieldsV1")))
     ]
     return max(others)[1] if others else ""

@@ -106,7 +106,7 @@ def test_a_kubeconfig_that_is_not_there_is_named() -> None:
 
 def test_help_teaches_all_commands() -> None:
     commands = typer.main.get_command(application).commands  # type: ignore[attr-defined]
-    assert commands.keys() == {"serve", "simulate"}
+    assert commands.keys() == {"serve", "simulate", "uninstall"}
     text = run("--help")[1]
     for name in commands:
         assert f"python -m scheduler {name}" in text

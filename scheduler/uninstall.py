@@ -1,0 +1,244 @@
+"""Removes from the cluster what gpuslice's components wrote into it.
+
+In this order: the admission policies, so that nothing is refused while parts are missing; agents
+and distributors, so that nothing is written again; then capacity, labels, Devices and Leases of the
+agents. Deletes no user's pod, no object that another program wrote, and never the definition of
+Device. Each step may be repeated; after an error the command is run again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from contract import names
+from kube.client import Kube, KubeError
+from scheduler.kubernetes import removal
+from scheduler.kubernetes.requests import Json, at, objects
+
+_POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+_BINDINGS: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+_NODES: Final = "/api/v1/nodes"
+_DEVICES: Final = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
+_OURS: Final = f"{names.LABEL_PART_OF}={names.PART_OF}"
+_ON_NODES: Final = f"{names.LABEL_NAME} in ({names.AGENT},{names.DISTRIBUTOR})"
+_POLL_S: Final = 1.0
+_TRIES: Final = 5
+_SHOWN: Final = 20
+_LOG_LINES: Final = 100
+
+
+class UninstallError(RuntimeError):
+    """A step could not be completed; the text has the reason and what to do."""
+
+
+class Uninstallation:
+    """say: receives one line for each object. timeout_s: for the end of the agents' pods."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        namespace: str,
+        dry_run: bool,
+        timeout_s: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self._kube = kube
+        self._namespace = namespace
+        self._dry_run = dry_run
+        self._timeout_s = timeout_s
+        self._say = say
+        self._stays: list[str] = []
+
+    async def run(self) -> None:
+        """Raises KubeError, UninstallError."""
+        for path in (_BINDINGS, _POLICIES):
+            for each in await self._list(path, _OURS):
+                await self._delete(path, each)
+        await self._stop_agents()
+        for node in await self._list(_NODES):
+            await self._clean(node)
+        for device in await self._list(_DEVICES):
+            await self._clear(device)
+        leases = f"/apis/coordination.k8s.io/v1/namespaces/{self._namespace}/leases"
+        for lease in await self._list(leases):
+            if _name(lease).startswith(names.LEASE_AGENT_PREFIX):
+                await self._delete(leases, lease)
+        await self._report()
+
+    async def nodes(self) -> None:
+        """Waits until each node's part is done, prints what it reports, and deletes its DaemonSet.
+        A node that does not answer in time is reported and not waited for. Raises KubeError."""
+        namespace = f"/namespaces/{self._namespace}"
+        until_s = time.monotonic() + self._timeout_s
+        while (found := await self._node_part(namespace)) and not _complete(found):
+            if time.monotonic() > until_s:
+                break
+            await asyncio.sleep(_POLL_S)
+        path = f"/api/v1{namespace}/pods"
+        for pod in await self._list(path, f"{names.LABEL_NAME}={names.UNINSTALLER}"):
+            if not _is_ready(pod):
+                self._say(f"node/{_node(pod)}: not reached: its files stay")
+                continue
+            text = await self._kube.text(f"{path}/{_name(pod)}/log", tailLines=_LOG_LINES)
+            for line in text.splitlines():
+                self._say(f"node/{_node(pod)}: {line}")
+        if found:
+            await self._delete(f"/apis/apps/v1{namespace}/daemonsets", found)
+
+    async def _node_part(self, namespace: str) -> Json | None:
+        path = f"/apis/apps/v1{namespace}/daemonsets/{names.UNINSTALLER}"
+        try:
+            found: Json = await self._kube.get(path)
+        except KubeError as error:
+            if error.status == 404:
+                return None
+            raise
+        return found
+
+    # --- steps
+
+    async def _stop_agents(self) -> None:
+        """Deletes the DaemonSets, and returns when their pods have ended."""
+        path = f"/apis/apps/v1/namespaces/{self._namespace}/daemonsets"
+        pods = f"/api/v1/namespaces/{self._namespace}/pods"
+        for each in await self._list(path, _ON_NODES):
+            await self._delete(path, each, "Foreground")
+        if self._dry_run:
+            return
+        until_s = time.monotonic() + self._timeout_s
+        while running := await self._list(pods, _ON_NODES):
+            if time.monotonic() > until_s:
+                shown = _shown([f"{_name(pod)} on node {_node(pod)}" for pod in running])
+                raise UninstallError(
+                    f"pods still run after {self._timeout_s:.0f} s: {shown}: must have ended, as an"
+                    " agent writes again what is removed; delete pods of lost nodes by `kubectl"
+                    " delete pod --force`, and run this command again"
+                )
+            await asyncio.sleep(_POLL_S)
+
+    async def _clean(self, node: Json) -> None:
+        path = f"{_NODES}/{_name(node)}"
+        await self._patch(node, path, "/status", removal.status_patch)
+        await self._patch(node, path, "", removal.metadata_patch)
+        if kept := removal.kept(node):
+            self._stays.append(f"node/{_name(node)}: {', '.join(kept)}: no agent wrote it")
+
+    async def _clear(self, device: Json) -> None:
+        path = f"{_DEVICES}/{_name(device)}"
+        if not removal.is_agents(device):
+            self._stays.append(f"device/{_name(device)}: another program than the agent wrote it")
+        elif removal.device_patch(device) is None:
+            await self._delete(_DEVICES, device)
+        else:
+            await self._patch(device, path, "", removal.device_patch)
+
+    async def _report(self) -> None:
+        for pod in await self._list("/api/v1/pods"):
+            if removal.has_share(pod):
+                name = f"{at(pod, 'metadata').get('namespace')}/{_name(pod)}"
+                self._stays.append(
+                    f"pod {name} on node {_node(pod)}: it has a share of a GPU, and keeps its limit"
+                    " until it ends"
+                )
+        self._stays += [
+            f"customresourcedefinition/{names.DEVICE_PLURAL}"
+            f".{names.DEVICE_API_VERSION.partition('/')[0]}: Koordinator uses it too",
+            f"on each node {names.HOST_STORE_DIR} and {names.HOST_RUN_DIR}, until `python -m"
+            " nri_plugin uninstall` ran there",
+        ]
+        for line in self._stays:
+            self._say(f"stays: {line}")
+
+    # --- requests
+
+    async def _list(self, path: str, selector: str = "") -> Sequence[Json]:
+        """All objects; none if the API server does not know the kind."""
+        found: list[Json] = []
+        try:
+            async for items, _ in self._kube.list(path, labelSelector=selector):
+                found += items
+        except KubeError as error:
+            if error.status != 404:
+                raise
+        return found
+
+    async def _delete(self, path: str, raw: Json, policy: str = "Background") -> None:
+        self._done(f"{_kind(path)}/{_name(raw)}", "deleted")
+        if self._dry_run:
+            return
+        try:
+            await self._kube.delete(f"{path}/{_name(raw)}", removal.deletion(raw, policy))
+        except KubeError as error:
+            # 409: an object of the same name was created since; it is not the one that was listed.
+            if error.status not in (404, 409):
+                raise
+
+    async def _patch(
+        self, raw: Json, path: str, part: str, change: Callable[[Json], Json | None]
+    ) -> None:
+        """Writes the change, to the object as it is then."""
+        what = f"{_kind(path.rpartition('/')[0])}/{_name(raw)}"
+        for _ in range(_TRIES):
+            patch = change(raw)
+            if patch is None:
+                return
+            removed = sorted({key for keys in _parts(patch) for key in keys})
+            if self._dry_run:
+                self._done(what, f"{', '.join(removed)} removed")
+                return
+            try:
+                await self._kube.patch(f"{path}{part}", patch)
+            except KubeError as error:
+                if error.status == 404:
+                    return
+                if error.status != 409:
+                    raise
+                raw = await self._kube.get(path)
+                continue
+            self._done(what, f"{', '.join(removed)} removed")
+            return
+        raise UninstallError(f"{what}: changes faster than it can be written: run this again")
+
+    def _done(self, what: str, done: str) -> None:
+        self._say(f"{what}: {done}{' (dry run)' if self._dry_run else ''}")
+
+
+def _parts(patch: Json) -> Sequence[Json]:
+    """The objects of a patch whose keys are removed."""
+    found = [*at(patch, "status").values(), *(at(patch, "metadata").values())]
+    parts = [each for each in found if isinstance(each, dict)]
+    return parts or [{names.DEVICE_TYPE_GPU: None}]
+
+
+def _name(raw: Json) -> str:
+    return str(at(raw, "metadata").get("name", ""))
+
+
+def _node(pod: Json) -> str:
+    return str(at(pod, "spec").get("nodeName", ""))
+
+
+def _complete(daemon_set: Json) -> bool:
+    """Whether its pod is ready on each node."""
+    status, metadata = at(daemon_set, "status"), at(daemon_set, "metadata")
+    seen = status.get("observedGeneration") == metadata.get("generation")
+    return seen and status.get("numberReady", 0) >= status.get("desiredNumberScheduled", 0)
+
+
+def _is_ready(pod: Json) -> bool:
+    conditions = objects(at(pod, "status"), "conditions")
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+
+
+def _kind(path: str) -> str:
+    """The resource's singular, as kubectl prints it."""
+    plural = path.rpartition("/")[2]
+    return plural[:-3] + "y" if plural.endswith("ies") else plural.removesuffix("s")
+
+
+def _shown(found: Sequence[str]) -> str:
+    more = len(found) - _SHOWN
+    return ", ".join(found[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
