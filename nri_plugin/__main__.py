@@ -20,6 +20,10 @@ def main() -> int:
         from nri_plugin.doctor import command as doctor
 
         return doctor.main(rest, os.environ)
+    if name == "uninstall":
+        from nri_plugin import uninstall
+
+        return uninstall.main(rest, os.environ)
     from nri_plugin import serve
 
     return serve.main(sys.argv[1:], os.environ)

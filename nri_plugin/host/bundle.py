@@ -72,6 +72,26 @@ def of(containerd_state: Path, container_id: str) -> Path:
     return containerd_state / _TASKS / container_id
 
 
+def all_of(containerd_state: Path) -> Sequence[Path]:
+    """Return the directories of all bundles. Raises OSError."""
+    try:
+        return sorted((containerd_state / _TASKS).iterdir())
+    except FileNotFoundError:
+        return ()
+
+
+def sources(bundle: Path) -> Sequence[str]:
+    """Return the sources of the container's mounts; none if it was removed meanwhile. Raises
+    OSError, also for a malformed file."""
+    try:
+        mounts = json.loads((bundle / "config.json").read_bytes()).get("mounts") or ()
+        return [str(mount.get("source", "")) for mount in mounts]
+    except FileNotFoundError:
+        return ()
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise OSError(f"{bundle}/config.json is not as the runtime reads it: {error!r}") from error
+
+
 def init(bundle: Path) -> Path:
     """Return the /proc directory of the container's first process. Raises OSError."""
     return Path("/proc", (bundle / "init.pid").read_text().strip())

@@ -36,7 +36,7 @@ class Lock:
 
     async def acquire(self, report: Callable[[str], None]) -> None:
         """Return when the lock is held. Until then call `report` repeatedly with the reason."""
-        while (why := self._try()) is not None:
+        while (why := self.try_acquire()) is not None:
             report(why)
             await asyncio.sleep(_ASK_EVERY_S)
 
@@ -45,8 +45,8 @@ class Lock:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _try(self) -> str | None:
-        """Return None if the lock is held; else why not."""
+    def try_acquire(self) -> str | None:
+        """Return None if the lock is held from now on; else why not."""
         try:
             problem = _secure(self._path.parent)
             if problem is not None:

@@ -1,0 +1,175 @@
+"""Removes from this host what gpuslice put there, except what containers still use.
+
+    STORE/SHA256/      a release of the library that no container mounts
+    STORE/current      the distributor's choice
+    STORE/../libvgpu.so  the copy, if it is gpuslice's library
+    RUN/KEY/           the files of a grant that no container mounts
+    CDI/gpuslice-generated.json
+
+A container is known by its bundle, and by the mounts of its processes, which outlive a bundle that
+was lost. Either is enough to keep what it uses. Each step may be repeated after a kill.
+Blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from contract import library_file, names
+from contract.library_file import LibraryFileError
+from nri_plugin.host import bundle, cdi_generator, lock, releases, tmpfs
+from nri_plugin.host.files import RunDirectory
+from nri_plugin.policy import mountinfo
+
+_HASH: Final = re.compile("[0-9a-f]{64}").fullmatch
+_DELETED: Final = "//deleted"
+"""The kernel's suffix of a mount's root that was removed."""
+_PROC: Final = Path("/proc")
+_STAYS: Final = "stays: a container has it mounted"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Paths of the host, as the agent's settings have them."""
+
+    run_dir: Path
+    store_dir: Path
+    cdi_dirs: Iterable[Path]
+    containerd_state: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What containers have mounted. paths: of files and directories, those of processes from the
+    root of their file system. devices: of grants' file systems, MAJOR:MINOR."""
+
+    paths: AbstractSet[str]
+    devices: AbstractSet[str]
+
+
+class Removal:
+    """done: receives a path, and what happened to it or why it stays. dry_run: change nothing."""
+
+    def __init__(self, places: Places, done: Callable[[Path, str], None], dry_run: bool) -> None:
+        self._places = places
+        self._done = done
+        self._dry_run = dry_run
+
+    def run(self) -> None:
+        """Call it while no agent runs. Raises OSError, StoreError."""
+        used = used_by_containers(self._places.containerd_state)
+        self._grants(used)
+        self._specs()
+        if self._places.store_dir.is_dir():
+            with nullcontext() if self._dry_run else releases.locked(self._places.store_dir):
+                self._releases(used.paths)
+            self._empty(self._places.store_dir, releases.LOCK, f".{names.FILE_CURRENT}.new")
+        self._copy(used.paths)
+        self._empty(self._places.store_dir.parent, f".{names.FILE_LIBRARY}.new")
+        self._empty(self._places.run_dir, lock.FILE)
+
+    # --- parts
+
+    def _grants(self, used: Used) -> None:
+        for key in sorted(RunDirectory(self._places.run_dir, lambda: 0).keys()):
+            path = self._places.run_dir / key
+            found = path.stat().st_dev
+            device = f"{os.major(found)}:{os.minor(found)}"
+            in_bundle = any(Path(each).is_relative_to(path) for each in used.paths)
+            self._remove(path, tmpfs.clear, stays=in_bundle or device in used.devices)
+
+    def _specs(self) -> None:
+        private = self._places.run_dir / ".cdi"
+        for directory in (*self._places.cdi_dirs, private):
+            if (directory / cdi_generator.FILE).exists():
+                self._remove(directory / cdi_generator.FILE, os.unlink)
+        if private.is_dir():
+            half_written = (each.name for each in private.iterdir() if each.name.startswith("."))
+            self._empty(private, *half_written)
+
+    def _releases(self, used: AbstractSet[str]) -> None:
+        mounted = {Path(each).parent.name for each in used}
+        store = self._places.store_dir
+        for release in sorted(each for each in store.iterdir() if _HASH(each.name)):
+            self._remove(release, _remove_release, stays=release.name in mounted)
+        if (store / names.FILE_CURRENT).exists():
+            self._remove(store / names.FILE_CURRENT, os.unlink)
+
+    def _copy(self, used: AbstractSet[str]) -> None:
+        path = self._places.store_dir.parent / names.FILE_LIBRARY
+        try:
+            contract = library_file.parse(path.read_bytes()).contract
+        except FileNotFoundError:
+            return
+        except LibraryFileError:
+            contract = None
+        if contract is None:
+            self._done(path, "stays: it is not gpuslice's library")
+            return
+        # Koordinator's and HAMi's containers mount it. The kernel names the file from the root of
+        # its file system.
+        end = f"/{names.FILE_LIBRARY}"
+        mounted = any(str(path).endswith(each) and each.endswith(end) for each in used)
+        self._remove(path, os.unlink, stays=mounted)
+
+    # --- steps
+
+    def _remove(self, path: Path, how: Callable[[Path], object], stays: bool = False) -> None:
+        if stays:
+            self._done(path, _STAYS)
+            return
+        try:
+            if not self._dry_run:
+                how(path)
+        except OSError as error:
+            self._done(path, f"stays: {error.strerror}")
+        else:
+            self._done(path, "removed (dry run)" if self._dry_run else "removed")
+
+    def _empty(self, directory: Path, *last: str) -> None:
+        """Remove the directory, with its last files, if it has no others."""
+        if self._dry_run or not directory.is_dir():
+            return
+        if not {each.name for each in directory.iterdir()} <= {*last}:
+            return
+        for name in last:
+            (directory / name).unlink(missing_ok=True)
+        # In a pod the directory itself is a mount, and only the host can remove it.
+        for path in (directory, Path(f"{_PROC}/1/root{directory}")):
+            with suppress(OSError):
+                path.rmdir()
+
+
+def used_by_containers(containerd_state: Path, proc: Path = _PROC) -> Used:
+    """Return what containers have mounted: what their bundles name, and what the kernel reports for
+    all processes. Raises OSError."""
+    paths, devices, trees = set[str](), set[str](), set[object]()
+    for path in bundle.all_of(containerd_state):
+        paths.update(bundle.sources(path))
+    for process in proc.glob("[0-9]*"):
+        # PermissionError: a process outside of our user namespace, of no container of this runtime.
+        with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            root = (process / "root").stat()
+            # The mount table is that of the namespace, below the process' root.
+            tree = (os.readlink(process / "ns/mnt"), root.st_dev, root.st_ino)
+            lines = () if tree in trees else mountinfo.parse((process / "mountinfo").read_text())
+            trees.add(tree)
+            for line in lines:
+                paths.add(line.root.removesuffix(_DELETED))
+                inside = line.root != "/" or line.point.endswith(names.CONTAINER_DIR)
+                if inside and (line.type, line.source) == ("tmpfs", names.PLUGIN_NAME):
+                    devices.add(line.device)
+    return Used(paths, devices)
+
+
+def _remove_release(release: Path) -> None:
+    for file in release.iterdir():
+        file.unlink()
+    release.rmdir()

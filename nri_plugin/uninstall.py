@@ -1,0 +1,115 @@
+"""The command `uninstall`: removes what gpuslice put on this node, except what containers use."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from nri_plugin import command_line
+from nri_plugin.host.lock import Lock
+from nri_plugin.host.removal import Places, Removal
+from nri_plugin.policy.refusals import StoreError
+
+_DESCRIPTION: Final = """\
+Removes what gpuslice put on this node, after its agent and distributor have ended. Running
+containers keep their library, their limit and their files; no container is stopped. Give it the
+settings of the agent, by flags or environment.
+
+Removes: releases of the library that no container mounts, store/current, and the copy at
+/usr/local/vgpu/libvgpu.so if it is gpuslice's; the files of grants under --run-dir whose container
+is gone; the CDI spec that the agent generated. It prints each path, and why others stay.
+"""
+_EPILOG: Final = """\
+It does not change containerd's configuration: a node on which NRI was turned on keeps it, because
+turning it off restarts containerd. Without a plugin NRI does nothing.
+
+It may be repeated, and killed at any moment. `python -m scheduler uninstall` removes what gpuslice
+wrote into the cluster. docs/upgrade.md has the whole order.
+
+examples:
+  python -m nri_plugin uninstall --dry-run
+  python -m nri_plugin uninstall --stay     # in a DaemonSet; removes later what is used now
+"""
+_AGAIN_S: Final = 60.0
+_RETRY_S: Final = 5.0
+
+
+def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    known = parser()
+    given = command_line.parse(known, arguments, environment)
+    given.library = given.library or Path("/")  # unused: nothing is published
+    settings = command_line.of(given, environment)
+    places = Places(
+        settings.run_dir, settings.store_dir, settings.cdi_dirs, settings.containerd_state
+    )
+    lock = Lock(settings.run_dir, f"pid={os.getpid()} host={socket.gethostname()} uninstall")
+    if not given.stay:
+        problem = _uninstall(places, lock, set(), given.dry_run)
+        sys.stderr.write(problem and f"uninstall: {problem}\n")
+        return int(bool(problem))
+    _stay(places, lock, given.done_file)
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    known = command_line.parser()
+    known.prog = "python -m nri_plugin uninstall"
+    known.description, known.epilog = _DESCRIPTION, _EPILOG
+    for action in known._actions:
+        action.required = False
+    known.add_argument("--dry-run", action="store_true", help="change nothing; print what would be")
+    known.add_argument(
+        "--stay",
+        action="store_true",
+        help="run until SIGTERM, and remove once a minute what containers do not use any more",
+    )
+    known.add_argument(
+        "--done-file",
+        type=command_line.absolute,
+        default=Path("/tmp/done"),
+        metavar="PATH",
+        help="with --stay: created after the first pass, for a probe (default: /tmp/done)",
+    )
+    return known
+
+
+def _stay(places: Places, lock: Lock, done_file: Path) -> None:
+    stopped, said, problem = threading.Event(), set[str](), ""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    while not stopped.is_set():
+        found = _uninstall(places, lock, said)
+        if found and found != problem:
+            sys.stderr.write(f"uninstall: {found}; retried\n")
+        elif not found:
+            done_file.touch()
+        problem = found
+        stopped.wait(_RETRY_S if found else _AGAIN_S)
+
+
+def _uninstall(places: Places, lock: Lock, said: set[str], dry_run: bool = False) -> str:
+    """Return why it could not be completed; "": it was. said: lines that were printed before."""
+
+    def done(path: Path, what: str) -> None:
+        line = f"{path}: {what}"
+        if line not in said:
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
+        said.add(line)
+
+    try:
+        if not dry_run and (why := lock.try_acquire()) is not None:
+            return f"{why}: must have ended; delete the DaemonSet gpuslice-agent"
+        Removal(places, done, dry_run).run()
+    except (OSError, StoreError) as error:
+        return str(error)
+    finally:
+        lock.release()
+    return ""

@@ -1,0 +1,86 @@
+"""`python -m nri_plugin uninstall` as a process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from contract import names
+from nri_plugin.host import releases
+from nri_plugin.host.bundle import of
+from nri_plugin.host.lock import Lock
+from tests.contract.libraries import library
+from tests.support import ROOT, until
+
+_AGENT: Final = "pid=7 host=node"
+
+
+class Node:
+    def __init__(self, root: Path) -> None:
+        self.run_dir, self.store, self.state = root / "run", root / "vgpu/store", root / "state"
+        self.root = root
+        self.release = releases.publish(library(), names.FILE_LIBRARY, self.store).parent
+
+    def command(self, *options: str) -> list[str]:
+        command = [sys.executable, "-m", "nri_plugin", "uninstall", *options]
+        command += [f"--run-dir={self.run_dir}", f"--store-dir={self.store}"]
+        return [*command, f"--containerd-state={self.state}"]
+
+    def run(self, *options: str) -> subprocess.CompletedProcess[str]:
+        command = self.command(*options)
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_it_removes_and_prints_each_path(node: Node) -> None:
+    tried = node.run("--dry-run")
+    assert (tried.returncode, tried.stdout) == (0, f"{node.release}: removed (dry run)\n")
+    assert node.release.exists() and not node.run_dir.exists()
+    done = node.run()
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{node.release}: removed\n", "")
+    assert list(node.root.iterdir()) == []
+    again = node.run()
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+
+
+def test_it_refuses_while_an_agent_runs(node: Node) -> None:
+    agent = Lock(node.run_dir, _AGENT)
+    assert agent.try_acquire() is None
+    done = node.run()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"another agent serves this node ({_AGENT}): must have ended" in done.stderr
+    assert node.release.exists()
+    agent.release()
+    assert node.run().returncode == 0
+
+
+def test_it_stays_ready_and_reports_each_path_once(node: Node) -> None:
+    bundle = of(node.state, "c")
+    bundle.mkdir(parents=True)
+    mounts = [{"source": str(node.release / names.FILE_LIBRARY)}]
+    (bundle / "config.json").write_text(json.dumps({"mounts": mounts}))
+    agent, done, out = Lock(node.run_dir, _AGENT), node.root / "done", node.root / "out"
+    assert agent.try_acquire() is None
+    with out.open("w") as file:
+        command = node.command("--stay", f"--done-file={done}")
+        process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file)
+    try:
+        until(lambda: "must have ended" in out.read_text(), "it waits for the agent")
+        assert not done.exists()
+        agent.release()
+        until(done.exists, "it is ready")
+        assert out.read_text().count(f"{node.release}: stays: a container has it mounted\n") == 1
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert node.release.exists()
