@@ -14,7 +14,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from contract import grant_file
+from contract import grant_file, names
 from nri_plugin.policy import ledger, pod_policy
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Gpu, Granted, Pod, Share
@@ -80,7 +80,7 @@ def survey(
         if one.key is None:
             if granted is None or granted.shares:
                 strays.append((Stray.NOT_ADJUSTED, one))
-            if one.nodes:
+            if one.nodes and one.pod.namespace != names.NAMESPACE:  # not the agent's own pod
                 strays.append((Stray.FOREIGN_GPU, one))
             continue
         grant = grants.get(one.key)

@@ -126,4 +126,6 @@ def test_a_granted_container_without_adjustment_is_reported() -> None:
 def test_a_gpu_of_another_plugin_is_reported() -> None:
     theirs = Running("c1", "main", ABSENT, None, nodes=["/dev/nvidia0"])
     assert look(theirs).strays == [(Stray.FOREIGN_GPU, theirs)]
+    agent = replace(theirs, pod=replace(ABSENT, namespace=names.NAMESPACE))
+    assert look(agent).strays == []
     assert look(replace(MAIN, nodes=["/dev/nvidia0"])).strays == []
