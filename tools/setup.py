@@ -239,6 +239,7 @@ def install(goal: Goal) -> None:
     if goal.kubernetes:
         kubernetes.ensure()
         helm.ensure()
+        _run([str(VENV / "bin" / "python"), "-m", "tools.images"])
 
 
 def main(arguments: Sequence[str] = ()) -> int:

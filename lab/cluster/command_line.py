@@ -71,8 +71,8 @@ def gpus(text: str) -> list[int]:
 # --- up ---------------------------------------------------------------------------------------
 
 
-def up(place: Place, wanted: str | None, served: Sequence[str]) -> None:
-    """Return when the cluster runs."""
+def up(place: Place, wanted: str | None, served: Sequence[str] | None) -> None:
+    """Return when the cluster runs. served: None for one without gpuslice."""
     if os.geteuid() != 0:
         raise CommandError("namespaces and containerd need root: sudo make cluster")
     sizes = gpus(wanted) if wanted else []
@@ -92,15 +92,17 @@ def up(place: Place, wanted: str | None, served: Sequence[str]) -> None:
         else:
             had = seen.state
             sizes = sizes or had.get("gpus") or gpus(_GPUS)
-            _start(place, sizes, served or had.get("served", ()))
+            _start(place, sizes, served if served is None else served or had.get("served") or ())
     _say(_how_to_use(place, place.look()))
 
 
-def _other(seen: Seen, sizes: Sequence[int], served: Sequence[str]) -> str:
+def _other(seen: Seen, sizes: Sequence[int], served: Sequence[str] | None) -> str:
     """How the cluster differs from the request; "" if it does not, or nothing is requested."""
     if sizes and list(sizes) != seen.state["gpus"]:
         return f"GPUs ({_of(seen)})"
     has = seen.state["served"]
+    if (served is None) != (has is None):
+        return "programs: gpuslice" if served is None else "programs: without gpuslice"
     if served and set(served) != set(has):
         return f"schedulerNames served beside gpuslice's own ({', '.join(has) or 'none'})"
     return ""
@@ -124,7 +126,7 @@ def _mended(place: Place, seen: Seen) -> Seen:
     return seen
 
 
-def _start(place: Place, sizes: Sequence[int], served: Sequence[str]) -> None:
+def _start(place: Place, sizes: Sequence[int], served: Sequence[str] | None) -> None:
     """Start the owner in the background, and print its output until it is ready."""
     owner = Owner(place, sizes, served)
     owner.wait_ready(_say)
@@ -206,14 +208,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="NAME",
         help="a schedulerName whose pods gpuslice takes too; again for more",
     )
+    parser.add_argument(
+        "--bare",
+        action="store_true",
+        help="without gpuslice, and with NRI off in containerd, to try the installation",
+    )
     parser.add_argument("--gpu", type=int, action="append", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     try:
         place = Place(given.at)
+        served = None if given.bare else given.serve
         if given.command == "up":
-            up(place, given.gpus, given.serve)
+            up(place, given.gpus, served)
         elif given.command == "own":
-            own(place, given.gpu, given.serve)
+            own(place, given.gpu, served)
         elif given.command == "down":
             down(place)
         else:

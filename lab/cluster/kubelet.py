@@ -39,10 +39,6 @@ _KERNEL: Final[Mapping[str, int]] = {
 """Settings that kubelet would write for the whole machine; in the lab it reads them as set."""
 
 
-class KubeletError(RuntimeError):
-    """The node cannot be prepared; the text says what failed."""
-
-
 def configuration(
     directory: Path, link: Link, containerd: Path, client_ca: Path, cgroup: str
 ) -> dict[str, Any]:
@@ -61,6 +57,7 @@ def configuration(
         },
         "authorization": {"mode": "Webhook"},
         "containerRuntimeEndpoint": f"unix://{containerd}",
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},  # tests kill programs on purpose
         "clusterDNS": ["127.0.0.1"],  # no name server: lookups fail at once
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": f"/{cgroup}",
@@ -89,9 +86,9 @@ class Kubelet:
         self._namespace = namespace
         self._programs = programs
         self._process: Inside | None = None
-        (self.directory / "root").mkdir(parents=True)
-        self._cni(containerd.directory, namespace.link)
-        self._own_places()
+        self.directory.mkdir()
+        self._cni(containerd.cni, namespace.link)
+        self._own_settings()
         for hierarchy in _hierarchies():
             (hierarchy / namespace.cgroup).mkdir(exist_ok=True)
         written = configuration(
@@ -109,7 +106,6 @@ class Kubelet:
         command: list[str | Path] = [
             *(self._programs.kubelet, f"--config={self.directory / 'config.yaml'}"),
             *(f"--kubeconfig={kubeconfig}", f"--hostname-override={name}"),
-            *(f"--root-dir={self.directory / 'root'}", f"--cert-dir={self.directory / 'pki'}"),
             f"--node-ip={self._namespace.link.node}",
         ]
         environ = {"HOME": str(self.directory), "NO_PROXY": self._namespace.link.machine}
@@ -124,27 +120,23 @@ class Kubelet:
     def log_tail(self) -> str:
         return self.log.read_text(errors="replace")[-_LOG_TAIL_CHARS:]
 
-    def _cni(self, directory: Path, link: Link) -> None:
+    def _cni(self, places: tuple[Path, Path], link: Link) -> None:
         """Written where the lab's containerd polls for a network configuration."""
+        programs = self._namespace.outside(places[0])
+        programs.mkdir(parents=True)
         for name, program in self._programs.cni.items():
-            shutil.copy2(program, directory / "cni" / "bin" / name)
+            shutil.copy2(program, programs / name)
         # containerd reacts to a write into the directory, not to a rename.
-        written = json.dumps(network.pod_network(link, directory / "cni" / "given"))
-        (directory / "cni" / "conf" / "10-pods.conflist").write_text(written)
+        written = json.dumps(network.pod_network(link, self.directory / "addresses"))
+        self._namespace.write(places[1] / "10-pods.conflist", written)
 
-    def _own_places(self) -> None:
-        """/var/lib/kubelet, /var/log/containers and others of kubelet's, and CNI's cache."""
-        for place in (Path("/var"), Path("/run")):
-            self._namespace.cover(place)
+    def _own_settings(self) -> None:
         settings = self.directory / "kernel"
         for name, value in _KERNEL.items():
             own = settings / name
             own.parent.mkdir(parents=True, exist_ok=True)
             own.write_text(f"{value}\n")
-            setting = Path("/proc/sys") / name
-            done = self._namespace.run(["mount", "--bind", own, setting])
-            if done.returncode != 0:
-                raise KubeletError(f"{setting} cannot be covered in the lab: {done.stderr.strip()}")
+            self._namespace.mount("--bind", own, Path("/proc/sys") / name)
 
 
 def _hierarchies() -> list[Path]:

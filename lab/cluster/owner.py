@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any, Final
 
 from lab.cluster.directory import MARK, Place, Seen
+from lab.cluster.product import VALUES
 from lab.cluster.running import NODE, Cluster
 from lab.node import network
 
@@ -40,11 +41,12 @@ class OwnerError(RuntimeError):
 class Owner:
     """A running owner of a cluster: it ends with this process, until `let_go`."""
 
-    def __init__(self, place: Place, sizes: Sequence[int], served: Sequence[str]) -> None:
+    def __init__(self, place: Place, sizes: Sequence[int], served: Sequence[str] | None) -> None:
         self._place = place
         command = [sys.executable, "-m", "lab.cluster", "own", "--at", str(place.directory)]
         command += [option for size in sizes for option in ("--gpu", str(size))]
-        command += [option for name in served for option in ("--serve", name)]
+        command += [option for name in served or () for option in ("--serve", name)]
+        command += ["--bare"] * (served is None)
         with place.log.open("w") as log:
             self._process = subprocess.Popen(
                 command,
@@ -129,7 +131,7 @@ class _Starter(threading.Thread):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def own(place: Place, sizes: Sequence[int], served: Sequence[str]) -> None:
+def own(place: Place, sizes: Sequence[int], served: Sequence[str] | None) -> None:
     """Start the cluster and keep it running, until a signal."""
     for asked in (signal.SIGTERM, signal.SIGINT):
         signal.signal(asked, _end)
@@ -138,8 +140,8 @@ def own(place: Place, sizes: Sequence[int], served: Sequence[str]) -> None:
     starter = _Starter()
     starter.start()
     try:
-        with Cluster(sizes, place.directory, served) as cluster:
-            _keep(place, cluster, {"gpus": list(sizes), "served": list(served)})
+        with Cluster(sizes, place.directory, (MARK, str(place.directory)), served) as cluster:
+            _keep(place, cluster, {"gpus": list(sizes), "served": served})
     finally:
         if starter.has_ended:  # no other process would remove the directory
             place.remove()
@@ -154,14 +156,13 @@ def _keep(place: Place, cluster: Cluster, wanted: dict[str, Any]) -> None:
             **wanted,
             "ready": True,
             "directory": str(cluster.lab.directory),
+            "containerd": str(cluster.lab.namespace.outside(cluster.lab.containerd.paths.socket)),
             "interface": link.interface if link else None,
             "kubectl": str(cluster.plane.programs.kubectl),
             "kubeconfig": str(place.kubeconfig),
             "node": NODE,
-            "pages": {
-                "gpuslice extender": cluster.ours.pages,
-                "gpuslice node agent": str(cluster.lab.agent_http),
-            },
+            "pages": cluster.pages() if wanted["served"] is not None else {},
+            "values": str(cluster.lab.directory / VALUES),
             "parts": {
                 part.name: {"pid": part.pid(), "restarts": part.restarts} for part in cluster.parts
             },

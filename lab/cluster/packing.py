@@ -67,7 +67,7 @@ def load(place: Place, archive: Path) -> None:
         raise PlaceError(
             f"no cluster runs in {place.directory}; make cluster{place.advice} starts one"
         )
-    socket = Path(seen.state["directory"]) / "c.sock"
+    socket = seen.state["containerd"]
     command = [str(programs.ensure().ctr), f"--address={socket}", "--namespace=k8s.io"]
     done = subprocess.run(
         [*command, "images", "import", "--local", str(archive)], text=True, capture_output=True

@@ -1,60 +1,60 @@
 """A running cluster of one node: its parts, in the order of their start, kept alive.
 
 Responsible for starting each part and restarting those that have exited. It owns a Lab (GPUs,
-containerd, agent) and a ControlPlane, in whose directory all of it is, and installs what users
-install (installed.py). Its owner calls `mend` repeatedly. If the lab's namespaces themselves are
-gone, it raises, and the owner exits.
+containerd) and a ControlPlane, in whose directory all of it is, and installs gpuslice as its users
+do (product.py). Its owner calls `mend` repeatedly. If the lab's namespaces themselves are gone, it
+raises, and the owner exits.
 """
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from contract import names
-from lab.cluster import certificate, installed
+from lab.cluster import certificate, product
 from lab.cluster.certificate import CertificateError
 from lab.cluster.controlplane import ControlPlane, ControlPlaneError, Serving
-from lab.cluster.installation import Installation, InstallationError
 from lab.cluster.kept import Process
-from lab.cluster.kubelet import Kubelet, KubeletError
+from lab.cluster.kubelet import Kubelet
+from lab.cluster.product import Product, ProductError
+from lab.node import catalogue
 from lab.node.catalogue import Catalogue
 from lab.node.containerd import ContainerdError
+from lab.node.containerd_config import Options
 from lab.node.lab import CLUSTER_FILES, Lab, LabError
 from lab.node.namespace import Inside, NamespaceError, children
 from lab.node.network import NetworkError
 from simgpu.config import ConfigError
 from tools import kubernetes
+from tools.images import product as product_images
 from tools.images.oci import ImageError
+from tools.images.table import table
 from tools.progress import step
 
 NODE: Final = "gpuslice"
 """The node's name, and its host name."""
-_TOKEN_S: Final = 8 * 3600.0
 _AGAIN_S: Final = 10.0
 """Interval between two attempts to start a part."""
-_AGENT_ACCOUNT: Final = "gpuslice-agent"
-"""The manifests' service account."""
 _CHECKS_POLICIES: Final = "validatingadmissionpolicy-status-controller"
 """It writes into a policy's status whether its expressions type-check, and takes four seconds of a
 core for ours at each start; tests use the API server itself."""
 _GPUS: Final = f"{{.status.allocatable.{names.RESOURCE_GPU.replace('.', chr(92) + '.')}}}"
+_WITH_GPUS: Final = ((f"jsonpath={_GPUS}", f"node/{NODE}"),)
 _WHOLE: Final = (
     ("condition=Ready", f"node/{NODE}"),
     ("create", "serviceaccount/default"),
     ("create", "configmap/kube-root-ca.crt"),
-    (f"jsonpath={_GPUS}", f"node/{NODE}"),
 )
-"""The node has its GPUs, which pods request, and the namespace `default` has what every pod needs.
-"""
+"""The node runs pods, and the namespace `default` has what every pod needs."""
 _USERS: Final = {
     "controller-manager": ("system:kube-controller-manager", ()),
     "kubelet": (f"system:node:{NODE}", ("system:nodes",)),
@@ -66,45 +66,45 @@ class ClusterError(RuntimeError):
 
 
 _FAILURES: Final = (
-    *(
-        CertificateError,
-        ConfigError,
-        ContainerdError,
-        ControlPlaneError,
-        ImageError,
-        InstallationError,
-        KubeletError,
-        LabError,
-    ),
-    *(NamespaceError, NetworkError, OSError, subprocess.SubprocessError),
+    *(CertificateError, ConfigError, ContainerdError, ControlPlaneError, ImageError, LabError),
+    *(NamespaceError, NetworkError, OSError, ProductError, subprocess.SubprocessError),
 )
 
 
 @dataclass(slots=True)
 class Part:
-    """One program: how it is started and restarted, and its process number while it runs."""
+    """One program: its process number while it runs, and how it is started; None: the kubelet
+    starts it."""
 
     name: str
-    start: Callable[[], object]
     pid: Callable[[], int | None]
+    start: Callable[[], object] | None = None
     restarts: int = 0
+    last_pid: int | None = None
     tried_s: float = float("-inf")
 
 
 class Cluster:
     """Everything runs until the block ends; then nothing of it is left on the machine.
 
-    parent: where its directory is made (a short name: see namespace.py). served: names of other
-    schedulers whose pods ours accepts too.
+    parent: where its directory is made (a short name: see namespace.py). mark: a variable of every
+    process in it. served: names of other schedulers whose pods ours accepts too; None: gpuslice is
+    not installed, and NRI is off in containerd, as before an installation.
     """
 
     def __init__(
-        self, memory_bytes: Sequence[int], parent: Path, served: Sequence[str] = ()
+        self,
+        memory_bytes: Sequence[int],
+        parent: Path,
+        mark: tuple[str, str],
+        served: Sequence[str] | None = (),
     ) -> None:
         self._memory = memory_bytes
+        self._mark = mark
         self._served = served
         self._parent = parent
         self._stack = ExitStack()
+        self._page, self._page_of = ("", 0), 0
         self.parts: list[Part] = []
 
     def __enter__(self) -> Cluster:
@@ -125,34 +125,50 @@ class Cluster:
         """Parts that wait for no other start in parallel: images, above all."""
         programs = kubernetes.ensure()
         with step("simulated GPUs, containerd"):
-            self.lab = Lab(self._memory, load=False, own_network=True, parent=self._parent)
+            self.lab = Lab(
+                self._memory,
+                options=Options(nri=self._served is not None),
+                load=False,
+                on_host=True,
+                parent=self._parent,
+            )
             self._stack.enter_context(self.lab)
         with ThreadPoolExecutor(1) as beside:
-            images = beside.submit(self._load_images)
+            images = beside.submit(self._load_images, programs.kube_scheduler)
             client_ca = self._open_plane()
             self._manager_program = programs.kube_controller_manager
             self._manager = self._scheduler = None
-            with step("kube-controller-manager, kube-scheduler, kubelet; manifests/ applied"):
+            with step("kube-controller-manager, kube-scheduler, kubelet"):
                 self._start_manager()
                 self._start_scheduler()
                 paths = self.lab.containerd.paths
                 self.kubelet = Kubelet(self.lab.namespace, paths, programs, client_ca)
                 self._start_kubelet()
-                installed.install(self.plane, self._served)
-            with step("gpuslice's extender, kube-scheduler and node agent"):
-                self.ours = Installation(self.plane, installed.configuration(self.plane))
-                self._stack.callback(self.ours.stop)
-                self.ours.tend_extender()
                 self._wait(("create", f"node/{NODE}"))
-                self._start_agent()
-                self._stack.enter_context(self.ours)
-                self._wait(*_WHOLE)
+                self.plane.kubectl("label", "node", NODE, product.GPU_NODE_LABEL)
             images.result()
+        self.product = Product(self.plane, self.lab.directory)
+        self.product.write(self._values())
+        if self._served is not None:
+            with step("gpuslice: helm install, until its pods are ready"):
+                self.product.install("--wait", "--timeout=90s")
+                self._wait(*_WITH_GPUS)
+        self._wait(*_WHOLE)
         self.parts = self._table()
 
-    def _load_images(self) -> None:
+    def _values(self) -> Mapping[str, Any]:
+        """The chart's values for this cluster."""
+        sockets = self.lab.sim_dir / "gpus"
+        return product.values(self.plane.server, self._mark, sockets, self._served or ())
+
+    def _load_images(self, kube_scheduler: Path) -> None:
+        """Also gpuslice's own: they are built here, if the cache lacks them."""
+        built = [product_images.ensure(recipe) for recipe in table().recipes.values()]
         with step("images"):
-            self.lab.load(Catalogue(CLUSTER_FILES).of_a_cluster())
+            theirs = catalogue.kube_scheduler(kube_scheduler, kubernetes.VERSION)
+            self.lab.load([*Catalogue(CLUSTER_FILES).of_a_cluster(), theirs])
+            for each in built:
+                self.lab.containerd.import_image(each.path)
 
     def _open_plane(self) -> Path:
         """The API server's client certificate for kubelet."""
@@ -182,22 +198,20 @@ class Cluster:
     def _table(self) -> list[Part]:
         """Parts that others depend on come first: of several that have exited, each is awaited in
         turn."""
-        lab, plane, ours = self.lab, self.plane, self.ours
+        lab, plane = self.lab, self.plane
         return [
-            Part("simulated GPUs", lab.start_gpus, lambda: lab.gpus_pid),
-            Part("containerd", lab.containerd.start, lambda: _inside(lab.containerd.process)),
-            Part("etcd", plane.restart_etcd, lambda: _kept(plane.etcd)),
-            Part("kube-apiserver", plane.restart_apiserver, lambda: _kept(plane.apiserver)),
-            Part("kube-controller-manager", self._start_manager, lambda: _kept(self._manager)),
-            Part("kube-scheduler", self._start_scheduler, lambda: _kept(self._scheduler)),
-            Part("gpuslice extender", ours.tend_extender, lambda: _kept(ours.extender)),
-            Part(
-                "gpuslice kube-scheduler",
-                ours.tend_kube_scheduler,
-                lambda: _kept(ours.kube_scheduler),
+            Part("simulated GPUs", lambda: lab.gpus_pid, lab.start_gpus),
+            Part("containerd", lambda: _inside(lab.containerd.process), lab.containerd.start),
+            Part("etcd", lambda: _kept(plane.etcd), plane.restart_etcd),
+            Part("kube-apiserver", lambda: _kept(plane.apiserver), plane.restart_apiserver),
+            Part("kube-controller-manager", lambda: _kept(self._manager), self._start_manager),
+            Part("kube-scheduler", lambda: _kept(self._scheduler), self._start_scheduler),
+            Part("kubelet", lambda: _inside(self.kubelet.process), self._start_kubelet),
+            *(
+                Part(program.name, partial(self.product.pid, program, self._mark))
+                for program in product.PROGRAMS
+                if self._served is not None
             ),
-            Part("kubelet", self._start_kubelet, lambda: _inside(self.kubelet.process)),
-            Part("gpuslice node agent", self._start_agent, lambda: _inside(lab.agent)),
         ]
 
     def _start_manager(self) -> None:
@@ -219,50 +233,58 @@ class Cluster:
     def _start_kubelet(self) -> None:
         self.kubelet.start(NODE, self.plane.kubeconfig("kubelet"))
 
-    def _start_agent(self) -> None:
-        """As its pod would run: with the account's token for this node, valid for a day."""
-        self.lab.start_agent(options=("--kubeconfig", self._renew_token(), "--node-name", NODE))
-
-    def _renew_token(self) -> Path:
-        self._token_s = time.monotonic()
-        return self.plane.service_account_kubeconfig(names.NAMESPACE, _AGENT_ACCOUNT, NODE)
-
     def _wait(self, *conditions: tuple[str, str]) -> None:
         """Each: an argument of `kubectl wait --for`, and an object's name. Raises ClusterError."""
         for condition, name in conditions:
             done = self.plane.try_kubectl("wait", f"--for={condition}", "--timeout=90s", name)
             if done.returncode != 0:
-                agent = self.lab.agent_log
-                said = agent.read_text(errors="replace")[-4000:] if agent.exists() else ""
+                pods = self.plane.try_kubectl("get", "pods", "--all-namespaces").stdout
                 raise ClusterError(
-                    f"{done.stderr.strip()}; kubelet's log ends:\n{self.kubelet.log_tail()}\n"
-                    f"the node agent's:\n{said}"
+                    f"{done.stderr.strip()}\n{pods}\nkubelet's log ends:\n{self.kubelet.log_tail()}"
                 )
+
+    def pages(self) -> Mapping[str, tuple[str, int]]:
+        """The addresses of probes and metrics, from this machine."""
+        link = self.lab.namespace.link
+        assert link is not None
+        extender = self.product.pid(product.EXTENDER, self._mark)
+        if extender is not None and extender != self._page_of:
+            path = "jsonpath={.items[0].status.podIP}"
+            labels = f"--selector=app.kubernetes.io/name={names.SCHEDULER_NAME}"
+            found = self.plane.try_kubectl(
+                "get", "pods", f"-n={names.NAMESPACE}", labels, "-o", path
+            )
+            if found.stdout:
+                self._page = found.stdout, product.SCHEDULER_PORT
+                self._page_of = extender
+        return {
+            product.EXTENDER.name: self._page,
+            product.AGENT.name: (link.node, product.AGENT_PORT),
+        }
 
     # --- keeping it alive -------------------------------------------------------------------
 
     def mend(self) -> list[str]:
-        """Restart exited parts; return their names, to be reported.
+        """Start exited parts; return the names of those that run again, to be reported.
 
         Raises ClusterError if the namespaces are gone.
         """
         if not self.lab.namespace.alive:
             raise ClusterError("the lab's namespaces are gone, and all that was in them")
-        if time.monotonic() - self._token_s > _TOKEN_S:
-            with contextlib.suppress(*_FAILURES):
-                self._renew_token()
         mended = []
         for part in self.parts:
-            now = time.monotonic()
-            if part.pid() is not None or now - part.tried_s < _AGAIN_S:
-                continue
-            part.tried_s = now
-            part.restarts += 1
-            mended.append(part.name)
-            try:
-                part.start()
-            except _FAILURES as error:
-                sys.stderr.write(f"{part.name} does not come up: {error}\n")
+            pid, now_s = part.pid(), time.monotonic()
+            if pid is not None:
+                if part.last_pid not in (None, pid):
+                    part.restarts += 1
+                    mended.append(part.name)
+                part.last_pid = pid
+            elif part.start is not None and now_s - part.tried_s >= _AGAIN_S:
+                part.tried_s = now_s
+                try:
+                    part.start()
+                except _FAILURES as error:
+                    sys.stderr.write(f"{part.name} does not come up: {error}\n")
         return mended
 
 

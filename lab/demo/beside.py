@@ -1,4 +1,4 @@
-"""Builds Kubernetes beside the demo's first chapter, where the machine has none yet."""
+"""Builds Kubernetes, Helm and the images beside the first chapter, where they are missing."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+from typing import Final
 
 from lab.demo.seed import ROOT
-from tools import kubernetes
+from tools import helm, kubernetes
 from tools.building import ProgramsError
 from tools.progress import step
+
+_MODULES: Final = ("tools.kubernetes", "tools.helm", "tools.images")
 
 
 class Beside:
@@ -22,10 +25,14 @@ class Beside:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
 
     def __enter__(self) -> Beside:
-        if kubernetes.find() is None:
-            command = [sys.executable, "-m", "tools.kubernetes"]
+        if kubernetes.find() is None or helm.find() is None:
+            one_by_one = " && ".join(f'"$0" -m {module}' for module in _MODULES)
             self._build = subprocess.Popen(
-                command, cwd=ROOT, stdout=self._log, stderr=self._log, start_new_session=True
+                ["sh", "-c", one_by_one, sys.executable],
+                cwd=ROOT,
+                stdout=self._log,
+                stderr=self._log,
+                start_new_session=True,
             )
         return self
 
@@ -43,7 +50,9 @@ class Beside:
         """Raises ProgramsError."""
         if self._build is None:
             return
-        with step(f"building Kubernetes {kubernetes.VERSION} and etcd with Go, once"):
+        with step(
+            f"building Kubernetes {kubernetes.VERSION}, etcd and Helm with Go, and the images, once"
+        ):
             code = self._build.wait()
         self._build = None
         if code != 0:

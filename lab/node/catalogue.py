@@ -201,6 +201,13 @@ class Catalogue:
 _FOR_EVER: Final = "while :; do sleep 1000000; done"
 
 
+def kube_scheduler(program: Path, version: str) -> Image:
+    """Kubernetes' image, as the chart names it."""
+    layer = Layer()
+    layer.add_file(program, "/usr/local/bin/kube-scheduler", 0o755)
+    return Image(f"registry.k8s.io/kube-scheduler:v{version}", [layer], environ=[f"PATH={_PATH}"])
+
+
 def _program(name: str) -> Path:
     found = shutil.which(name, path="/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin")
     if found is None:

@@ -1,4 +1,4 @@
-"""A containerd of the lab's own: every path private, NRI and its default validator on.
+"""A containerd of the lab's own: on private paths, or on a host of the lab's own.
 
 Responsible for starting and stopping the daemon; its configuration is in containerd_config.py.
 Independent of pods (cri.py) and of our agent.
@@ -31,30 +31,43 @@ class ContainerdError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """The paths of the lab's containerd, all under the lab's directory."""
+    """As containerd sees them, in the lab's mount namespace. cdi: the directory in which containerd
+    itself looks for CDI specs. cni: programs and configuration of pod networks."""
 
-    directory: Path
+    socket: Path
+    nri_socket: Path
+    state: Path
+    cdi: Path
+    cni: tuple[Path, Path]
+    config: Path
+    log: Path
 
-    @property
-    def socket(self) -> Path:
-        return self.directory / "c.sock"
 
-    @property
-    def nri_socket(self) -> Path:
-        return self.directory / "nri" / "nri.sock"
+def private(directory: Path) -> Paths:
+    """Everything under the lab's directory, where processes of this machine see the same files; the
+    lab puts no CDI spec there."""
+    return Paths(
+        directory / "c.sock",
+        directory / "nri" / "nri.sock",
+        directory / "state",
+        directory / "cdi",
+        (directory / "cni" / "bin", directory / "cni" / "conf"),
+        directory / "containerd.toml",
+        directory / "containerd.log",
+    )
 
-    @property
-    def cdi(self) -> Path:
-        """The directory in which containerd itself looks for CDI specs; the lab puts none there."""
-        return self.directory / "cdi"
 
-    @property
-    def state(self) -> Path:
-        return self.directory / "state"
-
-    @property
-    def log(self) -> Path:
-        return self.directory / "containerd.log"
+def standard(directory: Path) -> Paths:
+    """containerd's defaults, on a host of the lab's own (host.py)."""
+    return Paths(
+        Path("/run/containerd/containerd.sock"),
+        Path("/run/nri/nri.sock"),
+        Path("/run/containerd"),
+        Path("/run/cdi"),
+        (Path("/opt/cni/bin"), Path("/etc/cni/net.d")),
+        Path("/etc/containerd/config.toml"),
+        directory / "containerd.log",
+    )
 
 
 class Containerd:
@@ -66,18 +79,24 @@ class Containerd:
         programs: Programs,
         release: Release = DEFAULT,
         options: Options | None = None,
+        on_host: bool = False,
     ) -> None:
-        self.paths = Paths(namespace.directory)
+        """on_host: the namespace is a host of the lab's own, whose standard paths it uses."""
+        directory = namespace.directory
         self._namespace = namespace
         self._programs = programs
         self._process: Inside | None = None
-        for name in ("cdi", "cni/bin", "cni/conf", "nri/plugins", "nri/conf.d", "opt"):
-            (namespace.directory / name).mkdir(parents=True, exist_ok=True)
-        self._config = namespace.directory / "containerd.toml"
-        text = containerd_config.text(release, namespace.directory, options or Options())
-        self._config.write_text(text)
-        if not release.has_socket_dir:
-            namespace.cover(Path("/run"))  # shims listen in /run/containerd/s
+        if on_host:
+            self.paths = standard(directory)
+            text = containerd_config.of_host(options or Options())
+        else:
+            self.paths = private(directory)
+            for name in ("cdi", "cni/bin", "cni/conf", "nri/plugins", "nri/conf.d", "opt"):
+                (directory / name).mkdir(parents=True, exist_ok=True)
+            text = containerd_config.text(release, directory, options or Options())
+            if not release.has_socket_dir:
+                namespace.cover(Path("/run"))  # shims listen in /run/containerd/s
+        namespace.write(self.paths.config, text)
 
     @property
     def process(self) -> Inside | None:
@@ -85,7 +104,7 @@ class Containerd:
 
     def start(self) -> None:
         """Return when it answers. Raises ContainerdError."""
-        command: list[str | Path] = [self._programs.containerd, "--config", self._config]
+        command: list[str | Path] = [self._programs.containerd, "--config", self.paths.config]
         with self.paths.log.open("a") as log:
             self._process = self._namespace.start(
                 command, log, subprocess.STDOUT, {"PATH": self._path()}

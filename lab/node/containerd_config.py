@@ -21,6 +21,7 @@ PAUSE_IMAGE: Final = "docker.io/local/pause:1"
 class Options:
     """Options of an operator. `validator`: NRI's own, which is off by default."""
 
+    nri: bool = True
     validator: bool = True
     request_timeout_s: int = 2
     """The timeout of a plugin's answer; containerd's default."""
@@ -41,7 +42,7 @@ temp = "{directory}/root/tmp"
 [ttrpc]
   address = "{directory}/c.ttrpc"
 [plugins.'io.containerd.nri.v1.nri']
-  disable = false
+  disable = {nri_off}
   socket_path = "{directory}/nri/nri.sock"
   plugin_path = "{directory}/nri/plugins"
   plugin_config_path = "{directory}/nri/conf.d"
@@ -115,8 +116,29 @@ def text(release: Release, directory: Path, options: Options) -> str:
         config_version=release.config_version,
         directory=directory,
         pause=PAUSE_IMAGE,
+        nri_off=str(not options.nri).lower(),
         request_timeout_s=options.request_timeout_s,
         validator=str(options.validator).lower(),
         required_plugins=json.dumps(list(options.required_plugins)),
         toleration=options.toleration,
     )
+
+
+_HOST: Final = """\
+version = 3
+imports = ["/etc/containerd/conf.d/*.toml"]
+
+[plugins.'io.containerd.cri.v1.runtime']
+  restrict_oom_score_adj = true
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+  sandbox = "{pause}"
+[plugins.'io.containerd.nri.v1.nri']
+  disable = {nri_off}
+"""
+
+
+def of_host(options: Options) -> str:
+    """containerd's defaults, as far as a machine without a registry allows. NRI is on by default
+    from containerd 2.0."""
+    text = _HOST.format(pause=PAUSE_IMAGE, nri_off=str(not options.nri).lower())
+    return text

@@ -20,6 +20,7 @@ from typing import Final
 
 from contract import allocation, grants, names, required_plugins
 from contract.overhead import CODE_BYTES
+from lab.node import host
 from lab.node.catalogue import Catalogue
 from lab.node.containerd import Containerd
 from lab.node.containerd_config import Options
@@ -58,7 +59,8 @@ class Lab:
     GPUs: as simgpu.config describes them. files: added to every image beside the catalogue's own
     (path inside: file here, mode). host_file: the rest of the simulated host. release, options:
     containerd's release and configuration. load: import the catalogue's images; otherwise there are
-    none until `load` is called. own_network, parent: as for Namespace.
+    none until `load` is called. on_host: the namespace is a host of its own, with a network of its
+    own and standard paths (host.py). parent: as for Namespace.
     """
 
     def __init__(
@@ -70,11 +72,11 @@ class Lab:
         release: Release = DEFAULT,
         options: Options | None = None,
         load: bool = True,
-        own_network: bool = False,
+        on_host: bool = False,
         parent: Path | None = None,
     ) -> None:
-        host = config.load(host_file).with_gpus(memory_bytes)
-        self.gpus, self.context_bytes = host.gpus, host.context_overhead_bytes
+        simulated = config.load(host_file).with_gpus(memory_bytes)
+        self.gpus, self.context_bytes = simulated.gpus, simulated.context_overhead_bytes
         self.floor_bytes = self.context_bytes + CODE_BYTES
         self._host_file = host_file
         self._memory = memory_bytes
@@ -83,12 +85,12 @@ class Lab:
         self._options = options
         self.library = library
         self._loads = load
-        self._own_network, self._parent = own_network, parent
+        self._on_host, self._parent = on_host, parent
         self._agent: Inside | None = None
         self._newcomer: Inside | None = None
 
     def __enter__(self) -> Lab:
-        self.namespace = Namespace(self._own_network, self._parent)
+        self.namespace = Namespace(self._on_host, self._parent)
         try:
             self._open()
         except BaseException:
@@ -103,15 +105,20 @@ class Lab:
     def _open(self) -> None:
         self.directory = self.namespace.directory
         self.sim_dir = self.directory / "sim"
-        self.run_dir = self._tmpfs("run") / names.PLUGIN_NAME
+        self.run_dir = (Path("/run") if self._on_host else self._tmpfs("run")) / names.PLUGIN_NAME
         self.store_dir = self.directory / "store"
         self.start_gpus()
+        if self._on_host:
+            host.make(self.namespace, BUILD, self.sim_dir)
         built = programs.ensure(release=self.release)
-        self.containerd = Containerd(self.namespace, built, self.release, self._options)
+        self.containerd = Containerd(
+            self.namespace, built, self.release, self._options, self._on_host
+        )
         self.containerd.start()
         if self._loads:
             self.load(Catalogue(self._files).images())
-        self.cri = Cri(self.containerd.paths.socket, self.directory / "pods", self.namespace.cgroup)
+        socket = self.namespace.outside(self.containerd.paths.socket)
+        self.cri = Cri(socket, self.directory / "pods", self.namespace.cgroup)
         self.version = self.cri.version()
 
     def load(self, wanted: Sequence[Image]) -> None:
@@ -287,9 +294,7 @@ class Lab:
         """A tmpfs like a node's /run, visible inside the lab only."""
         place = self.directory / name
         place.mkdir()
-        done = self.namespace.run(["mount", "-t", "tmpfs", name, place])
-        if done.returncode != 0:
-            raise LabError(f"mount {place}: {done.stderr}")
+        self.namespace.mount("-t", "tmpfs", name, place)
         return place
 
     def _gpu_options(self) -> list[str]:

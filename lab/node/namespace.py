@@ -88,9 +88,25 @@ class Namespace:
         for name in ("upper", "work"):
             (layer / name).mkdir(parents=True)
         where = f"lowerdir={place},upperdir={layer}/upper,workdir={layer}/work"
-        done = self.run(["mount", "-t", "overlay", "lab", "-o", where, place])
+        self.mount("-t", "overlay", "lab", "-o", where, place)
+
+    def outside(self, path: Path) -> Path:
+        """A path inside, for a process of this machine: files, and sockets to connect to."""
+        return Path(f"/proc/{self.pid}/root{path}")
+
+    def write(self, path: Path, text: str, mode: int = 0o644) -> None:
+        """A file inside; its directories are made."""
+        seen = self.outside(path)
+        seen.parent.mkdir(parents=True, exist_ok=True)
+        seen.write_text(text)
+        seen.chmod(mode)
+
+    def mount(self, *arguments: str | Path) -> None:
+        """Raises NamespaceError."""
+        done = self.run(["mount", *arguments])
         if done.returncode != 0:
-            raise NamespaceError(f"{place} cannot be covered in the lab: {done.stderr.strip()}")
+            words = " ".join(map(str, arguments))
+            raise NamespaceError(f"mount {words}: {done.stderr.strip()}")
 
     def enter(self, command: Sequence[str | Path]) -> list[str]:
         """The command line that runs `command` inside."""

@@ -1,8 +1,8 @@
 """A link between this machine and a network namespace of the lab's, and the pods' network in it.
 
-The machine sees one interface, with one address. The node's own interface, its bridge and its pods'
-are in the namespace, and all end with it, the machine's end of the link too. Nothing is routed: the
-namespace reaches this machine, and this machine reaches the node, not the pods.
+The machine sees one interface, with one address and a route to the pods. The node's own interface,
+its bridge and its pods' are in the namespace, and all end with it, the machine's end of the link
+too. Nothing else is routed: node and pods reach this machine alone.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ def connect(pid: int, inside: Run) -> Link:
             inside(["ip", "address", "add", f"{link.node}/30", *inner]),
             inside(["ip", "link", "set", *inner, "up"]),
             inside(["ip", "route", "add", "default", "via", link.machine]),
+            _ip("route", "add", link.pods, "via", link.node, *outer),
         ):
             if done.returncode != 0:
                 remove(link.interface)

@@ -39,7 +39,7 @@ _CLEAN_S: Final = 240.0
 _OF_CONTAINERD: Final = {
     "shims without a container": r"\+ process: \S+/containerd-shim-runc-v2 .*",
     "their sockets": r"\+ unix socket: \S+/s/\w+",
-    "network namespaces": r"\+ mount: \S+/io\.containerd\.grpc\.v1\.cri/netns/cni-\S+ \(nsfs.*",
+    "network namespaces": r"\+ mount: /run/netns/cni-\S+ \(nsfs.*",
 }
 """Processes that a killed containerd has started for a pod and not recorded yet; neither the next
 one nor any other program tracks them. A container in a shim would be another process."""

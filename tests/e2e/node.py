@@ -73,8 +73,8 @@ class Node:
         found["unix socket"] = machine.counted(
             re.sub(r"\d+", "N", each) for each in found["unix socket"].elements()
         )
-        regions = inside / str(self.lab / "run" / names.PLUGIN_NAME).lstrip("/")
-        given = inside / str(self.lab / "cni" / "given" / "pods").lstrip("/")
+        regions = inside / "run" / names.PLUGIN_NAME
+        given = self.lab / "kubelet" / "addresses" / "pods"
         return {
             **found,
             "region directory": machine.counted(_names(regions, "*")),

@@ -18,14 +18,18 @@ from typing import Any
 
 from contract import names
 from lab.cluster.directory import MARK
+from tests.support import ROOT
+from tools import helm
 
 
 class Whole:
-    """gpus: as the command takes them. The caller starts and ends the cluster."""
+    """gpus: as the command takes them. The caller starts and ends the cluster. bare: without
+    gpuslice."""
 
-    def __init__(self, gpus: str) -> None:
+    def __init__(self, gpus: str, bare: bool = False) -> None:
         self.directory = Path(f"/tmp/gs-{secrets.token_hex(4)}")
         self._gpus = gpus
+        self._options = ["--bare"] if bare else ["--serve", "koord-scheduler"]
 
     def line(self, *arguments: str) -> list[str]:
         """The command line with this subcommand for this cluster."""
@@ -36,7 +40,7 @@ class Whole:
         return subprocess.run(self.line(*arguments), text=True, capture_output=True, timeout=280)
 
     def up(self) -> str:
-        done = self.command("up", "--gpus", self._gpus, "--serve", "koord-scheduler")
+        done = self.command("up", "--gpus", self._gpus, *self._options)
         assert done.returncode == 0, done.stderr
         return done.stderr
 
@@ -88,15 +92,42 @@ class Whole:
             timeout=120,
         )
 
+    def helm(self, *arguments: str) -> str:
+        done = self.try_helm(*arguments)
+        assert done.returncode == 0, f"helm {arguments}: {done.stderr}"
+        return done.stdout
+
+    def try_helm(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """In our namespace, with this cluster's values in a file for those that take any."""
+        home = f"{self.state['directory']}/helm"
+        environ = {**os.environ, "HELM_CACHE_HOME": home, "HELM_CONFIG_HOME": home}
+        environ["KUBECONFIG"] = f"{self.directory}/kubeconfig"
+        command = [str(helm.ensure()), *arguments, f"--namespace={names.NAMESPACE}"]
+        return subprocess.run(command, env=environ, text=True, capture_output=True, timeout=280)
+
+    def install(self, *options: str) -> None:
+        done = self.try_install(*options)
+        assert done.returncode == 0, done.stderr
+
+    def try_install(self, *options: str) -> subprocess.CompletedProcess[str]:
+        """Install gpuslice, or upgrade it, and wait until its pods are ready."""
+        chosen = ("--create-namespace", f"--values={self.state['values']}", "--wait")
+        chart = str(ROOT / "manifests" / "chart")
+        return self.try_helm("upgrade", "--install", "gpuslice", chart, *chosen, *options)
+
     def make_pod(
-        self, name: str, limits: Mapping[str, Any] | None = None, image: str = "busybox"
+        self,
+        name: str,
+        limits: Mapping[str, Any] | None = None,
+        image: str = "busybox",
+        command: str = "echo hello from $HOSTNAME; sleep 1d",
     ) -> None:
         """A long-running pod; `limits` are added to a little processor and memory."""
         container = {
             "name": "main",
             "image": image,
             "imagePullPolicy": "IfNotPresent",
-            "command": ["sh", "-c", "echo hello from $HOSTNAME; sleep 1d"],
+            "command": ["sh", "-c", command],
             "resources": {"limits": {"cpu": "40m", "memory": "40Mi", **(limits or {})}},
         }
         scheduler = {"schedulerName": names.SCHEDULER_NAME} if limits else {}
@@ -112,11 +143,9 @@ class Whole:
         }
         self.kubectl("create", "-f", "-", given=json.dumps(pod))
 
-    def run_pod(
-        self, name: str, limits: Mapping[str, Any] | None = None, image: str = "busybox"
-    ) -> None:
+    def run_pod(self, name: str, limits: Mapping[str, Any] | None = None, **of: str) -> None:
         """Create it, and wait until it is Ready."""
-        self.make_pod(name, limits, image)
+        self.make_pod(name, limits, **of)
         self.ready(name)
 
     def ready(self, name: str) -> None:
@@ -137,9 +166,9 @@ WHOLE_GPU = {names.RESOURCE_GPU: 100}
 
 
 @contextmanager
-def running(gpus: str) -> Iterator[Whole]:
+def running(gpus: str, bare: bool = False) -> Iterator[Whole]:
     """A cluster that runs during the block."""
-    whole = Whole(gpus)
+    whole = Whole(gpus, bare)
     try:
         whole.up()
         yield whole
