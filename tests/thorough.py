@@ -59,6 +59,7 @@ THOROUGH: Final = {
     "tests/shim/test_processes.py::*[[][1-9][0-9]]": _RACES,
     "tests/simgpu/test_programs.py::test_numba[[]libraries]": "compiles kernels for half a minute",
     "tests/traces/test_record.py::*": "records anew what test_replay.py replays",
+    "tests/chart/test_oldest.py::*": "fetches the sources of another Kubernetes",
     "tests/test_recipes.py::*": "CONTRIBUTING's recipes, each in a copy",
     "tests/lab/test_place.py::test_clearing_ends_*": _KILLS,
     "tests/lab/test_setup.py::test_an_environment_that_was_half_made_*": _BUILDS,

@@ -1,13 +1,286 @@
-"""The chart, as Helm renders it."""
+"""The chart, as Helm renders it: whole, with components switched off, and its pods."""
 
 from __future__ import annotations
 
+import itertools
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import Any, Final
+
 import pytest
 
-from tools import chart
+from contract import names
+from nri_plugin import command_line
+from nri_plugin.distributor import command as distributor
+from tests.chart.rendering import EVERYTHING, command, keys, objects, one
+from tools import chart, helm
 
 pytestmark = pytest.mark.cluster
+
+Json = dict[str, Any]
+
+_SWITCHES: Final = ("scheduler", "agent", "distributor", "admission")
+_WITH_SCHEDULER: Final = {"gpuslice-scheduler-names", "gpuslice-writer"}
+_WITH_AGENT: Final = {"gpuslice-agents", "gpuslice-removals"}
+_ALWAYS: Final = {
+    *("gpuslice-allocations", "gpuslice-requests", "gpuslice-environment"),
+    "gpuslice-resource-names",
+}
 
 
 def test_the_committed_manifest_is_the_charts() -> None:
     assert chart.INSTALL.read_text() == chart.install(), "run `python -m tools.chart`"
+
+
+@pytest.mark.parametrize("options", [[], [f"--values={EVERYTHING}"]], ids=["default", "everything"])
+def test_helm_finds_no_fault(options: list[str]) -> None:
+    command = [str(helm.ensure()), "lint", "--strict", "--quiet", *options, str(chart.CHART)]
+    done = subprocess.run(
+        [*command, f"--namespace={chart.NAMESPACE}"], text=True, capture_output=True
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stdout + done.stderr
+
+
+# --- components
+
+
+def _check_references(rendered: list[Json]) -> None:
+    """Each object has its label and its place, and each name in one is that of another."""
+    found = keys(rendered)
+    assert len(found) == len(rendered)
+    for each in rendered:
+        metadata, spec = each["metadata"], each.get("spec", {})
+        assert metadata["labels"]["app.kubernetes.io/part-of"] == "gpuslice"
+        assert metadata.get("namespace", names.NAMESPACE) == names.NAMESPACE
+        for subject in each.get("subjects", ()):
+            assert (subject["kind"], subject["name"]) in found
+        if "roleRef" in each:
+            assert (each["roleRef"]["kind"], each["roleRef"]["name"]) in found
+        if "policyName" in spec:
+            assert ("ValidatingAdmissionPolicy", spec["policyName"]) in found
+        pod = spec.get("template", {}).get("spec", {})
+        if account := pod.get("serviceAccountName"):
+            assert ("ServiceAccount", account) in found
+        volumes = {volume["name"] for volume in pod.get("volumes", ())}
+        for container in (*pod.get("initContainers", ()), *pod.get("containers", ())):
+            mounts = [mount["name"] for mount in container["volumeMounts"]]
+            assert set(mounts) <= volumes and len(set(mounts)) == len(mounts)
+
+
+@pytest.mark.parametrize(
+    "on",
+    [
+        tuple(itertools.compress(_SWITCHES, bits))
+        for bits in itertools.product((True, False), repeat=4)
+    ],
+    ids=lambda on: "+".join(on) or "nothing",
+)
+def test_components_are_independent(on: tuple[str, ...]) -> None:
+    rendered = objects({each: {"enabled": each in on} for each in _SWITCHES})
+    _check_references(rendered)
+    workloads = {
+        each["metadata"]["name"].removeprefix("gpuslice-")
+        for each in rendered
+        if each["kind"] in ("Deployment", "DaemonSet")
+    }
+    assert workloads == set(on) - {"admission"}
+    policies = _ALWAYS if "admission" in on else set()
+    if "admission" in on:
+        policies = policies | (_WITH_SCHEDULER if "scheduler" in on else set())
+        policies |= _WITH_AGENT if "agent" in on else set()
+    assert {name for kind, name in keys(rendered) if kind.endswith("Policy")} == policies
+    accounts = {name for kind, name in keys(rendered) if kind == "ServiceAccount"}
+    assert accounts == {f"gpuslice-{each}" for each in ("scheduler", "agent") if each in on}
+    assert "Namespace" not in {kind for kind, _ in keys(rendered)}
+
+
+def test_everything_at_once_is_consistent() -> None:
+    rendered = objects({}, f"--values={EVERYTHING}", "--set=namespace.create=true")
+    _check_references(rendered)
+    assert {kind for kind, _ in keys(rendered)} >= {
+        *("Namespace", "ResourceQuota", "NetworkPolicy", "RuntimeClass", "PodMonitor"),
+        *("PrometheusRule", "PodDisruptionBudget", "FlowSchema", "Lease"),
+    }
+
+
+def test_argo_cd_applies_the_policies_after_the_scheduler() -> None:
+    waves = {
+        key: each["metadata"].get("annotations", {}).get("argocd.argoproj.io/sync-wave", "0")
+        for each, key in ((each, each["kind"]) for each in objects())
+    }
+    later = {kind for kind, wave in waves.items() if wave == "1"}
+    assert later == {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+
+
+def test_the_network_policy_covers_the_schedulers_pods_and_the_ports_of_their_metrics() -> None:
+    rendered = objects(
+        {"scheduler": {"networkPolicy": {"enabled": True, "namespaces": ["a", "b"]}}}
+    )
+    spec = one(rendered, "NetworkPolicy", names.SCHEDULER_NAME)["spec"]
+    template = one(rendered, "Deployment", names.SCHEDULER_NAME)["spec"]["template"]
+    selected = spec["podSelector"]["matchLabels"].items()
+    assert selected and selected <= template["metadata"]["labels"].items()
+    (rule,) = spec["ingress"]
+    ((peer,),) = (each.items() for each in rule["from"])
+    kind, selector = peer
+    assert kind == "namespaceSelector"
+    assert selector["matchExpressions"][0]["values"] == [names.NAMESPACE, "a", "b"]
+    containers = template["spec"]["containers"]
+    ports = {port["containerPort"] for each in containers for port in each["ports"]}
+    assert {each["port"] for each in rule["ports"]} == ports
+
+
+# --- the agent's pods
+
+
+def _settings(words: list[str]) -> Any:
+    assert words[:3] == ["python", "-m", "nri_plugin"]
+    return command_line.of(command_line.parse(command_line.parser(), words[3:], {}), {})
+
+
+def test_the_agents_flags_are_its_own_and_their_defaults_too() -> None:
+    """The defaults of values and of flags are the same, but for what a pod needs."""
+    settings = _settings(command(objects(), "DaemonSet", "gpuslice-agent"))
+    plain = _settings(["python", "-m", "nri_plugin", "--library=/opt/gpuslice/libvgpu.so"])
+    differing = {
+        field
+        for field in settings.__dataclass_fields__
+        if getattr(settings, field) != getattr(plain, field)
+    }
+    assert differing == {"driver_root_mount", "environment"}
+    assert settings.driver_root_mount == Path("/driver-root")
+
+
+def test_all_values_of_the_agent_become_flags() -> None:
+    rendered = objects({}, f"--values={EVERYTHING}")
+    pools = [f"gpuslice-agent-{pool}" for pool in ("plain", "operator")]
+    plain, operator = (_settings(command(rendered, "DaemonSet", pool)) for pool in pools)
+    assert ("DaemonSet", "gpuslice-agent") not in keys(rendered)
+    assert (plain.strict, operator.strict) == (True, False)
+    assert (plain.cdi_by_name, operator.cdi_by_name) == (False, True)
+    assert operator.driver_root == Path("/run/nvidia/driver")
+    assert operator.containerd_state == Path("/run/k3s/containerd")
+    assert operator.nri_socket == Path("/var/run/nri/other.sock")
+    assert operator.cdi_dirs[-1] == Path("/run/cdi-of-ours")
+    for settings in (plain, operator):
+        assert settings.core_forced and settings.managed_free and settings.refuse_unenforceable
+        assert settings.remove_unverified and settings.code_bytes == 128 << 20
+        assert settings.index == "60", "extraArgs come last"
+        assert settings.rules.capabilities == {"SYS_PTRACE"}
+        assert "crun-fast" in settings.rules.runtime_handlers
+
+
+def _daemon_set(values: Json | None = None) -> Json:
+    spec: Json = one(objects(values), "DaemonSet", "gpuslice-agent")["spec"]
+    return spec
+
+
+def test_the_agents_pod_has_what_it_needs() -> None:
+    spec = _daemon_set()
+    pod = spec["template"]["spec"]
+    assert (pod["hostPID"], pod["hostNetwork"]) == (True, True)
+    assert pod["priorityClassName"] == "system-node-critical"
+    assert pod["tolerations"] == [{"operator": "Exists"}]
+    assert pod["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
+    assert spec["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}
+    (container,) = pod["containers"]
+    assert container["securityContext"]["privileged"] is True
+    assert "initContainers" not in pod
+    (port,) = container["ports"]
+    for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+        wanted = {"host": "127.0.0.1", "port": port["name"], "path": path}
+        assert container[probe]["httpGet"] == wanted
+    assert f"--http=127.0.0.1:{port['containerPort']}" in container["command"]
+    hosts = {v["name"]: v["hostPath"]["path"] for v in pod["volumes"] if "hostPath" in v}
+    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+    same = {name: path for name, path in hosts.items() if mounts[name]["mountPath"] == path}
+    assert hosts.keys() - same.keys() == {"driver-root"}
+    assert set(same.values()) == {
+        *("/run/gpuslice", "/run/containerd", "/var/run/nri", "/usr/local/vgpu", "/etc/cdi"),
+        *("/var/run/cdi", "/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources"),
+    }
+    assert mounts["run"]["mountPropagation"] == "Bidirectional"
+    assert mounts["containerd"]["mountPropagation"] == "HostToContainer"
+    assert mounts["driver-root"] == {
+        "name": "driver-root",
+        "mountPath": "/driver-root",
+        "readOnly": True,
+        "mountPropagation": "HostToContainer",
+    }
+
+
+def test_every_directory_that_a_flag_names_is_mounted() -> None:
+    rendered = objects({}, f"--values={EVERYTHING}")
+    for pool in ("plain", "operator"):
+        spec = one(rendered, "DaemonSet", f"gpuslice-agent-{pool}")["spec"]
+        pod = spec["template"]["spec"]
+        mounted = [PurePath(m["mountPath"]) for m in pod["containers"][0]["volumeMounts"]]
+        settings = _settings(pod["containers"][0]["command"])
+        needed: Mapping[str, Path] = {
+            "run": settings.run_dir,
+            "store": settings.store_dir,
+            "socket": settings.nri_socket,
+            "state": settings.containerd_state,
+            "driver": settings.driver_root_mount,
+            **{str(each): each for each in settings.cdi_dirs},
+        }
+        assert all(any(path.is_relative_to(each) for each in mounted) for path in needed.values())
+        assert spec["selector"]["matchLabels"].items() <= (
+            spec["template"]["metadata"]["labels"].items()
+        )
+
+
+def test_nri_is_turned_on_only_by_request() -> None:
+    values = {"nri": {"enable": True, "restart": "off"}}
+    pod = _daemon_set(values)["template"]["spec"]
+    (init,) = pod["initContainers"]
+    assert init["command"][:4] == ["python", "-m", "nri_plugin", "enable-nri"]
+    assert {"--host-root=/host", "--restart=off"} <= set(init["command"])
+    assert init["volumeMounts"] == [{"name": "host", "mountPath": "/host"}]
+
+
+def test_pools_are_daemon_sets_of_their_own() -> None:
+    pools = [{"name": n, "agent": {"nodeSelector": {"pool": n}}} for n in ("a", "b")]
+    rendered = [e for e in objects({"agent": {"nodePools": pools}}) if e["kind"] == "DaemonSet"]
+    agents = [each for each in rendered if "agent" in each["metadata"]["name"]]
+    selectors = [each["spec"]["selector"]["matchLabels"] for each in agents]
+    assert selectors[0] != selectors[1]
+    for each, name in zip(agents, "ab", strict=True):
+        wanted = {"nvidia.com/gpu.present": "true", "pool": name}
+        assert each["spec"]["template"]["spec"]["nodeSelector"] == wanted
+
+
+def test_the_distributors_payload_is_a_value() -> None:
+    words = command(objects({}, f"--values={EVERYTHING}"), "DaemonSet", "gpuslice-distributor")
+    given = distributor.parser().parse_args(words[4:])
+    assert (str(given.library), str(given.source)) == ("/extra/libvgpu.so", "hami")
+
+
+# --- what an operator reads
+
+
+def test_alerts_are_of_metrics_that_exist() -> None:
+    rendered = objects({}, f"--values={EVERYTHING}")
+    rules = one(rendered, "PrometheusRule", "gpuslice")["spec"]["groups"]
+    written = " ".join(rule["expr"] for group in rules for rule in group["rules"])
+    used = {re.sub("_(count|bucket)$", "", name) for name in re.findall(r"gpuslice_\w+", written)}
+    docs = chart.CHART.parents[1] / "docs"
+    listed = "".join((docs / f"{name}.md").read_text() for name in ("operations", "scheduling"))
+    assert used and used <= set(re.findall(r"^\| `(gpuslice_\w+)` \|", listed, re.MULTILINE))
+
+
+@pytest.mark.parametrize("on", [("scheduler",), ("agent", "distributor"), _SWITCHES], ids="+".join)
+def test_the_notes_have_the_commands_that_verify_what_is_installed(on: tuple[str, ...]) -> None:
+    switches = [f"--set={each}.enabled={str(each in on).lower()}" for each in _SWITCHES]
+    command = [str(helm.ensure()), "install", "gpuslice", str(chart.CHART), "--dry-run=client"]
+    done = subprocess.run(
+        [*command, f"--namespace={chart.NAMESPACE}", *switches], text=True, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+    notes = done.stdout.partition("\nNOTES:\n")[2]
+    checked = set(re.findall(r"rollout status \w+/gpuslice-(\w+)$", notes, re.MULTILINE))
+    assert checked == set(on) - {"admission"}
+    assert ("validatingadmissionpolicybindings" in notes) == ("admission" in on)
+    assert "helm test gpuslice --namespace gpuslice-system" in notes

@@ -1,0 +1,37 @@
+"""The chart's objects for values of a test."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tools import chart
+
+Json = dict[str, Any]
+
+EVERYTHING: Final = Path(__file__).with_name("everything.yaml")
+"""Values with every optional part on."""
+
+
+def objects(values: Json | None = None, *options: str) -> list[Json]:
+    """Those of an installation with these values; test hooks are left out."""
+    text = chart.render(f"--set-json={json.dumps(values or {})}", "--no-hooks", *options)
+    return [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
+
+
+def keys(rendered: list[Json]) -> set[tuple[str, str]]:
+    return {(each["kind"], each["metadata"]["name"]) for each in rendered}
+
+
+def one(rendered: list[Json], kind: str, name: str) -> Json:
+    (only,) = (e for e in rendered if (e["kind"], e["metadata"]["name"]) == (kind, name))
+    return only
+
+
+def command(rendered: list[Json], kind: str, name: str, container: int = 0) -> list[str]:
+    pod = one(rendered, kind, name)["spec"]["template"]["spec"]
+    words: list[str] = pod["containers"][container]["command"]
+    return words

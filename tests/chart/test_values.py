@@ -1,0 +1,216 @@
+"""What the chart refuses, and what each value does."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from tests.chart.rendering import EVERYTHING, command, keys, objects, one
+from tools import chart
+
+pytestmark = pytest.mark.cluster
+
+Json = dict[str, Any]
+
+REFUSED: Final[dict[str, tuple[Json, str]]] = {
+    "unknown": ({"agents": {}}, "at '': additional properties 'agents' not allowed"),
+    "unknown_below": (
+        {"agent": {"strickt": True}},
+        "at '/agent': additional properties 'strickt' not allowed",
+    ),
+    "of_another_component": (
+        {"distributor": {"deletePods": True}},
+        "at '/distributor': additional properties 'deletePods' not allowed",
+    ),
+    "type": (
+        {"scheduler": {"enabled": "yes"}},
+        "at '/scheduler/enabled': got string, want boolean",
+    ),
+    "zero": ({"scheduler": {"replicas": 0}}, "at '/scheduler/replicas': minimum: got 0, want 1"),
+    "lease": (
+        {"scheduler": {"leaseDurationSeconds": 1}},
+        "at '/scheduler/leaseDurationSeconds': minimum: got 1, want 3",
+    ),
+    "scheduler_name": (
+        {"schedulerNames": ["gpuslice-scheduler", "volcano"]},
+        "at '/schedulerNames/1': value must be one of 'gpuslice-scheduler', 'koord-scheduler'",
+    ),
+    "without_our_name": (
+        {"schedulerNames": ["koord-scheduler"]},
+        "at '/schedulerNames': no items match contains schema",
+    ),
+    "twice": (
+        {"schedulerNames": ["gpuslice-scheduler"] * 2},
+        "at '/schedulerNames': items at 0 and 1 are equal",
+    ),
+    "choice": (
+        {"agent": {"corePolicy": "hard"}},
+        "at '/agent/corePolicy': value must be one of 'default', 'force'",
+    ),
+    "action": (
+        {"admission": {"action": "Audit"}},
+        "at '/admission/action': value must be one of 'Auto', 'Warn', 'Deny'",
+    ),
+    "relative_path": (
+        {"driver": {"root": "run/nvidia/driver"}},
+        "at '/driver/root': 'run/nvidia/driver' does not match pattern",
+    ),
+    "socket": (
+        {"containerd": {"nriSocket": "unix:///var/run/nri/nri.sock"}},
+        "at '/containerd/nriSocket': 'unix:///var/run/nri/nri.sock' does not match pattern",
+    ),
+    "port": (
+        {"agent": {"http": {"port": 102750}}},
+        "at '/agent/http/port': maximum: got 102,750, want 65,535",
+    ),
+    "size": ({"agent": {"codeBytes": "64MB"}}, "at '/agent/codeBytes': '64MB' does not match"),
+    "capability": (
+        {"agent": {"allowedCapabilities": ["CAP_SYS_ADMIN"]}},
+        "at '/agent/allowedCapabilities/0': value must be one of 'SYS_ADMIN'",
+    ),
+    "digest": (
+        {"images": {"agent": {"digest": "latest"}}},
+        "at '/images/agent/digest': 'latest' does not match pattern",
+    ),
+    "pull_policy": (
+        {"images": {"scheduler": {"pullPolicy": "always"}}},
+        "at '/images/scheduler/pullPolicy': value must be one of 'Always', 'IfNotPresent', 'Never'",
+    ),
+    "argument": (
+        {"agent": {"extraArgs": ["strict"]}},
+        "at '/agent/extraArgs/0': 'strict' does not match pattern '^-'",
+    ),
+    "quantity": (
+        {"agent": {"resources": {"limits": {"memory": "1 GB"}}}},
+        "at '/agent/resources/limits/memory': '1 GB' does not match pattern",
+    ),
+    "pool_without_selector": (
+        {"agent": {"nodePools": [{"name": "a", "agent": {}}]}},
+        "at '/agent/nodePools/0/agent': missing property 'nodeSelector'",
+    ),
+    "pool_name": (
+        {"agent": {"nodePools": [{"name": "A_b", "agent": {"nodeSelector": {"a": "b"}}}]}},
+        "at '/agent/nodePools/0/name': 'A_b' does not match pattern",
+    ),
+    "label_of_another_type": (
+        {"agent": {"nodeSelector": {"nvidia.com/gpu.present": True}}},
+        "at '/agent/nodeSelector/nvidia.com~1gpu.present': got boolean, want string",
+    ),
+    "metrics_that_prometheus_cannot_read": (
+        {"monitoring": {"podMonitor": {"enabled": True}}},
+        "agent.http.address: invalid value 127.0.0.1: must be reachable by Prometheus",
+    ),
+    "strict_by_name": (
+        {"agent": {"strict": True}, "cdi": {"byName": True}},
+        "agent.strict: invalid value true: must be false with cdi.byName",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_wrong_value_is_refused_with_the_field(case: str) -> None:
+    values, text = REFUSED[case]
+    with pytest.raises(chart.ChartError) as caught:
+        objects(values)
+    assert text in str(caught.value)
+
+
+def test_another_namespace_is_refused() -> None:
+    with pytest.raises(chart.ChartError) as caught:
+        objects({}, "--namespace=default")
+    assert "namespace: invalid value default: must be gpuslice-system" in str(caught.value)
+
+
+def test_every_value_has_a_schema_and_every_property_a_value() -> None:
+    """But for those of a pool, and of the elements of lists."""
+    schema = json.loads((chart.CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((chart.CHART / "values.yaml").read_text())
+    assert _differences(schema, schema, values) == []
+
+
+def _differences(root: Json, schema: Json, values: Any, path: str = "") -> list[str]:
+    while "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
+    if "properties" not in schema:
+        return []
+    known, given = schema["properties"], dict(values)
+    optional = {"claims"}
+    found = [f"{path}/{key}" for key in set(known) ^ set(given) if key not in optional]
+    for key in set(known) & set(given):
+        found += _differences(root, known[key], given[key], f"{path}/{key}")
+    return found
+
+
+# --- what values do
+
+
+@pytest.mark.parametrize(
+    ("version", "tag"),
+    [
+        ("v1.31.4-gke.1183000", "v1.31.4"),
+        ("v1.30.2+k3s1", "v1.30.2"),
+        ("v1.36.3", "v1.36.3"),
+        ("v1.32.1-eks-5a6b7c8", "v1.32.1"),
+    ],
+)
+def test_kube_scheduler_is_of_the_clusters_version(version: str, tag: str) -> None:
+    rendered = objects({}, f"--kube-version={version}")
+    pod = one(rendered, "Deployment", "gpuslice-scheduler")["spec"]["template"]["spec"]
+    assert pod["containers"][0]["image"] == f"registry.k8s.io/kube-scheduler:{tag}"
+    has_quota = ("ResourceQuota", "gpuslice-critical-pods") in keys(rendered)
+    assert has_quota == ("gke" in version)
+
+
+def test_an_older_cluster_is_refused() -> None:
+    with pytest.raises(chart.ChartError, match="is incompatible with Kubernetes v1"):
+        objects({}, "--kube-version=v1.29.9")
+
+
+def test_images_come_from_the_registry_of_the_values() -> None:
+    rendered = objects({}, f"--values={EVERYTHING}")
+    images = {
+        container["image"]
+        for each in rendered
+        if each["kind"] in ("DaemonSet", "Deployment")
+        for key in ("initContainers", "containers")
+        for container in each["spec"]["template"]["spec"].get(key, ())
+    }
+    assert images == {
+        f"registry.example/team/gpuslice-agent@sha256:{'0' * 64}",
+        "registry.example/team/gpuslice-scheduler:0.1.1",
+        "registry.k8s.io/kube-scheduler:v1.36.3",
+    }
+
+
+def test_a_changed_configuration_restarts_the_scheduler() -> None:
+    both = [{}, {"schedulerNames": ["gpuslice-scheduler", "koord-scheduler"]}]
+    sums = {
+        one(objects(values), "Deployment", "gpuslice-scheduler")["spec"]["template"]["metadata"][
+            "annotations"
+        ]["checksum/configuration"]
+        for values in both
+    }
+    assert len(sums) == 2
+
+
+def test_agents_that_delete_pods_have_the_right_and_the_flag() -> None:
+    right = ("ClusterRole", "gpuslice-agent-deletes-pods")
+    for wanted in (True, False):
+        rendered = objects({"agent": {"deletePods": wanted}})
+        assert (right in keys(rendered)) is wanted
+        words = command(rendered, "DaemonSet", "gpuslice-agent")
+        assert ("--remove-unverified" in words) is wanted
+
+
+def test_admission_can_be_decided_by_the_operator() -> None:
+    """Then the scheduler changes no binding, and lacks the right."""
+    rendered = objects({"admission": {"action": "Deny"}})
+    bindings = [e for e in rendered if e["kind"] == "ValidatingAdmissionPolicyBinding"]
+    denying = [e for e in bindings if e["spec"]["validationActions"] == ["Deny"]]
+    assert len(bindings) - len(denying) == 1
+    assert "gpuslice.io/admission" not in str(rendered)
+    role = one(rendered, "ClusterRole", "gpuslice-scheduler")
+    assert "admissionregistration.k8s.io" not in str(role)
