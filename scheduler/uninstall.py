@@ -24,6 +24,7 @@ _NODES: Final = "/api/v1/nodes"
 _DEVICES: Final = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
 _OURS: Final = f"{names.LABEL_PART_OF}={names.PART_OF}"
 _ON_NODES: Final = f"{names.LABEL_NAME} in ({names.AGENT},{names.DISTRIBUTOR})"
+_CLEANING: Final = f"{names.LABEL_NAME}={names.UNINSTALLER}"
 _POLL_S: Final = 1.0
 _TRIES: Final = 5
 _SHOWN: Final = 20
@@ -71,32 +72,22 @@ class Uninstallation:
     async def nodes(self) -> None:
         """Waits until each node's part is done, prints what it reports, and deletes its DaemonSet.
         A node that does not answer in time is reported and not waited for. Raises KubeError."""
-        namespace = f"/namespaces/{self._namespace}"
+        path = f"/apis/apps/v1/namespaces/{self._namespace}/daemonsets"
+        pods = f"/api/v1/namespaces/{self._namespace}/pods"
         until_s = time.monotonic() + self._timeout_s
-        while (found := await self._node_part(namespace)) and not _complete(found):
+        while not all(map(_complete, found := await self._list(path, _CLEANING))):
             if time.monotonic() > until_s:
                 break
             await asyncio.sleep(_POLL_S)
-        path = f"/api/v1{namespace}/pods"
-        for pod in await self._list(path, f"{names.LABEL_NAME}={names.UNINSTALLER}"):
+        for pod in await self._list(pods, _CLEANING):
             if not _is_ready(pod):
                 self._say(f"node/{_node(pod)}: not reached: its files stay")
                 continue
-            text = await self._kube.text(f"{path}/{_name(pod)}/log", tailLines=_LOG_LINES)
+            text = await self._kube.text(f"{pods}/{_name(pod)}/log", tailLines=_LOG_LINES)
             for line in text.splitlines():
                 self._say(f"node/{_node(pod)}: {line}")
-        if found:
-            await self._delete(f"/apis/apps/v1{namespace}/daemonsets", found)
-
-    async def _node_part(self, namespace: str) -> Json | None:
-        path = f"/apis/apps/v1{namespace}/daemonsets/{names.UNINSTALLER}"
-        try:
-            found: Json = await self._kube.get(path)
-        except KubeError as error:
-            if error.status == 404:
-                return None
-            raise
-        return found
+        for each in found:
+            await self._delete(path, each)
 
     # --- steps
 

@@ -10,11 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pytest
+import yaml
 
 from contract import names
+from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from tests.cluster.server import MERGE_PATCH, Server
 from tests.support import ROOT
+from tools import chart
 
 pytestmark = pytest.mark.cluster
 
@@ -106,6 +109,15 @@ class Cluster:
         bound = {"policyName": name, "validationActions": ["Deny"]}
         self.post(_BINDINGS, {"metadata": {"name": name, "labels": labels}, "spec": bound})
 
+    def hooks(self) -> None:
+        """The chart's; the API server accepts all, and its account and rights stay."""
+        rendered = yaml.safe_load_all(chart.render("--show-only=templates/uninstall.yaml"))
+        objects = [each for each in rendered if each]
+        run = [each for each in objects if each["kind"] in ("Job", "DaemonSet")]
+        listed = {"apiVersion": "v1", "kind": "List", "items": run}
+        self.plane.apply_json(*(each for each in objects if each not in run))
+        self.plane.kubectl("create", "--dry-run=server", "-f", "-", given=json.dumps(listed))
+
     def clear(self) -> None:
         for path in self._made:
             self._server.ask("PATCH", path, {"metadata": {"finalizers": None}}, MERGE_PATCH)
@@ -124,7 +136,8 @@ def cluster(control_plane: ControlPlane) -> Iterator[Cluster]:
 
 
 def _fill(made: Cluster) -> None:
-    made.policy("u-ours", _OURS)
+    made.hooks()
+    made.policy("gpuslice-requests", _OURS)
     made.policy("u-foreign", {})
     made.node("u-ours", _TOTALS, names.AGENT)
     zero = {"capacity": {names.RESOURCE_CORE: "0"}, "allocatable": {names.RESOURCE_CORE: "0"}}
@@ -147,8 +160,10 @@ def _fill(made: Cluster) -> None:
 
 
 def uninstall(plane: ControlPlane, *options: str) -> subprocess.CompletedProcess[str]:
+    """As the chart's Job, with its rights."""
+    kubeconfig = plane.service_account_kubeconfig(names.NAMESPACE, names.UNINSTALLER)
     command = [sys.executable, "-m", "scheduler", "uninstall", *options]
-    command += ["--kubeconfig", str(plane.kubeconfig())]
+    command += ["--kubeconfig", str(kubeconfig)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
@@ -172,7 +187,7 @@ def test_everything_of_ours_is_removed_in_order_and_nothing_else(cluster: Cluste
     assert early.returncode == 1
     assert "gpuslice-agent-1 on node u-ours" in early.stderr
     assert "gpuslice-distributor-1" in early.stderr and "u-other" not in early.stderr
-    assert not cluster.exists(f"{_BINDINGS}/u-ours") and not cluster.exists(
+    assert not cluster.exists(f"{_BINDINGS}/gpuslice-requests") and not cluster.exists(
         f"{_SETS}/{names.AGENT}"
     )
     assert gpu_totals(cluster, "u-ours")[0] == {**_TOTALS, names.RESOURCE_CORE: "0"}
@@ -215,6 +230,19 @@ def test_a_node_that_is_not_reached_is_reported(cluster: Cluster) -> None:
     assert (again.returncode, again.stdout) == (0, "")
 
 
+def test_the_account_may_delete_each_policy_of_the_chart() -> None:
+    """By name: it may delete no other."""
+    (role,) = (
+        each
+        for each in yaml.safe_load_all(chart.render("--show-only=templates/uninstall.yaml"))
+        if each and each["kind"] == "ClusterRole"
+    )
+    (named,) = (rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule)
+    policies = {each["metadata"]["name"] for each in manifests.objects(manifests.POLICY)}
+    bindings = {each["metadata"]["name"] for each in manifests.objects(manifests.BINDING)}
+    assert set(named) == policies == bindings
+
+
 def _changes(*outputs: str) -> Sequence[str]:
     """The lines about changes of several runs, without repetitions."""
     lines = [line for text in outputs for line in text.splitlines() if ": " in line]
@@ -232,8 +260,8 @@ def _is_removed(cluster: Cluster) -> None:
     there = {
         path: cluster.exists(path)
         for path in (
-            *(f"{_POLICIES}/u-ours", f"{_POLICIES}/u-foreign"),
-            *(f"{_BINDINGS}/u-ours", f"{_BINDINGS}/u-foreign"),
+            *(f"{_POLICIES}/gpuslice-requests", f"{_POLICIES}/u-foreign"),
+            *(f"{_BINDINGS}/gpuslice-requests", f"{_BINDINGS}/u-foreign"),
             *(f"{_DEVICES}/{name}" for name in ("u-ours", "u-koordinator", "u-both")),
             *(f"{_LEASES}/{names.LEASE_AGENT_PREFIX}u-ours", f"{_LEASES}/u-other"),
             *(f"{_SETS}/{name}" for name in (names.AGENT, names.DISTRIBUTOR, "u-other")),
@@ -241,7 +269,7 @@ def _is_removed(cluster: Cluster) -> None:
         )
     }
     assert [path for path, exists in there.items() if not exists] == [
-        *(f"{_POLICIES}/u-ours", f"{_BINDINGS}/u-ours", f"{_DEVICES}/u-ours"),
+        *(f"{_POLICIES}/gpuslice-requests", f"{_BINDINGS}/gpuslice-requests", f"{_DEVICES}/u-ours"),
         f"{_LEASES}/{names.LEASE_AGENT_PREFIX}u-ours",
         *(f"{_SETS}/{names.AGENT}", f"{_SETS}/{names.DISTRIBUTOR}"),
     ]
