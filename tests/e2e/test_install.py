@@ -27,10 +27,18 @@ pytestmark = pytest.mark.e2e
 _QUERY: Final = "nvidia-smi --format=csv,noheader,nounits --query-gpu"
 _SYSTEM: Final = f"--namespace={names.NAMESPACE}"
 _ORDINARY: Final = ("ordinary", "of-the-default-scheduler")
-_OF_PODS: Final = ("/var/lib/kubelet/pods/", "/var/log/", "/run/containerd/", "/run/netns/")
+_OF_PODS: Final = (
+    *("/var/lib/kubelet/pods/", "/var/lib/cni/", "/var/log/"),
+    *("/run/containerd/", "/run/netns/"),
+)
 """Directories of the kubelet and of containerd, which change with every pod."""
 _HALF_BYTES: Final = 11520 << 20
 _OUT_OF_MEMORY: Final = 2
+_NO_IMAGES: Final = [
+    f"--set=images.{name}.{field}={value}"
+    for name in ("agent", "scheduler")
+    for field, value in {"tag": "none", "pullPolicy": "Never"}.items()
+]
 _PROBE: Final = "while true; do cuda-probe; sleep 0.2; done"
 
 
@@ -52,25 +60,26 @@ def before(whole: Whole) -> Sequence[str]:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "options"),
     [
-        ("--set=images.agent.tag=none", "--set=images.scheduler.tag=none"),
-        ("--set=containerd.nriSocket=/run/no/nri.sock",),
-        ("--set=cdi.nvidiaCtk=off", "--set=driver.root=/opt"),
+        # Its hooks need the images, and nothing of it ran that they would clean up.
+        (_NO_IMAGES, ("--no-hooks",)),
+        (("--set=containerd.nriSocket=/run/no/nri.sock",), ()),
+        (("--set=cdi.nvidiaCtk=off", "--set=driver.root=/opt"), ()),
     ],
     ids=["image missing", "no NRI", "no driver"],
 )
 def test_an_installation_that_fails_leaves_pods_as_they_were(
-    whole: Whole, before: Sequence[str], wrong: Sequence[str]
+    whole: Whole, before: Sequence[str], wrong: Sequence[str], options: Sequence[str]
 ) -> None:
     was = _pod(whole, "ordinary")
     failed = whole.try_install(*wrong, "--timeout=8s")
     assert failed.returncode != 0
     whole.run_pod("meanwhile")
     whole.kubectl("delete", "pod", "meanwhile")
-    whole.helm("uninstall", "gpuslice", "--wait", "--timeout=60s")
+    whole.helm("uninstall", "gpuslice", "--wait", "--timeout=60s", *options)
     assert _pod(whole, "ordinary") == was
-    _is_clean(whole, before)
+    _is_clean(whole, before, of_hooks=not options)
 
 
 # --- an installation that succeeds ----------------------------------------------------------------
@@ -183,8 +192,9 @@ def _files(whole: Whole) -> Sequence[str]:
     return sorted(each for each in found if not each.startswith(_OF_PODS))
 
 
-def _is_clean(whole: Whole, before: Sequence[str]) -> None:
-    """Of gpuslice the definition of Devices is left in the cluster, and nothing on the node."""
+def _is_clean(whole: Whole, before: Sequence[str], of_hooks: bool = True) -> None:
+    """Of gpuslice the definition of Devices is left in the cluster, and nothing on the node.
+    of_hooks: also what only the chart's hooks remove."""
     node = json.loads(whole.kubectl("get", "node", whole.state["node"], "-o", "json"))
     for place in ("capacity", "allocatable"):
         assert not [key for key in node["status"][place] if "koordinator" in key]
@@ -192,7 +202,8 @@ def _is_clean(whole: Whole, before: Sequence[str]) -> None:
     kinds = "validatingadmissionpolicies,validatingadmissionpolicybindings,clusterroles"
     kinds += ",clusterrolebindings,priorityclasses,flowschemas,prioritylevelconfigurations"
     assert "gpuslice" not in whole.kubectl("get", kinds, "--output=name")
-    in_system = "deployments,daemonsets,jobs,serviceaccounts,configmaps,leases,roles"
+    in_system = "deployments,daemonsets,jobs,serviceaccounts,configmaps,roles"
+    in_system += ",leases" * of_hooks
     assert "gpuslice" not in whole.kubectl("get", in_system, _SYSTEM, "--output=name")
     assert whole.kubectl("get", names.DEVICE_PLURAL, "--output=name") == ""
     until(lambda: not _pods_of_ours(whole), "its pods are gone")
