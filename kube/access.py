@@ -95,9 +95,15 @@ def _as_pod(environ: Mapping[str, str], service_account: Path) -> Access:
 
 
 def _as_kubectl(kubeconfig: str) -> Access:
-    from kubernetes import config
-    from kubernetes.client import Configuration
-
+    where = f"kubeconfig {kubeconfig}" if kubeconfig else "kubeconfig or service account"
+    try:
+        from kubernetes import config
+        from kubernetes.client import Configuration
+    except ModuleNotFoundError as error:
+        raise AccessError(
+            f"{where}: the Python package kubernetes, which reads a kubeconfig, is not installed; "
+            "the images lack it: a pod uses its service account"
+        ) from error
     found = Configuration()
     try:
         config.load_kube_config(  # type: ignore[no-untyped-call]
@@ -105,7 +111,6 @@ def _as_kubectl(kubeconfig: str) -> Access:
         )
         authorization = str(found.get_api_key_with_prefix("BearerToken") or "").strip()
     except (config.ConfigException, *_UNUSABLE) as error:
-        where = f"kubeconfig {kubeconfig}" if kubeconfig else "kubeconfig or service account"
         raise AccessError(f"{where}: {error}") from error
     files = [str(each or "") for each in (found.ssl_ca_cert, found.cert_file, found.key_file)]
     try:

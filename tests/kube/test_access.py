@@ -264,3 +264,11 @@ def test_a_pod_does_not_load_what_reads_a_kubeconfig(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], text=True, capture_output=True)
     assert done.stdout == "False\n", done.stderr
+
+
+def test_an_image_without_the_reader_of_kubeconfigs_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    with pytest.raises(AccessError, match=r"kubeconfig .*: the Python package kubernetes"):
+        access.load(kubeconfig(tmp_path, {}), {})

@@ -18,13 +18,13 @@ from tools.images.table import table
 _EPILOG: Final = """\
 Prints the archive's path, the image's name, digest and unpacked size, one image a line. To use one:
 
-  ctr --namespace k8s.io images import gpuslice-agent-amd64.tar   containerd, for a node's pods
-  docker load --input gpuslice-agent-amd64.tar                    Docker 25 or newer
-  podman load --input gpuslice-agent-amd64.tar
-  skopeo copy oci-archive:gpuslice-agent-amd64.tar docker://REGISTRY/gpuslice-agent:0.1.0
+  ctr --namespace k8s.io images import ARCHIVE     containerd, for a node's pods
+  docker load --input ARCHIVE                      Docker 25 or newer
+  podman load --input ARCHIVE
+  skopeo copy oci-archive:ARCHIVE docker://REGISTRY/gpuslice-agent:0.1.0
 
-The same inputs give the same digest. manifests/images/*.Containerfile build the same images with a
-builder and a registry, on a machine that is not Debian.
+The same inputs give the same digest. docs/images.md has the contents, and what to do on a machine
+that is not Debian.
 """
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from tools import building
-from tools.images.oci import ARCHITECTURES, ImageError
+from tools.images.oci import ARCHITECTURES, ImageError, forget, settle
 from tools.progress import step
 from tools.scratch import scratch
 
@@ -42,11 +42,13 @@ _LIBRARY: Final = re.compile(r"usr/lib(64)?/([^/]*/)?[^/]*\.so[^/]*$")
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """root: the files. packages: "NAME VERSION" of each package that has one there."""
+    """wanted: packages, as they were named. root: the files of these and of what they depend on.
+    packages: "NAME VERSION" of each package that has a file there."""
 
-    root: Path
-    packages: Sequence[str]
     machine: str
+    wanted: Sequence[str]
+    root: Path
+    packages: Sequence[str] = ()
 
     @property
     def python(self) -> str:
@@ -54,12 +56,13 @@ class System:
         return os.readlink(self.root / "usr/bin/python3")
 
     def compile(self, tree: Path, inside: str) -> None:
-        """Compile the modules below `tree`, which is `inside` in the image, by the image's Python.
+        """Compile the modules below `tree`, which is `inside` in the image. Raises ImageError.
 
         Python does not compare such a compiled file with its module, so that times do not matter.
-        Another machine's Python of the same version writes the same bytes.
+        This machine's Python of the same version writes the same bytes as another architecture's.
         """
-        unpacked = self.root / "usr"
+        here = platform.machine()
+        unpacked = (self if self.machine == here else system(self.wanted, here)).root / "usr"
         loader = next(unpacked.glob("lib64/ld-linux-*"))
         libraries = ":".join(str(path) for path in unpacked.glob("lib/*-linux-gnu"))
         run = [str(loader), "--library-path", libraries, str(unpacked / "bin" / self.python)]
@@ -88,24 +91,22 @@ def system(packages: Sequence[str], machine: str, fetch: bool = False) -> System
     made_of = f"{release} {rules}".encode()
     directory = building.cache_dir() / "debian"
     final = directory / f"{machine}-{hashlib.sha256(made_of).hexdigest()[:16]}"
-    if fetch or not final.exists():
+    if fetch:
+        shutil.rmtree(final, ignore_errors=True)
+    if not final.exists():
         with scratch(directory, ".fetching-") as whole:
             with step(f"fetching Debian packages for {machine}") as shown:
                 archives = _download(packages, machine, whole)
                 shown.result = f"{len(archives)} packages"
             made = whole / "made"
             _unpack(archives, packages, made)
-            made_system = System(made / "root", (), machine)
-            by = (
-                made_system
-                if machine == platform.machine()
-                else system(packages, platform.machine())
-            )
-            by.compile(made_system.root / "usr/lib", "/usr/lib")
-            shutil.rmtree(final, ignore_errors=True)
-            made.rename(final)
+            ours = System(machine, packages, made / "root")
+            ours.compile(ours.root / "usr/lib", "/usr/lib")
+            settle(made, final)
+        forget(directory, f"{machine}-*", final)
+    os.utime(final)
     listed = (final / "packages.txt").read_text().splitlines()
-    return System(final / "root", listed, machine)
+    return System(machine, packages, final / "root", listed)
 
 
 def _download(packages: Sequence[str], machine: str, whole: Path) -> list[Path]:

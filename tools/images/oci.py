@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import tarfile
 import tempfile
@@ -157,11 +158,23 @@ def archive(images: Sequence[Image], directory: Path) -> Path:
 
 
 def forget(directory: Path, pattern: str, newest: Path) -> None:
-    """Keep the archives that were used last."""
+    """Keep the files or directories that were used last."""
     archives = sorted(directory.glob(pattern), key=lambda path: path.stat().st_mtime)
     for path in archives[:-KEPT]:
-        if path != newest:
+        if path.is_dir() and path != newest:
+            shutil.rmtree(path, ignore_errors=True)
+        elif path != newest:
             path.unlink(missing_ok=True)
+
+
+def settle(made: Path, final: Path) -> Path:
+    """Make `final` the directory `made`, unless another process made it meanwhile."""
+    try:
+        made.rename(final)
+    except OSError:
+        if not final.is_dir():
+            raise
+    return final
 
 
 def _without_links(path: Path) -> Path:

@@ -12,7 +12,7 @@ import os
 import platform
 import subprocess
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -23,13 +23,14 @@ from tools.images import debian, oci, wheels
 from tools.images.debian import System
 from tools.images.nvidia_ctk import NVIDIA_CTK
 from tools.images.oci import ARCHITECTURES, Image, Layer
-from tools.images.table import FILE, ROOT, Recipe, project, requirements, table
+from tools.images.table import ROOT, Recipe, project, requirements, table
 from tools.progress import step
 from tools.scratch import scratch
 
 CONTENTS: Final = "/usr/share/gpuslice/contents.txt"
 _LICENSE: Final = "/usr/share/gpuslice/LICENSE"
 _LIBRARY_SOURCES: Final = ("CMakeLists.txt", "cmake", "shim", "simgpu/CMakeLists.txt")
+_RULES: Final = ("LICENSE", "manifests/images/images.toml", "pyproject.toml", "tools/images")
 _ETC: Final = {
     "/etc/passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\n"
     "gpuslice:x:65532:65532::/:/usr/sbin/nologin\n",
@@ -58,7 +59,7 @@ def ensure(recipe: Recipe, machine: str = platform.machine(), fetch: bool = Fals
         os.utime(path)
         return described(path)
     with scratch(directory, ".packing-") as packing:
-        image = _image(recipe, system, packing)
+        image = _image(recipe, system)
         packed = packing / "archive.tar"
         with step(f"packing {recipe.name}"):
             oci.pack([image], packed, packing)
@@ -88,36 +89,31 @@ def reference(recipe: Recipe) -> str:
     return f"docker.io/library/{recipe.name}:{project()['version']}"
 
 
-def _sources(recipe: Recipe) -> list[Path]:
-    names = [*recipe.packages, *(_LIBRARY_SOURCES if recipe.libraries else ())]
-    found = [path for name in names for path in ((ROOT / name).rglob("*"), [ROOT / name])]
-    return sorted({path for paths in found for path in paths if _is_source(path)})
+def _sources(recipe: Recipe) -> list[str]:
+    """Files and directories of this tree that an image is made from."""
+    library = _LIBRARY_SOURCES if recipe.libraries else ()
+    return [*recipe.packages, *library, *_RULES]
 
 
-def _is_source(path: Path) -> bool:
-    return path.is_file() and path.suffix not in {".pyc", ".pyi"}
+def _hash(sources: Iterable[str], facts: str) -> str:
+    digest = hashlib.sha256(facts.encode())
+    for name in sorted(sources):
+        for path in sorted([ROOT / name, *(ROOT / name).rglob("*")]):
+            if path.is_file() and path.suffix not in {".pyc", ".pyi"}:
+                digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
 
 
 def _key(recipe: Recipe, system: System) -> str:
-    digest = hashlib.sha256(f"{system.machine} {revision(recipe)}".encode())
-    code = [*Path(__file__).parent.glob("*.py"), FILE, ROOT / "pyproject.toml", ROOT / "LICENSE"]
-    for path in (*sorted(code), *_sources(recipe)):
-        digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes() + b"\0")
     versions = sorted(f"{each.name} {each.version}" for each in metadata.distributions())
-    digest.update(f"{versions} {system.packages} {NVIDIA_CTK.version}".encode())
-    return digest.hexdigest()[:16]
+    fetched = f"{versions} {system.packages} {NVIDIA_CTK.version}"
+    return _hash(_sources(recipe), f"{system.machine} {revision(recipe)} {fetched}")
 
 
 def revision(recipe: Recipe) -> str:
     """The commit that last changed the image's sources, with a mark if files differ from it; "":
     this tree is no git checkout."""
-    paths = [
-        *recipe.packages,
-        *_LIBRARY_SOURCES,
-        "pyproject.toml",
-        "manifests/images",
-        "tools/images",
-    ]
+    paths = _sources(recipe)
     commit = _git("log", "-1", "--format=%H", "--", *paths)
     changed = _git("status", "--porcelain", "--", *paths)
     return f"{commit}-modified" if changed else commit
@@ -131,7 +127,7 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def _image(recipe: Recipe, system: System, packing: Path) -> Image:
+def _image(recipe: Recipe, system: System) -> Image:
     version = project()["version"]
     labels = {
         "org.opencontainers.image.title": recipe.title,
@@ -140,13 +136,13 @@ def _image(recipe: Recipe, system: System, packing: Path) -> Image:
         "org.opencontainers.image.licenses": project()["license"],
         "org.opencontainers.image.revision": revision(recipe),
     }
-    required = wheels.installed(requirements(recipe), system, table().home)
+    required = wheels.installed(requirements(recipe), system, _site(system))
     return Image(
         name=reference(recipe),
         layers=[
             _base(system),
             _required(required / "site", system),
-            _product(recipe, system, _contents(recipe, system, required), packing),
+            _product(recipe, system, _contents(recipe, system, required)),
         ],
         environ=[f"PATH={table().path}"],
         entrypoint=recipe.entrypoint,
@@ -183,18 +179,20 @@ def _required(site: Path, system: System) -> Layer:
     return layer
 
 
-def _product(recipe: Recipe, system: System, contents: str, packing: Path) -> Layer:
+def _product(recipe: Recipe, system: System, contents: str) -> Layer:
     layer = Layer(dated=False)
     for name, path in recipe.programs.items():
         assert name == NVIDIA_CTK.name
         layer.add_file(NVIDIA_CTK.ensure(machine=system.machine), path)
-    with step(f"building the wheel for {recipe.name}"):
-        site = wheels.own(recipe.packages, system.machine, packing)
-        system.compile(site, _site(system))
-    layer.add_root(site, _site(system))
+    recipes = table().recipes.values()
+    everything = {name for each in recipes for name in _sources(each)}
+    place = _site(system)
+    site = wheels.own(_hash(everything, str(system.packages)), system, place)
+    for name in recipe.packages:
+        layer.add_root(site / name, f"{place}/{name}")
     for inside, path in recipe.libraries.items():
         layer.add_file(site / inside, path, 0o755)
-        layer.add_link(f"{_site(system)}/{inside}", path)
+        layer.add_link(f"{place}/{inside}", path)
     layer.add_bytes(CONTENTS, contents.encode())
     layer.add_file(ROOT / "LICENSE", _LICENSE, 0o644)
     return layer

@@ -10,7 +10,6 @@ import hashlib
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -22,7 +21,7 @@ from typing import Final
 
 from tools import building
 from tools.images.debian import System
-from tools.images.oci import ImageError
+from tools.images.oci import ImageError, forget, settle
 from tools.images.table import ROOT
 from tools.progress import step
 from tools.scratch import scratch
@@ -50,11 +49,11 @@ def _stripping(machine: str) -> Iterator[list[str]]:
         subprocess.run([strip, "--strip-debug", *found], check=True)
 
 
-def installed(requirements: Sequence[str], system: System, home: str) -> Path:
-    """A directory with `site`, the requirements' packages for the image's Python, and
-    `packages.txt`, "NAME VERSION" of each. Raises ImageError."""
+def installed(requirements: Sequence[str], system: System, place: str) -> Path:
+    """A directory with `site`, the requirements' packages for the image's Python, compiled for
+    `place` in the image, and `packages.txt`, "NAME VERSION" of each. Raises ImageError."""
     here = sorted({f"{each.name}=={each.version}" for each in metadata.distributions()})
-    facts = (_FORMAT, system.machine, system.python, home, _NOT_NEEDED.pattern)
+    facts = (_FORMAT, system.machine, system.python, place, _NOT_NEEDED.pattern)
     made_of = f"{facts} {list(requirements)} {here}"
     directory = building.cache_dir() / "wheels"
     final = directory / hashlib.sha256(made_of.encode()).hexdigest()[:16]
@@ -69,9 +68,9 @@ def installed(requirements: Sequence[str], system: System, home: str) -> Path:
                     libraries += _unpack(wheel, made / "site")
             names = [wheel.name.split("-")[:2] for wheel in wheels]
             (made / "packages.txt").write_text("".join(f"{n} {v}\n" for n, v in sorted(names)))
-            system.compile(made / "site", f"{home}/lib/{system.python}/site-packages")
-            shutil.rmtree(final, ignore_errors=True)
-            made.rename(final)
+            system.compile(made / "site", place)
+            settle(made, final)
+        forget(directory, "[0-9a-f]*", final)
     os.utime(final)
     return final
 
@@ -120,16 +119,24 @@ def _unpack(wheel: Path, site: Path) -> list[str]:
     return libraries
 
 
-def own(packages: Sequence[str], machine: str, into: Path) -> Path:
-    """The product's packages, from a wheel that is built now. Raises ImageError."""
-    wheels, site = into / "wheel", into / "site"
-    options = ["--no-build-isolation", "--no-deps", f"--wheel-dir={wheels}"]
-    if machine != platform.machine():
-        toolchain = ROOT / "cmake" / f"{machine}.cmake"
-        options += ["--config-settings", f"cmake.define.CMAKE_TOOLCHAIN_FILE={toolchain}"]
-    _pip("wheel", *options, str(ROOT))
-    archive = zipfile.ZipFile(next(wheels.iterdir()))
-    for name in archive.namelist():
-        if name.split("/")[0] in packages and not _NOT_NEEDED.search(name):
-            archive.extract(name, site)
-    return site
+def own(sources: str, system: System, place: str) -> Path:
+    """A directory with the product's packages from its wheel, compiled likewise; built once for
+    each `sources`, a hash. Raises ImageError."""
+    machine = system.machine
+    directory = building.cache_dir() / "wheels"
+    final = directory / f"own-{machine}-{sources}"
+    if not final.exists():
+        options = ["--no-build-isolation", "--no-deps"]
+        if machine != platform.machine():
+            toolchain = ROOT / "cmake" / f"{machine}.cmake"
+            options += ["--config-settings", f"cmake.define.CMAKE_TOOLCHAIN_FILE={toolchain}"]
+        with scratch(directory, ".building-") as whole:
+            with step(f"building the wheel for {machine}"):
+                _pip("wheel", *options, f"--wheel-dir={whole}", str(ROOT))
+            (wheel,) = whole.glob("*.whl")
+            _unpack(wheel, whole / "site")
+            system.compile(whole / "site", place)
+            settle(whole / "site", final)
+        forget(directory, "own-*", final)
+    os.utime(final)
+    return final
