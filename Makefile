@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup:  ## install what is missing (.venv, Debian packages as root, containerd, Kubernetes, Helm), build the C code
+setup:  ## install what is missing (.venv, Debian packages as root, containerd, Kubernetes, Helm, images), build the C code
 	@$(PYTHON) -m tools.setup
 
 base:  # the same without Kubernetes, which only the cluster tests need

@@ -25,6 +25,8 @@ THOROUGH: Final = {
     "tests/shim/loader/test_library.py::test_links_and_runs_against_the_glibc_of_2012": _BUILDS,
     "tests/shim/test_contributing.py::*": _BUILDS,
     "tests/test_wheel.py::*": _BUILDS,
+    "tests/lab/test_product_images.py::test_a_build_from_scratch_*": _BUILDS,
+    "tests/lab/test_product_images.py::test_an_image_for_aarch64_*": "as on this machine",
     "tests/shim/region/test_killpoints.py::test_row_21_killed_on_any_path*": _KILLS,
     "tests/shim/region/test_counter.py::test_stopped_and_killed_*": _KILLS,
     "tests/shim/loader/test_imports.py::test_more_exports_*": _RACES,

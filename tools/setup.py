@@ -1,9 +1,9 @@
 """`make setup`: installs everything a fresh machine lacks, each step once. Standard library only.
 
-`demo` installs what the demo's first chapter needs, `base` all but Kubernetes and Helm, `all` those
-too. Each step has a check (is it there, and built from these inputs?) and an action, so that a
-second run only checks and needs no network. Only setup calls apt-get, and `.ci/run` if make is
-missing.
+`demo` installs what the demo's first chapter needs, `base` all but Kubernetes, Helm and the images,
+`all` those too. Each step has a check (is it there, and built from these inputs?) and an action, so
+that a second run only checks and needs no network. Only setup calls apt-get, and `.ci/run` if make
+is missing; the images' build calls it to fetch packages, and installs none.
 """
 
 from __future__ import annotations
@@ -219,6 +219,19 @@ def _containerd() -> subprocess.Popen[str] | None:
     )
 
 
+def _images() -> None:
+    """The product's images, which the cluster's pods run; what they are made from is in the cache
+    then."""
+    if shutil.which("apt-get") is None:
+        sys.stderr.write("no apt-get: the images are not built, and no cluster can run them\n")
+        return
+    built = subprocess.run(
+        [VENV / "bin" / "python", "-m", "tools.images"], cwd=ROOT, stdout=subprocess.DEVNULL
+    )
+    if built.returncode != 0:
+        raise SetupError("the images were not built: see above")
+
+
 def install(goal: Goal) -> None:
     """Raises SetupError, ProgramsError."""
     system_packages(goal.without)
@@ -239,7 +252,7 @@ def install(goal: Goal) -> None:
     if goal.kubernetes:
         kubernetes.ensure()
         helm.ensure()
-        _run([str(VENV / "bin" / "python"), "-m", "tools.images"])
+        _images()
 
 
 def main(arguments: Sequence[str] = ()) -> int:

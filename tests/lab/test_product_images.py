@@ -1,0 +1,283 @@
+"""The product's images: what they hold, the Containerfiles' agreement with it, and that it runs."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import ROOT
+from tools.images import product
+from tools.images.nvidia_ctk import NVIDIA_CTK
+from tools.images.oci import Image, Layer, pack
+from tools.images.product import CONTENTS, Built
+from tools.images.table import Recipe, project, requirements, table
+
+_PRODUCT = {"contract", "gpu", "kube", "nri_plugin", "scheduler", "shim"}
+_MODULES = {
+    "google": "protobuf",
+    "prometheus_client": "prometheus-client",
+    "pynvml": "nvidia-ml-py",
+    "yaml": "PyYAML",
+}
+"""Modules whose import name differs from the name of their distribution."""
+_ONLY_WITH_A_KUBECONFIG = {"kubernetes"}
+"""Too large for images whose pods have a service account (kube/access.py)."""
+_RECIPES = pytest.mark.parametrize("recipe", table().recipes.values(), ids=table().recipes)
+
+
+def _imported(package: str) -> set[str]:
+    found: set[str] = set()
+    for path in (ROOT / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {each.name.split(".")[0] for each in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.add(node.module.split(".")[0])
+    return found
+
+
+@_RECIPES
+def test_an_image_requires_what_its_packages_import(recipe: Recipe) -> None:
+    imported = set().union(*map(_imported, recipe.packages))
+    assert imported & _PRODUCT == set(recipe.packages)
+    foreign = imported - _PRODUCT - sys.stdlib_module_names
+    foreign -= _ONLY_WITH_A_KUBECONFIG
+    assert {_MODULES.get(name, name) for name in foreign} == set(recipe.requirements)
+
+
+# --- the Containerfiles -----------------------------------------------------------------------
+
+
+def _containerfile(recipe: Recipe) -> tuple[str, str]:
+    """The stages that build, and the one that is the image."""
+    short = recipe.name.removeprefix("gpuslice-")
+    text = (ROOT / "manifests" / "images" / f"{short}.Containerfile").read_text()
+    building, _, last = text.replace("\\\n", " ").rpartition("\nFROM ")
+    return building, last
+
+
+@_RECIPES
+def test_its_containerfile_says_the_same(recipe: Recipe) -> None:
+    building, last = _containerfile(recipe)
+    (installed,) = re.findall(r"--no-install-recommends ([^&]*) &&", last)
+    assert installed.split() == list(table().debian)
+    assert re.findall(r'"([\w-]+[<>=][^"]*)"', building) == requirements(recipe)
+    (removed,) = re.findall(r"rm -r ([\w ]+?) +&&", building)
+    assert set(removed.split()) == _PRODUCT - set(recipe.packages)
+    assert f"USER {recipe.user}\n" in last
+    assert f"ENTRYPOINT {json.dumps(recipe.entrypoint)}\n" in last
+    assert f"ENV PATH={table().path}\n" in last
+    assert f"COPY --from=python {table().home} {table().home}\n" in last
+    for name, value in {
+        "title": recipe.title,
+        "version": project()["version"],
+        "licenses": project()["license"],
+    }.items():
+        assert f'org.opencontainers.image.{name}="{value}"' in last
+    for inside, path in recipe.libraries.items():
+        assert re.search(rf"mv {re.escape(inside)} {path} +&& ln -s {path} {inside}\b", building)
+    for name, path in recipe.programs.items():
+        assert f"COPY --from=programs /go/bin/{name} {path}\n" in last
+        assert f"ARG NVIDIA_CTK_VERSION={NVIDIA_CTK.version}\n" in building
+        assert f"{{MODULE}}/{NVIDIA_CTK.package}@" in building
+
+
+@_RECIPES
+def test_its_containerfile_copies_what_the_wheel_is_built_from(recipe: Recipe) -> None:
+    building, _ = _containerfile(recipe)
+    copied = {name for line in re.findall(r"COPY (.*) \S+\n", building) for name in line.split()}
+    assert copied == {
+        *("CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "cmake", "simgpu"),
+        *_PRODUCT,
+    }
+
+
+# --- archives ---------------------------------------------------------------------------------
+
+
+def _read(tar: tarfile.TarFile, name: str) -> bytes:
+    file = tar.extractfile(name)
+    assert file is not None
+    return file.read()
+
+
+def _blob(tar: tarfile.TarFile, descriptor: Mapping[str, Any]) -> bytes:
+    kind, digest = descriptor["digest"].split(":")
+    content = _read(tar, f"blobs/{kind}/{digest}")
+    assert hashlib.new(kind, content).hexdigest() == digest
+    assert len(content) == descriptor["size"]
+    return content
+
+
+def _example(directory: Path, time_s: int) -> Image:
+    file = directory / "program"
+    file.write_bytes(b"program")
+    file.chmod(0o755)
+    os.utime(file, (time_s, time_s))
+    layer = Layer(dated=False)
+    layer.add_root(directory, "/usr/bin")
+    return Image(
+        "docker.io/library/example:1.2",
+        [layer],
+        entrypoint=["program"],
+        user="65532:65532",
+        labels={"b": "2", "a": "1"},
+    )
+
+
+def test_an_archive_is_an_oci_layout_with_its_names(tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    pack([_example(tmp_path / "tree", 1)], tmp_path / "archive.tar", tmp_path)
+    with tarfile.open(tmp_path / "archive.tar") as tar:
+        assert json.loads(_read(tar, "oci-layout")) == {"imageLayoutVersion": "1.0.0"}
+        (described,) = json.loads(_read(tar, "index.json"))["manifests"]
+        assert described["annotations"] == {
+            "io.containerd.image.name": "docker.io/library/example:1.2",
+            "org.opencontainers.image.ref.name": "1.2",
+        }
+        manifest = json.loads(_blob(tar, described))
+        config = json.loads(_blob(tar, manifest["config"]))
+        assert config["config"] == {
+            "User": "65532:65532",
+            "Entrypoint": ["program"],
+            "Labels": {"a": "1", "b": "2"},
+        }
+        assert config["rootfs"]["diff_ids"] == [each["digest"] for each in manifest["layers"]]
+        for layer in manifest["layers"]:
+            _blob(tar, layer)
+
+
+def test_the_same_content_has_the_same_digest_whatever_its_time(tmp_path: Path) -> None:
+    archives = []
+    for number in (1, 2):
+        tree = tmp_path / str(number) / "tree"
+        tree.mkdir(parents=True)
+        archives.append(tmp_path / str(number) / "archive.tar")
+        pack([_example(tree, number)], archives[-1], tree.parent)
+    first, second = (path.read_bytes() for path in archives)
+    assert first == second
+
+
+# --- the images -------------------------------------------------------------------------------
+
+
+def _unpack(archive: Path, root: Path) -> None:
+    with tarfile.open(archive) as tar:
+        (described,) = json.loads(_read(tar, "index.json"))["manifests"]
+        for layer in json.loads(_blob(tar, described))["layers"]:
+            path = f"blobs/{layer['digest'].replace(':', '/')}"
+            with tarfile.open(fileobj=tar.extractfile(path)) as content:
+                content.extractall(root, filter="fully_trusted")
+
+
+@pytest.fixture(scope="module", params=[*table().recipes.values()], ids=[*table().recipes])
+def unpacked(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Recipe, Built, Path]]:
+    """An image's files in a directory; built unless the cache has it."""
+    recipe: Recipe = request.param
+    built = product.ensure(recipe)
+    root = tmp_path_factory.mktemp(recipe.name)
+    _unpack(built.path, root)
+    yield recipe, built, root
+    shutil.rmtree(root)
+
+
+def _run(root: Path, *command: str) -> str:
+    done = subprocess.run(
+        ["/usr/sbin/chroot", root, *command],
+        env={"PATH": table().path},
+        text=True,
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+_IMPORT_ALL = """
+import importlib, os, pkgutil, sys
+for name in sys.argv[1:]:
+    package = importlib.import_module(name)
+    for each in pkgutil.walk_packages(package.__path__, name + "."):
+        if not each.name.endswith(("__main__", ".libvgpu", ".forwarder")):
+            importlib.import_module(each.name)
+compiled = [getattr(each, "__cached__", None) for each in sys.modules.values()]
+missing = [path for path in compiled if path and not os.path.exists(path)]
+assert not [path for path in missing if "sitecustomize" not in path], missing
+"""
+
+
+@pytest.mark.node
+def test_an_image_runs(unpacked: tuple[Recipe, Built, Path]) -> None:
+    """Every module of the product imports, compiled; the entrypoint and the programs start."""
+    recipe, built, root = unpacked
+    _run(root, "python", "-B", "-c", _IMPORT_ALL, *recipe.packages)
+    assert "sage:" in _run(root, *recipe.entrypoint, "--help")
+    for path in recipe.programs.values():
+        assert _run(root, path, "--version").rstrip().endswith(f"v{NVIDIA_CTK.version}")
+    contents = (root / CONTENTS[1:]).read_text().splitlines()
+    assert f"python gpuslice {project()['version']}" in contents
+    assert [line for line in contents if line.startswith("debian libc6 ")]
+    assert built.size_bytes < 150e6
+    setuid = [path for path in root.rglob("*") if path.lstat().st_mode & 0o6000]
+    assert setuid == []
+
+
+@pytest.mark.node
+def test_the_agents_image_has_its_library(unpacked: tuple[Recipe, Built, Path]) -> None:
+    recipe, _, root = unpacked
+    for path in recipe.libraries.values():
+        assert (root / path[1:]).read_bytes().startswith(b"\x7fELF")
+    if recipe.libraries:
+        program = "from shim import library; print(library.find().resolve())"
+        assert _run(root, "python", "-c", program) == "/opt/gpuslice/libvgpu.so\n"
+    assert (root / table().home[1:] / "lib").is_dir()
+
+
+@pytest.mark.node
+@pytest.mark.timeout(1200)
+def test_a_build_from_scratch_has_the_same_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only nvidia-ctk, which takes long to build, is taken from the cache."""
+    for recipe in table().recipes.values():
+        first = product.ensure(recipe)
+        program = NVIDIA_CTK.ensure()
+        with monkeypatch.context() as patched:
+            cache = tmp_path / "cache"
+            (cache / "bin").mkdir(parents=True, exist_ok=True)
+            if not (cache / "bin" / program.parent.name).exists():
+                (cache / "bin" / program.parent.name).symlink_to(program.parent)
+            patched.setenv("GPUSLICE_CACHE", str(cache))
+            assert product.ensure(recipe).digest == first.digest
+
+
+@pytest.mark.node
+@pytest.mark.timeout(1200)
+@_RECIPES
+def test_an_image_for_aarch64_runs(recipe: Recipe, tmp_path: Path) -> None:
+    """Under an emulator."""
+    emulator = shutil.which("qemu-aarch64-static")
+    if emulator is None:
+        pytest.skip("qemu-aarch64-static is not installed (make setup installs it)")
+    _unpack(product.ensure(recipe, "aarch64").path, tmp_path)
+    shutil.copy(emulator, tmp_path / "emulator")
+    python = f"{table().home}/bin/python"
+    _run(tmp_path, "/emulator", python, "-B", "-c", _IMPORT_ALL, *recipe.packages)
+    for path in recipe.programs.values():
+        assert "version" in _run(tmp_path, "/emulator", path, "--version")
+    for path in recipe.libraries.values():
+        header = (tmp_path / path[1:]).read_bytes()[:20]
+        assert header[18:] == b"\xb7\0", "the ELF header's machine is EM_AARCH64"
