@@ -16,6 +16,10 @@ def main() -> int:
         from nri_plugin.distributor import command as distributor
 
         return distributor.main(rest)
+    if name == "enable-nri":
+        from nri_plugin.enable_nri import command as enable_nri
+
+        return enable_nri.main(rest)
     if name == "doctor":
         from nri_plugin.doctor import command as doctor
 

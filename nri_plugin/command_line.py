@@ -32,6 +32,7 @@ runtime's NRI. A pod gets a GPU from this agent or not at all.
 
   python -m nri_plugin [settings]          serve (what this page is about)
   python -m nri_plugin doctor [settings]   check this node and list what to change; changes nothing
+  python -m nri_plugin enable-nri          turn NRI on in containerd, or leave it as it was
   python -m nri_plugin uninstall           remove what gpuslice put on this node
 """
 

@@ -29,7 +29,7 @@ _DEFAULT_CONFIG: Final = "/etc/containerd/config.toml"
 
 
 @dataclass(frozen=True, slots=True)
-class _Process:
+class Process:
     pid: int
     argv: Sequence[str]
 
@@ -47,12 +47,12 @@ def inspect_socket(path: Path) -> Socket:
         return Socket(False, False, f"{path}: {error.strerror}")
     if not stat.S_ISSOCK(found.st_mode):
         return Socket(True, False, f"{path} is no socket")
-    return Socket(True, _inode(path) is not None)
+    return Socket(True, inode(path) is not None)
 
 
 def inspect_runtime(socket: Path, config: Path | None) -> Runtime:
     """config: its file, if neither the command line nor the default names it."""
-    process = _listener(socket)
+    process = listener(socket)
     if process is None:
         named = str(config or _DEFAULT_CONFIG)
         problem = f"no process is seen that listens at {socket}"
@@ -60,16 +60,16 @@ def inspect_runtime(socket: Path, config: Path | None) -> Runtime:
     named = str(config or config_of(process.argv))
     known = Runtime(_NAMES.get(process.name, process.name), config_file=named)
     try:
-        reported = _run(process, "--version")
-    except _CommandError as error:
+        reported = run(process, "--version")
+    except CommandError as error:
         return replace(known, problem=str(error))
     version = re.search(r"v?\d+\.\d+\.\d+[\w.+~-]*", reported)
     known = replace(known, version=version[0] if version else None)
     if process.name != "containerd":
         return replace(known, problem=f"the configuration of {process.name} is not examined")
     try:
-        return replace(known, config=tomllib.loads(_run(process, "-c", named, "config", "dump")))
-    except (_CommandError, tomllib.TOMLDecodeError) as error:
+        return replace(known, config=tomllib.loads(run(process, "-c", named, "config", "dump")))
+    except (CommandError, tomllib.TOMLDecodeError) as error:
         return replace(known, problem=f"containerd config dump: {error}")
 
 
@@ -82,7 +82,7 @@ def _without_process(file: Path, problem: str) -> Runtime:
         return known
 
 
-def _inode(socket: Path) -> str | None:
+def inode(socket: Path) -> str | None:
     """Return the kernel's inode of the socket that listens at this path.
 
     Searches our network namespace and, if visible, that of the host's first process.
@@ -104,15 +104,15 @@ def _listening(fields: Sequence[str]) -> tuple[str, str]:
     return fields[6], fields[7]
 
 
-def _listener(socket: Path) -> _Process | None:
-    inode = _inode(socket)
-    if inode is None:
+def listener(socket: Path) -> Process | None:
+    number = inode(socket)
+    if number is None:
         return None
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
-        if f"socket:[{inode}]" in _descriptors(pid):
+        if f"socket:[{number}]" in _descriptors(pid):
             with contextlib.suppress(OSError):
                 argv = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-                return _Process(pid, argv.rstrip("\0").split("\0"))
+                return Process(pid, argv.rstrip("\0").split("\0"))
     return None
 
 
@@ -134,11 +134,11 @@ def config_of(argv: Sequence[str]) -> str:
     return _DEFAULT_CONFIG
 
 
-class _CommandError(Exception):
+class CommandError(Exception):
     """The program did not answer; the text states the cause."""
 
 
-def _run(process: _Process, *arguments: str) -> str:
+def run(process: Process, *arguments: str) -> str:
     """Return the output of the listener's own program, run under the listener's root."""
     root, program = f"/proc/{process.pid}/root", f"/proc/{process.pid}/exe"
     executable: str | None = program
@@ -156,10 +156,10 @@ def _run(process: _Process, *arguments: str) -> str:
             check=False,
         )
     except OSError as error:
-        raise _CommandError(f"{process.name}: {error.strerror}") from error
+        raise CommandError(f"{process.name}: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
-        raise _CommandError(f"{process.name} does not answer in {_COMMAND_S:g} s") from error
+        raise CommandError(f"{process.name} does not answer in {_COMMAND_S:g} s") from error
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or ["no message"]
-        raise _CommandError(lines[-1])
+        raise CommandError(lines[-1])
     return done.stdout

@@ -1,0 +1,113 @@
+"""What to write so that containerd has NRI on: the drop-in, and an imports line. Pure.
+
+containerd reads a drop-in only if the main file imports it: its default pattern is in
+`config default` alone, not in a file without the line. containerd 1.7 replaces a plugin's table by
+the drop-in's as a whole, later ones merge by key; therefore for 1.7 the drop-in repeats the table.
+Source: containerd's mergeConfig and resolveImports, releases 1.7.35, 2.2.9 and 2.4.2.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Any, Final
+
+NRI: Final = "io.containerd.nri.v1.nri"
+_REPLACES_TABLES: Final = 2
+"""The configuration's version in containerd 1.7."""
+_HEADER: Final = """\
+# Written by gpuslice (python -m nri_plugin enable-nri), which needs containerd's NRI.
+# To turn NRI off again: remove this file, then restart containerd.
+"""
+_IMPORTS: Final = re.compile(r"^imports\s*=\s*\[(?P<body>[^\]]*)\]", re.MULTILINE)
+_VERSION: Final = re.compile(r"^version\s*=.*$", re.MULTILINE)
+_IGNORED: Final = ("imports", "version")
+"""Of the effective configuration: they may differ, because a drop-in was added."""
+
+
+class EditError(Exception):
+    """The file cannot be edited safely; the text says what to do."""
+
+
+def table(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return NRI's part of an effective configuration."""
+    found: Mapping[str, Any] = config.get("plugins", {}).get(NRI, {})
+    return found
+
+
+def drop_in(effective: Mapping[str, Any]) -> str:
+    """Return the drop-in's text for this effective configuration (`containerd config dump`)."""
+    version = int(effective["version"])
+    whole = table(effective) if version == _REPLACES_TABLES else {}
+    lines = [f"version = {version}", *_table_lines(f"plugins.'{NRI}'", {**whole, "disable": False})]
+    return _HEADER + "\n".join(lines) + "\n"
+
+
+def with_import(main: str, pattern: str) -> str:
+    """Return the main file's text with `pattern` among its imports. Raises EditError."""
+    before = parsed(main)
+    imports = before.get("imports", [])
+    if pattern in imports:
+        return main
+    found = _IMPORTS.search(main)
+    if found is not None:
+        listed = ", ".join(map(json.dumps, (*imports, pattern)))
+        text = main[: found.start()] + f"imports = [{listed}]" + main[found.end() :]
+    else:
+        line = f"imports = [{json.dumps(pattern)}]\n"
+        version = _VERSION.search(main)
+        at = version.end() + 1 if version else 0
+        text = main[:at] + ("\n" if at > len(main) else "") + line + main[at:]
+    try:
+        same = tomllib.loads(text) == {**before, "imports": [*imports, pattern]}
+    except tomllib.TOMLDecodeError:
+        same = False
+    if not same:
+        raise EditError(f'imports: not understood: add "{pattern}" to it by hand')
+    return text
+
+
+def parsed(main: str) -> dict[str, Any]:
+    """Parse the main file, "" if there is none. Raises EditError."""
+    try:
+        config = tomllib.loads(main)
+    except tomllib.TOMLDecodeError as error:
+        raise EditError(f"must be TOML: {error}") from error
+    if main and config.get("version", 1) < 2:
+        raise EditError(
+            f"version: invalid value {config.get('version', 1)}: must be 2 or later; see"
+            " 'containerd config migrate'"
+        )
+    if NRI in config.get("disabled_plugins", ()):
+        raise EditError(f"disabled_plugins: invalid value {NRI!r}: must be absent")
+    return config
+
+
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Return what is wrong with the effective configuration after the change; "": NRI is on, and
+    nothing else differs."""
+    if table(after).get("disable", True):
+        return "NRI is still off in the effective configuration: another drop-in turns it off"
+    wanted = copy.deepcopy(dict(before))
+    wanted.setdefault("plugins", {})[NRI] = {**table(before), "disable": False}
+    for key in sorted({*wanted, *after} - {*_IGNORED}):
+        if wanted.get(key) != after.get(key):
+            return f"{key}: the effective configuration would change in more than NRI"
+    return ""
+
+
+def _table_lines(name: str, values: Mapping[str, Any]) -> list[str]:
+    plain = {key: value for key, value in values.items() if not isinstance(value, Mapping)}
+    lines = [f"[{name}]", *(f"  {key} = {_value(value)}" for key, value in plain.items())]
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            lines += _table_lines(f"{name}.{key}", value)
+    return lines
+
+
+def _value(value: Any) -> str:
+    """Return it as TOML: JSON's strings, numbers, booleans and lists are TOML, too."""
+    return json.dumps(value, ensure_ascii=False)
