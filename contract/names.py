@@ -31,8 +31,11 @@ DEPRECATED_RESOURCES: Final = {
 }
 """Earlier names that Koordinator still reads in requests, Devices and allocations."""
 
-RESOURCES_WHOLE: Final = ("nvidia.com/gpu", "amd.com/gpu", "dcu.com/gpu")
-"""Whole GPUs. The vendor's device plugin allocates them; gpuslice does not."""
+RESOURCE_NVIDIA_GPU: Final = "nvidia.com/gpu"
+"""Whole NVIDIA GPUs: the node's device plugin allocates them, which is the agent with --whole-gpus,
+and NVIDIA's otherwise."""
+RESOURCES_WHOLE: Final = (RESOURCE_NVIDIA_GPU, "amd.com/gpu", "dcu.com/gpu")
+"""Whole GPUs. A device plugin allocates them; our scheduler does not."""
 RESOURCES_KOORDINATOR_ONLY: Final = (
     "koordinator.sh/rdma",
     "koordinator.sh/fpga",
@@ -95,6 +98,10 @@ ANNOTATION_CORDONED_GPUS: Final = "gpuslice.io/cordoned-gpus"
 """Node annotation: comma-separated UUIDs of cordoned GPUs: no new shares, existing ones stay."""
 ANNOTATION_EXCLUDED_GPUS: Final = "gpuslice.io/excluded-gpus"
 """Node annotation: comma-separated UUIDs of GPUs that gpuslice does not allocate."""
+
+LABEL_DEPLOY_DEVICE_PLUGIN: Final = "nvidia.com/gpu.deploy.device-plugin"
+"""Node label of NVIDIA's GPU Operator: `true` where it runs its device plugin. It sets `true` where
+the label is missing, and respects another value."""
 
 NAMESPACE: Final = "gpuslice-system"
 """Namespace of our own objects."""
@@ -215,6 +222,8 @@ HOST_STORE_DIR: Final = "/usr/local/vgpu/store"
 """Containers mount `<sha256>/libvgpu.so` from here. A published file never changes."""
 FILE_CURRENT: Final = "current"
 """In the store: the SHA-256 of the library that new containers mount; the distributor writes it."""
+DEVICE_PLUGIN_SOCKET: Final = "gpuslice-gpu.sock"
+"""In the kubelet's directory of device plugins."""
 HOST_RUN_DIR: Final = "/run/gpuslice"
 """One directory (its own tmpfs) per container, or per pod if its containers share a grant."""
 

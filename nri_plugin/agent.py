@@ -39,6 +39,7 @@ from nri_plugin.settings import Settings
 
 if TYPE_CHECKING:
     from nri_plugin.kube.cluster import Cluster
+    from nri_plugin.kubelet.whole_gpus import WholeGpus
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -88,6 +89,8 @@ async def run(
     arbitrating: asyncio.Task[None] | None = None
     side: Cluster | None = None
     joined: asyncio.Task[None] | None = None
+    whole: WholeGpus | None = None
+    giving: asyncio.Task[None] | None = None
 
     async def prepare() -> None:
         await inventory.refresh()
@@ -110,17 +113,39 @@ async def run(
             from nri_plugin.kube.cluster import Cluster
 
             side = Cluster(
-                settings, inventory, bound_pods, notices, lambda: service.holds, readiness, metrics
+                settings,
+                inventory,
+                bound_pods,
+                notices,
+                lambda: service.holds,
+                readiness,
+                metrics,
+                service.node.modes,
             )
+        if settings.whole_gpus and not leaving.is_set():
+            from nri_plugin.kubelet.whole_gpus import WholeGpus
+
+            whole = WholeGpus(
+                settings,
+                service.node.modes,
+                inventory,
+                lambda: service.holds,
+                bound_pods,
+                readiness,
+                metrics,
+            )
+            await _unless(leaving, whole.recover())
         gc.collect()
         gc.freeze()
         if side is not None:
             joined = asyncio.create_task(side.run(), name="API server")
+        if whole is not None:
+            giving = asyncio.create_task(whole.run(), name="whole GPUs")
         await _serve(settings, service, observer, announce, leaving)
     finally:
         watching.cancel()
         measuring.cancel()
-        ending = {task for task in (arbitrating, joined) if task is not None}
+        ending = {task for task in (arbitrating, joined, giving) if task is not None}
         for task in ending:
             task.cancel()
         if ending:

@@ -23,6 +23,7 @@ from kube.log_lines import Format
 from nri_plugin.host import bundle
 from nri_plugin.host.bundle import LOOSENING, plain
 from nri_plugin.policy.capabilities import ALL, ALWAYS, CAPABILITIES
+from nri_plugin.policy.gpu_modes import Offer
 from nri_plugin.policy.model import Rules
 from nri_plugin.settings import Address, Settings
 
@@ -195,6 +196,18 @@ def _capabilities(text: str) -> AbstractSet[str]:
     return frozenset(CAPABILITIES) if ALL in chosen else ALWAYS | chosen
 
 
+def _offer(text: str) -> Offer:
+    chosen = frozenset(each.strip() for each in text.split(",") if each.strip())
+    wrong = [each for each in chosen if not re.fullmatch("[0-9]{1,3}|GPU-[-0-9a-f]+", each)]
+    if text in ("off", "any"):
+        return Offer(any=text == "any")
+    if wrong or not chosen:
+        raise argparse.ArgumentTypeError(
+            f"invalid value {text!r}: must be off, any, or indexes and UUIDs of GPUs"
+        )
+    return Offer(reserved=chosen)
+
+
 def _bytes(text: str) -> int:
     found = quantity.parse(text)
     if not isinstance(found, quantity.Value) or found.amount > _MOST_CODE_BYTES:
@@ -315,6 +328,15 @@ _FLAGS: Final[Mapping[str, _Flag]] = {
         "request the GPU's CDI device of containerd, instead of applying its spec: for nodes whose"
         " default validator rejects OCI hooks; needs containerd 1.7.30 or 2.1, and not --strict"
     ),
+    "--whole-gpus": _value(
+        f"which GPUs pods may hold whole, by {names.RESOURCE_NVIDIA_GPU}, with the agent as the"
+        " node's device plugin: off; any without a share; or a comma-separated list of indexes and"
+        " UUIDs of GPUs that are given whole only; needs a containerd with CDI",
+        _offer,
+        "GPUS",
+        "off",
+    ),
+    "--kubelet-dir": _value("the kubelet's --root-dir", absolute, "PATH", "/var/lib/kubelet"),
     "--code-bytes": _value(
         "what a process is charged for code beside its CUDA context, until the second in which a"
         " measurement has seen it: bytes, or 256Mi",

@@ -127,6 +127,15 @@ class Metrics:
             "GPUs that the driver lists and that the agent cannot inject, because they have no"
             " usable CDI device; /readyz and the Device object have the reasons.",
         )
+        self.whole_gpus = gauge(
+            "gpuslice_whole_gpus",
+            "GPUs that pods hold whole (nvidia.com/gpu of the agent's device plugin).",
+        )
+        self.whole_refused = counter(
+            "gpuslice_whole_gpu_refusals_total",
+            "Allocations of whole GPUs that the agent refused the kubelet, because a share came"
+            " first; the pod's event UnexpectedAdmissionError has the text.",
+        )
         self.overhead = gauge(
             "gpuslice_overhead_bytes",
             "GPU memory that the driver holds for containers with a share beyond their charge:"

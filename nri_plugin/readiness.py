@@ -2,8 +2,9 @@
 
 Plain state. The event loop sets it (observer.py, watch.py, node_status.py, verification.py), the
 endpoint's threads read it; each field is replaced as a whole, never modified. Ready means all of:
-registered with the runtime and synchronized, GPUs known, one of them usable, and the library
-present. An unusable GPU is unhealthy in the Device object, and the node stays ready.
+registered with the runtime and synchronized, GPUs known, one of them usable, the library present,
+and no other device plugin for the GPUs. An unusable GPU is unhealthy in the Device object, and the
+node stays ready.
 
 The watchdog ends the process if its event loop has not run for too long, because an agent that
 hangs keeps the lock (lock.py), and no other agent can serve the node. The liveness probe reacts
@@ -38,6 +39,8 @@ class Readiness:
         """What this node lacks."""
         self.cluster: str | None = None
         """Why the agent does not write its objects at the API server; None: it does."""
+        self.device_plugin: str | None = None
+        """Why the node belongs to another device plugin; None: it does not."""
         self.unusable: Mapping[str, str] = {}
         """By UUID, why a GPU cannot be injected into containers although the driver lists it."""
         self.grants: Sequence[str] = ()
@@ -58,7 +61,7 @@ class Readiness:
     @property
     def problems(self) -> Sequence[str]:
         """Return all reasons why the agent is not ready; empty: it is."""
-        found = (self.hang, self.session, *self.node, self.cluster)
+        found = (self.hang, self.session, *self.node, self.cluster, self.device_plugin)
         return [problem for problem in found if problem is not None]
 
     @property

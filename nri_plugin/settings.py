@@ -14,6 +14,7 @@ from contract import names
 from contract.overhead import CODE_BYTES
 from kube.log_lines import Format
 from nri_plugin.policy.capabilities import ALWAYS
+from nri_plugin.policy.gpu_modes import Offer
 from nri_plugin.policy.model import Rules
 
 Address = Path | tuple[str, int]
@@ -66,6 +67,13 @@ class Settings:
     nvidia_ctk: Sequence[str] = ("nvidia-ctk",)
     """Command that generates CDI specs for GPUs that have none; empty: none are generated."""
 
+    whole_gpus: Offer = Offer()  # noqa: RUF009
+    """The GPUs that pods may hold whole, by nvidia.com/gpu; false: none, and no device plugin."""
+    kubelet_dir: Path = Path("/var/lib/kubelet")
+    """The kubelet's --root-dir, which contains the socket of its PodResources API."""
+    device_plugin_dir: Path = Path("/var/lib/kubelet/device-plugins")
+    """Directory of the device plugins' sockets, the same for every --root-dir of the kubelet."""
+
     code_bytes: int = CODE_BYTES
     """A process's charge for code, beside its context, until a measurement includes it."""
     managed_free: bool = False
@@ -115,4 +123,5 @@ class Settings:
     @property
     def generated_cdi_dir(self) -> Path:
         """Directory of generated specs: private, unless the runtime must read them."""
-        return self.cdi_dirs[-1] if self.cdi_by_name else self.run_dir / ".cdi"
+        by_runtime = self.cdi_by_name or self.whole_gpus
+        return self.cdi_dirs[-1] if by_runtime else self.run_dir / ".cdi"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from contract import names
 from nri_plugin.doctor import runtime_checks
 from nri_plugin.doctor.facts import Answer, Facts, Finding, fail, ok, warn
 from nri_plugin.policy.capabilities import beyond
@@ -139,18 +140,26 @@ def nvidia_runtime(facts: Facts) -> Answer:
 
 def device_plugins(facts: Facts) -> Answer:
     seen = facts.plugins
+    sockets = [name for name in seen.sockets if not name.endswith(names.DEVICE_PLUGIN_SOCKET)]
+    agents = bool(facts.settings.whole_gpus) and sockets != [*seen.sockets]
+    theirs = [name for name in sockets if "nvidia" in name.lower() or "gpu" in name.lower()]
+    ours = {names.RESOURCE_NVIDIA_GPU} if agents and not theirs else set()
     uuids = [gpu.uuid for gpu in facts.gpus]
     offering = [
         resource
         for resource, ids in seen.registered.items()
-        if ids and (resource.startswith(_OURS) or _names_a_gpu(ids, uuids))
+        if ids and resource not in ours and (resource.startswith(_OURS) or _names_a_gpu(ids, uuids))
     ]
     holding = [
         f"container {container} of pod {pod}"
         for pod, container, resource in seen.allocated
-        if resource.startswith(_OURS) or resource in offering
+        if resource not in ours and (resource.startswith(_OURS) or resource in offering)
     ]
-    do = "keep that device plugin off nodes whose GPUs are shared: it gives whole GPUs, unlimited"
+    do = (
+        "keep that device plugin off nodes whose GPUs are shared: it gives whole GPUs, unlimited;"
+        f" with GPU Operator: kubectl label node NODE {names.LABEL_DEPLOY_DEVICE_PLUGIN}=false"
+        " --overwrite"
+    )
     if offering or holding:
         what = [f"a device plugin offers {', '.join(offering)}"] if offering else []
         what += [f"{', '.join(holding[:3])} got a GPU from it"] if holding else []
@@ -161,12 +170,12 @@ def device_plugins(facts: Facts) -> Answer:
             " resource is offered"
         )
         return warn(seen.problem, do)
-    theirs = [name for name in seen.sockets if "nvidia" in name.lower() or "gpu" in name.lower()]
     if theirs:
         return warn(
             f"sockets of other plugins for GPUs: {', '.join(theirs)}; they offer nothing now", do
         )
-    return ok("no other plugin offers these GPUs")
+    offered = f"; the agent offers {names.RESOURCE_NVIDIA_GPU}" if ours else ""
+    return ok(f"no other plugin offers these GPUs{offered}")
 
 
 def _names_a_gpu(ids: Sequence[str], uuids: Sequence[str]) -> bool:

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     given = command_line.parse(known, arguments, environment)
     library = given.library
     given.library = library or Path("/")  # unused: `collect` receives `library` itself, None too
-    paths = host.HostPaths(given.containerd_config, given.nvidia_config, given.kubelet)
+    paths = host.HostPaths(given.containerd_config, given.nvidia_config, given.kubelet_dir)
     findings = examine(host.collect(command_line.of(given, environment), library, paths))
     sys.stdout.write(as_json(findings) if given.json else as_text(findings))
     return int(any(finding.level is Level.FAIL for finding in findings))
@@ -62,13 +62,6 @@ def parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="configuration of NVIDIA's container toolkit"
         " (default: /etc/nvidia-container-runtime/config.toml)",
-    )
-    known.add_argument(
-        "--kubelet",
-        type=command_line.absolute,
-        default=Path("/var/lib/kubelet"),
-        metavar="PATH",
-        help="the kubelet's directory (default: /var/lib/kubelet)",
     )
     known.add_argument("--json", action="store_true", help="print the findings as JSON")
     return known

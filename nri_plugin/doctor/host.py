@@ -11,16 +11,14 @@ import asyncio
 import contextlib
 import ctypes
 import http.client
-import json
 import mmap
 import os
 import socket
-import stat
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from contract import names
 from nri_plugin.doctor import containerd
@@ -34,7 +32,7 @@ from nri_plugin.doctor.facts import (
     RunDir,
 )
 from nri_plugin.gpu.inventory import Inventory
-from nri_plugin.host import cdi, releases, rooted_open, store
+from nri_plugin.host import cdi, device_plugins, releases, rooted_open, store
 from nri_plugin.host.driver_root import (
     WITHOUT_MOUNT,
     DriverRoot,
@@ -48,8 +46,6 @@ from nri_plugin.settings import Settings
 _AGENT_S: Final = 5.0
 _TMPFS_MAGIC: Final = 0x01021994
 _MADV_WIPEONFORK: Final = 18
-_CHECKPOINT: Final = "device-plugins/kubelet_internal_checkpoint"
-_KUBELETS_OWN: Final = "kubelet.sock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,45 +225,15 @@ def find_device_plugins(root: Path, directory: Path) -> DevicePlugins:
     sockets = [
         str(path.relative_to(kubelet))
         for folder in ("device-plugins", "plugins_registry")
-        for path in _sockets(kubelet / folder)
+        for path in device_plugins.sockets(kubelet / folder)
     ]
-    file = kubelet / _CHECKPOINT
     try:
-        data = json.loads(file.read_text())["Data"]
-        return DevicePlugins(
-            {str(name): _ids(listed) for name, listed in _table(data, "RegisteredDevices").items()},
-            [_entry(each) for each in data.get("PodDeviceEntries") or ()],
-            sockets,
-        )
-    except FileNotFoundError:
-        return DevicePlugins(sockets=sockets)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return DevicePlugins(sockets=sockets, problem=f"{file}: {error!r}")
+        record = device_plugins.read_record(kubelet / "device-plugins")
+    except device_plugins.RecordError as error:
+        return DevicePlugins(sockets=sockets, problem=str(error))
+    allocated = [(each.pod_uid, each.container, each.resource) for each in record.entries]
+    return DevicePlugins(record.registered, allocated, sockets)
 
 
 def _under(root: Path, path: Path) -> Path:
     return root / path.relative_to("/")
-
-
-def _table(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    return data.get(name) or {}
-
-
-def _ids(listed: Sequence[object] | None) -> Sequence[str]:
-    return [str(each) for each in listed or ()]
-
-
-def _entry(raw: Mapping[str, Any]) -> tuple[str, str, str]:
-    return str(raw["PodUID"]), str(raw["ContainerName"]), str(raw["ResourceName"])
-
-
-def _sockets(directory: Path) -> Sequence[Path]:
-    """Return the plugins' sockets, without the kubelet's own."""
-    try:
-        return [
-            path
-            for path in sorted(directory.iterdir())
-            if path.name != _KUBELETS_OWN and stat.S_ISSOCK(path.lstat().st_mode)
-        ]
-    except OSError:
-        return ()

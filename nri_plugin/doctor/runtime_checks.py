@@ -109,12 +109,12 @@ def validator(facts: Facts) -> Answer:
 
 
 def cdi_by_name(facts: Facts) -> Answer:
-    """Checked only if the option is set."""
+    """Checked only if containerd applies specs, for all containers or for whole GPUs."""
     settings, runtime = facts.settings, facts.runtime
-    if not settings.cdi_by_name:
+    if not settings.cdi_by_name and not settings.whole_gpus:
         return ok("not chosen: the agent applies the specs itself")
     problem = cdi_by_name_problem(runtime.name or "", runtime.version or "")
-    if problem is not None:
+    if settings.cdi_by_name and problem is not None:
         do = "start the agent without --cdi-by-name, or upgrade containerd"
         return fail(problem, do)
     version = runtimes.parse(runtime.version or "")

@@ -53,7 +53,7 @@ class Gpus:
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                gpus.append(_gpu(handle))
+                gpus.append({**_gpu(handle), "index": index})
                 handles.append(handle)
             except pynvml.NVMLError as error:
                 silent.append(f"GPU {index}: {error}")

@@ -7,6 +7,7 @@ worker or a child, under a deadline. A CDI spec is generated for a GPU that has 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
@@ -14,12 +15,13 @@ from typing import Final, TypeVar
 
 from kube.log_lines import Line
 from nri_plugin.gpu.inventory import Inventory
-from nri_plugin.host import cdi_vendor
+from nri_plugin.host import cdi_vendor, device_plugins
 from nri_plugin.host.cdi import Reader
 from nri_plugin.host.cdi_generator import Generator
 from nri_plugin.host.driver_root import DriverRoot
 from nri_plugin.host.store import Chosen, Store
-from nri_plugin.policy.model import Bringing, Paths, Specs
+from nri_plugin.policy.gpu_modes import GpuModes, Mode
+from nri_plugin.policy.model import Bringing, Gpu, Paths, Specs
 from nri_plugin.policy.refusals import StoreError
 from nri_plugin.policy.verdict import Host
 from nri_plugin.protocol import runtimes
@@ -42,6 +44,7 @@ class Node:
     ) -> None:
         self._settings = settings
         self.inventory = inventory
+        self.modes = GpuModes(settings.whole_gpus)
         self._store = store
         self._worker = worker
         self.driver_root = DriverRoot(settings.driver_root, settings.driver_root_mount)
@@ -62,6 +65,23 @@ class Node:
         self.library: Chosen | None = None
         """The library that new containers mount; None: there is none."""
         self._collecting = False
+
+    @property
+    def gpus(self) -> Sequence[Gpu]:
+        """Return the GPUs that work and that the operator leaves to gpuslice."""
+        of = self.modes.of
+        return [gpu for gpu in self.inventory.gpus if of(gpu)[0] is not Mode.EXCLUDED]
+
+    @property
+    def conflict(self) -> str | None:
+        """Return why the node is another device plugin's, or may be held; None: it is ours."""
+        unknown = self.modes.unknown and f"whole GPUs: {self.modes.unknown}"
+        return self.modes.conflict(self._settings.node_name) or unknown or None
+
+    async def look_for_plugins(self) -> None:
+        directory = self._settings.device_plugin_dir
+        sign = await self._work(lambda: device_plugins.sign_of_nvidias(directory))
+        self.modes.note("socket", sign, time.monotonic())
 
     def collect_releases(self, mounted: Callable[[], Collection[str] | None]) -> None:
         """Remove releases of the library that nothing uses; returns at once. mounted: as for

@@ -44,6 +44,7 @@ async def watch(
     try:
         while True:
             readiness.beat()
+            readiness.device_plugin = node.conflict
             metrics.with_grant.set(count_grants())
             if inspecting is not None and inspecting.done():
                 report(inspecting.result(), readiness)
@@ -93,14 +94,15 @@ async def inspect(node: Node) -> Found:
             else ["the driver shows no GPU on this node"]
         )
     try:
+        await node.look_for_plugins()
         await node.renew_specs()
         specs, paths = await node.inspect_host()
-        found = [specs.devices.get(gpu.uuid) for gpu in node.inventory.gpus]
+        found = [specs.devices.get(gpu.uuid) for gpu in node.gpus]
         # Another program may have described the GPU since, in the same directory. Neither
         # description is then valid, so ours is removed.
         if any(device and device.problem for device in found) and await node.discard_specs():
             specs, paths = await node.inspect_host()
-        missing = {gpu.uuid for gpu in node.inventory.gpus} - specs.devices.keys()
+        missing = {gpu.uuid for gpu in node.gpus} - specs.devices.keys()
         # One file has all GPUs, so those that it describes already are generated again, too.
         ours = {
             uuid
@@ -115,7 +117,7 @@ async def inspect(node: Node) -> Found:
         )
     except OSError as error:
         return Found([f"no CDI spec can be written: {error}"])
-    judged = judge(node.inventory.gpus, specs, paths, node.generator.problem)
+    judged = judge(node.gpus, specs, paths, node.generator.problem)
     unprotected = [node.unprotected] if node.unprotected else []
     return Found([*unprotected, *judged.lacks], judged.unusable)
 

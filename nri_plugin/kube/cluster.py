@@ -28,6 +28,7 @@ from nri_plugin.kube.verification import Verification
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy import kube_objects, totals
 from nri_plugin.policy.bound_pods import BoundPods
+from nri_plugin.policy.gpu_modes import GpuModes
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.notices import Notices
 from nri_plugin.readiness import Readiness
@@ -58,7 +59,9 @@ class Cluster:
         holds: Callable[[], Sequence[Hold]],
         readiness: Readiness,
         metrics: Metrics,
+        modes: GpuModes,
     ) -> None:
+        self._modes = modes
         self._settings = settings
         self._inventory = inventory
         self._bound_pods = bound_pods
@@ -113,6 +116,7 @@ class Cluster:
             self._readiness,
             self._query_interval_s,
             self._metrics,
+            self._modes,
         )
         heartbeat = Heartbeat(
             kube,

@@ -28,6 +28,7 @@ from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy import kube_objects
 from nri_plugin.policy.bound_pods import BoundPods
+from nri_plugin.policy.gpu_modes import GpuModes
 from nri_plugin.policy.kube_objects import NodeFacts
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Gpu
@@ -54,8 +55,8 @@ _FIELDS: Final = re.compile("f:devices|f:koordinator.sh/gpu")
 
 class NodeStatus:
     """holds: what running containers hold. readiness: the agent's; receives contests. interval_s:
-    maximum age of NVML's result. `node` and `device` are the watches' sinks. now: a monotonic clock
-    in seconds.
+    maximum age of NVML's result. modes: receives what the node shows. `node` and `device` are the
+    watches' sinks. now: a monotonic clock in seconds.
     """
 
     def __init__(
@@ -68,8 +69,11 @@ class NodeStatus:
         readiness: Readiness,
         interval_s: Callable[[], float],
         metrics: Metrics,
+        modes: GpuModes,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._modes = modes
+        self._now = now
         self._kube = kube
         self._node_name = node_name
         self._inventory = inventory
@@ -124,6 +128,7 @@ class NodeStatus:
             self._log(f"there is no node {self._node_name}: is --node-name its name?")
             return False
         facts = kube_objects.node(self.node.raw)
+        self._note(facts)
         now = kube_objects.entries(self.device.raw)
         before = [*{each.gpu.uuid: each for each in (*self._listed, *now)}.values()]
         holds = self._holds()
@@ -131,7 +136,8 @@ class NodeStatus:
         reconstructed = granted_gpus(holds, self._bound_pods.allocated())
         # Before NVML's first answer, only what the Device lists is known.
         known = self._inventory.problem is None or self._inventory.seen
-        listed = entries(self._gpus(), before, granted, reconstructed) if known else now
+        found = entries(self._gpus(), before, granted, reconstructed) if known else now
+        listed = [self._with_mode(entry) for entry in found]
         self._listed = listed if known else before
         at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         shall_at = at if self._conditions else ""
@@ -139,8 +145,22 @@ class NodeStatus:
         written = False
         if device is not None and (listed or self.device.raw):
             written = await self._write_device(device, listed)
-        wanted = totals(listed, granted, facts.excluded, self._bound_pods.requested())
+        wanted = totals(listed, granted, self._bound_pods.requested())
         return await self._write_node(wanted, facts) or written
+
+    def _note(self, facts: NodeFacts) -> None:
+        """Tell the modes what the node's operator excludes, and which device plugin is there."""
+        self._modes.excluded = facts.excluded
+        # With an offer of its own the agent cannot tell whose resource it is; see device_plugins.py
+        offered = {} if self._modes.offer else facts.plugin_gpus
+        text = ", ".join(f"{key}: {count}" for key, count in offered.items())
+        sign = f"status.allocatable of the node has {text}" if text else ""
+        self._modes.note("node", sign, self._now())
+        self._modes.operator = facts.operator
+
+    def _with_mode(self, entry: Entry) -> Entry:
+        mode, why = self._modes.of(entry.gpu)
+        return replace(entry, mode=mode, why=why)
 
     def _gpus(self) -> Sequence[Gpu]:
         """Return NVML's GPUs, with the problems that prevent their injection into containers."""

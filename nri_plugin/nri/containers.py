@@ -23,6 +23,7 @@ from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy import ledger, recovery
 from nri_plugin.policy.bound_pods import BoundPods
+from nri_plugin.policy.gpu_modes import GpuModes
 from nri_plugin.policy.ledger import Ledger
 from nri_plugin.policy.model import Adjustment, Container, Gpu, Granted, Pod
 from nri_plugin.policy.recovery import Running, Stray
@@ -51,8 +52,10 @@ class ContainerRecords:
         worker: Worker,
         metrics: Metrics,
         bound_pods: BoundPods,
+        modes: GpuModes,
     ) -> None:
         self._bound_pods = bound_pods
+        self._modes = modes
         self._settings = settings
         self._files = files
         self._worker = worker
@@ -70,7 +73,7 @@ class ContainerRecords:
         keys = {one.key for one in running if one.key is not None}
         job = partial(self._files.grants, keys)
         grants = await self._worker.run(job, self._settings.work_deadline_s)
-        found = recovery.survey(running, grants, gpus)
+        found = recovery.survey(running, grants, gpus, self._modes.pods)
         self._users = {key: set(ids) for key, ids in found.users.items()}
         # A container answered just now may be in creation and not listed yet: keep it for a while.
         listed = {one.id for one in running}
@@ -107,13 +110,15 @@ class ContainerRecords:
         gpus: Sequence[Gpu],
     ) -> None:
         """Enter its share in the ledger. Raises Refused if its GPUs, or its pod's allocation of
-        them, lack free capacity, or the API server is known to contradict the grant.
+        them, lack free capacity, a pod holds one of them whole, or the API server is known to
+        contradict the grant.
 
         From now until it is removed it uses the files of `key`, even if the creation fails: work on
         them continues after a timeout, and the removal runs after that work.
         """
         holding = frozenset(hold.pod_uid for hold in self.ledger.holds())
-        objection = self._bound_pods.objection(pod, gpus, holding)
+        uuids = [share.uuid for share in granted.shares]
+        objection = self._bound_pods.objection(pod, gpus, holding) or self._modes.objection(uuids)
         if objection is not None:
             raise Refused(objection)
         hold = ledger.hold(container.id, key, granted.shared, pod, container.name, granted.shares)

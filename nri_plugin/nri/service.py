@@ -69,7 +69,7 @@ class Service:
         self._worker = Worker("files")
         self.node = Node(settings, inventory, store, self._worker)
         self._containers = ContainerRecords(
-            settings, files, self._worker, self._metrics, bound_pods
+            settings, files, self._worker, self._metrics, bound_pods, self.node.modes
         )
         notices = notices or Notices()
         self._start = ContainerStart(settings, files, self._worker, self._metrics, notices)

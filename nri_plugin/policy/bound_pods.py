@@ -103,6 +103,9 @@ class BoundPods:
         for uid in self._pods.keys() - uids:
             self.lost(uid)
 
+    def uids(self) -> AbstractSet[str]:
+        return self._pods.keys()
+
     def requested(self) -> Mapping[str, int]:
         """Return the sum of all pods' requests, by resource."""
         total: Counter[str] = Counter()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from contract import names, quantity
@@ -26,6 +26,8 @@ _AT_SOME_TIME: Final = "9999"
 """Sorts after every known time."""
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _NOTE_MOST: Final = 1000
+_PLUGIN_GPUS: Final = (names.RESOURCE_NVIDIA_GPU, "nvidia.com/mig-")
+"""Also nvidia.com/gpu.shared, of NVIDIA's plugin with time slices."""
 _HEALTHY: Final = "Healthy"
 """Type of a condition."""
 _INSTANCE_MOST: Final = 128
@@ -37,13 +39,16 @@ LEASE_S: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """isolates: the label that announces that this node can isolate."""
+    """isolates: the label that announces that this node can isolate. plugin_gpus: allocatable GPUs
+    of device plugins, by resource. operator: GPU Operator manages the node."""
 
     uid: str
     isolates: bool
     excluded: AbstractSet[str]
     capacity: Mapping[str, int]
     allocatable: Mapping[str, int]
+    plugin_gpus: Mapping[str, str] = field(default_factory=dict)
+    operator: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,12 @@ def node(raw: Json) -> NodeFacts:
         excluded=frozenset(each.strip() for each in listed if each.strip()),
         capacity=_amounts(_at(status, "capacity")),
         allocatable=_amounts(_at(status, "allocatable")),
+        plugin_gpus={
+            key: text
+            for key, text in _texts(status, "allocatable").items()
+            if key.startswith(_PLUGIN_GPUS) and text != "0"
+        },
+        operator=names.LABEL_DEPLOY_DEVICE_PLUGIN in _texts(metadata, "labels"),
     )
 
 
@@ -243,15 +254,21 @@ def _health(entry: Json) -> Json:
 
 
 def _condition(entry: Entry, was: Json, at: str) -> Json:
-    status = str(entry.healthy)
+    status = str(entry.offered)
     since = was.get("lastTransitionTime") if was.get("status") == status else None
     return {
         "type": _HEALTHY,
         "status": status,
-        "reason": "Usable" if entry.healthy else "Unusable",
-        "message": entry.gpu.problem[:_NOTE_MOST],
+        "reason": _reason(entry),
+        "message": (entry.gpu.problem or entry.why)[:_NOTE_MOST],
         "lastTransitionTime": since or at,
     }
+
+
+def _reason(entry: Entry) -> str:
+    if not entry.healthy:
+        return "Unusable"
+    return "Usable" if entry.offered else entry.mode.value
 
 
 def _entry(entry: Entry, conditions: Sequence[Json]) -> Json:
@@ -260,7 +277,8 @@ def _entry(entry: Entry, conditions: Sequence[Json]) -> Json:
         "type": names.DEVICE_TYPE_GPU,
         "id": gpu.uuid,
         "minor": gpu.minor,
-        "health": entry.healthy,
+        # Koordinator's scheduler reads no other field that withholds a GPU.
+        "health": entry.offered,
         **({"labels": {names.LABEL_GPU_LINK: gpu.link}} if gpu.link else {}),
         "resources": {
             names.RESOURCE_CORE: str(PERCENT),

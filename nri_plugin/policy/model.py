@@ -47,7 +47,8 @@ class Gpu:
     memory_bytes: allocatable memory; reserved_bytes: what the driver reserves in addition. numa,
     root: its position on the board; None and "" if not reported. link: GPUs with equal links are
     connected by NVLink; "": not connected. problem: why it cannot be used; its memory may then be
-    reported as 0. bus_id: its PCI address, as in 0000:3b:00.0; "" if not known.
+    reported as 0. bus_id: its PCI address, as in 0000:3b:00.0; "" if not known. index: NVML's, as
+    nvidia-smi shows it.
     """
 
     uuid: str
@@ -59,6 +60,7 @@ class Gpu:
     problem: str = ""
     reserved_bytes: int = 0
     bus_id: str = ""
+    index: int | None = None
 
     @property
     def most_bytes(self) -> int:

@@ -64,9 +64,13 @@ class Found:
 
 
 def survey(
-    running: Iterable[Running], grants: Mapping[str, grant_file.Grant], gpus: Sequence[Gpu]
+    running: Iterable[Running],
+    grants: Mapping[str, grant_file.Grant],
+    gpus: Sequence[Gpu],
+    whole: AbstractSet[str] = frozenset(),
 ) -> Found:
-    """grants: by key, those whose files exist and are valid."""
+    """grants: by key, those whose files exist and are valid. whole: NAMESPACE/NAME of pods that
+    hold GPUs whole."""
     users: dict[str, set[str]] = {}
     holds, strays = [], []
     listed = list(running)
@@ -80,7 +84,9 @@ def survey(
         if one.key is None:
             if granted is None or granted.shares:
                 strays.append((Stray.NOT_ADJUSTED, one))
-            if one.nodes and one.pod.namespace != names.NAMESPACE:  # not the agent's own pod
+            # The agent's own pod has every GPU's node.
+            theirs = one.pod.namespace != names.NAMESPACE
+            if one.nodes and theirs and f"{one.pod.namespace}/{one.pod.name}" not in whole:
                 strays.append((Stray.FOREIGN_GPU, one))
             continue
         grant = grants.get(one.key)

@@ -74,6 +74,11 @@ class Reason(Enum):
         "{uuid}: insufficient free capacity: {asked} {unit} requested, {left} of {total} free;"
         " the kubelet retries; granted: {held}"
     )
+    GPU_WHOLE = (
+        "{uuid}: invalid GPU for a share: must not be held whole, and {pod} holds it"
+        f" ({names.RESOURCE_NVIDIA_GPU})" + _RESCHEDULE
+    )
+    GPU_MODE_UNKNOWN = "it is not known which GPUs are held whole: {problem}; the kubelet retries"
     GRANT_OVERFILLS = (
         "{uuid} was full when the pod was bound: {asked} {unit} granted, {left} of {total} free;"
         " granted to pods bound before it: {held}"

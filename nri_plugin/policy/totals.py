@@ -3,8 +3,8 @@ that hold a share of a failed GPU.
 
 Pure. When the kubelet restarts, it admits running pods again, against the totals. If a failed GPU
 reduced them, the kubelet would reject pods on other GPUs. Therefore a GPU counts while it is
-healthy or a pod holds a share of it, and no total is ever below the sum of the node's pods'
-requests.
+offered for shares or a pod holds a share of it, and no total is ever below the sum of the node's
+pods' requests.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from contract import allocation, names
+from nri_plugin.policy.gpu_modes import Mode
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Gpu
 from nri_plugin.policy.notices import Notice
@@ -37,10 +38,17 @@ RESOURCES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A GPU in the Device object; if it is not healthy, its problem is the reason."""
+    """A GPU in the Device object; if it is not healthy, its problem is the reason. Only a healthy
+    GPU in mode SHARED gets new shares. why: the cause of another mode."""
 
     gpu: Gpu
     healthy: bool
+    mode: Mode = Mode.SHARED
+    why: str = ""
+
+    @property
+    def offered(self) -> bool:
+        return self.healthy and self.mode is Mode.SHARED
 
 
 def entries(
@@ -78,18 +86,11 @@ def entries(
 
 
 def totals(
-    listed: Iterable[Entry],
-    granted: AbstractSet[str],
-    excluded: AbstractSet[str],
-    asked: Mapping[str, int],
+    listed: Iterable[Entry], granted: AbstractSet[str], asked: Mapping[str, int]
 ) -> Mapping[str, int]:
-    """Return the totals by resource. excluded: GPUs that the operator withholds. asked: the sum of
-    the requests of the node's pods, by resource."""
-    counted = [
-        entry.gpu
-        for entry in listed
-        if entry.gpu.uuid in granted or (entry.healthy and entry.gpu.uuid not in excluded)
-    ]
+    """Return the totals by resource. asked: the sum of the requests of the node's pods, by
+    resource."""
+    counted = [entry.gpu for entry in listed if entry.offered or entry.gpu.uuid in granted]
     parts = dict.fromkeys(RESOURCES, PERCENT * len(counted))
     parts[names.RESOURCE_MEMORY] = sum(gpu.memory_bytes for gpu in counted)
     return {key: max(total, asked.get(key, 0)) for key, total in parts.items()}

@@ -37,7 +37,7 @@ class Patient:
             "--library": self.lab.library,
             "--cdi-dir": self.lab.sim_dir / "cdi",
             "--http": f"unix:{self.lab.agent_http}",
-            "--kubelet": self.directory / "kubelet",
+            "--kubelet-dir": self.directory / "kubelet",
             "--nvidia-config": self.directory / "nvidia.toml",
             "--nvidia-ctk": "off",
         }

@@ -13,7 +13,7 @@ from google.protobuf import descriptor_pb2
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("name", ["nri", "ttrpc"])
+@pytest.mark.parametrize("name", ["deviceplugin", "nri", "podresources", "ttrpc"])
 def test_generated_messages_are_current(name: str, tmp_path: Path) -> None:
     """Compared as descriptors, which do not change with the generator's version."""
     source = f"nri_plugin/messages/{name}.proto"

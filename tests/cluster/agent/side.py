@@ -18,6 +18,7 @@ from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.kube.cluster import Cluster
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.bound_pods import BoundPods
+from nri_plugin.policy.gpu_modes import GpuModes
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.notices import Notices
 from nri_plugin.readiness import Readiness
@@ -87,6 +88,7 @@ class Side:
             lambda: self.holds,
             self.readiness,
             self.metrics,
+            GpuModes(),
         )
         self._task = asyncio.current_task()  # type: ignore[assignment]
         beating = asyncio.create_task(self._beat())

@@ -74,6 +74,14 @@ def chosen(*options: str) -> dict[str, Any]:
     return {"settings": from_arguments(["--library", "/lib.so", *options], {})}
 
 
+GIVES_WHOLE = from_arguments(["--library", "/lib.so", "--whole-gpus", "any"], {})
+OURS = DevicePlugins(
+    {"nvidia.com/gpu": ["GPU-a"]},
+    [("uid", "main", "nvidia.com/gpu")],
+    ["device-plugins/gpuslice-gpu.sock"],
+)
+
+
 WHOLE = Facts(
     settings=from_arguments(["--library", "/lib.so"], {}),
     root=True,
@@ -182,6 +190,14 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         "forbid",
     ),
     ("cdi-by-name", BY_NAME, OK, "that the agent names", ""),
+    ("cdi-by-name", {"settings": GIVES_WHOLE, **runtime("v2.0.3")}, OK, "applies CDI", ""),
+    (
+        "cdi-by-name",
+        {"settings": GIVES_WHOLE, **runtime("v1.7.30", old=True)},
+        FAIL,
+        "CDI is off",
+        "enable_cdi = true",
+    ),
     (
         "cdi-by-name",
         {**BY_NAME, **runtime("v2.0.3")},
@@ -307,6 +323,17 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         "nvidia-gpu.sock",
         "keep that",
     ),
+    ("device-plugins", {"settings": GIVES_WHOLE, "plugins": OURS}, OK, "agent offers nvidia", ""),
+    (
+        "device-plugins",
+        {
+            "settings": GIVES_WHOLE,
+            "plugins": replace(OURS, sockets=[*OURS.sockets, "device-plugins/nvidia-gpu.sock"]),
+        },
+        FAIL,
+        "offers nvidia.com/gpu",
+        "nvidia.com/gpu.deploy.device-plugin=false",
+    ),
     ("device-plugins", {"plugins": DevicePlugins(problem="torn")}, WARN, "torn", "kubectl"),
     ("run-dir", {"run_dir": RunDir(False, 1 << 30, 1 << 20)}, WARN, "not on a tmpfs", "/run"),
     ("run-dir", {"run_dir": RunDir(True, 1000, 1 << 20)}, FAIL, "0 KiB", "free space"),
@@ -408,7 +435,7 @@ def test_no_kubelet_at_all(tmp_path: Path) -> None:
     assert found.problem == f"{tmp_path}/device-plugins is not there, or not seen"
     (tmp_path / "device-plugins").mkdir()
     found = host.find_device_plugins(Path("/"), tmp_path)
-    assert found == DevicePlugins(sockets=[])
+    assert found == DevicePlugins(allocated=[], sockets=[])
 
 
 def test_the_hosts_files_are_looked_for_under_its_root(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -108,6 +110,20 @@ def test_the_device_plugins_spec_suffices(host: Host) -> None:
     host.spec.write_text(spec(UUID, kind=names.CDI_KINDS[1]))
     assert host.lacks() == []
     assert not host.settings.generated_cdi_dir.exists()
+
+
+def test_a_node_with_a_plugin_of_nvidias_is_not_ours(host: Host, tmp_path: Path) -> None:
+    plugins = tmp_path / "device-plugins"
+    plugins.mkdir()
+    host.settings = replace(host.settings, device_plugin_dir=plugins)
+    node = host.node()
+    with socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(str(plugins / "nvidia-gpu.sock"))
+        assert host.lacks(node) == [] and node.conflict is None
+        theirs.listen()
+        assert host.lacks(node) == [], "the GPUs themselves are in order"
+        assert f"a device plugin listens on {plugins}/nvidia-gpu.sock" in (node.conflict or "")
+    assert node.gpus == []
 
 
 def test_a_missing_library(host: Host) -> None:

@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
-from nri_plugin.kube.node_status import CONTEST_S, CONTEST_WRITES, Contest, other_writer
+import os
+from typing import Any, cast
+
+import pytest
+
+from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.kube.node_status import (
+    CONTEST_S,
+    CONTEST_WRITES,
+    Contest,
+    NodeStatus,
+    other_writer,
+)
+from nri_plugin.metrics import Metrics
+from nri_plugin.policy import kube_objects
+from nri_plugin.policy.bound_pods import BoundPods
+from nri_plugin.policy.gpu_modes import GpuModes, Mode, Offer
+from nri_plugin.policy.model import Gpu
+from nri_plugin.policy.totals import Entry
+from nri_plugin.readiness import Readiness
 from tests.support import Clock
 
 
@@ -62,3 +81,37 @@ def test_the_other_writer_has_a_name() -> None:
     ]
     assert other_writer({"metadata": {"managedFields": fields}}) == "koordlet"
     assert other_writer({"metadata": {}}) == ""
+
+
+@pytest.mark.parametrize("offer", [Offer(), Offer(any=True)])
+def test_a_node_of_another_device_plugin_is_not_ours(offer: Offer) -> None:
+    """With a plugin of its own the agent sees its own resource there."""
+    modes, clock = GpuModes(offer), Clock()
+    status = NodeStatus(
+        cast(Any, None),
+        "node-1",
+        Inventory(os.environ),
+        BoundPods(),
+        list,
+        Readiness(clock),
+        lambda: 5.0,
+        Metrics(),
+        modes,
+        clock,
+    )
+    raw = {
+        "metadata": {"labels": {"nvidia.com/gpu.deploy.device-plugin": "true"}},
+        "status": {"allocatable": {"nvidia.com/gpu": "8"}},
+    }
+    status._note(kube_objects.node(raw))
+    found = status._with_mode(Entry(Gpu("GPU-0", 0, 1 << 30), healthy=True))
+    if offer:
+        assert found.offered and modes.conflict("node-1") is None
+        return
+    assert found.mode is Mode.EXCLUDED and not found.offered
+    assert modes.conflict("node-1") == (
+        "another device plugin offers this node's GPUs (status.allocatable of the node has"
+        " nvidia.com/gpu: 8): must be one component only; kubectl label node node-1"
+        " nvidia.com/gpu.deploy.device-plugin=false --overwrite, or keep gpuslice off it by"
+        " nodeSelector"
+    )

@@ -33,6 +33,7 @@ from nri_plugin.host.store import Store
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri import connection
 from nri_plugin.nri.service import Service
+from nri_plugin.policy.gpu_modes import Assigned, Offer
 from nri_plugin.policy.kube_objects import Bound
 from nri_plugin.policy.ledger import Part
 from nri_plugin.policy.model import Pod, Share
@@ -188,6 +189,30 @@ async def refused(runtime: FakeRuntime, of: nri.PodSandbox, what: nri.Container)
         await runtime.create(of, what)
     assert runtime.dropped is None
     return failed.value.message
+
+
+async def test_of_a_gpu_that_a_pod_holds_whole_no_share_is_given(host: Host) -> None:
+    """Until the kubelet has reported its pods it is not known, and the kubelet retries."""
+    host.settings = replace(host.settings, whole_gpus=Offer(any=True))
+    service = host.service()
+    modes, share = service.node.modes, pod(allocated=HALF, grants=GRANTS)
+    async with serving(service) as runtime:
+        text = await refused(runtime, share, container())
+        assert "it is not known which GPUs are held whole" in text
+        modes.assigned(Assigned({UUID: "team/whole"}, {}), frozenset(), 0)
+        text = await refused(runtime, share, container())
+        wanted = f"{UUID}: invalid GPU for a share: must not be held whole, and team/whole holds it"
+        assert wanted in text
+        assert host.keys() == set()
+        beside = await runtime.create(share, container(1, "sidecar"))
+        assert beside is not None and not beside.adjust.mounts
+        whole = container(2, sandbox=1)
+        node = nri.LinuxDevice(path="/dev/nvidia0", type="c", major=195, minor=0)
+        whole.linux.devices.append(node)
+        untouched = await runtime.create(pod(1, {}), whole)
+        assert untouched == nri.CreateContainerResponse(), "the runtime gave it the GPU"
+        modes.assigned(Assigned({}, {}), frozenset(), 0)
+        assert await runtime.create(share, container()) is not None
 
 
 async def test_a_grant_becomes_files_mounts_and_the_gpu(host: Host) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from contract import names
 from nri_plugin.policy import kube_objects
+from nri_plugin.policy.gpu_modes import Mode
 from nri_plugin.policy.model import Gpu
 from nri_plugin.policy.totals import RESOURCES, Entry, totals
 from scheduler.core.fleet import Gpu as SchedulersGpu
@@ -90,6 +91,43 @@ def test_the_device_says_why_a_gpu_is_not_healthy_and_since_when() -> None:
     assert not kube_objects.has_conditions(kube_objects.device("n", "u", [Entry(ill, False)]) or {})
 
 
+def test_a_gpu_that_is_not_shared_is_not_offered() -> None:
+    """Every scheduler that reads the Device leaves it out, Koordinator's and older ones too."""
+    gpu = Gpu("GPU-0", 0, 1 << 30)
+    entry = Entry(gpu, True, Mode.WHOLE, "a pod holds it whole")
+    written = kube_objects.device("n", "u", [entry], at="2026-01-01T00:00:00Z")
+    assert written is not None
+    (device,) = written["spec"]["devices"]
+    (condition,) = device["conditions"]
+    assert device["health"] is False
+    assert (condition["status"], condition["reason"]) == ("False", "Whole")
+    assert condition["message"] == "a pod holds it whole"
+    (read,) = translate.device(written).gpus
+    assert not read.usable
+    assert set(totals([entry], frozenset(), {}).values()) == {0}
+    asked = {names.RESOURCE_CORE: 50}
+    assert totals([entry], frozenset(), asked)[names.RESOURCE_CORE] == 50
+
+
+@pytest.mark.parametrize(
+    ("resource", "count", "theirs"),
+    [
+        ("nvidia.com/gpu", "8", True),
+        ("nvidia.com/gpu.shared", "32", True),
+        ("nvidia.com/mig-1g.10gb", "7", True),
+        ("nvidia.com/gpu", "0", False),
+        ("nvidia.com/hostdev", "2", False),
+        ("koordinator.sh/gpu", "100", False),
+    ],
+)
+def test_the_gpus_of_another_device_plugin(resource: str, count: str, theirs: bool) -> None:
+    read = kube_objects.node({"status": {"allocatable": {resource: count}}})
+    assert read.plugin_gpus == ({resource: count} if theirs else {})
+    assert not read.operator
+    label = {"metadata": {"labels": {"nvidia.com/gpu.deploy.device-plugin": "true"}}}
+    assert kube_objects.node(label).operator
+
+
 def test_others_entries_and_owners_stay() -> None:
     nic = {"type": "rdma", "id": "0000:01:00.0", "health": True}
     owner = {"apiVersion": "v1", "kind": "Other", "name": "x", "uid": "y"}
@@ -131,7 +169,7 @@ def test_a_capacity_that_was_patched_needs_no_patch(
             "allocatable": {"cpu": "8", **{key: str(each) for key, each in allocatable.items()}},
         },
     }
-    wanted = totals(listed, frozenset(), frozenset(), {})
+    wanted = totals(listed, frozenset(), {})
     patch = kube_objects.capacity(wanted, kube_objects.node(raw))
     if patch is not None:
         for where, changes in patch["status"].items():

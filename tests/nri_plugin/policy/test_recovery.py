@@ -129,3 +129,9 @@ def test_a_gpu_of_another_plugin_is_reported() -> None:
     agent = replace(theirs, pod=replace(ABSENT, namespace=names.NAMESPACE))
     assert look(agent).strays == []
     assert look(replace(MAIN, nodes=["/dev/nvidia0"])).strays == []
+
+
+def test_a_whole_gpu_of_our_device_plugin_is_not() -> None:
+    held = Running("c1", "main", ABSENT, None, nodes=["/dev/nvidia0"])
+    whole = {f"{ABSENT.namespace}/{ABSENT.name}"}
+    assert survey([held], {}, [], whole).strays == []

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from contract import allocation, names
 from nri_plugin.policy import ledger
+from nri_plugin.policy.gpu_modes import Mode
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Gpu, Pod, Share
 from nri_plugin.policy.totals import (
@@ -52,8 +53,11 @@ def test_the_totals(
     asked: Mapping[str, int],
 ) -> None:
     granted = {gpu.uuid for gpu in told}
-    listed = entries(seen, before, granted, told)
-    found = totals(listed, granted, excluded, asked)
+    listed = [
+        replace(entry, mode=Mode.EXCLUDED if entry.gpu.uuid in excluded else Mode.SHARED)
+        for entry in entries(seen, before, granted, told)
+    ]
+    found = totals(listed, granted, asked)
     assert set(found) == set(RESOURCES)
     for key, amount in asked.items():
         assert found[key] >= amount
@@ -110,7 +114,7 @@ def test_a_gpu_that_fails_counts_while_it_is_granted() -> None:
             (10 * GIB, True),
             (10 * GIB, False),
         ]
-        found = totals(listed, granted, frozenset(), {})
+        found = totals(listed, granted, {})
         assert found[names.RESOURCE_GPU] == 100 * gpus_counted
         assert found[names.RESOURCE_MEMORY] == 10 * GIB * gpus_counted
 

@@ -1,0 +1,168 @@
+"""The kubelet's device plugin API for whole GPUs: serves its calls, and registers.
+
+Makes no decisions: the caller lists the GPUs and decides about allocations, on the event loop. The
+kubelet opens the plugin's socket when it is registered, keeps one stream of device lists, and
+forgets the plugin when the stream ends. When the kubelet starts it removes all sockets.
+Source: k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/plugin/v1beta1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from contract import names
+from kube.log_lines import Line
+from nri_plugin.host.device_plugins import KUBELETS_OWN
+from nri_plugin.messages import deviceplugin_pb2 as api
+
+_LOG: Final = logging.getLogger(__name__)
+
+VERSION: Final = "v1beta1"
+PLUGIN_SERVICE: Final = "v1beta1.DevicePlugin"
+REGISTER: Final = "/v1beta1.Registration/Register"
+HEALTHY: Final = "Healthy"
+UNHEALTHY: Final = "Unhealthy"
+_ANSWER_S: Final = 5.0
+_STOP_S: Final = 0.5
+_OPTIONS: Final = api.DevicePluginOptions(get_preferred_allocation_available=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """allocate: returns why not; "": the GPUs are held. prefer: available, required, count."""
+
+    allocate: Callable[[Sequence[str]], str]
+    prefer: Callable[[Sequence[str], Sequence[str], int], Sequence[str]]
+
+
+class DevicePlugin:
+    def __init__(self, directory: Path, decisions: Decisions) -> None:
+        self._directory = directory
+        self._socket = directory / names.DEVICE_PLUGIN_SOCKET
+        self._decisions = decisions
+        self._devices = api.ListAndWatchResponse()
+        self._streams: set[asyncio.Event] = set()
+        self._server: Any = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether the kubelet receives the lists, and finds the socket."""
+        return bool(self._streams) and self._socket.exists()
+
+    def show(self, devices: Sequence[api.Device]) -> None:
+        """Send the list to the kubelet if it differs from the last one."""
+        found = api.ListAndWatchResponse(devices=devices)
+        if found != self._devices:
+            self._devices = found
+            for changed in self._streams:
+                changed.set()
+
+    async def register(self) -> None:
+        """Serve anew, and register. Raises OSError and grpc.RpcError.
+
+        An earlier stream ends first: the kubelet drops the newest registration with it.
+        """
+        await self.stop()
+        self._server = grpc.aio.server()
+        self._server.add_generic_rpc_handlers((self._handlers(),))
+        try:
+            self._server.add_insecure_port(f"unix:{self._socket}")
+        except RuntimeError as error:
+            raise OSError(str(error)) from error
+        await self._server.start()
+        request = api.RegisterRequest(
+            version=VERSION,
+            endpoint=names.DEVICE_PLUGIN_SOCKET,
+            resource_name=names.RESOURCE_NVIDIA_GPU,
+            options=_OPTIONS,
+        )
+        async with grpc.aio.insecure_channel(f"unix:{self._directory / KUBELETS_OWN}") as channel:
+            register = channel.unary_unary(
+                REGISTER,
+                request_serializer=api.RegisterRequest.SerializeToString,
+                response_deserializer=api.Empty.FromString,
+            )
+            await register(request, timeout=_ANSWER_S)
+        _LOG.info(Line("registered with the kubelet", resource=names.RESOURCE_NVIDIA_GPU))
+
+    async def stop(self) -> None:
+        """End the streams, and remove the socket. Idempotent."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(_STOP_S)
+        self._streams.clear()
+        with contextlib.suppress(OSError):
+            self._socket.unlink(missing_ok=True)
+
+    def _handlers(self) -> Any:
+        def unary(answer: Callable[[Any, Any], Any], request: Any) -> Any:
+            return grpc.unary_unary_rpc_method_handler(
+                answer,
+                request_deserializer=request.FromString,
+                response_serializer=lambda message: message.SerializeToString(),
+            )
+
+        handlers = {
+            "GetDevicePluginOptions": unary(self._options, api.Empty),
+            "GetPreferredAllocation": unary(self._prefer, api.PreferredAllocationRequest),
+            "Allocate": unary(self._allocate, api.AllocateRequest),
+            "ListAndWatch": grpc.unary_stream_rpc_method_handler(
+                self._list_and_watch,
+                request_deserializer=api.Empty.FromString,
+                response_serializer=api.ListAndWatchResponse.SerializeToString,
+            ),
+        }
+        return grpc.method_handlers_generic_handler(PLUGIN_SERVICE, handlers)
+
+    async def _options(self, _request: api.Empty, _context: Any) -> api.DevicePluginOptions:
+        return _OPTIONS
+
+    async def _list_and_watch(
+        self, _request: api.Empty, _context: Any
+    ) -> AsyncIterator[api.ListAndWatchResponse]:
+        changed = asyncio.Event()
+        self._streams.add(changed)
+        try:
+            while True:
+                changed.clear()
+                yield self._devices
+                await changed.wait()
+        finally:
+            self._streams.discard(changed)
+
+    async def _prefer(
+        self, request: api.PreferredAllocationRequest, _context: Any
+    ) -> api.PreferredAllocationResponse:
+        response = api.PreferredAllocationResponse()
+        for each in request.container_requests:
+            chosen = self._decisions.prefer(
+                each.available_deviceIDs, each.must_include_deviceIDs, each.allocation_size
+            )
+            response.container_responses.add(deviceIDs=chosen)
+        return response
+
+    async def _allocate(self, request: api.AllocateRequest, context: Any) -> api.AllocateResponse:
+        """One step for all containers of the request: no other task runs in between."""
+        uuids = [uuid for each in request.container_requests for uuid in each.devices_ids]
+        refusal = self._decisions.allocate(uuids)
+        if refusal:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
+        response = api.AllocateResponse()
+        for each in request.container_requests:
+            response.container_responses.add(
+                # NVIDIA's runtime, where it is the default one, injects none by the image's value.
+                envs={names.ENV_VISIBLE_DEVICES: names.VISIBLE_DEVICES_NONE},
+                cdi_devices=[
+                    api.CDIDevice(name=f"{names.CDI_KIND}={uuid}") for uuid in each.devices_ids
+                ],
+            )
+        return response

@@ -1,0 +1,205 @@
+"""Gives whole GPUs to pods, as the node's device plugin for nvidia.com/gpu.
+
+Keeps the plugin registered, its list of GPUs current, and the holds equal to what the kubelet has
+assigned. All of it runs on the event loop, where shares are entered in the ledger, so that of a
+share and an allocation for one GPU exactly one succeeds. gpu_modes.py has the rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from kube.log_lines import Line
+from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.host.device_plugins import KUBELETS_OWN, RecordError
+from nri_plugin.kubelet import assignments, device_plugin
+from nri_plugin.kubelet.device_plugin import Decisions, DevicePlugin
+from nri_plugin.messages import deviceplugin_pb2 as api
+from nri_plugin.metrics import Metrics
+from nri_plugin.policy import gpu_modes
+from nri_plugin.policy.bound_pods import BoundPods
+from nri_plugin.policy.gpu_modes import GpuModes
+from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.model import Gpu
+from nri_plugin.policy.totals import Entry
+from nri_plugin.readiness import Readiness
+from nri_plugin.settings import Settings
+
+_LOG: Final = logging.getLogger(__name__)
+
+_TICK_S: Final = 0.5
+_LIST_S: Final = 3.0
+_SOON_S: Final = 1.0
+"""Until the kubelet has admitted a pod for which it allocated GPUs."""
+_AGAIN_S: Final = 5.0
+"""Pause after a registration that failed, or that the kubelet dropped."""
+_RECOVERY_S: Final = 5.0
+_FAILURES: Final = (OSError, grpc.RpcError, RecordError)
+
+
+class WholeGpus:
+    """holds: shares of running containers; bound_pods: shares of pods without a running one."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        modes: GpuModes,
+        inventory: Inventory,
+        holds: Callable[[], Sequence[Hold]],
+        bound_pods: BoundPods,
+        readiness: Readiness,
+        metrics: Metrics,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._modes = modes
+        self._inventory = inventory
+        self._holds = holds
+        self._bound_pods = bound_pods
+        self._readiness = readiness
+        self._metrics = metrics
+        self._now = now
+        self._plugin = DevicePlugin(
+            settings.device_plugin_dir, Decisions(self._allocate, self._prefer)
+        )
+        self._kubelet: object = None
+        self._try_at = self._list_at = now()
+        self._problems: dict[str, str] = {}
+
+    async def recover(self) -> None:
+        """Take over the holds before the first container is served. While the kubelet does not
+        answer it starts no container either; shares are refused then."""
+        for _ in range(round(_RECOVERY_S / _TICK_S)):
+            if await self._take_over():
+                return
+            await asyncio.sleep(_TICK_S)
+
+    async def run(self) -> None:
+        """Run until cancelled. A bug in this part stops only this part, for a while."""
+        try:
+            while True:
+                try:
+                    await self._round()
+                except Exception:
+                    _LOG.exception(Line("a fault of the agent's side towards the kubelet"))
+                    await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(_TICK_S)
+        finally:
+            await self._plugin.stop()
+
+    async def _round(self) -> None:
+        if self._now() >= self._list_at:
+            self._list_at = self._now() + _LIST_S
+            await self._take_over()
+        if self._modes.other_plugin:
+            # It keeps its registration, which the kubelet drops when the agent's stream ends. The
+            # agent registers anew when the other one is gone.
+            self._kubelet = None
+        else:
+            self._log("offer", self._modes.offer.problem(self._inventory.seen))
+            shared, listed = self._shared(), filter(self._modes.is_listed, self._gpus())
+            self._plugin.show([self._device(gpu, shared) for gpu in listed])
+            await self._stay_registered()
+        self._metrics.whole_gpus.set(len(self._modes.held))
+
+    async def _take_over(self) -> bool:
+        chosen = self._settings
+        try:
+            found = await assignments.read(chosen.kubelet_dir, chosen.device_plugin_dir)
+        except _FAILURES as error:
+            self._log("list", f"the kubelet's assignments are not known: {_text(error)}")
+            if self._modes.unknown:
+                self._modes.unknown = f"the kubelet does not report them: {_text(error)}"
+            return False
+        self._log("list", "")
+        before = frozenset(self._modes.held)
+        self._modes.assigned(found, self._bound_pods.uids(), self._now())
+        for uuid in sorted(before ^ self._modes.held):
+            state = "GPU is held whole" if uuid in self._modes.held else "GPU is no more held whole"
+            _LOG.info(Line(state, uuid=uuid, pod=found.pods.get(uuid)))
+        for uuid in sorted(self._modes.held & self._shared()):
+            self._log(uuid, f"{uuid} is held whole by a pod, and others have shares of it")
+        return True
+
+    async def _stay_registered(self) -> None:
+        kubelet = _identity(self._settings.device_plugin_dir / KUBELETS_OWN)
+        if kubelet is None:
+            self._log("register", "no kubelet listens for device plugins")
+            return
+        lost = kubelet != self._kubelet or not self._plugin.connected
+        if not lost or (kubelet == self._kubelet and self._now() < self._try_at):
+            return
+        self._kubelet, self._try_at = kubelet, self._now() + _AGAIN_S
+        try:
+            await self._plugin.register()
+        except _FAILURES as error:
+            self._log("register", f"not registered with the kubelet: {_text(error)}")
+        else:
+            self._log("register", "")
+
+    def _log(self, what: str, problem: str) -> None:
+        if problem and problem != self._problems.get(what):
+            _LOG.warning(Line("whole GPUs", problem=problem))
+        self._problems[what] = problem
+
+    # --- the kubelet's questions -----------------------------------------------------------------
+
+    def _gpus(self) -> Sequence[Gpu]:
+        unusable = self._readiness.unusable
+        return [
+            replace(gpu, problem=gpu.problem or unusable.get(gpu.uuid, ""))
+            for gpu in self._inventory.seen
+        ]
+
+    def _shared(self) -> AbstractSet[str]:
+        """Return the GPUs of which a share is granted, started or not."""
+        entries = [Entry(gpu, healthy=True) for gpu in self._inventory.seen]
+        running = {uuid for hold in self._holds() for uuid in hold.parts}
+        return running | self._bound_pods.granted(entries)
+
+    def _device(self, gpu: Gpu, shared: AbstractSet[str]) -> api.Device:
+        healthy = not self._modes.unavailable(gpu, shared)
+        nodes = [] if gpu.numa is None else [api.NUMANode(ID=gpu.numa)]
+        return api.Device(
+            ID=gpu.uuid,
+            health=device_plugin.HEALTHY if healthy else device_plugin.UNHEALTHY,
+            topology=api.TopologyInfo(nodes=nodes) if nodes else None,
+        )
+
+    def _allocate(self, uuids: Sequence[str]) -> str:
+        refusal = self._modes.allocate(uuids, self._gpus(), self._shared(), self._now())
+        if refusal:
+            self._metrics.whole_refused.inc()
+            _LOG.warning(Line("allocation refused", problem=refusal))
+        else:
+            self._list_at = min(self._list_at, self._now() + _SOON_S)
+            _LOG.info(Line("GPUs allocated whole", uuids=",".join(uuids)))
+        return refusal
+
+    def _prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
+        return gpu_modes.preferred(available, must, size, self._inventory.seen)
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, grpc.RpcError):
+        details = getattr(error, "details", None)
+        return str(details() if details else error)
+    return str(error)
+
+
+def _identity(path: Path) -> object:
+    """Return a value that changes with the kubelet's start; None: it does not listen."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_ctime_ns

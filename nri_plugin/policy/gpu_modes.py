@@ -1,0 +1,235 @@
+"""The mode of each GPU of this node: shared, whole or excluded. The node's totals, its Device, its
+readiness, the kubelet's device plugin and the ledger of shares all read it here.
+
+Pure: events in, answers out; a clock's seconds are arguments. Used on the event loop alone, so that
+each call is one step: of a share and an `allocate` for the same GPU, the first call wins.
+
+A whole GPU is held from the answer to the kubelet's Allocate, which names no pod, until the kubelet
+has assigned it to no pod any more. Nothing is stored on disk: the kubelet's own records give the
+holds after a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import combinations
+from typing import Final
+
+from contract import names
+from nri_plugin.policy.model import Gpu
+from nri_plugin.policy.refusals import Reason, Refusal, refuse
+
+ADMISSION_S: Final = 10.0
+"""An allocated GPU that the kubelet assigns to no pod is free after this time: the kubelet rejected
+the pod, for want of another resource. It assigns the GPU milliseconds after the answer."""
+OTHER_GONE_S: Final = 60.0
+"""The other device plugin counts as gone after this time without a sign of it: when the kubelet
+starts, it drops each plugin's resource until that plugin has registered again."""
+
+
+class Mode(StrEnum):
+    SHARED = "Shared"
+    WHOLE = "Whole"
+    EXCLUDED = "Excluded"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Which GPUs pods may hold whole. any: each GPU of which no share is held. reserved: indexes
+    and UUIDs of GPUs of which no share is given."""
+
+    any: bool = False
+    reserved: AbstractSet[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return self.any or bool(self.reserved)
+
+    def problem(self, gpus: Sequence[Gpu]) -> str:
+        """Return why it cannot be kept; "": it can."""
+        known = {text for gpu in gpus for text in (gpu.uuid, str(gpu.index))}
+        unknown = ", ".join(sorted(self.reserved - known))
+        return f"--whole-gpus: invalid value {unknown}: must be GPUs of this node" * bool(unknown)
+
+    def reserves(self, gpu: Gpu) -> bool:
+        return gpu.uuid in self.reserved or str(gpu.index) in self.reserved
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """What the kubelet has assigned. pods: NAMESPACE/NAME by UUID, of running pods. recorded: UIDs
+    of pods by UUID, also of init containers, and of pods that may be gone since."""
+
+    pods: Mapping[str, str]
+    recorded: Mapping[str, AbstractSet[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Hold:
+    """pod: NAMESPACE/NAME; "" until the kubelet reports it."""
+
+    pod: str
+    since_s: float
+
+
+class GpuModes:
+    def __init__(self, offer: Offer = Offer()) -> None:
+        self.offer = offer
+        self.excluded: AbstractSet[str] = frozenset()
+        """UUIDs of the node's annotation."""
+        self.other_plugin = ""
+        """The sign of another device plugin that offers this node's GPUs; "": there is none."""
+        self.operator = False
+        """Whether NVIDIA's GPU Operator manages the node."""
+        self.unknown = "the kubelet has not reported its assignments yet" if offer else ""
+        """Why it is not known which GPUs are held; "": it is known."""
+        self._holds: dict[str, _Hold] = {}
+        self._signs: dict[str, tuple[str, float]] = {}
+
+    # --- one mode per GPU ------------------------------------------------------------------------
+
+    def of(self, gpu: Gpu) -> tuple[Mode, str]:
+        """Return the GPU's mode, and its cause for people."""
+        if self.other_plugin:
+            return Mode.EXCLUDED, self.other_plugin
+        if gpu.uuid in self._holds:
+            return Mode.WHOLE, f"a pod holds it whole ({names.RESOURCE_NVIDIA_GPU})"
+        if gpu.uuid in self.excluded:
+            return Mode.EXCLUDED, f"annotation {names.ANNOTATION_EXCLUDED_GPUS} of the node"
+        if self.offer.reserves(gpu):
+            return Mode.WHOLE, "reserved for pods that hold it whole (--whole-gpus)"
+        return Mode.SHARED, ""
+
+    def is_listed(self, gpu: Gpu) -> bool:
+        """Whether the kubelet learns of the GPU, allocatable or not."""
+        return self.offer.any or self.offer.reserves(gpu) or gpu.uuid in self._holds
+
+    def unavailable(self, gpu: Gpu, shared: AbstractSet[str]) -> str:
+        """Return why the kubelet must not allocate the GPU; "": it may, or it did. shared: UUIDs of
+        GPUs of which a share is granted.
+
+        A GPU that is held stays available, since the kubelet rejects a pod at its own restart if
+        the pod's GPU is not.
+        """
+        mode, why = self.of(gpu)
+        if gpu.problem:
+            return gpu.problem
+        if gpu.uuid in self._holds:
+            return ""
+        if gpu.uuid in shared:
+            return "pods have shares of it"
+        if mode is Mode.EXCLUDED:
+            return why
+        return "" if self.is_listed(gpu) else "it is for shares alone (--whole-gpus)"
+
+    # --- whole GPUs ------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> AbstractSet[str]:
+        return self._holds.keys()
+
+    @property
+    def pods(self) -> AbstractSet[str]:
+        """Return NAMESPACE/NAME of the pods that hold a GPU whole."""
+        return {hold.pod for hold in self._holds.values()}
+
+    def allocate(
+        self, uuids: Iterable[str], gpus: Sequence[Gpu], shared: AbstractSet[str], now_s: float
+    ) -> str:
+        """Hold these GPUs whole, all or none. Returns why not; "": they are held."""
+        by_uuid = {gpu.uuid: gpu for gpu in gpus}
+        wanted = list(uuids)
+        for uuid in wanted:
+            gpu = by_uuid.get(uuid)
+            why = self.other_plugin or (
+                self.unavailable(gpu, shared) if gpu else "it is no GPU of this node"
+            )
+            if why:
+                return f"{names.RESOURCE_NVIDIA_GPU}: {uuid} cannot be allocated: {why}"
+        for uuid in wanted:
+            self._holds[uuid] = _Hold("", now_s)
+        return ""
+
+    def assigned(self, found: Assigned, alive: AbstractSet[str], now_s: float) -> None:
+        """Take over the kubelet's assignments. alive: UIDs of the node's pods at the API server.
+
+        After its start the kubelet reports no pod until the API server answered it. Its record
+        outlives the restart, and the pod at the API server shows that the record is not stale.
+        """
+        self.unknown = ""
+        for uuid, hold in list(self._holds.items()):
+            recorded = bool(found.recorded.get(uuid, frozenset()) & alive)
+            fresh = not hold.pod and now_s - hold.since_s < ADMISSION_S
+            if not (recorded or fresh):
+                del self._holds[uuid]
+        for uuid, uids in found.recorded.items():
+            if uids & alive:
+                self._holds.setdefault(uuid, _Hold("", now_s))
+        for uuid, pod in found.pods.items():
+            self._holds[uuid] = _Hold(pod, now_s)
+
+    def objection(self, uuids: Iterable[str]) -> Refusal | None:
+        """Return why a container may not have a share of these GPUs now."""
+        for uuid in uuids:
+            hold = self._holds.get(uuid)
+            if hold is not None:
+                pod = hold.pod or "a pod that is being admitted"
+                return refuse(Reason.GPU_WHOLE, uuid=uuid, pod=pod)
+        return refuse(Reason.GPU_MODE_UNKNOWN, problem=self.unknown) if self.unknown else None
+
+    # --- another device plugin -------------------------------------------------------------------
+
+    def note(self, source: str, sign: str, now_s: float) -> None:
+        """Record the sign of another device plugin that `source` finds now; "": none."""
+        if sign:
+            self._signs[source] = sign, now_s
+        elif source in self._signs and now_s - self._signs[source][1] >= OTHER_GONE_S:
+            del self._signs[source]
+        self.other_plugin = "; ".join(text for text, _ in self._signs.values())
+
+    def conflict(self, node_name: str) -> str | None:
+        """Return why the node is another plugin's, and what to change; None: it is ours."""
+        if not self.other_plugin:
+            return None
+        label = f"kubectl label node {node_name} {names.LABEL_DEPLOY_DEVICE_PLUGIN}=false"
+        keep = "keep it off this node"
+        return (
+            f"another device plugin offers this node's GPUs ({self.other_plugin}): must be one"
+            f" component only; {f'{label} --overwrite' if self.operator else keep}, or keep"
+            " gpuslice off it by nodeSelector"
+        )
+
+
+def preferred(
+    available: Sequence[str], must: Sequence[str], size: int, gpus: Sequence[Gpu]
+) -> Sequence[str]:
+    """Return `size` of the available GPUs that are near each other, `must` among them.
+
+    Near is the same NVLink group, then the same NUMA node; of equal sets, that which leaves fewer
+    GPUs of its group behind.
+    """
+    by_uuid = {gpu.uuid: gpu for gpu in gpus}
+    known = [uuid for uuid in available if uuid in by_uuid]
+
+    def near(one: str, other: str) -> int:
+        a, b = by_uuid[one], by_uuid[other]
+        return 2 * (a.link != "" and a.link == b.link) + (a.numa is not None and a.numa == b.numa)
+
+    def grown(seed: Sequence[str]) -> Sequence[str]:
+        chosen = list(seed)
+        while len(chosen) < size:
+            rest = [uuid for uuid in known if uuid not in chosen]
+            if not rest:
+                break
+            chosen.append(max(rest, key=lambda uuid: sum(near(uuid, one) for one in chosen)))
+        return chosen
+
+    def value(chosen: Sequence[str]) -> tuple[int, int]:
+        inside = sum(near(*pair) for pair in combinations(chosen, 2))
+        left = sum(near(one, other) for one in chosen for other in known if other not in chosen)
+        return inside, -left
+
+    seeds = [[uuid for uuid in must if uuid in by_uuid]] if must else [[uuid] for uuid in known]
+    return max(map(grown, seeds), key=value, default=())

@@ -1,0 +1,287 @@
+"""The agent as the node's device plugin, over real sockets to a kubelet's device manager."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import uvloop
+
+from contract import names
+from nri_plugin.command_line import from_arguments
+from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.host import device_plugins
+from nri_plugin.kubelet.whole_gpus import WholeGpus
+from nri_plugin.messages import deviceplugin_pb2 as api
+from nri_plugin.metrics import Metrics
+from nri_plugin.policy import gpu_modes, ledger
+from nri_plugin.policy.bound_pods import BoundPods
+from nri_plugin.policy.gpu_modes import GpuModes
+from nri_plugin.policy.kube_objects import Bound
+from nri_plugin.policy.ledger import Ledger
+from nri_plugin.policy.model import Gpu, Pod, Share
+from nri_plugin.readiness import Readiness
+from tests.nri_plugin.kubelet.fake_kubelet import FakeKubelet
+from tests.support import until_async
+
+GIB = 1 << 30
+GPUS = [Gpu(f"GPU-{n}", n, 8 * GIB, numa=n // 2, link=f"nvlink-{n // 2}") for n in range(4)]
+
+
+class Agent:
+    def __init__(self, kubelet: FakeKubelet, offer: str = "any") -> None:
+        chosen = from_arguments(["--library", "/lib.so", "--whole-gpus", offer], {})
+        self.settings = replace(chosen, kubelet_dir=kubelet.root, device_plugin_dir=kubelet.plugins)
+        self.modes, self.ledger = GpuModes(self.settings.whole_gpus), Ledger()
+        self.inventory, self.bound = Inventory(os.environ), BoundPods()
+        self.inventory.seen = self.inventory.gpus = GPUS
+        self.metrics = Metrics()
+        self.whole = WholeGpus(
+            self.settings,
+            self.modes,
+            self.inventory,
+            self.ledger.holds,
+            self.bound,
+            Readiness(lambda: 0.0),
+            self.metrics,
+        )
+        self._running: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self.whole.recover()
+        self._running = asyncio.create_task(self.whole.run())
+
+    async def stop(self) -> None:
+        assert self._running is not None
+        self._running.cancel()
+        await asyncio.wait({self._running})
+
+    def share(self, container: str, gpu: Gpu) -> bool:
+        """A container with a share starts, or is refused."""
+        if self.modes.objection([gpu.uuid]) is not None:
+            return False
+        pod = Pod(f"uid-{container}", "default", container)
+        given = [Share(gpu.uuid, gpu.minor, GIB, 10)]
+        hold = ledger.hold(container, container, False, pod, "main", given)
+        return self.ledger.take(hold, GPUS, {gpu.uuid: ledger.Part(GIB, 10)}) is None
+
+    def reported(self, uid: str) -> None:
+        """The API server has a pod of this UID on this node."""
+        self.bound.put(Bound(Pod(uid, "default", uid), "", False, False, {}), False)
+
+
+def story(
+    tmp_path: Path, work: Callable[[FakeKubelet, Agent], Coroutine[Any, Any, None]], **more: str
+) -> None:
+    """On uvloop, as the agent."""
+
+    async def told() -> None:
+        kubelet = FakeKubelet(tmp_path)
+        await kubelet.start()
+        agent = Agent(kubelet, **more)
+        try:
+            await agent.start()
+            await until_async(lambda: bool(kubelet.devices))
+            await work(kubelet, agent)
+        finally:
+            await agent.stop()
+            await kubelet.stop()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(told())
+
+
+async def refused(admission: Awaitable[object]) -> str:
+    with pytest.raises(grpc.RpcError) as error:
+        await admission
+    assert isinstance(error.value, grpc.aio.AioRpcError)
+    return str(error.value.details())
+
+
+def test_the_kubelet_sees_the_gpus_with_their_numa_nodes(tmp_path: Path) -> None:
+    async def work(kubelet: FakeKubelet, _agent: Agent) -> None:
+        (request,) = kubelet.registered
+        assert (request.version, request.resource_name) == ("v1beta1", "nvidia.com/gpu")
+        assert kubelet.health() == dict.fromkeys((gpu.uuid for gpu in GPUS), True)
+        numa = {uuid: [n.ID for n in each.topology.nodes] for uuid, each in kubelet.devices.items()}
+        assert numa == {"GPU-0": [0], "GPU-1": [0], "GPU-2": [1], "GPU-3": [1]}
+
+    story(tmp_path, work)
+
+
+def test_a_pod_gets_a_gpu_by_cdi_and_keeps_it(tmp_path: Path) -> None:
+    async def work(kubelet: FakeKubelet, agent: Agent) -> None:
+        response = await kubelet.allocate(["GPU-1"])
+        assert [each.name for each in response.cdi_devices] == ["nvidia.com/gpu=GPU-1"]
+        assert dict(response.envs) == {"NVIDIA_VISIBLE_DEVICES": "void"}
+        assert not agent.share("late", GPUS[1])
+        assert agent.share("beside", GPUS[2])
+        await until_async(lambda: not kubelet.health()["GPU-2"])
+        assert kubelet.health()["GPU-1"]
+
+    story(tmp_path, work)
+
+
+def test_gpus_of_one_link_are_preferred(tmp_path: Path) -> None:
+    async def work(kubelet: FakeKubelet, agent: Agent) -> None:
+        assert agent.share("shared", GPUS[0])
+        await until_async(lambda: not kubelet.health()["GPU-0"])
+        assert set(await kubelet.admit("default/two", 2)) == {"GPU-2", "GPU-3"}
+
+    story(tmp_path, work)
+
+
+def test_a_share_that_is_first_refuses_the_allocation(tmp_path: Path) -> None:
+    """At that instant, whatever the kubelet was told before."""
+
+    async def work(kubelet: FakeKubelet, agent: Agent) -> None:
+        assert agent.share("first", GPUS[0])
+        text = await refused(kubelet.allocate(["GPU-0"]))
+        assert text == "nvidia.com/gpu: GPU-0 cannot be allocated: pods have shares of it"
+        assert agent.metrics.whole_refused._value.get() == 1
+        agent.ledger.drop("first")
+        assert await kubelet.allocate(["GPU-0"])
+
+    story(tmp_path, work)
+
+
+def test_reserved_gpus_alone_are_listed(tmp_path: Path) -> None:
+    async def work(kubelet: FakeKubelet, agent: Agent) -> None:
+        assert kubelet.health() == {"GPU-3": True}
+        assert "shares alone" in await refused(kubelet.allocate(["GPU-0"]))
+        assert agent.share("beside", GPUS[0])
+
+    story(tmp_path, work, offer="GPU-3")
+
+
+def test_a_kubelet_that_starts_anew_gets_the_plugin_again(tmp_path: Path) -> None:
+    """It knows no pod until the API server answers it: the holds stay."""
+
+    async def work(kubelet: FakeKubelet, agent: Agent) -> None:
+        agent.reported("uid-1")
+        (uuid,) = await kubelet.admit("default/whole", uid="uid-1")
+        await until_async(lambda: agent.modes.pods == {"default/whole"})
+        await kubelet.stop()
+        kubelet.knows_pods, kubelet.devices = False, {}
+        await kubelet.start()
+        await until_async(lambda: len(kubelet.registered) == 2)
+        await until_async(lambda: kubelet.health().get(uuid, False))
+        await agent.whole._take_over()
+        assert not agent.share("late", GPUS[int(uuid[-1])])
+
+    story(tmp_path, work)
+
+
+def test_an_agent_that_starts_anew_has_the_holds_before_it_serves(tmp_path: Path) -> None:
+    async def work(kubelet: FakeKubelet, agent: Agent) -> None:
+        (uuid,) = await kubelet.admit("default/whole")
+        second = Agent(kubelet)
+        assert second.modes.objection([uuid]) is not None, "it is not known yet"
+        await second.whole.recover()
+        assert second.modes.held == {uuid}
+        assert not second.share("late", GPUS[int(uuid[-1])])
+
+    story(tmp_path, work)
+
+
+def test_a_pod_that_ended_frees_its_gpu(tmp_path: Path) -> None:
+    async def work(kubelet: FakeKubelet, agent: Agent) -> None:
+        (uuid,) = await kubelet.admit("default/whole")
+        await until_async(lambda: agent.modes.pods == {"default/whole"})
+        kubelet.assigned.clear()
+        await until_async(lambda: not agent.modes.held)
+        assert agent.share("next", GPUS[int(uuid[-1])])
+
+    story(tmp_path, work)
+
+
+def test_a_registration_that_the_kubelet_dropped_is_repeated(tmp_path: Path) -> None:
+    async def work(kubelet: FakeKubelet, agent: Agent) -> None:
+        (tmp_path / "device-plugins" / names.DEVICE_PLUGIN_SOCKET).unlink()
+        await until_async(lambda: len(kubelet.registered) == 2)
+
+    story(tmp_path, work)
+
+
+def test_another_plugin_on_the_node_gets_no_quarrel(tmp_path: Path) -> None:
+    """The agent keeps its stream, since the kubelet drops the newest plugin when it ends."""
+
+    async def work(kubelet: FakeKubelet, agent: Agent) -> None:
+        with socket.socket(socket.AF_UNIX) as theirs:
+            theirs.bind(str(kubelet.plugins / "nvidia-gpu.sock"))
+            assert device_plugins.sign_of_nvidias(kubelet.plugins) == "", "no process listens"
+            theirs.listen()
+            sign = device_plugins.sign_of_nvidias(kubelet.plugins)
+            assert sign.endswith("nvidia-gpu.sock")
+            agent.modes.note("socket", sign, 0)
+            assert "nvidia-gpu.sock" in await refused(kubelet.allocate(["GPU-0"]))
+            kubelet.devices = {}
+            await asyncio.sleep(1.2)
+        assert len(kubelet.registered) == 1 and not kubelet.devices
+        agent.modes.note("socket", "", gpu_modes.OTHER_GONE_S)
+        await until_async(lambda: len(kubelet.registered) == 2 and kubelet.devices)
+
+    story(tmp_path, work)
+
+
+def test_of_many_at_once_exactly_one_gets_each_gpu(tmp_path: Path) -> None:
+    """The kubelet's calls come by gRPC, shares by the runtime's socket, from threads."""
+
+    async def work(kubelet: FakeKubelet, agent: Agent) -> None:
+        loop, rounds = asyncio.get_running_loop(), 40
+        won: list[tuple[int, str]] = []
+
+        async def share(number: int, gpu: Gpu) -> None:
+            if agent.share(f"{number}-{gpu.minor}", gpu):
+                won.append((number, f"share {gpu.uuid}"))
+
+        async def whole(number: int, gpu: Gpu) -> None:
+            try:
+                await kubelet.allocate([gpu.uuid])
+            except grpc.RpcError:
+                return
+            won.append((number, f"whole {gpu.uuid}"))
+
+        def caller(number: int, gpu: Gpu, calls: Sequence[Any]) -> None:
+            for call in calls:
+                time.sleep(random.uniform(0, 0.006) if call is share else 0)
+                asyncio.run_coroutine_threadsafe(call(number, gpu), loop).result(30)
+
+        for number in range(rounds):
+            threads = [
+                threading.Thread(target=caller, args=(number, gpu, [call]))
+                for gpu in GPUS
+                for call in random.sample([share, whole], 2)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                await asyncio.to_thread(thread.join)
+            mine = [what for each, what in won if each == number]
+            assert sorted(what.split()[1] for what in mine) == [gpu.uuid for gpu in GPUS]
+            for gpu in GPUS:
+                agent.ledger.drop(f"{number}-{gpu.minor}")
+            agent.modes._holds.clear()
+        assert {what.split()[0] for _, what in won} == {"share", "whole"}, "both win at times"
+
+    story(tmp_path, work)
+
+
+def test_the_messages_are_the_kubelets() -> None:
+    """Field numbers that kubelet's own definition has and a typing error here would change."""
+    response = api.ContainerAllocateResponse(cdi_devices=[api.CDIDevice(name="a")])
+    assert response.SerializeToString() == b"\x2a\x03\x0a\x01a"
+    device = api.Device(
+        ID="G", health="Healthy", topology=api.TopologyInfo(nodes=[api.NUMANode(ID=1)])
+    )
+    assert device.SerializeToString() == b"\x0a\x01G\x12\x07Healthy\x1a\x04\x0a\x02\x08\x01"

@@ -1,0 +1,259 @@
+"""A GPU has one mode; of a share and a whole allocation of the same GPU, exactly one succeeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contract import names
+from nri_plugin.policy import gpu_modes, ledger
+from nri_plugin.policy.gpu_modes import (
+    ADMISSION_S,
+    OTHER_GONE_S,
+    Assigned,
+    GpuModes,
+    Mode,
+    Offer,
+    preferred,
+)
+from nri_plugin.policy.ledger import Ledger
+from nri_plugin.policy.model import Gpu, Pod, Share
+from nri_plugin.policy.refusals import Reason
+
+GIB = 1 << 30
+GPUS = [Gpu(f"GPU-{n}", n, 8 * GIB, index=n) for n in range(3)]
+ANY = Offer(any=True)
+NOTHING = Assigned({}, {})
+NO_SHARES: frozenset[str] = frozenset()
+
+
+def known(offer: Offer = ANY) -> GpuModes:
+    modes = GpuModes(offer)
+    modes.assigned(NOTHING, NO_SHARES, 0)
+    return modes
+
+
+def kubelet_sees(modes: GpuModes, shared: frozenset[str] = NO_SHARES) -> dict[str, bool]:
+    return {g.uuid: not modes.unavailable(g, shared) for g in GPUS if modes.is_listed(g)}
+
+
+def test_without_an_offer_each_gpu_is_shared_and_the_kubelet_sees_none() -> None:
+    modes = GpuModes()
+    assert {modes.of(gpu) for gpu in GPUS} == {(Mode.SHARED, "")}
+    assert kubelet_sees(modes) == {}
+    assert "shares alone" in modes.allocate(["GPU-0"], GPUS, NO_SHARES, 0)
+    assert modes.objection(["GPU-0"]) is None
+
+
+def test_reserved_gpus_are_given_whole_only() -> None:
+    """By NVML's index, or by UUID."""
+    modes = known(Offer(reserved=frozenset({"0", "GPU-2"})))
+    assert [modes.of(gpu)[0] for gpu in GPUS] == [Mode.WHOLE, Mode.SHARED, Mode.WHOLE]
+    assert kubelet_sees(modes) == {"GPU-0": True, "GPU-2": True}
+    assert "shares alone" in modes.allocate(["GPU-1"], GPUS, NO_SHARES, 0)
+    assert modes.offer.problem(GPUS) == ""
+    missing = Offer(reserved=frozenset({"0", "7"})).problem(GPUS)
+    assert missing == "--whole-gpus: invalid value 7: must be GPUs of this node"
+
+
+def test_a_gpu_with_shares_is_not_allocated() -> None:
+    modes = known()
+    assert kubelet_sees(modes, frozenset({"GPU-1"})) == {
+        **dict.fromkeys(("GPU-0", "GPU-2"), True),
+        "GPU-1": False,
+    }
+    refusal = modes.allocate(["GPU-0", "GPU-1"], GPUS, frozenset({"GPU-1"}), 0)
+    assert refusal == "nvidia.com/gpu: GPU-1 cannot be allocated: pods have shares of it"
+    assert not modes.held, "all or none"
+
+
+def test_a_failed_an_excluded_and_an_unknown_gpu_are_not_allocated() -> None:
+    modes = known()
+    modes.excluded = frozenset({"GPU-0"})
+    assert modes.of(GPUS[0])[0] is Mode.EXCLUDED
+    failed = [*GPUS[:2], Gpu("GPU-2", 2, 8 * GIB, problem="MIG mode is enabled")]
+    for uuid, why in (
+        ("GPU-0", names.ANNOTATION_EXCLUDED_GPUS),
+        ("GPU-2", "MIG mode is enabled"),
+        ("GPU-9", "no GPU of this node"),
+    ):
+        assert why in modes.allocate([uuid], failed, NO_SHARES, 0)
+
+
+def test_a_held_gpu_stays_available_to_the_kubelet() -> None:
+    """It rejects the GPU's pod at its own restart otherwise."""
+    modes = known()
+    assert modes.allocate(["GPU-0"], GPUS, NO_SHARES, 0) == ""
+    modes.excluded = frozenset({"GPU-0"})
+    assert kubelet_sees(modes)["GPU-0"]
+    assert modes.of(GPUS[0])[0] is Mode.WHOLE
+    refusal = modes.objection(["GPU-1", "GPU-0"])
+    assert refusal is not None and refusal.reason is Reason.GPU_WHOLE
+    assert refusal.text.startswith("GPU-0: invalid GPU for a share: must not be held whole")
+
+
+def test_a_hold_ends_when_the_kubelet_assigns_the_gpu_no_more() -> None:
+    modes = known()
+    modes.allocate(["GPU-0"], GPUS, NO_SHARES, 0)
+    modes.assigned(NOTHING, NO_SHARES, ADMISSION_S - 1)
+    assert modes.held == {"GPU-0"}, "the kubelet is still admitting the pod"
+    modes.assigned(Assigned({"GPU-0": "default/whole"}, {}), NO_SHARES, ADMISSION_S)
+    assert modes.pods == {"default/whole"}
+    modes.assigned(NOTHING, NO_SHARES, ADMISSION_S + 1)
+    assert not modes.held
+
+
+def test_a_pod_that_the_kubelet_rejected_holds_nothing() -> None:
+    modes = known()
+    modes.allocate(["GPU-0"], GPUS, NO_SHARES, 0)
+    modes.assigned(NOTHING, NO_SHARES, ADMISSION_S)
+    assert not modes.held
+
+
+def test_a_kubelet_that_starts_without_its_pods_frees_nothing() -> None:
+    """Its record has the pod, and the API server too."""
+    modes = known()
+    record = {"GPU-0": {"uid-1"}}
+    modes.assigned(Assigned({"GPU-0": "default/whole"}, record), frozenset({"uid-1"}), 1)
+    modes.assigned(Assigned({}, record), frozenset({"uid-1"}), 100)
+    assert modes.held == {"GPU-0"}
+    modes.assigned(Assigned({}, record), frozenset({"uid-2"}), 101)
+    assert not modes.held, "the record of a pod that is gone is stale"
+
+
+def test_an_init_container_holds_its_gpu() -> None:
+    """PodResources does not list it; the record does."""
+    modes = known()
+    modes.assigned(Assigned({}, {"GPU-0": {"uid-1"}}), frozenset({"uid-1"}), 100)
+    assert modes.held == {"GPU-0"}
+
+
+def test_shares_wait_until_the_holds_are_known() -> None:
+    modes = GpuModes(ANY)
+    refusal = modes.objection(["GPU-0"])
+    assert refusal is not None and refusal.reason is Reason.GPU_MODE_UNKNOWN
+    modes.assigned(NOTHING, NO_SHARES, 0)
+    assert modes.objection(["GPU-0"]) is None
+
+
+def test_another_device_plugin_excludes_all_gpus_until_it_is_gone() -> None:
+    modes = known()
+    assert modes.conflict("node-1") is None
+    modes.note("socket", "a device plugin listens on nvidia-gpu.sock", 0)
+    assert {modes.of(gpu)[0] for gpu in GPUS} == {Mode.EXCLUDED}
+    assert "nvidia-gpu.sock" in modes.allocate(["GPU-0"], GPUS, NO_SHARES, 0)
+    assert "keep it off this node" in (modes.conflict("node-1") or "")
+    modes.operator = True
+    command = "kubectl label node node-1 nvidia.com/gpu.deploy.device-plugin=false --overwrite"
+    assert command in (modes.conflict("node-1") or "")
+    modes.note("socket", "", OTHER_GONE_S - 1)
+    assert modes.other_plugin, "the kubelet restarts, and drops the plugin for some seconds"
+    modes.note("socket", "", OTHER_GONE_S)
+    assert modes.conflict("node-1") is None
+
+
+# --- exactly one wins ----------------------------------------------------------------------------
+
+UUIDS = [gpu.uuid for gpu in GPUS]
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["share", "whole", "end share", "end whole", "list", "agent", "wait"]),
+        st.integers(0, 2),
+        st.integers(0, 5),
+    ),
+    max_size=40,
+)
+
+
+class Node:
+    """The agent's ledger and modes, with a kubelet that does as it is answered."""
+
+    def __init__(self) -> None:
+        self.ledger, self.modes, self.now_s = Ledger(), known(), 0.0
+        self.whole: dict[str, str] = {}
+        """UUID -> pod, by the kubelet."""
+        self.shares: dict[str, str] = {}
+
+    def do(self, what: str, gpu: Gpu, number: int) -> None:
+        pod = Pod(f"uid-{number}", "default", f"pod-{number}")
+        match what:
+            case "share":
+                if self.modes.objection([gpu.uuid]) is None:
+                    share = Share(gpu.uuid, gpu.minor, GIB, 10)
+                    hold = ledger.hold(f"c-{number}", f"c-{number}", False, pod, "main", [share])
+                    allowed = {gpu.uuid: ledger.Part(GIB, 10)}
+                    if self.ledger.take(hold, GPUS, allowed) is None:
+                        self.shares[f"c-{number}"] = gpu.uuid
+            case "whole":
+                if gpu.uuid in self.whole:
+                    return  # the kubelet gives no device twice
+                shared = frozenset(u for h in self.ledger.holds() for u in h.parts)
+                if not self.modes.allocate([gpu.uuid], GPUS, shared, self.now_s):
+                    self.whole[gpu.uuid] = f"default/whole-{number}"
+            case "end share":
+                self.ledger.drop(f"c-{number}")
+                self.shares.pop(f"c-{number}", None)
+            case "end whole":
+                self.whole.pop(gpu.uuid, None)
+            case "list":
+                self.list()
+            case "agent":  # it restarts: the runtime's and the kubelet's lists are all that it has
+                self.modes = GpuModes(ANY)
+                assert self.modes.objection([gpu.uuid]) is not None
+                self.list()
+            case "wait":
+                self.now_s += ADMISSION_S / 2
+
+    def list(self) -> None:
+        self.modes.assigned(Assigned(dict(self.whole), {}), frozenset(), self.now_s)
+
+
+@settings(max_examples=500, deadline=None)
+@given(steps)
+def test_of_a_share_and_a_whole_gpu_exactly_one_wins(
+    chosen: Sequence[tuple[str, int, int]],
+) -> None:
+    node = Node()
+    for what, gpu, number in chosen:
+        node.do(what, GPUS[gpu], number)
+        both = set(node.whole) & set(node.shares.values())
+        assert not both, "a GPU is held whole, and shared"
+        assert set(node.whole) <= set(node.modes.held)
+    free = [u for u in UUIDS if u not in node.whole and u not in node.shares.values()]
+    node.now_s += ADMISSION_S
+    node.list()
+    assert not set(free) & set(node.modes.held), "what is free can be had"
+
+
+# --- which GPUs are near each other --------------------------------------------------------------
+
+BOARD = [
+    *(Gpu(f"GPU-{n}", n, GIB, numa=n // 4, link=f"nvlink-{n // 2 * 2}") for n in range(8)),
+    Gpu("GPU-8", 8, GIB),
+]
+ALL = [gpu.uuid for gpu in BOARD]
+
+
+@pytest.mark.parametrize(
+    ("available", "must", "size", "expected"),
+    [
+        (ALL, [], 2, {"GPU-0", "GPU-1"}),
+        (ALL, ["GPU-5"], 2, {"GPU-4", "GPU-5"}),
+        (ALL, [], 4, {"GPU-0", "GPU-1", "GPU-2", "GPU-3"}),
+        (["GPU-1", "GPU-2", "GPU-4", "GPU-5"], [], 2, {"GPU-4", "GPU-5"}),
+        (["GPU-0", "GPU-1", "GPU-2", "GPU-8"], [], 1, {"GPU-8"}),
+        (["GPU-0", "GPU-9"], [], 2, {"GPU-0"}),
+        ([], [], 1, set()),
+    ],
+)
+def test_gpus_near_each_other_are_preferred(
+    available: Sequence[str], must: Sequence[str], size: int, expected: set[str]
+) -> None:
+    assert set(preferred(available, must, size, BOARD)) == expected
+
+
+def test_all_gpus_of_a_node_can_be_preferred() -> None:
+    assert set(gpu_modes.preferred(ALL, [], 9, BOARD)) == set(ALL)
