@@ -84,6 +84,12 @@ def fresh(gpu_count: int, *, gated: bool) -> bytes:
     return HEADER.pack(header).ljust(FILE_BYTES, b"\0")
 
 
+def is_readable(data: bytes) -> bool:
+    """Whether it is a whole lease file of this version; another version's has another layout."""
+    begins = struct.pack("<QI", MAGIC, VERSION)
+    return len(data) == FILE_BYTES and data.startswith(begins)
+
+
 def gate(gated: bool) -> Write:
     """Return the write that turns the check of launches on or off."""
     return Write(HEADER.offset("gated"), struct.pack("<I", gated))

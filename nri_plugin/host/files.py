@@ -81,6 +81,12 @@ class RunDirectory:
         path = self._root / key
         try:
             if shared and (present := _read_grant(path)) is not None:
+                # Made anew, they would be a second limit beside that of the running containers.
+                if isinstance(present, int):
+                    raise FilesError(
+                        f"its running containers have a grant of version {present}, of another"
+                        " release of the agent: delete the pod to recreate it"
+                    )
                 if not _same(present, shares):
                     raise FilesError(
                         "the pod's allocation is not the one that its running containers have"
@@ -180,7 +186,7 @@ class RunDirectory:
             except OSError as error:
                 _LOG.warning(Line("grant cannot be read", key=key, error=error))
                 continue
-            if grant is not None:
+            if isinstance(grant, grant_file.Grant):
                 found[key] = grant
         return found
 
@@ -280,14 +286,18 @@ def _begin_lists(path: Path, preloads: Iterable[str]) -> None:
             os.fchmod(file.fileno(), 0o444)
 
 
-def _read_grant(path: Path) -> grant_file.Grant | None:
-    """Return the grant of a complete directory, or None; only this agent can write the file."""
+def _read_grant(path: Path) -> grant_file.Grant | int | None:
+    """Return the grant of a complete directory, or its version if that cannot be read, or None;
+    only an agent can write the file."""
     if not os.path.ismount(path):
         return None
     try:
-        return grant_file.decode((path / names.FILE_GRANT).read_bytes())
+        data = (path / names.FILE_GRANT).read_bytes()
     except FileNotFoundError:
         return None
+    version = grant_file.version(data)
+    other = version not in (None, grant_file.VERSION)
+    return version if other else grant_file.decode(data)
 
 
 def _same(grant: grant_file.Grant, shares: Sequence[Share]) -> bool:

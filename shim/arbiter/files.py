@@ -51,8 +51,11 @@ class Container:
         self._lease = _open(directory / names.FILE_LEASE, os.O_RDWR)
         self._others.append(self._lease)
         data = os.pread(self._lease, lease_file.FILE_BYTES, 0)
-        if len(data) != lease_file.FILE_BYTES or not data.startswith(lease_file.MAGIC_BYTES):
-            raise ValueError(f"{directory / names.FILE_LEASE}: not a lease file")
+        if not lease_file.is_readable(data):
+            version = lease_file.VERSION
+            raise ValueError(
+                f"{directory / names.FILE_LEASE}: not a lease file of version {version}"
+            )
         self._mapping = mmap.mmap(self._lease, lease_file.FILE_BYTES)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._mapping))
         count = len(self.gpus)

@@ -1,0 +1,140 @@
+"""Agent, library, arbiter and scheduler of neighbouring releases on one node, in both orders: each
+meets files and annotations of a synthetic release before or after this one.
+
+Which library is mounted: test_store.py, and tests/node/test_library.py. The region: test_files.py
+of the contract. Annotations: test_grants.py and test_allocation.py there.
+"""
+
+from __future__ import annotations
+
+import binascii
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from contract import (
+    allocation,
+    grant_file,
+    grants,
+    lease_file,
+    library_file,
+    names,
+    region_file,
+)
+from nri_plugin.host.files import RunDirectory
+from nri_plugin.host.store import Source, Store
+from nri_plugin.policy import recovery
+from nri_plugin.policy.model import Gpu, Pod, Share
+from nri_plugin.policy.recovery import Running, Stray
+from nri_plugin.policy.refusals import FilesError
+from shim.arbiter.files import Container
+from tests.contract.libraries import library
+from tests.nri_plugin.objects import clear
+
+pytestmark = pytest.mark.node
+
+GIB: Final = 1 << 30
+SHARES: Final = (Share("GPU-1", 3, 5 * GIB, 40),)
+GPUS: Final = (Gpu("GPU-1", 3, 40 * GIB),)
+ENTRY: Final = allocation.DeviceEntry(3, {names.RESOURCE_MEMORY: 5 * GIB}, "GPU-1")
+ANNOTATIONS: Final = {
+    names.ANNOTATION_DEVICE_ALLOCATED: allocation.encode(allocation.Allocation({"gpu": (ENTRY,)})),
+    names.ANNOTATION_GRANTS: grants.encode({"main": [grants.GpuGrant("GPU-1", 3, 5 * GIB, 40)]}),
+}
+NEIGHBOURS: Final = (-1, 1)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[RunDirectory]:
+    run = RunDirectory(tmp_path / "run", lambda: 7)
+    yield run
+    clear(run)
+
+
+def of_neighbour(path: Path, step: int) -> None:
+    """Make the grant one of another version, as its agent writes it."""
+    data = bytearray(path.read_bytes())
+    for base in (0, grant_file.COPY_STRIDE):
+        struct.pack_into(
+            "<I", data, base + grant_file.HEAD.offset("version"), grant_file.VERSION + step
+        )
+        end = base + grant_file.CHECKSUM_OFFSET
+        struct.pack_into("<I", data, end, binascii.crc32(data[base:end]))
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("step", NEIGHBOURS)
+def test_a_container_of_another_grant_version_keeps_its_files_and_its_share(
+    step: int, run: RunDirectory, tmp_path: Path
+) -> None:
+    """Its library has the limit in force. The agent cannot change it, counts the share by the
+    annotation, and reports the container."""
+    run.prepare("c1", SHARES, shared=False)
+    grant = tmp_path / "run/c1/grant"
+    of_neighbour(grant, step)
+    before = grant.read_bytes()
+    pod = Pod("uid", "default", "pod", {}, ANNOTATIONS)
+    found = recovery.survey([Running("c1", "main", pod, "c1")], run.grants(["c1"]), GPUS)
+    assert found.users == {"c1": {"c1"}}
+    assert [hold.parts["GPU-1"].memory_bytes for hold in found.holds] == [5 * GIB]
+    assert [stray for stray, _ in found.strays] == [Stray.FILES_LOST]
+    assert grant.read_bytes() == before
+
+
+@pytest.mark.parametrize("step", NEIGHBOURS)
+def test_a_second_container_of_a_shared_grant_of_another_version_is_refused(
+    step: int, run: RunDirectory, tmp_path: Path
+) -> None:
+    """New files would be a second limit beside that of the container that runs."""
+    run.prepare("pod-u", SHARES, shared=True)
+    of_neighbour(tmp_path / "run/pod-u/grant", step)
+    inode = (tmp_path / "run/pod-u/region").stat().st_ino
+    with pytest.raises(FilesError, match=f"version {grant_file.VERSION + step}, of another rel"):
+        run.prepare("pod-u", SHARES, shared=True)
+    assert (tmp_path / "run/pod-u/region").stat().st_ino == inode
+
+
+def test_shared_files_that_a_kill_left_half_written_are_made_anew(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    run.prepare("pod-u", SHARES, shared=True)
+    (tmp_path / "run/pod-u/grant").write_bytes(b"")
+    run.prepare("pod-u", SHARES, shared=True)
+    assert run.grants(["pod-u"])
+
+
+@pytest.mark.parametrize("step", NEIGHBOURS)
+@pytest.mark.parametrize("part", ["grant", "region", "lease"])
+def test_a_library_of_another_contract_is_not_mounted(part: str, step: int, tmp_path: Path) -> None:
+    versions = {"grant": grant_file, "region": region_file, "lease": lease_file}
+    is_now = f"{part} {versions[part].VERSION}"
+    contract = library_file.CONTRACT.replace(is_now, f"{part} {versions[part].VERSION + step}")
+    assert contract != library_file.CONTRACT
+    own, store = tmp_path / "libvgpu.so", Store(tmp_path / "store", tmp_path / "libvgpu.so")
+    own.write_bytes(library())
+    other = Store(tmp_path / "store", tmp_path / "other.so")
+    (tmp_path / "other.so").write_bytes(library(contract))
+    (tmp_path / "store" / names.FILE_CURRENT).parent.mkdir()
+    (tmp_path / "store" / names.FILE_CURRENT).write_text(other.own().parent.name)
+    chosen = store.choose()
+    assert (chosen.source, chosen.path.read_bytes()) == (Source.AGENT, library())
+    assert f"{part} {versions[part].VERSION + step}" in chosen.problem
+
+
+@pytest.mark.parametrize("step", NEIGHBOURS)
+def test_the_arbiter_writes_no_lease_of_another_version(
+    step: int, run: RunDirectory, tmp_path: Path
+) -> None:
+    """Its layout is not known; the container keeps its own part of each cycle."""
+    run.prepare("c1", SHARES, shared=False)
+    Container(tmp_path / "run/c1").close()
+    path = tmp_path / "run/c1/lease"
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<I", data, lease_file.HEADER.offset("version"), lease_file.VERSION + step)
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match="not a lease file of version 1"):
+        Container(tmp_path / "run/c1")
+    assert path.read_bytes() == data
