@@ -1,8 +1,8 @@
 """Removes from the cluster what gpuslice's components wrote into it.
 
-In this order: the admission policies, so that nothing is refused while parts are missing; agents
-and distributors, so that nothing is written again; then capacity, labels, Devices and Leases of the
-agents. Deletes no user's pod, no object that another program wrote, and never the definition of
+In this order: the admission policies, so that nothing is refused while parts are missing; agents,
+distributors and scheduler, so that nothing is written again; then capacity, labels, Devices and
+Leases. Deletes no user's pod, no object that another program wrote, and never the definition of
 Device. Each step may be repeated; after an error the command is run again.
 """
 
@@ -23,7 +23,10 @@ _BINDINGS: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpol
 _NODES: Final = "/api/v1/nodes"
 _DEVICES: Final = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
 _OURS: Final = f"{names.LABEL_PART_OF}={names.PART_OF}"
-_ON_NODES: Final = f"{names.LABEL_NAME} in ({names.AGENT},{names.DISTRIBUTOR})"
+_COMPONENTS: Final = (
+    f"{names.LABEL_NAME} in ({names.AGENT},{names.DISTRIBUTOR},{names.SCHEDULER_NAME})"
+)
+_SCHEDULERS_LEASES: Final = (names.LEASE_SCHEDULER, names.LEASE_KUBE_SCHEDULER)
 _CLEANING: Final = f"{names.LABEL_NAME}={names.UNINSTALLER}"
 _POLL_S: Final = 1.0
 _TRIES: Final = 5
@@ -36,7 +39,7 @@ class UninstallError(RuntimeError):
 
 
 class Uninstallation:
-    """say: receives one line for each object. timeout_s: for the end of the agents' pods."""
+    """say: receives one line for each object. timeout_s: for the end of the components' pods."""
 
     def __init__(
         self,
@@ -58,14 +61,15 @@ class Uninstallation:
         for path in (_BINDINGS, _POLICIES):
             for each in await self._list(path, _OURS):
                 await self._delete(path, each)
-        await self._stop_agents()
+        await self._stop()
         for node in await self._list(_NODES):
             await self._clean(node)
         for device in await self._list(_DEVICES):
             await self._clear(device)
         leases = f"/apis/coordination.k8s.io/v1/namespaces/{self._namespace}/leases"
         for lease in await self._list(leases):
-            if _name(lease).startswith(names.LEASE_AGENT_PREFIX):
+            agents = _name(lease).startswith(names.LEASE_AGENT_PREFIX)
+            if agents or _name(lease) in _SCHEDULERS_LEASES:
                 await self._delete(leases, lease)
         await self._report()
 
@@ -91,21 +95,22 @@ class Uninstallation:
 
     # --- steps
 
-    async def _stop_agents(self) -> None:
-        """Deletes the DaemonSets, and returns when their pods have ended."""
-        path = f"/apis/apps/v1/namespaces/{self._namespace}/daemonsets"
+    async def _stop(self) -> None:
+        """Deletes the components, and returns when their pods have ended."""
         pods = f"/api/v1/namespaces/{self._namespace}/pods"
-        for each in await self._list(path, _ON_NODES):
-            await self._delete(path, each, "Foreground")
+        for kind in ("daemonsets", "deployments"):
+            path = f"/apis/apps/v1/namespaces/{self._namespace}/{kind}"
+            for each in await self._list(path, _COMPONENTS):
+                await self._delete(path, each, "Foreground")
         if self._dry_run:
             return
         until_s = time.monotonic() + self._timeout_s
-        while running := await self._list(pods, _ON_NODES):
+        while running := await self._list(pods, _COMPONENTS):
             if time.monotonic() > until_s:
                 shown = _shown([f"{_name(pod)} on node {_node(pod)}" for pod in running])
                 raise UninstallError(
-                    f"pods still run after {self._timeout_s:.0f} s: {shown}: must have ended, as an"
-                    " agent writes again what is removed; delete pods of lost nodes by `kubectl"
+                    f"pods still run after {self._timeout_s:.0f} s: {shown}: must have ended, as they"
+                    " write again what is removed; delete pods of lost nodes by `kubectl"
                     " delete pod --force`, and run this command again"
                 )
             await asyncio.sleep(_POLL_S)

@@ -36,7 +36,7 @@ def uninstall_command(
         float,
         typer.Option(
             "--timeout",
-            help="For the end of the agents' pods, or for the nodes, in seconds.",
+            help="For the end of the components' pods, or for the nodes, in seconds.",
             metavar="SECONDS",
         ),
     ] = 120.0,
