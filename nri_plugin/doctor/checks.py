@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from contract import names
-from nri_plugin.doctor import runtime_checks
+from nri_plugin.doctor import node_checks, runtime_checks
 from nri_plugin.doctor.facts import Answer, Facts, Finding, fail, ok, warn
 from nri_plugin.policy.capabilities import beyond
 
@@ -64,7 +64,9 @@ def driver(facts: Facts) -> Answer:
         do = "run the agent on nodes with a GPU alone"
         return fail("the driver shows no GPU", do)
     gpus = ", ".join(f"{gpu.uuid} ({gpu.memory_bytes >> 20} MiB)" for gpu in facts.gpus)
-    return ok(gpus)
+    root = facts.settings.driver_root
+    below = "" if str(root) == "/" else f", below {root}"
+    return ok(f"{gpus}; driver {facts.driver}{below}")
 
 
 def cdi(facts: Facts) -> Sequence[Answer]:
@@ -199,6 +201,12 @@ def run_dir(facts: Facts) -> Answer:
             " this host could write the containers' counters otherwise",
             f"chown and chmod 700 {path}; the agent sets the mode at its start",
         )
+    if not seen.propagates:
+        return fail(
+            f"{path}: what the agent mounts here stays in its pod: containers with a share do not"
+            " start",
+            f"mount {path} with mountPropagation: Bidirectional",
+        )
     if not seen.tmpfs:
         return warn(
             f"{path} is not on a tmpfs: what it holds outlives a reboot, and is swept then",
@@ -239,6 +247,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "device-plugins": device_plugins,
     "run-dir": run_dir,
     "kernel": kernel,
+    **node_checks.CHECKS,
     "agent": agent,
 }
 

@@ -13,13 +13,14 @@ from typing import Final
 
 from kube.log_lines import printable
 from nri_plugin import command_line
-from nri_plugin.doctor import host
+from nri_plugin.doctor import host, host_kernel
 from nri_plugin.doctor.checks import examine
 from nri_plugin.doctor.facts import Finding, Level
 
 _DESCRIPTION: Final = """\
 Inspects this node, and reports line by line whether the agent can work here, and what to change.
-It changes nothing. Give it the settings of the agent, by flags or environment.
+It changes nothing. Give it the settings of the agent, by flags or environment; without flags it
+takes those of the agent that runs in the same pod.
 """
 _EPILOG: Final = """\
 The exit status is 1 where a check fails; what is only warned of does not count.
@@ -34,6 +35,8 @@ _INDENT: Final = " " * 8
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     logging.getLogger().addHandler(logging.NullHandler())
     known = parser()
+    if set(arguments) <= {"--json"}:
+        arguments = (*host_kernel.agent_arguments(), *arguments)
     given = command_line.parse(known, arguments, environment)
     library = given.library
     given.library = library or Path("/")  # unused: `collect` receives `library` itself, None too

@@ -50,13 +50,13 @@ def inspect_socket(path: Path) -> Socket:
     return Socket(True, inode(path) is not None)
 
 
-def inspect_runtime(socket: Path, config: Path | None) -> Runtime:
-    """config: its file, if neither the command line nor the default names it."""
+def inspect_runtime(socket: Path, config: Path | None, root: Path = Path("/")) -> Runtime:
+    """config: its file, if neither the command line nor the default names it. root: the host's."""
     process = listener(socket)
     if process is None:
         named = str(config or _DEFAULT_CONFIG)
         problem = f"no process is seen that listens at {socket}"
-        return _without_process(Path(named), problem)
+        return _without_process(Path(named), root, problem)
     named = str(config or config_of(process.argv))
     known = Runtime(_NAMES.get(process.name, process.name), config_file=named)
     try:
@@ -73,11 +73,11 @@ def inspect_runtime(socket: Path, config: Path | None) -> Runtime:
         return replace(known, problem=f"containerd config dump: {error}")
 
 
-def _without_process(file: Path, problem: str) -> Runtime:
+def _without_process(file: Path, root: Path, problem: str) -> Runtime:
     """Read the configuration from its file, without defaults and imports."""
     known = Runtime(config_file=str(file), problem=problem)
     try:
-        return replace(known, config=tomllib.loads(file.read_text()))
+        return replace(known, config=tomllib.loads((root / file.relative_to("/")).read_text()))
     except (OSError, ValueError):
         return known
 

@@ -124,6 +124,8 @@ class RunDir:
     problem: str | None = None
     open_to: str = ""
     """Why users other than the agent may access it; "": they may not."""
+    propagates: bool = True
+    """Whether what the agent mounts there reaches the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,22 @@ class Kernel:
     release: str
     lacks: Mapping[str, str] = field(default_factory=dict)
     host_pids: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DevChar:
+    """Paths of the driver's device nodes, and of those without a link in /dev/char."""
+
+    nodes: Sequence[str] = ()
+    lacking: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """selinux: it is enforcing. apparmor: it is enabled."""
+
+    selinux: bool = False
+    apparmor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,3 +182,9 @@ class Facts:
     agent: Agent
     in_trouble: Sequence[Gpu] = ()
     """GPUs that NVML lists and that cannot be shared."""
+    driver: str = ""
+    """The driver's version."""
+    dev_char: DevChar = DevChar()
+    security: Security = Security()
+    state_seen: bool = True
+    """False in a pod that does not see containers of Kubernetes at containerd's state directory."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from contract import names
-from nri_plugin.doctor import containerd
+from nri_plugin.doctor import containerd, host_kernel
 from nri_plugin.doctor.facts import (
     Agent,
     DevicePlugins,
@@ -32,7 +32,7 @@ from nri_plugin.doctor.facts import (
     RunDir,
 )
 from nri_plugin.gpu.inventory import Inventory
-from nri_plugin.host import cdi, device_plugins, releases, rooted_open, store
+from nri_plugin.host import bundle, cdi, device_plugins, releases, rooted_open, store
 from nri_plugin.host.driver_root import (
     WITHOUT_MOUNT,
     DriverRoot,
@@ -69,7 +69,7 @@ def collect(settings: Settings, library: Path | None, paths: HostPaths) -> Facts
         settings=settings,
         root=os.geteuid() == 0,
         socket=containerd.inspect_socket(settings.nri_socket),
-        runtime=containerd.inspect_runtime(settings.nri_socket, paths.containerd_config),
+        runtime=containerd.inspect_runtime(settings.nri_socket, paths.containerd_config, root),
         library=_library(settings, library),
         gpus=gpus,
         gpus_problem=inventory.problem,
@@ -78,9 +78,13 @@ def collect(settings: Settings, library: Path | None, paths: HostPaths) -> Facts
         missing={gpu.uuid: missing(gpu, specs, root, driver_root) for gpu in gpus},
         nvidia=read_nvidia_runtime(root, paths.nvidia_config),
         plugins=find_device_plugins(root, paths.kubelet),
-        run_dir=_run_dir(settings.run_dir),
+        run_dir=_run_dir(settings.run_dir, root),
         kernel=_kernel(),
         agent=_agent(settings),
+        driver=inventory.driver,
+        dev_char=host_kernel.dev_char(root, driver_root),
+        security=host_kernel.security(root),
+        state_seen=root == Path("/") or bundle.has_pods(settings.containerd_state),
     )
 
 
@@ -140,7 +144,8 @@ def _existing(path: Path) -> Path:
     return next(each for each in (path, *path.parents) if each.exists())
 
 
-def _run_dir(path: Path) -> RunDir:
+def _run_dir(path: Path, root: Path) -> RunDir:
+    in_pod = root != Path("/")
     try:
         place = _existing(path)
         free = os.statvfs(place)
@@ -149,7 +154,10 @@ def _run_dir(path: Path) -> RunDir:
         open_to = ""
         if found is not None and (found.st_mode & 0o077 or found.st_uid != os.geteuid()):
             open_to = f"user {found.st_uid}, mode {found.st_mode & 0o777:o}"
-        return RunDir(tmpfs, free.f_bavail * free.f_frsize, free.f_favail, open_to=open_to)
+        mounts = Path("/proc/self/mountinfo").read_text() if in_pod else ""
+        propagates = not in_pod or host_kernel.propagates(mounts, path)
+        free_bytes = free.f_bavail * free.f_frsize
+        return RunDir(tmpfs, free_bytes, free.f_favail, open_to=open_to, propagates=propagates)
     except OSError as error:
         return RunDir(False, 0, 0, f"{path}: {error.strerror}")
 

@@ -174,6 +174,13 @@ def default_handler(runtime: Runtime) -> str:
     return str(runtime.cri.get("containerd", {}).get("default_runtime_name", "runc"))
 
 
+def cgroup_driver(runtime: Runtime) -> str:
+    """Return the default runtime handler's; systemd if it is not known."""
+    handler = handlers(runtime).get(default_handler(runtime), {})
+    of_cgroupfs = handler.get("options", {}).get("SystemdCgroup") is False
+    return "cgroupfs" if of_cgroupfs else "systemd"
+
+
 def state(facts: Facts) -> Answer:
     """Compare the agent's containerd state directory with containerd's."""
     path, config = str(facts.settings.containerd_state), facts.runtime.config
@@ -185,6 +192,11 @@ def state(facts: Facts) -> Answer:
             f"containerd's state is in {theirs}, the agent looks in {path}: containers with a share"
             " are refused at their start",
             f"give the agent --containerd-state {theirs}",
+        )
+    if not facts.state_seen:
+        return warn(
+            f"{path} shows no container of Kubernetes",
+            "in a pod, mount it under the same path, with mountPropagation: HostToContainer",
         )
     return ok(path)
 

@@ -62,9 +62,14 @@ class Config:
 def find_state(states: Sequence[Path] = STATES) -> Path:
     """Return the state directory of the kubelet's containerd. If none has Kubernetes containers
     yet, the first that exists. A Docker containerd beside it has no Kubernetes containers."""
-    with_pods = (path for path in states if (path / _TASKS).is_dir())
+    with_pods = (path for path in states if has_pods(path))
     there = (path for path in states if path.is_dir())
     return next(with_pods, None) or next(there, states[0])
+
+
+def has_pods(state: Path) -> bool:
+    """Whether the state directory has containers of Kubernetes, as seen here."""
+    return (state / _TASKS).is_dir()
 
 
 def of(containerd_state: Path, container_id: str) -> Path:

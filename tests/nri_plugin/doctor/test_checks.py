@@ -19,6 +19,7 @@ from nri_plugin.doctor.checks import CHECKS, examine
 from nri_plugin.doctor.command import as_json, as_text
 from nri_plugin.doctor.facts import (
     Agent,
+    DevChar,
     DevicePlugins,
     Facts,
     Finding,
@@ -28,6 +29,7 @@ from nri_plugin.doctor.facts import (
     NvidiaRuntime,
     RunDir,
     Runtime,
+    Security,
     Socket,
 )
 from nri_plugin.policy.model import CdiDevice, Edits, Gpu, Hook, HookStage, Mount, Specs
@@ -113,6 +115,9 @@ NVIDIAS = runtime(handlers={"nvidia": NVIDIA}, default="nvidia")
 MIG = Gpu("GPU-m", 1, 1 << 30, problem="MIG mode is enabled")
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 
+LACKING = DevChar(("/dev/nvidia0", "/dev/nvidiactl"), ("/dev/nvidia0",))
+CGROUPFS = {"runc": {"options": {"SystemdCgroup": False}}}
+
 ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     ("root", {"root": False}, FAIL, "not run as root", ""),
     ("root", {"kernel": Kernel("6.1", host_pids=False)}, WARN, "PID namespace", "hostPID"),
@@ -138,6 +143,40 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         FAIL,
         "containerd's state is in /run/k3s/containerd, the agent looks in /run/containerd",
         "--containerd-state /run/k3s/containerd",
+    ),
+    (
+        "containerd-state",
+        {"state_seen": False},
+        WARN,
+        "/run/containerd shows no container of Kubernetes",
+        "HostToContainer",
+    ),
+    (
+        "run-dir",
+        {"run_dir": RunDir(True, 1 << 30, 10**6, propagates=False)},
+        FAIL,
+        "stays in its pod",
+        "mountPropagation: Bidirectional",
+    ),
+    ("dev-char", {"dev_char": LACKING}, WARN, "no link for /dev/nvidia0: with", "at each boot"),
+    (
+        "dev-char",
+        {"dev_char": LACKING, **chosen("--driver-root", "/run/nvidia/driver")},
+        *(WARN, "daemon-reload", "--create-all --driver-root=/run/nvidia/driver"),
+    ),
+    ("dev-char", {"dev_char": LACKING, **runtime(handlers=CGROUPFS)}, OK, "cgroupfs", ""),
+    ("dev-char", {"dev_char": DevChar(LACKING.nodes)}, OK, "for the driver's 2 device nodes", ""),
+    ("security-modules", {"security": Security(selinux=True)}, FAIL, "not supported", "permissive"),
+    (
+        "security-modules",
+        {"security": Security(selinux=True), **runtime(cri={"enable_selinux": False})},
+        *(WARN, "this combination is not tested", "permissive"),
+    ),
+    ("security-modules", {"security": Security(apparmor=True)}, OK, "default profile allows", ""),
+    (
+        "driver",
+        {"driver": "580.65.06", **chosen("--driver-root", "/run/nvidia/driver")},
+        *(OK, "driver 580.65.06, below /run/nvidia/driver", ""),
     ),
     (
         "run-dir",

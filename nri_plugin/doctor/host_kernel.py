@@ -1,0 +1,91 @@
+"""Collects facts that the host's kernel and device files show, also from within the agent's pod.
+
+There /dev, /sys and the mount table are the container's own; the host's are below its first
+process's root, which needs hostPID.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from nri_plugin.doctor.facts import DevChar, Security
+from nri_plugin.host.driver_root import DriverRoot
+
+_ENFORCING: Final = "1"
+_ENABLED: Final = "Y"
+_OPTIONAL_FIELDS: Final = 6
+_POINT: Final = 4
+
+
+def dev_char(root: Path, driver_root: DriverRoot) -> DevChar:
+    """Return the driver's device nodes, and those without a link in /dev/char. root: the host's."""
+    host = root if root != Path("/") or driver_root.host != Path("/") else driver_root.mount
+    numbers: dict[str, str] = {}
+    directories = [host / "dev"]
+    if driver_root.host != Path("/"):
+        directories.append(driver_root.seen(str(driver_root.host / "dev")))
+    for directory in directories:
+        numbers |= dict(_nodes(directory))
+    lacking = [
+        path for number, path in numbers.items() if not os.path.lexists(host / "dev/char" / number)
+    ]
+    return DevChar(tuple(numbers.values()), tuple(lacking))
+
+
+def _nodes(directory: Path) -> Iterator[tuple[str, str]]:
+    """Yield number and path of each of the driver's nodes."""
+    for node in (*sorted(directory.glob("nvidia*")), *sorted(directory.glob("nvidia-caps*/*"))):
+        with contextlib.suppress(OSError):
+            found = node.stat()
+            if stat.S_ISCHR(found.st_mode):
+                number = f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"
+                yield number, f"/dev/{node.relative_to(directory)}"
+
+
+def security(root: Path) -> Security:
+    """root: the host's."""
+    return Security(
+        selinux=_text(root / "sys/fs/selinux/enforce") == _ENFORCING,
+        apparmor=_text(root / "sys/module/apparmor/parameters/enabled") == _ENABLED,
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def propagates(mounts: str, path: Path) -> bool:
+    """Whether a mount made at `path` reaches the host. mounts: the text of a container's
+    /proc/self/mountinfo, in which later lines cover earlier ones."""
+    shared = False
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        if len(fields) > _OPTIONAL_FIELDS and path.is_relative_to(fields[_POINT]):
+            shared = any(field.startswith("shared:") for field in _optional(fields))
+    return shared
+
+
+def _optional(fields: Sequence[str]) -> Sequence[str]:
+    return fields[_OPTIONAL_FIELDS : fields.index("-")] if "-" in fields else ()
+
+
+def agent_arguments(proc: Path = Path("/proc")) -> Sequence[str]:
+    """Return the arguments of the agent that runs in this mount namespace, that is in this pod;
+    empty if there is none."""
+    for process in sorted(proc.glob("[0-9]*")):
+        with contextlib.suppress(OSError):
+            _, *words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            is_agent = words[:2] == ["-m", "nri_plugin"] and words[2:3] != [""]
+            is_command = not "".join(words[2:3]).startswith("-")
+            own = os.readlink(process / "ns/mnt") == os.readlink(proc / "self/ns/mnt")
+            if is_agent and not is_command and own:
+                return words[2:-1]
+    return ()

@@ -1,0 +1,56 @@
+"""Checks of the host's device files, security modules and mounts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from nri_plugin.doctor import runtime_checks
+from nri_plugin.doctor.facts import Answer, Facts, fail, ok, warn
+
+
+def dev_char(facts: Facts) -> Answer:
+    """runc with systemd's cgroup driver allows a device by its link in /dev/char; without one,
+    `systemctl daemon-reload` takes the device from running containers."""
+    seen = facts.dev_char
+    if not seen.nodes:
+        return ok("there are no device nodes of the driver")
+    if not seen.lacking:
+        return ok(f"has links for the driver's {len(seen.nodes)} device nodes")
+    if runtime_checks.cgroup_driver(facts.runtime) == "cgroupfs":
+        return ok("lacks links for the driver, which the cgroup driver cgroupfs does not need")
+    root = facts.settings.driver_root
+    more = f" --driver-root={root}" if str(root) != "/" else ""
+    return warn(
+        f"has no link for {', '.join(seen.lacking[:3])}: with systemd's cgroup driver, containers"
+        " lose their GPU at the next systemctl daemon-reload",
+        f"at each boot, after the driver is loaded: nvidia-ctk system create-dev-char-symlinks"
+        f" --create-all{more}",
+    )
+
+
+def security_modules(facts: Facts) -> Answer:
+    if facts.security.selinux:
+        labels = facts.runtime.cri.get("enable_selinux")
+        found = "SELinux is enforcing"
+        do = "set it to permissive on nodes whose GPUs are shared"
+        if labels is False:
+            return warn(
+                f"{found}; containerd does not label containers (enable_selinux is off), and this"
+                " combination is not tested",
+                f"verify a container's limit before you rely on it, or {do}",
+            )
+        return fail(
+            f"{found} for containers: not supported: the agent does not label its files, and a"
+            " container that cannot read them runs without its limit",
+            do,
+        )
+    if facts.security.apparmor:
+        return ok("AppArmor: containerd's default profile allows the agent's files")
+    return ok("neither SELinux is enforcing nor AppArmor enabled")
+
+
+CHECKS: Final[Mapping[str, Callable[[Facts], Answer]]] = {
+    "dev-char": dev_char,
+    "security-modules": security_modules,
+}
