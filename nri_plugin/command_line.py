@@ -47,8 +47,9 @@ HTTP endpoints: /healthz (the event loop runs), /readyz (containers get their sh
 reasons), /metrics (for Prometheus).
 
 In a pod it needs: root, hostPID, the host's directories under the same paths as on the host, the
-run directory and containerd's state with mount propagation (Bidirectional, HostToContainer). For
-probes by the kubelet, hostNetwork and httpGet with host 127.0.0.1.
+run directory and containerd's state with mount propagation (Bidirectional, HostToContainer), and
+the driver root read-only (HostToContainer; --driver-root, --driver-root-mount). For probes by the
+kubelet, hostNetwork and httpGet with host 127.0.0.1.
 
 examples:
   python -m nri_plugin --library /opt/gpuslice/libvgpu.so

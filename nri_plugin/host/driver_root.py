@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from gpu.driver_root import resolve
 _ROOT: Final = Path("/")
 _HOSTS_PID_NAMESPACE: Final = 0xEFFFFFFC
 """Inode of /proc/self/ns/pid in the initial PID namespace, on every machine."""
+_VERSION_S: Final = 1.0
+"""Less than the worker's deadline."""
 _HOOKS: Final = (
     "/usr/bin/nvidia-cdi-hook",
     "/usr/bin/nvidia-ctk",
@@ -84,18 +87,21 @@ class DriverRoot:
         """Return the host's path of the program for a spec's hooks; "": there is none, and
         nvidia-ctk names its default.
 
-        If the host has none of NVIDIA's toolkit, ours is copied to `directory`, which has the same
-        path on the host. Raises OSError.
+        It is a copy of ours in `directory`, which has the same path on the host: a toolkit of the
+        host that is older than our nvidia-ctk fails for hooks that it does not know. If ours does
+        not run there, because of an old libc, the host's is used. Raises OSError.
         """
         host = host_root() if self.host != _ROOT else self.mount
+        ours = shutil.which("nvidia-cdi-hook") or shutil.which(command[0])
+        if ours:
+            copy = _copied(Path(ours), directory / Path(ours).name)
+            if _runs(host, copy):
+                return str(copy)
         for path in _HOOKS:
             with contextlib.suppress(OSError):
                 if os.access(resolve(host, path), os.X_OK):
                     return path
-        ours = shutil.which("nvidia-cdi-hook") or shutil.which(command[0])
-        if not ours:
-            return ""
-        return str(_copied(Path(ours), directory / Path(ours).name))
+        return ""
 
     def translate(self, spec: dict[str, Any]) -> dict[str, Any]:
         """Return the spec with the host's paths, as `nvidia-ctk cdi transform root` does.
@@ -138,6 +144,17 @@ class DriverRoot:
 
 WITHOUT_MOUNT: Final = DriverRoot()
 """The agent runs on the host, and the driver is installed there."""
+
+
+def _runs(host: Path, program: Path) -> bool:
+    """Whether the program can be executed with the libraries of the host."""
+    into = () if host == _ROOT else ("chroot", str(host))
+    command = (*into, str(program), "--version")
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_VERSION_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
 
 
 def _copied(source: Path, target: Path) -> Path:

@@ -113,17 +113,26 @@ def test_the_options_of_nvidia_ctk(tmp_path: Path) -> None:
 
 
 def test_hooks_run_a_program_of_the_host(tmp_path: Path) -> None:
-    """runc executes a hook on the host, where the agent's image is not."""
+    """runc executes a hook on the host, where the agent's image is not. A copy of the agent's own
+    program knows all hooks that its nvidia-ctk writes; the host's may be older."""
     mount, programs = tmp_path / "driver-root", tmp_path / "vgpu"
-    root, ours = DriverRoot(Path("/"), mount), tmp_path / "nvidia-ctk"
+    ours = tmp_path / "nvidia-ctk"
     ours.write_text("#!/bin/sh\n")
     ours.chmod(0o755)
+    container = DriverRoot(Path("/run/nvidia/driver"), mount)
     for _ in range(2):
-        assert root.hook([str(ours)], programs) == f"{programs}/nvidia-ctk"
+        assert container.hook([str(ours)], programs) == f"{programs}/nvidia-ctk"
     assert os.listdir(programs) == ["nvidia-ctk"]
     assert (programs / "nvidia-ctk").stat().st_mode & 0o777 == 0o755
-    assert root.hook(["/nowhere/nvidia-ctk"], programs) == ""
+    ours.write_text("#!/bin/sh\n# newer\n")
+    container.hook([str(ours)], programs)
+    assert (programs / "nvidia-ctk").read_text() == ours.read_text()
+
+    # The directory that stands for the host's root has no libraries: ours does not run there.
+    root = DriverRoot(Path("/"), mount)
+    assert root.hook([str(ours)], programs) == ""
     (mount / "usr/bin").mkdir(parents=True)
     (mount / "usr/bin/nvidia-cdi-hook").write_text("#!/bin/sh\n")
     (mount / "usr/bin/nvidia-cdi-hook").chmod(0o755)
     assert root.hook([str(ours)], programs) == "/usr/bin/nvidia-cdi-hook"
+    assert root.hook(["/nowhere/nvidia-ctk"], programs) == "/usr/bin/nvidia-cdi-hook"
