@@ -42,6 +42,8 @@ THOROUGH: Final = {
     "tests/node/test_enable_nri.py::test_killed_*": _KILLS,
     "tests/node/test_enable_nri.py::test_other_releases*": "other releases of containerd",
     "tests/node/test_enable_nri.py::test_sockets_*": "as the test of a restart that fails",
+    "tests/node/test_enable_nri.py::test_a_configuration_that_*": "as the tests of edits.py",
+    "tests/node/test_enable_nri.py::test_what_else_*": "as the tests of edits.py",
     "tests/node/test_enable_nri.py::test_two_at_once": _RACES,
     "tests/node/test_policy_lives.py::test_a_container_restarted_100_times": _KILLS,
     "tests/node/test_recovery.py::test_a_thousand_*": _KILLS,
