@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from contract import names
 from lab.cluster.controlplane import ControlPlane
+from lab.node import host
 from tools import helm
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -28,6 +29,7 @@ GPU_NODE_LABEL: Final = "nvidia.com/gpu.present=true"
 VALUES: Final = "values.json"
 AGENT_PORT: Final = 10275
 SCHEDULER_PORT: Final = 9445
+_SIMULATED: Final = "/run/simgpu"
 _HELM_S: Final = 180
 _SMALL: Final = {"requests": {"cpu": "10m", "memory": "64Mi"}}
 
@@ -81,10 +83,11 @@ def values(
         },
         "agent": {
             "http": {"address": "0.0.0.0"},
-            "extraEnv": extra,
+            "extraEnv": [*extra, {"name": "SIMGPU_DIR", "value": _SIMULATED}],
             "extraVolumes": [simulated],
-            "extraVolumeMounts": [{"name": "simgpu", "mountPath": "/dev/simgpu"}],
+            "extraVolumeMounts": [{"name": "simgpu", "mountPath": f"{_SIMULATED}/gpus"}],
         },
+        "nri": {"restart": str(host.RESTART)},
         "distributor": {"extraEnv": extra},
     }
 

@@ -16,20 +16,21 @@ from simgpu.cdi import library_dir
 
 _COVERED: Final = ("/etc", "/opt", "/run", "/usr", "/var")
 CONTAINERD_ROOT: Final = Path("/var/lib/containerd")
-_SYSTEMCTL_AT: Final = Path("/usr/bin/systemctl")
-_SYSTEMCTL: Final = """\
+RESTART: Final = Path("/usr/local/sbin/restart-containerd")
+_RESTART: Final = """\
 #!/bin/sh
-# The lab has no systemd: the owner of the cluster starts a containerd that has ended.
-[ "$*" = "restart containerd" ] || { echo "systemctl $*: only restart containerd" >&2; exit 1; }
+# As systemd would: the owner of the cluster starts a containerd that has ended.
 for process in /proc/[0-9]*; do
   [ "$(cat $process/comm 2>&1)" != containerd ] || kill "${process#/proc/}"
 done
 """
+"""The lab has no systemd."""
 _LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 
-def make(namespace: Namespace, build: Path, sim_dir: Path) -> None:
-    """build: where the simulated driver was built. Raises NamespaceError."""
+def make(namespace: Namespace, build: Path, sim_dir: Path, containerd: Path) -> None:
+    """build: where the simulated driver was built. containerd: the directory of its programs. Raises
+    NamespaceError."""
     for place in map(Path, _COVERED):
         namespace.cover(place)
     root = namespace.directory / "root" / "containerd"
@@ -41,6 +42,10 @@ def make(namespace: Namespace, build: Path, sim_dir: Path) -> None:
     for name in _LIBRARIES:
         shutil.copy(build / "lib" / "simgpu" / name, namespace.outside(Path(library_dir(), name)))
     shutil.copy(build / "bin" / "nvidia-smi", namespace.outside(Path("/usr/bin/nvidia-smi")))
-    namespace.write(_SYSTEMCTL_AT, _SYSTEMCTL, 0o755)
+    for program in containerd.iterdir():
+        installed = namespace.outside(Path("/usr/bin", program.name))
+        installed.unlink(missing_ok=True)
+        installed.symlink_to(program)
+    namespace.write(RESTART, _RESTART, 0o755)
     # systemd does the same at boot: agents in pods make mounts that containerd must see.
     namespace.mount("--make-rshared", "/")

@@ -108,9 +108,9 @@ class Lab:
         self.run_dir = (Path("/run") if self._on_host else self._tmpfs("run")) / names.PLUGIN_NAME
         self.store_dir = self.directory / "store"
         self.start_gpus()
-        if self._on_host:
-            host.make(self.namespace, BUILD, self.sim_dir)
         built = programs.ensure(release=self.release)
+        if self._on_host:
+            host.make(self.namespace, BUILD, self.sim_dir, built.directory)
         self.containerd = Containerd(
             self.namespace, built, self.release, self._options, self._on_host
         )

@@ -15,6 +15,7 @@ import subprocess
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -141,14 +142,15 @@ class CommandError(Exception):
 def run(process: Process, *arguments: str) -> str:
     """Return the output of the listener's own program, run under the listener's root."""
     root, program = f"/proc/{process.pid}/root", f"/proc/{process.pid}/exe"
-    executable: str | None = program
     command = [process.argv[0], *arguments]  # a multi-call binary needs its argv[0]
     try:
-        if not os.path.samefile(root, "/"):
-            command, executable = ["chroot", root, os.readlink(program), *arguments], None
+        elsewhere = not os.path.samefile(root, "/")
         done = subprocess.run(
             command,
-            executable=executable,
+            executable=os.readlink(program) if elsewhere else program,
+            # The agent's image has no program chroot.
+            preexec_fn=partial(os.chroot, root) if elsewhere else None,
+            cwd="/",
             capture_output=True,
             text=True,
             errors="replace",

@@ -1,4 +1,4 @@
-"""The host as the init container sees it: its files below a mount, its programs by nsenter.
+"""The host as the init container sees it: its files below a mount, its programs in its namespaces.
 
 containerd is found by the socket at which it listens, so that a second one, such as Docker's, is
 not mistaken for it. Whether a socket is listened at is read from the kernel's table: a connection
@@ -7,6 +7,8 @@ to NRI's socket that registers no plugin delays every plugin by seconds.
 
 from __future__ import annotations
 
+import ctypes
+import os
 import subprocess
 import time
 import tomllib
@@ -19,7 +21,9 @@ from gpu.driver_root import resolve
 from nri_plugin.doctor import containerd
 
 SOCKET: Final = "/run/containerd/containerd.sock"
-_ENTER: Final = ("nsenter", "--target=1", "--mount", "--uts", "--ipc", "--net", "--")
+_ENTERED: Final = ("uts", "ipc", "net", "mnt")
+"""The namespaces of the host's first process; after the last, paths are the host's."""
+_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _POLL_S: Final = 0.1
 _GENERATED: Final = {
     "/var/lib/rancher/k3s/agent/etc/containerd": ("k3s", "config.toml.tmpl there", "k3s"),
@@ -45,15 +49,23 @@ class Host:
 
     def run(self, command: Sequence[str], timeout_s: float) -> str:
         """Run a command in the host's namespaces. Returns why it failed; "": it did not."""
-        entered = (*(_ENTER if self.root != Path("/") else ()), *command)
         try:
             done = subprocess.run(
-                entered, capture_output=True, text=True, timeout=timeout_s, check=False
+                command,
+                preexec_fn=_enter if self.root != Path("/") else None,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                check=False,
+                env={"PATH": _PATH},
+                cwd="/",
             )
         except subprocess.TimeoutExpired:
             return f"{command[0]} took longer than {timeout_s:g} s"
         except OSError as error:
-            return f"{entered[0]}: {error.strerror}"
+            return f"{command[0]}: {error.strerror}"
+        except subprocess.SubprocessError as error:
+            return f"{command[0]}: the host's namespaces cannot be entered: {error}"
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         return f"{command[0]}: exit status {done.returncode}: {last}" if done.returncode else ""
 
@@ -68,6 +80,16 @@ class Host:
                     f" {template}, and restart {unit}; containerd 2 has NRI on by default"
                 )
         return ""
+
+
+def _enter() -> None:
+    """As nsenter, which the agent's image does not have, nor has its Python os.setns."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    opened = [os.open(f"/proc/1/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in _ENTERED]
+    for name, descriptor in zip(_ENTERED, opened, strict=True):
+        if libc.setns(descriptor, 0) != 0:
+            raise OSError(ctypes.get_errno(), f"setns {name}")
+    os.chdir("/")
 
 
 @dataclass(frozen=True, slots=True)
