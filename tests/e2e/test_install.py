@@ -86,7 +86,8 @@ def test_an_installation_that_fails_leaves_pods_as_they_were(
 
 
 def test_helm_install_turns_nri_on_and_the_documents_pod_runs(whole: Whole) -> None:
-    whole.install("--set=nri.enable=true")
+    served = f"--set=schedulerNames={{{names.SCHEDULER_NAME},koord-scheduler}}"
+    whole.install("--set=nri.enable=true", served)
     until(lambda: _gpus(whole) == "200", "the node has its GPUs")
     assert "disable = true" in _containerd(whole), "the operator's file is as it was"
     whole.run_pod("full", {names.RESOURCE_GPU: 100})
