@@ -18,6 +18,7 @@ from tools.building import build, cache_dir, runs
 _STRIPPED: Final = "-s -w"
 _LAZILY: Final = "-extldflags=-Wl,-z,lazy"
 """go-nvml loads NVML when it is called; bound at its start, nvidia-ctk would not start without."""
+_STATIC: Final = "-extldflags=-static"
 _GOARCH: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -33,6 +34,8 @@ class Published:
     free_bytes_wanted: int
     """For modules, Go's build cache and the program: measured, with a margin."""
     cgo: bool = False
+    static: bool = False
+    """With cgo: without shared libraries, so that it runs whatever glibc the machine has."""
 
     def find(
         self, environ: Mapping[str, str] = os.environ, machine: str = platform.machine()
@@ -56,10 +59,11 @@ class Published:
                 program = f"{self.module}/{self.package}"
                 flags = f"{_STRIPPED} -X {self.version_variable}=v{self.version}"
                 if self.cgo:
-                    flags += f" {_LAZILY}"
+                    flags += f" {_STATIC if self.static else _LAZILY}"
                 here.go("mod", "init", "gpuslice.io/lab")
                 here.go("get", f"{program}@v{self.version}")
-                options = ("-v", "-mod=mod", "-trimpath", "-ldflags", flags)
+                tags = "netgo,osusergo" if self.static else ""
+                options = ("-v", "-mod=mod", "-trimpath", "-tags", tags, "-ldflags", flags)
                 here.go("build", *options, "-o", str(here.into / self.name), program)
         return final / self.name
 

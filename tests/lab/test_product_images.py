@@ -19,7 +19,7 @@ import pytest
 
 from tests.support import ROOT
 from tools.images import product
-from tools.images.nvidia_ctk import NVIDIA_CTK
+from tools.images.nvidia_ctk import NVIDIA_CTK, PROGRAMS
 from tools.images.oci import Image, Layer, pack
 from tools.images.product import CONTENTS, Built
 from tools.images.table import Recipe, project, requirements, table
@@ -27,6 +27,7 @@ from tools.images.table import Recipe, project, requirements, table
 _PRODUCT = {"contract", "gpu", "kube", "nri_plugin", "scheduler", "shim"}
 _MODULES = {
     "google": "protobuf",
+    "grpc": "grpcio",
     "prometheus_client": "prometheus-client",
     "pynvml": "nvidia-ml-py",
     "yaml": "PyYAML",
@@ -91,7 +92,7 @@ def test_its_containerfile_says_the_same(recipe: Recipe) -> None:
     for name, path in recipe.programs.items():
         assert f"COPY --from=programs /go/bin/{name} {path}\n" in last
         assert f"ARG NVIDIA_CTK_VERSION={NVIDIA_CTK.version}\n" in building
-        assert f"{{MODULE}}/{NVIDIA_CTK.package}@" in building
+        assert f"{{MODULE}}/{PROGRAMS[name].package}@" in building
 
 
 @_RECIPES
@@ -227,12 +228,24 @@ def test_an_image_runs(unpacked: tuple[Recipe, Built, Path]) -> None:
     assert "sage:" in _run(root, *recipe.entrypoint, "--help")
     for path in recipe.programs.values():
         assert _run(root, path, "--version").rstrip().endswith(f"v{NVIDIA_CTK.version}")
+    for path in recipe.tools:
+        assert Path(path).name in _run(root, path, "--version")
     contents = (root / CONTENTS[1:]).read_text().splitlines()
     assert f"python gpuslice {project()['version']}" in contents
     assert [line for line in contents if line.startswith("debian libc6 ")]
     assert built.size_bytes < 150e6
     setuid = [path for path in root.rglob("*") if path.lstat().st_mode & 0o6000]
     assert setuid == []
+
+
+@pytest.mark.node
+def test_the_hook_runs_on_a_host_without_glibc(
+    unpacked: tuple[Recipe, Built, Path], tmp_path: Path
+) -> None:
+    recipe, _, root = unpacked
+    if path := recipe.programs.get("nvidia-cdi-hook"):
+        shutil.copy(root / path[1:], tmp_path)
+        assert "version" in _run(tmp_path, "/nvidia-cdi-hook", "--version")
 
 
 @pytest.mark.node
@@ -251,15 +264,16 @@ def test_the_agents_image_has_its_library(unpacked: tuple[Recipe, Built, Path]) 
 def test_a_build_from_scratch_has_the_same_digest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only nvidia-ctk, which takes long to build, is taken from the cache."""
+    """Only NVIDIA's programs, which take long to build, are taken from the cache."""
     for recipe in table().recipes.values():
         first = product.ensure(recipe)
-        program = NVIDIA_CTK.ensure()
+        programs = [each.ensure().parent for each in PROGRAMS.values()]
         with monkeypatch.context() as patched:
             cache = tmp_path / "cache"
             (cache / "bin").mkdir(parents=True, exist_ok=True)
-            if not (cache / "bin" / program.parent.name).exists():
-                (cache / "bin" / program.parent.name).symlink_to(program.parent)
+            for each in programs:
+                if not (cache / "bin" / each.name).exists():
+                    (cache / "bin" / each.name).symlink_to(each)
             patched.setenv("GPUSLICE_CACHE", str(cache))
             assert product.ensure(recipe).digest == first.digest
 

@@ -1,10 +1,13 @@
-"""nvidia-ctk, which describes GPUs to a container runtime (CDI): built from its published module.
+"""NVIDIA's programs for CDI, built from their published module; with cgo, because they are linked
+with NVML.
 
-It needs cgo, because it loads the driver's NVML by name. Standard library only: setup runs it.
+nvidia-ctk describes GPUs to a container runtime. nvidia-cdi-hook is what a description has the
+runtime execute on the host, where the image's glibc is not: it is linked statically.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Final
 
 from tools.published import Published
@@ -19,3 +22,7 @@ NVIDIA_CTK: Final = Published(
     free_bytes_wanted=1_000_000_000,
     cgo=True,
 )
+NVIDIA_CDI_HOOK: Final = dataclasses.replace(
+    NVIDIA_CTK, name="nvidia-cdi-hook", package="cmd/nvidia-cdi-hook", static=True
+)
+PROGRAMS: Final = {each.name: each for each in (NVIDIA_CDI_HOOK, NVIDIA_CTK)}

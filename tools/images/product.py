@@ -21,7 +21,7 @@ from typing import Final
 from tools import building
 from tools.images import debian, oci, wheels
 from tools.images.debian import System
-from tools.images.nvidia_ctk import NVIDIA_CTK
+from tools.images.nvidia_ctk import NVIDIA_CTK, PROGRAMS
 from tools.images.oci import ARCHITECTURES, Image, Layer
 from tools.images.table import ROOT, Recipe, project, requirements, table
 from tools.progress import step
@@ -53,7 +53,7 @@ def ensure(recipe: Recipe, machine: str = platform.machine(), fetch: bool = Fals
     """The image's archive, from the cache or built into it. Raises ImageError, ProgramsError."""
     directory = building.cache_dir() / "images"
     name = f"{recipe.name}-{ARCHITECTURES[machine]}"
-    system = debian.system(table().debian, machine, fetch)
+    system = debian.system(table().debian, table().tools, machine, fetch)
     path = directory / f"{name}-{_key(recipe, system)}.tar"
     if path.exists():
         os.utime(path)
@@ -156,6 +156,8 @@ def _base(system: System) -> Layer:
     """Debian's Python and the virtual environment: the same in both images."""
     layer = Layer(dated=False)
     layer.add_root(system.root)
+    for path in system.tools:
+        del layer.entries[path[1:]]
     home = table().home
     layer.add_bytes(
         f"{home}/pyvenv.cfg", b"home = /usr/bin\ninclude-system-site-packages = false\n"
@@ -182,8 +184,9 @@ def _required(site: Path, system: System) -> Layer:
 def _product(recipe: Recipe, system: System, contents: str) -> Layer:
     layer = Layer(dated=False)
     for name, path in recipe.programs.items():
-        assert name == NVIDIA_CTK.name
-        layer.add_file(NVIDIA_CTK.ensure(machine=system.machine), path)
+        layer.add_file(PROGRAMS[name].ensure(machine=system.machine), path)
+    for path in recipe.tools:
+        layer.add_file(system.root / path[1:], path)
     recipes = table().recipes.values()
     everything = {name for each in recipes for name in _sources(each)}
     place = _site(system)
@@ -203,6 +206,6 @@ def _contents(recipe: Recipe, system: System, required: Path) -> str:
         ("debian", system.packages),
         ("python", [f"gpuslice {project()['version']}"]),
         ("python", (required / "packages.txt").read_text().splitlines()),
-        ("go", [f"{NVIDIA_CTK.name} {NVIDIA_CTK.version}" for _ in recipe.programs]),
+        ("go", [f"{name} {PROGRAMS[name].version}" for name in recipe.programs]),
     )
     return "".join(f"{kind} {line}\n" for kind, lines in listed for line in lines)

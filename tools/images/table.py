@@ -16,7 +16,8 @@ FILE: Final = ROOT / "manifests" / "images" / "images.toml"
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One image. libraries: path in the wheel: path in the image. programs: name: path."""
+    """One image. libraries: path in the wheel: path in the image. programs: name: path. tools:
+    paths of Debian's programs."""
 
     name: str
     title: str
@@ -27,6 +28,7 @@ class Recipe:
     requirements: Sequence[str]
     libraries: Mapping[str, str] = field(default_factory=dict)
     programs: Mapping[str, str] = field(default_factory=dict)
+    tools: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,11 @@ class Table:
     path: str
     """The variable PATH in an image."""
     recipes: Mapping[str, Recipe]
+
+    @property
+    def tools(self) -> Sequence[str]:
+        """Those of all images."""
+        return sorted({path for recipe in self.recipes.values() for path in recipe.tools})
 
 
 @cache
