@@ -63,7 +63,7 @@ _FILES: Final = {
 
 _FOR_TESTS: Final = frozenset(
     {
-        *("musl-tools", "binutils", "ccache"),
+        *("musl-tools", "ccache"),
         *("qemu-user-static", "gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"),
     }
 )
