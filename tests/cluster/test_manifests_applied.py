@@ -19,6 +19,7 @@ from lab.cluster.controlplane import ControlPlane
 from lab.cluster.manifests import KOORDINATOR, NAMES, named
 from tests.chart.rendering import EVERYTHING
 from tests.cluster.admission.requested import asking, container, pod
+from tests.cluster.installing import PROBES
 from tests.cluster.server import MERGE_PATCH, Server
 from tests.support import until
 from tools import chart
@@ -27,12 +28,8 @@ pytestmark = pytest.mark.cluster
 
 Json = dict[str, Any]
 
-
-def test_they_are_applied_in_one_go_and_again(installed: ControlPlane) -> None:
-    """By `kubectl apply`, too. The scheduler would change the policies to Deny again."""
-    said = installed.kubectl("apply", "--dry-run=server", "-f", chart.INSTALL)
-    assert len(said.splitlines()) == len(manifests.objects())
-    installed.apply_json(*manifests.in_force(manifests.objects()))
+_CONNECTED: Final = ("--dry-run=server", "--take-ownership")
+"""Helm reads the cluster's objects, which kubectl installed there."""
 
 
 @pytest.mark.parametrize("options", [[], [f"--values={EVERYTHING}"]], ids=["default", "everything"])
@@ -127,17 +124,16 @@ def test_helms_test_names_what_is_missing(
 
 
 def test_a_name_whose_own_scheduler_runs_here_is_not_served(
-    control_plane: ControlPlane,
+    installed: ControlPlane, server: Server
 ) -> None:
     """Helm looks into the cluster; without access to it, the name is served."""
     served = f"--set=schedulerNames={{{','.join(NAMES)}}}"
-    connected = ("--dry-run=server", f"--kubeconfig={control_plane.kubeconfig()}")
+    connected = (*_CONNECTED, f"--kubeconfig={installed.kubeconfig()}")
     pods = "/api/v1/namespaces/default/pods"
     running = {"name": "main", "image": "koordinator-sh/koord-scheduler:v1.6.0"}
     pod = {"metadata": {"name": "koord-scheduler-1"}, "spec": {"containers": [running]}}
     assert chart.render(served, *connected)
-    with Server(control_plane) as server:
-        assert server.ask("POST", pods, pod).done
+    assert server.ask("POST", pods, pod).done
     try:
         with pytest.raises(chart.ChartError) as refused:
             chart.render(served, *connected)
@@ -147,8 +143,33 @@ def test_a_name_whose_own_scheduler_runs_here_is_not_served(
         ) in str(refused.value)
         assert chart.render(served)
     finally:
-        with Server(control_plane) as server:
-            server.ask("DELETE", f"{pods}/koord-scheduler-1?gracePeriodSeconds=0")
+        server.ask("DELETE", f"{pods}/koord-scheduler-1?gracePeriodSeconds=0")
+
+
+def test_an_upgrade_leaves_in_force_what_the_scheduler_put_in_force(
+    installed: ControlPlane,
+) -> None:
+    bindings = {each["metadata"]["name"] for each in manifests.objects(manifests.BINDING)}
+    auto = set(PROBES)
+    one = "gpuslice-requests"
+    kubeconfig = f"--kubeconfig={installed.kubeconfig()}"
+
+    def denying() -> set[str]:
+        rendered = yaml.safe_load_all(chart.render(*_CONNECTED, kubeconfig))
+        found = (each for each in rendered if each and each["kind"] == manifests.BINDING)
+        denied = [e for e in found if e["spec"]["validationActions"] == ["Deny"]]
+        return {each["metadata"]["name"] for each in denied}
+
+    always = bindings - auto - {"gpuslice-resource-names"}
+    assert denying() == always | auto
+    actions = {"spec": {"validationActions": ["Warn"]}}
+    patch = ("patch", manifests.BINDING, one, "--type=merge")
+    installed.kubectl(*patch, f"-p={json.dumps(actions)}")
+    try:
+        assert denying() == always | auto - {one}
+    finally:
+        actions["spec"]["validationActions"] = ["Deny"]
+        installed.kubectl(*patch, f"-p={json.dumps(actions)}")
 
 
 KOORDLETS_DEVICE: Final[Json] = {
