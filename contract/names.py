@@ -128,8 +128,8 @@ ANNOTATION_READY: Final = "gpuslice.io/ready"
 """Annotation of the agent's Lease: `true`, or the reason why the agent can serve no container."""
 
 LABEL_ADMISSION: Final = "gpuslice.io/admission"
-"""Label of an admission policy's binding. `auto`: the scheduler changes its actions from Warn to
-Deny once it is available."""
+"""Label of an admission policy's binding. `auto`: the scheduler changes its actions from Audit
+to Deny once it is available."""
 ADMISSION_AUTO: Final = "auto"
 LABEL_PART_OF: Final = "app.kubernetes.io/part-of"
 PART_OF: Final = "gpuslice"

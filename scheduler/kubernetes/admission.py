@@ -1,9 +1,10 @@
 """Which bindings of admission policies are to refuse instead of warn, and by which patch.
 
-Pure. The chart installs a binding with validationActions [Warn] and the label
-contract.names.LABEL_ADMISSION, so that an installation whose scheduler never starts refuses no pod.
-A binding without the label, with another value of it, or with other actions is an operator's choice
-and stays.
+Pure. The chart installs a binding with validationActions [Audit] and the label
+contract.names.LABEL_ADMISSION, and another one that warns, so that an installation whose scheduler
+never starts refuses no pod. Beside Deny, which stays in a server-side apply of the chart, Audit is
+valid and Warn is not. A binding without the label, with another value of it, or with other actions
+is an operator's choice and stays.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contract import names
 from scheduler.kubernetes.requests import Json, at
 
 COLLECTION: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+_OPEN: Final = (["Audit"], ["Warn"])
 SELECTOR: Final = f"{names.LABEL_ADMISSION}={names.ADMISSION_AUTO}"
 
 
@@ -22,7 +24,7 @@ def denial(binding: Json) -> Json | None:
     the version that was read, so that it never undoes a later change."""
     metadata = at(binding, "metadata")
     is_auto = at(metadata, "labels").get(names.LABEL_ADMISSION) == names.ADMISSION_AUTO
-    if not is_auto or at(binding, "spec").get("validationActions") != ["Warn"]:
+    if not is_auto or at(binding, "spec").get("validationActions") not in _OPEN:
         return None
     return {
         "metadata": {"resourceVersion": metadata.get("resourceVersion")},

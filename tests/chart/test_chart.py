@@ -159,6 +159,7 @@ def test_all_values_of_the_agent_become_flags() -> None:
     plain, operator = (_settings(command(rendered, "DaemonSet", pool)) for pool in pools)
     assert ("DaemonSet", "gpuslice-agent") not in keys(rendered)
     assert (plain.strict, operator.strict) == (True, False)
+    assert (plain.whole_gpus.reserved, operator.whole_gpus.reserved) == ({"6", "7"}, set())
     assert (plain.cdi_by_name, operator.cdi_by_name) == (False, True)
     assert operator.driver_root == Path("/run/nvidia/driver")
     assert operator.containerd_state == Path("/run/k3s/containerd")
@@ -224,6 +225,8 @@ def test_every_directory_that_a_flag_names_is_mounted() -> None:
             "socket": settings.nri_socket,
             "state": settings.containerd_state,
             "driver": settings.driver_root_mount,
+            "device plugins": settings.device_plugin_dir,
+            "assignments": settings.kubelet_dir / "pod-resources",
             **{str(each): each for each in settings.cdi_dirs},
         }
         assert all(any(path.is_relative_to(each) for each in mounted) for path in needed.values())

@@ -205,12 +205,23 @@ def test_agents_that_delete_pods_have_the_right_and_the_flag() -> None:
         assert ("--remove-unverified" in words) is wanted
 
 
-def test_admission_can_be_decided_by_the_operator() -> None:
-    """Then the scheduler changes no binding, and lacks the right."""
-    rendered = objects({"admission": {"action": "Deny"}})
-    bindings = [e for e in rendered if e["kind"] == "ValidatingAdmissionPolicyBinding"]
-    denying = [e for e in bindings if e["spec"]["validationActions"] == ["Deny"]]
-    assert len(bindings) - len(denying) == 1
+@pytest.mark.parametrize(("action", "suffix"), [("Deny", ""), ("Warn", "-warn")])
+def test_admission_can_be_decided_by_the_operator(action: str, suffix: str) -> None:
+    """Then the scheduler changes no binding, and lacks the right. A change from Auto to Warn
+    deletes the bindings that may deny by then."""
+    rendered = objects({"admission": {"action": action}})
+    bindings = {
+        each["metadata"]["name"]: each["spec"]["validationActions"]
+        for each in rendered
+        if each["kind"] == "ValidatingAdmissionPolicyBinding"
+    }
+    tenants = ("allocations", "environment", "requests", "scheduler-names")
+    own = ("agents", "removals", "writer")
+    assert bindings == {
+        **{f"gpuslice-{name}{suffix}": [action] for name in tenants},
+        **{f"gpuslice-{name}": ["Deny"] for name in own},
+        "gpuslice-resource-names": ["Warn"],
+    }
     assert "gpuslice.io/admission" not in str(rendered)
     role = one(rendered, "ClusterRole", "gpuslice-scheduler")
     assert "admissionregistration.k8s.io" not in str(role)

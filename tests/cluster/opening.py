@@ -23,19 +23,19 @@ def opened(plane: ControlPlane) -> Iterator[None]:
     namespace = f"trial-{secrets.token_hex(4)}"
     plane.kubectl("create", "namespace", namespace)
     try:
-        _act(plane, namespace, "Audit", [True, True])
+        _act(plane, namespace, ["Warn", "Audit"], [True, True])
         yield
     finally:
-        _act(plane, namespace, "Deny", [False, False])
+        _act(plane, namespace, ["Deny"], [False, False])
         plane.remove_namespace(namespace)
 
 
-def _act(plane: ControlPlane, namespace: str, action: str, passes: list[bool]) -> None:
+def _act(plane: ControlPlane, namespace: str, actions: list[str], passes: list[bool]) -> None:
     with Server(plane) as server:
         for name in _OPENED:
-            change = {"spec": {"validationActions": [action]}}
+            change = {"spec": {"validationActions": actions}}
             assert server.ask("PATCH", f"{_BINDINGS}/{name}", change, MERGE_PATCH).done
-        until(lambda: _lets_through(server, namespace) == passes, f"{action} is in force")
+        until(lambda: _lets_through(server, namespace) == passes, f"{actions} are in force")
 
 
 def _lets_through(server: Server, namespace: str) -> list[bool]:

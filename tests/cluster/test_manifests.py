@@ -64,7 +64,7 @@ def policies() -> dict[str, Json]:
 def test_policies_on_tenants_warn_until_the_scheduler_is_available() -> None:
     """Those on gpuslice's own accounts deny at once. One policy never denies."""
     found = manifests.objects(BINDING)
-    bound = {each["spec"]["policyName"]: each["spec"]["validationActions"] for each in found}
+    bound = {each["metadata"]["name"]: each["spec"]["validationActions"] for each in found}
     auto = {
         each["metadata"]["name"]
         for each in found
@@ -72,8 +72,12 @@ def test_policies_on_tenants_warn_until_the_scheduler_is_available() -> None:
     }
     assert auto == set(PROBES)
     own = {"gpuslice-writer", "gpuslice-agents", "gpuslice-removals"}
-    warning = {name: ["Warn"] for name in (*auto, "gpuslice-resource-names")}
-    assert bound == warning | {name: ["Deny"] for name in own}
+    assert bound == {
+        **{name: ["Audit"] for name in auto},
+        **{f"{name}-warn": ["Warn"] for name in auto},
+        **{name: ["Deny"] for name in own},
+        "gpuslice-resource-names": ["Warn"],
+    }
     patched = [
         rule["resourceNames"]
         for rule in named("ClusterRole", names.SCHEDULER_NAME)["rules"]

@@ -30,6 +30,7 @@ Json = dict[str, Any]
 
 _CONNECTED: Final = ("--dry-run=server", "--take-ownership")
 """Helm reads the cluster's objects, which kubectl installed there."""
+_ONE: Final = "gpuslice-requests"
 
 
 @pytest.mark.parametrize("options", [[], [f"--values={EVERYTHING}"]], ids=["default", "everything"])
@@ -146,30 +147,28 @@ def test_a_name_whose_own_scheduler_runs_here_is_not_served(
         server.ask("DELETE", f"{pods}/koord-scheduler-1?gracePeriodSeconds=0")
 
 
-def test_an_upgrade_leaves_in_force_what_the_scheduler_put_in_force(
+def test_what_the_scheduler_put_in_force_stays_in_an_upgrade_and_a_rollback(
     installed: ControlPlane,
 ) -> None:
-    bindings = {each["metadata"]["name"] for each in manifests.objects(manifests.BINDING)}
-    auto = set(PROBES)
-    one = "gpuslice-requests"
+    """Helm finds Deny in an upgrade. A rollback applies Audit, as install.yaml does, beside it."""
     kubeconfig = f"--kubeconfig={installed.kubeconfig()}"
+    rendered = yaml.safe_load_all(chart.render(*_CONNECTED, kubeconfig))
+    found = [each for each in rendered if each and each["kind"] == manifests.BINDING]
+    actions = {each["metadata"]["name"]: each["spec"]["validationActions"] for each in found}
+    never = {"gpuslice-resource-names": ["Warn"]}
+    assert actions == {name: ["Deny"] for name in actions} | never
+    assert set(PROBES) < set(actions)
 
-    def denying() -> set[str]:
-        rendered = yaml.safe_load_all(chart.render(*_CONNECTED, kubeconfig))
-        found = (each for each in rendered if each and each["kind"] == manifests.BINDING)
-        denied = [e for e in found if e["spec"]["validationActions"] == ["Deny"]]
-        return {each["metadata"]["name"] for each in denied}
-
-    always = bindings - auto - {"gpuslice-resource-names"}
-    assert denying() == always | auto
-    actions = {"spec": {"validationActions": ["Warn"]}}
-    patch = ("patch", manifests.BINDING, one, "--type=merge")
-    installed.kubectl(*patch, f"-p={json.dumps(actions)}")
+    (audits,) = (e for e in manifests.objects(manifests.BINDING) if e["metadata"]["name"] == _ONE)
+    patch = ("patch", manifests.BINDING, _ONE, "--type=merge")
     try:
-        assert denying() == always | auto - {one}
+        installed.apply_json(audits)
+        installed.kubectl(*patch, '-p={"spec":{"validationActions":["Deny"]}}')  # the scheduler
+        installed.apply_json(audits)
+        live = installed.kubectl("get", manifests.BINDING, _ONE, "-o=json")
+        assert set(json.loads(live)["spec"]["validationActions"]) == {"Audit", "Deny"}
     finally:
-        actions["spec"]["validationActions"] = ["Deny"]
-        installed.kubectl(*patch, f"-p={json.dumps(actions)}")
+        installed.kubectl(*patch, '-p={"spec":{"validationActions":["Deny"]}}')
 
 
 KOORDLETS_DEVICE: Final[Json] = {

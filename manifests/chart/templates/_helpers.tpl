@@ -18,27 +18,44 @@ annotations:
   argocd.argoproj.io/sync-wave: "1"
 {{- end }}
 
-{{/* Metadata of the binding of a policy that can refuse a tenant's object. */}}
-{{- define "gpuslice.bindingMetadata" -}}
-labels:
-  {{- include "gpuslice.labels" . | nindent 2 }}
-  {{- if eq (first .).Values.admission.action "Auto" }}
-  gpuslice.io/admission: auto
-  {{- end }}
-annotations:
-  argocd.argoproj.io/sync-wave: "1"
+{{/* The bindings of a policy that can refuse a tenant's object. Arguments: the root, the policy's
+name, and optionally what else the binding matches. Auto: the scheduler changes Audit to Deny once it
+is available. With server-side apply, validationActions is a set with several owners: a rollback to
+Audit keeps Deny, where Warn beside Deny would be invalid. So another binding warns until then. */}}
+{{- define "gpuslice.tenantBindings" -}}
+{{- $action := (first .).Values.admission.action -}}
+{{- $live := lookup "admissionregistration.k8s.io/v1" "ValidatingAdmissionPolicyBinding" "" (index . 1) -}}
+{{- $denies := has "Deny" (dig "spec" "validationActions" list $live) -}}
+{{- if ne $action "Warn" }}
+---
+{{- include "gpuslice.tenantBinding" (concat . (list "" (or $denies (eq $action "Deny") | ternary "Deny" "Audit"))) }}
+{{- end }}
+{{- if or (eq $action "Warn") (and (eq $action "Auto") (not $denies)) }}
+---
+{{- include "gpuslice.tenantBinding" (concat . (list "-warn" "Warn")) }}
+{{- end }}
 {{- end }}
 
-{{/* Warn or Deny, for the binding of a policy that can refuse a tenant's object. Auto: the scheduler
-changes Warn to Deny once it is ready, and an upgrade must not revert that. */}}
-{{- define "gpuslice.validationAction" -}}
-{{- $action := (first .).Values.admission.action -}}
-{{- if eq $action "Auto" -}}
-{{- $live := lookup "admissionregistration.k8s.io/v1" "ValidatingAdmissionPolicyBinding" "" (last .) -}}
-{{- has "Deny" (dig "spec" "validationActions" list $live) | ternary "Deny" "Warn" -}}
-{{- else -}}
-{{- $action -}}
-{{- end -}}
+{{- define "gpuslice.tenantBinding" }}
+{{- $action := last . }}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ index . 1 }}{{ index . 3 }}
+  labels:
+    {{- include "gpuslice.labels" (list (first .) (index . 1)) | nindent 4 }}
+    {{- if and (ne $action "Warn") (eq (first .).Values.admission.action "Auto") }}
+    gpuslice.io/admission: auto
+    {{- end }}
+  annotations:
+    argocd.argoproj.io/sync-wave: "1"
+spec:
+  policyName: {{ index . 1 }}
+  validationActions: [{{ $action }}]
+  {{- with index . 2 }}
+  matchResources:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
 {{- end }}
 
 {{/* The served schedulerNames, as the elements of a list in CEL. */}}

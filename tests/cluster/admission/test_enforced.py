@@ -36,11 +36,11 @@ def set_actions(plane: ControlPlane, policy: str, label: str | None, *actions: s
 
 @pytest.fixture
 def plane(installed: ControlPlane) -> Iterator[ControlPlane]:
-    """As the chart installs them: the first binding warns, and is the scheduler's to change. The
+    """As the chart installs them: the first binding audits, and is the scheduler's to change. The
     other two are an operator's choice."""
-    set_actions(installed, _POLICIES[0], names.ADMISSION_AUTO, "Warn")
-    set_actions(installed, _POLICIES[1], None, "Warn")
-    set_actions(installed, _POLICIES[2], names.ADMISSION_AUTO, "Audit")
+    set_actions(installed, _POLICIES[0], names.ADMISSION_AUTO, "Audit")
+    set_actions(installed, _POLICIES[1], None, "Audit")
+    set_actions(installed, _POLICIES[2], names.ADMISSION_AUTO, "Warn", "Audit")
     yield installed
     for policy in _POLICIES:
         set_actions(installed, policy, None, "Deny")
@@ -74,15 +74,15 @@ def test_a_pod_is_warned_of_before_the_scheduler_is_available_and_refused_after(
         for _ in range(_LOOKS):
             time.sleep(_LOOK_S)
             assert invalid(server).done
-        assert actions(server) == [["Warn"], ["Warn"], ["Audit"]]
+        assert actions(server) == [["Audit"], ["Audit"], ["Warn", "Audit"]]
         alone.tend_kube_scheduler()
         until(lambda: invalid(server).policy == "gpuslice-requests", "the pod is refused")
-        assert actions(server) == [["Deny"], ["Warn"], ["Audit"]]
+        assert actions(server) == [["Deny"], ["Audit"], ["Warn", "Audit"]]
         until(lambda: counted(alone), "it is counted")
         # As an upgrade that applies the chart again.
-        set_actions(plane, _POLICIES[0], names.ADMISSION_AUTO, "Warn")
+        set_actions(plane, _POLICIES[0], names.ADMISSION_AUTO, "Audit")
         until(lambda: actions(server)[0] == ["Deny"], "it refuses again")
-        assert actions(server) == [["Deny"], ["Warn"], ["Audit"]]
+        assert actions(server) == [["Deny"], ["Audit"], ["Warn", "Audit"]]
     finally:
         alone.stop()
 
@@ -101,6 +101,6 @@ def test_without_the_right_the_scheduler_serves_and_says_which_is_missing(
         until(lambda: missing in alone.extender.log.read_text(), "it is logged")
         assert alone.ask("/readyz")[0] == 200
         assert alone.extender.log.read_text().count(missing) == 1
-        assert actions(server)[0] == ["Warn"]
+        assert actions(server)[0] == ["Audit"]
     finally:
         alone.stop()

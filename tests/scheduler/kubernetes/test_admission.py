@@ -17,8 +17,9 @@ def binding(labels: object, actions: object) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"validationActions": actions}}
 
 
-def test_one_that_only_warns_is_changed_by_its_version() -> None:
-    assert denial(binding(AUTO, ["Warn"])) == {
+@pytest.mark.parametrize("action", ["Audit", "Warn"])
+def test_one_that_refuses_nothing_is_changed_by_its_version(action: str) -> None:
+    assert denial(binding(AUTO, [action])) == {
         "metadata": {"resourceVersion": "7"},
         "spec": {"validationActions": ["Deny"]},
     }
@@ -30,7 +31,7 @@ LEFT: Final[dict[str, tuple[object, object]]] = {
     "another value": ({names.LABEL_ADMISSION: "off"}, ["Warn"]),
     "refuses already": (AUTO, ["Deny"]),
     "on trial": (AUTO, ["Warn", "Audit"]),
-    "audits": (AUTO, ["Audit"]),
+    "re-applied beside the scheduler's own": (AUTO, ["Audit", "Deny"]),
     "no actions": (AUTO, None),
 }
 
