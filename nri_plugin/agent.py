@@ -85,20 +85,38 @@ async def run(
     measuring = asyncio.create_task(measure.run(), name="measuring")
     observer = Observer(metrics, readiness)
     lock = Lock(settings.run_dir, identity)
+    whole: WholeGpus | None = None
+    if settings.whole_gpus:
+        from nri_plugin.kubelet.whole_gpus import WholeGpus
+
+        whole = WholeGpus(
+            settings,
+            service.node.modes,
+            inventory,
+            lambda: service.holds,
+            bound_pods,
+            readiness,
+            metrics,
+        )
     arbiter = Arbiter(settings.run_dir, settings.environment, metrics)
     arbitrating: asyncio.Task[None] | None = None
     side: Cluster | None = None
     joined: asyncio.Task[None] | None = None
-    whole: WholeGpus | None = None
     giving: asyncio.Task[None] | None = None
 
     async def prepare() -> None:
         await inventory.refresh()
         report(await inspect(service.node), readiness)
-        # The first containers after a start, often all of the node's, need the value too.
-        contexts.measure(gpu.uuid for gpu in inventory.gpus)
+        if whole is not None:
+            await whole.recover()
+        # The first containers after a start, often all of the node's, need the value too. A pod
+        # that holds a GPU whole may use all of its memory.
+        held = service.node.modes.held
+        contexts.measure(gpu.uuid for gpu in inventory.gpus if gpu.uuid not in held)
         await contexts.settled()
         await lock.acquire(observer.waiting)
+        if whole is not None:  # the agent that had the lock may have allocated GPUs since
+            await whole.recover()
 
     try:
         await _unless(leaving, prepare())
@@ -122,24 +140,11 @@ async def run(
                 metrics,
                 service.node.modes,
             )
-        if settings.whole_gpus and not leaving.is_set():
-            from nri_plugin.kubelet.whole_gpus import WholeGpus
-
-            whole = WholeGpus(
-                settings,
-                service.node.modes,
-                inventory,
-                lambda: service.holds,
-                bound_pods,
-                readiness,
-                metrics,
-            )
-            await _unless(leaving, whole.recover())
         gc.collect()
         gc.freeze()
         if side is not None:
             joined = asyncio.create_task(side.run(), name="API server")
-        if whole is not None:
+        if whole is not None and not leaving.is_set():
             giving = asyncio.create_task(whole.run(), name="whole GPUs")
         await _serve(settings, service, observer, announce, leaving)
     finally:
