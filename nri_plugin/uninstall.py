@@ -27,8 +27,9 @@ Removes: releases of the library that no container mounts, store/current, and th
 is gone; the CDI spec that the agent generated. It prints each path, and why others stay.
 """
 _EPILOG: Final = """\
-It does not change containerd's configuration: a node on which NRI was turned on keeps it, because
-turning it off restarts containerd. Without a plugin NRI does nothing.
+It does not change containerd's configuration, because that restarts containerd: a node on which NRI
+was turned on keeps it until `python -m nri_plugin enable-nri --undo`. Without a plugin NRI does
+nothing.
 
 It may be repeated, and killed at any moment. `python -m scheduler uninstall` removes what gpuslice
 wrote into the cluster. docs/upgrade.md has the whole order.
