@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,8 +19,13 @@ EVERYTHING: Final = Path(__file__).with_name("everything.yaml")
 
 def objects(values: Json | None = None, *options: str) -> list[Json]:
     """Those of an installation with these values; test hooks are left out."""
-    text = chart.render(f"--set-json={json.dumps(values or {})}", "--no-hooks", *options)
+    text = _rendered(f"--set-json={json.dumps(values or {})}", "--no-hooks", *options)
     return [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
+
+
+@cache
+def _rendered(*options: str) -> str:
+    return chart.render(*options)
 
 
 def keys(rendered: list[Json]) -> set[tuple[str, str]]:

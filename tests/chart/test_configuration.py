@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from contract import names
-from lab.cluster.manifests import CONFIG_FILE, CONFIG_MAP, NAMES, NAMES_POLICY, POLICY, serving
+from lab.cluster.manifests import CONFIG_FILE, CONFIG_MAP, NAMES, NAMES_POLICY, POLICY
 from scheduler.kubernetes.dialects import RESOURCES
+from tests.chart.rendering import objects, one
 
 pytestmark = pytest.mark.cluster
 
@@ -20,9 +21,7 @@ Json = dict[str, Any]
 
 
 def rendered(kind: str, name: str, served: Sequence[str] = OURS, *options: str) -> Json:
-    found = serving(served, *options)
-    (only,) = (e for e in found if e["kind"] == kind and e["metadata"]["name"] == name)
-    return only
+    return one(objects({"schedulerNames": list(served)}, *options), kind, name)
 
 
 def configuration(served: Sequence[str] = OURS, *options: str) -> Json:
