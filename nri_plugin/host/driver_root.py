@@ -32,6 +32,8 @@ _HOOKS: Final = (
 )
 """Where packages and GPU Operator install the program of a spec's hooks, which runc executes on the
 host."""
+COPIED: Final = ("nvidia-cdi-hook", "nvidia-ctk")
+"""Names of the copies for hooks."""
 _CONTAINERS_OWN: Final = ("createContainer", "startContainer")
 """Hooks whose arguments are paths in the container."""
 

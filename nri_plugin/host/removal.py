@@ -4,7 +4,7 @@
     STORE/current      the distributor's choice
     STORE/../libvgpu.so  the copy, if it is gpuslice's library
     RUN/KEY/           the files of a grant that no container mounts
-    CDI/gpuslice-generated.json
+    CDI/gpuslice-generated.json, and STORE/../nvidia-cdi-hook, which runs its hooks
 
 A container is known by its bundle, and by the mounts of its processes, which outlive a bundle that
 was lost. Either is enough to keep what it uses. Each step may be repeated after a kill.
@@ -24,7 +24,7 @@ from typing import Final
 
 from contract import library_file, names
 from contract.library_file import LibraryFileError
-from nri_plugin.host import bundle, cdi_generator, lock, releases, tmpfs
+from nri_plugin.host import bundle, cdi_generator, driver_root, lock, releases, tmpfs
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.policy import mountinfo
 
@@ -32,6 +32,8 @@ _HASH: Final = re.compile("[0-9a-f]{64}").fullmatch
 _DELETED: Final = "//deleted"
 """The kernel's suffix of a mount's root that was removed."""
 _PROC: Final = Path("/proc")
+_WRITTEN: Final = tuple(f".{each}." for each in (names.FILE_LIBRARY, *driver_root.COPIED))
+"""Beginnings of the names of half-written files beside the store."""
 _STAYS: Final = "stays: a container has it mounted"
 
 
@@ -72,7 +74,9 @@ class Removal:
                 self._releases(used.paths)
             self._empty(self._places.store_dir, releases.LOCK, f".{names.FILE_CURRENT}.new")
         self._copy(used.paths)
-        self._empty(self._places.store_dir.parent, f".{names.FILE_LIBRARY}.new")
+        self._empty(
+            self._places.store_dir.parent, *_partial(self._places.store_dir.parent, *_WRITTEN)
+        )
         self._empty(self._places.run_dir, lock.FILE)
 
     # --- parts
@@ -87,12 +91,13 @@ class Removal:
 
     def _specs(self) -> None:
         private = self._places.run_dir / ".cdi"
-        for directory in (*self._places.cdi_dirs, private):
-            if (directory / cdi_generator.FILE).exists():
-                self._remove(directory / cdi_generator.FILE, os.unlink)
-        if private.is_dir():
-            half_written = (each.name for each in private.iterdir() if each.name.startswith("."))
-            self._empty(private, *half_written)
+        specs = (each / cdi_generator.FILE for each in (*self._places.cdi_dirs, private))
+        # The programs of the specs' hooks run while a container is created.
+        programs = (self._places.store_dir.parent / each for each in driver_root.COPIED)
+        for path in (*specs, *programs):
+            if path.exists():
+                self._remove(path, os.unlink)
+        self._empty(private, *_partial(private, "."))
 
     def _releases(self, used: AbstractSet[str]) -> None:
         mounted = {Path(each).parent.name for each in used}
@@ -167,6 +172,12 @@ def used_by_containers(containerd_state: Path, proc: Path = _PROC) -> Used:
                 if inside and (line.type, line.source) == ("tmpfs", names.PLUGIN_NAME):
                     devices.add(line.device)
     return Used(paths, devices)
+
+
+def _partial(directory: Path, *prefixes: str) -> Iterable[str]:
+    """Yield what a killed writer left."""
+    if directory.is_dir():
+        yield from (each.name for each in directory.iterdir() if each.name.startswith(prefixes))
 
 
 def _remove_release(release: Path) -> None:

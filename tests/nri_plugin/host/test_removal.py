@@ -15,7 +15,7 @@ import pytest
 
 from contract import names
 from nri_plugin.distributor.publication import Origin, Publication
-from nri_plugin.host import cdi_generator, releases, tmpfs
+from nri_plugin.host import cdi_generator, driver_root, releases, tmpfs
 from nri_plugin.host.bundle import of
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.lock import FILE
@@ -47,6 +47,8 @@ class Node:
         for key in ("c1", "c2"):
             self.files.prepare(key, SHARES, shared=False)
         (self.places.run_dir / FILE).touch()
+        (store.parent / driver_root.COPIED[0]).touch()
+        (store.parent / f".{driver_root.COPIED[0]}.17").touch()
         for directory in (*self.places.cdi_dirs, self.places.run_dir / ".cdi"):
             directory.mkdir()
             (directory / cdi_generator.FILE).write_text("{}")
@@ -160,7 +162,7 @@ def test_files_of_other_programs_stay(node: Node) -> None:
     assert node.there() == [
         *LEFT,
         *(f"run/gpuslice{each}" for each in ("", "/.lock", "/foreign", "/foreign/file")),
-        *("vgpu", "vgpu/libvgpu.so"),
+        *("vgpu", "vgpu/.nvidia-cdi-hook.17", "vgpu/libvgpu.so"),
     ]
     (node.places.run_dir / "foreign/file").unlink()
 
