@@ -6,7 +6,7 @@ SHELL := /bin/bash
 # Hundreds of Python programs start in a test run: none should compile its modules again.
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-.PHONY: help setup base show build demo demo-picture demo-node demo-faults cluster cluster-down test test-all e2e endure gpu lint sanitize fuzz bench faults storm images clean
+.PHONY: help setup base show build demo demo-picture demo-node demo-faults cluster cluster-down test test-all e2e e2e-install endure gpu lint sanitize fuzz bench faults storm images clean
 
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ test-all: setup  ## the same with sanitizers, fuzzing, aarch64, the wheel, long 
 
 e2e: setup  ## the tests of the whole cluster and the short storms, after building their programs (root)
 	@$(VENV)/python -m pytest -m e2e tests/e2e tests/cluster $(ARGS)
+
+e2e-install: setup  ## a bare cluster: install by Helm, upgrade under load, drain, restart, uninstall (root)
+	@$(VENV)/python -m tests.e2e.alone $(VENV)/python -m pytest -x tests/e2e/test_install.py $(ARGS)
 
 endure: setup  ## half an hour of pod churn on a whole cluster, with components killed (root; ARGS=--help)
 	@$(VENV)/python -m tests.e2e.endure $(ARGS)

@@ -109,8 +109,8 @@ class Uninstallation:
             if time.monotonic() > until_s:
                 shown = _shown([f"{_name(pod)} on node {_node(pod)}" for pod in running])
                 raise UninstallError(
-                    f"pods still run after {self._timeout_s:.0f} s: {shown}: must have ended, as they"
-                    " write again what is removed; delete pods of lost nodes by `kubectl"
+                    f"pods still run after {self._timeout_s:.0f} s: {shown}: must have ended, as"
+                    " they write again what is removed; delete pods of lost nodes by `kubectl"
                     " delete pod --force`, and run this command again"
                 )
             await asyncio.sleep(_POLL_S)

@@ -124,10 +124,11 @@ class Cluster:
     def _open(self) -> None:
         """Parts that wait for no other start in parallel: images, above all."""
         programs = kubernetes.ensure()
+        bare = self._served is None
         with step("simulated GPUs, containerd"):
             self.lab = Lab(
                 self._memory,
-                options=Options(nri=self._served is not None),
+                options=Options(nri=not bare, validator=not bare),
                 load=False,
                 on_host=True,
                 parent=self._parent,
@@ -149,7 +150,7 @@ class Cluster:
             images.result()
         self.product = Product(self.plane, self.lab.directory)
         self.product.write(self._values())
-        if self._served is not None:
+        if not bare:
             with step("gpuslice: helm install, until its pods are ready"):
                 self.product.install("--wait", "--timeout=90s")
                 self._wait(*_WITH_GPUS)

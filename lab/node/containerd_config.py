@@ -134,11 +134,16 @@ imports = ["/etc/containerd/conf.d/*.toml"]
   sandbox = "{pause}"
 [plugins.'io.containerd.nri.v1.nri']
   disable = {nri_off}
+  [plugins.'io.containerd.nri.v1.nri'.default_validator]
+    enable = {validator}
 """
 
 
 def of_host(options: Options) -> str:
     """containerd's defaults, as far as a machine without a registry allows. NRI is on by default
     from containerd 2.0."""
-    text = _HOST.format(pause=PAUSE_IMAGE, nri_off=str(not options.nri).lower())
-    return text
+    return _HOST.format(
+        pause=PAUSE_IMAGE,
+        nri_off=str(not options.nri).lower(),
+        validator=str(options.validator).lower(),
+    )

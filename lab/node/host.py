@@ -29,8 +29,10 @@ _LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 
 def make(namespace: Namespace, build: Path, sim_dir: Path, containerd: Path) -> None:
-    """build: where the simulated driver was built. containerd: the directory of its programs. Raises
-    NamespaceError."""
+    """build: where the simulated driver was built. containerd: the directory of its programs.
+
+    Raises NamespaceError.
+    """
     for place in map(Path, _COVERED):
         namespace.cover(place)
     root = namespace.directory / "root" / "containerd"

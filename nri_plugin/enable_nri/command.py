@@ -18,7 +18,8 @@ from nri_plugin.enable_nri.change import Files, Journal, Record, State
 from nri_plugin.enable_nri.host import Containerd, Host, HostError, find, socket_of, wait
 
 _DESCRIPTION: Final = """\
-Turns NRI on in this host's containerd, which the agent needs: writes a drop-in, has containerd
+Turns NRI on in this host's containerd, which the agent needs, and NRI's default validator, where
+it has one, so that pods with a share wait while the agent is away: writes a drop-in, has containerd
 check its configuration, restarts it, and waits for its sockets. If they do not come back, restores
 every file and restarts it again. Changes nothing where NRI is on. Containers keep running while
 containerd restarts. For a privileged init container with hostPID and the host's root at /host.
@@ -116,9 +117,9 @@ class _Step:
         effective = self._effective(found)
         if not edits.table(effective):
             raise HostError("this containerd has no NRI: upgrade to 1.7.26 or later")
-        if _is_on(effective) and _listens(_socket(effective)):
+        if edits.is_on(effective) and _listens(_socket(effective)):
             return f"NRI is on: containerd listens at {_socket(effective)}; nothing was changed"
-        after = {} if _is_on(effective) else self._wanted(effective)
+        after = {} if edits.is_on(effective) else self._wanted(effective)
         before = {path: change.read(path) for path in after}
         version = containerd.run(found.process, "--version").strip()
         key = change.key_of({**before, self._main: change.read(self._main)}, version)
@@ -216,7 +217,7 @@ class _Step:
         """Complete an interrupted run that had succeeded; restore the files of any other."""
         with contextlib.suppress(HostError):
             effective = self._effective(find(self.host, self.config))
-            if _is_on(effective) and _listens(_socket(effective)):
+            if edits.is_on(effective) and _listens(_socket(effective)):
                 self.journal.write(replace(record, state=State.DONE))
                 return
         record.revert()
@@ -233,10 +234,6 @@ class _Step:
                 f"{context}containerd does not listen at {socket}: restart it by hand"
                 + (f" ({problem})" if problem else "")
             )
-
-
-def _is_on(effective: Mapping[str, Any]) -> bool:
-    return not edits.table(effective).get("disable", True)
 
 
 def _socket(effective: Mapping[str, Any]) -> Path:

@@ -1,5 +1,9 @@
 """What to write so that containerd has NRI on: the drop-in, and an imports line. Pure.
 
+Where containerd has NRI's default validator (2.2), it is turned on too: without it, pods with a
+share that start before the agent, as after a restart of the node, run without their GPU. It affects
+pods alone that name a required plugin.
+
 containerd reads a drop-in only if the main file imports it: its default pattern is in
 `config default` alone, not in a file without the line. containerd 1.7 replaces a plugin's table by
 the drop-in's as a whole, later ones merge by key; therefore for 1.7 the drop-in repeats the table.
@@ -16,6 +20,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 NRI: Final = "io.containerd.nri.v1.nri"
+_VALIDATOR: Final = "default_validator"
 _REPLACES_TABLES: Final = 2
 """The configuration's version in containerd 1.7."""
 _HEADER: Final = """\
@@ -38,11 +43,33 @@ def table(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
+def wanted(effective: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that NRI's part of the configuration must have."""
+    validator = {_VALIDATOR: {"enable": True}} if _VALIDATOR in table(effective) else {}
+    return {"disable": False, **validator}
+
+
+def is_on(effective: Mapping[str, Any]) -> bool:
+    return table(effective) == _with_wanted(effective)
+
+
+def _with_wanted(effective: Mapping[str, Any]) -> dict[str, Any]:
+    """Return NRI's part of the configuration with the wanted settings in it."""
+    now = table(effective)
+    return {
+        **now,
+        **{
+            key: {**now[key], **value} if isinstance(value, Mapping) else value
+            for key, value in wanted(effective).items()
+        },
+    }
+
+
 def drop_in(effective: Mapping[str, Any]) -> str:
     """Return the drop-in's text for this effective configuration (`containerd config dump`)."""
     version = int(effective["version"])
-    whole = table(effective) if version == _REPLACES_TABLES else {}
-    lines = [f"version = {version}", *_table_lines(f"plugins.'{NRI}'", {**whole, "disable": False})]
+    written = _with_wanted(effective) if version == _REPLACES_TABLES else wanted(effective)
+    lines = [f"version = {version}", *_table_lines(f"plugins.'{NRI}'", written)]
     return _HEADER + "\n".join(lines) + "\n"
 
 
@@ -89,12 +116,12 @@ def parsed(main: str) -> dict[str, Any]:
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """Return what is wrong with the effective configuration after the change; "": NRI is on, and
     nothing else differs."""
-    if table(after).get("disable", True):
+    if not is_on(after):
         return "NRI is still off in the effective configuration: another drop-in turns it off"
-    wanted = copy.deepcopy(dict(before))
-    wanted.setdefault("plugins", {})[NRI] = {**table(before), "disable": False}
-    for key in sorted({*wanted, *after} - {*_IGNORED}):
-        if wanted.get(key) != after.get(key):
+    expected = copy.deepcopy(dict(before))
+    expected.setdefault("plugins", {})[NRI] = _with_wanted(before)
+    for key in sorted({*expected, *after} - {*_IGNORED}):
+        if expected.get(key) != after.get(key):
             return f"{key}: the effective configuration would change in more than NRI"
     return ""
 

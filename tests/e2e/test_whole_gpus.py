@@ -6,7 +6,6 @@ In the order of the file: one story of one cluster with two GPUs.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from typing import Any
 import pytest
 
 from contract import names
-from lab.cluster.running import NODE, Cluster
-from tests.e2e.whole import HALF
+from lab.cluster.running import NODE
+from tests.e2e.whole import HALF, Whole, running
 from tests.support import until
 
 pytestmark = pytest.mark.e2e
@@ -24,79 +23,88 @@ _MIB = 23040
 _ONE = {names.RESOURCE_NVIDIA_GPU: 1}
 
 
-class WithWholeGpus(Cluster):
-    def _start_agent(self) -> None:
-        """containerd resolves CDI names from a directory of its own."""
-        for spec in (self.lab.sim_dir / "cdi").iterdir():
-            shutil.copy(spec, self.lab.containerd.paths.cdi)
-        options: list[str | Path] = ["--kubeconfig", self._renew_token(), "--node-name", NODE]
-        options += ["--whole-gpus", "any", "--kubelet-dir", self.kubelet.directory / "root"]
-        self.lab.start_agent(options=options)
-
-
 @pytest.fixture(scope="module")
-def cluster(build_dir: Path) -> Iterator[Cluster]:
+def whole(build_dir: Path) -> Iterator[Whole]:
     assert build_dir.is_dir()
-    with WithWholeGpus([_MIB << 20] * 2, Path("/tmp")) as made:
-        yield made
+    with running(f"2x{_MIB}Mi") as cluster:
+        cluster.install("--set=wholeGpus=any")
+        yield cluster
 
 
-def test_a_whole_gpu_beside_a_shared_one(cluster: Cluster) -> None:
-    until(lambda: _allocatable(cluster) == "2", "the kubelet has two whole GPUs")
-    _run(cluster, "half", HALF, names.SCHEDULER_NAME)
-    until(lambda: _allocatable(cluster) == "1", "the shared GPU is not to be had whole")
-    _run(cluster, "whole", _ONE)
-    assert _inside(cluster, "whole", "memory.total") == str(_MIB)
-    assert _inside(cluster, "half", "memory.total") == str(_MIB // 2)
-    assert _inside(cluster, "whole", "uuid") != _inside(cluster, "half", "uuid")
-    held = {_inside(cluster, "whole", "uuid"): "Whole", _inside(cluster, "half", "uuid"): "Usable"}
-    until(lambda: _modes(cluster) == held, "the Device says which GPU is held whole")
-    until(lambda: _total(cluster) == "100", "the node offers shares of one GPU")
+def test_a_whole_gpu_beside_a_shared_one(whole: Whole) -> None:
+    until(lambda: _allocatable(whole) == "2", "the kubelet has two whole GPUs")
+    _run(whole, "half", HALF, names.SCHEDULER_NAME)
+    until(lambda: _allocatable(whole) == "1", "the shared GPU is not to be had whole")
+    _run(whole, "whole", _ONE)
+    assert _inside(whole, "whole", "memory.total") == str(_MIB)
+    assert _inside(whole, "half", "memory.total") == str(_MIB // 2)
+    assert _inside(whole, "whole", "uuid") != _inside(whole, "half", "uuid")
+    held = {_inside(whole, "whole", "uuid"): "Whole", _inside(whole, "half", "uuid"): "Usable"}
+    until(lambda: _modes(whole) == held, "the Device says which GPU is held whole")
+    until(lambda: _total(whole) == "100", "the node offers shares of one GPU")
 
 
-def test_no_share_is_placed_on_it_and_no_other_pod_gets_it(cluster: Cluster) -> None:
-    _run(cluster, "other-half", HALF, names.SCHEDULER_NAME)
-    assert _inside(cluster, "other-half", "uuid") == _inside(cluster, "half", "uuid")
-    _make(cluster, "late", HALF, names.SCHEDULER_NAME)
-    _make(cluster, "late-whole", _ONE)
+def test_no_share_is_placed_on_it_and_no_other_pod_gets_it(whole: Whole) -> None:
+    _run(whole, "other-half", HALF, names.SCHEDULER_NAME)
+    assert _inside(whole, "other-half", "uuid") == _inside(whole, "half", "uuid")
+    _make(whole, "late", HALF, names.SCHEDULER_NAME)
+    _make(whole, "late-whole", _ONE)
     for pod in ("late", "late-whole"):
-        until(lambda pod=pod: _waits(cluster, pod), f"{pod} waits")  # type: ignore[misc]
+        until(lambda pod=pod: _waits(whole, pod), f"{pod} waits")  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("part", ["kubelet", "gpuslice node agent"])
-def test_a_part_that_starts_anew_ends_no_pod(cluster: Cluster, part: str) -> None:
-    (found,) = [each for each in cluster.parts if each.name == part]
-    if part == "kubelet":
-        cluster.kubelet.stop()
-    else:
-        cluster.lab.stop_agent()
-    until(lambda: found.pid() is None, f"{part} is gone")
-    found.start()
-    until(lambda: _allocatable(cluster) == "1", "the plugin is registered again")
+def test_a_part_that_starts_anew_ends_no_pod(whole: Whole, part: str) -> None:
+    before = whole.pid(part)
+    whole.kill(before)
+    until(lambda: whole.state["parts"][part]["pid"] not in (before, None), f"{part} is back")
+    until(whole.well, "the cluster is well")
+    until(lambda: _allocatable(whole) == "1", "the plugin is registered again")
     for pod in ("whole", "half", "other-half"):
-        until(_answers(cluster, pod), f"kubelet knows {pod}")
+        until(_answers(whole, pod), f"kubelet knows {pod}")
         path = "jsonpath={.status.phase} {.status.containerStatuses[0].restartCount}"
-        assert cluster.plane.kubectl("get", "pod", pod, "-o", path) == "Running 0"
-    assert _modes(cluster)[_inside(cluster, "whole", "uuid")] == "Whole"
-    assert _total(cluster) == "100"
+        assert whole.kubectl("get", "pod", pod, "-o", path) == "Running 0"
+    assert _modes(whole)[_inside(whole, "whole", "uuid")] == "Whole"
+    assert _total(whole) == "100"
 
 
-def test_its_end_gives_the_gpu_back(cluster: Cluster) -> None:
+def test_its_end_gives_the_gpu_back(whole: Whole) -> None:
     """To the first that takes it: a pod of each kind waits."""
-    before = _inside(cluster, "whole", "uuid")
-    cluster.plane.kubectl("delete", "pod", "whole")
-    cluster.plane.kubectl("wait", "--for=condition=Ready", "--timeout=60s", "pod/late-whole")
-    assert _inside(cluster, "late-whole", "uuid") == before
-    cluster.plane.kubectl("delete", "pod", "late-whole")
-    cluster.plane.kubectl("wait", "--for=condition=Ready", "--timeout=100s", "pod/late")
-    assert _inside(cluster, "late", "uuid") == before
-    until(lambda: _allocatable(cluster) == "0", "both GPUs are shared")
-    assert set(_modes(cluster).values()) == {"Usable"}
+    before = _inside(whole, "whole", "uuid")
+    whole.kubectl("delete", "pod", "whole")
+    whole.kubectl("wait", "--for=condition=Ready", "--timeout=60s", "pod/late-whole")
+    assert _inside(whole, "late-whole", "uuid") == before
+    whole.kubectl("delete", "pod", "late-whole")
+    whole.kubectl("wait", "--for=condition=Ready", "--timeout=100s", "pod/late")
+    assert _inside(whole, "late", "uuid") == before
+    until(lambda: _allocatable(whole) == "0", "both GPUs are shared")
+    assert set(_modes(whole).values()) == {"Usable"}
 
 
-def _make(
-    cluster: Cluster, name: str, limits: Mapping[str, Any], scheduler: str = "default-scheduler"
-) -> None:
+def test_of_both_kinds_at_once_one_pod_gets_each_gpu(whole: Whole) -> None:
+    """Two of each kind, for two GPUs. The others wait, are refused, or are rejected."""
+    whole.kubectl("delete", "pod", "--all")
+    until(lambda: _allocatable(whole) == "2", "both GPUs are free")
+    pods = ["share-0", "whole-0", "share-1", "whole-1"]
+    made = [
+        _pod(name, _ONE)
+        if name.startswith("whole")
+        else _pod(name, {names.RESOURCE_GPU: 100}, names.SCHEDULER_NAME)
+        for name in pods
+    ]
+    listed = {"apiVersion": "v1", "kind": "List", "items": made}
+    whole.kubectl("create", "-f", "-", given=json.dumps(listed))
+
+    def running() -> list[str]:
+        return [name for name in pods if _answers(whole, name)()]
+
+    until(lambda: len(running()) == 2, "two pods run")
+    assert len({_inside(whole, name, "uuid") for name in running()}) == 2
+
+
+def _pod(
+    name: str, limits: Mapping[str, Any], scheduler: str = "default-scheduler"
+) -> Mapping[str, Any]:
     container = {
         "name": "main",
         "image": "busybox",
@@ -109,44 +117,50 @@ def _make(
         "schedulerName": scheduler,
         "terminationGracePeriodSeconds": 0,
     }
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
-    cluster.plane.kubectl("create", "-f", "-", given=json.dumps(pod))
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def _make(
+    whole: Whole, name: str, limits: Mapping[str, Any], scheduler: str = "default-scheduler"
+) -> None:
+    made = _pod(name, limits, scheduler)
+    whole.kubectl("create", "-f", "-", given=json.dumps(made))
 
 
 def _run(
-    cluster: Cluster, name: str, limits: Mapping[str, Any], scheduler: str = "default-scheduler"
+    whole: Whole, name: str, limits: Mapping[str, Any], scheduler: str = "default-scheduler"
 ) -> None:
-    _make(cluster, name, limits, scheduler)
-    cluster.plane.kubectl("wait", "--for=condition=Ready", "--timeout=100s", f"pod/{name}")
+    _make(whole, name, limits, scheduler)
+    whole.kubectl("wait", "--for=condition=Ready", "--timeout=100s", f"pod/{name}")
 
 
-def _inside(cluster: Cluster, pod: str, query: str) -> str:
+def _inside(whole: Whole, pod: str, query: str) -> str:
     command = ["nvidia-smi", "--format=csv,noheader,nounits", f"--query-gpu={query}"]
-    return cluster.plane.kubectl("exec", pod, "--", *command).strip()
+    return whole.kubectl("exec", pod, "--", *command).strip()
 
 
-def _answers(cluster: Cluster, pod: str) -> Callable[[], bool]:
-    return lambda: cluster.plane.try_kubectl("exec", pod, "--", "true").returncode == 0
+def _answers(whole: Whole, pod: str) -> Callable[[], bool]:
+    return lambda: whole.try_kubectl("exec", pod, "--", "true").returncode == 0
 
 
-def _waits(cluster: Cluster, pod: str) -> bool:
+def _waits(whole: Whole, pod: str) -> bool:
     events = f"--field-selector=involvedObject.name={pod}"
-    return "FailedScheduling" in cluster.plane.kubectl("get", "events", events)
+    return "FailedScheduling" in whole.kubectl("get", "events", events)
 
 
-def _status(cluster: Cluster, resource: str) -> str:
-    status = json.loads(cluster.plane.kubectl("get", "node", NODE, "-o=json"))["status"]
+def _status(whole: Whole, resource: str) -> str:
+    status = json.loads(whole.kubectl("get", "node", NODE, "-o=json"))["status"]
     return str(status["allocatable"].get(resource))
 
 
-def _allocatable(cluster: Cluster) -> str:
-    return _status(cluster, names.RESOURCE_NVIDIA_GPU)
+def _allocatable(whole: Whole) -> str:
+    return _status(whole, names.RESOURCE_NVIDIA_GPU)
 
 
-def _total(cluster: Cluster) -> str:
-    return _status(cluster, names.RESOURCE_GPU)
+def _total(whole: Whole) -> str:
+    return _status(whole, names.RESOURCE_GPU)
 
 
-def _modes(cluster: Cluster) -> Mapping[str, str]:
-    device = json.loads(cluster.plane.kubectl("get", names.DEVICE_PLURAL, NODE, "-o=json"))
+def _modes(whole: Whole) -> Mapping[str, str]:
+    device = json.loads(whole.kubectl("get", names.DEVICE_PLURAL, NODE, "-o=json"))
     return {each["id"]: each["conditions"][0]["reason"] for each in device["spec"]["devices"]}

@@ -42,13 +42,11 @@ _LIBRARY: Final = re.compile(r"usr/lib(64)?/([^/]*/)?[^/]*\.so[^/]*$")
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """wanted: packages, as they were named. tools: paths of their programs. root: the files of
-    these and of what they depend on. packages: "NAME VERSION" of each package that has a file
-    there."""
+    """wanted: packages, as they were named. root: the files of these and of what they depend on.
+    packages: "NAME VERSION" of each package that has a file there."""
 
     machine: str
     wanted: Sequence[str]
-    tools: Sequence[str]
     root: Path
     packages: Sequence[str] = ()
 
@@ -64,9 +62,7 @@ class System:
         This machine's Python of the same version writes the same bytes as another architecture's.
         """
         here = platform.machine()
-        unpacked = (
-            self if self.machine == here else system(self.wanted, self.tools, here)
-        ).root / "usr"
+        unpacked = (self if self.machine == here else system(self.wanted, here)).root / "usr"
         loader = next(unpacked.glob("lib64/ld-linux-*"))
         libraries = ":".join(str(path) for path in unpacked.glob("lib/*-linux-gnu"))
         run = [str(loader), "--library-path", libraries, str(unpacked / "bin" / self.python)]
@@ -82,9 +78,7 @@ class System:
             raise ImageError(f"compileall {tree} failed:\n{done.stdout}{done.stderr}")
 
 
-def system(
-    packages: Sequence[str], tools: Sequence[str], machine: str, fetch: bool = False
-) -> System:
+def system(packages: Sequence[str], machine: str, fetch: bool = False) -> System:
     """The packages' files, from the cache or fetched into it. Raises ImageError."""
     for program in ("apt-get", "dpkg-deb", "readelf"):
         if shutil.which(program) is None:
@@ -93,7 +87,7 @@ def system(
                 "manifests/images has Containerfiles for other machines."
             )
     release = Path("/etc/os-release").read_text()
-    rules = (_FORMAT, sorted(packages), sorted(tools), _KEPT.pattern, _SKIPPED.pattern)
+    rules = (_FORMAT, sorted(packages), _KEPT.pattern, _SKIPPED.pattern)
     made_of = f"{release} {rules}".encode()
     directory = building.cache_dir() / "debian"
     final = directory / f"{machine}-{hashlib.sha256(made_of).hexdigest()[:16]}"
@@ -105,14 +99,14 @@ def system(
                 archives = _download(packages, machine, whole)
                 shown.result = f"{len(archives)} packages"
             made = whole / "made"
-            _unpack(archives, packages, tools, made)
-            ours = System(machine, packages, tools, made / "root")
+            _unpack(archives, packages, made)
+            ours = System(machine, packages, made / "root")
             ours.compile(ours.root / "usr/lib", "/usr/lib")
             settle(made, final)
         forget(directory, f"{machine}-*", final)
     os.utime(final)
     listed = (final / "packages.txt").read_text().splitlines()
-    return System(machine, packages, tools, final / "root", listed)
+    return System(machine, packages, final / "root", listed)
 
 
 def _download(packages: Sequence[str], machine: str, whole: Path) -> list[Path]:
@@ -143,11 +137,8 @@ def _download(packages: Sequence[str], machine: str, whole: Path) -> list[Path]:
     return sorted(archives.glob("*.deb"))
 
 
-def _unpack(
-    archives: Iterable[Path], whole: Sequence[str], tools: Sequence[str], made: Path
-) -> None:
-    """Python, the tools, the libraries of the packages in `whole`, and the libraries that these
-    load. Raises ImageError."""
+def _unpack(archives: Iterable[Path], whole: Sequence[str], made: Path) -> None:
+    """Python, the libraries of the packages in `whole`, and the libraries that these load."""
     root = made / "root"
     belongs: dict[str, str] = {}
     versions: dict[str, str] = {}
@@ -159,11 +150,9 @@ def _unpack(
             check=True,
         )
         name, versions[name] = said.stdout.split()
-        for where in _extract(path, root, tools):
+        for where in _extract(path, root):
             belongs[where] = name
-    if missing := {tool for tool in tools if tool[1:] not in belongs}:
-        raise ImageError(f"not in the packages: {', '.join(sorted(missing))}")
-    wanted = {where for where in belongs if _KEPT.match(where) or f"/{where}" in tools}
+    wanted = {where for where in belongs if _KEPT.match(where)}
     wanted |= {where for where, name in belongs.items() if name in whole}
     kept = wanted | _libraries(root, set(belongs) - wanted, wanted)
     packages = {belongs[where] for where in kept if not where.startswith("usr/share/doc/")}
@@ -177,7 +166,7 @@ def _unpack(
     (made / "packages.txt").write_text("".join(lines))
 
 
-def _extract(package: Path, root: Path, tools: Sequence[str]) -> Iterable[str]:
+def _extract(package: Path, root: Path) -> Iterable[str]:
     """The paths of what was unpacked; on a merged system /lib is /usr/lib."""
     with (
         subprocess.Popen(
@@ -189,7 +178,7 @@ def _extract(package: Path, root: Path, tools: Sequence[str]) -> Iterable[str]:
             where = os.path.normpath(member.name)
             if where.startswith(tuple(f"{name}/" for name in _MERGED)):
                 where = f"usr/{where}"
-            chosen = _KEPT.match(where) or _LIBRARY.match(where) or f"/{where}" in tools
+            chosen = _KEPT.match(where) or _LIBRARY.match(where)
             if not chosen or _SKIPPED.search(f"/{where}") or member.isdir():
                 continue
             target = root / where

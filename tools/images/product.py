@@ -53,7 +53,7 @@ def ensure(recipe: Recipe, machine: str = platform.machine(), fetch: bool = Fals
     """The image's archive, from the cache or built into it. Raises ImageError, ProgramsError."""
     directory = building.cache_dir() / "images"
     name = f"{recipe.name}-{ARCHITECTURES[machine]}"
-    system = debian.system(table().debian, table().tools, machine, fetch)
+    system = debian.system(table().debian, machine, fetch)
     path = directory / f"{name}-{_key(recipe, system)}.tar"
     if path.exists():
         os.utime(path)
@@ -156,8 +156,6 @@ def _base(system: System) -> Layer:
     """Debian's Python and the virtual environment: the same in both images."""
     layer = Layer(dated=False)
     layer.add_root(system.root)
-    for path in system.tools:
-        del layer.entries[path[1:]]
     home = table().home
     layer.add_bytes(
         f"{home}/pyvenv.cfg", b"home = /usr/bin\ninclude-system-site-packages = false\n"
@@ -185,8 +183,6 @@ def _product(recipe: Recipe, system: System, contents: str) -> Layer:
     layer = Layer(dated=False)
     for name, path in recipe.programs.items():
         layer.add_file(PROGRAMS[name].ensure(machine=system.machine), path)
-    for path in recipe.tools:
-        layer.add_file(system.root / path[1:], path)
     recipes = table().recipes.values()
     everything = {name for each in recipes for name in _sources(each)}
     place = _site(system)

@@ -16,8 +16,7 @@ FILE: Final = ROOT / "manifests" / "images" / "images.toml"
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One image. libraries: path in the wheel: path in the image. programs: name: path. tools:
-    paths of Debian's programs."""
+    """One image. libraries: path in the wheel: path in the image. programs: name: path."""
 
     name: str
     title: str
@@ -28,7 +27,6 @@ class Recipe:
     requirements: Sequence[str]
     libraries: Mapping[str, str] = field(default_factory=dict)
     programs: Mapping[str, str] = field(default_factory=dict)
-    tools: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +38,6 @@ class Table:
     path: str
     """The variable PATH in an image."""
     recipes: Mapping[str, Recipe]
-
-    @property
-    def tools(self) -> Sequence[str]:
-        """Those of all images."""
-        return sorted({path for recipe in self.recipes.values() for path in recipe.tools})
 
 
 @cache

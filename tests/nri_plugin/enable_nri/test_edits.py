@@ -56,6 +56,18 @@ def test_what_is_not_understood_is_left_alone(main: str, problem: str) -> None:
         edits.with_import(main, PATTERN)
 
 
+def test_the_validator_is_turned_on_where_there_is_one() -> None:
+    table = {"disable": True, "default_validator": {"enable": False, "required_plugins": ["a"]}}
+    effective = {"version": 3, "plugins": {NRI: table}}
+    assert tomllib.loads(edits.drop_in(effective)) == {
+        "version": 3,
+        "plugins": {NRI: {"disable": False, "default_validator": {"enable": True}}},
+    }
+    half = {"disable": False, "default_validator": {"enable": False}}
+    assert not edits.is_on({"plugins": {NRI: half}})
+    assert edits.is_on({"plugins": {NRI: {"disable": False}}})
+
+
 def test_the_drop_in_of_1_7_repeats_the_table() -> None:
     """containerd 1.7 replaces the table, later releases merge it."""
     table = {"disable": True, "socket_path": "/a\\b", "n": 2, "validator": {"enable": True}}

@@ -91,6 +91,13 @@ def test_xid_errors_since_the_last_look(driver: Driver) -> None:
     assert gpus.read()["xids"] == []
 
 
+def test_a_silent_gpu_leaves_the_others_their_index(driver: Driver) -> None:
+    gpus = nvml.Gpus()
+    assert [gpu["index"] for gpu in gpus.read()["gpus"]] == [0, 1]
+    driver.lost = {0}
+    assert [gpu["index"] for gpu in gpus.read()["gpus"]] == [1]
+
+
 def test_nvml_is_initialised_again_only_while_a_gpu_does_not_answer(driver: Driver) -> None:
     gpus = nvml.Gpus()
     gpus.read(), gpus.read()
