@@ -48,7 +48,7 @@ THOROUGH: Final = {
     "tests/node/test_policy_lives.py::test_a_container_restarted_100_times": _KILLS,
     "tests/node/test_recovery.py::test_a_thousand_*": _KILLS,
     "tests/e2e/test_install.py::*": "test_cluster.py installs, upgrades and removes",
-    "tests/e2e/test_whole_gpus.py::*": "whole GPUs on a real kubelet; the core's tests have the races",
+    "tests/e2e/test_whole_gpus.py::*": "on a real kubelet what test_gpu_modes.py has pure",
     "tests/node/test_library_upgrades.py::*": "fifty containers; test_library.py has one of each",
     "tests/node/test_uninstall.py::*": "with containers what test_removal.py shows with processes",
     "tests/cluster/agent/test_killed.py::*": _KILLS,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -34,6 +35,11 @@ _OF_PODS: Final = (
 """Directories of the kubelet and of containerd, which change with every pod."""
 _HALF_BYTES: Final = 11520 << 20
 _OUT_OF_MEMORY: Final = 2
+_OF_NRI: Final = (
+    *("/etc/containerd/.gpuslice-enable-nri.json", "/etc/containerd/conf.d/gpuslice-nri.toml"),
+    "/run/nri/nri.sock",
+)
+"""Of containerd's configuration, which stays until `enable-nri --undo`."""
 _NO_IMAGES: Final = [
     f"--set=images.{name}.{field}={value}"
     for name in ("agent", "scheduler")
@@ -85,7 +91,10 @@ def test_an_installation_that_fails_leaves_pods_as_they_were(
 # --- an installation that succeeds ----------------------------------------------------------------
 
 
-def test_helm_install_turns_nri_on_and_the_documents_pod_runs(whole: Whole) -> None:
+def test_helm_install_turns_nri_on_and_the_documents_pod_runs(
+    whole: Whole, before: Sequence[str]
+) -> None:
+    assert not [each for each in before if names.PLUGIN_NAME in each]
     served = f"--set=schedulerNames={{{names.SCHEDULER_NAME},koord-scheduler}}"
     whole.install("--set=nri.enable=true", served)
     until(lambda: _gpus(whole) == "200", "the node has its GPUs")
@@ -128,13 +137,26 @@ def test_a_node_that_restarts_serves_again(whole: Whole) -> None:
         assert whole.inside(pod, f"{_QUERY}=memory.total") == "11520\n"
 
 
-def test_helm_uninstall_leaves_pods_running_and_then_nothing(
+def test_helm_uninstall_leaves_pods_running_with_what_they_use(
     whole: Whole, before: Sequence[str]
 ) -> None:
     _load(whole, "last")
     whole.helm("uninstall", "gpuslice", "--wait", "--timeout=100s")
     _is_unharmed(whole, "last")
+    kept = (names.HOST_STORE_DIR, names.HOST_RUN_DIR)
+    used = [each for each in _new_files(whole, before) if each.startswith(kept)]
+    assert [Path(each).name for each in used if each.startswith(kept[0])] == [
+        *(".lock", names.FILE_LIBRARY)
+    ]
+    _is_clean(whole, [*before, *used])
+
+
+def test_helm_uninstall_leaves_nothing_where_no_pod_has_a_share(
+    whole: Whole, before: Sequence[str]
+) -> None:
     whole.kubectl("delete", "pod", "--all", "--grace-period=1")
+    whole.install()
+    whole.helm("uninstall", "gpuslice", "--wait", "--timeout=100s")
     _is_clean(whole, before)
     assert whole.kubectl("get", "crd", "devices.scheduling.koordinator.sh", "--output=name")
 
@@ -189,8 +211,17 @@ def _files(whole: Whole) -> Sequence[str]:
         place = layer.name.removeprefix("layer-of").replace("-", "/")
         for directory, _, files in os.walk(layer / "upper"):
             inside = place + directory.removeprefix(str(layer / "upper"))
-            found += [f"{inside}/{name}" for name in files]
+            found += [f"{inside}/{name}" for name in files if not _is_gone(directory, name)]
     return sorted(each for each in found if not each.startswith(_OF_PODS))
+
+
+def _is_gone(directory: str, name: str) -> bool:
+    """Whether it is an overlay's mark of a file that was deleted."""
+    return stat.S_ISCHR(os.lstat(os.path.join(directory, name)).st_mode)
+
+
+def _new_files(whole: Whole, before: Sequence[str]) -> Sequence[str]:
+    return sorted({*_files(whole)} - {*before, *_OF_NRI})
 
 
 def _is_clean(whole: Whole, before: Sequence[str], of_hooks: bool = True) -> None:
@@ -208,7 +239,7 @@ def _is_clean(whole: Whole, before: Sequence[str], of_hooks: bool = True) -> Non
     assert "gpuslice" not in whole.kubectl("get", in_system, _SYSTEM, "--output=name")
     assert whole.kubectl("get", names.DEVICE_PLURAL, "--output=name") == ""
     until(lambda: not _pods_of_ours(whole), "its pods are gone")
-    assert set(_files(whole)) - set(before) == set()
+    assert _new_files(whole, before) == []
 
 
 def _pods_of_ours(whole: Whole) -> str:
