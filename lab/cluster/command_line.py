@@ -26,11 +26,12 @@ from typing import Final
 from lab.cluster.directory import DIRECTORY, Place, Seen
 from lab.cluster.marked import PlaceError
 from lab.cluster.owner import Owner, OwnerError, own
+from lab.cluster.product import GPU_NODE_LABEL
 from lab.cluster.running import ClusterError
 from lab.node import network
 from lab.node.catalogue import PYTHON_IMAGE
 from simgpu import config
-from tools import kubernetes, programs
+from tools import helm, kubernetes, programs
 from tools.building import ProgramsError
 from tools.progress import step
 from tools.releases import DEFAULT
@@ -145,6 +146,14 @@ def _how_to_use(place: Place, seen: Seen) -> str:
         lines.append(f"  export NO_PROXY={network.ADDRESSES}")
     if shutil.which("kubectl") != kubectl:
         lines.append(f"  alias kubectl={shlex.quote(kubectl)}")
+    if seen.state["served"] is None:
+        values = shlex.quote(seen.state["values"])
+        lines += [
+            f"  alias helm={shlex.quote(str(helm.ensure()))}",
+            f"  kubectl label node {seen.state['node']} {GPU_NODE_LABEL}",
+            "  helm install gpuslice manifests/chart -n gpuslice-system --create-namespace \\",
+            f"    --values {values} --set nri.enable=true --wait",
+        ]
     lines += [
         "  kubectl get nodes",
         "  kubectl run hello --image=busybox --image-pull-policy=IfNotPresent -- sleep 1d",

@@ -146,12 +146,12 @@ class Cluster:
                 self.kubelet = Kubelet(self.lab.namespace, paths, programs, client_ca)
                 self._start_kubelet()
                 self._wait(("create", f"node/{NODE}"))
-                self.plane.kubectl("label", "node", NODE, product.GPU_NODE_LABEL)
             images.result()
         self.product = Product(self.plane, self.lab.directory)
         self.product.write(self._values())
         if not bare:
             with step("gpuslice: helm install, until its pods are ready"):
+                self.plane.kubectl("label", "node", NODE, product.GPU_NODE_LABEL)
                 self.product.install("--wait", "--timeout=90s")
                 self._wait(*_WITH_GPUS)
         self._wait(*_WHOLE)

@@ -18,6 +18,7 @@ from typing import Any, Final
 import pytest
 
 from contract import names
+from lab.cluster.product import GPU_NODE_LABEL
 from lab.demo import seed
 from lab.node.namespace import children
 from tests.e2e.whole import Whole, running
@@ -53,6 +54,7 @@ def whole(build_dir: Path) -> Iterator[Whole]:
     assert build_dir.is_dir()
     with running("2x23040Mi", bare=True) as cluster:
         cluster.run_pod("ordinary")
+        cluster.kubectl("label", "node", cluster.state["node"], GPU_NODE_LABEL)
         yield cluster
 
 
