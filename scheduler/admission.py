@@ -21,7 +21,7 @@ from contract import names
 from kube.client import Kube, KubeError
 from kube.follow import UNLISTED, Follower
 from kube.log_lines import Line
-from scheduler.kubernetes.admission import COLLECTION, SELECTOR, denial
+from scheduler.kubernetes.admission import COLLECTION, SELECTOR, SILENCE, WARNS, denial, refuses
 from scheduler.kubernetes.requests import Json, at
 from scheduler.metrics import Metrics
 
@@ -57,6 +57,8 @@ class Admission:
         self._pause = pause
         self._warning: dict[str, Json] = {}
         """By binding, the patch by which it refuses."""
+        self._refusing: set[str] = set()
+        """Bindings that refuse, beside which a warning one may still exist."""
         self._said = ""
 
     async def run(self) -> None:
@@ -79,7 +81,7 @@ class Admission:
             await asyncio.wait([following])
 
     async def _enforce(self) -> None:
-        if not self._warning or not self._is_ready():
+        if not (self._warning or self._refusing) or not self._is_ready():
             return
         if not (self._is_called() or await self._leads()):
             return
@@ -93,6 +95,13 @@ class Admission:
             self.seen(stored)
             self._metrics.enforced.inc()
             _LOG.info(Line("admission policy refuses from now on", binding=name))
+        for name in sorted(self._refusing):
+            try:
+                await self._kube.patch(f"{COLLECTION}/{name}{WARNS}", SILENCE, timeout_s=_ANSWER_S)
+            except KubeError as error:
+                if error.status != 404:
+                    raise
+            self._refusing.discard(name)
 
     async def _leads(self) -> bool:
         """Whether this pod's kube-scheduler holds its Lease, and renews it."""
@@ -123,6 +132,8 @@ class Admission:
         self._warning.pop(name, None)
         if patch is not None:
             self._warning[name] = patch
+        elif refuses(raw):
+            self._refusing.add(name)
         return name
 
     def lost(self, raw: Json) -> None:

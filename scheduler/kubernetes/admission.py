@@ -16,6 +16,10 @@ from scheduler.kubernetes.requests import Json, at
 
 COLLECTION: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
 _OPEN: Final = (["Audit"], ["Warn"])
+WARNS: Final = "-warn"
+"""Suffix of the binding that warns, which beside one that refuses says the same a second time."""
+SILENCE: Final[Json] = {"spec": {"validationActions": ["Audit"]}}
+"""Its patch. It is not deleted, because Helm waits for the chart's objects."""
 SELECTOR: Final = f"{names.LABEL_ADMISSION}={names.ADMISSION_AUTO}"
 
 
@@ -30,3 +34,7 @@ def denial(binding: Json) -> Json | None:
         "metadata": {"resourceVersion": metadata.get("resourceVersion")},
         "spec": {"validationActions": ["Deny"]},
     }
+
+
+def refuses(binding: Json) -> bool:
+    return "Deny" in (at(binding, "spec").get("validationActions") or ())

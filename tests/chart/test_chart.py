@@ -199,7 +199,8 @@ def test_the_agents_pod_has_what_it_needs() -> None:
     same = {name: path for name, path in hosts.items() if mounts[name]["mountPath"] == path}
     assert hosts.keys() - same.keys() == {"driver-root"}
     assert set(same.values()) == {
-        *("/run/gpuslice", "/run/containerd", "/var/run/nri", "/usr/local/vgpu", "/etc/cdi"),
+        *("/dev", "/run/gpuslice", "/run/containerd", "/var/run/nri", "/usr/local/vgpu"),
+        "/etc/cdi",
         *("/var/run/cdi", "/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources"),
     }
     assert mounts["run"]["mountPropagation"] == "Bidirectional"

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from contract import names
 from lab.demo import seed
 from lab.node import holder, network
-from tests.e2e.whole import HALF, WHOLE_GPU, Whole
+from tests.e2e.whole import HALF, WHOLE_GPU, Whole, allocatable
 from tests.support import until
 
 pytestmark = pytest.mark.e2e
@@ -149,6 +150,20 @@ def test_after_all_that_pods_run_and_limits_hold(whole: Whole) -> None:
     whole.kubectl("delete", "pod", "full", "late")
     whole.run_pod("later", HALF)
     assert whole.inside("later", f"{_QUERY}=memory.total") == "11520\n"
+
+
+def test_gpuslice_is_removed_and_installed_again_under_a_running_pod(whole: Whole) -> None:
+    """The whole story, from a bare cluster to a clean node: test_install.py."""
+    whole.helm("test", "gpuslice", "--timeout=60s")
+    whole.helm("uninstall", "gpuslice", "--wait", "--timeout=100s")
+    assert allocatable(whole, names.RESOURCE_GPU) == ""
+    assert whole.inside("later", f"{_QUERY}=memory.total") == "11520\n"
+    whole.install()
+    until(lambda: allocatable(whole, names.RESOURCE_GPU) == "200", "the node has its GPUs")
+    assert '"minor":1,' in whole.allocated("later")
+    whole.run_pod("beside", WHOLE_GPU)
+    assert '"minor":0,' in whole.allocated("beside"), "the share of later is still counted"
+    whole.kubectl("delete", "pod", "beside")
 
 
 def test_a_cluster_whose_owner_was_killed_is_told_apart_and_made_anew(whole: Whole) -> None:

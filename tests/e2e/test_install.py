@@ -21,7 +21,7 @@ from contract import names
 from lab.cluster.product import GPU_NODE_LABEL
 from lab.demo import seed
 from lab.node.namespace import children
-from tests.e2e.whole import Whole, running
+from tests.e2e.whole import Whole, allocatable, running
 from tests.support import until
 
 pytestmark = pytest.mark.e2e
@@ -31,7 +31,7 @@ _SYSTEM: Final = f"--namespace={names.NAMESPACE}"
 _ORDINARY: Final = ("ordinary", "of-the-default-scheduler")
 _OF_PODS: Final = (
     *("/var/lib/kubelet/pods/", "/var/lib/cni/", "/var/log/"),
-    *("/run/containerd/", "/run/netns/"),
+    *("/run/containerd/", "/run/netns/", "/var/lib/kubelet/device-plugins/kubelet"),
 )
 """Directories of the kubelet and of containerd, which change with every pod."""
 _HALF_BYTES: Final = 11520 << 20
@@ -98,10 +98,10 @@ def test_helm_install_turns_nri_on_and_the_documents_pod_runs(
 ) -> None:
     assert not [each for each in before if names.PLUGIN_NAME in each]
     served = f"--set=schedulerNames={{{names.SCHEDULER_NAME},koord-scheduler}}"
-    whole.install("--set=nri.enable=true", served)
-    until(lambda: _gpus(whole) == "200", "the node has its GPUs")
+    whole.install("--set=nri.enable=true", "--set=wholeGpus=any", served)
+    until(lambda: allocatable(whole, names.RESOURCE_GPU) == "200", "the node has its GPUs")
     assert "disable = true" in _containerd(whole), "the operator's file is as it was"
-    whole.run_pod("full", {names.RESOURCE_GPU: 100})
+    whole.run_pod("full", {names.RESOURCE_NVIDIA_GPU: 1})
     whole.kubectl("apply", "-f", str(seed.PATH))
     whole.ready("pod-example")
     assert whole.inside("pod-example", f"{_QUERY}=memory.total") == "11520\n"
@@ -185,12 +185,6 @@ def _pod(whole: Whole, name: str) -> Any:
     pod = json.loads(whole.kubectl("get", "pod", name, "-o", "json"))
     status = pod["status"]["containerStatuses"][0]
     return pod["metadata"]["uid"], status["containerID"], status["restartCount"], status["ready"]
-
-
-def _gpus(whole: Whole) -> str:
-    resource = names.RESOURCE_GPU.replace(".", r"\.")
-    path = f"jsonpath={{.status.allocatable.{resource}}}"
-    return whole.kubectl("get", "node", whole.state["node"], "-o", path)
 
 
 def _answers(whole: Whole, pod: str) -> bool:

@@ -130,7 +130,8 @@ class Whole:
             "command": ["sh", "-c", command],
             "resources": {"limits": {"cpu": "40m", "memory": "40Mi", **(limits or {})}},
         }
-        scheduler = {"schedulerName": names.SCHEDULER_NAME} if limits else {}
+        is_share = any(key.startswith("koordinator.sh/") for key in limits or ())
+        scheduler = {"schedulerName": names.SCHEDULER_NAME} if is_share else {}
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -159,6 +160,12 @@ class Whole:
 
     def inside(self, pod: str, script: str) -> str:
         return self.kubectl("exec", pod, "--", "bash", "-c", script)
+
+
+def allocatable(whole: Whole, resource: str) -> str:
+    """The node's amount; "" if it has none."""
+    path = f"jsonpath={{.status.allocatable.{resource.replace('.', chr(92) + '.')}}}"
+    return whole.kubectl("get", "node", whole.state["node"], "-o", path)
 
 
 HALF = {names.RESOURCE_CORE: 50, names.RESOURCE_MEMORY_RATIO: 50, names.RESOURCE_SHARED: 1}

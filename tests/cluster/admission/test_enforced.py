@@ -44,6 +44,7 @@ def plane(installed: ControlPlane) -> Iterator[ControlPlane]:
     yield installed
     for policy in _POLICIES:
         set_actions(installed, policy, None, "Deny")
+    set_actions(installed, f"{_POLICIES[0]}-warn", None, "Warn")
     role = manifests.named("ClusterRole", names.SCHEDULER_NAME)
     installed.kubectl("replace", "-f", "-", given=json.dumps(role))
 
@@ -79,6 +80,7 @@ def test_a_pod_is_warned_of_before_the_scheduler_is_available_and_refused_after(
         until(lambda: invalid(server).policy == "gpuslice-requests", "the pod is refused")
         assert actions(server) == [["Deny"], ["Audit"], ["Warn", "Audit"]]
         until(lambda: counted(alone), "it is counted")
+        until(lambda: not invalid(server).warning, "the refusal comes without a warning")
         # As an upgrade that applies the chart again.
         set_actions(plane, _POLICIES[0], names.ADMISSION_AUTO, "Audit")
         until(lambda: actions(server)[0] == ["Deny"], "it refuses again")
