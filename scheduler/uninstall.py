@@ -105,15 +105,24 @@ class Uninstallation:
         if self._dry_run:
             return
         until_s = time.monotonic() + self._timeout_s
-        while running := await self._list(pods, _COMPONENTS):
+        while True:
+            lost = {_name(node) for node in await self._list(_NODES) if _is_lost(node)}
+            found = await self._list(pods, _COMPONENTS)
+            running = [pod for pod in found if _node(pod) not in lost]
+            if not running:
+                break
             if time.monotonic() > until_s:
                 shown = _shown([f"{_name(pod)} on node {_node(pod)}" for pod in running])
                 raise UninstallError(
                     f"pods still run after {self._timeout_s:.0f} s: {shown}: must have ended, as"
-                    " they write again what is removed; delete pods of lost nodes by `kubectl"
-                    " delete pod --force`, and run this command again"
+                    " they write again what is removed; run this command again"
                 )
             await asyncio.sleep(_POLL_S)
+        self._stays += [
+            f"pod {self._namespace}/{_name(pod)}: its node {_node(pod)} is not ready; when it is"
+            " back, the agent may write its totals again: then run this command again"
+            for pod in found
+        ]
 
     async def _clean(self, node: Json) -> None:
         path = f"{_NODES}/{_name(node)}"
@@ -222,6 +231,11 @@ def _complete(daemon_set: Json) -> bool:
     status, metadata = at(daemon_set, "status"), at(daemon_set, "metadata")
     seen = status.get("observedGeneration") == metadata.get("generation")
     return seen and status.get("numberReady", 0) >= status.get("desiredNumberScheduled", 0)
+
+
+def _is_lost(node: Json) -> bool:
+    conditions = objects(at(node, "status"), "conditions")
+    return any(each.get("type") == "Ready" and each.get("status") != "True" for each in conditions)
 
 
 def _is_ready(pod: Json) -> bool:

@@ -108,7 +108,7 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         is_e2e = item.get_closest_marker("e2e") is not None
-        if is_thorough(item.nodeid) or (is_e2e and item.nodeid != WHOLE):
+        if is_thorough(item.nodeid) or (is_e2e and item.nodeid not in WHOLE):
             item.add_marker("thorough")
     items.sort(key=_start_order)
 

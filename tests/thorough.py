@@ -47,8 +47,6 @@ THOROUGH: Final = {
     "tests/node/test_enable_nri.py::test_two_at_once": _RACES,
     "tests/node/test_policy_lives.py::test_a_container_restarted_100_times": _KILLS,
     "tests/node/test_recovery.py::test_a_thousand_*": _KILLS,
-    "tests/e2e/test_install.py::*": "test_cluster.py installs, upgrades and removes",
-    "tests/e2e/test_whole_gpus.py::*": "on a real kubelet what test_gpu_modes.py has pure",
     "tests/node/test_library_upgrades.py::*": "fifty containers; test_library.py has one of each",
     "tests/node/test_uninstall.py::*": "with containers what test_removal.py shows with processes",
     "tests/cluster/agent/test_killed.py::*": _KILLS,
@@ -91,8 +89,12 @@ THOROUGH: Final = {
     "tests/scheduler/leadership/test_election.py::test_writes_of_*[[][2-5][0-9]-*": _SEEDS,
 }
 
-WHOLE: Final = "tests/e2e/test_demo.py::test_a_run_is_as_documented_and_leaves_nothing"
-"""From kubectl to the limit, on one cluster: the one test of tests/e2e in `make test`."""
+WHOLE: Final = {
+    "tests/e2e/test_demo.py::test_a_run_is_as_documented_and_leaves_nothing",
+    "tests/e2e/test_install.py::test_helm_install_turns_nri_on_and_the_documents_pod_runs",
+    "tests/e2e/test_install.py::test_helm_uninstall_leaves_nothing_where_no_pod_has_a_share",
+}
+"""Tests of tests/e2e in `make test`: from kubectl to the limit; from a bare cluster to a clean one."""
 
 
 def is_thorough(identity: str) -> bool:

@@ -26,6 +26,8 @@ PYTHON_IMAGE: Final = "docker.io/local/python:1"
 BUSYBOX_IMAGE: Final = "docker.io/library/busybox:latest"
 """The image that manifests call busybox. Its shell, bash and most tools are linked with glibc, so
 that a preload reaches them; the other applets are busybox' own."""
+DEBIAN_IMAGE: Final = "docker.io/library/debian:12-slim"
+"""The same, for manifests that need an image with glibc in every cluster."""
 PRELOAD_IMAGE: Final = "docker.io/local/own-preload:1"
 """The tools, with an /etc/ld.so.preload of the image; the next image has the one of Nix' loader."""
 NIX_PRELOAD_IMAGE: Final = "docker.io/local/own-nix-preload:1"
@@ -120,6 +122,7 @@ class Catalogue:
         return (
             Image(PAUSE_IMAGE, [self._pause], ["/busybox", "sh", "-c", _FOR_EVER]),
             self.busybox(),
+            self.busybox(DEBIAN_IMAGE),
             Image(
                 PYTHON_IMAGE,
                 [self._tools, self._etc, self._python, self._extra],
@@ -128,9 +131,9 @@ class Catalogue:
             ),
         )
 
-    def busybox(self) -> Image:
+    def busybox(self, name: str = BUSYBOX_IMAGE) -> Image:
         layers = [self._tools, self._etc, self._applets, self._extra]
-        return Image(BUSYBOX_IMAGE, layers, ["sh"], [f"PATH={_PATH}"])
+        return Image(name, layers, ["sh"], [f"PATH={_PATH}"])
 
     @cached_property
     def _pause(self) -> Layer:

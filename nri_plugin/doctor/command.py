@@ -26,7 +26,7 @@ _EPILOG: Final = """\
 The exit status is 1 where a check fails; what is only warned of does not count.
 
 examples:
-  python -m nri_plugin doctor --library /opt/gpuslice/libvgpu.so
+  python -m nri_plugin doctor
   kubectl exec -n gpuslice-system ds/gpuslice-agent -- python -m nri_plugin doctor --json
 """
 _INDENT: Final = " " * 8

@@ -86,10 +86,9 @@ def test_components_are_independent(on: tuple[str, ...]) -> None:
         if each["kind"] in ("Deployment", "DaemonSet")
     }
     assert workloads == set(on) - {"admission"}
-    policies = _ALWAYS if "admission" in on else set()
+    policies = _WITH_AGENT if "agent" in on else set()
     if "admission" in on:
-        policies = policies | (_WITH_SCHEDULER if "scheduler" in on else set())
-        policies |= _WITH_AGENT if "agent" in on else set()
+        policies = policies | _ALWAYS | (_WITH_SCHEDULER if "scheduler" in on else set())
     assert {name for kind, name in keys(rendered) if kind.endswith("Policy")} == policies
     accounts = {name for kind, name in keys(rendered) if kind == "ServiceAccount"}
     assert accounts == {f"gpuslice-{each}" for each in ("scheduler", "agent") if each in on}
@@ -252,8 +251,7 @@ def test_pools_are_daemon_sets_of_their_own() -> None:
     selectors = [each["spec"]["selector"]["matchLabels"] for each in agents]
     assert selectors[0] != selectors[1]
     for each, name in zip(agents, "ab", strict=True):
-        wanted = {"nvidia.com/gpu.present": "true", "pool": name}
-        assert each["spec"]["template"]["spec"]["nodeSelector"] == wanted
+        assert each["spec"]["template"]["spec"]["nodeSelector"] == {"pool": name}
 
 
 def test_the_distributors_payload_is_a_value() -> None:

@@ -212,6 +212,16 @@ def test_everything_of_ours_is_removed_in_order_and_nothing_else(cluster: Cluste
     assert [line for line in _changes(again.stdout) if not line.startswith("daemonset/")] == []
 
 
+def test_a_lost_node_delays_nothing(cluster: Cluster) -> None:
+    """Its pods cannot end."""
+    lost = {"type": "Ready", "status": "Unknown"}
+    cluster.patch("/api/v1/nodes/u-ours/status", {"status": {"conditions": [lost]}}, "kubelet")
+    done = uninstall(cluster.plane, "--timeout=1")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "gpuslice-agent-1: its node u-ours is not ready" in done.stdout
+    assert gpu_totals(cluster, "u-ours") == [{}, {}]
+
+
 def test_a_node_that_is_not_reached_is_reported(cluster: Cluster) -> None:
     """No kubelet runs the pod, so that it has no log and is never ready."""
     cluster.daemon_set(names.UNINSTALLER)

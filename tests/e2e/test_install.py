@@ -22,11 +22,12 @@ from lab.cluster.product import GPU_NODE_LABEL
 from lab.demo import seed
 from lab.node.namespace import children
 from tests.e2e.whole import Whole, allocatable, running
-from tests.support import until
+from tests.support import ROOT, until
 
 pytestmark = pytest.mark.e2e
 
 _QUERY: Final = "nvidia-smi --format=csv,noheader,nounits --query-gpu"
+_SMI: Final = f"{_QUERY}=memory.total".split()
 _SYSTEM: Final = f"--namespace={names.NAMESPACE}"
 _ORDINARY: Final = ("ordinary", "of-the-default-scheduler")
 _OF_PODS: Final = (
@@ -46,6 +47,7 @@ _NO_IMAGES: Final = [
     for name in ("agent", "scheduler")
     for field, value in {"tag": "none", "pullPolicy": "Never"}.items()
 ]
+_NEXT: Final = "0.1.1"
 _PROBE: Final = "while true; do cuda-probe; sleep 0.2; done"
 
 
@@ -101,6 +103,10 @@ def test_helm_install_turns_nri_on_and_the_documents_pod_runs(
     whole.install("--set=nri.enable=true", "--set=wholeGpus=any", served)
     until(lambda: allocatable(whole, names.RESOURCE_GPU) == "200", "the node has its GPUs")
     assert "disable = true" in _containerd(whole), "the operator's file is as it was"
+    whole.kubectl("apply", "-f", str(ROOT / "docs/examples/half.yaml"))
+    whole.ready("half")
+    assert whole.kubectl("exec", "half", "--", *_SMI).strip() == "11520"
+    whole.kubectl("delete", "pod", "half", "--grace-period=1")
     whole.run_pod("full", {names.RESOURCE_NVIDIA_GPU: 1})
     whole.kubectl("apply", "-f", str(seed.PATH))
     whole.ready("pod-example")
@@ -113,9 +119,13 @@ def test_helm_test_passes(whole: Whole) -> None:
 
 
 def test_upgrades_under_load_are_not_noticed(whole: Whole) -> None:
+    """To images of another tag, which the node has."""
     _load(whole, "loaded")
-    for component in ("distributor", "agent", "scheduler"):
-        whole.install("--reuse-values", f"--set={component}.podAnnotations.round=second")
+    for image in ("gpuslice-agent", "gpuslice-scheduler"):
+        _tag(whole, f"docker.io/library/{image}:{_NEXT}")
+    for component in ("agent", "scheduler"):
+        whole.install("--reuse-values", f"--set=images.{component}.tag={_NEXT}")
+    assert f":{_NEXT}" in whole.kubectl("get", "pods", _SYSTEM, "-o=jsonpath={..image}")
     _is_unharmed(whole, "loaded")
 
 
@@ -179,6 +189,14 @@ def _is_unharmed(whole: Whole, name: str) -> None:
     probes = [json.loads(line) for line in lines if line.startswith("{")]
     assert len(probes) > 5
     assert {(each["total"], each["more"]) for each in probes} == {(_HALF_BYTES, _OUT_OF_MEMORY)}
+
+
+def _tag(whole: Whole, name: str) -> None:
+    """Give the image of that name's first release this name."""
+    current = name.replace(_NEXT, "0.1.0")
+    ctr = ["ctr", "--namespace=k8s.io", "images", "tag", current, name]
+    enter = ["nsenter", f"--target={whole.pid('containerd')}", "--mount", "--"]
+    subprocess.run([*enter, *ctr], check=True, capture_output=True)
 
 
 def _pod(whole: Whole, name: str) -> Any:
