@@ -94,7 +94,7 @@ WHOLE: Final = {
     "tests/e2e/test_install.py::test_helm_install_turns_nri_on_and_the_documents_pod_runs",
     "tests/e2e/test_install.py::test_helm_uninstall_leaves_nothing_where_no_pod_has_a_share",
 }
-"""Tests of tests/e2e in `make test`: from kubectl to the limit; from a bare cluster to a clean one."""
+"""Tests of tests/e2e in `make test`: to a limit that holds; from a bare cluster to a clean one."""
 
 
 def is_thorough(identity: str) -> bool:

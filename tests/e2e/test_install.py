@@ -167,7 +167,7 @@ def test_helm_uninstall_leaves_nothing_where_no_pod_has_a_share(
     whole: Whole, before: Sequence[str]
 ) -> None:
     whole.kubectl("delete", "pod", "--all", "--grace-period=1")
-    whole.install()
+    whole.install("--reuse-values")
     whole.helm("uninstall", "gpuslice", "--wait", "--timeout=100s")
     _is_clean(whole, before)
     assert whole.kubectl("get", "crd", "devices.scheduling.koordinator.sh", "--output=name")
