@@ -28,6 +28,8 @@ _COMPONENTS: Final = (
 )
 _SCHEDULERS_LEASES: Final = (names.LEASE_SCHEDULER, names.LEASE_KUBE_SCHEDULER)
 _CLEANING: Final = f"{names.LABEL_NAME}={names.UNINSTALLER}"
+_KEPT_POLICY: Final = "gpuslice-writer"
+"""See its manifest."""
 _POLL_S: Final = 1.0
 _TRIES: Final = 5
 _SHOWN: Final = 20
@@ -60,7 +62,8 @@ class Uninstallation:
         """Raises KubeError, UninstallError."""
         for path in (_BINDINGS, _POLICIES):
             for each in await self._list(path, _OURS):
-                await self._delete(path, each)
+                if _name(each) != _KEPT_POLICY:
+                    await self._delete(path, each)
         await self._stop()
         for node in await self._list(_NODES):
             await self._clean(node)
@@ -151,6 +154,8 @@ class Uninstallation:
         self._stays += [
             f"customresourcedefinition/{names.DEVICE_PLURAL}"
             f".{names.DEVICE_API_VERSION.partition('/')[0]}: Koordinator uses it too",
+            f"validatingadmissionpolicy/{_KEPT_POLICY}, which affects no request: the API server"
+            " would not read the Lease for a later installation",
             f"on each node {names.HOST_STORE_DIR} and {names.HOST_RUN_DIR}, until `python -m"
             " nri_plugin uninstall` ran there",
         ]

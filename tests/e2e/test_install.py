@@ -21,7 +21,8 @@ from contract import names
 from lab.cluster.product import GPU_NODE_LABEL
 from lab.demo import seed
 from lab.node.namespace import children
-from tests.e2e.whole import Whole, allocatable, running
+from tests.e2e import machine
+from tests.e2e.whole import HALF, Whole, allocatable, running
 from tests.support import ROOT, until
 
 pytestmark = pytest.mark.e2e
@@ -47,17 +48,26 @@ _NO_IMAGES: Final = [
     for name in ("agent", "scheduler")
     for field, value in {"tag": "none", "pullPolicy": "Never"}.items()
 ]
+_OF_PYTEST: Final = "pytest"
+"""In the paths of what pytest itself writes meanwhile."""
 _NEXT: Final = "0.1.1"
 _PROBE: Final = "while true; do cuda-probe; sleep 0.2; done"
 
 
 @pytest.fixture(scope="module")
 def whole(build_dir: Path) -> Iterator[Whole]:
+    """On a machine of its own (`make e2e-install`) that machine must be as before at the end."""
     assert build_dir.is_dir()
+    is_alone = machine.LAYERS in os.environ
+    earlier = machine.look() if is_alone else {}
     with running("2x23040Mi", bare=True) as cluster:
         cluster.run_pod("ordinary")
         cluster.kubectl("label", "node", cluster.state["node"], GPU_NODE_LABEL)
         yield cluster
+        labs = [path.name for path in cluster.directory.glob("gpuslice-lab-*")]
+    if is_alone:
+        left = machine.left(earlier, machine.look(labs))
+        assert [line for line in left if _OF_PYTEST not in line] == []
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +178,8 @@ def test_helm_uninstall_leaves_nothing_where_no_pod_has_a_share(
 ) -> None:
     whole.kubectl("delete", "pod", "--all", "--grace-period=1")
     whole.install("--reuse-values")
+    whole.run_pod("again", HALF)
+    whole.kubectl("delete", "pod", "again")
     whole.helm("uninstall", "gpuslice", "--wait", "--timeout=100s")
     _is_clean(whole, before)
     assert whole.kubectl("get", "crd", "devices.scheduling.koordinator.sh", "--output=name")
@@ -247,7 +259,8 @@ def _is_clean(whole: Whole, before: Sequence[str], of_hooks: bool = True) -> Non
     assert not [key for key in node["metadata"]["labels"] if "gpuslice.io" in key]
     kinds = "validatingadmissionpolicies,validatingadmissionpolicybindings,clusterroles"
     kinds += ",clusterrolebindings,priorityclasses,flowschemas,prioritylevelconfigurations"
-    assert "gpuslice" not in whole.kubectl("get", kinds, "--output=name")
+    made = whole.kubectl("get", kinds, "--output=name").split()
+    assert {each.rpartition("/")[2] for each in made if "gpuslice" in each} <= {"gpuslice-writer"}
     in_system = "deployments,daemonsets,jobs,serviceaccounts,configmaps,roles"
     in_system += ",leases" * of_hooks
     assert "gpuslice" not in whole.kubectl("get", in_system, _SYSTEM, "--output=name")

@@ -100,7 +100,7 @@ class Whole:
     def try_helm(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """In our namespace, with this cluster's values in a file for those that take any."""
         home = f"{self.state['directory']}/helm"
-        environ = {**os.environ, "HELM_CACHE_HOME": home, "HELM_CONFIG_HOME": home}
+        environ = {**os.environ, "HOME": home}  # it keeps what it asked the API server there
         environ["KUBECONFIG"] = f"{self.directory}/kubeconfig"
         command = [str(helm.ensure()), *arguments, f"--namespace={names.NAMESPACE}"]
         return subprocess.run(command, env=environ, text=True, capture_output=True, timeout=280)
