@@ -15,11 +15,11 @@ import subprocess
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from nri_plugin.doctor.facts import Runtime, Socket
+from nri_plugin.host.host_command import in_root
 
 _COMMAND_S: Final = 15.0
 _ACCEPTS: Final = 0x10000
@@ -142,15 +142,14 @@ class CommandError(Exception):
 def run(process: Process, *arguments: str) -> str:
     """Return the output of the listener's own program, run under the listener's root."""
     root, program = f"/proc/{process.pid}/root", f"/proc/{process.pid}/exe"
-    command = [process.argv[0], *arguments]  # a multi-call binary needs its argv[0]
+    command: Sequence[str] = [process.argv[0], *arguments]  # a multi-call binary needs its argv[0]
+    executable: str | None = program
     try:
-        elsewhere = not os.path.samefile(root, "/")
+        if not os.path.samefile(root, "/"):
+            command, executable = in_root(Path(root), [os.readlink(program), *arguments]), None
         done = subprocess.run(
             command,
-            executable=os.readlink(program) if elsewhere else program,
-            # The agent's image has no program chroot.
-            preexec_fn=partial(os.chroot, root) if elsewhere else None,
-            cwd="/",
+            executable=executable,
             capture_output=True,
             text=True,
             errors="replace",

@@ -7,8 +7,6 @@ to NRI's socket that registers no plugin delays every plugin by seconds.
 
 from __future__ import annotations
 
-import ctypes
-import os
 import subprocess
 import time
 import tomllib
@@ -19,10 +17,9 @@ from typing import Any, Final
 
 from gpu.driver_root import resolve
 from nri_plugin.doctor import containerd
+from nri_plugin.host.host_command import in_namespaces
 
 SOCKET: Final = "/run/containerd/containerd.sock"
-_ENTERED: Final = ("uts", "ipc", "net", "mnt")
-"""The namespaces of the host's first process; after the last, paths are the host's."""
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _POLL_S: Final = 0.1
 _GENERATED: Final = {
@@ -51,8 +48,7 @@ class Host:
         """Run a command in the host's namespaces. Returns why it failed; "": it did not."""
         try:
             done = subprocess.run(
-                command,
-                preexec_fn=_enter if self.root != Path("/") else None,
+                command if self.root == Path("/") else in_namespaces(command),
                 capture_output=True,
                 text=True,
                 timeout=timeout_s,
@@ -64,8 +60,6 @@ class Host:
             return f"{command[0]} took longer than {timeout_s:g} s"
         except OSError as error:
             return f"{command[0]}: {error.strerror}"
-        except subprocess.SubprocessError as error:
-            return f"{command[0]}: the host's namespaces cannot be entered: {error}"
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         return f"{command[0]}: exit status {done.returncode}: {last}" if done.returncode else ""
 
@@ -80,16 +74,6 @@ class Host:
                     f" {template}, and restart {unit}; containerd 2 has NRI on by default"
                 )
         return ""
-
-
-def _enter() -> None:
-    """As nsenter, which the agent's image does not have, nor has its Python os.setns."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    opened = [os.open(f"/proc/1/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in _ENTERED]
-    for name, descriptor in zip(_ENTERED, opened, strict=True):
-        if libc.setns(descriptor, 0) != 0:
-            raise OSError(ctypes.get_errno(), f"setns {name}")
-    os.chdir("/")
 
 
 @dataclass(frozen=True, slots=True)

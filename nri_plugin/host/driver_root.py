@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpu.driver_root import resolve
+from nri_plugin.host.host_command import in_root
 
 _ROOT: Final = Path("/")
 _HOSTS_PID_NAMESPACE: Final = 0xEFFFFFFC
@@ -150,8 +151,7 @@ WITHOUT_MOUNT: Final = DriverRoot()
 
 def _runs(host: Path, program: Path) -> bool:
     """Whether the program can be executed with the libraries of the host."""
-    into = () if host == _ROOT else ("chroot", str(host))
-    command = (*into, str(program), "--version")
+    command = in_root(host, (str(program), "--version"))
     try:
         done = subprocess.run(command, capture_output=True, timeout=_VERSION_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
