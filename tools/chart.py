@@ -10,14 +10,13 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tools import helm
+from contract import names
+from tools import helm, kubernetes
 from tools.building import ProgramsError
 
 CHART: Final = Path(__file__).resolve().parents[1] / "manifests/chart"
 INSTALL: Final = CHART.parent / "install.yaml"
-NAMESPACE: Final = "gpuslice-system"
-KUBERNETES: Final = "1.36.3"
-"""The cluster's version, and so kube-scheduler's."""
+NAMESPACE: Final = names.NAMESPACE
 
 _HEADER: Final = """\
 # Rendered from the chart, with its default values, by `python -m tools.chart`. Change the tag of
@@ -31,7 +30,7 @@ class ChartError(RuntimeError):
 
 def template(*options: str) -> list[str]:
     """The command that renders the chart. Raises ProgramsError without Helm."""
-    named = [f"--namespace={NAMESPACE}", f"--kube-version={KUBERNETES}"]
+    named = [f"--namespace={NAMESPACE}", f"--kube-version={kubernetes.VERSION}"]
     return [str(helm.ensure()), "template", "gpuslice", str(CHART), *named, *options]
 
 

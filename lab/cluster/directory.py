@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from lab.cluster import faults
+from lab.cluster import faults, marked
 from lab.cluster.marked import Marked, PlaceError, one_spelling
 from lab.node import holder, network
 from lab.node.namespace import PARENT_CHARS_MAX, PREFIX
@@ -245,14 +245,8 @@ class Place:
                 time.sleep(0.05)
 
     def _processes(self) -> list[int]:
-        mark = f"{MARK}={self.directory}".encode()
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
-                with contextlib.suppress(OSError):
-                    if mark in (entry / "environ").read_bytes().split(b"\0"):
-                        found.append(int(entry.name))
-        return found
+        found = marked.processes(MARK, self.directory)
+        return [pid for pid in found if pid != os.getpid()]
 
     def _is(self, descriptor: int) -> bool:
         try:

@@ -6,11 +6,12 @@ directory that is named by mistake is refused and keeps its content (place.py ch
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import stat
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,16 @@ from typing import Final
 _MARKER: Final = ".gpuslice-cluster"
 _MARKER_TEXT: Final = "made by make cluster, and removed by make cluster-down\n"
 _NAMES_SHOWN: Final = 3
+
+
+def processes(mark: str, directory: Path) -> Iterator[int]:
+    """Numbers of the processes whose variable `mark` is that directory."""
+    wanted = f"{mark}={directory}".encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # it has exited
+                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    yield int(entry.name)
 
 
 class PlaceError(RuntimeError):

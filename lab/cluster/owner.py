@@ -140,7 +140,7 @@ def own(place: Place, sizes: Sequence[int], served: Sequence[str] | None) -> Non
     starter = _Starter()
     starter.start()
     try:
-        with Cluster(sizes, place.directory, (MARK, str(place.directory)), served) as cluster:
+        with Cluster(sizes, place.directory, served) as cluster:
             _keep(place, cluster, {"gpus": list(sizes), "served": served})
     finally:
         if starter.has_ended:  # no other process would remove the directory

@@ -18,11 +18,11 @@ from urllib.parse import urlsplit
 
 from contract import names
 from lab.cluster.controlplane import ControlPlane
-from lab.node import host
-from tools import helm
+from lab.cluster.directory import MARK
+from lab.cluster.marked import processes
+from lab.node import host, network
+from tools import chart, helm
 
-_ROOT: Final = Path(__file__).resolve().parents[2]
-CHART: Final = _ROOT / "manifests" / "chart"
 RELEASE: Final = "gpuslice"
 GPU_NODE_LABEL: Final = "nvidia.com/gpu.present=true"
 """The label of NVIDIA's GPU feature discovery."""
@@ -30,12 +30,24 @@ VALUES: Final = "values.json"
 AGENT_PORT: Final = 10275
 SCHEDULER_PORT: Final = 9445
 _SIMULATED: Final = "/run/simgpu"
-_HELM_S: Final = 180
+_HELM_S: Final = 280
 _SMALL: Final = {"requests": {"cpu": "10m", "memory": "64Mi"}}
 
 
 class ProductError(RuntimeError):
     """Helm refuses; the text is its output."""
+
+
+def run_helm(
+    kubeconfig: Path, directory: Path, *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Helm in gpuslice's namespace. directory: the lab's; Helm writes below it."""
+    environ = network.unproxied(os.environ)
+    environ |= {"KUBECONFIG": str(kubeconfig), "HOME": str(directory / "helm")}
+    command = [str(helm.ensure()), *arguments, f"--namespace={names.NAMESPACE}"]
+    return subprocess.run(
+        command, env=environ, text=True, capture_output=True, timeout=_HELM_S, check=False
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +72,16 @@ PROGRAMS: Final = (EXTENDER, KUBE_SCHEDULER, DISTRIBUTOR, AGENT)
 
 
 def values(
-    server: str, mark: tuple[str, str], gpu_sockets: Path, served: Sequence[str]
+    server: str, cluster: Path, gpu_sockets: Path, served: Sequence[str]
 ) -> Mapping[str, Any]:
-    """server: the API server's address: no kube-proxy makes its Service reachable. mark: a variable
-    of every process of the cluster. gpu_sockets: the simulated GPUs, the device nodes of which the
+    """server: the API server's address: no kube-proxy makes its Service reachable. cluster: its
+    directory, which marks its processes. gpu_sockets: the simulated GPUs, whose device nodes the
     agent's pod would have otherwise."""
     at = urlsplit(server)
     environ = {
         "KUBERNETES_SERVICE_HOST": at.hostname,
         "KUBERNETES_SERVICE_PORT": str(at.port),
-        mark[0]: mark[1],
+        MARK: str(cluster),
     }
     extra = [{"name": name, "value": value} for name, value in environ.items()]
     simulated = {"name": "simgpu", "hostPath": {"path": str(gpu_sockets)}}
@@ -94,9 +106,10 @@ def values(
 
 @dataclass(slots=True)
 class Product:
-    """environ: for Helm. files: a directory of the cluster's for values and Helm's own files."""
+    """cluster: its directory. directory: the lab's in it, for values and Helm's own files."""
 
     plane: ControlPlane
+    cluster: Path
     directory: Path
     _pids: dict[Program, int] = field(default_factory=dict)
 
@@ -107,51 +120,33 @@ class Product:
     def install(self, *options: str) -> None:
         """Install or upgrade. Raises ProductError."""
         values_file = f"--values={self.directory / VALUES}"
-        command = ("upgrade", "--install", RELEASE, str(CHART), "--create-namespace")
+        command = ("upgrade", "--install", RELEASE, str(chart.CHART), "--create-namespace")
         self.helm(*command, values_file, *options)
 
     def helm(self, *arguments: str) -> str:
         """Helm's output. Raises ProductError."""
-        own = {f"HELM_{kind}_HOME": str(self.directory / "helm") for kind in ("CACHE", "CONFIG")}
-        environ = {**os.environ, **self.plane.environ(), **own}
-        environ["KUBECONFIG"] = str(self.plane.kubeconfig())
-        command = [str(helm.ensure()), *arguments, f"--namespace={names.NAMESPACE}"]
-        done = subprocess.run(command, env=environ, text=True, capture_output=True, timeout=_HELM_S)
+        done = run_helm(self.plane.kubeconfig(), self.directory, *arguments)
         if done.returncode != 0:
             raise ProductError(f"helm {arguments[0]}: {done.stderr.strip()}")
         return done.stdout
 
-    def pid(self, program: Program, mark: tuple[str, str]) -> int | None:
-        """The number of its main process, outside of the lab's namespace; None while it does not
-        run."""
-        known = self._pids.get(program)
-        if known is not None and program.matches(_command(known)):
-            return known
-        self._pids.pop(program, None)
-        for pid in _marked(f"{mark[0]}={mark[1]}".encode()):
-            if program_of(_command(pid)) is program:
-                self._pids[program] = pid
-                return pid
-        return None
+    def look(self) -> None:
+        """Find the programs' main processes, by their numbers outside of the lab's namespace."""
+        found = {each: pid for each, pid in self._pids.items() if program_of(pid) is each}
+        if len(found) < len(PROGRAMS):
+            for pid in sorted(processes(MARK, self.cluster)):
+                if (program := program_of(pid)) is not None:
+                    found.setdefault(program, pid)
+        self._pids = found
+
+    def pid(self, program: Program) -> int | None:
+        """Its process when `look` was called last; None: it did not run."""
+        return self._pids.get(program)
 
 
-def program_of(command: Sequence[str]) -> Program | None:
-    return next((program for program in PROGRAMS if program.matches(command)), None)
-
-
-def _command(pid: int) -> Sequence[str]:
+def program_of(pid: int) -> Program | None:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return ()
-
-
-def _marked(mark: bytes) -> Sequence[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-        except OSError:  # it has exited
-            continue
-    return sorted(found)
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:  # it has exited
+        return None
+    return next((program for program in PROGRAMS if program.matches(command)), None)

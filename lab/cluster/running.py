@@ -87,20 +87,18 @@ class Part:
 class Cluster:
     """Everything runs until the block ends; then nothing of it is left on the machine.
 
-    parent: where its directory is made (a short name: see namespace.py). mark: a variable of every
-    process in it. served: names of other schedulers whose pods ours accepts too; None: gpuslice is
-    not installed, and NRI is off in containerd, as before an installation.
+    parent: where its directory is made (a short name: see namespace.py); a variable of every
+    process in it has that value. served: names of other schedulers whose pods ours accepts; None:
+    gpuslice is not installed, and NRI is off in containerd, as before an installation.
     """
 
     def __init__(
         self,
         memory_bytes: Sequence[int],
         parent: Path,
-        mark: tuple[str, str],
         served: Sequence[str] | None = (),
     ) -> None:
         self._memory = memory_bytes
-        self._mark = mark
         self._served = served
         self._parent = parent
         self._stack = ExitStack()
@@ -147,7 +145,7 @@ class Cluster:
                 self._start_kubelet()
                 self._wait(("create", f"node/{NODE}"))
             images.result()
-        self.product = Product(self.plane, self.lab.directory)
+        self.product = Product(self.plane, self._parent, self.lab.directory)
         self.product.write(self._values())
         if not bare:
             with step("gpuslice: helm install, until its pods are ready"):
@@ -155,12 +153,17 @@ class Cluster:
                 self.product.install("--wait", "--timeout=90s")
                 self._wait(*_WITH_GPUS)
         self._wait(*_WHOLE)
+        self._look()
         self.parts = self._table()
+
+    def _look(self) -> None:
+        if self._served is not None:
+            self.product.look()
 
     def _values(self) -> Mapping[str, Any]:
         """The chart's values for this cluster."""
         sockets = self.lab.sim_dir / "gpus"
-        return product.values(self.plane.server, self._mark, sockets, self._served or ())
+        return product.values(self.plane.server, self._parent, sockets, self._served or ())
 
     def _load_images(self, kube_scheduler: Path) -> None:
         """Also gpuslice's own: they are built here, if the cache lacks them."""
@@ -209,7 +212,7 @@ class Cluster:
             Part("kube-scheduler", lambda: _kept(self._scheduler), self._start_scheduler),
             Part("kubelet", lambda: _inside(self.kubelet.process), self._start_kubelet),
             *(
-                Part(program.name, partial(self.product.pid, program, self._mark))
+                Part(program.name, partial(self.product.pid, program))
                 for program in product.PROGRAMS
                 if self._served is not None
             ),
@@ -248,7 +251,7 @@ class Cluster:
         """The addresses of probes and metrics, from this machine."""
         link = self.lab.namespace.link
         assert link is not None
-        extender = self.product.pid(product.EXTENDER, self._mark)
+        extender = self.product.pid(product.EXTENDER)
         if extender is not None and extender != self._page_of:
             path = "jsonpath={.items[0].status.podIP}"
             labels = f"--selector=app.kubernetes.io/name={names.SCHEDULER_NAME}"
@@ -272,6 +275,7 @@ class Cluster:
         """
         if not self.lab.namespace.alive:
             raise ClusterError("the lab's namespaces are gone, and all that was in them")
+        self._look()
         mended = []
         for part in self.parts:
             pid, now_s = part.pid(), time.monotonic()

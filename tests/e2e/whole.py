@@ -18,8 +18,9 @@ from typing import Any
 
 from contract import names
 from lab.cluster.directory import MARK
-from tests.support import ROOT
-from tools import helm
+from lab.cluster.marked import processes
+from lab.cluster.product import RELEASE, run_helm
+from tools.chart import CHART
 
 
 class Whole:
@@ -62,16 +63,8 @@ class Whole:
         os.kill(pid, signal.SIGKILL)
 
     def marked(self) -> list[int]:
-        """Numbers of all its processes but those in pods."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            try:
-                environ = (entry / "environ").read_bytes() if entry.name.isdigit() else b""
-            except OSError:
-                continue
-            if f"{MARK}={self.directory}".encode() in environ.split(b"\0"):
-                found.append(int(entry.name))
-        return found
+        """Numbers of all its processes but those in users' pods."""
+        return list(processes(MARK, self.directory))
 
     def well(self) -> bool:
         return self.command("status").returncode == 0
@@ -99,11 +92,8 @@ class Whole:
 
     def try_helm(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """In our namespace, with this cluster's values in a file for those that take any."""
-        home = f"{self.state['directory']}/helm"
-        environ = {**os.environ, "HOME": home}  # it keeps what it asked the API server there
-        environ["KUBECONFIG"] = f"{self.directory}/kubeconfig"
-        command = [str(helm.ensure()), *arguments, f"--namespace={names.NAMESPACE}"]
-        return subprocess.run(command, env=environ, text=True, capture_output=True, timeout=280)
+        lab = Path(self.state["directory"])
+        return run_helm(self.directory / "kubeconfig", lab, *arguments)
 
     def install(self, *options: str) -> None:
         done = self.try_install(*options)
@@ -112,8 +102,7 @@ class Whole:
     def try_install(self, *options: str) -> subprocess.CompletedProcess[str]:
         """Install gpuslice, or upgrade it, and wait until its pods are ready."""
         chosen = ("--create-namespace", f"--values={self.state['values']}", "--wait")
-        chart = str(ROOT / "manifests" / "chart")
-        return self.try_helm("upgrade", "--install", "gpuslice", chart, *chosen, *options)
+        return self.try_helm("upgrade", "--install", RELEASE, str(CHART), *chosen, *options)
 
     def make_pod(
         self,
