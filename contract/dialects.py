@@ -1,0 +1,162 @@
+"""Request dialects: the names by which pods request shares of GPUs, one table per system. Pure.
+
+`scheduler.dialects` has a reader for each. From these tables come the admission policies, the
+resources that kube-scheduler ignores and the agent reports, and the variables that each dialect's
+own programs set on its pods. Sources: koordinator apis/extension; KAI-Scheduler
+pkg/common/constants; Volcano pkg/scheduler/api/devices; HAMi pkg/device/nvidia.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from contract import names
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One system's names.
+
+    name: as the scheduler's option --dialects has it. switch: what turns it on, for refusals.
+    scheduler_name: the schedulerName of its pods; "": they name none, and admission sets ours.
+    resources, annotations: by which pods request shares. container_annotation: prefix and suffixes
+    of a pod annotation that has the container's name between them. hints: annotations that
+    only refine a request. node_resources: what the agent reports in the node's status.
+    webhook_environment: variables that the system's own webhooks, or its users, set on its pods.
+    environment: variables that our agent sets in containers with a share, beside its own.
+    written_annotations: what our scheduler writes for it, beside its own.
+    """
+
+    name: str
+    switch: str
+    scheduler_name: str = ""
+    resources: tuple[str, ...] = ()
+    annotations: tuple[str, ...] = ()
+    container_annotation: tuple[str, tuple[str, ...]] = ("", ())
+    hints: tuple[str, ...] = ()
+    node_resources: tuple[str, ...] = ()
+    webhook_environment: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
+    written_annotations: tuple[str, ...] = ()
+
+
+KOORDINATOR: Final = Dialect(
+    name="koordinator",
+    switch="",
+    scheduler_name=names.SCHEDULER_NAME,
+    resources=(
+        names.RESOURCE_GPU,
+        names.RESOURCE_CORE,
+        names.RESOURCE_MEMORY,
+        names.RESOURCE_MEMORY_RATIO,
+        names.RESOURCE_SHARED,
+    ),
+    hints=(names.ANNOTATION_ALLOCATE_HINT,),
+    node_resources=(
+        names.RESOURCE_GPU,
+        names.RESOURCE_CORE,
+        names.RESOURCE_MEMORY,
+        names.RESOURCE_MEMORY_RATIO,
+        names.RESOURCE_SHARED,
+    ),
+)
+
+# --- KAI -----------------------------------------------------------------------------------------
+
+KAI_FRACTION: Final = "gpu-fraction"
+KAI_MEMORY: Final = "gpu-memory"
+"""MiB."""
+KAI_DEVICES: Final = "gpu-fraction-num-devices"
+KAI_CONTAINER: Final = "gpu-fraction-container-name"
+KAI_CONTAINER_TYPE: Final = "gpu-fraction-container-type"
+"""Of releases before 0.10; its only value with a meaning is KAI_INIT_CONTAINER."""
+KAI_INIT_CONTAINER: Final = "InitContainer"
+KAI_MPS: Final = "mps"
+KAI_CONTAINER_PREFIX: Final = "nvidia.com/container."
+KAI_MEMORY_REQUEST: Final = ".gpu-memory.request"
+KAI_MEMORY_LIMIT: Final = ".gpu-memory.limit"
+KAI_RECEIVED_TYPE: Final = "received-resource-type"
+KAI_QUEUE: Final = "kai.scheduler/queue"
+KAI_QUEUE_OLD: Final = "runai/queue"
+KAI_PORTION: Final = "GPU_PORTION"
+KAI_PORTION_OLD: Final = "RUNAI_NUM_OF_GPUS"
+
+KAI: Final = Dialect(
+    name="kai",
+    switch="global.gpuSharing",
+    scheduler_name="kai-scheduler",
+    annotations=(KAI_FRACTION, KAI_MEMORY, KAI_DEVICES, KAI_MPS),
+    container_annotation=(KAI_CONTAINER_PREFIX, (KAI_MEMORY_REQUEST, KAI_MEMORY_LIMIT)),
+    hints=(KAI_CONTAINER, KAI_CONTAINER_TYPE),
+    webhook_environment=(names.ENV_VISIBLE_DEVICES, KAI_PORTION, KAI_PORTION_OLD),
+    environment=(KAI_PORTION, KAI_PORTION_OLD),
+    written_annotations=(KAI_RECEIVED_TYPE,),
+)
+
+# --- Volcano -------------------------------------------------------------------------------------
+
+VOLCANO_MEMORY: Final = "volcano.sh/gpu-memory"
+"""MiB."""
+VOLCANO_NUMBER: Final = "volcano.sh/gpu-number"
+VOLCANO_VGPU_NUMBER: Final = "volcano.sh/vgpu-number"
+VOLCANO_VGPU_MEMORY: Final = "volcano.sh/vgpu-memory"
+"""MiB."""
+VOLCANO_VGPU_PERCENT: Final = "volcano.sh/vgpu-memory-percentage"
+VOLCANO_VGPU_CORES: Final = "volcano.sh/vgpu-cores"
+VOLCANO_INDEX: Final = "volcano.sh/gpu-index"
+VOLCANO_TIME: Final = "volcano.sh/predicate-time"
+"""Nanoseconds since the epoch."""
+VOLCANO_ALLOCATED: Final = "VOLCANO_GPU_ALLOCATED"
+VOLCANO_TOTAL: Final = "VOLCANO_GPU_MEMORY_TOTAL"
+
+VOLCANO: Final = Dialect(
+    name="volcano",
+    switch="dialects.volcano.enabled",
+    scheduler_name="volcano",
+    resources=(
+        VOLCANO_MEMORY,
+        VOLCANO_NUMBER,
+        VOLCANO_VGPU_NUMBER,
+        VOLCANO_VGPU_MEMORY,
+        VOLCANO_VGPU_PERCENT,
+        VOLCANO_VGPU_CORES,
+    ),
+    node_resources=(VOLCANO_MEMORY, VOLCANO_NUMBER),
+    webhook_environment=(names.ENV_VISIBLE_DEVICES, VOLCANO_ALLOCATED, VOLCANO_TOTAL),
+    environment=(VOLCANO_ALLOCATED, VOLCANO_TOTAL),
+    written_annotations=(VOLCANO_INDEX, VOLCANO_TIME),
+)
+
+# --- HAMi ----------------------------------------------------------------------------------------
+
+HAMI_GPU: Final = names.RESOURCE_NVIDIA_GPU
+HAMI_MEMORY: Final = "nvidia.com/gpumem"
+"""MiB."""
+HAMI_MEMORY_PERCENT: Final = "nvidia.com/gpumem-percentage"
+HAMI_CORES: Final = "nvidia.com/gpucores"
+HAMI_PRIORITY: Final = "nvidia.com/priority"
+HAMI_USE_TYPE: Final = "nvidia.com/use-gputype"
+HAMI_NO_USE_TYPE: Final = "nvidia.com/nouse-gputype"
+HAMI_USE_UUID: Final = "nvidia.com/use-gpuuuid"
+HAMI_NO_USE_UUID: Final = "nvidia.com/nouse-gpuuuid"
+HAMI_NODE_POLICY: Final = "hami.io/node-scheduler-policy"
+HAMI_GPU_POLICY: Final = "hami.io/gpu-scheduler-policy"
+HAMI_TASK_PRIORITY: Final = "CUDA_TASK_PRIORITY"
+
+HAMI: Final = Dialect(
+    name="hami",
+    switch="dialects.hami.enabled",
+    resources=(HAMI_GPU, HAMI_MEMORY, HAMI_MEMORY_PERCENT, HAMI_CORES, HAMI_PRIORITY),
+    hints=(
+        HAMI_USE_TYPE,
+        HAMI_NO_USE_TYPE,
+        HAMI_USE_UUID,
+        HAMI_NO_USE_UUID,
+        HAMI_NODE_POLICY,
+        HAMI_GPU_POLICY,
+    ),
+    webhook_environment=(HAMI_TASK_PRIORITY,),
+)
+
+DIALECTS: Final = (KOORDINATOR, KAI, VOLCANO, HAMI)

@@ -1,0 +1,88 @@
+"""What a dialect's reader gets and returns. Pure.
+
+A reader turns the fields of one pod into a Reading. It reads only its own names; None: the pod
+requests no share in this dialect. An invalid request raises RequestError, whose text is for the
+pod's author.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from scheduler.core.fleet import Gpu
+from scheduler.core.place import Placement
+from scheduler.core.request import Ask, Phase, Policy, Requirement, Scope
+
+Json = Mapping[str, Any]
+
+
+class RequestError(ValueError):
+    """The request is invalid as written, on any node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """order: its index among the init containers, sidecars included; of MAIN ones among the main.
+    limits, requests: quantities by resource name, as written. privileged: its securityContext."""
+
+    name: str
+    phase: Phase
+    order: int
+    limits: Json
+    requests: Json
+    privileged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PodFields:
+    """Everything in a pod that determines its request. containers: init containers first."""
+
+    namespace: str
+    name: str
+    scheduler_name: str
+    annotations: Mapping[str, str]
+    labels: Mapping[str, str]
+    overhead: Json
+    containers: Sequence[Container]
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What a Binding adds for the dialect's own readers. annotations: of the pod. environment: by
+    container name, only of containers with a share. visible_devices: what NVIDIA_VISIBLE_DEVICES
+    is in these containers; "index": the GPU's minor where the agent injects the device, else the
+    UUID, as always."""
+
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    visible_devices: str = "uuid"
+
+
+def no_outputs(placement: Placement, gpus: Sequence[Gpu], now_ns: int) -> Outputs:
+    return Outputs()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a pod requests. asks: at least one. keys: the fields that request it, as refusals name
+    them: `metadata.annotations[gpu-fraction]`, `container main: volcano.sh/gpu-memory`.
+
+    foreign: names of resources that this dialect does not allocate, and a pod must not request
+    beside it. notices: texts for an event of the pod. outputs: what the Binding adds, given the
+    placement, the node's GPUs (total_bytes of each) and nanoseconds since the epoch; called once.
+    """
+
+    asks: Sequence[Ask]
+    keys: Sequence[str]
+    policy: Policy | None = None
+    selector: Sequence[Requirement] = ()
+    scope: Scope = Scope.NODE
+    isolation: bool = True
+    foreign: frozenset[str] = frozenset()
+    notices: Sequence[str] = ()
+    outputs: Callable[[Placement, Sequence[Gpu], int], Outputs] = no_outputs
+
+
+Reader = Callable[[PodFields], Reading | None]
