@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from scheduler.core.fleet import NO_GROUP, Bools, Fleet, Rows
 from scheduler.core.reasons import Reason
-from scheduler.core.request import WHOLE_PERCENT, Ask, Request, Scope
+from scheduler.core.request import Ask, Request, Scope
 
 Reasons = NDArray[np.uint8]
 """Values of Reason, [R]."""
@@ -89,7 +89,7 @@ class Columns:
         memory, core = self.ok(ask)
         there: Bools = total > 0
         selected = self.selected()
-        large = selected & (total >= bytes_of(ask, total))
+        large = selected & (total >= self.needed(ask))
         fine = large & usable
         memory &= fine
         core &= fine
@@ -112,14 +112,23 @@ class Columns:
 
     def ok(self, ask: Ask) -> tuple[Bools, Bools]:
         """[G, R] each: GPUs with enough memory, GPUs with enough core."""
-        if ask.memory_percent is not None:
-            memory: Bools = self.gpu("free_percent") >= ask.memory_percent
-        else:
-            memory = self.gpu("free_bytes") >= ask.memory_bytes
+        memory: Bools = self.gpu("free_bytes") >= self.needed(ask)
         if ask.core_percent is None:
             core: Bools = self.gpu("takes_uncapped")
             return memory, core.copy()
         return memory, self.gpu("free_core") >= ask.core_percent
+
+    def needed(self, ask: Ask) -> NDArray[np.int64] | int:
+        """[G, R], or one number for all: the memory requested of each GPU; where there is none,
+        more than it has."""
+        if ask.memory_ratio is None:
+            assert ask.memory_bytes is not None
+            return ask.memory_bytes
+        sizes = self._fleet.sizes
+        for_all = sizes.share_of_all(ask.memory_ratio)
+        if for_all is not None:
+            return for_all
+        return sizes.shares(ask.memory_ratio).take(self.gpu("size"))
 
     def gpu(self, column: str) -> NDArray[Any]:
         """[G, R]."""
@@ -137,13 +146,6 @@ def largest_group(gpus: Bools, group: NDArray[np.int8]) -> NDArray[np.int64]:
     for one in range(int(group.max(initial=NO_GROUP)) + 1):
         np.maximum(most, np.add.reduce(gpus & (group == one), axis=0, dtype=np.int64), out=most)
     return most
-
-
-def bytes_of(ask: Ask, total: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[G, R]: the memory requested of GPUs of these sizes."""
-    if ask.memory_percent is None:
-        return np.full(total.shape, ask.memory_bytes, np.int64)
-    return total * ask.memory_percent // WHOLE_PERCENT
 
 
 def _fewer(gpus: Bools, wanted: int) -> Bools:

@@ -11,6 +11,7 @@ long messages. The text includes the missing amount where it is the same on all 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,7 +23,7 @@ from scheduler.core.columns import Columns, Reasons
 from scheduler.core.fleet import Bools, Fleet, Rows
 from scheduler.core.place import place
 from scheduler.core.reasons import Reason
-from scheduler.core.request import Ask, Request, Shape
+from scheduler.core.request import WHOLE_PERCENT, Request, Shape
 from scheduler.core.search import MOST_STEPS, Steps
 from scheduler.core.together import together
 
@@ -39,6 +40,7 @@ MAX_KNOWN: Final = 512
 """Requests with cached results: 9 bytes per node and request."""
 _GIB: Final = 2**30
 _MIB: Final = 2**20
+_TENTHS: Final = 10
 _SEARCH_DUE: Final = 255
 """Placeholder for a Reason: the greedy pass found nothing, and `place` was not called yet."""
 
@@ -206,32 +208,32 @@ def why_not(fleet: Fleet, request: Request, row: int) -> str:
 
 
 def _near(fleet: Fleet, request: Request, rows: Rows, reason: Reason) -> str:
+    """The largest free amount and the requested one, in one unit; "" where nodes differ. Rounded
+    down and up, so that free capacity never appears equal to the request."""
     (ask,) = request.asks
-    column, asked = _asked(ask, reason)
-    if not asked:
-        return ""
     columns = Columns(fleet, request, rows, gather=True)
-    free = np.maximum.reduce(np.where(columns.selected(), columns.gpu(column), 0), axis=0)
-    if free.min() != free.max():
-        return ""
-    # Rounded down and up, so that free capacity never appears equal to the request.
-    left, wanted = int(free[0]), asked
-    if column == "free_bytes":
-        return f"largest free slice {_size(left)} of the {_size(wanted, 1)} requested"
+    selected = columns.selected()
+    free = columns.gpu("free_bytes")
+    scale, free_unit, unit = 1, "", " percent"
     # No percent sign: kube-scheduler uses the text as a Go format for its Event.
-    return f"largest free slice {left} of the {wanted} percent requested"
-
-
-def _asked(ask: Ask, reason: Reason) -> tuple[str, int]:
-    """The column of free capacity, and the amount requested of it; 0 for none."""
     if reason is Reason.CORE:
-        return "free_core", ask.core_percent or 0
-    if ask.memory_percent is not None:
-        return "free_percent", ask.memory_percent
-    return "free_bytes", ask.memory_bytes or 0
-
-
-def _size(size_bytes: int, up: int = 0) -> str:
-    unit, name = (_GIB, "GiB") if size_bytes >= _GIB else (_MIB, "MiB")
-    tenths = (size_bytes * 10 + up * (unit - 1)) // unit
-    return f"{tenths / 10:g} {name}"
+        if ask.core_percent is None:
+            return ""
+        free, wanted = columns.gpu("free_core"), ask.core_percent
+    elif ask.memory_ratio is not None:
+        scale = 1 if WHOLE_PERCENT % ask.memory_ratio.denominator == 0 else _TENTHS
+        wanted = math.ceil(ask.memory_ratio * WHOLE_PERCENT * scale)
+        # The largest ratio whose bytes, rounded down, are free.
+        total = np.maximum(columns.gpu("total_bytes"), 1)
+        free = (WHOLE_PERCENT * scale * (free + 1) - 1) // total
+    else:
+        assert ask.memory_bytes is not None
+        size, unit = (_GIB, " GiB") if free[selected].max() >= _GIB else (_MIB, " MiB")
+        scale, free_unit = _TENTHS, unit
+        wanted = -(-ask.memory_bytes * scale // size)
+        free = free * scale // size
+    largest = np.maximum.reduce(np.where(selected, free, 0), axis=0)
+    if largest.min() != largest.max():
+        return ""
+    left, asked = (f"{amount / scale:.1f}".removesuffix(".0") for amount in (largest[0], wanted))
+    return f"largest free slice {left}{free_unit} of the {asked}{unit} requested"

@@ -25,6 +25,7 @@ from contract import names, quantity
 from scheduler.core.label_sets import LabelSets
 from scheduler.core.reasons import Reason
 from scheduler.core.request import WHOLE_PERCENT, Requirement
+from scheduler.core.sizes import NO_GPU, Sizes
 
 Rows = NDArray[np.intp]
 """Row numbers, [R]."""
@@ -32,7 +33,7 @@ Bools = NDArray[np.bool_]
 
 NO_ROW: Final = 0
 MAX_BYTES: Final = 2**48
-"""The largest accepted GPU: sums and hundredfolds of it stay far within int64."""
+"""The largest accepted GPU: sums and thousandfolds of it stay far within int64."""
 MIN_BYTES: Final = WHOLE_PERCENT
 """The smallest: of a smaller one, a percent would be less than a byte."""
 NO_GROUP: Final = -1
@@ -72,8 +73,8 @@ _PER_GPU: Final[Mapping[str, tuple[Any, int]]] = {
     "root": (np.int8, NO_GROUP),
     "link": (np.int8, NO_GROUP),
     "label_set": (np.int32, 0),
+    "size": (np.intp, NO_GPU),
     "free_bytes": (np.int64, 0),
-    "free_percent": (np.uint8, 0),
     "free_core": (np.uint8, 0),
     "takes_uncapped": (np.bool_, 0),
     "is_open": (np.bool_, 0),
@@ -117,9 +118,9 @@ class Fleet:
     root: NDArray[np.int8]
     link: NDArray[np.int8]
     label_set: NDArray[np.int32]  # index into `LabelSets`
+    size: NDArray[np.intp]  # index into `sizes`
     # Derived from these:
     free_bytes: NDArray[np.int64]
-    free_percent: NDArray[np.uint8]  # the largest percent of memory that a share may request
     free_core: NDArray[np.uint8]  # the largest percent of core that a share may request
     takes_uncapped: Bools  # a share without core fits
     is_open: Bools  # some of it is held
@@ -140,6 +141,7 @@ class Fleet:
         self.gpus: list[Sequence[Gpu]] = [()]
         """By row, in the order of the columns."""
         self._labels = LabelSets()
+        self.sizes = Sizes()
         self._row_of: dict[str, int] = {}
         self._unused: list[int] = []
         self.changes = 0
@@ -218,6 +220,7 @@ class Fleet:
         ordered = tuple(sorted(gpus, key=lambda gpu: (gpu.minor, gpu.uuid)))
         for gpu in self.gpus[row]:
             self._labels.release(gpu.labels)
+            self.sizes.release(gpu.total_bytes)
         self.gpus[row] = ordered
         for name, (_, nothing) in _PER_GPU.items():
             getattr(self, name)[row] = nothing
@@ -228,6 +231,7 @@ class Fleet:
         self.root[row, count] = _groups([gpu.root for gpu in ordered])
         self.link[row, count] = _groups([gpu.link for gpu in ordered])
         self.label_set[row, count] = [self._labels.intern(gpu.labels) for gpu in ordered]
+        self.size[row, count] = [self.sizes.intern(gpu.total_bytes) for gpu in ordered]
         for slot in range(len(ordered)):
             self._derive(row, slot)
 
@@ -316,7 +320,6 @@ class Fleet:
         # A share without a core cap and a share that holds all compute exclude each other.
         most_core = WHOLE_PERCENT - 1 if uncapped_shares else WHOLE_PERCENT
         self.free_bytes[at] = free_bytes
-        self.free_percent[at] = (WHOLE_PERCENT * (free_bytes + 1) - 1) // total
         self.free_core[at] = max(0, most_core - used_core)
         self.takes_uncapped[at] = used_core < WHOLE_PERCENT
 

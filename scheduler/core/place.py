@@ -16,8 +16,10 @@ core limit per GPU and pod, or none.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Final
 
 from scheduler.core.fleet import NO_GROUP, Fleet
@@ -60,8 +62,8 @@ class Share:
 class Peak:
     """The most that a pod holds of one GPU at any moment of its life; it is held throughout.
 
-    memory_percent: as requested in percent, and the floor of what was requested in bytes; at most
-    100. core_percent None: none of its shares of this GPU requests core.
+    memory_percent: the floor of what was requested, as ratios and in bytes; at most 100.
+    core_percent None: none of its shares of this GPU requests core.
     """
 
     uuid: str
@@ -212,13 +214,15 @@ def _placement(fleet: Fleet, request: Request, row: int, slots: Sequence[Slot]) 
 
 
 def _percent(request: Request, slot: Slot) -> int:
-    """See `Peak`. A requested percentage is used as it is: its bytes are rounded down, and
-    converting them back would round down again and may give one less."""
-    percent, in_bytes = [0] * len(slot.held_bytes), [0] * len(slot.held_bytes)
+    """See `Peak`. A requested ratio is used as it is: its bytes are rounded down, and converting
+    them back would round down again and may give one percent less."""
+    ratios = [Fraction()] * len(slot.held_bytes)
+    in_bytes = [0] * len(slot.held_bytes)
     for number in slot.asks:
         ask = request.asks[number]
         for at in request.moments[number]:
-            percent[at] += ask.memory_percent or 0
+            ratios[at] += ask.memory_ratio or 0
             in_bytes[at] += ask.memory_bytes or 0
-    ratios = (size * WHOLE_PERCENT // slot.total_bytes for size in in_bytes)
-    return min(WHOLE_PERCENT, max(map(sum, zip(percent, ratios, strict=True))))
+    pairs = zip(ratios, in_bytes, strict=True)
+    most = max(ratio + Fraction(size, slot.total_bytes) for ratio, size in pairs)
+    return min(WHOLE_PERCENT, math.floor(most * WHOLE_PERCENT))

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from operator import attrgetter
+from fractions import Fraction
+from functools import lru_cache
 from typing import Final
-
-from contract import quantity
 
 WHOLE_PERCENT: Final = 100
 
@@ -42,13 +41,28 @@ class Scope(IntEnum):
     DEVICE = 4
 
 
+Shape = tuple[object, ...]
+"""Hashable; equal for requests that are placed alike, whatever the names of their containers."""
+
+
+def share_of(total_bytes: int, ratio: Fraction) -> int:
+    """The bytes of the ratio, rounded down, and one byte at least: a share of none has no limit."""
+    return max(1, total_bytes * ratio.numerator // ratio.denominator)
+
+
+@lru_cache(WHOLE_PERCENT)
+def ratio_of_percent(amount: int) -> Fraction:
+    """Hundredths as a ratio."""
+    return Fraction(amount, WHOLE_PERCENT)
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One container's shares: of each of `gpus` distinct GPUs, the same.
 
     order: its index among the init containers, sidecars included; of MAIN ones among the main.
     core_percent: 1 to 100 of each GPU; None: no compute is requested, and none is capped. Exactly
-    one of memory_bytes (at least 1) and memory_percent (1 to 100) is set, per GPU.
+    one of memory_bytes (at least 1) and memory_ratio (over 0, at most 1) is set, per GPU.
     """
 
     container: str
@@ -57,18 +71,26 @@ class Ask:
     gpus: int = 1
     core_percent: int | None = None
     memory_bytes: int | None = None
-    memory_percent: int | None = None
+    memory_ratio: Fraction | None = None
 
     def __post_init__(self) -> None:
-        if (self.memory_bytes is None) == (self.memory_percent is None):
-            raise ValueError("exactly one of memory_bytes and memory_percent is there")
+        if (self.memory_bytes is None) == (self.memory_ratio is None):
+            raise ValueError("exactly one of memory_bytes and memory_ratio is there")
+        if self.memory_ratio is not None and not 0 < self.memory_ratio <= 1:
+            raise ValueError(f"memory_ratio: invalid value {self.memory_ratio}: must be 0 to 1")
 
     def bytes_of(self, total_bytes: int) -> int:
         """The memory requested of a GPU of that size."""
-        if self.memory_percent is None:
+        if self.memory_ratio is None:
             assert self.memory_bytes is not None
             return self.memory_bytes
-        return quantity.share_of(total_bytes, self.memory_percent)
+        return share_of(total_bytes, self.memory_ratio)
+
+    def amounts(self) -> Shape:
+        """All of it except the container's name. A ratio as two integers, whose hash is fast."""
+        ratio = self.memory_ratio and self.memory_ratio.as_integer_ratio()
+        amounts = (self.gpus, self.core_percent, self.memory_bytes, ratio)
+        return (self.phase, self.order, *amounts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +109,6 @@ class Requirement:
     def matches(self, labels: Mapping[str, str]) -> bool:
         found = self.key in labels and (self.values is None or labels[self.key] in self.values)
         return found != self.negated
-
-
-Shape = tuple[object, ...]
-"""Hashable; equal for requests that are placed alike, whatever the names of their containers."""
-_AMOUNTS: Final = attrgetter(
-    "phase", "order", "gpus", "core_percent", "memory_bytes", "memory_percent"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +137,7 @@ class Request:
         object.__setattr__(self, "selector", tuple(self.selector))
         object.__setattr__(self, "moments", moments_of(self.asks))
         terms = (self.policy, self.selector, self.scope, self.isolation)
-        object.__setattr__(self, "shape", (*terms, *map(_AMOUNTS, self.asks)))
+        object.__setattr__(self, "shape", (*terms, *(ask.amounts() for ask in self.asks)))
         object.__setattr__(self, "whole_gpus", self._whole_gpus())
 
     @property
@@ -133,7 +148,7 @@ class Request:
         whole = [0] * self.moment_count
         for ask, lives in zip(self.asks, self.moments, strict=True):
             for at in lives:
-                whole[at] += ask.gpus if ask.memory_percent == WHOLE_PERCENT else 0
+                whole[at] += ask.gpus if ask.memory_ratio == 1 else 0
         return max(whole)
 
     def peak_of(self, total_bytes: int) -> tuple[int, int | None]:

@@ -40,7 +40,7 @@ def score(fleet: Fleet, request: Request, rows: Rows, default: Policy = Policy.B
         if spread:
             kept = (IN_USE + FULL) * (1 - full - _growth(ask, columns))
             one = _best_of(kept, room, ask.gpus) + (_NODE - node)
-        elif ask.memory_percent is not None:
+        elif ask.memory_ratio is not None:
             # The request fills every GPU by the same fraction.
             one = _best_of(columns.gpu("packing"), room, ask.gpus)
             one += node + FULL * _growth(ask, columns)
@@ -94,8 +94,8 @@ def levels(given: Scores | Sequence[float], most: int = 10) -> NDArray[np.int64]
 def _growth(ask: Ask, columns: Columns) -> NDArray[np.float64] | float:
     """[G, R], or one number for all: the fraction of a GPU that the ask fills."""
     core = (ask.core_percent or 0) / WHOLE_PERCENT
-    if ask.memory_percent is not None:
-        return (ask.memory_percent / WHOLE_PERCENT + core) / 2
+    if ask.memory_ratio is not None:
+        return (float(ask.memory_ratio) + core) / 2
     assert ask.memory_bytes is not None
     growth: NDArray[np.float64] = ask.memory_bytes / np.maximum(columns.gpu("total_bytes"), 1)
     growth += core

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.core.columns import Columns, bytes_of
+from scheduler.core.columns import Columns
 from scheduler.core.fleet import Bools, Fleet, Rows
 from scheduler.core.request import Ask, Request, by_greed
 
@@ -91,7 +91,7 @@ class _Pass:
         ask: Ask = self._request.asks[number]
         moments = self._request.moments[number]
         taken = self.chosen[number] = []
-        size = bytes_of(ask, self._total)
+        size = np.broadcast_to(self._columns.needed(ask), self._total.shape)
         capped, core = int(ask.core_percent is not None), ask.core_percent or 0
         room = self._columns.room(ask)
         room &= (self._capped == _UNSET) | (self._capped == capped)

@@ -15,7 +15,14 @@ from typing import Any, Final
 
 from contract import names, quantity
 from scheduler.core.fleet import MAX_BYTES
-from scheduler.core.request import WHOLE_PERCENT, Ask, Phase, Requirement, Scope
+from scheduler.core.request import (
+    WHOLE_PERCENT,
+    Ask,
+    Phase,
+    Requirement,
+    Scope,
+    ratio_of_percent,
+)
 
 
 class RequestError(ValueError):
@@ -99,9 +106,12 @@ def _koordinator_ask(container: Container, asked: Mapping[str, int]) -> Ask:
     even = _SHARED in asked
     if _GPU in asked:
         percent = _percent(where, _GPU, asked[_GPU], gpus, even)
-        return Ask(container.name, container.phase, container.order, gpus, percent, None, percent)
+        share = ratio_of_percent(percent)
+        return Ask(container.name, container.phase, container.order, gpus, percent, None, share)
     core = _percent(where, _CORE, asked[_CORE], gpus, even) if _CORE in asked else None
-    ratio = _percent(where, _RATIO, asked[_RATIO], gpus, even) if _RATIO in asked else None
+    ratio = None
+    if _RATIO in asked:
+        ratio = ratio_of_percent(_percent(where, _RATIO, asked[_RATIO], gpus, even))
     memory = asked.get(_MEMORY)
     if memory is not None:
         memory = _of_each(f"{where}: {_MEMORY}", memory, gpus, MAX_BYTES, "bytes")

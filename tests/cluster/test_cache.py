@@ -9,6 +9,7 @@ import random
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -220,7 +221,7 @@ def by_koordinator(uuid: str = "GPU-a", minor: int = 0) -> dict[str, str]:
 def test_a_pod_is_known_from_its_creation_through_our_binding_to_its_end(play: Play) -> None:
     async def scene(world: World) -> None:
         uid = await world.make_pod("ours", bound=False)
-        half = Request([Ask("main", core_percent=50, memory_percent=50)])
+        half = Request([Ask("main", core_percent=50, memory_ratio=Fraction(1, 2))])
         placement = place(world.state.fleet, half, world.state.fleet.row_of(world.node))
         assert isinstance(placement, Placement)
         world.state.assume(uid, placement, deadline_s=0.0)
@@ -396,7 +397,7 @@ def test_a_relist_tells_of_what_was_deleted_and_replaced_meanwhile(play: Play) -
         waiting = await world.make_pod("waiting", bound=False)
         await world.make_pod("gone", annotations=by_koordinator())
         await world.until_used(a=12, b=0)
-        half = Request([Ask("main", core_percent=50, memory_percent=50)])
+        half = Request([Ask("main", core_percent=50, memory_ratio=Fraction(1, 2))])
         placement = place(world.state.fleet, half, world.state.fleet.row_of(world.node))
         assert isinstance(placement, Placement)
         world.state.assume(waiting, placement, deadline_s=0.0)

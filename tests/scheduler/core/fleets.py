@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 from scheduler.core.fleet import Fleet, Gpu
 from scheduler.core.reasons import Reason
-from scheduler.core.request import Ask, Phase, Policy, Request, Requirement, Scope
+from scheduler.core.request import Ask, Phase, Policy, Request, Requirement, Scope, ratio_of_percent
 from tests.scheduler.core.oracle import Held, Node
 
 BLOCKED_BY = (Reason.FITS,) * 12 + (Reason.NO_DEVICE, Reason.AGENT_SILENT, Reason.AGENT_NOT_READY)
@@ -23,6 +24,7 @@ REACHED = frozenset(Reason) - {
 }
 """Reasons that random fleets have: all except those that another one represents."""
 TOTALS = (100, 101, 997, 1000, 1600)
+RATIOS = tuple(map(Fraction, ("1/2", "33/100", "1/8", "1/3", "0.333", "0.57", "0.29", "0.999")))
 
 
 def nodes(chance: random.Random, most: int = 6) -> Sequence[Node]:
@@ -84,9 +86,15 @@ def ask(chance: random.Random, number: int) -> Ask:
         number,
         gpus=chance.choice((1, 1, 1, 2, 3)),
         core_percent=chance.choice((None, 100, 50, chance.randint(1, 100))),
-        memory_percent=chance.choice((100, 50, 33, chance.randint(1, 100))) if by_ratio else None,
+        memory_ratio=ratio(chance) if by_ratio else None,
         memory_bytes=None if by_ratio else chance.choice((1, 100, chance.randint(1, 1700))),
     )
+
+
+def ratio(chance: random.Random) -> Fraction:
+    """A whole GPU, a ratio that is no percent, or a percent."""
+    percent = ratio_of_percent(chance.randint(1, 100))
+    return chance.choice((Fraction(1), chance.choice(RATIOS), percent))
 
 
 def large_nodes(chance: random.Random) -> Sequence[Node]:
@@ -126,7 +134,7 @@ def large_request(chance: random.Random) -> Request:
                 number,
                 gpus=chance.choice((1, 1, 1, 2)),
                 core_percent=chance.choice((percent, chance.randint(5, 70))),
-                memory_percent=None if by_bytes else percent,
+                memory_ratio=None if by_bytes else ratio_of_percent(percent),
                 memory_bytes=percent * 300 if by_bytes else None,
             )
         )
@@ -161,7 +169,7 @@ def tight_request(chance: random.Random, on: Node) -> Request:
                         f"c{first}-{len(asks)}",
                         gpus=len(of),
                         core_percent=core,
-                        memory_percent=None if by_bytes else size,
+                        memory_ratio=None if by_bytes else ratio_of_percent(size),
                         memory_bytes=total * size // 100 if by_bytes else None,
                     )
                 )

@@ -5,6 +5,7 @@ Slow and simple; uses no columns. The core must return the same results.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
@@ -54,12 +55,12 @@ class Node:
 def size_of(ask: Ask, gpu: Gpu) -> int:
     if ask.memory_bytes is not None:
         return ask.memory_bytes
-    assert ask.memory_percent is not None
-    return gpu.total_bytes * ask.memory_percent // 100
+    assert ask.memory_ratio is not None
+    return max(1, math.floor(gpu.total_bytes * ask.memory_ratio))
 
 
 def is_whole(ask: Ask) -> bool:
-    return ask.memory_percent == 100
+    return ask.memory_ratio == 1
 
 
 def live_sets(asks: Sequence[Ask]) -> Iterator[list[int]]:

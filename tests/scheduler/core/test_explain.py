@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 
 from scheduler.core.fit import fit, texts
@@ -33,7 +35,8 @@ def by_size(size: int) -> Request:
         (20 * Gi, 15 * Gi // 2, "largest free slice 7.5 GiB of the 20 GiB requested"),
         (20 * Gi, 20 * Gi - 1, "largest free slice 19.9 GiB of the 20 GiB requested"),
         (20 * Gi + 1, 20 * Gi, "largest free slice 20 GiB of the 20.1 GiB requested"),
-        (Gi, 100 * Mi, "largest free slice 100 MiB of the 1 GiB requested"),
+        (Gi, 100 * Mi, "largest free slice 100 MiB of the 1024 MiB requested"),
+        (2000 * Mi, 68 * Mi, "largest free slice 68 MiB of the 2000 MiB requested"),
         (Mi, 0, "largest free slice 0 MiB of the 1 MiB requested"),
     ],
 )
@@ -47,9 +50,13 @@ def test_not_where_nodes_differ() -> None:
 
 def test_percent() -> None:
     """kube-scheduler uses the text as a Go format; a percent sign would corrupt it."""
-    half = Request([Ask("main", memory_percent=50)])
+    half = Request([Ask("main", memory_ratio=Fraction(1, 2))])
     assert said(half, 6 * Gi)[Reason.MEMORY].endswith(
         "(largest free slice 25 of the 50 percent requested)"
+    )
+    eighth = Request([Ask("main", memory_ratio=Fraction(1, 8))])
+    assert said(eighth, 3 * Gi - 1)[Reason.MEMORY].endswith(
+        "(largest free slice 12.4 of the 12.5 percent requested)"
     )
     core = Request([Ask("main", core_percent=50, memory_bytes=1)])
     assert said(core, Gi, core=70)[Reason.CORE].endswith(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Mapping
+from fractions import Fraction
 
 import pytest
 
 from scheduler.core.fit import fit
-from scheduler.core.fleet import NO_ROW, Fleet, Gpu
+from scheduler.core.fleet import MAX_BYTES, NO_ROW, Fleet, Gpu
+from scheduler.core.place import Placement, place
 from scheduler.core.reasons import UNRESOLVABLE, Reason
 from scheduler.core.request import Ask, Request, Requirement
 from tests.scheduler.core.one_node import add
@@ -33,20 +37,63 @@ def test_the_row_of_no_node_never_fits() -> None:
     assert fit(Fleet(), ANY, Fleet().rows_of([]))[0].tolist() == []
 
 
-@pytest.mark.parametrize("total", [100, 101, 997, 24 * 2**30])
-def test_the_largest_percent_that_is_left_is_exact(total: int) -> None:
-    for used in (0, 1, total // 3, total // 2, total - 2, total - 1, total):
-        fleet = add(Fleet(), "a", [(used, 1)], of=[Gpu("GPU-a", 0, total)])
-        left = int(fleet.free_percent[fleet.row_of("a"), 0])
-        fitting = [p for p in range(1, 101) if total * p // 100 <= total - used]
-        assert left == max(fitting, default=0)
+@pytest.mark.parametrize("totals", [[46068 * 2**20], [997, 46068 * 2**20, MAX_BYTES]], ids=len)
+def test_a_ratio_fits_to_the_byte(totals: list[int]) -> None:
+    """Of GPUs of one size and of several, up to the largest; the last ratio overflows int64."""
+    chance = random.Random(len(totals))
+    ratios = [*map(Fraction, ("0.125", "0.1", "0.57", "1/3", "0.999999999999999999"))]
+    ratios += [Fraction(chance.randint(1, 10**18), 10**18) for _ in range(20)]
+    for ratio in ratios:
+        request = Request([Ask("main", memory_ratio=ratio)])
+        for spare in (0, 1):
+            fleet = Fleet()
+            for number, total in enumerate(totals):
+                used = total - max(1, math.floor(total * ratio)) + spare
+                add(fleet, f"n{number}", [(used, 1)], of=[Gpu(f"GPU-{number}", 0, total)])
+            rows = fleet.rows_of([f"n{number}" for number in range(len(totals))])
+            assert fit(fleet, request, rows)[0].tolist() == [not spare] * len(totals), ratio
+
+
+def test_the_smallest_ratio_is_a_byte() -> None:
+    request = Request([Ask("main", memory_ratio=Fraction(1, 10**18))])
+    gpus = [Gpu("GPU-a", 0, 1000), Gpu("GPU-b", 1, 1000, usable=False)]
+    fleet = add(Fleet(), "a", [(999, 1)], of=gpus)
+    rows = fleet.rows_of(["a"])
+    assert fit(fleet, request, rows)[0].all()
+    fleet.take(int(rows[0]), 0, 1, None)
+    assert not fit(fleet, request, rows)[0].any()
+
+
+@pytest.mark.parametrize("parts", [8, 10, 3, 7])
+def test_equal_parts_fill_a_gpu(parts: int) -> None:
+    request = Request([Ask("main", memory_ratio=Fraction(1, parts))])
+    fleet = add(Fleet(), "a", of=[Gpu("GPU-a", 0, 46068 * 2**20)])
+    for number in range(parts):
+        found = place(fleet, request, fleet.row_of("a"))
+        assert isinstance(found, Placement), number
+        fleet.take(fleet.row_of("a"), 0, found.peaks[0].memory_bytes, None)
+    assert not fit(fleet, request, fleet.rows_of(["a"]))[0].any()
+    left = 46068 * 2**20 % parts
+    assert fleet.free_bytes[fleet.row_of("a"), 0] == left, "nothing is lost but the remainder"
+
+
+def test_sizes_of_replaced_gpus_are_reused() -> None:
+    fleet, half = Fleet(), Request([Ask("main", memory_ratio=Fraction(1, 2))])
+    for total in range(1000, 1020):
+        add(fleet, "a", of=[Gpu("GPU-a", 0, total)])
+        assert fit(fleet, half, fleet.rows_of(["a"]))[0].all()
+    assert len(fleet.sizes) == 1
+    assert len(fleet.sizes.shares(Fraction(1, 2))) <= 3
 
 
 def test_values_that_make_no_request() -> None:
-    with pytest.raises(ValueError, match="exactly one of memory_bytes and memory_percent"):
+    with pytest.raises(ValueError, match="exactly one of memory_bytes and memory_ratio"):
         Ask("main")
-    with pytest.raises(ValueError, match="exactly one of memory_bytes and memory_percent"):
-        Ask("main", memory_bytes=1, memory_percent=1)
+    with pytest.raises(ValueError, match="exactly one of memory_bytes and memory_ratio"):
+        Ask("main", memory_bytes=1, memory_ratio=Fraction(1, 2))
+    for ratio in (Fraction(0), Fraction(101, 100)):
+        with pytest.raises(ValueError, match="memory_ratio: invalid value"):
+            Ask("main", memory_ratio=ratio)
     with pytest.raises(ValueError, match="at least one ask"):
         Request([])
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 
 from scheduler.core.fleet import Gpu
 from scheduler.core.place import Peak, Placement, Share, place
 from scheduler.core.reasons import Reason
-from scheduler.core.request import Ask, Phase, Policy, Request, Scope
+from scheduler.core.request import Ask, Phase, Policy, Request, Scope, ratio_of_percent
 from scheduler.core.search import Steps
 from tests.scheduler.core.one_node import Held, fleet, gpus, minors
 
@@ -20,7 +22,12 @@ def one(
     policy: Policy | None = None,
     scope: Scope = Scope.NODE,
 ) -> Request:
-    return Request([Ask("main", Phase.MAIN, 0, count, core, size, percent)], policy, (), scope)
+    asks = [Ask("main", Phase.MAIN, 0, count, core, size, ratio(percent))]
+    return Request(asks, policy, (), scope)
+
+
+def ratio(percent: int | None) -> Fraction | None:
+    return None if percent is None else ratio_of_percent(percent)
 
 
 def several(*asks: Ask, policy: Policy | None = None, scope: Scope = Scope.NODE) -> Request:
@@ -28,15 +35,15 @@ def several(*asks: Ask, policy: Policy | None = None, scope: Scope = Scope.NODE)
 
 
 def main(name: str, percent: int, core: int | None = None, count: int = 1) -> Ask:
-    return Ask(name, Phase.MAIN, 0, count, core, None, percent)
+    return Ask(name, Phase.MAIN, 0, count, core, None, ratio(percent))
 
 
 def init(name: str, order: int, percent: int, core: int | None = None) -> Ask:
-    return Ask(name, Phase.INIT, order, 1, core, None, percent)
+    return Ask(name, Phase.INIT, order, 1, core, None, ratio(percent))
 
 
 def sidecar(name: str, order: int, percent: int, core: int | None = None) -> Ask:
-    return Ask(name, Phase.SIDECAR, order, 1, core, None, percent)
+    return Ask(name, Phase.SIDECAR, order, 1, core, None, ratio(percent))
 
 
 # --- free capacity

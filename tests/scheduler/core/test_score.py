@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from scheduler.core.request import Ask, Policy, Request
 from scheduler.core.score import best, levels, score
 from tests.scheduler.core.one_node import Held, add
 
-HALF = Request([Ask("main", core_percent=50, memory_percent=50)])
+HALF = Request([Ask("main", core_percent=50, memory_ratio=Fraction(1, 2))])
 SPREAD = Request(HALF.asks, Policy.SPREAD)
 
 
@@ -79,7 +80,7 @@ def test_several_gpus_are_better_the_nearer_they_lie() -> None:
         add(fleet, name, [], [], of=of)
     rows = fleet.rows_of(near)
     for policy in Policy:
-        request = Request([Ask("main", gpus=2, memory_percent=50)], policy)
+        request = Request([Ask("main", gpus=2, memory_ratio=Fraction(1, 2))], policy)
         assert score(fleet, request, rows).argsort().tolist() == [0, 1, 2, 3]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -32,7 +33,7 @@ from tests.scheduler.objects import (
     resources,
 )
 
-HALF = Request([Ask("main", core_percent=50, memory_percent=50)])
+HALF = Request([Ask("main", core_percent=50, memory_ratio=Fraction(1, 2))])
 ANY = Request([Ask("main", memory_bytes=1)])
 
 
@@ -228,11 +229,7 @@ def test_foreign_grants_over_the_gpu_leave_none_free_and_are_told() -> None:
     state.see_pod(holding("u-1", memory="20Gi", core=80))
     state.see_pod(holding("u-2", memory="20Gi", core=80))
     fleet, row = state.fleet, state.fleet.row_of("n1")
-    assert (fleet.free_bytes[row, 0], fleet.free_percent[row, 0], fleet.free_core[row, 0]) == (
-        0,
-        0,
-        0,
-    )
+    assert (fleet.free_bytes[row, 0], fleet.free_core[row, 0]) == (0, 0)
     assert reason(state) is Reason.MEMORY_AND_CORE
     assert texts(state) == [
         f"n1  GPU-a: overcommitted: {40 * Gi} of {24 * Gi} bytes, 160 of 100 percent of core"

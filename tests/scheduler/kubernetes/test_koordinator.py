@@ -7,6 +7,7 @@ that never fits, this scheduler differs, and the row notes it.
 from __future__ import annotations
 
 import contextlib
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -77,11 +78,12 @@ def test_legal(
     percent: int | None,
 ) -> None:
     (ask,) = asked(resources).asks
-    assert (ask.gpus, ask.core_percent, ask.memory_bytes, ask.memory_percent) == (
+    ratio = None if percent is None else Fraction(percent, 100)
+    assert (ask.gpus, ask.core_percent, ask.memory_bytes, ask.memory_ratio) == (
         gpus,
         core,
         memory,
-        percent,
+        ratio,
     )
 
 
@@ -181,9 +183,9 @@ def test_two_containers_of_half_a_gpu_are_two_halves_and_not_one_whole_gpu() -> 
     """Koordinator sums them: one GPU without a limit."""
     half: dict[str, object] = {CORE: 50, RATIO: 50}
     request = asked(half, half)
-    assert [(ask.container, ask.gpus, ask.memory_percent) for ask in request.asks] == [
-        ("c0", 1, 50),
-        ("c1", 1, 50),
+    assert [(ask.container, ask.gpus, ask.memory_ratio) for ask in request.asks] == [
+        ("c0", 1, Fraction(1, 2)),
+        ("c1", 1, Fraction(1, 2)),
     ]
 
 
@@ -207,7 +209,7 @@ def test_a_limit_alone_is_a_request() -> None:
     container = {"name": "main", "resources": {"limits": {RATIO: 50}}}
     request = requests.request({"spec": {"containers": [container]}})
     assert request is not None
-    assert list(request.asks) == [Ask("main", memory_percent=50)]
+    assert list(request.asks) == [Ask("main", memory_ratio=Fraction(1, 2))]
 
 
 def test_ratio_becomes_the_bytes_that_koordinator_writes() -> None:
