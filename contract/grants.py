@@ -2,6 +2,10 @@
 
     {"v":1,"containers":{"NAME":[{"id":"GPU-...","minor":0,"memory":BYTES,"core":PERCENT}]}}
 
+Optional keys, for the programs of some request dialects: "env":{"NAME":{VARIABLE:VALUE}}, variables
+of containers with a share; "visible":"index", for NVIDIA_VISIBLE_DEVICES by minor, not by UUID. An
+agent of an earlier release refuses an annotation that has them.
+
 Invariant: no container, and no set of containers that run at the same time, has more of a GPU than
 the pod's allocation. An init container ends before the main containers start, so each may have all
 of it. A container that is not listed gets no GPU.
@@ -12,17 +16,23 @@ scheduler bound) the pod's containers share one grant.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from contract import names
 
 VERSION: Final = 1
 _MAX_BYTES: Final = 2**63 - 1
-_TOP_KEYS: Final = frozenset({"v", "containers"})
+_TOP_KEYS: Final = frozenset({"v", "containers", "env", "visible"})
 _ENCODE: Final = json.JSONEncoder(separators=(",", ":")).encode
 _GPU_KEYS: Final = frozenset({"id", "minor", "memory", "core"})
+_INDEX: Final = "index"
+_MAX_VARIABLES: Final = 16
+_MAX_VALUE: Final = 1024
+"""Characters."""
+_VARIABLE: Final = re.compile("[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 class GrantsError(ValueError):
@@ -43,8 +53,25 @@ Grants = Mapping[str, Sequence[GpuGrant]]
 """Container name to its GPUs. In the container the driver numbers them by minor, in any order."""
 
 
-def encode(grants: Grants) -> str:
-    """Return the annotation's text: keys sorted, no spaces; equal grants give equal bytes."""
+Environment = Mapping[str, Mapping[str, str]]
+"""Variables by container name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The whole annotation. by_index: NVIDIA_VISIBLE_DEVICES has the minors where NVIDIA's runtime
+    does not read it."""
+
+    containers: Grants
+    environment: Environment = field(default_factory=dict)
+    by_index: bool = False
+
+
+def encode(grants: Grants, environment: Environment | None = None, visible: str = "uuid") -> str:
+    """Return the annotation's text: keys sorted, no spaces; equal grants give equal bytes.
+
+    visible: "index" or "uuid", which is not written.
+    """
     containers = {
         name: [
             {
@@ -57,10 +84,25 @@ def encode(grants: Grants) -> str:
         ]
         for name, gpus in sorted(grants.items())
     }
-    return _ENCODE({"v": VERSION, "containers": containers})
+    variables = {
+        name: dict(sorted(each.items())) for name, each in sorted((environment or {}).items())
+    }
+    return _ENCODE(
+        {
+            "v": VERSION,
+            "containers": containers,
+            **({"env": variables} if variables else {}),
+            **({"visible": visible} if visible == _INDEX else {}),
+        }
+    )
 
 
 def decode(text: str) -> Grants:
+    """Return the containers' GPUs. Raises GrantsError."""
+    return parse(text).containers
+
+
+def parse(text: str) -> Document:
     """Parse the annotation strictly: only our scheduler writes it, so anything unexpected fails.
 
     Raises GrantsError.
@@ -77,7 +119,32 @@ def decode(text: str) -> Grants:
     containers = document.get("containers")
     if not isinstance(containers, dict):
         raise GrantsError("containers: must be an object by container name")
-    return {name: _decode_gpus(name, gpus) for name, gpus in containers.items()}
+    visible = document.get("visible", _INDEX)
+    if visible != _INDEX:
+        raise GrantsError(f"visible: invalid value {visible!r}: must be {_INDEX}, or absent")
+    decoded = {name: _decode_gpus(name, gpus) for name, gpus in containers.items()}
+    environment = _decode_environment(document.get("env", {}), decoded)
+    return Document(decoded, environment, "visible" in document)
+
+
+def _decode_environment(environment: object, containers: Grants) -> Environment:
+    if not isinstance(environment, dict):
+        raise GrantsError("env: must be an object by container name")
+    for name, variables in environment.items():
+        if name not in containers:
+            raise GrantsError(f"env.{name}: invalid container: must have a share")
+        if not isinstance(variables, dict) or not 1 <= len(variables) <= _MAX_VARIABLES:
+            raise GrantsError(f"env.{name}: must be an object of 1 to {_MAX_VARIABLES} variables")
+        for variable, value in variables.items():
+            if not _VARIABLE.fullmatch(variable):
+                pattern = _VARIABLE.pattern
+                raise GrantsError(f"env.{name}: invalid name {variable!r}: must match {pattern}")
+            if not isinstance(value, str) or len(value) > _MAX_VALUE or not value.isprintable():
+                raise GrantsError(
+                    f"env.{name}.{variable}: invalid value {value!r}: must be printable text of at"
+                    f" most {_MAX_VALUE} characters"
+                )
+    return environment
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from contract.grants import GpuGrant, GrantsError, decode, encode
+from contract.grants import Document, GpuGrant, GrantsError, decode, encode, parse
 
 GPU = '{"id":"GPU-a","minor":0,"memory":1024,"core":50}'
 
@@ -17,6 +17,21 @@ def test_text() -> None:
     grants = {"main": (GpuGrant("GPU-a", 0, 1024, 50),)}
     assert encode(grants) == document(f"[{GPU}]")
     assert decode(encode(grants)) == grants
+    # Agents of the release before the optional keys read what is written for Koordinator's dialect.
+    assert encode(grants, {}, "uuid") == document(f"[{GPU}]")
+
+
+def test_text_of_other_dialects() -> None:
+    grants = {"main": (GpuGrant("GPU-a", 0, 1024, 50),)}
+    variables = {"main": {"B": "2", "A": ""}}
+    text = encode(grants, variables, "index")
+    assert text == with_keys('"env":{"main":{"A":"","B":"2"}},"visible":"index"')
+    assert parse(text) == Document(grants, variables, by_index=True)
+    assert parse(encode(grants)) == Document(grants)
+
+
+def with_keys(more: str) -> str:
+    return f"{document(f'[{GPU}]')[:-1]},{more}}}"
 
 
 MALFORMED = [
@@ -25,7 +40,10 @@ MALFORMED = [
     ("[]", "invalid type list: must be an object"),
     ('{"v":2,"containers":{}}', "v: invalid value 2: must be 1"),
     ('{"v":true,"containers":{}}', "v: invalid value True: must be 1"),
-    ('{"v":1,"containers":{},"pods":{}}', "unknown key pods: must be one of containers, v"),
+    (
+        '{"v":1,"containers":{},"pods":{}}',
+        "unknown key pods: must be one of containers, env, v, visible",
+    ),
     ('{"v":1,"containers":{},"containers":{}}', "duplicate key in v, containers, containers"),
     (
         document(f"[{GPU}]").replace('"core"', '"cores":1,"core"'),
@@ -49,6 +67,20 @@ MALFORMED = [
     (
         document(f"[{GPU}]").replace('"minor":0', '"minor":-1'),
         "containers.main[0].minor: invalid value -1",
+    ),
+    (with_keys('"visible":"uuid"'), "visible: invalid value 'uuid': must be index"),
+    (with_keys('"visible":null'), "visible: invalid value None: must be index"),
+    (with_keys('"env":[]'), "env: must be an object by container name"),
+    (with_keys('"env":null'), "env: must be an object by container name"),
+    (with_keys('"env":{"side":{"A":"1"}}'), "env.side: invalid container: must have a share"),
+    (with_keys('"env":{"main":{}}'), "env.main: must be an object of 1 to 16 variables"),
+    (with_keys('"env":{"main":{"A=B":"1"}}'), "env.main: invalid name 'A=B': must match"),
+    (with_keys('"env":{"main":{"A":1}}'), "env.main.A: invalid value 1: must be printable text"),
+    (with_keys('"env":{"main":{"A":"\\n"}}'), "env.main.A: invalid value '\\n'"),
+    (with_keys('"env":{"main":{"A":"' + "x" * 1025 + '"}}'), "at most 1024 characters"),
+    (
+        with_keys('"env":{"main":{' + ",".join(f'"A{i}":""' for i in range(17)) + "}}"),
+        "env.main: must be an object of 1 to 16 variables",
     ),
 ]
 
