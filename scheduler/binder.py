@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -25,6 +25,7 @@ from scheduler.core.request import Request
 from scheduler.core.search import MOST_STEPS
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
+from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes import binding
 from scheduler.kubernetes.arguments import BindingArguments
 from scheduler.kubernetes.binding import Seen, Verdict, verdict
@@ -56,13 +57,14 @@ class Client(Protocol):
 
 @dataclass(slots=True)
 class _Attempt:
-    """placement, request: None for a pod without a share. version: the resourceVersion that the
-    Binding requires; "" for a pod without a share."""
+    """placement, request, annotations: None for a pod without a share. version: the resourceVersion
+    that the Binding requires; "" for a pod without a share."""
 
     wanted: BindingArguments
-    request: Request | None
-    placement: Placement | None
-    version: str
+    request: Request | None = None
+    placement: Placement | None = None
+    annotations: Mapping[str, str] | None = None
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,8 @@ class _Job:
 
 
 class Binder:
-    """See the module. clock: the same as State's."""
+    """See the module. clock: the same as State's. wall_ns: nanoseconds since the epoch. enabled:
+    the dialects that are on."""
 
     def __init__(
         self,
@@ -92,7 +95,11 @@ class Binder:
         gate: Gate,
         verbs: Verbs,
         clock: Callable[[], float] = time.monotonic,
+        wall_ns: Callable[[], int] = time.time_ns,
+        enabled: Enabled = DEFAULT,
     ) -> None:
+        self._wall_ns = wall_ns
+        self._enabled = enabled
         self._state = state
         self._kube = kube
         self._gate = gate
@@ -205,9 +212,9 @@ class Binder:
         if isinstance(seen, str):
             return seen
         self._learn(wanted, seen)
-        held = self._state.assumed(wanted.uid)
-        if held is not None and wanted.uid in self._sent:
-            self._hold(wanted, held)
+        held, sent_last = self._state.assumed(wanted.uid), self._state.sent(wanted.uid)
+        if held is not None and sent_last is not None and wanted.uid in self._sent:
+            self._hold(wanted, held, sent_last.annotations)
         return ""
 
     # --- steps
@@ -221,8 +228,8 @@ class Binder:
         if pending.refusal:
             return pending.refusal
         if pending.request is None:
-            return _Attempt(wanted, None, None, "")
-        placement = state.assumed(uid)
+            return _Attempt(wanted)
+        placement, sent = state.assumed(uid), state.sent(uid)
         if not pending.version or (placement is not None and placement.node != wanted.node):
             return None
         if placement is None:
@@ -230,8 +237,14 @@ class Binder:
             if isinstance(found, str):
                 return found
             placement = found
-        self._hold(wanted, placement)
-        return _Attempt(wanted, pending.request, placement, pending.version)
+        if sent is None:
+            gpus = state.fleet.gpus[state.fleet.row_of(wanted.node)]
+            outputs = pending.outputs(placement, gpus, self._wall_ns())
+            annotations = binding.annotations_of(placement, outputs)
+        else:
+            annotations = sent.annotations
+        self._hold(wanted, placement, annotations)
+        return _Attempt(wanted, pending.request, placement, annotations, pending.version)
 
     def _place(
         self, wanted: BindingArguments, pending: Pending, request: Request
@@ -256,16 +269,18 @@ class Binder:
                 return found
             return f"node {wanted.node}: {why_not(state.fleet, request, row)}"
 
-    def _hold(self, wanted: BindingArguments, placement: Placement) -> None:
-        until_s = self._clock() + UNSEEN_S
-        self._state.assume(wanted.uid, placement, until_s, f"{wanted.namespace}/{wanted.name}")
+    def _hold(
+        self, wanted: BindingArguments, placement: Placement, annotations: Mapping[str, str]
+    ) -> None:
+        until_s, pod_key = self._clock() + UNSEEN_S, f"{wanted.namespace}/{wanted.name}"
+        self._state.assume(wanted.uid, placement, until_s, pod_key, annotations)
 
     async def _post(self, attempt: _Attempt) -> KubeError | None:
         """None: the pod is bound."""
         wanted, uid = attempt.wanted, attempt.wanted.uid
         before = self._sent.get(uid)
         placement, version = attempt.placement, attempt.version
-        body = binding.binding(*wanted, placement, self._gate.writer, version)
+        body = binding.binding(*wanted, attempt.annotations, self._gate.writer, version)
         try:
             with self._gate.writing():
                 if not self._gate.may_write():
@@ -296,10 +311,11 @@ class Binder:
             if self._clock() > until_s:
                 return "the pod could not be read in time"
             try:
-                return seen_as(await self._kube.get(wanted.path, timeout_s=GET_S), wanted.uid)
+                raw = await self._kube.get(wanted.path, timeout_s=GET_S)
+                return seen_as(raw, wanted.uid, self._enabled)
             except KubeError as error:
                 if error.status == 404:
-                    return seen_as({}, wanted.uid)
+                    return seen_as({}, wanted.uid, self._enabled)
                 left_s = until_s - self._clock()
                 if left_s <= 0:
                     return f"the pod could not be read: {error}"

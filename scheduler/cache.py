@@ -18,8 +18,8 @@ from kube.client import METADATA_ONLY, Kube
 from kube.follow import Follower
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import State
+from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes import requests, translate
-from scheduler.kubernetes.binding import annotations_of
 from scheduler.kubernetes.facts import LeaseFacts
 
 Json = Mapping[str, Any]
@@ -36,7 +36,7 @@ _TICK_S: Final = 1.0
 
 class Cache:
     """See the module. The creator must run `run`. clock: the same as State's. wall: seconds since
-    the epoch."""
+    the epoch. enabled: the dialects that are on."""
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class Cache:
         jitter: Callable[[], float] = random.random,
         wall: Callable[[], float] = time.time,
         retries: Unschedulable | None = None,
+        enabled: Enabled = DEFAULT,
     ) -> None:
         self._kube = kube
         self._state = state
@@ -66,7 +67,7 @@ class Cache:
             "pods": Follower(
                 kube,
                 PODS,
-                _Pods(state, Unschedulable(state) if retries is None else retries),
+                _Pods(state, Unschedulable(state) if retries is None else retries, enabled),
                 query=_UNFINISHED,
                 **shared,
             ),
@@ -160,7 +161,8 @@ class _Objects:
 class _Pods:
     """marks: by UID, translate.mark of the pod as last observed."""
 
-    def __init__(self, state: State, retries: Unschedulable) -> None:
+    def __init__(self, state: State, retries: Unschedulable, enabled: Enabled = DEFAULT) -> None:
+        self._enabled = enabled
         self._state = state
         self._retries = retries
         self._marks: dict[str, int] = {}
@@ -174,11 +176,11 @@ class _Pods:
         if mark == translate.UNBOUND:
             if requests.was_refused(raw):
                 # Bound by kube-scheduler while another process was its extender.
-                self._retries.restore(requests.pending(raw))
+                self._retries.restore(requests.pending(raw, self._enabled))
             return uid
         self._retries.forget(uid)
-        chosen = self._state.assumed(uid)
-        if chosen and translate.is_bound_with(raw, chosen.node, annotations_of(chosen)):
+        sent = self._state.sent(uid)
+        if sent and translate.is_bound_with(raw, sent.node, sent.annotations):
             self._state.confirm(uid)
         else:
             self._state.see_pod(translate.pod(raw))

@@ -20,6 +20,7 @@ import typer
 import uvloop
 
 from contract import names
+from contract.dialects import DIALECTS, KOORDINATOR
 from kube import access
 from kube.access import AccessError
 from kube.client import Kube
@@ -35,6 +36,8 @@ _LOG: Final = logging.getLogger("scheduler")
 
 PREFIX: Final = "GPUSLICE_SCHEDULER_"
 _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+_DIALECTS: Final = [each.name for each in DIALECTS]
 
 _HELP: Final = f"""\
 gpuslice's scheduler: an extender of the stock kube-scheduler. kube-scheduler selects the node; the
@@ -83,6 +86,17 @@ def policies(given: Sequence[str]) -> dict[str, Policy]:
                 f"invalid value {text!r}: must be {allowed}", param_hint="--policy"
             )
         found[name] = known[policy]
+    return found
+
+
+def enabled(text: str) -> frozenset[str]:
+    found = frozenset(each.strip() for each in text.split(","))
+    if KOORDINATOR.name not in found or not found <= set(_DIALECTS):
+        raise typer.BadParameter(
+            f"invalid value {text!r}: must be {KOORDINATOR.name}, and any of"
+            f" {', '.join(_DIALECTS[1:])}",
+            param_hint="--dialects",
+        )
     return found
 
 
@@ -163,6 +177,15 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    dialects: Annotated[
+        str,
+        _option(
+            "dialects",
+            "Dialects in which pods may request shares, separated by commas:"
+            f" {', '.join(_DIALECTS)}. A pod in another one is refused.",
+            metavar="NAMES",
+        ),
+    ] = KOORDINATOR.name,
     log_format: Annotated[Format, _option("log-format", "Format of log lines.")] = Format.LOGFMT,
     verbose: Annotated[bool, _option("verbose", "Log routine operations too.")] = False,
 ) -> None:
@@ -182,6 +205,7 @@ def serve(
         installation=installation or _installation(),
         state_dir=state_dir,
         policies=policies(policy or ()),
+        dialects=enabled(dialects),
         log_format=log_format,
         verbose=verbose,
     )

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from contract import names
+from contract.dialects import DIALECTS, KOORDINATOR
 from kube.client import Kube
 from kube.log_lines import Format, Line
 from scheduler.admission import Admission
@@ -64,6 +64,7 @@ class Settings:
     state_dir: Path | None = None
     policies: Mapping[str, Policy] = field(default_factory=dict)
     """By schedulerName, for pods that specify no policy; the default is binpack."""
+    dialects: frozenset[str] = frozenset({KOORDINATOR.name})
     log_format: Format = Format.LOGFMT
     verbose: bool = False
 
@@ -136,13 +137,14 @@ async def _run(
     metrics, state = Metrics(), State()
     after = len(me.exited) or None
     _LOG.info(Line("start", identity=me.identity, installation=me.installation, after=after))
-    retries = Unschedulable(state, {names.SCHEDULER_NAME, *settings.policies})
+    served = {each.scheduler_name for each in DIALECTS if each.name in settings.dialects}
+    retries = Unschedulable(state, {*(served - {""}), *settings.policies})
     metrics.waiting.set_function(retries.__len__)
-    cache = Cache(kube, state, boot_clock, retries=retries)
+    cache = Cache(kube, state, boot_clock, retries=retries, enabled=settings.dialects)
     leader = Leader(kube, me, cache.relist, metrics)
-    verbs = Verbs(state, settings.policies, retries)
+    verbs = Verbs(state, settings.policies, retries, settings.dialects)
     requeuer = Requeuer(retries, kube, metrics, boot_clock)
-    binder = Binder(state, kube, leader, verbs, boot_clock)
+    binder = Binder(state, kube, leader, verbs, boot_clock, enabled=settings.dialects)
     events = Events(kube, metrics, boot_clock, me.identity)
     endpoint = Endpoint(state, cache, metrics, lambda: leader.status)
     extender = Extender(verbs, binder, leader, cache, metrics)

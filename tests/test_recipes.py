@@ -32,10 +32,10 @@ metrics.swept.inc()
 print(metrics.render().decode())
 """
 _ASKED = """
-from scheduler.kubernetes.dialects import Container, read
-from scheduler.core.request import Phase
-(ask,) = read([Container("main", Phase.MAIN, 0, {"nvidia.com/gpumem": "3"})])
-print(ask)
+from scheduler.kubernetes.requests import request
+raw = {"metadata": {"annotations": {"example.com/gpu-eighths": "3"}}}
+raw["spec"] = {"containers": [{"name": "main"}]}
+print(request(raw, frozenset({"koordinator", "eighths"})))
 """
 _READ = """
 from contract.grants import decode
@@ -45,7 +45,7 @@ print(decode('{"v":2,"containers":{}}'))
 RECIPES = {
     "Add a refusal": (_REFUSED, "environment CUDA_DEVICE_WAITS_ON_EXCEPTION: invalid value '1'"),
     "Add a metric": (_COUNTED, "gpuslice_swept_directories_total 1.0"),
-    "Add a dialect": (_ASKED, str(3 << 20)),
+    "Add a dialect": (_ASKED, "Fraction(3, 8)"),
     "Change a format": (_READ, "{}"),
 }
 

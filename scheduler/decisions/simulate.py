@@ -18,8 +18,9 @@ from scheduler.core.place import Placement, Share, place
 from scheduler.core.request import Policy
 from scheduler.core.score import best, score
 from scheduler.decisions.state import State
+from scheduler.dialects.reading import RequestError
+from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes import requests, translate
-from scheduler.kubernetes.dialects import RequestError
 from scheduler.kubernetes.facts import LeaseFacts
 from scheduler.kubernetes.requests import at
 
@@ -152,13 +153,19 @@ def _of_template(owner: Json) -> Json:
 # --- placement -----------------------------------------------------------------------------------
 
 
-def simulate(state: State, pod: Json, number: int = 0, policy: Policy = Policy.BINPACK) -> Account:
+def simulate(
+    state: State,
+    pod: Json,
+    number: int = 0,
+    policy: Policy = Policy.BINPACK,
+    enabled: Enabled = DEFAULT,
+) -> Account:
     """Places the pod and keeps the allocation, so that the next pod takes it into account. number:
-    the pod's index in the simulation."""
+    the pod's index in the simulation. enabled: the dialects that are on."""
     metadata = at(pod, "metadata")
     pod_key = f"{metadata.get('namespace') or 'default'}/{metadata.get('name') or 'unnamed'}"
     try:
-        request = requests.request(pod)
+        request = requests.request(pod, enabled)
     except RequestError as error:
         return Account(pod_key, asks=True, placed=False, error=str(error))
     if request is None:

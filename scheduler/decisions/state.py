@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -41,7 +41,7 @@ SILENT_AFTER_S: Final = 40.0
 
 @dataclass(frozen=True, slots=True)
 class _Holding:
-    """What a pod holds on a node. placement, deadline_s: only for an assumed pod."""
+    """What a pod holds on a node. placement, deadline_s, annotations: only for an assumed pod."""
 
     node: str
     pod_key: str
@@ -49,6 +49,14 @@ class _Holding:
     problem: str = ""
     placement: Placement | None = None
     deadline_s: float = 0.0
+    annotations: Mapping[str, str] | None = None
+
+
+class Sent(NamedTuple):
+    """The node and the annotations of an assumed pod's Binding."""
+
+    node: str
+    annotations: Mapping[str, str]
 
 
 @dataclass(slots=True)
@@ -171,19 +179,29 @@ class State:
         if not there:
             del self._on_node[holding.node]
 
-    def assume(self, uid: str, placement: Placement, deadline_s: float, pod_key: str = "") -> None:
-        """Reserves the placement for the pod, ahead of its binding.
+    def assume(
+        self,
+        uid: str,
+        placement: Placement,
+        deadline_s: float,
+        pod_key: str = "",
+        annotations: Mapping[str, str] | None = None,
+    ) -> None:
+        """Reserves the placement for the pod, ahead of its binding. annotations: those of the
+        Binding, by which the watch recognises it.
 
         Afterwards bind the pod, or call `forget` if that has certainly failed. Not for a pod that
         `is_bound`.
         """
         peaks = placement.peaks
         held = tuple(HeldGpu(p.uuid, p.minor, p.memory_bytes, p.core_percent) for p in peaks)
-        self._hold(uid, _Holding(placement.node, pod_key, held, "", placement, deadline_s))
+        holding = _Holding(placement.node, pod_key, held, "", placement, deadline_s, annotations)
+        self._hold(uid, holding)
 
     def confirm(self, uid: str) -> None:
         """The assumed pod was observed as bound, with exactly the assumed placement."""
-        self._holdings[uid] = replace(self._holdings[uid], placement=None)
+        held = self._holdings[uid]
+        self._holdings[uid] = replace(held, placement=None, annotations=None)
         del self._assumed[uid]
 
     def forget(self, uid: str) -> None:
@@ -211,6 +229,13 @@ class State:
         None for other pods."""
         holding = self._holdings.get(uid)
         return None if holding is None else holding.placement
+
+    def sent(self, uid: str) -> Sent | None:
+        """The Binding of a pod for which it is pending. None for other pods."""
+        holding = self._holdings.get(uid)
+        if holding is None or holding.annotations is None:
+            return None
+        return Sent(holding.node, holding.annotations)
 
     def is_bound(self, uid: str) -> bool:
         """Whether the pod was observed as bound and has not finished."""

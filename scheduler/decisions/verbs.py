@@ -24,7 +24,7 @@ from scheduler.core.score import Scores, best, levels, score
 from scheduler.core.search import MOST_STEPS, Steps
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import State
-from scheduler.kubernetes import arguments
+from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes.arguments import Reader, Victims
 from scheduler.kubernetes.requests import Pending
 
@@ -50,18 +50,19 @@ class _Scored:
 
 class Verbs:
     """policies: by profile (schedulerName), for pods without a policy annotation. retries: receives
-    the pods that are refused for lack of capacity."""
+    the pods that are refused for lack of capacity. enabled: the dialects that are on."""
 
     def __init__(
         self,
         state: State,
         policies: Mapping[str, Policy] | None = None,
         retries: Unschedulable | None = None,
+        enabled: Enabled = DEFAULT,
     ) -> None:
         self._state = state
         self._policies = policies or {}
         self._retries = Unschedulable(state) if retries is None else retries
-        self._reader = Reader()
+        self._reader = Reader(enabled)
         self._remembered: dict[str, Pending] = {}
         self._scored: _Scored | None = None
 
@@ -99,7 +100,7 @@ class Verbs:
     def preempt(self, body: bytes) -> bytes:
         """ExtenderPreemptionResult: the nodes on which the pod fits once the victims are gone, with
         the same victims. Raises ArgumentsError."""
-        pending, victims = arguments.preemption(body)
+        pending, victims = self._reader.preemption(body)
         enough = self._enough(pending, victims)
         return orjson.dumps({"NodeNameToMetaVictims": {at: victims[at].said for at in enough}})
 

@@ -16,6 +16,8 @@ from scheduler.core.place import Placement
 from scheduler.core.request import Ask, Phase, Policy, Requirement, Scope
 
 Json = Mapping[str, Any]
+Writer = Callable[[Placement, Sequence[Gpu], int], "Outputs"]
+"""Given the placement, the node's GPUs and nanoseconds since the epoch."""
 
 
 class RequestError(ValueError):
@@ -37,7 +39,8 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class PodFields:
-    """Everything in a pod that determines its request. containers: init containers first."""
+    """Everything in a pod that determines its request. containers: init containers first.
+    namespace, name: empty, as pods that differ in these alone share one Reading."""
 
     namespace: str
     name: str
@@ -70,8 +73,10 @@ class Reading:
     them: `metadata.annotations[gpu-fraction]`, `container main: volcano.sh/gpu-memory`.
 
     foreign: names of resources that this dialect does not allocate, and a pod must not request
-    beside it. notices: texts for an event of the pod. outputs: what the Binding adds, given the
-    placement, the node's GPUs (total_bytes of each) and nanoseconds since the epoch; called once.
+    beside it. switches: what must be on besides the dialect, and how to turn it on, by its name in
+    the set of what is on. notices: texts for an event of the pod. outputs: what the Binding adds,
+    given the placement, the node's GPUs (total_bytes of each) and nanoseconds since the epoch;
+    called once.
     """
 
     asks: Sequence[Ask]
@@ -81,8 +86,9 @@ class Reading:
     scope: Scope = Scope.NODE
     isolation: bool = True
     foreign: frozenset[str] = frozenset()
+    switches: Mapping[str, str] = field(default_factory=dict)
     notices: Sequence[str] = ()
-    outputs: Callable[[Placement, Sequence[Gpu], int], Outputs] = no_outputs
+    outputs: Writer = no_outputs
 
 
 Reader = Callable[[PodFields], Reading | None]

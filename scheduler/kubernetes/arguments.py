@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import orjson
 
+from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes import requests
 from scheduler.kubernetes.requests import Pending
 
@@ -50,9 +51,10 @@ class Victims:
 
 
 class Reader:
-    """Parses calls; caches the last pod by its bytes."""
+    """Parses calls; caches the last pod by its bytes. enabled: the dialects that are on."""
 
-    def __init__(self) -> None:
+    def __init__(self, enabled: Enabled = DEFAULT) -> None:
+        self._enabled = enabled
         self._last: tuple[bytes, Pending] | None = None
 
     def arguments(self, body: bytes) -> tuple[Pending, Sequence[str]]:
@@ -64,26 +66,25 @@ class Reader:
         at = body.rfind(_BETWEEN)
         if at < 0 or body[-1:] != b"}":
             whole = _decode(body)
-            return _read(whole), _names(whole.get("NodeNames"))
+            return _read(whole, self._enabled), _names(whole.get("NodeNames"))
         return self._pending(body[:at]), _names(_load(body[at + len(_BETWEEN) : -1]))
+
+    def preemption(self, body: bytes) -> tuple[Pending, Mapping[str, Victims]]:
+        """The pod, and its potential victims by node. Raises ArgumentsError."""
+        said = _decode(body)
+        found = said.get("NodeNameToMetaVictims")
+        if not isinstance(found, dict):
+            raise ArgumentsError(
+                "NodeNameToMetaVictims: must be an object; configure the extender with"
+                " nodeCacheCapable: true"
+            )
+        return _read(said, self._enabled), {node: _victims(each) for node, each in found.items()}
 
     def _pending(self, head: bytes) -> Pending:
         """head: a JSON object without its closing brace."""
         if self._last is None or self._last[0] != head:
-            self._last = head, _read(_decode(head + b"}"))
+            self._last = head, _read(_decode(head + b"}"), self._enabled)
         return self._last[1]
-
-
-def preemption(body: bytes) -> tuple[Pending, Mapping[str, Victims]]:
-    """The pod, and its potential victims by node. Raises ArgumentsError."""
-    said = _decode(body)
-    found = said.get("NodeNameToMetaVictims")
-    if not isinstance(found, dict):
-        raise ArgumentsError(
-            "NodeNameToMetaVictims: must be an object; configure the extender with"
-            " nodeCacheCapable: true"
-        )
-    return _read(said), {node: _victims(each) for node, each in found.items()}
 
 
 def binding(body: bytes) -> BindingArguments:
@@ -111,11 +112,11 @@ def _load(text: bytes) -> object:
         raise ArgumentsError(f"body: must be JSON: {error}") from None
 
 
-def _read(said: Json) -> Pending:
+def _read(said: Json, enabled: Enabled) -> Pending:
     pod = said.get("Pod")
     if not isinstance(pod, dict):
         raise ArgumentsError("Pod: must be an object")
-    return requests.pending(pod)
+    return requests.pending(pod, enabled)
 
 
 def _victims(found: object) -> Victims:

@@ -8,25 +8,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
-from types import MappingProxyType
 from typing import Any, Final
 
 from contract import allocation, grants, names, required_plugins
 from kube.client import UNREACHABLE, KubeError
 from scheduler.core.place import Peak, Placement
+from scheduler.dialects.reading import Outputs
+from scheduler.dialects.table import Enabled
 from scheduler.kubernetes import requests
 from scheduler.kubernetes.requests import Json, Pending
 
 _RETRYABLE: Final = frozenset({401, 429})
 _UNDECIDED: Final = frozenset({408, 409})
-_REMEMBERED: Final = 256
-"""Number of placements cached from the POST until the watch reports them."""
+_NONE: Final = Outputs()
 
 
-@lru_cache(_REMEMBERED)
-def annotations_of(placement: Placement) -> Mapping[str, str]:
-    """All annotations of the Binding.
+def annotations_of(placement: Placement, outputs: Outputs = _NONE) -> Mapping[str, str]:
+    """All annotations of the Binding. outputs: of the pod's dialect.
 
     A grant's core is 100 where the pod did not request compute. The allocation then omits the key,
     which marks that no compute of the GPU is reserved.
@@ -37,15 +35,16 @@ def annotations_of(placement: Placement) -> Mapping[str, str]:
         gpu = grants.GpuGrant(share.uuid, share.minor, share.memory_bytes, core)
         granted.setdefault(share.container, []).append(gpu)
     entries = tuple(_entry(peak) for peak in placement.peaks)
-    return MappingProxyType(
-        {
-            names.ANNOTATION_DEVICE_ALLOCATED: allocation.encode(
-                allocation.Allocation({names.DEVICE_TYPE_GPU: entries})
-            ),
-            names.ANNOTATION_GRANTS: grants.encode(granted),
-            **required_plugins.binding_annotations(granted),
-        }
-    )
+    return {
+        **outputs.annotations,
+        names.ANNOTATION_DEVICE_ALLOCATED: allocation.encode(
+            allocation.Allocation({names.DEVICE_TYPE_GPU: entries})
+        ),
+        names.ANNOTATION_GRANTS: grants.encode(
+            granted, outputs.environment, outputs.visible_devices
+        ),
+        **required_plugins.binding_annotations(granted),
+    }
 
 
 def _entry(peak: Peak) -> allocation.DeviceEntry:
@@ -63,11 +62,11 @@ def binding(
     name: str,
     uid: str,
     node: str,
-    placement: Placement | None,
+    annotations: Mapping[str, str] | None,
     writer: str = "",
     version: str = "",
 ) -> Json:
-    """The Binding of a pod to a node; placement None: the pod requests no share.
+    """The Binding of a pod to a node; annotations None: the pod requests no share.
 
     The API server refuses it by UID if another pod has the name; by writer (see
     `scheduler.leader`) if another process may write by then; by version (the
@@ -76,8 +75,8 @@ def binding(
     metadata: dict[str, Any] = {"namespace": namespace, "name": name, "uid": uid}
     if version:
         metadata["resourceVersion"] = version
-    if placement is not None:
-        metadata["annotations"] = dict(annotations_of(placement))
+    if annotations is not None:
+        metadata["annotations"] = dict(annotations)
         if writer:
             metadata["annotations"][names.ANNOTATION_WRITER] = writer
     return {
@@ -119,12 +118,12 @@ class Seen:
     pending: Pending
 
 
-def seen(raw: Json, uid: str) -> Seen:
-    """raw: the pod of that name; {} if there is none."""
+def seen(raw: Json, uid: str, enabled: Enabled) -> Seen:
+    """raw: the pod of that name; {} if there is none. enabled: the dialects that are on."""
     metadata, spec = raw.get("metadata") or {}, raw.get("spec") or {}
     return Seen(
         gone=metadata.get("uid") != uid,
         deleting=bool(metadata.get("deletionTimestamp")),
         node=spec.get("nodeName") or "",
-        pending=requests.pending(raw),
+        pending=requests.pending(raw, enabled),
     )

@@ -13,14 +13,15 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from contract import names, quantity
-from scheduler.core.request import Phase, Policy, Request
-from scheduler.kubernetes import dialects
-from scheduler.kubernetes.dialects import Container, RequestError, read_hints
+from scheduler.core.request import Phase, Request
+from scheduler.dialects import table
+from scheduler.dialects.koordinator import misnamed
+from scheduler.dialects.reading import Container, PodFields, RequestError, Writer, no_outputs
+from scheduler.dialects.table import DEFAULT, Enabled
 
 Json = Mapping[str, Any]
 
 _NOTHING: Final[Json] = {}
-_FOREIGN: Final = frozenset((*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY))
 _REMEMBERED: Final = 256
 MAX_CONTAINERS: Final = 32
 """Limit of containers that request shares. The work per pod grows with them, on an event loop that
@@ -54,30 +55,48 @@ def texts(raw: Json, key: str) -> Mapping[str, str]:
 # --- requests
 
 
+class Read(NamedTuple):
+    """A pod's request, with what its dialect adds to the Binding, and texts for an event."""
+
+    request: Request
+    outputs: Writer = no_outputs
+    notices: Sequence[str] = ()
+
+
 class _Said(NamedTuple):
-    """Everything in a pod that determines its request, as JSON. isolation: the label; None: absent.
-    containers: name, phase, order, limits and requests of each."""
+    """Everything in a pod that determines its request, as JSON. containers: the fields of
+    `Container`. Pods of one owner differ in their names alone, which no dialect reads."""
 
-    annotations: Json
-    isolation: str | None
+    scheduler_name: str
+    annotations: Mapping[str, str]
+    labels: Mapping[str, str]
     overhead: Json
-    containers: Sequence[tuple[str, str, int, Json, Json]]
+    containers: Sequence[tuple[str, str, int, Json, Json, bool]]
 
 
-def request(pod: Json) -> Request | None:
+def request(pod: Json, enabled: Enabled = DEFAULT) -> Request | None:
     """The pod's request; None: no share, so any node will do. Raises RequestError."""
+    found = read(pod, enabled)
+    return None if found is None else found.request
+
+
+def read(pod: Json, enabled: Enabled) -> Read | None:
+    """As `request`, with the rest. enabled: the dialects that are on."""
     said = _said(pod)
     try:
         text = json.dumps(said)
     except (TypeError, ValueError, RecursionError):
-        return _request(said)  # read from a file: YAML has types that JSON lacks
-    return _remembered(text) if len(text) <= _MAX_CHARACTERS else _request(said)
+        return _request(said, enabled)  # read from a file: YAML has types that JSON lacks
+    if len(text) > _MAX_CHARACTERS:
+        return _request(said, enabled)
+    return _remembered(text, enabled)
 
 
 def requested(pod: Json) -> Request | None:
-    """As `request`, but accepts any resource names: a bound pod was understood by some
+    """As `request`, but accepts any resource names and dialect: a bound pod was understood by some
     scheduler."""
-    return _asked(_said(pod))
+    found = _asked(_said(pod), None)
+    return None if found is None else found.request
 
 
 def lives(pod: Json) -> Iterator[tuple[str, Phase, int, Json]]:
@@ -91,47 +110,51 @@ def lives(pod: Json) -> Iterator[tuple[str, Phase, int, Json]]:
 
 
 def _said(pod: Json) -> _Said:
-    metadata = at(pod, "metadata")
+    metadata, spec = at(pod, "metadata"), at(pod, "spec")
     written = []
     for name, phase, order, raw in lives(pod):
         resources = at(raw, "resources")
         amounts = at(resources, "limits"), at(resources, "requests")
-        written.append((name, phase.value, order, *amounts))
+        privileged = at(raw, "securityContext").get("privileged") is True
+        written.append((name, phase.value, order, *amounts, privileged))
     return _Said(
+        str(spec.get("schedulerName", "")),
         texts(metadata, "annotations"),
-        texts(metadata, "labels").get(names.LABEL_ISOLATION_PROVIDER),
-        at(at(pod, "spec"), "overhead"),
+        texts(metadata, "labels"),
+        at(spec, "overhead"),
         written,
     )
 
 
 @lru_cache(_REMEMBERED)
-def _remembered(text: str) -> Request | None:
-    return _request(_Said(*json.loads(text)))
+def _remembered(text: str, enabled: Enabled) -> Read | None:
+    return _request(_Said(*json.loads(text)), enabled)
 
 
-def _request(said: _Said) -> Request | None:
-    for name, _, _, limits, requests in said.containers:
+def _request(said: _Said, enabled: Enabled) -> Read | None:
+    for name, _, _, limits, requests, _ in said.containers:
         for key, value in (*limits.items(), *requests.items()):
-            if must := dialects.misnamed(key):
+            if must := misnamed(key):
                 raise RequestError(f"container {name}: resource name: invalid value {key}: {must}")
-            read = quantity.parse(value) if key in dialects.RESOURCES else None
-            if isinstance(read, quantity.Value) and read.rounded:
+            found = quantity.parse(value) if key in table.RESOURCES else None
+            if isinstance(found, quantity.Value) and found.rounded:
                 # The API server refuses fractions too, but this pod may not have passed it.
                 raise RequestError(
                     f"container {name}: {key}: invalid value {value}: must be a whole number"
                 )
-    return _asked(said)
+    return _asked(said, enabled)
 
 
-def _asked(said: _Said) -> Request | None:
-    containers = [_container(*each) for each in said.containers]
-    asks = dialects.read(containers)
-    if not asks:
+def _asked(said: _Said, enabled: Enabled) -> Read | None:
+    containers = [Container(each[0], Phase(each[1]), *each[2:]) for each in said.containers]
+    annotations, labels, overhead = said.annotations, said.labels, said.overhead
+    scheduler_name = said.scheduler_name
+    pod = PodFields("", "", scheduler_name, annotations, labels, overhead, containers)
+    found = table.read(pod, enabled)
+    if found is None:
         return None
-    isolation = _wants_isolation(said.isolation)
-    _refuse_foreign(said.overhead, containers)
-    named = [ask.container for ask in asks]
+    _refuse_foreign(pod, found.foreign)
+    named = [ask.container for ask in found.asks]
     if len(named) > MAX_CONTAINERS:
         raise RequestError(
             f"spec: invalid value {len(named)} containers that request a share of a GPU: must be at"
@@ -139,38 +162,22 @@ def _asked(said: _Said) -> Request | None:
         )
     if len(set(named)) < len(named):
         raise RequestError(f"containers: invalid value {', '.join(named)}: must be unique names")
-    selector, scope = read_hints(said.annotations, asks)
-    return Request(asks, _policy(said.annotations), selector, scope, isolation)
+    asked = Request(found.asks, found.policy, found.selector, found.scope, found.isolation)
+    return Read(asked, found.outputs, found.notices)
 
 
-def _container(name: str, phase: str, order: int, limits: Json, requests: Json) -> Container:
-    """A request has precedence over a limit of the same name; the API server requires both to be
-    equal."""
-    amounts: dict[str, object] = {}
-    for kind, there in (("limits", limits), ("requests", requests)):
-        for key, value in there.items():
-            canonical = names.DEPRECATED_RESOURCES.get(key, key)
-            if canonical != key and canonical in there:
-                raise RequestError(
-                    f"container {name}: {kind}: invalid value {key} and {canonical}: must be"
-                    f" {canonical} alone, as the other is its old name"
-                )
-            amounts[canonical] = value
-    return Container(name, Phase(phase), order, amounts)
-
-
-def _refuse_foreign(overhead: Json, containers: Sequence[Container]) -> None:
+def _refuse_foreign(pod: PodFields, foreign: frozenset[str]) -> None:
     """Refuses resources that another component allocates: bound by this scheduler, the pod would
     run without them."""
-    for key, value in overhead.items():
-        if key in dialects.RESOURCES:
+    for key, value in pod.overhead.items():
+        if key in table.RESOURCES:
             raise RequestError(
                 f"spec.overhead[{key}]: invalid value {value}: must be absent; request shares in"
                 " containers"
             )
-    for container in containers:
-        for key, value in container.resources.items():
-            if key not in _FOREIGN or quantity.parse(value) == quantity.Value(0):
+    for container in pod.containers:
+        for key, value in {**container.limits, **container.requests}.items():
+            if key not in foreign or quantity.parse(value) == quantity.Value(0):
                 continue
             why = (
                 f"a device plugin allocates it; for a whole GPU request {names.RESOURCE_GPU}: 100"
@@ -183,29 +190,6 @@ def _refuse_foreign(overhead: Json, containers: Sequence[Container]) -> None:
             )
 
 
-def _wants_isolation(value: str | None) -> bool:
-    if value is not None and value.lower() != names.ISOLATION_PROVIDER:
-        raise RequestError(
-            f"metadata.labels[{names.LABEL_ISOLATION_PROVIDER}]: invalid value {value!r}: must be"
-            f" {names.ISOLATION_PROVIDER}, in upper or lower case"
-        )
-    return value is not None
-
-
-def _policy(annotations: Mapping[str, str]) -> Policy | None:
-    text = annotations.get(names.ANNOTATION_POLICY)
-    if text is None:
-        return None
-    try:
-        return Policy(text)
-    except ValueError:
-        allowed = ", ".join(policy.value for policy in Policy)
-        raise RequestError(
-            f"metadata.annotations[{names.ANNOTATION_POLICY}]: invalid value {text!r}: must be one"
-            f" of {allowed}"
-        ) from None
-
-
 # --- identity of the pod
 
 
@@ -214,7 +198,7 @@ class Pending:
     """version: the pod's resourceVersion when it was read. profile: its schedulerName. priority:
     orders kube-scheduler's queue. prefers: the pod has preferences among nodes, which
     kube-scheduler weighs. request: None for a pod without a share and for a refused one; refusal:
-    the reason."""
+    the reason. outputs, notices: of the request's dialect."""
 
     uid: str
     version: str
@@ -225,18 +209,20 @@ class Pending:
     namespace: str = ""
     name: str = ""
     priority: int = 0
+    outputs: Writer = no_outputs
+    notices: Sequence[str] = ()
 
     @property
     def pod_key(self) -> str:
         return f"{self.namespace}/{self.name}"
 
 
-def pending(pod: Json) -> Pending:
-    """Never raises for content that the pod's author wrote."""
+def pending(pod: Json, enabled: Enabled = DEFAULT) -> Pending:
+    """Never raises for content that the pod's author wrote. enabled: the dialects that are on."""
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
-    requested, refusal = None, ""
+    found, refusal = None, ""
     try:
-        requested = request(pod)
+        found = read(pod, enabled)
     except RequestError as error:
         refusal = str(error)
     return Pending(
@@ -244,11 +230,13 @@ def pending(pod: Json) -> Pending:
         version=str(metadata.get("resourceVersion", "")),
         profile=str(spec.get("schedulerName", "")),
         prefers=any(_preferences(spec)),
-        request=requested,
+        request=found.request if found else None,
         refusal=refusal,
         namespace=str(metadata.get("namespace", "")),
         name=str(metadata.get("name", "")),
         priority=int(spec.get("priority") or 0),
+        outputs=found.outputs if found else no_outputs,
+        notices=found.notices if found else (),
     )
 
 

@@ -14,8 +14,8 @@ from typing import Final
 from contract import allocation, grants, names, quantity
 from scheduler.core.fleet import MAX_BYTES, MIN_BYTES, Gpu
 from scheduler.core.request import WHOLE_PERCENT, Ask, Phase, Request
+from scheduler.dialects.reading import RequestError
 from scheduler.kubernetes import requests
-from scheduler.kubernetes.dialects import RequestError
 from scheduler.kubernetes.facts import (
     DeviceFacts,
     Held,

@@ -11,7 +11,7 @@ import yaml
 
 from contract import names
 from lab.cluster.manifests import CONFIG_FILE, CONFIG_MAP, NAMES, NAMES_POLICY, POLICY
-from scheduler.kubernetes.dialects import RESOURCES
+from scheduler.dialects.koordinator import RESOURCES
 from tests.chart.rendering import objects, one
 
 pytestmark = pytest.mark.cluster

@@ -58,7 +58,8 @@ class Told:
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         uid = (await self._kube.get(path))["metadata"]["uid"]
         writer = self._leader.writer
-        body = binding.binding(namespace, name, uid, node, placement(node), writer)
+        annotations = binding.annotations_of(placement(node))
+        body = binding.binding(namespace, name, uid, node, annotations, writer)
         with contextlib.suppress(KubeError), self._leader.writing():
             if not self._leader.may_write():
                 return {"error": self._leader.refusal()}

@@ -103,7 +103,8 @@ class World:
 
     async def bind(self, name: str, uid: str, placement: Placement) -> None:
         namespace = self._pods.split("/")[4]
-        body = binding.binding(namespace, name, uid, self.node, placement)
+        annotations = binding.annotations_of(placement)
+        body = binding.binding(namespace, name, uid, self.node, annotations)
         await self.ours.post(f"{self._pods}/{name}/binding", body)
 
     async def finish_pod(self, name: str) -> None:
@@ -224,7 +225,9 @@ def test_a_pod_is_known_from_its_creation_through_our_binding_to_its_end(play: P
         half = Request([Ask("main", core_percent=50, memory_ratio=Fraction(1, 2))])
         placement = place(world.state.fleet, half, world.state.fleet.row_of(world.node))
         assert isinstance(placement, Placement)
-        world.state.assume(uid, placement, deadline_s=0.0)
+        world.state.assume(
+            uid, placement, deadline_s=0.0, annotations=binding.annotations_of(placement)
+        )
         await world.bind("ours", uid, placement)
         await world.until(lambda: world.state.is_bound(uid), "that it is bound")
         assert world.used() == {"GPU-a": 12, "GPU-b": 0}
@@ -400,7 +403,9 @@ def test_a_relist_tells_of_what_was_deleted_and_replaced_meanwhile(play: Play) -
         half = Request([Ask("main", core_percent=50, memory_ratio=Fraction(1, 2))])
         placement = place(world.state.fleet, half, world.state.fleet.row_of(world.node))
         assert isinstance(placement, Placement)
-        world.state.assume(waiting, placement, deadline_s=0.0)
+        world.state.assume(
+            waiting, placement, deadline_s=0.0, annotations=binding.annotations_of(placement)
+        )
         assert world.used() == {"GPU-a": 24, "GPU-b": 0}
         await world.leave()
         await world.delete_pod("gone")

@@ -17,8 +17,8 @@ from scheduler.core.fleet import Fleet
 from scheduler.core.place import Placement, place
 from scheduler.core.search import Steps
 from scheduler.decisions.state import State
+from scheduler.dialects.reading import RequestError
 from scheduler.kubernetes import binding, requests, translate
-from scheduler.kubernetes.dialects import RequestError
 from tests.fuzz.choices import Choices
 from tests.fuzz.documents import WORDS as DOCUMENT_WORDS
 from tests.fuzz.documents import document

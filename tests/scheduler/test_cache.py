@@ -19,7 +19,7 @@ from scheduler.core.place import Peak, Placement, Share
 from scheduler.core.reasons import Reason
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import SILENT_AFTER_S, State
-from scheduler.kubernetes.binding import annotations_of
+from scheduler.kubernetes import binding
 from tests.kube.api_server import client_of, event, lines, listed, refuse, stream
 from tests.scheduler import calls
 from tests.scheduler.objects import (
@@ -148,7 +148,7 @@ async def test_what_is_seen_bound_holds_what_stands_on_it_whatever_was_chosen(sa
     server, state = Server(pod(uid="ours")), State()
     share = Share("main", "GPU-a", 0, 12 * Gi, None)
     placement = Placement("n1", (share,), (Peak("GPU-a", 0, 12 * Gi, 50, None),))
-    annotations = dict(annotations_of(placement))
+    annotations = dict(binding.annotations_of(placement))
     if not same:
         annotations = {
             names.ANNOTATION_DEVICE_ALLOCATED: allocated(("GPU-a", 0, resources(memory="6Gi")))
@@ -156,7 +156,7 @@ async def test_what_is_seen_bound_holds_what_stands_on_it_whatever_was_chosen(sa
     seen = pod(container("main", ratio=50), uid="ours", node="n1", annotations=annotations)
     server.watches[PODS] = [[event("MODIFIED", seen, "12")]]
     async with running(server, state=state) as (_, state):
-        state.assume("ours", placement, deadline_s=9.0)
+        state.assume("ours", placement, 9.0, annotations=binding.annotations_of(placement))
         await until_async(lambda: state.is_bound("ours"))
         assert state.assumed_count == 0
         (held,) = state.holders("n1")

@@ -9,8 +9,8 @@ import pytest
 
 from contract import names
 from lab.cluster.controlplane import ControlPlane
+from scheduler.dialects.reading import RequestError
 from scheduler.kubernetes import requests
-from scheduler.kubernetes.dialects import RequestError
 from tests.cluster.admission.requested import any_pod, asking, container, pod, workloads
 from tests.cluster.server import MERGE_PATCH, Answer, Server
 from tests.support import until

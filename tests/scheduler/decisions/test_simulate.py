@@ -16,7 +16,7 @@ from scheduler.core.place import Peak, Placement, Share
 from scheduler.core.request import Policy
 from scheduler.decisions import simulate
 from scheduler.decisions.simulate import SimulationError
-from scheduler.kubernetes.binding import annotations_of
+from scheduler.kubernetes import binding
 from scheduler.simulate_command import simulate_command
 from tests.scheduler.objects import Gi, container, device, gpu, lease, node, pod
 
@@ -64,7 +64,7 @@ def test_pods_that_are_bound_hold_what_they_have() -> None:
     there = Placement(
         "n1", (Share("main", "GPU-a", 0, Gi, None),), (Peak("GPU-a", 0, Gi, 4, None),)
     )
-    bound = pod(container("main", ratio=50), node="n1", annotations=annotations_of(there))
+    bound = pod(container("main", ratio=50), node="n1", annotations=binding.annotations_of(there))
     state = simulate.fleet([*FLEET, kind("Pod", bound)])
     assert [holder.pod_key for holder in state.holders("n1")] == ["default/pod-u-1"]
 

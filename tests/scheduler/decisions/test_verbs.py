@@ -16,7 +16,7 @@ from scheduler.core.request import Policy
 from scheduler.core.score import best, score
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import MOST_NODES, Verbs
-from scheduler.kubernetes.binding import annotations_of
+from scheduler.kubernetes import binding
 from scheduler.kubernetes.requests import request
 from scheduler.kubernetes.translate import device, node, pod
 from tests.scheduler import calls, objects
@@ -32,7 +32,7 @@ def chosen(state: State, raw: dict[str, Any], name: str) -> Placement:
 
 
 def bound(state: State, raw: dict[str, Any], name: str) -> None:
-    annotations = dict(annotations_of(chosen(state, raw, name)))
+    annotations = dict(binding.annotations_of(chosen(state, raw, name)))
     raw = {**raw, "metadata": {**raw["metadata"], "annotations": annotations}}
     state.see_pod(pod({**raw, "spec": {**raw["spec"], "nodeName": name}}))
 

@@ -125,7 +125,7 @@ GO = b"""{"Pod":%s,"NodeNameToVictims":null,"NodeNameToMetaVictims":\
 
 
 def test_a_client_that_would_make_way_is_read_as_go_writes_it() -> None:
-    pending, victims = arguments.preemption(GO % POD.encode())
+    pending, victims = Reader().preemption(GO % POD.encode())
     assert pending.uid == "u-1"
     said = {"Pods": [{"UID": "a"}, {"UID": "b"}], "NumPDBViolations": 1}
     assert victims == {"n0": Victims(["a", "b"], said)}
@@ -147,4 +147,4 @@ def test_a_client_that_would_make_way_is_read_as_go_writes_it() -> None:
 def test_what_is_no_question_about_victims_is_refused(found: str, problem: str) -> None:
     body = f'{{"Pod":{POD},"NodeNameToVictims":null,"NodeNameToMetaVictims":{found}}}'
     with pytest.raises(ArgumentsError, match=problem):
-        arguments.preemption(body.encode())
+        Reader().preemption(body.encode())

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from contract import grants, names
 from scheduler.core.request import Phase, Policy, Request, Requirement, Scope
+from scheduler.dialects.reading import RequestError
 from scheduler.kubernetes import requests, translate
-from scheduler.kubernetes.dialects import RequestError
 from scheduler.kubernetes.facts import HeldGpu, LeaseFacts, NodeFacts, Unreadable
 from tests.scheduler.objects import (
     Gi,

@@ -1,43 +1,29 @@
-"""The dialect in which containers request shares: Koordinator's.
+"""Koordinator's dialect: resources of containers. Pure.
 
-Pure. Each container's request is read by itself; Koordinator's own scheduler sums a pod's
-containers, this one does not. Koordinator's hints on acceptable GPUs become the core's selector and
-scope. An invalid request is refused when it is
-read; the text names the field, its value and the allowed values.
+Each container's request is read by itself; Koordinator's own scheduler sums a pod's containers,
+this one does not. Koordinator's hints on acceptable GPUs become the core's selector and scope, its
+label requires isolation, and gpuslice's annotation has the policy. The text of a refusal names the
+field, its value and the allowed values.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from contract import names, quantity
+from contract.dialects import KOORDINATOR
 from scheduler.core.fleet import MAX_BYTES
 from scheduler.core.request import (
     WHOLE_PERCENT,
     Ask,
-    Phase,
+    Policy,
     Requirement,
     Scope,
     ratio_of_percent,
 )
-
-
-class RequestError(ValueError):
-    """The request is invalid as written, on any node."""
-
-
-@dataclass(frozen=True, slots=True)
-class Container:
-    """resources: under canonical names; the request, or else the limit."""
-
-    name: str
-    phase: Phase
-    order: int
-    resources: Mapping[str, object]
-
+from scheduler.dialects.reading import Container, PodFields, Reading, RequestError
 
 _GPU: Final = names.RESOURCE_GPU
 _CORE: Final = names.RESOURCE_CORE
@@ -45,8 +31,9 @@ _MEMORY: Final = names.RESOURCE_MEMORY
 _RATIO: Final = names.RESOURCE_MEMORY_RATIO
 _SHARED: Final = names.RESOURCE_SHARED
 
-RESOURCES: Final = frozenset({_GPU, _CORE, _MEMORY, _RATIO, _SHARED})
-"""Resources by which shares are requested."""
+RESOURCES: Final = frozenset(KOORDINATOR.resources)
+_FOREIGN: Final = frozenset((*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY))
+_POLICIES: Final = {policy.value: policy for policy in (Policy.BINPACK, Policy.SPREAD)}
 
 _OF_GPUS: Final = ("koordinator.sh/gpu", "kubernetes.io/gpu")
 
@@ -67,24 +54,52 @@ def misnamed(resource: str) -> str:
     return f"must be one of {', '.join(sorted(RESOURCES))}"
 
 
-def read(containers: Sequence[Container]) -> Sequence[Ask]:
-    """The containers' requests; empty: no share. Raises RequestError.
-
-    Source: koordinator pkg/scheduler/plugins/deviceshare (utils.go, devicehandler_gpu.go), and
+def read(pod: PodFields) -> Reading | None:
+    """Source: koordinator pkg/scheduler/plugins/deviceshare (utils.go, devicehandler_gpu.go), and
     its mutating webhook where that makes an otherwise unsatisfiable request fit."""
-    asks = []
-    for container in containers:
+    asks, keys = [], []
+    for container in pod.containers:
         asked = _amounts(container)
         if asked:
-            asks.append(_koordinator_ask(container, asked))
-    return asks
+            asks.append(_ask(container, asked))
+            keys += [f"container {container.name}: {name}" for name in asked]
+    if not asks:
+        return None
+    isolation = _wants_isolation(pod.labels.get(names.LABEL_ISOLATION_PROVIDER))
+    selector, scope = _hints(pod.annotations, asks)
+    policy = _policy(pod.annotations)
+    return Reading(asks, keys, policy, selector, scope, isolation, _FOREIGN)
+
+
+def _wants_isolation(value: str | None) -> bool:
+    if value is not None and value.lower() != names.ISOLATION_PROVIDER:
+        raise RequestError(
+            f"metadata.labels[{names.LABEL_ISOLATION_PROVIDER}]: invalid value {value!r}: must be"
+            f" {names.ISOLATION_PROVIDER}, in upper or lower case"
+        )
+    return value is not None
+
+
+def _policy(annotations: Mapping[str, str]) -> Policy | None:
+    text = annotations.get(names.ANNOTATION_POLICY)
+    if text is None:
+        return None
+    if text not in _POLICIES:
+        raise RequestError(
+            f"metadata.annotations[{names.ANNOTATION_POLICY}]: invalid value {text!r}: must be one"
+            f" of {', '.join(_POLICIES)}"
+        )
+    return _POLICIES[text]
+
+
+# --- amounts -------------------------------------------------------------------------------------
 
 
 def _amounts(container: Container) -> Mapping[str, int]:
     """The requested amounts of share resources; zero is no request, as in Kubernetes."""
-    amounts = {}
+    written, amounts = _resources(container), {}
     for name in (_GPU, _CORE, _MEMORY, _RATIO, _SHARED):
-        read = quantity.parse(container.resources.get(name))
+        read = quantity.parse(written.get(name))
         if isinstance(read, quantity.Invalid):
             raise RequestError(f"container {container.name}: {name}: {read.reason}")
         if isinstance(read, quantity.Value) and read.amount:
@@ -92,7 +107,23 @@ def _amounts(container: Container) -> Mapping[str, int]:
     return amounts
 
 
-def _koordinator_ask(container: Container, asked: Mapping[str, int]) -> Ask:
+def _resources(container: Container) -> Mapping[str, object]:
+    """Under canonical names. A request has precedence over a limit of the same name; the API server
+    requires both to be equal."""
+    amounts: dict[str, object] = {}
+    for kind, there in (("limits", container.limits), ("requests", container.requests)):
+        for key, value in there.items():
+            canonical = names.DEPRECATED_RESOURCES.get(key, key)
+            if canonical != key and canonical in there:
+                raise RequestError(
+                    f"container {container.name}: {kind}: invalid value {key} and {canonical}: must"
+                    f" be {canonical} alone, as the other is its old name"
+                )
+            amounts[canonical] = value
+    return amounts
+
+
+def _ask(container: Container, asked: Mapping[str, int]) -> Ask:
     where = f"container {container.name}"
     one_memory = (_MEMORY in asked) != (_RATIO in asked)
     if asked.keys() != {_GPU} and (_GPU in asked or not one_memory):
@@ -165,10 +196,10 @@ _OPERATORS: Final = {"In": False, "NotIn": True, "Exists": False, "DoesNotExist"
 _NOT_HONOURED: Final = (names.ANNOTATION_JOINT_ALLOCATE, names.ANNOTATION_PARTITION_SPEC)
 
 
-def read_hints(
+def _hints(
     annotations: Mapping[str, str], asks: Sequence[Ask]
 ) -> tuple[Sequence[Requirement], Scope]:
-    """The selector and the scope for the pod's GPUs. Raises RequestError.
+    """The selector and the scope for the pod's GPUs.
 
     Source: koordinator apis/extension/device_share.go.
     """

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from scheduler.core.request import Ask, Request
+from scheduler.dialects.reading import RequestError
 from scheduler.kubernetes import requests
-from scheduler.kubernetes.dialects import RequestError
 
 Mi, Gi = 2**20, 2**30
 G = "koordinator.sh/gpu"
