@@ -171,8 +171,8 @@ def serve(
         _option(
             "policy",
             "Policy for pods of this schedulerName without the annotation"
-            f" {names.ANNOTATION_POLICY}: binpack (the default) or spread. Repeatable; in the"
-            " environment separated by blanks.",
+            f" {names.ANNOTATION_POLICY}: binpack (the default), spread or first. Repeatable; in"
+            " the environment separated by blanks.",
             metavar="NAME=POLICY",
             show_default=False,
         ),

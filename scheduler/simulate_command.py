@@ -16,6 +16,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from contract.dialects import KOORDINATOR
 from kube import access
 from kube.access import AccessError
 from kube.client import Kube, KubeError
@@ -80,6 +81,10 @@ def simulate_command(
     policy: Annotated[
         Policy, typer.Option("--policy", help="Policy for pods without its annotation.")
     ] = Policy.BINPACK,
+    dialects: Annotated[
+        str,
+        typer.Option("--dialects", metavar="NAMES", help="As of `serve`."),
+    ] = KOORDINATOR.name,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     kubeconfig: Annotated[
         str, typer.Option("--kubeconfig", metavar="FILE", help="For --from-cluster.")
@@ -106,7 +111,8 @@ def simulate_command(
         sys.stderr.write(f"simulate: {error}\n")
         raise typer.Exit(2) from None
     repeated = [pod for pod in asked for _ in range(copies)]
-    accounts = [simulate(state, pod, n, policy) for n, pod in enumerate(repeated)]
+    on = frozenset(dialects.split(","))
+    accounts = [simulate(state, pod, n, policy, on) for n, pod in enumerate(repeated)]
     if json_:
         sys.stdout.write(json.dumps([asdict(each) for each in accounts], indent=2) + "\n")
     else:

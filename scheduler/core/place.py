@@ -2,9 +2,9 @@
 
 GPUs of one ask are distinct. Among GPUs that fit, binpack takes one that is in use, and the fullest
 of these, to keep whole GPUs free; among equal ones, one whose NVLink group, PCIe root and NUMA node
-are in use, to keep these free too. Spread takes the emptiest. Ties are broken by the lowest minor.
-Several GPUs of one ask are taken from one NVLink group if possible, else from one PCIe root, else
-one NUMA node; from the group with the fewest GPUs to spare.
+are in use, to keep these free too. Spread takes the emptiest. Ties are broken by the lowest minor,
+which alone decides for first. Otherwise several GPUs of one ask are taken from one NVLink group if
+possible, else from one PCIe root, else one NUMA node; from the group with the fewest GPUs to spare.
 
 Containers are placed one by one, the largest first. If that fails, a search over all combinations
 decides, so a feasible request is found. If the search exceeds its steps, the result of `fit` is
@@ -181,6 +181,8 @@ def _within_scope(scope: Scope, slots: Sequence[Slot], policy: Policy) -> Iterat
     near = unused_near(slots)
 
     def emptiness(part: Sequence[Slot]) -> tuple[float, tuple[int, ...]]:
+        if policy is Policy.FIRST:
+            return (part[0].index, ())
         left = sum(1 - slot.fullness for slot in part)
         if policy is Policy.SPREAD:
             return (-left, ())

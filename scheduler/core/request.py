@@ -28,8 +28,11 @@ class Phase(Enum):
 
 
 class Policy(Enum):
+    """FIRST: the GPUs with free capacity that have the lowest minors."""
+
     BINPACK = "binpack"
     SPREAD = "spread"
+    FIRST = "first"
 
 
 class Scope(IntEnum):

@@ -2,8 +2,8 @@
 
 Each ask is scored by the GPUs that `place` would choose for it alone. Binpack prefers nodes where
 these are in use, then where they become fullest, then the fuller node, to keep whole GPUs and whole
-nodes free; spread is the opposite. Several GPUs of one ask score higher the nearer they are to each
-other. A pod's score is its asks' mean.
+nodes free; spread is the opposite; first ranks nodes as binpack. Several GPUs of one ask score
+higher the nearer they are to each other. A pod's score is its asks' mean.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ _NEARNESS: Final = 0.5
 
 def score(fleet: Fleet, request: Request, rows: Rows, default: Policy = Policy.BINPACK) -> Scores:
     """float64[R], 0 to 1, for feasible rows. default: the policy if the request has none."""
-    spread = (request.policy or default) is Policy.SPREAD
+    policy = request.policy or default
+    spread = policy is Policy.SPREAD
     columns = Columns(fleet, request, rows)
     full = columns.gpu("fullness")
     node = np.add.reduce(full, axis=0) * (_NODE / len(full))
     scores = np.zeros(full.shape[1])
     for ask in request.asks:
         room = columns.room(ask)
+        if policy is Policy.FIRST:
+            room &= np.add.accumulate(room, axis=0, dtype=np.uint8) <= ask.gpus
         if spread:
             kept = (IN_USE + FULL) * (1 - full - _growth(ask, columns))
             one = _best_of(kept, room, ask.gpus) + (_NODE - node)

@@ -126,6 +126,8 @@ class Slot:
             self.total_bytes,
             self.used_core + max(self.held_core) + (ask.core_percent or 0),
         )
+        if policy is Policy.FIRST:
+            return (False, 0, (), self.index)
         if policy is Policy.SPREAD:
             return (False, full, (), self.index)
         return (not (self.is_open or self.asks), -full, unused_near, self.index)
@@ -241,7 +243,7 @@ class Search:
         roomy = self._ranked(number)
         if len(roomy) < wanted:
             return None
-        if wanted > 1:
+        if wanted > 1 and self._policy is not Policy.FIRST:
             for level in range(3):
                 near = _nearest(roomy, level, wanted)
                 if near is not None:

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from scheduler.core.columns import Columns
 from scheduler.core.fleet import Bools, Fleet, Rows
-from scheduler.core.request import Ask, Request, by_greed
+from scheduler.core.request import Ask, Policy, Request, by_greed
 
 _UNSET: Final = -1
 
 
 def together(fleet: Fleet, request: Request, rows: Rows) -> Bools:
     """[R]: nodes on which the containers fit, placed one by one, each on the fullest GPU with free
-    capacity."""
+    capacity; by the policy FIRST on the first such GPU."""
     found = np.zeros(len(rows), np.bool_)
     for order, at in _orders(fleet, request, rows):
         for tried in _passes(fleet, request, rows[at]):
@@ -102,6 +102,8 @@ class _Pass:
             if capped:
                 room &= self._held_core[at] + core <= self._free_core
         left = self._free_bytes - self._peak_bytes
+        if self._request.policy is Policy.FIRST:
+            left = np.zeros_like(left)
         nodes = np.arange(self._total.shape[1])
         every = np.ones(len(nodes), np.bool_)
         for _ in range(ask.gpus):

@@ -71,7 +71,7 @@ def request(chance: random.Random) -> Request:
         selector = (Requirement("model", values, chance.random() < 0.3),)
     return Request(
         [ask(chance, number) for number in range(count)],
-        chance.choice((None, Policy.BINPACK, Policy.SPREAD)),
+        chance.choice((None, Policy.BINPACK, Policy.SPREAD, Policy.FIRST)),
         selector,
         chance.choice((Scope.NODE,) * 5 + (Scope.NUMA_NODE, Scope.PCIE, Scope.DEVICE)),
         chance.random() < 0.3,
@@ -139,7 +139,7 @@ def large_request(chance: random.Random) -> Request:
             )
         )
     scope = chance.choice((Scope.NODE,) * 4 + (Scope.NUMA_NODE,))
-    return Request(asks, chance.choice((None, None, Policy.SPREAD)), (), scope)
+    return Request(asks, chance.choice((None, None, Policy.SPREAD, Policy.FIRST)), (), scope)
 
 
 def tight_request(chance: random.Random, on: Node) -> Request:
@@ -174,7 +174,7 @@ def tight_request(chance: random.Random, on: Node) -> Request:
                     )
                 )
     chance.shuffle(asks)
-    return Request(asks, chance.choice((None, None, Policy.SPREAD)))
+    return Request(asks, chance.choice((None, None, Policy.SPREAD, Policy.FIRST)))
 
 
 def fleet(of: Sequence[Node]) -> Fleet:

@@ -208,6 +208,8 @@ def first_choice(node: Node, request: Request, policy: Policy) -> int:
     def rank(slot: int) -> tuple[bool, float, list[int], int]:
         held = node.gpus[slot]
         after = round(fullness_after(held, ask), 9)
+        if policy is Policy.FIRST:
+            return (False, 0, [], slot)
         if policy is Policy.SPREAD:
             return (False, after, [], slot)
         return (not held.shares, -after, near(held.gpu), slot)

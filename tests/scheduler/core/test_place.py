@@ -6,11 +6,13 @@ from fractions import Fraction
 
 import pytest
 
+from scheduler.core.fit import fit
 from scheduler.core.fleet import Gpu
 from scheduler.core.place import Peak, Placement, Share, place
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Ask, Phase, Policy, Request, Scope, ratio_of_percent
 from scheduler.core.search import Steps
+from scheduler.core.together import assignment
 from tests.scheduler.core.one_node import Held, fleet, gpus, minors
 
 
@@ -212,6 +214,35 @@ def test_each_container_has_its_own_share() -> None:
         ),
         (Peak("GPU-0", 0, 1000, 100, 100), Peak("GPU-1", 1, 600, 60, 20)),
     )
+
+
+@pytest.mark.parametrize(
+    ("request_", "found"),
+    [
+        (one(30, policy=Policy.FIRST), [[1]]),
+        (one(30, count=2, policy=Policy.FIRST), [[1, 2]]),
+        (one(70, policy=Policy.FIRST), [[2]]),
+        (several(main("a", 30), main("b", 30), policy=Policy.FIRST), [[1], [1]]),
+        (several(main("a", 30), main("b", 40), policy=Policy.FIRST), [[2], [1]]),
+        (several(main("a", 30), main("b", 40), policy=Policy.FIRST, scope=Scope.DEVICE), [[2]] * 2),
+        (
+            several(*[main(name, 15) for name in "abcd"], policy=Policy.FIRST),
+            [[0], [1], [1], [1]],
+        ),
+    ],
+)
+def test_first_takes_the_lowest_minor_with_room(request_: Request, found: list[list[int]]) -> None:
+    """Whatever is fuller, emptier or nearer."""
+    node = fleet([(800, 1)], [(400, 1)], [(300, 1)], [(690, 1)], of=gpus(4))
+    placed = minors(node, request_)
+    assert not isinstance(placed, Reason)
+    assert list(placed.values()) == found
+    row = node.row_of("n1")
+    assert fit(node, request_, node.rows_of(["n1"]))[0].all()
+    if len(request_.asks) > 1:
+        chosen = assignment(node, request_, row)
+        assert chosen is not None
+        assert [chosen[number] for number in range(len(request_.asks))] == found
 
 
 def test_the_search_gives_up_and_says_so() -> None:
