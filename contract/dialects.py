@@ -26,6 +26,7 @@ class Dialect:
     webhook_environment: variables that the system's own webhooks, or its users, set on its pods.
     environment: variables that our agent sets in containers with a share, beside its own.
     written_annotations: what our scheduler writes for it, beside its own.
+    own_scheduler: of the pods of the system's own scheduler, a label's value or the image's name.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Dialect:
     webhook_environment: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
     written_annotations: tuple[str, ...] = ()
+    own_scheduler: tuple[str, ...] = ()
 
 
 KOORDINATOR: Final = Dialect(
@@ -92,6 +94,7 @@ KAI: Final = Dialect(
     webhook_environment=(names.ENV_VISIBLE_DEVICES, KAI_PORTION, KAI_PORTION_OLD),
     environment=(KAI_PORTION, KAI_PORTION_OLD),
     written_annotations=(KAI_RECEIVED_TYPE,),
+    own_scheduler=("kai-scheduler/scheduler", "kai-scheduler-default"),
 )
 
 # --- Volcano -------------------------------------------------------------------------------------
@@ -126,6 +129,7 @@ VOLCANO: Final = Dialect(
     webhook_environment=(names.ENV_VISIBLE_DEVICES, VOLCANO_ALLOCATED, VOLCANO_TOTAL),
     environment=(VOLCANO_ALLOCATED, VOLCANO_TOTAL),
     written_annotations=(VOLCANO_INDEX, VOLCANO_TIME),
+    own_scheduler=("vc-scheduler", "volcano-scheduler"),
 )
 
 # --- HAMi ----------------------------------------------------------------------------------------
@@ -157,6 +161,7 @@ HAMI: Final = Dialect(
         HAMI_GPU_POLICY,
     ),
     webhook_environment=(HAMI_TASK_PRIORITY,),
+    own_scheduler=("hami-scheduler",),
 )
 
 DIALECTS: Final = (KOORDINATOR, KAI, VOLCANO, HAMI)

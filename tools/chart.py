@@ -1,26 +1,36 @@
-"""`python -m tools.chart`: renders manifests/install.yaml from the chart, with its default values.
+"""`python -m tools.chart`: renders manifests/install.yaml from the chart, with its default values,
+and before it the chart's file of names from contract/dialects.py.
 
 Others render the chart with other values (`render`). Needs Helm, which is built once (tools.helm).
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+import yaml
+
 from contract import names
+from contract.dialects import DIALECTS, Dialect
 from tools import helm, kubernetes
 from tools.building import ProgramsError
 
 CHART: Final = Path(__file__).resolve().parents[1] / "manifests/chart"
 INSTALL: Final = CHART.parent / "install.yaml"
 NAMESPACE: Final = names.NAMESPACE
+DIALECTS_FILE: Final = CHART / "files/dialects.yaml"
 
 _HEADER: Final = """\
 # Rendered from the chart, with its default values, by `python -m tools.chart`. Change the tag of
 # kube-scheduler to the cluster's version. The Device CRD is in chart/crds.
+"""
+_DIALECTS_HEADER: Final = """\
+# Rendered from contract/dialects.py by `python -m tools.chart`.
 """
 
 
@@ -47,8 +57,32 @@ def install() -> str:
     return _HEADER + render("--set=namespace.create=true", "--no-hooks")
 
 
+def dialects() -> str:
+    """The text of files/dialects.yaml, for the templates."""
+    document = {"dialects": [_keys(each) for each in DIALECTS]}
+    return _DIALECTS_HEADER + yaml.safe_dump(document, sort_keys=False)
+
+
+def _keys(dialect: Dialect) -> dict[str, object]:
+    camel = {
+        re.sub("_(.)", lambda found: found[1].upper(), key): value
+        for key, value in asdict(dialect).items()
+    }
+    prefix, suffixes = dialect.container_annotation
+    renamed = names.DEPRECATED_RESOURCES.items()
+    lists = {
+        key: list(value) if isinstance(value, tuple) else value for key, value in camel.items()
+    }
+    return {
+        **lists,
+        "containerAnnotation": {"prefix": prefix, "suffixes": list(suffixes)},
+        "deprecatedResources": [old for old, new in renamed if new in dialect.resources],
+    }
+
+
 def main() -> int:
     try:
+        DIALECTS_FILE.write_text(dialects())
         INSTALL.write_text(install())
     except (ChartError, ProgramsError) as error:
         sys.stderr.write(f"{error}\n")

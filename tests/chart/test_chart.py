@@ -34,6 +34,10 @@ def test_the_committed_manifest_is_the_charts() -> None:
     assert chart.INSTALL.read_text() == chart.install(), "run `python -m tools.chart`"
 
 
+def test_the_committed_names_of_the_dialects_are_the_contracts() -> None:
+    assert chart.DIALECTS_FILE.read_text() == chart.dialects(), "run `python -m tools.chart`"
+
+
 @pytest.mark.parametrize("options", [[], [f"--values={EVERYTHING}"]], ids=["default", "everything"])
 def test_helm_finds_no_fault(options: list[str]) -> None:
     command = [str(helm.ensure()), "lint", "--strict", "--quiet", *options, str(chart.CHART)]
