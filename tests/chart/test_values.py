@@ -8,6 +8,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from contract.dialects import DIALECTS
 from tests.chart.rendering import EVERYTHING, command, keys, objects, one
 from tools import chart
 
@@ -194,6 +195,29 @@ def test_a_changed_configuration_restarts_the_scheduler() -> None:
         for values in both
     }
     assert len(sums) == 2
+
+
+SWITCHES: Final[dict[str, Json]] = {
+    "kai": {"global": {"gpuSharing": True}},
+    "volcano": {"dialects": {"volcano": {"enabled": True}}},
+    "hami": {"dialects": {"hami": {"enabled": True}}},
+}
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_a_dialect_that_is_on_is_served(name: str) -> None:
+    """Under its schedulerName, beside Koordinator's dialect. HAMi's pods name no scheduler."""
+    (dialect,) = (each for each in DIALECTS if each.name == name)
+    rendered = objects(SWITCHES[name])
+    config = one(rendered, "ConfigMap", "gpuslice-kube-scheduler")["data"]["kube-scheduler.yaml"]
+    served = {each["schedulerName"] for each in yaml.safe_load(config)["profiles"]}
+    assert served == {"gpuslice-scheduler", dialect.scheduler_name} - {""}
+    option = f"--dialects=koordinator,{name}"
+    assert option in command(rendered, "Deployment", "gpuslice-scheduler", 1)
+    assert option in command(rendered, "DaemonSet", "gpuslice-agent")
+    for policy in ("allocations", "environment", "requests", "scheduler-names"):
+        text = str(one(rendered, "ValidatingAdmissionPolicy", f"gpuslice-{policy}"))
+        assert all(f"'{each}'" in text for each in served)
 
 
 def test_agents_that_delete_pods_have_the_right_and_the_flag() -> None:

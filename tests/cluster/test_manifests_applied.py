@@ -147,6 +147,35 @@ def test_a_name_whose_own_scheduler_runs_here_is_not_served(
         server.ask("DELETE", f"{pods}/koord-scheduler-1?gracePeriodSeconds=0")
 
 
+@pytest.mark.parametrize(
+    ("switch", "image", "label"),
+    [
+        ("dialects.volcano.enabled", "volcanosh/vc-scheduler:v1.12.0", ""),
+        ("global.gpuSharing", "ghcr.io/kai-scheduler/kai-scheduler/scheduler:v0.9.0", ""),
+        ("global.gpuSharing", "registry:5000/kai@sha256:00", "kai-scheduler-default"),
+        ("dialects.hami.enabled", "projecthami/hami:v2.7.0", "hami-scheduler"),
+    ],
+)
+def test_nor_is_a_dialect_on_beside_its_own_scheduler(
+    installed: ControlPlane, server: Server, switch: str, image: str, label: str
+) -> None:
+    connected = (*_CONNECTED, f"--kubeconfig={installed.kubeconfig()}")
+    pods = "/api/v1/namespaces/default/pods"
+    metadata = {"name": "theirs", "labels": {"app": label} if label else {}}
+    running = {"containers": [{"name": "main", "image": image}]}
+    assert server.ask("POST", pods, {"metadata": metadata, "spec": running}).done
+    try:
+        with pytest.raises(chart.ChartError) as refused:
+            chart.render(f"--set={switch}=true", *connected)
+        assert (
+            f"{switch}: invalid value true: must be served by one scheduler, and pod default/theirs"
+            " runs its own; stop that pod, or set it to false"
+        ) in str(refused.value)
+        assert chart.render(*connected)
+    finally:
+        server.ask("DELETE", f"{pods}/theirs?gracePeriodSeconds=0")
+
+
 def test_what_the_scheduler_put_in_force_stays_in_an_upgrade_and_a_rollback(
     installed: ControlPlane,
 ) -> None:

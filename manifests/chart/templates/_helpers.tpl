@@ -58,9 +58,61 @@ spec:
   {{- end }}
 {{- end }}
 
+{{/* The request dialects that are on, of files/dialects.yaml, as JSON. A switch is the path of a value. */}}
+{{- define "gpuslice.dialects" -}}
+{{- $on := list -}}
+{{- range (.Files.Get "files/dialects.yaml" | fromYaml).dialects -}}
+{{- $value := empty .switch | ternary true $.Values -}}
+{{- range splitList "." .switch | compact -}}
+{{- $value = get $value . -}}
+{{- end -}}
+{{- if $value }}{{ $on = append $on . }}{{ end -}}
+{{- end -}}
+{{- toJson $on -}}
+{{- end }}
+
+{{/* The option --dialects of scheduler and agent, where more than Koordinator's is on. */}}
+{{- define "gpuslice.dialectsOption" -}}
+{{- $on := list -}}
+{{- range include "gpuslice.dialects" . | fromJsonArray }}{{ $on = append $on .name }}{{ end -}}
+{{- if gt (len $on) 1 }}- --dialects={{ join "," $on }}{{ end -}}
+{{- end }}
+
+{{/* The served schedulerNames, as JSON: those of the values, and of the dialects that are on. */}}
+{{- define "gpuslice.servedNames" -}}
+{{- $names := .Values.schedulerNames -}}
+{{- range include "gpuslice.dialects" . | fromJsonArray }}{{ $names = append $names .schedulerName }}{{ end -}}
+{{- $names | compact | uniq | toJson -}}
+{{- end }}
+
 {{/* The served schedulerNames, as the elements of a list in CEL. */}}
 {{- define "gpuslice.served" -}}
-'{{ join "', '" .Values.schedulerNames }}'
+'{{ join "', '" (include "gpuslice.servedNames" . | fromJsonArray) }}'
+{{- end }}
+
+{{/* CEL: whether a pod, or a template of one, requests a share. Arguments: its variable, the dialects,
+and whether by resources' earlier names too. KAI's `mps` requests none without another annotation. */}}
+{{- define "gpuslice.requestsShare" -}}
+{{- $pod := index . 0 -}}
+{{- $resources := list -}}
+{{- $annotations := list -}}
+{{- $named := list -}}
+{{- range $dialect := index . 1 -}}
+{{- $resources = concat $resources .resources -}}
+{{- if index $ 2 }}{{ $resources = concat $resources .deprecatedResources }}{{ end -}}
+{{- $annotations = concat $annotations (without .annotations "mps") -}}
+{{- range .containerAnnotation.suffixes -}}
+{{- $named = append $named (printf "k.startsWith('%s') && k.endsWith('%s')" $dialect.containerAnnotation.prefix .) -}}
+{{- end -}}
+{{- end -}}
+{{- $by := list -}}
+{{- with $resources -}}
+{{- $by = append $by (printf "(%s.?spec.?initContainers.orValue([]) + %s.?spec.?containers.orValue([])).exists(c,\n['limits', 'requests'].exists(kind, c.?resources[?kind].orValue({}).exists(n, n in [\n'%s']\n&& sign(quantity(c.resources[kind][n])) != 0)))" $pod $pod (join "',\n'" .)) -}}
+{{- end -}}
+{{- with $annotations -}}
+{{- $by = append $by (printf "%s.?metadata.?annotations.orValue({}).exists(k, k in [\n'%s']\n|| %s)" $pod (join "',\n'" .) (join "\n|| " $named)) -}}
+{{- end -}}
+({{ join "\n|| " $by }})
 {{- end }}
 
 {{/* An image of ours. Arguments: the root, and its value. */}}
@@ -93,16 +145,28 @@ kube-scheduler must not be newer than the API server, and at most one minor vers
 {{- if and .Values.monitoring.podMonitor.enabled .Values.agent.enabled (hasPrefix "127." .Values.agent.http.address) }}
 {{- fail (printf "agent.http.address: invalid value %s: must be reachable by Prometheus while monitoring.podMonitor.enabled is true; use 0.0.0.0" .Values.agent.http.address) }}
 {{- end }}
-{{- range $name := without .Values.schedulerNames "gpuslice-scheduler" }}
+{{- $own := dict }}
+{{- range without .Values.schedulerNames "gpuslice-scheduler" }}
+{{- $_ := set $own . (list (printf "schedulerNames: invalid value %s" .) "omit the name") }}
+{{- end }}
+{{- range $dialect := include "gpuslice.dialects" . | fromJsonArray }}
+{{- range .ownScheduler }}
+{{- $_ := set $own . (list (printf "%s: invalid value true" $dialect.switch) "set it to false") }}
+{{- end }}
+{{- end }}
+{{- if $own }}
 {{- range (lookup "v1" "Pod" "" "").items }}
 {{- if not (has (dig "status" "phase" "" .) (list "Succeeded" "Failed")) }}
 {{- $pod := printf "%s/%s" .metadata.namespace .metadata.name }}
 {{- $known := values (.metadata.labels | default dict) }}
 {{- range .spec.containers }}
 {{- $known = append $known (.image | regexFind "[^/]+$" | regexFind "^[^:@]+") }}
+{{- $known = append $known (.image | regexFind "[^/]+/[^/]+$" | regexFind "^[^:@]+") }}
 {{- end }}
+{{- range $name, $texts := $own }}
 {{- if has $name $known }}
-{{- fail (printf "schedulerNames: invalid value %s: must be served by one scheduler, and pod %s runs its own; stop that pod, or omit the name" $name $pod) }}
+{{- fail (printf "%s: must be served by one scheduler, and pod %s runs its own; stop that pod, or %s" (first $texts) $pod (last $texts)) }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -1,0 +1,143 @@
+"""What the policies permit and refuse in pods of other request dialects, at the real API server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from contract import dialects, names
+from lab.cluster import manifests
+from lab.cluster.controlplane import ControlPlane
+from lab.cluster.manifests import BINDING, NAMES_POLICY, POLICY, STOCK
+from tests.cluster.admission.requested import asking, binding, container, pod
+from tests.cluster.installing import serve
+from tests.cluster.server import MERGE_PATCH, Answer, Server
+from tests.support import until
+
+pytestmark = pytest.mark.cluster
+
+Json = dict[str, Any]
+_PODS: Final = "/api/v1/namespaces/default/pods"
+_ON: Final = "global.gpuSharing=true,dialects.volcano.enabled=true,dialects.hami.enabled=true"
+_OURS: Final = frozenset({"allocations", "environment", "requests", "scheduler-names"})
+_FROM_MAP: Final = {"configMapKeyRef": {"name": "p-shared-gpu-0", "key": "x"}}
+KAI, VOLCANO, HAMI = dialects.KAI, dialects.VOLCANO, dialects.HAMI
+
+
+@pytest.fixture(scope="module", autouse=True)
+def all_on(installed: ControlPlane, server: Server) -> Iterator[None]:
+    rendered = manifests.serving([names.SCHEDULER_NAME], f"--set={_ON}")
+    wanted = {f"gpuslice-{each}" for each in _OURS}
+    changed = [
+        each
+        for each in rendered
+        if each["kind"] in (POLICY, BINDING) and each["metadata"]["name"] in wanted
+    ]
+    installed.apply_json(*manifests.in_force(changed))
+    until(
+        lambda: "volcano in a pod" in tried(server, volcano(scheduler=STOCK)).text, "all are served"
+    )
+    yield
+    serve(installed)
+
+
+def tried(server: Server, raw: Json) -> Answer:
+    return server.ask("POST", f"{_PODS}?dryRun=All", raw)
+
+
+def kai(*env: Json, scheduler: str = KAI.scheduler_name, **annotations: str) -> Json:
+    asked = annotations or {dialects.KAI_FRACTION: "0.5"}
+    return pod(container(env=list(env)), scheduler=scheduler, annotations=asked)
+
+
+def volcano(*env: Json, scheduler: str = VOLCANO.scheduler_name) -> Json:
+    return pod(asking({dialects.VOLCANO_MEMORY: 1024}, env=list(env)), scheduler=scheduler)
+
+
+def hami(*env: Json) -> Json:
+    return pod(asking({dialects.HAMI_GPU: 1, dialects.HAMI_MEMORY: 3000}, env=list(env)))
+
+
+def koordinator(*env: Json) -> Json:
+    return pod(asking({names.RESOURCE_CORE: 50, names.RESOURCE_MEMORY_RATIO: 50}, env=list(env)))
+
+
+def test_what_their_webhooks_set_is_permitted_on_their_pods(server: Server) -> None:
+    for dialect, made in ((KAI, kai), (VOLCANO, volcano), (HAMI, hami)):
+        for name in dialect.webhook_environment:
+            by_value, by_map = {"name": name, "value": "0"}, {"name": name, "valueFrom": _FROM_MAP}
+            assert tried(server, made(by_value)).done, (dialect.name, name)
+            assert tried(server, made(by_map)).done, (dialect.name, name)
+
+
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [
+        (koordinator, names.ENV_VISIBLE_DEVICES),
+        (hami, names.ENV_VISIBLE_DEVICES),
+        (kai, dialects.HAMI_TASK_PRIORITY),
+        (kai, names.ENV_MEMORY_LIMIT),
+        (volcano, "LD_AUDIT"),
+        (hami, f"{names.ENV_MEMORY_LIMIT}_0"),
+    ],
+)
+def test_and_no_other_variable_nor_on_other_pods(server: Server, made: Any, name: str) -> None:
+    answer = tried(server, made({"name": name, "value": "1"}))
+    assert (answer.status, answer.policy) == (403, "gpuslice-environment"), answer.body
+    assert answer.text.startswith(f"container main: env {name}: invalid value '1': must be ")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        volcano(scheduler=STOCK),
+        kai(scheduler=STOCK),
+        kai(scheduler=STOCK, **{"nvidia.com/container.main.gpu-memory.limit": "1Gi"}),
+    ],
+)
+def test_the_stock_scheduler_is_not_asked_for_their_shares(server: Server, raw: Json) -> None:
+    answer = tried(server, raw)
+    assert answer.policy == NAMES_POLICY, answer.body
+    assert answer.text == (
+        "schedulerName: invalid value 'default-scheduler': must be gpuslice-scheduler or"
+        " kai-scheduler or volcano in a pod that requests a share of a GPU; default-scheduler would"
+        " start it without a GPU"
+    )
+
+
+def test_what_is_no_request_passes(server: Server) -> None:
+    """HAMi's pods name no scheduler: another policy gives them one."""
+    assert tried(server, kai(scheduler=STOCK, mps="true")).done
+    raw = hami()
+    raw["spec"]["schedulerName"] = STOCK
+    assert tried(server, raw).done
+
+
+@pytest.mark.parametrize(
+    ("made", "key"),
+    [(kai, dialects.KAI_RECEIVED_TYPE), (volcano, dialects.VOLCANO_INDEX)],
+)
+def test_what_the_scheduler_writes_for_their_programs(
+    installed: ControlPlane, server: Server, made: Any, key: str
+) -> None:
+    """A template or a copied pod may have it, and the Binding overwrites it; then it stays."""
+    raw = made()
+    raw["metadata"].setdefault("annotations", {})[key] = "old"
+    assert server.ask("POST", _PODS, raw).done
+    at = f"{_PODS}/p"
+    try:
+        with Server(installed, "scheduler") as scheduler:
+            bound = binding("p", "n", {key: "new"})
+            assert scheduler.ask("POST", f"{at}/binding", bound).done
+        assert server.ask("GET", at).body["metadata"]["annotations"][key] == "new"
+        for value in ("other", None):
+            changed = {"metadata": {"annotations": {key: value}}}
+            answer = server.ask("PATCH", at, changed, MERGE_PATCH)
+            assert (answer.status, answer.policy) == (403, "gpuslice-allocations"), answer.body
+            assert answer.text.startswith(f"metadata.annotations[{key}]: forbidden to ")
+        beside = {"metadata": {"annotations": {"example.com/note": "x"}}}
+        assert server.ask("PATCH", at, beside, MERGE_PATCH).done
+    finally:
+        server.ask("DELETE", f"{at}?gracePeriodSeconds=0")
