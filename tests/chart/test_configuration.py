@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from contract import names
+from contract.dialects import DIALECTS, HAMI_GPU
 from lab.cluster.manifests import CONFIG_FILE, CONFIG_MAP, NAMES, NAMES_POLICY, POLICY
 from scheduler.dialects.koordinator import RESOURCES
 from tests.chart.rendering import objects, one
@@ -33,6 +34,26 @@ def configuration(served: Sequence[str] = OURS, *options: str) -> Json:
 def test_there_is_a_profile_for_each_name() -> None:
     assert [p["schedulerName"] for p in configuration()["profiles"]] == [names.SCHEDULER_NAME]
     assert [p["schedulerName"] for p in configuration(NAMES)["profiles"]] == list(NAMES)
+
+
+def ignored(*options: str) -> Sequence[set[str]]:
+    """By profile, the resources that NodeResourcesFit ignores."""
+    return [
+        set(plugin["args"]["ignoredResources"])
+        for profile in configuration(OURS, *options)["profiles"]
+        for plugin in profile["pluginConfig"]
+        if plugin["name"] == "NodeResourcesFit"
+    ]
+
+
+def test_resources_of_other_dialects_are_left_to_the_extender() -> None:
+    """Which refuses those of a dialect that is off. Device plugins offer nvidia.com/gpu, unless
+    HAMi's dialect is on."""
+    others = {name for each in DIALECTS if each.switch for name in each.resources}
+    assert others > {HAMI_GPU} and not others & RESOURCES
+    assert ignored() == [others - {HAMI_GPU}]
+    assert ignored("--set=dialects.volcano.enabled=true") == [others - {HAMI_GPU}] * 2
+    assert ignored("--set=dialects.hami.enabled=true") == [others]
 
 
 def test_every_node_is_asked_about() -> None:

@@ -78,6 +78,19 @@ spec:
 {{- if gt (len $on) 1 }}- --dialects={{ join "," $on }}{{ end -}}
 {{- end }}
 
+{{/* Resources that no node offers to kube-scheduler, as JSON: the extender alone fits them, and refuses
+those of a dialect that is off with its switch. Where HAMi's is off, device plugins offer nvidia.com/gpu. */}}
+{{- define "gpuslice.ignoredResources" -}}
+{{- $ignored := list -}}
+{{- range (.Files.Get "files/dialects.yaml" | fromYaml).dialects -}}
+{{- if .switch }}{{ $ignored = concat $ignored (without .resources "nvidia.com/gpu") }}{{ end -}}
+{{- end -}}
+{{- range include "gpuslice.dialects" . | fromJsonArray -}}
+{{- if .switch }}{{ $ignored = concat $ignored .resources }}{{ end -}}
+{{- end -}}
+{{- uniq $ignored | toJson -}}
+{{- end }}
+
 {{/* The served schedulerNames, as JSON: those of the values, and of the dialects that are on. */}}
 {{- define "gpuslice.servedNames" -}}
 {{- $names := .Values.schedulerNames -}}
