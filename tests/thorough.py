@@ -82,6 +82,7 @@ THOROUGH: Final = {
     "tests/node/test_recovery.py::test_an_agent_killed_while_*[[][!8]*]": _KILLS,
     "tests/cluster/test_rights.py::test_a_volume_that_is_there_*": "as the volume that waits",
     "tests/cluster/test_leader.py::test_a_restarted_process_replaces_*": _KILLS,
+    "tests/scheduler/decisions/test_mixes.py::*[[][2-9]]": _SEEDS,
     "tests/scheduler/core/test_oracle.py::test_fit_and_place_*[[][3-9]]": _SEEDS,
     "tests/scheduler/test_binder_interleavings.py::*[[][5-9][0-9]]": _SEEDS,
     "tests/scheduler/test_binder_interleavings.py::*[[]1[0-9][0-9]]": _SEEDS,

@@ -45,6 +45,15 @@ def test_spread_has_the_opposite() -> None:
     assert order(SPREAD, FULLER, WHOLE, USED, EMPTY) == ["empty", "used", "fuller", "whole"]
 
 
+def test_first_ranks_by_the_gpus_with_the_lowest_minors() -> None:
+    """Not by the fuller GPU, on which it would not place."""
+    tenth = Request([Ask("main", memory_ratio=Fraction(1, 10))], Policy.FIRST)
+    behind: tuple[str, list[list[Held]]] = ("behind", [[], [(800, 20)]])
+    at_once: tuple[str, list[list[Held]]] = ("at once", [[(100, 20)], []])
+    assert order(tenth, behind, at_once) == ["at once", "behind"]
+    assert order(Request(tenth.asks), behind, at_once) == ["behind", "at once"]
+
+
 def test_the_better_fit_of_empty_gpus() -> None:
     fleet = Fleet()
     for name, total in (("large", 4000), ("small", 1000)):
