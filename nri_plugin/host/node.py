@@ -58,8 +58,9 @@ class Node:
         self._specs = Reader(directories, settings.cdi_kinds, self.driver_root.stat)
         self._renewed_for: str | None = None
         """The driver's version for which specs were generated; None: an earlier agent's."""
-        self.unprotected = ""
-        """Why containers without a share may get GPUs without a limit; "": no cause is known."""
+        self.unprotected: str | None = None
+        """Why containers without a share may get GPUs without a limit; "": no cause is known;
+        None: not even the default runtime."""
         self.runtime: RuntimeInfo | None = None
         """The connected runtime; set when its session is ready."""
         self.library: Chosen | None = None
@@ -173,13 +174,13 @@ class Node:
         return chosen
 
     def _bringing(self) -> Bringing:
-        capabilities = self._settings.driver_capabilities
-        if not self._settings.cdi_by_name:
-            return Bringing(capabilities)
-        if self.runtime is None:
-            return Bringing(capabilities, True, "the runtime has not reported its name yet")
-        problem = cdi_by_name_problem(self.runtime.name, self.runtime.version)
-        return Bringing(capabilities, True, problem)
+        by_name, problem = self._settings.cdi_by_name, None
+        if by_name and self.runtime is None:
+            problem = "the runtime has not reported its name yet"
+        elif by_name and self.runtime is not None:
+            problem = cdi_by_name_problem(self.runtime.name, self.runtime.version)
+        default = self.unprotected != ""
+        return Bringing(self._settings.driver_capabilities, by_name, problem, default)
 
     async def _work(self, job: Callable[[], _T]) -> _T:
         return await self._worker.run(job, self._settings.work_deadline_s)

@@ -101,6 +101,7 @@ class Service:
             for one in containers
         ]
         await self._containers.take_over(running, self._inventory.gpus)
+        self._recheck_s = 0.0  # a restarted containerd may have another default
         await self._check_default_runtime(pods)
         for reported, one in zip(containers, running, strict=True):
             if reported.state == nri.CONTAINER_RUNNING and one.key is not None:
@@ -137,8 +138,8 @@ class Service:
     def create_container(
         self, pod: nri.PodSandbox, container: nri.Container
     ) -> Answer[nri.CreateContainerResponse | None]:
+        self._check_new_sandbox(pod)
         if not pod_policy.requests_gpu(pod.labels, pod.annotations):
-            self._check_new_sandbox(pod)
             by_default = bool(self.node.unprotected)
             if unprotected.gets_all(pod.runtime_handler, container.env, by_default):
                 self._metrics.unlimited.labels("nvidia_runtime").inc()

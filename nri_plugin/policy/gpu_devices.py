@@ -17,6 +17,7 @@ _DRIVER: Final = "nvidia"
 _LIBRARY: Final = "libcuda.so"
 _NODE: Final = re.compile(r"/dev/nvidia[^/]*(/.*)?")
 _NO_GPUS: Final = frozenset({"", "none", names.VISIBLE_DEVICES_NONE})
+_WITHOUT_NVIDIA: Final = ("runc", "crun")
 _CDI_VENDOR: Final = names.CDI_KIND.partition("/")[0]
 
 
@@ -38,6 +39,11 @@ def may_be_node(text: str) -> bool:
 def names_gpus(variable: str, value: str) -> bool:
     """Whether NVIDIA's container runtime would inject a GPU because of this variable."""
     return variable == names.ENV_VISIBLE_DEVICES and value not in _NO_GPUS
+
+
+def may_read_variables(runtime_handler: str, nvidia_default: bool) -> bool:
+    """Whether NVIDIA's container runtime may run the container, and inject what variables name."""
+    return nvidia_default if not runtime_handler else runtime_handler not in _WITHOUT_NVIDIA
 
 
 def is_request(path: str) -> bool:

@@ -25,9 +25,9 @@ from nri_plugin.policy.model import (
     CdiDevice,
     Container,
     Edits,
+    Granted,
     Mount,
     Paths,
-    Share,
     Specs,
 )
 from nri_plugin.policy.refusals import Reason, refused
@@ -51,12 +51,12 @@ _T = TypeVar("_T")
 def adjustment(
     container: Container,
     key: str,
-    shared: bool,
-    shares: Sequence[Share],
+    granted: Granted,
     specs: Specs,
     paths: Paths,
 ) -> Adjustment:
     """Return the whole adjustment; raises Refused for a conflict."""
+    shared, shares = granted.shared, granted.shares
     held = capabilities.held(container.env, paths.bringing.capabilities)
     devices = tuple(_device(share.uuid, specs) for share in shares)
     files = tuple(paths.forwarders.items())
@@ -73,9 +73,17 @@ def adjustment(
     for mount in brought.in_the_way:
         _check_collision(mount, destinations)
     by_name = paths.bringing.by_name
-    env = _environment(shares, held.text, () if by_name else edits.env)
+    env = _environment(granted, held.text, () if by_name else edits.env)
     check_env(container, env)
-    whole = Adjustment(env=env, key=key, shared=shared, shares=shares, mounts=ours, cut=held.cut)
+    whole = Adjustment(
+        env=env,
+        key=key,
+        shared=shared,
+        shares=shares,
+        mounts=ours,
+        cut=held.cut,
+        allocated=granted.allocated,
+    )
     if by_name:
         asked = tuple(f"{device.kind}={device.name}" for device in devices)
         return replace(whole, cdi_devices=asked)
@@ -259,17 +267,21 @@ def _prefix(directory: str) -> str:
 
 
 def _environment(
-    shares: Sequence[Share], driver_capabilities: str, cdi: Sequence[tuple[str, str]]
+    granted: Granted, driver_capabilities: str, cdi: Sequence[tuple[str, str]]
 ) -> Sequence[tuple[str, str]]:
-    """Return our variables, then those of the CDI specs. Ours override nvidia-ctk's.
+    """Return the grant's variables and ours, which override those of the CDI specs.
 
     HAMi-core reads the N in a key as the driver's GPU number, which follows the minors.
     """
-    shares = sorted(shares, key=lambda share: share.minor)
+    shares = sorted(granted.shares, key=lambda share: share.minor)
+    by_index = granted.by_index
     # HAMi-core reads 0 percent as no limit; the grant file has the exact value.
     percents = [str(max(share.core_percent, 1)) for share in shares]
     ours = {
-        names.ENV_VISIBLE_DEVICES: ",".join(share.uuid for share in shares),
+        **dict(granted.env),
+        names.ENV_VISIBLE_DEVICES: ",".join(
+            str(share.minor) if by_index else share.uuid for share in shares
+        ),
         names.ENV_DRIVER_CAPABILITIES: driver_capabilities,
         names.ENV_CORE_LIMIT: percents[0],
         names.ENV_SHARED_CACHE: names.SHARED_CACHE_PATH,

@@ -100,13 +100,16 @@ class Granted:
     """What a container was granted; no shares: no GPU. shared: the pod's containers share a grant.
 
     allocated: the pod's allocation of the same GPUs, the upper bound for its running containers
-    together. warning: why a container that appears to expect a GPU has none.
+    together. warning: why a container that appears to expect a GPU has none. env: further variables
+    for its programs. by_index: they expect minors in NVIDIA_VISIBLE_DEVICES, not UUIDs.
     """
 
     shares: Sequence[Share] = ()
     shared: bool = False
     allocated: Sequence[Share] = ()
     warning: str = ""
+    env: Sequence[tuple[str, str]] = ()
+    by_index: bool = False
 
 
 class Device(NamedTuple):
@@ -213,12 +216,14 @@ class Bringing:
 
     capabilities: of the driver, those that containers may request beyond compute and utility.
     by_name: the runtime injects the CDI device, instead of our applying its spec; if the runtime
-    cannot do that, `by_name_problem` states why.
+    cannot do that, `by_name_problem` states why. nvidia_default: the default runtime is, or may be,
+    NVIDIA's, and injects what the variables name.
     """
 
     capabilities: Set[str] = frozenset()
     by_name: bool = False
     by_name_problem: str | None = None
+    nvidia_default: bool = True
 
 
 @dataclass(frozen=True, slots=True)

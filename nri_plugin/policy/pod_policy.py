@@ -18,8 +18,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
-from contract import allocation, grants, names, quantity
-from nri_plugin.policy import injection, preconditions
+from contract import allocation, dialects, grants, names, quantity
+from nri_plugin.policy import gpu_devices, injection, preconditions
 from nri_plugin.policy.model import (
     Adjustment,
     Container,
@@ -39,6 +39,9 @@ _DEFAULT_CORE_PERCENT: Final = 100
 """Koordinator omits gpu-core if the pod requested only memory: compute is not limited."""
 
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
+
+_VARIABLES: Final = tuple(name for each in dialects.DIALECTS for name in each.environment)
+_VARIABLES_TEXT: Final = ", ".join(_VARIABLES)
 
 _NO_GPU: Final = ((names.ENV_VISIBLE_DEVICES, names.VISIBLE_DEVICES_NONE),)
 _LABEL_ALONE: Final = (
@@ -70,8 +73,8 @@ def grant_of(pod: Pod, container_name: str, gpus: Sequence[Gpu]) -> Granted | No
     the container's own grant cannot be fulfilled."""
     granted = _grants(pod)
     if granted is not None:
-        listed = granted.get(container_name, ())
-        return _of_container(pod, container_name, listed, gpus) if listed else Granted()
+        listed = container_name in granted.containers
+        return _of_container(pod, container_name, granted, gpus) if listed else Granted()
     entries = _entries(pod)
     if not entries:
         return Granted(warning=_LABEL_ALONE) if _has_label(pod) else None
@@ -92,14 +95,18 @@ def allocated(pod: Pod, gpus: Sequence[Gpu]) -> Sequence[Share]:
     """Return what the pod's containers may hold together. Raises Refused if one of them cannot have
     its share."""
     pool = _resolve(_entries(pod), gpus)
-    for name, listed in (_grants(pod) or {}).items():
+    granted = _grants(pod)
+    for name, listed in granted.containers.items() if granted else ():
         _shares(name, listed, pool)
     return pool
 
 
-def _of_container(
-    pod: Pod, name: str, listed: Sequence[grants.GpuGrant], gpus: Sequence[Gpu]
-) -> Granted:
+def _of_container(pod: Pod, name: str, granted: grants.Document, gpus: Sequence[Gpu]) -> Granted:
+    listed, variables = granted.containers[name], granted.environment.get(name, {})
+    unknown = [variable for variable in variables if variable not in _VARIABLES]
+    if unknown:
+        problem = f"env.{name}: invalid variable {unknown[0]}: must be one of {_VARIABLES_TEXT}"
+        raise refused(Reason.GRANTS_MALFORMED, problem=problem)
     entries = _sharable(pod, _entries(pod))
     if not entries:
         raise refused(Reason.GRANTS_ALONE)
@@ -110,7 +117,8 @@ def _of_container(
         if any(entry.id == gpu.id or entry.minor == gpu.minor for gpu in listed)
     ]
     pool = _resolve_each(used, gpus)
-    return Granted(_shares(name, listed, pool), shared=False, allocated=pool)
+    shares, env = _shares(name, listed, pool), tuple(variables.items())
+    return Granted(shares, allocated=pool, env=env, by_index=granted.by_index)
 
 
 def is_uncapped(pod: Pod, uuid: str, minor: int) -> bool:
@@ -149,8 +157,9 @@ def with_share(
     if paths.library is None:
         raise refused(Reason.LIBRARY_MISSING, problem=paths.library_problem)
     key = grant_key(pod, container, granted.shared)
-    made = injection.adjustment(container, key, granted.shared, granted.shares, specs, paths)
-    return replace(made, allocated=granted.allocated)
+    by_runtime = gpu_devices.may_read_variables(pod.runtime_handler, paths.bringing.nvidia_default)
+    given = replace(granted, by_index=granted.by_index and not by_runtime)
+    return injection.adjustment(container, key, given, specs, paths)
 
 
 def _entries(pod: Pod) -> Sequence[allocation.DeviceEntry]:
@@ -182,7 +191,7 @@ def _has_label(pod: Pod) -> bool:
     return label.lower() == names.ISOLATION_PROVIDER
 
 
-def _grants(pod: Pod) -> grants.Grants | None:
+def _grants(pod: Pod) -> grants.Document | None:
     text = pod.annotations.get(names.ANNOTATION_GRANTS)
     if text is None:
         return None
@@ -194,7 +203,7 @@ def _grants(pod: Pod) -> grants.Grants | None:
 
 # Cached: parsing costs more than deciding, and a node's pods are checked against grants often.
 _allocation: Final = lru_cache(maxsize=256)(allocation.decode)
-_granted: Final = lru_cache(maxsize=256)(grants.decode)
+_granted: Final = lru_cache(maxsize=256)(grants.parse)
 
 
 def _resolve(entries: Sequence[allocation.DeviceEntry], gpus: Sequence[Gpu]) -> Sequence[Share]:

@@ -340,6 +340,41 @@ async def test_gpus_that_nvidias_default_runtime_gives_are_counted(host: Host) -
         assert "default runtime is /usr/bin/nvidia" in (await watch.inspect(handler.node)).lacks[0]
 
 
+@pytest.mark.parametrize(
+    ("default", "handler", "index"),
+    [
+        ("/usr/bin/runc", "", True),
+        ("/usr/bin/nvidia-container-runtime", "", False),
+        ("/usr/bin/nvidia-container-runtime", "runc", True),
+        ("/usr/bin/runc", "nvidia", False),
+        ("", "", False),
+    ],
+    ids=["runc", "nvidia", "runc-by-handler", "nvidia-by-handler", "unknown"],
+)
+async def test_variables_of_a_grant_in_the_container(
+    host: Host, default: str, handler: str, index: bool
+) -> None:
+    """NVIDIA's runtime would inject the GPU that the index names, which is NVML's."""
+    granted = {"main": [GpuGrant(UUID, 0, 5 << 30, 20)]}
+    variables = {"main": {"VOLCANO_GPU_ALLOCATED": "5120"}}
+    of = pod(allocated=HALF, grants=grants.encode(granted, variables, "index"))
+    of.runtime_handler = handler
+    state = host.settings.containerd_state / "io.containerd.runtime.v2.task/k8s.io"
+    (state / of.id).mkdir(parents=True)
+    if default:
+        (state / of.id / "runtime").write_text(default)
+    async with serving(host.service()) as runtime:
+        if handler:  # the default shows in another pod's sandbox
+            (state / "sandbox-1").mkdir()
+            (state / "sandbox-1/runtime").write_text(default)
+            await runtime.create(pod(1, {}), container(1, sandbox=1))
+        reply = await runtime.create(of, container())
+        assert reply is not None
+        env = {each.key: each.value for each in reply.adjust.env}
+        assert env["VOLCANO_GPU_ALLOCATED"] == "5120"
+        assert env["NVIDIA_VISIBLE_DEVICES"] == ("0" if index else UUID)
+
+
 async def test_a_sidecar_without_a_grant_sees_no_gpu(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -475,6 +475,17 @@ def test_the_environment_counts_gpus_as_the_driver_does() -> None:
     )
 
 
+def test_the_grant_refuses_variables_of_no_dialect() -> None:
+    granted = {"main": [grant(A, GIB)], "beside": [grant(A, GIB)]}
+    variables = {"main": {"LD_PRELOAD": "/x"}, "beside": {"VOLCANO_GPU_ALLOCATED": "1024"}}
+    of = pod([HALF], granted_text=grants.encode(granted, variables))
+    refusal = refused(Reason.GRANTS_MALFORMED, of)
+    assert "env.main: invalid variable LD_PRELOAD: must be one of GPU_PORTION" in refusal.text
+    beside = adjusted(of, replace(MAIN, name="beside"))
+    assert dict(beside.env)["VOLCANO_GPU_ALLOCATED"] == "1024"
+    assert pod_policy.has_shares(of)
+
+
 def test_no_percent_is_never_written_as_no_limit() -> None:
     decision = adjusted(pod([HALF], {"main": [grant(A, 1, 0)]}))
     assert decision.shares[0].core_percent == 0
