@@ -158,6 +158,7 @@ def running(message: nri.Container, of: Pod | None, run_dir: str) -> Running:
         name=message.name,
         pod=of or unknown,
         key=key_of(message, run_dir),
+        mounts=mounts(message.mounts) if message.state == nri.CONTAINER_RUNNING else (),
         stopped=message.state == nri.CONTAINER_STOPPED,
         waiting=message.state == nri.CONTAINER_CREATED,
         nodes=[

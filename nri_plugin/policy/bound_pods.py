@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from contract import allocation, names
-from nri_plugin.policy import ledger, pod_policy
+from nri_plugin.policy import annotation_claims, ledger
 from nri_plugin.policy.kube_objects import Bound
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Gpu, Pod
@@ -86,7 +86,7 @@ class BoundPods:
         # A pod once found foreign stays so: its author may remove the evidence afterwards.
         foreign = foreign or _foreign(bound, before.bound if before else None)
         foreign = foreign or (_foreign(bound, requested) if requested else None)
-        now = _Known(bound, place, pod_policy.gpus(bound.pod.annotations), foreign)
+        now = _Known(bound, place, annotation_claims.gpus(bound.pod.annotations), foreign)
         self._pods[uid] = now
         if before is None or before.bound.pod != bound.pod or before.foreign != foreign:
             self._version += 1
@@ -202,7 +202,9 @@ class BoundPods:
         for known in sorted(granted, key=in_order):
             pod = known.bound.pod
             try:
-                hold = ledger.hold(pod.uid, pod.uid, True, pod, "", pod_policy.allocated(pod, gpus))
+                hold = ledger.hold(
+                    pod.uid, pod.uid, True, pod, "", annotation_claims.allocated(pod, gpus)
+                )
             except Refused:  # none of the pod's containers is created, so it takes nothing
                 continue
             if all(held[gpu].plus(part).within(whole[gpu]) for gpu, part in hold.parts.items()):
@@ -225,10 +227,10 @@ class BoundPods:
         try:
             # A label that was added to a running pod does not change its grant.
             pod = replace(bound.pod, labels=hold.pod.labels)
-            granted = pod_policy.grant_of(pod, hold.container, gpus)
+            granted = annotation_claims.claim(pod, hold.container, gpus)
         except Refused as refused:
             if refused.refusal.reason in _GPUS_MAY_TELL:
-                return _unnamed(hold, pod_policy.gpus(pod.annotations))
+                return _unnamed(hold, annotation_claims.gpus(pod.annotations))
             return refuse(Reason.GRANT_UNCONFIRMED, problem=refused.refusal.text)
         of_gpu = ledger.parts(granted.shares if granted else ())
         for uuid, part in hold.parts.items():
@@ -283,12 +285,12 @@ def _foreign(bound: Bound, before: Bound | None) -> Refusal | None:
 
 def _granted(annotations: Mapping[str, str]) -> bool:
     """Whether the annotations grant a part of a GPU; devices of other types do not count."""
-    return names.ANNOTATION_GRANTS in annotations or bool(pod_policy.gpus(annotations))
+    return names.ANNOTATION_GRANTS in annotations or bool(annotation_claims.gpus(annotations))
 
 
 def _differing(now: Mapping[str, str], then: Mapping[str, str]) -> str:
     """Return the annotation in which two versions of a pod's grant differ; "": none."""
-    if pod_policy.gpus(now) != pod_policy.gpus(then):
+    if annotation_claims.gpus(now) != annotation_claims.gpus(then):
         return names.ANNOTATION_DEVICE_ALLOCATED
     grants = names.ANNOTATION_GRANTS
     return grants if now.get(grants) != then.get(grants) else ""

@@ -23,9 +23,9 @@ from nri_plugin.policy.model import (
     Adjustment,
     Bringing,
     CdiDevice,
+    Claim,
     Container,
     Edits,
-    Granted,
     Mount,
     Paths,
     Specs,
@@ -51,12 +51,12 @@ _T = TypeVar("_T")
 def adjustment(
     container: Container,
     key: str,
-    granted: Granted,
+    claim: Claim,
     specs: Specs,
     paths: Paths,
 ) -> Adjustment:
     """Return the whole adjustment; raises Refused for a conflict."""
-    shared, shares = granted.shared, granted.shares
+    shared, shares = claim.shared, claim.shares
     held = capabilities.held(container.env, paths.bringing.capabilities)
     devices = tuple(_device(share.uuid, specs) for share in shares)
     files = tuple(paths.forwarders.items())
@@ -73,7 +73,7 @@ def adjustment(
     for mount in brought.in_the_way:
         _check_collision(mount, destinations)
     by_name = paths.bringing.by_name
-    env = _environment(granted, held.text, () if by_name else edits.env)
+    env = _environment(claim, held.text, () if by_name else edits.env)
     check_env(container, env)
     whole = Adjustment(
         env=env,
@@ -82,7 +82,7 @@ def adjustment(
         shares=shares,
         mounts=ours,
         cut=held.cut,
-        allocated=granted.allocated,
+        allocated=claim.allocated,
     )
     if by_name:
         asked = tuple(f"{device.kind}={device.name}" for device in devices)
@@ -267,18 +267,18 @@ def _prefix(directory: str) -> str:
 
 
 def _environment(
-    granted: Granted, driver_capabilities: str, cdi: Sequence[tuple[str, str]]
+    claim: Claim, driver_capabilities: str, cdi: Sequence[tuple[str, str]]
 ) -> Sequence[tuple[str, str]]:
-    """Return the grant's variables and ours, which override those of the CDI specs.
+    """Return the claim's variables and ours, which override those of the CDI specs.
 
     HAMi-core reads the N in a key as the driver's GPU number, which follows the minors.
     """
-    shares = sorted(granted.shares, key=lambda share: share.minor)
-    by_index = granted.by_index
+    shares = sorted(claim.shares, key=lambda share: share.minor)
+    by_index = claim.by_index
     # HAMi-core reads 0 percent as no limit; the grant file has the exact value.
     percents = [str(max(share.core_percent, 1)) for share in shares]
     ours = {
-        **dict(granted.env),
+        **dict(claim.env),
         names.ENV_VISIBLE_DEVICES: ",".join(
             str(share.minor) if by_index else share.uuid for share in shares
         ),

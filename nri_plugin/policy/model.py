@@ -96,8 +96,8 @@ class Floor:
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
-    """What a container was granted; no shares: no GPU. shared: the pod's containers share a grant.
+class Claim:
+    """What a container may hold; no shares: no GPU. shared: the pod's containers share a grant.
 
     allocated: the pod's allocation of the same GPUs, the upper bound for its running containers
     together. warning: why a container that appears to expect a GPU has none. env: further variables
@@ -128,7 +128,7 @@ class Device(NamedTuple):
 class Container:
     """A container about to be created; `env` has its "KEY=VALUE" lines, duplicates included.
 
-    devices, cdi_names: what device plugins and the runtime gave it before us; create_container.py
+    devices, cdi_names: what device plugins and the runtime gave it before us; creation.py
     reduces the CDI names to those that inject a GPU before the policy decides. privileged: it may
     use every device of the host.
     """

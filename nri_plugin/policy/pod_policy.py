@@ -1,12 +1,8 @@
-"""The policy: (pod, container, this node's GPUs) -> adjustment, refusal, or no change.
+"""The policy: (pod, container, its claim, this node) -> adjustment, refusal, or no change.
 
 Pure: no clock, file, socket or protobuf. The same inputs give the same result, so that it can be
-computed again when the runtime validates an adjustment.
-
-Absent, valid and invalid grants are distinct. A pod without a grant is not changed. In a pod with a
-grant, a container that the grant does not name starts without a GPU, whatever the state of the
-GPUs. An inconsistent grant refuses the containers that it names, and an unreadable one all of the
-pod's, because it does not say which have a share.
+computed again when the runtime validates an adjustment. A ClaimSource has the container's claim;
+annotation_claims.py is the one of Kubernetes.
 Invariant: a container never runs without the limit it was granted.
 """
 
@@ -15,285 +11,68 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from typing import Final
+from typing import Final, Protocol
 
-from contract import allocation, dialects, grants, names, quantity
+from contract import names
 from nri_plugin.policy import gpu_devices, injection, preconditions
 from nri_plugin.policy.model import (
     Adjustment,
+    Claim,
     Container,
     Gpu,
-    Granted,
     Paths,
     Pod,
     Rules,
-    Share,
     Specs,
     Untouched,
 )
-from nri_plugin.policy.refusals import Reason, Refused, refused
+from nri_plugin.policy.refusals import Reason, refused
 
 POD_KEY_PREFIX: Final = "pod-"
-_DEFAULT_CORE_PERCENT: Final = 100
-"""Koordinator omits gpu-core if the pod requested only memory: compute is not limited."""
-
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
-
-_VARIABLES: Final = tuple(name for each in dialects.DIALECTS for name in each.environment)
-_VARIABLES_TEXT: Final = ", ".join(_VARIABLES)
-
 _NO_GPU: Final = ((names.ENV_VISIBLE_DEVICES, names.VISIBLE_DEVICES_NONE),)
-_LABEL_ALONE: Final = (
-    f"label {names.LABEL_ISOLATION_PROVIDER} is set, but the pod has no GPU allocation: it starts"
-    f" without a GPU. To get a share, set schedulerName to {names.SCHEDULER_NAME} and request"
-    f" {names.RESOURCE_CORE} or {names.RESOURCE_MEMORY_RATIO}"
-)
 
 
-def requests_gpu(labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
-    """Whether a pod has a GPU label or annotation; other pods are answered at once."""
-    return (
-        names.LABEL_ISOLATION_PROVIDER in labels
-        or names.ANNOTATION_DEVICE_ALLOCATED in annotations
-        or names.ANNOTATION_GRANTS in annotations
-    )
+class ClaimSource(Protocol):
+    """Where the claims of containers on GPUs come from. A module may be one."""
+
+    def may_claim(self, labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
+        """Whether a pod may have claims; all others are answered at once."""
+
+    def has_shares(self, pod: Pod) -> bool:
+        """Whether the pod was given GPUs; a claim that cannot be read counts."""
+
+    def claim(self, pod: Pod, container_name: str, gpus: Sequence[Gpu]) -> Claim | None:
+        """Return the container's claim on these GPUs of the node; None: its pod has none. Raises
+        Refused if it cannot be fulfilled, as by GPU_UNKNOWN for another GPU."""
+
+    def is_uncapped(self, pod: Pod, uuid: str, minor: int) -> bool:
+        """Whether the pod claims none of the GPU's compute; independent of the node's GPUs."""
 
 
-def has_shares(pod: Pod) -> bool:
-    """Whether the pod was given GPUs; an allocation that cannot be read counts."""
-    try:
-        return _grants(pod) is not None or bool(_entries(pod))
-    except Refused:
-        return True
-
-
-def grant_of(pod: Pod, container_name: str, gpus: Sequence[Gpu]) -> Granted | None:
-    """Return what the container was granted; None if its pod requests nothing. Raises Refused if
-    the container's own grant cannot be fulfilled."""
-    granted = _grants(pod)
-    if granted is not None:
-        listed = container_name in granted.containers
-        return _of_container(pod, container_name, granted, gpus) if listed else Granted()
-    entries = _entries(pod)
-    if not entries:
-        return Granted(warning=_LABEL_ALONE) if _has_label(pod) else None
-    pool = _resolve(_sharable(pod, entries), gpus)
-    return Granted(pool, shared=True, allocated=pool)
-
-
-def gpus(annotations: Mapping[str, str]) -> Sequence[allocation.DeviceEntry]:
-    """Return the GPUs of a pod's allocation; none if the annotation is unreadable."""
-    text = annotations.get(names.ANNOTATION_DEVICE_ALLOCATED)
-    try:
-        return _allocation(text).gpus if text is not None else ()
-    except allocation.AllocationError:
-        return ()
-
-
-def allocated(pod: Pod, gpus: Sequence[Gpu]) -> Sequence[Share]:
-    """Return what the pod's containers may hold together. Raises Refused if one of them cannot have
-    its share."""
-    pool = _resolve(_entries(pod), gpus)
-    granted = _grants(pod)
-    for name, listed in granted.containers.items() if granted else ():
-        _shares(name, listed, pool)
-    return pool
-
-
-def _of_container(pod: Pod, name: str, granted: grants.Document, gpus: Sequence[Gpu]) -> Granted:
-    listed, variables = granted.containers[name], granted.environment.get(name, {})
-    unknown = [variable for variable in variables if variable not in _VARIABLES]
-    if unknown:
-        problem = f"env.{name}: invalid variable {unknown[0]}: must be one of {_VARIABLES_TEXT}"
-        raise refused(Reason.GRANTS_MALFORMED, problem=problem)
-    entries = _sharable(pod, _entries(pod))
-    if not entries:
-        raise refused(Reason.GRANTS_ALONE)
-    # A failure of another GPU of the pod concerns only the containers with a part of that GPU.
-    used = [
-        (index, entry)
-        for index, entry in enumerate(entries)
-        if any(entry.id == gpu.id or entry.minor == gpu.minor for gpu in listed)
-    ]
-    pool = _resolve_each(used, gpus)
-    shares, env = _shares(name, listed, pool), tuple(variables.items())
-    return Granted(shares, allocated=pool, env=env, by_index=granted.by_index)
-
-
-def is_uncapped(pod: Pod, uuid: str, minor: int) -> bool:
-    """Whether the pod's allocation omits the GPU's compute; independent of the node's GPUs."""
-    try:
-        entries = _entries(pod)
-    except Refused:
-        return False
-    return any(
-        entry.id in (None, uuid) and entry.minor == minor and _is_uncapped(entry)
-        for entry in entries
-    )
-
-
-def _is_uncapped(entry: allocation.DeviceEntry) -> bool:
-    return names.RESOURCE_CORE not in entry.resources
-
-
-def without_share(container: Container, granted: Granted | None) -> Adjustment | Untouched:
-    """Return the result for a container without a share. granted: None if its pod requests
+def without_share(container: Container, claim: Claim | None) -> Adjustment | Untouched:
+    """Return the result for a container without a share. claim: None if its pod requests
     nothing."""
-    if granted is None:
+    if claim is None:
         return Untouched()
     given = preconditions.given_gpu(container)
     if given:
         return Untouched(given)
-    return Adjustment(_NO_GPU, warning=granted.warning or preconditions.names_gpus(container))
+    return Adjustment(_NO_GPU, warning=claim.warning or preconditions.names_gpus(container))
 
 
 def with_share(
-    pod: Pod, container: Container, granted: Granted, specs: Specs, paths: Paths, rules: Rules
+    pod: Pod, container: Container, claim: Claim, specs: Specs, paths: Paths, rules: Rules
 ) -> Adjustment:
     """Return the adjustment for a container with a share. Raises Refused."""
     preconditions.check_volumes(container, paths)
     preconditions.check_grant(pod, container, rules)
     if paths.library is None:
         raise refused(Reason.LIBRARY_MISSING, problem=paths.library_problem)
-    key = grant_key(pod, container, granted.shared)
+    key = grant_key(pod, container, claim.shared)
     by_runtime = gpu_devices.may_read_variables(pod.runtime_handler, paths.bringing.nvidia_default)
-    given = replace(granted, by_index=granted.by_index and not by_runtime)
+    given = replace(claim, by_index=claim.by_index and not by_runtime)
     return injection.adjustment(container, key, given, specs, paths)
-
-
-def _entries(pod: Pod) -> Sequence[allocation.DeviceEntry]:
-    """Return the GPUs of the pod's allocation; none if it has only devices of other types."""
-    text = pod.annotations.get(names.ANNOTATION_DEVICE_ALLOCATED)
-    if text is None:
-        return ()
-    try:
-        entries = _allocation(text).gpus
-    except allocation.AllocationError as error:
-        raise refused(Reason.ALLOCATION_MALFORMED, problem=error) from error
-    if len(entries) > names.MAX_GPUS:
-        raise refused(Reason.TOO_MANY_GPUS, count=len(entries))
-    return entries
-
-
-def _sharable(
-    pod: Pod, entries: Sequence[allocation.DeviceEntry]
-) -> Sequence[allocation.DeviceEntry]:
-    """Return the entries, unless the pod names another isolation provider."""
-    label = pod.labels.get(names.LABEL_ISOLATION_PROVIDER)
-    if entries and label is not None and label.lower() != names.ISOLATION_PROVIDER:
-        raise refused(Reason.PROVIDER_UNKNOWN, value=label)
-    return entries
-
-
-def _has_label(pod: Pod) -> bool:
-    label = pod.labels.get(names.LABEL_ISOLATION_PROVIDER, "")
-    return label.lower() == names.ISOLATION_PROVIDER
-
-
-def _grants(pod: Pod) -> grants.Document | None:
-    text = pod.annotations.get(names.ANNOTATION_GRANTS)
-    if text is None:
-        return None
-    try:
-        return _granted(text)
-    except grants.GrantsError as error:
-        raise refused(Reason.GRANTS_MALFORMED, problem=error) from error
-
-
-# Cached: parsing costs more than deciding, and a node's pods are checked against grants often.
-_allocation: Final = lru_cache(maxsize=256)(allocation.decode)
-_granted: Final = lru_cache(maxsize=256)(grants.parse)
-
-
-def _resolve(entries: Sequence[allocation.DeviceEntry], gpus: Sequence[Gpu]) -> Sequence[Share]:
-    """Return the allocation in exact bytes and percent of this node's GPUs."""
-    return _resolve_each(list(enumerate(entries)), gpus)
-
-
-def _resolve_each(
-    entries: Sequence[tuple[int, allocation.DeviceEntry]], gpus: Sequence[Gpu]
-) -> Sequence[Share]:
-    shares: list[Share] = []
-    for index, entry in entries:
-        where = f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}: {names.DEVICE_TYPE_GPU}[{index}]"
-        gpu = _find(where, gpus, entry.id, entry.minor)
-        if any(share.uuid == gpu.uuid for share in shares):
-            raise refused(Reason.GPU_TWICE, where=where, uuid=gpu.uuid)
-        memory, core = _memory(where, entry, gpu), _core(where, entry)
-        shares.append(Share(gpu.uuid, gpu.minor, memory, core, _is_uncapped(entry)))
-    return tuple(shares)
-
-
-def _find(where: str, gpus: Sequence[Gpu], uuid: str | None, minor: int) -> Gpu:
-    """Find the GPU by id, or by minor if there is no id, as in Koordinator's older writers."""
-    for gpu in gpus:
-        if gpu.uuid == uuid or (uuid is None and gpu.minor == minor):
-            if gpu.problem:
-                raise refused(Reason.GPU_UNHEALTHY, where=where, uuid=gpu.uuid, problem=gpu.problem)
-            if gpu.minor != minor:
-                raise refused(
-                    Reason.GPU_MISMATCH,
-                    where=where,
-                    uuid=gpu.uuid,
-                    actual=gpu.minor,
-                    minor=minor,
-                )
-            return gpu
-    known = ", ".join(f"{gpu.uuid} as minor {gpu.minor}" for gpu in gpus) or "none"
-    wanted = f"a GPU with minor {minor}" if uuid is None else uuid
-    raise refused(Reason.GPU_UNKNOWN, where=where, gpu=wanted, known=known)
-
-
-def _memory(where: str, entry: allocation.DeviceEntry, gpu: Gpu) -> int:
-    amount = entry.resources.get(names.RESOURCE_MEMORY)
-    if amount is None:
-        ratio = entry.resources.get(names.RESOURCE_MEMORY_RATIO)
-        if ratio is None:
-            raise refused(Reason.MEMORY_MISSING, where=where)
-        amount = quantity.share_of(gpu.memory_bytes, ratio)
-    if not 1 <= amount <= gpu.most_bytes:
-        raise refused(Reason.MEMORY_OUT_OF_RANGE, where=where, value=amount, total=gpu.most_bytes)
-    return amount
-
-
-def _core(where: str, entry: allocation.DeviceEntry) -> int:
-    percent = entry.resources.get(names.RESOURCE_CORE, _DEFAULT_CORE_PERCENT)
-    if percent > 100:
-        raise refused(Reason.CORE_OUT_OF_RANGE, where=where, value=percent)
-    return percent
-
-
-def _shares(name: str, listed: Sequence[grants.GpuGrant], pool: Sequence[Share]) -> Sequence[Share]:
-    """Return a container's grant as shares, after checking that it fits the pod's allocation.
-
-    The sum over all containers is not checked here: init containers end before others start, and
-    hold nothing by then. The ledger counts the containers that run at the same time.
-    """
-    by_uuid = {share.uuid: share for share in pool}
-    for index, gpu in enumerate(listed):
-        where = f"containers.{name}[{index}]"
-        share = by_uuid.get(gpu.id)
-        if share is None or share.minor != gpu.minor:
-            gpu_text = f"{gpu.id} as minor {gpu.minor}"
-            raise refused(Reason.GRANT_NOT_ALLOCATED, where=where, gpu=gpu_text)
-        for what, value, allowed in (
-            ("memory", gpu.memory_bytes, share.memory_bytes),
-            ("core", gpu.core_percent, share.core_percent),
-        ):
-            if value > allowed:
-                raise refused(
-                    Reason.GRANT_OVER_ALLOCATION,
-                    where=where,
-                    uuid=gpu.id,
-                    what=what,
-                    value=value,
-                    allowed=allowed,
-                )
-    return tuple(
-        Share(gpu.id, gpu.minor, gpu.memory_bytes, gpu.core_percent, by_uuid[gpu.id].uncapped)
-        for gpu in listed
-    )
 
 
 def grant_key(pod: Pod, container: Container, shared: bool) -> str:

@@ -3,8 +3,8 @@
 Pure. Inputs: the runtime's list, and the grants read from this host's files. Outputs: users of
 files, holds of GPUs, and containers that differ from what this agent creates.
 
-A grant file overrides the pod's annotations, because it is what is in force. If it is missing, the
-annotations give the container's share, so that the GPU is not granted twice.
+A grant file overrides the container's claim, because it is what is in force. If it is missing, the
+claim gives the container's share, so that the GPU is not granted twice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from enum import StrEnum
 from contract import grant_file, names
 from nri_plugin.policy import ledger, pod_policy
 from nri_plugin.policy.ledger import Hold
-from nri_plugin.policy.model import Gpu, Granted, Pod, Share
+from nri_plugin.policy.model import Claim, Gpu, Mount, Pod, Share
+from nri_plugin.policy.pod_policy import ClaimSource
 from nri_plugin.policy.refusals import Refused
 
 
@@ -52,6 +53,8 @@ class Running:
     waiting: bool = False
     nodes: Sequence[str] = ()
     """The device nodes of GPUs that it has."""
+    mounts: Sequence[Mount] = ()
+    """Of one that runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ def survey(
     running: Iterable[Running],
     grants: Mapping[str, grant_file.Grant],
     gpus: Sequence[Gpu],
+    claims: ClaimSource,
     whole: AbstractSet[str] = frozenset(),
 ) -> Found:
     """grants: by key, those whose files exist and are valid. whole: NAMESPACE/NAME of pods that
@@ -80,9 +84,9 @@ def survey(
             users.setdefault(one.key, set()).add(one.id)
         if one.stopped or (one.waiting and one.pod.uid and _place(one) in at_work):
             continue
-        granted = _grant_of(one, gpus)
+        claim = _claim_of(one, gpus, claims)
         if one.key is None:
-            if granted is None or granted.shares:
+            if claim is None or claim.shares:
                 strays.append((Stray.NOT_ADJUSTED, one))
             # The agent's own pod has every GPU's node.
             theirs = one.pod.namespace != names.NAMESPACE
@@ -92,7 +96,7 @@ def survey(
         grant = grants.get(one.key)
         if grant is None:
             strays.append((Stray.FILES_LOST, one))
-        shares = _shares(one.pod, grant) if grant else granted.shares if granted else ()
+        shares = _shares(one.pod, grant, claims) if grant else claim.shares if claim else ()
         shared = one.key.startswith(pod_policy.POD_KEY_PREFIX)
         holds.append(ledger.hold(one.id, one.key, shared, one.pod, one.name, shares))
     return Found(users, holds, strays)
@@ -105,22 +109,22 @@ def _place(one: Running) -> tuple[str, str]:
     return one.pod.uid, one.name
 
 
-def _grant_of(one: Running, gpus: Sequence[Gpu]) -> Granted | None:
-    """Return the share by the annotations, possibly empty; None if they refuse the container."""
+def _claim_of(one: Running, gpus: Sequence[Gpu], claims: ClaimSource) -> Claim | None:
+    """Return the claim, possibly empty; None if it cannot be fulfilled."""
     try:
-        return pod_policy.grant_of(one.pod, one.name, gpus) or Granted((), shared=False)
+        return claims.claim(one.pod, one.name, gpus) or Claim()
     except Refused:
         return None
 
 
-def _shares(pod: Pod, grant: grant_file.Grant) -> Sequence[Share]:
+def _shares(pod: Pod, grant: grant_file.Grant, claims: ClaimSource) -> Sequence[Share]:
     return [
         Share(
             gpu.uuid,
             gpu.minor,
             gpu.limit_bytes,
             gpu.core_percent,
-            pod_policy.is_uncapped(pod, gpu.uuid, gpu.minor),
+            claims.is_uncapped(pod, gpu.uuid, gpu.minor),
         )
         for gpu in grant.gpus
     ]

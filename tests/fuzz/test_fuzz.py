@@ -65,7 +65,7 @@ def test_a_parser_that_breaks_its_promise_is_seen(
         "mux": "nri_plugin.protocol.mux.Demultiplexer.feed",
         "ttrpc": "nri_plugin.protocol.ttrpc.Server.receive_data",
         "session": "nri_plugin.protocol.session.Session.receive_data",
-        "policy": "nri_plugin.policy.pod_policy.grant_of",
+        "policy": "nri_plugin.policy.annotation_claims.claim",
         "cdi": "nri_plugin.host.cdi.load",
         "allocation": "contract.allocation.decode",
         "grants": "contract.grants.decode",

@@ -16,7 +16,7 @@ from lab.node import holder
 from nri_plugin.host import rootfs
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.policy import injection
-from nri_plugin.policy.model import CdiDevice, Container, Gpu, Granted, Mount, Paths, Share, Specs
+from nri_plugin.policy.model import CdiDevice, Claim, Container, Gpu, Mount, Paths, Share, Specs
 from nri_plugin.policy.required_mounts import in_place
 from tests.nri_plugin.objects import clear
 
@@ -44,7 +44,7 @@ class Bundle:
         adjustment = injection.adjustment(
             Container(name, "main"),
             name,
-            Granted(SHARES),
+            Claim(SHARES),
             Specs({GPU.uuid: CdiDevice(GPU.uuid, "spec")}),
             Paths(str(tmp_path / "run"), str(library)),
         )

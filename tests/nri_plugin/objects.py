@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.messages import nri_pb2 as nri
-from nri_plugin.policy import pod_policy
+from nri_plugin.policy import annotation_claims, pod_policy
 from nri_plugin.policy.model import (
     Adjustment,
     Container,
@@ -27,7 +27,7 @@ def decide(
 ) -> Result:
     """The policy's result as the agent gets it, with the refusal as a value."""
     try:
-        granted = pod_policy.grant_of(pod, container.name, gpus)
+        granted = annotation_claims.claim(pod, container.name, gpus)
         if granted is None or not granted.shares:
             return pod_policy.without_share(container, granted)
         return pod_policy.with_share(pod, container, granted, specs, paths, Rules())

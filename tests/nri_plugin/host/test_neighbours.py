@@ -26,7 +26,7 @@ from contract import (
 )
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.store import Source, Store
-from nri_plugin.policy import recovery
+from nri_plugin.policy import annotation_claims, recovery
 from nri_plugin.policy.model import Gpu, Pod, Share
 from nri_plugin.policy.recovery import Running, Stray
 from nri_plugin.policy.refusals import FilesError
@@ -77,7 +77,9 @@ def test_a_container_of_another_grant_version_keeps_its_files_and_its_share(
     of_neighbour(grant, step)
     before = grant.read_bytes()
     pod = Pod("uid", "default", "pod", {}, ANNOTATIONS)
-    found = recovery.survey([Running("c1", "main", pod, "c1")], run.grants(["c1"]), GPUS)
+    found = recovery.survey(
+        [Running("c1", "main", pod, "c1")], run.grants(["c1"]), GPUS, annotation_claims
+    )
     assert found.users == {"c1": {"c1"}}
     assert [hold.parts["GPU-1"].memory_bytes for hold in found.holds] == [5 * GIB]
     assert [stray for stray, _ in found.strays] == [Stray.FILES_LOST]

@@ -98,7 +98,9 @@ class Host:
             last_retry_s=0.02,
         )
 
-    def service(self, gpus: str = GPUS, context: str = "print(300 << 20)") -> Service:
+    def parts(
+        self, gpus: str = GPUS, context: str = "print(300 << 20)"
+    ) -> tuple[Inventory, Contexts, RunDirectory, Store]:
         inventory = Inventory(
             os.environ,
             deadline_s=60,
@@ -116,7 +118,10 @@ class Host:
         )
         files = RunDirectory(self.run, lambda: 7)
         store = Store(self.settings.store_dir, self.library)
-        return Service(self.settings, inventory, self.contexts, files, store)
+        return inventory, self.contexts, files, store
+
+    def service(self, gpus: str = GPUS, context: str = "print(300 << 20)") -> Service:
+        return Service(self.settings, *self.parts(gpus, context))
 
     def keys(self) -> set[str]:
         return set(os.listdir(self.run)) if self.run.exists() else set()
@@ -148,8 +153,8 @@ async def serving(
         await runtime.close()
         await asyncio.wait([task])
         task.exception()
-        await handler._creation._contexts.settled()
-        await handler._inventory.close()
+        await handler._lifecycle._creation._contexts.settled()
+        await handler._lifecycle._inventory.close()
 
 
 def pod(
@@ -284,7 +289,7 @@ async def test_a_pod_with_rdma_alone_waits_for_nothing_of_ours(
     made.cdi_devices.add(name="example.com/nic=0")
     hangs = threading.Event()
     handler = host.service()
-    monkeypatch.setattr(handler._start, "without_share", None)
+    monkeypatch.setattr(handler._lifecycle._start, "without_share", None)
     async with serving(handler) as runtime:
         stuck = asyncio.create_task(handler._worker.run(hangs.wait, 60))
         assert await runtime.create(of, made) == nri.CreateContainerResponse()
@@ -302,7 +307,7 @@ async def test_an_rdma_allocation_that_changes_while_its_pod_runs_changes_nothin
     of, runs, made = pod(labels={}, allocated=rdma), container(), container(1)
     runs.state = nri.CONTAINER_RUNNING
     handler = host.service('{"gpus": []}')
-    bound_pods = handler._creation._bound_pods
+    bound_pods = handler._lifecycle._creation._bound_pods
     for text in (rdma, other):
         seen = Pod(of.uid, of.namespace, of.name, {}, {names.ANNOTATION_DEVICE_ALLOCATED: text})
         bound_pods.put(Bound(seen, "2026-01-01T00:00:00Z", False, False, {}), listing=False)
@@ -552,7 +557,7 @@ async def test_a_step_that_is_late_is_refused_by_its_name(host: Host) -> None:
     free = threading.Event()
     handler = host.service()
     async with serving(handler) as runtime:
-        await handler._inventory.refresh()
+        await handler._lifecycle._inventory.refresh()
         stuck = asyncio.create_task(handler._worker.run(free.wait, 60))
         made = container(0)
         text = await refused(runtime, pod(allocated=HALF), made)
@@ -606,7 +611,7 @@ async def test_two_hundred_running_containers_are_taken_over_with_a_thousand_dea
     for number in range(1000):
         (host.run / f"dead{number}").mkdir()
     handler = host.service()
-    await handler._inventory.refresh()
+    await handler._lifecycle._inventory.refresh()
     async with serving(handler, pods, listed) as runtime:
         assert handler._containers.ledger.granted() == {UUID: Part(200 * part, 0)}
         rest = pod(200, allocated=text, grants=granted)
@@ -714,7 +719,7 @@ async def test_what_runs_is_proven_at_synchronize(
     made.state, waits.state = nri.CONTAINER_RUNNING, nri.CONTAINER_CREATED
     handler = host.service()
     async with serving(handler, [of], [made, waits]):
-        await handler._start.settled()
+        await handler._lifecycle._start.settled()
     (line,) = (r.getMessage() for r in caplog.records if "limit not in place" in r.getMessage())
     assert "pod=train-0 uid=uid-0 container=main container_id=c0 " in line
 

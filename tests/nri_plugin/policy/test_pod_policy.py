@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from contract import allocation, grants, names
 from contract.allocation import Allocation, DeviceEntry
 from contract.grants import GpuGrant
-from nri_plugin.policy import pod_policy
+from nri_plugin.policy import annotation_claims
 from nri_plugin.policy.model import (
     Adjustment,
     CdiDevice,
@@ -388,13 +388,13 @@ def test_untouched(of: Pod) -> None:
 
 
 def test_wants_gpu() -> None:
-    def requests_gpu(of: Pod) -> bool:
-        return pod_policy.requests_gpu(of.labels, of.annotations)
+    def may_claim(of: Pod) -> bool:
+        return annotation_claims.may_claim(of.labels, of.annotations)
 
-    assert not requests_gpu(pod(labels={"app": "web"}))
-    assert requests_gpu(pod())
-    assert requests_gpu(pod([HALF], labels={}))
-    assert requests_gpu(pod(granted_text="", labels={}))
+    assert not may_claim(pod(labels={"app": "web"}))
+    assert may_claim(pod())
+    assert may_claim(pod([HALF], labels={}))
+    assert may_claim(pod(granted_text="", labels={}))
 
 
 def test_the_adjustment_of_a_grant_exactly() -> None:
@@ -483,7 +483,7 @@ def test_the_grant_refuses_variables_of_no_dialect() -> None:
     assert "env.main: invalid variable LD_PRELOAD: must be one of GPU_PORTION" in refusal.text
     beside = adjusted(of, replace(MAIN, name="beside"))
     assert dict(beside.env)["VOLCANO_GPU_ALLOCATED"] == "1024"
-    assert pod_policy.has_shares(of)
+    assert annotation_claims.has_shares(of)
 
 
 def test_no_percent_is_never_written_as_no_limit() -> None:

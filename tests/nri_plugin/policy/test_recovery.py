@@ -9,6 +9,7 @@ import pytest
 from contract import allocation, grant_file, grants, names
 from contract.allocation import Allocation, DeviceEntry
 from contract.grants import GpuGrant
+from nri_plugin.policy import annotation_claims
 from nri_plugin.policy.ledger import Part
 from nri_plugin.policy.model import Gpu, Pod
 from nri_plugin.policy.recovery import Found, Running, Stray, survey
@@ -39,7 +40,7 @@ IN_FORCE = grant_file.Grant(7, (grant_file.Gpu(GPU.uuid, 299, 39, 0),))
 
 def look(*running: Running, in_force: bool = True, gpus: tuple[Gpu, ...] = (GPU,)) -> Found:
     keys = {one.key for one in running if one.key is not None} if in_force else set()
-    return survey(running, dict.fromkeys(keys, IN_FORCE), gpus)
+    return survey(running, dict.fromkeys(keys, IN_FORCE), gpus, annotation_claims)
 
 
 def test_what_is_in_force_outranks_the_annotation() -> None:
@@ -134,4 +135,4 @@ def test_a_gpu_of_another_plugin_is_reported() -> None:
 def test_a_whole_gpu_of_our_device_plugin_is_not() -> None:
     held = Running("c1", "main", ABSENT, None, nodes=["/dev/nvidia0"])
     whole = {f"{ABSENT.namespace}/{ABSENT.name}"}
-    assert survey([held], {}, [], whole).strays == []
+    assert survey([held], {}, [], annotation_claims, whole).strays == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nri_plugin.policy import injection, required_mounts
-from nri_plugin.policy.model import CdiDevice, Container, Granted, Mount, Paths, Share, Specs
+from nri_plugin.policy.model import CdiDevice, Claim, Container, Mount, Paths, Share, Specs
 
 STORE = "/usr/local/vgpu/store/abc/libvgpu.so"
 SHARES = (Share("GPU-1", 0, 1, 1),)
@@ -13,7 +13,7 @@ SPECS = Specs({"GPU-1": CdiDevice("GPU-1", "spec")})
 PATHS = Paths("/run/gpuslice", STORE)
 CONTAINER = Container("c0ffee", "main")
 RUN = "/run/gpuslice/c0ffee"
-OURS = injection.adjustment(CONTAINER, "c0ffee", Granted(SHARES), SPECS, PATHS).mounts
+OURS = injection.adjustment(CONTAINER, "c0ffee", Claim(SHARES), SPECS, PATHS).mounts
 PLACES = {
     "/.gpuslice": RUN,
     "/.gpuslice/grant": f"{RUN}/grant",
@@ -58,7 +58,7 @@ def test_a_container_is_held_to_what_the_release_that_made_it_mounted() -> None:
 
 def test_a_container_that_shares_its_grant_has_a_preload_list_of_its_own() -> None:
     directory = "/run/gpuslice/pod-u"
-    mounts = injection.adjustment(CONTAINER, "pod-u", Granted(SHARES, True), SPECS, PATHS).mounts
+    mounts = injection.adjustment(CONTAINER, "pod-u", Claim(SHARES, True), SPECS, PATHS).mounts
     found = required_mounts.in_place(mounts, directory, "/usr/local/vgpu/store")
     assert found is not None
     lists = {mount.source for mount in found if mount.destination.endswith(".preload")}

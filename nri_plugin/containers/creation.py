@@ -1,4 +1,4 @@
-"""Handles CreateContainer: returns the adjustment with the share, after creating its files.
+"""Creates a container: delivers the adjustment with the share, after creating its files.
 
 Each step runs in the worker or a child, under a deadline. The share is entered in the ledger before
 the files are created, and released if that fails.
@@ -9,30 +9,33 @@ from __future__ import annotations
 import asyncio
 import logging
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from contract import names
 from kube.log_lines import Line
+from nri_plugin.containers.records import Answered, ContainerRecords
 from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.node import Node
-from nri_plugin.messages import nri_pb2 as nri
-from nri_plugin.nri import translate
-from nri_plugin.nri.containers import Answered, ContainerRecords
 from nri_plugin.policy import pod_policy, required_mounts
 from nri_plugin.policy.bound_pods import BoundPods
-from nri_plugin.policy.model import Adjustment, Container, Floor, Granted, Pod, Untouched
+from nri_plugin.policy.model import Adjustment, Claim, Container, Floor, Pod, Untouched
 from nri_plugin.policy.notices import Notice, Notices
+from nri_plugin.policy.pod_policy import ClaimSource
 from nri_plugin.policy.refusals import FilesError, Reason, Refused, refused
 from nri_plugin.settings import Settings
 from nri_plugin.threads import Worker, in_time
 
 _LOG: Final = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+Delivery: TypeAlias = Callable[[Adjustment], _T]
+"""Converts an adjustment to what the runtime applies; runs in the worker where there is a share."""
 
 _INVENTORY_MAY_TELL: Final = frozenset(
     {Reason.GPU_UNKNOWN, Reason.GPU_MISMATCH, Reason.MEMORY_OUT_OF_RANGE}
@@ -40,7 +43,7 @@ _INVENTORY_MAY_TELL: Final = frozenset(
 """Refusals that a new inventory may change: a GPU was replaced, or the driver loaded late."""
 
 
-class ContainerCreation:
+class ContainerCreation(Generic[_T]):
     """worker: the one that does all work on `files`. All methods raise Refused."""
 
     def __init__(
@@ -49,12 +52,16 @@ class ContainerCreation:
         node: Node,
         inventory: Inventory,
         contexts: Contexts,
-        containers: ContainerRecords,
+        containers: ContainerRecords[_T],
         files: RunDirectory,
         worker: Worker,
         bound_pods: BoundPods,
         notices: Notices,
+        claims: ClaimSource,
+        deliver: Delivery[_T],
     ) -> None:
+        self._claims = claims
+        self._deliver = deliver
         self._bound_pods = bound_pods
         self._notices = notices
         self._settings = settings
@@ -65,53 +72,51 @@ class ContainerCreation:
         self._files = files
         self._worker = worker
 
-    async def create(self, pod: Pod, container: Container) -> nri.CreateContainerResponse | None:
+    async def create(self, pod: Pod, container: Container) -> _T | None:
         """Return the container's adjustment; None: no adjustment is needed."""
-        granted = await self._grant_of(pod, container)
-        if granted is None:
+        claim = await self._claim_of(pod, container)
+        if claim is None:
             return None
-        if granted.shares:
-            return await self._share(pod, container, granted)
+        if claim.shares:
+            return await self._share(pod, container, claim)
         if container.cdi_names:
             job = partial(self._with_gpus_only, container)
             # Where the specs cannot be read in time, each name may be a GPU of another plugin.
             with suppress(TimeoutError):
                 container = await self._worker.run(job, self._settings.work_deadline_s)
-        decision = pod_policy.without_share(container, granted)
+        decision = pod_policy.without_share(container, claim)
         if isinstance(decision, Untouched):
             if decision.given:
                 _log_kept_gpu(pod, container, decision.given)
             return None
         self._warn(pod, container, decision.warning)
-        answer = Answered(decision, translate.reply(decision))
+        answer = Answered(decision, self._deliver(decision))
         self._containers.answered(container.id, answer)
         return answer.sent
 
-    async def _grant_of(self, pod: Pod, container: Container) -> Granted | None:
+    async def _claim_of(self, pod: Pod, container: Container) -> Claim | None:
         try:
-            return pod_policy.grant_of(pod, container.name, self._inventory.gpus)
+            return self._claims.claim(pod, container.name, self._inventory.gpus)
         except Refused as error:
             if error.refusal.reason not in _INVENTORY_MAY_TELL:
                 raise
         await in_time("query the GPUs", self._refreshed())
         if self._inventory.problem is not None:
             raise refused(Reason.GPUS_UNKNOWN, problem=self._inventory.problem)
-        return pod_policy.grant_of(pod, container.name, self._inventory.seen)
+        return self._claims.claim(pod, container.name, self._inventory.seen)
 
-    async def _share(
-        self, pod: Pod, container: Container, granted: Granted
-    ) -> nri.CreateContainerResponse:
+    async def _share(self, pod: Pod, container: Container, claim: Claim) -> _T:
         """Enter the share in the ledger, then inspect the host and create the container's files, in
         one job. Releases the share if that fails or is cancelled."""
         if self._bound_pods.look_up is not None and self._bound_pods.unknown(pod):
             await self._bound_pods.look_up(pod)
-        key = pod_policy.grant_key(pod, container, granted.shared)
-        self._containers.take(pod, container, granted, key, self._inventory.gpus)
+        key = pod_policy.grant_key(pod, container, claim.shared)
+        self._containers.take(pod, container, claim, key, self._inventory.gpus)
         self._inventory.query_if_older(self._settings.inventory_max_age_s)
-        self._contexts.measure(share.uuid for share in granted.shares)
+        self._contexts.measure(share.uuid for share in claim.shares)
         made = False
         try:
-            making = partial(self._make, pod, container, granted, key, dict(self._contexts.sizes))
+            making = partial(self._make, pod, container, claim, key, dict(self._contexts.sizes))
             work = self._worker.run(making, self._settings.work_deadline_s)
             answer = await in_time("make the container's files", work)
             made = True
@@ -128,14 +133,14 @@ class ContainerCreation:
         self,
         pod: Pod,
         container: Container,
-        granted: Granted,
+        claim: Claim,
         key: str,
         context_bytes: Mapping[str, int],
-    ) -> Answered:
+    ) -> Answered[_T]:
         """Runs in the worker. Raises Refused and FilesError."""
         settings, container = self._settings, self._with_gpus_only(container)
         specs, paths = self._node.inspect_host_now()
-        wanted = pod_policy.with_share(pod, container, granted, specs, paths, settings.rules)
+        wanted = pod_policy.with_share(pod, container, claim, specs, paths, settings.rules)
         floor = Floor(context_bytes, settings.code_bytes, settings.managed_free)
         preloads = _own_preloads(wanted) if wanted.shared else ()
         self._files.prepare(key, wanted.shares, wanted.shared, floor, preloads)
@@ -143,7 +148,7 @@ class ContainerCreation:
         required = required_mounts.in_place(wanted.mounts, directory, store_dir)
         if required is not None:
             self._files.record(key, container.name if wanted.shared else "", required)
-        return Answered(wanted, translate.reply(wanted))
+        return Answered(wanted, self._deliver(wanted))
 
     def _with_gpus_only(self, container: Container) -> Container:
         """Leave out CDI devices that inject no GPU. Runs in the worker."""

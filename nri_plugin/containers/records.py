@@ -14,18 +14,18 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from kube.log_lines import Line
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.sweep import Sweeper
-from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy import ledger, recovery
 from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.gpu_modes import GpuModes
 from nri_plugin.policy.ledger import Ledger
-from nri_plugin.policy.model import Adjustment, Container, Gpu, Granted, Pod
+from nri_plugin.policy.model import Adjustment, Claim, Container, Gpu, Pod
+from nri_plugin.policy.pod_policy import ClaimSource
 from nri_plugin.policy.recovery import Running, Stray
 from nri_plugin.policy.refusals import FilesError, Refused
 from nri_plugin.settings import Settings
@@ -33,16 +33,19 @@ from nri_plugin.threads import Worker
 
 _LOG: Final = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+"""The runtime's form of an adjustment."""
+
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """What a container gets, and the reply that was sent to the runtime."""
+class Answered(Generic[_T]):
+    """What a container gets, and what was sent to the runtime."""
 
     wanted: Adjustment
-    sent: nri.CreateContainerResponse
+    sent: _T
 
 
-class ContainerRecords:
+class ContainerRecords(Generic[_T]):
     """worker: the one that does all work on `files`. bound_pods: the API server's state."""
 
     def __init__(
@@ -53,14 +56,16 @@ class ContainerRecords:
         metrics: Metrics,
         bound_pods: BoundPods,
         modes: GpuModes,
+        claims: ClaimSource,
     ) -> None:
+        self._claims = claims
         self._bound_pods = bound_pods
         self._modes = modes
         self._settings = settings
         self._files = files
         self._worker = worker
         self._metrics = metrics
-        self._answers: dict[str, Answered] = {}
+        self._answers: dict[str, Answered[_T]] = {}
         self._users: dict[str, set[str]] = {}
         self._unreported: dict[str, str] = {}
         """Containers that an earlier session answered and that the runtime has not reported since,
@@ -73,7 +78,7 @@ class ContainerRecords:
         keys = {one.key for one in running if one.key is not None}
         job = partial(self._files.grants, keys)
         grants = await self._worker.run(job, self._settings.work_deadline_s)
-        found = recovery.survey(running, grants, gpus, self._modes.pods)
+        found = recovery.survey(running, grants, gpus, self._claims, self._modes.pods)
         self._users = {key: set(ids) for key, ids in found.users.items()}
         # A container answered just now may be in creation and not listed yet: keep it for a while.
         listed = {one.id for one in running}
@@ -94,18 +99,18 @@ class ContainerRecords:
         self._report(found.strays)
         self.sweeper.begin()
 
-    def answer_of(self, container_id: str) -> Answered | None:
+    def answer_of(self, container_id: str) -> Answered[_T] | None:
         """Return the answer for a container that is being created."""
         return self._answers.get(container_id)
 
-    def answered(self, container_id: str, answer: Answered) -> None:
+    def answered(self, container_id: str, answer: Answered[_T]) -> None:
         self._answers[container_id] = answer
 
     def take(
         self,
         pod: Pod,
         container: Container,
-        granted: Granted,
+        claim: Claim,
         key: str,
         gpus: Sequence[Gpu],
     ) -> None:
@@ -117,12 +122,12 @@ class ContainerRecords:
         them continues after a timeout, and the removal runs after that work.
         """
         holding = frozenset(hold.pod_uid for hold in self.ledger.holds())
-        uuids = [share.uuid for share in granted.shares]
+        uuids = [share.uuid for share in claim.shares]
         objection = self._bound_pods.objection(pod, gpus, holding) or self._modes.objection(uuids)
         if objection is not None:
             raise Refused(objection)
-        hold = ledger.hold(container.id, key, granted.shared, pod, container.name, granted.shares)
-        shortage = self.ledger.take(hold, gpus, ledger.parts(granted.allocated))
+        hold = ledger.hold(container.id, key, claim.shared, pod, container.name, claim.shares)
+        shortage = self.ledger.take(hold, gpus, ledger.parts(claim.allocated))
         if shortage is not None:
             raise Refused(shortage.refusal())
         self._unreported.pop(container.id, None)
@@ -146,7 +151,7 @@ class ContainerRecords:
             self._users.pop(key, None)
         return not users
 
-    def starts(self, container_id: str) -> Answered | None:
+    def starts(self, container_id: str) -> Answered[_T] | None:
         """It is created; return its answer, if this session sent it."""
         self.ledger.reported(container_id)
         self._unreported.pop(container_id, None)

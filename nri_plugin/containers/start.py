@@ -1,4 +1,4 @@
-"""Handles StartContainer: the container is created, its root file system mounted, not yet running.
+"""Starts a container: it is created, its root file system mounted, not yet running.
 
 A container with a share is checked, the image's own preloads are appended to ours, and once it runs
 it is verified; Refused is raised if it must not start. A container without a share in the same pod
@@ -20,11 +20,9 @@ from kube.log_lines import Line
 from nri_plugin.host import rootfs
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.runtime_verification import Proofs, Started
-from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
-from nri_plugin.nri import translate
 from nri_plugin.policy import required_mounts
-from nri_plugin.policy.model import Mount, Pod
+from nri_plugin.policy.model import Container, Mount, Pod
 from nri_plugin.policy.notices import Notice, Notices
 from nri_plugin.policy.refusals import FilesError, Reason, refused
 from nri_plugin.settings import Settings
@@ -72,7 +70,7 @@ class ContainerStart:
         """Wait until all started verifications have ended."""
         await self._proofs.settled()
 
-    async def with_share(self, pod: Pod, container: nri.Container, key: str) -> None:
+    async def with_share(self, pod: Pod, container: Container, key: str) -> None:
         """key: of the grant's files that the container has mounted."""
         required = await in_time("read the container's files", self._required(container, key))
         if required is None:
@@ -83,7 +81,7 @@ class ContainerStart:
             self._out_of_reach(pod, container, found.out_of_reach)
         self._proofs.begin(Started(pod, container.name, container.id, required, found.waits_in))
 
-    async def without_share(self, pod: Pod, container: nri.Container) -> None:
+    async def without_share(self, pod: Pod, container: Container) -> None:
         """Start a container that its pod's grant does not name. An event reports what it can do to
         the limits of the other containers."""
         settings = self._settings
@@ -101,7 +99,7 @@ class ContainerStart:
             )
             self._not_enforceable(pod, container, problem)
 
-    async def running(self, pod: Pod, container: nri.Container, key: str) -> None:
+    async def running(self, pod: Pod, container: Container, key: str) -> None:
         """Verify a container with a share that was started before this session."""
         try:
             required = await self._required(container, key)
@@ -109,13 +107,13 @@ class ContainerStart:
             return
         self._proofs.begin(Started(pod, container.name, container.id, required))
 
-    async def _required(self, container: nri.Container, key: str) -> Sequence[Mount] | None:
+    async def _required(self, container: Container, key: str) -> Sequence[Mount] | None:
         """Return what must be mounted in a container to enforce its limit; None: its own mounts
         lack a part. Raises TimeoutError."""
         directory, store_dir = f"{self._settings.run_dir}/{key}", str(self._settings.store_dir)
         job = partial(self._files.recorded, key, container.name)
         recorded = await self._worker.run(job, self._settings.work_deadline_s)
-        mounts = translate.mounts(container.mounts)
+        mounts = container.mounts
         return required_mounts.in_place(mounts, directory, store_dir, recorded)
 
     async def _inspect(self, pod: Pod, container_id: str, mounts: Sequence[Mount]) -> rootfs.Found:
@@ -137,19 +135,19 @@ class ContainerStart:
             except FilesError as error:
                 raise refused(Reason.FILES_FAILED, problem=error) from error
 
-    def _out_of_reach(self, pod: Pod, container: nri.Container, problem: str) -> None:
+    def _out_of_reach(self, pod: Pod, container: Container, problem: str) -> None:
         if self._settings.refuse_unenforceable:
             raise refused(Reason.LIMIT_NOT_ENFORCEABLE, problem=problem)
         self._not_enforceable(pod, container, f"its limit may not reach it: {problem}")
 
-    def _not_enforceable(self, pod: Pod, container: nri.Container, problem: str) -> None:
+    def _not_enforceable(self, pod: Pod, container: Container, problem: str) -> None:
         self._metrics.not_enforceable.inc()
         reason = names.EVENT_LIMIT_NOT_ENFORCEABLE
         text = f'container "{container.name}" starts, but {problem}'
         self._notices.add(Notice(pod, container.name, reason, text))
         self._warn(reason, pod, container, problem)
 
-    def _warn(self, text: str, pod: Pod, container: nri.Container, problem: str) -> None:
+    def _warn(self, text: str, pod: Pod, container: Container, problem: str) -> None:
         _LOG.warning(
             Line(
                 text,

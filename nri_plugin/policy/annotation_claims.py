@@ -1,0 +1,249 @@
+"""Containers' claims by their pods' annotations, which a scheduler wrote. A ClaimSource. Pure.
+
+Absent, valid and invalid grants are distinct. A pod without a grant is not changed. In a pod with a
+grant, a container that the grant does not name starts without a GPU, whatever the state of the
+GPUs. An inconsistent grant refuses the containers that it names, and an unreadable one all of the
+pod's, because it does not say which have a share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Final
+
+from contract import allocation, dialects, grants, names, quantity
+from nri_plugin.policy.model import Claim, Gpu, Pod, Share
+from nri_plugin.policy.refusals import Reason, Refused, refused
+
+_DEFAULT_CORE_PERCENT: Final = 100
+"""Koordinator omits gpu-core if the pod requested only memory: compute is not limited."""
+
+_VARIABLES: Final = tuple(name for each in dialects.DIALECTS for name in each.environment)
+_VARIABLES_TEXT: Final = ", ".join(_VARIABLES)
+
+_LABEL_ALONE: Final = (
+    f"label {names.LABEL_ISOLATION_PROVIDER} is set, but the pod has no GPU allocation: it starts"
+    f" without a GPU. To get a share, set schedulerName to {names.SCHEDULER_NAME} and request"
+    f" {names.RESOURCE_CORE} or {names.RESOURCE_MEMORY_RATIO}"
+)
+
+
+def may_claim(labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
+    """Whether a pod has a GPU label or annotation; other pods are answered at once."""
+    return (
+        names.LABEL_ISOLATION_PROVIDER in labels
+        or names.ANNOTATION_DEVICE_ALLOCATED in annotations
+        or names.ANNOTATION_GRANTS in annotations
+    )
+
+
+def has_shares(pod: Pod) -> bool:
+    """Whether the pod was given GPUs; an allocation that cannot be read counts."""
+    try:
+        return _grants(pod) is not None or bool(_entries(pod))
+    except Refused:
+        return True
+
+
+def claim(pod: Pod, container_name: str, gpus: Sequence[Gpu]) -> Claim | None:
+    """Return what the container was granted; None if its pod requests nothing. Raises Refused if
+    the container's own grant cannot be fulfilled."""
+    granted = _grants(pod)
+    if granted is not None:
+        listed = container_name in granted.containers
+        return _of_container(pod, container_name, granted, gpus) if listed else Claim()
+    entries = _entries(pod)
+    if not entries:
+        return Claim(warning=_LABEL_ALONE) if _has_label(pod) else None
+    pool = _resolve(_sharable(pod, entries), gpus)
+    return Claim(pool, shared=True, allocated=pool)
+
+
+def gpus(annotations: Mapping[str, str]) -> Sequence[allocation.DeviceEntry]:
+    """Return the GPUs of a pod's allocation; none if the annotation is unreadable."""
+    text = annotations.get(names.ANNOTATION_DEVICE_ALLOCATED)
+    try:
+        return _allocation(text).gpus if text is not None else ()
+    except allocation.AllocationError:
+        return ()
+
+
+def allocated(pod: Pod, gpus: Sequence[Gpu]) -> Sequence[Share]:
+    """Return what the pod's containers may hold together. Raises Refused if one of them cannot have
+    its share."""
+    pool = _resolve(_entries(pod), gpus)
+    granted = _grants(pod)
+    for name, listed in granted.containers.items() if granted else ():
+        _shares(name, listed, pool)
+    return pool
+
+
+def _of_container(pod: Pod, name: str, granted: grants.Document, gpus: Sequence[Gpu]) -> Claim:
+    listed, variables = granted.containers[name], granted.environment.get(name, {})
+    unknown = [variable for variable in variables if variable not in _VARIABLES]
+    if unknown:
+        problem = f"env.{name}: invalid variable {unknown[0]}: must be one of {_VARIABLES_TEXT}"
+        raise refused(Reason.GRANTS_MALFORMED, problem=problem)
+    entries = _sharable(pod, _entries(pod))
+    if not entries:
+        raise refused(Reason.GRANTS_ALONE)
+    # A failure of another GPU of the pod concerns only the containers with a part of that GPU.
+    used = [
+        (index, entry)
+        for index, entry in enumerate(entries)
+        if any(entry.id == gpu.id or entry.minor == gpu.minor for gpu in listed)
+    ]
+    pool = _resolve_each(used, gpus)
+    shares, env = _shares(name, listed, pool), tuple(variables.items())
+    return Claim(shares, allocated=pool, env=env, by_index=granted.by_index)
+
+
+def is_uncapped(pod: Pod, uuid: str, minor: int) -> bool:
+    """Whether the pod's allocation omits the GPU's compute; independent of the node's GPUs."""
+    try:
+        entries = _entries(pod)
+    except Refused:
+        return False
+    return any(
+        entry.id in (None, uuid) and entry.minor == minor and _is_uncapped(entry)
+        for entry in entries
+    )
+
+
+def _is_uncapped(entry: allocation.DeviceEntry) -> bool:
+    return names.RESOURCE_CORE not in entry.resources
+
+
+def _entries(pod: Pod) -> Sequence[allocation.DeviceEntry]:
+    """Return the GPUs of the pod's allocation; none if it has only devices of other types."""
+    text = pod.annotations.get(names.ANNOTATION_DEVICE_ALLOCATED)
+    if text is None:
+        return ()
+    try:
+        entries = _allocation(text).gpus
+    except allocation.AllocationError as error:
+        raise refused(Reason.ALLOCATION_MALFORMED, problem=error) from error
+    if len(entries) > names.MAX_GPUS:
+        raise refused(Reason.TOO_MANY_GPUS, count=len(entries))
+    return entries
+
+
+def _sharable(
+    pod: Pod, entries: Sequence[allocation.DeviceEntry]
+) -> Sequence[allocation.DeviceEntry]:
+    """Return the entries, unless the pod names another isolation provider."""
+    label = pod.labels.get(names.LABEL_ISOLATION_PROVIDER)
+    if entries and label is not None and label.lower() != names.ISOLATION_PROVIDER:
+        raise refused(Reason.PROVIDER_UNKNOWN, value=label)
+    return entries
+
+
+def _has_label(pod: Pod) -> bool:
+    label = pod.labels.get(names.LABEL_ISOLATION_PROVIDER, "")
+    return label.lower() == names.ISOLATION_PROVIDER
+
+
+def _grants(pod: Pod) -> grants.Document | None:
+    text = pod.annotations.get(names.ANNOTATION_GRANTS)
+    if text is None:
+        return None
+    try:
+        return _granted(text)
+    except grants.GrantsError as error:
+        raise refused(Reason.GRANTS_MALFORMED, problem=error) from error
+
+
+# Cached: parsing costs more than deciding, and a node's pods are checked against grants often.
+_allocation: Final = lru_cache(maxsize=256)(allocation.decode)
+_granted: Final = lru_cache(maxsize=256)(grants.parse)
+
+
+def _resolve(entries: Sequence[allocation.DeviceEntry], gpus: Sequence[Gpu]) -> Sequence[Share]:
+    """Return the allocation in exact bytes and percent of this node's GPUs."""
+    return _resolve_each(list(enumerate(entries)), gpus)
+
+
+def _resolve_each(
+    entries: Sequence[tuple[int, allocation.DeviceEntry]], gpus: Sequence[Gpu]
+) -> Sequence[Share]:
+    shares: list[Share] = []
+    for index, entry in entries:
+        where = f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}: {names.DEVICE_TYPE_GPU}[{index}]"
+        gpu = _find(where, gpus, entry.id, entry.minor)
+        if any(share.uuid == gpu.uuid for share in shares):
+            raise refused(Reason.GPU_TWICE, where=where, uuid=gpu.uuid)
+        memory, core = _memory(where, entry, gpu), _core(where, entry)
+        shares.append(Share(gpu.uuid, gpu.minor, memory, core, _is_uncapped(entry)))
+    return tuple(shares)
+
+
+def _find(where: str, gpus: Sequence[Gpu], uuid: str | None, minor: int) -> Gpu:
+    """Find the GPU by id, or by minor if there is no id, as in Koordinator's older writers."""
+    for gpu in gpus:
+        if gpu.uuid == uuid or (uuid is None and gpu.minor == minor):
+            if gpu.problem:
+                raise refused(Reason.GPU_UNHEALTHY, where=where, uuid=gpu.uuid, problem=gpu.problem)
+            if gpu.minor != minor:
+                raise refused(
+                    Reason.GPU_MISMATCH,
+                    where=where,
+                    uuid=gpu.uuid,
+                    actual=gpu.minor,
+                    minor=minor,
+                )
+            return gpu
+    known = ", ".join(f"{gpu.uuid} as minor {gpu.minor}" for gpu in gpus) or "none"
+    wanted = f"a GPU with minor {minor}" if uuid is None else uuid
+    raise refused(Reason.GPU_UNKNOWN, where=where, gpu=wanted, known=known)
+
+
+def _memory(where: str, entry: allocation.DeviceEntry, gpu: Gpu) -> int:
+    amount = entry.resources.get(names.RESOURCE_MEMORY)
+    if amount is None:
+        ratio = entry.resources.get(names.RESOURCE_MEMORY_RATIO)
+        if ratio is None:
+            raise refused(Reason.MEMORY_MISSING, where=where)
+        amount = quantity.share_of(gpu.memory_bytes, ratio)
+    if not 1 <= amount <= gpu.most_bytes:
+        raise refused(Reason.MEMORY_OUT_OF_RANGE, where=where, value=amount, total=gpu.most_bytes)
+    return amount
+
+
+def _core(where: str, entry: allocation.DeviceEntry) -> int:
+    percent = entry.resources.get(names.RESOURCE_CORE, _DEFAULT_CORE_PERCENT)
+    if percent > 100:
+        raise refused(Reason.CORE_OUT_OF_RANGE, where=where, value=percent)
+    return percent
+
+
+def _shares(name: str, listed: Sequence[grants.GpuGrant], pool: Sequence[Share]) -> Sequence[Share]:
+    """Return a container's grant as shares, after checking that it fits the pod's allocation.
+
+    The sum over all containers is not checked here: init containers end before others start, and
+    hold nothing by then. The ledger counts the containers that run at the same time.
+    """
+    by_uuid = {share.uuid: share for share in pool}
+    for index, gpu in enumerate(listed):
+        where = f"containers.{name}[{index}]"
+        share = by_uuid.get(gpu.id)
+        if share is None or share.minor != gpu.minor:
+            gpu_text = f"{gpu.id} as minor {gpu.minor}"
+            raise refused(Reason.GRANT_NOT_ALLOCATED, where=where, gpu=gpu_text)
+        for what, value, allowed in (
+            ("memory", gpu.memory_bytes, share.memory_bytes),
+            ("core", gpu.core_percent, share.core_percent),
+        ):
+            if value > allowed:
+                raise refused(
+                    Reason.GRANT_OVER_ALLOCATION,
+                    where=where,
+                    uuid=gpu.id,
+                    what=what,
+                    value=value,
+                    allowed=allowed,
+                )
+    return tuple(
+        Share(gpu.id, gpu.minor, gpu.memory_bytes, gpu.core_percent, by_uuid[gpu.id].uncapped)
+        for gpu in listed
+    )

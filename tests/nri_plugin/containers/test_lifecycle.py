@@ -1,0 +1,100 @@
+"""A container's life without Kubernetes' annotations and without NRI: claims are of a table, and
+adjustments are delivered as they are."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from contract import grant_file
+from nri_plugin.containers.lifecycle import Lifecycle
+from nri_plugin.host.files import RunDirectory
+from nri_plugin.metrics import Metrics
+from nri_plugin.policy.bound_pods import BoundPods
+from nri_plugin.policy.model import Adjustment, Claim, Container, Gpu, Pod, Share
+from nri_plugin.policy.notices import Notices
+from nri_plugin.policy.recovery import Running
+from nri_plugin.policy.refusals import Reason, Refused
+from tests.nri_plugin.nri.test_service import UUID, Host
+from tests.nri_plugin.objects import clear
+
+POD = Pod("uid-0", "team", "plain")
+MAIN, BESIDE = Container("c0", "main"), Container("c1", "beside")
+SHARE = Share(UUID, 0, 5 << 30, 20)
+
+
+@dataclass
+class Table:
+    """A ClaimSource: claims by container name."""
+
+    claims: Mapping[str, Claim] = field(default_factory=dict)
+
+    def may_claim(self, labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
+        return bool(self.claims)
+
+    def has_shares(self, pod: Pod) -> bool:
+        return bool(self.claims)
+
+    def claim(self, pod: Pod, container_name: str, gpus: Sequence[Gpu]) -> Claim | None:
+        return self.claims.get(container_name, Claim()) if self.claims else None
+
+    def is_uncapped(self, pod: Pod, uuid: str, minor: int) -> bool:
+        return False
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    host = Host(tmp_path)
+    yield host
+    clear(RunDirectory(host.run, lambda: 1))
+
+
+@asynccontextmanager
+async def living(host: Host) -> AsyncIterator[Lifecycle[Adjustment]]:
+    claims = Table({"main": Claim([SHARE], allocated=[SHARE])})
+    shared = (Metrics(), BoundPods(), Notices())
+    life = Lifecycle(host.settings, *host.parts(), *shared, claims, deliver=lambda wanted: wanted)
+    try:
+        await host.inventory.refresh()
+        yield life
+    finally:
+        life.close()
+        await host.contexts.settled()
+        await host.inventory.close()
+
+
+async def test_a_claim_of_any_source_becomes_a_share(host: Host) -> None:
+    async with living(host) as life:
+        await life.listed([])
+        adjustment = await life.created(POD, MAIN)
+        assert adjustment is not None and adjustment.key == "c0"
+        assert dict(adjustment.env)["NVIDIA_VISIBLE_DEVICES"] == UUID
+        grant = grant_file.decode((host.run / "c0/grant").read_bytes())
+        assert grant is not None
+        assert [(gpu.uuid, gpu.limit_bytes) for gpu in grant.gpus] == [(UUID, 5 << 30)]
+        beside = await life.created(POD, BESIDE)
+        assert beside is not None and dict(beside.env) == {"NVIDIA_VISIBLE_DEVICES": "void"}
+        life.stopped("c0")
+        assert not life.records.ledger.holds() and (host.run / "c0").exists()
+        await life.removed("c0", "c0")
+        assert not (host.run / "c0").exists()
+
+
+async def test_a_container_with_a_claim_does_not_start_without_it(host: Host) -> None:
+    async with living(host) as life:
+        checked = life.starts(POD, MAIN, None)
+        assert checked is not None
+        with pytest.raises(Refused) as refused:
+            await checked
+        assert refused.value.refusal.reason is Reason.NOT_ADJUSTED
+
+
+async def test_what_the_runtime_lists_holds_its_share_again(host: Host) -> None:
+    async with living(host) as life:
+        await life.listed([Running("c0", "main", POD, "c0", waiting=True)])
+        (hold,) = life.records.ledger.holds()
+        assert (hold.pod_uid, hold.parts[UUID].memory_bytes) == ("uid-0", 5 << 30)
