@@ -1,4 +1,4 @@
-"""Checks of the host's device files, security modules and mounts. Pure."""
+"""Checks of the host's device files and security modules, and what the node offers. Pure."""
 
 from __future__ import annotations
 
@@ -50,7 +50,14 @@ def security_modules(facts: Facts) -> Answer:
     return ok("neither SELinux is enforcing nor AppArmor enabled")
 
 
+def dialects(facts: Facts) -> Answer:
+    """Information: a pod in a dialect that is off is the scheduler's to refuse."""
+    on = ", ".join(each.name for each in facts.settings.dialects)
+    return ok(f"{on}; the node shows {', '.join(facts.settings.node_resources)}")
+
+
 CHECKS: Final[Mapping[str, Callable[[Facts], Answer]]] = {
     "dev-char": dev_char,
     "security-modules": security_modules,
+    "dialects": dialects,
 }

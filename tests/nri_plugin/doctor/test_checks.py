@@ -174,6 +174,11 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     ),
     ("security-modules", {"security": Security(apparmor=True)}, OK, "default profile allows", ""),
     (
+        "dialects",
+        chosen("--dialects=koordinator,volcano"),
+        *(OK, "koordinator, volcano; the node shows koordinator.sh/gpu, ", ""),
+    ),
+    (
         "driver",
         {"driver": "580.65.06", **chosen("--driver-root", "/run/nvidia/driver")},
         *(OK, "driver 580.65.06, below /run/nvidia/driver", ""),
