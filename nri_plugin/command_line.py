@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from contract import names, quantity
+from contract.dialects import DIALECTS, KOORDINATOR, Dialect
 from contract.overhead import CODE_BYTES
 from gpu import driver_root
 from kube.log_lines import Format
@@ -197,6 +198,16 @@ def _capabilities(text: str) -> AbstractSet[str]:
     return frozenset(CAPABILITIES) if ALL in chosen else ALWAYS | chosen
 
 
+def _dialects(text: str) -> Sequence[Dialect]:
+    known = {each.name: each for each in DIALECTS}
+    chosen = [each.strip() for each in text.split(",")]
+    if not known.keys() >= set(chosen):
+        raise argparse.ArgumentTypeError(
+            f"invalid value {text!r}: must be some of {', '.join(known)}"
+        )
+    return [known[name] for name in dict.fromkeys(chosen)]
+
+
 def _offer(text: str) -> Offer:
     chosen = frozenset(each.strip() for each in text.split(",") if each.strip())
     wrong = [each for each in chosen if not re.fullmatch("[0-9]{1,3}|GPU-[-0-9a-f]+", each)]
@@ -338,6 +349,13 @@ _FLAGS: Final[Mapping[str, _Flag]] = {
         "off",
     ),
     "--kubelet-dir": _value("the kubelet's --root-dir", absolute, "PATH", "/var/lib/kubelet"),
+    "--dialects": _value(
+        "request dialects whose totals the node shows, comma-separated:"
+        f" {', '.join(each.name for each in DIALECTS)}",
+        _dialects,
+        "LIST",
+        KOORDINATOR.name,
+    ),
     "--code-bytes": _value(
         "what a process is charged for code beside its CUDA context, until the second in which a"
         " measurement has seen it: bytes, or 256Mi",

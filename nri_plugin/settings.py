@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contract import names
+from contract.dialects import KOORDINATOR, Dialect
 from contract.overhead import CODE_BYTES
 from kube.log_lines import Format
 from nri_plugin.policy.capabilities import ALWAYS
@@ -81,6 +82,9 @@ class Settings:
     core_forced: bool = False
     """Cap the compute of containers that are created from now on also while a GPU is idle."""
 
+    dialects: Sequence[Dialect] = (KOORDINATOR,)
+    """Those whose totals the node shows."""
+
     kubeconfig: str = ""
     """Access to the API server; "": as a pod of the cluster, or none outside a cluster."""
     node_name: str = ""
@@ -109,6 +113,11 @@ class Settings:
     last_refused_s: float = 300.0
     """The longest pause if containerd was reached and no session resulted, because each attempt
     delays containerd. It ends at once if containerd replaces its socket."""
+
+    @property
+    def node_resources(self) -> Sequence[str]:
+        """The resources whose totals the node shows."""
+        return [name for dialect in self.dialects for name in dialect.node_resources]
 
     @property
     def in_cluster(self) -> bool:

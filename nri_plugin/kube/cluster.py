@@ -117,6 +117,7 @@ class Cluster:
             self._query_interval_s,
             self._metrics,
             self._modes,
+            self._settings.node_resources,
         )
         heartbeat = Heartbeat(
             kube,

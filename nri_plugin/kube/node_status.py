@@ -50,13 +50,13 @@ CONTEST_WRITES: Final = 5
 """More than a kubelet causes, which sets totals to zero when it starts."""
 CONTEST_S: Final = 600.0
 """Period in which so many writes are a contest, and for which the agent then stops writing."""
-_FIELDS: Final = re.compile("f:devices|f:koordinator.sh/gpu")
+_FIELDS: Final = re.compile(r"f:devices|f:(koordinator|volcano)\.sh/gpu")
 
 
 class NodeStatus:
     """holds: what running containers hold. readiness: the agent's; receives contests. interval_s:
     maximum age of NVML's result. modes: receives what the node shows. `node` and `device` are the
-    watches' sinks. now: a monotonic clock in seconds.
+    watches' sinks. resources: whose totals the node shows. now: a monotonic clock in seconds.
     """
 
     def __init__(
@@ -70,8 +70,10 @@ class NodeStatus:
         interval_s: Callable[[], float],
         metrics: Metrics,
         modes: GpuModes,
+        resources: Sequence[str],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._resources = resources
         self._modes = modes
         self._now = now
         self._kube = kube
@@ -145,7 +147,7 @@ class NodeStatus:
         written = False
         if device is not None and (listed or self.device.raw):
             written = await self._write_device(device, listed)
-        wanted = totals(listed, granted, self._bound_pods.requested())
+        wanted = totals(listed, granted, self._bound_pods.requested(), self._resources)
         return await self._write_node(wanted, facts) or written
 
     def _note(self, facts: NodeFacts) -> None:

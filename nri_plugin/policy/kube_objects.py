@@ -40,7 +40,8 @@ LEASE_S: Final = 40
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
     """isolates: the label that announces that this node can isolate. plugin_gpus: allocatable GPUs
-    of device plugins, by resource. operator: GPU Operator manages the node."""
+    of device plugins, by resource. operator: GPU Operator manages the node. written: totals that an
+    agent wrote, as recorded in managedFields."""
 
     uid: str
     isolates: bool
@@ -49,6 +50,7 @@ class NodeFacts:
     allocatable: Mapping[str, int]
     plugin_gpus: Mapping[str, str] = field(default_factory=dict)
     operator: bool = False
+    written: AbstractSet[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,12 @@ def node(raw: Json) -> NodeFacts:
             if key.startswith(_PLUGIN_GPUS) and text != "0"
         },
         operator=names.LABEL_DEPLOY_DEVICE_PLUGIN in _texts(metadata, "labels"),
+        written={
+            key.removeprefix("f:")
+            for entry in _list(metadata, "managedFields")
+            if entry.get("manager") == names.AGENT
+            for key in _at(_at(_at(entry, "fieldsV1"), "f:status"), "f:capacity")
+        },
     )
 
 
@@ -185,9 +193,10 @@ def _requests(container: Json) -> Json:
 def capacity(totals: Mapping[str, int], facts: NodeFacts) -> Json | None:
     """Return the patch of nodes/status that sets these totals; None: they are set.
 
-    The kubelet derives allocatable from capacity, with a delay.
+    The kubelet derives allocatable from capacity, with a delay. Totals of a dialect that is off now
+    are removed, as the kubelet would still admit pods against them.
     """
-    changes = {
+    changes: dict[str, dict[str, str | None]] = {
         where: {
             key: str(total)
             for key, total in totals.items()
@@ -195,6 +204,8 @@ def capacity(totals: Mapping[str, int], facts: NodeFacts) -> Json | None:
         }
         for where, here in (("capacity", facts.capacity), ("allocatable", facts.allocatable))
     }
+    for where, here in (("capacity", facts.capacity), ("allocatable", facts.allocatable)):
+        changes[where] |= dict.fromkeys(sorted(facts.written & here.keys() - totals.keys()))
     changes = {where: each for where, each in changes.items() if each}
     return {"status": changes} if changes else None
 

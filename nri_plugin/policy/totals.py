@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
-from contract import allocation, names
+from contract import allocation, dialects, names
 from nri_plugin.policy.gpu_modes import Mode
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Gpu
@@ -27,13 +27,9 @@ PERCENT: Final = 100
 GONE: Final = "NVML does not list it"
 """Problem of a GPU that no longer exists."""
 
-RESOURCES: Final = (
-    names.RESOURCE_GPU,
-    names.RESOURCE_CORE,
-    names.RESOURCE_MEMORY_RATIO,
-    names.RESOURCE_SHARED,
-    names.RESOURCE_MEMORY,
-)
+RESOURCES: Final = tuple(each for dialect in dialects.DIALECTS for each in dialect.node_resources)
+"""Of all dialects; a node has those of the dialects that are on."""
+_MIB_SHIFT: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +82,21 @@ def entries(
 
 
 def totals(
-    listed: Iterable[Entry], granted: AbstractSet[str], asked: Mapping[str, int]
+    listed: Iterable[Entry],
+    granted: AbstractSet[str],
+    asked: Mapping[str, int],
+    reported: Sequence[str] = dialects.KOORDINATOR.node_resources,
 ) -> Mapping[str, int]:
-    """Return the totals by resource. asked: the sum of the requests of the node's pods, by
-    resource."""
+    """Return the totals of the reported resources. asked: the sum of the requests of the node's
+    pods, by resource."""
     counted = [entry.gpu for entry in listed if entry.offered or entry.gpu.uuid in granted]
-    parts = dict.fromkeys(RESOURCES, PERCENT * len(counted))
-    parts[names.RESOURCE_MEMORY] = sum(gpu.memory_bytes for gpu in counted)
-    return {key: max(total, asked.get(key, 0)) for key, total in parts.items()}
+    parts = {
+        names.RESOURCE_MEMORY: sum(gpu.memory_bytes for gpu in counted),
+        dialects.VOLCANO_MEMORY: sum(gpu.memory_bytes >> _MIB_SHIFT for gpu in counted),
+        dialects.VOLCANO_NUMBER: len(counted),
+    }
+    percent = PERCENT * len(counted)
+    return {key: max(parts.get(key, percent), asked.get(key, 0)) for key in reported}
 
 
 def granted_gpus(

@@ -15,14 +15,10 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from contract import names
+from contract.dialects import DIALECTS
 from scheduler.kubernetes.requests import Json, at, objects
 
-RESOURCES: Final = frozenset(
-    {
-        *(names.RESOURCE_GPU, names.RESOURCE_CORE, names.RESOURCE_MEMORY),
-        *(names.RESOURCE_MEMORY_RATIO, names.RESOURCE_SHARED),
-    }
-)
+RESOURCES: Final = frozenset(each for dialect in DIALECTS for each in dialect.node_resources)
 _PREFIX: Final = "gpuslice.io/"
 _KUBELET: Final = "kubelet"
 _AMOUNTS: Final = ("capacity", "allocatable")

@@ -12,6 +12,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from contract import names
+from contract.dialects import VOLCANO_MEMORY
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from scheduler.command_line import application
@@ -37,7 +38,11 @@ _GPU: Final = {
     "resources": {names.RESOURCE_MEMORY: str(40 << 30)},
 }
 _RDMA: Final = {"type": "rdma", "id": "0000:1f:00.2", "minor": 0, "health": True, "resources": {}}
-_TOTALS: Final = {names.RESOURCE_CORE: "100", names.RESOURCE_MEMORY: str(40 << 30)}
+_TOTALS: Final = {
+    names.RESOURCE_CORE: "100",
+    names.RESOURCE_MEMORY: str(40 << 30),
+    VOLCANO_MEMORY: str(40 << 10),
+}
 
 
 class Cluster:
@@ -198,7 +203,7 @@ def test_everything_of_ours_is_removed_in_order_and_nothing_else(cluster: Cluste
     stays = [line for line in done.stdout.splitlines() if line.startswith("stays: ")]
     for what in (
         f"stays: node/u-ours: {names.ANNOTATION_CORDONED_GPUS}: no agent wrote it",
-        f"stays: node/u-koordinator: {names.RESOURCE_CORE}, {names.RESOURCE_MEMORY}: no agent",
+        f"stays: node/u-koordinator: {', '.join(_TOTALS)}: no agent",
         "stays: device/u-koordinator: another program than the agent wrote it",
         "stays: pod default/u-tenant on node u-ours: it has a share of a GPU, and keeps its limit",
         "stays: customresourcedefinition/devices.scheduling.koordinator.sh: Koordinator uses it",

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from contract import names
+from contract.dialects import KOORDINATOR, VOLCANO
 from nri_plugin import command_line
 from nri_plugin.host import bundle
 from nri_plugin.policy.capabilities import CAPABILITIES
@@ -30,6 +31,7 @@ def test_defaults() -> None:
     assert not chosen.core_forced
     assert chosen.http == ("127.0.0.1", 10275)
     assert chosen.log_format == "logfmt"
+    assert tuple(chosen.node_resources) == KOORDINATOR.node_resources
 
 
 def test_everything_given() -> None:
@@ -57,6 +59,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "log_format": "json",
         "http": "unix:/h.sock",
         "driver_capabilities": "video",
+        "dialects": "kai,volcano",
         "cdi_by_name": "false",
         "core_policy": "force",
         "nvidia_ctk": "chroot /host nvidia-ctk",
@@ -70,6 +73,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
     assert (chosen.run_dir, chosen.log_format) == (Path("/r"), "json")
     assert chosen.core_forced
     assert chosen.driver_capabilities == {"compute", "utility", "video"}
+    assert tuple(chosen.node_resources) == VOLCANO.node_resources
     assert chosen.nvidia_ctk == ("chroot", "/host", "nvidia-ctk")
     known = {command_line.variable_of(action) for action in command_line.parser()._actions} - {None}
     assert known >= set(variables)
@@ -164,6 +168,10 @@ def test_what_the_operator_allows() -> None:
     ("arguments", "text"),
     [
         ("", "required: --library"),
+        (
+            "--library /l --dialects kai,yarn",
+            "invalid value 'kai,yarn': must be some of koordinator, kai, volcano, hami",
+        ),
         ("--library l.so", "invalid value 'l.so': must be an absolute path"),
         ("--library /a/../l.so", "must be an absolute path without '..'"),
         ("--library /l --index 5", "invalid value '5': must be two digits"),

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from contract import allocation, names
+from contract.dialects import KOORDINATOR
 from lab.cluster.controlplane import ControlPlane
 from nri_plugin.policy import ledger
 from nri_plugin.policy.ledger import Hold
@@ -58,7 +59,9 @@ class Node:
         self._server = server
 
     def make(self) -> None:
-        asked = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name}}
+        # As a kubelet's; the API server records no managers of an object that is created empty.
+        metadata = {"name": self.name, "labels": {"kubernetes.io/hostname": self.name}}
+        asked = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
         assert self._server.ask("POST", "/api/v1/nodes", asked).done
 
     def get(self) -> Json:
@@ -123,7 +126,7 @@ def removing(may_remove: None, account: Path, node: Node, host: Host) -> Iterato
 
 
 def of_gpus(*memory_bytes: int) -> dict[str, int]:
-    parts = {key: 100 * len(memory_bytes) for key in RESOURCES}
+    parts = {key: 100 * len(memory_bytes) for key in KOORDINATOR.node_resources}
     return {**parts, names.RESOURCE_MEMORY: sum(memory_bytes)}
 
 

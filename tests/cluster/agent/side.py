@@ -10,10 +10,11 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from contract.dialects import KOORDINATOR, Dialect
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.kube.cluster import Cluster
 from nri_plugin.metrics import Metrics
@@ -31,7 +32,12 @@ class Side:
     """kubeconfig: the account that it uses at the API server."""
 
     def __init__(
-        self, node: str, kubeconfig: Path, environment: dict[str, str], removes: bool = False
+        self,
+        node: str,
+        kubeconfig: Path,
+        environment: dict[str, str],
+        removes: bool = False,
+        dialects: Sequence[Dialect] = (KOORDINATOR,),
     ) -> None:
         self.settings = Settings(
             nri_socket=NOWHERE,
@@ -47,6 +53,7 @@ class Side:
             inventory_look_s=0.5,
             inventory_look_most_s=0.5,
             remove_unverified=removes,
+            dialects=dialects,
         )
         self.metrics = Metrics()
         self.readiness = Readiness(time.monotonic)
@@ -110,9 +117,13 @@ class Side:
 
 @contextmanager
 def serving(
-    node: str, kubeconfig: Path, environment: dict[str, str], removes: bool = False
+    node: str,
+    kubeconfig: Path,
+    environment: dict[str, str],
+    removes: bool = False,
+    dialects: Sequence[Dialect] = (KOORDINATOR,),
 ) -> Iterator[Side]:
-    side = Side(node, kubeconfig, environment, removes)
+    side = Side(node, kubeconfig, environment, removes, dialects)
     side.start()
     try:
         yield side

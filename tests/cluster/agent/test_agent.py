@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from contract import names
+from contract.dialects import KOORDINATOR, VOLCANO, VOLCANO_MEMORY, VOLCANO_NUMBER
 from lab.cluster.controlplane import ControlPlane
 from nri_plugin.kube.heartbeat import STOPPED
 from nri_plugin.kube.node_status import CONTEST_WRITES
 from nri_plugin.policy.model import Pod
 from nri_plugin.policy.notices import Notice
-from nri_plugin.policy.totals import RESOURCES
 from scheduler.kubernetes import translate
 from tests.cluster.agent import side as agent_side
 from tests.cluster.agent.node import (
@@ -62,10 +62,20 @@ def test_a_node_says_what_it_has_and_the_scheduler_reads_it(side: Side, node: No
     until(lambda: translate.lease(node.lease()) != lease, "the Lease is renewed")
 
 
+def test_a_node_has_volcanos_totals_while_its_dialect_is_on(
+    account: Path, node: Node, host: Host
+) -> None:
+    koordinators = of_gpus(8 * GIB, 4 * GIB)
+    with agent_side.serving(node.name, account, host.env(), dialects=(KOORDINATOR, VOLCANO)):
+        node.have({**koordinators, VOLCANO_MEMORY: 12 << 10, VOLCANO_NUMBER: 2})
+    with agent_side.serving(node.name, account, host.env()):
+        node.have(koordinators)
+
+
 def test_what_was_changed_is_put_right(side: Side, node: Node, server: Server) -> None:
     whole = of_gpus(8 * GIB, 4 * GIB)
     node.have(whole)
-    zeros = {"status": {"capacity": dict.fromkeys(RESOURCES, "0")}}
+    zeros = {"status": {"capacity": dict.fromkeys(KOORDINATOR.node_resources, "0")}}
     assert server.ask("PATCH", f"{node.path}/status", zeros, MERGE_PATCH).done
     node.have(whole)
     before = translate.device(node.device()).gpus
@@ -90,13 +100,13 @@ def test_a_gpu_that_cannot_be_brought_is_unhealthy_and_the_others_are_not(
 
 
 def test_another_writer_of_the_totals_is_left_alone(side: Side, node: Node, server: Server) -> None:
-    zeros: Json = {"status": {"capacity": dict.fromkeys(RESOURCES, "0")}}
+    zeros: Json = {"status": {"capacity": dict.fromkeys(KOORDINATOR.node_resources, "0")}}
     for _ in range(CONTEST_WRITES):
         node.have(of_gpus(8 * GIB, 4 * GIB))
         assert server.ask("PATCH", f"{node.path}/status", zeros, MERGE_PATCH).done
     until(lambda: "changes what this agent writes" in node.ready(), "it is said")
     time.sleep(2)
-    assert {node.get()["status"]["capacity"][key] for key in RESOURCES} == {"0"}
+    assert {node.get()["status"]["capacity"][key] for key in KOORDINATOR.node_resources} == {"0"}
 
 
 def test_a_node_of_the_same_name_is_another(side: Side, node: Node, server: Server) -> None:
@@ -281,6 +291,6 @@ def test_missed_writes_are_repeated_after_an_outage(
         node = Node(again, node.name)
         until(lambda: node.ready() == "no GPU", "the Lease is renewed")
         until(lambda: side.metrics.api_up._value.get() == 1, "it is heard again")
-        zeros = {"status": {"capacity": dict.fromkeys(RESOURCES, "0")}}
+        zeros = {"status": {"capacity": dict.fromkeys(KOORDINATOR.node_resources, "0")}}
         assert again.ask("PATCH", f"{node.path}/status", zeros, MERGE_PATCH).done
         node.have(of_gpus(8 * GIB, 4 * GIB))

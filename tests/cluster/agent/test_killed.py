@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from contract import names
+from contract.dialects import KOORDINATOR
 from lab.cluster.controlplane import ControlPlane
 from nri_plugin.policy import ledger
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Pod, Share
-from nri_plugin.policy.totals import RESOURCES
 from tests.cluster.agent import side as agent_side
 from tests.cluster.agent.killed import WHEN, WRITES, said
 from tests.cluster.agent.node import (
@@ -69,7 +69,7 @@ class World:
     def disturb(self) -> None:
         number = len(self.late)
         self.server.ask("DELETE", f"{DEVICES}/{self.node.name}")
-        zeros = {"status": {"capacity": dict.fromkeys(RESOURCES, "0")}}
+        zeros = {"status": {"capacity": dict.fromkeys(KOORDINATOR.node_resources, "0")}}
         assert self.server.ask("PATCH", f"{self.node.path}/status", zeros, MERGE_PATCH).done
         label = {"metadata": {"labels": {names.LABEL_ISOLATION_PROVIDER: None}}}
         assert self.server.ask("PATCH", self.node.path, label, MERGE_PATCH).done

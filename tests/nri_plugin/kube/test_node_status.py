@@ -97,6 +97,7 @@ def test_a_node_of_another_device_plugin_is_not_ours(offer: Offer) -> None:
         lambda: 5.0,
         Metrics(),
         modes,
+        (),
         clock,
     )
     raw = {

@@ -169,7 +169,7 @@ def test_a_capacity_that_was_patched_needs_no_patch(
             "allocatable": {"cpu": "8", **{key: str(each) for key, each in allocatable.items()}},
         },
     }
-    wanted = totals(listed, frozenset(), {})
+    wanted = totals(listed, frozenset(), {}, RESOURCES)
     patch = kube_objects.capacity(wanted, kube_objects.node(raw))
     if patch is not None:
         for where, changes in patch["status"].items():

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract import allocation, names
+from contract.dialects import VOLCANO, VOLCANO_MEMORY, VOLCANO_NUMBER
 from nri_plugin.policy import ledger
 from nri_plugin.policy.gpu_modes import Mode
 from nri_plugin.policy.ledger import Hold
@@ -57,7 +58,7 @@ def test_the_totals(
         replace(entry, mode=Mode.EXCLUDED if entry.gpu.uuid in excluded else Mode.SHARED)
         for entry in entries(seen, before, granted, told)
     ]
-    found = totals(listed, granted, asked)
+    found = totals(listed, granted, asked, RESOURCES)
     assert set(found) == set(RESOURCES)
     for key, amount in asked.items():
         assert found[key] >= amount
@@ -71,6 +72,17 @@ def test_the_totals(
     assert found[names.RESOURCE_CORE] == max(100 * len(counted), asked.get(names.RESOURCE_CORE, 0))
     memory = max(sum(counted.values()), asked.get(names.RESOURCE_MEMORY, 0))
     assert found[names.RESOURCE_MEMORY] == memory
+    memory_mib = sum(size >> 20 for size in counted.values())
+    assert found[VOLCANO_MEMORY] == max(memory_mib, asked.get(VOLCANO_MEMORY, 0))
+    assert found[VOLCANO_NUMBER] == max(len(counted), asked.get(VOLCANO_NUMBER, 0))
+
+
+def test_the_totals_of_volcanos_guide() -> None:
+    """Each GPU counts with its own size, in whole MiB; Volcano takes the first one's for all."""
+    sizes = [11178 << 20] * 7 + [(11178 << 20) + 4095]
+    listed = [Entry(Gpu(f"GPU-{n}", n, size), healthy=True) for n, size in enumerate(sizes)]
+    found = totals(listed, frozenset(), {}, VOLCANO.node_resources)
+    assert found == {"volcano.sh/gpu-memory": 89424, "volcano.sh/gpu-number": 8}
 
 
 @given(gpus(), befores, tolds, st.frozensets(UUIDS))
