@@ -91,6 +91,9 @@ DEVICE_KIND: Final = "Device"
 DEVICE_PLURAL: Final = "devices"
 """A node's inventory: Koordinator's cluster-scoped object with the node's name."""
 
+LABEL_GPU_MODEL: Final = "node.koordinator.sh/gpu-model"
+"""Label of a GPU in the Device object: NVML's name of it. Koordinator has the key on nodes, which
+may have GPUs of several models."""
 LABEL_GPU_LINK: Final = "gpuslice.io/link"
 """Label of a GPU in the Device object: GPUs of a node with equal values share an NVLink."""
 

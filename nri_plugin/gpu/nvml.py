@@ -9,6 +9,7 @@ sysfs, which answers from memory.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import sys
@@ -111,6 +112,8 @@ def _gpu(handle: object) -> dict[str, Any]:
         problem = str(error)
     if problem:
         gpu["problem"] = problem
+    with contextlib.suppress(pynvml.NVMLError):
+        gpu["model"] = pynvml.nvmlDeviceGetName(handle)
     try:
         bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
     except pynvml.NVMLError:  # a failing GPU may not report its position

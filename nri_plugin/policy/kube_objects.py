@@ -109,7 +109,7 @@ def entries(device: Json) -> Sequence[Entry]:
             continue
         if not isinstance(minor, int) or isinstance(minor, bool) or minor < 0:
             continue
-        place = _at(raw, "topology")
+        place, labels = _at(raw, "topology"), _texts(raw, "labels")
         numa, root, bus_id = place.get("nodeID"), place.get("pcieID"), place.get("busID")
         gpu = Gpu(
             uuid,
@@ -117,9 +117,10 @@ def entries(device: Json) -> Sequence[Entry]:
             memory,
             numa if isinstance(numa, int) and numa >= 0 else None,
             root if isinstance(root, str) else "",
-            _texts(raw, "labels").get(names.LABEL_GPU_LINK, ""),
+            labels.get(names.LABEL_GPU_LINK, ""),
             str(_health(raw).get("message", "")),
             bus_id=bus_id if isinstance(bus_id, str) else "",
+            model=labels.get(names.LABEL_GPU_MODEL, ""),
         )
         found.append(Entry(gpu, raw.get("health") is True))
     return found
@@ -284,13 +285,15 @@ def _reason(entry: Entry) -> str:
 
 def _entry(entry: Entry, conditions: Sequence[Json]) -> Json:
     gpu = entry.gpu
+    labels = {names.LABEL_GPU_LINK: gpu.link, names.LABEL_GPU_MODEL: gpu.model}
+    known = {key: value for key, value in labels.items() if value}
     return {
         "type": names.DEVICE_TYPE_GPU,
         "id": gpu.uuid,
         "minor": gpu.minor,
         # Koordinator's scheduler reads no other field that withholds a GPU.
         "health": entry.offered,
-        **({"labels": {names.LABEL_GPU_LINK: gpu.link}} if gpu.link else {}),
+        **({"labels": known} if known else {}),
         "resources": {
             names.RESOURCE_CORE: str(PERCENT),
             names.RESOURCE_MEMORY: str(gpu.memory_bytes),

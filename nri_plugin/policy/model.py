@@ -48,7 +48,7 @@ class Gpu:
     root: its position on the board; None and "" if not reported. link: GPUs with equal links are
     connected by NVLink; "": not connected. problem: why it cannot be used; its memory may then be
     reported as 0. bus_id: its PCI address, as in 0000:3b:00.0; "" if not known. index: NVML's, as
-    nvidia-smi shows it.
+    nvidia-smi shows it. model: NVML's name of the product; "" if not known.
     """
 
     uuid: str
@@ -61,6 +61,7 @@ class Gpu:
     reserved_bytes: int = 0
     bus_id: str = ""
     index: int | None = None
+    model: str = ""
 
     @property
     def most_bytes(self) -> int:

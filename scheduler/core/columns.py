@@ -32,7 +32,7 @@ class Columns:
         self._count = len(fleet.names)
         self.whole = not gather and 2 * len(rows) > self._count
         selector = request.selector
-        self._selected = fleet.selected(selector)[self.gpu("label_set")] if selector else None
+        self._selected = fleet.selected(selector, self.gpu) if selector else None
         self.blocked_by: Reasons = self._node(fleet.blocked_by)
         self.isolates: Bools = self._node(fleet.isolates)
         self.partitioned: Bools = self._node(fleet.partitioned)

@@ -148,14 +148,16 @@ def _several(
 def _search(fleet: Fleet, request: Request, rows: Rows, steps: Steps, found: _Found) -> None:
     """Stores the results of `place`, which runs once for nodes with equal search keys."""
     results = found.by_search_key
-    selected = fleet.selected(request.selector) if request.selector else None
+    selected = None
+    if request.selector:
+        selected = fleet.selected(request.selector, lambda name: getattr(fleet, name)[rows])
     weight = 1 + request.moment_count // _MOMENTS_PER_STEP
     enough = MOST_STEPS // weight
     for number, row in enumerate(rows.tolist()):
         if steps.taken >= steps.most:
             return
         steps.taken += number % _NODES_PER_STEP == 0
-        search_key = fleet.search_key(row, selected)
+        search_key = fleet.search_key(row, None if selected is None else selected[number])
         if search_key not in results:
             left = (steps.most - steps.taken) // weight - len(request.asks)
             if left <= 0:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Final
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from contract import names, quantity
 from scheduler.core.label_sets import LabelSets
 from scheduler.core.reasons import Reason
-from scheduler.core.request import WHOLE_PERCENT, Requirement
+from scheduler.core.request import WHOLE_PERCENT, Attribute, Requirement
 from scheduler.core.sizes import NO_GPU, Sizes
 
 Rows = NDArray[np.intp]
@@ -47,7 +47,8 @@ class Gpu:
     """A GPU of the inventory.
 
     total_bytes: MIN_BYTES to MAX_BYTES. usable: healthy, not cordoned, not excluded. numa, root,
-    link: equal values share the NUMA node, the PCIe root, the NVLink; None: unknown.
+    link: equal values share the NUMA node, the PCIe root, the NVLink; None: unknown. model: NVML's
+    name of it; "": unknown.
     """
 
     uuid: str
@@ -58,6 +59,7 @@ class Gpu:
     root: str | None = None
     link: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    model: str = ""
 
 
 _PER_GPU: Final[Mapping[str, tuple[Any, int]]] = {
@@ -74,6 +76,7 @@ _PER_GPU: Final[Mapping[str, tuple[Any, int]]] = {
     "link": (np.int8, NO_GROUP),
     "label_set": (np.int32, 0),
     "size": (np.intp, NO_GPU),
+    "uuid": (np.uint64, 0),
     "free_bytes": (np.int64, 0),
     "free_core": (np.uint8, 0),
     "takes_uncapped": (np.bool_, 0),
@@ -119,6 +122,7 @@ class Fleet:
     link: NDArray[np.int8]
     label_set: NDArray[np.int32]  # index into `LabelSets`
     size: NDArray[np.intp]  # index into `sizes`
+    uuid: NDArray[np.uint64]  # hash of it: UUIDs in `LabelSets` would be as many as GPUs
     # Derived from these:
     free_bytes: NDArray[np.int64]
     free_core: NDArray[np.uint8]  # the largest percent of core that a share may request
@@ -183,7 +187,7 @@ class Fleet:
             self._row_of[name] = row
             self.names[row] = name
             self.blocked_by[row] = Reason.NO_DEVICE
-            self.tie[row] = _tie(name)
+            self.tie[row] = _hash(name)
             self.added[row] = self._changed(row)
         return row
 
@@ -219,7 +223,7 @@ class Fleet:
             self._grow(len(self.blocked_by), len(gpus))
         ordered = tuple(sorted(gpus, key=lambda gpu: (gpu.minor, gpu.uuid)))
         for gpu in self.gpus[row]:
-            self._labels.release(gpu.labels)
+            self._labels.release(gpu.labels, gpu.model)
             self.sizes.release(gpu.total_bytes)
         self.gpus[row] = ordered
         for name, (_, nothing) in _PER_GPU.items():
@@ -230,7 +234,8 @@ class Fleet:
         self.numa[row, count] = _groups([gpu.numa for gpu in ordered])
         self.root[row, count] = _groups([gpu.root for gpu in ordered])
         self.link[row, count] = _groups([gpu.link for gpu in ordered])
-        self.label_set[row, count] = [self._labels.intern(gpu.labels) for gpu in ordered]
+        self.label_set[row, count] = [self._labels.intern(gpu.labels, gpu.model) for gpu in ordered]
+        self.uuid[row, count] = [_hash(gpu.uuid) for gpu in ordered]
         self.size[row, count] = [self.sizes.intern(gpu.total_bytes) for gpu in ordered]
         for slot in range(len(ordered)):
             self._derive(row, slot)
@@ -268,15 +273,23 @@ class Fleet:
             return bool(self.takes_uncapped[row, slot])
         return core_percent <= int(self.free_core[row, slot])
 
-    def selected(self, selector: Sequence[Requirement]) -> Bools:
-        """[label sets]: which of them match the whole selector."""
-        return self._labels.selected(tuple(selector))
+    def selected(
+        self, selector: Sequence[Requirement], column: Callable[[str], NDArray[Any]]
+    ) -> Bools:
+        """Which GPUs match the whole selector, in the shape of the columns given by name."""
+        of_sets = tuple(line for line in selector if line.of is not Attribute.UUID)
+        matched: Bools = self._labels.selected(of_sets)[column("label_set")]
+        for line in selector:
+            if line.of is Attribute.UUID:
+                listed = np.array([_hash(each) for each in sorted(line.values or ())], np.uint64)
+                matched &= np.isin(column("uuid"), listed, invert=line.negated)
+        return matched
 
     def search_key(self, row: int, selected: Bools | None) -> bytes:
         """Equal for nodes on which a search for GPUs takes the same steps to the same result.
-        selected: result of `selected`, None without a selector."""
+        selected: result of `selected` for the node's GPUs, None without a selector."""
         columns = (getattr(self, name)[row].tobytes() for name in _SEARCHED_COLUMNS)
-        chosen = b"" if selected is None else selected[self.label_set[row]].tobytes()
+        chosen = b"" if selected is None else selected.tobytes()
         return b"".join((*columns, chosen))
 
     def snapshot(self) -> Fleet:
@@ -334,7 +347,7 @@ class Fleet:
                 setattr(self, name, new)
 
 
-def _tie(name: str) -> int:
+def _hash(name: str) -> int:
     """Distinct for every name in practice, and the same in every process."""
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")

@@ -146,7 +146,6 @@ def _as_assigned(
 
 def _slots(fleet: Fleet, request: Request, row: int) -> Sequence[Slot]:
     moments = request.moment_count
-    selected = fleet.selected(request.selector) if request.selector else None
     slots = []
 
     def column(name: str) -> list[Any]:
@@ -156,11 +155,15 @@ def _slots(fleet: Fleet, request: Request, row: int) -> Sequence[Slot]:
         there: list[Any] = values.tolist()
         return there
 
+    usable = fleet.usable[row]
+    if request.selector:
+        selector = request.selector
+        usable = usable & fleet.selected(selector, lambda name: getattr(fleet, name)[row])
     gpus = zip(*map(column, _SLOT_COLUMNS), strict=True)
     groups = zip(*map(column, _GROUPS), strict=True)
-    open_to_us = zip(column("usable"), column("label_set"), gpus, groups, strict=True)
-    for index, (usable, labels, values, near) in enumerate(open_to_us):
-        if usable and (selected is None or selected[labels]):
+    open_to_us = zip(usable.tolist(), gpus, groups, strict=True)
+    for index, (is_open, values, near) in enumerate(open_to_us):
+        if is_open:
             slots.append(Slot(index, near, [0] * moments, [0] * moments, *values))
     return slots
 

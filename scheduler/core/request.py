@@ -96,21 +96,36 @@ class Ask:
         return (self.phase, self.order, *amounts)
 
 
+class Attribute(Enum):
+    """What of a GPU a requirement is about."""
+
+    LABEL = "label"
+    MODEL = "model"
+    UUID = "uuid"
+
+
 @dataclass(frozen=True, slots=True)
 class Requirement:
     """One requirement of a selector over a GPU's labels, with the semantics of Kubernetes label
     selectors.
 
     values None: `key` exists (negated: does not). Else its value is one of them (negated: is none
-    of them, or the key is absent).
+    of them, or the key is absent). Of another attribute, without a key: the model contains one of
+    the values, which are in lower case; the UUID is one of them.
     """
 
     key: str
     values: frozenset[str] | None = None
     negated: bool = False
+    of: Attribute = Attribute.LABEL
 
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        found = self.key in labels and (self.values is None or labels[self.key] in self.values)
+    def matches(self, labels: Mapping[str, str], model: str = "", uuid: str = "") -> bool:
+        if self.of is Attribute.MODEL:
+            found = any(part in model.lower() for part in self.values or ())
+        elif self.of is Attribute.UUID:
+            found = uuid in (self.values or ())
+        else:
+            found = self.key in labels and (self.values is None or labels[self.key] in self.values)
         return found != self.negated
 
 

@@ -245,6 +245,7 @@ def _gpu(entry: Json) -> Gpu | str:
         root=root if isinstance(root, str) and root else None,
         link=labels.get(names.LABEL_GPU_LINK),
         labels=labels,
+        model=labels.get(names.LABEL_GPU_MODEL, ""),
     )
 
 

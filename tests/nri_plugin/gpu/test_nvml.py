@@ -34,6 +34,7 @@ class Driver:
             "nvmlDeviceGetCount": lambda: 2,
             "nvmlDeviceGetHandleByIndex": self._handle,
             "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle.value - 100}",
+            "nvmlDeviceGetName": lambda handle: "NVIDIA H100 80GB HBM3",
             "nvmlDeviceGetMinorNumber": lambda handle: handle.value - 100,
             "nvmlDeviceGetMemoryInfo": self._memory,
             "nvmlDeviceGetMigMode": self._unsupported,
@@ -78,7 +79,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 def test_memory_is_what_can_be_allocated(driver: Driver) -> None:
     for gpu in nvml.Gpus().read()["gpus"]:
         assert (gpu["memory_bytes"], gpu["reserved_bytes"]) == (79 * GIB, GIB)
-        assert gpu["bus_id"] == "0000:3b:00.0"
+        assert (gpu["bus_id"], gpu["model"]) == ("0000:3b:00.0", "NVIDIA H100 80GB HBM3")
         assert "problem" not in gpu
 
 

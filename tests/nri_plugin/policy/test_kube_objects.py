@@ -31,6 +31,7 @@ gpus = st.builds(
     numas,
     roots,
     links,
+    model=st.sampled_from(["", "NVIDIA A100-SXM4-80GB"]),
 )
 listed_gpus = st.lists(
     st.builds(Entry, gpus, st.booleans()), max_size=16, unique_by=lambda entry: entry.gpu.uuid
@@ -52,7 +53,15 @@ def test_the_scheduler_reads_the_device_as_it_was_meant(listed: Sequence[Entry])
             numa=gpu.numa,
             root=gpu.root or None,
             link=gpu.link or None,
-            labels={names.LABEL_GPU_LINK: gpu.link} if gpu.link else {},
+            labels={
+                key: value
+                for key, value in (
+                    (names.LABEL_GPU_LINK, gpu.link),
+                    (names.LABEL_GPU_MODEL, gpu.model),
+                )
+                if value
+            },
+            model=gpu.model,
         )
         for entry in listed
         for gpu in [entry.gpu]

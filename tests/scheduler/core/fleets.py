@@ -9,7 +9,16 @@ from fractions import Fraction
 
 from scheduler.core.fleet import Fleet, Gpu
 from scheduler.core.reasons import Reason
-from scheduler.core.request import Ask, Phase, Policy, Request, Requirement, Scope, ratio_of_percent
+from scheduler.core.request import (
+    Ask,
+    Attribute,
+    Phase,
+    Policy,
+    Request,
+    Requirement,
+    Scope,
+    ratio_of_percent,
+)
 from tests.scheduler.core.oracle import Held, Node
 
 BLOCKED_BY = (Reason.FITS,) * 12 + (Reason.NO_DEVICE, Reason.AGENT_SILENT, Reason.AGENT_NOT_READY)
@@ -43,7 +52,8 @@ def node(chance: random.Random, name: str) -> Node:
             numa=chance.choice((None, 0, 0, 1)),
             root=chance.choice((None, "pci0000:00", "pci0000:80")),
             link=chance.choice((None, "a", "b")),
-            labels={"model": chance.choice(("A100", "T4"))} if chance.random() < 0.7 else {},
+            labels={"pool": chance.choice(("a", "b"))} if chance.random() < 0.7 else {},
+            model=chance.choice(("", "NVIDIA A100-SXM4-80GB", "Tesla T4")),
         )
         gpus.append(held(chance, gpu))
     blocked_by = chance.choice(BLOCKED_BY)
@@ -66,9 +76,8 @@ def held(chance: random.Random, gpu: Gpu) -> Held:
 def request(chance: random.Random) -> Request:
     count = chance.choice((1, 1, 1, 1, 2, 3))
     selector: Sequence[Requirement] = ()
-    if chance.random() < 0.15:
-        values = chance.choice((frozenset({"A100"}), None))
-        selector = (Requirement("model", values, chance.random() < 0.3),)
+    if chance.random() < 0.25:
+        selector = [requirement(chance) for _ in range(chance.choice((1, 1, 1, 2, 3)))]
     return Request(
         [ask(chance, number) for number in range(count)],
         chance.choice((None, Policy.BINPACK, Policy.SPREAD, Policy.FIRST)),
@@ -76,6 +85,19 @@ def request(chance: random.Random) -> Request:
         chance.choice((Scope.NODE,) * 5 + (Scope.NUMA_NODE, Scope.PCIE, Scope.DEVICE)),
         chance.random() < 0.3,
     )
+
+
+def requirement(chance: random.Random) -> Requirement:
+    of = chance.choice(tuple(Attribute))
+    if of is Attribute.UUID:
+        gpus = [f"GPU-n{node}-{minor}" for node in range(6) for minor in range(4)]
+        listed: frozenset[str] | None = frozenset(chance.sample(gpus, chance.choice((1, 8, 16))))
+    elif of is Attribute.MODEL:
+        listed = chance.choice((frozenset({"a100", "h100"}), frozenset({"t4"}), frozenset({""})))
+    else:
+        listed = chance.choice((frozenset({"a"}), None))
+    key = "pool" if of is Attribute.LABEL else ""
+    return Requirement(key, listed, chance.random() < 0.3, of)
 
 
 def ask(chance: random.Random, number: int) -> Ask:

@@ -87,11 +87,15 @@ def holds(asks: Sequence[Ask], on: Sequence[int], gpu: Gpu) -> tuple[int, int | 
     return size, None if asks[on[0]].core_percent is None else core
 
 
+def is_selected(gpu: Gpu, request: Request) -> bool:
+    return all(line.matches(gpu.labels, gpu.model, gpu.uuid) for line in request.selector)
+
+
 def good_gpus(node: Node, request: Request) -> list[int]:
     return [
         slot
         for slot, held in enumerate(node.gpus)
-        if held.gpu.usable and all(line.matches(held.gpu.labels) for line in request.selector)
+        if held.gpu.usable and is_selected(held.gpu, request)
     ]
 
 
@@ -137,7 +141,7 @@ def why_not_alone(node: Node, request: Request, ask: Ask) -> Reason:
     there = list(node.gpus)
     if len(there) < ask.gpus:
         return Reason.TOO_FEW_GPUS
-    selected = [h for h in there if all(line.matches(h.gpu.labels) for line in request.selector)]
+    selected = [h for h in there if is_selected(h.gpu, request)]
     if len(selected) < ask.gpus:
         return Reason.NO_GPU_SELECTED
     large = [h for h in selected if size_of(ask, h.gpu) <= h.gpu.total_bytes]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -13,7 +14,7 @@ from scheduler.core.fit import fit
 from scheduler.core.fleet import MAX_BYTES, NO_ROW, Fleet, Gpu
 from scheduler.core.place import Placement, place
 from scheduler.core.reasons import UNRESOLVABLE, Reason
-from scheduler.core.request import Ask, Request, Requirement
+from scheduler.core.request import Ask, Attribute, Request, Requirement
 from tests.scheduler.core.one_node import add
 
 ANY = Request([Ask("main", memory_bytes=1)])
@@ -130,9 +131,9 @@ def test_a_selector_is_matched_once_against_each_label_set(monkeypatch: pytest.M
     matched: list[Mapping[str, str]] = []
     whole = Requirement.matches
 
-    def counted(line: Requirement, labels: Mapping[str, str]) -> bool:
+    def counted(line: Requirement, labels: Mapping[str, str], model: str) -> bool:
         matched.append(labels)
-        return whole(line, labels)
+        return whole(line, labels, model)
 
     monkeypatch.setattr(Requirement, "matches", counted)
     rows = fleet.rows_of(["n0", "n1"])
@@ -142,6 +143,32 @@ def test_a_selector_is_matched_once_against_each_label_set(monkeypatch: pytest.M
     add(fleet, "n30", of=labelled("n30", {"model": "A100", "serial": "30-0"}))
     assert fit(fleet, selecting("model", "A100"), fleet.rows_of(["n30"]))[0].tolist() == [True]
     assert len(matched) == 2 + 30 * 8
+
+
+def test_gpus_are_selected_by_model_and_uuid_without_a_label_set_of_each() -> None:
+    fleet = Fleet()
+    for node, model in (("a", "NVIDIA A100-SXM4-80GB"), ("b", "Tesla T4"), ("c", "")):
+        gpus = [Gpu(f"GPU-{node}{minor}", minor, 100, model=model) for minor in range(4)]
+        add(fleet, node, of=gpus)
+    assert len(fleet._labels) == 3  # the GPUs of c have the empty set
+
+    def chosen(node: str, *selector: Requirement) -> str | None:
+        wanted = replace(ANY, selector=selector)
+        placed = place(fleet, wanted, fleet.row_of(node))
+        fits = fit(fleet, wanted, fleet.rows_of([node]))
+        assert fits[0].tolist() == [isinstance(placed, Placement)]
+        return placed.shares[0].uuid if isinstance(placed, Placement) else None
+
+    of_model, of_uuid = Attribute.MODEL, Attribute.UUID
+    a100 = Requirement("", frozenset({"h100", "a100"}), False, of_model)
+    assert [chosen(node, a100) for node in "abc"] == ["GPU-a0", None, None]
+    no_t4 = Requirement("", frozenset({"t4"}), True, of_model)
+    assert [chosen(node, no_t4) for node in "abc"] == ["GPU-a0", None, "GPU-c0"]
+    one = Requirement("", frozenset({"GPU-a2", "GPU-b3", "GPU-c"}), False, of_uuid)
+    assert [chosen(node, one) for node in "abc"] == ["GPU-a2", "GPU-b3", None]
+    not_that = Requirement("", frozenset({"GPU-b3", "GPU-a0"}), True, of_uuid)
+    assert [chosen(node, one, not_that) for node in "abc"] == ["GPU-a2", None, None]
+    assert [chosen(node, not_that) for node in "abc"] == ["GPU-a1", "GPU-b0", "GPU-c0"]
 
 
 def selecting(label: str, value: str) -> Request:
