@@ -1,0 +1,167 @@
+"""HAMi's dialect: each container's resources per GPU, and the pod's annotations on GPUs and policy.
+
+HAMi clamps or drops an amount that it cannot use, and then limits nothing; this reader refuses it.
+`nvidia.com/gpu` alone requests whole GPUs. Source: HAMi pkg/device/nvidia/device.go and
+pkg/scheduler/webhook.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from contract import dialects, names, quantity
+from scheduler.core.fleet import MAX_BYTES
+from scheduler.core.request import (
+    WHOLE_PERCENT,
+    Ask,
+    Attribute,
+    Policy,
+    Requirement,
+    ratio_of_percent,
+)
+from scheduler.dialects.reading import Container, PodFields, Reading, RequestError
+
+_GPU: Final = dialects.HAMI_GPU
+_MEMORY: Final = dialects.HAMI_MEMORY
+_PERCENT: Final = dialects.HAMI_MEMORY_PERCENT
+_CORES: Final = dialects.HAMI_CORES
+_PRIORITY: Final = dialects.HAMI_PRIORITY
+_MIB: Final = 2**20
+_VENDOR: Final = "nvidia-"
+"""HAMi puts it before the models that it matches, in upper case."""
+_FOREIGN: Final = frozenset((*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY)) - {_GPU}
+_MOST: Final = {
+    _GPU: names.MAX_GPUS,
+    _MEMORY: MAX_BYTES // _MIB,
+    _PERCENT: WHOLE_PERCENT,
+    _CORES: WHOLE_PERCENT,
+    _PRIORITY: 1,
+}
+_POLICIES: Final = {policy.value: policy for policy in (Policy.BINPACK, Policy.SPREAD)}
+
+
+def read(pod: PodFields) -> Reading | None:
+    """See `reading`. `nvidia.com/gpu` alone is KAI's in a pod that names KAI's scheduler."""
+    amounts = {container.name: _amounts(container) for container in pod.containers}
+    asked = {name for each in amounts.values() for name in each}
+    if not asked or (asked == {_GPU} and pod.scheduler_name == dialects.KAI.scheduler_name):
+        return None
+    asks = [_ask(each, amounts[each.name]) for each in pod.containers if amounts[each.name]]
+    for container in pod.containers:
+        if container.privileged:
+            raise RequestError(
+                f"container {container.name}: securityContext.privileged: invalid value true: must"
+                " be false in a pod that requests a share of a GPU, as a privileged container can"
+                " use every GPU of its node"
+            )
+    of_nodes = _policy(pod.annotations, dialects.HAMI_NODE_POLICY)
+    of_gpus = _policy(pod.annotations, dialects.HAMI_GPU_POLICY)
+    notices = [
+        f"container {name}: {_PRIORITY}: 1 has no effect: containers of a GPU run in turn, by their"
+        f" {_CORES}"
+        for name, each in amounts.items()
+        if _PRIORITY in each
+    ]
+    if of_nodes and of_gpus and of_nodes is not of_gpus:
+        notices.append(
+            f"metadata.annotations[{dialects.HAMI_NODE_POLICY}]: {of_nodes.value} has no effect:"
+            f" {dialects.HAMI_GPU_POLICY}, {of_gpus.value}, ranks nodes and GPUs"
+        )
+    return Reading(
+        asks,
+        [f"container {name}: {key}" for name, each in amounts.items() for key in each],
+        of_gpus or of_nodes,
+        tuple(_selector(pod.annotations)),
+        foreign=_FOREIGN,
+        notices=notices,
+    )
+
+
+def _amounts(container: Container) -> Mapping[str, int]:
+    """Amounts above zero, by resource."""
+    amounts = {}
+    for name in dialects.HAMI.resources:
+        read = quantity.parse(_written(container, name))
+        if isinstance(read, quantity.Invalid):
+            raise RequestError(f"container {container.name}: {name}: {read.reason}")
+        if isinstance(read, quantity.Value) and read.rounded:
+            raise _invalid(container, name, "a whole number")
+        if isinstance(read, quantity.Value) and read.amount:
+            amounts[name] = read.amount
+    return amounts
+
+
+def _ask(container: Container, amounts: Mapping[str, int]) -> Ask:
+    for name, amount in amounts.items():
+        if amount > _MOST[name]:
+            raise _invalid(container, name, _allowed(name))
+    if amounts.keys() == {_PRIORITY}:
+        of = ", ".join(dialects.HAMI.resources[:-1])
+        raise _invalid(container, _PRIORITY, f"absent without one of {of}")
+    if _GPU not in amounts and _written(container, _GPU) is not None:
+        raise _invalid(container, _GPU, _allowed(_GPU))
+    core, size, ratio = amounts.get(_CORES), None, None
+    if _MEMORY in amounts:
+        size = amounts[_MEMORY] * _MIB
+    else:
+        ratio = ratio_of_percent(amounts.get(_PERCENT, WHOLE_PERCENT))
+        if ratio == 1 and core is None:
+            core = WHOLE_PERCENT
+    gpus = amounts.get(_GPU, 1)
+    return Ask(container.name, container.phase, container.order, gpus, core, size, ratio)
+
+
+def _written(container: Container, name: str) -> object:
+    """Of limit and request, which the API server requires to be equal, HAMi reads the limit."""
+    return container.limits.get(name, container.requests.get(name))
+
+
+def _allowed(name: str) -> str:
+    if name == _PRIORITY:
+        return "0 or 1"
+    return f"1 to {_MOST[name]}" + (" MiB, a number without a unit" if name == _MEMORY else "")
+
+
+def _invalid(container: Container, name: str, allowed: str) -> RequestError:
+    value = _written(container, name)
+    return RequestError(
+        f"container {container.name}: {name}: invalid value {value}: must be {allowed}"
+    )
+
+
+def _policy(annotations: Mapping[str, str], key: str) -> Policy | None:
+    text = annotations.get(key, "")
+    if text and text not in _POLICIES:
+        raise RequestError(
+            f"metadata.annotations[{key}]: invalid value {text!r}: must be one of"
+            f" {', '.join(_POLICIES)}"
+        )
+    return _POLICIES.get(text)
+
+
+def _selector(annotations: Mapping[str, str]) -> Iterator[Requirement]:
+    for key, negated in ((dialects.HAMI_USE_TYPE, False), (dialects.HAMI_NO_USE_TYPE, True)):
+        if key in annotations:
+            parts = {part for name in _listed(annotations, key) for part in _parts(name.lower())}
+            yield Requirement("", frozenset(parts), negated, Attribute.MODEL)
+    for key, negated in ((dialects.HAMI_USE_UUID, False), (dialects.HAMI_NO_USE_UUID, True)):
+        if key in annotations:
+            listed = frozenset(_listed(annotations, key))
+            yield Requirement("", listed, negated, Attribute.UUID)
+
+
+def _parts(name: str) -> Sequence[str]:
+    """What a model must contain to match, with HAMi's prefix or without."""
+    return ("",) if name in _VENDOR else (name, name.removeprefix(_VENDOR))
+
+
+def _listed(annotations: Mapping[str, str], key: str) -> Sequence[str]:
+    """HAMi matches no GPU with an empty list, or every one."""
+    listed = [each.strip() for each in annotations[key].split(",")]
+    if not any(listed):
+        raise RequestError(
+            f"metadata.annotations[{key}]: invalid value {annotations[key]!r}: must be names,"
+            " separated by commas"
+        )
+    return [each for each in listed if each]

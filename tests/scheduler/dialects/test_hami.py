@@ -1,0 +1,201 @@
+"""HAMi's dialect: what its pods request, and what is refused instead of clamped or dropped."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any, Final
+
+import pytest
+
+from contract import names
+from scheduler.core.request import Ask, Phase, Policy, Scope
+from scheduler.dialects.hami import read
+from scheduler.dialects.reading import Container, PodFields, Reading, RequestError
+
+GPU, MEMORY, PERCENT, CORES, PRIORITY = (
+    f"nvidia.com/{name}" for name in ("gpu", "gpumem", "gpumem-percentage", "gpucores", "priority")
+)
+AMOUNTS: Final = f"{GPU}, {MEMORY}, {PERCENT}, {CORES}"
+MIB: Final = 2**20
+WHOLE: Final = Fraction(1)
+HALF: Final = Fraction(1, 2)
+
+
+def container(asked: dict[str, object], name: str = "main", **more: Any) -> Container:
+    return Container(name, more.pop("phase", Phase.MAIN), 0, asked, dict(asked), **more)
+
+
+def pod(*containers: Container, scheduler: str = "", **annotations: str) -> PodFields:
+    return PodFields("default", "p", scheduler, annotations, {}, {}, containers)
+
+
+def annotated(key: str, value: str) -> PodFields:
+    return pod(container({GPU: 1, MEMORY: 3000}), **{key: value})
+
+
+def reading(fields: PodFields) -> Reading:
+    found = read(fields)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus", "core", "size", "ratio"),
+    [
+        ({GPU: 1, MEMORY: 3000}, 1, None, 3000 * MIB, None),
+        ({GPU: "2", MEMORY: "8k", CORES: "30"}, 2, 30, 8000 * MIB, None),
+        ({GPU: 1, PERCENT: 50}, 1, None, None, HALF),
+        ({GPU: 1, PERCENT: 50, CORES: 50}, 1, 50, None, HALF),
+        ({GPU: 1, PERCENT: 50, MEMORY: 3000}, 1, None, 3000 * MIB, None),  # unlike Volcano
+        ({GPU: 2}, 2, 100, None, WHOLE),  # nothing else on them
+        ({GPU: 1, PERCENT: 100}, 1, 100, None, WHOLE),
+        ({GPU: 1, PERCENT: 0, MEMORY: 0, CORES: 0}, 1, 100, None, WHOLE),
+        ({GPU: 1, CORES: 30}, 1, 30, None, WHOLE),
+        ({GPU: 1, MEMORY: 3000, CORES: 100}, 1, 100, 3000 * MIB, None),
+        ({MEMORY: 3000}, 1, None, 3000 * MIB, None),
+        ({PERCENT: 25, PRIORITY: 0}, 1, None, None, Fraction(1, 4)),
+        ({CORES: 10}, 1, 10, None, WHOLE),
+        ({GPU: 16, MEMORY: 1 << 28}, 16, None, 1 << 48, None),
+    ],
+)
+def test_amounts_are_of_each_gpu(
+    asked: dict[str, object], gpus: int, core: int | None, size: int, ratio: Fraction | None
+) -> None:
+    (ask,) = reading(pod(container(asked))).asks
+    assert ask == Ask("main", Phase.MAIN, 0, gpus, core, size, ratio)
+
+
+def test_each_container_has_its_own_share() -> None:
+    first = container({MEMORY: 1000}, "first", phase=Phase.INIT)
+    found = reading(pod(first, container({}, "none"), container({GPU: 1, PERCENT: 50}, "last")))
+    assert [(ask.container, ask.phase) for ask in found.asks] == [
+        ("first", Phase.INIT),
+        ("last", Phase.MAIN),
+    ]
+    assert found.keys == [
+        f"container first: {MEMORY}",
+        f"container last: {GPU}",
+        f"container last: {PERCENT}",
+    ]
+    assert (found.scope, found.isolation) == (Scope.NODE, True)
+    assert "amd.com/gpu" in found.foreign and GPU not in found.foreign
+
+
+def test_other_pods_have_no_request() -> None:
+    assert read(pod(container({"cpu": 1, names.RESOURCE_GPU: 50}))) is None
+    assert read(pod(container({GPU: 0, PRIORITY: "0"}))) is None
+
+
+def test_whole_gpus_of_a_pod_of_kai_are_kais() -> None:
+    assert read(pod(container({GPU: 1}), scheduler="kai-scheduler")) is None
+    assert read(pod(container({GPU: 1, MEMORY: 1}), scheduler="kai-scheduler")) is not None
+
+
+def of(name: str, value: object, allowed: str) -> str:
+    return f"container main: {name}: invalid value {value}: must be {allowed}"
+
+
+MIB_ALLOWED: Final = "1 to 268435456 MiB, a number without a unit"
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ({GPU: 1, MEMORY: "8Gi"}, of(MEMORY, "8Gi", MIB_ALLOWED)),
+        ({GPU: 1, MEMORY: (1 << 28) + 1}, of(MEMORY, (1 << 28) + 1, MIB_ALLOWED)),
+        ({GPU: 1, MEMORY: "1500m"}, of(MEMORY, "1500m", "a whole number")),
+        ({GPU: "500m"}, of(GPU, "500m", "a whole number")),
+        ({GPU: 1, MEMORY: -1}, f"container main: {MEMORY}: invalid value '-1': must be at least 0"),
+        ({GPU: 1, PERCENT: 101}, of(PERCENT, 101, "1 to 100")),
+        ({GPU: 1, PERCENT: 101, MEMORY: 1}, of(PERCENT, 101, "1 to 100")),
+        ({GPU: 1, CORES: 101}, of(CORES, 101, "1 to 100")),
+        ({GPU: 17}, of(GPU, 17, "1 to 16")),
+        ({GPU: 0, MEMORY: 3000}, of(GPU, 0, "1 to 16")),
+        ({GPU: 1, PRIORITY: 2}, of(PRIORITY, 2, "0 or 1")),
+        (
+            {PRIORITY: 1},
+            of(PRIORITY, 1, f"absent without one of {GPU}, {MEMORY}, {PERCENT}, {CORES}"),
+        ),
+    ],
+)
+def test_what_hami_clamps_or_drops_is_refused(asked: dict[str, object], text: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        read(pod(container(asked)))
+    assert str(refused.value) == text
+
+
+def test_a_privileged_container_of_any_share_is_refused() -> None:
+    other = container({}, "other", privileged=True)
+    assert read(pod(other)) is None
+    with pytest.raises(
+        RequestError, match=r"container other: securityContext\.privileged: invalid"
+    ):
+        read(pod(container({MEMORY: 1}), other))
+
+
+def is_selected(fields: PodFields, model: str = "", uuid: str = "") -> bool:
+    return all(line.matches({}, model, uuid) for line in reading(fields).selector)
+
+
+@pytest.mark.parametrize(
+    ("listed", "model", "matches"),
+    [
+        ("A100,V100", "NVIDIA A100-SXM4-80GB", True),
+        ("a100, v100", "Tesla V100-PCIE-32GB", True),
+        ("A100,V100", "Tesla T4", False),
+        ("A100", "", False),
+        ("NVIDIA-Tesla T4", "Tesla T4", True),  # as HAMi's node annotation has it
+        ("NVIDIA-NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", True),
+        ("nvidia", "Tesla T4", True),
+        ("AMD,INTEL,MLU", "Tesla T4", False),
+        ("A100,", "Tesla T4", False),  # the empty name would match every model
+    ],
+)
+def test_models_match_by_a_part_in_any_case(listed: str, model: str, matches: bool) -> None:
+    assert is_selected(annotated("nvidia.com/use-gputype", listed), model) == matches
+    assert is_selected(annotated("nvidia.com/nouse-gputype", listed), model) != matches
+
+
+def test_uuids_match_exactly_and_a_denied_one_is_never_used() -> None:
+    use, no_use = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
+    assert is_selected(annotated(use, "GPU-0, GPU-1,"), uuid="GPU-1")
+    assert not is_selected(annotated(use, "GPU-10,gpu-1"), uuid="GPU-1")
+    assert not is_selected(annotated(no_use, "GPU-0,GPU-1"), uuid="GPU-1")
+    both = pod(container({GPU: 1}), **{use: "GPU-0,GPU-1", no_use: "GPU-1"})
+    assert is_selected(both, uuid="GPU-0")
+    assert not is_selected(both, uuid="GPU-1")
+
+
+@pytest.mark.parametrize("key", ["use-gputype", "nouse-gputype", "use-gpuuuid", "nouse-gpuuuid"])
+def test_a_list_without_a_name_is_refused(key: str) -> None:
+    key = f"nvidia.com/{key}"
+    with pytest.raises(RequestError) as refused:
+        read(annotated(key, " , "))
+    assert str(refused.value) == (
+        f"metadata.annotations[{key}]: invalid value ' , ': must be names, separated by commas"
+    )
+
+
+def test_one_policy_ranks_nodes_and_gpus() -> None:
+    of_nodes, of_gpus = "hami.io/node-scheduler-policy", "hami.io/gpu-scheduler-policy"
+    assert reading(annotated(of_nodes, "spread")).policy is Policy.SPREAD
+    assert reading(annotated(of_gpus, "binpack")).policy is Policy.BINPACK
+    assert reading(annotated(of_gpus, "")).policy is None
+    both = reading(pod(container({GPU: 1}), **{of_nodes: "binpack", of_gpus: "spread"}))
+    assert both.policy is Policy.SPREAD
+    assert both.notices == [
+        f"metadata.annotations[{of_nodes}]: binpack has no effect: {of_gpus}, spread, ranks nodes"
+        " and GPUs"
+    ]
+    with pytest.raises(
+        RequestError, match=r"invalid value 'numa': must be one of binpack, spread$"
+    ):
+        read(annotated(of_gpus, "numa"))
+
+
+def test_a_low_priority_is_accepted_and_has_no_effect() -> None:
+    assert reading(pod(container({GPU: 1, PRIORITY: 0}))).notices == []
+    assert reading(pod(container({GPU: 1, PRIORITY: 1}))).notices == [
+        f"container main: {PRIORITY}: 1 has no effect: containers of a GPU run in turn, by their"
+        f" {CORES}"
+    ]
