@@ -42,12 +42,10 @@ _POLICIES: Final = {policy.value: policy for policy in (Policy.BINPACK, Policy.S
 
 
 def read(pod: PodFields) -> Reading | None:
-    """See `reading`. `nvidia.com/gpu` alone is KAI's in a pod that names KAI's scheduler."""
     amounts = {container.name: _amounts(container) for container in pod.containers}
-    asked = {name for each in amounts.values() for name in each}
-    if not asked or (asked == {_GPU} and pod.scheduler_name == dialects.KAI.scheduler_name):
-        return None
     asks = [_ask(each, amounts[each.name]) for each in pod.containers if amounts[each.name]]
+    if not asks:
+        return None
     for container in pod.containers:
         if container.privileged:
             raise RequestError(

@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Final
 
 from contract import names, quantity
-from contract.dialects import DIALECTS, KOORDINATOR, Dialect
-from scheduler.dialects import koordinator
+from contract.dialects import DIALECTS, HAMI, KOORDINATOR, Dialect
+from scheduler.dialects import hami, koordinator
 from scheduler.dialects.reading import PodFields, Reader, Reading, RequestError
 
 Enabled = frozenset[str] | None
@@ -22,6 +22,7 @@ DEFAULT: Final[Enabled] = frozenset({KOORDINATOR.name})
 
 READERS: Final[dict[Dialect, Reader]] = {
     KOORDINATOR: koordinator.read,
+    HAMI: hami.read,
 }
 
 RESOURCES: Final = frozenset(name for dialect in DIALECTS for name in dialect.resources)
@@ -35,6 +36,8 @@ def read(pod: PodFields, enabled: Enabled) -> Reading | None:
         if enabled is not None and dialect.switch and dialect.name not in enabled:
             _refuse_off(dialect, reader, pod)
             continue
+        if enabled is None and dialect.switch and next(_keys(dialect, pod), None) is None:
+            continue  # a device plugin allocated its whole GPUs
         reading = reader(pod)
         if reading is None:
             continue

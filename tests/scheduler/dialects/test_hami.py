@@ -11,6 +11,7 @@ from contract import names
 from scheduler.core.request import Ask, Phase, Policy, Scope
 from scheduler.dialects.hami import read
 from scheduler.dialects.reading import Container, PodFields, Reading, RequestError
+from scheduler.kubernetes import requests
 
 GPU, MEMORY, PERCENT, CORES, PRIORITY = (
     f"nvidia.com/{name}" for name in ("gpu", "gpumem", "gpumem-percentage", "gpucores", "priority")
@@ -25,8 +26,8 @@ def container(asked: dict[str, object], name: str = "main", **more: Any) -> Cont
     return Container(name, more.pop("phase", Phase.MAIN), 0, asked, dict(asked), **more)
 
 
-def pod(*containers: Container, scheduler: str = "", **annotations: str) -> PodFields:
-    return PodFields("default", "p", scheduler, annotations, {}, {}, containers)
+def pod(*containers: Container, **annotations: str) -> PodFields:
+    return PodFields("default", "p", "", annotations, {}, {}, containers)
 
 
 def annotated(key: str, value: str) -> PodFields:
@@ -86,9 +87,41 @@ def test_other_pods_have_no_request() -> None:
     assert read(pod(container({GPU: 0, PRIORITY: "0"}))) is None
 
 
-def test_whole_gpus_of_a_pod_of_kai_are_kais() -> None:
-    assert read(pod(container({GPU: 1}), scheduler="kai-scheduler")) is None
-    assert read(pod(container({GPU: 1, MEMORY: 1}), scheduler="kai-scheduler")) is not None
+def raw(*asked: dict[str, object], **annotations: str) -> dict[str, Any]:
+    containers = [{"name": f"c{n}", "resources": {"limits": each}} for n, each in enumerate(asked)]
+    metadata = {"name": "p", "annotations": annotations}
+    return {"metadata": metadata, "spec": {"containers": containers}}
+
+
+ON: Final = frozenset({"koordinator", "hami"})
+
+
+def test_whole_gpus_are_a_device_plugins_where_the_dialect_is_off() -> None:
+    assert requests.request(raw({GPU: 1})) is None
+    found = requests.request(raw({GPU: 1}), ON)
+    assert found is not None and found.isolation
+    with pytest.raises(RequestError) as refused:
+        requests.request(raw({GPU: 1, MEMORY: 3000}))
+    assert str(refused.value) == (
+        f"container c0: {MEMORY}: must be absent, as the dialect hami is off; set"
+        " dialects.hami.enabled to true"
+    )
+
+
+def test_a_bound_pod_of_a_device_plugin_has_no_request() -> None:
+    """Of another scheduler, with a privileged container too: it is not an error of the node's."""
+    bound = raw({GPU: 1})
+    bound["spec"]["containers"][0]["securityContext"] = {"privileged": True}
+    assert requests.requested(bound) is None
+    assert requests.requested(raw({GPU: 1, MEMORY: 3000})) is not None
+
+
+def test_two_dialects_in_one_pod_are_refused() -> None:
+    with pytest.raises(RequestError) as refused:
+        requests.request(raw({names.RESOURCE_GPU: 50}, {GPU: 1}), ON)
+    assert str(refused.value).startswith(
+        f"container c1: {GPU}: must be absent in a pod with container c0: {names.RESOURCE_GPU}"
+    )
 
 
 def of(name: str, value: object, allowed: str) -> str:
