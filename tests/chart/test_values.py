@@ -108,6 +108,21 @@ REFUSED: Final[dict[str, tuple[Json, str]]] = {
         {"agent": {"strict": True}, "cdi": {"byName": True}},
         "agent.strict: invalid value true: must be false with cdi.byName",
     ),
+    "hami_beside_a_device_plugin": (
+        {"dialects": {"hami": {"enabled": True}}, "wholeGpus": "any"},
+        "wholeGpus: invalid value any: must be off while dialects.hami.enabled is true",
+    ),
+    "hami_beside_a_pools_device_plugin": (
+        {
+            "dialects": {"hami": {"enabled": True}},
+            "agent": {
+                "nodePools": [
+                    {"name": "a", "agent": {"nodeSelector": {"a": "b"}}, "wholeGpus": "6,7"}
+                ]
+            },
+        },
+        "wholeGpus: invalid value 6,7: must be off while dialects.hami.enabled is true",
+    ),
 }
 
 

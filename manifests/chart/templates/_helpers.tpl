@@ -158,6 +158,14 @@ kube-scheduler must not be newer than the API server, and at most one minor vers
 {{- if and .Values.monitoring.podMonitor.enabled .Values.agent.enabled (hasPrefix "127." .Values.agent.http.address) }}
 {{- fail (printf "agent.http.address: invalid value %s: must be reachable by Prometheus while monitoring.podMonitor.enabled is true; use 0.0.0.0" .Values.agent.http.address) }}
 {{- end }}
+{{- if and .Values.dialects.hami.enabled .Values.agent.enabled }}
+{{- range $pool := .Values.agent.nodePools | default (list dict) }}
+{{- $whole := $pool.wholeGpus | default $.Values.wholeGpus }}
+{{- if ne $whole "off" }}
+{{- fail (printf "wholeGpus: invalid value %s: must be off while dialects.hami.enabled is true, as its pods request nvidia.com/gpu of the scheduler; change one of the two" $whole) }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- $own := dict }}
 {{- range without .Values.schedulerNames "gpuslice-scheduler" }}
 {{- $_ := set $own . (list (printf "schedulerNames: invalid value %s" .) "omit the name") }}
