@@ -1,0 +1,160 @@
+"""Volcano's dialect: the gpu-memory and gpu-number of its GPU sharing, and its vgpu resources.
+
+Pure. Only limits count, as in Volcano; the API server requires requests of these resources to equal
+them. Zero is no request, as in Kubernetes. What Volcano takes for zero or cuts to its maximum is
+refused. The policy gpuslice-volcano checks the same in CEL; the tests compare the texts.
+Source: volcano pkg/scheduler/api/devices/nvidia (gpushare, vgpu), devices pkg/plugin/nvidia.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Final
+
+from contract import dialects, names, quantity
+from contract.dialects import (
+    VOLCANO_MEMORY,
+    VOLCANO_NUMBER,
+    VOLCANO_VGPU_CORES,
+    VOLCANO_VGPU_MEMORY,
+    VOLCANO_VGPU_NUMBER,
+    VOLCANO_VGPU_PERCENT,
+)
+from scheduler.core.fleet import MAX_BYTES, Gpu
+from scheduler.core.place import Placement
+from scheduler.core.request import WHOLE_PERCENT, Ask, Policy, Scope
+from scheduler.dialects.reading import Container, Outputs, PodFields, Reading, RequestError
+from scheduler.dialects.volcano_conf import NUMBER, SHARING, VGPU, WHERE
+
+_MIB_SHIFT: Final = 20
+_LARGEST: Final[Mapping[str, tuple[int, str]]] = {
+    VOLCANO_MEMORY: (MAX_BYTES >> _MIB_SHIFT, " MiB"),
+    VOLCANO_NUMBER: (names.MAX_GPUS, ""),
+    VOLCANO_VGPU_NUMBER: (names.MAX_GPUS, ""),
+    VOLCANO_VGPU_MEMORY: (MAX_BYTES >> _MIB_SHIFT, " MiB"),
+    VOLCANO_VGPU_PERCENT: (WHOLE_PERCENT, ""),
+    VOLCANO_VGPU_CORES: (WHOLE_PERCENT, ""),
+}
+"""By resource, the largest value and its unit."""
+
+_SWITCHES: Final = {VOLCANO_MEMORY: SHARING, VOLCANO_NUMBER: NUMBER}
+"""Arguments of Volcano's configuration that turn a resource on; the other resources are vgpu's."""
+
+_FOREIGN: Final = frozenset((*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY))
+
+Asked = Mapping[str, int]
+
+
+def read(pod: PodFields) -> Reading | None:
+    asked = [(each, amounts) for each in pod.containers if (amounts := _amounts(each))]
+    if not asked:
+        return None
+    keys = [f"container {each.name}: {name}" for each, amounts in asked for name in amounts]
+    of_pod = [name for name in _LARGEST if any(name in amounts for _, amounts in asked)]
+    _refuse_mixed(of_pod)
+    switch = _switch(of_pod[0])
+    return Reading(
+        asks=[_ask(each, amounts) for each, amounts in asked],
+        keys=keys,
+        policy=None if switch == VGPU else Policy.FIRST,
+        scope=Scope.DEVICE if switch == SHARING else Scope.NODE,
+        foreign=_FOREIGN,
+        switches={switch: f"set {switch}: true in {WHERE}"},
+        outputs=outputs,
+    )
+
+
+def _amounts(container: Container) -> Asked:
+    amounts = {}
+    for name, (most, unit) in _LARGEST.items():
+        where = f"container {container.name}: {name}"
+        found = quantity.parse(container.limits.get(name))
+        if isinstance(found, quantity.Invalid):
+            raise RequestError(f"{where}: {found.reason}")
+        if isinstance(found, quantity.Absent) or not found.amount:
+            continue
+        if found.rounded:
+            # The API server refuses fractions too, but this pod may not have passed it.
+            raise RequestError(
+                f"{where}: invalid value {container.limits[name]}: must be a whole number"
+            )
+        if found.amount > most:
+            raise RequestError(f"{where}: invalid value {found.amount}: must be 1 to {most}{unit}")
+        amounts[name] = found.amount
+    _refuse_incomplete(container, amounts)
+    return amounts
+
+
+def _refuse_incomplete(container: Container, amounts: Asked) -> None:
+    """Volcano gives a container with vgpu amounts and no number no GPU at all, except for memory,
+    which means one GPU."""
+    vgpu = [name for name in amounts if name not in _SWITCHES]
+    where = f"container {container.name}"
+    if not vgpu or VOLCANO_VGPU_NUMBER in amounts:
+        return
+    if VOLCANO_VGPU_NUMBER in container.limits:
+        raise RequestError(
+            f"{where}: {VOLCANO_VGPU_NUMBER}: invalid value 0: must be 1 to {names.MAX_GPUS} in a"
+            f" container with {vgpu[0]}"
+        )
+    if VOLCANO_VGPU_MEMORY not in amounts:
+        raise RequestError(
+            f"{where}: {vgpu[0]}: invalid value {amounts[vgpu[0]]}: must be used with"
+            f" {VOLCANO_VGPU_NUMBER}; set {VOLCANO_VGPU_NUMBER}: 1"
+        )
+
+
+def _refuse_mixed(of_pod: Sequence[str]) -> None:
+    """of_pod: in the order of _LARGEST."""
+    first = of_pod[0]
+    for second in of_pod:
+        if _switch(second) != _switch(first):
+            why = (
+                "can not define true in both gpu sharing and gpu number"
+                if second == VOLCANO_NUMBER
+                else "gpu-share and vgpu can't be used together"
+            )
+            raise RequestError(
+                f"spec: invalid value {first} and {second}: must be one of them; {why}"
+            )
+
+
+def _switch(name: str) -> str:
+    return _SWITCHES.get(name, VGPU)
+
+
+def _ask(container: Container, asked: Asked) -> Ask:
+    of = container.name, container.phase, container.order
+    if VOLCANO_MEMORY in asked:
+        return Ask(*of, memory_bytes=asked[VOLCANO_MEMORY] << _MIB_SHIFT)
+    if VOLCANO_NUMBER in asked:
+        gpus = asked[VOLCANO_NUMBER]
+        return Ask(*of, gpus, core_percent=WHOLE_PERCENT, memory_ratio=Fraction(1))
+    gpus, core_percent = asked.get(VOLCANO_VGPU_NUMBER, 1), asked.get(VOLCANO_VGPU_CORES)
+    if VOLCANO_VGPU_PERCENT not in asked and VOLCANO_VGPU_MEMORY in asked:
+        memory_bytes = asked[VOLCANO_VGPU_MEMORY] << _MIB_SHIFT
+        return Ask(*of, gpus, core_percent, memory_bytes=memory_bytes)
+    ratio = Fraction(asked.get(VOLCANO_VGPU_PERCENT, WHOLE_PERCENT), WHOLE_PERCENT)
+    return Ask(*of, gpus, core_percent, memory_ratio=ratio)
+
+
+def outputs(placement: Placement, gpus: Sequence[Gpu], now_ns: int) -> Outputs:
+    """The variables are those of one GPU, so a container with several has none, as in Volcano."""
+    total_bytes = {gpu.uuid: gpu.total_bytes for gpu in gpus}
+    held = [share.container for share in placement.shares]
+    return Outputs(
+        annotations={
+            dialects.VOLCANO_INDEX: ",".join(str(peak.minor) for peak in placement.peaks),
+            dialects.VOLCANO_TIME: str(now_ns),
+        },
+        environment={
+            share.container: {
+                dialects.VOLCANO_ALLOCATED: str(share.memory_bytes >> _MIB_SHIFT),
+                dialects.VOLCANO_TOTAL: str(total_bytes[share.uuid] >> _MIB_SHIFT),
+            }
+            for share in placement.shares
+            if held.count(share.container) == 1
+        },
+        visible_devices="index",
+    )

@@ -1,0 +1,264 @@
+"""Volcano's dialect: rows of its own tests, where they apply, and what it would cut or ignore."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from scheduler.core.fleet import Gpu
+from scheduler.core.place import Placement, place
+from scheduler.core.reasons import Reason
+from scheduler.core.request import Ask, Phase, Policy, Request, Scope
+from scheduler.dialects import volcano, volcano_conf
+from scheduler.dialects.reading import Container, PodFields, Reading, RequestError
+from tests.scheduler.core import one_node
+
+MIB = 1 << 20
+CARD_BYTES = 11178 * MIB
+
+Limits = Mapping[str, Any]
+
+
+def fields(
+    *mains: Limits, inits: Sequence[Limits] = (), sidecars: Sequence[Limits] = ()
+) -> PodFields:
+    """Names without a prefix are Volcano's. Sidecars start before the init containers."""
+    phases = [(Phase.SIDECAR, sidecars), (Phase.INIT, inits), (Phase.MAIN, mains)]
+    containers: list[Container] = []
+    for phase, all_limits in phases:
+        before = 0 if phase is Phase.MAIN else len(containers)
+        for order, limits in enumerate(all_limits, before):
+            named = {f"volcano.sh/{key}": value for key, value in limits.items()}
+            name = f"{phase.value[0]}{order}"
+            containers.append(Container(name, phase, order, named, named))
+    return PodFields("ns", "p", "volcano", {}, {}, {}, containers)
+
+
+def read(*mains: Limits, **others: Sequence[Limits]) -> Reading:
+    found = volcano.read(fields(*mains, **others))
+    assert found is not None
+    return found
+
+
+def request(*mains: Limits, **others: Sequence[Limits]) -> Request:
+    found = read(*mains, **others)
+    return Request(found.asks, found.policy, found.selector, found.scope, found.isolation)
+
+
+def minors(of: Any, *mains: Limits, **others: Sequence[Limits]) -> dict[str, list[int]] | Reason:
+    return one_node.minors(of, request(*mains, **others))
+
+
+def cards(*held_mib: int) -> Any:
+    """Free GPUs but for so many MiB on each."""
+    gpus = one_node.gpus(len(held_mib), CARD_BYTES)
+    return one_node.fleet(*([(mib * MIB, None)] if mib else [] for mib in held_mib), of=gpus)
+
+
+def placed(of: Any, wanted: Request) -> Placement:
+    found = place(of, wanted, of.row_of("n1"))
+    assert isinstance(found, Placement)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("pod", "mib"),
+    [
+        ({"mains": [{"gpu-memory": 1}, {"gpu-memory": 3}]}, 4),
+        ({"mains": [{"gpu-memory": 2}], "inits": [{"gpu-memory": 1}, {"gpu-memory": 3}]}, 3),
+        # Volcano omits native sidecars: issue 5829.
+        ({"mains": [{"gpu-memory": 2}], "sidecars": [{"gpu-memory": 4}]}, 6),
+        (
+            {
+                "mains": [{"gpu-memory": 2}],
+                "sidecars": [{"gpu-memory": 4}],
+                "inits": [{"gpu-memory": 5}],
+            },
+            9,
+        ),
+    ],
+)
+def test_a_pod_is_charged_as_in_volcano(pod: dict[str, Any], mib: int) -> None:
+    """gpushare/device_info_test.go."""
+    wanted = request(*pod.pop("mains"), **pod)
+    assert wanted.peak_of(CARD_BYTES) == (mib * MIB, None)
+
+
+def test_gpu_numbers_are_counted_alike() -> None:
+    """gpushare/device_info_test.go: 1 + 3 are 4, and 2 after inits of 1 and 3 are 3 in all."""
+    free, numbers = cards(*[0] * 8), [{"gpu-number": 1}, {"gpu-number": 3}]
+    assert [peak.minor for peak in placed(free, request(*numbers)).peaks] == [0, 1, 2, 3]
+    found = placed(free, request({"gpu-number": 2}, inits=numbers))
+    assert [peak.minor for peak in found.peaks] == [0, 1, 2]
+
+
+def test_all_containers_share_the_lowest_gpu_with_room() -> None:
+    """Binpack would take GPU 2. share_test.go: a GPU with more than it has is not offered."""
+    pod = ({"gpu-memory": 3000}, {"gpu-memory": 1000})
+    assert minors(cards(8000, 0, 7000), *pod) == {"m0": [1], "m1": [1]}
+    assert minors(cards(7178, 0, 7000), *pod) == {"m0": [0], "m1": [0]}
+    assert isinstance(minors(cards(7179, 7179), *pod), Reason)
+    assert minors(cards(30000, 11178, 0), {"gpu-memory": 500}) == {"m0": [2]}
+
+
+def test_a_gpu_of_a_gpu_number_has_nothing_else_on_it() -> None:
+    assert minors(cards(1, 0, 0), {"gpu-number": 2}) == {"m0": [1, 2]}
+    assert isinstance(minors(cards(1, 0, 0), {"gpu-number": 3}), Reason)
+    (ask,) = read({"gpu-number": 2}).asks
+    assert ask == Ask("m0", gpus=2, core_percent=100, memory_ratio=Fraction(1))
+
+
+VGPU: list[tuple[Limits, Ask]] = [
+    ({"vgpu-number": 1, "vgpu-memory": 3000}, Ask("m0", memory_bytes=3000 * MIB)),
+    ({"vgpu-number": 3, "vgpu-memory": 5000}, Ask("m0", gpus=3, memory_bytes=5000 * MIB)),
+    ({"vgpu-memory": 5000}, Ask("m0", memory_bytes=5000 * MIB)),
+    ({"vgpu-number": 1}, Ask("m0", memory_ratio=Fraction(1))),
+    ({"vgpu-number": 1, "vgpu-cores": 0}, Ask("m0", memory_ratio=Fraction(1))),
+    (
+        {"vgpu-number": 1, "vgpu-memory": 3000, "vgpu-memory-percentage": 50},
+        Ask("m0", memory_ratio=Fraction(1, 2)),
+    ),
+    (
+        {"vgpu-number": 2, "vgpu-memory-percentage": "33", "vgpu-cores": 100},
+        Ask("m0", gpus=2, core_percent=100, memory_ratio=Fraction(33, 100)),
+    ),
+]
+
+
+@pytest.mark.parametrize(("limits", "ask"), VGPU)
+def test_vgpus(limits: Limits, ask: Ask) -> None:
+    found = read(limits)
+    assert list(found.asks) == [ask]
+    assert (found.scope, found.policy, found.isolation) == (Scope.NODE, None, True)
+
+
+def test_each_container_has_its_own_vgpus() -> None:
+    """vgpu/device_info_test.go."""
+    found = read({"vgpu-number": 1, "vgpu-memory": 3000}, {"vgpu-number": 3, "vgpu-memory": 5000})
+    assert [(ask.gpus, ask.memory_bytes) for ask in found.asks] == [
+        (1, 3000 * MIB),
+        (3, 5000 * MIB),
+    ]
+    # vgpu/utils_test.go: binpack takes the GPU of the others; and Test_FilterNode.
+    vgpu = {"vgpu-number": 1, "vgpu-memory": 4096}
+    assert minors(cards(0, 4096, 0), vgpu) == {"m0": [1]}
+    sizes = [Gpu(f"GPU-{n}", n, mib * MIB) for n, mib in enumerate((30000, 20000, 30000))]
+    mixed = one_node.fleet([], [], [], of=sizes)
+    assert minors(mixed, {"vgpu-number": 3, "vgpu-cores": 100}) == {"m0": [0, 1, 2]}
+
+
+def test_zero_is_no_request() -> None:
+    assert volcano.read(fields({})) is None
+    assert volcano.read(fields({"gpu-memory": 0, "vgpu-cores": "0"})) is None
+    assert read({"gpu-memory": 0}, {"gpu-memory": 1}).keys == [
+        "container m1: volcano.sh/gpu-memory"
+    ]
+
+
+PERCENT = "volcano.sh/vgpu-memory-percentage"
+REFUSED: list[tuple[Limits, str]] = [
+    ({"gpu-memory": "8Gi"}, "gpu-memory: invalid value 8589934592: must be 1 to 268435456 MiB"),
+    ({"gpu-memory": -5}, "gpu-memory: invalid value '-5': must be at least 0"),
+    ({"gpu-memory": "1.5"}, "gpu-memory: invalid value 1.5: must be a whole number"),
+    ({"gpu-memory": "abc"}, "gpu-memory: invalid value 'abc': must be a quantity"),
+    ({"gpu-number": 17}, "gpu-number: invalid value 17: must be 1 to 16"),
+    ({"gpu-number": "500m"}, "gpu-number: invalid value 500m: must be a whole number"),
+    ({"vgpu-number": 17}, "vgpu-number: invalid value 17: must be 1 to 16"),
+    ({"vgpu-number": 1, "vgpu-memory": "1Pi"}, "must be 1 to 268435456 MiB"),
+    (
+        {"vgpu-number": 1, "vgpu-memory-percentage": 101},
+        "vgpu-memory-percentage: invalid value 101: must be 1 to 100",
+    ),
+    ({"vgpu-number": 1, "vgpu-cores": 101}, "vgpu-cores: invalid value 101: must be 1 to 100"),
+    ({"vgpu-number": 1, "vgpu-cores": -1}, "vgpu-cores: invalid value '-1': must be at least 0"),
+    (
+        {"vgpu-number": 0, "vgpu-memory": 4096},
+        "vgpu-number: invalid value 0: must be 1 to 16 in a container with volcano.sh/vgpu-memory",
+    ),
+    (
+        {"vgpu-memory-percentage": 50, "vgpu-cores": 10},
+        "vgpu-memory-percentage: invalid value 50: must be used with volcano.sh/vgpu-number; set"
+        " volcano.sh/vgpu-number: 1",
+    ),
+    ({"vgpu-cores": 10}, "vgpu-cores: invalid value 10: must be used with volcano.sh/vgpu-number"),
+]
+
+
+@pytest.mark.parametrize(("limits", "text"), REFUSED)
+def test_refusals(limits: Limits, text: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        read({"gpu-memory": 0}, limits)
+    assert text in str(refused.value)
+    assert str(refused.value).startswith("container m1: volcano.sh/")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "named", "why"),
+    [
+        (
+            "gpu-number",
+            "gpu-memory",
+            "volcano.sh/gpu-memory and volcano.sh/gpu-number",
+            "can not define true in both gpu sharing and gpu number",
+        ),
+        (
+            "vgpu-number",
+            "gpu-memory",
+            "volcano.sh/gpu-memory and volcano.sh/vgpu-number",
+            "gpu-share and vgpu can't be used together",
+        ),
+        (
+            "gpu-number",
+            "vgpu-memory",
+            "volcano.sh/gpu-number and volcano.sh/vgpu-memory",
+            "gpu-share and vgpu can't be used together",
+        ),
+    ],
+)
+def test_mixed_requests_are_refused(first: str, second: str, named: str, why: str) -> None:
+    for mains in ([{first: 1, second: 1}], [{first: 1}, {second: 1}]):
+        with pytest.raises(RequestError) as refused:
+            read(*mains)
+        assert str(refused.value) == f"spec: invalid value {named}: must be one of them; {why}"
+
+
+def test_the_outputs_of_the_guide() -> None:
+    """Volcano gives MiB of the node's first GPU as every GPU's total: issue 4713."""
+    gpus = [Gpu("GPU-0", 0, 1000 * MIB), Gpu("GPU-1", 1, CARD_BYTES + 5)]
+    found = read({"gpu-memory": 1024}, {}, inits=[{"gpu-memory": 512}])
+    wanted = Request(found.asks, found.policy, (), found.scope)
+    chosen = placed(one_node.fleet([(1000 * MIB, None)], [], of=gpus), wanted)
+    written = found.outputs(chosen, gpus, 1593764466550835304)
+    assert written.annotations == {
+        "volcano.sh/gpu-index": "1",
+        "volcano.sh/predicate-time": "1593764466550835304",
+    }
+    total = {"VOLCANO_GPU_MEMORY_TOTAL": "11178"}
+    assert written.environment == {
+        "m0": {"VOLCANO_GPU_ALLOCATED": "1024", **total},
+        "i0": {"VOLCANO_GPU_ALLOCATED": "512", **total},
+    }
+    assert written.visible_devices == "index"
+
+
+def test_a_container_with_several_gpus_has_no_variables_of_one() -> None:
+    found = read({"gpu-number": 2})
+    chosen = placed(cards(0, 1, 0), Request(found.asks, found.policy))
+    written = found.outputs(chosen, one_node.gpus(3, CARD_BYTES), 1)
+    assert written.annotations["volcano.sh/gpu-index"] == "0,2"
+    assert written.environment == {}
+
+
+def test_a_request_names_the_argument_that_turns_it_on() -> None:
+    for name, switch in (
+        ("gpu-memory", "predicate.GPUSharingEnable"),
+        ("gpu-number", "predicate.GPUNumberEnable"),
+        ("vgpu-memory", "deviceshare.VGPUEnable"),
+    ):
+        where = "ConfigMap volcano-system/volcano-scheduler-configmap"
+        assert read({name: 1}).switches == {switch: f"set {switch}: true in {where}"}
+        assert switch in volcano_conf.ALL
+    assert read({"gpu-memory": 1}).policy is Policy.FIRST
