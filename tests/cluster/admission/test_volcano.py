@@ -1,0 +1,163 @@
+"""The real API server judges requests in Volcano's resources, by the rules of its dialect."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from contract.dialects import VOLCANO
+from lab.cluster import manifests
+from lab.cluster.controlplane import ControlPlane
+from scheduler.dialects.reading import RequestError
+from scheduler.dialects.volcano_conf import ALL
+from scheduler.kubernetes import requests
+from tests.cluster.admission.requested import asking, container, pod, workloads
+from tests.cluster.server import MERGE_PATCH, Answer, Server
+from tests.support import until
+
+pytestmark = pytest.mark.cluster
+
+Json = dict[str, Any]
+_PODS: Final = "/api/v1/namespaces/default/pods"
+_DRY: Final = "?dryRun=All"
+_POLICY: Final = "gpuslice-volcano"
+_SEEDED: Final = 150
+_ENABLED: Final = ALL | {VOLCANO.name}
+MEMORY, NUMBER, VNUMBER, VMEMORY, PERCENT, CORES = VOLCANO.resources
+
+
+def of_volcano(*containers: Json) -> Json:
+    return pod(*containers, scheduler=VOLCANO.scheduler_name)
+
+
+def tried(server: Server, raw: Json) -> Answer:
+    return server.ask("POST", _PODS + _DRY, raw)
+
+
+def verdict(raw: Json) -> str:
+    """Why the scheduler refuses the pod; "" if it does not."""
+    try:
+        requests.request(raw, _ENABLED)
+    except RequestError as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(scope="module")
+def server(installed: ControlPlane) -> Iterator[Server]:
+    """The policy in force, beside those of an installation without the dialect."""
+    rendered = manifests.serving(["gpuslice-scheduler"], "--set=dialects.volcano.enabled=true")
+    ours = manifests.in_force(each for each in rendered if each["metadata"]["name"] == _POLICY)
+    installed.apply_json(*ours)
+    with Server(installed) as api:
+        until(lambda: tried(api, WRONG["too many GPUs"]).policy == _POLICY, "it is in force")
+        yield api
+    for each in ours:
+        installed.kubectl("delete", each["kind"], _POLICY)
+
+
+WRONG: Final[dict[str, Json]] = {
+    "bytes for MiB": of_volcano(asking({MEMORY: "8Gi"})),
+    "more than any number": of_volcano(asking({MEMORY: "9223372036854775807"})),
+    "too many GPUs": of_volcano(asking({NUMBER: 17})),
+    "too many vGPUs": of_volcano(asking({VNUMBER: 17})),
+    "too much memory of a vGPU": of_volcano(asking({VNUMBER: 1, VMEMORY: "1Pi"})),
+    "over 100 percent": of_volcano(asking({VNUMBER: 1, PERCENT: 101})),
+    "over 100 percent of the cores": of_volcano(asking({VNUMBER: 1, CORES: 200})),
+    "no vGPU": of_volcano(asking({VNUMBER: 0, VMEMORY: 4096, CORES: 1})),
+    "no vGPU, in percent": of_volcano(asking({VNUMBER: 0, PERCENT: 10})),
+    "a percentage alone": of_volcano(asking({PERCENT: 50, CORES: 10})),
+    "cores alone": of_volcano(container(), asking({CORES: 10}, "second")),
+    "sharing and number": of_volcano(asking({NUMBER: 1, MEMORY: 1024})),
+    "sharing and number of two containers": of_volcano(
+        asking({NUMBER: 1}), asking({MEMORY: 1024}, "first", init=True)
+    ),
+    "sharing and vgpu": of_volcano(asking({MEMORY: 1}), asking({VMEMORY: 1}, "second")),
+    "number and vgpu": of_volcano(asking({NUMBER: 1, VNUMBER: 1, CORES: 1})),
+}
+RIGHT: Final = [
+    asking({MEMORY: 1024}),
+    asking({NUMBER: 16}),
+    asking({VMEMORY: 268435456}),
+    asking({VNUMBER: 2, PERCENT: 100, CORES: 100, VMEMORY: 3}),
+    asking({MEMORY: 0, CORES: 0, VNUMBER: 1}),
+    asking({MEMORY: 0}),
+]
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_malformed_request_is_refused_in_the_schedulers_words(server: Server, what: str) -> None:
+    answer = tried(server, WRONG[what])
+    assert (answer.status, answer.policy) == (422, _POLICY), answer.body
+    assert answer.text == verdict(WRONG[what])
+
+
+@pytest.mark.parametrize("limits", [{MEMORY: -5}, {MEMORY: "1500m"}, {VNUMBER: 1, CORES: "0.5"}])
+def test_the_api_server_itself_refuses_what_is_no_number(server: Server, limits: Json) -> None:
+    raw = of_volcano(asking(limits))
+    answer = tried(server, raw)
+    assert (answer.status, answer.policy) == (422, ""), answer.body
+    assert verdict(raw)
+
+
+@pytest.mark.parametrize("container", RIGHT)
+def test_requests_that_can_be_satisfied_go_through(server: Server, container: Json) -> None:
+    raw = of_volcano(dict(container))
+    answer = tried(server, raw)
+    assert answer.done, answer.text
+    assert verdict(answer.body) == ""
+
+
+def test_so_it_is_in_templates(server: Server) -> None:
+    """On creation, and where an update changes the template."""
+    for path, workload in workloads(WRONG["no vGPU"]).values():
+        answer = server.ask("POST", path + _DRY, workload)
+        assert (answer.text, answer.policy) == (verdict(WRONG["no vGPU"]), _POLICY), answer.body
+    path, workload = workloads(of_volcano(asking({MEMORY: 1})))["Deployment"]
+    assert server.ask("POST", path, workload).done
+    try:
+        scaled = {"spec": {"replicas": 0}}
+        assert server.ask("PATCH", f"{path}/w", scaled, MERGE_PATCH).done
+        changed = {"spec": {"template": {"spec": WRONG["too many GPUs"]["spec"]}}}
+        assert server.ask("PATCH", f"{path}/w{_DRY}", changed, MERGE_PATCH).policy == _POLICY
+    finally:
+        server.ask("DELETE", f"{path}/w")
+
+
+def test_pods_of_other_schedulers_are_not_judged(server: Server) -> None:
+    raw = pod(asking({NUMBER: 17}), scheduler="default-scheduler")
+    assert tried(server, raw).policy != _POLICY
+
+
+_VALUES: Final[dict[str, tuple[object, ...]]] = {
+    MEMORY: (0, 1, 1024, "8Gi"),
+    NUMBER: (0, 1, 16, 17),
+    VNUMBER: (0, 1, 2, 17),
+    VMEMORY: (0, 1, 4096, "1Ti"),
+    PERCENT: (0, 1, 100, 101),
+    CORES: (0, 1, 100, 101),
+}
+_KINDS: Final = ((MEMORY,), (NUMBER,), (VNUMBER, VMEMORY, PERCENT, CORES), VOLCANO.resources)
+
+
+def test_the_api_server_and_the_scheduler_agree(server: Server) -> None:
+    """With one error the messages are equal; of several each may report another first."""
+    chance = random.Random(1)
+    same = accepted = 0
+    for _ in range(_SEEDED):
+        kind = chance.choice(_KINDS)
+        containers = []
+        for number in range(chance.choice((1, 1, 2, 3))):
+            keys = chance.sample(kind, chance.randint(0, len(kind)))
+            asked = {key: chance.choice(_VALUES[key]) for key in keys}
+            containers.append(asking(asked, f"c{number}", init=number == 2))
+        raw = of_volcano(*containers)
+        answer = tried(server, raw)
+        assert answer.done == (verdict(raw) == ""), (answer.text, raw)
+        accepted += answer.done
+        same += not answer.done and answer.text == verdict(raw)
+    assert accepted > _SEEDED // 10
+    assert same > _SEEDED // 4
