@@ -99,7 +99,7 @@ class Binder:
         enabled: Enabled = DEFAULT,
     ) -> None:
         self._wall_ns = wall_ns
-        self._enabled = enabled
+        self.enabled = enabled
         self._state = state
         self._kube = kube
         self._gate = gate
@@ -312,10 +312,10 @@ class Binder:
                 return "the pod could not be read in time"
             try:
                 raw = await self._kube.get(wanted.path, timeout_s=GET_S)
-                return seen_as(raw, wanted.uid, self._enabled)
+                return seen_as(raw, wanted.uid, self.enabled)
             except KubeError as error:
                 if error.status == 404:
-                    return seen_as({}, wanted.uid, self._enabled)
+                    return seen_as({}, wanted.uid, self.enabled)
                 left_s = until_s - self._clock()
                 if left_s <= 0:
                     return f"the pod could not be read: {error}"

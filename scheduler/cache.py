@@ -21,6 +21,7 @@ from scheduler.decisions.state import State
 from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes import requests, translate
 from scheduler.kubernetes.facts import LeaseFacts
+from scheduler.volcano_configuration import VolcanoConfiguration
 
 Json = Mapping[str, Any]
 
@@ -36,7 +37,7 @@ _TICK_S: Final = 1.0
 
 class Cache:
     """See the module. The creator must run `run`. clock: the same as State's. wall: seconds since
-    the epoch. enabled: the dialects that are on."""
+    the epoch. enabled: the dialects that are on. volcano: receives Volcano's configuration."""
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class Cache:
         wall: Callable[[], float] = time.time,
         retries: Unschedulable | None = None,
         enabled: Enabled = DEFAULT,
+        volcano: VolcanoConfiguration | None = None,
     ) -> None:
         self._kube = kube
         self._state = state
@@ -59,19 +61,19 @@ class Cache:
         nodes = _Objects(translate.node, state.see_node, state.lose_node)
         devices = _Objects(translate.device, state.see_device, state.lose_device)
         leases = _Objects(translate.lease, see_lease, state.lose_lease)
+        self._pods = _Pods(state, Unschedulable(state) if retries is None else retries, enabled)
         shared: dict[str, Any] = {"clock": clock, "jitter": jitter}
         self._followers: Final[Mapping[str, Follower]] = {
             "nodes": Follower(kube, NODES, nodes, only=METADATA_ONLY, **shared),
             "devices": Follower(kube, DEVICES, devices, **shared),
             "leases": Follower(kube, LEASES, leases, **shared),
-            "pods": Follower(
-                kube,
-                PODS,
-                _Pods(state, Unschedulable(state) if retries is None else retries, enabled),
-                query=_UNFINISHED,
-                **shared,
-            ),
+            "pods": Follower(kube, PODS, self._pods, query=_UNFINISHED, **shared),
+            **({"volcano": volcano.follower(kube, **shared)} if volcano is not None else {}),
         }
+
+    def enable(self, enabled: Enabled) -> None:
+        """Replaces the dialects that are on."""
+        self._pods.enabled = enabled
 
     async def run(self) -> None:
         """Runs until cancelled. Errors in objects appear in State's problems; an exception here is
@@ -162,7 +164,7 @@ class _Pods:
     """marks: by UID, translate.mark of the pod as last observed."""
 
     def __init__(self, state: State, retries: Unschedulable, enabled: Enabled = DEFAULT) -> None:
-        self._enabled = enabled
+        self.enabled = enabled
         self._state = state
         self._retries = retries
         self._marks: dict[str, int] = {}
@@ -176,7 +178,7 @@ class _Pods:
         if mark == translate.UNBOUND:
             if requests.was_refused(raw):
                 # Bound by kube-scheduler while another process was its extender.
-                self._retries.restore(requests.pending(raw, self._enabled))
+                self._retries.restore(requests.pending(raw, self.enabled))
             return uid
         self._retries.forget(uid)
         sent = self._state.sent(uid)

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 from contract import names
 from kube.client import KubeError
 from kube.log_lines import Line, printable
+from scheduler.dialects import volcano_conf
 from scheduler.kubernetes.facts import Problem
 from scheduler.metrics import Metrics
 
@@ -40,7 +41,8 @@ _DEFAULT_NAMESPACE: Final = "default"
 POD_PROBLEM: Final = "GPUShareUnclear"
 NODE_PROBLEM: Final = "GPUInventoryProblem"
 SECOND_INSTALLATION: Final = "SecondInstallation"
-REASONS: Final = (POD_PROBLEM, NODE_PROBLEM, SECOND_INSTALLATION)
+VOLCANO_PROBLEM: Final = "VolcanoConfigurationProblem"
+REASONS: Final = (POD_PROBLEM, NODE_PROBLEM, SECOND_INSTALLATION, VOLCANO_PROBLEM)
 
 
 class Client(Protocol):
@@ -93,6 +95,12 @@ class Events:
         lease = ("coordination.k8s.io/v1", "Lease", names.NAMESPACE, names.LEASE_SCHEDULER, "")
         # The text contains a time, so the key leaves it out.
         await self._tell(SECOND_INSTALLATION, lease, status, key=self._identity)
+
+    async def volcano_problems(self, uid: str, found: Iterable[str]) -> None:
+        """found: of Volcano's ConfigMap, whose UID is given."""
+        about = ("v1", "ConfigMap", volcano_conf.NAMESPACE, volcano_conf.CONFIG_MAP, uid)
+        for each in found:
+            await self._tell(VOLCANO_PROBLEM, about, each)
 
     async def _tell(self, reason: str, regarding: Regarding, text: str, key: str = "") -> None:
         now_s = self._clock()

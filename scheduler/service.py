@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from contract.dialects import DIALECTS, KOORDINATOR
+from contract.dialects import DIALECTS, KOORDINATOR, VOLCANO
 from kube.client import Kube
 from kube.log_lines import Format, Line
 from scheduler.admission import Admission
@@ -37,6 +37,7 @@ from scheduler.leader import Leader, boot_clock
 from scheduler.leadership.election import Candidate
 from scheduler.metrics import Metrics
 from scheduler.requeuer import Requeuer
+from scheduler.volcano_configuration import VolcanoConfiguration
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -140,15 +141,26 @@ async def _run(
     served = {each.scheduler_name for each in DIALECTS if each.name in settings.dialects}
     retries = Unschedulable(state, {*(served - {""}), *settings.policies})
     metrics.waiting.set_function(retries.__len__)
-    cache = Cache(kube, state, boot_clock, retries=retries, enabled=settings.dialects)
+    on = settings.dialects
+    volcano = VolcanoConfiguration() if VOLCANO.name in on else None
+    cache = Cache(kube, state, boot_clock, retries=retries, enabled=on, volcano=volcano)
     leader = Leader(kube, me, cache.relist, metrics)
-    verbs = Verbs(state, settings.policies, retries, settings.dialects)
+    verbs = Verbs(state, settings.policies, retries, on)
     requeuer = Requeuer(retries, kube, metrics, boot_clock)
-    binder = Binder(state, kube, leader, verbs, boot_clock, enabled=settings.dialects)
+    binder = Binder(state, kube, leader, verbs, boot_clock, enabled=on)
     events = Events(kube, metrics, boot_clock, me.identity)
     endpoint = Endpoint(state, cache, metrics, lambda: leader.status)
     extender = Extender(verbs, binder, leader, cache, metrics)
     admission = Admission(kube, lambda: not endpoint.problems, leader.may_write, metrics)
+
+    def enable(kinds: frozenset[str]) -> None:
+        """kinds: of Volcano's resources, by the arguments that turn them on."""
+        binder.enabled = on | kinds
+        cache.enable(on | kinds)
+        verbs.enable(on | kinds)
+
+    if volcano is not None:
+        volcano.connect(enable)
 
     async def retry() -> None:
         """Only in the process that may bind: the others answer no filter, and so refuse no pod."""
@@ -159,6 +171,8 @@ async def _run(
         """Only the process that may bind reports problems; a second installation reports itself."""
         if leader.may_write():
             await events.problems(state.problems())
+            if volcano is not None:
+                await events.volcano_problems(volcano.uid, volcano.conf.problems)
         elif leader.rival:
             await events.second_installation(leader.status)
 

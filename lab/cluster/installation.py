@@ -13,7 +13,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from lab.cluster.controlplane import ControlPlane, free_port
@@ -33,7 +33,7 @@ class Installation:
 
     configuration: kube-scheduler's, as in the chart; the extender's
     address is added. module: the extender's program. installation: the name that replicas share; ""
-    for a single one.
+    for a single one. arguments: more of the extender's.
     """
 
     def __init__(
@@ -43,7 +43,9 @@ class Installation:
         name: str = "gpuslice",
         module: str = "scheduler",
         installation: str = "",
+        arguments: Sequence[str] = (),
     ) -> None:
+        self._arguments = arguments
         self.name = name
         self._installation = installation or name
         self._plane = plane
@@ -102,6 +104,7 @@ class Installation:
                 *(sys.executable, "-m", self._module, "serve", f"--kubeconfig={self._kubeconfig}"),
                 *(f"--listen=127.0.0.1:{self._port}", f"--http=127.0.0.1:{self._http_port}"),
                 *(f"--installation={self._installation}", f"--state-dir={self._state_dir}"),
+                *self._arguments,
             ]
             log = self._plane.directory / f"{self.name}.extender.log"
             self._extender = Process(command, log, self._plane.environ())

@@ -63,6 +63,7 @@ class Verbs:
         self._policies = policies or {}
         self._retries = Unschedulable(state) if retries is None else retries
         self._reader = Reader(enabled)
+        self.enable = self._reader.enable
         self._remembered: dict[str, Pending] = {}
         self._scored: _Scored | None = None
 
