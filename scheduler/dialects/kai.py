@@ -1,0 +1,269 @@
+"""KAI's dialect: one container of a pod gets a share, by annotations of the pod. Pure.
+
+The refusals are those of KAI's own admission, in its order and its words, so that they can be
+searched; a value that KAI accepts and gpuslice does not is refused in Kubernetes' form. Fractions
+are exact decimals, and the floor of fraction times memory is the limit: KAI rounds both.
+Source: KAI-Scheduler pkg/binder/plugins/gpusharing/gpu-request, pkg/binder/common/gpu_access.go,
+and pkg/common/resources for the annotations by container.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from functools import partial
+from typing import Final
+
+from contract import names, quantity
+from contract.dialects import (
+    KAI_CONTAINER,
+    KAI_CONTAINER_PREFIX,
+    KAI_CONTAINER_TYPE,
+    KAI_DEVICES,
+    KAI_FRACTION,
+    KAI_INIT_CONTAINER,
+    KAI_MEMORY,
+    KAI_MEMORY_LIMIT,
+    KAI_MEMORY_REQUEST,
+    KAI_MPS,
+    KAI_PORTION,
+    KAI_PORTION_OLD,
+    KAI_RECEIVED_TYPE,
+)
+from scheduler.core.fleet import MAX_BYTES, Gpu
+from scheduler.core.place import Placement
+from scheduler.core.request import Ask, Phase
+from scheduler.dialects.reading import Container, Outputs, PodFields, Reading, RequestError
+
+_MIB: Final = 1 << 20
+_LEAST_FRACTION: Final = "0.000001"
+"""A smaller one could be less than a byte."""
+_FOREIGN: Final = frozenset((*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY))
+
+_WHOLE_NUMBER: Final = re.compile(r"[0-9]+")
+_DECIMAL: Final = re.compile(r"[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?0*[0-9]{1,2})?")
+_D: Final = r"[0-9](_?[0-9])*"
+_H: Final = r"[0-9a-f](_?[0-9a-f])*"
+_FLOAT_OF_GO: Final = re.compile(
+    rf"nan|[+-]?(({_D}([.]({_D})?)?|[.]{_D})(e[+-]?0*[0-9]{{1,2}})?"
+    rf"|0x_?({_H}([.]({_H})?)?|[.]{_H})p[+-]?0*[0-9]{{1,2}})",
+    re.IGNORECASE,
+)
+"""What Go's ParseFloat reads beside infinity: also NaN, hexadecimal, and underscores."""
+_MAX_CHARS: Final = 64
+_OF_CONTAINER: Final = re.compile(
+    rf"{re.escape(KAI_CONTAINER_PREFIX)}(.+)"
+    rf"({re.escape(KAI_MEMORY_REQUEST)}|{re.escape(KAI_MEMORY_LIMIT)})"
+)
+
+_MPS_ALONE: Final = "MPS is only supported with GPU fraction request"
+_WITH_WHOLE_GPU: Final = (
+    "cannot have both GPU fraction request and whole GPU resource request/limit"
+)
+_BOTH: Final = "cannot request both GPU and GPU memory"
+_COMBINED: Final = (
+    f"cannot combine {KAI_CONTAINER_PREFIX} limit annotation with {KAI_FRACTION} or"
+    f" {KAI_MEMORY} annotation"
+)
+_DEVICES_ALONE: Final = (
+    "cannot request multiple fractional devices without specifying fraction portion or gpu-memory"
+)
+_MEMORY: Final = "gpu-memory annotation value must be a positive integer greater than 0"
+_FRACTION: Final = "gpu-fraction annotation value must be a positive number smaller than 1.0"
+_NOTATION: Final = (
+    "gpu-fraction annotation value must be a float written with a decimal point or a scientific"
+    " notation .given value: "
+)
+_DEVICES: Final = "fraction count annotation value must be a positive integer greater than 0"
+_SEVERAL: Final = "currently, kai doesn't support multiple containers with fractional GPU requests"
+
+
+def read(pod: PodFields) -> Reading | None:
+    """The request in KAI's annotations. `nvidia.com/gpu` alone is none: a device plugin allocates
+    whole GPUs."""
+    written = pod.annotations
+    by_container = sorted(key for key in written if key.startswith(KAI_CONTAINER_PREFIX))
+    mps = written.get(KAI_MPS) == "true"
+    keys = [key for key in (KAI_FRACTION, KAI_MEMORY) if key in written] + by_container
+    _refuse_combinations(pod, keys, by_container, mps)
+    if not keys:
+        return None
+    memory = _memory(written)
+    ratio = _fraction(written)
+    gpus = _devices(written)
+    if by_container:
+        target, memory = _of_container(pod, by_container)
+    else:
+        target = _target(pod)
+    ask = Ask(target.name, target.phase, target.order, gpus, None, memory, ratio)
+    return Reading(
+        asks=(ask,),
+        keys=tuple(_where(key) for key in keys),
+        foreign=_FOREIGN,
+        notices=(_MPS_NOTICE,) if mps else (),
+        outputs=partial(_outputs, ask),
+    )
+
+
+_MPS_NOTICE: Final = (
+    f"metadata.annotations[{KAI_MPS}]: true has no effect: the library limits each container, and"
+    " containers share a GPU without MPS"
+)
+
+
+def _where(key: str) -> str:
+    return f"metadata.annotations[{key}]"
+
+
+def _refuse_combinations(
+    pod: PodFields, keys: Sequence[str], by_container: Sequence[str], mps: bool
+) -> None:
+    whole = any(names.RESOURCE_NVIDIA_GPU in container.limits for container in pod.containers)
+    fraction, memory = KAI_FRACTION in keys, KAI_MEMORY in keys
+    for refused, text in (
+        (mps and not keys, _MPS_ALONE),
+        (whole and (fraction or by_container), _WITH_WHOLE_GPU),
+        (memory and (fraction or whole), _BOTH),
+        (by_container and (fraction or memory), _COMBINED),
+        (KAI_DEVICES in pod.annotations and not keys, _DEVICES_ALONE),
+    ):
+        if refused:
+            raise RequestError(text)
+
+
+# --- amounts -------------------------------------------------------------------------------------
+
+
+def _memory(written: Mapping[str, str]) -> int | None:
+    """Bytes of each GPU."""
+    text = written.get(KAI_MEMORY)
+    if text is None:
+        return None
+    digits = text.lstrip("0")
+    if not _WHOLE_NUMBER.fullmatch(text) or not digits:
+        raise RequestError(_MEMORY)
+    most_mib = MAX_BYTES // _MIB
+    if len(digits) > len(str(most_mib)) or int(digits) > most_mib:
+        raise _invalid(KAI_MEMORY, text, f"at most {most_mib} MiB")
+    return int(digits) * _MIB
+
+
+def _fraction(written: Mapping[str, str]) -> Fraction | None:
+    """Compared as a float, as KAI does, and then taken exactly."""
+    text = written.get(KAI_FRACTION)
+    if text is None:
+        return None
+    if len(text) > _MAX_CHARS or not _FLOAT_OF_GO.fullmatch(text):
+        raise RequestError(_FRACTION)
+    plain = text.replace("_", "")
+    amount = float.fromhex(plain) if "x" in plain.lower() else float(plain)
+    if amount <= 0 or amount >= 1:
+        raise RequestError(_FRACTION)
+    if not _DECIMAL.fullmatch(text):
+        raise RequestError(_NOTATION + text)
+    if amount < float(_LEAST_FRACTION):
+        raise _invalid(KAI_FRACTION, text, f"at least {_LEAST_FRACTION}")
+    return Fraction(text)
+
+
+def _devices(written: Mapping[str, str]) -> int:
+    text = written.get(KAI_DEVICES)
+    if text is None:
+        return 1
+    digits = text.lstrip("0")
+    if not _WHOLE_NUMBER.fullmatch(text) or not digits:
+        raise RequestError(_DEVICES)
+    if len(digits) > len(str(names.MAX_GPUS)) or int(digits) > names.MAX_GPUS:
+        raise _invalid(KAI_DEVICES, text, f"1 to {names.MAX_GPUS}")
+    return int(digits)
+
+
+def _invalid(key: str, text: str, must_be: str) -> RequestError:
+    return RequestError(f"{_where(key)}: invalid value {text}: must be {must_be}")
+
+
+# --- the container -------------------------------------------------------------------------------
+
+
+def _target(pod: PodFields) -> Container:
+    """Init containers first, as in KAI. Its releases before 0.10 had a type beside the name."""
+    name = pod.annotations.get(KAI_CONTAINER)
+    candidates = pod.containers
+    if pod.annotations.get(KAI_CONTAINER_TYPE) == KAI_INIT_CONTAINER:
+        candidates = [each for each in candidates if each.phase is not Phase.MAIN]
+        if not candidates:
+            raise RequestError(
+                f"{_where(KAI_CONTAINER_TYPE)}: invalid value {KAI_INIT_CONTAINER}: must be absent"
+                " in a pod without init containers"
+            )
+    elif name is None:
+        candidates = [each for each in candidates if each.phase is Phase.MAIN]
+    for each in candidates:
+        if name is None or each.name == name:
+            return each
+    raise RequestError(f"container with name {name} not found for fraction request")
+
+
+def _of_container(pod: PodFields, keys: Sequence[str]) -> tuple[Container, int]:
+    """The container that the keys name, and its bytes of each GPU."""
+    found: dict[str, int] = {}
+    containers = set()
+    for key in keys:
+        match = _OF_CONTAINER.fullmatch(key)
+        if match is None:
+            raise RequestError(f"invalid NvFractions annotation key: {key}")
+        containers.add(match[1])
+        found[match[2]] = _bytes(key, pod.annotations[key])
+    if len(containers) > 1:
+        raise RequestError(_SEVERAL)
+    (name,) = containers
+    target = next((each for each in pod.containers if each.name == name), None)
+    if target is None:
+        raise RequestError(
+            f"container {name} not found in pod spec, but a fractional annotation referencing it"
+            " was found"
+        )
+    other = pod.annotations.get(KAI_CONTAINER, name)
+    if other != name:
+        raise RequestError(
+            f"{KAI_CONTAINER} annotation value {other} does not match container name {name}"
+        )
+    request, limit = found.get(KAI_MEMORY_REQUEST), found.get(KAI_MEMORY_LIMIT)
+    if request is not None and limit is not None:
+        if request > limit:
+            raise RequestError(
+                f"invalid fraction request for container {name}: request is greater than limit"
+            )
+        if request < limit:
+            key = f"{KAI_CONTAINER_PREFIX}{name}{KAI_MEMORY_LIMIT}"
+            raise _invalid(key, pod.annotations[key], "equal to the request, or without one")
+    return target, max(found.values())
+
+
+def _bytes(key: str, text: str) -> int:
+    read = quantity.parse(text)
+    if not isinstance(read, quantity.Value) or not read.amount:
+        raise RequestError(
+            f"{key} annotation value must be a valid Kubernetes memory quantity greater than 0"
+        )
+    if not _MIB <= read.amount <= MAX_BYTES:
+        raise _invalid(key, text, "1Mi to 256Ti")
+    return read.amount
+
+
+# --- what KAI's users read -----------------------------------------------------------------------
+
+
+def _outputs(ask: Ask, placement: Placement, gpus: Sequence[Gpu], now_ns: int) -> Outputs:
+    """The portion is of one GPU, the one with the lowest minor."""
+    ratio = ask.memory_ratio
+    if ratio is None:
+        share = placement.shares[0]
+        (total,) = (gpu.total_bytes for gpu in gpus if gpu.uuid == share.uuid)
+        ratio = Fraction(share.memory_bytes, total)
+    portion = f"{float(ratio):.2f}"
+    return Outputs(
+        annotations={KAI_RECEIVED_TYPE: "Fraction"},
+        environment={ask.container: {KAI_PORTION: portion, KAI_PORTION_OLD: portion}},
+    )
