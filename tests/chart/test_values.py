@@ -264,3 +264,16 @@ def test_admission_can_be_decided_by_the_operator(action: str, suffix: str) -> N
     assert "gpuslice.io/admission" not in str(rendered)
     role = one(rendered, "ClusterRole", "gpuslice-scheduler")
     assert "admissionregistration.k8s.io" not in str(role)
+
+
+def test_the_runtime_class_of_kais_chart_is_the_agents() -> None:
+    kais = {"binder": {"resourceReservation": {"runtimeClassName": "nvidia"}}}
+    own = {**kais, "agent": {"runtimeClassName": "own"}}
+    for values, found in (({}, None), (kais, "nvidia"), (own, "own")):
+        agent = one(objects(values), "DaemonSet", "gpuslice-agent")
+        assert agent["spec"]["template"]["spec"].get("runtimeClassName") == found
+
+
+def test_the_switch_of_kais_chart() -> None:
+    added = keys(objects({"global": {"gpuSharing": True}})) - keys(objects())
+    assert {name for _, name in added} == {"gpuslice-kai", "gpuslice-kai-warn"}

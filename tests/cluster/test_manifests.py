@@ -141,7 +141,7 @@ def test_the_pods_of_our_scheduler_are_known_alike() -> None:
     text = "".join(path.read_text() for path in (chart.CHART / "templates/admission").iterdir())
     compared = re.findall(r"schedulerName\.orValue\(''\) in (\[[^\]]*\])", text)
     own = [each for each in compared if "default-scheduler" not in each]
-    assert own == ['[{{ include "gpuslice.served" . }}]'] * 5
+    assert own == ['[{{ include "gpuslice.served" . }}]'] * 6
 
 
 def test_the_reserved_annotations_are_those_that_the_binding_carries() -> None:
