@@ -275,5 +275,10 @@ def test_the_runtime_class_of_kais_chart_is_the_agents() -> None:
 
 
 def test_the_switch_of_kais_chart() -> None:
-    added = keys(objects({"global": {"gpuSharing": True}})) - keys(objects())
-    assert {name for _, name in added} == {"gpuslice-kai", "gpuslice-kai-warn"}
+    """With KAI's own definition in the cluster, the chart renders none of its kinds."""
+    on = {"global": {"gpuSharing": True}}
+    policies = {"gpuslice-kai", "gpuslice-kai-warn"}
+    added = keys(objects(on)) - keys(objects())
+    assert {name for _, name in added} == {"configs.kai.scheduler", *policies}
+    there = keys(objects(on, "--api-versions=kai.scheduler/v1/Config")) - keys(objects())
+    assert {name for _, name in there} == policies

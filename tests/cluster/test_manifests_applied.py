@@ -30,6 +30,7 @@ Json = dict[str, Any]
 
 _CONNECTED: Final = ("--dry-run=server", "--take-ownership")
 """Helm reads the cluster's objects, which kubectl installed there."""
+_DEFINED_ELSEWHERE: Final = ("monitoring.coreos.com/v1", "kai.scheduler/v1")
 _ONE: Final = "gpuslice-requests"
 
 
@@ -37,9 +38,10 @@ _ONE: Final = "gpuslice-requests"
 def test_the_api_server_accepts_what_helm_installs(
     installed: ControlPlane, options: list[str]
 ) -> None:
-    """The hooks too, but for the objects of Prometheus Operator, whose definitions are not here."""
+    """The hooks too, but for objects of Prometheus Operator and KAI, whose definitions are not
+    here."""
     rendered = [each for each in yaml.safe_load_all(chart.render(*options)) if each]
-    known = [each for each in rendered if each["apiVersion"] != "monitoring.coreos.com/v1"]
+    known = [each for each in rendered if each["apiVersion"] not in _DEFINED_ELSEWHERE]
     listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": known})
     strictly = ("apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-")
     said = installed.try_kubectl(*strictly, given=listed)
