@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Final
 
 from contract import names, quantity
-from contract.dialects import DIALECTS, HAMI, KOORDINATOR, VOLCANO, Dialect
-from scheduler.dialects import hami, koordinator, volcano
+from contract.dialects import DIALECTS, HAMI, KAI, KOORDINATOR, VOLCANO, Dialect
+from scheduler.dialects import hami, kai, koordinator, volcano
 from scheduler.dialects.reading import PodFields, Reader, Reading, RequestError
 
 Enabled = frozenset[str] | None
@@ -22,6 +22,7 @@ DEFAULT: Final[Enabled] = frozenset({KOORDINATOR.name})
 
 READERS: Final[dict[Dialect, Reader]] = {
     KOORDINATOR: koordinator.read,
+    KAI: kai.read,
     VOLCANO: volcano.read,
     HAMI: hami.read,
 }

@@ -9,11 +9,12 @@ from typing import Any, Final
 import pytest
 
 from contract import names
+from contract.dialects import KAI, KOORDINATOR
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.manifests import BINDING, POLICY
-from scheduler.dialects import kai
 from scheduler.dialects.reading import RequestError
+from scheduler.kubernetes import requests
 from tests.cluster.admission.requested import workloads
 from tests.cluster.server import MERGE_PATCH, Answer, Server
 from tests.scheduler.dialects.kai_pods import (
@@ -22,7 +23,6 @@ from tests.scheduler.dialects.kai_pods import (
     MEMORY,
     REFUSED,
     REQUEST,
-    fields,
     pod,
 )
 from tests.support import until
@@ -34,20 +34,17 @@ _PODS: Final = "/api/v1/namespaces/default/pods"
 _DRY: Final = "?dryRun=All"
 _NAME: Final = "gpuslice-kai"
 _SEEDED: Final = 200
-
-
-def served(raw: Json) -> Json:
-    return {**raw, "spec": {**raw["spec"], "schedulerName": names.SCHEDULER_NAME}}
+_ENABLED: Final = frozenset({KOORDINATOR.name, KAI.name})
 
 
 def tried(server: Server, raw: Json) -> Answer:
-    return server.ask("POST", _PODS + _DRY, served(raw))
+    return server.ask("POST", _PODS + _DRY, raw)
 
 
 def verdict(raw: Json) -> str:
     """Why the scheduler refuses the pod; "" if it does not."""
     try:
-        kai.read(fields(raw))
+        requests.request(raw, _ENABLED)
     except RequestError as error:
         return str(error)
     return ""
@@ -89,7 +86,7 @@ def test_what_kai_accepts(server: Server, what: str) -> None:
 @pytest.mark.parametrize("what", ["mps alone", "a container that there is not"])
 def test_so_it_is_in_a_template(server: Server, kind: str, what: str) -> None:
     raw, text = REFUSED[what]
-    path, workload = workloads(served(raw))[kind]
+    path, workload = workloads(raw)[kind]
     answer = server.ask("POST", path + _DRY, workload)
     assert (answer.policy, answer.text) == (_NAME, text), answer.body
 
@@ -101,7 +98,7 @@ def test_pods_of_other_schedulers_pass(server: Server) -> None:
 
 
 def test_an_annotation_is_judged_where_it_changes(server: Server) -> None:
-    raw = served(pod({"gpu-fraction": "0.5"}))
+    raw = pod({"gpu-fraction": "0.5"})
     raw["metadata"]["name"] = "changing"
     assert server.ask("POST", _PODS, raw).done
     try:

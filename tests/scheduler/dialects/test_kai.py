@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from contract.dialects import KAI
+from contract.dialects import KAI, KOORDINATOR
 from scheduler.core.fleet import Gpu
 from scheduler.core.place import Placement, Share
 from scheduler.core.request import Ask, Phase
 from scheduler.dialects.kai import read
 from scheduler.dialects.reading import Reading, RequestError
+from scheduler.kubernetes import requests
 from tests.scheduler.dialects.kai_pods import ACCEPTED, LIMIT, REFUSED, REQUEST, fields, pod
 
 Mi, Gi = 2**20, 2**30
@@ -47,6 +48,25 @@ def test_what_kai_accepts(what: str) -> None:
 def test_no_request(annotations: dict[str, str]) -> None:
     assert read(fields(pod(annotations))) is None
     assert read(fields(pod(annotations, "main"))) is None
+
+
+@pytest.mark.parametrize("what", [what for what in REFUSED if not what.startswith("the key ")])
+def test_off_it_is_refused_with_its_switch(what: str) -> None:
+    raw, _ = REFUSED[what]
+    with pytest.raises(RequestError) as refused:
+        requests.request(raw)
+    assert str(refused.value).endswith(
+        ": must be absent, as the dialect kai is off; set global.gpuSharing to true"
+    )
+
+
+def test_beside_another_dialect_it_is_refused() -> None:
+    raw = pod({"gpu-fraction": "0.5"})
+    raw["spec"]["containers"][1]["resources"] = {"limits": {"koordinator.sh/gpu": 50}}
+    with pytest.raises(RequestError) as refused:
+        requests.request(raw, frozenset({KOORDINATOR.name, KAI.name}))
+    for key in ("metadata.annotations[gpu-fraction]", "container second"):
+        assert key in str(refused.value)
 
 
 # --- amounts
