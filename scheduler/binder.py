@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -107,6 +107,7 @@ class Binder:
         self._clock = clock
         self._jobs: dict[str, _Job] = {}
         self._sent: dict[str, _Sent] = {}
+        self._noticed: dict[str, Pending] = {}
 
     @property
     def under_way(self) -> int:
@@ -126,6 +127,11 @@ class Binder:
         if isinstance(chosen, str):
             return chosen
         return await asyncio.shield(self._begin(wanted, self._bind(wanted, chosen, until_s)))
+
+    def take_notices(self) -> Sequence[Pending]:
+        """The pods with notices for which a GPU was chosen since the last call."""
+        noticed, self._noticed = [*self._noticed.values()], {}
+        return noticed
 
     async def tend(self) -> None:
         """Checks Bindings that were sent long ago and not observed: the pod may be gone, or the
@@ -241,6 +247,8 @@ class Binder:
             gpus = state.fleet.gpus[state.fleet.row_of(wanted.node)]
             outputs = pending.outputs(placement, gpus, self._wall_ns())
             annotations = binding.annotations_of(placement, outputs)
+            if pending.notices:
+                self._noticed[wanted.uid] = pending
         else:
             annotations = sent.annotations
         self._hold(wanted, placement, annotations)

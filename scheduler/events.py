@@ -1,4 +1,4 @@
-"""Kubernetes Events for State's problems.
+"""Kubernetes Events for State's problems, and for notices about pods.
 
 kube-scheduler writes `Scheduled` for each pod that the extender binds, and `FailedScheduling` with
 the extender's text; no second one is written. Only the process that may bind writes Events, or each
@@ -19,6 +19,7 @@ from kube.client import KubeError
 from kube.log_lines import Line, printable
 from scheduler.dialects import volcano_conf
 from scheduler.kubernetes.facts import Problem
+from scheduler.kubernetes.requests import Pending
 from scheduler.metrics import Metrics
 
 Json = Mapping[str, Any]
@@ -39,10 +40,11 @@ _DEFAULT_NAMESPACE: Final = "default"
 """Namespace of events about nodes, which have none; kubectl reads them there."""
 
 POD_PROBLEM: Final = "GPUShareUnclear"
+POD_NOTICE: Final = "GPUShareNotice"
 NODE_PROBLEM: Final = "GPUInventoryProblem"
 SECOND_INSTALLATION: Final = "SecondInstallation"
 VOLCANO_PROBLEM: Final = "VolcanoConfigurationProblem"
-REASONS: Final = (POD_PROBLEM, NODE_PROBLEM, SECOND_INSTALLATION, VOLCANO_PROBLEM)
+REASONS: Final = (POD_PROBLEM, POD_NOTICE, NODE_PROBLEM, SECOND_INSTALLATION, VOLCANO_PROBLEM)
 
 
 class Client(Protocol):
@@ -89,6 +91,13 @@ class Events:
             else:
                 # kubectl finds a node's events by the node's name in the UID field.
                 await self._tell(NODE_PROBLEM, ("v1", "Node", "", each.node, each.node), each.text)
+
+    async def notices(self, pods: Iterable[Pending]) -> None:
+        """What a pod's author should read of a request that was accepted."""
+        for pod in pods:
+            for text in pod.notices:
+                about = ("v1", "Pod", pod.namespace, pod.name, pod.uid)
+                await self._tell(POD_NOTICE, about, text)
 
     async def second_installation(self, status: str) -> None:
         """This process receives calls, but another installation holds the Lease."""
@@ -141,7 +150,7 @@ def event(reason: str, regarding: Regarding, text: str, identity: str, at: datet
         "reportingInstance": identity[:128],
         "action": "Schedule",
         "reason": reason,
-        "type": "Warning",
+        "type": "Normal" if reason == POD_NOTICE else "Warning",
         "regarding": about,
         "note": _cut(text),
     }

@@ -168,8 +168,9 @@ async def _run(
             await requeuer.tend()
 
     async def report() -> None:
-        """Only the process that may bind reports problems; a second installation reports itself."""
+        """Only the process that may bind reports; a second installation reports itself."""
         if leader.may_write():
+            await events.notices(binder.take_notices())
             await events.problems(state.problems())
             if volcano is not None:
                 await events.volcano_problems(volcano.uid, volcano.conf.problems)
