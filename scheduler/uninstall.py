@@ -18,8 +18,13 @@ from kube.client import Kube, KubeError
 from scheduler.kubernetes import removal
 from scheduler.kubernetes.requests import Json, at, objects
 
-_POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
-_BINDINGS: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+_ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
+_POLICIES: Final = (
+    f"{_ADMISSION}/mutatingadmissionpolicybindings",
+    f"{_ADMISSION}/mutatingadmissionpolicies",
+    f"{_ADMISSION}/validatingadmissionpolicybindings",
+    f"{_ADMISSION}/validatingadmissionpolicies",
+)
 _NODES: Final = "/api/v1/nodes"
 _DEVICES: Final = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
 _OURS: Final = f"{names.LABEL_PART_OF}={names.PART_OF}"
@@ -60,7 +65,7 @@ class Uninstallation:
 
     async def run(self) -> None:
         """Raises KubeError, UninstallError."""
-        for path in (_BINDINGS, _POLICIES):
+        for path in _POLICIES:
             for each in await self._list(path, _OURS):
                 if _name(each) != _KEPT_POLICY:
                     await self._delete(path, each)

@@ -250,9 +250,11 @@ def test_the_account_may_delete_each_policy_of_the_chart() -> None:
         if each and each["kind"] == "ClusterRole"
     )
     (named,) = (rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule)
-    kinds = (manifests.POLICY, manifests.BINDING)
-    rendered = manifests.serving([names.SCHEDULER_NAME], "--set=global.gpuSharing=true")
-    policies = {each["metadata"]["name"] for each in rendered if each["kind"] in kinds}
+    on = ("global.gpuSharing=true", "dialects.volcano.enabled=true", "dialects.hami.enabled=true")
+    rendered = manifests.serving([names.SCHEDULER_NAME], *(f"--set={each}" for each in on))
+    policies = {
+        each["metadata"]["name"] for each in rendered if "AdmissionPolicy" in each["kind"]
+    }
     assert set(named) == policies - {"gpuslice-writer"}
 
 
