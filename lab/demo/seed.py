@@ -12,7 +12,7 @@ from typing import Final
 from contract import names
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PATH: Final = Path(__file__).parent / "documents" / "koordinator-hami.yaml"
+PATH: Final = ROOT / "docs" / "examples" / "koordinator" / "pod-example.yaml"
 NAME: Final = "pod-example"
 GPUS: Final = "2x23040Mi"
 SCHEDULER: Final = "koord-scheduler"

@@ -1,0 +1,1 @@
+"""Pods written for Koordinator, KAI, Volcano and HAMi, unmodified, on a whole cluster."""
