@@ -36,8 +36,8 @@ demo-node: show  ## one GPU, two pods of half a GPU each, on a private container
 demo-faults: show  ## the agent stops, the agent hangs, an annotation is forged: the effect on pods (root)
 	@$(VENV)/python -m lab.demo.faults $(ARGS)
 
-cluster: base  ## a private Kubernetes cluster of one node, with simulated GPUs (root; GPUS=2x23040Mi BARE=1)
-	@$(VENV)/python -m lab.cluster up $${AT:+--at "$$AT"} $${GPUS:+--gpus "$$GPUS"} $${SERVE:+--serve "$$SERVE"} $(if $(BARE),--bare)
+cluster: base  ## a private Kubernetes cluster of one node, with simulated GPUs (root; GPUS=2x23040Mi DIALECTS=kai BARE=1)
+	@$(VENV)/python -m lab.cluster up $${AT:+--at "$$AT"} $${GPUS:+--gpus "$$GPUS"} $${SERVE:+--serve "$$SERVE"} $${DIALECTS:+--dialects "$$DIALECTS"} $(if $(BARE),--bare)
 
 cluster-down:  ## stop the cluster and remove it completely
 	@$(VENV)/python -m lab.cluster down $${AT:+--at "$$AT"}

@@ -1,6 +1,6 @@
 """`make cluster`: a Kubernetes cluster of one node on this machine, private to its directory.
 
-    python -m lab.cluster up [--gpus 2x23040Mi] [--serve koord-scheduler]
+    python -m lab.cluster up [--gpus 2x23040Mi] [--serve koord-scheduler] [--dialects kai,volcano]
                                                             start it, unless it runs
     python -m lab.cluster status                     its parts and their problems
     python -m lab.cluster down                       remove all of it
@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from contract.dialects import DIALECTS
 from lab.cluster.directory import DIRECTORY, Place, Seen
 from lab.cluster.marked import PlaceError
 from lab.cluster.owner import Owner, OwnerError, own
@@ -37,6 +38,7 @@ from tools.progress import step
 from tools.releases import DEFAULT
 
 _GPUS: Final = "2x23040Mi"
+_SWITCHED: Final = [dialect.name for dialect in DIALECTS if dialect.switch]
 _MEND_S: Final = 90.0
 _LOOK_S: Final = 0.5
 _ABSENT: Final = 3
@@ -69,10 +71,20 @@ def gpus(text: str) -> list[int]:
     return sizes
 
 
+def _dialects(text: str) -> list[str]:
+    chosen = [name for name in text.split(",") if name]
+    for name in chosen:
+        if name not in _SWITCHED:
+            raise CommandError(f"dialect {name!r}: choose from {', '.join(_SWITCHED)}")
+    return chosen
+
+
 # --- up ---------------------------------------------------------------------------------------
 
 
-def up(place: Place, wanted: str | None, served: Sequence[str] | None) -> None:
+def up(
+    place: Place, wanted: str | None, served: Sequence[str] | None, dialects: Sequence[str]
+) -> None:
     """Return when the cluster runs. served: None for one without gpuslice."""
     if os.geteuid() != 0:
         raise CommandError("namespaces and containerd need root: sudo make cluster")
@@ -84,7 +96,7 @@ def up(place: Place, wanted: str | None, served: Sequence[str] | None) -> None:
         if seen.there and not seen.well:
             seen = _mended(place, seen)
         if seen.well:
-            if other := _other(seen, sizes, served):
+            if other := _other(seen, sizes, served, dialects):
                 raise CommandError(
                     f"a cluster runs in {place.directory} with other {other}; "
                     f"make cluster-down{place.advice} ends it"
@@ -93,11 +105,14 @@ def up(place: Place, wanted: str | None, served: Sequence[str] | None) -> None:
         else:
             had = seen.state
             sizes = sizes or had.get("gpus") or gpus(_GPUS)
-            _start(place, sizes, served if served is None else served or had.get("served") or ())
+            served = served if served is None else served or had.get("served") or ()
+            _start(place, sizes, served, dialects or had.get("dialects") or ())
     _say(_how_to_use(place, place.look()))
 
 
-def _other(seen: Seen, sizes: Sequence[int], served: Sequence[str] | None) -> str:
+def _other(
+    seen: Seen, sizes: Sequence[int], served: Sequence[str] | None, dialects: Sequence[str]
+) -> str:
     """How the cluster differs from the request; "" if it does not, or nothing is requested."""
     if sizes and list(sizes) != seen.state["gpus"]:
         return f"GPUs ({_of(seen)})"
@@ -106,6 +121,8 @@ def _other(seen: Seen, sizes: Sequence[int], served: Sequence[str] | None) -> st
         return "programs: gpuslice" if served is None else "programs: without gpuslice"
     if served and set(served) != set(has):
         return f"schedulerNames served beside gpuslice's own ({', '.join(has) or 'none'})"
+    if dialects and set(dialects) != set(on := seen.state["dialects"]):
+        return f"dialects on beside Koordinator's ({', '.join(on) or 'none'})"
     return ""
 
 
@@ -127,9 +144,11 @@ def _mended(place: Place, seen: Seen) -> Seen:
     return seen
 
 
-def _start(place: Place, sizes: Sequence[int], served: Sequence[str] | None) -> None:
+def _start(
+    place: Place, sizes: Sequence[int], served: Sequence[str] | None, dialects: Sequence[str]
+) -> None:
     """Start the owner in the background, and print its output until it is ready."""
-    owner = Owner(place, sizes, served)
+    owner = Owner(place, sizes, served, dialects)
     owner.wait_ready(_say)
     owner.let_go()
 
@@ -138,7 +157,7 @@ def _how_to_use(place: Place, seen: Seen) -> str:
     kubectl = str(seen.state["kubectl"])
     lines = [
         f"one node, {_of(seen)} (simulated), containerd {DEFAULT.version}, "
-        f"Kubernetes {kubernetes.VERSION}; images: busybox, {PYTHON_IMAGE}",
+        f"Kubernetes {kubernetes.VERSION}; images: busybox, ubuntu, {PYTHON_IMAGE}",
         "",
         f"  export KUBECONFIG={shlex.quote(str(place.kubeconfig))}",
     ]
@@ -156,7 +175,7 @@ def _how_to_use(place: Place, seen: Seen) -> str:
         ]
     lines += [
         "  kubectl get nodes",
-        "  kubectl run hello --image=busybox --image-pull-policy=IfNotPresent -- sleep 1d",
+        "  kubectl run hello --image=busybox -- sleep 1d",
         "  kubectl exec -it hello -- bash",
         "",
         f"logs: {seen.state['directory']}; make cluster-down{place.advice} ends it",
@@ -218,6 +237,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="a schedulerName whose pods gpuslice takes too; again for more",
     )
     parser.add_argument(
+        "--dialects",
+        default="",
+        metavar="NAME,NAME",
+        help=f"dialects to turn on, beside Koordinator's: {', '.join(_SWITCHED)}",
+    )
+    parser.add_argument(
         "--bare",
         action="store_true",
         help="without gpuslice, and with NRI off in containerd, to try the installation",
@@ -228,9 +253,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         place = Place(given.at)
         served = None if given.bare else given.serve
         if given.command == "up":
-            up(place, given.gpus, served)
+            up(place, given.gpus, served, _dialects(given.dialects))
         elif given.command == "own":
-            own(place, given.gpu, served)
+            own(place, given.gpu, served, _dialects(given.dialects))
         elif given.command == "down":
             down(place)
         else:

@@ -42,8 +42,8 @@ _KERNEL: Final[Mapping[str, int]] = {
 def configuration(
     directory: Path, link: Link, containerd: Path, client_ca: Path, cgroup: str
 ) -> dict[str, Any]:
-    """The whole file. Eviction and image removal for lack of disk are off: the images are imported,
-    and could not be pulled again."""
+    """The whole file. Eviction and image removal for lack of disk are off: images that a user adds
+    are imported, and could not be pulled again."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",

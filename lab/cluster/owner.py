@@ -41,11 +41,18 @@ class OwnerError(RuntimeError):
 class Owner:
     """A running owner of a cluster: it ends with this process, until `let_go`."""
 
-    def __init__(self, place: Place, sizes: Sequence[int], served: Sequence[str] | None) -> None:
+    def __init__(
+        self,
+        place: Place,
+        sizes: Sequence[int],
+        served: Sequence[str] | None,
+        dialects: Sequence[str] = (),
+    ) -> None:
         self._place = place
         command = [sys.executable, "-m", "lab.cluster", "own", "--at", str(place.directory)]
         command += [option for size in sizes for option in ("--gpu", str(size))]
         command += [option for name in served or () for option in ("--serve", name)]
+        command += ["--dialects", ",".join(dialects)]
         command += ["--bare"] * (served is None)
         with place.log.open("w") as log:
             self._process = subprocess.Popen(
@@ -131,7 +138,9 @@ class _Starter(threading.Thread):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def own(place: Place, sizes: Sequence[int], served: Sequence[str] | None) -> None:
+def own(
+    place: Place, sizes: Sequence[int], served: Sequence[str] | None, dialects: Sequence[str]
+) -> None:
     """Start the cluster and keep it running, until a signal."""
     for asked in (signal.SIGTERM, signal.SIGINT):
         signal.signal(asked, _end)
@@ -140,8 +149,9 @@ def own(place: Place, sizes: Sequence[int], served: Sequence[str] | None) -> Non
     starter = _Starter()
     starter.start()
     try:
-        with Cluster(sizes, place.directory, served) as cluster:
-            _keep(place, cluster, {"gpus": list(sizes), "served": served})
+        with Cluster(sizes, place.directory, served, dialects) as cluster:
+            wanted = {"gpus": list(sizes), "served": served, "dialects": list(dialects)}
+            _keep(place, cluster, wanted)
     finally:
         if starter.has_ended:  # no other process would remove the directory
             place.remove()

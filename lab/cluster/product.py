@@ -17,6 +17,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from contract import names
+from contract.dialects import DIALECTS
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.directory import MARK
 from lab.cluster.marked import processes
@@ -72,7 +73,11 @@ PROGRAMS: Final = (EXTENDER, KUBE_SCHEDULER, DISTRIBUTOR, AGENT)
 
 
 def values(
-    server: str, cluster: Path, gpu_sockets: Path, served: Sequence[str]
+    server: str,
+    cluster: Path,
+    gpu_sockets: Path,
+    served: Sequence[str],
+    dialects: Sequence[str] = (),
 ) -> Mapping[str, Any]:
     """server: the API server's address: no kube-proxy makes its Service reachable. cluster: its
     directory, which marks its processes. gpu_sockets: the simulated GPUs, whose device nodes the
@@ -87,6 +92,7 @@ def values(
     simulated = {"name": "simgpu", "hostPath": {"path": str(gpu_sockets)}}
     return {
         "schedulerNames": [names.SCHEDULER_NAME, *served],
+        **_switches(dialects),
         "scheduler": {
             "replicas": 1,
             "resources": _SMALL,
@@ -102,6 +108,19 @@ def values(
         "nri": {"restart": str(host.RESTART)},
         "distributor": {"extraEnv": extra},
     }
+
+
+def _switches(dialects: Sequence[str]) -> Mapping[str, Any]:
+    """The chart's values that turn these dialects on."""
+    chosen: dict[str, Any] = {}
+    for dialect in DIALECTS:
+        if dialect.name in dialects:
+            *parents, last = dialect.switch.split(".")
+            inner = chosen
+            for parent in parents:
+                inner = inner.setdefault(parent, {})
+            inner[last] = True
+    return chosen
 
 
 @dataclass(slots=True)

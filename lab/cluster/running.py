@@ -26,6 +26,7 @@ from lab.cluster.controlplane import ControlPlane, ControlPlaneError, Serving
 from lab.cluster.kept import Process
 from lab.cluster.kubelet import Kubelet
 from lab.cluster.product import Product, ProductError
+from lab.cluster.registry import HOSTS_FILE, Registry
 from lab.node import catalogue
 from lab.node.catalogue import Catalogue
 from lab.node.containerd import ContainerdError
@@ -89,7 +90,8 @@ class Cluster:
 
     parent: where its directory is made (a short name: see namespace.py); a variable of every
     process in it has that value. served: names of other schedulers whose pods ours accepts; None:
-    gpuslice is not installed, and NRI is off in containerd, as before an installation.
+    gpuslice is not installed, and NRI is off in containerd, as before an installation. dialects:
+    names of contract.dialects to turn on, beside Koordinator's.
     """
 
     def __init__(
@@ -97,9 +99,11 @@ class Cluster:
         memory_bytes: Sequence[int],
         parent: Path,
         served: Sequence[str] | None = (),
+        dialects: Sequence[str] = (),
     ) -> None:
         self._memory = memory_bytes
         self._served = served
+        self._dialects = dialects
         self._parent = parent
         self._stack = ExitStack()
         self._page, self._page_of = ("", 0), 0
@@ -163,16 +167,24 @@ class Cluster:
     def _values(self) -> Mapping[str, Any]:
         """The chart's values for this cluster."""
         sockets = self.lab.sim_dir / "gpus"
-        return product.values(self.plane.server, self._parent, sockets, self._served or ())
+        return product.values(
+            self.plane.server, self._parent, sockets, self._served or (), self._dialects
+        )
 
     def _load_images(self, kube_scheduler: Path) -> None:
         """Also gpuslice's own: they are built here, if the cache lacks them."""
         built = [product_images.ensure(recipe) for recipe in table().recipes.values()]
         with step("images"):
             theirs = catalogue.kube_scheduler(kube_scheduler, kubernetes.VERSION)
-            self.lab.load([*Catalogue(CLUSTER_FILES).of_a_cluster(), theirs])
+            archive = self.lab.load([*Catalogue(CLUSTER_FILES).of_a_cluster(), theirs])
             for each in built:
                 self.lab.containerd.import_image(each.path)
+        assert self.lab.namespace.link is not None
+        served = Registry(
+            [archive, *(each.path for each in built)], self.lab.namespace.link.machine
+        )
+        self._stack.enter_context(served)
+        self.lab.namespace.write(HOSTS_FILE, served.hosts())
 
     def _open_plane(self) -> Path:
         """The API server's client certificate for kubelet."""

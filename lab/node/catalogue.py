@@ -28,6 +28,16 @@ BUSYBOX_IMAGE: Final = "docker.io/library/busybox:latest"
 that a preload reaches them; the other applets are busybox' own."""
 DEBIAN_IMAGE: Final = "docker.io/library/debian:12-slim"
 """The same, for manifests that need an image with glibc in every cluster."""
+_STAND_INS: Final[Mapping[str, Sequence[str]]] = {
+    "docker.io/library/ubuntu:22.04": ("sh",),
+    "docker.io/library/ubuntu:latest": ("sh",),
+    "docker.io/nvidia/cuda:13.0.2-base-ubi8": ("sh",),
+    "docker.io/nvidia/cuda:9.0-devel": ("sh",),
+    "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0": ("cuda-probe",),
+}
+"""The images of the pods in docs/examples: BUSYBOX_IMAGE under their names, and their command."""
+_HAMI_IMAGE: Final = "docker.m.daocloud.io/projecthami/hami:v2.4.0"
+"""HAMi's library distributor, as far as Koordinator's document uses it."""
 PRELOAD_IMAGE: Final = "docker.io/local/own-preload:1"
 """The tools, with an /etc/ld.so.preload of the image; the next image has the one of Nix' loader."""
 NIX_PRELOAD_IMAGE: Final = "docker.io/local/own-nix-preload:1"
@@ -118,8 +128,10 @@ class Catalogue:
         )
 
     def of_a_cluster(self) -> Sequence[Image]:
-        """The images that the cluster's pods may name; there is no registry to pull others from."""
+        """The images that the cluster's pods may name; its registry has no others."""
         return (
+            *(self.busybox(name, command) for name, command in _STAND_INS.items()),
+            Image(_HAMI_IMAGE, [self._tools, self._hami]),
             Image(PAUSE_IMAGE, [self._pause], ["/busybox", "sh", "-c", _FOR_EVER]),
             self.busybox(),
             self.busybox(DEBIAN_IMAGE),
@@ -131,9 +143,15 @@ class Catalogue:
             ),
         )
 
-    def busybox(self, name: str = BUSYBOX_IMAGE) -> Image:
+    def busybox(self, name: str = BUSYBOX_IMAGE, command: Sequence[str] = ("sh",)) -> Image:
         layers = [self._tools, self._etc, self._applets, self._extra]
-        return Image(name, layers, ["sh"], [f"PATH={_PATH}"])
+        return Image(name, layers, command, [f"PATH={_PATH}"])
+
+    @cached_property
+    def _hami(self) -> Layer:
+        layer = Layer()
+        layer.add_bytes("/k8s-vgpu/lib/nvidia/libvgpu.so", b"stand-in")
+        return layer
 
     @cached_property
     def _pause(self) -> Layer:

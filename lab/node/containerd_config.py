@@ -132,6 +132,8 @@ imports = ["/etc/containerd/conf.d/*.toml"]
   restrict_oom_score_adj = true
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
   sandbox = "{pause}"
+[plugins.'io.containerd.cri.v1.images'.registry]
+  config_path = "/etc/containerd/certs.d"
 [plugins.'io.containerd.nri.v1.nri']
   disable = {nri_off}
   [plugins.'io.containerd.nri.v1.nri'.default_validator]
@@ -140,7 +142,7 @@ imports = ["/etc/containerd/conf.d/*.toml"]
 
 
 def of_host(options: Options) -> str:
-    """containerd's defaults, as far as a machine without a registry allows. NRI is on by default
+    """containerd's defaults, as far as a machine without a network allows. NRI is on by default
     from containerd 2.0."""
     return _HOST.format(
         pause=PAUSE_IMAGE,

@@ -121,10 +121,12 @@ class Lab:
         self.cri = Cri(socket, self.directory / "pods", self.namespace.cgroup)
         self.version = self.cri.version()
 
-    def load(self, wanted: Sequence[Image]) -> None:
-        """Import images into containerd; those not in the cache are packed. Raises ImageError or
-        ContainerdError."""
-        self.containerd.import_image(oci.archive(wanted, building.cache_dir() / "images"))
+    def load(self, wanted: Sequence[Image]) -> Path:
+        """Import images into containerd; those not in the cache are packed. Returns their archive.
+        Raises ImageError or ContainerdError."""
+        archive = oci.archive(wanted, building.cache_dir() / "images")
+        self.containerd.import_image(archive)
+        return archive
 
     # --- pods -------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,13 @@ from tools.chart import CHART
 
 class Whole:
     """gpus: as the command takes them. The caller starts and ends the cluster. bare: without
-    gpuslice."""
+    gpuslice. dialects: those on, beside Koordinator's."""
 
-    def __init__(self, gpus: str, bare: bool = False) -> None:
+    def __init__(self, gpus: str, bare: bool = False, dialects: Sequence[str] = ()) -> None:
         self.directory = Path(f"/tmp/gs-{secrets.token_hex(4)}")
         self._gpus = gpus
         self._options = ["--bare"] if bare else ["--serve", "koord-scheduler"]
+        self._options += ["--dialects", ",".join(dialects)]
 
     def line(self, *arguments: str) -> list[str]:
         """The command line with this subcommand for this cluster."""
@@ -162,9 +163,9 @@ WHOLE_GPU = {names.RESOURCE_GPU: 100}
 
 
 @contextmanager
-def running(gpus: str, bare: bool = False) -> Iterator[Whole]:
+def running(gpus: str, bare: bool = False, dialects: Sequence[str] = ()) -> Iterator[Whole]:
     """A cluster that runs during the block."""
-    whole = Whole(gpus, bare)
+    whole = Whole(gpus, bare, dialects)
     try:
         whole.up()
         yield whole
