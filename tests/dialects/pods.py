@@ -1,0 +1,115 @@
+"""Pods of the examples, many pods of one kind, and what programs in them see."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from tests.e2e.whole import Whole
+from tests.support import ROOT, until
+
+EXAMPLES = ROOT / "docs" / "examples"
+MIB = 1 << 20
+
+
+def remove(whole: Whole) -> None:
+    for namespace in ("default", "gpu-workload"):
+        options = ("--all", "--grace-period=1", f"-n={namespace}", "--timeout=100s")
+        whole.kubectl("delete", "pods", *options)
+
+
+def apply(whole: Whole, name: str) -> None:
+    """An example, unmodified."""
+    whole.kubectl("apply", "-f", str(EXAMPLES / name))
+
+
+def example(name: str) -> Any:
+    return yaml.safe_load((EXAMPLES / name).read_text())
+
+
+def asleep(name: str) -> Mapping[str, Any]:
+    """An example whose containers sleep, so that a test can enter them."""
+    pod = example(name)
+    for container in pod["spec"]["containers"]:
+        container.pop("args", None)
+        container["command"] = ["sleep", "1d"]
+    return dict(pod)
+
+
+def create(whole: Whole, pods: Sequence[Mapping[str, Any]]) -> None:
+    listed = {"apiVersion": "v1", "kind": "List", "items": pods}
+    whole.kubectl("create", "-f", "-", given=json.dumps(listed))
+
+
+def kai(name: str, annotations: Mapping[str, str]) -> Mapping[str, Any]:
+    """A small pod of KAI's that sleeps."""
+    container = {
+        "name": "main",
+        "image": "busybox",
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sleep", "1d"],
+        "resources": {"limits": {"cpu": "10m", "memory": "20Mi"}},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": annotations},
+        "spec": {
+            "schedulerName": "kai-scheduler",
+            "containers": [container],
+            "terminationGracePeriodSeconds": 0,
+        },
+    }
+
+
+def fields(whole: Whole, pod: str, namespace: str = "default") -> Any:
+    return json.loads(whole.kubectl("get", "pod", pod, f"-n={namespace}", "-o=json"))
+
+
+def bound(whole: Whole) -> list[str]:
+    """Names of the pods that have a node."""
+    listed = json.loads(whole.kubectl("get", "pods", "-o=json"))["items"]
+    return [each["metadata"]["name"] for each in listed if each["spec"].get("nodeName")]
+
+
+def waits(whole: Whole, pod: str) -> str:
+    """The event that states why it waits."""
+    of = f"--field-selector=involvedObject.name={pod},reason=FailedScheduling"
+
+    def said() -> str:
+        return whole.kubectl("get", "events", of, "-o=jsonpath={.items[*].message}")
+
+    until(lambda: bool(said()), f"the event of {pod}")
+    return said()
+
+
+def logs(whole: Whole, pod: str, container: str, namespace: str = "default") -> str:
+    """Of a container that has run, also if it has exited since."""
+
+    def read() -> str:
+        return whole.try_kubectl("logs", f"-n={namespace}", pod, f"--container={container}").stdout
+
+    until(lambda: read().endswith("\n"), f"output of {pod}, {container}")
+    return read()
+
+
+def inside(whole: Whole, pod: str, script: str, container: str = "") -> str:
+    chosen = [f"--container={container}"] if container else []
+    return whole.kubectl("exec", pod, *chosen, "--", "sh", "-c", script)
+
+
+def limit_bytes(whole: Whole, pod: str) -> int:
+    """The GPU's memory as CUDA reports it in the pod. Also that all of it can be allocated, and not
+    512 bytes more."""
+    probed = json.loads(inside(whole, pod, "cuda-probe"))
+    assert (probed["filled"], probed["more"]) == (0, 2), probed
+    return int(probed["total"])
+
+
+def sees_no_gpu(whole: Whole, pod: str, container: str) -> bool:
+    seen = inside(whole, pod, "ls -d /dev/simgpu* /.gpuslice 2>&1; true", container)
+    lines = seen.splitlines()
+    return len(lines) == 2 and all("No such file" in line for line in lines)

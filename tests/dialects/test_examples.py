@@ -1,0 +1,111 @@
+"""The pods of KAI's, Koordinator's and HAMi's documents, unmodified, on one GPU of 46068 MiB."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lab.cluster.running import NODE
+from tests.dialects.pods import (
+    MIB,
+    apply,
+    asleep,
+    create,
+    fields,
+    inside,
+    limit_bytes,
+    logs,
+    sees_no_gpu,
+)
+from tests.e2e.whole import Whole
+from tests.support import until
+
+pytestmark = pytest.mark.e2e
+
+GPUS = "1x46068Mi"
+_HALF_BYTES = 24152899584
+
+
+@pytest.mark.parametrize("file", ["gpu-sharing", "gpu-memory"])
+def test_kais_pod_lists_one_gpu(empty: Whole, file: str) -> None:
+    apply(empty, f"kai/{file}.yaml")
+    listed = logs(empty, "gpu-sharing", "gpu-workload").splitlines()
+    assert len(listed) == 1
+    assert listed[0].startswith("GPU 0: ")
+
+
+@pytest.mark.parametrize(
+    ("file", "size_bytes", "portion"),
+    [("gpu-sharing", _HALF_BYTES, "0.50"), ("gpu-memory", 2097152000, "0.04")],
+)
+def test_kais_pod_has_its_share_to_the_byte(
+    empty: Whole, file: str, size_bytes: int, portion: str
+) -> None:
+    create(empty, [asleep(f"kai/{file}.yaml")])
+    empty.ready("gpu-sharing")
+    assert limit_bytes(empty, "gpu-sharing") == size_bytes
+    environ = inside(empty, "gpu-sharing", "env").splitlines()
+    assert {f"GPU_PORTION={portion}", f"RUNAI_NUM_OF_GPUS={portion}"} <= set(environ)
+    annotations = fields(empty, "gpu-sharing")["metadata"]["annotations"]
+    assert annotations["received-resource-type"] == "Fraction"
+
+
+def test_kais_named_container_has_the_gpu_and_its_neighbours_none(empty: Whole) -> None:
+    name = "gpu-sharing-non-default"
+    apply(empty, f"kai/{name}-container.yaml")
+    assert logs(empty, name, "gpu-workload").count("GPU 0: ") == 1
+    assert sees_no_gpu(empty, name, "sidecar")
+    assert sees_no_gpu(empty, name, "another-sidecar")
+
+
+def test_kais_init_container_has_the_gpu_and_the_main_one_none(empty: Whole) -> None:
+    name = "gpu-sharing-init-container"
+    apply(empty, f"kai/{name}.yaml")
+    empty.ready(name)
+    assert logs(empty, name, "gpu-init").count("GPU 0: ") == 1
+    assert sees_no_gpu(empty, name, "main-app")
+
+
+def test_the_pod_of_a_kai_users_notes_runs_to_its_end_with_2000_mib(empty: Whole) -> None:
+    apply(empty, "kai/gpu-pod.yaml")
+    probed = json.loads(logs(empty, "gpu-pod", "cuda-container", "gpu-workload"))
+    assert probed["total"] == 2000 * MIB
+    until(
+        lambda: fields(empty, "gpu-pod", "gpu-workload")["status"]["phase"] == "Succeeded",
+        "the pod has succeeded",
+    )
+
+
+def test_koordinators_pod_has_half(empty: Whole) -> None:
+    apply(empty, "koordinator/pod-example.yaml")
+    empty.ready("pod-example")
+    assert limit_bytes(empty, "pod-example") == _HALF_BYTES
+
+
+def test_hamis_pod_names_no_scheduler_and_has_its_share(empty: Whole) -> None:
+    apply(empty, "hami/gpu-pod.yaml")
+    empty.ready("gpu-pod")
+    assert limit_bytes(empty, "gpu-pod") == 3000 * MIB
+
+
+def test_hamis_daemon_set_of_koordinators_document_runs_beside_ours(empty: Whole) -> None:
+    """Its image's pull policy is Always, and its registry is none that this machine reaches."""
+    empty.kubectl("label", "node", NODE, "node-type=gpu")
+    apply(empty, "koordinator/hami-core-distribute.yaml")
+    done = "daemonset/hami-core-distribute"
+    empty.kubectl("rollout", "status", "--timeout=100s", done)
+    empty.kubectl("delete", done)
+    create(empty, [asleep("kai/gpu-memory.yaml")])
+    empty.ready("gpu-sharing")
+    assert limit_bytes(empty, "gpu-sharing") == 2000 * MIB
+
+
+def test_a_pod_of_each_system_shares_the_gpu(empty: Whole) -> None:
+    for file in ("koordinator/pod-example", "hami/gpu-pod", "volcano/gpu-pod1"):
+        apply(empty, f"{file}.yaml")
+    create(empty, [asleep("kai/gpu-memory.yaml")])
+    limits_mib = {"pod-example": 23034, "gpu-pod": 3000, "gpu-pod1": 1024, "gpu-sharing": 2000}
+    for pod in limits_mib:
+        empty.ready(pod)
+    assert {pod: limit_bytes(empty, pod) // MIB for pod in limits_mib} == limits_mib
