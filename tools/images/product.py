@@ -30,7 +30,10 @@ from tools.scratch import scratch
 CONTENTS: Final = "/usr/share/gpuslice/contents.txt"
 _LICENSE: Final = "/usr/share/gpuslice/LICENSE"
 _LIBRARY_SOURCES: Final = ("CMakeLists.txt", "cmake", "shim", "simgpu/CMakeLists.txt")
-_RULES: Final = ("LICENSE", "manifests/images/images.toml", "pyproject.toml", "tools/images")
+_RULES: Final = (
+    *("LICENSE", "pyproject.toml", "tools/images"),
+    *("manifests/images/images.toml", "manifests/images/slim.sh"),
+)
 _ETC: Final = {
     "/etc/passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\n"
     "gpuslice:x:65532:65532::/:/usr/sbin/nologin\n",

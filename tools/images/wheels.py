@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import re
 import subprocess
 import sys
 import zipfile
@@ -27,16 +26,12 @@ from tools.progress import step
 from tools.scratch import scratch
 
 _FORMAT: Final = 1
-_NOT_NEEDED: Final = re.compile(
-    r"(^|/)(tests?|_pyinstaller|f2py|examples)/|\.(pyx|pxd|pxi|pyi|c|h|hpp|a|f90)$|(^|/)[^/]*\.data/"
-    r"|\.dist-info/(RECORD|INSTALLER|WHEEL|entry_points\.txt|top_level\.txt)$"
-    r"|/_core/(_simd|_\w+_tests)\.|/_testbase\.py$|numpy/(distutils|typing/mypy_plugin)"
-    r"|^pygments/(lexers/(?!__init__|_mapping|python|json|yaml)|formatters/(?!__init__|_mapping|terminal))"
-)
 _GLIBC: Final = range(5, 37)
 """Minor versions of glibc 2 up to that of the oldest Debian with this Python."""
 _BUNDLE: Final = ".libs/"
 """A wheel with libraries of its own has rewritten ELF files; strip would damage these."""
+_SLIM: Final = ROOT / "manifests" / "images" / "slim.sh"
+"""What the Containerfiles run too."""
 
 
 @contextmanager
@@ -53,7 +48,7 @@ def installed(requirements: Sequence[str], system: System, place: str) -> Path:
     """A directory with `site`, the requirements' packages for the image's Python, compiled for
     `place` in the image, and `packages.txt`, "NAME VERSION" of each. Raises ImageError."""
     here = sorted({f"{each.name}=={each.version}" for each in metadata.distributions()})
-    facts = (_FORMAT, system.machine, system.python, place, _NOT_NEEDED.pattern)
+    facts = (_FORMAT, system.machine, system.python, place, _SLIM.read_text())
     made_of = f"{facts} {list(requirements)} {here}"
     directory = building.cache_dir() / "wheels"
     final = directory / hashlib.sha256(made_of.encode()).hexdigest()[:16]
@@ -66,6 +61,7 @@ def installed(requirements: Sequence[str], system: System, place: str) -> Path:
             with _stripping(system.machine) as libraries:
                 for wheel in wheels:
                     libraries += _unpack(wheel, made / "site")
+            _slim(made / "site", system.machine)
             names = [wheel.name.split("-")[:2] for wheel in wheels]
             (made / "packages.txt").write_text("".join(f"{n} {v}\n" for n, v in sorted(names)))
             system.compile(made / "site", place)
@@ -108,7 +104,7 @@ def _unpack(wheel: Path, site: Path) -> list[str]:
     bundles = any(_BUNDLE in name for name in archive.namelist())
     libraries = []
     for name in archive.namelist():
-        if name.endswith("/") or _NOT_NEEDED.search(name):
+        if name.endswith("/"):
             continue
         target = site / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -117,6 +113,14 @@ def _unpack(wheel: Path, site: Path) -> list[str]:
         if ".so" in target.suffixes and not bundles:
             libraries.append(str(target))
     return libraries
+
+
+def _slim(site: Path, machine: str) -> None:
+    compiler = "cc" if machine == platform.machine() else f"{machine}-linux-gnu-gcc"
+    command = ["sh", str(_SLIM), str(site), compiler]
+    done = subprocess.run(command, text=True, capture_output=True)
+    if done.returncode != 0:
+        raise ImageError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
 
 
 def own(sources: str, system: System, place: str) -> Path:
@@ -135,6 +139,7 @@ def own(sources: str, system: System, place: str) -> Path:
                 _pip("wheel", *options, f"--wheel-dir={whole}", str(ROOT))
             (wheel,) = whole.glob("*.whl")
             _unpack(wheel, whole / "site")
+            _slim(whole / "site", machine)
             system.compile(whole / "site", place)
             settle(whole / "site", final)
         forget(directory, "own-*", final)
