@@ -16,6 +16,7 @@ from nri_plugin import command_line
 from nri_plugin.host.lock import Lock
 from nri_plugin.host.removal import Places, Removal
 from nri_plugin.policy.refusals import StoreError
+from nri_plugin.setting_types import absolute
 
 _DESCRIPTION: Final = """\
 Removes what gpuslice put on this node, after its agent and distributor have ended. Running
@@ -60,11 +61,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    known = command_line.parser()
-    known.prog = "python -m nri_plugin uninstall"
-    known.description, known.epilog = _DESCRIPTION, _EPILOG
-    for action in known._actions:
-        action.required = False
+    known = command_line.command_parser("uninstall", _DESCRIPTION, _EPILOG)
     known.add_argument("--dry-run", action="store_true", help="change nothing; print what would be")
     known.add_argument(
         "--stay",
@@ -73,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
     )
     known.add_argument(
         "--done-file",
-        type=command_line.absolute,
+        type=absolute,
         default=Path("/tmp/done"),
         metavar="PATH",
         help="with --stay: created after the first pass, for a probe (default: /tmp/done)",

@@ -16,6 +16,7 @@ from nri_plugin import command_line
 from nri_plugin.doctor import host, host_kernel
 from nri_plugin.doctor.checks import examine
 from nri_plugin.doctor.facts import Finding, Level
+from nri_plugin.setting_types import absolute
 
 _DESCRIPTION: Final = """\
 Inspects this node, and reports line by line whether the agent can work here, and what to change.
@@ -47,11 +48,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    known = command_line.parser()
-    known.prog = "python -m nri_plugin doctor"
-    known.description, known.epilog = _DESCRIPTION, _EPILOG
-    for action in known._actions:
-        action.required = False
+    known = command_line.command_parser("doctor", _DESCRIPTION, _EPILOG)
     known.add_argument(
         "--containerd-config",
         type=Path,
@@ -60,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     )
     known.add_argument(
         "--nvidia-config",
-        type=command_line.absolute,
+        type=absolute,
         default=Path("/etc/nvidia-container-runtime/config.toml"),
         metavar="PATH",
         help="configuration of NVIDIA's container toolkit"

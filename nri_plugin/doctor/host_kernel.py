@@ -15,11 +15,10 @@ from typing import Final
 
 from nri_plugin.doctor.facts import DevChar, Security
 from nri_plugin.host.driver_root import DriverRoot
+from nri_plugin.policy import mountinfo
 
 _ENFORCING: Final = "1"
 _ENABLED: Final = "Y"
-_OPTIONAL_FIELDS: Final = 6
-_POINT: Final = 4
 
 
 def dev_char(root: Path, driver_root: DriverRoot) -> DevChar:
@@ -65,16 +64,8 @@ def _text(path: Path) -> str:
 def propagates(mounts: str, path: Path) -> bool:
     """Whether a mount made at `path` reaches the host. mounts: the text of a container's
     /proc/self/mountinfo, in which later lines cover earlier ones."""
-    shared = False
-    for line in mounts.splitlines():
-        fields = line.split(" ")
-        if len(fields) > _OPTIONAL_FIELDS and path.is_relative_to(fields[_POINT]):
-            shared = any(field.startswith("shared:") for field in _optional(fields))
-    return shared
-
-
-def _optional(fields: Sequence[str]) -> Sequence[str]:
-    return fields[_OPTIONAL_FIELDS : fields.index("-")] if "-" in fields else ()
+    found = [line for line in mountinfo.parse(mounts) if path.is_relative_to(line.point)]
+    return bool(found) and found[-1].shared
 
 
 def agent_arguments(proc: Path = Path("/proc")) -> Sequence[str]:

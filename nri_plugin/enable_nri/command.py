@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from nri_plugin import command_line
+from nri_plugin import setting_types
 from nri_plugin.doctor import containerd
 from nri_plugin.enable_nri import change, edits
 from nri_plugin.enable_nri.change import Files, Journal, Record, State
@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    path: Mapping[str, Any] = {"type": command_line.absolute, "metavar": "PATH"}
+    path: Mapping[str, Any] = {"type": setting_types.absolute, "metavar": "PATH"}
     known.add_argument(
         "--host-root", **path, default=Path("/host"), help="the host's root (default: /host)"
     )
@@ -72,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
     )
     known.add_argument(
         "--restart",
-        type=_command,
+        type=setting_types.command,
         default="systemctl restart containerd",
         metavar="COMMAND",
         help="restarts containerd, run on the host; off: print what to do, and fail"
@@ -90,10 +90,6 @@ def parser() -> argparse.ArgumentParser:
         "--undo", action="store_true", help="restore what an earlier run changed, and restart"
     )
     return known
-
-
-def _command(text: str) -> Sequence[str]:
-    return () if text == "off" else tuple(shlex.split(text))
 
 
 @dataclass(frozen=True, slots=True)

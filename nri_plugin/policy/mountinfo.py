@@ -29,7 +29,8 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One mount. root: the part of the file system that it shows; point: where."""
+    """One mount. root: the part of the file system that it shows; point: where. shared: whether
+    later mounts below it reach other namespaces."""
 
     device: str
     root: str
@@ -37,6 +38,7 @@ class Line:
     writable: bool
     type: str
     source: str
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,8 @@ def parse(text: str) -> Iterator[Line]:
         except ValueError:
             continue
         writable = "rw" in options.split(",")
-        yield Line(device, _plain(root), _plain(point), writable, kind, _plain(source))
+        shared = any(field.startswith("shared:") for field in fields[6:after])
+        yield Line(device, _plain(root), _plain(point), writable, kind, _plain(source), shared)
 
 
 def location_of(lines: Sequence[Line], path: str) -> Location | None:

@@ -1,0 +1,196 @@
+"""The agent's settings as flags: name, help text, type and default of each."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from typing import Any, Final
+
+from contract import names
+from contract.dialects import DIALECTS, KOORDINATOR
+from contract.overhead import CODE_BYTES
+from kube.log_lines import Format
+from nri_plugin import setting_types
+from nri_plugin.host import bundle
+from nri_plugin.host.bundle import LOOSENING
+from nri_plugin.policy.capabilities import ALWAYS, CAPABILITIES
+from nri_plugin.setting_types import absolute
+
+_Flag = tuple[str, Mapping[str, Any]]
+
+
+def _value(what: str, convert: Any, metavar: str | None, default: Any = None, **more: Any) -> _Flag:
+    return what, {"type": convert, "metavar": metavar, "default": default, **more}
+
+
+def _choice(what: str, *choices: str) -> _Flag:
+    """Return a flag with these choices; the first is the default."""
+    return what, {"choices": choices, "default": choices[0]}
+
+
+def _list(what: str, convert: Any, metavar: str) -> _Flag:
+    return what, {"action": "append", "type": convert, "default": [], "metavar": metavar}
+
+
+def _switch(what: str) -> _Flag:
+    return what, {"action": "store_true"}
+
+
+_MORE_CAPABILITIES: Final = ", ".join(each for each in CAPABILITIES if each not in ALWAYS)
+
+FLAGS: Final[Mapping[str, _Flag]] = {
+    "--library": _value(
+        "libvgpu.so of this release, published into the store",
+        absolute,
+        "PATH",
+        required=True,
+    ),
+    "--nri-socket": _value("containerd's NRI socket", absolute, "PATH", "/var/run/nri/nri.sock"),
+    "--run-dir": _value(
+        "where containers' grants and regions live",
+        absolute,
+        "PATH",
+        names.HOST_RUN_DIR,
+    ),
+    "--store-dir": _value(
+        "where the library is kept, by content hash",
+        absolute,
+        "PATH",
+        names.HOST_STORE_DIR,
+    ),
+    "--containerd-state": _value(
+        "containerd's state directory (default: that of these which has containers of Kubernetes:"
+        f" {', '.join(map(str, bundle.STATES))})",
+        absolute,
+        "PATH",
+    ),
+    "--cdi-dir": _list(
+        "directory of CDI specs beside /etc/cdi and /var/run/cdi, repeatable; the last outranks the"
+        " others, and these two",
+        absolute,
+        "DIR",
+    ),
+    "--cdi-kind": _list(
+        "kind of CDI device that describes GPUs by UUID, repeatable; the first with a GPU's device"
+        f" counts (default: {', then '.join(names.CDI_KINDS)})",
+        setting_types.cdi_kind,
+        "KIND",
+    ),
+    "--index": _value("two digits, place among NRI plugins", setting_types.nri_index, None, "50"),
+    "--remove-unverified": _switch(
+        "delete pods that do not fit on their GPU in the order of binding, instead of refusing"
+        " their containers; the chart's agent.deletePods grants the right"
+    ),
+    "--strict": _switch(
+        "mount a forwarder over each driver library, so that programs of musl, and libraries opened"
+        " by dlmopen, meet the limit too; needs forwarder.so beside --library"
+    ),
+    "--driver-capabilities": _value(
+        "what containers may request by NVIDIA_DRIVER_CAPABILITIES: compute and utility, always,"
+        f" and any of {_MORE_CAPABILITIES}, or all; memory taken through others than compute is not"
+        " limited",
+        setting_types.capabilities,
+        "LIST",
+        "compute,utility",
+    ),
+    "--cdi-by-name": _switch(
+        "request the GPU's CDI device of containerd, instead of applying its spec: for nodes whose"
+        " default validator rejects OCI hooks; needs containerd 1.7.30 or 2.1, and not --strict"
+    ),
+    "--whole-gpus": _value(
+        f"which GPUs pods may hold whole, by {names.RESOURCE_NVIDIA_GPU}, with the agent as the"
+        " node's device plugin: off; any without a share; or a comma-separated list of indexes and"
+        " UUIDs of GPUs that are given whole only; needs a containerd with CDI",
+        setting_types.offer,
+        "GPUS",
+        "off",
+    ),
+    "--kubelet-dir": _value("the kubelet's --root-dir", absolute, "PATH", "/var/lib/kubelet"),
+    "--dialects": _value(
+        "request dialects whose totals the node shows, comma-separated:"
+        f" {', '.join(each.name for each in DIALECTS)}",
+        setting_types.dialects,
+        "LIST",
+        KOORDINATOR.name,
+    ),
+    "--code-bytes": _value(
+        "what a process is charged for code beside its CUDA context, until the second in which a"
+        " measurement has seen it: bytes, or 256Mi",
+        setting_types.size,
+        "SIZE",
+        f"{CODE_BYTES >> 20}Mi",
+    ),
+    "--managed-memory": _choice(
+        "free: containers may have more managed memory (cudaMallocManaged) than their limit, and"
+        " than the GPU; what of it lies on the GPU is measured (default: charged in full)",
+        "charged",
+        "free",
+    ),
+    "--core-policy": _choice(
+        "force: a container's share of compute is a cap also while no other container uses the GPU"
+        " (default: an idle GPU is free for all)",
+        "default",
+        "force",
+    ),
+    "--nvidia-ctk": _value(
+        "makes CDI specs for GPUs that have none, e.g. 'chroot /host nvidia-ctk'; off: nothing"
+        " does",
+        setting_types.command,
+        "COMMAND",
+        "nvidia-ctk",
+    ),
+    "--driver-root": _value(
+        "the host's directory of the driver's files, /run/nvidia/driver for GPU Operator's driver"
+        " container; its libcuda.so.1 and libnvidia-ml.so.1 are used, and CDI specs are generated"
+        " from it (default: /, whose libraries the dynamic loader finds)",
+        absolute,
+        "PATH",
+        "/",
+    ),
+    "--driver-root-mount": _value(
+        "where the agent sees that directory, if it runs in a pod (default: the same path)",
+        absolute,
+        "PATH",
+    ),
+    "--kubeconfig": _value(
+        "how to reach the API server, which receives this node's GPUs and totals (default: as a pod"
+        " of the cluster; outside of one the agent works without)",
+        absolute,
+        "PATH",
+    ),
+    "--node-name": _value(
+        "this node's name at the API server (default: the host's)",
+        setting_types.node_name,
+        "NAME",
+        socket.gethostname().lower(),
+    ),
+    "--http": _value(
+        "HOST:PORT, unix:PATH or off, where /healthz, /readyz and /metrics are served",
+        setting_types.address,
+        "ADDRESS",
+        "127.0.0.1:10275",
+    ),
+    "--log-format": _value(
+        "how the lines of the log are written", Format, None, "logfmt", choices=tuple(Format)
+    ),
+    "--unenforceable": _choice(
+        "what becomes of a container with a grant whose entry point no limit reaches (static, musl,"
+        " 32 bit): report it (LimitNotEnforceable), or refuse to start it",
+        "report",
+        "refuse",
+    ),
+    "--runtime-handler": _list(
+        "another runtime handler that runs containers on this kernel, repeatable; grants are"
+        " refused under all but these and the default, runc, crun and NVIDIA's",
+        str,
+        "NAME",
+    ),
+    "--allow-capability": _list(
+        "Linux capability that a container with a grant may have, though it can take its limit away"
+        f" with it, repeatable: {', '.join(LOOSENING)} (default: none)",
+        setting_types.loosening,
+        "NAME",
+    ),
+    "--verbose": _switch("log what is routine, too"),
+}
+"""Help text and argparse options of each flag. Texts, defaults too, are converted by its type."""
