@@ -114,7 +114,8 @@ class Uninstallation:
             return
         until_s = time.monotonic() + self._timeout_s
         while True:
-            lost = {_name(node) for node in await self._list(_NODES) if _is_lost(node)}
+            nodes = await self._list(_NODES)
+            lost = {_name(node) for node in nodes if not _is_ready(node, unknown=True)}
             found = await self._list(pods, _COMPONENTS)
             running = [pod for pod in found if _node(pod) not in lost]
             if not running:
@@ -243,14 +244,11 @@ def _complete(daemon_set: Json) -> bool:
     return seen and status.get("numberReady", 0) >= status.get("desiredNumberScheduled", 0)
 
 
-def _is_lost(node: Json) -> bool:
-    conditions = objects(at(node, "status"), "conditions")
-    return any(each.get("type") == "Ready" and each.get("status") != "True" for each in conditions)
-
-
-def _is_ready(pod: Json) -> bool:
-    conditions = objects(at(pod, "status"), "conditions")
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+def _is_ready(raw: Json, unknown: bool = False) -> bool:
+    """Of a pod or a node. unknown: the result without that condition."""
+    conditions = objects(at(raw, "status"), "conditions")
+    found = [each.get("status") == "True" for each in conditions if each.get("type") == "Ready"]
+    return found[0] if found else unknown
 
 
 def _kind(path: str) -> str:
