@@ -11,8 +11,9 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import venv
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,16 @@ def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
     if xdg := environ.get("XDG_CACHE_HOME"):
         return Path(xdg) / "gpuslice"
     return Path.home() / ".cache" / "gpuslice"
+
+
+def print_paths(ensure: Callable[[], Iterable[Path]]) -> int:
+    """A module's command: builds what is missing; prints where it is."""
+    try:
+        sys.stdout.writelines(f"{path}\n" for path in ensure())
+    except ProgramsError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
 
 
 def runs(path: Path) -> bool:

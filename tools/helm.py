@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tools.building import ProgramsError
+from tools import building
 from tools.published import Published
 
 HELM: Final = Published(
@@ -49,15 +49,5 @@ def _version(program: Path, environ: Mapping[str, str]) -> tuple[int, int]:
     return (int(match[1]), int(match[2])) if said.returncode == 0 and match else (0, 0)
 
 
-def main() -> int:
-    """Build Helm if it is missing; print its path."""
-    try:
-        sys.stdout.write(f"{ensure()}\n")
-    except ProgramsError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(building.print_paths(lambda: [ensure()]))

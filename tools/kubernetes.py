@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tools.building import Build, ProgramsError, build, cache_dir, runs
+from tools.building import Build, ProgramsError, build, cache_dir, print_paths, runs
 
 VERSION: Final = "1.36.3"
 ETCD_VERSION: Final = "3.6.5"
@@ -191,16 +191,10 @@ def _cni(under_way: Build, wanted: _Set) -> None:
     under_way.go("install", "-v", "-mod=mod", "-trimpath", "-ldflags", _STRIPPED, *plugins)
 
 
-def main() -> int:
-    """Build missing programs into the cache; print each program's path."""
-    try:
-        found = ensure()
-    except ProgramsError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    sys.stdout.write(f"{found.kubectl.parent}\n{found.etcd}\n{found.cni['bridge'].parent}\n")
-    return 0
+def _paths() -> Sequence[Path]:
+    found = ensure()
+    return found.kubectl.parent, found.etcd, found.cni["bridge"].parent
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(print_paths(_paths))

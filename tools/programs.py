@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tools import releases
-from tools.building import ProgramsError, build, cache_dir, runs
+from tools.building import ProgramsError, build, cache_dir, print_paths, runs
 from tools.releases import DEFAULT, NRI_MODULE, RELEASES, Release
 
 _PROGRAMS: Final = ("containerd", "containerd-shim-runc-v2", "ctr")
@@ -124,13 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     named = parser.parse_args(arguments).releases or [DEFAULT.name]
     if unknown := sorted({*named} - RELEASES.keys()):
         parser.error(f"RELEASE: invalid value {unknown[0]}: must be one of {', '.join(RELEASES)}")
-    try:
-        for name in named:
-            sys.stdout.write(f"{ensure(release=RELEASES[name]).directory}\n")
-    except ProgramsError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
+    return print_paths(lambda: [ensure(release=RELEASES[name]).directory for name in named])
 
 
 if __name__ == "__main__":
