@@ -211,16 +211,9 @@ priorityClassName: {{ . }}
 {{- with .runtimeClassName }}
 runtimeClassName: {{ . }}
 {{- end }}
-{{- with .nodeSelector }}
-nodeSelector:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
+{{- include "gpuslice.nodes" (list . 0) }}
 {{- with .affinity }}
 affinity:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .tolerations }}
-tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 terminationGracePeriodSeconds: {{ .terminationGracePeriodSeconds }}
@@ -232,6 +225,40 @@ imagePullSecrets:
   {{- range . }}
   - name: {{ . }}
   {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The nodes of a component's pods. Arguments: the component's values, and the indentation. */}}
+{{- define "gpuslice.nodes" -}}
+{{- range $name, $value := pick (first .) "nodeSelector" "tolerations" -}}
+{{- with $value }}{{ dict $name . | toYaml | nindent (last $) }}{{ end -}}
+{{- end -}}
+{{- end }}
+
+{{/* A container's additional environment. Arguments: the component's values, and the indentation. */}}
+{{- define "gpuslice.env" -}}
+{{- with (first .).extraEnv }}{{ dict "env" . | toYaml | nindent (last $) }}{{ end -}}
+{{- end }}
+
+{{/* The directories on a node in which gpuslice writes, as mounts. Argument: the values for the node. */}}
+{{- define "gpuslice.nodeMounts" -}}
+# The files of containers: each a tmpfs, mounted here and seen by the runtime.
+- {name: run, mountPath: /run/gpuslice, mountPropagation: Bidirectional}
+- {name: library, mountPath: {{ .libraryDir }}}
+- {name: etc-cdi, mountPath: /etc/cdi}
+- {name: run-cdi, mountPath: /var/run/cdi}
+{{- range $number, $dir := .cdi.dirs }}
+- {name: cdi-{{ $number }}, mountPath: {{ $dir }}}
+{{- end }}
+{{- end }}
+
+{{- define "gpuslice.nodeVolumes" -}}
+- {name: run, hostPath: {path: /run/gpuslice, type: DirectoryOrCreate}}
+- {name: library, hostPath: {path: {{ .libraryDir }}, type: DirectoryOrCreate}}
+- {name: etc-cdi, hostPath: {path: /etc/cdi, type: DirectoryOrCreate}}
+- {name: run-cdi, hostPath: {path: /var/run/cdi, type: DirectoryOrCreate}}
+{{- range $number, $dir := .cdi.dirs }}
+- {name: cdi-{{ $number }}, hostPath: {path: {{ $dir }}, type: DirectoryOrCreate}}
 {{- end }}
 {{- end }}
 
