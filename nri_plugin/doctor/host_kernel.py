@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from nri_plugin.doctor.facts import DevChar, Security
+from nri_plugin.host import selinux
 from nri_plugin.host.driver_root import DriverRoot
 from nri_plugin.policy import mountinfo
 
-_ENFORCING: Final = "1"
 _ENABLED: Final = "Y"
 
 
@@ -49,7 +49,7 @@ def _nodes(directory: Path) -> Iterator[tuple[str, str]]:
 def security(root: Path) -> Security:
     """root: the host's."""
     return Security(
-        selinux=_text(root / "sys/fs/selinux/enforce") == _ENFORCING,
+        selinux=selinux.enforcing(root),
         apparmor=_text(root / "sys/module/apparmor/parameters/enabled") == _ENABLED,
     )
 

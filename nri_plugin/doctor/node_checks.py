@@ -7,6 +7,7 @@ from typing import Final
 
 from nri_plugin.doctor import runtime_checks
 from nri_plugin.doctor.facts import Answer, Facts, fail, ok, warn
+from nri_plugin.host import selinux
 
 
 def dev_char(facts: Facts) -> Answer:
@@ -32,19 +33,13 @@ def dev_char(facts: Facts) -> Answer:
 def security_modules(facts: Facts) -> Answer:
     if facts.security.selinux:
         labels = facts.runtime.cri.get("enable_selinux")
-        found = "SELinux is enforcing"
-        do = "set it to permissive on nodes whose GPUs are shared"
         if labels is False:
             return warn(
-                f"{found}; containerd does not label containers (enable_selinux is off), and this"
-                " combination is not tested",
-                f"verify a container's limit before you rely on it, or {do}",
+                "SELinux is enforcing; containerd does not label containers (enable_selinux is"
+                " off), and this combination is not tested",
+                f"verify a container's limit before you rely on it, or {selinux.DO}",
             )
-        return fail(
-            f"{found} for containers: not supported: the agent does not label its files, and a"
-            " container that cannot read them runs without its limit",
-            do,
-        )
+        return fail(selinux.UNSUPPORTED, selinux.DO)
     if facts.security.apparmor:
         return ok("AppArmor: containerd's default profile allows the agent's files")
     return ok("neither SELinux is enforcing nor AppArmor enabled")

@@ -61,6 +61,8 @@ class Node:
         self.unprotected: str | None = None
         """Why containers without a share may get GPUs without a limit; "": no cause is known;
         None: not even the default runtime."""
+        self.selinux = ""
+        """Why SELinux keeps containers from their limits; "": no cause is known."""
         self.runtime: RuntimeInfo | None = None
         """The connected runtime; set when its session is ready."""
         self.library: Chosen | None = None

@@ -118,7 +118,7 @@ async def inspect(node: Node) -> Found:
     except OSError as error:
         return Found([f"no CDI spec can be written: {error}"])
     judged = judge(node.gpus, specs, paths, node.generator.problem)
-    unprotected = [node.unprotected] if node.unprotected else []
+    unprotected = [each for each in (node.unprotected, node.selinux) if each]
     return Found([*unprotected, *judged.lacks], judged.unusable)
 
 

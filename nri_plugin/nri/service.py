@@ -16,7 +16,7 @@ from typing import Final
 from nri_plugin.containers.lifecycle import Lifecycle
 from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory
-from nri_plugin.host import unprotected
+from nri_plugin.host import selinux, unprotected
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.store import Store
 from nri_plugin.messages import nri_pb2 as nri
@@ -84,26 +84,30 @@ class Service:
         ]
         self._recheck_s = 0.0  # a restarted containerd may have another default
         await self._lifecycle.listed(running)
-        await self._check_default_runtime(pods)
+        await self._check_sandboxes(pods)
 
-    async def _check_default_runtime(self, pods: Sequence[nri.PodSandbox]) -> None:
+    async def _check_sandboxes(self, pods: Sequence[nri.PodSandbox]) -> None:
         plain = [pod.id for pod in pods if not pod.runtime_handler]
         with suppress(TimeoutError):
-            job = partial(self._note_default_runtime, plain)
+            job = partial(self._note_sandboxes, plain)
             await self._worker.run(job, self._settings.work_deadline_s)
 
     def _check_new_sandbox(self, pod: nri.PodSandbox) -> None:
-        """Once a minute: containerd's default runtime may have become another one."""
+        """Once a minute: containerd's default runtime may have become another one, or SELinux
+        enforcing."""
         now_s = asyncio.get_running_loop().time()
         if not pod.runtime_handler and now_s >= self._recheck_s:
             self._recheck_s = now_s + _RECHECK_S
-            self._worker.post(partial(self._note_default_runtime, [pod.id]))
+            self._worker.post(partial(self._note_sandboxes, [pod.id]))
 
-    def _note_default_runtime(self, sandbox_ids: Sequence[str]) -> None:
+    def _note_sandboxes(self, sandbox_ids: Sequence[str]) -> None:
         """Runs in the worker."""
         problem = unprotected.problem(self._settings.containerd_state, sandbox_ids)
         if problem is not None:
             self.node.unprotected = problem
+        problem = selinux.problem(self._settings.containerd_state, sandbox_ids)
+        if problem is not None:
+            self.node.selinux = problem
 
     def create_container(
         self, pod: nri.PodSandbox, container: nri.Container

@@ -18,6 +18,7 @@ import pytest
 from contract import names
 from nri_plugin.command_line import from_arguments
 from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.host import selinux
 from nri_plugin.host import watch as module
 from nri_plugin.host.cdi_generator import FILE
 from nri_plugin.host.node import Node
@@ -124,6 +125,12 @@ def test_a_node_with_a_plugin_of_nvidias_is_not_ours(host: Host, tmp_path: Path)
         assert host.lacks(node) == [], "the GPUs themselves are in order"
         assert f"a device plugin listens on {plugins}/nvidia-gpu.sock" in (node.conflict or "")
     assert node.gpus == []
+
+
+def test_a_node_whose_selinux_hides_the_files(host: Host) -> None:
+    node = host.node()
+    node.selinux = selinux.UNSUPPORTED
+    assert host.lacks(node) == [selinux.UNSUPPORTED]
 
 
 def test_a_missing_library(host: Host) -> None:
