@@ -16,9 +16,23 @@ from typing import Final
 from bench import Result
 from bench.scheduling import driven, fleets, verbs, whole
 from bench.scheduling.figures import Figures, say
-from bench.scheduling.throughput import BARE, BINDING, EVENT, OURS, STOCK, Runs
+from bench.scheduling.throughput import (
+    BARE,
+    BINDING,
+    EVENT,
+    NOMINATION,
+    OFF,
+    OURS,
+    STOCK,
+    WITHOUT_NOMINATIONS,
+    Runs,
+)
 
 _AT_LEAST_OF_BARE: Final = {1_000: 0.75, 5_000: 0.9}
+"""Without nominations."""
+_AT_LEAST_OF_OFF: Final = {1_000: 3.0, 5_000: 6.0}
+_AT_LEAST_OF_STOCK: Final = {5_000: 1.5}
+_CONFIRMED: Final = 0.95
 _MIXES: Final = {"": fleets.ONE, "_tenth": fleets.TENTH, "_wide": fleets.WIDE}
 
 
@@ -49,15 +63,27 @@ def _whole(figures: Figures, quick: bool) -> None:
 def _runs(figures: Figures, nodes: int, runs: Runs) -> None:
     where = f"{nodes:,} nodes, kube-scheduler"
     for kind in runs.pods_per_s:
-        name = "_".join(kind.replace(",", "").replace("%", "percent").split())
         rate = runs.median(kind)
-        figures.add(f"whole_{nodes}_{name}_pods_per_s", f"{where} {kind}", "1/s", rate)
-    for kind, goal in ((BARE, _AT_LEAST_OF_BARE.get(nodes)), (STOCK, None)):
-        name = "bare" if kind == BARE else "stock"
-        ratio = runs.median(OURS) / runs.median(kind)
-        figures.add(
-            f"whole_{nodes}_ours_per_{name}", f"{where} with us, of {kind}", "x", ratio, None, goal
-        )
+        figures.add(f"whole_{nodes}_{_name(kind)}_pods_per_s", f"{where} {kind}", "1/s", rate)
+    ratios = [
+        (OFF, BARE, _AT_LEAST_OF_BARE.get(nodes)),
+        (OURS, STOCK, _AT_LEAST_OF_STOCK.get(nodes)),
+        *((kind, off, _AT_LEAST_OF_OFF.get(nodes)) for kind, off in WITHOUT_NOMINATIONS.items()),
+    ]
+    for kind, other, goal in ratios:
+        if kind in runs.pods_per_s:
+            name = f"whole_{nodes}_{_name(kind)}_per_{_name(other)}"
+            ratio = runs.median(kind) / runs.median(other)
+            figures.add(name, f"{where} {kind}, of {other}", "x", ratio, None, goal)
+    for kind, nominated in runs.nominated.items():
+        if nominated:
+            figures.add(
+                f"confirmed_{nodes}_{_name(kind)}",
+                f"{where} {kind}: bound where nominated",
+                "",
+                runs.confirmed[kind] / nominated,
+                at_least=_CONFIRMED,
+            )
     figures.add(
         f"real_{nodes}_pods_per_core_s",
         f"{where} at its pace: the extender, pods a second of one core",
@@ -75,12 +101,23 @@ def _runs(figures: Figures, nodes: int, runs: Runs) -> None:
             at_least=0.99,
         )
     figures.add(
+        f"writes_{nodes}_nominations",
+        f"{where}: {NOMINATION} per pod",
+        "",
+        runs.written(NOMINATION),
+        at_most=1.0,
+    )
+    figures.add(
         f"writes_{nodes}_others",
         f"{where}: other writes per pod ({', '.join(runs.other_writes) or 'none'})",
         "",
         sum(runs.other_writes.values()),
         at_most=0.05,
     )
+
+
+def _name(kind: str) -> str:
+    return "_".join(kind.replace(",", "").replace("%", "percent").split())
 
 
 def _driven(figures: Figures, nodes: int, measured: driven.Measured) -> None:

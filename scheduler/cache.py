@@ -16,11 +16,13 @@ from typing import Any, Final
 from contract import names
 from kube.client import METADATA_ONLY, Kube
 from kube.follow import Follower
+from scheduler.decisions.backlog import Backlog
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import State
 from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes import requests, translate
 from scheduler.kubernetes.facts import LeaseFacts
+from scheduler.kubernetes.waiting import waiting
 from scheduler.volcano_configuration import VolcanoConfiguration
 
 Json = Mapping[str, Any]
@@ -49,6 +51,7 @@ class Cache:
         retries: Unschedulable | None = None,
         enabled: Enabled = DEFAULT,
         volcano: VolcanoConfiguration | None = None,
+        backlog: Backlog | None = None,
     ) -> None:
         self._kube = kube
         self._state = state
@@ -61,7 +64,8 @@ class Cache:
         nodes = _Objects(translate.node, state.see_node, state.lose_node)
         devices = _Objects(translate.device, state.see_device, state.lose_device)
         leases = _Objects(translate.lease, see_lease, state.lose_lease)
-        self._pods = _Pods(state, Unschedulable(state) if retries is None else retries, enabled)
+        queue = Unschedulable(state) if retries is None else retries
+        self._pods = _Pods(state, queue, enabled, backlog)
         shared: dict[str, Any] = {"clock": clock, "jitter": jitter}
         self._followers: Final[Mapping[str, Follower]] = {
             "nodes": Follower(kube, NODES, nodes, only=METADATA_ONLY, **shared),
@@ -163,14 +167,23 @@ class _Objects:
 class _Pods:
     """marks: by UID, translate.mark of the pod as last observed."""
 
-    def __init__(self, state: State, retries: Unschedulable, enabled: Enabled = DEFAULT) -> None:
+    def __init__(
+        self,
+        state: State,
+        retries: Unschedulable,
+        enabled: Enabled = DEFAULT,
+        backlog: Backlog | None = None,
+    ) -> None:
         self.enabled = enabled
         self._state = state
         self._retries = retries
+        self._backlog = backlog
         self._marks: dict[str, int] = {}
 
     def seen(self, raw: Json) -> str:
         uid, mark = translate.uid(raw), translate.mark(raw)
+        if mark == translate.UNBOUND:
+            self._see_waiting(raw)
         before = self._marks.get(uid)
         if before == mark:
             return uid
@@ -181,12 +194,19 @@ class _Pods:
                 self._retries.restore(requests.pending(raw, self.enabled))
             return uid
         self._retries.forget(uid)
+        if self._backlog is not None:
+            self._backlog.bound(uid, raw["spec"]["nodeName"])
         sent = self._state.sent(uid)
         if sent and translate.is_bound_with(raw, sent.node, sent.annotations):
             self._state.confirm(uid)
         else:
             self._state.see_pod(translate.pod(raw))
         return uid
+
+    def _see_waiting(self, raw: Json) -> None:
+        profile = (raw.get("spec") or {}).get("schedulerName")
+        if self._backlog is not None and self._backlog.serves(profile):
+            self._backlog.see(waiting(raw, self.enabled))
 
     def lost(self, raw: Json) -> None:
         self._forget(translate.uid(raw))
@@ -201,5 +221,7 @@ class _Pods:
     def _forget(self, uid: str) -> None:
         self._marks.pop(uid, None)
         self._retries.forget(uid)
+        if self._backlog is not None:
+            self._backlog.forget(uid)
         self._state.reservations.end(uid)
         self._state.lose_pod(uid)

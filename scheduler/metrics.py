@@ -118,6 +118,19 @@ class Metrics:
             "Unschedulable pods with a request for GPUs. Compared with free memory, it shows when"
             " the cluster needs more GPUs. Take the maximum over the replicas.",
         )
+        self.nominations = counter(
+            "gpuslice_scheduler_nominations_total",
+            "Nodes nominated for pods that wait for kube-scheduler, by what became of them:"
+            " nominated, and of these confirmed (bound there), refused (kube-scheduler searched"
+            " other nodes), expired (not tried in time), failed (not written).",
+            ("outcome",),
+        )
+        self.nomination_lead = histogram(
+            "gpuslice_scheduler_nomination_lead_seconds",
+            "Time from a nomination to kube-scheduler's call for the pod. Near zero, kube-scheduler"
+            " may have taken the pod before the nomination was written.",
+            buckets=_LATENCY_BUCKETS_S,
+        )
         self.requeued = counter(
             "gpuslice_scheduler_requeued_pods_total",
             "Unschedulable pods that the extender requeued because capacity became available and"

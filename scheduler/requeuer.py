@@ -14,7 +14,6 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
-from urllib.parse import quote
 
 from contract import names
 from kube.client import KubeError
@@ -68,7 +67,8 @@ class Requeuer:
             await self._pause(_PAUSE_S)
         for pending in self._queue.due(self._until(self._clock() + SLICE_S)):
             try:
-                await self._kube.patch(_path(pending), self._seen(pending), timeout_s=_ANSWER_S)
+                path = f"{pending.path}/status"
+                await self._kube.patch(path, self._seen(pending), timeout_s=_ANSWER_S)
             except KubeError as error:
                 if error.status in _NOT_THERE:
                     self._queue.forget(pending.uid)
@@ -85,8 +85,3 @@ class Requeuer:
         at = self._now().isoformat(timespec="seconds").replace("+00:00", "Z")
         annotations = {names.ANNOTATION_REQUEUED_AT: at}
         return {"metadata": {"uid": pending.uid, "annotations": annotations}}
-
-
-def _path(pending: Pending) -> str:
-    namespace, name = quote(pending.namespace, safe=""), quote(pending.name, safe="")
-    return f"/api/v1/namespaces/{namespace}/pods/{name}/status"

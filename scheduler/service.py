@@ -27,6 +27,7 @@ from scheduler.admission import Admission
 from scheduler.binder import Binder
 from scheduler.cache import Cache
 from scheduler.core.request import Policy
+from scheduler.decisions.backlog import Backlog, When
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
@@ -36,6 +37,7 @@ from scheduler.extender import Extender
 from scheduler.leader import Leader, boot_clock
 from scheduler.leadership.election import Candidate
 from scheduler.metrics import Metrics
+from scheduler.nominator import Nominator
 from scheduler.requeuer import Requeuer
 from scheduler.volcano_configuration import VolcanoConfiguration
 
@@ -66,6 +68,8 @@ class Settings:
     policies: Mapping[str, Policy] = field(default_factory=dict)
     """By schedulerName, for pods that specify no policy; the default is binpack."""
     dialects: frozenset[str] = frozenset({KOORDINATOR.name})
+    nominate: When = When.BACKLOG
+    """When pods that wait for kube-scheduler get a node nominated."""
     log_format: Format = Format.LOGFMT
     verbose: bool = False
 
@@ -139,13 +143,18 @@ async def _run(
     after = len(me.exited) or None
     _LOG.info(Line("start", identity=me.identity, installation=me.installation, after=after))
     served = {each.scheduler_name for each in DIALECTS if each.name in settings.dialects}
-    retries = Unschedulable(state, {*(served - {""}), *settings.policies})
+    profiles = {*(served - {""}), *settings.policies}
+    retries = Unschedulable(state, profiles)
     metrics.waiting.set_function(retries.__len__)
+    backlog = Backlog(state, boot_clock, settings.nominate, profiles, settings.policies)
     on = settings.dialects
     volcano = VolcanoConfiguration() if VOLCANO.name in on else None
-    cache = Cache(kube, state, boot_clock, retries=retries, enabled=on, volcano=volcano)
+    cache = Cache(
+        kube, state, boot_clock, retries=retries, enabled=on, volcano=volcano, backlog=backlog
+    )
     leader = Leader(kube, me, cache.relist, metrics)
-    verbs = Verbs(state, settings.policies, retries, on)
+    verbs = Verbs(state, settings.policies, retries, on, backlog)
+    nominator = Nominator(backlog, kube, leader.may_write, metrics, boot_clock)
     requeuer = Requeuer(retries, kube, metrics, boot_clock)
     binder = Binder(state, kube, leader, verbs, boot_clock, enabled=on)
     events = Events(kube, metrics, boot_clock, me.identity)
@@ -185,6 +194,7 @@ async def _run(
             others = [group.create_task(cache.run(), name="cache")]
             others.append(group.create_task(_every(settings.tend_s, binder.tend), name="tend"))
             others.append(group.create_task(_every(_RETRY_S, retry), name="retry"))
+            others.append(group.create_task(nominator.run(), name="nominate"))
             others.append(group.create_task(_every(settings.tell_s, report), name="report"))
             if settings.http is not None:
                 serving = endpoint.run(settings.http, lambda at: announce(f"serving: http://{at}"))

@@ -16,6 +16,7 @@ GPU_BYTES: Final = 80 << 30
 GPUS: Final = 8
 _PERCENTS: Final = (5, 10, 15)
 """What each pod holds of its GPU. Five per GPU leave at least a quarter free."""
+_ZONES: Final = 10
 _SEED: Final = 6
 
 
@@ -26,17 +27,19 @@ class Size:
 
     @property
     def shape(self) -> Shape:
-        return Shape(self.nodes, GPUS, GPU_BYTES)
+        return Shape(self.nodes, GPUS, GPU_BYTES, zones=_ZONES)
 
 
 @dataclass(frozen=True, slots=True)
 class Mix:
     """The pods of a run. percents: what each container of a pod requests of a GPU. misfits: every
-    tenth pod requests a whole GPU, and none is free."""
+    tenth pod requests a whole GPU, and none is free. zone: of the nodes that they select; "" for
+    any."""
 
     about: str
     percents: Sequence[int] = (20,)
     misfits: bool = False
+    zone: str = ""
 
     def asked(self, number: int) -> Sequence[int]:
         return self.percents if self.fits(number) else (100,)
@@ -47,6 +50,7 @@ class Mix:
 
 ONE: Final = Mix("pods of one container")
 TENTH: Final = Mix("10 % of the pods fit nowhere", misfits=True)
+ZONE: Final = Mix("pods that select a tenth of the nodes", zone="zone-3")
 WIDE: Final = Mix("pods of 12 containers", (5,) * 12)
 
 SMALL: Final = Size(100, 4_000)

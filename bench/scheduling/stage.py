@@ -90,8 +90,8 @@ def _bound_pod(number: int, node: str, uuid: str, minor: int, percent: int) -> J
     return body
 
 
-def asking_pod(name: str, percents: Sequence[int]) -> dict[str, Any]:
-    """percents: of a GPU's memory and core, by container."""
+def asking_pod(name: str, percents: Sequence[int], zone: str = "") -> dict[str, Any]:
+    """percents: of a GPU's memory and core, by container. zone: of the nodes selected."""
     return {
         "metadata": {
             "name": name,
@@ -99,6 +99,7 @@ def asking_pod(name: str, percents: Sequence[int]) -> dict[str, Any]:
         },
         "spec": {
             "schedulerName": names.SCHEDULER_NAME,
+            **({"nodeSelector": {"topology.kubernetes.io/zone": zone}} if zone else {}),
             "automountServiceAccountToken": False,
             "containers": [_asking(f"main-{at}", each) for at, each in enumerate(percents)],
         },

@@ -1,5 +1,6 @@
 """kube-scheduler with the extender and without: pods per second of real runs, in alternation.
 
+With the extender, nominations are on; "nominations off" is the same without them.
 Without the extender it is the same kube-scheduler with the same configuration and pods:
 koordinator.sh resources are then mere totals of the node. Stock is kube-scheduler's default
 profile, which scores a part of the nodes. The extender is stopped (SIGSTOP) meanwhile.
@@ -10,8 +11,10 @@ alternate, so that other load affects both.
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,28 +29,44 @@ from bench.scheduling.figures import cpu_s, say
 from contract import names
 from kube.client import Kube
 from lab.cluster.controlplane import ControlPlane
+from lab.cluster.installation import Installation
 
 OURS: Final = "with us"
+OFF: Final = "with us, nominations off"
 OURS_TENTH: Final = f"with us, {fleets.TENTH.about}"
 OURS_WIDE: Final = f"with us, {fleets.WIDE.about}"
+OURS_ZONE: Final = f"with us, {fleets.ZONE.about}"
 BARE: Final = "without"
 STOCK: Final = "without, stock profile"
-_MIXES: Final = {OURS_TENTH: fleets.TENTH, OURS_WIDE: fleets.WIDE}
+OFF_TENTH: Final = f"{OFF}, {fleets.TENTH.about}"
+OFF_ZONE: Final = f"{OFF}, {fleets.ZONE.about}"
+WITHOUT_NOMINATIONS: Final = {OURS: OFF, OURS_TENTH: OFF_TENTH, OURS_ZONE: OFF_ZONE}
+_MIXES: Final = {
+    **{OURS_TENTH: fleets.TENTH, OFF_TENTH: fleets.TENTH, OURS_WIDE: fleets.WIDE},
+    **{OURS_ZONE: fleets.ZONE, OFF_ZONE: fleets.ZONE},
+}
 BINDING: Final = "POST pods/binding"
 EVENT: Final = "POST events"
-NAMED: Final = frozenset({BINDING, EVENT, "PUT leases", "PATCH leases", "POST leases"})
+NOMINATION: Final = "PATCH pods/status"
+NAMED: Final = frozenset({BINDING, EVENT, NOMINATION, "PUT leases", "PATCH leases", "POST leases"})
 """Leases are renewed at intervals, independently of bindings."""
 _READY_S: Final = 120.0
+_NOMINATIONS: Final = re.compile(
+    r'^gpuslice_scheduler_nominations_total{outcome="(.*)"} (.*)', re.M
+)
 
 
 @dataclass
 class Runs:
     """By kind, pods per second by run; with the extender also its processor time per pod, and
-    writes to the API server per pod."""
+    writes to the API server per pod. nominated, confirmed: by kind, pods that were nominated, and
+    of these bound there."""
 
     pods_per_s: dict[str, list[float]] = field(default_factory=dict)
     cpu_us: list[float] = field(default_factory=list)
     writes: list[Mapping[str, float]] = field(default_factory=list)
+    nominated: Counter[str] = field(default_factory=Counter)
+    confirmed: Counter[str] = field(default_factory=Counter)
 
     def median(self, kind: str) -> float:
         return median(self.pods_per_s[kind])
@@ -80,17 +99,18 @@ def config_without(ours: Path, path: Path, stock: bool) -> Path:
 
 
 class Throughput:
-    """ours: the configuration with the extender, which runs; extender: its PID."""
+    """installation: ours, whose extender runs."""
 
-    def __init__(self, plane: ControlPlane, kube: Kube, ours: Path, extender: int) -> None:
+    def __init__(self, plane: ControlPlane, kube: Kube, installation: Installation) -> None:
         self._plane = plane
         self._kube = kube
-        self._ours = ours
+        self._installation = installation
+        self._ours = ours = installation.config
         self._without = {
             BARE: config_without(ours, plane.directory / "bare.yaml", stock=False),
             STOCK: config_without(ours, plane.directory / "stock.yaml", stock=True),
         }
-        self._extender = psutil.Process(extender)
+        self._extender = psutil.Process(installation.extender.pid)
         self._number = 0
 
     async def measure(self, count: int, rounds: int, kinds: Sequence[str]) -> Runs:
@@ -108,24 +128,33 @@ class Throughput:
         ours, mix = kind not in self._without, _MIXES.get(kind, fleets.ONE)
         config = self._without.get(kind, self._ours)
         self._extender.send_signal(signal.SIGCONT if ours else signal.SIGSTOP)
+        self._extender.send_signal(signal.SIGUSR1 if kind.startswith(OFF) else signal.SIGUSR2)
         scheduler = self._plane.start_kube_scheduler(config, name=f"kube-scheduler-{self._number}")
         try:
             await self._warm_up(namespace, mix)
             scheduler.send(signal.SIGSTOP)
-            pods = [stage.asking_pod(f"p{number}", mix.asked(number)) for number in range(count)]
+            pods = [
+                stage.asking_pod(f"p{number}", mix.asked(number), mix.zone)
+                for number in range(count)
+            ]
             count = sum(mix.fits(number) for number in range(count))
             found = await self._kube.get(path, limit=1)
             seen = asyncio.create_task(
                 stage.bound_at(self._kube, namespace, count, found["metadata"]["resourceVersion"])
             )
-            await stage.post_all(self._kube, path, pods)
             before, begun_s = stage.writes(self._plane), self._cpu_s()
+            nominated, confirmed = self._nominations() if ours else (0, 0)
+            await stage.post_all(self._kube, path, pods)
             scheduler.send(signal.SIGCONT)
             times = await seen
             cpu_us = (self._cpu_s() - begun_s) / count * 1e6
             # The events are written a little later.
             await asyncio.sleep(2)
             after = stage.writes(self._plane)
+            if ours:
+                now_nominated, now_confirmed = self._nominations()
+                runs.nominated[kind] += now_nominated - nominated
+                runs.confirmed[kind] += now_confirmed - confirmed
         finally:
             scheduler.send(signal.SIGCONT)
             scheduler.stop()
@@ -153,6 +182,12 @@ class Throughput:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"kube-scheduler binds nothing within {_READY_S:.0f} s")
             await asyncio.sleep(0.2)
+
+    def _nominations(self) -> tuple[int, int]:
+        """Pods nominated, and bound there, since the extender's start."""
+        _, page = self._installation.ask("/metrics")
+        found = {each[1]: int(float(each[2])) for each in _NOMINATIONS.finditer(page)}
+        return found.get("nominated", 0), found.get("confirmed", 0)
 
     def _cpu_s(self) -> float:
         return cpu_s(self._extender.pid)

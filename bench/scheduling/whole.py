@@ -11,7 +11,19 @@ import psutil
 
 from bench.scheduling import driven, fleets, stage
 from bench.scheduling.figures import say
-from bench.scheduling.throughput import BARE, OURS, OURS_TENTH, OURS_WIDE, STOCK, Runs, Throughput
+from bench.scheduling.throughput import (
+    BARE,
+    OFF,
+    OFF_TENTH,
+    OFF_ZONE,
+    OURS,
+    OURS_TENTH,
+    OURS_WIDE,
+    OURS_ZONE,
+    STOCK,
+    Runs,
+    Throughput,
+)
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.installation import Installation
@@ -24,7 +36,9 @@ _AFTER_THEM: Final = (manifests.POLICY, manifests.BINDING)
 """Applied last: policies refuse pods that are created with a node."""
 _PROGRAM: Final = "bench.scheduling.believing"
 _MIB: Final = 1 << 20
-_KINDS: Final = (STOCK, BARE, OURS, OURS_TENTH, OURS_WIDE)
+_FIRST: Final = (STOCK, BARE, OFF, OURS, OFF_TENTH, OURS_TENTH, OFF_ZONE, OURS_ZONE, OURS_WIDE)
+_LATER: Final = (STOCK, BARE, OFF, OURS, OFF_ZONE, OURS_ZONE)
+"""With more nodes, which are empty: every pod fits there."""
 
 
 @dataclass
@@ -61,14 +75,13 @@ async def measure(directory: Path, quick: bool) -> Measured:
                 installation.wait_ready()
                 say(f"the extender is ready after {time.monotonic() - begun_s:.1f} s")
                 pid, port = installation.extender.pid, installation.port
-                throughput = Throughput(plane, kube, installation.config, pid)
+                throughput = Throughput(plane, kube, installation)
                 for number in stages:
                     await stage.build(kube, nodes[measured.nodes or there.nodes : number])
                     measured.nodes = number
                     say(f"kube-scheduler with us and without, {number:,} nodes")
                     rounds, count = (1, 100) if quick else (3, 600 if number == stages[0] else 300)
-                    # The nodes that come later are empty: every pod fits there.
-                    kinds = _KINDS if number == stages[0] else _KINDS[:3]
+                    kinds = _FIRST if number == stages[0] else _LATER
                     measured.runs[number] = await throughput.measure(count, rounds, kinds)
                     say(f"asked by the bench, {number:,} nodes")
                     named = [node.name for node in nodes[:number]]

@@ -31,11 +31,14 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Node:
+    """zone: its label topology.kubernetes.io/zone."""
+
     name: str
     gpus: tuple[Gpu, ...]
     cpu: str = "64"
     memory: str = "512Gi"
     pods: int = 250
+    zone: str = "zone-0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class Shape:
     """Memory of one GPU."""
     prefix: str = "node-"
     """Prefix of the nodes' names; two fleets of one cluster need two."""
+    zones: int = 1
 
     def node_names(self) -> Sequence[str]:
         return [f"{self.prefix}{number:04}" for number in range(self.nodes)]
@@ -66,7 +70,7 @@ class Shape:
             )
             for minor in range(self.gpus)
         )
-        return Node(name, gpus)
+        return Node(name, gpus, zone=f"zone-{number % self.zones}")
 
 
 def gpu_uuid(node: int, minor: int) -> str:
@@ -94,6 +98,7 @@ def node_json(node: Node) -> Json:
             "name": node.name,
             "labels": {
                 "kubernetes.io/hostname": node.name,
+                "topology.kubernetes.io/zone": node.zone,
                 names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER,
             },
         },

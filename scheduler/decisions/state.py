@@ -215,9 +215,11 @@ class State:
         deadlines = ((uid, self._holdings[uid].deadline_s) for uid in self._assumed)
         return [uid for uid, deadline_s in deadlines if deadline_s <= now_s]
 
-    def nominate(self, uid: str, request: Request, placement: Placement) -> None:
+    def nominate(
+        self, uid: str, request: Request, placement: Placement, for_s: float = NOMINATED_S
+    ) -> None:
         """Reserves the placement for the pod, which kube-scheduler is expected to bind there."""
-        self.reservations.add(uid, request, placement, self._now_s + NOMINATED_S)
+        self.reservations.add(uid, request, placement, self._now_s + for_s)
 
     def node_of(self, uid: str) -> str | None:
         """The node to which the pod is bound or assumed to be."""

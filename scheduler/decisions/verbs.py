@@ -10,7 +10,7 @@ nodes, and the capacity that victims free may fit on no single GPU.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import orjson
@@ -22,6 +22,7 @@ from scheduler.core.reasons import UNRESOLVABLE, Reason
 from scheduler.core.request import Policy, Request
 from scheduler.core.score import Scores, best, levels, score
 from scheduler.core.search import MOST_STEPS, Steps
+from scheduler.decisions.backlog import Backlog
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import State
 from scheduler.dialects.table import DEFAULT, Enabled
@@ -50,7 +51,8 @@ class _Scored:
 
 class Verbs:
     """policies: by profile (schedulerName), for pods without a policy annotation. retries: receives
-    the pods that are refused for lack of capacity. enabled: the dialects that are on."""
+    the pods that are refused for lack of capacity. enabled: the dialects that are on. backlog:
+    learns each filter's candidates."""
 
     def __init__(
         self,
@@ -58,10 +60,12 @@ class Verbs:
         policies: Mapping[str, Policy] | None = None,
         retries: Unschedulable | None = None,
         enabled: Enabled = DEFAULT,
+        backlog: Backlog | None = None,
     ) -> None:
         self._state = state
         self._policies = policies or {}
         self._retries = Unschedulable(state) if retries is None else retries
+        self._backlog = backlog
         self._reader = Reader(enabled)
         self.enable = self._reader.enable
         self._remembered: dict[str, Pending] = {}
@@ -72,6 +76,8 @@ class Verbs:
         pending, names = self._reader.arguments(body)
         self._remember(pending)
         self._retries.forget(pending.uid)
+        if self._backlog is not None:
+            self._backlog.tried(pending.uid, names)
         if pending.refusal:
             refused = dict.fromkeys(names, pending.refusal)
             return orjson.dumps({"NodeNames": [], "FailedAndUnresolvableNodes": refused})
@@ -107,7 +113,11 @@ class Verbs:
 
     def pending_pod(self, uid: str) -> Pending | None:
         """The pod as of the last verb for it; None: too long ago, or never."""
-        return self._remembered.get(uid)
+        pending = self._remembered.get(uid)
+        if pending is None or self._backlog is None:
+            return pending
+        version = self._backlog.version(uid, pending.version)
+        return pending if version == pending.version else replace(pending, version=version)
 
     def policy(self, pending: Pending) -> Policy:
         """The policy for the pod: its own, or the profile's."""
@@ -169,6 +179,11 @@ class Verbs:
 
     def _filter(self, pending: Pending, request: Request, names: Sequence[str]) -> bytes:
         state, fleet = self._state, self._state.fleet
+        if len(names) == 1:
+            reserved = state.reservations.placement(pending.uid, request, names[0])
+            if reserved is not None:
+                state.nominate(pending.uid, request, reserved)
+                return orjson.dumps({"NodeNames": names})
         state.reservations.end(pending.uid)
         with state.budget.steps() as steps:
             if 2 * len(names) > len(fleet) and not pending.prefers:

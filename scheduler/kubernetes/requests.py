@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
 from contract import names, quantity
 from scheduler.core.request import Phase, Request
@@ -215,6 +216,12 @@ class Pending:
     @property
     def pod_key(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def path(self) -> str:
+        """At the API server."""
+        namespace, name = quote(self.namespace, safe=""), quote(self.name, safe="")
+        return f"/api/v1/namespaces/{namespace}/pods/{name}"
 
 
 def pending(pod: Json, enabled: Enabled = DEFAULT) -> Pending:

@@ -1,0 +1,126 @@
+"""The writes of nominations: how many at a time, by which process, and what a refusal means."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from contract import names
+from kube.client import KubeError
+from scheduler.decisions.backlog import Backlog, When
+from scheduler.decisions.verbs import Verbs
+from scheduler.kubernetes.waiting import waiting
+from scheduler.metrics import Metrics
+from scheduler.nominator import MAX_WRITES, OFF_S, Nominator
+from tests.scheduler import calls, objects, virtual_time
+from tests.scheduler.calls import arguments
+
+_WRITE_S = 0.05
+
+
+class Server:
+    """Answers patches after _WRITE_S with `error`, if any."""
+
+    def __init__(self) -> None:
+        self.patches: list[tuple[str, Any]] = []
+        self.error: KubeError | None = None
+        self.at_once = self.most = 0
+
+    async def patch(self, path: str, body: Any, *, timeout_s: float = 0.0) -> Any:
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        self.patches.append((path, body))
+        await asyncio.sleep(_WRITE_S)
+        self.at_once -= 1
+        if self.error:
+            raise self.error
+        return {}
+
+
+class Scene:
+    def __init__(self, pods: int = 60) -> None:
+        loop = asyncio.get_running_loop()
+        state = calls.state(nodes=4, gpus=8)
+        self.metrics, self.server, self.holds_lease = Metrics(), Server(), True
+        self.backlog = Backlog(state, loop.time, When.ALWAYS)
+        verbs = Verbs(state, backlog=self.backlog)
+        for number in range(pods + 1):
+            self.comes(f"p{number}")
+        raw = calls.pod("p0", objects.container("main", core=5, ratio=5))
+        verbs.filter(arguments(raw, calls.names(4)))
+        self.nominator = Nominator(
+            self.backlog, self.server, lambda: self.holds_lease, self.metrics, loop.time
+        )
+
+    def comes(self, uid: str) -> None:
+        raw = calls.pod(uid, objects.container("main", core=5, ratio=5))
+        self.backlog.see(waiting(raw))
+
+    async def lasts(self, seconds: float) -> None:
+        task = asyncio.create_task(self.nominator.run())
+        await asyncio.sleep(seconds)
+        task.cancel()
+        await asyncio.wait([task])
+
+    def counted(self, outcome: str) -> float:
+        name = "gpuslice_scheduler_nominations_total"
+        return self.metrics.registry.get_sample_value(name, {"outcome": outcome}) or 0.0
+
+
+def test_each_waiting_pod_gets_one_write_and_several_are_written_at_a_time() -> None:
+    async def main() -> None:
+        scene = Scene()
+        await scene.lasts(1.0)
+        paths = [path for path, _ in scene.server.patches]
+        assert len(paths) == len(set(paths)) == 60
+        assert scene.server.most == MAX_WRITES
+        assert scene.counted("nominated") == 60
+        path, body = scene.server.patches[0]
+        node = body["status"]["nominatedNodeName"]
+        assert path == "/api/v1/namespaces/default/pods/pod-p1/status"
+        assert body == {
+            "metadata": {
+                "uid": "p1",
+                "resourceVersion": "1",
+                "annotations": {names.ANNOTATION_NOMINATED: node},
+            },
+            "status": {"nominatedNodeName": node},
+        }
+
+    virtual_time.run(main())
+
+
+def test_a_process_that_may_not_bind_writes_nothing() -> None:
+    async def main() -> None:
+        scene = Scene()
+        scene.holds_lease = False
+        await scene.lasts(1.0)
+        assert scene.server.patches == []
+
+    virtual_time.run(main())
+
+
+@pytest.mark.parametrize("status", [404, 409, 500])
+def test_a_pod_whose_write_fails_is_left_alone_and_the_others_are_not(status: int) -> None:
+    async def main() -> None:
+        scene = Scene()
+        scene.server.error = KubeError(status, "Conflict", "it changed")
+        await scene.lasts(1.0)
+        assert len(scene.server.patches) == 60
+        assert scene.counted("failed") == 60
+
+    virtual_time.run(main())
+
+
+def test_where_the_field_is_refused_nothing_is_written_for_a_while() -> None:
+    async def main() -> None:
+        scene = Scene(pods=100)
+        scene.server.error = KubeError(403, "Forbidden", "a policy refuses it")
+        await scene.lasts(OFF_S - 1)
+        assert len(scene.server.patches) <= MAX_WRITES
+        await scene.lasts(2.0)
+        assert len(scene.server.patches) > MAX_WRITES
+
+    virtual_time.run(main())
