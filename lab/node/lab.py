@@ -105,7 +105,7 @@ class Lab:
     def _open(self) -> None:
         self.directory = self.namespace.directory
         self.sim_dir = self.directory / "sim"
-        self.run_dir = (Path("/run") if self._on_host else self._tmpfs("run")) / names.PLUGIN_NAME
+        self.run_dir = self._tmpfs("run") / names.PLUGIN_NAME
         self.store_dir = self.directory / "store"
         self.start_gpus()
         built = programs.ensure(release=self.release)
