@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 import pytest
+import yaml
 
 from contract import names
 from nri_plugin import command_line
@@ -256,6 +257,14 @@ def test_pools_are_daemon_sets_of_their_own() -> None:
     assert selectors[0] != selectors[1]
     for each, name in zip(agents, "ab", strict=True):
         assert each["spec"]["template"]["spec"]["nodeSelector"] == {"pool": name}
+
+
+def test_the_removal_starts_on_nodes_of_any_runtime() -> None:
+    """A pod that mounts a directory of type Directory never starts where it is missing."""
+    rendered = [each for each in yaml.safe_load_all(chart.render()) if each]
+    pod = one(rendered, "DaemonSet", "gpuslice-uninstall")["spec"]["template"]["spec"]
+    types = {each["hostPath"]["type"] for each in pod["volumes"] if "hostPath" in each}
+    assert types == {"DirectoryOrCreate"}
 
 
 def test_the_distributors_payload_is_a_value() -> None:

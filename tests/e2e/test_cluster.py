@@ -181,7 +181,7 @@ def test_a_cluster_whose_owner_was_killed_is_told_apart_and_made_anew(whole: Who
 
 def test_down_leaves_nothing_also_after_kills(whole: Whole) -> None:
     state, directory = whole.state, Path(whole.state["directory"])
-    whole.kill(_holder(whole))
+    whole.kill(whole.holder())
     whole.kill(whole.owner)
     done = whole.command("down")
     assert done.returncode == 0, done.stderr
@@ -195,12 +195,3 @@ def test_down_leaves_nothing_also_after_kills(whole: Whole) -> None:
 
 def _events(whole: Whole, pod: str) -> str:
     return whole.kubectl("get", "events", f"--field-selector=involvedObject.name={pod}")
-
-
-def _holder(whole: Whole) -> int:
-    """The first process of the cluster's namespaces."""
-    for pid in whole.marked():
-        command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-        if "lab.node.holder" in command and "unshare" not in command[0]:
-            return pid
-    raise AssertionError("no holder")

@@ -52,7 +52,7 @@ def test_a_part_that_starts_anew_ends_no_pod(whole: Whole, part: str) -> None:
     until(lambda: whole.state["parts"][part]["pid"] not in (before, None), f"{part} is back")
     until(whole.well, "the cluster is well")
     for pod in ("good", "bad"):
-        until(lambda pod=pod: _answers(whole, pod), f"kubelet knows {pod}")  # type: ignore[misc]
+        until(lambda pod=pod: whole.answers(pod), f"kubelet knows {pod}")  # type: ignore[misc]
         assert _phase(whole, pod) == "Running 0"
     until(lambda: _totals(whole) == _of_gpus(2), "the totals are as they were")
     assert _healthy(whole) == {_minor(whole, "good")}
@@ -76,10 +76,6 @@ def test_a_gpu_that_is_back_is_used_again(whole: Whole) -> None:
     whole.ready("late")
     for pod in ("good", "bad", "beside"):
         assert _phase(whole, pod) == "Running 0"
-
-
-def _answers(whole: Whole, pod: str) -> bool:
-    return whole.try_kubectl("exec", pod, "--", "true").returncode == 0
 
 
 def _to_gpus(whole: Whole, what: str, *minors: int) -> None:

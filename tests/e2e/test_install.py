@@ -6,12 +6,12 @@ nothing of gpuslice's.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
-import stat
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,8 +20,8 @@ import pytest
 from contract import names
 from lab.cluster.product import GPU_NODE_LABEL
 from lab.demo import seed
-from lab.node.namespace import children
-from tests.e2e import machine
+from tests.e2e import hami, machine, other_runtime
+from tests.e2e.remains import files, is_clean, new_files
 from tests.e2e.whole import HALF, Whole, allocatable, running
 from tests.support import ROOT, until
 
@@ -31,18 +31,8 @@ _QUERY: Final = "nvidia-smi --format=csv,noheader,nounits --query-gpu"
 _SMI: Final = f"{_QUERY}=memory.total".split()
 _SYSTEM: Final = f"--namespace={names.NAMESPACE}"
 _ORDINARY: Final = ("ordinary", "of-the-default-scheduler")
-_OF_PODS: Final = (
-    *("/var/lib/kubelet/pods/", "/var/lib/cni/", "/var/log/"),
-    *("/run/containerd/", "/run/netns/", "/var/lib/kubelet/device-plugins/kubelet"),
-)
-"""Directories of the kubelet and of containerd, which change with every pod."""
 _HALF_BYTES: Final = 11520 << 20
 _OUT_OF_MEMORY: Final = 2
-_OF_NRI: Final = (
-    *("/etc/containerd/.gpuslice-enable-nri.json", "/etc/containerd/conf.d/gpuslice-nri.toml"),
-    "/run/nri/nri.sock",
-)
-"""Of containerd's configuration, which stays until `enable-nri --undo`."""
 _NO_IMAGES: Final = [
     f"--set=images.{name}.{field}={value}"
     for name in ("agent", "scheduler")
@@ -73,7 +63,7 @@ def whole(build_dir: Path) -> Iterator[Whole]:
 @pytest.fixture(scope="module")
 def before(whole: Whole) -> Sequence[str]:
     """The node's files before anything of gpuslice's."""
-    return _files(whole)
+    return files(whole)
 
 
 # --- installations that fail -------------------------------------------------------------------
@@ -92,14 +82,35 @@ def before(whole: Whole) -> Sequence[str]:
 def test_an_installation_that_fails_leaves_pods_as_they_were(
     whole: Whole, before: Sequence[str], wrong: Sequence[str], options: Sequence[str]
 ) -> None:
+    _fails(whole, before, wrong, options=options)
+
+
+def test_an_installation_on_another_runtime_leaves_pods_as_they_were(
+    whole: Whole, before: Sequence[str]
+) -> None:
+    socket = "/run/crio/nri.sock"
+    with other_runtime.listening(Path(f"{whole.root}{socket}"), "cri-o", "1.34.2"):
+        wrong = [f"--set=containerd.nriSocket={socket}"]
+        _fails(whole, [*before, socket], wrong, "cri-o 1.34.2 is not served")
+
+
+def _fails(
+    whole: Whole,
+    before: Sequence[str],
+    wrong: Sequence[str],
+    reason: str = "",
+    options: Sequence[str] = (),
+) -> None:
+    """reason: the agent logs it. options: of the removal."""
     was = _pod(whole, "ordinary")
     failed = whole.try_install(*wrong, "--timeout=8s")
     assert failed.returncode != 0
+    assert not reason or reason in whole.kubectl("logs", _SYSTEM, "daemonset/gpuslice-agent")
     whole.run_pod("meanwhile")
     whole.kubectl("delete", "pod", "meanwhile")
     whole.helm("uninstall", "gpuslice", "--wait", "--timeout=60s", *options)
     assert _pod(whole, "ordinary") == was
-    _is_clean(whole, before, of_hooks=not options)
+    is_clean(whole, before, of_hooks=not options)
 
 
 # --- an installation that succeeds ----------------------------------------------------------------
@@ -122,6 +133,21 @@ def test_helm_install_turns_nri_on_and_the_documents_pod_runs(
     whole.ready("pod-example")
     assert whole.inside("pod-example", f"{_QUERY}=memory.total") == "11520\n"
     assert whole.inside("full", f"{_QUERY}=memory.total") == "23040\n"
+
+
+def test_hami_core_distribute_changes_nothing_that_is_used(whole: Whole, tmp_path: Path) -> None:
+    """It overwrites our copy of the library for Koordinator and HAMi, which is restored."""
+    ours, count = _library_files(whole), hami.restorations(whole)
+    with hami.distributing(whole, tmp_path):
+        until(lambda: hami.restorations(whole) > count, "the distributor finds HAMi's file")
+        until(lambda: _library_files(whole) == ours, "our files are as before")
+        whole.run_pod("beside", HALF)
+        for pod in ("beside", "pod-example"):
+            assert whole.inside(pod, f"{_QUERY}=memory.total") == "11520\n"
+        for each in ("agent", "distributor"):
+            what = (_SYSTEM, f"daemonset/gpuslice-{each}", "--timeout=5s")
+            whole.kubectl("rollout", "status", *what)
+    whole.kubectl("delete", "pod", "beside")
 
 
 def test_helm_test_passes(whole: Whole) -> None:
@@ -155,7 +181,7 @@ def test_a_node_that_restarts_serves_again(whole: Whole) -> None:
     _restart(whole)
     until(whole.well, "the cluster is well")
     for pod in ("after", "survivor"):
-        until(lambda pod=pod: _answers(whole, pod), f"{pod} runs again")  # type: ignore[misc]
+        until(lambda pod=pod: whole.answers(pod), f"{pod} runs again")  # type: ignore[misc]
         assert whole.inside(pod, f"{_QUERY}=memory.total") == "11520\n"
 
 
@@ -166,11 +192,11 @@ def test_helm_uninstall_leaves_pods_running_with_what_they_use(
     whole.helm("uninstall", "gpuslice", "--wait", "--timeout=100s")
     _is_unharmed(whole, "last")
     kept = (names.HOST_STORE_DIR, names.HOST_RUN_DIR)
-    used = [each for each in _new_files(whole, before) if each.startswith(kept)]
+    used = [each for each in new_files(whole, before) if each.startswith(kept)]
     assert [Path(each).name for each in used if each.startswith(kept[0])] == [
         *(".lock", names.FILE_LIBRARY)
     ]
-    _is_clean(whole, [*before, *used])
+    is_clean(whole, [*before, *used])
 
 
 def test_helm_uninstall_leaves_nothing_where_no_pod_has_a_share(
@@ -181,7 +207,7 @@ def test_helm_uninstall_leaves_nothing_where_no_pod_has_a_share(
     whole.run_pod("again", HALF)
     whole.kubectl("delete", "pod", "again")
     whole.helm("uninstall", "gpuslice", "--wait", "--timeout=100s")
-    _is_clean(whole, before)
+    is_clean(whole, before)
     assert whole.kubectl("get", "crd", "devices.scheduling.koordinator.sh", "--output=name")
 
 
@@ -217,66 +243,24 @@ def _pod(whole: Whole, name: str) -> Any:
     return pod["metadata"]["uid"], status["containerID"], status["restartCount"], status["ready"]
 
 
-def _answers(whole: Whole, pod: str) -> bool:
-    return whole.try_kubectl("exec", pod, "--", "true").returncode == 0
+def _library_files(whole: Whole) -> Mapping[str, str]:
+    """Path and content's hash of each file below the library's directory on the node."""
+    top = whole.root / names.HOST_STORE_DIR.lstrip("/")
+    return {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in top.parent.rglob("*")
+        if path.is_file()
+    }
 
 
 def _containerd(whole: Whole) -> str:
-    return (_root(whole) / "etc/containerd/config.toml").read_text()
-
-
-def _root(whole: Whole) -> Path:
-    return Path(f"/proc/{whole.pid('containerd')}/root")
-
-
-def _files(whole: Whole) -> Sequence[str]:
-    """Files of the node's that it did not have when the lab made it, but those of pods."""
-    layers = Path(whole.state["directory"]) / "root"
-    found = []
-    for layer in layers.glob("layer-of-*"):
-        place = layer.name.removeprefix("layer-of").replace("-", "/")
-        for directory, _, files in os.walk(layer / "upper"):
-            inside = place + directory.removeprefix(str(layer / "upper"))
-            found += [f"{inside}/{name}" for name in files if not _is_gone(directory, name)]
-    return sorted(each for each in found if not each.startswith(_OF_PODS))
-
-
-def _is_gone(directory: str, name: str) -> bool:
-    """Whether it is an overlay's mark of a file that was deleted."""
-    return stat.S_ISCHR(os.lstat(os.path.join(directory, name)).st_mode)
-
-
-def _new_files(whole: Whole, before: Sequence[str]) -> Sequence[str]:
-    return sorted({*_files(whole)} - {*before, *_OF_NRI})
-
-
-def _is_clean(whole: Whole, before: Sequence[str], of_hooks: bool = True) -> None:
-    """Of gpuslice the definition of Devices is left in the cluster, and nothing on the node.
-    of_hooks: also what only the chart's hooks remove."""
-    node = json.loads(whole.kubectl("get", "node", whole.state["node"], "-o", "json"))
-    for place in ("capacity", "allocatable"):
-        assert not [key for key in node["status"][place] if "koordinator" in key]
-    assert not [key for key in node["metadata"]["labels"] if "gpuslice.io" in key]
-    kinds = "validatingadmissionpolicies,validatingadmissionpolicybindings,clusterroles"
-    kinds += ",clusterrolebindings,priorityclasses,flowschemas,prioritylevelconfigurations"
-    made = whole.kubectl("get", kinds, "--output=name").split()
-    assert {each.rpartition("/")[2] for each in made if "gpuslice" in each} <= {"gpuslice-writer"}
-    in_system = "deployments,daemonsets,jobs,serviceaccounts,configmaps,roles"
-    in_system += ",leases" * of_hooks
-    assert "gpuslice" not in whole.kubectl("get", in_system, _SYSTEM, "--output=name")
-    assert whole.kubectl("get", names.DEVICE_PLURAL, "--output=name") == ""
-    until(lambda: not _pods_of_ours(whole), "its pods are gone")
-    assert _new_files(whole, before) == []
-
-
-def _pods_of_ours(whole: Whole) -> str:
-    return whole.kubectl("get", "pods", _SYSTEM, "--output=name")
+    return (whole.root / "etc/containerd/config.toml").read_text()
 
 
 def _restart(whole: Whole) -> None:
     """Kill all of the node's processes but its first, and empty /run."""
     owner, containerd = whole.owner, whole.pid("containerd")
-    first = next(pid for pid in whole.marked() if pid in _holders(whole))
+    first = whole.holder()
     os.kill(owner, signal.SIGSTOP)
     script = """
     kill -9 -1
@@ -290,12 +274,3 @@ def _restart(whole: Whole) -> None:
     finally:
         os.kill(owner, signal.SIGCONT)
     until(lambda: whole.state["parts"]["containerd"]["pid"] not in (containerd, None), "containerd")
-
-
-def _holders(whole: Whole) -> Sequence[int]:
-    found = []
-    for pid in whole.marked():
-        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-        if "lab.node.holder" in words and "unshare" in words[0]:
-            found += children(pid)
-    return found

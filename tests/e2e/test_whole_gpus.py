@@ -6,7 +6,8 @@ In the order of the file: one story of one cluster with two GPUs.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def test_a_part_that_starts_anew_ends_no_pod(whole: Whole, part: str) -> None:
     until(whole.well, "the cluster is well")
     until(lambda: _allocatable(whole) == "1", "the plugin is registered again")
     for pod in ("whole", "half", "other-half"):
-        until(_answers(whole, pod), f"kubelet knows {pod}")
+        until(partial(whole.answers, pod), f"kubelet knows {pod}")
         path = "jsonpath={.status.phase} {.status.containerStatuses[0].restartCount}"
         assert whole.kubectl("get", "pod", pod, "-o", path) == "Running 0"
     assert _modes(whole)[_inside(whole, "whole", "uuid")] == "Whole"
@@ -96,7 +97,7 @@ def test_of_both_kinds_at_once_one_pod_gets_each_gpu(whole: Whole) -> None:
     whole.kubectl("create", "-f", "-", given=json.dumps(listed))
 
     def running() -> list[str]:
-        return [name for name in pods if _answers(whole, name)()]
+        return [name for name in pods if whole.answers(name)]
 
     until(lambda: len(running()) == 2, "two pods run")
     assert len({_inside(whole, name, "uuid") for name in running()}) == 2
@@ -137,10 +138,6 @@ def _run(
 def _inside(whole: Whole, pod: str, query: str) -> str:
     command = ["nvidia-smi", "--format=csv,noheader,nounits", f"--query-gpu={query}"]
     return whole.kubectl("exec", pod, "--", *command).strip()
-
-
-def _answers(whole: Whole, pod: str) -> Callable[[], bool]:
-    return lambda: whole.try_kubectl("exec", pod, "--", "true").returncode == 0
 
 
 def _waits(whole: Whole, pod: str) -> bool:

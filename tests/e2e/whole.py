@@ -55,6 +55,11 @@ class Whole:
     def owner(self) -> int:
         return int((self.directory / "owner").read_text())
 
+    @property
+    def root(self) -> Path:
+        """The node's root directory, as seen from outside."""
+        return Path(f"/proc/{self.pid('containerd')}/root")
+
     def pid(self, part: str) -> int:
         return int(self.state["parts"][part]["pid"])
 
@@ -66,6 +71,14 @@ class Whole:
     def marked(self) -> list[int]:
         """Numbers of all its processes but those in users' pods."""
         return list(processes(MARK, self.directory))
+
+    def holder(self) -> int:
+        """The first process of the cluster's namespaces."""
+        for pid in self.marked():
+            command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+            if "lab.node.holder" in command and "unshare" not in command[0]:
+                return pid
+        raise AssertionError("no holder")
 
     def well(self) -> bool:
         return self.command("status").returncode == 0
@@ -147,6 +160,10 @@ class Whole:
         text = self.kubectl("get", "pod", name, "-o", "json")
         annotations = json.loads(text)["metadata"]["annotations"]
         return str(annotations[names.ANNOTATION_DEVICE_ALLOCATED])
+
+    def answers(self, pod: str) -> bool:
+        """Whether a program can be executed in it."""
+        return self.try_kubectl("exec", pod, "--", "true").returncode == 0
 
     def inside(self, pod: str, script: str) -> str:
         return self.kubectl("exec", pod, "--", "bash", "-c", script)
