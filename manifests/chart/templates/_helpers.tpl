@@ -73,7 +73,7 @@ spec:
 {{- range (.Files.Get "files/dialects.yaml" | fromYaml).dialects -}}
 {{- $value := empty .switch | ternary true $.Values -}}
 {{- range splitList "." .switch | compact -}}
-{{- $value = get $value . -}}
+{{- if kindIs "map" $value }}{{ $value = get $value . }}{{ end -}}
 {{- end -}}
 {{- if $value }}{{ $on = append $on . }}{{ end -}}
 {{- end -}}

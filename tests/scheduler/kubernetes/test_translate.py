@@ -106,7 +106,7 @@ def test_overhead_in_gpus_is_refused() -> None:
     )
 
 
-@pytest.mark.parametrize("policy", list(Policy))
+@pytest.mark.parametrize("policy", [Policy.BINPACK, Policy.SPREAD])
 def test_policy_by_annotation(policy: Policy) -> None:
     annotations = {names.ANNOTATION_POLICY: policy.value}
     assert request(pod(HALF, annotations=annotations)).policy is policy
