@@ -71,10 +71,6 @@ ANNOTATION_REQUEUED_AT: Final = "gpuslice.io/requeued-at"
 """Pod annotation: when capacity became free for an unschedulable pod that was not retried. Setting
 it makes kube-scheduler requeue the pod. The value is informational; no program reads it."""
 
-ANNOTATION_NOMINATED: Final = "gpuslice.io/nominated-node"
-"""Pod annotation: equal to status.nominatedNodeName if the extender wrote that field, so that a
-later process can withdraw it."""
-
 ANNOTATION_REQUIRED_PLUGINS: Final = "required-plugins.noderesource.dev"
 """Annotation of NRI's default validator, followed by a scope (see contract.required_plugins)."""
 SCOPE_POD: Final = "/pod"

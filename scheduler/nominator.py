@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from contract import names
 from kube.client import KubeError
 from kube.log_lines import Line
 from scheduler.decisions.backlog import Backlog, Nomination, Outcome
@@ -36,7 +37,9 @@ _REFUSED: Final = frozenset({400, 403, 405})
 class Client(Protocol):
     """The methods of `kube.Kube` that are used here."""
 
-    async def patch(self, path: str, body: Any, *, timeout_s: float = ...) -> Any: ...
+    async def patch(
+        self, path: str, body: Any, *, timeout_s: float = ..., fieldManager: str = ...
+    ) -> Any: ...
 
 
 class Nominator:
@@ -84,7 +87,9 @@ class Nominator:
         pending = wanted.pending
         body = nomination(pending, wanted.node)
         try:
-            made = await self._kube.patch(f"{pending.path}/status", body, timeout_s=_ANSWER_S)
+            path = f"{pending.path}/status"
+            manager = names.SCHEDULER_NAME
+            made = await self._kube.patch(path, body, timeout_s=_ANSWER_S, fieldManager=manager)
             after = at(made, "metadata").get("resourceVersion")
             self._backlog.written(pending.uid, pending.version, str(after))
         except KubeError as error:

@@ -16,7 +16,7 @@ import orjson
 from contract import names
 from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes import requests
-from scheduler.kubernetes.requests import Json, Pending, at, objects, texts
+from scheduler.kubernetes.requests import Json, Pending, at, objects
 
 _INTER_POD: Final = ("podAffinity", "podAntiAffinity")
 _ON_NODES: Final = ("nodeSelector", "tolerations", "overhead")
@@ -41,7 +41,6 @@ def waiting(pod: Json, enabled: Enabled = DEFAULT) -> Waiting:
     pending = requests.pending(pod, enabled)
     metadata, spec = at(pod, "metadata"), at(pod, "spec")
     nominated = str(at(pod, "status").get("nominatedNodeName") or "")
-    written = texts(metadata, "annotations").get(names.ANNOTATION_NOMINATED)
     return Waiting(
         pending=pending,
         created=str(metadata.get("creationTimestamp", "")),
@@ -53,19 +52,21 @@ def waiting(pod: Json, enabled: Enabled = DEFAULT) -> Waiting:
         and not spec.get("schedulingGates")
         and not requests.was_refused(pod),
         nominated=nominated,
-        is_ours=bool(nominated) and written == nominated,
+        is_ours=bool(nominated) and any(map(_nominates, objects(metadata, "managedFields"))),
     )
 
 
 def nomination(pending: Pending, node: str | None) -> Mapping[str, Any]:
     """The merge patch of the pod's status that nominates the node; None withdraws. The API server
-    refuses it if the pod has changed since it was read."""
-    metadata = {
-        "uid": pending.uid,
-        "resourceVersion": pending.version,
-        "annotations": {names.ANNOTATION_NOMINATED: node},
-    }
+    refuses it if the pod has changed since it was read, and records the field's writer."""
+    metadata = {"uid": pending.uid, "resourceVersion": pending.version}
     return {"metadata": metadata, "status": {"nominatedNodeName": node}}
+
+
+def _nominates(entry: Json) -> bool:
+    """Whether this entry of managedFields shows that the extender wrote nominatedNodeName."""
+    written = at(at(entry, "fieldsV1"), "f:status")
+    return entry.get("manager") == names.SCHEDULER_NAME and "f:nominatedNodeName" in written
 
 
 def _constraints(spec: Json) -> bytes:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from contract import names as words
 from scheduler.core.place import Placement
 from scheduler.decisions import backlog
 from scheduler.decisions.backlog import (
@@ -26,6 +25,13 @@ from tests.scheduler import calls, objects
 from tests.scheduler.calls import arguments, names
 from tests.scheduler.decisions.test_verbs import WHOLE, chosen
 
+OURS = [
+    {
+        "manager": "gpuslice-scheduler",
+        "subresource": "status",
+        "fieldsV1": {"f:status": {"f:nominatedNodeName": {}}},
+    }
+]
 TINY = objects.container("main", core=1, ratio=1)
 
 
@@ -246,8 +252,7 @@ def test_a_nomination_ends_at_its_deadline_and_is_withdrawn(cluster: Cluster) ->
     pods = cluster.many(4)
     node = cluster.planned()["p0"]
     free = cluster.state.fleet.free_bytes.sum()
-    ours = {words.ANNOTATION_NOMINATED: node}
-    pods[0]["metadata"] |= {"annotations": ours, "resourceVersion": "2"}
+    pods[0]["metadata"] |= {"managedFields": OURS, "resourceVersion": "2"}
     pods[0]["status"]["nominatedNodeName"] = node
     cluster.backlog.see(waiting(pods[0]))
     cluster.now_s += DEADLINE_S - 0.1
@@ -263,9 +268,9 @@ def test_a_nomination_ends_at_its_deadline_and_is_withdrawn(cluster: Cluster) ->
 
 
 def test_a_nomination_of_an_earlier_process_is_withdrawn(cluster: Cluster) -> None:
-    said = {"annotations": {words.ANNOTATION_NOMINATED: "n1"}}
-    cluster.comes("left", metadata=said, status={"nominatedNodeName": "n1"})
-    cluster.comes("theirs", status={"nominatedNodeName": "n1"})
+    cluster.comes("left", metadata={"managedFields": OURS}, status={"nominatedNodeName": "n1"})
+    theirs = [{**OURS[0], "manager": "kube-scheduler"}]
+    cluster.comes("theirs", metadata={"managedFields": theirs}, status={"nominatedNodeName": "n1"})
     cluster.now_s += DEADLINE_S + 1
     assert cluster.planned() == {"left": None}
 
