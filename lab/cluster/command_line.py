@@ -71,7 +71,7 @@ def gpus(text: str) -> list[int]:
     return sizes
 
 
-def _dialects(text: str) -> list[str]:
+def dialects(text: str) -> list[str]:
     chosen = [name for name in text.split(",") if name]
     for name in chosen:
         if name not in _SWITCHED:
@@ -253,9 +253,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         place = Place(given.at)
         served = None if given.bare else given.serve
         if given.command == "up":
-            up(place, given.gpus, served, _dialects(given.dialects))
+            up(place, given.gpus, served, dialects(given.dialects))
         elif given.command == "own":
-            own(place, given.gpu, served, _dialects(given.dialects))
+            own(place, given.gpu, served, dialects(given.dialects))
         elif given.command == "down":
             down(place)
         else:

@@ -15,7 +15,7 @@ _PODS = ("gpu-pod1", "gpu-pod2")
 
 
 def test_the_guides_configuration_applies(whole: Whole) -> None:
-    whole.kubectl("create", "namespace", "volcano-system")
+    """The chart makes its namespace."""
     apply(whole, "volcano/volcano-scheduler-configmap.yaml")
 
 

@@ -1,10 +1,13 @@
-"""The arguments of `make cluster`: which GPUs."""
+"""The arguments of `make cluster`: which GPUs, and which dialects."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from lab.cluster.command_line import CommandError, gpus
+from lab.cluster.command_line import CommandError, dialects, gpus
+from lab.cluster.product import values
 
 
 @pytest.mark.parametrize(
@@ -38,3 +41,17 @@ def test_gpus_are_a_count_and_a_size(text: str, sizes: list[int]) -> None:
 def test_what_is_not_is_refused_and_the_form_is_said(text: str, says: str) -> None:
     with pytest.raises(CommandError, match=says):
         gpus(text)
+
+
+def test_dialects_are_values_of_the_chart() -> None:
+    chosen = values("https://198.18.1.1:6443", Path("/c"), Path("/g"), [], ["kai", "hami"])
+    assert chosen["global"] == {"gpuSharing": True}
+    assert chosen["dialects"] == {"hami": {"enabled": True}}
+    assert not {"global", "dialects"} & values("https://h", Path("/c"), Path("/g"), []).keys()
+
+
+def test_an_unknown_dialect_is_refused_with_the_known_ones() -> None:
+    assert dialects("") == []
+    assert dialects("kai,volcano") == ["kai", "volcano"]
+    with pytest.raises(CommandError, match="'kia': choose from kai, volcano, hami"):
+        dialects("kai,kia")
