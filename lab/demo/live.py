@@ -69,7 +69,7 @@ class Live:
                     )
                 if seen.there:
                     self._place.empty()
-                self._owner = Owner(self._place, gpus(seed.GPUS), [seed.SCHEDULER])
+                self._owner = Owner(self._place, gpus(seed.GPUS), [seed.SCHEDULER], seed.DIALECTS)
                 self._seen = self._owner.wait_ready(step)
         return Output(0, "\n".join(lines), self.now_s() - begun)
 

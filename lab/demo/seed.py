@@ -12,10 +12,12 @@ from typing import Final
 from contract import names
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PATH: Final = ROOT / "docs" / "examples" / "koordinator" / "pod-example.yaml"
+EXAMPLES: Final = ROOT / "docs" / "examples"
+PATH: Final = EXAMPLES / "koordinator" / "pod-example.yaml"
 NAME: Final = "pod-example"
 GPUS: Final = "2x23040Mi"
 SCHEDULER: Final = "koord-scheduler"
+DIALECTS: Final = ("kai", "volcano", "hami")
 _PERCENT: Final = 50
 
 

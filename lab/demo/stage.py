@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,15 @@ class Act:
 
 def kubectl(*words: str, given: str = "", typed: Sequence[str] = ()) -> Act:
     return Act((KUBECTL, *words), given, tuple(typed))
+
+
+def probed(text: str) -> dict[str, Any]:
+    """cuda-probe's line, wherever it is in the output."""
+    line = re.search(r'^\{"driver".*\}$', text, re.MULTILINE)
+    if line is None:
+        raise StageError(f"no line of cuda-probe: {text!r}")
+    found: dict[str, Any] = json.loads(line[0])
+    return found
 
 
 UP: Final = Act(("up",))

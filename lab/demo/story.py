@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from contract import names
 from lab.cluster.running import NODE
-from lab.demo import seed
+from lab.demo import everyone, seed
 from lab.demo.report import Report, folded
-from lab.demo.stage import Act, Stage, StageError, kubectl
+from lab.demo.stage import Act, Stage, StageError, kubectl, probed
 from simgpu import load_output
 from tools import kubernetes
 from tools.releases import DEFAULT
@@ -68,6 +68,7 @@ def run(report: Report, stage: Stage, where: Path) -> None:
     scene.second()
     scene.third()
     scene.turns()
+    scene.everyone()
     scene.malformed()
     report.chapter("Limits of the method")
     report.text(
@@ -127,14 +128,14 @@ class _Scene:
             used is not None and int(used[2]) == _GPU_MIB // 2,
             shown,
         )
-        probed = _probed(shown)
-        free = probed["free"] // _MIB
+        taken = probed(shown)
+        free = taken["free"] // _MIB
         report.check(
             f"cuMemAlloc of {free} MiB succeeds; the CUDA context and code have the rest",
-            _takes_all_of(50, probed),
-            probed,
+            _takes_all_of(50, taken),
+            taken,
         )
-        report.check(f"cuMemAlloc of 512 bytes more: {_OOM}", _is_refused_more(probed), probed)
+        report.check(f"cuMemAlloc of 512 bytes more: {_OOM}", _is_refused_more(taken), taken)
 
     def second(self) -> None:
         report = self._report
@@ -198,9 +199,16 @@ class _Scene:
                 got,
             )
 
+    def everyone(self) -> None:
+        leaving, staying = TURNS
+        percent = TURNS[staying]
+        request = f"gpu-memory-ratio: {percent}"
+        host = everyone.Guest(staying, "Koordinator", request, _GPU_MIB * percent // 100)
+        everyone.chapter(self._report, self._show, host, leaving, self._gpu)
+
     def malformed(self) -> None:
         report = self._report
-        report.chapter("7  An invalid request")
+        report.chapter("8  An invalid request")
         pod = seed.like("malformed", _MALFORMED)
         act = kubectl("apply", "-f", "-", given=pod)
         with report.doing(f"$ kubectl apply -f -   # {_MALFORMED} instead of 50 percent"):
@@ -245,15 +253,15 @@ class _Scene:
         return self.of("pod", pod, f".metadata.annotations.{_escaped(_ALLOCATED)}")
 
     def _probe(self, pod: str, script: str = "cuda-probe") -> dict[str, Any]:
-        return _probed(self._see(kubectl("exec", pod, "--", "sh", "-c", script)))
+        return probed(self._see(kubectl("exec", pod, "--", "sh", "-c", script)))
 
     def _limited(self, pod: str, percent: int) -> None:
         """The limit that a program in the pod sees, can use, and cannot exceed."""
-        probed = self._probe(pod)
+        taken = self._probe(pod)
         self._report.check(
-            f"{pod} sees {probed['total'] // _MIB} MiB, allocates all, and not 512 bytes more",
-            _takes_all_of(percent, probed) and _is_refused_more(probed),
-            probed,
+            f"{pod} sees {taken['total'] // _MIB} MiB, allocates all, and not 512 bytes more",
+            _takes_all_of(percent, taken) and _is_refused_more(taken),
+            taken,
         )
 
 
@@ -277,14 +285,14 @@ def _running(pod: str) -> Act:
     return kubectl("wait", "--for=condition=Ready", f"pod/{pod}", "--timeout=100s")
 
 
-def _takes_all_of(percent: int, probed: dict[str, Any]) -> bool:
+def _takes_all_of(percent: int, taken: dict[str, Any]) -> bool:
     """Of its share of a GPU: all that the driver reports free."""
     limit = _GPU_MIB * percent // 100 * _MIB
-    return (probed["total"], probed["filled"]) == (limit, _SUCCESS)
+    return (taken["total"], taken["filled"]) == (limit, _SUCCESS)
 
 
-def _is_refused_more(probed: dict[str, Any]) -> bool:
-    return bool(probed["more"] == _OUT_OF_MEMORY)
+def _is_refused_more(taken: dict[str, Any]) -> bool:
+    return bool(taken["more"] == _OUT_OF_MEMORY)
 
 
 def _escaped(name: str) -> str:
@@ -299,12 +307,3 @@ def _entry(allocated: str) -> dict[str, Any]:
     except (ValueError, LookupError) as error:
         raise StageError(f"no allocation of a GPU: {allocated!r}") from error
     return entry
-
-
-def _probed(text: str) -> dict[str, Any]:
-    """cuda-probe's line, wherever it is in the output."""
-    line = re.search(r'^\{"driver".*\}$', text, re.MULTILINE)
-    if line is None:
-        raise StageError(f"no line of cuda-probe: {text!r}")
-    probed: dict[str, Any] = json.loads(line[0])
-    return probed

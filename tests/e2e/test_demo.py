@@ -98,7 +98,7 @@ def test_a_failed_check_is_the_exit_status_and_leaves_nothing(
     said = capsys.readouterr().out
     assert "✗ nvidia-smi shows half of a GPU of 40960MiB" in said
     assert "✓ no process, mount, cgroup, interface or file of the cluster is left" in said
-    assert "failed checks: 4" in said
+    assert "failed checks: 5" in said
 
 
 def test_a_kept_cluster_is_usable_and_blocks_a_second_demo(place: Place) -> None:
