@@ -58,6 +58,7 @@ THOROUGH: Final = {
     "tests/cluster/test_leader.py::test_*halted*": _RACES,
     "tests/simgpu/driver/test_answers.py::*[[]11*": "another generation of the driver",
     "tests/simgpu/driver/test_answers.py::*[[]120[24]0]": "another generation of the driver",
+    "tests/dialects/test_pairs.py::*": _RACES,
     "tests/nri_plugin/kubelet/test_whole_gpus.py::test_of_many_at_once_*[[]500]": _RACES,
     "tests/node/test_recovery.py::test_idle_and_hostile_*": _RACES,
     "tests/cluster/test_leader.py::test_a_lease_deleted_by_hand_*": _RACES,

@@ -1,0 +1,109 @@
+"""Pairs of equal Volcano pods, created at once: each gets what its own annotation states.
+
+Volcano's device plugin finds the pod by its amount, and gives one pod the other's GPU. Here the
+scheduler's decisions are real, and so are containerd, NRI and the agent; the kubelet is played, as
+it would take most of an hour for 1,000 pods on two cores.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract import dialects
+from lab.node.catalogue import BUSYBOX_IMAGE, Catalogue
+from lab.node.cri import Process
+from lab.node.lab import CLUSTER_FILES, Lab
+from scheduler.core.place import Placement, place
+from scheduler.decisions.state import State
+from scheduler.dialects import volcano_conf
+from scheduler.kubernetes import binding, requests
+from scheduler.kubernetes.translate import device, lease, node
+from tests.scheduler import objects
+
+pytestmark = pytest.mark.node
+
+_GPUS = 8
+_GPU_MIB = 11178
+_MORE_THAN_HALF_MIB = 6000
+_PAIRS = 500
+_AT_ONCE = _GPUS // 2
+"""Pairs: the second pod of each has no room on the first one's GPU."""
+_UNSEEN_S = 60.0
+_ENABLED = frozenset({dialects.VOLCANO.name, volcano_conf.SHARING})
+_SCRIPT = "env; nvidia-smi --query-gpu=uuid --format=csv,noheader; cuda-probe"
+
+
+@pytest.fixture(scope="module")
+def lab(build_dir: Path) -> Iterator[Lab]:
+    assert build_dir.is_dir()
+    with Lab([_GPU_MIB << 20] * _GPUS, load=False) as lab:
+        lab.load(Catalogue(CLUSTER_FILES).of_a_cluster())
+        lab.start_agent()
+        yield lab
+
+
+def _state(lab: Lab) -> State:
+    """The scheduler's view of a node with the lab's GPUs."""
+    made = State()
+    gpus = [objects.gpu(gpu.uuid, gpu.minor, f"{_GPU_MIB}Mi") for gpu in lab.gpus]
+    made.see_node(node(objects.node("n0")))
+    made.see_device(device(objects.device("n0", *gpus)))
+    facts = lease(objects.lease("n0"))
+    assert facts is not None
+    made.see_lease(facts, 0.0)
+    return made
+
+
+def _bound(state: State, uid: str, amount_mib: int) -> Mapping[str, str]:
+    """The annotations of the Binding of a pod that requests so much."""
+    container = {"name": "main", "resources": {"limits": {dialects.VOLCANO_MEMORY: amount_mib}}}
+    pod = {"metadata": {"name": uid}, "spec": {"containers": [container]}}
+    read = requests.read(pod, _ENABLED)
+    assert read is not None
+    row = state.fleet.row_of("n0")
+    found = place(state.fleet, read.request, row)
+    assert isinstance(found, Placement), found
+    outputs = read.outputs(found, state.fleet.gpus[row], time.time_ns())
+    annotations = binding.annotations_of(found, outputs)
+    state.assume(uid, found, _UNSEEN_S, uid, annotations)
+    return annotations
+
+
+def _run(lab: Lab, name: str, amount_mib: int, annotations: Mapping[str, str]) -> str:
+    """The index of the GPU that the pod has, which its annotation states."""
+    with lab.pod(name, annotations) as pod:
+        done = pod.run("main", Process(BUSYBOX_IMAGE)).exec(["sh", "-c", _SCRIPT])
+    *lines, uuid, line = done.out.splitlines()
+    environ = dict(each.partition("=")[::2] for each in lines)
+    index = annotations[dialects.VOLCANO_INDEX]
+    assert environ["NVIDIA_VISIBLE_DEVICES"] == index
+    assert environ[dialects.VOLCANO_ALLOCATED] == str(amount_mib)
+    assert environ[dialects.VOLCANO_TOTAL] == str(_GPU_MIB)
+    assert uuid == lab.gpus[int(index)].uuid
+    probed: Any = json.loads(line)
+    assert (probed["total"], probed["filled"], probed["more"]) == (amount_mib << 20, 0, 2)
+    return index
+
+
+@pytest.mark.timeout(1800)
+def test_of_equal_pods_at_once_each_has_its_own_gpu(lab: Lab) -> None:
+    state = _state(lab)
+    with ThreadPoolExecutor(2 * _AT_ONCE) as at_once:
+        for first in range(0, _PAIRS, _AT_ONCE):
+            pods = [
+                (f"pair-{number}-{which}", _MORE_THAN_HALF_MIB + number)
+                for number in range(first, first + _AT_ONCE)
+                for which in "ab"
+            ]
+            bound = {name: _bound(state, name, amount) for name, amount in pods}
+            running = [at_once.submit(_run, lab, *pod, bound[pod[0]]) for pod in pods]
+            assert len({each.result() for each in running}) == _GPUS
+            for name, _ in pods:
+                state.forget(name)
