@@ -85,13 +85,14 @@ class Admission:
             return
         if not (self._is_called() or await self._leads()):
             return
+        failed: KubeError | None = None
         for name, patch in sorted(self._warning.items()):
             try:
                 stored = await self._kube.patch(f"{COLLECTION}/{name}", patch, timeout_s=_ANSWER_S)
             except KubeError as error:
-                if error.status not in (404, 409):
-                    raise
-                continue  # the watch reports what it is now
+                # 404, 409: the watch reports what it is now. Others do not hinder the next ones.
+                failed = failed if error.status in (404, 409) else error
+                continue
             self.seen(stored)
             self._metrics.enforced.inc()
             _LOG.info(Line("admission policy refuses from now on", binding=name))
@@ -102,6 +103,8 @@ class Admission:
                 if error.status != 404:
                     raise
             self._refusing.discard(name)
+        if failed is not None:
+            raise failed
 
     async def _leads(self) -> bool:
         """Whether this pod's kube-scheduler holds its Lease, and renews it."""
