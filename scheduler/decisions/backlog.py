@@ -28,7 +28,8 @@ from contract import names
 from scheduler.core.fit import feasible
 from scheduler.core.fleet import Rows
 from scheduler.core.place import Placement, place
-from scheduler.core.request import Policy
+from scheduler.core.reasons import Reason
+from scheduler.core.request import Policy, Shape
 from scheduler.core.score import best, score
 from scheduler.core.search import MOST_STEPS
 from scheduler.decisions.state import State
@@ -103,11 +104,13 @@ class _Pod:
 @dataclass(slots=True)
 class _Kind:
     """Pods of equal constraints. queue: neither tried nor nominated, in order; entries of pods that
-    changed are skipped. candidates: None until kube-scheduler has sent them. probe: the pod that is
-    left to kube-scheduler's search."""
+    changed are skipped. candidates: None until kube-scheduler has sent them. latest: of the last
+    nomination, the request's shape and the row. probe: the pod that is left to kube-scheduler's
+    search."""
 
     queue: list[tuple[_Order, str]] = field(default_factory=list)
     candidates: Rows | None = None
+    latest: tuple[Shape, int] | None = None
     learned_s: float = 0.0
     probe: str = ""
 
@@ -196,7 +199,7 @@ class Backlog:
         kind = self._kinds.setdefault(pod.waiting.constraints, _Kind())
         if was_refused or kind.candidates is None or kind.probe == uid:
             kind.candidates = self._state.fleet.rows_of(nodes)
-            kind.learned_s, kind.probe = self._clock(), ""
+            kind.latest, kind.learned_s, kind.probe = None, self._clock(), ""
 
     # --- nominations
 
@@ -277,17 +280,23 @@ class Backlog:
         assert request is not None and rows is not None
         fleet = state.fleet
         policy = self._policies.get(pending.profile, Policy.BINPACK)
+        found: Placement | Reason | None = None
         with state.budget.steps(MOST_STEPS, MOST_STEPS) as steps:
-            fitting = rows[feasible(fleet, request, rows, steps, state.known)]
-            if not len(fitting):
-                return None
-            scores = score(fleet, request, fitting, policy)
-            row = int(fitting[best(fleet, scores, fitting, 1)[0]])
-            placement = place(fleet, request, row, policy, steps)
-        if not isinstance(placement, Placement):
+            # An equal pod made this node fuller, so it ranks first until it is full.
+            if kind.latest and kind.latest[0] == request.shape and policy is Policy.BINPACK:
+                found = place(fleet, request, kind.latest[1], policy, steps)
+            if not isinstance(found, Placement):
+                fitting = rows[feasible(fleet, request, rows, steps, state.known)]
+                if not len(fitting):
+                    return None
+                scores = score(fleet, request, fitting, policy)
+                row = int(fitting[best(fleet, scores, fitting, 1)[0]])
+                kind.latest = request.shape, row
+                found = place(fleet, request, row, policy, steps)
+        if not isinstance(found, Placement):
             return None
-        state.nominate(pending.uid, request, placement, DEADLINE_S)
-        return placement
+        state.nominate(pending.uid, request, found, DEADLINE_S)
+        return found
 
     def _note(self, uid: str, pod: _Pod, node: str) -> None:
         pod.node, pod.nominated_s = node, self._clock()
