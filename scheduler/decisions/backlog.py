@@ -279,7 +279,7 @@ class Backlog:
         state, request, rows = self._state, pending.request, kind.candidates
         assert request is not None and rows is not None
         fleet = state.fleet
-        policy = self._policies.get(pending.profile, Policy.BINPACK)
+        policy = request.policy or self._policies.get(pending.profile, Policy.BINPACK)
         found: Placement | Reason | None = None
         with state.budget.steps(MOST_STEPS, MOST_STEPS) as steps:
             # An equal pod made this node fuller, so it ranks first until it is full.
