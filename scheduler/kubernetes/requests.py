@@ -177,7 +177,8 @@ def _refuse_foreign(pod: PodFields, foreign: frozenset[str]) -> None:
                 " containers"
             )
     for container in pod.containers:
-        for key, value in {**container.limits, **container.requests}.items():
+        for written, value in {**container.limits, **container.requests}.items():
+            key = names.DEPRECATED_RESOURCES.get(written, written)
             if key not in foreign or quantity.parse(value) == quantity.Value(0):
                 continue
             why = (

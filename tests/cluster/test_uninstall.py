@@ -251,7 +251,9 @@ def test_the_account_may_delete_each_policy_of_the_chart() -> None:
     )
     (named,) = (rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule)
     on = ("global.gpuSharing=true", "dialects.volcano.enabled=true", "dialects.hami.enabled=true")
-    rendered = manifests.serving([names.SCHEDULER_NAME], *(f"--set={each}" for each in on))
+    mutating = "--api-versions=admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
+    options = (mutating, *(f"--set={each}" for each in on))
+    rendered = manifests.serving([names.SCHEDULER_NAME], *options)
     policies = {each["metadata"]["name"] for each in rendered if "AdmissionPolicy" in each["kind"]}
     assert set(named) == policies - {"gpuslice-writer"}
 

@@ -43,7 +43,9 @@ def plane(installed: ControlPlane) -> Iterator[ControlPlane]:
     """A node as in Volcano's guide, and the scheduler with the dialect on."""
     rights = chart.render(_ON, "--show-only=templates/scheduler/volcano.yaml")
     installed.kubectl("apply", "-f", "-", given=rights)
-    installed.kubectl("delete", "lease", names.LEASE_SCHEDULER, f"-n={names.NAMESPACE}")
+    installed.kubectl(
+        "delete", "lease", names.LEASE_SCHEDULER, f"-n={names.NAMESPACE}", "--ignore-not-found"
+    )
     installed.apply_json(*manifests.objects("Lease"))
     shape = Shape(nodes=1, gpus=8, memory_bytes=_MIB << 20, prefix="volcano-")
     options = ["--dialects=koordinator,volcano"]

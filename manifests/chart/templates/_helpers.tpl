@@ -113,7 +113,7 @@ those of a dialect that is off with its switch. Where HAMi's is off, device plug
 {{- end }}
 
 {{/* CEL: whether a pod, or a template of one, requests a share. Arguments: its variable, the dialects,
-and whether by resources' earlier names too. KAI's `mps` requests none without another annotation. */}}
+and whether by resources' earlier names too. */}}
 {{- define "gpuslice.requestsShare" -}}
 {{- $pod := index . 0 -}}
 {{- $resources := list -}}
@@ -122,7 +122,7 @@ and whether by resources' earlier names too. KAI's `mps` requests none without a
 {{- range $dialect := index . 1 -}}
 {{- $resources = concat $resources .resources -}}
 {{- if index $ 2 }}{{ $resources = concat $resources .deprecatedResources }}{{ end -}}
-{{- $annotations = concat $annotations (without .annotations "mps") -}}
+{{- $annotations = concat $annotations .annotations -}}
 {{- range .containerAnnotation.suffixes -}}
 {{- $named = append $named (printf "k.startsWith('%s') && k.endsWith('%s')" $dialect.containerAnnotation.prefix .) -}}
 {{- end -}}

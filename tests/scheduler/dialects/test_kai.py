@@ -50,7 +50,18 @@ def test_no_request(annotations: dict[str, str]) -> None:
     assert read(fields(pod(annotations, "main"))) is None
 
 
-@pytest.mark.parametrize("what", [what for what in REFUSED if not what.startswith("the key ")])
+_ASK_FOR_NOTHING = ("mps ", "a number of devices ")
+
+
+@pytest.mark.parametrize("what", [what for what in REFUSED if what.startswith(_ASK_FOR_NOTHING)])
+def test_off_what_asks_for_no_share_passes(what: str) -> None:
+    assert requests.request(REFUSED[what][0]) is None
+
+
+_LEFT_OUT = (*_ASK_FOR_NOTHING, "the key ")
+
+
+@pytest.mark.parametrize("what", [what for what in REFUSED if not what.startswith(_LEFT_OUT)])
 def test_off_it_is_refused_with_its_switch(what: str) -> None:
     raw, _ = REFUSED[what]
     with pytest.raises(RequestError) as refused:
