@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,7 @@ from lab.cluster.api import Api
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
+from scheduler.decisions.backlog import When
 from tests.cluster.installing import install
 from tests.cluster.running import running
 from tests.load import report
@@ -69,6 +71,12 @@ def main(arguments: Sequence[str]) -> int:
         action="store_true",
         help="on a busy machine: the 30 s begin anew whenever any pod is bound",
     )
+    parser.add_argument(
+        "--nominate",
+        choices=[each.value for each in When],
+        default=When.ALWAYS.value,
+        help="the extender's option; always: its default leaves out fleets as small as this one",
+    )
     parser.add_argument("--seed", type=int, default=6)
     parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results", metavar="DIR")
     options = parser.parse_args(arguments)
@@ -77,7 +85,9 @@ def main(arguments: Sequence[str]) -> int:
         weather = _WEATHERS[name]
         say(weather.about)
         try:
-            rows.append(_row(weather, _whole(weather, options.seed, not options.patient)))
+            rows.append(
+                _row(weather, _whole(weather, options.seed, not options.patient, options.nominate))
+            )
         except (LoadError, ExceptionGroup) as error:
             say(f"failed: {error!r}")
             return 1
@@ -91,15 +101,16 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _whole(weather: Weather, seed: int, strict: bool) -> Figures:
+def _whole(weather: Weather, seed: int, strict: bool, nominate: str) -> Figures:
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="gpuslice-storm-"))
         plane = stack.enter_context(ControlPlane(Path(directory) / "plane"))
         install(plane)
         stack.enter_context(Fleet(plane, Shape(nodes=_NODES).all_nodes()))
-        installation = stack.enter_context(running(plane, lease_s=weather.lease_s))
+        ours = partial(running, plane, nominate=nominate)
+        installation = stack.enter_context(ours(lease_s=weather.lease_s))
         if weather.second:
-            stack.enter_context(running(plane, "mistake"))
+            stack.enter_context(ours("mistake"))
 
         async def blow() -> Figures:
             async with Api(plane) as api:

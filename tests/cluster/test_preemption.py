@@ -41,7 +41,7 @@ def ours(installed: ControlPlane) -> Iterator[Installation]:
     lease = ("lease", names.LEASE_SCHEDULER, f"-n={names.NAMESPACE}")
     installed.kubectl("delete", *lease, "--ignore-not-found")
     installed.apply_json(*manifests.objects("Lease"))
-    with running(installed, "preemption") as started:
+    with running(installed, "preemption", nominate="always") as started:
         yield started
     installed.kubectl("delete", *lease)
 

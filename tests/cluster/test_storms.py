@@ -9,6 +9,7 @@ import random
 import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -30,6 +31,9 @@ PODS, CHANGED, HALTS = 250, 30, 4
 WITHIN_S = 120.0
 
 
+_running = partial(running, nominate="always")
+
+
 @asynccontextmanager
 async def _storm(plane: ControlPlane, namespace: str, seed: int) -> AsyncIterator[Storm]:
     async with Api(plane) as api:
@@ -48,7 +52,7 @@ def test_in_a_storm_the_books_are_right_and_what_fits_is_bound(
             await pass_over(storm, weather, installation)
             return storm
 
-    with Fleet(installed, Shape(nodes=100).all_nodes()), running(installed) as installation:
+    with Fleet(installed, Shape(nodes=100).all_nodes()), _running(installed) as installation:
         storm = asyncio.run(run(installation))
     assert storm.figures.bound >= 900
     assert storm.figures.kills.total() == weather.extender_kills
@@ -65,7 +69,8 @@ def test_a_pod_that_is_halted_and_goes_on_gives_nothing_away_twice(installed: Co
             return storm
 
     nodes = Fleet(installed, Shape(nodes=20, prefix="halt-").all_nodes())
-    with nodes, replica(installed, "a") as first, replica(installed, "b") as second:
+    halted = partial(replica, installed, nominate="always")
+    with nodes, halted("a") as first, halted("b") as second:
         storm = asyncio.run(run((first, second)))
     assert storm.figures.kills.total() == HALTS
     assert storm.figures.bound >= PODS // 2
