@@ -59,7 +59,7 @@ test-all: setup  ## the same with sanitizers, fuzzing, aarch64, the wheel, long 
 	@$(PYTEST) --durations 20 $(ARGS)
 
 e2e: setup  ## the tests of the whole cluster and the short storms, after building their programs (root)
-	@$(VENV)/python -m pytest -m e2e tests/e2e tests/cluster $(ARGS)
+	@$(VENV)/python -m pytest -m e2e tests/e2e tests/cluster tests/dialects $(ARGS)
 
 e2e-install: setup  ## a bare cluster: install by Helm, upgrade under load, drain, restart, uninstall (root)
 	@$(VENV)/python -m tests.e2e.alone $(VENV)/python -m pytest -x tests/e2e/test_install.py $(ARGS)

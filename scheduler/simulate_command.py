@@ -32,6 +32,7 @@ from scheduler.decisions.simulate import (
     simulate,
     size,
 )
+from scheduler.dialects import volcano_conf
 
 Json = Mapping[str, Any]
 
@@ -111,7 +112,8 @@ def simulate_command(
         sys.stderr.write(f"simulate: {error}\n")
         raise typer.Exit(2) from None
     repeated = [pod for pod in asked for _ in range(copies)]
-    on = frozenset(dialects.split(","))
+    # As without Volcano's ConfigMap, all of its kinds are on.
+    on = frozenset((*dialects.split(","), *volcano_conf.ALL))
     accounts = [simulate(state, pod, n, policy, on) for n, pod in enumerate(repeated)]
     if json_:
         sys.stdout.write(json.dumps([asdict(each) for each in accounts], indent=2) + "\n")

@@ -17,6 +17,7 @@ from typing import Final
 
 from contract import names, quantity
 from contract.dialects import (
+    KAI,
     KAI_CONTAINER,
     KAI_CONTAINER_PREFIX,
     KAI_CONTAINER_TYPE,
@@ -80,8 +81,10 @@ _SEVERAL: Final = "currently, kai doesn't support multiple containers with fract
 
 
 def read(pod: PodFields) -> Reading | None:
-    """The request in KAI's annotations. `nvidia.com/gpu` alone is none: a device plugin allocates
-    whole GPUs."""
+    """The request in KAI's annotations, which mean nothing in a pod of another scheduler.
+    `nvidia.com/gpu` alone is none: a device plugin allocates whole GPUs."""
+    if pod.scheduler_name != KAI.scheduler_name:
+        return None
     written = pod.annotations
     by_container = sorted(key for key in written if key.startswith(KAI_CONTAINER_PREFIX))
     mps = written.get(KAI_MPS) == "true"

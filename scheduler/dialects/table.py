@@ -6,7 +6,7 @@ would run without what the other one's keys request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -31,10 +31,12 @@ RESOURCES: Final = frozenset(name for dialect in DIALECTS for name in dialect.re
 """By which any dialect requests shares."""
 
 
-def read(pod: PodFields, enabled: Enabled) -> Reading | None:
+def read(
+    pod: PodFields, enabled: Enabled, readers: Mapping[Dialect, Reader] = READERS
+) -> Reading | None:
     """What the pod requests; None: no share. Raises RequestError."""
     found: Reading | None = None
-    for dialect, reader in READERS.items():
+    for dialect, reader in readers.items():
         if enabled is not None and dialect.switch and dialect.name not in enabled:
             _refuse_off(dialect, reader, pod)
             continue
@@ -73,7 +75,8 @@ def _keys(dialect: Dialect, pod: PodFields) -> Iterator[str]:
     """The fields that only this dialect reads. Device plugins allocate whole GPUs where no dialect
     does, under names that HAMi reads too."""
     prefix, suffixes = dialect.container_annotation
-    for key in pod.annotations:
+    own = not dialect.scheduler_name or pod.scheduler_name == dialect.scheduler_name
+    for key in pod.annotations if own else ():
         by_container = prefix and key.startswith(prefix) and key.endswith(suffixes)
         if by_container or key in dialect.annotations:
             yield f"metadata.annotations[{key}]"

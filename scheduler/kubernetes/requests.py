@@ -14,10 +14,18 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from contract import names, quantity
+from contract.dialects import KOORDINATOR, Dialect
 from scheduler.core.request import Phase, Request
-from scheduler.dialects import table
+from scheduler.dialects import koordinator, table
 from scheduler.dialects.koordinator import misnamed
-from scheduler.dialects.reading import Container, PodFields, RequestError, Writer, no_outputs
+from scheduler.dialects.reading import (
+    Container,
+    PodFields,
+    Reader,
+    RequestError,
+    Writer,
+    no_outputs,
+)
 from scheduler.dialects.table import DEFAULT, Enabled
 
 Json = Mapping[str, Any]
@@ -100,6 +108,13 @@ def requested(pod: Json) -> Request | None:
     return None if found is None else found.request
 
 
+def requested_of_koordinator(pod: Json) -> Request | None:
+    """The same in Koordinator's names alone: a request in others, without an allocation, is that of
+    another scheduler."""
+    found = _asked(_said(pod), None, {KOORDINATOR: koordinator.read})
+    return None if found is None else found.request
+
+
 def lives(pod: Json) -> Iterator[tuple[str, Phase, int, Json]]:
     """Each container's name, phase, order and object."""
     spec = at(pod, "spec")
@@ -146,12 +161,14 @@ def _request(said: _Said, enabled: Enabled) -> Read | None:
     return _asked(said, enabled)
 
 
-def _asked(said: _Said, enabled: Enabled) -> Read | None:
+def _asked(
+    said: _Said, enabled: Enabled, readers: Mapping[Dialect, Reader] = table.READERS
+) -> Read | None:
     containers = [Container(each[0], Phase(each[1]), *each[2:]) for each in said.containers]
     annotations, labels, overhead = said.annotations, said.labels, said.overhead
     scheduler_name = said.scheduler_name
     pod = PodFields("", "", scheduler_name, annotations, labels, overhead, containers)
-    found = table.read(pod, enabled)
+    found = table.read(pod, enabled, readers)
     if found is None:
         return None
     _refuse_foreign(pod, found.foreign)

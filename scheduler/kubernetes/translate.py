@@ -89,8 +89,9 @@ def _held(raw: Json) -> tuple[Held, str]:
             return tuple(_held_gpu(entry) for entry in allocated), problem
         except allocation.AllocationError as error:
             problem = f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}: {error}"
+    read = requests.requested if problem else requests.requested_of_koordinator
     try:
-        requested = requests.requested(raw)
+        requested = read(raw)
     except RequestError as error:
         requested, refused = None, str(error)
     else:

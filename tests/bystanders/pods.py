@@ -166,5 +166,10 @@ BYSTANDERS: Final[dict[str, Json]] = {
         annotations={names.ANNOTATION_DEVICE_ALLOCATED: RDMA},
         schedulerName=KOORD_SCHEDULER,
     ),
+    "a pod with annotations as KAI's": pod(
+        "batch",
+        container("worker"),
+        annotations={"gpu-memory": "16Gi", "gpu-fraction": "0.5", "mps": "true"},
+    ),
 }
 ROWS: Final = (*BYSTANDERS, *(f"kubectl debug node, {profile}" for profile in DEBUG_PROFILES))

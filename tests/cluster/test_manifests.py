@@ -145,7 +145,7 @@ def test_the_pods_of_our_scheduler_are_known_alike() -> None:
     compared = re.findall(r"schedulerName\.orValue\(''\) in (\[[^\]]*\])", text)
     own = [each for each in compared if "default-scheduler" not in each]
     assert own == ['[{{ include "gpuslice.served" . }}]'] * len(own)
-    assert len(own) >= 7
+    assert len(own) >= 6
 
 
 def test_the_reserved_annotations_are_those_that_the_binding_carries() -> None:

@@ -113,26 +113,26 @@ those of a dialect that is off with its switch. Where HAMi's is off, device plug
 {{- end }}
 
 {{/* CEL: whether a pod, or a template of one, requests a share. Arguments: its variable, the dialects,
-and whether by resources' earlier names too. */}}
+and whether by resources' earlier names too. Annotations request one in pods of the dialect's own
+scheduler alone, if it has one. */}}
 {{- define "gpuslice.requestsShare" -}}
 {{- $pod := index . 0 -}}
 {{- $resources := list -}}
-{{- $annotations := list -}}
-{{- $named := list -}}
+{{- $by := list -}}
 {{- range $dialect := index . 1 -}}
 {{- $resources = concat $resources .resources -}}
 {{- if index $ 2 }}{{ $resources = concat $resources .deprecatedResources }}{{ end -}}
-{{- $annotations = concat $annotations .annotations -}}
-{{- range .containerAnnotation.suffixes -}}
-{{- $named = append $named (printf "k.startsWith('%s') && k.endsWith('%s')" $dialect.containerAnnotation.prefix .) -}}
+{{- with .annotations -}}
+{{- $keys := list (printf "k in ['%s']" (join "', '" .)) -}}
+{{- range $dialect.containerAnnotation.suffixes -}}
+{{- $keys = append $keys (printf "k.startsWith('%s') && k.endsWith('%s')" $dialect.containerAnnotation.prefix .) -}}
+{{- end -}}
+{{- $own := printf "%s.?spec.?schedulerName.orValue('') == '%s'\n&& " $pod $dialect.schedulerName -}}
+{{- $by = append $by (printf "%s%s.?metadata.?annotations.orValue({}).exists(k, %s)" (empty $dialect.schedulerName | ternary "" $own) $pod (join "\n|| " $keys)) -}}
 {{- end -}}
 {{- end -}}
-{{- $by := list -}}
 {{- with $resources -}}
 {{- $by = append $by (printf "(%s.?spec.?initContainers.orValue([]) + %s.?spec.?containers.orValue([])).exists(c,\n['limits', 'requests'].exists(kind, c.?resources[?kind].orValue({}).exists(n, n in [\n'%s']\n&& sign(quantity(c.resources[kind][n])) != 0)))" $pod $pod (join "',\n'" .)) -}}
-{{- end -}}
-{{- with $annotations -}}
-{{- $by = append $by (printf "%s.?metadata.?annotations.orValue({}).exists(k, k in [\n'%s']\n|| %s)" $pod (join "',\n'" .) (join "\n|| " $named)) -}}
 {{- end -}}
 ({{ join "\n|| " $by }})
 {{- end }}

@@ -89,16 +89,8 @@ def test_and_no_other_variable_nor_on_other_pods(server: Server, made: Any, name
     assert answer.text.startswith(f"container main: env {name}: invalid value '1': must be ")
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        volcano(scheduler=STOCK),
-        kai(scheduler=STOCK),
-        kai(scheduler=STOCK, **{"nvidia.com/container.main.gpu-memory.limit": "1Gi"}),
-    ],
-)
-def test_the_stock_scheduler_is_not_asked_for_their_shares(server: Server, raw: Json) -> None:
-    answer = tried(server, raw)
+def test_the_stock_scheduler_is_not_asked_for_their_shares(server: Server) -> None:
+    answer = tried(server, volcano(scheduler=STOCK))
     assert answer.policy == NAMES_POLICY, answer.body
     assert answer.text == (
         "schedulerName: invalid value 'default-scheduler': must be gpuslice-scheduler or"
@@ -110,6 +102,10 @@ def test_the_stock_scheduler_is_not_asked_for_their_shares(server: Server, raw: 
 def test_what_is_no_request_passes(server: Server) -> None:
     """HAMi's pods name no scheduler: another policy gives them one."""
     assert tried(server, kai(scheduler=STOCK, mps="true")).done
+    for elsewhere in (STOCK, names.SCHEDULER_NAME, "other"):
+        raw = kai(scheduler=elsewhere)
+        raw["metadata"]["annotations"] = {"gpu-memory": "16Gi", "gpu-fraction": "all"}
+        assert tried(server, raw).done
     raw = hami()
     raw["spec"]["schedulerName"] = STOCK
     assert tried(server, raw).done

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from contract import grants, names
 from scheduler.core.request import Phase, Policy, Request, Requirement, Scope
 from scheduler.dialects.reading import RequestError
+from scheduler.dialects.table import DEFAULT
 from scheduler.kubernetes import requests, translate
 from scheduler.kubernetes.facts import HeldGpu, LeaseFacts, NodeFacts, Unreadable
 from tests.scheduler.objects import (
@@ -485,3 +486,30 @@ def test_other_leases_are_not_an_agents() -> None:
     other["metadata"]["name"] = names.LEASE_SCHEDULER
     assert translate.lease(elsewhere) is None
     assert translate.lease(other) is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"annotations": {"mps": "true"}},
+        {"annotations": {"gpu-memory": "16Gi"}},
+        {"annotations": {"gpu-fraction": "0.5"}},
+        {"spec": {"schedulerName": "kai-scheduler"}, "annotations": {"gpu-fraction": "0.5"}},
+        {"resources": {"volcano.sh/gpu-memory": 1024}},
+        {"resources": {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000}},
+    ],
+    ids=str,
+)
+def test_a_bound_pod_of_another_scheduler_is_no_problem(fields: dict[str, Any]) -> None:
+    """It has no allocation of ours, and its request is another scheduler's."""
+    asked = {"name": "main", "resources": {"limits": fields.get("resources", {})}}
+    raw = pod(asked, node="n0", annotations=fields.get("annotations", {}))
+    raw["spec"] |= fields.get("spec", {})
+    assert translate.pod(raw).problem == ""
+
+
+def test_kais_annotations_mean_nothing_in_pods_of_other_schedulers() -> None:
+    raw = pod(HALF, annotations={"gpu-memory": "16Gi", "mps": "true", "gpu-fraction": "0.5"})
+    for enabled in (DEFAULT, frozenset({"koordinator", "kai"})):
+        found = requests.read(raw, enabled)
+        assert found is not None and [ask.container for ask in found.request.asks] == ["main"]
