@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Iterator
 
 import pytest
 
@@ -18,6 +20,7 @@ from tests.dialects.pods import (
     logs,
     sees_no_gpu,
 )
+from tests.e2e.hami import DIRECTORIES
 from tests.e2e.whole import Whole
 from tests.support import until
 
@@ -89,6 +92,16 @@ def test_hamis_pod_names_no_scheduler_and_has_its_share(empty: Whole) -> None:
     assert limit_bytes(empty, "gpu-pod") == 3000 * MIB
 
 
+@pytest.fixture
+def unchanged_host() -> Iterator[None]:
+    """The lab shares with the machine the directories that HAMi's DaemonSet makes on the host."""
+    made = [each for each in DIRECTORIES if not each.exists()]
+    yield
+    for each in made:
+        shutil.rmtree(each, ignore_errors=True)
+
+
+@pytest.mark.usefixtures("unchanged_host")
 def test_hamis_daemon_set_of_koordinators_document_runs_beside_ours(empty: Whole) -> None:
     """Its image's pull policy is Always, and its registry is none that this machine reaches."""
     empty.kubectl("label", "node", NODE, "node-type=gpu")

@@ -17,15 +17,16 @@ from contract import names
 from lab.cluster import packing
 from lab.cluster.directory import Place
 from tests.e2e.whole import Whole
+from tests.support import ROOT
 from tools.images import oci
 
-_PATH: Final = Path(__file__).parent / "hami-core-distribute.yaml"
+_PATH: Final = ROOT / "docs/examples/koordinator/hami-core-distribute.yaml"
 _IMAGE: Final = "docker.m.daocloud.io/projecthami/hami:v2.4.0"
 _NAME: Final = "hami-core-distribute"
 _LIBRARY: Final = "HAMi's libvgpu.so"
 _NAMESPACES: Final = {"default": "/usl/", "hami": "/usr/"}
 """Of the two DaemonSets, and where their directories are."""
-_DIRECTORIES: Final = (Path("/usl"), Path("/tmp/vgpulock"))
+DIRECTORIES: Final = (Path("/usl"), Path("/tmp/vgpulock"))
 """Those that the DaemonSet makes on the host, and the lab shares with the machine."""
 
 
@@ -37,9 +38,9 @@ def distributing(whole: Whole, scratch: Path) -> Iterator[None]:
     inside = f"/k8s-vgpu/lib/nvidia/{names.FILE_LIBRARY}"
     oci.pack([packing.own_image(_IMAGE, [], [f"{payload}={inside}"], [])], scratch / "tar", scratch)
     packing.load(Place(whole.directory), scratch / "tar")
-    made = [each for each in _DIRECTORIES if not each.exists()]
-    _inside(whole, "mkdir", "-p", *_DIRECTORIES)
-    _inside(whole, "mount", "-t", "tmpfs", _NAME, _DIRECTORIES[0])
+    made = [each for each in DIRECTORIES if not each.exists()]
+    _inside(whole, "mkdir", "-p", *DIRECTORIES)
+    _inside(whole, "mount", "-t", "tmpfs", _NAME, DIRECTORIES[0])
     text = _PATH.read_text().replace("imagePullPolicy: Always", "imagePullPolicy: IfNotPresent")
     whole.kubectl("label", "node", whole.state["node"], "node-type=gpu")
     whole.kubectl("create", "namespace", "hami")
@@ -58,7 +59,7 @@ def distributing(whole: Whole, scratch: Path) -> Iterator[None]:
             whole.kubectl("delete", "daemonset", _NAME, "--cascade=orphan", *chosen)
             pods = (f"--selector=koord-app={_NAME}", "--grace-period=1")
             whole.kubectl("delete", "pods", *pods, *chosen)
-        _inside(whole, "umount", "--lazy", _DIRECTORIES[0])
+        _inside(whole, "umount", "--lazy", DIRECTORIES[0])
         for each in made:
             each.rmdir()
 
