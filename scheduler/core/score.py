@@ -41,14 +41,14 @@ def score(fleet: Fleet, request: Request, rows: Rows, default: Policy = Policy.B
         if policy is Policy.FIRST:
             room &= np.add.accumulate(room, axis=0, dtype=np.uint8) <= ask.gpus
         if spread:
-            kept = (IN_USE + FULL) * (1 - full - _growth(ask, columns))
+            kept = (IN_USE + FULL) * (1 - full - _growth(fleet, ask, columns))
             one = _best_of(kept, room, ask.gpus) + (_NODE - node)
-        elif ask.memory_ratio is not None:
+        elif isinstance(growth := _growth(fleet, ask, columns), float):
             # The request fills every GPU by the same fraction.
             one = _best_of(columns.gpu("packing"), room, ask.gpus)
-            one += node + FULL * _growth(ask, columns)
+            one += node + FULL * growth
         else:
-            kept = columns.gpu("packing") + FULL * _growth(ask, columns)
+            kept = columns.gpu("packing") + FULL * growth
             one = _best_of(kept, room, ask.gpus) + node
         if ask.gpus > 1:
             one = (1 - _NEARNESS) * one + _NEARNESS * _nearness(columns, room, ask.gpus)
@@ -94,12 +94,15 @@ def levels(given: Scores | Sequence[float], most: int = 10) -> NDArray[np.int64]
     return ranks
 
 
-def _growth(ask: Ask, columns: Columns) -> NDArray[np.float64] | float:
+def _growth(fleet: Fleet, ask: Ask, columns: Columns) -> NDArray[np.float64] | float:
     """[G, R], or one number for all: the fraction of a GPU that the ask fills."""
     core = (ask.core_percent or 0) / WHOLE_PERCENT
     if ask.memory_ratio is not None:
         return (float(ask.memory_ratio) + core) / 2
     assert ask.memory_bytes is not None
+    size = fleet.sizes.only()
+    if size is not None:
+        return (ask.memory_bytes / size + core) / 2
     growth: NDArray[np.float64] = ask.memory_bytes / np.maximum(columns.gpu("total_bytes"), 1)
     growth += core
     growth /= 2

@@ -69,6 +69,10 @@ class Sizes:
             del self._shares[next(iter(self._shares))]
         return shares
 
+    def only(self) -> int | None:
+        """The size in bytes if all GPUs have one."""
+        return next(iter(self._number_of)) if len(self._number_of) == 1 else None
+
     def share_of_all(self, ratio: Fraction) -> int | None:
         """The bytes of the ratio if all GPUs have one size."""
         if len(self._number_of) != 1:
