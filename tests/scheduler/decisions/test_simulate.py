@@ -259,3 +259,14 @@ def test_without_a_terminal_nothing_is_cut(tmp_path: Path) -> None:
         line for line in ask(tmp_path, "--fleet", str(path)).stdout.splitlines() if uuid in line
     ]
     assert row.split()[-2:] == ["50", "%"]
+
+
+def test_pods_of_other_dialects_are_placed_where_these_are_on(tmp_path: Path) -> None:
+    asked = {"name": "main", "resources": {"limits": {"volcano.sh/gpu-memory": 1024}}}
+    raw = kind("Pod", pod(asked))
+    raw["spec"]["schedulerName"] = "volcano"
+    done = in_file(tmp_path, "--dialects", "koordinator,volcano", pods=[raw])
+    assert done.exit_code == 0, done.stdout
+    off = in_file(tmp_path, pods=[raw])
+    assert off.exit_code == 1
+    assert "set dialects.volcano.enabled to true" in off.stdout
