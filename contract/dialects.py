@@ -43,25 +43,20 @@ class Dialect:
     own_scheduler: tuple[str, ...] = ()
 
 
+_KOORDINATORS: Final = (
+    names.RESOURCE_GPU,
+    names.RESOURCE_CORE,
+    names.RESOURCE_MEMORY,
+    names.RESOURCE_MEMORY_RATIO,
+    names.RESOURCE_SHARED,
+)
 KOORDINATOR: Final = Dialect(
     name="koordinator",
     switch="",
     scheduler_name=names.SCHEDULER_NAME,
-    resources=(
-        names.RESOURCE_GPU,
-        names.RESOURCE_CORE,
-        names.RESOURCE_MEMORY,
-        names.RESOURCE_MEMORY_RATIO,
-        names.RESOURCE_SHARED,
-    ),
+    resources=_KOORDINATORS,
     hints=(names.ANNOTATION_ALLOCATE_HINT,),
-    node_resources=(
-        names.RESOURCE_GPU,
-        names.RESOURCE_CORE,
-        names.RESOURCE_MEMORY,
-        names.RESOURCE_MEMORY_RATIO,
-        names.RESOURCE_SHARED,
-    ),
+    node_resources=_KOORDINATORS,
 )
 
 # --- KAI -----------------------------------------------------------------------------------------
@@ -79,8 +74,6 @@ KAI_CONTAINER_PREFIX: Final = "nvidia.com/container."
 KAI_MEMORY_REQUEST: Final = ".gpu-memory.request"
 KAI_MEMORY_LIMIT: Final = ".gpu-memory.limit"
 KAI_RECEIVED_TYPE: Final = "received-resource-type"
-KAI_QUEUE: Final = "kai.scheduler/queue"
-KAI_QUEUE_OLD: Final = "runai/queue"
 KAI_PORTION: Final = "GPU_PORTION"
 KAI_PORTION_OLD: Final = "RUNAI_NUM_OF_GPUS"
 
@@ -165,3 +158,6 @@ HAMI: Final = Dialect(
 )
 
 DIALECTS: Final = (KOORDINATOR, KAI, VOLCANO, HAMI)
+
+NODE_RESOURCES: Final = tuple(name for dialect in DIALECTS for name in dialect.node_resources)
+"""Of all dialects; a node has those of the dialects that are on."""

@@ -30,7 +30,7 @@ from scheduler.core.request import Policy
 from scheduler.decisions.backlog import When
 from scheduler.endpoint import Address
 from scheduler.service import IdentityError, Settings
-from scheduler.simulate_command import simulate_command
+from scheduler.simulate_command import enabled, simulate_command
 from scheduler.uninstall_command import uninstall_command
 
 _LOG: Final = logging.getLogger("scheduler")
@@ -87,17 +87,6 @@ def policies(given: Sequence[str]) -> dict[str, Policy]:
                 f"invalid value {text!r}: must be {allowed}", param_hint="--policy"
             )
         found[name] = known[policy]
-    return found
-
-
-def enabled(text: str) -> frozenset[str]:
-    found = frozenset(each.strip() for each in text.split(","))
-    if KOORDINATOR.name not in found or not found <= set(_DIALECTS):
-        raise typer.BadParameter(
-            f"invalid value {text!r}: must be {KOORDINATOR.name}, and any of"
-            f" {', '.join(_DIALECTS[1:])}",
-            param_hint="--dialects",
-        )
     return found
 
 

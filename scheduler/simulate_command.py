@@ -16,7 +16,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from contract.dialects import KOORDINATOR
+from contract.dialects import DIALECTS, KOORDINATOR
 from kube import access
 from kube.access import AccessError
 from kube.client import Kube, KubeError
@@ -45,6 +45,18 @@ _KINDS: Final = {
 _SHOWN: Final = 10
 _UNCUT: Final = 10_000
 """Columns at which tables are cut. The default without a terminal, 80, would truncate UUIDs."""
+
+
+def enabled(text: str) -> frozenset[str]:
+    """The value of --dialects, of `serve` too."""
+    found, known = frozenset(each.strip() for each in text.split(",")), [d.name for d in DIALECTS]
+    if KOORDINATOR.name not in found or not found <= set(known):
+        raise typer.BadParameter(
+            f"invalid value {text!r}: must be {KOORDINATOR.name}, and any of"
+            f" {', '.join(known[1:])}",
+            param_hint="--dialects",
+        )
+    return found
 
 
 def simulate_command(
@@ -113,7 +125,7 @@ def simulate_command(
         raise typer.Exit(2) from None
     repeated = [pod for pod in asked for _ in range(copies)]
     # As without Volcano's ConfigMap, all of its kinds are on.
-    on = frozenset((*dialects.split(","), *volcano_conf.ALL))
+    on = enabled(dialects) | volcano_conf.ALL
     accounts = [simulate(state, pod, n, policy, on) for n, pod in enumerate(repeated)]
     if json_:
         sys.stdout.write(json.dumps([asdict(each) for each in accounts], indent=2) + "\n")

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from contract import names, quantity
+from contract.dialects import NODE_RESOURCES
+from kube.managed_fields import writers
 from nri_plugin.policy.model import Gpu, Pod
 from nri_plugin.policy.notices import Notice
-from nri_plugin.policy.totals import PERCENT, RESOURCES, Entry
+from nri_plugin.policy.totals import PERCENT, Entry
 
 Json = Mapping[str, Any]
 
@@ -91,10 +93,7 @@ def node(raw: Json) -> NodeFacts:
         },
         operator=names.LABEL_DEPLOY_DEVICE_PLUGIN in _texts(metadata, "labels"),
         written={
-            key.removeprefix("f:")
-            for entry in _list(metadata, "managedFields")
-            if entry.get("manager") == names.AGENT
-            for key in _at(_at(_at(entry, "fieldsV1"), "f:status"), "f:capacity")
+            key for key, by in writers(raw, "status", "capacity").items() if names.AGENT in by
         },
     )
 
@@ -162,18 +161,18 @@ def is_mirror(pod: Json) -> bool:
 def _requested(spec: Json) -> Mapping[str, int]:
     """Return what the kubelet counts for a pod, by resource: the sum of its containers and
     sidecars, or an init container plus the sidecars started before it, whichever is more."""
-    lasting = dict.fromkeys(RESOURCES, 0)
-    peak = dict.fromkeys(RESOURCES, 0)
+    lasting = dict.fromkeys(NODE_RESOURCES, 0)
+    peak = dict.fromkeys(NODE_RESOURCES, 0)
     for raw, role in _containers(spec):
         requests = _amounts({**_at(_at(raw, "resources"), "limits"), **_requests(raw)})
-        for key in RESOURCES:
+        for key in NODE_RESOURCES:
             amount = requests.get(key, 0)
             if role == "init":
                 peak[key] = max(peak[key], lasting[key] + amount)
             else:
                 lasting[key] += amount
     overhead = _amounts(_at(spec, "overhead"))
-    most = {key: max(peak[key], lasting[key]) + overhead.get(key, 0) for key in RESOURCES}
+    most = {key: max(peak[key], lasting[key]) + overhead.get(key, 0) for key in NODE_RESOURCES}
     return {key: amount for key, amount in most.items() if amount}
 
 
@@ -197,16 +196,17 @@ def capacity(totals: Mapping[str, int], facts: NodeFacts) -> Json | None:
     The kubelet derives allocatable from capacity, with a delay. Totals of a dialect that is off now
     are removed, as the kubelet would still admit pods against them.
     """
-    changes: dict[str, dict[str, str | None]] = {
+    changes = {
         where: {
-            key: str(total)
-            for key, total in totals.items()
-            if here.get(key) != total and (total or key in here)
+            **{
+                key: str(total)
+                for key, total in totals.items()
+                if here.get(key) != total and (total or key in here)
+            },
+            **dict.fromkeys(sorted(facts.written & here.keys() - totals.keys())),
         }
         for where, here in (("capacity", facts.capacity), ("allocatable", facts.allocatable))
     }
-    for where, here in (("capacity", facts.capacity), ("allocatable", facts.allocatable)):
-        changes[where] |= dict.fromkeys(sorted(facts.written & here.keys() - totals.keys()))
     changes = {where: each for where, each in changes.items() if each}
     return {"status": changes} if changes else None
 
@@ -387,5 +387,5 @@ def _texts(raw: Json, key: str) -> Mapping[str, str]:
 
 def _amounts(raw: Json) -> Mapping[str, int]:
     """Return our resources' readable amounts."""
-    found = {key: quantity.parse(raw.get(key)) for key in RESOURCES}
+    found = {key: quantity.parse(raw.get(key)) for key in NODE_RESOURCES}
     return {key: each.amount for key, each in found.items() if isinstance(each, quantity.Value)}

@@ -27,8 +27,6 @@ PERCENT: Final = 100
 GONE: Final = "NVML does not list it"
 """Problem of a GPU that no longer exists."""
 
-RESOURCES: Final = tuple(each for dialect in dialects.DIALECTS for each in dialect.node_resources)
-"""Of all dialects; a node has those of the dialects that are on."""
 _MIB_SHIFT: Final = 20
 
 

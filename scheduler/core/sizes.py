@@ -75,10 +75,8 @@ class Sizes:
 
     def share_of_all(self, ratio: Fraction) -> int | None:
         """The bytes of the ratio if all GPUs have one size."""
-        if len(self._number_of) != 1:
-            return None
-        (number,) = self._number_of.values()
-        return int(self.shares(ratio)[number])
+        size = self.only()
+        return None if size is None else share_of(size, ratio)
 
     def copy(self) -> Sizes:
         """An independent copy."""

@@ -248,9 +248,7 @@ class Backlog:
         self._nominated.pop(uid, None)
         pod = self._pods.get(uid)
         if pod is not None:
-            pod.node = ""
-            self._give_up(uid, pod)
-            self._release(uid)
+            self._drop(uid, pod)
 
     def _enter(self, uid: str, pod: _Pod) -> None:
         self._untried.add(uid)
@@ -314,13 +312,14 @@ class Backlog:
             del self._nominated[uid]
             if self._state.node_of(uid) is None:
                 self.counts[Outcome.EXPIRED] += not pod.is_tried
-                pod.node = ""
-                self._give_up(uid, pod)
-                self._release(uid)
+                self._drop(uid, pod)
                 if pod.waiting.is_ours:
                     found.append(Nomination(pod.waiting.pending, None))
         return found
 
-    def _release(self, uid: str) -> None:
+    def _drop(self, uid: str, pod: _Pod) -> None:
+        """Ends the pod's nomination and leaves it to kube-scheduler."""
+        pod.node = ""
+        self._give_up(uid, pod)
         if self._state.node_of(uid) is None:
             self._state.reservations.end(uid)

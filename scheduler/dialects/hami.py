@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from contract import dialects, names, quantity
+from contract import dialects, names
 from scheduler.core.fleet import MAX_BYTES
 from scheduler.core.request import (
     WHOLE_PERCENT,
@@ -20,7 +20,7 @@ from scheduler.core.request import (
     Requirement,
     ratio_of_percent,
 )
-from scheduler.dialects.reading import Container, PodFields, Reading, RequestError
+from scheduler.dialects.reading import FOREIGN, Container, PodFields, Reading, RequestError, amount
 
 _GPU: Final = dialects.HAMI_GPU
 _MEMORY: Final = dialects.HAMI_MEMORY
@@ -30,7 +30,6 @@ _PRIORITY: Final = dialects.HAMI_PRIORITY
 _MIB: Final = 2**20
 _VENDOR: Final = "nvidia-"
 """HAMi puts it before the models that it matches, in upper case."""
-_FOREIGN: Final = frozenset((*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY)) - {_GPU}
 _MOST: Final = {
     _GPU: names.MAX_GPUS,
     _MEMORY: MAX_BYTES // _MIB,
@@ -71,28 +70,21 @@ def read(pod: PodFields) -> Reading | None:
         [f"container {name}: {key}" for name, each in amounts.items() for key in each],
         of_gpus or of_nodes,
         tuple(_selector(pod.annotations)),
-        foreign=_FOREIGN,
+        foreign=FOREIGN - {_GPU},
         notices=notices,
     )
 
 
 def _amounts(container: Container) -> Mapping[str, int]:
     """Amounts above zero, by resource."""
-    amounts = {}
-    for name in dialects.HAMI.resources:
-        read = quantity.parse(_written(container, name))
-        if isinstance(read, quantity.Invalid):
-            raise RequestError(f"container {container.name}: {name}: {read.reason}")
-        if isinstance(read, quantity.Value) and read.rounded:
-            raise _invalid(container, name, "a whole number")
-        if isinstance(read, quantity.Value) and read.amount:
-            amounts[name] = read.amount
-    return amounts
+    resources = dialects.HAMI.resources
+    amounts = {name: amount(container, name, _written(container, name)) for name in resources}
+    return {name: asked for name, asked in amounts.items() if asked}
 
 
 def _ask(container: Container, amounts: Mapping[str, int]) -> Ask:
-    for name, amount in amounts.items():
-        if amount > _MOST[name]:
+    for name, asked in amounts.items():
+        if asked > _MOST[name]:
             raise _invalid(container, name, _allowed(name))
     if amounts.keys() == {_PRIORITY}:
         of = ", ".join(dialects.HAMI.resources[:-1])

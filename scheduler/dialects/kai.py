@@ -35,13 +35,11 @@ from contract.dialects import (
 from scheduler.core.fleet import MAX_BYTES, Gpu
 from scheduler.core.place import Placement
 from scheduler.core.request import Ask, Phase
-from scheduler.dialects.reading import Container, Outputs, PodFields, Reading, RequestError
+from scheduler.dialects.reading import FOREIGN, Container, Outputs, PodFields, Reading, RequestError
 
 _MIB: Final = 1 << 20
 _LEAST_FRACTION: Final = "0.000001"
 """A smaller one could be less than a byte."""
-_FOREIGN: Final = frozenset((*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY))
-
 _WHOLE_NUMBER: Final = re.compile(r"[0-9]+")
 _DECIMAL: Final = re.compile(r"[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?0*[0-9]{1,2})?")
 _D: Final = r"[0-9](_?[0-9])*"
@@ -103,7 +101,7 @@ def read(pod: PodFields) -> Reading | None:
     return Reading(
         asks=(ask,),
         keys=tuple(_where(key) for key in keys),
-        foreign=_FOREIGN,
+        foreign=FOREIGN,
         notices=(_MPS_NOTICE,) if mps else (),
         outputs=partial(_outputs, ask),
     )

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from contract import names, quantity
+from contract import names
 from contract.dialects import KOORDINATOR
 from scheduler.core.fleet import MAX_BYTES
 from scheduler.core.request import (
@@ -23,7 +23,7 @@ from scheduler.core.request import (
     Scope,
     ratio_of_percent,
 )
-from scheduler.dialects.reading import Container, PodFields, Reading, RequestError
+from scheduler.dialects.reading import FOREIGN, Container, PodFields, Reading, RequestError, amount
 
 _GPU: Final = names.RESOURCE_GPU
 _CORE: Final = names.RESOURCE_CORE
@@ -32,7 +32,6 @@ _RATIO: Final = names.RESOURCE_MEMORY_RATIO
 _SHARED: Final = names.RESOURCE_SHARED
 
 RESOURCES: Final = frozenset(KOORDINATOR.resources)
-_FOREIGN: Final = frozenset((*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY))
 _POLICIES: Final = {policy.value: policy for policy in (Policy.BINPACK, Policy.SPREAD)}
 
 _OF_GPUS: Final = ("koordinator.sh/gpu", "kubernetes.io/gpu")
@@ -68,7 +67,7 @@ def read(pod: PodFields) -> Reading | None:
     isolation = _wants_isolation(pod.labels.get(names.LABEL_ISOLATION_PROVIDER))
     selector, scope = _hints(pod.annotations, asks)
     policy = _policy(pod.annotations)
-    return Reading(asks, keys, policy, selector, scope, isolation, _FOREIGN)
+    return Reading(asks, keys, policy, selector, scope, isolation, FOREIGN)
 
 
 def _wants_isolation(value: str | None) -> bool:
@@ -97,14 +96,12 @@ def _policy(annotations: Mapping[str, str]) -> Policy | None:
 
 def _amounts(container: Container) -> Mapping[str, int]:
     """The requested amounts of share resources; zero is no request, as in Kubernetes."""
-    written, amounts = _resources(container), {}
-    for name in (_GPU, _CORE, _MEMORY, _RATIO, _SHARED):
-        read = quantity.parse(written.get(name))
-        if isinstance(read, quantity.Invalid):
-            raise RequestError(f"container {container.name}: {name}: {read.reason}")
-        if isinstance(read, quantity.Value) and read.amount:
-            amounts[name] = read.amount
-    return amounts
+    written = _resources(container)
+    amounts = {
+        name: amount(container, name, written.get(name), whole=False)
+        for name in KOORDINATOR.resources
+    }
+    return {name: asked for name, asked in amounts.items() if asked}
 
 
 def _resources(container: Container) -> Mapping[str, object]:

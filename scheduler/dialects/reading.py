@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
+from contract import names, quantity
 from scheduler.core.fleet import Gpu
 from scheduler.core.place import Placement
 from scheduler.core.request import Ask, Phase, Policy, Requirement, Scope
@@ -18,6 +19,10 @@ from scheduler.core.request import Ask, Phase, Policy, Requirement, Scope
 Json = Mapping[str, Any]
 Writer = Callable[[Placement, Sequence[Gpu], int], "Outputs"]
 """Given the placement, the node's GPUs and nanoseconds since the epoch."""
+
+
+FOREIGN: Final = frozenset((*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY))
+"""Resources that another component allocates, in every dialect that does not define them."""
 
 
 class RequestError(ValueError):
@@ -37,13 +42,26 @@ class Container:
     privileged: bool = False
 
 
+def amount(container: Container, name: str, written: object, whole: bool = True) -> int:
+    """The amount written for the resource; 0: not requested, as in Kubernetes. whole: refuses a
+    fraction, which is rounded up otherwise. The API server refuses it too, but the pod may not have
+    passed it. Raises RequestError."""
+    where = f"container {container.name}: {name}"
+    found = quantity.parse(written)
+    if isinstance(found, quantity.Invalid):
+        raise RequestError(f"{where}: {found.reason}")
+    if isinstance(found, quantity.Absent):
+        return 0
+    if whole and found.rounded:
+        raise RequestError(f"{where}: invalid value {written}: must be a whole number")
+    return found.amount
+
+
 @dataclass(frozen=True, slots=True)
 class PodFields:
-    """Everything in a pod that determines its request. containers: init containers first.
-    namespace, name: empty, as pods that differ in these alone share one Reading."""
+    """Everything in a pod that determines its request. labels: the one that requests isolation, if
+    any. containers: init containers first."""
 
-    namespace: str
-    name: str
     scheduler_name: str
     annotations: Mapping[str, str]
     labels: Mapping[str, str]

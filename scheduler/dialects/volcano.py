@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Final
 
-from contract import dialects, names, quantity
+from contract import dialects, names
 from contract.dialects import (
     VOLCANO_MEMORY,
     VOLCANO_NUMBER,
@@ -24,7 +24,15 @@ from contract.dialects import (
 from scheduler.core.fleet import MAX_BYTES, Gpu
 from scheduler.core.place import Placement
 from scheduler.core.request import WHOLE_PERCENT, Ask, Policy, Scope
-from scheduler.dialects.reading import Container, Outputs, PodFields, Reading, RequestError
+from scheduler.dialects.reading import (
+    FOREIGN,
+    Container,
+    Outputs,
+    PodFields,
+    Reading,
+    RequestError,
+    amount,
+)
 from scheduler.dialects.volcano_conf import NUMBER, SHARING, VGPU, WHERE
 
 _MIB_SHIFT: Final = 20
@@ -40,8 +48,6 @@ _LARGEST: Final[Mapping[str, tuple[int, str]]] = {
 
 _SWITCHES: Final = {VOLCANO_MEMORY: SHARING, VOLCANO_NUMBER: NUMBER}
 """Arguments of Volcano's configuration that turn a resource on; the other resources are vgpu's."""
-
-_FOREIGN: Final = frozenset((*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY))
 
 Asked = Mapping[str, int]
 
@@ -59,7 +65,7 @@ def read(pod: PodFields) -> Reading | None:
         keys=keys,
         policy=None if switch == VGPU else Policy.FIRST,
         scope=Scope.DEVICE if switch == SHARING else Scope.NODE,
-        foreign=_FOREIGN,
+        foreign=FOREIGN,
         switches={switch: f"set {switch}: true in {WHERE}"},
         outputs=outputs,
     )
@@ -68,20 +74,14 @@ def read(pod: PodFields) -> Reading | None:
 def _amounts(container: Container) -> Asked:
     amounts = {}
     for name, (most, unit) in _LARGEST.items():
-        where = f"container {container.name}: {name}"
-        found = quantity.parse(container.limits.get(name))
-        if isinstance(found, quantity.Invalid):
-            raise RequestError(f"{where}: {found.reason}")
-        if isinstance(found, quantity.Absent) or not found.amount:
-            continue
-        if found.rounded:
-            # The API server refuses fractions too, but this pod may not have passed it.
+        asked = amount(container, name, container.limits.get(name))
+        if asked > most:
             raise RequestError(
-                f"{where}: invalid value {container.limits[name]}: must be a whole number"
+                f"container {container.name}: {name}: invalid value {asked}: must be 1 to"
+                f" {most}{unit}"
             )
-        if found.amount > most:
-            raise RequestError(f"{where}: invalid value {found.amount}: must be 1 to {most}{unit}")
-        amounts[name] = found.amount
+        if asked:
+            amounts[name] = asked
     _refuse_incomplete(container, amounts)
     return amounts
 

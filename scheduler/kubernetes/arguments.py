@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote
 
 import orjson
 
@@ -38,8 +37,7 @@ class BindingArguments(NamedTuple):
     @property
     def path(self) -> str:
         """The pod's path at the API server."""
-        namespace, name = quote(self.namespace, safe=""), quote(self.name, safe="")
-        return f"/api/v1/namespaces/{namespace}/pods/{name}"
+        return requests.pod_path(self.namespace, self.name)
 
 
 @dataclass(frozen=True, slots=True)

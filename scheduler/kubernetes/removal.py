@@ -10,15 +10,13 @@ zero that the kubelet wrote over the agents' value, as it does when it starts, i
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from typing import Final
 
 from contract import names
-from contract.dialects import DIALECTS
+from contract.dialects import NODE_RESOURCES
+from kube import managed_fields
 from scheduler.kubernetes.requests import Json, at, objects
 
-RESOURCES: Final = frozenset(each for dialect in DIALECTS for each in dialect.node_resources)
 _PREFIX: Final = "gpuslice.io/"
 _KUBELET: Final = "kubelet"
 _AMOUNTS: Final = ("capacity", "allocatable")
@@ -26,13 +24,13 @@ _AMOUNTS: Final = ("capacity", "allocatable")
 
 def status_patch(node: Json) -> Json | None:
     """The patch of nodes/status that removes the agents' totals; None: there are none."""
-    writers = {kind: _writers(node, "status", kind) for kind in _AMOUNTS}
+    writers = {kind: managed_fields.writers(node, "status", kind) for kind in _AMOUNTS}
     ours = {
         key
         for kind in _AMOUNTS
         for key, amount in at(at(node, "status"), kind).items()
         if names.AGENT in (by := writers[kind].get(key, frozenset()))
-        or (key in RESOURCES and amount == "0" and by <= {_KUBELET})
+        or (key in NODE_RESOURCES and amount == "0" and by <= {_KUBELET})
     }
     removed: dict[str, Json] = {
         kind: {key: None for key in sorted(ours & at(at(node, "status"), kind).keys())}
@@ -46,7 +44,8 @@ def metadata_patch(node: Json) -> Json | None:
     """The patch of a node that removes the agents' labels and annotations; None: there are none."""
     removed: dict[str, Json] = {}
     for kind in ("labels", "annotations"):
-        there, writers = at(at(node, "metadata"), kind), _writers(node, "metadata", kind)
+        there = at(at(node, "metadata"), kind)
+        writers = managed_fields.writers(node, "metadata", kind)
         ours = {key: None for key in sorted(there) if names.AGENT in writers.get(key, ())}
         removed |= {kind: ours} if ours else {}
     return {"metadata": {**removed, **_version(node)}} if removed else None
@@ -55,19 +54,19 @@ def metadata_patch(node: Json) -> Json | None:
 def kept(node: Json) -> list[str]:
     """Totals of GPUs, and gpuslice's labels and annotations, that no agent wrote."""
     removed = at(at(status_patch(node) or {}, "status"), "capacity")
-    there = RESOURCES & at(at(node, "status"), "capacity").keys() - removed.keys()
+    there = at(at(node, "status"), "capacity").keys() & set(NODE_RESOURCES) - removed.keys()
     return sorted(there) + [
         key
         for kind in ("labels", "annotations")
         for key in sorted(at(at(node, "metadata"), kind))
         if key.startswith(_PREFIX)
-        and names.AGENT not in _writers(node, "metadata", kind).get(key, ())
+        and names.AGENT not in managed_fields.writers(node, "metadata", kind).get(key, ())
     ]
 
 
 def is_agents(device: Json) -> bool:
     """Whether an agent, and no other program, wrote the Device's list."""
-    return _writers(device, "spec").get("devices") == {names.AGENT}
+    return managed_fields.writers(device, "spec").get("devices") == {names.AGENT}
 
 
 def device_patch(device: Json) -> Json | None:
@@ -104,15 +103,3 @@ def has_share(pod: Json) -> bool:
 def _version(raw: Json) -> Json:
     """A patch with it fails if the object has changed since it was read."""
     return {"resourceVersion": at(raw, "metadata").get("resourceVersion")}
-
-
-def _writers(raw: Json, *path: str) -> Mapping[str, AbstractSet[str]]:
-    """The owners of each field below the path, as managedFields has them."""
-    found: dict[str, set[str]] = {}
-    for entry in objects(at(raw, "metadata"), "managedFields"):
-        fields = at(entry, "fieldsV1")
-        for key in path:
-            fields = at(fields, f"f:{key}")
-        for key in fields:
-            found.setdefault(key.removeprefix("f:"), set()).add(str(entry.get("manager", "")))
-    return found

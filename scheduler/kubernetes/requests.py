@@ -61,7 +61,16 @@ def texts(raw: Json, key: str) -> Mapping[str, str]:
     return {name: text for name, text in at(raw, key).items() if isinstance(text, str)}
 
 
+def pod_path(namespace: str, name: str) -> str:
+    """The pod's path at the API server."""
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
+
+
 # --- requests
+
+
+_LABELS: Final = frozenset({names.LABEL_ISOLATION_PROVIDER})
+"""Those that a dialect reads. Others differ between the pods of a StatefulSet or an indexed Job."""
 
 
 class Read(NamedTuple):
@@ -136,7 +145,7 @@ def _said(pod: Json) -> _Said:
     return _Said(
         str(spec.get("schedulerName", "")),
         texts(metadata, "annotations"),
-        texts(metadata, "labels"),
+        {key: text for key, text in texts(metadata, "labels").items() if key in _LABELS},
         at(spec, "overhead"),
         written,
     )
@@ -167,7 +176,7 @@ def _asked(
     containers = [Container(each[0], Phase(each[1]), *each[2:]) for each in said.containers]
     annotations, labels, overhead = said.annotations, said.labels, said.overhead
     scheduler_name = said.scheduler_name
-    pod = PodFields("", "", scheduler_name, annotations, labels, overhead, containers)
+    pod = PodFields(scheduler_name, annotations, labels, overhead, containers)
     found = table.read(pod, enabled, readers)
     if found is None:
         return None
@@ -238,8 +247,7 @@ class Pending:
     @property
     def path(self) -> str:
         """At the API server."""
-        namespace, name = quote(self.namespace, safe=""), quote(self.name, safe="")
-        return f"/api/v1/namespaces/{namespace}/pods/{name}"
+        return pod_path(self.namespace, self.name)
 
 
 def pending(pod: Json, enabled: Enabled = DEFAULT) -> Pending:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import orjson
 
 from contract import names
+from kube.managed_fields import writers
 from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes import requests
 from scheduler.kubernetes.requests import Json, Pending, at, objects
@@ -52,7 +53,8 @@ def waiting(pod: Json, enabled: Enabled = DEFAULT) -> Waiting:
         and not spec.get("schedulingGates")
         and not requests.was_refused(pod),
         nominated=nominated,
-        is_ours=bool(nominated) and any(map(_nominates, objects(metadata, "managedFields"))),
+        is_ours=bool(nominated)
+        and names.SCHEDULER_NAME in writers(pod, "status").get("nominatedNodeName", ()),
     )
 
 
@@ -61,12 +63,6 @@ def nomination(pending: Pending, node: str | None) -> Mapping[str, Any]:
     refuses it if the pod has changed since it was read, and records the field's writer."""
     metadata = {"uid": pending.uid, "resourceVersion": pending.version}
     return {"metadata": metadata, "status": {"nominatedNodeName": node}}
-
-
-def _nominates(entry: Json) -> bool:
-    """Whether this entry of managedFields shows that the extender wrote nominatedNodeName."""
-    written = at(at(entry, "fieldsV1"), "f:status")
-    return entry.get("manager") == names.SCHEDULER_NAME and "f:nominatedNodeName" in written
 
 
 def _constraints(spec: Json) -> bytes:

@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 
 from contract import allocation, names
-from contract.dialects import KOORDINATOR
+from contract.dialects import KOORDINATOR, NODE_RESOURCES
 from lab.cluster.controlplane import ControlPlane
 from nri_plugin.policy import ledger
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Pod, Share
-from nri_plugin.policy.totals import RESOURCES
 from scheduler.kubernetes import translate
 from tests.cluster.admission.requested import asking, binding, pod
 from tests.cluster.agent import side as agent_side
@@ -75,7 +74,7 @@ class Node:
 
     def totals(self, where: str = "capacity") -> dict[str, int]:
         found = self.get().get("status", {}).get(where, {})
-        return {key: int(found[key]) for key in RESOURCES if key in found}
+        return {key: int(found[key]) for key in NODE_RESOURCES if key in found}
 
     def ready(self) -> str:
         return str(self.lease().get("metadata", {}).get("annotations", {}).get(READY, ""))

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract import names
+from contract.dialects import NODE_RESOURCES
 from nri_plugin.policy import kube_objects
 from nri_plugin.policy.gpu_modes import Mode
 from nri_plugin.policy.model import Gpu
-from nri_plugin.policy.totals import RESOURCES, Entry, totals
+from nri_plugin.policy.totals import Entry, totals
 from scheduler.core.fleet import Gpu as SchedulersGpu
 from scheduler.kubernetes import translate
 
@@ -164,7 +165,7 @@ def test_the_scheduler_reads_the_lease_as_it_was_meant(ready: str) -> None:
     assert read.not_ready == ("" if ready == "true" else ready or "no reason given")
 
 
-amounts = st.dictionaries(st.sampled_from(RESOURCES), st.integers(0, 1 << 40))
+amounts = st.dictionaries(st.sampled_from(NODE_RESOURCES), st.integers(0, 1 << 40))
 
 
 @given(listed_gpus, amounts, amounts)
@@ -178,16 +179,16 @@ def test_a_capacity_that_was_patched_needs_no_patch(
             "allocatable": {"cpu": "8", **{key: str(each) for key, each in allocatable.items()}},
         },
     }
-    wanted = totals(listed, frozenset(), {}, RESOURCES)
+    wanted = totals(listed, frozenset(), {}, NODE_RESOURCES)
     patch = kube_objects.capacity(wanted, kube_objects.node(raw))
     if patch is not None:
         for where, changes in patch["status"].items():
-            assert changes.keys() <= set(RESOURCES)
+            assert changes.keys() <= set(NODE_RESOURCES)
             raw["status"][where].update(changes)
     facts = kube_objects.node(raw)
     assert kube_objects.capacity(wanted, facts) is None
     for here in (facts.capacity, facts.allocatable):
-        assert {key: here.get(key, 0) for key in RESOURCES} == dict(wanted)
+        assert {key: here.get(key, 0) for key in NODE_RESOURCES} == dict(wanted)
 
 
 def test_the_scheduler_reads_the_label_as_it_was_meant() -> None:

@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract import allocation, names
-from contract.dialects import VOLCANO, VOLCANO_MEMORY, VOLCANO_NUMBER
+from contract.dialects import NODE_RESOURCES, VOLCANO, VOLCANO_MEMORY, VOLCANO_NUMBER
 from nri_plugin.policy import ledger
 from nri_plugin.policy.gpu_modes import Mode
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Gpu, Pod, Share
 from nri_plugin.policy.totals import (
-    RESOURCES,
     Entry,
     entries,
     failed_gpu_notices,
@@ -42,7 +41,7 @@ tolds = st.dictionaries(UUIDS, st.integers(1, 80), max_size=5).map(
     lambda found: [Gpu(uuid, 7, size * GIB) for uuid, size in found.items()]
 )
 befores = gpus().map(lambda found: [Entry(c, healthy=True) for c in found if c.memory_bytes])
-amounts = st.dictionaries(st.sampled_from(RESOURCES), st.integers(0, 1 << 40))
+amounts = st.dictionaries(st.sampled_from(NODE_RESOURCES), st.integers(0, 1 << 40))
 
 
 @given(gpus(), befores, tolds, st.frozensets(UUIDS), amounts)
@@ -58,8 +57,8 @@ def test_the_totals(
         replace(entry, mode=Mode.EXCLUDED if entry.gpu.uuid in excluded else Mode.SHARED)
         for entry in entries(seen, before, granted, told)
     ]
-    found = totals(listed, granted, asked, RESOURCES)
-    assert set(found) == set(RESOURCES)
+    found = totals(listed, granted, asked, NODE_RESOURCES)
+    assert set(found) == set(NODE_RESOURCES)
     for key, amount in asked.items():
         assert found[key] >= amount
     healthy = {c.uuid: c.memory_bytes for c in seen if not c.problem}

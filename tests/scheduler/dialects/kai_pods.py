@@ -60,7 +60,7 @@ def fields(raw: Json) -> PodFields:
         for order, each in enumerate(raw["spec"].get(kind, []))
     ]
     scheduler = raw["spec"]["schedulerName"]
-    return PodFields("default", "p", scheduler, raw["metadata"]["annotations"], {}, {}, containers)
+    return PodFields(scheduler, raw["metadata"]["annotations"], {}, {}, containers)
 
 
 def _invalid(key: str, value: str, must: str) -> str:

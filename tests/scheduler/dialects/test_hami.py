@@ -27,7 +27,7 @@ def container(asked: dict[str, object], name: str = "main", **more: Any) -> Cont
 
 
 def pod(*containers: Container, **annotations: str) -> PodFields:
-    return PodFields("default", "p", "", annotations, {}, {}, containers)
+    return PodFields("", annotations, {}, {}, containers)
 
 
 def annotated(key: str, value: str) -> PodFields:

@@ -34,7 +34,7 @@ def fields(
             named = {f"volcano.sh/{key}": value for key, value in limits.items()}
             name = f"{phase.value[0]}{order}"
             containers.append(Container(name, phase, order, named, named))
-    return PodFields("ns", "p", "volcano", {}, {}, {}, containers)
+    return PodFields("volcano", {}, {}, {}, containers)
 
 
 def read(*mains: Limits, **others: Sequence[Limits]) -> Reading:
