@@ -85,7 +85,7 @@ GOALS: Final = {
         extras=("lab",),
         targets=(
             *("vgpu", "vgpu_forwarder", "simgpu_cuda", "simgpu_nvml", "simgpu_smi"),
-            "simgpu_probe",
+            *("cuda-probe", "cuda-load"),
         ),
         without=_FOR_TESTS,
     ),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.node.lab import CLUSTER_FILES
 from tools import setup
 
 
@@ -17,6 +18,12 @@ def test_an_empty_path_lacks_every_program(monkeypatch: pytest.MonkeyPatch) -> N
     assert {"gcc", "cmake", "make", "runc", "musl-tools", "util-linux"} <= set(
         setup.missing_packages()
     )
+
+
+def test_the_demos_build_has_what_its_images_contain() -> None:
+    """On a machine where only `make demo` ran; a complete build hides what it lacks."""
+    built = {path.name for path, _ in CLUSTER_FILES.values()}
+    assert built <= set(setup.GOALS["demo"].targets)
 
 
 @pytest.mark.parametrize(
