@@ -1,6 +1,7 @@
 """Helm, which renders and installs the chart: PATH's, if it is new enough, else built once.
 
-Standard library only: setup runs it.
+It is built from the modules of Kubernetes (kubernetes.py), whose packages most of it is: they are
+compiled once for both. Standard library only: setup runs it.
 """
 
 from __future__ import annotations
@@ -14,18 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tools import building
-from tools.published import Published
+from tools import kubernetes
+from tools.building import build, cache_dir, print_paths, runs
+from tools.kubernetes import HELM_MODULE, HELM_VERSION
 
-HELM: Final = Published(
-    name="helm",
-    version="4.3.1",
-    module="helm.sh/helm/v4",
-    package="cmd/helm",
-    version_variable="helm.sh/helm/v4/internal/version.version",
-    free_bytes_wanted=2_000_000_000,
-)
 _MINIMUM: Final = (3, 14)
+_FREE_BYTES_WANTED: Final = 2_000_000_000
 
 
 def find(environ: Mapping[str, str] = os.environ) -> Path | None:
@@ -33,12 +28,25 @@ def find(environ: Mapping[str, str] = os.environ) -> Path | None:
     on_path = shutil.which("helm", path=environ.get("PATH", ""))
     if on_path is not None and _version(Path(on_path), environ) >= _MINIMUM:
         return Path(on_path)
-    return HELM.find(environ)
+    cached = _final(environ) / "helm"
+    return cached if runs(cached) else None
 
 
 def ensure(environ: Mapping[str, str] = os.environ) -> Path:
     """Helm, built if this machine has none that is new enough. Raises ProgramsError."""
-    return find(environ) or HELM.ensure(environ)
+    if found := find(environ):
+        return found
+    final = _final(environ)
+    title = f"building Helm {HELM_VERSION} with Go, once"
+    with build(final, title, _FREE_BYTES_WANTED, environ) as under_way:
+        kubernetes.write_module(under_way)
+        said = f"-X {HELM_MODULE}/internal/version.version=v{HELM_VERSION}"
+        kubernetes.compile_in(under_way, f"{HELM_MODULE}/cmd/helm", "helm", said)
+    return final / "helm"
+
+
+def _final(environ: Mapping[str, str]) -> Path:
+    return cache_dir(environ) / "bin" / f"helm-{HELM_VERSION}"
 
 
 def _version(program: Path, environ: Mapping[str, str]) -> tuple[int, int]:
@@ -50,4 +58,4 @@ def _version(program: Path, environ: Mapping[str, str]) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    sys.exit(building.print_paths(lambda: [ensure()]))
+    sys.exit(print_paths(lambda: [ensure()]))

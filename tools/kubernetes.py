@@ -23,10 +23,14 @@ VERSION: Final = "1.36.3"
 ETCD_VERSION: Final = "3.6.5"
 _MODULE: Final = "k8s.io/kubernetes"
 _KUBECTL: Final = f"{_MODULE}/cmd/kubectl"
+HELM_MODULE: Final = "helm.sh/helm/v4"
+HELM_VERSION: Final = "4.2.4"
+"""Of the minor version that requires Kubernetes' libraries of VERSION's."""
 _ETCD_MODULE: Final = "go.etcd.io/etcd/server/v3"
 CNI_VERSION: Final = "1.9.1"
 _CNI_MODULE: Final = "github.com/containernetworking/plugins"
-_STAGED: Final = re.compile(r"=> \./staging/src/(\S+)")
+_REQUIRED: Final = re.compile(r"^\t(\S+) (v\S+)", re.MULTILINE)
+_STAGED_VERSION: Final = "v0.0.0"
 _DEBUG: Final = re.compile(r"^godebug \(.*?^\)|^godebug .*?$", re.MULTILINE | re.DOTALL)
 _STRIPPED: Final = "-s -w"
 _COMPONENTS: Final = Path(__file__).with_name("components.go")
@@ -141,35 +145,50 @@ def _version_will_do(program: Path, wanted: re.Pattern[str]) -> bool:
 
 
 def _kubernetes(under_way: Build, wanted: _Set) -> None:
-    """Kubernetes requires its own libraries at v0.0.0 and replaces them by directories of its
-    repository, which its published module lacks. They are published separately, as v0.MINOR.PATCH:
-    our module replaces each by that."""
+    write_module(under_way)
+    said = f"-X k8s.io/component-base/version.gitVersion=v{VERSION}"
+    compile_in(under_way, _KUBECTL, "kubectl", said)
+    first, *others = (name for name in wanted.names if name != "kubectl")
+    compile_in(under_way, ".", first, said)
+    for other in others:
+        (under_way.into / other).hardlink_to(under_way.into / first)
+
+
+def compile_in(under_way: Build, package: str, name: str, link_option: str) -> None:
+    """Compile a program of the module that `write_module` wrote."""
+    into = str(under_way.into / name)
+    flags = f"{_STRIPPED} {link_option}"
+    options = ("-v", "-mod=mod", "-trimpath", "-ldflags", flags, "-o", into)
+    under_way.go("build", *options, package)
+
+
+def write_module(under_way: Build) -> None:
+    """The module of Kubernetes' programs and of Helm, with the modules of Kubernetes' release.
+
+    Kubernetes requires its own libraries at v0.0.0 and replaces them by directories of its
+    repository, which its published module lacks. They are published separately, as v0.MINOR.PATCH.
+    Helm requires newer versions of some modules; a replacement keeps each at the release's."""
     download = under_way.output("mod", "download", "-json", f"{_MODULE}@v{VERSION}")
     described = re.search(r'"GoMod": "([^"]+)"', download)
     if described is None:
         raise ProgramsError(f"go mod download does not say where {_MODULE} is:\n{download}")
     theirs = Path(described[1]).read_text()
-    staged = sorted(set(_STAGED.findall(theirs)))
     library_version = "v0." + VERSION.partition(".")[2]
+    released = {
+        name: library_version if version == _STAGED_VERSION else version
+        for name, version in _REQUIRED.findall(theirs)
+    }
     debug = _DEBUG.search(theirs)
     lines = [
         "module gpuslice.io/lab",
         "go 1.26",
         debug[0] if debug else "",
-        f"tool {_KUBECTL}",
         f"require {_MODULE} v{VERSION}",
-        *(f"replace {name} => {name} {library_version}" for name in staged),
+        f"require {HELM_MODULE} v{HELM_VERSION}",
+        *(f"replace {name} => {name} {version}" for name, version in released.items()),
     ]
     (under_way.module / "go.mod").write_text("\n".join(lines) + "\n")
     shutil.copy(_COMPONENTS, under_way.module / "main.go")
-    under_way.go("mod", "tidy")
-    said = f"-X k8s.io/component-base/version.gitVersion=v{VERSION}"
-    options = ("-v", "-trimpath", "-ldflags", f"{_STRIPPED} {said}")
-    under_way.go("install", *options, _KUBECTL)
-    first, *others = (under_way.into / name for name in wanted.names if name != "kubectl")
-    under_way.go("build", *options, "-o", str(first))
-    for other in others:
-        other.hardlink_to(first)
 
 
 def _etcd(under_way: Build, _: _Set) -> None:

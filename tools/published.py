@@ -1,4 +1,4 @@
-"""One program of a published Go module: helm.py and images/nvidia_ctk.py have one each.
+"""One program of a published Go module: images/nvidia_ctk.py has two.
 
 Built once into the cache, under name and version. Standard library only: setup runs it.
 """

@@ -1,4 +1,4 @@
-"""Programs of published modules, and Helm: where they are looked for, and how they are built."""
+"""Helm: where it is looked for, and how it is built."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import pytest
 
 from tools import helm
 from tools.building import ProgramsError
-from tools.helm import HELM
+from tools.kubernetes import HELM_MODULE, HELM_VERSION
 
 _GO = """#!/bin/sh
 echo "$CGO_ENABLED $@" >>"$CALLS"
 case "$1" in
 env) echo go1.27.0 ;;
+mod) [ "$2" = tidy ] || echo '{"GoMod": "'$THEIRS'"}' ;;
 build) $FAIL; echo x >"$GOBIN/helm"; chmod +x "$GOBIN/helm" ;;
 esac
 """
@@ -30,6 +31,7 @@ def _machine(tmp_path: Path, on_path: str = "", fail: str = "true") -> dict[str,
     return {
         "PATH": f"{binaries}:/usr/bin:/bin",
         "GPUSLICE_CACHE": str(tmp_path / "cache"),
+        "THEIRS": __file__,
         "CALLS": str(tmp_path / "calls"),
         "FAIL": fail,
     }
@@ -45,9 +47,10 @@ def test_else_helm_is_built_once(said: str, tmp_path: Path) -> None:
     environ = _machine(tmp_path, said)
     assert helm.find(environ) is None
     built = helm.ensure(environ)
-    assert built == tmp_path / "cache" / "bin" / f"helm-{HELM.version}" / "helm"
+    assert built == tmp_path / "cache" / "bin" / f"helm-{HELM_VERSION}" / "helm"
     calls = (tmp_path / "calls").read_text().splitlines()
-    assert f"0 get {HELM.module}/{HELM.package}@v{HELM.version}" in calls
+    assert calls[-1].startswith("0 build")
+    assert calls[-1].endswith(f" {HELM_MODULE}/cmd/helm")
     assert helm.ensure(environ) == helm.find(environ) == built
     assert (tmp_path / "calls").read_text().splitlines() == calls
 

@@ -212,20 +212,19 @@ _KUBERNETES_GO = """#!/bin/sh
 case "$1 $2" in
 "env GOVERSION") echo go1.26.8 ;;
 "mod download") echo '{"GoMod": "'$THEIRS'"}' ;;
-"mod tidy") cp go.mod $MADE ;;
-"install -v") for name in bridge host-local loopback kubectl; do
+"install -v") for name in bridge host-local loopback; do
     echo x >"$GOBIN/$name"; chmod +x "$GOBIN/$name"; done ;;
-build*) $FAIL; for into in "$@"; do case "$into" in
-    */.building-*/etcd|*/kube-apiserver) echo x >"$into"; chmod +x "$into" ;; esac; done ;;
+build*) $FAIL; cp go.mod $MADE; for into in "$@"; do case "$into" in
+    */.building-*/etcd|*/.building-*/kube*) echo x >"$into"; chmod +x "$into" ;; esac; done ;;
 esac
 """
 _THEIRS = """module k8s.io/kubernetes
 godebug default=go1.26
-require k8s.io/api v0.0.0
-replace (
-	k8s.io/api => ./staging/src/k8s.io/api
-	k8s.io/kubelet => ./staging/src/k8s.io/kubelet
+require (
+	google.golang.org/grpc v1.79.3
+	k8s.io/kubelet v0.0.0 // indirect
 )
+replace k8s.io/kubelet => ./staging/src/k8s.io/kubelet
 """
 
 
@@ -246,6 +245,7 @@ def test_kubernetes_is_built_where_it_is_missing(tmp_path: Path, fails: bool) ->
     assert kubernetes.ensure(environ) == kubernetes.find(environ)
     made = (tmp_path / "made").read_text().splitlines()
     assert "replace k8s.io/kubelet => k8s.io/kubelet v0.36.3" in made
+    assert "replace google.golang.org/grpc => google.golang.org/grpc v1.79.3" in made
     assert "godebug default=go1.26" in made
 
 
