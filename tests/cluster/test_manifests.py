@@ -94,24 +94,6 @@ def test_each_policy_fails_closed_but_two() -> None:
     assert open_ones == ["gpuslice-resource-names", "gpuslice-writer"]
 
 
-def test_policies_that_look_at_the_same_thing_look_alike() -> None:
-    seen: dict[str, list[str]] = {"template": [], "before": [], "requests-share": []}
-    for spec in policies().values():
-        for each in (*spec.get("variables", ()), *spec.get("matchConditions", ())):
-            if each["name"] in seen:
-                seen[each["name"]].append(plain(each["expression"]))
-    assert {name: len(found) for name, found in seen.items()} == {
-        "template": 4,
-        "before": 2,
-        "requests-share": 2,
-    }
-    assert all(len(set(found)) == 1 for found in seen.values())
-
-
-def plain(expression: str) -> str:
-    return re.sub(r"\s+", "", expression)
-
-
 def test_templates_are_judged_of_every_kind_of_workload() -> None:
     kinds = {
         name: {
@@ -158,9 +140,9 @@ def test_the_reserved_annotations_are_those_that_the_binding_carries() -> None:
         f"{names.ANNOTATION_REQUIRED_PLUGINS}/",
         *("", "gpu", r"\\", names.PLUGIN_NAME, f'["{names.PLUGIN_NAME}"]'),
     }
-    condition, _ = policies()["gpuslice-allocations"]["matchConditions"]
+    (condition,) = policies()["gpuslice-allocations"]["matchConditions"]
     account = f"system:serviceaccount:{names.NAMESPACE}:{names.SCHEDULER_NAME}"
-    assert re.findall(r"'([^']*)'", condition["expression"]) == [account]
+    assert account in re.findall(r"'([^']*)'", condition["expression"])
 
 
 def test_the_denied_variables_are_those_of_the_tests() -> None:

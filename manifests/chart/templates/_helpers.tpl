@@ -18,6 +18,36 @@ annotations:
   argocd.argoproj.io/sync-wave: "1"
 {{- end }}
 
+{{/* Of resourceRules: the objects that have a pod's template. */}}
+{{- define "gpuslice.workloadRules" -}}
+- apiGroups: [""]
+  apiVersions: [v1]
+  operations: [CREATE, UPDATE]
+  resources: [replicationcontrollers]
+- apiGroups: [apps]
+  apiVersions: [v1]
+  operations: [CREATE, UPDATE]
+  resources: [deployments, replicasets, statefulsets, daemonsets]
+- apiGroups: [batch]
+  apiVersions: [v1]
+  operations: [CREATE, UPDATE]
+  resources: [jobs, cronjobs]
+{{- end }}
+
+{{/* CEL: the pod, or the template of one in a workload. Argument: object or oldObject. Below an
+expression's key, whose text is indented by 8. */}}
+{{- define "gpuslice.template" -}}
+request.kind.kind == 'Pod' ? dyn({{ . }})
+        : request.kind.kind == 'CronJob' ? dyn({{ . }}).spec.jobTemplate.spec.?template.orValue({})
+        : dyn({{ . }}).spec.?template.orValue({})
+{{- end }}
+
+{{/* The same before the request; empty in a creation. */}}
+{{- define "gpuslice.oldTemplate" -}}
+oldObject == null ? dyn({})
+        : {{ include "gpuslice.template" "oldObject" }}
+{{- end }}
+
 {{/* The bindings of a policy that can refuse a tenant's object. Arguments: the root, the policy's
 name, and optionally what else the binding matches. Auto: the scheduler changes Audit to Deny once it
 is available. With server-side apply, validationActions is a set with several owners: a rollback to
