@@ -11,15 +11,15 @@ from contract import dialects, names
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.manifests import BINDING, NAMES_POLICY, POLICY, STOCK
+from tests.cluster.admission.judging import PODS, tried
 from tests.cluster.admission.requested import asking, binding, container, pod
 from tests.cluster.installing import serve
-from tests.cluster.server import MERGE_PATCH, Answer, Server
+from tests.cluster.server import MERGE_PATCH, Server
 from tests.support import until
 
 pytestmark = pytest.mark.cluster
 
 Json = dict[str, Any]
-_PODS: Final = "/api/v1/namespaces/default/pods"
 _ON: Final = "global.gpuSharing=true,dialects.volcano.enabled=true,dialects.hami.enabled=true"
 _OURS: Final = frozenset({"allocations", "environment", "requests", "scheduler-names"})
 _FROM_MAP: Final = {"configMapKeyRef": {"name": "p-shared-gpu-0", "key": "x"}}
@@ -41,10 +41,6 @@ def all_on(installed: ControlPlane, server: Server) -> Iterator[None]:
     )
     yield
     serve(installed)
-
-
-def tried(server: Server, raw: Json) -> Answer:
-    return server.ask("POST", f"{_PODS}?dryRun=All", raw)
 
 
 def kai(*env: Json, scheduler: str = KAI.scheduler_name, **annotations: str) -> Json:
@@ -121,8 +117,8 @@ def test_what_the_scheduler_writes_for_their_programs(
     """A template or a copied pod may have it, and the Binding overwrites it; then it stays."""
     raw = made()
     raw["metadata"].setdefault("annotations", {})[key] = "old"
-    assert server.ask("POST", _PODS, raw).done
-    at = f"{_PODS}/p"
+    assert server.ask("POST", PODS, raw).done
+    at = f"{PODS}/p"
     try:
         with Server(installed, "scheduler") as scheduler:
             bound = binding("p", "n", {key: "new"})

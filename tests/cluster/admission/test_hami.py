@@ -11,8 +11,7 @@ import yaml
 from contract import dialects, names
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
-from scheduler.dialects.reading import RequestError
-from scheduler.kubernetes import requests
+from tests.cluster.admission.judging import tried, verdict
 from tests.cluster.admission.requested import asking, container, pod, workloads
 from tests.cluster.server import Answer, Server
 from tests.support import until
@@ -21,9 +20,9 @@ from tools import chart
 pytestmark = pytest.mark.cluster
 
 Json = dict[str, Any]
-_PODS: Final = "/api/v1/namespaces/default/pods?dryRun=All"
 _API: Final = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 _POLICY: Final = "gpuslice-hami"
+_ENABLED: Final = frozenset({dialects.KOORDINATOR.name, dialects.HAMI.name})
 GPU, MEMORY, PERCENT, CORES, PRIORITY = dialects.HAMI.resources
 PRIVILEGED: Final[Json] = {"securityContext": {"privileged": True}}
 
@@ -44,8 +43,8 @@ def server(installed: ControlPlane) -> Iterator[Server]:
     installed.apply_json(*ours)
     with Server(installed) as api:
         asked, wrong = stock(asking({GPU: 1})), pod(asking({GPU: 17}))
-        until(lambda: scheduler_of(api.ask("POST", _PODS, asked)) == names.SCHEDULER_NAME, "set")
-        until(lambda: api.ask("POST", _PODS, wrong).policy == _POLICY, "the policy is in force")
+        until(lambda: scheduler_of(tried(api, asked)) == names.SCHEDULER_NAME, "set")
+        until(lambda: tried(api, wrong).policy == _POLICY, "the policy is in force")
         yield api
     for each in ours:
         installed.kubectl("delete", each["kind"], each["metadata"]["name"])
@@ -60,15 +59,6 @@ def stock(*containers: Json, **metadata: Any) -> Json:
 
 def scheduler_of(answer: Answer) -> str:
     return str(answer.body.get("spec", {}).get("schedulerName", answer.text))
-
-
-def verdict(raw: Json) -> str:
-    """Why the scheduler refuses the pod; "" if it does not."""
-    try:
-        requests.request(raw, frozenset({"koordinator", "hami"}))
-    except RequestError as error:
-        return str(error)
-    return ""
 
 
 def annotated(key: str, value: str) -> Json:
@@ -103,16 +93,16 @@ WRONG: Final[dict[str, Json]] = {
 def test_what_hami_clamps_or_drops_is_refused_in_the_schedulers_words(
     server: Server, what: str
 ) -> None:
-    answer = server.ask("POST", _PODS, WRONG[what])
+    answer = tried(server, WRONG[what])
     assert (answer.status, answer.policy) == (422, _POLICY), answer.body
-    assert answer.text == verdict(WRONG[what])
+    assert answer.text == verdict(WRONG[what], _ENABLED)
 
 
 @pytest.mark.parametrize("kind", workloads(pod()))
 def test_so_it_is_in_a_template(server: Server, kind: str) -> None:
     path, workload = workloads(WRONG["an init container"])[kind]
     answer = server.ask("POST", f"{path}?dryRun=All", workload)
-    assert (answer.policy, answer.text) == (_POLICY, verdict(WRONG["an init container"]))
+    assert (answer.policy, answer.text) == (_POLICY, verdict(WRONG["an init container"], _ENABLED))
 
 
 @pytest.mark.parametrize(
@@ -126,8 +116,8 @@ def test_so_it_is_in_a_template(server: Server, kind: str) -> None:
     ],
 )
 def test_a_pod_that_names_no_scheduler_gets_ours(server: Server, raw: Json) -> None:
-    assert verdict(raw) == ""
-    assert scheduler_of(server.ask("POST", _PODS, raw)) == names.SCHEDULER_NAME
+    assert verdict(raw, _ENABLED) == ""
+    assert scheduler_of(tried(server, raw)) == names.SCHEDULER_NAME
 
 
 @pytest.mark.parametrize("kind", workloads(pod()))
@@ -145,19 +135,19 @@ def test_a_template_keeps_its_text(server: Server, kind: str) -> None:
     ],
 )
 def test_other_pods_keep_the_stock_scheduler(server: Server, raw: Json) -> None:
-    assert scheduler_of(server.ask("POST", _PODS, raw)) == "default-scheduler"
+    assert scheduler_of(tried(server, raw)) == "default-scheduler"
 
 
 def test_pods_of_other_schedulers_are_not_judged(server: Server) -> None:
     for scheduler in ("kai-scheduler", "mine"):
         raw = pod(asking({GPU: 17}), scheduler=scheduler)
-        assert scheduler_of(server.ask("POST", _PODS, raw)) == scheduler
+        assert scheduler_of(tried(server, raw)) == scheduler
 
 
 def test_a_pod_that_names_its_node_is_refused(server: Server) -> None:
     raw = stock(asking({GPU: 1}))
     raw["spec"]["nodeName"] = "n1"
-    answer = server.ask("POST", _PODS, raw)
+    answer = tried(server, raw)
     assert answer.policy == _POLICY
     assert answer.text.startswith("nodeName: invalid value 'n1': must be empty")
 
@@ -176,7 +166,7 @@ def test_without_the_mutation_pods_and_templates_must_name_the_scheduler(
     path, workload = workloads(pod(asking({GPU: 1}), scheduler="default-scheduler"))["Job"]
     installed.kubectl("delete", *binding)
     try:
-        until(lambda: server.ask("POST", _PODS, raw).text == refused, "no pod is changed")
+        until(lambda: tried(server, raw).text == refused, "no pod is changed")
         installed.apply_json(*before)
         until(
             lambda: server.ask("POST", f"{path}?dryRun=All", workload).text == refused,
@@ -184,4 +174,4 @@ def test_without_the_mutation_pods_and_templates_must_name_the_scheduler(
         )
     finally:
         installed.apply_json(*policies())
-        until(lambda: scheduler_of(server.ask("POST", _PODS, raw)) == names.SCHEDULER_NAME, "set")
+        until(lambda: scheduler_of(tried(server, raw)) == names.SCHEDULER_NAME, "set")

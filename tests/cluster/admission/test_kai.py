@@ -8,15 +8,11 @@ from typing import Any, Final
 
 import pytest
 
-from contract import names
 from contract.dialects import KAI, KOORDINATOR
-from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
-from lab.cluster.manifests import BINDING, POLICY
-from scheduler.dialects.reading import RequestError
-from scheduler.kubernetes import requests
+from tests.cluster.admission.judging import DRY, PODS, enforced, tried, verdict
 from tests.cluster.admission.requested import workloads
-from tests.cluster.server import MERGE_PATCH, Answer, Server
+from tests.cluster.server import MERGE_PATCH, Server
 from tests.scheduler.dialects.kai_pods import (
     ACCEPTED,
     LIMIT,
@@ -25,47 +21,20 @@ from tests.scheduler.dialects.kai_pods import (
     REQUEST,
     pod,
 )
-from tests.support import until
 
 pytestmark = pytest.mark.cluster
 
 Json = dict[str, Any]
-_PODS: Final = "/api/v1/namespaces/default/pods"
-_DRY: Final = "?dryRun=All"
 _NAME: Final = "gpuslice-kai"
 _SEEDED: Final = 200
 _ENABLED: Final = frozenset({KOORDINATOR.name, KAI.name})
 
 
-def tried(server: Server, raw: Json) -> Answer:
-    return server.ask("POST", _PODS + _DRY, raw)
-
-
-def verdict(raw: Json) -> str:
-    """Why the scheduler refuses the pod; "" if it does not."""
-    try:
-        requests.request(raw, _ENABLED)
-    except RequestError as error:
-        return str(error)
-    return ""
-
-
 @pytest.fixture(scope="module", autouse=True)
 def in_force(installed: ControlPlane, server: Server) -> Iterator[None]:
-    rendered = manifests.serving([names.SCHEDULER_NAME], "--set=global.gpuSharing=true")
-    added = [
-        each
-        for each in rendered
-        if each["kind"] in (POLICY, BINDING) and each["metadata"]["name"] == _NAME
-    ]
-    installed.apply_json(*manifests.in_force(added))
     raw, _ = REFUSED["mps alone"]
-    until(lambda: tried(server, raw).policy == _NAME, "the policy is in force")
-    yield
-    for kind in (BINDING, POLICY):
-        path = f"/apis/admissionregistration.k8s.io/v1/{kind.lower().removesuffix('y')}"
-        path += "ies" if kind == POLICY else "s"
-        server.ask("DELETE", f"{path}/{_NAME}")
+    with enforced(installed, server, _NAME, "global.gpuSharing=true", raw):
+        yield
 
 
 @pytest.mark.parametrize("what", REFUSED)
@@ -73,13 +42,13 @@ def test_a_refusal_is_in_kais_words(server: Server, what: str) -> None:
     raw, text = REFUSED[what]
     answer = tried(server, raw)
     assert (answer.status, answer.policy) == (422, _NAME), answer.body
-    assert answer.text == text == verdict(raw)
+    assert answer.text == text == verdict(raw, _ENABLED)
 
 
 @pytest.mark.parametrize("what", ACCEPTED)
 def test_what_kai_accepts(server: Server, what: str) -> None:
     assert tried(server, ACCEPTED[what]).done
-    assert verdict(ACCEPTED[what]) == ""
+    assert verdict(ACCEPTED[what], _ENABLED) == ""
 
 
 @pytest.mark.parametrize("kind", workloads(pod({})))
@@ -87,22 +56,22 @@ def test_what_kai_accepts(server: Server, what: str) -> None:
 def test_so_it_is_in_a_template(server: Server, kind: str, what: str) -> None:
     raw, text = REFUSED[what]
     path, workload = workloads(raw)[kind]
-    answer = server.ask("POST", path + _DRY, workload)
+    answer = server.ask("POST", path + DRY, workload)
     assert (answer.policy, answer.text) == (_NAME, text), answer.body
 
 
 def test_pods_of_other_schedulers_pass(server: Server) -> None:
     raw, _ = REFUSED["mps alone"]
     raw = {**raw, "spec": {**raw["spec"], "schedulerName": "other"}}
-    assert server.ask("POST", _PODS + _DRY, raw).done
+    assert tried(server, raw).done
 
 
 def test_an_annotation_is_judged_where_it_changes(server: Server) -> None:
     raw = pod({"gpu-fraction": "0.5"})
     raw["metadata"]["name"] = "changing"
-    assert server.ask("POST", _PODS, raw).done
+    assert server.ask("POST", PODS, raw).done
     try:
-        at = f"{_PODS}/changing"
+        at = f"{PODS}/changing"
         for key, value in (
             ("gpu-fraction", "1.5"),
             ("gpu-fraction-container-name", "other"),
@@ -114,7 +83,7 @@ def test_an_annotation_is_judged_where_it_changes(server: Server) -> None:
             changed = {"metadata": {"annotations": {key: value}}}
             assert server.ask("PATCH", at, changed, MERGE_PATCH).done
     finally:
-        server.ask("DELETE", f"{_PODS}/changing?gracePeriodSeconds=0")
+        server.ask("DELETE", f"{PODS}/changing?gracePeriodSeconds=0")
 
 
 _VALUES: Final[dict[str, tuple[str, ...]]] = {
@@ -141,9 +110,10 @@ def test_the_api_server_and_the_scheduler_agree(server: Server, seed: int) -> No
         annotations = {key: chance.choice(_VALUES[key]) for key in keys}
         raw = pod(annotations, chance.choice(("", "", "", "main", "first")))
         answer = tried(server, raw)
-        assert answer.done == (verdict(raw) == ""), (answer.body, verdict(raw), raw)
+        said = verdict(raw, _ENABLED)
+        assert answer.done == (said == ""), (answer.body, said, raw)
         accepted += answer.done
-        same += answer.text == verdict(raw)
+        same += answer.text == said
     assert accepted > _SEEDED // 20
     assert same > _SEEDED // 4
 

@@ -16,6 +16,7 @@ from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet_objects import Gpu, Node, device_json, lease_json, node_json
 from lab.cluster.manifests import KOORDINATOR, NAMES, NAMES_POLICY, STOCK
+from tests.cluster.admission.judging import DRY, PODS, tried
 from tests.cluster.admission.requested import asking, binding, container, pod, workloads
 from tests.cluster.installing import serve
 from tests.cluster.server import MERGE_PATCH, Answer, Server
@@ -24,8 +25,6 @@ from tests.support import until
 pytestmark = pytest.mark.cluster
 
 Json = dict[str, Any]
-_PODS: Final = "/api/v1/namespaces/default/pods"
-_DRY: Final = "?dryRun=All"
 _SEEDS: Final = Path(__file__).parent / "manifests"
 HALF: Final = {names.RESOURCE_CORE: 50, names.RESOURCE_MEMORY_RATIO: 50}
 
@@ -35,10 +34,6 @@ def with_koordinators_name(installed: ControlPlane) -> Iterator[None]:
     serve(installed, KOORDINATOR)
     yield
     serve(installed)
-
-
-def tried(server: Server, raw: Json) -> Answer:
-    return server.ask("POST", _PODS + _DRY, raw)
 
 
 # --- which scheduler a share may be requested of
@@ -63,7 +58,7 @@ def test_a_pod_that_names_no_scheduler_has_named_the_default_one(server: Server)
 @pytest.mark.parametrize("kind", workloads(pod()))
 def test_so_it_is_in_a_template(server: Server, kind: str) -> None:
     path, workload = workloads(pod(asking(HALF), scheduler="default-scheduler"))[kind]
-    assert server.ask("POST", path + _DRY, workload).policy == NAMES_POLICY
+    assert server.ask("POST", path + DRY, workload).policy == NAMES_POLICY
 
 
 @pytest.mark.parametrize("scheduler", NAMES)
@@ -99,7 +94,7 @@ def test_the_hand_made_way_past_the_scheduler(server: Server) -> None:
         " that the scheduler allocates it; use a nodeSelector or an affinity instead"
     )
     path, workload = workloads(raw)["DaemonSet"]
-    assert server.ask("POST", path + _DRY, workload).policy == NAMES_POLICY
+    assert server.ask("POST", path + DRY, workload).policy == NAMES_POLICY
     raw["spec"]["containers"] = [container()]
     assert tried(server, raw).done
 
@@ -156,7 +151,7 @@ def test_a_variable_that_a_limit_hangs_on(server: Server, name: str, init: bool)
 def test_a_reserved_variable_in_a_template_is_refused(server: Server, kind: str) -> None:
     env = [{"name": names.ENV_MEMORY_LIMIT, "value": "1g"}]
     path, workload = workloads(pod(asking(HALF, env=env)))[kind]
-    answer = server.ask("POST", path + _DRY, workload)
+    answer = server.ask("POST", path + DRY, workload)
     assert answer.text == denied("main", names.ENV_MEMORY_LIMIT, "'1g'"), answer.body
 
 
@@ -186,15 +181,15 @@ def test_beside_no_share_every_variable_is_the_authors(server: Server, name: str
 
 def test_the_operators_own_namespace_is_left_out(server: Server) -> None:
     raw = pod(asking(HALF, env=[{"name": names.ENV_MEMORY_LIMIT, "value": "1g"}]))
-    path = f"/api/v1/namespaces/{names.NAMESPACE}/pods{_DRY}"
+    path = f"/api/v1/namespaces/{names.NAMESPACE}/pods{DRY}"
     assert server.ask("POST", path, raw).done
 
 
 @pytest.mark.parametrize("name", DENIED)
 def test_a_variable_in_an_ephemeral_container(server: Server, name: str) -> None:
-    assert server.ask("POST", _PODS, pod(asking(HALF), name="debugged")).done
+    assert server.ask("POST", PODS, pod(asking(HALF), name="debugged")).done
     try:
-        path = f"{_PODS}/debugged/ephemeralcontainers"
+        path = f"{PODS}/debugged/ephemeralcontainers"
         honest = container("look", env=[{"name": "A", "value": "b"}])
         forged = container("force", env=[{"name": name, "value": "all"}])
         body = {"spec": {"ephemeralContainers": [honest]}}
@@ -204,7 +199,7 @@ def test_a_variable_in_an_ephemeral_container(server: Server, name: str) -> None
         assert (answer.status, answer.policy) == (403, "gpuslice-environment"), answer.body
         assert answer.text == denied("force", name, "'all'")
     finally:
-        server.ask("DELETE", f"{_PODS}/debugged?gracePeriodSeconds=0")
+        server.ask("DELETE", f"{PODS}/debugged?gracePeriodSeconds=0")
 
 
 # --- which account may write the Binding of a share
@@ -215,14 +210,14 @@ def test_a_binding_of_a_former_holder_is_refused(installed: ControlPlane, server
     lease = f"{leases}/{names.LEASE_SCHEDULER}"
     held = {"spec": {"holderIdentity": "us", "leaseTransitions": 7, "leaseDurationSeconds": 8}}
     unheld = {"spec": dict.fromkeys(held["spec"])}
-    assert server.ask("POST", _PODS, pod(asking(HALF), name="bound")).done
+    assert server.ask("POST", PODS, pod(asking(HALF), name="bound")).done
 
     def bind(writer: str) -> Answer:
         annotations = {
             names.ANNOTATION_DEVICE_ALLOCATED: '{"gpu":[]}',
             names.ANNOTATION_WRITER: writer,
         }
-        return scheduler.ask("POST", f"{_PODS}/bound/binding", binding("bound", "n1", annotations))
+        return scheduler.ask("POST", f"{PODS}/bound/binding", binding("bound", "n1", annotations))
 
     installed.apply_json(*manifests.objects("Lease"))
     with Server(installed, "scheduler") as scheduler:
@@ -237,7 +232,7 @@ def test_a_binding_of_a_former_holder_is_refused(installed: ControlPlane, server
             assert bind("us 7").done
         finally:
             server.ask("PATCH", lease, unheld, MERGE_PATCH)
-            server.ask("DELETE", f"{_PODS}/bound?gracePeriodSeconds=0")
+            server.ask("DELETE", f"{PODS}/bound?gracePeriodSeconds=0")
 
 
 # --- which account may write a node's objects

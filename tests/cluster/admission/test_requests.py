@@ -9,17 +9,14 @@ import pytest
 
 from contract import names
 from lab.cluster.controlplane import ControlPlane
-from scheduler.dialects.reading import RequestError
-from scheduler.kubernetes import requests
+from tests.cluster.admission.judging import DRY, PODS, tried, verdict
 from tests.cluster.admission.requested import any_pod, asking, container, pod, workloads
-from tests.cluster.server import MERGE_PATCH, Answer, Server
+from tests.cluster.server import MERGE_PATCH, Server
 from tests.support import until
 
 pytestmark = pytest.mark.cluster
 
 Json = dict[str, Any]
-_PODS: Final = "/api/v1/namespaces/default/pods"
-_DRY: Final = "?dryRun=All"
 _SEEDED: Final = 400
 
 GPU, CORE, MEMORY, RATIO, SHARED = (
@@ -31,19 +28,6 @@ GPU, CORE, MEMORY, RATIO, SHARED = (
 )
 ISOLATION: Final = {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER}
 HALF: Final = {CORE: 50, RATIO: 50}
-
-
-def tried(server: Server, raw: Json) -> Answer:
-    return server.ask("POST", _PODS + _DRY, raw)
-
-
-def verdict(raw: Json) -> str:
-    """Why the scheduler refuses the pod; "" if it does not."""
-    try:
-        requests.request(raw)
-    except RequestError as error:
-        return str(error)
-    return ""
 
 
 # --- malformed requests
@@ -120,7 +104,7 @@ def test_a_malformed_request_is_refused_in_the_schedulers_words(server: Server, 
 )
 def test_so_it_is_in_a_template(server: Server, kind: str, what: str) -> None:
     path, workload = workloads(WRONG[what])[kind]
-    answer = server.ask("POST", path + _DRY, workload)
+    answer = server.ask("POST", path + DRY, workload)
     assert (answer.status, answer.policy) == (422, "gpuslice-requests"), answer.body
     assert answer.text == verdict(WRONG[what])
 
@@ -131,7 +115,7 @@ def test_an_overhead_in_gpus_is_refused(server: Server) -> None:
     raw = pod(asking(HALF))
     raw["spec"]["overhead"] = {"cpu": "1", RATIO: "1"}
     path, workload = workloads(raw)["Deployment"]
-    answer = server.ask("POST", path + _DRY, workload)
+    answer = server.ask("POST", path + DRY, workload)
     assert (answer.text, answer.policy) == (verdict(raw), "gpuslice-requests"), answer.body
 
 
@@ -139,14 +123,14 @@ def test_an_overhead_in_gpus_is_refused(server: Server) -> None:
 def test_a_template_that_asks_rightly_or_nothing_goes_through(server: Server, kind: str) -> None:
     for raw in (pod(asking(HALF), labels=ISOLATION), pod(scheduler="default-scheduler")):
         path, workload = workloads(raw)[kind]
-        assert server.ask("POST", path + _DRY, workload).done
+        assert server.ask("POST", path + DRY, workload).done
 
 
 def test_a_controller_without_a_template(server: Server) -> None:
     """The only kind whose schema allows the template to be absent."""
     path, workload = workloads(pod())["ReplicationController"]
     del workload["spec"]["template"]
-    assert server.ask("POST", path + _DRY, workload).policy == ""
+    assert server.ask("POST", path + DRY, workload).policy == ""
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -199,10 +183,10 @@ def test_limits_alone_are_a_request(server: Server, raw: Json) -> None:
 
 def test_the_label_and_the_annotation_are_judged_where_they_change(server: Server) -> None:
     """Objects that existed before remain changeable; a pod's resources cannot change at all."""
-    made = server.ask("POST", _PODS, pod(asking(HALF), name="changing"))
+    made = server.ask("POST", PODS, pod(asking(HALF), name="changing"))
     assert made.done, made.text
     try:
-        at = f"{_PODS}/changing"
+        at = f"{PODS}/changing"
         for key, value in (
             ("labels", {names.LABEL_ISOLATION_PROVIDER: "mps"}),
             ("annotations", {names.ANNOTATION_POLICY: "Spread"}),
@@ -215,7 +199,7 @@ def test_the_label_and_the_annotation_are_judged_where_they_change(server: Serve
         assert server.ask("PATCH", at, spread, MERGE_PATCH).done
         assert server.ask("PATCH", at, {"metadata": {"labels": {"a": "b"}}}, MERGE_PATCH).done
     finally:
-        server.ask("DELETE", f"{_PODS}/changing?gracePeriodSeconds=0")
+        server.ask("DELETE", f"{PODS}/changing?gracePeriodSeconds=0")
 
 
 def test_what_was_there_before_the_policies_can_be_scaled_changed_and_ended(
@@ -228,7 +212,7 @@ def test_what_was_there_before_the_policies_can_be_scaled_changed_and_ended(
     path, workload = workloads(WRONG["core alone"])["Deployment"]
     server.ask("DELETE", f"{kind}/{name}")
     until(lambda: server.ask("POST", path, workload).done, "the policy follows")
-    until(lambda: server.ask("POST", _PODS, {**WRONG["core alone"]}).done, "the policy follows")
+    until(lambda: server.ask("POST", PODS, {**WRONG["core alone"]}).done, "the policy follows")
     again = {key: there[key] for key in ("apiVersion", "kind", "spec")}
     again["metadata"] = {key: there["metadata"][key] for key in ("name", "labels", "annotations")}
     assert server.ask("POST", kind, again).done
@@ -237,13 +221,13 @@ def test_what_was_there_before_the_policies_can_be_scaled_changed_and_ended(
         finalized = {"metadata": {"finalizers": ["example.org/wait"]}}
         scaled = {"spec": {"replicas": 0}}
         assert server.ask("PATCH", f"{path}/w", scaled, MERGE_PATCH).done
-        assert server.ask("PATCH", f"{_PODS}/p", finalized, MERGE_PATCH).done
-        assert server.ask("PATCH", f"{_PODS}/p", {"metadata": {"finalizers": []}}, MERGE_PATCH).done
+        assert server.ask("PATCH", f"{PODS}/p", finalized, MERGE_PATCH).done
+        assert server.ask("PATCH", f"{PODS}/p", {"metadata": {"finalizers": []}}, MERGE_PATCH).done
         changed = {"spec": {"template": {"metadata": {"annotations": {"a": "b"}}}}}
         assert server.ask("PATCH", f"{path}/w", changed, MERGE_PATCH).policy == name
     finally:
         assert server.ask("DELETE", f"{path}/w").done
-        assert server.ask("DELETE", f"{_PODS}/p?gracePeriodSeconds=0").done
+        assert server.ask("DELETE", f"{PODS}/p?gracePeriodSeconds=0").done
 
 
 # --- cost

@@ -9,20 +9,15 @@ from typing import Any, Final
 import pytest
 
 from contract.dialects import VOLCANO
-from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
-from scheduler.dialects.reading import RequestError
 from scheduler.dialects.volcano_conf import ALL
-from scheduler.kubernetes import requests
+from tests.cluster.admission.judging import DRY, enforced, tried, verdict
 from tests.cluster.admission.requested import asking, container, pod, workloads
-from tests.cluster.server import MERGE_PATCH, Answer, Server
-from tests.support import until
+from tests.cluster.server import MERGE_PATCH, Server
 
 pytestmark = pytest.mark.cluster
 
 Json = dict[str, Any]
-_PODS: Final = "/api/v1/namespaces/default/pods"
-_DRY: Final = "?dryRun=All"
 _POLICY: Final = "gpuslice-volcano"
 _SEEDED: Final = 150
 _ENABLED: Final = ALL | {VOLCANO.name}
@@ -33,30 +28,11 @@ def of_volcano(*containers: Json) -> Json:
     return pod(*containers, scheduler=VOLCANO.scheduler_name)
 
 
-def tried(server: Server, raw: Json) -> Answer:
-    return server.ask("POST", _PODS + _DRY, raw)
-
-
-def verdict(raw: Json) -> str:
-    """Why the scheduler refuses the pod; "" if it does not."""
-    try:
-        requests.request(raw, _ENABLED)
-    except RequestError as error:
-        return str(error)
-    return ""
-
-
-@pytest.fixture(scope="module")
-def server(installed: ControlPlane) -> Iterator[Server]:
-    """The policy in force, beside those of an installation without the dialect."""
-    rendered = manifests.serving(["gpuslice-scheduler"], "--set=dialects.volcano.enabled=true")
-    ours = manifests.in_force(each for each in rendered if each["metadata"]["name"] == _POLICY)
-    installed.apply_json(*ours)
-    with Server(installed) as api:
-        until(lambda: tried(api, WRONG["too many GPUs"]).policy == _POLICY, "it is in force")
-        yield api
-    for each in ours:
-        installed.kubectl("delete", each["kind"], _POLICY)
+@pytest.fixture(scope="module", autouse=True)
+def in_force(installed: ControlPlane, server: Server) -> Iterator[None]:
+    wrong = WRONG["too many GPUs"]
+    with enforced(installed, server, _POLICY, "dialects.volcano.enabled=true", wrong):
+        yield
 
 
 WRONG: Final[dict[str, Json]] = {
@@ -92,7 +68,7 @@ RIGHT: Final = [
 def test_a_malformed_request_is_refused_in_the_schedulers_words(server: Server, what: str) -> None:
     answer = tried(server, WRONG[what])
     assert (answer.status, answer.policy) == (422, _POLICY), answer.body
-    assert answer.text == verdict(WRONG[what])
+    assert answer.text == verdict(WRONG[what], _ENABLED)
 
 
 @pytest.mark.parametrize("limits", [{MEMORY: -5}, {MEMORY: "1500m"}, {VNUMBER: 1, CORES: "0.5"}])
@@ -100,7 +76,7 @@ def test_the_api_server_itself_refuses_what_is_no_number(server: Server, limits:
     raw = of_volcano(asking(limits))
     answer = tried(server, raw)
     assert (answer.status, answer.policy) == (422, ""), answer.body
-    assert verdict(raw)
+    assert verdict(raw, _ENABLED)
 
 
 @pytest.mark.parametrize("container", RIGHT)
@@ -108,21 +84,22 @@ def test_requests_that_can_be_satisfied_go_through(server: Server, container: Js
     raw = of_volcano(dict(container))
     answer = tried(server, raw)
     assert answer.done, answer.text
-    assert verdict(answer.body) == ""
+    assert verdict(answer.body, _ENABLED) == ""
 
 
 def test_so_it_is_in_templates(server: Server) -> None:
     """On creation, and where an update changes the template."""
     for path, workload in workloads(WRONG["no vGPU"]).values():
-        answer = server.ask("POST", path + _DRY, workload)
-        assert (answer.text, answer.policy) == (verdict(WRONG["no vGPU"]), _POLICY), answer.body
+        answer = server.ask("POST", path + DRY, workload)
+        said = verdict(WRONG["no vGPU"], _ENABLED)
+        assert (answer.text, answer.policy) == (said, _POLICY), answer.body
     path, workload = workloads(of_volcano(asking({MEMORY: 1})))["Deployment"]
     assert server.ask("POST", path, workload).done
     try:
         scaled = {"spec": {"replicas": 0}}
         assert server.ask("PATCH", f"{path}/w", scaled, MERGE_PATCH).done
         changed = {"spec": {"template": {"spec": WRONG["too many GPUs"]["spec"]}}}
-        assert server.ask("PATCH", f"{path}/w{_DRY}", changed, MERGE_PATCH).policy == _POLICY
+        assert server.ask("PATCH", f"{path}/w{DRY}", changed, MERGE_PATCH).policy == _POLICY
     finally:
         server.ask("DELETE", f"{path}/w")
 
@@ -156,8 +133,8 @@ def test_the_api_server_and_the_scheduler_agree(server: Server) -> None:
             containers.append(asking(asked, f"c{number}", init=number == 2))
         raw = of_volcano(*containers)
         answer = tried(server, raw)
-        assert answer.done == (verdict(raw) == ""), (answer.text, raw)
+        assert answer.done == (verdict(raw, _ENABLED) == ""), (answer.text, raw)
         accepted += answer.done
-        same += not answer.done and answer.text == verdict(raw)
+        same += not answer.done and answer.text == verdict(raw, _ENABLED)
     assert accepted > _SEEDED // 10
     assert same > _SEEDED // 4

@@ -1,0 +1,48 @@
+"""Both judges of a request: the API server with the chart's policies, and the scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from contract import names
+from lab.cluster import manifests
+from lab.cluster.controlplane import ControlPlane
+from scheduler.dialects.reading import RequestError
+from scheduler.dialects.table import DEFAULT, Enabled
+from scheduler.kubernetes import requests
+from tests.cluster.server import Answer, Server
+from tests.support import until
+
+Json = dict[str, Any]
+PODS: Final = "/api/v1/namespaces/default/pods"
+DRY: Final = "?dryRun=All"
+
+
+def tried(server: Server, raw: Json) -> Answer:
+    """What the API server answers to the pod's creation."""
+    return server.ask("POST", PODS + DRY, raw)
+
+
+def verdict(raw: Json, enabled: Enabled = DEFAULT) -> str:
+    """Why the scheduler refuses the pod; "" if it does not."""
+    try:
+        requests.request(raw, enabled)
+    except RequestError as error:
+        return str(error)
+    return ""
+
+
+@contextmanager
+def enforced(
+    control: ControlPlane, server: Server, policy: str, setting: str, refused: Json
+) -> Iterator[None]:
+    """A dialect's policy, beside those of an installation without the dialect."""
+    rendered = manifests.serving([names.SCHEDULER_NAME], f"--set={setting}")
+    ours = manifests.in_force(each for each in rendered if each["metadata"]["name"] == policy)
+    control.apply_json(*ours)
+    until(lambda: tried(server, refused).policy == policy, "the policy is in force")
+    yield
+    for each in ours:
+        control.kubectl("delete", each["kind"], policy)
