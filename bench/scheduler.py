@@ -14,7 +14,7 @@ from statistics import median
 from typing import Final
 
 from bench import Result
-from bench.scheduling import driven, fleets, verbs, whole
+from bench.scheduling import dialects, driven, fleets, verbs, whole
 from bench.scheduling.figures import Figures, say
 from bench.scheduling.throughput import (
     BARE,
@@ -33,6 +33,7 @@ _AT_LEAST_OF_BARE: Final = {1_000: 0.75, 5_000: 0.9}
 _AT_LEAST_OF_OFF: Final = {1_000: 3.0, 5_000: 6.0}
 _AT_LEAST_OF_STOCK: Final = {5_000: 1.5}
 _CONFIRMED: Final = 0.95
+_AT_MOST_OF_KOORDINATOR: Final = 1.05
 _MIXES: Final = {"": fleets.ONE, "_tenth": fleets.TENTH, "_wide": fleets.WIDE}
 
 
@@ -40,6 +41,7 @@ def run(quick: bool) -> Result:
     figures = Figures()
     _whole(figures, quick)
     _verbs(figures, quick)
+    _dialects(figures, quick)
     header = ("", "unit", "measured", "goal")
     return Result(figures.values, figures.at_most, header, figures.rows, figures.at_least)
 
@@ -138,6 +140,14 @@ def _verbs(figures: Figures, quick: bool) -> None:
             if mix is fleets.ONE or size is fleets.MIDDLE:
                 count = pods // 4 if quick else pods
                 _mix(figures, size, f"{size.nodes}{suffix}", mix, 2 if quick else 5, count)
+
+
+def _dialects(figures: Figures, quick: bool) -> None:
+    where = f"{fleets.LARGE.nodes:,} nodes, filter and prioritize"
+    say(f"{where}, by request dialect")
+    for name, ratio in dialects.goals(dialects.measure(fleets.LARGE, 75 if quick else 400)):
+        about = f"{where}: a pod of {name}'s, of koordinator's"
+        figures.add(f"dialect_{name}_ratio", about, "x", ratio, _AT_MOST_OF_KOORDINATOR)
 
 
 def _mix(

@@ -1,7 +1,9 @@
 """The extender over a given fleet and an API server that accepts everything at once, to measure the
 verbs themselves. Runs until its standard input ends; its first line is its port.
 
-    python -m bench.scheduling.alone NODES PODS
+    python -m bench.scheduling.alone NODES PODS [all]
+
+all: with all request dialects on.
 """
 
 from __future__ import annotations
@@ -17,8 +19,11 @@ from typing import Any
 import uvloop
 
 from bench.scheduling import fleets
+from contract.dialects import DIALECTS
 from scheduler.binder import Binder
 from scheduler.decisions.verbs import Verbs
+from scheduler.dialects.table import DEFAULT, Enabled
+from scheduler.dialects.volcano_conf import ALL
 from scheduler.extender import Extender
 from scheduler.metrics import Metrics
 
@@ -52,10 +57,10 @@ class _Yes:
         yield
 
 
-async def main(size: fleets.Size) -> None:
+async def main(size: fleets.Size, enabled: Enabled) -> None:
     state, yes = fleets.filled(size), _Yes()
-    verbs = Verbs(state)
-    binder = Binder(state, yes, yes, verbs)
+    verbs = Verbs(state, enabled=enabled)
+    binder = Binder(state, yes, yes, verbs, enabled=enabled)
     extender = Extender(verbs, binder, yes, yes, Metrics())
     server = await extender.serve("127.0.0.1", 0)
     sys.stdout.write(f"{server.address[1]}\n")
@@ -68,4 +73,6 @@ async def main(size: fleets.Size) -> None:
 if __name__ == "__main__":
     # The caller counts and retries binds whose GPU was filled meanwhile.
     logging.getLogger("scheduler.extender").setLevel(logging.ERROR)
-    uvloop.run(main(fleets.Size(*map(int, sys.argv[1:]))))
+    _, nodes, pods, *which = sys.argv
+    enabled = ALL | {each.name for each in DIALECTS} if which else DEFAULT
+    uvloop.run(main(fleets.Size(int(nodes), int(pods)), enabled))

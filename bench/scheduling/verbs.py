@@ -87,7 +87,7 @@ class Measured:
 def measure(size: Size, rounds: int, pods: int, mix: Mix = ONE) -> Measured:
     """pods: of each round, half of them one call after the other."""
     measured = Measured()
-    with _other_side(size) as (pid, port):
+    with other_side(size) as (pid, port):
         first = 0
         for number in range(rounds + 1):
             ready = list(_ready(size, first, pods, mix))
@@ -213,8 +213,10 @@ _OUR_CORE: Final = _CORES[-1]
 
 
 @contextmanager
-def _other_side(size: Size) -> Iterator[tuple[int, int]]:
-    command = [sys.executable, "-m", "bench.scheduling.alone", str(size.nodes), str(size.pods)]
+def other_side(size: Size, *options: str) -> Iterator[tuple[int, int]]:
+    """The extender's process id and port. options: of bench.scheduling.alone."""
+    sizes = (str(size.nodes), str(size.pods))
+    command = [sys.executable, "-m", "bench.scheduling.alone", *sizes, *options]
     with on_core(_ITS_CORE):
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:

@@ -39,7 +39,7 @@ def score(fleet: Fleet, request: Request, rows: Rows, default: Policy = Policy.B
     for ask in request.asks:
         room = columns.room(ask)
         if policy is Policy.FIRST:
-            room &= np.add.accumulate(room, axis=0, dtype=np.uint8) <= ask.gpus
+            _keep_first(room, ask.gpus)
         if spread:
             kept = (IN_USE + FULL) * (1 - full - _growth(fleet, ask, columns))
             one = _best_of(kept, room, ask.gpus) + (_NODE - node)
@@ -92,6 +92,16 @@ def levels(given: Scores | Sequence[float], most: int = 10) -> NDArray[np.int64]
     ranks: NDArray[np.int64] = np.rint((scores - low) / (high - low) * most).astype(np.int64)
     ranks[(ranks == most) & (scores < high)] = most - 1
     return ranks
+
+
+def _keep_first(room: Bools, wanted: int) -> None:
+    """Keep the `wanted` GPUs of lowest index in each column of room, [G, R].
+
+    NumPy's accumulate along the first axis makes a call for each column."""
+    left = np.full(room.shape[1], wanted, np.uint8)
+    for gpu in room:
+        gpu &= left > 0
+        left -= gpu.view(np.uint8)
 
 
 def _growth(fleet: Fleet, ask: Ask, columns: Columns) -> NDArray[np.float64] | float:
