@@ -101,7 +101,7 @@ def test_one_that_ignores_the_end_of_its_input_is_killed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = python(tmp_path, IGNORES_EOF)
-    node.during(lambda: node.until(lambda: pid(tmp_path) != 0))
+    node.during(lambda: node.until(lambda: node.starts == 1 and pid(tmp_path) != 0))
     assert is_gone(pid(tmp_path))
     assert any("arbiter killed" in text for text in caplog.messages)
 
