@@ -27,7 +27,7 @@ from kube.client import Kube
 from kube.log_lines import Format, Formatter, Line
 from scheduler import service
 from scheduler.core.request import Policy
-from scheduler.decisions.backlog import When
+from scheduler.decisions.nomination import When
 from scheduler.endpoint import Address
 from scheduler.service import IdentityError, Settings
 from scheduler.simulate_command import enabled, simulate_command

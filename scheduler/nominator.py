@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from contract import names
 from kube.client import KubeError
 from kube.log_lines import Line
-from scheduler.decisions.backlog import Backlog, Nomination, Outcome
+from scheduler.decisions.nomination import Backlog, Nomination, Outcome
 from scheduler.kubernetes.requests import at
 from scheduler.kubernetes.waiting import nomination
 from scheduler.metrics import Metrics

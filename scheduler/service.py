@@ -27,7 +27,7 @@ from scheduler.admission import Admission
 from scheduler.binder import Binder
 from scheduler.cache import Cache
 from scheduler.core.request import Policy
-from scheduler.decisions.backlog import Backlog, When
+from scheduler.decisions.nomination import Backlog, When
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs

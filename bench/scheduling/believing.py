@@ -11,7 +11,7 @@ from typing import Final
 
 from scheduler import service
 from scheduler.command_line import application
-from scheduler.decisions.backlog import Backlog, Nomination
+from scheduler.decisions.nomination import Backlog, Nomination
 from scheduler.decisions.state import State
 
 _BELIEVED_S: Final = 86400.0

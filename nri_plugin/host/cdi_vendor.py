@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nri_plugin.host import cdi
-from nri_plugin.policy import gpu_devices
+from nri_plugin.policy import nvidia
 from nri_plugin.policy.injection import normal
 
 _DEVICES: Final = Path("/proc/devices")
@@ -36,7 +36,7 @@ def by_name(
 
 def majors() -> AbstractSet[int]:
     """Return the major numbers of the driver's device nodes, currently in the kernel."""
-    return gpu_devices.driver_majors(_DEVICES.read_text())
+    return nvidia.driver_majors(_DEVICES.read_text())
 
 
 def _documents(directories: Iterable[Path]) -> Iterator[Any]:
@@ -59,7 +59,7 @@ def _brings(name: str, documents: Iterable[Any], status: cdi.Stat) -> bool:
                 known = True
         except _UNREADABLE:
             unsure = True
-    return (unsure or not known) and gpu_devices.is_of_vendor(name)
+    return (unsure or not known) and nvidia.is_of_vendor(name)
 
 
 def _edits(spec: Any, kind: str, device: str) -> Iterator[Any]:
@@ -75,16 +75,16 @@ def _edits(spec: Any, kind: str, device: str) -> Iterator[Any]:
 def _has_gpu(edits: Any, status: cdi.Stat) -> bool:
     for node in edits.get("deviceNodes") or ():
         paths = [normal(node[key]) for key in ("path", "hostPath") if key in node]
-        if any(gpu_devices.is_node(path, 0) for path in paths):
+        if any(nvidia.is_node(path, 0) for path in paths):
             return True
-        if gpu_devices.is_node("", _major(node, status)):
+        if nvidia.is_node("", _major(node, status)):
             return True
     for mount in edits.get("mounts") or ():
         places = [normal(mount[key]) for key in ("hostPath", "containerPath")]
-        if any(gpu_devices.is_node(place, 0) or gpu_devices.is_driver(place) for place in places):
+        if any(nvidia.is_node(place, 0) or nvidia.is_driver(place) for place in places):
             return True
     variables = (line.partition("=")[::2] for line in edits.get("env") or ())
-    return any(gpu_devices.names_gpus(key, value) for key, value in variables)
+    return any(nvidia.names_gpus(key, value) for key, value in variables)
 
 
 def _major(node: Any, status: cdi.Stat) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from nri_plugin.host import bundle
-from nri_plugin.policy import gpu_devices
+from nri_plugin.policy import nvidia
 
 HOST_ROOT: Final = Path("/proc/1/root")
 """The host's file system, as seen by an agent in the host's PID namespace."""
@@ -62,7 +62,7 @@ def gets_all(runtime_handler: str, env: Iterable[str], by_default: bool) -> bool
     if runtime_handler not in HANDLERS and not (by_default and not runtime_handler):
         return False
     split = (line.partition("=") for line in env)
-    return any(gpu_devices.names_gpus(name, value) for name, _, value in split)
+    return any(nvidia.names_gpus(name, value) for name, _, value in split)
 
 
 def _program(containerd_state: Path, sandbox_id: str) -> tuple[int, str] | None:

@@ -23,7 +23,7 @@ from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
 from nri_plugin.nri import translate
 from nri_plugin.nri.handler import Answer
-from nri_plugin.policy import annotation_claims, gpu_devices, verdict
+from nri_plugin.policy import annotation_claims, nvidia, verdict
 from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.notices import Notices
@@ -163,7 +163,7 @@ class Service:
         if not (adjust.linux.devices or adjust.cdi_devices or adjust.mounts or adjust.env):
             return
         merged = translate.merged(request)
-        host = verdict.Host(frozenset(filter(gpu_devices.is_of_vendor, merged.cdi_names)))
+        host = verdict.Host(frozenset(filter(nvidia.is_of_vendor, merged.cdi_names)))
         if verdict.foreign_gpu(merged, self._settings.plugin, host) is not None:
             self._metrics.unlimited.labels("nri_plugin").inc()
 

@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 
 from contract import names
 from nri_plugin.messages import nri_pb2 as nri
-from nri_plugin.policy import gpu_devices
+from nri_plugin.policy import nvidia
 from nri_plugin.policy.model import Adjustment, Container, Device, Hook, HookStage, Mount, Pod
 from nri_plugin.policy.recovery import Running
 from nri_plugin.policy.verdict import CgroupRule, Merged, Owners
@@ -162,9 +162,7 @@ def running(message: nri.Container, of: Pod | None, run_dir: str) -> Running:
         stopped=message.state == nri.CONTAINER_STOPPED,
         waiting=message.state == nri.CONTAINER_CREATED,
         nodes=[
-            node.path
-            for node in message.linux.devices
-            if gpu_devices.is_node(node.path, node.major)
+            node.path for node in message.linux.devices if nvidia.is_node(node.path, node.major)
         ],
     )
 

@@ -13,7 +13,7 @@ import posixpath
 import re
 from typing import Final
 
-from nri_plugin.policy import gpu_devices
+from nri_plugin.policy import nvidia
 from nri_plugin.policy.injection import is_below, normal, with_parents
 from nri_plugin.policy.model import Container, Paths, Pod, Rules
 from nri_plugin.policy.refusals import Reason, refused
@@ -91,7 +91,7 @@ def names_gpus(container: Container) -> str:
     """
     for line in container.env:
         name, _, value = line.partition("=")
-        if gpu_devices.names_gpus(name, value) and value != "all":
+        if nvidia.names_gpus(name, value) and value != "all":
             return (
                 f"environment {name}={value!r} names GPUs, but the pod's grant has none for this"
                 " container: it starts without a GPU"
@@ -102,14 +102,14 @@ def names_gpus(container: Container) -> str:
 def given_gpu(container: Container) -> str:
     """Return the GPU (or what provides one) that the container has from others; "": none."""
     for device in container.devices:
-        if gpu_devices.is_node(device.path, device.major):
+        if nvidia.is_node(device.path, device.major):
             return f"device {device.path}"
     for mount in container.mounts:
-        if not gpu_devices.may_be_node(mount.destination + mount.source):
+        if not nvidia.may_be_node(mount.destination + mount.source):
             continue
         place = normal(mount.destination)
-        if gpu_devices.is_request(place) or any(
-            gpu_devices.is_node(path, 0) for path in (place, normal(mount.source))
+        if nvidia.is_request(place) or any(
+            nvidia.is_node(path, 0) for path in (place, normal(mount.source))
         ):
             return f"mount {mount.destination}"
     return next((f"CDI device {name}" for name in container.cdi_names), "")

@@ -17,7 +17,7 @@ from itertools import chain
 from operator import attrgetter
 
 from contract import names
-from nri_plugin.policy import gpu_devices
+from nri_plugin.policy import nvidia
 from nri_plugin.policy.injection import Destinations, normal
 from nri_plugin.policy.model import Adjustment, Device, Hook, Mount
 
@@ -155,15 +155,15 @@ def foreign_gpu(merged: Merged, me: str, host: Host = Host()) -> ForeignGpu | No
 def _gpus(merged: Merged, host: Host) -> Iterator[tuple[str, str]]:
     owners = merged.owners
     for device in merged.devices:
-        if gpu_devices.is_node(device.path, device.major):
+        if nvidia.is_node(device.path, device.major):
             yield owners.devices.get(device.path, ""), f"device {device.path}"
     for mount in merged.mounts:
-        if gpu_devices.may_be_node(mount.destination + mount.source) and any(
-            gpu_devices.is_node(path, 0) for path in (normal(mount.destination), mount.source)
+        if nvidia.may_be_node(mount.destination + mount.source) and any(
+            nvidia.is_node(path, 0) for path in (normal(mount.destination), mount.source)
         ):
             yield owners.mounts.get(mount.destination, ""), f"mount {mount.destination}"
     for key, value in merged.env:
-        if gpu_devices.names_gpus(key, value):
+        if nvidia.names_gpus(key, value):
             yield owners.env.get(key, ""), f"environment {key}={value}"
     for rule in merged.cgroup_rules:
         if _opens_gpus(rule, host.majors):

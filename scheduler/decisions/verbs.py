@@ -22,7 +22,7 @@ from scheduler.core.reasons import UNRESOLVABLE, Reason
 from scheduler.core.request import Policy, Request
 from scheduler.core.score import Scores, best, levels, score
 from scheduler.core.search import MOST_STEPS, Steps
-from scheduler.decisions.backlog import Backlog
+from scheduler.decisions.nomination import Backlog
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import State
 from scheduler.dialects.table import DEFAULT, Enabled

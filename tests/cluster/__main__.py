@@ -25,7 +25,7 @@ from lab.cluster.api import Api
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
-from scheduler.decisions.backlog import When
+from scheduler.decisions.nomination import When
 from tests.cluster.installing import install
 from tests.cluster.running import running
 from tests.load import report

@@ -13,7 +13,7 @@ from lab.node.cri import Process
 from lab.node.lab import Lab
 
 from .conftest import GIB, hold_all, probe
-from .test_library import held
+from .library.test_store import held
 
 pytestmark = pytest.mark.node
 

@@ -9,7 +9,7 @@ import pytest
 
 from contract import names
 from kube.client import KubeError
-from scheduler.decisions.backlog import Backlog, When
+from scheduler.decisions.nomination import Backlog, When
 from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes.waiting import waiting
 from scheduler.metrics import Metrics

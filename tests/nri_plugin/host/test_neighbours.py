@@ -1,7 +1,7 @@
 """Agent, library, arbiter and scheduler of neighbouring releases on one node, in both orders: each
 meets files and annotations of a synthetic release before or after this one.
 
-Which library is mounted: test_store.py, and tests/node/test_library.py. The region: test_files.py
+Which library is mounted: test_store.py, and that of tests/node/library. The region: test_files.py
 of the contract. Annotations: test_grants.py and test_allocation.py there.
 """
 

@@ -13,7 +13,7 @@ from lab.node.cri import Container, Process
 from lab.node.lab import Lab
 from tests.shim.drivers import SOURCES, build
 
-from .conftest import GIB, LINKED_PROBE, PROBE, probe, said
+from ..conftest import GIB, LINKED_PROBE, PROBE, probe, said
 
 pytestmark = pytest.mark.node
 

@@ -18,8 +18,8 @@ from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import Container, Process
 from lab.node.lab import Lab
 
-from .conftest import GIB, hold_all, probe
-from .test_operations import sample
+from ..conftest import GIB, hold_all, probe
+from ..test_operations import sample
 
 pytestmark = pytest.mark.node
 

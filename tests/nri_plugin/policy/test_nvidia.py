@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nri_plugin.host import cdi_vendor
-from nri_plugin.policy import gpu_devices
+from nri_plugin.policy import nvidia
 
 
 def host(path: str) -> os.stat_result:
@@ -114,6 +114,6 @@ def test_what_cannot_be_read_is_judged_by_its_vendor(
 
 def test_the_drivers_numbers() -> None:
     text = "Character devices:\n  1 mem\n195 nvidia\n510 nvidia-uvm\n511 nvme\n\nBlock devices:\n"
-    assert gpu_devices.driver_majors(text) == {195, 510}
-    assert gpu_devices.driver_majors("") == {195}
+    assert nvidia.driver_majors(text) == {195, 510}
+    assert nvidia.driver_majors("") == {195}
     assert 195 in cdi_vendor.majors()

@@ -13,7 +13,7 @@ from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import Container, Process
 from lab.node.lab import Lab
 
-from .conftest import FLOOR, GIB, LAUNCHER, PROBE, SETUID_PROBE, Taken, hold_all, probe
+from ..conftest import FLOOR, GIB, LAUNCHER, PROBE, SETUID_PROBE, Taken, hold_all, probe
 
 pytestmark = pytest.mark.node
 

@@ -21,8 +21,8 @@ from lab.node.cri import Container, Process
 from lab.node.cri_v1.cri_pb2 import CONTAINER_RUNNING
 from lab.node.lab import Lab
 
-from .conftest import _C, _STRICT, GIB
-from .test_library import current, distributed, mounted, sha256
+from ..conftest import _C, _STRICT, GIB
+from .test_store import current, distributed, mounted, sha256
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(900)]
 

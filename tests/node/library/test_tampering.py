@@ -14,7 +14,7 @@ from lab.node.catalogue import NO_ETC_IMAGE, PYTHON_IMAGE
 from lab.node.cri import Container, Process, Sandbox
 from lab.node.lab import Lab
 
-from .conftest import GIB, PROBE, probe
+from ..conftest import GIB, PROBE, probe
 
 pytestmark = pytest.mark.node
 

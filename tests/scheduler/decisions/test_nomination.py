@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from scheduler.core.place import Placement
-from scheduler.decisions import backlog
-from scheduler.decisions.backlog import (
+from scheduler.decisions import nomination
+from scheduler.decisions.nomination import (
     BACKLOG,
     DEADLINE_S,
     REFRESH_S,
@@ -106,7 +106,7 @@ def test_no_pod_is_nominated_before_kube_scheduler_has_shown_the_candidates(
 def test_a_write_is_spent_only_where_pods_wait(
     when: When, count: int, nominated: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backlog, "_LEAST", {**backlog._LEAST, When.BACKLOG: (BACKLOG, 6)})
+    monkeypatch.setattr(nomination, "_LEAST", {**nomination._LEAST, When.BACKLOG: (BACKLOG, 6)})
     cluster = Cluster(when)
     cluster.learned()
     cluster.many(count)
