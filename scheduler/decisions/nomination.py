@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum
+from math import ceil
 from typing import Final
 
 from contract import names
@@ -36,8 +37,12 @@ from scheduler.decisions.state import State
 from scheduler.kubernetes.requests import Pending
 from scheduler.kubernetes.waiting import Waiting
 
-BACKLOG: Final = 4
-"""Fewer waiting pods are not nominated: their writes would gain nothing."""
+WRITE_S: Final = 0.05
+TURN_S: Final = 0.01
+"""Assumed for a nomination's write, and for a pod's turn in kube-scheduler, until measured."""
+MOST_HEAD: Final = 64
+_NEWEST: Final = 1 / 8
+"""Weight of the newest measurement."""
 MIN_NODES: Final = 500
 """With fewer nodes, kube-scheduler's search costs less than the write."""
 WINDOW: Final = 256
@@ -61,8 +66,8 @@ class When(Enum):
     ALWAYS = "always"
 
 
-_LEAST: Final = {When.OFF: (0, 0), When.BACKLOG: (BACKLOG, MIN_NODES), When.ALWAYS: (1, 1)}
-"""Waiting pods, and nodes of the fleet; 0: nothing is nominated."""
+_LEAST_NODES: Final = {When.OFF: 0, When.BACKLOG: MIN_NODES, When.ALWAYS: 1}
+"""Of the fleet; 0: nothing is nominated."""
 
 
 class Outcome(Enum):
@@ -129,7 +134,10 @@ class Backlog:
     ) -> None:
         self._state = state
         self._clock = clock
-        self._least, self._least_nodes = _LEAST[when]
+        self._least_nodes = _LEAST_NODES[when]
+        self._leaves_head = when is When.BACKLOG
+        self._write_s, self._turn_s = WRITE_S, TURN_S
+        self._tried_s = float("-inf")
         self._profiles = profiles
         self._policies = policies or {}
         self._pods: dict[str, _Pod] = {}
@@ -145,7 +153,7 @@ class Backlog:
 
     def serves(self, profile: object) -> bool:
         """Whether pods of this schedulerName are nominated at all."""
-        return bool(self._least) and profile in self._profiles
+        return bool(self._least_nodes) and profile in self._profiles
 
     # --- the watch
 
@@ -189,8 +197,12 @@ class Backlog:
         pod = self._pods.get(uid)
         if pod is None:
             return
+        now_s = self._clock()
+        if now_s - self._tried_s < 1:  # else it had nothing to try
+            self._turn_s += (now_s - self._tried_s - self._turn_s) * _NEWEST
+        self._tried_s = now_s
         if pod.node and not pod.is_tried:
-            self.leads_s.append(self._clock() - pod.nominated_s)
+            self.leads_s.append(now_s - pod.nominated_s)
         self._give_up(uid, pod)
         if pod.node and len(nodes) == 1 and nodes[0] == pod.node:
             return  # kube-scheduler looks at the nominated node
@@ -206,19 +218,17 @@ class Backlog:
     def plan(self, most: int, is_over: Callable[[], bool]) -> Sequence[Nomination]:
         """What to write now, at most so many, found before `is_over`. The GPUs are reserved."""
         found = self._overdue(most)
-        is_worth_it = (
-            len(self._untried) >= self._least and len(self._state.fleet) >= self._least_nodes
-        )
-        if not self._least or not is_worth_it:
+        if not self._least_nodes or len(self._state.fleet) < self._least_nodes:
             return found
-        ahead = sum(uid in self._untried for uid in self._nominated)
+        ahead = [self._pods[uid].order for uid in self._nominated if uid in self._untried]
         known = [kind for kind in self._kinds.values() if kind.candidates is not None]
-        while len(found) < most and ahead < WINDOW and not is_over():
-            known = [kind for kind in known if kind.queue]
+        left = self._left(known, ahead) if self._leaves_head else 0
+        while len(found) < most and len(ahead) < WINDOW and not is_over():
+            known = [kind for kind in known if len(kind.queue) > left]
             if not known:
                 break
-            kind = min(known, key=lambda kind: kind.queue[0])
-            order, uid = kind.queue.pop(0)
+            kind = min(known, key=lambda kind: kind.queue[left])
+            order, uid = kind.queue.pop(left)
             pod = self._pods.get(uid)
             if pod is None or pod.order != order or not self._is_due(kind, uid, pod):
                 continue
@@ -226,15 +236,36 @@ class Backlog:
             if placement is not None:
                 self._note(uid, pod, placement.node)
                 self.counts[Outcome.NOMINATED] += 1
-                ahead += 1
+                ahead.append(order)
                 found.append(Nomination(pod.waiting.pending, placement.node))
         return found
+
+    def _left(self, kinds: Sequence[_Kind], ahead: Sequence[_Order]) -> int:
+        """How many pods at the front kube-scheduler tries before a write that starts now is done. A
+        nomination after that would only make the Binding fail, which names the pod's version.
+        ahead: of the nominated pods."""
+        for kind in kinds:
+            self._remove_tried(kind)
+        front = min((kind.queue[0][0] for kind in kinds if kind.queue), default=None)
+        before = sum(front is None or order < front for order in ahead)
+        head = min(MOST_HEAD, ceil(self._write_s / max(self._turn_s, 1e-3)) + 1)
+        return max(0, head - before)
+
+    def _remove_tried(self, kind: _Kind) -> None:
+        """From the front of the kind's queue."""
+        while kind.queue:
+            order, uid = kind.queue[0]
+            pod = self._pods.get(uid)
+            if pod is not None and pod.order == order and not pod.is_tried:
+                return
+            kind.queue.pop(0)
 
     def written(self, uid: str, before: str, after: str) -> None:
         """The nomination was written; before, after: the pod's resourceVersions."""
         pod = self._pods.get(uid)
         if pod is not None:
             pod.written = before, after
+            self._write_s += (self._clock() - pod.nominated_s - self._write_s) * _NEWEST
 
     def version(self, uid: str, version: str) -> str:
         """The pod's version, given the one that kube-scheduler sent: it may not have seen the

@@ -10,10 +10,11 @@ import pytest
 from scheduler.core.place import Placement
 from scheduler.decisions import nomination
 from scheduler.decisions.nomination import (
-    BACKLOG,
     DEADLINE_S,
     REFRESH_S,
+    TURN_S,
     WINDOW,
+    WRITE_S,
     Backlog,
     Nomination,
     Outcome,
@@ -32,6 +33,8 @@ OURS = [
         "fieldsV1": {"f:status": {"f:nominatedNodeName": {}}},
     }
 ]
+HEAD = round(WRITE_S / TURN_S) + 1
+"""Pods that kube-scheduler is assumed to try before a nomination is written."""
 TINY = objects.container("main", core=1, ratio=1)
 
 
@@ -88,17 +91,17 @@ def cluster() -> Cluster:
 def test_no_pod_is_nominated_before_kube_scheduler_has_shown_the_candidates(
     cluster: Cluster,
 ) -> None:
-    pods = cluster.many(BACKLOG + 2)
+    pods = cluster.many(6)
     assert cluster.plan() == []
     cluster.tries(pods[0])
-    assert set(cluster.planned()) == {f"p{number}" for number in range(1, BACKLOG + 2)}
+    assert set(cluster.planned()) == {f"p{number}" for number in range(1, 6)}
 
 
 @pytest.mark.parametrize(
     ("when", "count", "nominated"),
     [
-        (When.BACKLOG, BACKLOG - 1, 0),
-        (When.BACKLOG, BACKLOG, BACKLOG),
+        (When.BACKLOG, HEAD, 0),
+        (When.BACKLOG, HEAD + 2, 2),
         (When.ALWAYS, 1, 1),
         (When.OFF, 8, 0),
     ],
@@ -106,11 +109,34 @@ def test_no_pod_is_nominated_before_kube_scheduler_has_shown_the_candidates(
 def test_a_write_is_spent_only_where_pods_wait(
     when: When, count: int, nominated: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nomination, "_LEAST", {**nomination._LEAST, When.BACKLOG: (BACKLOG, 6)})
+    in_small_fleets(monkeypatch)
     cluster = Cluster(when)
     cluster.learned()
     cluster.many(count)
     assert len(cluster.plan()) == nominated
+
+
+def in_small_fleets(monkeypatch: pytest.MonkeyPatch) -> None:
+    least = {**nomination._LEAST_NODES, When.BACKLOG: 1}
+    monkeypatch.setattr(nomination, "_LEAST_NODES", least)
+
+
+def test_pods_that_kube_scheduler_reaches_before_the_write_are_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As many as it tries, at its pace, while a nomination is written."""
+    in_small_fleets(monkeypatch)
+    cluster = Cluster(When.BACKLOG, nodes=40)
+    cluster.learned()
+    pods = cluster.many(80, TINY)
+    for raw in pods[:40]:
+        cluster.now_s += 0.02
+        cluster.tries(raw)
+    (first,) = cluster.plan(1)
+    assert first.pending.uid == "p44"
+    cluster.now_s += 0.4
+    cluster.backlog.written("p44", "1", "2")
+    assert list(cluster.planned(2)) == ["p47", "p48"]
 
 
 def test_in_a_small_fleet_no_write_is_spent() -> None:
