@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
@@ -183,7 +184,8 @@ class Inside:
         it too.
         """
         for pid in children(self.entering.pid):
-            os.kill(pid, number)
+            with suppress(ProcessLookupError):  # it exited since it was listed
+                os.kill(pid, number)
         if number == signal.SIGCONT:
             self.entering.send_signal(number)
 
@@ -199,7 +201,7 @@ def children(pid: int) -> list[int]:
     """Process numbers of its children; empty if it has exited."""
     try:
         return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return []
 
 
