@@ -16,6 +16,7 @@ from tests.support import ROOT
 PACKAGES = {"contract", "gpu", "kube", "nri_plugin", "scheduler", "shim"}
 # Modules whose import name differs from the name of their distribution.
 DISTRIBUTIONS = {
+    "grpc": "grpcio",
     "google": "protobuf",
     "prometheus_client": "prometheus-client",
     "pynvml": "nvidia-ml-py",
