@@ -145,7 +145,7 @@ def _verbs(figures: Figures, quick: bool) -> None:
 def _dialects(figures: Figures, quick: bool) -> None:
     where = f"{fleets.LARGE.nodes:,} nodes, filter and prioritize"
     say(f"{where}, by request dialect")
-    for name, ratio in dialects.goals(dialects.measure(fleets.LARGE, 75 if quick else 400)):
+    for name, ratio in dialects.ratios(dialects.measure(fleets.LARGE, 75 if quick else 400)):
         about = f"{where}: a pod of {name}'s, of koordinator's"
         figures.add(f"dialect_{name}_ratio", about, "x", ratio, _AT_MOST_OF_KOORDINATOR)
 

@@ -17,7 +17,6 @@ from typing import Final
 
 from tools import kubernetes
 from tools.building import build, cache_dir, print_paths, runs
-from tools.kubernetes import HELM_MODULE, HELM_VERSION
 
 _MINIMUM: Final = (3, 14)
 _FREE_BYTES_WANTED: Final = 2_000_000_000
@@ -37,16 +36,16 @@ def ensure(environ: Mapping[str, str] = os.environ) -> Path:
     if found := find(environ):
         return found
     final = _final(environ)
-    title = f"building Helm {HELM_VERSION} with Go, once"
+    title = f"building Helm {kubernetes.HELM_VERSION} with Go, once"
     with build(final, title, _FREE_BYTES_WANTED, environ) as under_way:
         kubernetes.write_module(under_way)
-        said = f"-X {HELM_MODULE}/internal/version.version=v{HELM_VERSION}"
-        kubernetes.compile_in(under_way, f"{HELM_MODULE}/cmd/helm", "helm", said)
+        said = f"-X {kubernetes.HELM_MODULE}/internal/version.version=v{kubernetes.HELM_VERSION}"
+        kubernetes.compile_in(under_way, f"{kubernetes.HELM_MODULE}/cmd/helm", "helm", said)
     return final / "helm"
 
 
 def _final(environ: Mapping[str, str]) -> Path:
-    return cache_dir(environ) / "bin" / f"helm-{HELM_VERSION}"
+    return cache_dir(environ) / "bin" / f"helm-{kubernetes.HELM_VERSION}"
 
 
 def _version(program: Path, environ: Mapping[str, str]) -> tuple[int, int]:

@@ -154,10 +154,10 @@ def _kubernetes(under_way: Build, wanted: _Set) -> None:
         (under_way.into / other).hardlink_to(under_way.into / first)
 
 
-def compile_in(under_way: Build, package: str, name: str, link_option: str) -> None:
-    """Compile a program of the module that `write_module` wrote."""
+def compile_in(under_way: Build, package: str, name: str, link_option: str = "") -> None:
+    """Compile a program of the build's module."""
     into = str(under_way.into / name)
-    flags = f"{_STRIPPED} {link_option}"
+    flags = f"{_STRIPPED} {link_option}".strip()
     options = ("-v", "-mod=mod", "-trimpath", "-ldflags", flags, "-o", into)
     under_way.go("build", *options, package)
 
@@ -195,9 +195,7 @@ def _etcd(under_way: Build, _: _Set) -> None:
     """etcd's program is the root of its module, which a Go install would call v3."""
     under_way.go("mod", "init", "gpuslice.io/lab")
     under_way.go("get", f"{_ETCD_MODULE}@v{ETCD_VERSION}")
-    into = str(under_way.into / "etcd")
-    options = ("-v", "-mod=mod", "-trimpath", "-ldflags", _STRIPPED, "-o", into)
-    under_way.go("build", *options, _ETCD_MODULE)
+    compile_in(under_way, _ETCD_MODULE, "etcd")
 
 
 def _cni(under_way: Build, wanted: _Set) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,20 +13,20 @@ from bench.scheduling import verbs
 from bench.scheduling.caller import Caller, pod
 from bench.scheduling.fleets import GPU_BYTES, Size
 from contract import dialects
-from contract.dialects import HAMI, KAI, KOORDINATOR, VOLCANO
+from contract.dialects import HAMI, KAI, KOORDINATOR, VOLCANO, Dialect
 
 _PERCENT: Final = 20
 _MIB: Final = str((GPU_BYTES >> 20) * _PERCENT // 100)
-_RESOURCES: Final[Mapping[str, Mapping[str, str]]] = {
-    KAI.name: {},
-    VOLCANO.name: {dialects.VOLCANO_MEMORY: _MIB},
-    HAMI.name: {
+_RESOURCES: Final[Mapping[Dialect, Mapping[str, str]]] = {
+    KAI: {},
+    VOLCANO: {dialects.VOLCANO_MEMORY: _MIB},
+    HAMI: {
         dialects.HAMI_GPU: "1",
         dialects.HAMI_MEMORY_PERCENT: str(_PERCENT),
         dialects.HAMI_CORES: str(_PERCENT),
     },
 }
-OTHERS: Final = tuple(_RESOURCES)
+_ORDER: Final = (KOORDINATOR, *_RESOURCES)
 
 
 def measure(size: Size, pods: int) -> Mapping[str, float]:
@@ -37,37 +36,32 @@ def measure(size: Size, pods: int) -> Mapping[str, float]:
         for number, (dialect, asked) in enumerate(_ready(size, pods)):
             node, by_verb = verbs.choose(caller, asked)
             verbs.bind(caller, asked, node)
-            if number >= len(_RESOURCES) * 10:  # the first are the warm-up
-                taken[dialect].append(sum(by_verb.values()))
+            if number >= len(_ORDER) * 10:  # the first are the warm-up
+                taken[dialect.name].append(sum(by_verb.values()))
     return {dialect: median(each) for dialect, each in taken.items()}
 
 
-def _ready(size: Size, pods: int) -> Iterator[tuple[str, verbs.Asked]]:
-    order = (KOORDINATOR.name, *OTHERS)
+def _ready(size: Size, pods: int) -> Iterator[tuple[Dialect, verbs.Asked]]:
     listed = verbs.orders(size.shape.node_names(), random.Random(0))
-    for number, names in zip(range(pods * len(order)), listed, strict=False):
-        dialect = order[number % len(order)]
-        each = _pod(dialect, number)
-        text = json.dumps(each, separators=(",", ":")).encode()
-        yield dialect, verbs.Asked.of(each["metadata"], text, names)
+    for number, names in zip(range(pods * len(_ORDER)), listed, strict=False):
+        dialect = _ORDER[number % len(_ORDER)]
+        yield dialect, verbs.Asked.of(_pod(dialect, number), names)
 
 
-def _pod(dialect: str, number: int) -> Mapping[str, Any]:
+def _pod(dialect: Dialect, number: int) -> Mapping[str, Any]:
     """A pod that requests the same share in the dialect. KAI and Volcano cap no core by default."""
     made: dict[str, Any] = dict(pod(number, [_PERCENT]))
-    if dialect == KOORDINATOR.name:
+    if dialect is KOORDINATOR:
         return made
     resources = {"cpu": "10m", "memory": "10Mi", **_RESOURCES[dialect]}
     made["spec"]["containers"][0]["resources"] = {"requests": resources, "limits": resources}
     del made["metadata"]["labels"]
-    if dialect == KAI.name:
+    if dialect is KAI:
         made["metadata"]["annotations"] = {dialects.KAI_FRACTION: str(_PERCENT / 100)}
-    for each in (KAI, VOLCANO):
-        if dialect == each.name:
-            made["spec"]["schedulerName"] = each.scheduler_name
+    made["spec"]["schedulerName"] = dialect.scheduler_name or KOORDINATOR.scheduler_name
     return made
 
 
-def goals(measured: Mapping[str, float]) -> Sequence[tuple[str, float]]:
+def ratios(measured: Mapping[str, float]) -> Sequence[tuple[str, float]]:
     """By other dialect: its time, of Koordinator's."""
-    return [(name, measured[name] / measured[KOORDINATOR.name]) for name in OTHERS]
+    return [(each.name, measured[each.name] / measured[KOORDINATOR.name]) for each in _RESOURCES]

@@ -9,7 +9,6 @@ The extender has a core to itself; all other processes share the rest.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import time
@@ -77,8 +76,7 @@ async def _pods(kube: Kube, namespace: str, count: int) -> str:
 
 def _ready(pods: Sequence[Mapping[str, Any]], nodes: Sequence[str], seed: int) -> Iterator[Asked]:
     for pod, names in zip(pods, orders(nodes, random.Random(seed)), strict=False):
-        text = json.dumps(pod, separators=(",", ":")).encode()
-        yield Asked.of(pod["metadata"], text, names)
+        yield Asked.of(pod, names)
 
 
 def _drive(port: int, ready: Sequence[Asked]) -> int:

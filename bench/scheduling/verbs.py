@@ -44,10 +44,11 @@ class Asked:
     fits: bool = True
 
     @classmethod
-    def of(cls, metadata: Mapping[str, Any], pod: bytes, names: bytes, fits: bool = True) -> Asked:
-        """pod, names: as JSON."""
+    def of(cls, pod: Mapping[str, Any], names: bytes, fits: bool = True) -> Asked:
+        """names: of the candidates, as JSON."""
+        metadata, text = pod["metadata"], json.dumps(pod, separators=(",", ":")).encode()
         namespace, name, uid = (str(metadata[key]) for key in ("namespace", "name", "uid"))
-        return cls(namespace, name, uid, pod, _arguments(pod, names), fits)
+        return cls(namespace, name, uid, text, _arguments(text, names), fits)
 
 
 @dataclass
@@ -186,9 +187,7 @@ def bind(caller: Caller, asked: Asked, node: str) -> tuple[bool, float]:
 def _ready(size: Size, first: int, count: int, mix: Mix) -> Iterator[Asked]:
     listed = orders(size.shape.node_names(), random.Random(first))
     for number, names in zip(range(first, first + count), listed, strict=False):
-        each = pod(number, mix.asked(number))
-        text = json.dumps(each, separators=(",", ":")).encode()
-        yield Asked.of(each["metadata"], text, names, mix.fits(number))
+        yield Asked.of(pod(number, mix.asked(number)), names, mix.fits(number))
 
 
 def orders(names: Sequence[str], chance: random.Random) -> Iterator[bytes]:

@@ -142,7 +142,7 @@ def test_the_reserved_annotations_are_those_that_the_binding_carries() -> None:
     }
     (condition,) = policies()["gpuslice-allocations"]["matchConditions"]
     account = f"system:serviceaccount:{names.NAMESPACE}:{names.SCHEDULER_NAME}"
-    assert account in re.findall(r"'([^']*)'", condition["expression"])
+    assert re.findall(r"'(system:[^']*)'", condition["expression"]) == [account]
 
 
 def test_the_denied_variables_are_those_of_the_tests() -> None:
