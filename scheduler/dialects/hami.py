@@ -67,7 +67,6 @@ def read(pod: PodFields) -> Reading | None:
         )
     return Reading(
         asks,
-        [f"container {name}: {key}" for name, each in amounts.items() for key in each],
         of_gpus or of_nodes,
         tuple(_selector(pod.annotations)),
         foreign=FOREIGN - {_GPU},

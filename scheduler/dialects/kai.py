@@ -100,7 +100,6 @@ def read(pod: PodFields) -> Reading | None:
     ask = Ask(target.name, target.phase, target.order, gpus, None, memory, ratio)
     return Reading(
         asks=(ask,),
-        keys=tuple(_where(key) for key in keys),
         foreign=FOREIGN,
         notices=(_MPS_NOTICE,) if mps else (),
         outputs=partial(_outputs, ask),

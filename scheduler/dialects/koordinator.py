@@ -56,18 +56,15 @@ def misnamed(resource: str) -> str:
 def read(pod: PodFields) -> Reading | None:
     """Source: koordinator pkg/scheduler/plugins/deviceshare (utils.go, devicehandler_gpu.go), and
     its mutating webhook where that makes an otherwise unsatisfiable request fit."""
-    asks, keys = [], []
-    for container in pod.containers:
-        asked = _amounts(container)
-        if asked:
-            asks.append(_ask(container, asked))
-            keys += [f"container {container.name}: {name}" for name in asked]
+    asks = [
+        _ask(container, asked) for container in pod.containers if (asked := _amounts(container))
+    ]
     if not asks:
         return None
     isolation = _wants_isolation(pod.labels.get(names.LABEL_ISOLATION_PROVIDER))
     selector, scope = _hints(pod.annotations, asks)
     policy = _policy(pod.annotations)
-    return Reading(asks, keys, policy, selector, scope, isolation, FOREIGN)
+    return Reading(asks, policy, selector, scope, isolation, FOREIGN)
 
 
 def _wants_isolation(value: str | None) -> bool:
@@ -108,15 +105,11 @@ def _resources(container: Container) -> Mapping[str, object]:
     """Under canonical names. A request has precedence over a limit of the same name; the API server
     requires both to be equal."""
     amounts: dict[str, object] = {}
-    for kind, there in (("limits", container.limits), ("requests", container.requests)):
+    for there in (container.limits, container.requests):
         for key, value in there.items():
             canonical = names.DEPRECATED_RESOURCES.get(key, key)
-            if canonical != key and canonical in there:
-                raise RequestError(
-                    f"container {container.name}: {kind}: invalid value {key} and {canonical}: must"
-                    f" be {canonical} alone, as the other is its old name"
-                )
-            amounts[canonical] = value
+            if canonical == key or canonical not in there:
+                amounts[canonical] = value
     return amounts
 
 

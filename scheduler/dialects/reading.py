@@ -87,8 +87,7 @@ def no_outputs(placement: Placement, gpus: Sequence[Gpu], now_ns: int) -> Output
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a pod requests. asks: at least one. keys: the fields that request it, as refusals name
-    them: `metadata.annotations[gpu-fraction]`, `container main: volcano.sh/gpu-memory`.
+    """What a pod requests. asks: at least one.
 
     foreign: names of resources that this dialect does not allocate, and a pod must not request
     beside it. switches: what must be on besides the dialect, and how to turn it on, by its name in
@@ -98,7 +97,6 @@ class Reading:
     """
 
     asks: Sequence[Ask]
-    keys: Sequence[str]
     policy: Policy | None = None
     selector: Sequence[Requirement] = ()
     scope: Scope = Scope.NODE

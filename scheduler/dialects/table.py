@@ -7,7 +7,7 @@ would run without what the other one's keys request.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from itertools import islice
 from typing import Final
 
 from contract import names, quantity
@@ -35,53 +35,54 @@ def read(
     pod: PodFields, enabled: Enabled, readers: Mapping[Dialect, Reader] = READERS
 ) -> Reading | None:
     """What the pod requests; None: no share. Raises RequestError."""
-    found: Reading | None = None
+    keys = [(dialect, key) for dialect in readers for key in islice(_keys(dialect, pod), 1)]
+    for dialect, key in keys:
+        if not _is_on(dialect, enabled):
+            raise RequestError(
+                f"{key}: must be absent, as the dialect {dialect.name} is off; set"
+                f" {dialect.switch} to true"
+            )
+    if len(keys) > 1:
+        (_, first), (_, second), *_ = keys
+        raise RequestError(
+            f"{second}: must be absent in a pod with {first}, as a pod requests shares of GPUs in"
+            " one dialect; remove one of them"
+        )
+    used = {dialect.name: key for dialect, key in keys}
     for dialect, reader in readers.items():
-        if enabled is not None and dialect.switch and dialect.name not in enabled:
-            _refuse_off(dialect, reader, pod)
-            continue
-        if enabled is None and dialect.switch and next(_keys(dialect, pod), None) is None:
+        if dialect.switch and enabled is None and dialect.name not in used:
             continue  # a device plugin allocated its whole GPUs
-        reading = reader(pod)
+        reading = reader(pod) if _is_on(dialect, enabled) else None
         if reading is None:
             continue
-        if found is not None:
+        for name in reading.switches.keys() - (reading.switches if enabled is None else enabled):
             raise RequestError(
-                f"{reading.keys[0]}: must be absent in a pod with {found.keys[0]}, as a pod"
-                " requests shares of GPUs in one dialect; remove one of them"
+                f"{used[dialect.name]}: must be absent, as {name} is off; {reading.switches[name]}"
             )
-        found = reading
-    if found is not None and enabled is not None:
-        for name in found.switches.keys() - enabled:
-            raise RequestError(
-                f"{found.keys[0]}: must be absent, as {name} is off; {found.switches[name]}"
-            )
-    return found
+        return reading
+    return None
 
 
-def _refuse_off(dialect: Dialect, reader: Reader, pod: PodFields) -> None:
-    key = next(_keys(dialect, pod), None)
-    if key is None:
-        return
-    with suppress(RequestError):
-        if reader(pod) is None:
-            return
-    raise RequestError(
-        f"{key}: must be absent, as the dialect {dialect.name} is off; set {dialect.switch} to true"
-    )
+def _is_on(dialect: Dialect, enabled: Enabled) -> bool:
+    return enabled is None or not dialect.switch or dialect.name in enabled
 
 
 def _keys(dialect: Dialect, pod: PodFields) -> Iterator[str]:
     """The fields that only this dialect reads. Device plugins allocate whole GPUs where no dialect
-    does, under names that HAMi reads too."""
-    prefix, suffixes = dialect.container_annotation
-    own = not dialect.scheduler_name or pod.scheduler_name == dialect.scheduler_name
-    for key in pod.annotations if own else ():
-        by_container = prefix and key.startswith(prefix) and key.endswith(suffixes)
-        if by_container or key in dialect.annotations:
-            yield f"metadata.annotations[{key}]"
+    does, under names that several systems read."""
+    if not dialect.scheduler_name or pod.scheduler_name == dialect.scheduler_name:
+        prefix, suffixes = dialect.container_annotation
+        of_containers = [key for key in pod.annotations if prefix and key.startswith(prefix)]
+        yield from (_annotation(key) for key in dialect.annotations if key in pod.annotations)
+        for suffix in suffixes:
+            yield from (_annotation(key) for key in of_containers if key.endswith(suffix))
     for container in pod.containers:
-        for name, value in {**container.limits, **container.requests}.items():
-            own = name in dialect.resources and name not in names.RESOURCES_WHOLE
-            if own and quantity.parse(value) != quantity.Value(0):
+        for name in dialect.resources:
+            amounts = (each.get(name, 0) for each in (container.limits, container.requests))
+            asked = any(quantity.parse(amount) != quantity.Value(0) for amount in amounts)
+            if asked and name not in names.RESOURCES_WHOLE:
                 yield f"container {container.name}: {name}"
+
+
+def _annotation(key: str) -> str:
+    return f"metadata.annotations[{key}]"

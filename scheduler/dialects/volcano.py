@@ -56,13 +56,11 @@ def read(pod: PodFields) -> Reading | None:
     asked = [(each, amounts) for each in pod.containers if (amounts := _amounts(each))]
     if not asked:
         return None
-    keys = [f"container {each.name}: {name}" for each, amounts in asked for name in amounts]
     of_pod = [name for name in _LARGEST if any(name in amounts for _, amounts in asked)]
     _refuse_mixed(of_pod)
     switch = _switch(of_pod[0])
     return Reading(
         asks=[_ask(each, amounts) for each, amounts in asked],
-        keys=keys,
         policy=None if switch == VGPU else Policy.FIRST,
         scope=Scope.DEVICE if switch == SHARING else Scope.NODE,
         foreign=FOREIGN,

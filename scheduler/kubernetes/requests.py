@@ -208,7 +208,8 @@ def _refuse_foreign(pod: PodFields, foreign: frozenset[str]) -> None:
             if key not in foreign or quantity.parse(value) == quantity.Value(0):
                 continue
             why = (
-                f"a device plugin allocates it; for a whole GPU request {names.RESOURCE_GPU}: 100"
+                "another component or dialect allocates it; for a whole GPU request"
+                f" {names.RESOURCE_GPU}: 100"
                 if key in names.RESOURCES_WHOLE
                 else "only Koordinator's own scheduler allocates it"
             )

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.cluster
 Json = dict[str, Any]
 
 _SWITCHES: Final = ("scheduler", "agent", "distributor", "admission")
-_WITH_SCHEDULER: Final = {"gpuslice-scheduler-names", "gpuslice-writer"}
+_WITH_SCHEDULER: Final = {"gpuslice-dialects", "gpuslice-scheduler-names", "gpuslice-writer"}
 _WITH_AGENT: Final = {"gpuslice-agents", "gpuslice-removals"}
 _ALWAYS: Final = {
     *("gpuslice-allocations", "gpuslice-requests", "gpuslice-environment"),

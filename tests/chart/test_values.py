@@ -230,7 +230,7 @@ def test_a_dialect_that_is_on_is_served(name: str) -> None:
     option = f"--dialects=koordinator,{name}"
     assert option in command(rendered, "Deployment", "gpuslice-scheduler", 1)
     assert option in command(rendered, "DaemonSet", "gpuslice-agent")
-    for policy in ("allocations", "environment", "requests", "scheduler-names"):
+    for policy in ("allocations", "dialects", "environment", "requests", "scheduler-names"):
         text = str(one(rendered, "ValidatingAdmissionPolicy", f"gpuslice-{policy}"))
         assert all(f"'{each}'" in text for each in served)
 
@@ -254,7 +254,7 @@ def test_admission_can_be_decided_by_the_operator(action: str, suffix: str) -> N
         for each in rendered
         if each["kind"] == "ValidatingAdmissionPolicyBinding"
     }
-    tenants = ("allocations", "environment", "requests", "scheduler-names")
+    tenants = ("allocations", "dialects", "environment", "requests", "scheduler-names")
     own = ("agents", "removals", "writer")
     assert bindings == {
         **{f"gpuslice-{name}{suffix}": [action] for name in tenants},

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from contract import names
+from contract.dialects import VOLCANO_MEMORY
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.manifests import KOORDINATOR, NAMES_POLICY
@@ -18,6 +19,7 @@ _PODS: Final = "/api/v1/namespaces/default/pods?dryRun=All"
 PROBES: Final[dict[str, dict[str, Any]]] = {
     "gpuslice-allocations": {"annotations": {names.ANNOTATION_GRANTS: "{}"}},
     "gpuslice-requests": {"limits": {names.RESOURCE_CORE: 5}},
+    "gpuslice-dialects": {"limits": {VOLCANO_MEMORY: 5}},
     "gpuslice-environment": {
         "limits": {names.RESOURCE_GPU: 5},
         "env": [{"name": names.ENV_MEMORY_LIMIT, "value": "1g"}],

@@ -69,7 +69,7 @@ Audit keeps Deny, where Warn beside Deny would be invalid. So another binding wa
 {{- /* Names of all policies on tenants' objects, of dialects that are off too, and of their bindings. */}}
 {{- define "gpuslice.tenantPolicies" -}}
 {{- $names := list }}
-{{- range list "allocations" "environment" "hami" "kai" "requests" "scheduler-names" "volcano" }}
+{{- range list "allocations" "dialects" "environment" "hami" "kai" "requests" "scheduler-names" "volcano" }}
 {{- $names = concat $names (list (printf "gpuslice-%s" .) (printf "gpuslice-%s-warn" .)) }}
 {{- end }}
 {{- join ", " $names }}

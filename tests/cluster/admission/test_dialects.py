@@ -21,7 +21,7 @@ pytestmark = pytest.mark.cluster
 
 Json = dict[str, Any]
 _ON: Final = "global.gpuSharing=true,dialects.volcano.enabled=true,dialects.hami.enabled=true"
-_OURS: Final = frozenset({"allocations", "environment", "requests", "scheduler-names"})
+_OURS: Final = frozenset({"allocations", "dialects", "environment", "requests", "scheduler-names"})
 _FROM_MAP: Final = {"configMapKeyRef": {"name": "p-shared-gpu-0", "key": "x"}}
 KAI, VOLCANO, HAMI = dialects.KAI, dialects.VOLCANO, dialects.HAMI
 

@@ -55,7 +55,9 @@ def test_each_policy_has_its_row_and_its_resources() -> None:
 
 
 def test_their_number() -> None:
-    count = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight")[len(policies())]
+    count = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")[
+        len(policies())
+    ]
     assert _TEXT.splitlines()[2].startswith(f"{count} policies of the API server's own kind")
 
 

@@ -13,6 +13,7 @@ from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from tests.cluster.admission.judging import tried, verdict
 from tests.cluster.admission.requested import asking, container, pod, workloads
+from tests.cluster.installing import serve
 from tests.cluster.server import Answer, Server
 from tests.support import until
 from tools import chart
@@ -29,18 +30,26 @@ PRIVILEGED: Final[Json] = {"securityContext": {"privileged": True}}
 
 def policies(mutates: bool = True) -> list[Json]:
     """HAMi's, in force. mutates: as for a cluster with MutatingAdmissionPolicies."""
-    shown = ["--show-only=templates/admission/hami.yaml"]
-    if mutates:
-        shown += ["--show-only=templates/admission/hami-scheduler.yaml", f"--api-versions={_API}"]
-    rendered = chart.render("--set=dialects.hami.enabled=true", *shown)
-    return manifests.in_force(each for each in yaml.safe_load_all(rendered) if each)
+    if not mutates:
+        return rendered("hami")
+    return rendered("hami", "hami-scheduler", f"--api-versions={_API}")
+
+
+def rendered(*templates: str) -> list[Json]:
+    """Of the admission's templates, or options of Helm, with HAMi's dialect on."""
+    shown = [
+        each if each.startswith("--") else f"--show-only=templates/admission/{each}.yaml"
+        for each in templates
+    ]
+    text = chart.render("--set=dialects.hami.enabled=true", *shown)
+    return manifests.in_force(each for each in yaml.safe_load_all(text) if each)
 
 
 @pytest.fixture(scope="module")
 def server(installed: ControlPlane) -> Iterator[Server]:
     """HAMi's policies are there for this module only."""
     ours = policies()
-    installed.apply_json(*ours)
+    installed.apply_json(*ours, *rendered("dialects"))
     with Server(installed) as api:
         asked, wrong = stock(asking({GPU: 1})), pod(asking({GPU: 17}))
         until(lambda: scheduler_of(tried(api, asked)) == names.SCHEDULER_NAME, "set")
@@ -48,6 +57,7 @@ def server(installed: ControlPlane) -> Iterator[Server]:
         yield api
     for each in ours:
         installed.kubectl("delete", each["kind"], each["metadata"]["name"])
+    serve(installed)
 
 
 def stock(*containers: Json, **metadata: Any) -> Json:

@@ -11,6 +11,7 @@ from contract import names
 from scheduler.core.request import Ask, Phase, Policy, Scope
 from scheduler.dialects.hami import read
 from scheduler.dialects.reading import Container, PodFields, Reading, RequestError
+from scheduler.dialects.table import DEFAULT
 from scheduler.kubernetes import requests
 
 GPU, MEMORY, PERCENT, CORES, PRIORITY = (
@@ -73,11 +74,6 @@ def test_each_container_has_its_own_share() -> None:
         ("first", Phase.INIT),
         ("last", Phase.MAIN),
     ]
-    assert found.keys == [
-        f"container first: {MEMORY}",
-        f"container last: {GPU}",
-        f"container last: {PERCENT}",
-    ]
     assert (found.scope, found.isolation) == (Scope.NODE, True)
     assert "amd.com/gpu" in found.foreign and GPU not in found.foreign
 
@@ -116,12 +112,13 @@ def test_a_bound_pod_of_a_device_plugin_has_no_request() -> None:
     assert requests.requested(raw({GPU: 1, MEMORY: 3000})) is not None
 
 
-def test_two_dialects_in_one_pod_are_refused() -> None:
-    with pytest.raises(RequestError) as refused:
-        requests.request(raw({names.RESOURCE_GPU: 50}, {GPU: 1}), ON)
-    assert str(refused.value).startswith(
-        f"container c1: {GPU}: must be absent in a pod with container c0: {names.RESOURCE_GPU}"
-    )
+def test_koordinators_share_beside_a_gpu_is_refused() -> None:
+    for enabled in (ON, DEFAULT):
+        with pytest.raises(RequestError) as refused:
+            requests.request(raw({names.RESOURCE_GPU: 50}, {GPU: 1}), enabled)
+        assert str(refused.value).startswith(
+            f"container c1: {GPU}: invalid value 1: must be absent in a pod that requests a share"
+        )
 
 
 def of(name: str, value: object, allowed: str) -> str:

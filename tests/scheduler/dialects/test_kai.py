@@ -145,12 +145,6 @@ def test_the_container(written: dict[str, str], container: str, phase: Phase, or
 # --- what is said of it
 
 
-def test_the_keys_that_request_it() -> None:
-    keys = reading({"gpu-memory": "2", "gpu-fraction-num-devices": "1", "a": "b"}).keys
-    assert [*keys] == ["metadata.annotations[gpu-memory]"]
-    assert [*reading({LIMIT: "1Gi"}).keys] == [f"metadata.annotations[{LIMIT}]"]
-
-
 def test_mps_has_no_effect_and_says_so() -> None:
     (notice,) = reading({"gpu-fraction": "0.5", "mps": "true"}).notices
     assert notice.startswith("metadata.annotations[mps]: true has no effect: ")

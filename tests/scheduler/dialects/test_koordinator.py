@@ -121,10 +121,6 @@ ILLEGAL: list[tuple[dict[str, object], str]] = [
     ({RATIO: 50, f"{G}-shared": 1}, f"{G}-shared: must be one of {G}, {CORE}"),
     ({"koordinator.sh/GPU": 50}, f"koordinator.sh/GPU: must be one of {G}, {CORE}"),
     ({"kubernetes.io/gpu.shared": 1}, f"kubernetes.io/gpu.shared: must be one of {G}, {CORE}"),
-    (
-        {RATIO: 50, "koordinator.sh/fpga": 1, "kubernetes.io/fpga": 1},
-        "invalid value kubernetes.io/fpga and koordinator.sh/fpga: must be koordinator.sh/fpga",
-    ),
     ({G: 0.5}, f"{G}: invalid value 0.5: must be a whole number"),
     ({CORE: "1500m", RATIO: 50}, f"{CORE}: invalid value 1500m: must be a whole number"),
     ({MEM: "0.3Ki"}, f"{MEM}: invalid value 0.3Ki: must be a whole number"),

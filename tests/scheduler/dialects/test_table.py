@@ -51,7 +51,7 @@ def read_toy(pod: PodFields) -> Reading | None:
         return Outputs(written, {first.name: {"TOY_EIGHTHS": text}}, "index")
 
     switches = {"threes": "set threes to true"} if text == "3" else {}
-    return Reading([ask], [KEY], outputs=outputs, switches=switches)
+    return Reading([ask], outputs=outputs, switches=switches)
 
 
 @pytest.fixture(autouse=True)

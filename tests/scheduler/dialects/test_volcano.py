@@ -153,9 +153,8 @@ def test_each_container_has_its_own_vgpus() -> None:
 def test_zero_is_no_request() -> None:
     assert volcano.read(fields({})) is None
     assert volcano.read(fields({"gpu-memory": 0, "vgpu-cores": "0"})) is None
-    assert read({"gpu-memory": 0}, {"gpu-memory": 1}).keys == [
-        "container m1: volcano.sh/gpu-memory"
-    ]
+    (ask,) = read({"gpu-memory": 0}, {"gpu-memory": 1}).asks
+    assert ask.container == "m1"
 
 
 PERCENT = "volcano.sh/vgpu-memory-percentage"
