@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -84,9 +84,14 @@ class _Job:
     task: _Task
 
 
+async def _nothing(uid: str) -> None:
+    pass
+
+
 class Binder:
     """See the module. clock: the same as State's. wall_ns: nanoseconds since the epoch. enabled:
-    the dialects that are on."""
+    the dialects that are on. settled: returns once no other write of ours to the pod is in
+    progress, as that would change the version that the Binding requires."""
 
     def __init__(
         self,
@@ -97,6 +102,7 @@ class Binder:
         clock: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
         enabled: Enabled = DEFAULT,
+        settled: Callable[[str], Awaitable[None]] = _nothing,
     ) -> None:
         self._wall_ns = wall_ns
         self.enabled = enabled
@@ -105,6 +111,7 @@ class Binder:
         self._gate = gate
         self._verbs = verbs
         self._clock = clock
+        self._settled = settled
         self._jobs: dict[str, _Job] = {}
         self._sent: dict[str, _Sent] = {}
         self._noticed: dict[str, Pending] = {}
@@ -118,6 +125,7 @@ class Binder:
         """Returns "" if the pod is bound to that node; else the reason, or that the outcome is
         unknown. Continues if the caller stops waiting."""
         until_s = self._clock() + WORK_S
+        await self._settled(wanted.uid)
         while (job := self._jobs.get(wanted.uid)) is not None:
             if job.wanted == wanted:
                 return await asyncio.shield(job.task)

@@ -16,7 +16,7 @@ from contract import names
 from kube.client import KubeError
 from kube.log_lines import Line
 from scheduler.decisions.nomination import Backlog, Nomination, Outcome
-from scheduler.kubernetes.requests import at
+from scheduler.kubernetes.requests import Pending, at
 from scheduler.kubernetes.waiting import nomination
 from scheduler.metrics import Metrics
 
@@ -58,7 +58,8 @@ class Nominator:
         self._may_write = may_write
         self._metrics = metrics
         self._clock = clock
-        self._writes: set[asyncio.Task[None]] = set()
+        self._writes: dict[str, asyncio.Task[None]] = {}
+        """In progress, by the pod's UID."""
         self._off_until_s = float("-inf")
 
     async def run(self) -> None:
@@ -68,8 +69,15 @@ class Nominator:
                 await asyncio.sleep(PAUSE_S)
                 self.tend()
         finally:
-            for write in self._writes:
+            for write in self._writes.values():
                 write.cancel()
+
+    async def settled(self, uid: str) -> None:
+        """Returns once no nomination of the pod is being written: a Binding names the version that
+        the write changes. Bounded by the write's own timeout."""
+        write = self._writes.get(uid)
+        if write is not None:
+            await asyncio.wait((write,))
 
     def tend(self) -> None:
         """Starts the writes that are due."""
@@ -79,13 +87,17 @@ class Nominator:
         if most <= 0 or now_s < self._off_until_s or not self._may_write():
             return
         for each in self._backlog.plan(most, lambda: self._clock() - now_s > SLICE_S):
-            write = asyncio.create_task(self._write(each))
-            self._writes.add(write)
-            write.add_done_callback(self._writes.discard)
+            self._writes[each.pending.uid] = asyncio.create_task(self._write(each))
 
     async def _write(self, wanted: Nomination) -> None:
         pending = wanted.pending
-        body = nomination(pending, wanted.node)
+        try:
+            await self._patch(pending, wanted.node)
+        finally:
+            del self._writes[pending.uid]
+
+    async def _patch(self, pending: Pending, node: str | None) -> None:
+        body = nomination(pending, node)
         try:
             path = f"{pending.path}/status"
             manager = names.SCHEDULER_NAME

@@ -156,7 +156,7 @@ async def _run(
     verbs = Verbs(state, settings.policies, retries, on, backlog)
     nominator = Nominator(backlog, kube, leader.may_write, metrics, boot_clock)
     requeuer = Requeuer(retries, kube, metrics, boot_clock)
-    binder = Binder(state, kube, leader, verbs, boot_clock, enabled=on)
+    binder = Binder(state, kube, leader, verbs, boot_clock, enabled=on, settled=nominator.settled)
     events = Events(kube, metrics, boot_clock, me.identity)
     endpoint = Endpoint(state, cache, metrics, lambda: leader.status)
     extender = Extender(verbs, binder, leader, cache, metrics)

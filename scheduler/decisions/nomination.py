@@ -76,6 +76,8 @@ class Outcome(Enum):
     NOMINATED = "nominated"
     CONFIRMED = "confirmed"
     """The pod was bound there."""
+    LATE = "late"
+    """kube-scheduler searched all nodes before it saw the nomination; the node is kept."""
     REFUSED = "refused"
     """kube-scheduler searched other nodes."""
     EXPIRED = "expired"
@@ -192,26 +194,30 @@ class Backlog:
 
     # --- kube-scheduler's calls
 
-    def tried(self, uid: str, nodes: Sequence[str]) -> None:
-        """kube-scheduler calls `filter` for the pod, with these candidates."""
+    def tried(self, uid: str, nodes: Sequence[str]) -> str:
+        """kube-scheduler calls `filter` for the pod, with these candidates. Returns the nominated
+        node if it is among them on the first try, else ""."""
         pod = self._pods.get(uid)
         if pod is None:
-            return
+            return ""
         now_s = self._clock()
         if now_s - self._tried_s < 1:  # else it had nothing to try
             self._turn_s += (now_s - self._tried_s - self._turn_s) * _NEWEST
         self._tried_s = now_s
-        if pod.node and not pod.is_tried:
+        is_first = not pod.is_tried
+        if pod.node and is_first:
             self.leads_s.append(now_s - pod.nominated_s)
         self._give_up(uid, pod)
-        if pod.node and len(nodes) == 1 and nodes[0] == pod.node:
-            return  # kube-scheduler looks at the nominated node
+        if pod.node in nodes and (is_first or len(nodes) == 1):
+            self.counts[Outcome.LATE] += len(nodes) > 1
+            return pod.node
         was_refused, pod.node = bool(pod.node), ""
         self.counts[Outcome.REFUSED] += was_refused
         kind = self._kinds.setdefault(pod.waiting.constraints, _Kind())
         if was_refused or kind.candidates is None or kind.probe == uid:
             kind.candidates = self._state.fleet.rows_of(nodes)
             kind.latest, kind.learned_s, kind.probe = None, self._clock(), ""
+        return ""
 
     # --- nominations
 

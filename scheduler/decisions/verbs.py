@@ -76,8 +76,7 @@ class Verbs:
         pending, names = self._reader.arguments(body)
         self._remember(pending)
         self._retries.forget(pending.uid)
-        if self._backlog is not None:
-            self._backlog.tried(pending.uid, names)
+        nominated = self._backlog.tried(pending.uid, names) if self._backlog is not None else ""
         if pending.refusal:
             refused = dict.fromkeys(names, pending.refusal)
             return orjson.dumps({"NodeNames": [], "FailedAndUnresolvableNodes": refused})
@@ -87,7 +86,7 @@ class Verbs:
             return error(f"the pod is bound to {self._state.node_of(pending.uid)}")
         if self._kept(pending.uid, names):
             return orjson.dumps({"NodeNames": [self._state.node_of(pending.uid)]})
-        return self._filter(pending, pending.request, names)
+        return self._filter(pending, pending.request, names, nominated)
 
     def prioritize(self, body: bytes) -> bytes:
         """HostPriorityList. Raises ArgumentsError."""
@@ -177,13 +176,17 @@ class Verbs:
         fleet = self._state.fleet
         return not fleet.blocked_by[fleet.row_of(placement.node)]
 
-    def _filter(self, pending: Pending, request: Request, names: Sequence[str]) -> bytes:
+    def _filter(
+        self, pending: Pending, request: Request, names: Sequence[str], nominated: str
+    ) -> bytes:
+        """nominated: the candidate that is nominated for the pod, if any."""
         state, fleet = self._state, self._state.fleet
-        if len(names) == 1:
-            reserved = state.reservations.placement(pending.uid, request, names[0])
+        if nominated or len(names) == 1:
+            node = nominated or names[0]
+            reserved = state.reservations.placement(pending.uid, request, node)
             if reserved is not None:
                 state.nominate(pending.uid, request, reserved)
-                return orjson.dumps({"NodeNames": names})
+                return orjson.dumps({"NodeNames": [node]})
         state.reservations.end(pending.uid)
         with state.budget.steps() as steps:
             if 2 * len(names) > len(fleet) and not pending.prefers:

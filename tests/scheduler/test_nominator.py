@@ -123,3 +123,20 @@ def test_where_the_field_is_refused_nothing_is_written_for_a_while() -> None:
         assert len(scene.server.patches) > MAX_WRITES
 
     virtual_time.run(main())
+
+
+def test_a_binding_waits_for_the_write_of_its_pods_nomination_alone() -> None:
+    async def main() -> None:
+        scene = Scene(pods=1)
+        clock = asyncio.get_running_loop().time
+        await scene.nominator.settled("p1")
+        scene.nominator.tend()
+        await asyncio.sleep(0)
+        begun_s = clock()
+        await scene.nominator.settled("p0")
+        assert clock() == begun_s
+        await scene.nominator.settled("p1")
+        assert clock() == begun_s + _WRITE_S
+        assert scene.server.at_once == 0
+
+    virtual_time.run(main())

@@ -217,6 +217,21 @@ def test_a_nominated_pod_gets_its_reservation(cluster: Cluster) -> None:
     assert cluster.backlog.counts[Outcome.CONFIRMED] == 1
 
 
+def test_a_pod_that_kube_scheduler_takes_early_keeps_its_node(cluster: Cluster) -> None:
+    """It searches all nodes, as it has not seen the nomination. A second search means that it
+    refused the node after `filter`."""
+    cluster.learned()
+    pods = cluster.many(8)
+    node = cluster.planned()["p7"]
+    reserved = cluster.reserved(pods[7], node)
+    assert cluster.tries(pods[7]) == [node]
+    assert cluster.reserved(pods[7], node) is reserved
+    assert (cluster.backlog.counts[Outcome.LATE], cluster.backlog.counts[Outcome.REFUSED]) == (1, 0)
+    assert len(cluster.tries(pods[7])) > 1
+    assert cluster.backlog.counts[Outcome.REFUSED] == 1
+    assert cluster.reserved(pods[7], node) is None
+
+
 def test_where_kube_scheduler_refuses_the_node_others_are_spared_it(cluster: Cluster) -> None:
     """kube-scheduler's call for all other nodes shows it."""
     cluster.learned()
