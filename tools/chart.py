@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -57,9 +58,9 @@ def install() -> str:
     return _HEADER + render("--set=namespace.create=true", "--no-hooks")
 
 
-def dialects() -> str:
+def dialects(given: Sequence[Dialect] = DIALECTS) -> str:
     """The text of files/dialects.yaml, for the templates."""
-    document = {"dialects": [_keys(each) for each in DIALECTS]}
+    document = {"dialects": [_keys(each) for each in given]}
     return _DIALECTS_HEADER + yaml.safe_dump(document, sort_keys=False)
 
 

@@ -20,7 +20,15 @@ from scheduler.core.request import (
     Requirement,
     ratio_of_percent,
 )
-from scheduler.dialects.reading import FOREIGN, Container, PodFields, Reading, RequestError, amount
+from scheduler.dialects.reading import (
+    FOREIGN,
+    Container,
+    PodFields,
+    Reading,
+    RequestError,
+    amount,
+    is_in_bytes,
+)
 
 _GPU: Final = dialects.HAMI_GPU
 _MEMORY: Final = dialects.HAMI_MEMORY
@@ -83,7 +91,8 @@ def _amounts(container: Container) -> Mapping[str, int]:
 
 def _ask(container: Container, amounts: Mapping[str, int]) -> Ask:
     for name, asked in amounts.items():
-        if asked > _MOST[name]:
+        in_bytes = name == _MEMORY and is_in_bytes(_written(container, name))
+        if asked > _MOST[name] or in_bytes:
             raise _invalid(container, name, _allowed(name))
     if amounts.keys() == {_PRIORITY}:
         of = ", ".join(dialects.HAMI.resources[:-1])

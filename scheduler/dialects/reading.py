@@ -57,6 +57,11 @@ def amount(container: Container, name: str, written: object, whole: bool = True)
     return found.amount
 
 
+def is_in_bytes(written: object) -> bool:
+    """Whether an amount of MiB has a unit of bytes (8Gi), and so was meant as bytes."""
+    return str(written).endswith("i")
+
+
 @dataclass(frozen=True, slots=True)
 class PodFields:
     """Everything in a pod that determines its request. labels: the one that requests isolation, if

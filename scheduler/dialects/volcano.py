@@ -32,15 +32,17 @@ from scheduler.dialects.reading import (
     Reading,
     RequestError,
     amount,
+    is_in_bytes,
 )
 from scheduler.dialects.volcano_conf import NUMBER, SHARING, VGPU, WHERE
 
 _MIB_SHIFT: Final = 20
+_MIB: Final = " MiB, a number without a unit"
 _LARGEST: Final[Mapping[str, tuple[int, str]]] = {
-    VOLCANO_MEMORY: (MAX_BYTES >> _MIB_SHIFT, " MiB"),
+    VOLCANO_MEMORY: (MAX_BYTES >> _MIB_SHIFT, _MIB),
     VOLCANO_NUMBER: (names.MAX_GPUS, ""),
     VOLCANO_VGPU_NUMBER: (names.MAX_GPUS, ""),
-    VOLCANO_VGPU_MEMORY: (MAX_BYTES >> _MIB_SHIFT, " MiB"),
+    VOLCANO_VGPU_MEMORY: (MAX_BYTES >> _MIB_SHIFT, _MIB),
     VOLCANO_VGPU_PERCENT: (WHOLE_PERCENT, ""),
     VOLCANO_VGPU_CORES: (WHOLE_PERCENT, ""),
 }
@@ -72,10 +74,11 @@ def read(pod: PodFields) -> Reading | None:
 def _amounts(container: Container) -> Asked:
     amounts = {}
     for name, (most, unit) in _LARGEST.items():
-        asked = amount(container, name, container.limits.get(name))
-        if asked > most:
+        written = container.limits.get(name)
+        asked = amount(container, name, written)
+        if asked > most or (unit and is_in_bytes(written)):
             raise RequestError(
-                f"container {container.name}: {name}: invalid value {asked}: must be 1 to"
+                f"container {container.name}: {name}: invalid value {written}: must be 1 to"
                 f" {most}{unit}"
             )
         if asked:

@@ -89,7 +89,8 @@ def _held(raw: Json) -> tuple[Held, str]:
             return tuple(_held_gpu(entry) for entry in allocated), problem
         except allocation.AllocationError as error:
             problem = f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}: {error}"
-    read = requests.requested if problem else requests.requested_of_koordinator
+    is_ours = at(raw, "spec").get("schedulerName") == names.SCHEDULER_NAME
+    read = requests.requested if problem or is_ours else requests.requested_of_koordinator
     try:
         requested = read(raw)
     except RequestError as error:

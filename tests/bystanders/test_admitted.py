@@ -120,7 +120,7 @@ def test_a_restored_share_is_scheduled_anew(plane: ControlPlane, server: Server)
 def test_what_cannot_be_restored_says_what_to_remove(server: Server) -> None:
     raw = pod(container(), annotations=dict(ALLOCATION))
     text = made(server, raw).text
-    assert "to copy or restore a pod, remove the annotations scheduling.koordinator.sh/" in text
+    assert "to copy or restore a pod, remove it, and scheduling.koordinator.sh/" in text
 
 
 # --- Koordinator

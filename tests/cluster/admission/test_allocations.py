@@ -139,7 +139,7 @@ def refused(answer: Answer, key: str, user: str = "admin") -> None:
     assert answer.text == (
         f"metadata.annotations[{key}]: forbidden to {user}: must be written by"
         " system:serviceaccount:gpuslice-system:gpuslice-scheduler alone; to copy or restore a pod,"
-        " remove the annotations scheduling.koordinator.sh/device-allocated, gpuslice.io/grants,"
+        " remove it, and scheduling.koordinator.sh/device-allocated, gpuslice.io/grants,"
         " gpuslice.io/writer and required-plugins.noderesource.dev* first"
     )
 

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 
 from contract import names
 from contract.dialects import (
+    DIALECTS,
     HAMI_GPU,
     HAMI_MEMORY,
     VOLCANO_MEMORY,
     VOLCANO_VGPU_CORES,
     VOLCANO_VGPU_NUMBER,
+    Dialect,
 )
+from lab.cluster import manifests
+from lab.cluster.controlplane import ControlPlane
 from tests.cluster.admission.judging import DRY, tried, verdict
 from tests.cluster.admission.requested import asking, container, pod, workloads
+from tests.cluster.installing import serve
 from tests.cluster.server import MERGE_PATCH, Server
+from tests.support import until
+from tools import chart
 
 pytestmark = pytest.mark.cluster
 
@@ -75,3 +86,27 @@ def test_pods_without_a_share_and_of_other_schedulers_pass(server: Server) -> No
     assert tried(server, pod(asking({HAMI_GPU: 1, "amd.com/gpu": 1}))).done
     mixed = asking({VOLCANO_MEMORY: 1, HAMI_MEMORY: 1})
     assert tried(server, pod(mixed, scheduler="other")).done
+
+
+def test_a_toy_dialect_is_a_table_to_the_policy_too(
+    installed: ControlPlane, server: Server, tmp_path: Path
+) -> None:
+    """Of annotations and resources, without a schedulerName of its own."""
+    by, of = "toy.example/eighths", "toy.example/thing"
+    toy = Dialect("toy", "dialects.toy.enabled", annotations=(by,), resources=(of,))
+    copied = tmp_path / "chart"
+    shutil.copytree(chart.CHART, copied)
+    (copied / "files" / chart.DIALECTS_FILE.name).write_text(chart.dialects([*DIALECTS, toy]))
+    command = chart.template("--show-only=templates/admission/dialects.yaml")
+    given = [str(copied) if each == str(chart.CHART) else each for each in command]
+    rendered = yaml.safe_load_all(subprocess.check_output(given, text=True))
+    installed.apply_json(*manifests.in_force(each for each in rendered if each))
+    by_annotation = pod(container(), annotations={by: "1"})
+    try:
+        until(lambda: not tried(server, by_annotation).done, "the policy knows the toy")
+        off = ": must be absent, as the dialect toy is off; set dialects.toy.enabled to true"
+        assert tried(server, by_annotation).text == f"metadata.annotations[{by}]{off}"
+        assert tried(server, pod(asking({of: 1}))).text == f"container main: {of}{off}"
+        assert tried(server, pod(asking(HALF))).done
+    finally:
+        serve(installed)

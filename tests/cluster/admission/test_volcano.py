@@ -37,6 +37,7 @@ def in_force(installed: ControlPlane, server: Server) -> Iterator[None]:
 
 WRONG: Final[dict[str, Json]] = {
     "bytes for MiB": of_volcano(asking({MEMORY: "8Gi"})),
+    "few bytes for MiB": of_volcano(asking({VNUMBER: 1, VMEMORY: "64Mi"})),
     "more than any number": of_volcano(asking({MEMORY: "9223372036854775807"})),
     "too many GPUs": of_volcano(asking({NUMBER: 17})),
     "too many vGPUs": of_volcano(asking({VNUMBER: 17})),
@@ -110,7 +111,7 @@ def test_pods_of_other_schedulers_are_not_judged(server: Server) -> None:
 
 
 _VALUES: Final[dict[str, tuple[object, ...]]] = {
-    MEMORY: (0, 1, 1024, "8Gi"),
+    MEMORY: (0, 1, 1024, "8Gi", "100Mi", "2k"),
     NUMBER: (0, 1, 16, 17),
     VNUMBER: (0, 1, 2, 17),
     VMEMORY: (0, 1, 4096, "1Ti"),

@@ -1,27 +1,30 @@
-"""Random pods of all dialects' kinds, bound and deleted: a plain loop agrees on each, and no GPU is
+"""Random pods of all dialects, bound and deleted: a plain loop agrees on each, and no GPU is
 over."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
+from contract import dialects, names
 from scheduler.core.fit import fit
 from scheduler.core.fleet import Gpu
 from scheduler.core.place import Placement, place
 from scheduler.core.reasons import Reason
-from scheduler.core.request import Ask, Phase, Request
 from scheduler.decisions.state import State
-from scheduler.kubernetes import binding, translate
+from scheduler.dialects import volcano_conf
+from scheduler.kubernetes import binding, requests, translate
 from scheduler.kubernetes.facts import DeviceFacts, LeaseFacts, NodeFacts
-from tests.scheduler.core import fleets, oracle
+from scheduler.kubernetes.requests import Read
+from tests.scheduler.core import oracle
 
 MIXES = 1_000
 """For each seed."""
 SIZES = (46068 << 20, 11178 << 20, 997)
+_ALL_ON: Final = volcano_conf.ALL | {each.name for each in dialects.DIALECTS}
 Shares = dict[str, list[tuple[oracle.Held, tuple[int, int | None]]]]
 
 
@@ -38,37 +41,99 @@ def made() -> tuple[State, Sequence[oracle.Node]]:
     return state, nodes
 
 
-def asked(chance: random.Random) -> Request:
-    """As `fleets.request`, with bytes of the sizes above."""
-    found = fleets.request(chance)
-    asks = []
-    for ask in found.asks:
-        size = ask.memory_bytes and chance.choice((ask.memory_bytes, 2000 << 20, 4096 << 20))
-        asks.append(
-            Ask(
-                ask.container,
-                ask.phase,
-                ask.order,
-                min(ask.gpus, 2),
-                chance.choice((None, None, ask.core_percent)),
-                size,
-                ask.memory_ratio,
-            )
+Limits = dict[str, object]
+
+
+def _koordinators(chance: random.Random) -> Limits:
+    if chance.random() < 0.2:
+        return {names.RESOURCE_GPU: chance.choice((10, 50, 100, 200))}
+    memory = chance.choice(
+        (
+            {names.RESOURCE_MEMORY_RATIO: chance.choice((1, 10, 33, 50, 100, 200))},
+            {names.RESOURCE_MEMORY: chance.choice(("1", "500", "2000Mi", "11178Mi", "40Gi"))},
         )
-    return Request(asks, found.policy, (), found.scope)
+    )
+    core = chance.choice(({}, {names.RESOURCE_CORE: chance.choice((2, 30, 50, 100))}))
+    return {**memory, **core}
 
 
-def bound(uid: str, request: Request, found: Placement) -> dict[str, Any]:
-    """The pod as the API server has it after the Binding."""
-    before: list[dict[str, str]] = []
-    for ask in request.asks:
-        if ask.phase is not Phase.MAIN:
-            always = {"restartPolicy": "Always"} if ask.phase is Phase.SIDECAR else {}
-            before.append({"name": ask.container, **always})
-    main = [{"name": ask.container} for ask in request.asks if ask.phase is Phase.MAIN]
+def _volcanos(chance: random.Random) -> Limits:
+    kind = chance.choice(("sharing", "sharing", "number", "vgpu"))
+    if kind == "number":
+        return {dialects.VOLCANO_NUMBER: chance.choice((1, 2))}
+    mib = chance.choice((1, 100, 2000, 6000, 11178))
+    if kind == "sharing":
+        return {dialects.VOLCANO_MEMORY: mib}
+    more = chance.choice(
+        ({}, {dialects.VOLCANO_VGPU_MEMORY: mib}, {dialects.VOLCANO_VGPU_PERCENT: 25})
+    )
+    cores = chance.choice(({}, {dialects.VOLCANO_VGPU_CORES: chance.choice((20, 100))}))
+    return {dialects.VOLCANO_VGPU_NUMBER: chance.choice((1, 2)), **more, **cores}
+
+
+def _hamis(chance: random.Random) -> Limits:
+    amount = chance.choice(
+        (
+            {},
+            {dialects.HAMI_MEMORY: chance.choice((1, 2000, 11178))},
+            {dialects.HAMI_MEMORY_PERCENT: chance.choice((1, 12, 50, 100))},
+        )
+    )
+    cores = chance.choice(({}, {dialects.HAMI_CORES: chance.choice((10, 50, 100))}))
+    return {dialects.HAMI_GPU: chance.choice((1, 1, 2)), **amount, **cores}
+
+
+def _kais(chance: random.Random) -> dict[str, str]:
+    key, texts = chance.choice(
+        (
+            (dialects.KAI_FRACTION, ("0.1", "0.125", "0.5", ".333333", "9e-1")),
+            (dialects.KAI_MEMORY, ("1", "2000", "4096", "11178")),
+            ("nvidia.com/container.c0.gpu-memory.limit", ("1Mi", "3G", "8Gi")),
+        )
+    )
+    more = {dialects.KAI_DEVICES: "2"} if chance.random() < 0.2 else {}
+    return {key: chance.choice(texts), **more}
+
+
+_BY_RESOURCES: Final = {
+    names.SCHEDULER_NAME: (_koordinators, _hamis),
+    dialects.VOLCANO.scheduler_name: (_volcanos,),
+}
+
+
+def asking(chance: random.Random, uid: str) -> dict[str, Any]:
+    """A valid pod of one dialect, with up to three containers that request alike."""
+    phases = chance.choice(("m", "m", "m", "mm", "im", "smm"))
+    containers: list[dict[str, Any]] = [{"name": f"c{n}"} for n in range(len(phases))]
+    annotations: dict[str, str] = {}
+    scheduler = chance.choice((*_BY_RESOURCES, dialects.KAI.scheduler_name, names.SCHEDULER_NAME))
+    if scheduler == dialects.KAI.scheduler_name:
+        annotations = _kais(chance)
+    else:
+        limits = chance.choice(_BY_RESOURCES[scheduler])(chance)
+        for each in containers:
+            each["resources"] = {"limits": limits}
+    if phases[0] == "s":
+        containers[0]["restartPolicy"] = "Always"
+    before = sum(phase in "is" for phase in phases)
     return {
-        "metadata": {"uid": uid, "annotations": dict(binding.annotations_of(found))},
-        "spec": {"nodeName": found.node, "initContainers": before, "containers": main},
+        "metadata": {"uid": uid, "name": uid, "annotations": annotations},
+        "spec": {
+            "schedulerName": scheduler,
+            "initContainers": containers[:before],
+            "containers": containers[before:],
+        },
+    }
+
+
+def bound(pod: dict[str, Any], read: Read, found: Placement, gpus: Sequence[Gpu]) -> dict[str, Any]:
+    """The pod as the API server has it after the Binding."""
+    added = binding.annotations_of(found, read.outputs(found, gpus, 1))
+    metadata, spec = pod["metadata"], pod["spec"]
+    annotations = {**metadata["annotations"], **added}
+    return {
+        "metadata": {**metadata, "annotations": annotations},
+        "spec": {**spec, "nodeName": found.node},
     }
 
 
@@ -85,27 +150,30 @@ def test_no_gpu_is_over_whatever_is_bound_and_deleted(seed: int) -> None:
             for held, share in shares.pop(uid):
                 held.shares.remove(share)
         else:
-            request, node = asked(chance), chance.choice(nodes)
-            reasons.append(_bind(state, node, f"u-{number}", request, shares))
+            pod, node = asking(chance, f"u-{number}"), chance.choice(nodes)
+            reasons.append(_bind(state, node, pod, shares))
         _compare(state, nodes)
     assert reasons.count(Reason.FITS) > MIXES / 10 < len(reasons) - reasons.count(Reason.FITS)
 
 
-def _bind(state: State, node: oracle.Node, uid: str, request: Request, shares: Shares) -> Reason:
-    fleet, row = state.fleet, state.fleet.row_of(node.name)
+def _bind(state: State, node: oracle.Node, pod: dict[str, Any], shares: Shares) -> Reason:
+    fleet, row, uid = state.fleet, state.fleet.row_of(node.name), pod["metadata"]["uid"]
+    read = requests.read(pod, _ALL_ON)
+    assert read is not None
+    request = read.request
     said = oracle.why_not(node, request)
     assert Reason(int(fit(fleet, request, fleet.rows_of([node.name]))[1][0])) is said
     found = place(fleet, request, row)
     assert isinstance(found, Placement) == (said is Reason.FITS), (node, request)
     if isinstance(found, Placement):
         state.assume(uid, found, 0.0)
-        state.see_pod(translate.pod(bound(uid, request, found)))
+        state.see_pod(translate.pod(bound(pod, read, found, fleet.gpus[row])))
         assert state.is_bound(uid)
         by_uuid = {held.gpu.uuid: held for held in node.gpus}
         on: dict[str, list[int]] = {}
         for share in found.shares:
-            names = [ask.container for ask in request.asks]
-            on.setdefault(share.uuid, []).append(names.index(share.container))
+            asking_ones = [ask.container for ask in request.asks]
+            on.setdefault(share.uuid, []).append(asking_ones.index(share.container))
         shares[uid] = [
             (by_uuid[uuid], oracle.holds(request.asks, asks, by_uuid[uuid].gpu))
             for uuid, asks in on.items()

@@ -159,7 +159,8 @@ def test_zero_is_no_request() -> None:
 
 PERCENT = "volcano.sh/vgpu-memory-percentage"
 REFUSED: list[tuple[Limits, str]] = [
-    ({"gpu-memory": "8Gi"}, "gpu-memory: invalid value 8589934592: must be 1 to 268435456 MiB"),
+    ({"gpu-memory": "8Gi"}, "gpu-memory: invalid value 8Gi: must be 1 to 268435456 MiB, a number"),
+    ({"gpu-memory": "100Mi"}, "gpu-memory: invalid value 100Mi: must be 1 to 268435456 MiB"),
     ({"gpu-memory": -5}, "gpu-memory: invalid value '-5': must be at least 0"),
     ({"gpu-memory": "1.5"}, "gpu-memory: invalid value 1.5: must be a whole number"),
     ({"gpu-memory": "abc"}, "gpu-memory: invalid value 'abc': must be a quantity"),

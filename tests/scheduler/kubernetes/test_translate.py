@@ -376,6 +376,16 @@ def test_bound_by_hand_without_an_allocation(annotations: dict[str, str]) -> Non
     assert held(bound(annotations, {"name": "main"})) == ((), "")
 
 
+def test_so_in_other_names_in_pods_of_our_scheduler() -> None:
+    """Under another name they are another scheduler's; a device plugin allocates whole GPUs."""
+    for resource, problem in (("nvidia.com/gpumem", True), ("nvidia.com/gpu", False)):
+        asking = {"name": "main", "resources": {"limits": {resource: "1"}}}
+        raw = bound({}, asking)
+        assert held(raw) == ((), "")
+        raw["spec"]["schedulerName"] = names.SCHEDULER_NAME
+        assert bool(held(raw)[1]) == problem
+
+
 def test_an_allocation_on_a_pod_that_is_not_bound_is_nothing() -> None:
     text = allocated(("GPU-a", 0, resources(memory=1024)))
     facts = translate.pod(pod(HALF, annotations={names.ANNOTATION_DEVICE_ALLOCATED: text}))
