@@ -1,6 +1,6 @@
 """Machine-readable log lines: one record per line, in logfmt or JSON.
 
-Pure formatting, shared by the scheduler and the node agent. Their command lines install the
+Formatting, shared by the scheduler and the node agent. Their command lines install the
 formatter; all modules log through `Line`.
 Values may contain a tenant's text (names, annotations, content of an image). Every value is
 therefore truncated and printed in ASCII, so that no line break, terminal code or right-to-left

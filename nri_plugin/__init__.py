@@ -1,7 +1,10 @@
 """The node agent: adds GPU shares with their limits to pods, through containerd's NRI.
 
 protocol/ implements NRI without I/O; messages/ has the generated protobuf classes; nri/ does the
-socket I/O, enforces deadlines and applies what policy/, which is pure, decides. host/ has the
-node's files, gpu/ queries the driver, kube/ reads and writes the API server, doctor/ checks a node.
+socket I/O, enforces deadlines and applies what policy/, which is pure, decides; containers/ has
+what happens to a container, whatever the protocol. host/ has the node's files, gpu/ queries the
+driver, kube/ reads and writes the API server, kubelet/ is the device plugin for whole GPUs.
+Programs beside the agent: distributor/ publishes the library, enable_nri/ changes containerd's
+configuration, doctor/ checks a node.
 Imports `contract`, `gpu` and `kube`, and no other package of this repository.
 """

@@ -1,6 +1,6 @@
 """All settings of the agent, in one value that is created at its start.
 
-command_line.py defines their syntax on the command line and in the environment. Pure.
+command_line.py defines their syntax on the command line and in the environment.
 """
 
 from __future__ import annotations

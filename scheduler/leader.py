@@ -57,7 +57,7 @@ class Gate(Protocol):
         The API server refuses Bindings whose writer no longer holds the Lease."""
 
     def writing(self) -> contextlib.AbstractContextManager[None]:
-        """Encloses a POST until its outcome is known. Yielding waits for pending POSTs."""
+        """Encloses a POST until its outcome is known. The Lease is released after it."""
 
 
 def boot_clock() -> float:
@@ -138,7 +138,7 @@ class Leader:
             raise
         finally:
             self._under_way -= 1
-            if self._role is Role.YIELDING:
+            if self._role is Role.RELEASING:
                 self._wake.set()
 
     # --- reporting
@@ -157,9 +157,9 @@ class Leader:
         if election.is_silent(now_s):
             trouble = self._trouble or "no answer"
             return f"its Lease {lease.NAME} could not be renewed in time: {trouble}"
-        if election.role is Role.TAKING:
+        if election.role is Role.ACQUIRING:
             return f"it has just taken the Lease {lease.NAME}, and lists all objects first"
-        if election.role is Role.YIELDING:
+        if election.role is Role.RELEASING:
             return f"it is giving the Lease {lease.NAME} back"
         if self._trouble:
             return f"the Lease {lease.NAME} cannot be acquired: {self._trouble}"
@@ -191,7 +191,7 @@ class Leader:
             while True:
                 pause_s = await self._step()
                 self._settle()
-                if election.leaving and election.role is not Role.YIELDING:
+                if election.leaving and election.role is not Role.RELEASING:
                     return
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
@@ -232,7 +232,7 @@ class Leader:
         except KubeError as again:
             self._fail(Do.READ, again)
             return _RETRY_S
-        if error.status == 404 and do is Do.TAKE:
+        if error.status == 404 and do is Do.ACQUIRE:
             self._fail(do, error)
             return _RETRY_S
         return 0.0
@@ -267,7 +267,7 @@ class Leader:
             raise
 
     def _fail(self, do: Do, error: KubeError) -> None:
-        self._metrics.lease_failures.labels(do.value.replace(" ", "_")).inc()
+        self._metrics.lease_failures.labels(do.value).inc()
         if str(error) != self._trouble:
             _LOG.warning(Line("lease", failed=do.value, error=error))
         self._trouble = str(error)
@@ -296,7 +296,7 @@ class Leader:
         self._rival = rival
         if election.must_list(now_s) and self._listing is None:
             self._listing = asyncio.create_task(self._list(), name="list for the new term")
-        elif election.role is not Role.TAKING and self._listing is not None:
+        elif election.role is not Role.ACQUIRING and self._listing is not None:
             self._listing.cancel()
             self._listing = None
 

@@ -49,13 +49,13 @@ class Metrics:
         )
         self.lease_changes = counter(
             "gpuslice_scheduler_lease_changes_total",
-            "Leader election state transitions of this process, by new state: taking, holding,"
-            " yielding, standby.",
+            "Leader election state transitions of this process, by new state: acquiring, holding,"
+            " releasing, standby.",
             ("role",),
         )
         self.lease_failures = counter(
             "gpuslice_scheduler_lease_failures_total",
-            "Failed Lease requests to the API server: look, take, renew, give_back, campaign.",
+            "Failed Lease requests to the API server: read, acquire, renew, release, campaign.",
             ("request",),
         )
         self.lease_rival = gauge(

@@ -1,6 +1,6 @@
 """Creates cache, verbs, binder, leader and endpoint, connects them, and stops them in order.
 
-On shutdown: no new write starts, pending work ends, the Lease is given back, and only then
+On shutdown: no new write starts, pending work ends, the Lease is released, and only then
 kube-scheduler's calls are refused. A kill at any moment loses nothing: all state is read from the
 API server again.
 """

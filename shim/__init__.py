@@ -2,5 +2,6 @@
 
 Contents: locating and publishing `libvgpu.so`, making and reading the files of a grant outside any
 container, and the command line for both. The C library is in `src/` and does not depend on Python.
-Kubernetes and NRI do not belong here; the node agent does not use this package.
+Kubernetes and NRI do not belong here. The node agent imports nothing from this package; it starts
+the arbiter (`python -m shim arbiter`) as a child.
 """

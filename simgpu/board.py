@@ -1,6 +1,6 @@
 """The daemon's side of board.h: the memory that the daemon shares with every client of a GPU.
 
-Pure: it works on any writable buffer, and time is an argument in nanoseconds of CLOCK_MONOTONIC.
+It works on any writable buffer, and time is an argument in nanoseconds of CLOCK_MONOTONIC.
 Clients simulate the engine, under a lock that the daemon never takes; each store here is one
 aligned number. The daemon gives channels to contexts, ends them, and reads how busy the GPU was. A
 test compares the structs with the header.

@@ -1,6 +1,6 @@
 """The GPUs as a CDI spec: the edits by which a container runtime adds a GPU to a container.
 
-Pure: paths in, a JSON document out. A device is one GPU, named by its UUID, and adds that GPU's
+Paths in, a JSON document out. A device is one GPU, named by its UUID, and adds that GPU's
 socket alone. The driver's libraries and nvidia-smi are added with any GPU, as by the NVIDIA
 container toolkit, from the host; they are never part of an image.
 """

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from enum import Enum
 from pathlib import Path
 
+import pytest
 import typer
 from typer.testing import CliRunner
 
 from scheduler.command_line import PREFIX, application
 from scheduler.core.reasons import Reason
+from scheduler.decisions.nomination import Outcome
 from scheduler.endpoint import PAGES
 from scheduler.events import REASONS
+from scheduler.leadership.election import Do, Role
 from scheduler.metrics import Metrics
 from scheduler.service import Settings
 from tests.support import ROOT, table_below
@@ -62,6 +66,15 @@ def test_the_metrics_are_those_of_the_code() -> None:
     }
     for name, row in written.items():
         assert tuple(re.findall(r"`(\w+)`", row[2])) == labelled[name.removesuffix("_total")], name
+
+
+@pytest.mark.parametrize(
+    ("name", "values"), [("lease_changes", Role), ("lease_failures", Do), ("nominations", Outcome)]
+)
+def test_the_values_of_labels_are_those_of_the_code(name: str, values: type[Enum]) -> None:
+    rows = {row[0].strip("`"): row for row in table_below(TEXT, "metric")}
+    meaning = rows[f"gpuslice_scheduler_{name}_total"][3]
+    assert set(re.findall(r"`(\w+)`", meaning)) == {each.value for each in values}
 
 
 def test_the_events_are_those_of_the_code() -> None:

@@ -32,7 +32,7 @@ from nri_plugin.doctor.facts import (
     RunDir,
 )
 from nri_plugin.gpu.inventory import Inventory
-from nri_plugin.host import bundle, cdi, device_plugins, releases, rooted_open, store
+from nri_plugin.host import bundle, cdi_reader, device_plugins, releases, rooted_open, store
 from nri_plugin.host.driver_root import (
     WITHOUT_MOUNT,
     DriverRoot,
@@ -64,7 +64,7 @@ def collect(settings: Settings, library: Path | None, paths: HostPaths) -> Facts
     gpus = inventory.gpus
     driver_root = DriverRoot(settings.driver_root, settings.driver_root_mount)
     directories = dict.fromkeys((settings.generated_cdi_dir, *settings.cdi_dirs))
-    specs = cdi.load(directories, settings.cdi_kinds, driver_root.stat)
+    specs = cdi_reader.load(directories, settings.cdi_kinds, driver_root.stat)
     return Facts(
         settings=settings,
         root=os.geteuid() == 0,

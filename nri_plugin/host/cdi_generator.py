@@ -22,7 +22,7 @@ from typing import Any, Final
 from contract import names
 from kube.log_lines import Line
 from nri_plugin.child import Child
-from nri_plugin.host import cdi
+from nri_plugin.host import cdi_reader
 from nri_plugin.host.driver_root import WITHOUT_MOUNT, DriverRoot
 from nri_plugin.policy.refusals import ChildError
 
@@ -88,7 +88,7 @@ class Generator:
 
     def present(self) -> Sequence[str]:
         """Return the GPUs that the file describes. Raises OSError."""
-        described = cdi.load([self.file.parent]).devices.values()
+        described = cdi_reader.load([self.file.parent]).devices.values()
         return [device.name for device in described if device.file == str(self.file)]
 
     def discard(self) -> bool:

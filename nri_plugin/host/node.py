@@ -16,8 +16,8 @@ from typing import Final, TypeVar
 from kube.log_lines import Line
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.host import cdi_vendor, device_plugins
-from nri_plugin.host.cdi import Reader
 from nri_plugin.host.cdi_generator import Generator
+from nri_plugin.host.cdi_reader import Reader
 from nri_plugin.host.driver_root import DriverRoot
 from nri_plugin.host.store import Chosen, Store
 from nri_plugin.policy.gpu_modes import GpuModes, Mode

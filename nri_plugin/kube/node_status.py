@@ -151,7 +151,7 @@ class NodeStatus:
         return await self._write_node(wanted, facts) or written
 
     def _note(self, facts: NodeFacts) -> None:
-        """Tell the modes what the node's operator excludes, and which device plugin is there."""
+        """Give the modes what the node's operator excludes, and which device plugin is there."""
         self._modes.excluded = facts.excluded
         # With an offer of its own the agent cannot tell whose resource it is; see device_plugins.py
         offered = {} if self._modes.offer else facts.plugin_gpus

@@ -255,7 +255,7 @@ class Fleet:
         """A pod holds this much of the GPU; core_percent None: its share requests no core."""
         self._change("used", row, slot, memory_bytes, core_percent)
 
-    def give_back(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> None:
+    def release(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> None:
         """Reverts a `take` with the same arguments."""
         self._change("used", row, slot, memory_bytes, core_percent, -1)
 

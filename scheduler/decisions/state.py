@@ -170,7 +170,7 @@ class State:
             return
         row = self.fleet.row_of(holding.node)
         for taken in self._taken.pop(uid):
-            self.fleet.give_back(row, taken.slot, taken.memory_bytes, taken.core_percent)
+            self.fleet.release(row, taken.slot, taken.memory_bytes, taken.core_percent)
         self.fleet.note_room(row)
         self._vanished.pop(uid, None)
         self._assumed.pop(uid, None)
@@ -251,7 +251,7 @@ class State:
             row = fleet.row_of(node)
             for uid in set(uids) & self._on_node.get(node, {}).keys():
                 for taken in self._taken[uid]:
-                    fleet.give_back(row, taken.slot, taken.memory_bytes, taken.core_percent)
+                    fleet.release(row, taken.slot, taken.memory_bytes, taken.core_percent)
         return fleet
 
     def keep_pods(self, uids: Iterable[str]) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from scheduler.leadership.lease import Campaign, Record, given_back
+from scheduler.leadership.lease import Campaign, Record, released
 
 POST_S: Final = 4.0
 """Timeout of a Binding's POST at the client and, as its query `timeout`, at the server."""
@@ -33,7 +33,7 @@ class Timing:
     window_s: float = 5.5
     """How long a renewal permits writes."""
     wait_s: float = 6.5
-    """Wait between taking an expired Lease and the first write."""
+    """Wait between acquiring an expired Lease and the first write."""
     renew_s: float = 1.5
     standby_poll_s: float = 2.0
     """Poll interval of a standby that receives no calls."""
@@ -61,10 +61,10 @@ MARGIN: Final = 0.05
 
 class Role(Enum):
     STANDBY = "standby"
-    TAKING = "taking"
+    ACQUIRING = "acquiring"
     """Holds the Lease; waits or relists before its first write."""
     HOLDING = "holding"
-    YIELDING = "yielding"
+    RELEASING = "releasing"
     """Holds the Lease, starts no new write, finishes pending ones."""
 
 
@@ -72,9 +72,9 @@ class Do(Enum):
     """The next operation on the Lease."""
 
     READ = "read"
-    TAKE = "take"
+    ACQUIRE = "acquire"
     RENEW = "renew"
-    GIVE_BACK = "give back"
+    RELEASE = "release"
     CAMPAIGN = "campaign"
 
 
@@ -140,19 +140,19 @@ class Election:
         }
 
     def wrote(self, do: Do, record: Record, sent_s: float, now_s: float) -> None:
-        """TAKE, RENEW or GIVE_BACK succeeded. record: the answer. sent_s: before the request was
+        """ACQUIRE, RENEW or RELEASE succeeded. record: the answer. sent_s: before the request was
         sent."""
         before, moved_s = self.record, self._moved_s
         self.saw(record, now_s)
-        if do is Do.GIVE_BACK:
+        if do is Do.RELEASE:
             self.role = Role.STANDBY
             self._campaigns.clear()
-            # Taking it again requires a new call.
+            # Acquiring it again requires a new call.
             self._called_s = float("-inf")
             return
         self._valid_until_s = sent_s + self.timing.window_s
-        if do is Do.TAKE:
-            self.role = Role.TAKING
+        if do is Do.ACQUIRE:
+            self.role = Role.ACQUIRING
             self._ready_s = max(now_s, self._over_s(before, moved_s, sent_s))
 
     def campaigned(self, now_s: float) -> None:
@@ -162,7 +162,7 @@ class Election:
 
     def listed(self) -> None:
         """All objects were relisted, in a list started when `must_list` was already true."""
-        if self.role is Role.TAKING:
+        if self.role is Role.ACQUIRING:
             self.role = Role.HOLDING
 
     # --- queries
@@ -179,7 +179,7 @@ class Election:
         return self.holds and now_s >= self._valid_until_s
 
     def must_list(self, now_s: float) -> bool:
-        return self.role is Role.TAKING and now_s >= self._ready_s
+        return self.role is Role.ACQUIRING and now_s >= self._ready_s
 
     def is_candidate(self, now_s: float) -> bool:
         return now_s - self._called_s <= self.timing.candidacy_s and not self.leaving
@@ -206,13 +206,13 @@ class Election:
         if not self._seen:
             return Do.READ
         if self.holds:
-            if self.role is Role.YIELDING and not under_way:
-                return Do.GIVE_BACK
+            if self.role is Role.RELEASING and not under_way:
+                return Do.RELEASE
             return Do.RENEW
         if not self.is_candidate(now_s):
             return Do.READ
         if self._may_take(now_s):
-            return Do.TAKE
+            return Do.ACQUIRE
         if now_s - self._campaigned_s >= self.timing.campaign_s:
             return Do.CAMPAIGN
         return Do.READ
@@ -223,13 +223,13 @@ class Election:
         if not clean:
             return
         if self.leaving or self._has_heir(now_s):
-            self.role = Role.YIELDING
+            self.role = Role.RELEASING
 
     def pause_s(self, now_s: float) -> float:
         """Seconds until the next step if no event occurs."""
         if self.holds:
             pause_s = self.timing.renew_s
-            if self.role is Role.TAKING and self._ready_s > now_s:
+            if self.role is Role.ACQUIRING and self._ready_s > now_s:
                 pause_s = min(pause_s, self._ready_s - now_s)
             return pause_s
         timing = self.timing
@@ -238,7 +238,7 @@ class Election:
     def record_for(self, do: Do, at: str) -> Record:
         """The record to write. at: the time, for people."""
         seen = self.record
-        if do is Do.TAKE:
+        if do is Do.ACQUIRE:
             return Record(
                 holder=self.me.identity,
                 term=(seen.term if seen else 0) + 1,
@@ -246,13 +246,13 @@ class Election:
                 duration_s=self.timing.lease_s,
                 renewed=at,
                 acquired=at,
-                waits=seen is None or not (self._is_given_back(seen) or self._has_exited(seen)),
+                waits=seen is None or not (self._is_released(seen) or self._has_exited(seen)),
                 raw=seen.raw if seen else None,
             )
         assert seen is not None
-        waits = seen.waits and self.role is Role.TAKING
+        waits = seen.waits and self.role is Role.ACQUIRING
         renewed = replace(seen, renewed=at, duration_s=self.timing.lease_s, waits=waits)
-        return given_back(renewed) if do is Do.GIVE_BACK else renewed
+        return released(renewed) if do is Do.RELEASE else renewed
 
     # --- internals
 
@@ -268,7 +268,7 @@ class Election:
             return True
         return self._has_exited(record) or self._is_expired(now_s)
 
-    def _is_given_back(self, record: Record) -> bool:
+    def _is_released(self, record: Record) -> bool:
         """False if the Lease was deleted while held and then recreated, as by applying the
         manifests."""
         return not record.holder and (record.term > 0 or self._replaced_s == float("-inf"))
@@ -288,7 +288,7 @@ class Election:
         if before is None:
             # The Lease was deleted, perhaps just after its holder renewed it.
             return sent_s + timing.lease_s + timing.wait_s
-        if self._is_given_back(before):
+        if self._is_released(before):
             return sent_s
         if not before.holder:
             return self._replaced_s + timing.lease_s + timing.wait_s

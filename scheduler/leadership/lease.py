@@ -29,7 +29,7 @@ class Campaign:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The Lease as read, or as it will be written. holder "": given back. term: changes with the
+    """The Lease as read, or as it will be written. holder "": released. term: changes with the
     holder. renewed: an opaque text that changes with each renewal; no clock is compared with it.
     waits: an earlier holder may still run, and its writes are not waited out yet."""
 
@@ -108,7 +108,7 @@ def written(record: Record) -> Json:
     }
 
 
-def given_back(record: Record) -> Record:
+def released(record: Record) -> Record:
     """The next holder may bind at once. The term stays, so no term is ever reused."""
     return replace(record, holder="", campaign=None)
 

@@ -30,7 +30,6 @@ pytestmark = pytest.mark.e2e
 _QUERY: Final = "nvidia-smi --format=csv,noheader,nounits --query-gpu"
 _SMI: Final = f"{_QUERY}=memory.total".split()
 _SYSTEM: Final = f"--namespace={names.NAMESPACE}"
-_ORDINARY: Final = ("ordinary", "of-the-default-scheduler")
 _HALF_BYTES: Final = 11520 << 20
 _OUT_OF_MEMORY: Final = 2
 _NO_IMAGES: Final = [

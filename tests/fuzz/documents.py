@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from contract import allocation, grants, names, quantity
-from nri_plugin.host import cdi
+from nri_plugin.host import cdi_reader
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri import translate
 from nri_plugin.policy.model import Adjustment, CdiDevice, Device, Edits, Gpu, Mount, Paths, Specs
@@ -254,7 +254,7 @@ def cdi_specs(data: bytes) -> None:
     path = _directory() / f"spec{suffix}"
     path.write_bytes(text)
     try:
-        specs = cdi.load([path.parent], status=_no_such_device)
+        specs = cdi_reader.load([path.parent], status=_no_such_device)
     finally:
         path.unlink()
     for problem in specs.problems:

@@ -43,7 +43,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     "session": Target("protocol/session.py, dialect.py", "RemoteProtocolError", wire.dialogue),
     "policy": Target("translate.py, annotation_claims.py, injection.py", "nothing", documents.pods),
     "cdi": Target(
-        "nri_plugin/host/cdi.py",
+        "nri_plugin/host/cdi_reader.py",
         "nothing",
         documents.cdi_specs,
         words=(*documents.WORDS, *documents.YAML_WORDS),

@@ -66,7 +66,7 @@ def test_a_parser_that_breaks_its_promise_is_seen(
         "ttrpc": "nri_plugin.protocol.ttrpc.Server.receive_data",
         "session": "nri_plugin.protocol.session.Session.receive_data",
         "policy": "nri_plugin.policy.annotation_claims.claim",
-        "cdi": "nri_plugin.host.cdi.load",
+        "cdi": "nri_plugin.host.cdi_reader.load",
         "allocation": "contract.allocation.decode",
         "grants": "contract.grants.decode",
         "cluster": "scheduler.kubernetes.translate.pod",

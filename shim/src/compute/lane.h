@@ -50,7 +50,7 @@ struct vgpu_lane {
 /* A kind of launch: those of one function, executable graph or copy size cost about the same. */
 uint8_t vgpu_lane_kind(uint64_t handle, uint64_t size);
 
-/* A launch that wants to be submitted: what it is, and since when it waits. */
+/* A launch that waits: what it is, and since when it waits. */
 struct vgpu_wish {
 	uint8_t kind;
 	uint64_t since_ns;

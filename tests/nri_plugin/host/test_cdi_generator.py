@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from contract import names
-from nri_plugin.host import cdi
+from nri_plugin.host import cdi_reader
 from nri_plugin.host.cdi_generator import FILE, OPTIONS, Generator, render
 from nri_plugin.policy.refusals import ChildError
 
@@ -101,10 +101,10 @@ def test_what_is_written_is_read_like_any_spec(tmp_path: Path) -> None:
     ctk.generator.write(text)
     assert os.listdir(directory) == [FILE]
     assert (directory / FILE).stat().st_mode & 0o777 == 0o644
-    device = cdi.load([directory]).devices[UUID]
+    device = cdi_reader.load([directory]).devices[UUID]
     assert [mount.destination for mount in device.own.mounts] == [f"/{UUID}"]
     assert ctk.generator.discard()
-    assert not cdi.load([directory]).devices
+    assert not cdi_reader.load([directory]).devices
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from contract import names
 from nri_plugin.doctor.host import missing
-from nri_plugin.host import cdi
+from nri_plugin.host import cdi_reader
 from nri_plugin.host.cdi_generator import render
 from nri_plugin.host.driver_root import DriverRoot
 from nri_plugin.policy.model import Gpu
@@ -75,7 +75,7 @@ def test_device_nodes_are_looked_up_below_the_mount(tmp_path: Path) -> None:
         seen.append(root.seen(path))
         return os.stat("/dev/null")
 
-    (device,) = cdi.load([cdi_dir], status=status).devices.values()
+    (device,) = cdi_reader.load([cdi_dir], status=status).devices.values()
     assert device.problem is None
     assert seen == [mount / "dev/real", mount / "dev/nvidiactl"]
     assert stat.S_ISREG(root.stat("/dev/nvidia0").st_mode)
@@ -89,7 +89,7 @@ def test_missing_files_are_looked_up_below_the_mount(tmp_path: Path) -> None:
     for node in document["devices"][0]["containerEdits"]["deviceNodes"]:
         node |= {"type": "c", "major": 195, "minor": 0}
     (cdi_dir / "nvidia.json").write_text(json.dumps(document))
-    specs = cdi.load([cdi_dir])
+    specs = cdi_reader.load([cdi_dir])
     root = DriverRoot(Path("/run/nvidia/driver"), mount)
     gone = missing(Gpu(UUID, 0, 1), specs, Path("/"), root)
     assert "/run/nvidia/driver/usr/lib64/libcuda.so.580" in gone

@@ -59,7 +59,7 @@ def test_what_is_known_of_a_node_holds_until_it_changes() -> None:
     rows = fleet.rows_of(hard(fleet, 2, alike=True))
     fit(fleet, TOO_MANY, rows, Steps(MAX_STEPS), known)
     for slot in range(16):
-        fleet.give_back(int(rows[1]), slot, slot + 1, 1)
+        fleet.release(int(rows[1]), slot, slot + 1, 1)
     renamed = replace(TOO_MANY, asks=[replace(ask, container="x") for ask in TOO_MANY.asks])
     for steps, expected in ((Steps(0), Reason.UNFINISHED), (Steps(MAX_STEPS), Reason.TOGETHER)):
         reasons = fit(fleet, renamed, rows, steps, known)[1]

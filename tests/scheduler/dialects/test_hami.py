@@ -17,7 +17,6 @@ from scheduler.kubernetes import requests
 GPU, MEMORY, PERCENT, CORES, PRIORITY = (
     f"nvidia.com/{name}" for name in ("gpu", "gpumem", "gpumem-percentage", "gpucores", "priority")
 )
-AMOUNTS: Final = f"{GPU}, {MEMORY}, {PERCENT}, {CORES}"
 MIB: Final = 2**20
 WHOLE: Final = Fraction(1)
 HALF: Final = Fraction(1, 2)

@@ -31,8 +31,8 @@ def holding(at_s: float = 0.0) -> Election:
 
 
 def take(election: Election, at_s: float) -> None:
-    assert election.step(at_s) is Do.TAKE
-    election.wrote(Do.TAKE, election.record_for(Do.TAKE, f"t{at_s}"), at_s, at_s)
+    assert election.step(at_s) is Do.ACQUIRE
+    election.wrote(Do.ACQUIRE, election.record_for(Do.ACQUIRE, f"t{at_s}"), at_s, at_s)
 
 
 def renew(election: Election, at_s: float) -> None:
@@ -45,8 +45,8 @@ def campaign(by: str = "heir", installation: str = "here", count: int = 0) -> Ca
 
 
 def test_the_timeouts_tolerate_clocks_of_different_rates() -> None:
-    after_taking = (TIMING.lease_s + TIMING.wait_s) * (1 - MARGIN)
-    assert after_taking >= TIMING.window_s + 2 * POST_S
+    after_acquiring = (TIMING.lease_s + TIMING.wait_s) * (1 - MARGIN)
+    assert after_acquiring >= TIMING.window_s + 2 * POST_S
     assert TIMING.exited_wait_s > POST_S
     assert TIMING.window_s > 2 * 2.0 + TIMING.renew_s - 0.1  # two calls of the Lease may fail
 
@@ -55,7 +55,7 @@ def test_a_process_without_calls_does_not_take_the_lease() -> None:
     election = standby(replace(HOLDER, holder=""))
     assert election.step(100) is Do.READ
     election.record_call(100)
-    assert election.step(100) is Do.TAKE
+    assert election.step(100) is Do.ACQUIRE
     assert election.step(100 + TIMING.candidacy_s + 1) is Do.READ
 
 
@@ -63,9 +63,9 @@ def test_the_next_holder_waits_for_the_writes_of_an_expired_one() -> None:
     election = standby(at_s=10)
     over_s = 10 + TIMING.lease_s
     election.record_call(over_s)
-    assert election.step(over_s - 0.1) is not Do.TAKE
+    assert election.step(over_s - 0.1) is not Do.ACQUIRE
     take(election, over_s)
-    assert election.role is Role.TAKING and not election.may_write(over_s)
+    assert election.role is Role.ACQUIRING and not election.may_write(over_s)
     assert not election.must_list(over_s + TIMING.wait_s - 0.1)
     assert election.must_list(over_s + TIMING.wait_s)
     assert not election.may_write(over_s + TIMING.wait_s)
@@ -90,8 +90,8 @@ def test_a_lease_expired_long_ago_needs_no_wait() -> None:
 def test_a_longer_lease_of_another_release_is_respected() -> None:
     election = standby(replace(HOLDER, duration_s=60))
     election.record_call(59)
-    assert election.step(59) is not Do.TAKE
-    assert election.step(60) is Do.TAKE
+    assert election.step(59) is not Do.ACQUIRE
+    assert election.step(60) is Do.ACQUIRE
 
 
 def test_a_campaign_update_does_not_renew_the_lease() -> None:
@@ -99,7 +99,7 @@ def test_a_campaign_update_does_not_renew_the_lease() -> None:
     for at_s in range(1, 9):
         election.record_call(at_s)
         election.saw(replace(HOLDER, campaign=campaign(count=at_s)), at_s)
-    assert election.step(8) is Do.TAKE
+    assert election.step(8) is Do.ACQUIRE
 
 
 def test_the_lease_of_an_exited_process_is_taken_at_once() -> None:
@@ -120,7 +120,7 @@ def test_an_exited_holder_that_still_waited_is_waited_for() -> None:
     assert first.record.waits
     second = standby(replace(first.record, holder="other"), 10, exited="other")
     second.record_call(10)
-    assert second.step(10) is not Do.TAKE
+    assert second.step(10) is not Do.ACQUIRE
     second.record_call(10 + TIMING.lease_s)
     take(second, 10 + TIMING.lease_s)
     assert not second.must_list(10 + TIMING.lease_s + TIMING.wait_s - 0.1)
@@ -209,7 +209,7 @@ def test_a_holder_without_calls_yields_to_another_installation() -> None:
         update = campaign("rival", "elsewhere", at_s)
         election.saw(replace(election.record, campaign=update), at_s)
         election.settle(at_s)
-    assert election.role is Role.YIELDING
+    assert election.role is Role.RELEASING
 
 
 def test_a_second_installation_reports_the_holder_as_a_rival() -> None:
@@ -227,9 +227,9 @@ def test_a_holder_that_still_waits_does_not_give_the_lease_back() -> None:
     take(election, TIMING.lease_s)
     election.leaving = True
     election.settle(TIMING.lease_s)
-    assert election.role is Role.TAKING
+    assert election.role is Role.ACQUIRING
     election.settle(TIMING.lease_s + TIMING.wait_s)
-    assert election.role.value == "yielding"
+    assert election.role.value == "releasing"
 
 
 # --- random runs ---------------------------------------------------------------------------------

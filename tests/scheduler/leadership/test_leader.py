@@ -205,7 +205,7 @@ async def test_a_leaving_process_finishes_pending_writes_first() -> None:
         await admitted(leader)
         with leader.writing():
             leader.leave()
-            assert not leader.may_write() and leader.role is Role.YIELDING
+            assert not leader.may_write() and leader.role is Role.RELEASING
             assert "giving the Lease" in leader.refusal()
             seen = server.said.count("PUT")
             await until_async(lambda: server.said.count("PUT") > seen)
@@ -253,7 +253,7 @@ async def test_a_lease_that_cannot_be_created_is_reported() -> None:
     async with client_of(answer) as kube, leading(kube) as leader:
         await leader.admit()
         await until_async(lambda: "cannot be acquired: NotFound: no such name" in leader.refusal())
-        labels = {"request": "take"}
+        labels = {"request": "acquire"}
         name = "gpuslice_scheduler_lease_failures_total"
         assert leader._metrics.registry.get_sample_value(name, labels)
 

@@ -65,7 +65,7 @@ def test_what_is_not_ours_is_written_back() -> None:
 
 
 def test_what_is_given_back_keeps_its_term() -> None:
-    back = lease.written(lease.given_back(lease.read(RAW)))
+    back = lease.written(lease.released(lease.read(RAW)))
     assert back["spec"]["holderIdentity"] == "" and back["spec"]["leaseTransitions"] == 4
     assert names.ANNOTATION_CANDIDATE not in back["metadata"]["annotations"]
 

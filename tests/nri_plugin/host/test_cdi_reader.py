@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from contract import names
-from nri_plugin.host import cdi
-from nri_plugin.host.cdi import Reader
+from nri_plugin.host import cdi_reader
+from nri_plugin.host.cdi_reader import Reader
 from nri_plugin.policy.model import Device, Edits, Hook, HookStage, Mount, Specs
 
 CTK = """\
@@ -63,7 +63,7 @@ def node(path: str) -> os.stat_result:
 
 def test_what_nvidia_ctk_writes(tmp_path: Path) -> None:
     (tmp_path / "nvidia.yaml").write_text(CTK)
-    specs = cdi.load([tmp_path], status=node)
+    specs = cdi_reader.load([tmp_path], status=node)
     assert specs.problems == ()
     assert set(specs.devices) == {"GPU-1", "all"}
     gpu = specs.devices["GPU-1"]
@@ -95,7 +95,7 @@ def test_what_nvidia_ctk_writes(tmp_path: Path) -> None:
 def test_other_files_are_none_of_ours(tmp_path: Path) -> None:
     (tmp_path / "net.json").write_text(json.dumps({"cdiVersion": "9", "kind": "x.com/nic"}))
     (tmp_path / "README").write_text("not a spec")
-    assert cdi.load([tmp_path, tmp_path / "absent"]) == Specs()
+    assert cdi_reader.load([tmp_path, tmp_path / "absent"]) == Specs()
 
 
 def test_later_directories_outrank_earlier_ones(tmp_path: Path) -> None:
@@ -104,9 +104,9 @@ def test_later_directories_outrank_earlier_ones(tmp_path: Path) -> None:
         directory.mkdir()
         edits = {"env": [f"FROM={name}"]}
         (directory / "s.json").write_text(spec({"name": "G", "containerEdits": edits}))
-    specs = cdi.load([tmp_path / "low", tmp_path / "high"])
+    specs = cdi_reader.load([tmp_path / "low", tmp_path / "high"])
     assert specs.devices["G"].own.env == (("FROM", "high"),)
-    specs = cdi.load([tmp_path / "high", tmp_path / "low"])
+    specs = cdi_reader.load([tmp_path / "high", tmp_path / "low"])
     assert specs.devices["G"].own.env == (("FROM", "low"),)
 
 
@@ -122,19 +122,19 @@ def test_the_first_kind_with_the_gpu_counts(tmp_path: Path) -> None:
     every = spec({"name": "all"}, kind=names.CDI_KIND_MANAGEMENT)
     (tmp_path / "b/m.json").write_text(every)
     directories = [tmp_path / "a", tmp_path / "b"]
-    found = cdi.load(directories).devices
+    found = cdi_reader.load(directories).devices
     assert {name: device.kind for name, device in found.items()} == {
         "G": names.CDI_KIND,
         "H": PLUGIN,
     }
     assert found["G"].problem is None, "two kinds are two devices"
-    assert cdi.load(directories, [PLUGIN, names.CDI_KIND]).devices["G"].kind == PLUGIN
+    assert cdi_reader.load(directories, [PLUGIN, names.CDI_KIND]).devices["G"].kind == PLUGIN
 
 
 def test_a_device_twice_in_one_directory_is_unusable(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.json").write_text(spec({"name": "G"}, {"name": name}))
-    specs = cdi.load([tmp_path])
+    specs = cdi_reader.load([tmp_path])
     problem = specs.devices["G"].problem
     assert problem is not None
     assert "defines it too" in problem
@@ -161,7 +161,7 @@ def test_a_broken_file_is_named_and_hurts_no_other(case: str, tmp_path: Path) ->
     else:
         (tmp_path / "broken.json").write_text(text)
     (tmp_path / "good.json").write_text(spec({"name": "G"}))
-    specs = cdi.load([tmp_path])
+    specs = cdi_reader.load([tmp_path])
     assert list(specs.devices) == ["G"]
     assert len(specs.problems) == 1
     assert specs.problems[0].startswith(f"{tmp_path}/broken.json: ")
@@ -173,9 +173,9 @@ def test_broken_yaml_large_files_and_dangling_links(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text(" " * (5 << 20))
     (tmp_path / "c.json").symlink_to("nowhere")
     (tmp_path / "d.json").mkdir()
-    assert len(cdi.load([tmp_path]).problems) == 4
+    assert len(cdi_reader.load([tmp_path]).problems) == 4
     (tmp_path / "file").write_text("")
-    assert cdi.load([tmp_path / "file"]).problems == (f"{tmp_path}/file: Not a directory",)
+    assert cdi_reader.load([tmp_path / "file"]).problems == (f"{tmp_path}/file: Not a directory",)
 
 
 BROKEN_EDITS: Mapping[str, tuple[Any, str]] = {
@@ -210,11 +210,11 @@ def test_broken_edits_make_their_device_unusable(case: str, tmp_path: Path) -> N
     edits, problem = BROKEN_EDITS[case]
     path = tmp_path / "spec.json"
     path.write_text(spec({"name": "bad", "containerEdits": edits}, {"name": "good"}))
-    devices = cdi.load([tmp_path], status=node).devices
+    devices = cdi_reader.load([tmp_path], status=node).devices
     assert devices["good"].problem is None
     assert problem in str(devices["bad"].problem)
     path.write_text(spec({"name": "bad"}, containerEdits=edits))
-    assert problem in str(cdi.load([tmp_path], status=node).devices["bad"].problem)
+    assert problem in str(cdi_reader.load([tmp_path], status=node).devices["bad"].problem)
 
 
 STRANGE_YAML = {
@@ -233,7 +233,7 @@ def test_a_tag_that_its_scalar_does_not_fit_is_a_problem_of_the_file(
     """PyYAML lets an IndexError, KeyError, AttributeError or OverflowError escape."""
     (tmp_path / "strange.yaml").write_text(f"kind: {STRANGE_YAML[case]}\n")
     (tmp_path / "whole.json").write_text(spec({"name": "GPU-1", "containerEdits": {}}))
-    specs = cdi.load([tmp_path])
+    specs = cdi_reader.load([tmp_path])
     assert set(specs.devices) == {"GPU-1"}
     (problem,) = specs.problems
     assert "strange.yaml: must be YAML: " in problem
@@ -250,7 +250,7 @@ def test_aliases_stand_for_no_more_than_a_file_may_hold(tmp_path: Path) -> None:
     (tmp_path / "many.yaml").write_text(f"{head}{_doubling(60)}\ndevices: [{{name: *a60}}]\n")
     (tmp_path / "ring.yaml").write_text(f"{head}devices: &d [{{name: *d}}]\n")
     (tmp_path / "some.yaml").write_text(f"{head}{_doubling(9)}\ndevices: [{{name: *a9}}]\n")
-    many, ring, some = cdi.load([tmp_path]).problems
+    many, ring, some = cdi_reader.load([tmp_path]).problems
     assert "many.yaml: too long: must be at most 4194304 characters" in many
     assert "ring.yaml: too long: must be at most 4194304 characters" in ring
     assert "devices[0].name: invalid value [[[[" in some
@@ -264,7 +264,7 @@ def test_defaults_and_block_devices(tmp_path: Path) -> None:
         "additionalGids": [],
     }
     (tmp_path / "s.json").write_text(spec({"name": "G", "containerEdits": edits}))
-    own = cdi.load([tmp_path], status=node).devices["G"].own
+    own = cdi_reader.load([tmp_path], status=node).devices["G"].own
     assert own.devices == (Device("/dev/sd", "b", 8, 1),)
     assert own.mounts == (Mount("/b", "/a", ("ro", "nosuid", "nodev", "rbind", "rprivate")),)
 
@@ -272,11 +272,11 @@ def test_defaults_and_block_devices(tmp_path: Path) -> None:
 def test_a_spec_is_read_again_when_it_changes(tmp_path: Path) -> None:
     path = tmp_path / "s.json"
     path.write_text(spec({"name": "G"}))
-    assert list(cdi.load([tmp_path]).devices) == ["G"]
+    assert list(cdi_reader.load([tmp_path]).devices) == ["G"]
     fresh = tmp_path / "fresh"
     fresh.write_text(spec({"name": "H"}))
     fresh.rename(path)
-    assert list(cdi.load([tmp_path]).devices) == ["H"]
+    assert list(cdi_reader.load([tmp_path]).devices) == ["H"]
     edits = {"deviceNodes": [{"path": "/dev/late"}]}
     path.write_text(spec({"name": "late", "containerEdits": edits}))
     nodes: list[OSError | os.stat_result] = [
@@ -290,9 +290,9 @@ def test_a_spec_is_read_again_when_it_changes(tmp_path: Path) -> None:
             raise answer
         return answer
 
-    assert cdi.load([tmp_path], status=status).devices["late"].problem is not None
+    assert cdi_reader.load([tmp_path], status=status).devices["late"].problem is not None
     # The spec is the same, the host is not.
-    assert cdi.load([tmp_path], status=status).devices["late"].problem is None
+    assert cdi_reader.load([tmp_path], status=status).devices["late"].problem is None
 
 
 def test_a_reader_looks_at_what_has_changed_alone(tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def test_a_reader_looks_at_what_has_changed_alone(tmp_path: Path) -> None:
     file.write_text(CTK)
     reader = Reader([tmp_path, tmp_path / "absent"], status=status)
     first = reader.load()
-    assert first == cdi.load([tmp_path], status=status)
+    assert first == cdi_reader.load([tmp_path], status=status)
     assert reader.load() is first
     (tmp_path / "notes.txt").write_text("none of ours")
     assert reader.load() is first
