@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from contract import names
-from contract.dialects import VOLCANO_MEMORY
+from contract.dialects import HAMI_MEMORY, VOLCANO_MEMORY
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.manifests import KOORDINATOR, NAMES_POLICY
@@ -50,6 +50,9 @@ def serve(plane: ControlPlane, *others: str) -> None:
             lambda: f"must be {' or '.join(served)} in" in server.ask("POST", _PODS, refused).text,
             f"{', '.join(served)} are served, and no other",
         )
+        for resource in (VOLCANO_MEMORY, HAMI_MEMORY):
+            off = partial(_refuses, server, "gpuslice-dialects", {"limits": {resource: 5}})
+            until(off, f"the dialect of {resource} is off")
         for policy in ("gpuslice-requests", "gpuslice-environment"):
             probe = {**PROBES[policy], "scheduler": KOORDINATOR}
             refuses = partial(_refuses, server, policy, probe)

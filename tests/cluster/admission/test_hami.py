@@ -52,8 +52,10 @@ def server(installed: ControlPlane) -> Iterator[Server]:
     installed.apply_json(*ours, *rendered("dialects"))
     with Server(installed) as api:
         asked, wrong = stock(asking({GPU: 1})), pod(asking({GPU: 17}))
+        right = pod(asking({MEMORY: 3000}))
         until(lambda: scheduler_of(tried(api, asked)) == names.SCHEDULER_NAME, "set")
         until(lambda: tried(api, wrong).policy == _POLICY, "the policy is in force")
+        until(lambda: tried(api, right).done, "the dialect is on")
         yield api
     for each in ours:
         installed.kubectl("delete", each["kind"], each["metadata"]["name"])
