@@ -60,7 +60,12 @@ def install() -> str:
 
 def dialects(given: Sequence[Dialect] = DIALECTS) -> str:
     """The text of files/dialects.yaml, for the templates."""
-    document = {"dialects": [_keys(each) for each in given]}
+    earlier = {new: old for old, new in names.DEPRECATED_RESOURCES.items()}
+    others = (*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY)
+    document = {
+        "dialects": [_keys(each) for each in given],
+        "ofOtherComponents": [[each, earlier.get(each, each)] for each in others],
+    }
     return _DIALECTS_HEADER + yaml.safe_dump(document, sort_keys=False)
 
 

@@ -231,7 +231,7 @@ def test_a_dialect_that_is_on_is_served(name: str) -> None:
     assert option in command(rendered, "Deployment", "gpuslice-scheduler", 1)
     assert option in command(rendered, "DaemonSet", "gpuslice-agent")
     for policy in ("allocations", "dialects", "environment", "requests", "scheduler-names"):
-        text = str(one(rendered, "ValidatingAdmissionPolicy", f"gpuslice-{policy}"))
+        text = json.dumps(one(rendered, "ValidatingAdmissionPolicy", f"gpuslice-{policy}"))
         assert all(f"'{each}'" in text for each in served)
 
 
