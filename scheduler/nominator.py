@@ -16,7 +16,7 @@ from contract import names
 from kube.client import KubeError
 from kube.log_lines import Line
 from scheduler.decisions.nomination import Backlog, Nomination, Outcome
-from scheduler.kubernetes.requests import Pending, at
+from scheduler.kubernetes.requests import at
 from scheduler.kubernetes.waiting import nomination
 from scheduler.metrics import Metrics
 
@@ -91,13 +91,7 @@ class Nominator:
 
     async def _write(self, wanted: Nomination) -> None:
         pending = wanted.pending
-        try:
-            await self._patch(pending, wanted.node)
-        finally:
-            del self._writes[pending.uid]
-
-    async def _patch(self, pending: Pending, node: str | None) -> None:
-        body = nomination(pending, node)
+        body = nomination(pending, wanted.node)
         try:
             path = f"{pending.path}/status"
             manager = names.SCHEDULER_NAME
@@ -109,6 +103,8 @@ class Nominator:
             if error.status in _REFUSED:
                 self._off_until_s = self._clock() + OFF_S
                 _LOG.warning(Line("nominations paused", pod=pending.pod_key, error=error))
+        finally:
+            del self._writes[pending.uid]
 
     def _report(self) -> None:
         counts = self._backlog.counts

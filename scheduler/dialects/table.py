@@ -55,7 +55,8 @@ def read(
         reading = reader(pod) if _is_on(dialect, enabled) else None
         if reading is None:
             continue
-        for name in reading.switches.keys() - (reading.switches if enabled is None else enabled):
+        off = () if enabled is None else reading.switches.keys() - enabled
+        for name in off:
             raise RequestError(
                 f"{used[dialect.name]}: must be absent, as {name} is off; {reading.switches[name]}"
             )
@@ -71,18 +72,15 @@ def _keys(dialect: Dialect, pod: PodFields) -> Iterator[str]:
     """The fields that only this dialect reads. Device plugins allocate whole GPUs where no dialect
     does, under names that several systems read."""
     if not dialect.scheduler_name or pod.scheduler_name == dialect.scheduler_name:
+        keys = [key for key in dialect.annotations if key in pod.annotations]
         prefix, suffixes = dialect.container_annotation
-        of_containers = [key for key in pod.annotations if prefix and key.startswith(prefix)]
-        yield from (_annotation(key) for key in dialect.annotations if key in pod.annotations)
         for suffix in suffixes:
-            yield from (_annotation(key) for key in of_containers if key.endswith(suffix))
+            keys += (k for k in pod.annotations if k.startswith(prefix) and k.endswith(suffix))
+        yield from (f"metadata.annotations[{key}]" for key in keys)
     for container in pod.containers:
         for name in dialect.resources:
-            amounts = (each.get(name, 0) for each in (container.limits, container.requests))
+            kinds = (container.limits, container.requests)
+            amounts = [each[name] for each in kinds if name in each]
             asked = any(quantity.parse(amount) != quantity.Value(0) for amount in amounts)
             if asked and name not in names.RESOURCES_WHOLE:
                 yield f"container {container.name}: {name}"
-
-
-def _annotation(key: str) -> str:
-    return f"metadata.annotations[{key}]"

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from contract import names
+from contract.dialects import DIALECTS
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from scheduler.dialects.reading import RequestError
@@ -34,13 +35,22 @@ def verdict(raw: Json, enabled: Enabled = DEFAULT) -> str:
     return ""
 
 
+ALL_DIALECTS: Final = ",".join(f"{each.switch}=true" for each in DIALECTS if each.switch)
+"""The chart's values that turn them on."""
+
+
+def rendered(setting: str, *policies: str) -> list[Json]:
+    """These policies and their bindings, in force, as with the chart's values."""
+    made = manifests.serving([names.SCHEDULER_NAME], f"--set={setting}")
+    return manifests.in_force(each for each in made if each["metadata"]["name"] in policies)
+
+
 @contextmanager
 def enforced(
     control: ControlPlane, server: Server, policy: str, setting: str, refused: Json
 ) -> Iterator[None]:
     """A dialect's policy, beside those of an installation without the dialect."""
-    rendered = manifests.serving([names.SCHEDULER_NAME], f"--set={setting}")
-    ours = manifests.in_force(each for each in rendered if each["metadata"]["name"] == policy)
+    ours = rendered(setting, policy)
     control.apply_json(*ours)
     until(lambda: tried(server, refused).policy == policy, "the policy is in force")
     yield

@@ -10,6 +10,7 @@ from contract import names
 
 Json = dict[str, Any]
 
+HALF: Final = {names.RESOURCE_CORE: 50, names.RESOURCE_MEMORY_RATIO: 50}
 _OLD: Final = {new: old for old, new in names.DEPRECATED_RESOURCES.items()}
 _PERCENTS: Final = (0, 1, 50, 99, 100, 101, 150, 200, 300, 1600, 1700, 2000)
 _BYTES: Final = (

@@ -23,7 +23,7 @@ from contract.dialects import (
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from tests.cluster.admission.judging import DRY, tried, verdict
-from tests.cluster.admission.requested import asking, container, pod, workloads
+from tests.cluster.admission.requested import HALF, asking, container, pod, workloads
 from tests.cluster.installing import serve
 from tests.cluster.server import MERGE_PATCH, Server
 from tests.support import until
@@ -33,7 +33,6 @@ pytestmark = pytest.mark.cluster
 
 Json = dict[str, Any]
 _POLICY: Final = "gpuslice-dialects"
-HALF: Final = {names.RESOURCE_CORE: 50, names.RESOURCE_MEMORY_RATIO: 50}
 OFF: Final[dict[str, Json]] = {
     "Volcano's": pod(asking({VOLCANO_MEMORY: 1024})),
     "Volcano's in a second container": pod(container(), asking({VOLCANO_VGPU_NUMBER: 1}, "second")),

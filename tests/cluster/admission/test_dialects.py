@@ -8,10 +8,9 @@ from typing import Any, Final
 import pytest
 
 from contract import dialects, names
-from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
-from lab.cluster.manifests import BINDING, NAMES_POLICY, POLICY, STOCK
-from tests.cluster.admission.judging import PODS, tried
+from lab.cluster.manifests import NAMES_POLICY, STOCK
+from tests.cluster.admission.judging import ALL_DIALECTS, PODS, rendered, tried
 from tests.cluster.admission.requested import asking, binding, container, pod
 from tests.cluster.installing import serve
 from tests.cluster.server import MERGE_PATCH, Server
@@ -20,22 +19,17 @@ from tests.support import until
 pytestmark = pytest.mark.cluster
 
 Json = dict[str, Any]
-_ON: Final = "global.gpuSharing=true,dialects.volcano.enabled=true,dialects.hami.enabled=true"
-_OURS: Final = frozenset({"allocations", "dialects", "environment", "requests", "scheduler-names"})
+_POLICIES: Final = [
+    f"gpuslice-{each}"
+    for each in ("allocations", "dialects", "environment", "requests", "scheduler-names")
+]
 _FROM_MAP: Final = {"configMapKeyRef": {"name": "p-shared-gpu-0", "key": "x"}}
 KAI, VOLCANO, HAMI = dialects.KAI, dialects.VOLCANO, dialects.HAMI
 
 
 @pytest.fixture(scope="module", autouse=True)
 def all_on(installed: ControlPlane, server: Server) -> Iterator[None]:
-    rendered = manifests.serving([names.SCHEDULER_NAME], f"--set={_ON}")
-    wanted = {f"gpuslice-{each}" for each in _OURS}
-    changed = [
-        each
-        for each in rendered
-        if each["kind"] in (POLICY, BINDING) and each["metadata"]["name"] in wanted
-    ]
-    installed.apply_json(*manifests.in_force(changed))
+    installed.apply_json(*rendered(ALL_DIALECTS, *_POLICIES))
     until(
         lambda: "volcano in a pod" in tried(server, volcano(scheduler=STOCK)).text, "all are served"
     )

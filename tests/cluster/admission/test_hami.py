@@ -11,7 +11,7 @@ import yaml
 from contract import dialects, names
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
-from tests.cluster.admission.judging import tried, verdict
+from tests.cluster.admission.judging import rendered, tried, verdict
 from tests.cluster.admission.requested import asking, container, pod, workloads
 from tests.cluster.installing import serve
 from tests.cluster.server import Answer, Server
@@ -24,32 +24,25 @@ Json = dict[str, Any]
 _API: Final = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 _POLICY: Final = "gpuslice-hami"
 _ENABLED: Final = frozenset({dialects.KOORDINATOR.name, dialects.HAMI.name})
+_ON: Final = "dialects.hami.enabled=true"
 GPU, MEMORY, PERCENT, CORES, PRIORITY = dialects.HAMI.resources
 PRIVILEGED: Final[Json] = {"securityContext": {"privileged": True}}
 
 
 def policies(mutates: bool = True) -> list[Json]:
     """HAMi's, in force. mutates: as for a cluster with MutatingAdmissionPolicies."""
-    if not mutates:
-        return rendered("hami")
-    return rendered("hami", "hami-scheduler", f"--api-versions={_API}")
-
-
-def rendered(*templates: str) -> list[Json]:
-    """Of the admission's templates, or options of Helm, with HAMi's dialect on."""
-    shown = [
-        each if each.startswith("--") else f"--show-only=templates/admission/{each}.yaml"
-        for each in templates
-    ]
-    text = chart.render("--set=dialects.hami.enabled=true", *shown)
-    return manifests.in_force(each for each in yaml.safe_load_all(text) if each)
+    shown = ["--show-only=templates/admission/hami.yaml"]
+    if mutates:
+        shown += ["--show-only=templates/admission/hami-scheduler.yaml", f"--api-versions={_API}"]
+    made = chart.render(f"--set={_ON}", *shown)
+    return manifests.in_force(each for each in yaml.safe_load_all(made) if each)
 
 
 @pytest.fixture(scope="module")
 def server(installed: ControlPlane) -> Iterator[Server]:
     """HAMi's policies are there for this module only."""
     ours = policies()
-    installed.apply_json(*ours, *rendered("dialects"))
+    installed.apply_json(*ours, *rendered(_ON, "gpuslice-dialects"))
     with Server(installed) as api:
         asked, wrong = stock(asking({GPU: 1})), pod(asking({GPU: 17}))
         right = pod(asking({MEMORY: 3000}))

@@ -17,7 +17,7 @@ from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet_objects import Gpu, Node, device_json, lease_json, node_json
 from lab.cluster.manifests import KOORDINATOR, NAMES, NAMES_POLICY, STOCK
 from tests.cluster.admission.judging import DRY, PODS, tried
-from tests.cluster.admission.requested import asking, binding, container, pod, workloads
+from tests.cluster.admission.requested import HALF, asking, binding, container, pod, workloads
 from tests.cluster.installing import serve
 from tests.cluster.server import MERGE_PATCH, Answer, Server
 from tests.support import until
@@ -26,7 +26,6 @@ pytestmark = pytest.mark.cluster
 
 Json = dict[str, Any]
 _SEEDS: Final = Path(__file__).parent / "manifests"
-HALF: Final = {names.RESOURCE_CORE: 50, names.RESOURCE_MEMORY_RATIO: 50}
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from contract import names
 from lab.cluster.controlplane import ControlPlane
 from tests.cluster.admission.judging import DRY, PODS, tried, verdict
-from tests.cluster.admission.requested import any_pod, asking, container, pod, workloads
+from tests.cluster.admission.requested import HALF, any_pod, asking, container, pod, workloads
 from tests.cluster.server import MERGE_PATCH, Server
 from tests.support import until
 
@@ -27,7 +27,6 @@ GPU, CORE, MEMORY, RATIO, SHARED = (
     names.RESOURCE_SHARED,
 )
 ISOLATION: Final = {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER}
-HALF: Final = {CORE: 50, RATIO: 50}
 
 
 # --- malformed requests

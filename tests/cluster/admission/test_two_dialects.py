@@ -20,11 +20,10 @@ from contract.dialects import (
     VOLCANO,
     VOLCANO_MEMORY,
 )
-from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from scheduler.dialects.volcano_conf import ALL
-from tests.cluster.admission.judging import tried, verdict
-from tests.cluster.admission.requested import asking, pod
+from tests.cluster.admission.judging import ALL_DIALECTS, rendered, tried, verdict
+from tests.cluster.admission.requested import HALF, asking, pod
 from tests.cluster.installing import serve
 from tests.cluster.server import Answer, Server
 from tests.support import until
@@ -34,8 +33,6 @@ pytestmark = pytest.mark.cluster
 Json = dict[str, Any]
 _POLICY: Final = "gpuslice-dialects"
 _ALL_ON: Final = ALL | {each.name for each in DIALECTS}
-_SWITCHES: Final = ",".join(f"{each.switch}=true" for each in DIALECTS if each.switch)
-HALF: Final = {names.RESOURCE_CORE: 50, names.RESOURCE_MEMORY_RATIO: 50}
 LIMIT: Final = "nvidia.com/container.main.gpu-memory.limit"
 _ORDERED: Final = {KAI_MEMORY: "1", KAI_FRACTION: "1", LIMIT: "1Gi"}
 
@@ -101,10 +98,7 @@ def refused(server: Server, raw: Json) -> Answer:
 
 @pytest.fixture(scope="module", autouse=True)
 def all_on(installed: ControlPlane, server: Server) -> Iterator[None]:
-    wanted = {_POLICY, "gpuslice-requests"}
-    rendered = manifests.serving([names.SCHEDULER_NAME], f"--set={_SWITCHES}")
-    named = [each for each in rendered if each["metadata"]["name"] in wanted]
-    installed.apply_json(*manifests.in_force(named))
+    installed.apply_json(*rendered(ALL_DIALECTS, _POLICY, "gpuslice-requests"))
     until(
         lambda: tried(server, RIGHT["Volcano's, by gpuslice's scheduler"]).done,
         "all dialects are on",
