@@ -6,13 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _END_S: Final = 30.0
 _LOG_TAIL_CHARS: Final = 4000
+_POLL_S: Final = 0.001
 
 
 class Process:
@@ -51,6 +54,22 @@ class Process:
         """No effect if it has exited."""
         if self.running:
             os.kill(self.pid, number)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """SIGSTOP meanwhile. A thread stops when it is next scheduled; until the last one has, the
+        program answers."""
+        self.send(signal.SIGSTOP)
+        try:
+            while not self._is_stopped():
+                time.sleep(_POLL_S)
+            yield
+        finally:
+            self.send(signal.SIGCONT)
+
+    def _is_stopped(self) -> bool:
+        threads = Path(f"/proc/{self.pid}/task").glob("*/stat")
+        return all(each.read_text().rpartition(")")[2].split()[0] in "TZX" for each in threads)
 
     def stop(self, number: int = signal.SIGTERM, within_s: float = _END_S) -> None:
         """Signal it and wait for its exit; it is killed after the timeout. Idempotent."""

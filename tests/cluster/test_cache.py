@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from fractions import Fraction
@@ -424,15 +422,11 @@ def test_a_relist_tells_of_what_was_deleted_and_replaced_meanwhile(play: Play) -
 
 def test_an_api_server_that_halts_is_waited_for(play: Play) -> None:
     async def scene(world: World) -> None:
-        halted = world.plane.apiserver.pid
-        os.kill(halted, signal.SIGSTOP)
-        try:
+        with world.plane.apiserver.frozen():
             with pytest.raises(KubeError) as raised:
                 await world.ours.get(NODES, timeout_s=0.5)
             assert raised.value.reason == NO_ANSWER
             assert world.blocked_by() is Reason.FITS
-        finally:
-            os.kill(halted, signal.SIGCONT)
         await world.make_pod("after", annotations=by_koordinator())
         await world.until_used(a=12, b=0)
 

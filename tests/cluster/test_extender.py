@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -346,13 +345,10 @@ def test_a_server_that_is_frozen_and_does_it_later_overfills_nothing(
         pods = [await world.make(f"p{number}", 60) for number in range(2)]
         for raw in pods:
             world.ask(raw, one)
-        world.plane.apiserver.send(signal.SIGSTOP)
-        try:
+        with world.plane.apiserver.frozen():
             said = await world.bind(pods[0], one)
             assert said.startswith(f"it is not known yet whether the pod is bound to {one}")
             assert world.held(one) == 70
-        finally:
-            world.plane.apiserver.send(signal.SIGCONT)
         await world.admitted()
         assert "no GPU" in await world.bind(pods[1], one)
         assert await world.bind(pods[0], one) == ""
@@ -378,9 +374,8 @@ def test_a_server_that_freezes_over_and_over_under_load_overfills_and_leaks_noth
                     for number, percent in enumerate(percents)
                 ]
                 await world.sending()
-                world.plane.apiserver.send(signal.SIGSTOP)
-                await asyncio.sleep(7.0)
-                world.plane.apiserver.send(signal.SIGCONT)
+                with world.plane.apiserver.frozen():
+                    await asyncio.sleep(7.0)
                 await asyncio.gather(*making)
                 assert (await world.books()).wrong == []
             async with asyncio.timeout(_DEADLINE_S):

@@ -214,12 +214,9 @@ def test_without_the_api_server_no_process_may_write(plane: ControlPlane) -> Non
     with Candidate(plane, "here") as first:
         first.ask("keep_asking", True)
         holds(first)
-        plane.apiserver.send(signal.SIGSTOP)
-        try:
+        with plane.apiserver.frozen():
             until(lambda: not first.may(), "it may not write")
             assert "could not be renewed in time" in first.ask("may")["status"]
-        finally:
-            plane.apiserver.send(signal.SIGCONT)
         holds(first)
 
 

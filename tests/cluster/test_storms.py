@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -79,20 +78,14 @@ def test_a_pod_that_is_halted_and_goes_on_gives_nothing_away_twice(installed: Co
 async def _halt(storm: Storm, replicas: Sequence[Installation]) -> None:
     holder = await _holder(storm, replicas)
     (other,) = (each for each in replicas if each is not holder)
-    processes = (holder.extender, holder.kube_scheduler)
     await _churn(storm)
-    for process in processes:
-        process.send(signal.SIGSTOP)
-    storm.killed("lease holder")
-    try:
+    with holder.extender.frozen(), holder.kube_scheduler.frozen():
+        storm.killed("lease holder")
         async with asyncio.timeout(WITHIN_S):
             while True:
                 await _churn(storm)
                 if await asyncio.to_thread(holds, other):
                     break
-    finally:
-        for process in processes:
-            process.send(signal.SIGCONT)
     for _ in range(5):
         await _churn(storm)
         for each in replicas:
