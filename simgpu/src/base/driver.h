@@ -135,6 +135,8 @@ struct driver {
 
 extern struct driver driver;
 
+/* With the lock: sets up the driver in this process, once; `find_devices` fills `driver`. */
+CUresult driver_begin(CUresult (*find_devices)(void));
 /* True if cuInit has succeeded in this very process. */
 bool driver_is_up(void);
 /* True if it had succeeded in the parent process before fork. */

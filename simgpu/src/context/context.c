@@ -4,10 +4,10 @@
  * A stack holds handles, so that use of a context destroyed by another thread is detected:
  * CUDA_ERROR_CONTEXT_IS_DESTROYED, in contrast to INVALID_CONTEXT if none is current.
  */
-#include "base/leaving.h"
 #include "client/channel.h"
 #include "graph/transfer.h"
 #include "memory/array.h"
+#include "memory/leaving.h"
 #include "memory/pool.h"
 #include "memory/suballoc.h"
 

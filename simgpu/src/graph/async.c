@@ -4,8 +4,8 @@
  * If the GPU has no memory for another chunk, the pools of the device are trimmed once and the
  * request is repeated.
  */
-#include "base/leaving.h"
 #include "graph/graph.h"
+#include "memory/leaving.h"
 #include "memory/pool.h"
 
 /* Requests a chunk from the GPU. Without the lock. */

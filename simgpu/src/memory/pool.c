@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/leaving.h"
+#include "memory/leaving.h"
 
 enum piece_state { PIECE_FREE, PIECE_USED, PIECE_FREEING };
 

@@ -62,9 +62,13 @@ struct smi_format {
 
 extern struct smi_nvml nvml;
 
-unsigned long long smi_mib(unsigned long long bytes);
+static inline unsigned long long smi_mib(unsigned long long bytes)
+{
+	return bytes >> 20;
+}
 
 /* Each returns the exit status of the program. */
+int smi_start(void); /* loads and initialises NVML */
 int smi_list(const struct smi_gpus *gpus);
 int smi_table(const struct smi_gpus *gpus);
 int smi_query_gpu(const struct smi_gpus *gpus, const char *fields, const struct smi_format *format);

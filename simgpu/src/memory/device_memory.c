@@ -1,7 +1,7 @@
 /*
  * A GPU's memory, as the daemon allocates it: device_take and the others of driver.h.
  */
-#include "base/leaving.h"
+#include "memory/leaving.h"
 
 CUresult device_take(struct device *device, uint64_t context, uint64_t bytes, uint64_t *id)
 {

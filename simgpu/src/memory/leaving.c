@@ -1,5 +1,5 @@
 /* See leaving.h. */
-#include "base/leaving.h"
+#include "memory/leaving.h"
 
 #include <stdlib.h>
 
