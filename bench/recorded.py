@@ -2,7 +2,7 @@
 
 The calls are those of recordings (docs/traces.md): a training step run eagerly and one compiled, a
 burst of cuBLASLt in which functions get an attribute, and the replay of a graph.
-tests/traces/cost.py describes the measurement.
+traces/cost.py describes the measurement.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Final
 
 from bench.native import built
-from tests.traces import cost
-from tests.traces.cost import Part
-from tests.traces.plan import Process
-from tests.traces.recordings import files
-from tests.traces.replay import load
+from traces import cost
+from traces.cost import Part
+from traces.plan import Process
+from traces.recordings import files
+from traces.replay import load
 
 
 @dataclass(frozen=True)

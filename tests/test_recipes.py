@@ -14,7 +14,7 @@ import pytest
 from tests.support import ROOT
 
 _FOLDERS = ("contract", "docs", "kube", "manifests", "nri_plugin", "scheduler", "tests", "lab")
-_FOLDERS_OF_TOOLS = ("tools", "simgpu", "gpu", "shim", "bench")
+_FOLDERS_OF_TOOLS = ("tools", "simgpu", "gpu", "shim", "bench", "traces")
 
 _REFUSED = """
 from nri_plugin.policy.model import Container, Pod, Rules

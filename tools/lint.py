@@ -41,7 +41,7 @@ _VAGUE: Final = re.compile(r"\b(who|whom|whoever|nobody|somebody|anybody)\b", re
 _QUOTED: Final = "nobody:x:65534"
 """A line of passwd; the user's name is the system's."""
 _TEXTS: Final = ("*.py", "*.c", "*.h", "*.def", "*.md", "*.yaml", "*.toml", "*.txt", "Makefile")
-_RECORDS: Final = ("bench/results/", "tests/traces/data/", "tools/lint.py")
+_RECORDS: Final = ("bench/results/", "traces/data/", "tools/lint.py")
 """Recorded output, and the list of the words itself."""
 
 _FILES: Final = {_STUBS: ["*.proto"], "clang-format": ["*.c", "*.h"]}

@@ -15,7 +15,7 @@ from typing import Final
 
 from contract import names
 from shim import region
-from tests.gpu import watch
+from traces import watch
 
 MIB: Final = 2**20
 BLOCK: Final = 2 * MIB

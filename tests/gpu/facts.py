@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pynvml
 
+from traces.watch import used_bytes
+
 
 class GpuError(Exception):
     """The GPU is absent, or its driver does not answer; the text is the driver's."""
@@ -45,15 +47,6 @@ def of(gpu: int, environment: Mapping[str, str]) -> Facts:
     if done.returncode:
         raise GpuError(f"GPU {gpu}: {(done.stderr.strip().splitlines() or ['no answer'])[-1]}")
     return Facts(**json.loads(done.stdout))
-
-
-def used_bytes(handle: object) -> int:
-    """Memory in use on the GPU, without the driver's own reserve if it reports one."""
-    try:
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-    except pynvml.NVMLError:
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    return int(memory.used)
 
 
 def _text(answer: str | bytes) -> str:

@@ -19,7 +19,7 @@ from tests.gpu.account import BLOCK
 from tests.gpu.conftest import GpuHost, machine
 from tests.gpu.frameworks import FRAMEWORKS, Framework
 from tests.gpu.tenants import MEASURED_AFTER_S, Tenant, tenant
-from tests.gpu.watch import Watch, watching
+from traces.watch import Watch, watching
 
 pytestmark = [pytest.mark.sim, pytest.mark.timeout(900)]
 Record = Callable[[str, object], None]

@@ -1,5 +1,1 @@
-"""Programs' calls of the driver, recorded and replayed through the library.
-
-`python -m tests.traces record` writes a trace and `python -m tests.traces replay` plays one;
-docs/traces.md is the manual, and data/README.md describes the format of the files.
-"""
+"""Tests of the recorder and of the replays of traces."""

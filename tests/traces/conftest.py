@@ -1,4 +1,4 @@
-"""The recordings of tests/traces/data, and a simulated GPU to replay them on."""
+"""The recordings of traces/data, and a simulated GPU to replay them on."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Final
 
 import pytest
 
-from tests.traces import host
-from tests.traces.recordings import files
-from tests.traces.replay import Recording, load
+from traces import host
+from traces.recordings import files
+from traces.replay import Recording, load
 
 GIB: Final = 2**30
 GPU_BYTES: Final = 17 * GIB

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.traces import cost, host
 from tests.traces.conftest import Loaded
+from traces import cost, host
 
 pytestmark = [pytest.mark.sim, pytest.mark.shipped]
 Loader = Callable[[str], Loaded]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.traces.names import Names
-from tests.traces.plan import plan
-from tests.traces.recordings import DATA
-from tests.traces.script import Script
-from tests.traces.trace import Call, TraceError, read
-from tests.traces.translate import Translator
+from traces.names import Names
+from traces.plan import plan
+from traces.recordings import DATA
+from traces.script import Script
+from traces.trace import Call, TraceError, read
+from traces.translate import Translator
 
 MIB = 2**20
 

@@ -14,9 +14,9 @@ import pytest
 
 from tests.support import ROOT
 from tests.traces.conftest import Loaded
-from tests.traces.replay import load
 from tests.traces.test_replay import MOST_CHARGE_ERROR_BYTES, replayed
-from tests.traces.trace import Call, read
+from traces.replay import load
+from traces.trace import Call, read
 
 pytestmark = [pytest.mark.sim, pytest.mark.shipped]
 _PROGRAM: Final = """
@@ -64,7 +64,7 @@ assert d.cuMemAlloc(2**50)[0] == d.CUresult.CUDA_ERROR_OUT_OF_MEMORY
 
 def recorded(gpu: Mapping[str, str], directory: Path, *command: str, status: int = 0) -> list[Path]:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.traces", "record", "--output", directory, "--", *command],
+        [sys.executable, "-m", "traces", "record", "--output", directory, "--", *command],
         cwd=ROOT,
         env=gpu,
         capture_output=True,
@@ -135,7 +135,7 @@ os.wait()
 def test_without_a_driver_it_says_so(build_dir: Path, tmp_path: Path) -> None:
     bare = {"PATH": os.environ["PATH"]}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.traces", "record", "--output", tmp_path, "--", "true"],
+        [sys.executable, "-m", "traces", "record", "--output", tmp_path, "--", "true"],
         cwd=ROOT,
         env=bare,
         capture_output=True,

@@ -17,13 +17,13 @@ from typing import Final
 
 import pytest
 
-from tests.gpu.watch import watching
 from tests.support import ROOT
-from tests.traces import host
 from tests.traces.conftest import Loaded
-from tests.traces.recordings import DATA, LETTERS, files
-from tests.traces.replay import Outcome, Refusal, Replay, load
-from tests.traces.trace import words
+from traces import host
+from traces.recordings import DATA, LETTERS, files
+from traces.replay import Outcome, Refusal, Replay, load
+from traces.trace import words
+from traces.watch import watching
 
 pytestmark = [pytest.mark.sim, pytest.mark.shipped]
 MIB: Final = 2**20
@@ -120,7 +120,7 @@ def test_a_difference_is_reported_with_its_line(gpu: Mapping[str, str], tmp_path
 
 def test_the_command_ends_with_a_line_of_json(build_dir: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.traces", "replay", *files("g"), "--memory", "6GiB"],
+        [sys.executable, "-m", "traces", "replay", *files("g"), "--memory", "6GiB"],
         cwd=ROOT,
         capture_output=True,
         text=True,

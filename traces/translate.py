@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Final
 
-from tests.traces import rules
-from tests.traces.loaded_code import LoadedCode
-from tests.traces.names import Names
-from tests.traces.script import Action, Argument, Kind, Patch, Result, Script
-from tests.traces.signatures import Parameter, Signature, signatures
-from tests.traces.trace import Call, Words, words
+from traces import rules
+from traces.loaded_code import LoadedCode
+from traces.names import Names
+from traces.script import Action, Argument, Kind, Patch, Result, Script
+from traces.signatures import Parameter, Signature, signatures
+from traces.trace import Call, Words, words
 
 _NULL: Final = ("0", "0x0")
 

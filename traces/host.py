@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.support import ROOT
-
+ROOT: Final = Path(__file__).resolve().parents[1]
 UUID: Final = "GPU-5e1f0a70-0000-4000-8000-00000000007c"
 CONTEXT_BYTES: Final = 300 * 2**20
 MODULE_BYTES: Final = 2 * 2**20

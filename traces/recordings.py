@@ -1,4 +1,4 @@
-"""The recordings of tests/traces/data: a letter names one, and each of its files is one process."""
+"""The recordings of traces/data: a letter names one, and each of its files is one process."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ static void get_ready(void)
 	FILE *file = entries ? fopen(entries, "re") : NULL;
 
 	if (!real || !file || !getenv("GPUSLICE_TRACE_DIR"))
-		fail("this recorder is started by `python -m tests.traces record`");
+		fail("this recorder is started by `python -m traces record`");
 	for (size_t i = 0; i < ROWS; i++)
 		*(void **)&rows[i]->real = dlsym(real, rows[i]->name);
 	read_entries(file);

@@ -1,4 +1,4 @@
-"""`python -m tests.gpu.watch UUID`: answers each line on stdin with NVML's figures, as JSON.
+"""`python -m traces.watch UUID`: answers each line on stdin with NVML's figures, as JSON.
 
 Runs without the library, beside programs that have it. `used` is the GPU's memory in use,
 `processes` each process's part of it, in bytes; a process without a figure in NVML is left out.
@@ -15,8 +15,16 @@ from dataclasses import dataclass
 
 import pynvml
 
-from tests.gpu.facts import used_bytes
-from tests.support import ROOT
+from traces.host import ROOT
+
+
+def used_bytes(handle: object) -> int:
+    """Memory in use on the GPU, without the driver's own reserve if it reports one."""
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    except pynvml.NVMLError:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    return int(memory.used)
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,7 @@ def start(uuid: str, environment: Mapping[str, str]) -> Watch:
     """NVML's view of one GPU, from a process without the library; it ends with this one."""
     return Watch(
         subprocess.Popen(
-            [sys.executable, "-m", "tests.gpu.watch", uuid],
+            [sys.executable, "-m", "traces.watch", uuid],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.PIPE,

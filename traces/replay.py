@@ -19,10 +19,10 @@ from pathlib import Path
 from contract import grant_file, names, overhead
 from shim import region
 from shim.measurement import Measurement
-from tests.gpu.watch import Watch
-from tests.traces import host
-from tests.traces.plan import Process, plan
-from tests.traces.trace import Call, read
+from traces import host
+from traces.plan import Process, plan
+from traces.trace import Call, read
+from traces.watch import Watch
 
 
 class ReplayError(Exception):

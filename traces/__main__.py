@@ -1,4 +1,4 @@
-"""`python -m tests.traces`: record a program's calls of the driver, and replay them."""
+"""`python -m traces`: record a program's calls of the driver, and replay them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Final
 
 from contract import quantity
 from shim import region
-from tests.gpu.watch import watching
-from tests.traces import cost, host, record
-from tests.traces.replay import Recording, Replay, ReplayError, load
-from tests.traces.trace import TraceError
+from traces import cost, host, record
+from traces.replay import Recording, Replay, ReplayError, load
+from traces.trace import TraceError
+from traces.watch import watching
 
 _BESIDE_BYTES: Final = 8 * 2**30
 """The simulated GPU's memory beyond the limit: the library must refuse, not the GPU."""
@@ -36,7 +36,7 @@ class UsageError(Exception):
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.traces", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m traces", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="replay | record")
     replay = commands.add_parser("replay", help="replay a recording", description=_REPLAY)
     replay.add_argument("files", nargs="+", type=Path, metavar="FILE")

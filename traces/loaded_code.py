@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.traces import rules
-from tests.traces.script import Argument, Result
+from traces import rules
+from traces.script import Argument, Result
 
 
 class LoadedCode:

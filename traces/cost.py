@@ -21,8 +21,8 @@ from typing import Final
 
 from contract import grant_file, names
 from shim import region
-from tests.traces import host
-from tests.traces.plan import Process
+from traces import host
+from traces.plan import Process
 
 _UUID: Final = "GPU-6e756c6c-0000-4000-8000-000000000000"
 _LIMIT_BYTES: Final = 2**39

@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-_DEFINITIONS: Final = Path(__file__).resolve().parents[2] / "simgpu/src/abi/cuda.def"
+_DEFINITIONS: Final = Path(__file__).resolve().parents[1] / "simgpu/src/abi/cuda.def"
 _ROW: Final = re.compile(
     r"^(?:ENTRY|OLDER|PER_THREAD)\((\w+), (\w+), (\d+),\s*\(([^()]*)\)"
     r"(?:, \([^()]*\), (_ptsz|_ptds), (\d+))?",

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.traces import rules
-from tests.traces.script import Run, Script
-from tests.traces.trace import Call, Mark, Recording
-from tests.traces.translate import Translator
+from traces import rules
+from traces.script import Run, Script
+from traces.trace import Call, Mark, Recording
+from traces.translate import Translator
 
 _MOST_STEPS: Final = 512
 """Of a run: the longest for one thread before the time of its calls is used."""

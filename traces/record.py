@@ -23,8 +23,8 @@ import pynvml
 
 from contract import forwarder
 from shim import launch, library
-from tests.traces import host
-from tests.traces.signatures import signatures
+from traces import host
+from traces.signatures import signatures
 
 _DRIVER: Final = "libcuda.so.1"
 _RECORDER: Final = "trace-record.so"
