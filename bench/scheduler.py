@@ -14,7 +14,7 @@ from statistics import median
 from typing import Final
 
 from bench import Result
-from bench.scheduling import dialects, driven, fleets, verbs, whole
+from bench.scheduling import complete_runs, dialects, driven_extender, fleets, verbs
 from bench.scheduling.figures import Figures, say
 from bench.scheduling.throughput import (
     BARE,
@@ -48,7 +48,7 @@ def run(quick: bool) -> Result:
 
 def _whole(figures: Figures, quick: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="gpuslice-bench-") as directory:
-        measured = asyncio.run(whole.measure(Path(directory) / "plane", quick))
+        measured = asyncio.run(complete_runs.measure(Path(directory) / "plane", quick))
     for nodes, runs in measured.runs.items():
         _runs(figures, nodes, runs)
     for nodes, asked in measured.driven.items():
@@ -122,7 +122,7 @@ def _name(kind: str) -> str:
     return "_".join(kind.replace(",", "").replace("%", "percent").split())
 
 
-def _driven(figures: Figures, nodes: int, measured: driven.Measured) -> None:
+def _driven(figures: Figures, nodes: int, measured: driven_extender.Measured) -> None:
     where = f"{nodes:,} nodes, verbs with POST and watches"
     goal = 500.0 if nodes == fleets.MIDDLE.nodes else None
     about = f"{where}: pods a second of one core"

@@ -40,7 +40,19 @@ _MAX_COLUMNS: Final = 120
 _VAGUE: Final = re.compile(r"\b(who|whom|whoever|nobody|somebody|anybody)\b", re.IGNORECASE)
 _QUOTED: Final = "nobody:x:65534"
 """A line of passwd; the user's name is the system's."""
-_TEXTS: Final = ("*.py", "*.c", "*.h", "*.def", "*.md", "*.yaml", "*.toml", "*.txt", "Makefile")
+_TEXTS: Final = (
+    *("*.py", "*.c", "*.h", "*.def", "*.go", "*.sh", "*.tpl", "*.proto", "*.map", "*.cmake"),
+    *(
+        "*.md",
+        "*.yaml",
+        "*.toml",
+        "*.txt",
+        "*Makefile",
+        "*.Containerfile",
+        ".ci/run",
+        ".importlinter",
+    ),
+)
 _RECORDS: Final = ("bench/results/", "traces/data/", "tools/lint.py")
 """Recorded output, and the list of the words itself."""
 

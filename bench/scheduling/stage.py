@@ -1,7 +1,7 @@
 """A real API server with a fleet in use: nodes with their GPUs, and pods that hold shares of them.
 
 No agent renews a Lease, so that the figures are of scheduling alone; the extender runs with a
-longer timeout (believing.py). Existing pods are on the first nodes, evenly distributed.
+longer timeout (fresh_leases.py). Existing pods are on the first nodes, evenly distributed.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from typing import Final
 
 from contract.dialects import DIALECTS
 from lab.cluster.directory import DIRECTORY, Place, Seen
-from lab.cluster.marked import PlaceError
+from lab.cluster.marked_directory import PlaceError
 from lab.cluster.owner import Owner, OwnerError, own
 from lab.cluster.product import GPU_NODE_LABEL
 from lab.cluster.running import ClusterError

@@ -29,7 +29,7 @@ import yaml
 
 from contract import names
 from lab.cluster import etcd, manifests
-from lab.cluster.kept import Process
+from lab.cluster.supervised import Process
 from tools import kubernetes
 from tools.kubernetes import Kubernetes
 

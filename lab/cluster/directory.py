@@ -1,9 +1,9 @@
 """The directory of a cluster on this machine: its state, its locks, its removal.
 
-Only root may enter it, and it may be removed (marked.py). It has two locks (one for changing the
-cluster, one held by its owner) and the state that the owner writes. This module starts nothing
-(cluster.py). It reads, and it clears, also what a killed owner left: every process of a cluster
-carries the directory's name in its environment, every cgroup that of a directory below it.
+Only root may enter it, and it may be removed (marked_directory.py). It has two locks (one for
+changing the cluster, one held by its owner) and the state that the owner writes. owner.py starts
+the cluster. This module reads and removes, also what a killed owner left: every process of a
+cluster carries the directory's name in its environment, every cgroup that of a directory below it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from lab.cluster import faults, marked
-from lab.cluster.marked import Marked, PlaceError, one_spelling
+from lab.cluster import faults, marked_directory
+from lab.cluster.marked_directory import Marked, PlaceError, one_spelling
 from lab.node import holder, network
 from lab.node.namespace import PARENT_CHARS_MAX, PREFIX
 
@@ -245,7 +245,7 @@ class Place:
                 time.sleep(0.05)
 
     def _processes(self) -> list[int]:
-        found = marked.processes(MARK, self.directory)
+        found = marked_directory.processes(MARK, self.directory)
         return [pid for pid in found if pid != os.getpid()]
 
     def _is(self, descriptor: int) -> bool:

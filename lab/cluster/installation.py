@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from lab.cluster.controlplane import ControlPlane, free_port
-from lab.cluster.kept import Process
+from lab.cluster.supervised import Process
 
 Json = Mapping[str, Any]
 

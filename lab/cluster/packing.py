@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from lab.cluster.directory import DIRECTORY, Place
-from lab.cluster.marked import PlaceError
+from lab.cluster.marked_directory import PlaceError
 from lab.node.catalogue import Catalogue
 from lab.node.lab import CLUSTER_FILES
 from tools import building, programs

@@ -20,7 +20,7 @@ from contract import names
 from contract.dialects import DIALECTS
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.directory import MARK
-from lab.cluster.marked import processes
+from lab.cluster.marked_directory import processes
 from lab.node import host, network
 from tools import chart, helm
 

@@ -23,10 +23,10 @@ from contract import names
 from lab.cluster import certificate, product
 from lab.cluster.certificate import CertificateError
 from lab.cluster.controlplane import ControlPlane, ControlPlaneError, Serving
-from lab.cluster.kept import Process
 from lab.cluster.kubelet import Kubelet
 from lab.cluster.product import Product, ProductError
 from lab.cluster.registry import HOSTS_FILE, Registry
+from lab.cluster.supervised import Process
 from lab.node import catalogue
 from lab.node.catalogue import Catalogue
 from lab.node.containerd import ContainerdError

@@ -20,9 +20,9 @@ from types import FrameType
 from typing import Final, TextIO
 
 from lab.cluster.directory import Place
-from lab.cluster.marked import PlaceError
+from lab.cluster.marked_directory import PlaceError
 from lab.demo import node, sample, seed, story
-from lab.demo.beside import Beside
+from lab.demo.background_builds import Beside
 from lab.demo.live import Live
 from lab.demo.report import Report
 from lab.demo.stage import Recorded, Recording, Stage, StageError

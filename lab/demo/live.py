@@ -16,7 +16,7 @@ from typing import Final
 
 from lab.cluster.command_line import gpus
 from lab.cluster.directory import Place
-from lab.cluster.marked import PlaceError
+from lab.cluster.marked_directory import PlaceError
 from lab.cluster.owner import Owner, OwnerError
 from lab.demo import seed
 from lab.demo.stage import AGAIN_S, Act, Holds, Output, StageError

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from contract import names
 from lab.cluster.running import NODE
-from lab.demo import everyone, seed
+from lab.demo import four_dialects, seed
 from lab.demo.report import Report, folded
 from lab.demo.stage import Act, Stage, StageError, kubectl, probed
 from simgpu import load_output
@@ -203,8 +203,8 @@ class _Scene:
         leaving, staying = TURNS
         percent = TURNS[staying]
         request = f"gpu-memory-ratio: {percent}"
-        host = everyone.Guest(staying, "Koordinator", request, _GPU_MIB * percent // 100)
-        everyone.chapter(self._report, self._show, host, leaving, self._gpu)
+        host = four_dialects.Guest(staying, "Koordinator", request, _GPU_MIB * percent // 100)
+        four_dialects.chapter(self._report, self._show, host, leaving, self._gpu)
 
     def malformed(self) -> None:
         report = self._report

@@ -60,11 +60,11 @@ class Sent(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Heard:
-    """The agent's Lease, and when it last changed by the local clock."""
+class _AgentLease:
+    """The agent's Lease; renewed_s: when it last changed, by the local clock."""
 
     facts: LeaseFacts
-    moved_s: float
+    renewed_s: float
     silent: bool = False
 
 
@@ -79,7 +79,7 @@ class State:
         self._silent_after_s = silent_after_s
         self._nodes: dict[str, NodeFacts] = {}
         self._devices: dict[str, DeviceFacts] = {}
-        self._leases: dict[str, _Heard] = {}
+        self._leases: dict[str, _AgentLease] = {}
         self._holdings: dict[str, _Holding] = {}
         self._on_node: dict[str, dict[str, None]] = {}
         self._taken: dict[str, Sequence[Taken]] = {}
@@ -120,13 +120,13 @@ class State:
         """The agent's Lease, as received at now_s. Only a changed Lease shows that the agent runs.
         The first one received has no local time, so its age is age_s by the agent's clock. An agent
         with a wrong clock is excluded until its next renewal."""
-        heard = self._leases.get(facts.name)
-        if heard is None:
-            heard = self._leases[facts.name] = _Heard(facts, now_s - max(0.0, age_s))
-            heard.silent = now_s - heard.moved_s > self._silent_after_s
-        elif heard.facts.beat != facts.beat:
-            heard = self._leases[facts.name] = _Heard(facts, now_s)
-        heard.facts = facts
+        lease = self._leases.get(facts.name)
+        if lease is None:
+            lease = self._leases[facts.name] = _AgentLease(facts, now_s - max(0.0, age_s))
+            lease.silent = now_s - lease.renewed_s > self._silent_after_s
+        elif lease.facts.beat != facts.beat:
+            lease = self._leases[facts.name] = _AgentLease(facts, now_s)
+        lease.facts = facts
         self._judge(facts.name)
 
     def lose_lease(self, node: str) -> None:
@@ -142,12 +142,12 @@ class State:
         self.reservations.end_overdue(now_s)
         if leases_lost != self._leases_lost:
             self._leases_lost = leases_lost
-            for node in [node for node, heard in self._leases.items() if heard.silent]:
+            for node in [node for node, lease in self._leases.items() if lease.silent]:
                 self._judge(node)
         silent = []
-        for node, heard in self._leases.items():
-            if not heard.silent and now_s - heard.moved_s > self._silent_after_s:
-                heard.silent = True
+        for node, lease in self._leases.items():
+            if not lease.silent and now_s - lease.renewed_s > self._silent_after_s:
+                lease.silent = True
                 self._judge(node)
                 silent.append(node)
         return silent
@@ -288,9 +288,9 @@ class State:
             found += [Problem(holding.node, holding.pod_key, text, uid) for text in texts if text]
         for name, device in self._devices.items():
             found += [Problem(name, "", text) for text in device.problems]
-        for name, heard in self._leases.items():
-            if heard.facts.not_ready:
-                found.append(Problem(name, "", f"node agent: {heard.facts.not_ready}"))
+        for name, lease in self._leases.items():
+            if lease.facts.not_ready:
+                found.append(Problem(name, "", f"node agent: {lease.facts.not_ready}"))
         return sorted(found, key=lambda each: (each.node, each.about, each.text))
 
     def _overfull(self) -> list[Problem]:
@@ -396,15 +396,15 @@ class State:
             self.fleet.note_room(row)
 
     def _blocked_by(self, node: NodeFacts) -> Reason:
-        device, heard = self._devices.get(node.name), self._leases.get(node.name)
+        device, lease = self._devices.get(node.name), self._leases.get(node.name)
         if device is None:
             return Reason.NO_DEVICE
         if device.node_uid not in ("", node.uid):
             return Reason.DEVICE_STALE
         if not device.readable:
             return Reason.DEVICE_UNREADABLE
-        if heard is None:
+        if lease is None:
             return Reason.AGENT_MISSING
-        if heard.silent:
+        if lease.silent:
             return Reason.LEASES_LOST if self._leases_lost else Reason.AGENT_SILENT
-        return Reason.AGENT_NOT_READY if heard.facts.not_ready else Reason.FITS
+        return Reason.AGENT_NOT_READY if lease.facts.not_ready else Reason.FITS

@@ -18,7 +18,7 @@ from typing import Any
 
 from contract import names
 from lab.cluster.directory import MARK
-from lab.cluster.marked import processes
+from lab.cluster.marked_directory import processes
 from lab.cluster.product import RELEASE, run_helm
 from tools.chart import CHART
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lab.cluster.directory import MARK, Place
-from lab.cluster.marked import PlaceError
+from lab.cluster.marked_directory import PlaceError
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster.kept import Process
+from lab.cluster.supervised import Process
 from tests.support import until
 
 
@@ -50,7 +50,7 @@ def test_a_program_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 _OWNER = """
 import sys, time
 from pathlib import Path
-from lab.cluster.kept import Process
+from lab.cluster.supervised import Process
 directory = Path(sys.argv[1])
 one = Process(["sleep", "600"], directory / "log", removed_after_owner=directory)
 print(one.pid, one._keeper.pid, flush=True)

@@ -1,7 +1,7 @@
 """The extender over a given fleet and an API server that accepts everything at once, to measure the
 verbs themselves. Runs until its standard input ends; its first line is its port.
 
-    python -m bench.scheduling.alone NODES PODS [all]
+    python -m bench.scheduling.extender_alone NODES PODS [all]
 
 all: with all request dialects on.
 """

@@ -9,7 +9,7 @@ from typing import Final
 
 import psutil
 
-from bench.scheduling import driven, fleets, stage
+from bench.scheduling import driven_extender, fleets, stage
 from bench.scheduling.figures import say
 from bench.scheduling.throughput import (
     BARE,
@@ -34,7 +34,7 @@ _BEFORE_PODS: Final = (
 )
 _AFTER_THEM: Final = (manifests.POLICY, manifests.BINDING)
 """Applied last: policies refuse pods that are created with a node."""
-_PROGRAM: Final = "bench.scheduling.believing"
+_PROGRAM: Final = "bench.scheduling.fresh_leases"
 _MIB: Final = 1 << 20
 _FIRST: Final = (STOCK, BARE, OFF, OURS, OFF_TENTH, OURS_TENTH, OFF_ZONE, OURS_ZONE, OURS_WIDE)
 _LATER: Final = (STOCK, BARE, OFF, OURS, OFF_ZONE, OURS_ZONE)
@@ -47,7 +47,7 @@ class Measured:
     read."""
 
     runs: dict[int, Runs] = field(default_factory=dict)
-    driven: dict[int, driven.Measured] = field(default_factory=dict)
+    driven: dict[int, driven_extender.Measured] = field(default_factory=dict)
     nodes: int = 0
     pods: int = 0
     memory_mib: float = 0.0
@@ -86,7 +86,7 @@ async def measure(directory: Path, quick: bool) -> Measured:
                     say(f"asked by the bench, {number:,} nodes")
                     named = [node.name for node in nodes[:number]]
                     rounds = 1 if quick else 5
-                    measured.driven[number] = await driven.measure(
+                    measured.driven[number] = await driven_extender.measure(
                         kube, port, pid, named, count, rounds
                     )
                 measured.memory_mib = psutil.Process(pid).memory_info().rss / _MIB

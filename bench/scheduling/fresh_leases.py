@@ -33,4 +33,4 @@ if __name__ == "__main__":
     vars(service)["Backlog"] = _Switched
     for each in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(each, _turn)
-    application(prog_name="python -m bench.scheduling.believing")
+    application(prog_name="python -m bench.scheduling.fresh_leases")
