@@ -1,10 +1,10 @@
-"""Switches admission policies from warnings to refusals once the scheduler is available.
+"""Switches admission policies from warnings to refusals once the installation works.
 
-Available: the extender's lists are complete, and its own kube-scheduler leads: it calls the
-extender, or renews its Lease, whose holder begins with this pod's host name. Until then the
-policies only warn, so that a failed installation refuses no pod. The bindings are watched: applying
-the chart again resets them, and they are switched again at once. Which ones, and how:
-scheduler.kubernetes.admission.
+It works if the extender's lists are complete, an agent is ready, and the extender's own kube-
+scheduler leads: it calls the extender, or renews its Lease, whose holder begins with this pod's
+host name. Until then the policies only warn, so that a failed installation refuses no pod. The
+bindings are watched: applying the chart again resets them, and they are switched again at once.
+Which ones, and how: scheduler.kubernetes.admission.
 
 Without the right to list or patch the bindings, one warning is logged; pods are scheduled as usual.
 """
@@ -37,8 +37,8 @@ _RETRY_S: Final = 30.0
 
 
 class Admission:
-    """is_ready: whether the extender's lists are complete. is_called: whether kube-scheduler calls
-    it, so that it holds the Lease."""
+    """is_ready: whether the extender's lists are complete and an agent is ready. is_called:
+    whether kube-scheduler calls the extender, so that it holds the Lease."""
 
     def __init__(
         self,

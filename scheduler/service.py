@@ -160,7 +160,9 @@ async def _run(
     events = Events(kube, metrics, boot_clock, me.identity)
     endpoint = Endpoint(state, cache, metrics, lambda: leader.status)
     extender = Extender(verbs, binder, leader, cache, metrics)
-    admission = Admission(kube, lambda: not endpoint.problems, leader.may_write, metrics)
+    admission = Admission(
+        kube, lambda: state.has_agent and not endpoint.problems, leader.may_write, metrics
+    )
 
     def enable(kinds: frozenset[str]) -> None:
         """kinds: of Volcano's resources, by the arguments that turn them on."""

@@ -129,6 +129,11 @@ class State:
         lease.facts = facts
         self._judge(facts.name)
 
+    @property
+    def has_agent(self) -> bool:
+        """An agent serves containers on some node."""
+        return any(not (each.silent or each.facts.not_ready) for each in self._leases.values())
+
     def lose_lease(self, node: str) -> None:
         if self._leases.pop(node, None) is not None:
             self._judge(node)

@@ -63,6 +63,26 @@ REFUSED: Final[dict[str, tuple[Json, str]]] = {
         {"containerd": {"nriSocket": "unix:///var/run/nri/nri.sock"}},
         "at '/containerd/nriSocket': 'unix:///var/run/nri/nri.sock' does not match pattern",
     ),
+    "library_at_the_root": (
+        {"libraryDir": "/"},
+        "at '/libraryDir': '/' does not match pattern",
+    ),
+    "library_with_a_slash": (
+        {"libraryDir": "/usr/local/vgpu/"},
+        "at '/libraryDir': '/usr/local/vgpu/' does not match pattern",
+    ),
+    "registry_with_a_scheme": (
+        {"images": {"registry": "https://registry.example"}},
+        "at '/images/registry': 'https://registry.example' does not match pattern",
+    ),
+    "priority_class": (
+        {"agent": {"priorityClassName": "High_x"}},
+        "at '/agent/priorityClassName': 'High_x' does not match pattern",
+    ),
+    "agents_on_all_nodes": (
+        {"agent": {"nodeSelector": None}},
+        "at '/agent': missing property 'nodeSelector'",
+    ),
     "port": (
         {"agent": {"http": {"port": 102750}}},
         "at '/agent/http/port': maximum: got 102,750, want 65,535",

@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +42,7 @@ _NO_IMAGES: Final = [
 _OF_PYTEST: Final = "pytest"
 """In the paths of what pytest itself writes meanwhile."""
 _NEXT: Final = "0.1.1"
+_SETTLED_S: Final = 5.0
 _PROBE: Final = "while true; do cuda-probe; sleep 0.2; done"
 
 
@@ -107,9 +110,19 @@ def _fails(
     assert not reason or reason in whole.kubectl("logs", _SYSTEM, "daemonset/gpuslice-agent")
     whole.run_pod("meanwhile")
     whole.kubectl("delete", "pod", "meanwhile")
+    time.sleep(_SETTLED_S)  # the scheduler, which is well, would have changed the policies by then
+    _is_accepted(whole, {names.RESOURCE_GPU: 50})
     whole.helm("uninstall", "gpuslice", "--wait", "--timeout=60s", *options)
     assert _pod(whole, "ordinary") == was
     is_clean(whole, before, of_hooks=not options)
+
+
+def _is_accepted(whole: Whole, limits: Mapping[str, int]) -> None:
+    """A pod of default-scheduler, which an installation that works refuses."""
+    container = {"name": "asked", "image": "busybox", "resources": {"limits": limits}}
+    overrides = json.dumps({"spec": {"containers": [container]}})
+    run = ("run", "asked", "--image=busybox", "--dry-run=server", f"--overrides={overrides}")
+    assert "asked created" in whole.kubectl(*run)
 
 
 # --- an installation that succeeds ----------------------------------------------------------------
@@ -153,22 +166,39 @@ def test_helm_test_passes(whole: Whole) -> None:
     whole.helm("test", "gpuslice", "--timeout=60s")
 
 
-def test_upgrades_under_load_are_not_noticed(whole: Whole) -> None:
-    """To images of another tag, which the node has."""
+def test_upgrades_under_load_are_not_noticed(whole: Whole, build_dir: Path) -> None:
+    """To images of another tag, which the node has; then the library alone, and back."""
     _load(whole, "loaded")
     for image in ("gpuslice-agent", "gpuslice-scheduler"):
         _tag(whole, f"docker.io/library/{image}:{_NEXT}")
     for component in ("agent", "scheduler"):
         whole.install("--reuse-values", f"--set=images.{component}.tag={_NEXT}")
     assert f":{_NEXT}" in whole.kubectl("get", "pods", _SYSTEM, "-o=jsonpath={..image}")
+    agents, releases = _agents(whole), set(_library_files(whole).values())
+    other = whole.root / "opt/other-release"
+    other.mkdir()
+    try:
+        (other / "libvgpu.so").write_bytes((build_dir / "lib/libvgpu.so").read_bytes() + b"other")
+        volume = {"name": "other", "hostPath": {"path": "/opt/other-release"}}
+        mount = {"name": "other", "mountPath": "/other", "readOnly": True}
+        _change_library(whole, "0.1.0", "/other/libvgpu.so", [volume], [mount])
+        assert set(_library_files(whole).values()) - releases
+        whole.kubectl("delete", "pod", "pod-example")
+        whole.run_pod("newer", HALF)
+        assert whole.inside("newer", f"{_QUERY}=memory.total") == "11520\n"
+        whole.kubectl("delete", "pod", "newer")
+        _change_library(whole, "", "/opt/gpuslice/libvgpu.so", [], [])
+    finally:
+        shutil.rmtree(other)
+    assert _agents(whole) == agents
     _is_unharmed(whole, "loaded")
 
 
 def test_a_drained_node_serves_again(whole: Whole) -> None:
     node = whole.state["node"]
-    whole.kubectl("delete", "pod", "full", "pod-example")
+    whole.kubectl("delete", "pod", "full")
     drain = ("--ignore-daemonsets", "--force", "--delete-emptydir-data", "--timeout=60s")
-    whole.kubectl("drain", node, *drain, "--disable-eviction", "--grace-period=1")
+    whole.kubectl("drain", node, *drain, "--grace-period=1")
     whole.kubectl("uncordon", node)
     whole.run_pod("after", {names.RESOURCE_GPU: 50})
     assert whole.inside("after", f"{_QUERY}=memory.total") == "11520\n"
@@ -226,6 +256,24 @@ def _is_unharmed(whole: Whole, name: str) -> None:
     probes = [json.loads(line) for line in lines if line.startswith("{")]
     assert len(probes) > 5
     assert {(each["total"], each["more"]) for each in probes} == {(_HALF_BYTES, _OUT_OF_MEMORY)}
+
+
+def _change_library(
+    whole: Whole, tag: str, path: str, volumes: Sequence[Any], mounts: Sequence[Any]
+) -> None:
+    """Upgrade the distributor alone. path: the library's in its container."""
+    whole.install(
+        "--reuse-values",
+        f"--set=images.distributor.tag={tag},distributor.library.path={path}",
+        f"--set-json=distributor.extraVolumes={json.dumps(volumes)}",
+        f"--set-json=distributor.extraVolumeMounts={json.dumps(mounts)}",
+    )
+
+
+def _agents(whole: Whole) -> str:
+    """Their pods."""
+    selected = ("--selector=app.kubernetes.io/name=gpuslice-agent", "--output=name")
+    return whole.kubectl("get", "pods", _SYSTEM, *selected)
 
 
 def _tag(whole: Whole, name: str) -> None:

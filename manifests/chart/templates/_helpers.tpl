@@ -167,10 +167,13 @@ scheduler alone, if it has one. */}}
 ({{ join "\n|| " $by }})
 {{- end }}
 
-{{/* An image of ours. Arguments: the root, and its value. */}}
+{{/* An image of ours. Arguments: the root, its value, and perhaps the tag and digest that replace
+its own. */}}
 {{- define "gpuslice.image" -}}
 {{- $root := first . -}}
-{{- $image := last . -}}
+{{- $image := index . 1 -}}
+{{- $own := last . -}}
+{{- if or $own.tag $own.digest }}{{ $image = dict "repository" $image.repository "tag" $own.tag "digest" $own.digest }}{{ end -}}
 {{- $registry := coalesce $root.Values.images.registry $root.Values.global.registry -}}
 {{- with $registry }}{{ trimSuffix "/" . }}/{{ end -}}
 {{- $image.repository -}}
@@ -194,8 +197,13 @@ kube-scheduler must not be newer than the API server, and at most one minor vers
 {{- if ne .Release.Namespace "gpuslice-system" }}
 {{- fail (printf "namespace: invalid value %s: must be gpuslice-system, which the policies and the programs name; use --namespace gpuslice-system" .Release.Namespace) }}
 {{- end }}
-{{- if and .Values.monitoring.podMonitor.enabled .Values.agent.enabled (hasPrefix "127." .Values.agent.http.address) }}
-{{- fail (printf "agent.http.address: invalid value %s: must be reachable by Prometheus while monitoring.podMonitor.enabled is true; use 0.0.0.0" .Values.agent.http.address) }}
+{{- if and .Values.monitoring.podMonitor.enabled .Values.agent.enabled }}
+{{- range $pool := .Values.agent.nodePools | default (list dict) }}
+{{- $address := dig "agent" "http" "address" $.Values.agent.http.address $pool }}
+{{- if hasPrefix "127." $address }}
+{{- fail (printf "agent.http.address: invalid value %s: must be reachable by Prometheus while monitoring.podMonitor.enabled is true; use 0.0.0.0" $address) }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- if and .Values.dialects.hami.enabled .Values.agent.enabled }}
 {{- range $pool := .Values.agent.nodePools | default (list dict) }}

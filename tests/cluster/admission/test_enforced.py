@@ -1,4 +1,4 @@
-"""The policies warn until the scheduler is available, and refuse from then on."""
+"""The policies warn until the installation works, and refuse from then on."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import pytest
 from contract import names
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
+from lab.cluster.fleet import Fleet
+from lab.cluster.fleet_objects import Shape
 from lab.cluster.installation import Installation
-from scheduler.admission import _LOOK_S
+from scheduler.admission import _LEASES, _LOOK_S
 from tests.cluster.admission.requested import asking, pod
 from tests.cluster.running import replica
 from tests.cluster.server import Answer, Server
@@ -63,10 +65,17 @@ def counted(extender: Installation) -> bool:
     return "gpuslice_scheduler_admission_enforced_total 1.0" in extender.ask("/metrics")[1]
 
 
-def test_a_pod_is_warned_of_before_the_scheduler_is_available_and_refused_after(
+def leads(server: Server) -> bool:
+    """kube-scheduler renews its Lease."""
+    lease = server.ask("GET", f"{_LEASES}/{names.LEASE_KUBE_SCHEDULER}")
+    return lease.done and bool(lease.body["spec"].get("holderIdentity"))
+
+
+def test_a_pod_is_warned_of_until_an_agent_and_the_scheduler_are_ready(
     plane: ControlPlane, server: Server
 ) -> None:
-    """An extender alone is not available: its kube-scheduler does not run."""
+    """An extender alone is not available: its kube-scheduler does not run; nor is a scheduler
+    without any agent."""
     until(lambda: "must be 1 to 100" in invalid(server).warning, "the API server warns")
     alone = replica(plane, "admission")
     try:
@@ -77,14 +86,19 @@ def test_a_pod_is_warned_of_before_the_scheduler_is_available_and_refused_after(
             assert invalid(server).done
         assert actions(server) == [["Audit"], ["Audit"], ["Warn", "Audit"]]
         alone.tend_kube_scheduler()
-        until(lambda: invalid(server).policy == "gpuslice-requests", "the pod is refused")
-        assert actions(server) == [["Deny"], ["Audit"], ["Warn", "Audit"]]
-        until(lambda: counted(alone), "it is counted")
-        until(lambda: not invalid(server).warning, "the refusal comes without a warning")
-        # As an upgrade that applies the chart again.
-        set_actions(plane, _POLICIES[0], names.ADMISSION_AUTO, "Audit")
-        until(lambda: actions(server)[0] == ["Deny"], "it refuses again")
-        assert actions(server) == [["Deny"], ["Audit"], ["Warn", "Audit"]]
+        until(lambda: leads(server), "kube-scheduler leads")
+        for _ in range(3 * _LOOKS):
+            time.sleep(_LOOK_S)
+            assert invalid(server).done
+        with Fleet(plane, Shape(nodes=1, prefix="enforced-").all_nodes()):
+            until(lambda: invalid(server).policy == "gpuslice-requests", "the pod is refused")
+            assert actions(server) == [["Deny"], ["Audit"], ["Warn", "Audit"]]
+            until(lambda: counted(alone), "it is counted")
+            until(lambda: not invalid(server).warning, "the refusal comes without a warning")
+            # As an upgrade that applies the chart again.
+            set_actions(plane, _POLICIES[0], names.ADMISSION_AUTO, "Audit")
+            until(lambda: actions(server)[0] == ["Deny"], "it refuses again")
+            assert actions(server) == [["Deny"], ["Audit"], ["Warn", "Audit"]]
     finally:
         alone.stop()
 
