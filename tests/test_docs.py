@@ -35,7 +35,7 @@ def test_each_test_that_a_document_names_is_there() -> None:
     assert sorted(each for each in named if each[1] not in there) == []
 
 
-def test_each_file_of_tests_that_says_what_is_charged_is_there() -> None:
+def test_each_file_of_tests_that_documents_the_charges_exists() -> None:
     named = set(re.findall(r"`([\w/]*test_\w+\*?\.py)`", (ROOT / "docs/memory.md").read_text()))
     assert len(named) > 8
     for name in named:

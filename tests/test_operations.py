@@ -44,7 +44,7 @@ def test_the_doctors_checks_are_those_of_the_code() -> None:
     assert written == list(dict.fromkeys(finding.check for finding in examine(WHOLE)))
 
 
-def test_every_reason_of_a_refusal_is_somebodys() -> None:
+def test_every_reason_of_a_refusal_has_one_row() -> None:
     patterns = [re.findall(r"`([A-Z_*]+)`", row[0]) for row in table_below(TEXT, "reasons")]
     for reason in Reason:
         owners = [row for row in patterns if any(fnmatch.fnmatch(reason.name, p) for p in row)]

@@ -81,7 +81,7 @@ def test_the_events_are_those_of_the_code() -> None:
     assert [row[0].strip("`") for row in table_below(TEXT, "reason | about")] == list(REASONS)
 
 
-def test_every_reason_is_somebodys_and_its_text_is_the_codes() -> None:
+def test_every_reason_has_one_row_with_the_text_of_the_code() -> None:
     rows = table_below(TEXT, "reason | text")
     listed = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
     assert sorted(listed) == sorted(reason.name for reason in Reason if reason is not Reason.FITS)

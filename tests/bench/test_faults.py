@@ -37,7 +37,7 @@ GPU = ("0.sock",)
         *("one more than the grant", "a context that costs nothing", "no context", "hidden GPU"),
     ],
 )
-def test_only_what_is_held_or_has_no_gpu_is_protected(
+def test_a_container_is_protected_if_it_is_limited_or_has_no_gpu(
     devices: Sequence[str], seen: dict[str, Any], kind: Kind
 ) -> None:
     assert outcome.inside(devices, seen, LIMIT).kind is kind
@@ -101,5 +101,5 @@ def test_the_table_has_the_counts_and_the_versions() -> None:
     assert "switched off" in report.document([off], control=True)
 
 
-def test_each_fault_makes_something_happen() -> None:
+def test_each_fault_has_a_strike_or_scenes() -> None:
     assert all(fault.strike or fault.scenes for fault in FAULTS.values())

@@ -30,7 +30,7 @@ def test_a_goal_from_below_is_a_goal() -> None:
 
 
 @pytest.mark.parametrize("quick", [False, True])
-def test_a_quick_run_says_so_and_judges_no_goal(
+def test_a_quick_run_is_marked_and_judges_no_goal(
     quick: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missed = SimpleNamespace(run=lambda _: Result({"a": 2.0}, {"a": 1.0}, ("", ""), ()))

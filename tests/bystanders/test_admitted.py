@@ -74,7 +74,7 @@ def koordinators(asks: Json, **metadata: Any) -> Json:
 
 
 @pytest.mark.parametrize("row", BYSTANDERS)
-def test_it_is_taken_without_a_warning(plane: ControlPlane, row: str) -> None:
+def test_a_pod_without_a_share_is_admitted_without_a_warning(plane: ControlPlane, row: str) -> None:
     done = plane.try_kubectl("create", "-f", "-", given=json.dumps(BYSTANDERS[row]))
     try:
         assert (done.returncode, done.stderr) == (0, "")
@@ -117,7 +117,7 @@ def test_a_restored_share_is_scheduled_anew(plane: ControlPlane, server: Server)
         assert bound["metadata"]["annotations"] == ALLOCATION
 
 
-def test_what_cannot_be_restored_says_what_to_remove(server: Server) -> None:
+def test_the_refusal_of_a_restored_pod_names_what_to_remove(server: Server) -> None:
     raw = pod(container(), annotations=dict(ALLOCATION))
     text = made(server, raw).text
     assert "to copy or restore a pod, remove it, and scheduling.koordinator.sh/" in text
@@ -126,7 +126,7 @@ def test_what_cannot_be_restored_says_what_to_remove(server: Server) -> None:
 # --- Koordinator
 
 
-def test_its_kind_is_its_own(server: Server) -> None:
+def test_koordinators_resource_definition_is_unchanged(server: Server) -> None:
     name = KOORDINATORS_KIND["metadata"]["name"]
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
     there = server.ask("GET", path).body
@@ -135,7 +135,7 @@ def test_its_kind_is_its_own(server: Server) -> None:
 
 
 @pytest.mark.parametrize("what", KOORDINATORS_PODS)
-def test_its_pods_are_taken(server: Server, what: str) -> None:
+def test_koordinators_pods_are_admitted(server: Server, what: str) -> None:
     """And so are the templates of them, and one that names its node."""
     annotations = {names.ANNOTATION_JOINT_ALLOCATE: '{"deviceTypes":["gpu","rdma"]}'}
     raw = koordinators(KOORDINATORS_PODS[what], annotations=annotations)
@@ -149,7 +149,9 @@ def test_its_pods_are_taken(server: Server, what: str) -> None:
 
 @pytest.mark.parametrize("allocated", [json.dumps(_KOORDINATORS), RDMA])
 @pytest.mark.parametrize("status", ["", "/status"])
-def test_its_scheduler_writes_its_allocations(server: Server, allocated: str, status: str) -> None:
+def test_koordinators_scheduler_writes_its_own_allocations(
+    server: Server, allocated: str, status: str
+) -> None:
     """A patch before the Binding, as in its PreBind; then other accounts may change all else."""
     raw = koordinators(asking(HALF), name="koordinators")
     with existing(server, raw):
@@ -163,7 +165,7 @@ def test_its_scheduler_writes_its_allocations(server: Server, allocated: str, st
         assert server.ask("PATCH", at, note, MERGE_PATCH).done
 
 
-def test_it_writes_none_of_ours(server: Server) -> None:
+def test_koordinators_scheduler_cannot_write_allocations_of_our_pods(server: Server) -> None:
     raw = pod(asking(HALF), name="ours")
     with existing(server, raw):
         for key, text in ((_ALLOCATED, RDMA), (names.ANNOTATION_GRANTS, "{}")):
@@ -185,7 +187,9 @@ def test_an_unknown_resource_is_warned_of(plane: ControlPlane, name: str) -> Non
 # --- removal
 
 
-def test_all_of_them_stay_when_gpuslice_is_removed(plane: ControlPlane, server: Server) -> None:
+def test_pods_of_others_and_devices_stay_when_gpuslice_is_removed(
+    plane: ControlPlane, server: Server
+) -> None:
     pods = [*BYSTANDERS.values(), koordinators(asking(HALF), name="koordinators")]
     device = {
         "apiVersion": names.DEVICE_API_VERSION,

@@ -74,7 +74,7 @@ def story(lab: Lab, bystanders: dict[str, Json]) -> Iterator[Story]:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_it_is_started_and_untouched(story: Story, row: str) -> None:
+def test_a_pod_without_a_share_starts_and_stays_unchanged(story: Story, row: str) -> None:
     """The runtime's whole specification is the same with the agent and without."""
     assert {phase: text for (phase, of), text in story.refused.items() if of == row} == {}
     before, *others = (story.specifications[phase, row] for phase in _PHASES)
@@ -82,7 +82,7 @@ def test_it_is_started_and_untouched(story: Story, row: str) -> None:
     assert [each for each in story.ended if each[1] == row] == []
 
 
-def test_nothing_is_said_of_any(story: Story) -> None:
+def test_the_agent_logs_no_warning_about_pods_without_a_share(story: Story) -> None:
     lines = [line for line in story.log.splitlines() if "level=warning" in line]
     assert [line for line in lines if "container=" in line or "pod=" in line] == []
 

@@ -56,12 +56,12 @@ def test_resources_of_other_dialects_are_left_to_the_extender() -> None:
     assert ignored("--set=dialects.hami.enabled=true") == [others]
 
 
-def test_every_node_is_asked_about() -> None:
+def test_kube_scheduler_scores_every_node() -> None:
     whole = configuration(NAMES)
     assert {each["percentageOfNodesToScore"] for each in (whole, *whole["profiles"])} == {100}
 
 
-def test_the_extender_is_asked_about_every_pod_by_names_and_never_passed_over() -> None:
+def test_the_extender_is_required_for_every_pod_and_gets_node_names() -> None:
     (extender,) = configuration()["extenders"]
     assert extender["urlPrefix"] == "http://127.0.0.1:9444"
     assert (extender["nodeCacheCapable"], extender["ignorable"]) == (True, False)
@@ -70,7 +70,7 @@ def test_the_extender_is_asked_about_every_pod_by_names_and_never_passed_over() 
     assert [extender[f"{verb}Verb"] for verb in verbs] == [*verbs]
 
 
-def test_every_node_is_asked_about_before_pods_are_preempted() -> None:
+def test_every_node_is_a_candidate_for_preemption() -> None:
     (profile,) = configuration()["profiles"]
     (args,) = [e["args"] for e in profile["pluginConfig"] if e["name"] == "DefaultPreemption"]
     assert args == {"minCandidateNodesPercentage": 100}
@@ -89,14 +89,14 @@ def test_packing_outranks_stock_scores_and_what_the_pod_prefers_outranks_packing
     assert all_steps < 100 * min(weights.values())
 
 
-def test_nothing_is_spread_that_does_not_ask_for_it() -> None:
+def test_pods_are_spread_only_on_request() -> None:
     (profile,) = configuration()["profiles"]
     (args,) = [e["args"] for e in profile["pluginConfig"] if e["name"] == "PodTopologySpread"]
     assert args == {"defaultingType": "List", "defaultConstraints": []}
 
 
 @pytest.mark.parametrize(("lease_s", "times"), [(15, "15s 10s 2s"), (4, "4s 2s 1s")])
-def test_its_own_election(lease_s: int, times: str) -> None:
+def test_kube_scheduler_has_a_leader_election_of_its_own(lease_s: int, times: str) -> None:
     election = configuration(OURS, f"--set=scheduler.leaseDurationSeconds={lease_s}")[
         "leaderElection"
     ]
@@ -114,7 +114,7 @@ def test_the_policy_names_what_is_served() -> None:
         assert f"must be {' or '.join(served)} in a pod" in validation["messageExpression"]
 
 
-def test_a_share_is_asked_for_by_the_contracts_names_old_ones_too() -> None:
+def test_a_share_is_requested_by_the_contracts_names_and_deprecated_ones() -> None:
     asks = rendered(POLICY, NAMES_POLICY)["spec"]["matchConditions"][0]["expression"]
     old = (o for o, new in names.DEPRECATED_RESOURCES.items() if new in RESOURCES)
     assert set(re.findall(r"'(\w+\.\w+/[\w.-]+)'", asks)) == {*RESOURCES, *old}

@@ -87,7 +87,7 @@ def _kind(definitions: Json, each: Json) -> Json:
 
 
 @pytest.mark.parametrize("options", [[], [f"--values={EVERYTHING}"]], ids=["default", "everything"])
-def test_every_field_is_known_to_the_oldest_kubernetes(
+def test_every_field_is_in_the_schema_of_the_oldest_kubernetes(
     definitions: Json, options: list[str]
 ) -> None:
     text = chart.render("--include-crds", f"--kube-version={_VERSION}", *options)

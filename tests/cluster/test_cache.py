@@ -217,7 +217,7 @@ def by_koordinator(uuid: str = "GPU-a", minor: int = 0) -> dict[str, str]:
 # --- pods
 
 
-def test_a_pod_is_known_from_its_creation_through_our_binding_to_its_end(play: Play) -> None:
+def test_the_cache_follows_a_pod_from_creation_to_deletion(play: Play) -> None:
     async def scene(world: World) -> None:
         uid = await world.make_pod("ours", bound=False)
         half = Request([Ask("main", core_percent=50, memory_ratio=Fraction(1, 2))])
@@ -248,7 +248,7 @@ def test_pods_bound_by_koordinator_and_by_hand_count(play: Play) -> None:
     play(scene)
 
 
-def test_a_pod_that_is_being_deleted_holds_until_it_is_gone(play: Play) -> None:
+def test_a_terminating_pod_holds_its_gpu_until_it_is_deleted(play: Play) -> None:
     async def scene(world: World) -> None:
         await world.make_pod("slow", annotations=by_koordinator())
         await world.until_used(a=12, b=0)
@@ -274,7 +274,7 @@ def test_a_pod_that_has_finished_holds_nothing(play: Play) -> None:
     play(scene)
 
 
-def test_what_cannot_be_read_keeps_its_room_and_is_told(play: Play) -> None:
+def test_an_unreadable_allocation_occupies_every_gpu_and_is_reported(play: Play) -> None:
     async def scene(world: World) -> None:
         await world.make_pod("odd", annotations={names.ANNOTATION_DEVICE_ALLOCATED: "{"})
         await world.until_used(a=12, b=12)
@@ -306,7 +306,7 @@ def test_a_node_that_is_replaced_under_its_name_needs_an_inventory_of_its_own(pl
     play(scene)
 
 
-def test_a_gpu_that_is_replaced_leaves_its_holder_without_room_and_told(play: Play) -> None:
+def test_the_holder_of_a_replaced_gpu_holds_no_capacity_and_is_reported(play: Play) -> None:
     async def scene(world: World) -> None:
         await world.make_pod("stays", annotations=by_koordinator())
         await world.until_used(a=12, b=0)
@@ -335,7 +335,7 @@ def test_minors_that_are_renumbered_leave_each_grant_on_its_gpu(play: Play) -> N
     play(scene)
 
 
-def test_gpus_are_cordoned_by_an_annotation_and_agents_say_that_they_are_not_ready(
+def test_the_cache_reads_cordoned_gpus_and_agents_that_are_not_ready(
     play: Play,
 ) -> None:
     async def scene(world: World) -> None:
@@ -374,7 +374,7 @@ def test_the_api_server_is_killed_and_comes_back(play: Play) -> None:
     play(scene)
 
 
-def test_a_version_that_is_compacted_away_is_listed_anew_without_what_is_gone(play: Play) -> None:
+def test_after_a_compaction_the_cache_relists_without_deleted_pods(play: Play) -> None:
     async def scene(world: World) -> None:
         await world.make_pod("gone", annotations=by_koordinator())
         await world.until_used(a=12, b=0)
@@ -393,7 +393,7 @@ def test_a_version_that_is_compacted_away_is_listed_anew_without_what_is_gone(pl
     play(scene)
 
 
-def test_a_relist_tells_of_what_was_deleted_and_replaced_meanwhile(play: Play) -> None:
+def test_a_relist_finds_pods_that_were_deleted_and_replaced_meanwhile(play: Play) -> None:
     async def scene(world: World) -> None:
         waiting = await world.make_pod("waiting", bound=False)
         await world.make_pod("gone", annotations=by_koordinator())
@@ -434,7 +434,7 @@ def test_an_api_server_that_halts_is_waited_for(play: Play) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_after_turmoil_what_is_known_is_what_a_fresh_list_says(play: Play, seed: int) -> None:
+def test_after_turmoil_the_cache_equals_a_fresh_list(play: Play, seed: int) -> None:
     chance = random.Random(seed)
     gpus = [[gpu("GPU-a", 0), gpu("GPU-b", 1)], [gpu("GPU-b", 0), gpu("GPU-c", 1)]]
     annotations = [

@@ -25,7 +25,7 @@ time.sleep(600)
 """
 
 
-def test_all_of_it_ends_with_an_owner_that_is_killed(tmp_path: Path) -> None:
+def test_the_control_plane_ends_when_its_owner_is_killed(tmp_path: Path) -> None:
     directory = tmp_path / "owned"
     owner = subprocess.Popen(
         [sys.executable, "-c", _OWNER, str(directory)], stdout=subprocess.PIPE, text=True

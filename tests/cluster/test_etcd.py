@@ -56,7 +56,9 @@ def _ports(plane: ControlPlane) -> set[int]:
     return {int(row[1].partition(":")[2], 16) for row in listening}
 
 
-def test_no_other_is_answered_on_any_of_its_ports(control_plane: ControlPlane) -> None:
+def test_etcd_refuses_clients_without_the_certificate_on_every_port(
+    control_plane: ControlPlane,
+) -> None:
     clients = int(control_plane._etcd_url.rpartition(":")[2])
     ports = _ports(control_plane)
     assert clients in ports
@@ -76,7 +78,7 @@ def test_a_pod_that_has_the_certificate_is_answered(control_plane: ControlPlane)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another")
-def test_another_cannot_have_it(control_plane: ControlPlane) -> None:
+def test_another_user_cannot_read_the_certificate(control_plane: ControlPlane) -> None:
     port = int(control_plane._etcd_url.rpartition(":")[2])
     certificate = control_plane.directory / "etcd.crt"
     assert "PermissionError" in _ask("https", port, _CLIENTS, certificate, str(_NOBODY_UID))

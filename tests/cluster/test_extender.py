@@ -223,7 +223,7 @@ BETWEEN = b',"Nodes":null,"NodeNames":['
 
 
 @pytest.mark.parametrize("gpus", [2])
-def test_kube_scheduler_is_understood(play: Play, tmp_path: Path) -> None:
+def test_pods_are_bound_with_a_real_kube_scheduler(play: Play, tmp_path: Path) -> None:
     async def act(world: World, one: str, two: str) -> None:
         most = [f"most-{number}" for number in range(4)]
         async with world.kube_scheduler(tmp_path):
@@ -300,7 +300,7 @@ def test_a_pod_that_was_changed_since_is_bound_all_the_same(play: Play) -> None:
     play(act)
 
 
-def test_a_pod_that_is_gone_or_another_or_going_is_not_bound(play: Play) -> None:
+def test_a_deleted_replaced_or_terminating_pod_is_not_bound(play: Play) -> None:
     async def act(world: World, one: str, two: str) -> None:
         gone = await world.make("gone", 50)
         world.ask(gone, one)
@@ -322,7 +322,7 @@ def test_a_pod_that_is_gone_or_another_or_going_is_not_bound(play: Play) -> None
     play(act)
 
 
-def test_a_pod_of_which_nothing_is_known_is_read(play: Play) -> None:
+def test_bind_reads_a_pod_that_filter_has_not_received(play: Play) -> None:
     async def act(world: World, one: str, two: str) -> None:
         raw = await world.make("p", 50)
         assert await world.bind(raw, one) == ""
@@ -331,7 +331,7 @@ def test_a_pod_of_which_nothing_is_known_is_read(play: Play) -> None:
     play(act)
 
 
-def test_a_server_that_is_frozen_and_does_it_later_overfills_nothing(
+def test_a_binding_that_a_frozen_server_applies_later_overfills_nothing(
     play: Play,
 ) -> None:
     """The POST times out here, and is applied when the server continues. Until then its capacity is

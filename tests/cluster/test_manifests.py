@@ -47,7 +47,7 @@ def test_every_name_of_the_wire_is_the_contracts(path: Path) -> None:
     assert found - of_the_contract() - prefixes - {"koordinator.sh", "gpuslice.io"} == set()
 
 
-def test_everything_has_its_place_and_its_label() -> None:
+def test_every_object_has_its_namespace_and_its_label() -> None:
     for each in manifests.objects():
         metadata = each["metadata"]
         assert metadata["labels"]["app.kubernetes.io/part-of"] == "gpuslice", metadata
@@ -121,7 +121,7 @@ def texts_in(policy: str, variable: str = "") -> set[str]:
     return {text for expression in found for text in re.findall(r"'([^']*)'", expression)}
 
 
-def test_the_pods_of_our_scheduler_are_known_alike() -> None:
+def test_every_policy_recognizes_our_pods_by_the_same_names() -> None:
     """By the names in the chart's values."""
     text = "".join(path.read_text() for path in (chart.CHART / "templates/admission").iterdir())
     compared = re.findall(r"schedulerName\.orValue\(''\) in (\[[^\]]*\])", text)
@@ -161,7 +161,7 @@ def test_the_bounds_are_those_of_the_code() -> None:
 # --- the scheduler's pods
 
 
-def test_the_pod_is_the_scheduler_that_the_rest_speaks_of() -> None:
+def test_the_schedulers_deployment_matches_the_other_manifests() -> None:
     deployment = named("Deployment", names.SCHEDULER_NAME)["spec"]
     pod = deployment["template"]["spec"]
     assert deployment["replicas"] == 2

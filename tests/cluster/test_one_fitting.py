@@ -30,7 +30,9 @@ FREE = (617, 5)
 _DEADLINE_S = 60.0
 
 
-def test_the_only_gpu_with_room_is_found_at_once_each_time(own_plane: ControlPlane) -> None:
+def test_the_only_gpu_with_free_capacity_is_found_at_once_each_time(
+    own_plane: ControlPlane,
+) -> None:
     own_plane.install_kinds()
     with Fleet(own_plane, SHAPE.all_nodes()) as fleet:
         asyncio.run(_fill(own_plane, list(fleet.nodes.values())))

@@ -71,7 +71,7 @@ def _of(server: Server, *roles: str) -> set[Right]:
     }
 
 
-def test_they_are_upstreams_and_ours(server: Server) -> None:
+def test_the_schedulers_rights_are_upstreams_and_ours(server: Server) -> None:
     ours = _of(server, names.SCHEDULER_NAME)
     upstream = _of(server, "system:kube-scheduler", "system:volume-scheduler")
     assert ours - upstream == OURS_ALONE
@@ -149,7 +149,7 @@ def _with_volume(made: Made, provisioner: str) -> tuple[str, str]:
     return path, kind["metadata"]["name"]
 
 
-def test_a_volume_that_waits_for_its_first_consumer_is_told_the_node(
+def test_a_volume_that_waits_for_its_first_consumer_gets_the_node(
     server: Server, node: str, made: Made
 ) -> None:
     path, _ = _with_volume(made, "example.org/disks")

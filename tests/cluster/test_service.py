@@ -134,7 +134,7 @@ def test_a_simulation_of_the_cluster_sees_what_is_held(plane: ControlPlane, pods
         assert told in pod["metadata"]["annotations"][names.ANNOTATION_GRANTS]
 
 
-def test_what_is_wrong_with_a_pod_and_a_node_becomes_their_event(
+def test_problems_of_a_pod_and_a_node_become_events(
     plane: ControlPlane, nodes: Fleet, pods: Pods
 ) -> None:
     nodes.set_ready("service-0001", "the driver is away")

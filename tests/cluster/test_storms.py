@@ -57,7 +57,9 @@ def test_in_a_storm_the_books_are_right_and_what_fits_is_bound(
     assert storm.figures.kills.total() == weather.extender_kills
 
 
-def test_a_pod_that_is_halted_and_goes_on_gives_nothing_away_twice(installed: ControlPlane) -> None:
+def test_a_scheduler_that_is_halted_and_continues_allocates_nothing_twice(
+    installed: ControlPlane,
+) -> None:
     async def run(replicas: Sequence[Installation]) -> Storm:
         async with _storm(installed, "halts", 7) as storm:
             await storm.begin()

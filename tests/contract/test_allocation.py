@@ -50,7 +50,7 @@ RECORDED = [
 @pytest.mark.parametrize(
     ("allocation", "text"), [r[1:] for r in RECORDED], ids=[r[0] for r in RECORDED]
 )
-def test_both_directions(allocation: Allocation, text: str) -> None:
+def test_recorded_allocations_are_encoded_and_decoded(allocation: Allocation, text: str) -> None:
     assert encode(allocation) == text
     assert decode(text) == allocation
 

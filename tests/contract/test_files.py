@@ -63,7 +63,7 @@ def test_a_writer_killed_anywhere_leaves_the_old_grant_or_the_new(
     assert grant_file.decode(apply(torn, list(grant_file.update(torn, new)))) == new
 
 
-def test_a_grant_of_before_says_nothing_of_contexts() -> None:
+def test_a_grant_of_an_older_writer_has_no_size_of_contexts() -> None:
     """The field lies where older writers left zeros, and older readers do not read it."""
     said = grant_file.fresh(Grant(1, (Gpu("GPU-a", 1, 2, 3, context_bytes=5),)))
     before = grant_file.fresh(Grant(1, (Gpu("GPU-a", 1, 2, 3),)))

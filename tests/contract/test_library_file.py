@@ -55,7 +55,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_refused(case: str) -> None:
+def test_a_file_that_is_no_fitting_library_is_refused(case: str) -> None:
     data, why = BAD[case]
     with pytest.raises(LibraryFileError, match=why):
         library_file.check(data, HERE)

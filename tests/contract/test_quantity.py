@@ -68,7 +68,7 @@ def test_value(raw: object, amount: int) -> None:
 
 
 @pytest.mark.parametrize("raw", INVALID, ids=repr)
-def test_invalid_says_why(raw: object) -> None:
+def test_an_invalid_quantity_has_a_reason(raw: object) -> None:
     result = parse(raw)
     assert isinstance(result, Invalid)
     assert result.reason

@@ -57,7 +57,7 @@ def test_no_author_outranks_what_the_binding_writes(
 
 
 @given(container_names, st.lists(container_names))
-def test_it_says_nothing_of_other_containers(granted: str, others: list[str]) -> None:
+def test_the_annotations_omit_other_containers(granted: str, others: list[str]) -> None:
     ours = binding_annotations([granted])
     for other in set(others) - {granted}:
         assert f"{BARE}/container.{other}" not in ours

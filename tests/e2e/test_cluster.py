@@ -36,7 +36,7 @@ def test_a_pod_from_kubectl_runs_with_logs_and_exec(whole: Whole) -> None:
     assert whole.kubectl("get", "node", "gpuslice", "-o", ready) == "True"
 
 
-def test_the_documents_pod_gets_what_the_document_says(whole: Whole) -> None:
+def test_the_documents_pod_gets_the_documented_share(whole: Whole) -> None:
     """Applied unchanged, on two GPUs of which the first is full."""
     whole.run_pod("full", WHOLE_GPU)
     assert whole.allocated("full").startswith('{"gpu":[{"minor":0,')
@@ -47,7 +47,7 @@ def test_the_documents_pod_gets_what_the_document_says(whole: Whole) -> None:
     assert whole.inside("pod-example", f"{_QUERY}=memory.total") == "11520\n"
 
 
-def test_a_pod_without_room_waits_until_another_is_deleted(whole: Whole) -> None:
+def test_a_pod_that_does_not_fit_waits_until_another_is_deleted(whole: Whole) -> None:
     whole.run_pod("other-half", HALF)
     assert '"minor":1,' in whole.allocated("other-half")
     whole.make_pod("late", HALF)
@@ -58,7 +58,7 @@ def test_a_pod_without_room_waits_until_another_is_deleted(whole: Whole) -> None
     assert whole.inside("late", f"{_QUERY}=memory.total") == "11520\n"
 
 
-def test_a_program_is_told_half_takes_half_and_is_refused_more(whole: Whole) -> None:
+def test_a_program_sees_half_allocates_half_and_is_refused_more(whole: Whole) -> None:
     taken = json.loads(whole.inside("pod-example", "cuda-probe"))
     assert taken["total"] == 11520 << 20
     assert (taken["filled"], taken["more"]) == (0, _OUT_OF_MEMORY)
@@ -120,7 +120,7 @@ def test_the_machine_keeps_its_own(whole: Whole) -> None:
         *("containerd", "kubelet"),
     ],
 )
-def test_a_part_that_is_killed_is_started_again(whole: Whole, part: str) -> None:
+def test_a_component_that_is_killed_is_started_again(whole: Whole, part: str) -> None:
     before = whole.pid(part)
     whole.kill(before)
     until(lambda: whole.state["parts"][part]["pid"] not in (before, None), f"{part} is back")
@@ -128,7 +128,7 @@ def test_a_part_that_is_killed_is_started_again(whole: Whole, part: str) -> None
 
 
 @pytest.mark.parametrize("part", ["gpuslice extender", "gpuslice node agent"])
-def test_a_part_that_hangs_is_told(whole: Whole, part: str) -> None:
+def test_a_component_that_hangs_is_reported(whole: Whole, part: str) -> None:
     os.kill(whole.pid(part), signal.SIGSTOP)
     try:
         said = whole.command("status")
@@ -139,7 +139,7 @@ def test_a_part_that_hangs_is_told(whole: Whole, part: str) -> None:
     until(whole.well, "the cluster is well")
 
 
-def test_after_all_that_pods_run_and_limits_hold(whole: Whole) -> None:
+def test_after_kills_and_hangs_pods_run_and_limits_hold(whole: Whole) -> None:
     # A kubelet that has just started has not loaded its pods yet.
     known = ("exec", "full", "--", "true")
     until(lambda: whole.try_kubectl(*known).returncode == 0, "kubelet knows its pods")
@@ -166,7 +166,7 @@ def test_gpuslice_is_removed_and_installed_again_under_a_running_pod(whole: Whol
     whole.kubectl("delete", "pod", "beside")
 
 
-def test_a_cluster_whose_owner_was_killed_is_told_apart_and_made_anew(whole: Whole) -> None:
+def test_a_cluster_whose_owner_was_killed_is_detected_and_started_anew(whole: Whole) -> None:
     whole.kill(whole.owner)
     until(lambda: whole.command("status").returncode == 1, "the owner is gone")
     had = {each: whole.state[each] for each in ("gpus", "served")}

@@ -29,7 +29,7 @@ def whole(build_dir: Path) -> Iterator[Whole]:
         yield cluster
 
 
-def test_the_device_and_the_totals_follow(whole: Whole) -> None:
+def test_the_device_and_the_totals_show_failed_gpus(whole: Whole) -> None:
     """Totals count a GPU while it is healthy, or a pod has a share of it."""
     whole.run_pod("good", HALF)
     whole.run_pod("bad", WHOLE_GPU)
@@ -40,13 +40,13 @@ def test_the_device_and_the_totals_follow(whole: Whole) -> None:
     until(lambda: _totals(whole) == _of_gpus(2), "the totals are without the missing GPU")
 
 
-def test_a_pod_that_has_a_share_of_the_dead_gpu_is_told(whole: Whole) -> None:
+def test_a_pod_that_has_a_share_of_a_failed_gpu_gets_an_event(whole: Whole) -> None:
     until(lambda: names.EVENT_GPU_FAILED in _events(whole, "bad"), "an event of the pod")
     assert names.EVENT_GPU_FAILED not in _events(whole, "good")
 
 
 @pytest.mark.parametrize("part", ["kubelet", "gpuslice node agent", "containerd"])
-def test_a_part_that_starts_anew_ends_no_pod(whole: Whole, part: str) -> None:
+def test_a_component_that_restarts_ends_no_pod(whole: Whole, part: str) -> None:
     before = whole.pid(part)
     whole.kill(before)
     until(lambda: whole.state["parts"][part]["pid"] not in (before, None), f"{part} is back")
@@ -61,7 +61,7 @@ def test_a_part_that_starts_anew_ends_no_pod(whole: Whole, part: str) -> None:
     assert taken["more"] == _OUT_OF_MEMORY
 
 
-def test_pods_go_where_a_gpu_lives(whole: Whole) -> None:
+def test_pods_are_placed_on_healthy_gpus_only(whole: Whole) -> None:
     whole.run_pod("beside", HALF)
     assert _minor(whole, "beside") == _minor(whole, "good")
     whole.make_pod("late", HALF)

@@ -166,7 +166,7 @@ def test_helm_test_passes(whole: Whole) -> None:
     whole.helm("test", "gpuslice", "--timeout=60s")
 
 
-def test_upgrades_under_load_are_not_noticed(whole: Whole, build_dir: Path) -> None:
+def test_upgrades_under_load_harm_no_pod(whole: Whole, build_dir: Path) -> None:
     """To images of another tag, which the node has; then the library alone, and back."""
     _load(whole, "loaded")
     for image in ("gpuslice-agent", "gpuslice-scheduler"):

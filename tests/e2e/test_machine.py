@@ -12,7 +12,9 @@ import pytest
 from tests.e2e import machine
 
 
-def test_what_is_left_on_a_machine_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_on_a_machine_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     layer = tmp_path / "layer-of-etc" / "upper"
     (layer / "empty").mkdir(parents=True)
     monkeypatch.setenv(machine.LAYERS, str(tmp_path))

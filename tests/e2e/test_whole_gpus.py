@@ -45,7 +45,7 @@ def test_a_whole_gpu_beside_a_shared_one(whole: Whole) -> None:
     until(lambda: _total(whole) == "100", "the node offers shares of one GPU")
 
 
-def test_no_share_is_placed_on_it_and_no_other_pod_gets_it(whole: Whole) -> None:
+def test_a_whole_gpu_gets_no_share_and_no_other_pod(whole: Whole) -> None:
     _run(whole, "other-half", HALF, names.SCHEDULER_NAME)
     assert _inside(whole, "other-half", "uuid") == _inside(whole, "half", "uuid")
     _make(whole, "late", HALF, names.SCHEDULER_NAME)
@@ -55,7 +55,7 @@ def test_no_share_is_placed_on_it_and_no_other_pod_gets_it(whole: Whole) -> None
 
 
 @pytest.mark.parametrize("part", ["kubelet", "gpuslice node agent"])
-def test_a_part_that_starts_anew_ends_no_pod(whole: Whole, part: str) -> None:
+def test_a_component_that_restarts_ends_no_pod(whole: Whole, part: str) -> None:
     before = whole.pid(part)
     whole.kill(before)
     until(lambda: whole.state["parts"][part]["pid"] not in (before, None), f"{part} is back")
@@ -69,7 +69,7 @@ def test_a_part_that_starts_anew_ends_no_pod(whole: Whole, part: str) -> None:
     assert _total(whole) == "100"
 
 
-def test_its_end_gives_the_gpu_back(whole: Whole) -> None:
+def test_a_deleted_pod_releases_its_whole_gpu(whole: Whole) -> None:
     """To the first that takes it: a pod of each kind waits."""
     before = _inside(whole, "whole", "uuid")
     whole.kubectl("delete", "pod", "whole")

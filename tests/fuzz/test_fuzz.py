@@ -53,7 +53,7 @@ def test_the_corpus_again(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_parser_that_breaks_its_promise_is_seen(
+def test_an_undocumented_error_of_a_parser_is_detected(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The targets can fail: with an undocumented error in the parser's place, each of them does."""

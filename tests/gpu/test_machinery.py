@@ -35,7 +35,7 @@ def _run(environment: Mapping[str, str], *options: str | Path) -> subprocess.Com
     )
 
 
-def test_the_rows_run_on_what_the_machine_says_is_its_gpu(build_dir: Path, tmp_path: Path) -> None:
+def test_the_rows_run_on_the_gpu_that_the_machine_reports(build_dir: Path, tmp_path: Path) -> None:
     library = build_dir / "lib" / "libvgpu.so"
     gpus = "".join(gpu_table(minor, uuid, 4 * GIB) for minor, (uuid, _) in enumerate(GPUS))
     with simulated(build_dir, library, tmp_path, AS_ON_A_GPU, gpus) as host:
@@ -61,7 +61,9 @@ def test_the_rows_run_on_what_the_machine_says_is_its_gpu(build_dir: Path, tmp_p
     assert seen in said, "41 times 16 MiB and a context; the count has an allowance for code"
 
 
-def test_the_list_says_what_there_is_and_runs_nothing(build_dir: Path, tmp_path: Path) -> None:
+def test_the_list_option_prints_what_is_available_and_runs_nothing(
+    build_dir: Path, tmp_path: Path
+) -> None:
     none = {"LD_LIBRARY_PATH": str(build_dir), "SIMGPU_DIR": str(tmp_path)}
     done = _run({**none, "GPUSLICE_CUPY": "/nowhere/python"}, "--list", "--results", tmp_path)
     assert done.returncode == 0, done.stderr
@@ -73,7 +75,7 @@ def test_the_list_says_what_there_is_and_runs_nothing(build_dir: Path, tmp_path:
     assert not [*tmp_path.glob("gpu-*.md")]
 
 
-def test_a_machine_without_a_gpu_says_so(tmp_path: Path, build_dir: Path) -> None:
+def test_a_machine_without_a_gpu_is_reported(tmp_path: Path, build_dir: Path) -> None:
     done = _run({"LD_LIBRARY_PATH": str(build_dir), "SIMGPU_DIR": str(tmp_path)})
     assert (done.returncode, done.stdout.splitlines()[0].split()[:2]) == (2, ["GPU", "none:"])
     assert done.stderr.startswith("gpuslice: GPU 0: ")

@@ -42,7 +42,7 @@ def test_a_kubeconfig_that_is_named_outranks_the_pods_own(tmp_path: Path) -> Non
     assert found.context() is None
 
 
-def test_a_token_in_a_file_is_what_the_file_says_now(tmp_path: Path) -> None:
+def test_a_token_file_is_read_again_at_each_load(tmp_path: Path) -> None:
     token = tmp_path / "token"
     named = kubeconfig(tmp_path, {"tokenFile": str(token)})
     for text in ("one", "two\n"):
@@ -217,7 +217,7 @@ def test_a_post_goes_by_the_proxy_where_there_is_one() -> None:
     asyncio.run(scene())
 
 
-def test_credentials_that_cannot_be_used_are_told_until_others_are_there() -> None:
+def test_unusable_credentials_are_reported_until_they_are_replaced() -> None:
     now = [1000.0]
 
     async def answer(request: web.Request) -> web.Response:
@@ -245,12 +245,12 @@ def test_credentials_that_cannot_be_used_are_told_until_others_are_there() -> No
     "server",
     ["127.0.0.1:6443", "127.0.0.1", "ftp://127.0.0.1", "https://", "https://[::1", "http://h:x"],
 )
-def test_a_server_that_is_none_is_refused(server: str) -> None:
+def test_an_invalid_server_url_is_refused(server: str) -> None:
     with pytest.raises(AccessError, match=re.escape(server)):
         Kube(Access(server))
 
 
-def test_a_scheme_is_one_in_whatever_letters() -> None:
+def test_a_scheme_in_capital_letters_is_accepted() -> None:
     assert Access("HTTPS://127.0.0.1:6443").context() is not None
 
 
@@ -266,7 +266,7 @@ def test_a_pod_does_not_load_what_reads_a_kubeconfig(tmp_path: Path) -> None:
     assert done.stdout == "False\n", done.stderr
 
 
-def test_an_image_without_the_reader_of_kubeconfigs_says_so(
+def test_without_the_kubernetes_package_a_kubeconfig_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "kubernetes", None)

@@ -46,7 +46,7 @@ def test_a_write_carries_its_body_its_deadline_and_the_credentials() -> None:
 
 
 @pytest.mark.parametrize("code", [404, 409, 500])
-def test_a_refusal_says_what_the_server_said(code: int) -> None:
+def test_a_refusal_has_the_servers_reason_and_message(code: int) -> None:
     async def answer(request: web.Request) -> web.Response:
         return refuse(code, "Because", "of this")
 
@@ -123,7 +123,7 @@ def test_a_post_is_sent_once_though_the_connection_breaks() -> None:
     assert seen == ["GET", "POST", "PATCH"]
 
 
-def test_a_list_comes_in_pages_of_metadata_alone_where_that_is_asked() -> None:
+def test_a_list_comes_in_pages_of_metadata_alone_on_request() -> None:
     seen = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -161,7 +161,7 @@ def test_a_watch_is_the_same_in_whatever_pieces_it_comes() -> None:
 
 
 @pytest.mark.parametrize("as_event", [True, False])
-def test_a_version_that_is_gone_is_an_error_of_410(as_event: bool) -> None:
+def test_an_expired_resource_version_is_an_error_410(as_event: bool) -> None:
     gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -179,7 +179,7 @@ def test_a_version_that_is_gone_is_an_error_of_410(as_event: bool) -> None:
     asyncio.run(scene())
 
 
-def test_a_watch_that_says_nothing_for_too_long_is_given_up() -> None:
+def test_a_watch_without_events_for_too_long_times_out() -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         return await stream(request, lines(event("ADDED", {}, "2")), hold=True)
 

@@ -34,7 +34,7 @@ class Keys:
 
 
 @pytest.mark.parametrize("breaks", [True, False])
-def test_waits_grow_until_a_watch_has_lived_however_it_ends(breaks: bool) -> None:
+def test_retry_delays_grow_until_a_watch_has_lasted_however_it_ends(breaks: bool) -> None:
     now, waited = [0.0], list[float]()
 
     async def scene() -> None:

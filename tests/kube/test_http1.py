@@ -146,7 +146,7 @@ def test_what_has_no_end_is_refused_before_it_takes_memory(start: bytes, more: b
     assert refused.value.status == 431
 
 
-def test_a_client_that_waits_before_it_sends_the_body_is_told_to_go_on_once() -> None:
+def test_a_client_that_expects_100_continue_gets_it_once() -> None:
     receiver = Requests(MOST)
     receiver.feed(post(b"Expect: 100-continue\r\nContent-Length: 2\r\n"))
     assert receiver.next() is None

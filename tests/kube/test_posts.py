@@ -88,7 +88,7 @@ def play(act: Callable[[Scene], Awaitable[None]], *script: bytes | None) -> Serv
     return asyncio.run(run())
 
 
-def test_one_after_the_other_goes_over_one_connection() -> None:
+def test_sequential_posts_share_one_connection() -> None:
     async def act(scene: Scene) -> None:
         assert [await scene.post(), await scene.post()] == [b"{}", b"{}"]
 
@@ -104,7 +104,7 @@ def test_one_after_the_other_goes_over_one_connection() -> None:
     )
 
 
-def test_those_at_once_have_a_connection_each() -> None:
+def test_concurrent_posts_have_a_connection_each() -> None:
     async def act(scene: Scene) -> None:
         await asyncio.gather(*(scene.post() for _ in range(3)))
         await scene.post()
@@ -141,7 +141,7 @@ NOT_USED_AGAIN = {
 
 
 @pytest.mark.parametrize("why", NOT_USED_AGAIN)
-def test_a_connection_is_not_used_again_where(why: str) -> None:
+def test_a_connection_is_not_reused_if(why: str) -> None:
     first, happens = NOT_USED_AGAIN[why]
 
     async def act(scene: Scene) -> None:
@@ -161,7 +161,7 @@ NO_ANSWER = {
 
 
 @pytest.mark.parametrize("why", NO_ANSWER)
-def test_it_is_not_known_what_became_of_it_where_and_it_is_sent_once(why: str) -> None:
+def test_a_post_without_an_answer_is_sent_once_and_reported_as_such(why: str) -> None:
     said, told = NO_ANSWER[why]
 
     async def act(scene: Scene) -> None:
@@ -185,7 +185,7 @@ def test_a_client_that_does_not_wait_for_the_answer_leaves_no_connection_to_it()
     assert [len(each) for each in play(act, None, OK).asked] == [1, 1]
 
 
-def test_nor_does_a_waiter_that_stops_as_it_comes() -> None:
+def test_a_post_cancelled_as_its_answer_arrives_leaves_no_connection() -> None:
     async def act(scene: Scene) -> None:
         await scene.post()
         (kept,) = scene.posts._kept
@@ -200,7 +200,7 @@ def test_nor_does_a_waiter_that_stops_as_it_comes() -> None:
     play(act, OK, None)
 
 
-def test_nor_is_it_used_again_where_more_comes_before_the_answer_is_taken() -> None:
+def test_a_connection_with_bytes_behind_the_answer_is_not_reused() -> None:
     async def act(scene: Scene) -> None:
         await scene.post()
         (kept,) = scene.posts._kept
@@ -214,7 +214,7 @@ def test_nor_is_it_used_again_where_more_comes_before_the_answer_is_taken() -> N
     assert [len(each) for each in play(act, OK, None, OK).asked] == [2, 1]
 
 
-def test_nothing_was_asked_where_no_process_is() -> None:
+def test_a_post_to_a_port_without_a_server_is_not_sent() -> None:
     async def act() -> None:
         posts = Posts("http://127.0.0.1:1", None, "", {})
         with pytest.raises(NotSent, match=r"127\.0\.0\.1:1: "):
@@ -223,7 +223,7 @@ def test_nothing_was_asked_where_no_process_is() -> None:
     asyncio.run(act())
 
 
-def test_nothing_was_asked_where_no_connection_comes_about() -> None:
+def test_a_post_without_a_connection_in_time_is_not_sent() -> None:
     """As with a frozen server: the kernel accepts the connection, TLS waits for the server."""
 
     async def act(port: int) -> None:
@@ -271,7 +271,7 @@ def test_the_server_is_the_one_its_certificate_names(host: str, tmp_path: Path) 
     asyncio.run(act())
 
 
-def test_what_is_being_asked_at_the_end_is_answered_and_nothing_kept() -> None:
+def test_close_completes_the_open_post_and_keeps_no_connection() -> None:
     async def act(scene: Scene) -> None:
         await scene.post()
         kept = scene.posts._kept[0]

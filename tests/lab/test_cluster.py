@@ -38,7 +38,7 @@ def test_gpus_are_a_count_and_a_size(text: str, sizes: list[int]) -> None:
         ("60x1Gi,5x1Gi", "1 to 64 are possible"),
     ],
 )
-def test_what_is_not_is_refused_and_the_form_is_said(text: str, says: str) -> None:
+def test_other_texts_for_gpus_are_refused_with_the_expected_form(text: str, says: str) -> None:
     with pytest.raises(CommandError, match=says):
         gpus(text)
 
@@ -50,7 +50,7 @@ def test_dialects_are_values_of_the_chart() -> None:
     assert not {"global", "dialects"} & values("https://h", Path("/c"), Path("/g"), []).keys()
 
 
-def test_an_unknown_dialect_is_refused_with_the_known_ones() -> None:
+def test_an_unknown_dialect_is_refused_with_the_choices() -> None:
     assert dialects("") == []
     assert dialects("kai,volcano") == ["kai", "volcano"]
     with pytest.raises(CommandError, match="'kia': choose from kai, volcano, hami"):

@@ -24,7 +24,7 @@ def _containerfile(recipe: Recipe) -> tuple[str, str]:
 
 
 @_RECIPES
-def test_its_containerfile_says_the_same(recipe: Recipe) -> None:
+def test_the_containerfile_matches_the_table_of_images(recipe: Recipe) -> None:
     building, last = _containerfile(recipe)
     (installed,) = re.findall(r"--no-install-recommends ([^&]*) &&", last)
     assert installed.split() == list(table().debian)

@@ -43,7 +43,7 @@ def test_a_new_helm_of_the_machine_is_used(said: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("said", ["", "v3.13.9", "v2.17.0", "Client: v4"])
-def test_else_helm_is_built_once(said: str, tmp_path: Path) -> None:
+def test_without_a_recent_helm_it_is_built_once(said: str, tmp_path: Path) -> None:
     environ = _machine(tmp_path, said)
     assert helm.find(environ) is None
     built = helm.ensure(environ)

@@ -33,7 +33,7 @@ def test_the_cache_keeps_the_newest_few(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == sorted(made[-4:])
 
 
-def test_trees_skip_what_they_are_told_to(tmp_path: Path) -> None:
+def test_a_tree_skips_excluded_files(tmp_path: Path) -> None:
     (tmp_path / "a" / "test").mkdir(parents=True)
     (tmp_path / "a" / "x.py").write_text("")
     (tmp_path / "a" / "test" / "y.py").write_text("")

@@ -20,7 +20,7 @@ def test_the_document_has_the_demo_of_its_record() -> None:
     assert demo.in_document(written) == written, _STALE
 
 
-def test_readme_shows_a_part_of_it() -> None:
+def test_readme_shows_an_excerpt_of_the_demo() -> None:
     (part,) = re.findall(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     whole = [re.sub(r"  \([\d.]+ s\)$", "", line) for line in demo.picture().splitlines()]
     assert set(part.splitlines()) <= set(whole), _STALE

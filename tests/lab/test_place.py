@@ -114,7 +114,7 @@ def test_a_link_or_a_directory_that_others_may_enter_is_refused(place: Place, ma
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root makes it, another looks")
-def test_another_process_that_looks_is_told(place: Place) -> None:
+def test_another_user_that_looks_gets_an_error(place: Place) -> None:
     with place.changing():
         os.seteuid(65534)
         try:
@@ -135,14 +135,14 @@ def test_an_emptied_place_is_no_cluster_and_takes_another(place: Place) -> None:
     assert not place.directory.exists()
 
 
-def test_nothing_is_there_and_looking_makes_nothing(place: Place) -> None:
+def test_without_a_cluster_looking_creates_nothing(place: Place) -> None:
     seen = place.look()
     assert (seen.there, seen.owner, seen.well) == (False, None, False)
     with place.changing(make=False):
         assert not place.directory.exists()
 
 
-def test_a_directory_of_which_a_cluster_has_left_a_part_may_be_changed(place: Place) -> None:
+def test_a_directory_with_leftovers_of_a_cluster_may_be_changed(place: Place) -> None:
     with place.changing():
         place.log.touch()
     with place.changing(make=False):
@@ -174,7 +174,7 @@ def _owned(place: Place) -> subprocess.Popen[str]:
     return owner
 
 
-def test_an_owner_is_known_while_it_lives_and_is_alone(place: Place) -> None:
+def test_a_directory_has_one_owner_while_that_process_runs(place: Place) -> None:
     with place.changing():
         with _owned(place) as owner:
             assert place.owner() == owner.pid

@@ -77,7 +77,7 @@ def _go(tmp_path: Path, script: str) -> dict[str, str]:
     return {"PATH": path, "GPUSLICE_CACHE": str(cache), "CALLS": str(calls)}
 
 
-def test_a_failed_build_leaves_nothing_and_says_what_go_said(tmp_path: Path) -> None:
+def test_a_failed_build_leaves_nothing_and_reports_the_output_of_go(tmp_path: Path) -> None:
     with pytest.raises(ProgramsError, match="no such module"):
         programs.ensure(_go(tmp_path, _FAILING_GO))
     assert list((tmp_path / "cache" / "bin").iterdir()) == []
@@ -103,7 +103,7 @@ def test_a_release_may_be_given_a_newer_nri_than_its_own(tmp_path: Path) -> None
     assert asked[1].endswith(f"/nri@v{release.nri}")
 
 
-def test_this_machines_own_containerd_is_known_by_its_version(tmp_path: Path) -> None:
+def test_this_machines_own_containerd_is_identified_by_its_version(tmp_path: Path) -> None:
     own = _fake(tmp_path)
     said = "containerd github.com/containerd/containerd/v2 v2.2.1+ds1 cb1076646aa3"
     (own / "containerd").write_text(f"#!/bin/sh\necho '{said}'\n")
@@ -122,16 +122,16 @@ def test_this_machines_own_containerd_is_known_by_its_version(tmp_path: Path) ->
         ("v2.10.0", 3, True, True),
     ],
 )
-def test_what_a_version_can(version: str, config: int, validator: bool, socket_dir: bool) -> None:
+def test_the_features_of_a_version_of_containerd(
+    version: str, config: int, validator: bool, socket_dir: bool
+) -> None:
     release = of_machine(Path("/usr/bin"), version)
     assert (release.config_version, release.has_validator) == (config, validator)
     assert release.has_socket_dir == socket_dir
 
 
 @pytest.mark.parametrize("said", ["", "containerd edge edge edge"])
-def test_an_own_containerd_that_does_not_say_its_version_is_an_error(
-    tmp_path: Path, said: str
-) -> None:
+def test_an_own_containerd_that_prints_no_version_is_an_error(tmp_path: Path, said: str) -> None:
     own = _fake(tmp_path)
     (own / "containerd").write_text(f"#!/bin/sh\necho '{said}'\n")
     with pytest.raises(ProgramsError, match="does not say its version"):

@@ -73,6 +73,6 @@ def test_a_pull_gets_every_blob_with_its_digest(
         "/",
     ],
 )
-def test_what_it_does_not_have_is_not_found(registry: Registry, path: str) -> None:
+def test_content_that_the_registry_lacks_is_not_found(registry: Registry, path: str) -> None:
     with pytest.raises(urllib.error.HTTPError, match="404"):
         _ask(registry, path)

@@ -29,7 +29,7 @@ def test_bars_change_while_a_step_runs_on_a_terminal(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("out", "plain"), [(io.StringIO(), False), (Terminal(), True)])
-def test_elsewhere_they_are_printed_once(out: io.StringIO, plain: bool) -> None:
+def test_without_a_terminal_bars_are_printed_once(out: io.StringIO, plain: bool) -> None:
     report = Report(out, plain, masked=True)
     with report.watching("loads") as show:
         show(BARS)

@@ -21,7 +21,7 @@ with scratch(Path(sys.argv[1]), ".making-") as ours:
 """
 
 
-def test_it_is_gone_afterwards_and_what_was_moved_out_stays(tmp_path: Path) -> None:
+def test_a_scratch_directory_is_removed_and_moved_files_stay(tmp_path: Path) -> None:
     with scratch(tmp_path / "cache", ".making-") as ours:
         (ours / "made").write_text("x")
         (ours / "made").rename(tmp_path / "cache" / "made")

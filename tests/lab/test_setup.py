@@ -29,7 +29,7 @@ def test_the_demos_build_has_what_its_images_contain() -> None:
 @pytest.mark.parametrize(
     ("lacking", "stops"), [(["runc"], False), (["gcc", "runc"], True)], ids=["runc", "gcc"]
 )
-def test_without_root_it_says_what_to_install(
+def test_without_root_setup_names_the_packages_to_install(
     lacking: list[str],
     stops: bool,
     monkeypatch: pytest.MonkeyPatch,

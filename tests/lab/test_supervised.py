@@ -59,7 +59,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_it_ends_with_its_owner_and_its_directory_goes(
+def test_a_program_ends_with_its_owner_and_its_directory_is_removed(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     directory = tmp_path / "owned"
@@ -75,7 +75,7 @@ def test_it_ends_with_its_owner_and_its_directory_goes(
     assert not directory.exists()
 
 
-def test_it_ends_with_its_keeper(tmp_path: Path) -> None:
+def test_a_program_ends_with_its_keeper(tmp_path: Path) -> None:
     process = Process(["sleep", "600"], tmp_path / "log")
     os.kill(process._keeper.pid, signal.SIGKILL)
     until(lambda: not lives(process.pid), "it has ended")

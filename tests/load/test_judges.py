@@ -61,7 +61,7 @@ def pod(uid: str, percent: int, node: str = "", *minors: int, **changed: Any) ->
     return made
 
 
-def test_what_adds_up_is_not_wrong() -> None:
+def test_consistent_accounts_have_no_error() -> None:
     made = books([pod("a", 50, "n1", 0), pod("b", 50, "n1", 0), pod("c", 60, "n2", 1)], DEVICES)
     assert made.wrong == []
     assert made.gpus["GPU-n1-0"].held_bytes == 80 * GIB
@@ -79,7 +79,7 @@ def test_what_adds_up_is_not_wrong() -> None:
         ([pod("a", 60, "n1", 0) | {"status": {"phase": "Running"}}, pod("b", 60, "n1", 0)], "n1"),
     ],
 )
-def test_what_does_not_is_told(pods: list[dict[str, Any]], text: str) -> None:
+def test_inconsistent_accounts_are_reported(pods: list[dict[str, Any]], text: str) -> None:
     assert any(text in line for line in books(pods, DEVICES).wrong)
 
 
@@ -98,7 +98,7 @@ def test_waiting_pods_that_fit_are_found() -> None:
     assert books([*full, *almost, *waiting], DEVICES).fitting == {"c", "e"}
 
 
-def test_one_that_has_ended_holds_nothing() -> None:
+def test_a_pod_that_has_ended_holds_nothing() -> None:
     ended = pod("a", 60, "n1", 0) | {"status": {"phase": "Succeeded"}}
     assert books([ended], DEVICES).gpus["GPU-n1-0"].held_bytes == 0
 
@@ -125,7 +125,7 @@ def line(
     return f"look 3|{core}|{smi}|2|{sealed}|{json.dumps(taken)}"
 
 
-def test_a_look_that_is_right() -> None:
+def test_a_correct_report_of_a_container_is_accepted() -> None:
     assert inside.verdict(line(), _SHARE, [_UUID], _SIZE) == ""
     assert inside.number(line()) == 3
 
@@ -145,11 +145,11 @@ def test_a_look_that_is_right() -> None:
         ("sh: cuda-probe: not found", "not a look"),
     ],
 )
-def test_a_look_that_is_not(said: str, wrong: str) -> None:
+def test_an_incorrect_report_of_a_container_is_detected(said: str, wrong: str) -> None:
     assert wrong in inside.verdict(said, _SHARE, [_UUID], _SIZE)
 
 
-def test_a_gpu_that_is_short_gives_more_a_moment_later() -> None:
+def test_a_refusal_on_a_full_gpu_is_no_error() -> None:
     short = line(more=0, free=300 << 20)
     assert inside.is_short(short, _SHARE, _SIZE)
     assert inside.verdict(short, _SHARE, [_UUID], _SIZE) == ""
@@ -158,7 +158,7 @@ def test_a_gpu_that_is_short_gives_more_a_moment_later() -> None:
     assert "its program found" in inside.verdict(more, _SHARE, [_UUID], _SIZE)
 
 
-def test_a_pod_that_asked_for_nothing_has_nothing() -> None:
+def test_a_pod_without_a_share_must_have_no_gpu() -> None:
     nothing = 'look 1||sh: nvidia-smi: not found;|0||{"driver": false}'
     assert inside.verdict(nothing, None, [], _SIZE) == ""
     assert inside.verdict(line(), None, [], _SIZE) == line()

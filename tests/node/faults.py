@@ -203,13 +203,13 @@ FAULTS: Final[Sequence[Fault]] = (
         "the region lies on a full disk and has holes",
         "cuInit: `CUDA_ERROR_NOT_PERMITTED`; the program lives",
         "`gpuslice: ... No space left on device`",
-        "test_row_25_a_region_on_a_bad_mount_is_no_gpu_and_the_program_lives",
+        "test_row_25_a_region_on_a_bad_mount_is_no_gpu_and_the_program_runs",
     ),
     Fault(
         "more than 4096 processes of one container use the GPU",
         "cuInit: `CUDA_ERROR_NOT_PERMITTED` for the others",
         "`gpuslice: ... too many processes use the GPU in this container`",
-        "test_beyond_all_slots_a_process_is_told",
+        "test_a_process_beyond_all_slots_is_refused",
     ),
     Fault(
         "a signal handler calls CUDA (which NVIDIA does not allow) while its thread is inside"

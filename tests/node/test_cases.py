@@ -48,7 +48,7 @@ def test_every_row_has_a_test_of_its_name_and_every_test_a_row() -> None:
 
 
 @pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.name)
-def test_a_row_says_something_in_every_column(case: cases.Case) -> None:
+def test_a_row_has_text_in_every_column(case: cases.Case) -> None:
     assert all((case.given, case.does, case.sees))
     assert "|" not in case.given + case.does + case.sees
     if case.does.startswith("refuses"):

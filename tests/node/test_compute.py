@@ -182,7 +182,7 @@ def figures_agree(lab: Lab, pod: str, share: float) -> None:
     assert read("turn_idle_seconds_total") < read("busy_seconds_total") / 4
 
 
-def test_a_share_is_forced_where_the_operator_says_so(lab: Lab) -> None:
+def test_a_share_is_forced_if_the_operator_configures_it(lab: Lab) -> None:
     lab.stop_agent()
     lab.start_agent(options=("--core-policy", "force"))
     try:

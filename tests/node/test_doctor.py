@@ -99,7 +99,7 @@ def patient(lab: Lab, tmp_path: Path) -> Iterator[Patient]:
         lab.namespace.run(["umount", tmp_path / place])
 
 
-def test_a_node_that_is_well(patient: Patient) -> None:
+def test_the_doctor_finds_no_problem_on_a_healthy_node(patient: Patient) -> None:
     status, found = patient.examined()
     assert status == 0, found
     unwell = {check for check, finding in found.items() if finding["level"] != "ok"}
@@ -110,7 +110,7 @@ def test_a_node_that_is_well(patient: Patient) -> None:
     assert "ok    nri: NRI is on, and plugins may connect" in lines
 
 
-def test_it_changes_nothing(patient: Patient) -> None:
+def test_the_doctor_changes_nothing(patient: Patient) -> None:
     """The session, the files and the log of the running agent are unchanged."""
     lab = patient.lab
 
@@ -260,7 +260,7 @@ BROKEN: Mapping[str, tuple[Callable[[Patient], object], str, str, str, str]] = {
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_what_is_broken_is_found(patient: Patient, broken: str) -> None:
+def test_the_doctor_finds_what_is_broken(patient: Patient, broken: str) -> None:
     breaks, check, level, found, do = BROKEN[broken]
     breaks(patient)
     status, findings = patient.examined()
@@ -285,7 +285,7 @@ def test_nvidias_runtime_that_refuses_is_well(patient: Patient) -> None:
     assert patient.examined()[1]["nvidia-runtime"]["level"] == "ok"
 
 
-def test_an_agent_that_is_not_ready_is_asked_why(patient: Patient) -> None:
+def test_the_doctor_reports_why_an_agent_is_not_ready(patient: Patient) -> None:
     lab = patient.lab
     lab.stop_agent()
     lab.start_agent(cdi_dir=patient.directory, options=["--nvidia-ctk", "off"])

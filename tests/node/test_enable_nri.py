@@ -206,7 +206,7 @@ def test_what_else_a_drop_in_changes_is_not_brought_along(node: Node) -> None:
 
 
 @pytest.mark.node
-def test_two_at_once(node: Node) -> None:
+def test_of_two_at_once_the_second_changes_nothing(node: Node) -> None:
     """The second changes nothing, and says why."""
     node.restart.write_text(node.restart.read_text().replace("kill -9", "sleep 1; kill -9", 1))
     command = [sys.executable, "-m", "nri_plugin", *node.command()]

@@ -35,7 +35,7 @@ def test_a_pod_runs_and_no_gpu_is_in_it(bare_lab: Lab) -> None:
 _SYSTEM = ("/run", "/var", "/etc", "/opt")
 
 
-def test_nothing_lies_where_the_systems_containerd_keeps_it(bare_lab: Lab) -> None:
+def test_the_lab_writes_nothing_to_the_systems_containerd(bare_lab: Lab) -> None:
     with bare_lab.pod("plain") as pod:
         container = pod.run("main", Process(PYTHON_IMAGE))
         inside = psutil.Process(bare_lab.namespace.pid).children(recursive=True)
@@ -60,7 +60,7 @@ def test_a_temporary_directory_too_deep_for_sockets_is_not_used(
         assert namespace.directory.parent == Path("/tmp")
 
 
-def test_a_root_that_may_not_mount_is_told_and_leaves_nothing(build_dir: Path) -> None:
+def test_a_root_that_may_not_mount_is_refused_and_leaves_nothing(build_dir: Path) -> None:
     assert build_dir.is_dir()
     place = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # short enough to be used
     without = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]

@@ -115,7 +115,7 @@ def test_where_no_spec_is_there_it_is_generated(lab: Lab, no_specs: Path) -> Non
     assert list(no_specs.iterdir()) == []
 
 
-def test_without_a_spec_the_node_is_not_ready_and_says_why(lab: Lab, no_specs: Path) -> None:
+def test_without_a_spec_the_node_is_not_ready_with_the_reason(lab: Lab, no_specs: Path) -> None:
     again(lab, no_specs, "--nvidia-ctk", "/nowhere/nvidia-ctk")
     lab.wait_until(lambda: "nowhere" in get(lab, "/readyz")[1], "the reason")
     status, why = get(lab, "/readyz")

@@ -188,7 +188,7 @@ def test_idle_and_hostile_clients_of_the_socket_delay_the_agent_and_no_more(lab:
         expect_room(lab)
 
 
-def test_a_thousand_dead_directories_go_beside_what_runs(lab: Lab) -> None:
+def test_a_thousand_directories_of_deleted_containers_are_removed(lab: Lab) -> None:
     """As after many crashes: each with the file system of a deleted container."""
     with lab.pod("alive", lab.share({"main": [(0, HALF, 50)]})) as pod:
         container = pod.run("main", OWN)

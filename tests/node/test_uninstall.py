@@ -27,7 +27,7 @@ def uninstall(lab: Lab) -> subprocess.CompletedProcess[str]:
     return lab.namespace.run([*command, "--containerd-state", paths.state])
 
 
-def test_a_running_container_keeps_its_limit_and_its_files_go_with_it(lab: Lab) -> None:
+def test_a_running_container_keeps_its_limit_and_its_files_until_its_end(lab: Lab) -> None:
     refused = uninstall(lab)
     assert refused.returncode == 1 and "another agent serves this node" in refused.stderr
     share = lab.share({"main": [(0, SHARE, 10)]})

@@ -200,7 +200,7 @@ def test_refused(arguments: str, text: str, capsys: pytest.CaptureFixture[str]) 
     assert text in capsys.readouterr().err
 
 
-def test_help_teaches() -> None:
+def test_help_has_examples_and_defaults() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "nri_plugin", "--help"], capture_output=True, text=True, check=True
     )

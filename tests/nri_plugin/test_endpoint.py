@@ -73,7 +73,7 @@ def test_metrics(served: Served) -> None:
     assert "process_resident_memory_bytes" in text
 
 
-def test_anything_else(served: Served) -> None:
+def test_other_paths_and_methods_are_refused(served: Served) -> None:
     assert served.get("/")[0] == 404
     assert served.get("/readyz", "HEAD") == (503, "")
     assert served.get("/readyz", "POST")[0] == 405
@@ -142,7 +142,7 @@ def test_a_head_of_any_size_is_not_read(served: Served, caplog: pytest.LogCaptur
     assert served.get("/healthz")[0] == 200
 
 
-def test_a_socket_that_a_dead_agent_left_is_replaced(tmp_path: Path) -> None:
+def test_a_socket_that_an_exited_agent_left_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "agent.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))

@@ -32,7 +32,7 @@ async def test_what_is_posted_is_done_in_its_turn() -> None:
     assert order == [1, 2]
 
 
-async def test_a_late_job_goes_on_and_keeps_its_place() -> None:
+async def test_a_late_job_continues_and_keeps_its_place() -> None:
     worker, gate, order = Worker("w"), threading.Event(), list[int]()
 
     def slow() -> None:

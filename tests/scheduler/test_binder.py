@@ -110,7 +110,7 @@ async def test_nothing_is_sent_for_a_bind_whose_time_is_over(scene: Scene) -> No
     assert (scene.server.seen_gets, scene.held("n0")) == (0, 50)
 
 
-async def test_chosen_and_held_before_anything_is_awaited() -> None:
+async def test_gpus_are_chosen_and_held_before_anything_is_awaited() -> None:
     """Pods that are bound concurrently get different capacity."""
     async with scene_of(*(calls.pod(f"u-{number}") for number in range(4))) as scene:
         for number in range(4):
@@ -176,7 +176,7 @@ async def test_a_pod_that_may_not_write_sends_nothing_and_holds_nothing(scene: S
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize(("fate", "held"), [(429, 0), (500, 50)])
-async def test_the_gate_is_asked_before_each_post(
+async def test_the_gate_is_checked_before_each_post(
     fate: Misfortune, held: int, scene: Scene
 ) -> None:
     scene.gate.open_for = 1
@@ -210,7 +210,7 @@ async def test_a_binding_that_the_server_did_not_process_is_repeated(
     assert (scene.server.seen_gets, len(scene.server.bindings), scene.held()) == (0, 3, 50)
 
 
-async def test_none_there_holds_nothing() -> None:
+async def test_a_bind_without_an_api_server_holds_nothing() -> None:
     state = calls.state(nodes=2, gpus=1)
     async with Kube(Access("http://127.0.0.1:1")) as kube:
         scene = Scene(PodServer(), kube, state, HandGate())
@@ -220,7 +220,7 @@ async def test_none_there_holds_nothing() -> None:
 
 
 @pytest.mark.parametrize(("node", "said"), [("n0", ""), ("n1", "the pod is bound to n1")])
-async def test_another_was_faster(node: str, said: str, scene: Scene) -> None:
+async def test_a_pod_that_another_scheduler_bound_first(node: str, said: str, scene: Scene) -> None:
     """If the pod is bound to the same node, the reservation stays until the watch reports what it
     holds."""
     scene.ask(calls.pod())
@@ -232,7 +232,7 @@ async def test_another_was_faster(node: str, said: str, scene: Scene) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-async def test_a_pod_that_asks_for_something_else_since_filter_is_tried_anew(scene: Scene) -> None:
+async def test_a_pod_whose_request_changed_since_filter_is_tried_anew(scene: Scene) -> None:
     scene.ask(calls.pod())
     scene.server.pods["pod-u-1"]["metadata"]["annotations"] = {words.ANNOTATION_POLICY: "spread"}
     scene.server.touch("pod-u-1")
@@ -244,7 +244,7 @@ async def test_a_pod_that_asks_for_something_else_since_filter_is_tried_anew(sce
 
 
 @pytest.mark.parametrize("fate", [Fate.HANG_DONE, Fate.RESET_DONE, Fate.STORE_TIMES_OUT_DONE])
-async def test_done_without_an_answer_is_found_out(fate: Fate) -> None:
+async def test_a_binding_done_without_an_answer_is_detected(fate: Fate) -> None:
     async with scene_of() as scene:
         scene.server.posts = [fate]
         scene.ask(calls.pod())
@@ -259,7 +259,9 @@ UNDONE: list[Misfortune] = [Fate.HANG, Fate.RESET, Fate.STORE_TIMES_OUT, 408, 50
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("fate", UNDONE)
-async def test_not_done_without_an_answer_is_sent_again(fate: Misfortune, scene: Scene) -> None:
+async def test_a_binding_not_done_and_without_an_answer_is_sent_again(
+    fate: Misfortune, scene: Scene
+) -> None:
     scene.server.posts = [fate]
     scene.ask(calls.pod())
     assert await scene.bind() == ""
@@ -330,7 +332,7 @@ async def test_the_watch_may_be_faster_than_the_answer() -> None:
         assert (len(scene.server.bindings), scene.held()) == (1, 0)
 
 
-async def test_a_caller_that_goes_away_does_not_end_the_work(scene: Scene) -> None:
+async def test_a_caller_that_disconnects_does_not_end_the_binding(scene: Scene) -> None:
     scene.server.posts = [Fate.HANG]
     scene.ask(calls.pod())
     caller = asyncio.create_task(scene.bind())

@@ -95,7 +95,7 @@ async def running(
             await asyncio.wait({task})
 
 
-async def test_all_is_known_once_it_is_synced() -> None:
+async def test_the_cache_is_complete_once_it_is_synced() -> None:
     async with running(Server(bound("u-1"))) as (cache, state):
         assert not cache.synced
         assert set(cache.ages().values()) == {float("inf")}
@@ -118,7 +118,7 @@ def refused(uid: str) -> dict[str, Any]:
     return raw
 
 
-async def test_refused_pods_are_restored_and_leave_the_queue_when_they_are_bound_or_gone() -> None:
+async def test_restored_pods_leave_the_queue_when_they_are_bound_or_deleted() -> None:
     server, state = Server(refused("a"), refused("b"), refused("c"), pod(uid="new")), State()
     queue, lengths = Unschedulable(state), list[int]()
     gone, ours = event("DELETED", refused("a"), "11"), event("MODIFIED", bound("b"), "12")
@@ -143,7 +143,7 @@ def test_a_broken_watch_of_leases_is_the_reason_where_agents_seem_silent() -> No
 
 
 @pytest.mark.parametrize("same", [True, False])
-async def test_what_is_seen_bound_holds_what_stands_on_it_whatever_was_chosen(same: bool) -> None:
+async def test_a_bound_pod_holds_what_its_annotation_has(same: bool) -> None:
     """A pod with this process's own annotations is not parsed again; other pods are."""
     server, state = Server(pod(uid="ours")), State()
     share = Share("main", "GPU-a", 0, 12 * Gi, None)
@@ -165,7 +165,7 @@ async def test_what_is_seen_bound_holds_what_stands_on_it_whatever_was_chosen(sa
         assert state.is_bound("ours")
 
 
-async def test_a_watch_goes_on_where_it_ended() -> None:
+async def test_a_watch_resumes_at_its_last_version() -> None:
     server = Server()
     bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "33"}}}
     server.watches[PODS] = [[event("ADDED", bound("u-1"), "11"), bookmark], [], 503, []]
@@ -187,7 +187,7 @@ async def test_a_watch_that_leaves_doubt_is_begun_with_a_list(code: int) -> None
         assert cache.synced
 
 
-async def test_what_cannot_be_listed_is_told_and_tried_again() -> None:
+async def test_a_list_that_fails_is_reported_and_retried() -> None:
     server = Server()
     server.refused[DEVICES] = 404
     async with running(server) as (cache, _):
@@ -199,7 +199,7 @@ async def test_what_cannot_be_listed_is_told_and_tried_again() -> None:
 
 
 @pytest.mark.parametrize(("later_s", "silent"), [(39.0, False), (41.0, True), (-3600.0, False)])
-async def test_of_an_agent_that_is_seen_first_its_own_clock_is_believed(
+async def test_an_agents_first_lease_is_judged_by_the_agents_clock(
     later_s: float, silent: bool
 ) -> None:
     """No other time is known, and a restarted process must not treat a silent agent as ready."""

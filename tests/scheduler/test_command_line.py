@@ -88,7 +88,7 @@ def test_the_installation_is_the_pods_namespace(
         (("serve", "--policy", "=spread"), "invalid value '=spread': must be"),
     ],
 )
-def test_what_is_wrong_is_named_with_what_is_allowed(
+def test_an_invalid_argument_is_refused_with_what_is_allowed(
     arguments: tuple[str, ...], text: str, served: list[Settings]
 ) -> None:
     status, output = run(*arguments)
@@ -104,7 +104,7 @@ def test_a_kubeconfig_that_is_not_there_is_named() -> None:
     assert "/nowhere/config" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_help_teaches_all_commands() -> None:
+def test_help_has_an_example_of_every_command() -> None:
     commands = typer.main.get_command(application).commands  # type: ignore[attr-defined]
     assert commands.keys() == {"serve", "simulate", "uninstall"}
     text = run("--help")[1]
@@ -112,5 +112,5 @@ def test_help_teaches_all_commands() -> None:
         assert f"python -m scheduler {name}" in text
 
 
-def test_policies_of_none_are_none() -> None:
+def test_without_arguments_there_are_no_policies() -> None:
     assert policies(()) == {}

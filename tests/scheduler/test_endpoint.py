@@ -137,7 +137,7 @@ async def test_the_fleet_is_for_the_pod_itself_alone(monkeypatch: pytest.MonkeyP
     assert {each: is_local(each) for each in local} == local
 
 
-async def test_other_pages_are_told_which_there_are() -> None:
+async def test_an_unknown_page_is_answered_with_the_existing_ones() -> None:
     async with serving(Cache()) as get:
         status, text = await get("/healthz")
         assert status == 404 and all(page in text for page in PAGES)

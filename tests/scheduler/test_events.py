@@ -43,7 +43,7 @@ class Scene:
         return self.metrics.registry.get_sample_value("gpuslice_scheduler_events_total", labels)
 
 
-def test_of_a_pod_and_of_a_node() -> None:
+def test_an_event_is_of_a_pod_or_of_a_node() -> None:
     scene = Scene()
     (path, of_pod), (other, of_node) = scene.tell(
         Problem("n1", "team/train", "unreadable", "u-1"), Problem("n1", "", "a GPU is gone")
@@ -62,7 +62,7 @@ def test_of_a_pod_and_of_a_node() -> None:
     assert scene.count("written") == 2
 
 
-def test_the_same_is_told_once_an_hour() -> None:
+def test_the_same_problem_is_reported_once_an_hour() -> None:
     scene, problem = Scene(), Problem("n1", "", "a GPU is gone")
     assert len(scene.tell(problem)) == 1
     assert len(scene.tell(problem)) == 0

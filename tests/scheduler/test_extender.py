@@ -104,7 +104,7 @@ async def test_on_standby_it_names_the_process_that_may_bind() -> None:
         assert client.server.bindings == []
 
 
-async def test_preempt_says_where_victims_free_a_gpu() -> None:
+async def test_preempt_names_the_nodes_where_victims_free_a_gpu() -> None:
     raw, victims = calls.pod(), {"n1": ["busy"]}
     async with serving() as client:
         answer = {"NodeNameToMetaVictims": calls.metas(victims)}
@@ -114,7 +114,7 @@ async def test_preempt_says_where_victims_free_a_gpu() -> None:
         assert client.gate.admitted == 1
 
 
-async def test_an_error_of_preempt_is_told_by_its_status() -> None:
+async def test_an_error_of_preempt_has_an_http_status_of_its_own() -> None:
     """kube-scheduler reads no error from the body: an answer without nodes means that no victims
     were found."""
     raw = calls.pod()
@@ -131,7 +131,7 @@ async def test_an_error_of_preempt_is_told_by_its_status() -> None:
         assert client.counted("preempt", "error") == 3
 
 
-async def test_a_failed_bind_says_why_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_bind_has_its_reason_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     raw = calls.pod()
     async with serving() as client:
         await client.ask("filter", calls.arguments(raw, calls.names(2)))

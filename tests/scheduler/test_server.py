@@ -181,7 +181,7 @@ async def test_a_client_that_is_refused_reads_why_though_it_sends_on(
         await until_async(lambda: not there.server.connections)
 
 
-async def test_a_client_that_leaves_before_the_answer_leaves_the_work_going_on() -> None:
+async def test_a_client_that_disconnects_early_does_not_end_the_work() -> None:
     async with serving() as there:
         async with there.client() as client:
             client.send(post(b"/wait"))
@@ -280,7 +280,7 @@ async def test_at_the_end_those_that_take_long_are_left() -> None:
         assert not there.server.under_way
 
 
-async def test_an_address_that_is_taken_is_said() -> None:
+async def test_an_address_that_is_in_use_is_an_error() -> None:
     async with serving() as there:
         other = Server(Answers(), MOST)
         with pytest.raises(OSError):

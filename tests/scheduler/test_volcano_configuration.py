@@ -29,7 +29,7 @@ def watched(on: list[frozenset[str]]) -> VolcanoConfiguration:
     return made
 
 
-def test_everything_is_on_without_it(
+def test_without_the_config_map_everything_is_on(
     watched: VolcanoConfiguration, on: list[frozenset[str]]
 ) -> None:
     watched.listed(set())
@@ -39,13 +39,15 @@ def test_everything_is_on_without_it(
     assert on == [ALL, {SHARING}, ALL]
 
 
-def test_one_that_turns_nothing_on(watched: VolcanoConfiguration, on: list[frozenset[str]]) -> None:
+def test_a_config_map_that_turns_nothing_on(
+    watched: VolcanoConfiguration, on: list[frozenset[str]]
+) -> None:
     watched.seen(config_map(None))
     watched.listed({"volcano-scheduler-configmap"})
     assert on == [ALL, frozenset()]
 
 
-def test_an_unreadable_one_leaves_the_previous_in_force(
+def test_an_unreadable_config_map_leaves_the_previous_in_force(
     watched: VolcanoConfiguration, on: list[frozenset[str]]
 ) -> None:
     watched.seen(config_map("["))
@@ -60,7 +62,7 @@ def test_an_unreadable_one_leaves_the_previous_in_force(
     assert on == [ALL, frozenset(), {SHARING}, {SHARING}, {NUMBER}]
 
 
-def test_what_is_not_read_is_named_once(
+def test_ignored_settings_are_logged_once(
     watched: VolcanoConfiguration, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):

@@ -132,7 +132,7 @@ subprocess.run(["sh", "-c", '"$0" -c "$1"', sys.executable, code], check=True)
     ],
     ids=_words,
 )
-def test_run_says_what_is_wrong_and_starts_nothing(
+def test_run_names_the_invalid_argument_and_starts_nothing(
     shim: Shim, arguments: list[str], words: list[str]
 ) -> None:
     # argparse takes a leading minus for an option unless it is attached.
@@ -145,7 +145,7 @@ def test_run_says_what_is_wrong_and_starts_nothing(
         assert word in done.stderr
 
 
-def test_run_without_a_driver_says_so(shim: Shim, tmp_path: Path) -> None:
+def test_run_without_a_driver_is_an_error(shim: Shim, tmp_path: Path) -> None:
     done = shim("run", "--memory", "1GiB", "--", "true", status=2, SIMGPU_DIR=str(tmp_path))
     assert "no NVIDIA driver answers" in done.stderr
 
@@ -299,7 +299,7 @@ def test_show_watches_until_it_is_interrupted(forced: Path) -> None:
         (lambda directory: os.truncate(directory / names.FILE_REGION, 200), "truncated"),
     ],
 )
-def test_show_says_which_file_is_wrong(
+def test_show_names_the_file_that_is_wrong(
     shim: Shim, grants: Grants, damage: Callable[[Path], None], words: str
 ) -> None:
     directory = grants.make(GIB)
@@ -311,17 +311,17 @@ def test_show_says_which_file_is_wrong(
 
 
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no /dev/shm to write to")
-def test_a_grant_lies_on_tmpfs_unless_tmpdir_chooses() -> None:
+def test_a_grant_is_on_tmpfs_unless_tmpdir_is_set() -> None:
     assert region.parent({}) == Path("/dev/shm")
     assert region.parent({"TMPDIR": "/somewhere"}) is None
 
 
-def test_path_says_where_the_library_is(shim: Shim, library: Path) -> None:
+def test_path_prints_the_path_of_the_library(shim: Shim, library: Path) -> None:
     assert shim("path").stdout == f"{library}\n"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["show", "--help"], []])
-def test_help_teaches_by_example(shim: Shim, arguments: list[str]) -> None:
+def test_help_has_an_example(shim: Shim, arguments: list[str]) -> None:
     done = shim(*arguments, status=0 if arguments else 2)
     if arguments and arguments[0] != "show":
         assert "python -m shim run --memory 20GiB -- python train.py" in done.stdout

@@ -58,7 +58,7 @@ held = [cuda.device_array(64 * MIB, np.uint8) for _ in range(free // (64 * MIB))
     )
 
 
-def test_cuda_bindings_walk_to_the_limit(host: Host, grants: Grants) -> None:
+def test_cuda_bindings_allocate_up_to_the_limit(host: Host, grants: Grants) -> None:
     """Every way of its driver module to request memory of the GPU ends in the same code."""
     host.python(
         CUDA

@@ -254,7 +254,7 @@ def test_row_24_eleven_hundred_processes(box: Box) -> None:
     assert box.run("many", "1100").split() == ["1100", "0", "1100000", "0"]
 
 
-def test_beyond_all_slots_a_process_is_told(box: Box) -> None:
+def test_a_process_beyond_all_slots_is_refused(box: Box) -> None:
     """And the first 4,096 continue."""
     assert box.run("many", "4100").split() == ["4096", "4", "4096000", "0"]
 

@@ -49,7 +49,9 @@ def test_row_18_of_processes_that_race_for_the_last_block_one_wins(
     assert done.stdout == f"0 {rounds} 0 {_LIMIT_BYTES}\n"
 
 
-def test_without_the_library_they_all_win(null_host: Host, program: Path, directory: Path) -> None:
+def test_without_the_library_every_process_gets_the_last_block(
+    null_host: Host, program: Path, directory: Path
+) -> None:
     """The control: it is the library that the test above observes."""
     done = null_host.run([program, "race", "2", "50"], directory, preload=False)
     won_by_none, won_by_one, won_by_more, _ = map(int, done.stdout.split())

@@ -114,7 +114,7 @@ def test_row_30_only_own_processes_are_listed(host: Host, grants: Grants) -> Non
     ]
 
 
-def test_a_list_that_does_not_fit_says_how_long_it_is(host: Host, grants: Grants) -> None:
+def test_a_list_that_does_not_fit_returns_its_length(host: Host, grants: Grants) -> None:
     directory = grants.make(2 * GIB)
     program = (
         NVML
@@ -140,7 +140,7 @@ for name, size in (("", 16), ("_v2", 24), ("_v3", 24)):
         assert host.python(program, directory).stdout == "2 2 2\n" * 3
 
 
-def test_a_dead_process_is_not_listed(host: Host, grants: Grants) -> None:
+def test_an_exited_process_is_not_listed(host: Host, grants: Grants) -> None:
     directory = grants.make(2 * GIB)
     with holding(host, GIB, directory):
         pass

@@ -60,7 +60,7 @@ def test_what_was_not_built_is_named(tmp_path: Path) -> None:
     assert driver_in(tmp_path).missing == (tmp_path / "libnvidia-ml.so.1", tmp_path / "nvidia-smi")
 
 
-def test_it_is_json(tmp_path: Path) -> None:
+def test_the_cdi_spec_is_json(tmp_path: Path) -> None:
     spec = cdi.spec(HOST.gpus, SOCKETS, driver_in(tmp_path))
     assert json.loads(cdi.render(spec)) == spec
 

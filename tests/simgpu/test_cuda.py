@@ -68,7 +68,7 @@ def test_without_gpus(build_dir: Path, tmp_path: Path) -> None:
     nowhere.program("cuda_programs", "no_device")
 
 
-def test_processes_share_one_pool_and_death_gives_back(driver_host: Host) -> None:
+def test_processes_share_one_pool_and_an_exit_frees_memory(driver_host: Host) -> None:
     watcher = driver_host.connect(0)
     first = start(driver_host, "hold", str(30 * GIB))
     second = start(driver_host, "hold", str(9 * GIB + 1))

@@ -72,7 +72,9 @@ def ask(cuda: ctypes.CDLL, base: str, version: int, flags: int) -> tuple[int, in
 
 
 @pytest.mark.parametrize(("base", "version", "flags", "symbol"), MEANINGS)
-def test_meaning(cuda: ctypes.CDLL, base: str, version: int, flags: int, symbol: str) -> None:
+def test_get_proc_address_finds_the_symbol_of_a_version(
+    cuda: ctypes.CDLL, base: str, version: int, flags: int, symbol: str
+) -> None:
     assert ask(cuda, base, version, flags) == (SUCCESS, address(cuda, symbol), FOUND)
     pointer = ctypes.c_void_p()
     older = cuda.cuGetProcAddress(
@@ -82,7 +84,9 @@ def test_meaning(cuda: ctypes.CDLL, base: str, version: int, flags: int, symbol:
 
 
 @pytest.mark.parametrize(("base", "version", "flags", "status"), REFUSALS)
-def test_refusal(cuda: ctypes.CDLL, base: str, version: int, flags: int, status: int) -> None:
+def test_get_proc_address_refuses_unknown_names_and_versions(
+    cuda: ctypes.CDLL, base: str, version: int, flags: int, status: int
+) -> None:
     assert ask(cuda, base, version, flags) == (SUCCESS, None, status)
     pointer = ctypes.c_void_p(0xBAD)
     older = cuda.cuGetProcAddress(base.encode(), ctypes.byref(pointer), version, flags)
@@ -121,7 +125,7 @@ def test_every_row_of_both_lists(cuda: ctypes.CDLL, library: Path) -> None:
     assert exported(library) == {symbol for symbol, *_ in rows} | unlisted
 
 
-def test_names_that_cuda_bindings_asks_for(cuda: ctypes.CDLL) -> None:
+def test_names_that_cuda_bindings_looks_up(cuda: ctypes.CDLL) -> None:
     """Names that a later CUDA's bindings have and this driver lacks were added after 13.0."""
     where = distribution("cuda-bindings").locate_file("cuda/bindings/cydriver.pxd")
     asked = set(re.findall(r"cdef CUresult (cu\w+)\(", Path(str(where)).read_text()))
@@ -139,7 +143,7 @@ LATER = re.compile(
 )
 
 
-def test_what_is_not_simulated_says_so(idle_host: Host) -> None:
+def test_what_is_not_simulated_returns_not_supported(idle_host: Host) -> None:
     text = (ROOT / "simgpu/src/abi/cuda_unsupported.def").read_text()
     rows = re.findall(r"^(?:\w+_)?NAME\((\w+), \w+, (\d+)", text, flags=re.MULTILINE)
     names = [name for name, since in rows if int(since) <= 13000]  # later drivers have the others

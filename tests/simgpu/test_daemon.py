@@ -156,14 +156,16 @@ def test_a_killed_daemon_is_followed_by_a_new_one(host: Host) -> None:
         (["--config", "absent.toml"], "absent.toml: No such file"),
     ],
 )
-def test_a_wrong_command_says_why(sim_dir: Path, arguments: list[str], message: str) -> None:
+def test_a_wrong_command_is_refused_with_the_reason(
+    sim_dir: Path, arguments: list[str], message: str
+) -> None:
     done = simgpu("up", "--dir", sim_dir, *arguments)
     assert done.returncode == 1
     assert message in done.stderr
     assert not sim_dir.exists()
 
 
-def test_status_tells_what_is_used(host: Host) -> None:
+def test_status_prints_what_is_used(host: Host) -> None:
     host.peer(f"alloc={10 * GIB}")
     host.fault("lose", gpu=1)
     done = simgpu("status", "--dir", host.directory)

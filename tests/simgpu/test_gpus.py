@@ -123,7 +123,7 @@ def test_only_the_holders_exit_frees_the_lock() -> None:
     assert shared.board.lock == 0
 
 
-def test_shared_memory_whose_last_holder_dies_lingers() -> None:
+def test_shared_memory_whose_last_holder_exits_lingers() -> None:
     gpu = gpu_of(teardown_delay_s=1.0)
     one, two = gpu.join(1), gpu.join(2)
     token = gpu.memory_export(one, gpu.memory_alloc(one, 0, 512))

@@ -30,7 +30,7 @@ def test_by_default_yaml_and_devices_by_index(host: Host) -> None:
     assert names(yaml.safe_load(done.stdout)) == ["0", "1", "all"]
 
 
-def test_what_the_agent_asks_for(host: Host) -> None:
+def test_the_output_that_the_agent_requests(host: Host) -> None:
     done = ctk(host.directory, *OPTIONS[2:])
     known = names(json.loads((host.directory / "cdi" / "nvidia.json").read_text()))
     assert names(json.loads(done.stdout)) == [*known, "all"]

@@ -47,7 +47,7 @@ def raw(host: Host, body: str) -> Any:
     )
 
 
-def test_what_a_tool_asks_first(idle_host: Host) -> None:
+def test_the_versions_and_the_count_of_gpus(idle_host: Host) -> None:
     assert evaluate(
         idle_host,
         "out = (nvmlSystemGetDriverVersion(), nvmlSystemGetNVMLVersion(),"
@@ -98,7 +98,7 @@ def test_a_gpu_describes_itself(idle_host: Host, expression: str, expected: obje
     assert (tuple(value) if isinstance(expected, tuple) else value) == expected
 
 
-def test_every_question_about_processes_is_answered_with_everybody(driver_host: Host) -> None:
+def test_queries_about_processes_list_those_of_the_whole_host(driver_host: Host) -> None:
     """The unfiltered list, which a library in front must hide: the processes of the whole host."""
     empty = evaluate(
         driver_host,
@@ -158,7 +158,7 @@ out = (memory.used, memory.free, rows(nvmlDeviceGetComputeRunningProcesses_v2(h)
     assert out[5].startswith("python")
 
 
-def test_load_shows(driver_host: Host) -> None:
+def test_a_gpu_under_load_shows_it_in_its_readings(driver_host: Host) -> None:
     gpu, celsius, milliwatt, clock = evaluate(
         driver_host,
         """
@@ -207,7 +207,7 @@ def test_codes_of_refusal(idle_host: Host, expression: str, expected: int) -> No
     assert evaluate(idle_host, f"out = {expression}") == expected
 
 
-def test_too_small_a_list_tells_its_size(driver_host: Host) -> None:
+def test_too_small_a_list_returns_the_size_needed(driver_host: Host) -> None:
     for _ in range(2):
         driver_host.peer()
     assert raw(
@@ -288,7 +288,7 @@ out = (nvmlDeviceGetCount(), code(nvmlDeviceGetHandleByIndex, 1),
     ) == (2, pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_IS_LOST, 0)
 
 
-def test_a_daemon_that_goes_away_is_a_lost_gpu(driver_host: Host) -> None:
+def test_a_daemon_that_exits_is_a_lost_gpu(driver_host: Host) -> None:
     program = f"""{PRELUDE}
 import subprocess, sys
 nvmlInit()
@@ -299,7 +299,7 @@ print(code(nvmlDeviceGetMemoryInfo, h), nvmlDeviceGetUUID(h))
     assert driver_host.python(program) == f"{pynvml.NVML_ERROR_GPU_IS_LOST} {UUID_0}\n"
 
 
-def test_a_fork_child_asks_over_connections_of_its_own(idle_host: Host) -> None:
+def test_a_fork_child_uses_connections_of_its_own(idle_host: Host) -> None:
     """Parent and child query at once; over one connection they would read each other's answers."""
     out = evaluate(
         idle_host,
@@ -339,7 +339,7 @@ def test_no_gpu_reaches_anothers_memory(idle_host: Host) -> None:
     assert out == [*[not_supported] * 5, 0, pynvml.NVML_ERROR_INVALID_ARGUMENT]
 
 
-def test_every_name_that_the_client_knows_is_there(idle_host: Host) -> None:
+def test_every_function_that_the_client_uses_is_exported(idle_host: Host) -> None:
     exported = exported_names(idle_host)
     assert all(name.startswith("nvml") and "_nvml" not in name for name in exported)
     source = Path(str(pynvml.__file__)).read_text()

@@ -97,7 +97,7 @@ assert used() == idle
     )
 
 
-def test_a_text_says_what_its_code_takes(costly_host: Host) -> None:
+def test_a_comment_in_ptx_sets_the_size_of_its_code(costly_host: Host) -> None:
     costly_host.python(
         _BEGIN
         + """

@@ -15,7 +15,9 @@ pytestmark = [pytest.mark.sim, pytest.mark.shipped]
 Loader = Callable[[str], Loaded]
 
 
-def test_it_is_the_library_that_costs(loaded: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_measured_cost_is_that_of_the_library(
+    loaded: Loader, monkeypatch: pytest.MonkeyPatch
+) -> None:
     it = loaded("a")
     with_it = cost.added_ns_per_call(it.recording.processes, it.scripts)
     monkeypatch.setattr(host, "LIBRARY", Path("libc.so.6"))

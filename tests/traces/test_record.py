@@ -132,7 +132,7 @@ os.wait()
     assert [(each.number, each.thread) for each in child] == [(1, 1)]
 
 
-def test_without_a_driver_it_says_so(build_dir: Path, tmp_path: Path) -> None:
+def test_without_a_driver_recording_is_an_error(build_dir: Path, tmp_path: Path) -> None:
     bare = {"PATH": os.environ["PATH"]}
     done = subprocess.run(
         [sys.executable, "-m", "traces", "record", "--output", tmp_path, "--", "true"],

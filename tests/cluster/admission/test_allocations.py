@@ -145,7 +145,9 @@ def refused(answer: Answer, key: str, user: str = "admin") -> None:
 
 
 @pytest.mark.parametrize("key", RESERVED)
-def test_a_pod_that_asks_for_no_share_is_not_made_with_one(server: Server, key: str) -> None:
+def test_a_pod_without_a_request_is_not_created_with_an_allocation(
+    server: Server, key: str
+) -> None:
     made = pod("forged", {key: ALLOCATION.get(key, OURS)}, ratio=0)
     refused(server.ask("POST", at(), made), key)
 
@@ -161,7 +163,7 @@ def test_only_the_named_scheduler_may_set_an_allocation(server: Server) -> None:
         refused(server.ask("POST", at(), forged, user=author), key, author)
 
 
-def test_nor_is_one_that_names_its_node(server: Server) -> None:
+def test_a_pod_that_names_its_node_is_not_created_with_an_allocation(server: Server) -> None:
     """The policy on schedulerNames refuses its creator, too."""
     made = pod("forged", dict(ALLOCATION))
     made["spec"]["nodeName"] = _NODE
@@ -169,7 +171,7 @@ def test_nor_is_one_that_names_its_node(server: Server) -> None:
 
 
 @pytest.mark.parametrize("kind", workloads(pod("p")))
-def test_nor_is_a_template_of_one(server: Server, kind: str) -> None:
+def test_a_template_with_an_allocation_is_refused(server: Server, kind: str) -> None:
     """Its pods would be refused later, unnoticed. On the workload itself the annotation has no
     meaning."""
     key = names.ANNOTATION_GRANTS
@@ -180,7 +182,7 @@ def test_nor_is_a_template_of_one(server: Server, kind: str) -> None:
     assert server.ask("POST", f"{path}?dryRun=All", workload).done
 
 
-def test_a_template_gets_none_later(server: Server) -> None:
+def test_an_allocation_cannot_be_added_to_a_template(server: Server) -> None:
     key = names.ANNOTATION_GRANTS
     path, workload = workloads(pod("p"))["Deployment"]
     assert server.ask("POST", path, workload).done
@@ -196,14 +198,18 @@ def test_a_template_gets_none_later(server: Server) -> None:
 
 @pytest.mark.parametrize("key", RESERVED)
 @pytest.mark.parametrize("way", [*UPDATES, *BINDINGS])
-def test_none_is_added(server: Server, pending: Json, way: str, key: str) -> None:
+def test_an_allocation_cannot_be_added_to_a_pending_pod(
+    server: Server, pending: Json, way: str, key: str
+) -> None:
     value = "x" if way in UPDATES else ALLOCATION.get(key, OURS)
     refused({**UPDATES, **BINDINGS}[way](server, pending, {key: value}), key)
 
 
 @pytest.mark.parametrize("key", [names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_GRANTS])
 @pytest.mark.parametrize("way", UPDATES)
-def test_none_is_changed_or_removed(server: Server, bound: Json, way: str, key: str) -> None:
+def test_an_allocation_of_a_bound_pod_cannot_be_changed_or_removed(
+    server: Server, bound: Json, way: str, key: str
+) -> None:
     there = bound["metadata"]["annotations"]
     refused(UPDATES[way](server, bound, {**there, key: "x"}), key)
     without = {name: text for name, text in there.items() if name != key}
@@ -212,7 +218,7 @@ def test_none_is_changed_or_removed(server: Server, bound: Json, way: str, key: 
 
 
 @pytest.mark.parametrize("way", HARMLESS)
-def test_no_other_way_leads_to_an_allocation(server: Server, bound: Json, way: str) -> None:
+def test_no_other_subresource_changes_an_allocation(server: Server, bound: Json, way: str) -> None:
     there = bound["metadata"]["annotations"]
     HARMLESS[way](server, bound, {**there, names.ANNOTATION_GRANTS: "x"})
     HARMLESS[way](server, bound, {})
@@ -225,7 +231,9 @@ def test_what_the_scheduler_binds_has_its_allocation(bound: Json) -> None:
 
 
 @pytest.mark.parametrize("way", UPDATES)
-def test_an_update_that_leaves_them_as_they_are(server: Server, bound: Json, way: str) -> None:
+def test_an_update_that_leaves_allocations_unchanged_is_admitted(
+    server: Server, bound: Json, way: str
+) -> None:
     """By any account: labels, other annotations, conditions."""
     there = bound["metadata"]["annotations"]
     answer = UPDATES[way](server, bound, {**there, "example.org/note": "mine"})
@@ -249,7 +257,9 @@ def test_a_kubelet_reports_and_ends_its_pod(server: Server, bound: Json) -> None
     ).done
 
 
-def test_a_finalizer_is_added_and_taken_away_and_the_pod_goes(server: Server, bound: Json) -> None:
+def test_a_finalizer_is_added_and_removed_and_the_pod_is_deleted(
+    server: Server, bound: Json
+) -> None:
     name = bound["metadata"]["name"]
     body = {"metadata": {"finalizers": ["example.org/wait"], "ownerReferences": []}}
     assert server.ask("PATCH", at(name), body, MERGE_PATCH).done
@@ -271,7 +281,7 @@ def test_an_eviction(server: Server, bound: Json) -> None:
     assert answer.done, answer.text
 
 
-def test_whatever_else_is_posted_to_a_pod_carries_none(server: Server, bound: Json) -> None:
+def test_no_subresource_of_a_pod_may_carry_an_allocation(server: Server, bound: Json) -> None:
     """Every subresource is matched, including those that a newer API server adds."""
     name, key = bound["metadata"]["name"], names.ANNOTATION_GRANTS
     metadata = {"name": name, "namespace": "default", "annotations": {key: "x"}}
@@ -279,7 +289,7 @@ def test_whatever_else_is_posted_to_a_pod_carries_none(server: Server, bound: Js
     refused(server.ask("POST", f"{at(name, 'eviction')}?dryRun=All", eviction), key)
 
 
-def test_another_scheduler_binds_what_asks_for_no_share(server: Server, pending: Json) -> None:
+def test_another_scheduler_binds_a_pod_without_a_share(server: Server, pending: Json) -> None:
     """RBAC alone restricts a Binding without annotations."""
     name = pending["metadata"]["name"]
     answer = server.ask("POST", at(name, "binding"), binding(name), user="system:kube-scheduler")
@@ -305,7 +315,9 @@ ASKED: Final = {
 
 
 @pytest.mark.parametrize("what", ASKED)
-def test_it_is_not_changed_through_the_status(server: Server, pending: Json, what: str) -> None:
+def test_a_request_cannot_be_changed_through_the_pods_status(
+    server: Server, pending: Json, what: str
+) -> None:
     """The status is not validated; the valid value is written to the pod itself."""
     path = at(pending["metadata"]["name"], "status")
     answer = server.ask("PATCH", path, {"metadata": ASKED[what]}, MERGE_PATCH)
@@ -317,7 +329,7 @@ def test_it_is_not_changed_through_the_status(server: Server, pending: Json, wha
     assert server.ask("PATCH", path, {"metadata": metadata}, MERGE_PATCH).done
 
 
-def test_it_is_not_taken_away_through_the_status(server: Server, pending: Json) -> None:
+def test_a_request_cannot_be_removed_through_the_pods_status(server: Server, pending: Json) -> None:
     name = pending["metadata"]["name"]
     label, annotation = names.LABEL_ISOLATION_PROVIDER, names.ANNOTATION_POLICY
     asked = {"labels": {label: names.ISOLATION_PROVIDER}, "annotations": {annotation: "spread"}}
@@ -349,7 +361,9 @@ def test_a_pod_that_may_run_without_the_agent_is_in_the_operators_namespaces(
 
 
 @pytest.mark.parametrize("way", [*UPDATES, *BINDINGS])
-def test_nor_is_it_added_later(server: Server, pending: Json, way: str) -> None:
+def test_the_toleration_of_a_missing_agent_cannot_be_added_later(
+    server: Server, pending: Json, way: str
+) -> None:
     key = names.ANNOTATION_TOLERATES_MISSING_AGENT
     answer = {**UPDATES, **BINDINGS}[way](server, pending, {key: "true"})
     assert (answer.status, answer.policy) == (403, "gpuslice-allocations"), answer.body

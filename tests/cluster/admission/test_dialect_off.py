@@ -52,7 +52,7 @@ def test_a_dialect_that_is_off_is_refused_with_its_switch(server: Server, what: 
 
 
 @pytest.mark.parametrize("kind", workloads(pod()))
-def test_so_it_is_in_a_template(server: Server, kind: str) -> None:
+def test_the_same_request_in_a_template_is_refused(server: Server, kind: str) -> None:
     raw = OFF["Volcano's"]
     path, workload = workloads(raw)[kind]
     answer = server.ask("POST", path + DRY, workload)

@@ -73,13 +73,15 @@ def test_what_their_webhooks_set_is_permitted_on_their_pods(server: Server) -> N
         (hami, f"{names.ENV_MEMORY_LIMIT}_0"),
     ],
 )
-def test_and_no_other_variable_nor_on_other_pods(server: Server, made: Any, name: str) -> None:
+def test_other_variables_and_variables_of_other_dialects_are_refused(
+    server: Server, made: Any, name: str
+) -> None:
     answer = tried(server, made({"name": name, "value": "1"}))
     assert (answer.status, answer.policy) == (403, "gpuslice-environment"), answer.body
     assert answer.text.startswith(f"container main: env {name}: invalid value '1': must be ")
 
 
-def test_the_stock_scheduler_is_not_asked_for_their_shares(server: Server) -> None:
+def test_another_dialects_share_with_the_stock_scheduler_is_refused(server: Server) -> None:
     answer = tried(server, volcano(scheduler=STOCK))
     assert answer.policy == NAMES_POLICY, answer.body
     assert answer.text == (
@@ -89,7 +91,7 @@ def test_the_stock_scheduler_is_not_asked_for_their_shares(server: Server) -> No
     )
 
 
-def test_what_is_no_request_passes(server: Server) -> None:
+def test_pods_without_a_request_of_a_dialect_are_admitted(server: Server) -> None:
     """HAMi's pods name no scheduler: another policy gives them one."""
     assert tried(server, kai(scheduler=STOCK, mps="true")).done
     for elsewhere in (STOCK, names.SCHEDULER_NAME, "other"):

@@ -54,7 +54,7 @@ def test_each_policy_has_its_row_and_its_resources() -> None:
         assert told == matched & set(_SUBRESOURCES), name
 
 
-def test_their_number() -> None:
+def test_the_document_has_the_number_of_policies() -> None:
     count = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")[
         len(policies())
     ]
@@ -68,7 +68,7 @@ def test_the_allocations_annotations() -> None:
     assert names.ANNOTATION_REQUIRED_PLUGINS in told
 
 
-def test_the_variables() -> None:
+def test_the_document_lists_the_denied_variables() -> None:
     told = {name for cell, _ in table("variable | because") for name in code(cell)}
     denied = {re.sub(r"_\d+$", "_N", name) for name in DENIED}
     assert told - {"void", "none"} == denied
@@ -79,7 +79,7 @@ _REQUESTS: Final = table("asked | refusal")
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("row", _REQUESTS, ids=lambda row: row[0])
-def test_a_refusal_is_as_it_is_told(server: Server, row: list[str]) -> None:
+def test_a_refusal_has_the_documented_message(server: Server, row: list[str]) -> None:
     asked: dict[str, Any] = dict(each.split(": ") for each in code(row[0]))
     answer = server.ask("POST", "/api/v1/namespaces/default/pods?dryRun=All", pod(asking(asked)))
     assert [answer.text] == code(row[1])

@@ -103,7 +103,7 @@ def test_a_pod_is_warned_of_until_an_agent_and_the_scheduler_are_ready(
         alone.stop()
 
 
-def test_without_the_right_the_scheduler_serves_and_says_which_is_missing(
+def test_without_the_right_the_scheduler_serves_and_logs_the_missing_one(
     plane: ControlPlane, server: Server
 ) -> None:
     role = json.loads(plane.kubectl("get", *_ROLE, "-o=json"))

@@ -95,7 +95,7 @@ WRONG: Final[dict[str, Json]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_hami_clamps_or_drops_is_refused_in_the_schedulers_words(
+def test_what_hami_clamps_or_drops_is_refused_with_the_schedulers_message(
     server: Server, what: str
 ) -> None:
     answer = tried(server, WRONG[what])
@@ -104,7 +104,7 @@ def test_what_hami_clamps_or_drops_is_refused_in_the_schedulers_words(
 
 
 @pytest.mark.parametrize("kind", workloads(pod()))
-def test_so_it_is_in_a_template(server: Server, kind: str) -> None:
+def test_the_same_request_in_a_template_is_refused(server: Server, kind: str) -> None:
     path, workload = workloads(WRONG["an init container"])[kind]
     answer = server.ask("POST", f"{path}?dryRun=All", workload)
     assert (answer.policy, answer.text) == (_POLICY, verdict(WRONG["an init container"], _ENABLED))

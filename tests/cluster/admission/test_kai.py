@@ -38,7 +38,7 @@ def in_force(installed: ControlPlane, server: Server) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_a_refusal_is_in_kais_words(server: Server, what: str) -> None:
+def test_a_refusal_has_kais_message(server: Server, what: str) -> None:
     raw, text = REFUSED[what]
     answer = tried(server, raw)
     assert (answer.status, answer.policy) == (422, _NAME), answer.body
@@ -53,7 +53,7 @@ def test_what_kai_accepts(server: Server, what: str) -> None:
 
 @pytest.mark.parametrize("kind", workloads(pod({})))
 @pytest.mark.parametrize("what", ["mps alone", "a container that there is not"])
-def test_so_it_is_in_a_template(server: Server, kind: str, what: str) -> None:
+def test_the_same_request_in_a_template_is_refused(server: Server, kind: str, what: str) -> None:
     raw, text = REFUSED[what]
     path, workload = workloads(raw)[kind]
     answer = server.ask("POST", path + DRY, workload)

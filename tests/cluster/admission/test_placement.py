@@ -39,7 +39,7 @@ def with_koordinators_name(installed: ControlPlane) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("init", [False, True])
-def test_the_stock_scheduler_is_not_asked_for_a_share(server: Server, init: bool) -> None:
+def test_a_share_with_the_stock_scheduler_is_refused(server: Server, init: bool) -> None:
     answer = tried(server, pod(asking(HALF, "asks", init=init), scheduler=STOCK))
     assert (answer.status, answer.policy) == (422, NAMES_POLICY), answer.body
     assert answer.text == (
@@ -55,7 +55,7 @@ def test_a_pod_that_names_no_scheduler_has_named_the_default_one(server: Server)
 
 
 @pytest.mark.parametrize("kind", workloads(pod()))
-def test_so_it_is_in_a_template(server: Server, kind: str) -> None:
+def test_the_same_request_in_a_template_is_refused(server: Server, kind: str) -> None:
     path, workload = workloads(pod(asking(HALF), scheduler="default-scheduler"))[kind]
     assert server.ask("POST", path + DRY, workload).policy == NAMES_POLICY
 
@@ -277,7 +277,7 @@ def said_of(server: Server, node: str) -> dict[str, Answer]:
     }
 
 
-def test_an_agent_speaks_for_its_own_node_alone(agent: Server, server: Server) -> None:
+def test_an_agent_writes_the_objects_of_its_own_node_alone(agent: Server, server: Server) -> None:
     own = said_of(agent, "n-own")
     assert {what: each.text for what, each in own.items() if not each.done} == {}
     said_of(server, "n-other")
@@ -315,7 +315,7 @@ def test_an_agent_whose_token_names_no_node_writes_nothing(
         ("DELETE", f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"),
     ],
 )
-def test_an_agent_may_nothing_else(agent: Server, verb: str, path: str) -> None:
+def test_an_agent_has_no_other_rights(agent: Server, verb: str, path: str) -> None:
     answer = agent.ask(verb, path, pod() if verb == "POST" else None)
     assert answer.status == 403, json.dumps(answer.body)
     assert yaml.safe_load(answer.text) and "cannot" in answer.text

@@ -77,7 +77,9 @@ WRONG: Final[dict[str, Json]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_malformed_request_is_refused_in_the_schedulers_words(server: Server, what: str) -> None:
+def test_a_malformed_request_is_refused_with_the_schedulers_message(
+    server: Server, what: str
+) -> None:
     answer = tried(server, WRONG[what])
     assert (answer.status, answer.policy) == (422, "gpuslice-requests"), answer.body
     assert answer.text == verdict(WRONG[what])
@@ -93,7 +95,7 @@ def test_a_malformed_request_is_refused_in_the_schedulers_words(server: Server, 
         "a misspelt name",
     ],
 )
-def test_so_it_is_in_a_template(server: Server, kind: str, what: str) -> None:
+def test_the_same_request_in_a_template_is_refused(server: Server, kind: str, what: str) -> None:
     path, workload = workloads(WRONG[what])[kind]
     answer = server.ask("POST", path + DRY, workload)
     assert (answer.status, answer.policy) == (422, "gpuslice-requests"), answer.body
@@ -101,7 +103,7 @@ def test_so_it_is_in_a_template(server: Server, kind: str, what: str) -> None:
 
 
 @pytest.mark.parametrize("kind", workloads(pod()))
-def test_a_template_that_asks_rightly_or_nothing_goes_through(server: Server, kind: str) -> None:
+def test_a_template_with_a_valid_request_or_none_is_admitted(server: Server, kind: str) -> None:
     for raw in (pod(asking(HALF), labels=ISOLATION), pod(scheduler="default-scheduler")):
         path, workload = workloads(raw)[kind]
         assert server.ask("POST", path + DRY, workload).done
@@ -150,7 +152,7 @@ def test_hints_that_are_honoured(server: Server, text: str) -> None:
     assert tried(server, raw).done
 
 
-def test_what_cannot_be_seen_of_a_hint_is_the_schedulers_to_refuse(server: Server) -> None:
+def test_hints_that_the_policy_cannot_parse_are_refused_by_the_scheduler(server: Server) -> None:
     for text in ("{", '{"rdma":{"selector":{"a":1}}}', '{"gpu":{"requiredTopologyScope":1}}'):
         raw = pod(asking(HALF), annotations={names.ANNOTATION_ALLOCATE_HINT: text})
         assert tried(server, raw).done

@@ -66,7 +66,9 @@ RIGHT: Final = [
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_malformed_request_is_refused_in_the_schedulers_words(server: Server, what: str) -> None:
+def test_a_malformed_request_is_refused_with_the_schedulers_message(
+    server: Server, what: str
+) -> None:
     answer = tried(server, WRONG[what])
     assert (answer.status, answer.policy) == (422, _POLICY), answer.body
     assert answer.text == verdict(WRONG[what], _ENABLED)
@@ -81,14 +83,14 @@ def test_the_api_server_itself_refuses_what_is_no_number(server: Server, limits:
 
 
 @pytest.mark.parametrize("container", RIGHT)
-def test_requests_that_can_be_satisfied_go_through(server: Server, container: Json) -> None:
+def test_requests_that_can_be_satisfied_are_admitted(server: Server, container: Json) -> None:
     raw = of_volcano(dict(container))
     answer = tried(server, raw)
     assert answer.done, answer.text
     assert verdict(answer.body, _ENABLED) == ""
 
 
-def test_so_it_is_in_templates(server: Server) -> None:
+def test_a_malformed_request_in_a_template_is_refused(server: Server) -> None:
     """On creation, and where an update changes the template."""
     for path, workload in workloads(WRONG["no vGPU"]).values():
         answer = server.ask("POST", path + DRY, workload)

@@ -46,7 +46,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.sim]
 __all__ = ["account", "host", "may_remove", "node", "pods", "removing", "server", "side"]
 
 
-def test_a_node_says_what_it_has_and_the_scheduler_reads_it(side: Side, node: Node) -> None:
+def test_the_agent_publishes_its_gpus_and_the_scheduler_reads_them(side: Side, node: Node) -> None:
     node.have(of_gpus(8 * GIB, 4 * GIB))
     until(lambda: translate.node(node.get()).isolates, "the label")
     until(lambda: node.ready() == "true", "the Lease")
@@ -72,7 +72,9 @@ def test_a_node_has_volcanos_totals_while_its_dialect_is_on(
         node.have(koordinators)
 
 
-def test_what_was_changed_is_put_right(side: Side, node: Node, server: Server) -> None:
+def test_the_agent_restores_changed_totals_and_its_device(
+    side: Side, node: Node, server: Server
+) -> None:
     whole = of_gpus(8 * GIB, 4 * GIB)
     node.have(whole)
     zeros = {"status": {"capacity": dict.fromkeys(KOORDINATOR.node_resources, "0")}}
@@ -86,7 +88,7 @@ def test_what_was_changed_is_put_right(side: Side, node: Node, server: Server) -
     until(lambda: translate.device(node.device()).gpus == before, "the Device is as it was")
 
 
-def test_a_gpu_that_cannot_be_brought_is_unhealthy_and_the_others_are_not(
+def test_a_gpu_that_cannot_be_injected_is_unhealthy_and_the_others_are_not(
     side: Side, node: Node
 ) -> None:
     node.have(of_gpus(8 * GIB, 4 * GIB))
@@ -118,7 +120,7 @@ def test_a_node_of_the_same_name_is_another(side: Side, node: Node, server: Serv
     until(lambda: translate.device(node.device()).node_uid == uid, "the Device is the new node's")
 
 
-def test_the_lease_says_what_readyz_says(side: Side, node: Node) -> None:
+def test_the_lease_has_the_problems_of_readyz(side: Side, node: Node) -> None:
     until(lambda: node.ready() == "true", "the Lease")
     side.readiness.session = "the container runtime is away"
     side.readiness.node = ("no GPU",)
@@ -194,7 +196,7 @@ def test_a_pod_that_was_bound_to_a_full_gpu_is_reported_and_stays(
     assert not leaving(server, late) and not leaving(server, first)
 
 
-def test_a_pod_that_was_bound_to_a_full_gpu_goes_and_learns_why(
+def test_a_pod_that_was_bound_to_a_full_gpu_is_deleted_with_an_event(
     removing: Side, node: Node, server: Server, pods: Pods
 ) -> None:
     uuid = small_gpu(node)
@@ -233,7 +235,7 @@ def test_the_order_of_binding_outlives_the_agent(
         assert not leaving(server, first)
 
 
-def test_what_a_pods_author_should_know_is_an_event(
+def test_a_notice_for_a_pods_author_becomes_an_event(
     side: Side, node: Node, server: Server, pods: Pods
 ) -> None:
     path = pods.bind(node, "GPU-0", 0, GIB)

@@ -59,7 +59,7 @@ def of_unknown(uuid: str, name: str = "unknown") -> Hold:
     return ledger.hold("c", "c", False, pod, "main", [Share(uuid, 1, GIB, 50)])
 
 
-def test_what_no_scheduler_wrote_is_refuted_and_stays(
+def test_a_grant_that_no_scheduler_wrote_is_reported_and_its_pod_stays(
     side: Side, node: Node, server: Server, pods: Pods, unguarded: None
 ) -> None:
     """Although all of them fit, and one is the first."""
@@ -94,7 +94,7 @@ def test_what_no_scheduler_wrote_is_refuted_and_stays(
     assert (counts(side, GrantState.CONFIRMED), counts(side, GrantState.MISMATCH)) == (1, 3)
 
 
-def test_what_was_changed_while_no_agent_looked(
+def test_an_allocation_that_was_changed_without_an_agent_is_detected(
     account: Path, node: Node, host: Host, server: Server, pods: Pods, unguarded: None
 ) -> None:
     """The runtime still reports the annotations as of the container's creation."""
@@ -130,7 +130,7 @@ def test_a_container_with_more_than_its_pod_was_granted(
     assert (counts(side, GrantState.CONFIRMED), counts(side, GrantState.MISMATCH)) == (1, 1)
 
 
-def test_a_container_of_no_pod_is_told(side: Side, node: Node, server: Server) -> None:
+def test_a_container_without_a_pod_is_reported(side: Side, node: Node, server: Server) -> None:
     uuid = small_gpu(node)
     side.holds = (of_unknown(uuid),)
     until(lambda: counts(side, GrantState.POD_NOT_FOUND) == 1, "it is counted")
@@ -143,7 +143,7 @@ def test_a_container_of_no_pod_is_told(side: Side, node: Node, server: Server) -
     until(lambda: counts(side, GrantState.POD_NOT_FOUND) == 0, "it is gone")
 
 
-def test_a_static_pod_is_told_by_its_mirror(
+def test_a_static_pod_is_recognized_by_its_mirror(
     side: Side, node: Node, server: Server, pods: Pods, unguarded: None
 ) -> None:
     """It cannot be removed at the API server: its kubelet would recreate the mirror pod."""

@@ -65,7 +65,7 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-def test_it_publishes_and_restores_what_is_changed_at_once(node: Node) -> None:
+def test_the_distributor_publishes_and_restores_changed_files_at_once(node: Node) -> None:
     with node.distributor(NEW):
         assert node.run(NEW, "--check").returncode == 0
         assert node.release() == node.copy.read_bytes() == NEW
@@ -83,7 +83,7 @@ def test_it_publishes_and_restores_what_is_changed_at_once(node: Node) -> None:
     assert node.run(NEW, "--check").returncode == 0
 
 
-def test_the_check_names_what_is_wrong(node: Node) -> None:
+def test_the_check_option_names_the_wrong_file(node: Node) -> None:
     done = node.run(NEW, "--check")
     assert (done.returncode, done.stdout) == (1, "")
     assert re.search(r"store/current: must be [0-9a-f]{64}, is None\n", done.stderr)

@@ -57,7 +57,7 @@ def copy(store: Path) -> bytes | None:
     return path.read_bytes() if path.exists() else None
 
 
-def test_what_lies_there(store: Path) -> None:
+def test_the_files_that_are_written_and_their_modes(store: Path) -> None:
     published = publication(NEW, store)
     assert len(published.lacks()) == 3
     assert len(published.restore()) == 3

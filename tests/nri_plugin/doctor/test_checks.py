@@ -407,7 +407,7 @@ def test_a_whole_node_is_well() -> None:
     ROWS,
     ids=[f"{row[0]}-{row[3]}".replace(" ", "_")[:60] for row in ROWS],
 )
-def test_what_is_wrong_is_said(
+def test_each_problem_is_reported_with_a_remedy(
     check: str, changes: dict[str, Any], level: Level, found: str, do: str
 ) -> None:
     said = [each for each in examine(replace(WHOLE, **changes)) if each.check == check]
@@ -468,7 +468,7 @@ def test_the_kubelets_checkpoint(tmp_path: Path, text: str, expected: DevicePlug
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"Data":7}', '{"Data":{"PodDeviceEntries":[{}]}}']
 )
-def test_a_strange_checkpoint_is_a_problem(tmp_path: Path, text: str) -> None:
+def test_a_malformed_checkpoint_is_a_problem(tmp_path: Path, text: str) -> None:
     (tmp_path / "device-plugins").mkdir()
     (tmp_path / "device-plugins" / "kubelet_internal_checkpoint").write_text(text)
     assert host.find_device_plugins(Path("/"), tmp_path).problem is not None

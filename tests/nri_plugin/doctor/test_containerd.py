@@ -33,7 +33,7 @@ def test_a_listener_is_found_without_connecting(listening: Path) -> None:
     assert containerd.inspect_socket(by_a_link / listening.name) == Socket(True, True)
 
 
-def test_a_listener_is_asked_for_its_version(listening: Path) -> None:
+def test_the_version_of_a_listener_is_found(listening: Path) -> None:
     """It is Python, for which there is no known configuration."""
     found = containerd.inspect_runtime(listening, None)
     assert found.version == ".".join(map(str, sys.version_info[:3]))

@@ -51,7 +51,7 @@ def test_the_imports_line(main: str, line: int | None) -> None:
         ('version = 2\nimports = ["/a[0-9].toml"]\n', "to it by hand"),
     ],
 )
-def test_what_is_not_understood_is_left_alone(main: str, problem: str) -> None:
+def test_a_configuration_that_cannot_be_edited_is_refused(main: str, problem: str) -> None:
     with pytest.raises(edits.EditError, match=problem):
         edits.with_import(main, PATTERN)
 

@@ -87,7 +87,7 @@ def is_gone(number: int) -> bool:
     return not Path(f"/proc/{number}").exists()
 
 
-def test_it_ends_with_its_input(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_arbiter_ends_with_its_input(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     node = python(tmp_path, SERVES)
     node.during(lambda: node.until(lambda: node.up and pid(tmp_path) != 0))
@@ -97,7 +97,7 @@ def test_it_ends_with_its_input(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert not [text for text in caplog.messages if "killed" in text]
 
 
-def test_one_that_ignores_the_end_of_its_input_is_killed(
+def test_an_arbiter_that_ignores_the_end_of_its_input_is_killed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = python(tmp_path, IGNORES_EOF)
@@ -106,7 +106,7 @@ def test_one_that_ignores_the_end_of_its_input_is_killed(
     assert any("arbiter killed" in text for text in caplog.messages)
 
 
-def test_one_that_is_stopped_is_killed(tmp_path: Path) -> None:
+def test_an_arbiter_that_is_stopped_is_killed(tmp_path: Path) -> None:
     node = python(tmp_path, SERVES)
 
     async def work() -> None:
@@ -117,7 +117,7 @@ def test_one_that_is_stopped_is_killed(tmp_path: Path) -> None:
     assert is_gone(pid(tmp_path))
 
 
-def test_one_that_is_killed_is_followed_by_another(
+def test_an_arbiter_that_is_killed_is_replaced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = python(tmp_path, SERVES)
@@ -135,7 +135,7 @@ def test_one_that_is_killed_is_followed_by_another(
 
 
 @pytest.mark.parametrize("program", [BEATS, SERVES], ids=["stopped", "stuck"])
-def test_one_that_is_silent_is_killed_and_followed_by_another(
+def test_an_arbiter_without_heartbeats_is_killed_and_replaced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, program: str
 ) -> None:
     node = python(tmp_path, program, silent_s=1)
@@ -154,7 +154,7 @@ def test_one_that_is_silent_is_killed_and_followed_by_another(
     assert "killed: it was silent for 1 s" in said[0] and "again_in_s=0.1" in said[0]
 
 
-def test_one_without_a_first_heartbeat_is_killed(
+def test_an_arbiter_without_a_first_heartbeat_is_killed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = python(tmp_path, IGNORES_EOF, start_s=0.5)
@@ -176,7 +176,7 @@ def test_a_halt_of_the_agent_kills_no_arbiter(tmp_path: Path) -> None:
     assert node.starts == 1
 
 
-def test_one_that_waits_for_another_is_not_up(tmp_path: Path) -> None:
+def test_an_arbiter_that_waits_for_another_is_not_up(tmp_path: Path) -> None:
     node = python(tmp_path, WAITS)
 
     async def work() -> None:
@@ -187,7 +187,7 @@ def test_one_that_waits_for_another_is_not_up(tmp_path: Path) -> None:
     node.during(work)
 
 
-def test_one_that_fails_is_started_ever_more_rarely(
+def test_an_arbiter_that_fails_is_restarted_with_growing_delays(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = python(tmp_path, FAILS)
@@ -197,7 +197,7 @@ def test_one_that_fails_is_started_ever_more_rarely(
     assert [text.rpartition("again_in_s=")[2] for text in said[:3]] == ["0.1", "0.2", "0.4"]
 
 
-def test_one_that_served_for_long_is_followed_at_once(
+def test_an_arbiter_that_served_for_long_is_replaced_at_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = python(tmp_path, FAILS)
@@ -214,7 +214,7 @@ def test_a_command_that_is_not_there(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert node.starts == 0
 
 
-def test_the_real_one_serves_a_container(tmp_path: Path) -> None:
+def test_the_real_arbiter_serves_a_container(tmp_path: Path) -> None:
     directory = tmp_path / "c1"
     directory.mkdir()
     grant = grant_file.Grant(7, (grant_file.Gpu("GPU-1", 1, 30, 0, core_forced=True),))

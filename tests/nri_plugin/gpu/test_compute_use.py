@@ -100,7 +100,7 @@ def test_a_request_is_what_the_grant_has(node: Node, percent: int, ratio: float 
     assert node.of("main-c1", "request_ratio") == ratio
 
 
-def test_no_share_is_known_where_launches_are_not_checked(node: Node) -> None:
+def test_without_checked_launches_no_share_is_measured(node: Node) -> None:
     node.read(10 * S, c1=Compute())
     node.read(11 * S, c1=Compute(busy_ns=S))
     assert node.shares() == (1, 1)
@@ -109,7 +109,7 @@ def test_no_share_is_known_where_launches_are_not_checked(node: Node) -> None:
     assert node.increases() == (0, 1, 0)
 
 
-def test_a_container_that_is_gone_takes_its_series_along(node: Node) -> None:
+def test_the_series_of_a_removed_container_are_removed(node: Node) -> None:
     node.read(10 * S, c1=Use(Compute(), 30), c2=Compute())
     node.read(11 * S, c1=Use(Compute(busy_ns=S, throttled_ns=S), 30), c2=Compute())
     node.use.utilization(node.holds, {GPU: {7: 90}}, {"c1": {7}})

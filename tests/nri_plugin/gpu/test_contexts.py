@@ -140,7 +140,7 @@ def neighbour(host: Host, gpu: int) -> Iterator[None]:
 
 
 @pytest.mark.sim
-def test_the_driver_is_asked_and_keeps_nothing(gpu_host: Host) -> None:
+def test_measuring_a_context_leaves_no_memory_in_use(gpu_host: Host) -> None:
     assert learn(over(gpu_host), GPU, OTHER) == {GPU: 300 * MIB, OTHER: 300 * MIB}
     assert used(gpu_host) == [0, 0]
 
@@ -209,7 +209,7 @@ _LIES = {
 
 @pytest.mark.sim
 @pytest.mark.parametrize("lie", _LIES)
-def test_nvml_that_lies_is_not_believed(
+def test_implausible_figures_of_nvml_are_rejected(
     gpu_host: Host, lie: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows, problem = _LIES[lie]

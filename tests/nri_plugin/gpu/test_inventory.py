@@ -256,7 +256,7 @@ async def test_closing_ends_the_child() -> None:
     assert look.cancelled()
 
 
-async def test_without_a_driver_the_child_says_so() -> None:
+async def test_without_a_driver_the_child_reports_it() -> None:
     environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
     gpus = Inventory(environment, deadline_s=60, min_interval_s=0, now=Clock())
     await gpus.refresh()

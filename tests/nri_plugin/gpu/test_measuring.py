@@ -371,7 +371,7 @@ def test_the_child_ends_a_minute_after_the_last_container_with_a_gpu(node: Node)
     during(measuring, work)
 
 
-def test_it_measures_real_programs(gpu_host: Host, tmp_path: Path) -> None:
+def test_the_overhead_of_real_programs_is_measured(gpu_host: Host, tmp_path: Path) -> None:
     """The library, the simulated driver and its NVML; only the control groups are written here."""
     uuid = GPUS[0][0]
     environment = dict(gpu_host.environment(None, preload=False))
@@ -422,12 +422,12 @@ UID = "pod3b6c9d1e-0f2a-4c55-9d7e-1a2b3c4d5e6f"
         "version 1, systemd",
     ],
 )
-def test_the_container_is_found(cgroup: str) -> None:
+def test_the_container_of_a_cgroup_is_found(cgroup: str) -> None:
     assert container_of(cgroup, {ID, OTHER}) == ID
 
 
 @pytest.mark.parametrize("cgroup", ["", "0::/\n", f"0::/system.slice/{POD}", f"0::/x/{ID}x", "::"])
-def test_what_is_in_none_of_them(cgroup: str) -> None:
+def test_other_cgroups_belong_to_no_container(cgroup: str) -> None:
     assert container_of(cgroup, {ID}) is None
 
 

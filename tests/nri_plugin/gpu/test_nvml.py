@@ -92,7 +92,7 @@ def test_xid_errors_since_the_last_look(driver: Driver) -> None:
     assert gpus.read()["xids"] == []
 
 
-def test_a_silent_gpu_leaves_the_others_their_index(driver: Driver) -> None:
+def test_a_gpu_that_does_not_answer_leaves_the_others_their_index(driver: Driver) -> None:
     gpus = nvml.Gpus()
     assert [gpu["index"] for gpu in gpus.read()["gpus"]] == [0, 1]
     driver.lost = {0}

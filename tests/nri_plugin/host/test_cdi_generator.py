@@ -66,7 +66,7 @@ def test_several_specs_may_be_printed() -> None:
         (reply({"kind": names.CDI_KIND, "devices": 7}), "(it has: none)"),
     ],
 )
-def test_an_answer_without_the_gpu(printed: bytes, text: str) -> None:
+def test_output_of_nvidia_ctk_without_the_gpu_is_refused(printed: bytes, text: str) -> None:
     with pytest.raises(ChildError) as raised:
         render(printed, [UUID])
     assert text in str(raised.value)
@@ -115,7 +115,7 @@ def test_what_is_written_is_read_like_any_spec(tmp_path: Path) -> None:
         ("", ("/nowhere/nvidia-ctk",), "/nowhere/nvidia-ctk: No such file or directory"),
     ],
 )
-def test_why_there_is_none(
+def test_a_failure_of_nvidia_ctk_is_reported_once(
     tmp_path: Path,
     script: str,
     command: Sequence[str] | None,
@@ -128,7 +128,7 @@ def test_why_there_is_none(
     assert len([line for line in caplog.messages if "no CDI spec generated" in line]) == 1
 
 
-def test_it_is_not_asked_again_at_once(tmp_path: Path) -> None:
+def test_nvidia_ctk_is_not_run_again_at_once(tmp_path: Path) -> None:
     ctk = Ctk(tmp_path, "")
     assert ctk.generator.due
     ctk.ask()

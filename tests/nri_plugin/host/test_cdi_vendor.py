@@ -126,7 +126,7 @@ def test_by_name_what_the_runtime_would_not_do_right_is_refused(
 @pytest.mark.parametrize(
     "version", ["v1.7.30", "1.7.35", "v2.1.0", "v2.4.2", "2.2.1+debian1", "v3.0.0-rc.1"]
 )
-def test_these_can(version: str) -> None:
+def test_runtimes_that_inject_cdi_devices_by_name(version: str) -> None:
     assert cdi_by_name_problem("containerd", version) is None
 
 
@@ -140,5 +140,7 @@ def test_these_can(version: str) -> None:
         ("containerd", "v2", "is not understood"),
     ],
 )
-def test_these_cannot(runtime: str, version: str, text: str) -> None:
+def test_runtimes_that_cannot_inject_cdi_devices_by_name(
+    runtime: str, version: str, text: str
+) -> None:
     assert text in (cdi_by_name_problem(runtime, version) or "")

@@ -175,13 +175,15 @@ def test_a_loader_that_is_not_there(root: Root) -> None:
     assert "'/alien' cannot be inspected: No such file" in root.why("/alien")
 
 
-def test_nothing_to_start(root: Root) -> None:
+def test_a_missing_or_invalid_command_is_refused(root: Root) -> None:
     assert root.why() == "no command is given"
     assert "cannot be inspected" in root.why("/a\0b")
 
 
 @pytest.mark.parametrize("name", ["/usr/bin/static", "static"])
-def test_without_openat2_it_says_so(root: Root, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_openat2_an_entry_point_is_refused(
+    root: Root, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A number that no kernel has stands for a kernel that lacks the call."""
     monkeypatch.setattr(rooted_open, "_OPENAT2", 0x7FFFFFFF)
     assert root.why(name) == f"{name!r} cannot be inspected: this kernel has no openat2" + (
@@ -215,5 +217,5 @@ def test_a_directory_that_is_moved_under_the_look_leads_nowhere_else(root: Root)
         os.waitpid(child, 0)
 
 
-def test_this_machine_is_known() -> None:
+def test_this_machines_architecture_is_supported() -> None:
     assert os.uname().machine in MACHINES

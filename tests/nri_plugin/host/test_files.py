@@ -52,7 +52,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_what_lies_there(run: RunDirectory, root: Path) -> None:
+def test_the_files_that_are_written_and_their_modes(run: RunDirectory, root: Path) -> None:
     run.prepare("c1", SHARES, shared=False)
     directory = root / "c1"
     assert os.path.ismount(directory)
@@ -94,7 +94,7 @@ def test_what_lies_there(run: RunDirectory, root: Path) -> None:
     }
 
 
-def test_a_grant_says_what_a_process_is_charged_at_once(run: RunDirectory, root: Path) -> None:
+def test_a_grant_has_what_a_process_is_charged_at_once(run: RunDirectory, root: Path) -> None:
     floor = Floor({"GPU-2": 300 << 20}, code_bytes=1 << 20, managed_free=True)
     run.prepare("c1", SHARES, False, floor)
     grant = grant_file.decode((root / "c1/grant").read_bytes())
@@ -113,7 +113,7 @@ def test_launches_are_checked_from_the_start_where_a_share_is_capped(
     assert (root / "c1/lease").read_bytes() == lease_file.fresh(2, gated=gated)
 
 
-def test_a_share_is_forced_where_the_operator_says_so(root: Path) -> None:
+def test_a_share_is_forced_if_the_operator_configures_it(root: Path) -> None:
     """And stays so when a measurement is written into the grant."""
     run = RunDirectory(root, lambda: GRANT_ID, now, core_forced=True)
     run.prepare("c1", SHARES, shared=False)
@@ -197,13 +197,15 @@ def test_no_more_preloads_than_their_page_holds(run: RunDirectory, root: Path) -
     assert (root / "c1/preload").stat().st_size == preload_list.MAX_BYTES
 
 
-def test_preloads_of_a_directory_that_is_gone(run: RunDirectory) -> None:
+def test_preloads_for_a_missing_directory_are_an_error(run: RunDirectory) -> None:
     with pytest.raises(FilesError, match="preload: No such file"):
         run.add_preloads("c1", {names.CONTAINER_PRELOAD: [b"/a.so"]})
 
 
 @pytest.mark.parametrize("gpus", [1, 16])
-def test_it_is_its_own_small_file_system(run: RunDirectory, root: Path, gpus: int) -> None:
+def test_a_containers_directory_is_a_small_file_system_of_its_own(
+    run: RunDirectory, root: Path, gpus: int
+) -> None:
     run.prepare("c1", [Share(f"GPU-{n}", n, 1, 1) for n in range(gpus)], shared=False)
     status = os.statvfs(root / "c1")
     assert status.f_flag & os.ST_NOSUID
@@ -271,7 +273,9 @@ def test_only_complete_grants_are_returned(run: RunDirectory, root: Path) -> Non
     assert [gpu.uuid for gpu in found["c1"].gpus] == ["GPU-1", "GPU-2"]
 
 
-def test_the_mounts_of_all_containers_are_known_or_none_are(run: RunDirectory, root: Path) -> None:
+def test_recorded_mounts_are_returned_of_all_containers_or_of_none(
+    run: RunDirectory, root: Path
+) -> None:
     """A release of the library that a container mounts must not be removed."""
     run.prepare("c1", SHARES, shared=False)
     assert run.mounted() is None
@@ -286,7 +290,7 @@ def test_the_mounts_of_all_containers_are_known_or_none_are(run: RunDirectory, r
     (root / "empty").rmdir()
 
 
-def test_a_failure_leaves_nothing(run: RunDirectory, root: Path) -> None:
+def test_a_failed_preparation_leaves_no_files(run: RunDirectory, root: Path) -> None:
     share = Share("GPU-" + "x" * 60, 0, 1, 1)
     with pytest.raises(ValueError, match="uuid"):
         run.prepare("c1", [share], shared=False)

@@ -95,7 +95,7 @@ def test_a_file_that_was_removed_between_open_and_lock_counts_for_nothing(
     assert (tmp_path / FILE).read_text() == "pid=new\n"
 
 
-def test_a_directory_that_cannot_be_made_is_said_until_it_can(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_made_is_reported_and_retried(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     run_dir.write_text("in the way")
 

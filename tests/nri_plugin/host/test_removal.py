@@ -112,7 +112,7 @@ def test_all_that_no_container_uses_is_removed(node: Node) -> None:
     assert node.uninstall() == {}
 
 
-def test_what_a_container_has_in_its_bundle_stays_until_it_is_gone(node: Node) -> None:
+def test_files_in_a_containers_bundle_stay_until_it_is_deleted(node: Node) -> None:
     grant = node.places.run_dir / "c1/grant"
     bundle = node.bundle(grant, node.old / names.FILE_LIBRARY)
     done = node.uninstall()

@@ -255,7 +255,7 @@ def test_a_volume_that_shows_the_limits_of_others(
         bundle.examine()
 
 
-def test_volumes_of_other_places_are_a_pods_own_matter(bundle: Bundle, tmp_path: Path) -> None:
+def test_volumes_of_other_paths_are_allowed(bundle: Bundle, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     bundle.create(Mount("/volume", str(tmp_path / "data"), ("bind", "rw")))
     bundle.examine()

@@ -90,7 +90,7 @@ def test_a_capability_not_seen_before_the_start(bundle: Bundle) -> None:
         prove(bundle)
 
 
-def test_a_file_of_the_host_that_is_gone(bundle: Bundle) -> None:
+def test_a_missing_file_of_the_host_is_an_error(bundle: Bundle) -> None:
     """A file that cannot be compared is not proven."""
     bundle.create()
     Path(bundle.places[0].source).rename(bundle.state / "gone")
@@ -149,7 +149,7 @@ def desk(bundle: Bundle, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.M
 WHOSE = "namespace=team pod=train uid=uid container=main container_id="
 
 
-def test_what_is_found_is_said_and_counted(desk: Desk) -> None:
+def test_the_result_of_a_check_is_logged_and_failures_are_counted(desk: Desk) -> None:
     desk.bundle.create()
     (said,) = desk.perform(desk.one)
     assert said.startswith(f"limit in place {WHOSE}{desk.bundle.id}")

@@ -39,7 +39,7 @@ def test_enforcing_with_labels_is_a_problem(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"process": null}'])
-def test_a_bundle_that_cannot_be_read_says_nothing(tmp_path: Path, text: str) -> None:
+def test_a_bundle_that_cannot_be_read_is_no_problem(tmp_path: Path, text: str) -> None:
     (tmp_path / "sys/fs/selinux").mkdir(parents=True)
     (tmp_path / "sys/fs/selinux/enforce").write_text("1")
     sandbox = bundle.of(tmp_path, "sandbox")

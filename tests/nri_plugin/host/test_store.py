@@ -177,7 +177,9 @@ def test_a_library_that_comes_late_is_found(library: Path, tmp_path: Path) -> No
     assert store.choose().path.read_bytes() == ELF
 
 
-def test_what_cannot_be_published(library: Path, tmp_path: Path) -> None:
+def test_only_a_shared_library_is_published_and_never_over_a_file_in_use(
+    library: Path, tmp_path: Path
+) -> None:
     library.write_bytes(b"#!/bin/sh")
     with pytest.raises(StoreError, match="not a shared library"):
         publish(library, tmp_path / "store")
@@ -223,7 +225,7 @@ def test_forwarders_are_published_for_both_libraries(library: Path, tmp_path: Pa
     [ELF, TEMPLATE + TEMPLATE, TEMPLATE.replace(b"." * 100, b"...")],
     ids=["no blanks", "twice", "too short"],
 )
-def test_a_template_that_is_none(template: bytes, tmp_path: Path) -> None:
+def test_a_malformed_template_of_a_forwarder_is_refused(template: bytes, tmp_path: Path) -> None:
     path = tmp_path / forwarder.TEMPLATE
     path.write_bytes(template)
     with pytest.raises(StoreError, match=r"template|does not fit"):

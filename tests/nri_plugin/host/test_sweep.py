@@ -65,7 +65,7 @@ def test_it_deletes_no_file(
     (root / "link").unlink()
 
 
-def test_a_run_directory_that_cannot_be_read_is_said(
+def test_a_run_directory_that_cannot_be_read_is_logged(
     run: RunDirectory, root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     root.write_text("in the way")

@@ -45,7 +45,7 @@ def test_the_default_runtime(
         assert program in text and f"set {ACCEPT} = false in /etc/" in text
 
 
-def test_where_no_sandbox_runs_nothing_is_known(tmp_path: Path) -> None:
+def test_without_a_sandbox_no_problem_is_reported(tmp_path: Path) -> None:
     assert unprotected.problem(tmp_path, [], tmp_path) is None
 
 

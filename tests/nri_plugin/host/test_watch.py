@@ -195,14 +195,14 @@ def test_a_gpu_without_a_cdi_device_leaves_the_others_ready(host: Host) -> None:
     assert run(lambda: inspect(node)) == module.Found([], {})
 
 
-def test_why_none_was_generated(host: Host) -> None:
+def test_the_problem_names_why_no_spec_was_generated(host: Host) -> None:
     host.spec.write_text("{")
     (problem,) = host.lacks()
     assert problem.startswith(f"{UUID} has no CDI device (unreadable: {host.spec}: ")
     assert "none was generated: FileNotFoundError: [Errno 2]" in problem
 
 
-def test_none_is_generated_where_that_is_switched_off(tmp_path: Path) -> None:
+def test_no_spec_is_generated_where_that_is_switched_off(tmp_path: Path) -> None:
     host = Host(tmp_path, "--nvidia-ctk", "off")
     host.spec.unlink()
     assert host.lacks() == [f"{UUID} has no CDI device"]
@@ -231,7 +231,7 @@ def test_a_generated_spec_gives_way_to_a_second_description(tmp_path: Path) -> N
     assert os.listdir(host.cdi) == [host.spec.name]
 
 
-def test_an_earlier_agents_spec_is_renewed_or_goes(host: Host) -> None:
+def test_an_earlier_agents_spec_is_renewed_or_removed(host: Host) -> None:
     host.spec.unlink()
     host.ctk.write_text(spec(UUID))
     assert host.lacks() == []
@@ -261,7 +261,7 @@ def test_another_driver_renews_the_generated_spec(host: Host) -> None:
         assert path in generated.read_text()
 
 
-def test_a_runtime_that_cannot_be_asked_by_name(tmp_path: Path) -> None:
+def test_a_runtime_that_drops_cdi_devices_by_name_is_a_problem(tmp_path: Path) -> None:
     host = Host(tmp_path, "--cdi-by-name")
     node = host.node()
     assert "the runtime has not reported its name yet" in host.lacks(node)[0]
@@ -269,7 +269,7 @@ def test_a_runtime_that_cannot_be_asked_by_name(tmp_path: Path) -> None:
     assert "containerd v2.0.3 drops CDI devices" in host.lacks(node)[0]
 
 
-async def test_it_goes_on_looking(
+async def test_the_watch_reports_a_library_that_is_lost_and_restored(
     host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")

@@ -47,7 +47,7 @@ def test_a_field_in_a_lasting_contest_is_left_to_the_other_client() -> None:
     assert not contest.lasts
 
 
-def test_a_contest_that_goes_on_is_not_forgotten() -> None:
+def test_a_contest_that_continues_is_a_lasting_one() -> None:
     clock = Clock()
     contest = Contest(clock)
     for _ in range(20):
@@ -55,14 +55,14 @@ def test_a_contest_that_goes_on_is_not_forgotten() -> None:
     assert contest.lasts
 
 
-def test_what_a_kubelet_does_at_its_starts_is_none() -> None:
+def test_a_kubelets_writes_at_its_starts_are_no_contest() -> None:
     clock = Clock()
     contest = Contest(clock)
     assert all(fight(contest, clock, CONTEST_S / (CONTEST_WRITES - 1) + 1, 50))
     assert not contest.lasts
 
 
-def test_other_wishes_and_late_news_are_none() -> None:
+def test_other_values_and_late_events_are_no_contest() -> None:
     clock = Clock()
     contest = Contest(clock)
     assert all(contest.may_write(f"{n}Gi", str(n)) for n in range(50))

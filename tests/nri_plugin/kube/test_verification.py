@@ -60,7 +60,7 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_each_has_its_standing(bench: Bench) -> None:
+def test_each_grant_has_its_state(bench: Bench) -> None:
     for uid, memory_bytes in (("honest", GIB), ("greedy", GIB + 1), ("forged", GIB)):
         bench.bounds.put(bound(uid, scheduled="" if uid == "forged" else "2026"), listing=False)
         bench.runs(uid, memory_bytes)
@@ -106,7 +106,7 @@ def test_a_pod_without_an_answer_is_reported_after_a_while(
     assert len(caplog.records) == 2
 
 
-def test_a_client_that_is_absent_is_told_once(
+def test_a_container_without_a_pod_is_logged_and_reported_once(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.runs("a")

@@ -216,7 +216,7 @@ def test_a_registration_that_the_kubelet_dropped_is_repeated(tmp_path: Path) -> 
     story(tmp_path, work)
 
 
-def test_another_plugin_on_the_node_gets_no_quarrel(tmp_path: Path) -> None:
+def test_beside_another_device_plugin_the_agent_keeps_its_stream(tmp_path: Path) -> None:
     """The agent keeps its stream, since the kubelet drops the newest plugin when it ends."""
 
     async def work(kubelet: FakeKubelet, agent: Agent) -> None:

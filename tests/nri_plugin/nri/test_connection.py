@@ -182,7 +182,7 @@ async def test_a_creation_whose_request_has_ended_is_not_begun(at_once: bool) ->
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda v: "-".join(v["runtime"]))
-async def test_a_container_s_life_in_every_version(version: dict[str, Any]) -> None:
+async def test_a_containers_lifecycle_in_every_version(version: dict[str, Any]) -> None:
     async with rig(**version) as r:
         await r.runtime.handshake([pod(1)], [container(1)])
         r.handler.adjustment = nri.ContainerAdjustment(
@@ -255,7 +255,7 @@ async def test_a_reply_over_the_limit_fails_the_container_and_keeps_the_plugin(
 
 
 @pytest.mark.parametrize("objects", [False, True])
-async def test_a_verdict_may_take_a_look(objects: bool) -> None:
+async def test_a_verdict_may_await_an_examination(objects: bool) -> None:
     async with session() as r:
         looked: list[bool] = []
 
@@ -281,7 +281,7 @@ async def test_a_verdict_that_comes_too_late_fails_the_creation() -> None:
         assert r.runtime.dropped is None
 
 
-async def test_a_refusal_reaches_the_user_word_for_word() -> None:
+async def test_a_refusal_reaches_the_user_unchanged() -> None:
     async with session() as r:
         r.handler.hooks["create"] = raiser(objection("no GPU-7 on this node: \udcff é"))
         with pytest.raises(RequestFailed) as failed:
@@ -337,7 +337,9 @@ async def test_a_late_handler_is_answered_for_before_the_runtime_gives_up(
     assert "outcome=late" in caplog.text
 
 
-async def test_what_is_answered_at_once_is_answered_alike(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_handler_that_answers_at_once_has_the_same_replies(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with session() as r:
         r.handler.at_once = True
         assert await r.runtime.create(pod(), container()) == nri.CreateContainerResponse()
@@ -396,7 +398,7 @@ async def test_a_late_handler_is_cancelled() -> None:
         assert not r.plugin.done()
 
 
-async def test_the_policy_is_sent_and_asks_to_fail() -> None:
+async def test_the_failure_policy_is_sent_and_fails_requests() -> None:
     async with session(nri_version=(0, 12, 5)) as r:
         assert (r.runtime.policy.fail_request, r.runtime.policy.keep_connected) == (True, False)
         assert r.runtime.events == 0x2628
@@ -453,7 +455,7 @@ async def test_a_fault_of_on_ready_is_logged_and_harms_no_session(
     assert "no reader for containerd" in caplog.text
 
 
-async def test_none_takes_the_registration() -> None:
+async def test_a_registration_without_an_answer_times_out() -> None:
     async with rig(registration_timeout_s=0.05) as r:
         with pytest.raises(RegistrationTimedOut, match="holding the line"):
             await r.plugin
@@ -476,7 +478,7 @@ async def test_synchronize_may_take_its_time() -> None:
         assert await r.runtime.create(pod(), container()) is not None
 
 
-async def test_a_rejected_registration_says_why() -> None:
+async def test_a_rejected_registration_has_the_runtimes_reason() -> None:
     async with rig() as r:
         stream = await r.runtime.receive_registration()
         r.runtime.refuse_registration(stream, 2, 'invalid plugin index: "5"')

@@ -67,7 +67,7 @@ def test_what_is_routine_is_counted_and_not_written(caplog: pytest.LogCaptureFix
     assert caplog.messages == []
 
 
-def test_a_session_comes_and_goes(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_start_and_the_end_of_a_session_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     watched = Watched()
     watched.readiness.node = ()
     for _ in range(3):
@@ -102,7 +102,7 @@ def test_a_loop_that_hangs_is_not_ready() -> None:
     assert not watched.readiness.problems
 
 
-def test_every_metric_teaches() -> None:
+def test_every_metric_follows_prometheus_conventions() -> None:
     """By Prometheus' conventions: base units and _total in the names, help in sentences."""
     for family in Metrics().registry.collect():
         if not family.name.startswith("process_"):
@@ -121,7 +121,7 @@ FED = "from nri_plugin.readiness import Watchdog\nwatchdog = Watchdog({})\nwatch
 
 
 @pytest.mark.parametrize("hang", HANGS.values(), ids=HANGS)
-def test_one_that_hangs_is_ended(hang: str) -> None:
+def test_the_watchdog_ends_a_process_that_hangs(hang: str) -> None:
     read, write = os.pipe()
     command = [sys.executable, "-c", FED.format(0.2) + hang]
     child = subprocess.Popen(command, stderr=write)

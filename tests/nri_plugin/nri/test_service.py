@@ -245,7 +245,7 @@ async def test_a_grant_becomes_files_mounts_and_the_gpu(host: Host) -> None:
         assert host.keys() == set()
 
 
-async def test_what_a_context_takes_comes_into_the_grants_as_soon_as_it_is_known(
+async def test_grants_get_the_size_of_a_context_as_soon_as_it_is_measured(
     host: Host,
 ) -> None:
     async with serving(host.service()) as runtime:
@@ -270,7 +270,7 @@ async def test_a_hanging_context_measurement_delays_no_container(host: Host) -> 
         assert child is None or await child.wait() != 0
 
 
-async def test_pods_that_ask_for_nothing_are_left_alone(host: Host) -> None:
+async def test_pods_without_a_share_are_left_unchanged(host: Host) -> None:
     async with serving(host.service('{"gpus": []}')) as runtime:
         reply = await runtime.create(pod(labels={}), container())
         assert reply == nri.CreateContainerResponse()
@@ -501,7 +501,7 @@ async def test_a_gpu_is_granted_once(host: Host) -> None:
         assert await runtime.create(first, container(6)) is not None
 
 
-async def test_a_pods_allocation_is_held_by_what_lives_of_it(host: Host) -> None:
+async def test_a_pods_allocation_is_held_by_its_running_containers(host: Host) -> None:
     """An init container has all of it, and main after it; not both at once, restart or none."""
     whole = [GpuGrant(UUID, 0, TOTAL // 2, 50)]
     of = pod(allocated=HALF, grants=grants.encode({"fetch": whole, "main": whole}))
@@ -593,7 +593,7 @@ def test_a_full_run_directory_refuses_and_leaves_nothing(host: Host) -> None:
         subprocess.run(["umount", host.run], check=True)
 
 
-async def test_two_hundred_running_containers_are_taken_over_with_a_thousand_dead_directories(
+async def test_synchronize_adopts_200_containers_beside_1000_stale_directories(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each has 1/200 of the GPU, one has lost its files; the next one finds none left."""
@@ -623,7 +623,7 @@ async def test_two_hundred_running_containers_are_taken_over_with_a_thousand_dea
     assert len(lost) == 1 and "pod=train-7" in lost[0]
 
 
-async def test_what_may_be_in_the_making_outlives_one_synchronize(host: Host) -> None:
+async def test_a_container_in_creation_keeps_its_hold_for_one_synchronize(host: Host) -> None:
     """Answered, and the runtime's list is older than the answer."""
     whole = HALF.replace("50", "100")
     handler = host.service()
@@ -637,7 +637,7 @@ async def test_what_may_be_in_the_making_outlives_one_synchronize(host: Host) ->
         assert host.keys() == set()
 
 
-async def test_what_never_came_to_be_is_forgotten_after_a_while(host: Host) -> None:
+async def test_the_hold_of_a_container_that_was_never_created_expires(host: Host) -> None:
     """Answered, then containerd was killed: no event for the container will ever arrive."""
     whole = HALF.replace("50", "100")
     host.settings = replace(host.settings, making_s=0.05)
@@ -652,7 +652,7 @@ async def test_what_never_came_to_be_is_forgotten_after_a_while(host: Host) -> N
             await asyncio.sleep(0.01)
 
 
-async def test_orphans_are_swept_and_users_learnt_at_synchronize(host: Host) -> None:
+async def test_synchronize_removes_orphans_and_records_users(host: Host) -> None:
     of = pod(allocated=HALF)
     async with serving(host.service()) as runtime:
         shared = as_made(container(0), await runtime.create(of, container(0)))
@@ -671,7 +671,7 @@ async def test_orphans_are_swept_and_users_learnt_at_synchronize(host: Host) -> 
         assert host.keys() == set()
 
 
-async def test_files_of_what_never_came_to_be_go_after_a_while(host: Host) -> None:
+async def test_files_of_a_container_that_was_never_created_are_removed(host: Host) -> None:
     """containerd was killed. A container that did not start is neither in its list nor in a removal
     event; the others are."""
     host.settings = replace(host.settings, making_s=0.05)
@@ -691,7 +691,7 @@ async def test_files_of_what_never_came_to_be_go_after_a_while(host: Host) -> No
         await until_async(lambda: host.keys() == {"c1", "c2"})
 
 
-async def test_containers_made_without_the_agent_are_said_aloud(
+async def test_containers_made_without_the_agent_are_logged_and_counted(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
     of = [pod(allocated=HALF), pod(1, labels={})]
@@ -706,7 +706,7 @@ async def test_containers_made_without_the_agent_are_said_aloud(
     assert "namespace=team pod=train-0 uid=uid-0 container=main" in lines[0]
 
 
-async def test_what_runs_is_proven_at_synchronize(
+async def test_running_containers_are_verified_at_synchronize(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
     of = pod(allocated=HALF)
@@ -764,7 +764,7 @@ async def test_a_container_that_cannot_be_examined_does_not_start(host: Host) ->
             await runtime.notify("StartContainer", pod(allocated=HALF), made)
 
 
-async def test_validation_sees_what_others_did(host: Host) -> None:
+async def test_validation_rejects_changes_of_other_plugins(host: Host) -> None:
     of = pod(allocated=HALF, grants=GRANTS)
     handler = host.service()
     async with serving(handler) as runtime:
@@ -817,7 +817,7 @@ async def test_validation_sees_what_others_did(host: Host) -> None:
         assert await verdict(nothing, container(9), web, removal) == ""
 
 
-def test_it_comes_back_after_the_runtime_restarts(host: Host) -> None:
+def test_the_agent_reconnects_after_the_runtime_restarts(host: Host) -> None:
     """The whole program: its ready line, again after a restart, and a clean exit, also of a second
     agent, which waits."""
     command = [sys.executable, "-m", "nri_plugin", "--library", host.library, "--cdi-dir", host.cdi]
@@ -865,7 +865,7 @@ def test_it_comes_back_after_the_runtime_restarts(host: Host) -> None:
         assert "Traceback" not in log
 
 
-def test_without_root_it_says_so(
+def test_without_root_the_agent_exits_with_an_error(
     host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["nri_plugin", "--library", str(host.library)])

@@ -92,7 +92,7 @@ def judged(wanted: Adjustment = WANTED) -> nri.ValidateContainerAdjustmentReques
 
 
 @pytest.mark.parametrize("wanted", [WANTED, Adjustment(env=(("A", "1"),))], ids=["all", "little"])
-def test_what_was_answered_stands(wanted: Adjustment) -> None:
+def test_a_merged_container_has_the_agents_adjustment(wanted: Adjustment) -> None:
     request = judged(wanted)
     merged = translate.merged(request)
     assert verdict.lost(wanted, merged, ME) is None

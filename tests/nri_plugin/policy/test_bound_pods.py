@@ -85,7 +85,7 @@ def test_pods_fit_in_the_order_of_binding(
     assert over(bounds) == set()
 
 
-def test_the_watch_is_believed_and_not_the_clock() -> None:
+def test_the_order_of_binding_follows_the_watch_and_not_the_clock() -> None:
     bounds = BoundPods()
     bounds.put(bound("b", 5 * GIB, scheduled="2026-01-01T00:00:09Z"), listing=False)
     bounds.put(bound("a", 5 * GIB, scheduled="2026-01-01T00:00:00Z"), listing=False)
@@ -105,7 +105,7 @@ def test_of_pods_bound_in_one_second_the_running_one_stays() -> None:
     assert over(bounds, frozenset({"b"})) == {"a"}
 
 
-def test_a_pod_keeps_its_place_and_gives_its_room_back() -> None:
+def test_a_terminating_pod_keeps_its_place_until_it_has_finished() -> None:
     bounds = BoundPods()
     first, second = bound("a", 5 * GIB), bound("b", 5 * GIB)
     bounds.put(first, listing=False)
@@ -132,7 +132,7 @@ def test_the_refusal_names_the_holder() -> None:
     )
 
 
-def test_what_all_ask_for_and_which_gpus_they_have() -> None:
+def test_the_totals_of_requests_and_the_gpus_of_all_bound_pods() -> None:
     bounds = BoundPods()
     bounds.put(bound("a", GIB), listing=True)
     bounds.put(bound("b", GIB, gpu=1), listing=True)
@@ -190,7 +190,7 @@ def with_annotations(of: Bound, annotations: dict[str, str]) -> Bound:
         ),
     ],
 )
-def test_what_no_scheduler_wrote_is_found_and_not_forgotten(
+def test_a_grant_that_no_scheduler_wrote_stays_foreign_until_deletion(
     order: Sequence[Bound], problem: str
 ) -> None:
     bounds = told(*order)
@@ -224,11 +224,11 @@ RDMA_TOO = {names.ANNOTATION_DEVICE_ALLOCATED: '{"rdma":[{"minor":1,"resources":
         [with_annotations(bound("a"), RDMA), replace(bound("a"), pod=Pod("a", "", ""), writer="x")],
     ],
 )
-def test_what_a_scheduler_may_have_written(order: Sequence[Bound]) -> None:
+def test_a_grant_that_a_scheduler_may_have_written_is_not_foreign(order: Sequence[Bound]) -> None:
     assert told(*order).foreign() == {}
 
 
-def test_a_pod_that_was_asked_about_is_told_of_as_it_was_then() -> None:
+def test_a_pod_that_changed_after_it_was_looked_up_is_foreign() -> None:
     bounds = BoundPods()
     bounds.vouch(bound("a"))
     bounds.put(bound("a", 2 * GIB), listing=False)
@@ -258,7 +258,7 @@ def test_a_label_put_on_a_running_pod_changes_nothing(label: str) -> None:
     assert bounds.doubt(hold(then, HALF), GPUS) is None
 
 
-def test_what_was_changed_while_no_agent_looked() -> None:
+def test_an_allocation_that_was_changed_without_an_agent_is_detected() -> None:
     """The runtime has the annotations of the container's creation; the label belongs to its
     owner."""
     bounds = told(bound("a", 2 * GIB))
@@ -290,7 +290,7 @@ def test_a_pod_that_is_as_the_api_server_has_it() -> None:
         ),
     ],
 )
-def test_a_pod_that_says_something_else(told: Pod) -> None:
+def test_a_pod_that_differs_from_the_api_servers_is_refused(told: Pod) -> None:
     for tell in (BoundPods.vouch, lambda bounds, known: bounds.put(known, listing=False)):
         bounds = BoundPods()
         tell(bounds, bound("a"))
@@ -300,7 +300,7 @@ def test_a_pod_that_says_something_else(told: Pod) -> None:
         assert " differs there" in objection.text
 
 
-def test_a_pod_without_room_is_refused() -> None:
+def test_a_pod_that_was_bound_to_a_full_gpu_is_refused() -> None:
     bounds = BoundPods()
     bounds.put(bound("a", 5 * GIB), listing=False)
     bounds.put(late := bound("b", 5 * GIB), listing=False)
@@ -308,7 +308,7 @@ def test_a_pod_without_room_is_refused() -> None:
     assert objection is not None and objection.reason is Reason.GRANT_OVERFILLS
 
 
-def test_a_pod_that_is_not_known_is_asked_about_once() -> None:
+def test_an_unknown_pod_is_looked_up_once() -> None:
     bounds, pod = BoundPods(), bound("a").pod
     assert not bounds.unknown(pod)  # there is no API server to ask
 
@@ -330,7 +330,7 @@ def test_a_pod_that_is_not_known_is_asked_about_once() -> None:
     assert bounds.unknown(bound("b").pod)
 
 
-def test_not_more_is_remembered_than_a_node_needs() -> None:
+def test_the_number_of_recorded_denials_is_bounded() -> None:
     bounds = BoundPods()
     for number in range(1000):
         bounds.deny(f"{number}", "no")
@@ -347,7 +347,7 @@ def hold(pod: Pod, *shares: Share, container: str = "main") -> Hold:
 HALF = Share("GPU-0", 0, GIB, 10)
 
 
-def test_what_is_granted_is_not_doubted() -> None:
+def test_a_hold_within_its_grant_is_no_mismatch() -> None:
     bounds, known = BoundPods(), bound("a")
     assert bounds.doubt(hold(known.pod, HALF), GPUS) is None  # not known
     bounds.put(known, listing=False)
@@ -372,7 +372,7 @@ def test_what_is_granted_is_not_doubted() -> None:
     "held",
     [Share("GPU-0", 0, GIB + 1, 10), Share("GPU-0", 0, GIB, 11), Share("GPU-1", 1, 1, 0)],
 )
-def test_a_pod_that_holds_more_is_doubted(held: Share) -> None:
+def test_a_hold_of_more_than_its_grant_is_a_mismatch(held: Share) -> None:
     bounds, known = BoundPods(), bound("a")
     bounds.put(known, listing=False)
     doubt = bounds.doubt(hold(known.pod, held), GPUS)

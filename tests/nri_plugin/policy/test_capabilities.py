@@ -66,7 +66,7 @@ EDITS = Edits(
         ([f"{KEY}=compute,\n,gaming"], ALWAYS | {"gaming"}, "compute,utility", ("gaming",)),
     ],
 )
-def test_what_is_given_and_what_is_cut(
+def test_driver_capabilities_that_are_given_and_that_are_withheld(
     env: list[str], allowed: Set[str], text: str, cut: tuple[str, ...] | None
 ) -> None:
     held = capabilities.held(env, allowed)

@@ -131,7 +131,7 @@ def test_an_init_container_holds_its_gpu() -> None:
     assert modes.held == {"GPU-0"}
 
 
-def test_shares_wait_until_the_holds_are_known() -> None:
+def test_shares_are_refused_until_the_kubelets_holds_are_listed() -> None:
     modes = GpuModes(ANY)
     refusal = modes.objection(["GPU-0"])
     assert refusal is not None and refusal.reason is Reason.GPU_MODE_UNKNOWN
@@ -139,7 +139,7 @@ def test_shares_wait_until_the_holds_are_known() -> None:
     assert modes.objection(["GPU-0"]) is None
 
 
-def test_another_device_plugin_excludes_all_gpus_until_it_is_gone() -> None:
+def test_another_device_plugin_excludes_all_gpus_until_it_has_ended() -> None:
     modes = known()
     assert modes.conflict("node-1") is None
     modes.note("socket", "a device plugin listens on nvidia-gpu.sock", 0)

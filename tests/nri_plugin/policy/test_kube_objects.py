@@ -75,7 +75,7 @@ def test_the_scheduler_reads_the_device_as_it_was_meant(listed: Sequence[Entry])
     assert translate.device(renamed).node_uid == "uid-2"
 
 
-def test_the_device_says_why_a_gpu_is_not_healthy_and_since_when() -> None:
+def test_the_device_has_the_reason_and_the_time_of_an_unhealthy_gpu() -> None:
     first, second, third = (f"2026-01-01T00:00:0{n}Z" for n in range(3))
     well = Gpu("GPU-0", 0, 1 << 30, bus_id="0000:3b:00.0")
     ill = replace(well, problem="the driver reported XID 79")
@@ -205,7 +205,7 @@ def container(name: str, **requests: int) -> Json:
     }
 
 
-def test_what_a_pod_asks_for_is_counted_as_the_kubelet_does() -> None:
+def test_a_pods_requests_are_counted_as_the_kubelet_does() -> None:
     spec = {
         "initContainers": [
             container("first", core=70),
@@ -222,7 +222,7 @@ def test_what_a_pod_asks_for_is_counted_as_the_kubelet_does() -> None:
     assert kube_objects.bound({"spec": limits}).requested == {names.RESOURCE_CORE: 40}
 
 
-def test_a_pod_is_what_says_what_it_was_granted() -> None:
+def test_a_bound_pod_has_the_fields_of_its_grant_alone() -> None:
     raw = {
         "metadata": {
             "uid": "u",

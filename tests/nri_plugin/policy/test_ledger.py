@@ -64,7 +64,7 @@ def test_compute_is_counted_too_unless_it_is_not_capped() -> None:
     assert take(ledger, shared("4", 1, "main", uid="z")) is None
 
 
-def test_what_is_in_force_counts_where_the_pods_grant_says_another_thing_now() -> None:
+def test_a_grant_in_force_counts_although_the_pods_grant_has_changed() -> None:
     ledger = Ledger()
     assert take(ledger, shared("1", 50, "main")) is None
     assert take(ledger, shared("2", 1, "side")) is None
@@ -86,7 +86,7 @@ def test_pods_without_a_uid_are_not_taken_for_one_another() -> None:
     assert take(ledger, own("2", 60, 0, uid="")) is not None
 
 
-def test_what_was_answered_a_moment_ago_holds_until_it_is_doubted() -> None:
+def test_an_unconfirmed_hold_remains_until_it_is_removed() -> None:
     ledger = Ledger()
     for number in range(4):
         assert take(ledger, own(str(number), 10, 0, uid=str(number))) is None
@@ -120,7 +120,7 @@ def test_the_refusal_names_the_largest_holders() -> None:
 HALF = {A.uuid: Part(50, 50)}
 
 
-def test_what_lives_of_a_pod_does_not_exceed_its_allocation() -> None:
+def test_a_pods_running_containers_do_not_exceed_its_allocation() -> None:
     """The GPU has free capacity; it was not allocated to the pod."""
     ledger = Ledger()
     assert take(ledger, own("1", 40, 10, "sidecar"), HALF) is None
@@ -139,7 +139,7 @@ def test_what_lives_of_a_pod_does_not_exceed_its_allocation() -> None:
     assert take(ledger, own("4", 50, 0, uid="other"), HALF) is None, "another pod's is its own"
 
 
-def test_of_two_shortages_the_pods_own_is_told() -> None:
+def test_of_two_shortages_the_pods_own_is_reported() -> None:
     ledger = Ledger()
     assert take(ledger, own("1", 60, 0, uid="other")) is None
     short = take(ledger, own("2", 51, 0), HALF)

@@ -69,7 +69,7 @@ def test_shown(line: str, where: str) -> None:
     assert shown(line) == where
 
 
-def test_where_nothing_is_known_of_the_host_grants_are_seen() -> None:
+def test_grants_are_found_without_information_about_the_host() -> None:
     lines = list(mountinfo.parse(GRANT.format("/", "/x")))
     assert mountinfo.shown(lines, frozenset(), Limits(None, None)) == "/x"
 

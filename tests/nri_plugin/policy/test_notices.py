@@ -10,7 +10,7 @@ def notice(number: int, text: str = "static") -> Notice:
     return Notice(Pod(f"{number}", "team", "train"), "main", "LimitNotEnforceable", text)
 
 
-def test_a_container_that_starts_again_is_told_of_once() -> None:
+def test_a_restarted_container_is_reported_once() -> None:
     notices = Notices()
     assert notices.first() is None
     assert notices.add(notice(1))
@@ -39,7 +39,7 @@ def test_each_notice_is_reported_once() -> None:
     assert told == 1000
 
 
-def test_of_those_that_are_gone_few_are_remembered() -> None:
+def test_few_notices_of_deleted_pods_are_kept() -> None:
     live: set[str] = set()
     notices = Notices(lambda: live)
     for number in range(10_000):

@@ -59,7 +59,7 @@ EDITS: Mapping[str, tuple[Any, bool]] = {
 
 @pytest.mark.parametrize("vendor", ["acme.com", "nvidia.com", "k8s.gpu.nvidia.com"])
 @pytest.mark.parametrize(("edits", "brings"), EDITS.values(), ids=EDITS)
-def test_what_a_spec_says_is_believed(
+def test_a_spec_decides_whether_its_cdi_name_brings_a_gpu(
     tmp_path: Path, vendor: str, edits: Any, brings: bool
 ) -> None:
     name = f"{vendor}/net=0"

@@ -345,7 +345,7 @@ def test_strict_mode_puts_forwarders_in_the_drivers_place() -> None:
     assert order.index(names.CONTAINER_DIR) < order.index("/.gpuslice/driver/libcuda.so.1")
 
 
-def test_without_strict_mode_the_driver_is_where_the_spec_says() -> None:
+def test_without_strict_mode_the_driver_is_mounted_as_in_the_spec() -> None:
     decision = adjusted(pod([HALF]), specs=STRICT_SPECS)
     assert set(DRIVER_FILES) <= set(decision.mounts)
     assert not [m for m in decision.mounts if m.destination.startswith("/.gpuslice/driver")]
@@ -358,7 +358,7 @@ def test_strict_mode_refuses_a_volume_over_the_drivers_place() -> None:
 
 
 @pytest.mark.parametrize("destination", ["/etc/hosts", "/.gpuslice2", "/etcetera", "/proc"])
-def test_a_mount_elsewhere_is_no_matter(destination: str) -> None:
+def test_a_mount_elsewhere_is_allowed(destination: str) -> None:
     container = replace(MAIN, mounts=(Mount(destination, "/volume"),))
     assert isinstance(decide(pod([HALF]), container), Adjustment)
 
@@ -387,7 +387,7 @@ def test_untouched(of: Pod) -> None:
     assert decide(of) == Untouched()
 
 
-def test_wants_gpu() -> None:
+def test_which_pods_may_claim_a_gpu() -> None:
     def may_claim(of: Pod) -> bool:
         return annotation_claims.may_claim(of.labels, of.annotations)
 
@@ -527,7 +527,7 @@ def test_a_container_without_a_grant_starts_without_a_gpu(case: str) -> None:
     assert decision == Adjustment(env=(("NVIDIA_VISIBLE_DEVICES", "void"),))
 
 
-def test_where_a_gpu_may_be_expected_the_adjustment_says_why_there_is_none() -> None:
+def test_an_adjustment_without_a_gpu_warns_with_the_reason() -> None:
     naming = replace(SIDE, env=("NVIDIA_VISIBLE_DEVICES=0",))
     for of, container, why in (
         (pod([HALF], {"main": [grant(A, 1)]}), naming, "NVIDIA_VISIBLE_DEVICES='0' names GPUs"),
@@ -539,7 +539,7 @@ def test_where_a_gpu_may_be_expected_the_adjustment_says_why_there_is_none() -> 
         assert why in decision.warning
 
 
-def test_a_gpu_that_failed_refuses_the_containers_that_have_a_part_of_it() -> None:
+def test_containers_with_a_share_of_a_failed_gpu_are_refused() -> None:
     of = pod([HALF, entry({MEMORY: 1}, "GPU-dead", 9)], {"main": [grant(A, 1)], "side": [DEAD]})
     assert isinstance(decide(of), Adjustment)
     refused = decide(of, SIDE)
@@ -556,7 +556,7 @@ BROUGHT: Mapping[str, tuple[Container, Mapping[str, Reason | None]]] = {
 
 
 @pytest.mark.parametrize("case", BROUGHT)
-def test_what_a_container_brings_along_is_looked_at(case: str) -> None:
+def test_the_preconditions_are_checked_of_containers_with_a_grant(case: str) -> None:
     """preconditions.py decides what of it is refused; here, which container is checked. None: left
     unchanged, and reported."""
     container, expected = BROUGHT[case]

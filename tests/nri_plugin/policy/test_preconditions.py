@@ -145,7 +145,7 @@ def test_a_grant_is_allowed(handler: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["all", "none", "void", ""])
-def test_what_images_say_names_no_gpus(value: str) -> None:
+def test_values_that_images_set_name_no_gpus(value: str) -> None:
     env = ("PATH=/bin", f"{names.ENV_VISIBLE_DEVICES}={value}", "CUDA_VISIBLE_DEVICES=0")
     assert preconditions.names_gpus(replace(PLAIN, env=env)) == ""
 
@@ -174,7 +174,7 @@ RULES = {
 
 
 @pytest.mark.parametrize(("made", "privileged"), RULES.values(), ids=RULES)
-def test_privileged_is_told_by_its_device_rule(
+def test_a_privileged_container_is_recognized_by_its_device_rule(
     made: nri.LinuxDeviceCgroup, privileged: bool
 ) -> None:
     message = nri.Container(id="c0", name="main")

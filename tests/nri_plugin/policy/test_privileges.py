@@ -25,7 +25,7 @@ def test_to_trace_loosens_where_the_hosts_processes_are_seen() -> None:
     assert loosening(held, True, held) == ""
 
 
-def test_what_every_container_has_does_not() -> None:
+def test_common_capabilities_do_not_loosen_the_limit() -> None:
     """containerd's default set, and the most common additions."""
     held = (
         "CHOWN DAC_OVERRIDE FSETID FOWNER MKNOD NET_RAW SETGID SETUID SETFCAP SETPCAP"
@@ -35,5 +35,5 @@ def test_what_every_container_has_does_not() -> None:
 
 
 @pytest.mark.parametrize("name", ["SYS_ADMIN", "CAP_SYS_ADMIN", "cap_sys_admin"])
-def test_however_it_is_written(name: str) -> None:
+def test_a_capability_is_recognized_in_every_spelling(name: str) -> None:
     assert plain(name) == "SYS_ADMIN"

@@ -51,7 +51,7 @@ def test_what_is_in_force_outranks_the_annotation() -> None:
     assert found.strays == []
 
 
-def test_where_the_files_are_gone_the_annotation_tells() -> None:
+def test_without_files_the_hold_is_that_of_the_annotation() -> None:
     found = look(MAIN, in_force=False)
     assert [held.parts for held in found.holds] == [{GPU.uuid: Part(300, 40)}]
     assert found.strays == [(Stray.FILES_LOST, MAIN)]
@@ -85,7 +85,7 @@ def test_a_shared_grant_without_a_cap_holds_no_compute(text: str, percent: int) 
     assert [held.parts for held in found.holds] == [{GPU.uuid: Part(299, percent)}] * 2
 
 
-def test_a_dead_container_keeps_its_files_and_holds_nothing() -> None:
+def test_a_stopped_container_keeps_its_files_and_holds_nothing() -> None:
     found = look(replace(MAIN, stopped=True))
     assert (found.users, found.holds, found.strays) == ({"c1": {"c1"}}, [], [])
 

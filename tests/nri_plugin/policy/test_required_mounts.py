@@ -24,14 +24,14 @@ PLACES = {
 }
 
 
-def test_what_must_be_in_place_is_all_that_the_limit_is_made_of() -> None:
+def test_the_required_mounts_are_all_that_the_limit_needs() -> None:
     found = required_mounts.in_place(OURS, RUN, "/usr/local/vgpu/store")
     assert found is not None
     assert {mount.destination: mount.source for mount in found} == PLACES
 
 
 @pytest.mark.parametrize("place", sorted(set(PLACES) - {"/.gpuslice/grant"}))
-def test_a_place_of_ours_with_nothing_or_another_thing_is_noticed(place: str) -> None:
+def test_a_missing_or_different_mount_of_ours_is_detected(place: str) -> None:
     store = "/usr/local/vgpu/store"
     without = [mount for mount in OURS if mount.destination != place]
     assert required_mounts.in_place(without, RUN, store, PLACES) is None

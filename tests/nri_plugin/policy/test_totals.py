@@ -142,7 +142,7 @@ def entry(uuid: str | None, minor: int, memory_bytes: int | None = None) -> allo
 ZERO, ONE = Share("GPU-0", 3, GIB, 10), Share("GPU-1", 4, GIB, 10)
 
 
-def test_a_gpu_as_its_grants_tell_of_it() -> None:
+def test_the_granted_gpus_are_derived_from_their_grants() -> None:
     allocated = {"b": [entry("GPU-0", 3, 2 * GIB)], "c": [entry("GPU-2", 5, GIB)]}
     assert granted_gpus([hold("x", ZERO, ONE)], allocated) == [
         Gpu("GPU-0", 3, 3 * GIB),
@@ -158,7 +158,7 @@ def test_a_gpu_as_its_grants_tell_of_it() -> None:
     assert granted_gpus([shared, shared], {}) == [Gpu("GPU-0", 3, GIB)]
 
 
-def test_what_the_annotation_leaves_out_the_containers_tell() -> None:
+def test_the_holds_complete_an_incomplete_annotation() -> None:
     held = hold("x", ZERO)
     for told in (entry(None, 3, GIB), entry("GPU-0", 3)):
         assert granted_gpus([held], {"a": [told]}) == [Gpu("GPU-0", 3, GIB)]
@@ -166,7 +166,7 @@ def test_what_the_annotation_leaves_out_the_containers_tell() -> None:
     assert granted_gpus([replace(held, minors={})], {}) == []
 
 
-def test_pods_with_a_share_of_a_failed_gpu_are_told() -> None:
+def test_pods_with_a_share_of_a_failed_gpu_get_a_notice() -> None:
     good, bad = Gpu("GPU-0", 3, GIB), Gpu("GPU-1", 4, 0, problem="GPU is lost")
     holds = [hold("x", ZERO, ONE), hold("y", ZERO)]
     (told,) = failed_gpu_notices(holds, [good, bad])

@@ -60,7 +60,7 @@ def owned_by_another(field: str, key: str) -> Merged:
     return replace(WHOLE, owners=replace(WHOLE.owners, **changes))
 
 
-def test_what_stands() -> None:
+def test_harmless_changes_of_other_plugins_are_accepted() -> None:
     tools = Mount("/tools", "/opt/tools")
     more = replace(WHOLE, env=(*WHOLE.env, ("X", "1")), mounts=(*WHOLE.mounts, tools))
     assert lost(OURS, more, ME) is None
@@ -103,12 +103,12 @@ CHANGED: Mapping[str, Merged] = {
 
 
 @pytest.mark.parametrize(("text", "found"), CHANGED.items())
-def test_what_was_changed(text: str, found: Merged) -> None:
+def test_a_changed_adjustment_is_reported(text: str, found: Merged) -> None:
     problem = lost(OURS, found, ME)
     assert problem is not None and problem.startswith(text)
 
 
-def test_nothing_hides_what_is_for_the_eye_only() -> None:
+def test_a_mount_over_the_visible_library_is_accepted() -> None:
     over = Mount("/usr/local/vgpu", "/x")
     assert lost(OURS, replace(WHOLE, mounts=(*MOUNTS, over)), ME) is None
 
@@ -183,7 +183,7 @@ def test_cdi_names_of_other_plugins_are_resolved_on_the_host() -> None:
     assert host_names(Merged(cdi_names=(ours,)), ME) == [ours]
 
 
-def test_what_is_no_gpu() -> None:
+def test_changes_that_bring_no_gpu_are_accepted() -> None:
     harmless = Merged(
         env=(("NVIDIA_VISIBLE_DEVICES", "none"), ("NVIDIA_DRIVER_CAPABILITIES", "all")),
         mounts=(Mount("/dev/nvidium/x", "/x"), Mount("/mnt", "/dev/shm")),

@@ -40,7 +40,9 @@ OLD, NEW = EVENTS_BEFORE_0_10, EVENTS_SINCE_0_10
         ("dockerd", "29.1.0", "v0.11.0", NEW),
     ],
 )
-def test_known_events(name: str, version: str, nri_version: str, known: EventMask) -> None:
+def test_the_events_that_a_runtime_supports(
+    name: str, version: str, nri_version: str, known: EventMask
+) -> None:
     assert dialect.known_events(RuntimeInfo(name, version, nri_version, 5000, 2000)) == known
 
 

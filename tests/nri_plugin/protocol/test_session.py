@@ -146,7 +146,7 @@ def test_a_recorded_handshake_in_every_cut(
 
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("version", DIALOGUES)
-def test_a_recorded_life_in_every_cut(
+def test_a_recorded_lifecycle_in_every_cut(
     version: str, cut: Callable[[bytes], Iterator[bytes]]
 ) -> None:
     """Both styles of notification give the same events; the session's replies match the
@@ -199,7 +199,7 @@ def test_configure_of_the_go_adaptation_and_a_single_event() -> None:
 @pytest.mark.parametrize(
     ("nri_version", "subscribed"), [("v0.8.0", 0x628), ("v0.10.0", 0x2628), ("", 0x2628)]
 )
-def test_only_known_events_are_subscribed(nri_version: str, subscribed: int) -> None:
+def test_only_supported_events_are_subscribed(nri_version: str, subscribed: int) -> None:
     wire = Wire()
     (configured,) = wire.call(
         "Configure",
@@ -217,7 +217,7 @@ def test_only_known_events_are_subscribed(nri_version: str, subscribed: int) -> 
 
 
 @pytest.mark.parametrize("timeout", [0, -1])
-def test_a_runtime_that_tells_no_timeouts_has_the_old_ones(timeout: int) -> None:
+def test_a_runtime_that_reports_no_timeouts_has_the_old_ones(timeout: int) -> None:
     wire = Wire()
     (configured,) = wire.call(
         "Configure",

@@ -147,7 +147,7 @@ RULES = {
 
 
 @pytest.mark.parametrize(("data", "stream", "code", "text"), RULES.values(), ids=RULES)
-def test_a_broken_rule_is_answered_and_the_stream_goes_on(
+def test_a_broken_rule_is_answered_and_the_connection_continues(
     data: bytes, stream: int, code: int, text: str
 ) -> None:
     server = ttrpc.Server()

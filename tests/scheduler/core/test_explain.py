@@ -40,11 +40,13 @@ def by_size(size: int) -> Request:
         (Mi, 0, "largest free slice 0 MiB of the 1 MiB requested"),
     ],
 )
-def test_how_near_it_was_where_it_is_the_same_for_all(asked: int, left: int, near: str) -> None:
+def test_a_reason_has_the_largest_free_slice_where_all_nodes_agree(
+    asked: int, left: int, near: str
+) -> None:
     assert said(by_size(asked), left, left) == {Reason.MEMORY: f"{Reason.MEMORY.text} ({near})"}
 
 
-def test_not_where_nodes_differ() -> None:
+def test_a_reason_has_no_free_slice_where_nodes_differ() -> None:
     assert said(by_size(20 * Gi), Gi, 2 * Gi) == {Reason.MEMORY: Reason.MEMORY.text}
 
 

@@ -37,7 +37,7 @@ def test_nodes_that_are_alike_are_searched_once() -> None:
     assert MOST_STEPS <= steps.taken < 2 * MOST_STEPS
 
 
-def test_a_call_takes_no_more_steps_than_it_is_given_and_the_next_one_goes_on() -> None:
+def test_a_call_takes_its_steps_at_most_and_the_next_one_continues() -> None:
     """A pod that is hard to place on every node must not block the scheduler."""
     fleet, known = Fleet(), Known()
     rows = fleet.rows_of(hard(fleet, 40, alike=False))
@@ -54,7 +54,7 @@ def test_a_call_takes_no_more_steps_than_it_is_given_and_the_next_one_goes_on() 
     assert set(fit(fleet, TOO_MANY, rows, nothing, known)[1]) == {Reason.GIVEN_UP}
 
 
-def test_what_is_known_of_a_node_holds_until_it_changes() -> None:
+def test_a_nodes_cached_result_holds_until_the_node_changes() -> None:
     fleet, known = Fleet(), Known()
     rows = fleet.rows_of(hard(fleet, 2, alike=True))
     fit(fleet, TOO_MANY, rows, Steps(MAX_STEPS), known)

@@ -20,7 +20,7 @@ from tests.scheduler.core.one_node import add
 ANY = Request([Ask("main", memory_bytes=1)])
 
 
-def test_rows_are_reused_and_forget() -> None:
+def test_reused_rows_keep_nothing_of_the_former_node() -> None:
     fleet = add(add(Fleet(), "a", [(10, 1)]), "b", [])
     first = fleet.row_of("a")
     assert fleet.add("a") == first

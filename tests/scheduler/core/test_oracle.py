@@ -19,7 +19,7 @@ SEARCHES = 25
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_fit_and_place_are_what_plain_loops_say(seed: int) -> None:
+def test_fit_and_place_agree_with_plain_loops(seed: int) -> None:
     """A thousand fleets for each seed."""
     chance = random.Random(seed)
     seen: dict[Reason, int] = {}
@@ -44,7 +44,7 @@ def test_fit_and_place_are_what_plain_loops_say(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_fit_promises_place_keeps_by_every_policy(seed: int) -> None:
+def test_place_succeeds_where_fit_does_by_every_policy(seed: int) -> None:
     """With too many combinations for the search. A request on which it gives up may have been found
     feasible by the greedy pass, on a node that is alike, or by the policy of another profile."""
     chance = random.Random(seed)

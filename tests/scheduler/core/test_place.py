@@ -75,7 +75,7 @@ RULES: dict[str, list[tuple[list[list[Held]], Request, Reason | None]]] = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_room_on_one_gpu(rule: str) -> None:
+def test_free_capacity_on_one_gpu(rule: str) -> None:
     """Defects of Koordinator that are not repeated here. None: placed on the first GPU."""
     for held, asked, reason in RULES[rule]:
         assert minors(fleet(*held), asked) == ({"main": [0]} if reason is None else reason)
@@ -192,7 +192,7 @@ def test_a_required_scope_is_the_whole_pods() -> None:
 
 
 @pytest.mark.parametrize(("policy", "expected"), [(Policy.BINPACK, 4), (Policy.SPREAD, 0)])
-def test_of_parts_within_the_scope_by_the_policy(policy: Policy, expected: int) -> None:
+def test_the_policy_chooses_among_groups_within_the_scope(policy: Policy, expected: int) -> None:
     held: list[list[Held]] = [[], [], [(500, 1)], [(500, 1)], [(500, 1)], []]
     request = one(20, scope=Scope.PCIE, policy=policy)
     assert minors(fleet(*held, of=TOPOLOGY), request) == {"main": [expected]}
@@ -231,7 +231,7 @@ def test_each_container_has_its_own_share() -> None:
         ),
     ],
 )
-def test_first_takes_the_lowest_minor_with_room(request_: Request, found: list[list[int]]) -> None:
+def test_first_takes_the_lowest_minor_that_fits(request_: Request, found: list[list[int]]) -> None:
     """Whatever is fuller, emptier or nearer."""
     node = fleet([(800, 1)], [(400, 1)], [(300, 1)], [(690, 1)], of=gpus(4))
     placed = minors(node, request_)
@@ -245,7 +245,7 @@ def test_first_takes_the_lowest_minor_with_room(request_: Request, found: list[l
         assert [chosen[number] for number in range(len(request_.asks))] == found
 
 
-def test_the_search_gives_up_and_says_so() -> None:
+def test_a_search_that_gives_up_has_its_own_reason() -> None:
     """Each container needs more than half a GPU, over GPUs that all differ, with one container too
     many; the sums do not show it."""
     small = [Ask(f"c{n}", order=n, memory_bytes=505 + n) for n in range(16)]
@@ -266,7 +266,7 @@ def test_what_all_gpus_together_have_not_is_not_searched_for() -> None:
         assert steps.taken == 0
 
 
-def test_peaks_say_the_percent_that_was_asked_for_or_the_floor_of_the_bytes() -> None:
+def test_peaks_have_the_requested_percent_or_the_floor_of_the_bytes() -> None:
     node = fleet(of=[Gpu("GPU-0", 0, 997)])
     row = node.row_of("n1")
     by_ratio = place(node, several(main("a", 33), main("b", 33)), row)

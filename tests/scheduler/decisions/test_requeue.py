@@ -60,7 +60,7 @@ def refusing() -> Refusing:
     return made
 
 
-def test_no_pod_is_tried_again_while_there_is_no_room(refusing: Refusing) -> None:
+def test_no_pod_is_requeued_without_free_capacity(refusing: Refusing) -> None:
     assert refusing.overdue(after_s=100.0) == []
 
 
@@ -72,7 +72,7 @@ def test_a_pod_that_fits_now_is_tried_again_once_kube_scheduler_has_had_its_time
     assert refusing.overdue(after_s=0.1) == ["waits"]
 
 
-def test_it_is_told_once_of_the_same_room(refusing: Refusing) -> None:
+def test_a_pod_is_requeued_once_for_the_same_free_capacity(refusing: Refusing) -> None:
     refusing.free()
     assert refusing.overdue(after_s=TIMEOUT_S) == ["waits"]
     assert refusing.overdue(after_s=100.0) == []
@@ -81,13 +81,13 @@ def test_it_is_told_once_of_the_same_room(refusing: Refusing) -> None:
     assert refusing.overdue(after_s=TIMEOUT_S) == ["waits"]
 
 
-def test_a_pod_that_was_asked_for_since_is_not(refusing: Refusing) -> None:
+def test_a_pod_that_kube_scheduler_has_retried_is_not_requeued(refusing: Refusing) -> None:
     refusing.free()
     refusing.ask("waits")
     assert refusing.overdue(after_s=100.0) == []
 
 
-def test_room_that_another_is_only_expected_to_take_is_room(refusing: Refusing) -> None:
+def test_capacity_that_is_only_reserved_for_another_pod_is_free(refusing: Refusing) -> None:
     """The end of a nomination is no change that requeues a pod."""
     refusing.free()
     other = arguments(calls.pod("expected", WHOLE), names(1))
@@ -96,7 +96,7 @@ def test_room_that_another_is_only_expected_to_take_is_room(refusing: Refusing) 
     assert refusing.overdue(after_s=TIMEOUT_S) == ["waits"]
 
 
-def test_a_node_whose_agent_is_ready_again_is_room() -> None:
+def test_an_agent_that_is_ready_again_requeues_a_pod() -> None:
     refusing = Refusing()
     refusing.free()
     unready = lease(objects.lease("n0", ready="no library"))
@@ -110,7 +110,7 @@ def test_a_node_whose_agent_is_ready_again_is_room() -> None:
     assert refusing.overdue(after_s=TIMEOUT_S) == ["waits"]
 
 
-def test_a_node_that_comes_is_room(refusing: Refusing) -> None:
+def test_a_new_node_requeues_a_pod(refusing: Refusing) -> None:
     state: State = refusing.state
     state.see_node(node(objects.node("n1")))
     state.see_device(device(objects.device("n1", objects.gpu("GPU-n1-0", 0, "24Gi"))))
@@ -148,7 +148,7 @@ def test_entries_take_turns_and_none_is_left_out(refusing: Refusing) -> None:
     pytest.fail("never due")
 
 
-def test_room_on_nodes_that_were_not_in_question_is_none() -> None:
+def test_free_capacity_on_nodes_that_are_no_candidates_requeues_no_pod() -> None:
     """A pod pinned to a full pool, while another pool has capacity and churns."""
     state = calls.state(nodes=2, gpus=1)
     queue = Unschedulable(state)
@@ -169,7 +169,7 @@ def test_room_on_nodes_that_were_not_in_question_is_none() -> None:
     assert [asked.uid for asked in queue.due()] == ["pinned"]
 
 
-def test_a_pod_for_which_the_room_is_taken_meanwhile_is_not_due(refusing: Refusing) -> None:
+def test_a_pod_whose_free_capacity_is_taken_meanwhile_is_not_due(refusing: Refusing) -> None:
     for number in range(2 * MAX_DUE):
         refusing.ask(f"more-{number}")
     refusing.free()
@@ -178,7 +178,7 @@ def test_a_pod_for_which_the_room_is_taken_meanwhile_is_not_due(refusing: Refusi
     assert refusing.overdue(after_s=TIMEOUT_S) == []
 
 
-def test_a_search_that_was_not_finished_goes_on_in_the_queue() -> None:
+def test_an_unfinished_search_continues_in_the_queue() -> None:
     """So many containers and nodes that one call does not reach the node on which they fit."""
     state, full = calls.state(nodes=600), names(599)
     queue = Unschedulable(state)
@@ -214,14 +214,14 @@ def test_pods_that_were_refused_before_a_restart_are_restored(refusing: Refusing
     assert refusing.overdue(after_s=TIMEOUT_S) == ["before"]
 
 
-def test_a_refused_request_waits_for_no_room(refusing: Refusing) -> None:
+def test_a_pod_with_a_refused_request_is_not_queued(refusing: Refusing) -> None:
     raw = calls.pod("wrong", objects.container("main", core=150, ratio=50))
     refusing.verbs.filter(arguments(raw, names(1)))
     refusing.free()
     assert refusing.overdue(after_s=TIMEOUT_S) == ["waits"]
 
 
-def test_of_too_many_the_last_refused_are_remembered(
+def test_of_too_many_pods_the_last_refused_are_kept(
     refusing: Refusing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(requeue, "MAX_PODS", 2)

@@ -85,7 +85,7 @@ def test_a_single_feasible_node_is_reserved_without_prioritize() -> None:
     assert scene.used() == (100, 100)
 
 
-def test_no_pod_is_refused_for_it_and_what_is_expected_stays() -> None:
+def test_a_reservation_refuses_no_pod_and_stays() -> None:
     scene = Scene()
     for uid, node in (("a", "n0"), ("b", "n1")):
         scene.ranked(calls.pod(uid, WHOLE), [node])
@@ -93,7 +93,7 @@ def test_no_pod_is_refused_for_it_and_what_is_expected_stays() -> None:
     assert (scene.used(), scene.reserved()) == ((0, 0), (100, 100))
 
 
-def test_a_pod_that_fits_nowhere_takes_no_expected_room_from_others() -> None:
+def test_a_pod_that_fits_nowhere_takes_no_reservation_from_others() -> None:
     """Each bind arrives after the next filter; an unsatisfiable pod is retried in between."""
     scene = Scene()
     scene.ranked(calls.pod("a", WHOLE), ["n0"])
@@ -105,7 +105,7 @@ def test_a_pod_that_fits_nowhere_takes_no_expected_room_from_others() -> None:
     assert [scene.bind("b", "n1"), scene.bind("a", "n0")] == ["", ""]
 
 
-def test_a_bind_without_a_reservation_ends_those_alone_that_have_no_room_beside_it() -> None:
+def test_a_bind_without_a_reservation_ends_those_that_no_longer_fit() -> None:
     scene = Scene()
     small = objects.container("main", core=30, ratio=30)
     for uid in ("a", "b", "c"):
@@ -116,7 +116,7 @@ def test_a_bind_without_a_reservation_ends_those_alone_that_have_no_room_beside_
     assert (scene.used(), scene.reserved()) == ((30, 0), (60, 0))
 
 
-def test_a_pod_that_is_bound_first_has_the_room() -> None:
+def test_the_pod_that_is_bound_first_has_the_capacity() -> None:
     scene = Scene()
     scene.ranked(calls.pod("a", WHOLE), ["n0"])
     scene.verbs.filter(calls.arguments(calls.pod("b", WHOLE), ["n0"]))
@@ -126,14 +126,14 @@ def test_a_pod_that_is_bound_first_has_the_room() -> None:
     assert scene.used() == (100, 0)
 
 
-def test_bound_to_another_node_it_holds_nothing_of_the_one_that_was_expected() -> None:
+def test_a_pod_that_is_bound_to_another_node_has_no_reservation_left() -> None:
     scene = Scene()
     scene.ranked(calls.pod("a", WHOLE), ["n0"])
     assert scene.bind("a", "n1") == ""
     assert scene.used() == (0, 100)
 
 
-def test_a_pod_that_asks_for_something_else_by_now_is_placed_anew() -> None:
+def test_a_pod_whose_request_has_changed_is_placed_anew() -> None:
     scene = Scene()
     scene.ranked(calls.pod("a"), ["n0"])
     scene.verbs.filter(calls.arguments(calls.pod("b"), BOTH))
@@ -143,7 +143,7 @@ def test_a_pod_that_asks_for_something_else_by_now_is_placed_anew() -> None:
     assert scene.used() == (30, 0)
 
 
-def test_a_pod_that_is_bound_is_expected_nowhere() -> None:
+def test_a_pod_that_is_bound_gets_no_reservation() -> None:
     scene = Scene()
     scene.ranked(calls.pod("a"), ["n0"])
     assert scene.bind("a", "n0") == ""
@@ -172,7 +172,7 @@ ENDS: dict[str, Callable[[Scene], object]] = {
 
 
 @pytest.mark.parametrize("why", ENDS)
-def test_it_ends_when(why: str) -> None:
+def test_a_reservation_ends_when(why: str) -> None:
     scene = Scene()
     scene.ranked(calls.pod("a", WHOLE), ["n0"])
     scene.state.tick(NOMINATED_S / 2)
@@ -184,7 +184,7 @@ def test_it_ends_when(why: str) -> None:
 
 
 @pytest.mark.parametrize("gone", ["its node is gone", "its node's agent is gone"])
-def test_nothing_is_bound_where_nothing_may_be_by_now(gone: str) -> None:
+def test_no_pod_is_bound_to_a_node_that_has_become_unusable(gone: str) -> None:
     scene = Scene()
     scene.ranked(calls.pod("a", WHOLE), ["n0"])
     ENDS[gone](scene)

@@ -38,7 +38,7 @@ FLEET = [
 HALF = kind("Pod", pod(container("main", ratio=50, core=50)))
 
 
-def test_it_goes_to_the_best_and_the_others_are_accounted_for() -> None:
+def test_a_pod_is_placed_on_the_best_node_with_reasons_for_the_others() -> None:
     state = simulate.fleet(FLEET)
     asked = kind("Pod", pod(container("main", memory="12Gi")))
     account = simulate.simulate(state, asked)
@@ -105,14 +105,14 @@ def test_nodes_whose_agents_are_silent_are_left_out(now: datetime | None, silent
     assert told == {"GPU node agent has not renewed its Lease": silent}
 
 
-def test_where_no_lease_says_when_all_are_silent() -> None:
+def test_without_a_renewal_time_every_agent_is_silent() -> None:
     unsaid = lease("n1")
     del unsaid["spec"]
     account = simulate.simulate(simulate.fleet([*FLEET, kind("Lease", unsaid)]), HALF)
     assert "GPU node agent has not renewed its Lease" in [each.text for each in account.refused]
 
 
-def test_a_request_that_may_not_be_is_refused_on_every_node() -> None:
+def test_an_invalid_request_is_refused_on_every_node() -> None:
     account = simulate.simulate(simulate.fleet(FLEET), kind("Pod", pod(container("main", gpu=150))))
     assert not account.placed
     assert account.error is not None and account.error.startswith(
@@ -120,13 +120,13 @@ def test_a_request_that_may_not_be_is_refused_on_every_node() -> None:
     )
 
 
-def test_a_pod_that_asks_for_nothing_may_go_anywhere() -> None:
+def test_a_pod_without_a_share_may_be_placed_anywhere() -> None:
     account = simulate.simulate(simulate.fleet(FLEET), kind("Pod", pod(container("main"))))
     assert account.placed and not account.asks
 
 
 @pytest.mark.parametrize("owner", ["Deployment", "Job", "CronJob", "PodTemplate"])
-def test_what_has_a_template_is_asked_about_by_it(owner: str) -> None:
+def test_a_workload_is_simulated_by_its_template(owner: str) -> None:
     template = {"metadata": {"labels": {}}, "spec": HALF["spec"]}
     spec: dict[str, Any] = {"template": template}
     made: dict[str, Any] = {"kind": owner, "metadata": {"name": "web"}}
@@ -159,7 +159,7 @@ def test_lists_are_what_is_in_them() -> None:
         ),
     ],
 )
-def test_what_cannot_be_used_is_said(call: Any, text: str) -> None:
+def test_unusable_objects_are_refused_with_the_reason(call: Any, text: str) -> None:
     with pytest.raises(SimulationError, match=text):
         call()
 
@@ -206,7 +206,7 @@ def test_json_is_for_programs(tmp_path: Path) -> None:
     ]
 
 
-def test_without_room_the_exit_status_is_1(tmp_path: Path) -> None:
+def test_where_no_node_fits_the_exit_status_is_1(tmp_path: Path) -> None:
     large = kind("Pod", pod(container("main", memory="100Gi")))
     done = in_file(tmp_path, pods=[large])
     assert done.exit_code == 1
@@ -225,7 +225,7 @@ def test_many_candidates_are_cut_and_counted(tmp_path: Path) -> None:
     assert "and 4 more" in done.stdout
 
 
-def test_it_says_what_it_cannot_read(tmp_path: Path) -> None:
+def test_without_a_readable_fleet_the_exit_status_is_2(tmp_path: Path) -> None:
     for arguments in ((), ("--fleet", str(tmp_path / "none.yaml"))):
         done = ask(tmp_path, *arguments)
         assert done.exit_code == 2

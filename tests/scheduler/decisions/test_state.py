@@ -152,7 +152,7 @@ def test_a_finished_pod_releases(phase: str) -> None:
     ],
     ids=["what it asks for", "at most the GPU", "without core", "refused"],
 )
-def test_an_unreadable_annotation_keeps_room_on_every_gpu_and_is_told(
+def test_an_unreadable_annotation_occupies_every_gpu_and_is_reported(
     containers: list[dict[str, Any]], most: tuple[int, int, int]
 ) -> None:
     state = made()
@@ -165,7 +165,7 @@ def test_an_unreadable_annotation_keeps_room_on_every_gpu_and_is_told(
     assert used(state) == NONE
 
 
-def test_a_vanished_gpu_keeps_its_room_taken_and_is_told() -> None:
+def test_a_vanished_gpu_keeps_its_allocation_and_is_reported() -> None:
     state = made()
     state.see_pod(holding("u"))
     see_device(state, device("n1", gpu("GPU-b", 1)))
@@ -176,7 +176,7 @@ def test_a_vanished_gpu_keeps_its_room_taken_and_is_told() -> None:
     assert texts(state) == []
 
 
-def test_a_vanished_gpu_without_uuid_is_told_by_its_minor() -> None:
+def test_a_vanished_gpu_without_uuid_is_reported_by_its_minor() -> None:
     state = made()
     state.see_pod(holding("u", None, 7))
     assert texts(state) == ["n1 default/pod-u holds a GPU that its node does not have: minor 7"]
@@ -207,7 +207,7 @@ def test_a_list_ends_pods_that_it_lacks_but_not_assumed_ones() -> None:
     assert used(state) == {"GPU-a": (24, 100, 0), "GPU-b": (0, 0, 0)}
 
 
-def test_a_node_that_goes_and_comes_back_finds_its_pods() -> None:
+def test_a_node_that_is_deleted_and_recreated_has_its_pods() -> None:
     state = made()
     state.see_pod(holding("u"))
     state.lose_node("n1")
@@ -224,7 +224,7 @@ def test_a_node_that_goes_and_comes_back_finds_its_pods() -> None:
     state.lose_node("never")
 
 
-def test_foreign_grants_over_the_gpu_leave_none_free_and_are_told() -> None:
+def test_foreign_grants_over_the_gpu_leave_none_free_and_are_reported() -> None:
     state = made(gpu("GPU-a", 0))
     state.see_pod(holding("u-1", memory="20Gi", core=80))
     state.see_pod(holding("u-2", memory="20Gi", core=80))

@@ -51,7 +51,7 @@ def scored(verbs: Verbs, raw: dict[str, Any], among: list[str]) -> dict[str, int
 WHOLE = objects.container("main", gpu=100)
 
 
-def test_those_named_are_the_best_of_those_in_question_however_many_these_are() -> None:
+def test_filter_names_the_best_of_any_number_of_candidates() -> None:
     """With most nodes as candidates, the fleet's best are searched instead of each node."""
     chance = random.Random(7)
     for count in (40, 100, 300):
@@ -82,7 +82,7 @@ def test_those_named_are_the_best_of_those_in_question_however_many_these_are() 
             assert set(found) == wanted and len(found) == len(wanted)
 
 
-def test_the_same_of_every_order() -> None:
+def test_filter_names_the_same_nodes_for_every_order() -> None:
     state = calls.state(nodes=100, gpus=1)
     straight = filtered(Verbs(state), calls.pod(), names(100))
     assert filtered(Verbs(state), calls.pod(), names(100)[::-1]) == straight
@@ -147,7 +147,7 @@ def test_a_request_that_is_refused_is_unresolvable_on_every_node() -> None:
     assert scored(Verbs(calls.state()), raw, names(2)) == {}
 
 
-def test_a_pod_without_a_share_may_go_anywhere_even_where_we_know_nothing() -> None:
+def test_a_pod_without_a_share_may_be_placed_on_unknown_nodes_too() -> None:
     raw = calls.pod("u-1", objects.container("main"))
     verbs = Verbs(calls.state())
     assert filtered(verbs, raw, ["n0", "unknown"]) == {"NodeNames": ["n0", "unknown"]}

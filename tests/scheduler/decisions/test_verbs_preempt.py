@@ -55,14 +55,14 @@ def test_victims_that_free_no_gpu_are_spared_and_others_stay_as_they_came() -> N
     assert preempted(full(), raw, BOTH_40) == {}
 
 
-def test_the_answer_is_read_by_go() -> None:
+def test_the_answer_to_preempt_has_the_format_of_go() -> None:
     body = calls.preemption(calls.pod("high", HALF), {"n1": ["100-0"]})
     assert Verbs(full()).preempt(body) == (
         b'{"NodeNameToMetaVictims":{"n1":{"Pods":[{"UID":"100-0"}],"NumPDBViolations":0}}}'
     )
 
 
-def test_the_question_changes_nothing() -> None:
+def test_preempt_does_not_change_the_state() -> None:
     state = full()
     before, changes = state.fleet.snapshot(), state.fleet.changes
     assert preempted(state, calls.pod("high", HALF), {"n1": ["100-0"]})
@@ -71,23 +71,23 @@ def test_the_question_changes_nothing() -> None:
     assert state.fleet.changes == changes
 
 
-def test_a_pod_without_a_share_is_no_business_of_ours() -> None:
+def test_preempt_keeps_all_victims_of_a_pod_without_a_share() -> None:
     raw = calls.pod("high", objects.container("main"))
     assert preempted(full(), raw, BOTH_40) == calls.metas(BOTH_40)
 
 
-def test_no_pod_makes_way_for_a_request_that_is_refused() -> None:
+def test_no_pod_is_preempted_for_a_request_that_is_refused() -> None:
     raw = calls.pod("high", objects.container("main", gpu=150))
     assert preempted(full(), raw, {"n1": ["100-0", "100-1"]}) == {}
 
 
 @pytest.mark.parametrize("victims", [["stranger"], ["100-0"], []])
-def test_a_pod_that_holds_nothing_there_makes_no_room_there(victims: list[str]) -> None:
+def test_a_victim_without_a_gpu_of_the_node_frees_none(victims: list[str]) -> None:
     """One of them holds GPUs of another node."""
     assert preempted(full(), calls.pod("high", HALF), {"n0": victims}) == {}
 
 
-def test_victims_without_a_gpu_make_way_where_a_gpu_is_free() -> None:
+def test_victims_without_a_gpu_are_preempted_where_a_gpu_is_free() -> None:
     """As when the node lacks processors."""
     state, victims = calls.state(nodes=1, gpus=1), {"n0": ["busy"]}
     assert preempted(state, calls.pod("high", HALF), victims) == calls.metas(victims)
@@ -106,7 +106,7 @@ def placed(state: State, raw: dict[str, Any], at: str) -> Placement:
     return found
 
 
-def test_a_pod_that_has_gpus_is_made_room_for_where_they_are_alone() -> None:
+def test_a_pod_that_has_gpus_preempts_on_their_node_alone() -> None:
     """Its binding may have been applied; its processors may be taken meanwhile."""
     state, raw = calls.state(nodes=2, gpus=1), calls.pod("high", HALF)
     state.assume("high", placed(state, raw, "n0"), 9.0)

@@ -33,7 +33,7 @@ def measured(state: State) -> dict[str, float]:
     }
 
 
-def test_the_numbers_over_all() -> None:
+def test_the_metrics_of_the_whole_fleet() -> None:
     state = a_state()
     simulate(state, pod(container("main", ratio=50, core=30)))
     expected = {
@@ -51,7 +51,7 @@ def test_the_numbers_over_all() -> None:
     assert expected.items() <= measured(state).items()
 
 
-def test_of_nothing_there_is_nothing() -> None:
+def test_an_empty_state_has_no_metrics_of_nodes() -> None:
     found = measured(State())
     assert found["largest_free_slice_bytes"] == found["gpu_core_granted_ratio"] == 0
     assert not any(name.startswith("nodes") for name in found)

@@ -54,7 +54,7 @@ _ASK_FOR_NOTHING = ("mps ", "a number of devices ")
 
 
 @pytest.mark.parametrize("what", [what for what in REFUSED if what.startswith(_ASK_FOR_NOTHING)])
-def test_off_what_asks_for_no_share_passes(what: str) -> None:
+def test_while_the_dialect_is_off_a_pod_without_a_share_is_accepted(what: str) -> None:
     assert requests.request(REFUSED[what][0]) is None
 
 
@@ -62,7 +62,7 @@ _LEFT_OUT = (*_ASK_FOR_NOTHING, "the key ")
 
 
 @pytest.mark.parametrize("what", [what for what in REFUSED if not what.startswith(_LEFT_OUT)])
-def test_off_it_is_refused_with_its_switch(what: str) -> None:
+def test_while_the_dialect_is_off_a_request_is_refused_with_its_switch(what: str) -> None:
     raw, _ = REFUSED[what]
     with pytest.raises(RequestError) as refused:
         requests.request(raw)
@@ -145,13 +145,13 @@ def test_the_container(written: dict[str, str], container: str, phase: Phase, or
 # --- what is said of it
 
 
-def test_mps_has_no_effect_and_says_so() -> None:
+def test_mps_has_no_effect_and_is_reported() -> None:
     (notice,) = reading({"gpu-fraction": "0.5", "mps": "true"}).notices
     assert notice.startswith("metadata.annotations[mps]: true has no effect: ")
     assert not reading({"gpu-fraction": "0.5", "mps": "false"}).notices
 
 
-def test_its_nodes_isolate() -> None:
+def test_a_request_requires_isolation() -> None:
     assert reading({"gpu-fraction": "0.5"}).isolation
 
 

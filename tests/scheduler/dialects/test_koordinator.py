@@ -185,14 +185,14 @@ def test_two_containers_of_half_a_gpu_are_two_halves_and_not_one_whole_gpu() -> 
     ]
 
 
-def test_a_pod_that_asks_for_nothing() -> None:
+def test_a_pod_without_a_request() -> None:
     assert requests.request(pod({}, {"cpu": "1"})) is None
     assert requests.request({}) is None
     assert requests.request(pod({G: 0})) is None
 
 
 @pytest.mark.parametrize("value", [True, [1], {"a": 1}])
-def test_what_python_takes_for_the_same_or_cannot_remember_is_read_for_itself(
+def test_equal_and_unhashable_values_of_python_are_parsed_apart(
     value: object,
 ) -> None:
     one = requests.request(pod({RATIO: 1}))

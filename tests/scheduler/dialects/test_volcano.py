@@ -95,7 +95,7 @@ def test_gpu_numbers_are_counted_alike() -> None:
     assert [peak.minor for peak in found.peaks] == [0, 1, 2]
 
 
-def test_all_containers_share_the_lowest_gpu_with_room() -> None:
+def test_all_containers_share_the_lowest_gpu_that_fits() -> None:
     """Binpack would take GPU 2. share_test.go: a GPU with more than it has is not offered."""
     pod = ({"gpu-memory": 3000}, {"gpu-memory": 1000})
     assert minors(cards(8000, 0, 7000), *pod) == {"m0": [1], "m1": [1]}

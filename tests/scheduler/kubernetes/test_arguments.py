@@ -72,7 +72,7 @@ POD = calls.dumps(calls.pod()).decode()
         ('{"Pod":null,"Nodes":null,"NodeNames":["a"]}', "Pod: must be an object"),
     ],
 )
-def test_what_is_no_call_of_ours_is_told(body: str, problem: str) -> None:
+def test_an_invalid_call_is_refused_with_the_problem(body: str, problem: str) -> None:
     reader = Reader()
     for _ in range(2):
         with pytest.raises(ArgumentsError, match=problem):
@@ -92,7 +92,7 @@ def test_a_binding_lacks_nothing(key: str, value: object) -> None:
         arguments.binding(calls.dumps({**said, key: value}))
 
 
-def test_what_is_read_is_what_all_of_it_says() -> None:
+def test_an_altered_call_is_an_error_or_read_as_a_whole() -> None:
     """Calls with bytes moved, doubled, dropped and exchanged give an error, or the result of
     decoding the whole body."""
     chance = random.Random(7)
@@ -124,7 +124,7 @@ GO = b"""{"Pod":%s,"NodeNameToVictims":null,"NodeNameToMetaVictims":\
 {"n0":{"Pods":[{"UID":"a"},{"UID":"b"}],"NumPDBViolations":1}}}""".replace(b"\\\n", b"")
 
 
-def test_a_client_that_would_make_way_is_read_as_go_writes_it() -> None:
+def test_a_call_to_preempt_is_read_as_go_writes_it() -> None:
     pending, victims = Reader().preemption(GO % POD.encode())
     assert pending.uid == "u-1"
     said = {"Pods": [{"UID": "a"}, {"UID": "b"}], "NumPDBViolations": 1}

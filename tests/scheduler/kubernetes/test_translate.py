@@ -48,7 +48,7 @@ def refused(raw: dict[str, Any]) -> str:
 # --- requests
 
 
-def test_containers_live_when_kubernetes_has_them_live() -> None:
+def test_containers_count_while_kubernetes_runs_them() -> None:
     inits = [
         container("first", ratio=10),
         container("beside", sidecar=True, ratio=20),
@@ -68,7 +68,7 @@ def test_containers_live_when_kubernetes_has_them_live() -> None:
 
 
 @pytest.mark.parametrize("value", ["hami-core", "HAMi-core", "HAMI-CORE"])
-def test_isolation_is_wanted_in_any_case(value: str) -> None:
+def test_the_label_of_isolation_is_read_in_any_case(value: str) -> None:
     label = {names.LABEL_ISOLATION_PROVIDER: value}
     assert request(pod(HALF, labels=label)).isolation
     assert not request(pod(HALF)).isolation
@@ -80,7 +80,7 @@ def test_another_provider_of_isolation_is_refused() -> None:
 
 
 @pytest.mark.parametrize("asked", [{}, {"nvidia.com/gpu": 1}])
-def test_the_label_alone_asks_for_nothing(asked: dict[str, object]) -> None:
+def test_the_label_alone_requests_nothing(asked: dict[str, object]) -> None:
     for provider in ("hami-core", "mps"):
         label = {names.LABEL_ISOLATION_PROVIDER: provider}
         raw = pod({"name": "main", "resources": {"limits": asked}}, labels=label)
@@ -92,7 +92,7 @@ def test_two_containers_of_one_name_are_refused() -> None:
     assert "invalid value main, main: must be unique" in refused(pod(HALF, HALF))
 
 
-def test_a_pod_of_more_asking_containers_than_are_placed_is_refused() -> None:
+def test_a_pod_of_too_many_requesting_containers_is_refused() -> None:
     some = [container(f"c{n}", core=1, ratio=1) for n in range(requests.MAX_CONTAINERS)]
     assert requests.request(pod({"name": "asks for none"}, *some)) is not None
     assert "must be at most 32" in refused(pod(*some, inits=[container("i", core=1, ratio=1)]))
@@ -225,7 +225,7 @@ JSON = st.recursive(
 
 @given(st.data())
 @settings(max_examples=100, deadline=None)
-def test_whatever_stands_there_is_read_or_refused(data: st.DataObject) -> None:
+def test_any_json_in_a_pod_is_read_or_refused(data: st.DataObject) -> None:
     raw = deepcopy(pod(HALF, node="n1", inits=[container("first", ratio=10)]))
     raw["metadata"]["annotations"] = {HINT: "{}", names.ANNOTATION_DEVICE_ALLOCATED: "{}"}
     at: Any = raw
@@ -260,7 +260,7 @@ def bound(annotations: dict[str, str], *containers: dict[str, Any], **more: Any)
     return pod(*(containers or (HALF,)), node="n1", annotations=annotations, **more)
 
 
-def test_a_pod_that_koordinator_bound_holds_what_its_allocation_says() -> None:
+def test_a_pod_that_koordinator_bound_holds_its_allocation() -> None:
     full = resources(core="50", memory="12Gi", ratio="50")
     text = allocated(("GPU-a", 3, full))
     assert held(bound({names.ANNOTATION_DEVICE_ALLOCATED: text})) == (
@@ -294,7 +294,7 @@ def granted(**containers: Sequence[tuple[str, int, int, int]]) -> str:
     )
 
 
-def test_a_pod_of_ours_holds_the_most_that_lives_at_once() -> None:
+def test_a_pod_of_ours_holds_the_most_that_runs_at_once() -> None:
     annotations = {
         names.ANNOTATION_DEVICE_ALLOCATED: allocated(
             ("GPU-a", 0, resources(core=90, memory=9000)), ("GPU-b", 1, resources(memory=300))
@@ -314,7 +314,7 @@ def test_a_pod_of_ours_holds_the_most_that_lives_at_once() -> None:
     )
 
 
-def test_a_container_that_the_pod_has_not_is_counted_as_living_all_along() -> None:
+def test_a_container_that_the_pod_lacks_counts_as_running_throughout() -> None:
     annotations = {
         names.ANNOTATION_GRANTS: granted(
             main=[("GPU-a", 0, 400, 10)], unknown=[("GPU-a", 0, 200, 20)]
@@ -376,7 +376,7 @@ def test_bound_by_hand_without_an_allocation(annotations: dict[str, str]) -> Non
     assert held(bound(annotations, {"name": "main"})) == ((), "")
 
 
-def test_so_in_other_names_in_pods_of_our_scheduler() -> None:
+def test_bound_by_hand_with_another_dialects_resources() -> None:
     """Under another name they are another scheduler's; a device plugin allocates whole GPUs."""
     for resource, problem in (("nvidia.com/gpumem", True), ("nvidia.com/gpu", False)):
         asking = {"name": "main", "resources": {"limits": {resource: "1"}}}
@@ -423,7 +423,7 @@ def test_an_inventory() -> None:
 
 
 @pytest.mark.parametrize("health", [False, None, "true"])
-def test_a_gpu_that_is_not_said_to_be_healthy_is_not(health: object) -> None:
+def test_a_gpu_that_is_not_reported_as_healthy_is_not_usable(health: object) -> None:
     (only,) = translate.device(device("n1", gpu("GPU-a", 0, health=health))).gpus
     assert not only.usable
 
@@ -442,7 +442,7 @@ def test_a_gpu_that_is_not_said_to_be_healthy_is_not(health: object) -> None:
         ({"id": "GPU-b"}, 'id: invalid value "GPU-b": must be unique'),
     ],
 )
-def test_a_gpu_that_cannot_be_read_is_left_out_and_told(
+def test_a_gpu_that_cannot_be_read_is_left_out_and_reported(
     change: dict[str, object], text: str
 ) -> None:
     facts = translate.device(device("n1", gpu("GPU-b", 1), {**gpu("GPU-a", 0), **change}))
@@ -484,7 +484,7 @@ def test_an_agents_lease() -> None:
 
 
 @pytest.mark.parametrize("written", [None, "", "soon", "2026-01-01T00:00:07"])
-def test_a_lease_that_does_not_say_when_it_was_renewed(written: str | None) -> None:
+def test_a_lease_without_a_valid_renewal_time(written: str | None) -> None:
     raw = lease("n1")
     raw["spec"]["renewTime"] = written
     assert translate.lease(raw) == LeaseFacts("n1", written or "")

@@ -51,7 +51,7 @@ def test_a_campaign_that_cannot_be_read_is_none(said: str) -> None:
     [{}, {"metadata": None, "spec": []}, {"spec": {"leaseTransitions": "4", "renewTime": None}}],
     ids=["empty", "of other types", "of other values"],
 )
-def test_what_is_not_there_is_nothing(raw: Json) -> None:
+def test_missing_fields_of_a_lease_are_empty(raw: Json) -> None:
     assert lease.read(raw) == Record("", 0, "", 0, "", raw=raw)
 
 
@@ -64,13 +64,13 @@ def test_what_is_not_ours_is_written_back() -> None:
     assert body["kind"] == "Lease"
 
 
-def test_what_is_given_back_keeps_its_term() -> None:
+def test_a_released_lease_keeps_its_term() -> None:
     back = lease.written(lease.released(lease.read(RAW)))
     assert back["spec"]["holderIdentity"] == "" and back["spec"]["leaseTransitions"] == 4
     assert names.ANNOTATION_CANDIDATE not in back["metadata"]["annotations"]
 
 
-def test_that_it_waits_is_written_and_read() -> None:
+def test_a_waiting_holder_is_written_and_read() -> None:
     waiting = lease.written(Record("a", 1, "here", 8, "t0", waits=True))
     assert lease.read(waiting).waits
     assert not lease.read(lease.written(Record("a", 1, "here", 8, "t1", raw=waiting))).waits

@@ -286,7 +286,9 @@ def test_a_program_is_charged_what_it_imports(host: Host, grants: Grants, name: 
 
 
 @pytest.mark.parametrize("destroyed", [False, True])
-def test_external_memory_goes_with_its_context(host: Host, grants: Grants, destroyed: bool) -> None:
+def test_external_memory_is_freed_with_its_context(
+    host: Host, grants: Grants, destroyed: bool
+) -> None:
     _run(
         host,
         grants,

@@ -228,7 +228,9 @@ exact(CONTEXT)
     )
 
 
-def test_contexts_are_charged_as_they_come_and_go(gpu_host: Host, grants: Grants) -> None:
+def test_contexts_are_charged_when_created_and_refunded_when_destroyed(
+    gpu_host: Host, grants: Grants
+) -> None:
     gpu_host.python(
         _TOOLS
         + """

@@ -147,7 +147,7 @@ _NOT_ENDED = {
 
 
 @pytest.mark.parametrize("call", _NOT_ENDED)
-def test_a_context_that_lives_on_has_one_life_for_all_threads(
+def test_a_context_that_a_call_does_not_end_stays_one_for_all_threads(
     gpu_host: Host, grants: Grants, call: str
 ) -> None:
     """Threads that allocate during a driver call that ends nothing share blocks with the others."""
@@ -197,7 +197,7 @@ same(before)
     )
 
 
-def test_what_comes_before_the_driver_ends_a_context_goes_with_it(
+def test_memory_allocated_while_a_context_is_destroyed_is_refunded(
     gpu_host: Host, grants: Grants
 ) -> None:
     gpu_host.python(

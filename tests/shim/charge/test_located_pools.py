@@ -39,7 +39,7 @@ def located_host(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Hos
         ((_NONE, 0), _MANAGED, 0),
     ],
 )
-def test_a_pool_is_charged_where_its_location_says(
+def test_a_pool_is_charged_to_the_gpu_of_its_location(
     located_host: Host,
     tmp_path: Path,
     question: str,

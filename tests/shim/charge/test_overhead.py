@@ -51,7 +51,7 @@ def _say(directory: Path, overhead_bytes: dict[str, int]) -> None:
         account.write_overheads(overhead_bytes)
 
 
-def test_the_limit_is_less_by_it_at_once(host: Host, grants: Grants) -> None:
+def test_the_overhead_reduces_the_limit_at_once(host: Host, grants: Grants) -> None:
     directory = grants.make(GIB)
     with _program(host, directory, CODE) as program:
         program.do("assert must(d.cuMemGetInfo()) == (GIB, GIB)")
@@ -82,7 +82,9 @@ def test_code_is_never_refused(gpu_host: Host, grants: Grants) -> None:
         program.do("assert d.cuMemAlloc(2 * MIB)[0] == OOM")
 
 
-def test_it_is_the_driver_s_memory_after_three_samples(gpu_host: Host, grants: Grants) -> None:
+def test_the_overhead_is_the_drivers_memory_after_three_samples(
+    gpu_host: Host, grants: Grants
+) -> None:
     directory = grants.make(2 * GIB)
     measurement = Measurement(directory, lambda: _ask(gpu_host))
 
@@ -101,7 +103,7 @@ def test_it_is_the_driver_s_memory_after_three_samples(gpu_host: Host, grants: G
     assert measured() == [0, 0, 0], "what has exited holds nothing"
 
 
-def test_the_allowance_for_code_is_part_of_it(gpu_host: Host, grants: Grants) -> None:
+def test_code_within_the_allowance_is_no_overhead(gpu_host: Host, grants: Grants) -> None:
     directory = grants.make(2 * GIB, code_bytes=64 * MIB)
     measurement = Measurement(directory, lambda: _ask(gpu_host))
     with _program(gpu_host, directory, CODE) as program:
@@ -127,7 +129,7 @@ def test_without_a_figure_the_last_one_stands(
         assert region.status(directory)[0].gpu.overhead_bytes == 70 * MIB
 
 
-def test_managed_memory_may_exceed_the_limit_where_the_grant_says_so(
+def test_managed_memory_may_exceed_the_limit_where_the_grant_allows_it(
     host: Host, grants: Grants
 ) -> None:
     directory = grants.make(GIB, managed_free=True)

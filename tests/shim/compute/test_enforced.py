@@ -177,7 +177,7 @@ print(took_s)
     assert float(out) < 1
 
 
-def test_the_programs_of_one_container_share_its_part(start: Start, tmp_path: Path) -> None:
+def test_the_programs_of_one_container_divide_its_share(start: Start, tmp_path: Path) -> None:
     """Four processes under one `run`; the region counts the GPU's time once."""
     shell = " & ".join(" ".join(map(str, load("200"))) for _ in range(4)) + " & wait"
     process = start(["--core", "40", "--core-policy", "force"], "/bin/sh", "-c", shell)

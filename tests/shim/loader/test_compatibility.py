@@ -12,7 +12,7 @@ from tests.shim.conftest import GIB, MIB, Grants, Host
 pytestmark = pytest.mark.sim
 
 
-def test_a_driver_of_the_image_is_known_by_its_soname(
+def test_a_driver_of_the_image_is_recognized_by_its_soname(
     host: Host, grants: Grants, tmp_path: Path
 ) -> None:
     """As cuda-compat provides it: another file of another name, opened by its path."""

@@ -143,7 +143,7 @@ print(said)
     assert "0x" not in managed.stderr
 
 
-def test_before_init_the_driver_says_so(host: Host, grants: Grants) -> None:
+def test_before_init_the_drivers_own_error_is_returned(host: Host, grants: Grants) -> None:
     program = """
 import ctypes
 library = ctypes.CDLL("libcuda.so.1")

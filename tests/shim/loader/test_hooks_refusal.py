@@ -64,7 +64,7 @@ print(pynvml.nvmlDeviceGetName(gpu(0)))
     assert done.stderr.startswith("gpuslice: no GPU for this process: ")
 
 
-def test_the_line_never_kills_or_blocks(host: Host, grants: Grants) -> None:
+def test_the_error_line_neither_ends_nor_blocks_the_program(host: Host, grants: Grants) -> None:
     """stderr closed, without a reader (SIGPIPE), and full."""
     directory = grants.make(GIB)
     _torn(directory)
@@ -143,7 +143,7 @@ print("alive")
 
 
 @pytest.mark.parametrize(("damage", "reason"), _UNUSABLE.values(), ids=_UNUSABLE.keys())
-def test_row_25_a_region_that_cannot_be_used_is_no_gpu_and_the_program_lives(
+def test_row_25_a_region_that_cannot_be_used_is_no_gpu_and_the_program_runs(
     host: Host, grants: Grants, damage: Callable[[Path], object], reason: str
 ) -> None:
     directory = grants.make(GIB)
@@ -157,7 +157,7 @@ def test_row_25_a_region_that_cannot_be_used_is_no_gpu_and_the_program_lives(
 @pytest.mark.parametrize(
     ("mount", "reason"), _UNUSABLE_MOUNTS.values(), ids=_UNUSABLE_MOUNTS.keys()
 )
-def test_row_25_a_region_on_a_bad_mount_is_no_gpu_and_the_program_lives(
+def test_row_25_a_region_on_a_bad_mount_is_no_gpu_and_the_program_runs(
     host: Host, grants: Grants, tmp_path: Path, mount: str, reason: str
 ) -> None:
     if os.geteuid() != 0 or shutil.which("unshare") is None:

@@ -117,7 +117,7 @@ def test_row_13_importers_of_the_exporters_container_pay_nothing(
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_the_charge_lives_until_the_last_importer_has_gone(
+def test_the_charge_lasts_until_the_last_importer_has_exited(
     host: Host, grants: Grants, killed: bool
 ) -> None:
     directory = grants.make(GIB)

@@ -88,7 +88,9 @@ def test_the_library_loads_no_nvml_of_its_own(host: Host, grants: Grants) -> Non
     host.python(program, grants.make(GIB))
 
 
-def test_tools_live_where_nvml_fails(host: Host, grants: Grants, tmp_path: Path) -> None:
+def test_tools_get_nvmls_own_error_where_nvml_fails(
+    host: Host, grants: Grants, tmp_path: Path
+) -> None:
     other = _drivers(host, tmp_path / "drivers", "(void)0")
     done = other.run([sys.executable, "-c", NVML], grants.make(GIB), status=1)
     assert "NVMLError_Unknown" in done.stderr and "gpuslice" not in done.stderr
@@ -170,7 +172,7 @@ def test_row_46_an_emptied_environment_has_the_limit(
 
 
 @pytest.mark.shipped
-def test_row_46_in_a_container_of_ours_the_environment_has_no_say(
+def test_row_46_in_a_container_of_ours_the_environment_has_no_effect(
     host: Host, grants: Grants, tmp_path: Path
 ) -> None:
     program = _BARE.replace("assert not", "assert")

@@ -114,7 +114,7 @@ def test_row_33_the_limit_holds_over_every_generation(
     assert (done.stdout, done.stderr) == ("0 2 0 1024", "")
 
 
-def test_row_33_a_wrapper_of_what_the_driver_lacks_says_not_found(
+def test_row_33_a_wrapper_of_what_the_driver_lacks_returns_not_found(
     build_dir: Path, library: Path, tmp_path: Path
 ) -> None:
     """A program linked with the names of a newer driver finds the library's export first."""

@@ -122,7 +122,7 @@ print(total - free)
     ],
     ids=["said", "nothing", "assumed"],
 )
-def test_a_context_is_charged_what_the_environment_says(
+def test_a_context_is_charged_the_size_in_the_environment(
     container: Container, variables: Mapping[str, str], charged: int
 ) -> None:
     said = container.host.python(
@@ -182,7 +182,7 @@ def test_row_03_more_than_sixteen_gpus(many_host: Host, tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-def test_zero_is_no_limit_said_aloud(container: Container) -> None:
+def test_a_limit_of_zero_is_no_limit(container: Container) -> None:
     bare = [size for _, size in GPUS]
     assert container.totals({MEMORY: "0"}) == bare
     assert not container.cache.exists(), "nothing is limited, so nothing is counted"
@@ -257,7 +257,7 @@ def test_a_share_alone_limits_no_memory(container: Container) -> None:
 
 
 @pytest.mark.parametrize("listed", ["all", "0,1", "void", "none", "GPU-5e1f0a70,0", "GPU-zz"])
-def test_a_list_without_uuids_says_nothing(container: Container, listed: str) -> None:
+def test_a_list_without_uuids_has_no_effect(container: Container, listed: str) -> None:
     variables = {LISTED: listed, f"{MEMORY}_0": "512m", f"{MEMORY}_1": "1g"}
     assert container.totals(variables) == [512 * MIB, GIB]
 
@@ -295,7 +295,7 @@ def test_the_first_process_sets_the_limit_until_the_last_exits(container: Contai
     assert container.totals({MEMORY: "512m"})[0] == 512 * MIB
 
 
-def test_the_file_is_made_whole_once_and_for_everybody(container: Container) -> None:
+def test_the_file_is_created_complete_once_and_for_all_users(container: Container) -> None:
     environment = container.environment({MEMORY: "1g"})
     program = "import os; os.umask(0o77)\n" + CUDA + "assert os.umask(0o77) == 0o77\n"
     running = [subprocess.Popen([sys.executable, "-c", program], env=environment) for _ in range(8)]
@@ -390,7 +390,7 @@ def test_a_program_that_clears_its_environment_has_the_drivers_answers(null_host
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
-def test_a_setuid_program_makes_no_file_where_its_starter_says(
+def test_a_setuid_program_creates_no_file_at_its_users_path(
     null_host: Host, tmp_path: Path
 ) -> None:
     """A file writable by all, made by root at a path of a user's choice, would make the user root.

@@ -160,7 +160,9 @@ def _uuid(number: int) -> str:
 LIMIT = f"{names.ENV_MEMORY_LIMIT}=1000"
 
 
-def test_a_killed_process_gives_back_and_a_child_starts_afresh(processes: _Processes) -> None:
+def test_a_killed_processs_charge_is_refunded_and_a_child_begins_with_none(
+    processes: _Processes,
+) -> None:
     with processes.shell(LIMIT) as survivor:
         assert survivor.ask("attach") == "OK"
         assert survivor.ask(f"gpu {_uuid(1)}") == "0"

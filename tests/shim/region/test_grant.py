@@ -106,7 +106,7 @@ def test_a_grant_damaged_while_running_leaves_the_last_good_one_in_force(box: Bo
             assert fresh.ask("attach").startswith("GRANT_INVALID")
 
 
-def test_another_grant_in_the_same_file_is_not_believed(box: Box) -> None:
+def test_another_grant_in_the_same_file_is_ignored(box: Box) -> None:
     with box.shell() as running:
         running.ask("attach")
         box.set_limit(1 << 40, grant_id=GRANT_ID + 1)

@@ -83,7 +83,7 @@ BROKEN: dict[str, tuple[str, Callable[[Box], object]]] = {
 
 @pytest.mark.parametrize(("code", "breakage"), BROKEN.values(), ids=BROKEN.keys())
 @pytest.mark.parametrize("look", ["attach", "peek"])
-def test_a_broken_region_is_refused_by_name_and_the_process_lives(
+def test_a_broken_region_is_refused_by_name_and_the_process_continues(
     box: Box, look: str, code: str, breakage: Callable[[Box], object]
 ) -> None:
     breakage(box)
@@ -104,7 +104,7 @@ def test_a_region_mended_is_accepted_by_the_same_process(box: Box) -> None:
         assert shell.ask("attach") == "OK"
 
 
-def test_without_a_directory_no_limit_was_asked_for(box: Box) -> None:
+def test_without_a_directory_no_limit_is_set(box: Box) -> None:
     if os.path.exists(names.CONTAINER_DIR):
         pytest.skip(f"this machine has a {names.CONTAINER_DIR}")
     environment = {key: value for key, value in box.env.items() if key != names.ENV_DIR}

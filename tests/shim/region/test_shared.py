@@ -39,7 +39,7 @@ def test_what_is_exported_and_imported_is_charged_once(box: Box) -> None:
         assert _shared_slots(box) == []
 
 
-def test_a_process_that_exports_and_dies_alone_leaves_nothing(box: Box) -> None:
+def test_an_exporter_that_is_killed_without_importers_leaves_nothing(box: Box) -> None:
     with box.holding(SHARED, shared_by=KEY) as exporter, box.shell() as importer:
         exporter.kill_alone()
         assert box.used_seen_afresh() == 0
@@ -47,7 +47,7 @@ def test_a_process_that_exports_and_dies_alone_leaves_nothing(box: Box) -> None:
         assert importer.ask(f"join {KEY}") == "0"
 
 
-def test_an_unknown_key_is_nobodys(box: Box) -> None:
+def test_an_unknown_key_joins_no_charge(box: Box) -> None:
     with box.holding(SHARED, shared_by=KEY), box.shell() as importer:
         importer.ask("attach")
         assert importer.ask(f"join {KEY + 1}") == "0"
@@ -61,7 +61,7 @@ def test_a_fork_child_holds_nothing_of_its_parent(box: Box) -> None:
         assert box.used_seen_afresh() == 0, "though the child lives"
 
 
-def test_a_joiner_that_comes_before_the_burial_keeps_the_charge(box: Box) -> None:
+def test_a_process_that_joins_before_the_slot_is_reclaimed_keeps_the_charge(box: Box) -> None:
     """The reaper has found no holder, and is slow."""
     with (
         box.holding(SHARED, shared_by=KEY) as exporter,
@@ -79,7 +79,7 @@ def test_a_joiner_that_comes_before_the_burial_keeps_the_charge(box: Box) -> Non
         assert box.used_seen_afresh() == 0
 
 
-def test_a_joiner_that_comes_during_the_burial_finds_nothing(box: Box) -> None:
+def test_a_process_that_joins_while_the_slot_is_reclaimed_finds_nothing(box: Box) -> None:
     with (
         box.holding(SHARED, shared_by=KEY) as exporter,
         box.shell() as reaper,

@@ -80,7 +80,7 @@ def test_a_lock_that_outlives_its_process_saves_no_charge_but_the_slot_is_not_re
         assert [slot.number for slot in box.slots() if slot.state] == [0]
 
 
-def test_a_living_process_that_closed_every_descriptor_keeps_its_lock(box: Box) -> None:
+def test_a_running_process_that_closed_every_descriptor_keeps_its_lock(box: Box) -> None:
     with box.holding(HELD) as holder:
         holder.ask("close-range")
         assert _locked(box, 0)
@@ -92,7 +92,7 @@ def test_a_living_process_that_closed_every_descriptor_keeps_its_lock(box: Box) 
         assert box.used_seen_afresh() == 0
 
 
-def test_a_living_process_without_its_lock_keeps_its_charge(box: Box) -> None:
+def test_a_running_process_without_its_lock_keeps_its_charge(box: Box) -> None:
     """As on overlayfs: its maps show that it is the image that attached."""
     with box.holding(HELD) as holder:
         assert holder.ask("drop-lock") == "OK"
@@ -109,7 +109,7 @@ def test_no_descriptor_stays_open(box: Box) -> None:
         assert os.listdir(f"/proc/{holder.pid}/fd") == before
 
 
-def test_exec_into_a_program_that_attaches_retires_the_former_life(box: Box) -> None:
+def test_exec_into_a_program_that_attaches_ends_the_former_charge(box: Box) -> None:
     with box.holding(HELD) as holder:
         holder.tell(f"exec {box.program} shell")
         assert holder.ask("attach") == "OK"
@@ -158,7 +158,7 @@ def test_a_process_without_descriptors_takes_none_for_exited(box: Box) -> None:
         assert poor.ask(f"reserve 0 {LIMIT_BYTES}") == "OK", "gone is seen without any"
 
 
-def test_a_process_whose_maps_may_not_be_read_counts_as_alive(box: Box) -> None:
+def test_a_process_whose_maps_may_not_be_read_counts_as_running(box: Box) -> None:
     """As if a program of one user checks another's; here, one without capabilities."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("needs root, to give capabilities up (setpriv)")
@@ -274,7 +274,7 @@ def test_a_refusal_counts_no_process_that_exited_after_the_last_search(box: Box)
             survivor.ask(f"refund 0 {LIMIT_BYTES}")
 
 
-def test_an_exit_is_known_to_processes_that_did_not_find_it(box: Box) -> None:
+def test_an_exit_is_visible_to_processes_that_did_not_detect_it(box: Box) -> None:
     """A process that the driver refuses just then waits, whichever process dropped the charge."""
     two = Box(box.directory, box.program, gpu_count=2)
     two.write()
@@ -322,7 +322,7 @@ def test_across_pid_namespaces_the_lock_decides(box: Box, nested: list[str]) -> 
         assert box.used_seen_afresh() == 500
 
 
-def test_a_proc_of_another_namespace_is_not_believed(box: Box, nested: list[str]) -> None:
+def test_a_proc_of_another_namespace_is_ignored(box: Box, nested: list[str]) -> None:
     """PID 1 of a namespace that still sees the host's /proc must not be taken for the host's 1."""
     prefix = [word for word in nested if word != "--mount-proc"]
     with box.shell(*prefix) as inside:

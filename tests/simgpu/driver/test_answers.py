@@ -103,7 +103,7 @@ def test_recorded_drivers() -> None:
         assert len(cuda["calls"]) > 500 and len(cuda["resolved"]["cuGetProcAddress"]) > 400
 
 
-def test_a_file_says_what_was_asked() -> None:
+def test_the_short_form_of_a_recording_is_lossless() -> None:
     """The short form loses nothing but names that were found nowhere."""
     for version, path in RECORDED.items():
         whole = _recorded(version)
