@@ -1,2 +1,5 @@
 """Benchmarks of the scheduler: its core, its verbs over HTTP, kube-scheduler with it, its
-memory."""
+memory.
+
+Uses scheduler and lab.cluster; only `python -m bench scheduler` uses it.
+"""

@@ -1,1 +1,4 @@
-"""A Kubernetes cluster of one node on this machine."""
+"""A Kubernetes cluster of one node on this machine.
+
+Uses lab.node, the simulated driver and the tools' images; lab.demo, bench and tests use it.
+"""

@@ -1,1 +1,4 @@
-"""`make demo`, `make demo-node`, `make demo-faults`: checks with output."""
+"""`make demo`, `make demo-node`, `make demo-faults`: checks with output.
+
+Uses lab.cluster and lab.node; nothing but its tests uses it.
+"""

@@ -1,1 +1,4 @@
-"""Files, mounts, processes and CDI specs of this host. Everything here may block."""
+"""Files, mounts, processes and CDI specs of this host. Everything here may block.
+
+Uses nri_plugin.gpu and nri_plugin.policy; containers, doctor and distributor use it.
+"""

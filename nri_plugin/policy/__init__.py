@@ -1,1 +1,4 @@
-"""What a container gets, and why not: pure functions and values, without I/O and clock."""
+"""What a container gets, and why not: pure functions and values, without I/O and clock.
+
+Uses the contract alone; every layer above uses it.
+"""

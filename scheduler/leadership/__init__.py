@@ -1,1 +1,4 @@
-"""Which process may write allocations: the Lease, the election, the fencing."""
+"""Which process may write allocations: the Lease, the election, the fencing.
+
+Uses scheduler.kubernetes; leader, binder and service use it.
+"""
