@@ -30,11 +30,19 @@ KAI, VOLCANO, HAMI = dialects.KAI, dialects.VOLCANO, dialects.HAMI
 @pytest.fixture(scope="module", autouse=True)
 def all_on(installed: ControlPlane, server: Server) -> Iterator[None]:
     installed.apply_json(*rendered(ALL_DIALECTS, *_POLICIES))
-    until(
-        lambda: "volcano in a pod" in tried(server, volcano(scheduler=STOCK)).text, "all are served"
-    )
+    until(lambda: _all_are_on(server), "each policy of the dialects is in force")
     yield
     serve(installed)
+
+
+def _all_are_on(server: Server) -> bool:
+    """The API server puts one policy in force after the other."""
+    wrong = tried(server, volcano({"name": names.ENV_MEMORY_LIMIT, "value": "1"}))
+    return (
+        "volcano in a pod" in tried(server, volcano(scheduler=STOCK)).text
+        and wrong.policy == "gpuslice-environment"
+        and all(tried(server, made()).done for made in (kai, volcano, hami))
+    )
 
 
 def kai(*env: Json, scheduler: str = KAI.scheduler_name, **annotations: str) -> Json:
