@@ -1,9 +1,9 @@
 """Switches admission policies from warnings to refusals once the installation works.
 
-It works if the extender's lists are complete, an agent is ready, and the extender's own kube-
-scheduler leads: it calls the extender, or renews its Lease, whose holder begins with this pod's
-host name. Until then the policies only warn, so that a failed installation refuses no pod. The
-bindings are watched: applying the chart again resets them, and they are switched again at once.
+It works if the extender's lists are complete, an agent is ready, and the extender's own
+kube-scheduler leads: it calls the extender, or renews its Lease, whose holder begins with this
+pod's host name. Until then the policies only warn, so that a failed installation refuses no pod.
+The bindings are watched: applying the chart again resets them, and they are switched again at once.
 Which ones, and how: scheduler.kubernetes.admission.
 
 Without the right to list or patch the bindings, one warning is logged; pods are scheduled as usual.

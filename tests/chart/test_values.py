@@ -221,6 +221,16 @@ def test_images_come_from_the_registry_of_the_values() -> None:
     }
 
 
+def test_the_library_may_be_of_another_release_than_the_agent() -> None:
+    """Also where the agent's image is named by its digest."""
+    digest = f"sha256:{'0' * 64}"
+    images = {"agent": {"digest": digest}, "distributor": {"tag": "0.2.0"}}
+    rendered = objects({"images": images})
+    for name, version in (("agent", f"@{digest}"), ("distributor", ":0.2.0")):
+        pod = one(rendered, "DaemonSet", f"gpuslice-{name}")["spec"]["template"]["spec"]
+        assert pod["containers"][0]["image"] == f"gpuslice-agent{version}"
+
+
 def test_a_changed_configuration_restarts_the_scheduler() -> None:
     both = [{}, {"schedulerNames": ["gpuslice-scheduler", "koord-scheduler"]}]
     sums = {
