@@ -57,7 +57,7 @@ test: setup  ## lint, then the tests: 12 minutes on two cores (root, else withou
 test-all: setup  ## the same with sanitizers, fuzzing, aarch64, the wheel, long races, e2e: most of an hour
 	@$(VENV)/python -m tools.lint
 	@$(PYTEST) --durations 20 --ignore tests/e2e/test_install.py $(ARGS)
-	@$(MAKE) e2e-install
+	@$(MAKE) e2e-install ARGS=
 
 e2e: setup  ## the tests of the whole cluster and the short storms, after building their programs (root)
 	@$(VENV)/python -m pytest -m e2e tests/e2e tests/cluster tests/dialects $(ARGS)

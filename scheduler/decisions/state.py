@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from scheduler.core.reasons import Reason
 from scheduler.core.request import WHOLE_PERCENT, Request
 from scheduler.core.reservations import NOMINATED_S, Reservations, Taken
 from scheduler.core.search import Budget
+from scheduler.decisions.agents import SILENT_AFTER_S, Agents
 from scheduler.kubernetes.facts import (
     DeviceFacts,
     Held,
@@ -34,9 +35,6 @@ from scheduler.kubernetes.facts import (
     Problem,
     Unreadable,
 )
-
-SILENT_AFTER_S: Final = 40.0
-"""Kubernetes' own timeout for a kubelet since 1.32 (node-monitor-grace-period)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +57,6 @@ class Sent(NamedTuple):
     annotations: Mapping[str, str]
 
 
-@dataclass(slots=True)
-class _AgentLease:
-    """The agent's Lease; renewed_s: when it last changed, by the local clock."""
-
-    facts: LeaseFacts
-    renewed_s: float
-    silent: bool = False
-
-
 class State:
     """See the module. Times are seconds of one monotonic clock, the caller's."""
 
@@ -76,10 +65,9 @@ class State:
         self.reservations = Reservations(self.fleet)
         self.budget = Budget()
         self.known = Known()
-        self._silent_after_s = silent_after_s
+        self._agents = Agents(silent_after_s)
         self._nodes: dict[str, NodeFacts] = {}
         self._devices: dict[str, DeviceFacts] = {}
-        self._leases: dict[str, _AgentLease] = {}
         self._holdings: dict[str, _Holding] = {}
         self._on_node: dict[str, dict[str, None]] = {}
         self._taken: dict[str, Sequence[Taken]] = {}
@@ -87,7 +75,6 @@ class State:
         self._assumed: dict[str, None] = {}
         self._now_s = 0.0
         """Time of the last tick."""
-        self._leases_lost = False
 
     # --- nodes, inventory and agents
 
@@ -120,22 +107,16 @@ class State:
         """The agent's Lease, as received at now_s. Only a changed Lease shows that the agent runs.
         The first one received has no local time, so its age is age_s by the agent's clock. An agent
         with a wrong clock is excluded until its next renewal."""
-        lease = self._leases.get(facts.name)
-        if lease is None:
-            lease = self._leases[facts.name] = _AgentLease(facts, now_s - max(0.0, age_s))
-            lease.silent = now_s - lease.renewed_s > self._silent_after_s
-        elif lease.facts.beat != facts.beat:
-            lease = self._leases[facts.name] = _AgentLease(facts, now_s)
-        lease.facts = facts
+        self._agents.see(facts, now_s, age_s)
         self._judge(facts.name)
 
     @property
     def has_agent(self) -> bool:
         """An agent serves containers on some node."""
-        return any(not (each.silent or each.facts.not_ready) for each in self._leases.values())
+        return self._agents.has_ready
 
     def lose_lease(self, node: str) -> None:
-        if self._leases.pop(node, None) is not None:
+        if self._agents.lose(node):
             self._judge(node)
 
     def tick(self, now_s: float, leases_lost: bool = False) -> Sequence[str]:
@@ -145,16 +126,10 @@ class State:
         self.budget.refill(now_s - self._now_s)
         self._now_s = now_s
         self.reservations.end_overdue(now_s)
-        if leases_lost != self._leases_lost:
-            self._leases_lost = leases_lost
-            for node in [node for node, lease in self._leases.items() if lease.silent]:
-                self._judge(node)
-        silent = []
-        for node, lease in self._leases.items():
-            if not lease.silent and now_s - lease.renewed_s > self._silent_after_s:
-                lease.silent = True
-                self._judge(node)
-                silent.append(node)
+        changed = self._agents.lose_watch(leases_lost)
+        silent = self._agents.tick(now_s)
+        for node in (*changed, *silent):
+            self._judge(node)
         return silent
 
     # --- pods
@@ -293,9 +268,7 @@ class State:
             found += [Problem(holding.node, holding.pod_key, text, uid) for text in texts if text]
         for name, device in self._devices.items():
             found += [Problem(name, "", text) for text in device.problems]
-        for name, lease in self._leases.items():
-            if lease.facts.not_ready:
-                found.append(Problem(name, "", f"node agent: {lease.facts.not_ready}"))
+        found += self._agents.problems()
         return sorted(found, key=lambda each: (each.node, each.about, each.text))
 
     def _overfull(self) -> list[Problem]:
@@ -401,15 +374,11 @@ class State:
             self.fleet.note_room(row)
 
     def _blocked_by(self, node: NodeFacts) -> Reason:
-        device, lease = self._devices.get(node.name), self._leases.get(node.name)
+        device = self._devices.get(node.name)
         if device is None:
             return Reason.NO_DEVICE
         if device.node_uid not in ("", node.uid):
             return Reason.DEVICE_STALE
         if not device.readable:
             return Reason.DEVICE_UNREADABLE
-        if lease is None:
-            return Reason.AGENT_MISSING
-        if lease.silent:
-            return Reason.LEASES_LOST if self._leases_lost else Reason.AGENT_SILENT
-        return Reason.AGENT_NOT_READY if lease.facts.not_ready else Reason.FITS
+        return self._agents.blocked_by(node.name)

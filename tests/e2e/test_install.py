@@ -111,15 +111,19 @@ def _fails(
     whole.run_pod("meanwhile")
     whole.kubectl("delete", "pod", "meanwhile")
     time.sleep(_SETTLED_S)  # the scheduler, which is well, would have changed the policies by then
-    _is_accepted(whole, {names.RESOURCE_GPU: 50})
+    _is_accepted(whole)
     whole.helm("uninstall", "gpuslice", "--wait", "--timeout=60s", *options)
     assert _pod(whole, "ordinary") == was
     is_clean(whole, before, of_hooks=not options)
 
 
-def _is_accepted(whole: Whole, limits: Mapping[str, int]) -> None:
+def _is_accepted(whole: Whole) -> None:
     """A pod of default-scheduler, which an installation that works refuses."""
-    container = {"name": "asked", "image": "busybox", "resources": {"limits": limits}}
+    container = {
+        "name": "asked",
+        "image": "busybox",
+        "resources": {"limits": {names.RESOURCE_GPU: 50}},
+    }
     overrides = json.dumps({"spec": {"containers": [container]}})
     run = ("run", "asked", "--image=busybox", "--dry-run=server", f"--overrides={overrides}")
     assert "asked created" in whole.kubectl(*run)

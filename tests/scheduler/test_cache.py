@@ -17,8 +17,9 @@ from contract import names
 from scheduler.cache import DEVICES, LEASES, NODES, PODS, Cache
 from scheduler.core.place import Peak, Placement, Share
 from scheduler.core.reasons import Reason
+from scheduler.decisions.agents import SILENT_AFTER_S
 from scheduler.decisions.requeue import Unschedulable
-from scheduler.decisions.state import SILENT_AFTER_S, State
+from scheduler.decisions.state import State
 from scheduler.kubernetes import binding
 from tests.kube.api_server import client_of, event, lines, listed, refuse, stream
 from tests.scheduler import calls

@@ -2,8 +2,7 @@
  * Every entry of cuda.def as a function of words, for libraries that replace the driver.
  *
  * A caller passes integers and pointers alone, each in a register or a word of the stack, so one
- * prototype fits every entry: words beyond an entry's own parameters are arbitrary. Expand
- * EACH_ENTRY with a macro of (symbol, base, since, is_per_thread).
+ * prototype fits every entry: words beyond an entry's own parameters are arbitrary.
  */
 #ifndef TRACES_ENTRIES_H
 #define TRACES_ENTRIES_H

@@ -17,7 +17,7 @@
  */
 #define _GNU_SOURCE
 #include "record.h"
-#include "entries.h"
+#include "prototypes.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -28,17 +28,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#pragma GCC visibility push(default)
-#define ENTRY(symbol, base, since, params)		uint64_t symbol(WORDS);
-#define OLDER(symbol, base, since, params, args, newer) ENTRY(symbol, base, since, params)
-#define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
-	ENTRY(symbol, base, since, params)                                                         \
-	ENTRY(symbol##suffix, base, since, params)
-#include "abi/cuda.def"
-#undef ENTRY
-#undef PER_THREAD
-#pragma GCC visibility pop
 
 enum { NOT_FOUND = 500 };
 
@@ -58,15 +47,7 @@ struct row {
 #undef ENTRY
 #undef PER_THREAD
 
-static struct row *const rows[] = {
-#define ENTRY(symbol, base, since, params) &row_##symbol,
-#define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
-	&row_##symbol, &row_##symbol##suffix,
-#include "abi/cuda.def"
-#undef ENTRY
-#undef PER_THREAD
-};
-enum { ROWS = sizeof(rows) / sizeof(*rows) };
+#include "rows.h"
 
 static struct {
 	pthread_mutex_t lock;

@@ -6,6 +6,7 @@
  * and values; calls of another entry are the library's own, and get the answers of a GPU of 1 TiB
  * with one context, or CUDA_ERROR_NOT_SUPPORTED. One thread calls at a time.
  */
+#include "prototypes.h"
 #include "script.h"
 
 #include <string.h>
@@ -13,14 +14,6 @@
 #pragma GCC visibility push(default)
 extern struct recorded_answer recorded_answer;
 const struct recorded_entry *recorded_entry(const char *name);
-#define ENTRY(symbol, base, since, params)		uint64_t symbol(WORDS);
-#define OLDER(symbol, base, since, params, args, newer) ENTRY(symbol, base, since, params)
-#define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
-	ENTRY(symbol, base, since, params)                                                         \
-	ENTRY(symbol##suffix, base, since, params)
-#include "abi/cuda.def"
-#undef ENTRY
-#undef PER_THREAD
 #pragma GCC visibility pop
 
 enum { SUCCESS = 0, NOT_SUPPORTED = 801, NOT_FOUND = 500 };
@@ -53,15 +46,7 @@ struct row {
 #undef ENTRY
 #undef PER_THREAD
 
-static struct row *const rows[] = {
-#define ENTRY(symbol, base, since, params) &row_##symbol,
-#define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
-	&row_##symbol, &row_##symbol##suffix,
-#include "abi/cuda.def"
-#undef ENTRY
-#undef PER_THREAD
-};
-enum { ROWS = sizeof(rows) / sizeof(*rows) };
+#include "rows.h"
 
 static const struct constant constants[] = {
     {"cuInit", {{0}}},

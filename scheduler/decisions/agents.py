@@ -1,0 +1,86 @@
+"""The agents' Leases: which agents run, and which are ready. Pure; the caller passes the time.
+
+Only a changed Lease shows that its agent runs. Times are seconds of the caller's monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from scheduler.core.reasons import Reason
+from scheduler.kubernetes.facts import LeaseFacts, Problem
+
+SILENT_AFTER_S: Final = 40.0
+"""Kubernetes' own timeout for a kubelet since 1.32 (node-monitor-grace-period)."""
+
+
+@dataclass(slots=True)
+class _AgentLease:
+    """renewed_s: when it last changed, by the local clock."""
+
+    facts: LeaseFacts
+    renewed_s: float
+    silent: bool = False
+
+
+class Agents:
+    """By node. A Lease that has not changed for silent_after_s is silent."""
+
+    def __init__(self, silent_after_s: float) -> None:
+        self._silent_after_s = silent_after_s
+        self._leases: dict[str, _AgentLease] = {}
+        self._watch_lost = False
+
+    def see(self, facts: LeaseFacts, now_s: float, age_s: float) -> None:
+        """See State.see_lease."""
+        lease = self._leases.get(facts.name)
+        if lease is None:
+            lease = self._leases[facts.name] = _AgentLease(facts, now_s - max(0.0, age_s))
+            lease.silent = now_s - lease.renewed_s > self._silent_after_s
+        elif lease.facts.beat != facts.beat:
+            lease = self._leases[facts.name] = _AgentLease(facts, now_s)
+        lease.facts = facts
+
+    def lose(self, node: str) -> bool:
+        """Whether the node had a Lease."""
+        return self._leases.pop(node, None) is not None
+
+    @property
+    def has_ready(self) -> bool:
+        return any(not (each.silent or each.facts.not_ready) for each in self._leases.values())
+
+    def lose_watch(self, lost: bool) -> Sequence[str]:
+        """lost: whether the watch of Leases is broken, so that missing renewals mean nothing.
+        Returns the nodes whose reason changes."""
+        if lost == self._watch_lost:
+            return ()
+        self._watch_lost = lost
+        return [node for node, lease in self._leases.items() if lease.silent]
+
+    def tick(self, now_s: float) -> Sequence[str]:
+        """The nodes whose agents have become silent since the last call."""
+        late = [
+            (node, lease)
+            for node, lease in self._leases.items()
+            if not lease.silent and now_s - lease.renewed_s > self._silent_after_s
+        ]
+        for _, lease in late:
+            lease.silent = True
+        return [node for node, _ in late]
+
+    def blocked_by(self, node: str) -> Reason:
+        """Why the node's agent serves no container; FITS: it does."""
+        lease = self._leases.get(node)
+        if lease is None:
+            return Reason.AGENT_MISSING
+        if lease.silent:
+            return Reason.LEASES_LOST if self._watch_lost else Reason.AGENT_SILENT
+        return Reason.AGENT_NOT_READY if lease.facts.not_ready else Reason.FITS
+
+    def problems(self) -> Iterable[Problem]:
+        """What agents that are not ready report."""
+        for name, lease in self._leases.items():
+            if lease.facts.not_ready:
+                yield Problem(name, "", f"node agent: {lease.facts.not_ready}")
