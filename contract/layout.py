@@ -40,7 +40,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One step of an update: pwrite `data` at `offset`. Steps must run in order."""
+    """One step of an update: write `data` at `offset`. Steps must run in order."""
 
     offset: int
     data: bytes
@@ -56,13 +56,15 @@ class Struct:
 
     @cached_property
     def _struct(self) -> struct.Struct:
-        return struct.Struct("<" + "".join(field.format for field in self.fields))
+        """Reserved fields are padding: skipped, and written as zeros."""
+        formats = (f"{f.size}x" if f.reserved else f.format for f in self.fields)
+        return struct.Struct("<" + "".join(formats))
 
     @cached_property
-    def _names(self) -> frozenset[str]:
-        return frozenset(field.name for field in self.fields if not field.reserved)
+    def _names(self) -> Sequence[str]:
+        return tuple(field.name for field in self.fields if not field.reserved)
 
-    @property
+    @cached_property
     def size(self) -> int:
         return self._struct.size
 
@@ -77,30 +79,21 @@ class Struct:
 
     def pack(self, values: Mapping[str, int | bytes]) -> bytes:
         """Pack `values`, which must hold exactly the fields that are not reserved."""
-        if self._names != values.keys():
-            raise ValueError(f"{self.name}: fields differ: {sorted(self._names ^ values.keys())}")
-        flat: list[int | bytes] = []
-        for field in self.fields:
-            if field.name in self._names:
-                flat.append(values[field.name])
-            elif field.ctype == "char":
-                flat.append(b"")
-            else:
-                flat.extend([0] * (field.count or 1))
-        return self._struct.pack(*flat)
+        if values.keys() != set(self._names):
+            differ = sorted(values.keys() ^ set(self._names))
+            raise ValueError(f"{self.name}: fields differ: {differ}")
+        return self.pack_in_order(*(values[name] for name in self._names))
+
+    def pack_in_order(self, *values: int | bytes) -> bytes:
+        """As `pack`, with the values in the fields' order."""
+        return self._struct.pack(*values)
 
     def unpack(self, data: bytes, position: int = 0) -> dict[str, int | bytes]:
         """Return scalars and char arrays by name, without the reserved fields.
 
         Raises struct.error if `data` is too short.
         """
-        flat = iter(self._struct.unpack_from(data, position))
-        out: dict[str, int | bytes] = {}
-        for field in self.fields:
-            taken = [next(flat) for _ in range(1 if field.ctype == "char" else field.count or 1)]
-            if not field.reserved:
-                out[field.name] = taken[0]
-        return out
+        return dict(zip(self._names, self._struct.unpack_from(data, position), strict=True))
 
 
 def c_string(value: int | bytes) -> str:

@@ -16,7 +16,8 @@ from __future__ import annotations
 import binascii
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Final
 
 from contract import names
@@ -61,11 +62,12 @@ RECORD: Final = Struct(
     ),
 )
 FILE_BYTES: Final = 4096
+_GATED_OFFSET: Final = HEADER.offset("gated")
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One GPU's lease, by the names of the record's fields."""
+    """One GPU's lease, by the names of the record's fields, and in their order."""
 
     written_ns: int
     start_ns: int = 0
@@ -74,6 +76,9 @@ class Lease:
     offset_ppm: int = 0
     contended: bool = False
     idle_ns: int = 0
+
+
+_in_order: Final = attrgetter(*(field.name for field in fields(Lease)))
 
 
 def fresh(gpu_count: int, *, gated: bool) -> bytes:
@@ -92,32 +97,20 @@ def is_readable(data: bytes) -> bool:
 
 def gate(gated: bool) -> Write:
     """Return the write that turns the check of launches on or off."""
-    return Write(HEADER.offset("gated"), struct.pack("<I", gated))
+    return Write(_GATED_OFFSET, struct.pack("<I", gated))
 
 
 def update(gpu: int, sequence: int, lease: Lease) -> Sequence[Write]:
     """Return the writes of a GPU's record `sequence`, the one after the last written."""
-    values = {
-        "sequence": sequence,
-        "written_ns": lease.written_ns,
-        "start_ns": lease.start_ns,
-        "end_ns": lease.end_ns,
-        "share_ppm": lease.share_ppm,
-        "offset_ppm": lease.offset_ppm,
-        "contended": int(lease.contended),
-        "idle_ns": lease.idle_ns,
-        "checksum": 0,
-    }
-    body = RECORD.pack(values)[:-4]
-    record = body + struct.pack("<I", binascii.crc32(body))
+    body = RECORD.pack_in_order(sequence, *_in_order(lease), 0)[:-4]
+    record = body + binascii.crc32(body).to_bytes(4, "little")
     base = record_offset(gpu, sequence)
     return (Write(base + 8, record[8:]), Write(base, record[:8]))
 
 
 def is_gated(data: bytes) -> bool:
     """Return whether launches are checked. data: the file; a shorter one is of no arbiter."""
-    at = HEADER.offset("gated")
-    return data[at : at + 4] not in (b"", bytes(4))
+    return data[_GATED_OFFSET : _GATED_OFFSET + 4] not in (b"", bytes(4))
 
 
 def record_offset(gpu: int, sequence: int) -> int:

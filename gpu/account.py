@@ -1,4 +1,5 @@
-"""One grant's two open files: the charges in its region, and the overhead written to its grant.
+"""One grant's open files: the charges and work in its region, its leases, and the overhead written
+to its grant.
 
 The open descriptors keep referring to the same files, even if another grant takes their directory.
 Reads by pread and never by mmap, because the limited program can truncate its region. Only one
@@ -10,13 +11,17 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 from contract import grant_file, lease_file, names, region_file
 from contract.overhead import Overhead, Sample
 from gpu.processes import Usage
 
 RegionError = region_file.RegionError
+_READ: Final = os.O_RDONLY | os.O_CLOEXEC
+_WRITE: Final = os.O_RDWR | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,47 +38,59 @@ class Use:
 
 
 class Account:
-    """Raises OSError if a file is missing, RegionError if its content is invalid."""
+    """The files are open inside `with`, which raises OSError if one is missing. Methods raise
+    OSError, and RegionError if the content is invalid."""
 
     def __init__(self, directory: Path) -> None:
-        self._region = os.open(directory / names.FILE_REGION, os.O_RDONLY | os.O_CLOEXEC)
+        self._directory = directory
+        self._region = self._grant = self._lease = -1
+        self._gpus: Sequence[grant_file.Gpu] | None = None
+        # What was read last, and its meaning: most containers change little within a second.
+        self._grant_seen: tuple[bytes, grant_file.Grant] | None = None
+        self._uses_seen: tuple[bytes, Sequence[region_file.GpuUse]] = b"", ()
+
+    def __enter__(self) -> Account:
+        self._region = os.open(f"{self._directory}/{names.FILE_REGION}", _READ)
         try:
-            self._grant = os.open(directory / names.FILE_GRANT, os.O_RDWR | os.O_CLOEXEC)
+            self._grant = os.open(f"{self._directory}/{names.FILE_GRANT}", _WRITE)
         except OSError:
             os.close(self._region)
             raise
-        self._lease_path = directory / names.FILE_LEASE
-
-    def __enter__(self) -> Account:
+        try:
+            self._lease = os.open(f"{self._directory}/{names.FILE_LEASE}", _READ)
+        except OSError:  # made by an older agent
+            self._lease = -1
+        self._gpus = None
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        os.close(self._region)
-        os.close(self._grant)
+        for descriptor in (self._region, self._grant, self._lease):
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def gpus(self) -> Sequence[grant_file.Gpu]:
-        """Return the grant's GPUs."""
-        return self._read_grant()[1].gpus
+        """Return the grant's GPUs, read once for each `with`."""
+        if self._gpus is None:
+            self._gpus = self._read_grant()[1].gpus
+        return self._gpus
 
     def charged_bytes(self) -> Sequence[int]:
         """Return the region's current charge on each GPU of the grant."""
-        geometry = region_file.Geometry(len(self.gpus()))
-        uses = region_file.uses(os.pread(self._region, geometry.slots_offset, 0))
-        if len(uses) != geometry.gpu_count:
-            raise RegionError(f"{len(uses)} GPUs, the grant has {geometry.gpu_count}")
+        count = len(self.gpus())
+        data = os.pread(self._region, region_file.Geometry(count).slots_offset, 0)
+        if data != self._uses_seen[0]:
+            self._uses_seen = data, region_file.uses(data)
+        uses = self._uses_seen[1]
+        if len(uses) != count:
+            raise RegionError(f"{len(uses)} GPUs, the grant has {count}")
         return [use.used_bytes for use in uses]
 
     def compute(self) -> Mapping[str, Use]:
         """Return the use by GPU UUID; no work where the region lacks the record."""
         gpus = self.gpus()
         geometry = region_file.Geometry(len(gpus))
-        try:
-            lease = self._lease_path.read_bytes()
-        except OSError:  # made by an older agent
-            lease = b""
+        end = lease_file.record_offset(len(gpus), 0)
+        lease = os.pread(self._lease, end, 0) if self._lease >= 0 else b""
         checked = lease_file.is_gated(lease)
         uses = {}
         for index, gpu in enumerate(gpus):
@@ -87,27 +104,28 @@ class Account:
 
     def imported_bytes(self) -> Sequence[int]:
         """Return bytes per GPU that processes hold and a shared slot is charged for."""
-        geometry = region_file.Geometry(len(self.gpus()))
-        return region_file.imported_bytes(os.pread(self._region, geometry.file_bytes, 0))
+        return region_file.imported_bytes(partial(os.pread, self._region))
 
     def write_overheads(self, overhead_bytes: Mapping[str, int]) -> None:
         """Write overheads by GPU UUID into the grant; writes nothing if nothing changed."""
+        if all(overhead_bytes.get(gpu.uuid) in (None, gpu.overhead_bytes) for gpu in self.gpus()):
+            return
         current, grant = self._read_grant()
         gpus = tuple(
             replace(gpu, overhead_bytes=overhead_bytes.get(gpu.uuid, gpu.overhead_bytes))
             for gpu in grant.gpus
         )
-        if gpus == tuple(grant.gpus):
-            return
         for write in grant_file.update(current, replace(grant, gpus=gpus)):
             os.pwrite(self._grant, write.data, write.offset)
 
     def _read_grant(self) -> tuple[bytes, grant_file.Grant]:
         current = os.pread(self._grant, grant_file.FILE_BYTES, 0)
-        grant = grant_file.decode(current)
-        if grant is None:
-            raise RegionError("no valid copy of a grant")
-        return current, grant
+        if self._grant_seen is None or current != self._grant_seen[0]:
+            grant = grant_file.decode(current)
+            if grant is None:
+                raise RegionError("no valid copy of a grant")
+            self._grant_seen = current, grant
+        return self._grant_seen
 
 
 class Measured:
@@ -126,7 +144,8 @@ class Measured:
         processes. Returns by UUID the overhead now in the grant; None if this sample has no value,
         in which case the grant keeps its previous one. Raises as Account.
         """
-        gpus, after, imported = account.gpus(), account.charged_bytes(), account.imported_bytes()
+        gpus, after = account.gpus(), account.charged_bytes()
+        imported = account.imported_bytes() if pids else [0] * len(gpus)
         found: dict[str, int | None] = {}
         known = {}
         for gpu, *charged_bytes, imported_bytes in zip(gpus, before, after, imported, strict=True):

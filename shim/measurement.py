@@ -30,6 +30,7 @@ class Measurement:
 
     def __init__(self, directory: Path, ask: Callable[[], processes.Usage]) -> None:
         self._directory = directory
+        self._account = Account(directory)
         self._ask = ask
         self._measured = Measured()
 
@@ -37,7 +38,7 @@ class Measurement:
         """Take one sample, as Measured.add does. Raises OSError, RegionError and
         RegionDirectoryError, and pynvml.NVMLError if NVML does not answer.
         """
-        with Account(self._directory) as account:
+        with self._account as account:
             before = account.charged_bytes()
             pids = _pids(self._directory)
             return self._measured.add(account, before, self._ask(), pids)

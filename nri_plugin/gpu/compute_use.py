@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -57,15 +57,17 @@ class _Series:
 
     def __init__(self, metric: Counter | Gauge) -> None:
         self._metric = metric
-        self._labels: frozenset[tuple[str, ...]] = frozenset()
+        self._children: dict[tuple[str, ...], Callable[[float], None]] = {}
 
     def update(self, values: Mapping[tuple[str, ...], float]) -> None:
-        for labels in self._labels - values.keys():
+        for labels in self._children.keys() - values.keys():
             self._metric.remove(*labels)
-        self._labels = frozenset(values)
+            del self._children[labels]
         for labels, value in values.items():
-            child = self._metric.labels(*labels)
-            (child.inc if isinstance(child, Counter) else child.set)(value)
+            if labels not in self._children:
+                child = self._metric.labels(*labels)
+                self._children[labels] = child.inc if isinstance(child, Counter) else child.set
+            self._children[labels](value)
 
 
 class ComputeUse:

@@ -77,7 +77,7 @@ class Measuring:
         )
         self._server = Server(child, min_interval_s=min_interval_s, now=now)
         self._worker = Worker("measuring")
-        self._measured: dict[str, Measured] = {}
+        self._measured: dict[str, tuple[Account, Measured]] = {}
         self._problem = ""
         self._without_figure = 0
         self._idle_samples = 0
@@ -95,7 +95,10 @@ class Measuring:
         """Take one sample. A failure is logged once and leaves the grants as they are."""
         holds = tuple(self._holds())
         keys = {hold.container_id: hold.key for hold in holds}
-        self._measured = {key: self._measured.get(key, Measured()) for key in keys.values()}
+        self._measured = {
+            key: self._measured.get(key) or (Account(self._root / key), Measured())
+            for key in keys.values()
+        }
         self._idle_samples = 0 if keys else self._idle_samples + 1
         if not keys:
             if self._idle_samples == _IDLE_SAMPLES_MOST:
@@ -104,7 +107,7 @@ class Measuring:
             self._compute.utilization((), {}, {})
             self._show({})
             return
-        sample = _Sample(self._root, self._proc, keys, self._measured)
+        sample = _Sample(self._proc, keys, self._measured)
         utilized: processes.Utilization = {}
         try:
             await self._worker.run(sample.begin, self._deadline_s)
@@ -152,14 +155,16 @@ class _Sample:
     """One sample's blocking work on files. keys: by container ID. measured: by key."""
 
     def __init__(
-        self, root: Path, proc: Path, keys: Mapping[str, str], measured: Mapping[str, Measured]
+        self,
+        proc: Path,
+        keys: Mapping[str, str],
+        measured: Mapping[str, tuple[Account, Measured]],
     ) -> None:
-        self._root = root
         self._proc = proc
         self._keys = keys
         self._measured = measured
         self._files = ExitStack()
-        self._begun: dict[str, tuple[Account, Sequence[int]]] = {}
+        self._begun: dict[str, Sequence[int]] = {}
         self.readings: dict[str, Reading] = {}
         """By key: the use of compute."""
         self.pids: Mapping[str, set[int]] = {}
@@ -167,10 +172,10 @@ class _Sample:
 
     def begin(self) -> None:
         """Read the charges, before the NVML query, and the use of compute."""
-        for key in self._measured:
+        for key, (account, _) in self._measured.items():
             try:
-                account = self._files.enter_context(Account(self._root / key))
-                self._begun[key] = account, account.charged_bytes()
+                self._files.enter_context(account)
+                self._begun[key] = account.charged_bytes()
                 self.readings[key] = Reading(time.monotonic_ns(), account.compute())
             except (OSError, RegionError) as error:
                 _LOG.debug(Line("not measured", key=key, error=error))
@@ -179,9 +184,10 @@ class _Sample:
         """Read the charges again, and write the overheads that follow from NVML's result."""
         self.pids = self._pids(usage)
         found: dict[str, Mapping[str, int | None]] = {key: {} for key in self._measured}
-        for key, (account, before) in self._begun.items():
+        for key, before in self._begun.items():
+            account, measured = self._measured[key]
             try:
-                found[key] = self._measured[key].add(account, before, usage, self.pids[key])
+                found[key] = measured.add(account, before, usage, self.pids[key])
             except (OSError, RegionError) as error:
                 _LOG.debug(Line("not measured", key=key, error=error))
         return found

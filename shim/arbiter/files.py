@@ -1,9 +1,9 @@
 """The files of the containers that the arbiter serves: grants, regions and leases.
 
-Reads grants and regions by pread, because a tenant can truncate its region. Leases are written by
-pwrite, and their waiters woken by futex on a mapping of the lease file, which no tenant can
-truncate. Any user may write the parent of `shim run`'s directories: what is not this user's, or not
-a regular file, is not served, and its open waits for nothing.
+Reads regions by pread, because a tenant can truncate its region. Grants and leases are mapped: no
+tenant of a node can truncate them, and reading or writing them each cycle takes no system call but
+the one that wakes a lease's waiters. Any user may write the parent of `shim run`'s directories:
+what is not this user's, or not a regular file, is not served, and its open waits for nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import platform
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,7 @@ from shim.arbiter.turns import Activity, Share
 _SYS_FUTEX: Final = {"x86_64": 202, "aarch64": 98}[platform.machine()]
 _FUTEX_WAKE: Final = 1
 _ALL: Final = 2**31 - 1
+_RECORD_BYTES: Final = region_file.COMPUTE.size
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
@@ -33,63 +35,61 @@ class Container:
     the lease file is not valid."""
 
     def __init__(self, directory: Path) -> None:
-        self._grant = _open(directory / names.FILE_GRANT, os.O_RDONLY)
-        self._others: list[int] = []
-        try:
-            self._open(directory)
-        except (OSError, ValueError):
-            self.close()
-            raise
-
-    def _open(self, directory: Path) -> None:
-        self._seen = b""
-        self.gpus: Sequence[grant_file.Gpu] = ()
-        if not self.refresh():
-            raise ValueError(f"{directory / names.FILE_GRANT}: no valid copy of a grant")
-        self._region = _open(directory / names.FILE_REGION, os.O_RDONLY)
-        self._others.append(self._region)
-        self._lease = _open(directory / names.FILE_LEASE, os.O_RDWR)
-        self._others.append(self._lease)
-        data = os.pread(self._lease, lease_file.FILE_BYTES, 0)
-        if not lease_file.is_readable(data):
-            version = lease_file.VERSION
-            raise ValueError(
-                f"{directory / names.FILE_LEASE}: not a lease file of version {version}"
-            )
-        self._mapping = mmap.mmap(self._lease, lease_file.FILE_BYTES)
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._mapping))
+        with ExitStack() as opened:
+            grant = _open(directory / names.FILE_GRANT, os.O_RDONLY)
+            opened.callback(os.close, grant)
+            status = os.fstat(grant)
+            self._inode = status.st_dev, status.st_ino
+            self._grant = mmap.mmap(grant, grant_file.FILE_BYTES, access=mmap.ACCESS_READ)
+            self._seen = b""
+            self.gpus: Sequence[grant_file.Gpu] = ()
+            if not self.refresh():
+                raise ValueError(f"{directory / names.FILE_GRANT}: no valid copy of a grant")
+            lease = _open(directory / names.FILE_LEASE, os.O_RDWR)
+            opened.callback(os.close, lease)
+            data = os.pread(lease, lease_file.FILE_BYTES, 0)
+            if not lease_file.is_readable(data):
+                version = lease_file.VERSION
+                raise ValueError(
+                    f"{directory / names.FILE_LEASE}: not a lease file of version {version}"
+                )
+            self._lease = mmap.mmap(lease, lease_file.FILE_BYTES)
+            self._region = _open(directory / names.FILE_REGION, os.O_RDONLY)
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._lease))
         count = len(self.gpus)
         found = [lease_file.decode(data, gpu) for gpu in range(count)]
         self._sequences = [each[0] if each else 0 for each in found]
         self._gated: bool | None = None
-        self.key = f"{directory.name}/{os.fstat(self._grant).st_ino}"
+        self.key = f"{directory.name}/{status.st_ino}"
         geometry = region_file.Geometry(count)
         self._activity_offsets = [geometry.compute_offset(gpu) for gpu in range(count)]
+        self._activities = [(b"", Activity())] * count
 
     def close(self) -> None:
         """Close its files; its tenants keep their own part of each cycle."""
-        for descriptor in (self._grant, *self._others):
-            os.close(descriptor)
-        self._others, self._grant = [], -1
+        self._grant.close()
+        self._lease.close()
+        os.close(self._region)
 
     def is_in(self, directory: Path) -> bool:
         """Whether the directory still has the same grant: one removed and made again under the same
-        name has another file, because this one's number stays in use while it is open."""
+        name has another file, because this one's number stays in use while it is mapped."""
         try:
             there = os.stat(directory / names.FILE_GRANT, follow_symlinks=False)
         except OSError:
             return False
-        return os.path.samestat(there, os.fstat(self._grant))
+        return (there.st_dev, there.st_ino) == self._inode
 
     def refresh(self) -> bool:
         """Read the grant again if it has changed; False: it has not."""
-        heads = b"".join(os.pread(self._grant, 8, copy * grant_file.COPY_STRIDE) for copy in (0, 1))
-        if heads == self._seen:
+        second = grant_file.COPY_STRIDE
+        sequences = self._grant[:8] + self._grant[second : second + 8]
+        if sequences == self._seen:
             return False
-        grant = grant_file.decode(os.pread(self._grant, grant_file.FILE_BYTES, 0))
+        grant = grant_file.decode(self._grant[:])
         if grant is None:
             return False
-        self._seen, self.gpus = heads, grant.gpus
+        self._seen, self.gpus = sequences, grant.gpus
         return True
 
     def shares(self) -> Mapping[str, tuple[int, Share]]:
@@ -101,30 +101,28 @@ class Container:
 
     def activity(self, gpu: int) -> Activity:
         """What its processes do on that GPU; nothing if the region is truncated."""
-        offset = self._activity_offsets[gpu]
-        work = region_file.compute(os.pread(self._region, region_file.COMPUTE.size, offset))
-        return Activity(work.launched_ns, work.busy_until_ns, work.busy_ns, work.waiting_since_ns)
+        record = os.pread(self._region, _RECORD_BYTES, self._activity_offsets[gpu])
+        if record != self._activities[gpu][0]:
+            work = region_file.compute(record)
+            self._activities[gpu] = (
+                record,
+                Activity(work.launched_ns, work.busy_until_ns, work.busy_ns, work.waiting_since_ns),
+            )
+        return self._activities[gpu][1]
 
     def write(self, gpu: int, lease: Lease) -> None:
         """Write the lease and wake the threads that wait for one."""
         sequence = self._sequences[gpu] = self._sequences[gpu] + 1
         for write in lease_file.update(gpu, sequence, lease):
-            os.pwrite(self._lease, write.data, write.offset)
-        _libc.syscall(
-            _SYS_FUTEX,
-            ctypes.c_void_p(self._address + lease_file.record_offset(gpu, sequence)),
-            _FUTEX_WAKE,
-            _ALL,
-            None,
-            None,
-            0,
-        )
+            self._lease[write.offset : write.offset + len(write.data)] = write.data
+        word = ctypes.c_void_p(self._address + write.offset)
+        _libc.syscall(_SYS_FUTEX, word, _FUTEX_WAKE, _ALL, None, None, 0)
 
     def gate(self, gated: bool) -> None:
         """Turn the check of its launches on or off."""
         if gated is not self._gated:
             write = lease_file.gate(gated)
-            os.pwrite(self._lease, write.data, write.offset)
+            self._lease[write.offset : write.offset + len(write.data)] = write.data
             self._gated = gated
 
 

@@ -16,6 +16,8 @@ from shim.arbiter.turns import Activity, Share, Turns
 
 _SCAN_NS: Final = CYCLE_NS // 2
 """Between looks for new and removed containers and changed grants."""
+_RESTING_SCAN_NS: Final = CYCLE_NS * 9 // 10
+"""The same while no GPU has work: a changed share takes effect within a cycle at the latest."""
 _EMPTY_SCAN_NS: Final = 2 * CYCLE_NS
 _PRIORITY: Final = 10
 _TAKE_OVER_S: Final = 0.1
@@ -29,6 +31,8 @@ class Arbiter:
         self._prefix = prefix
         self._containers: dict[Path, Container] = {}
         self._gpus: dict[str, Turns] = {}
+        self._due_ns: dict[str, int] = {}
+        """When each GPU's turns are due."""
         self._members: dict[str, dict[str, tuple[Container, int]]] = {}
         self._scan_ns = 0
         self._changed_ns = self._listed_ns = -1
@@ -43,17 +47,23 @@ class Arbiter:
         """Do what is due; return when to call again (CLOCK_MONOTONIC nanoseconds)."""
         if now_ns >= self._scan_ns:
             self._scan()
-            self._scan_ns = now_ns + (_SCAN_NS if self._containers else _EMPTY_SCAN_NS)
-        again_ns = self._scan_ns
+            self._scan_ns = now_ns + self._pause_ns(now_ns)
         for uuid, turns in self._gpus.items():
+            if now_ns < self._due_ns.get(uuid, 0):
+                continue
             members = self._members[uuid]
             seen = {key: _activity(*member) for key, member in members.items()}
-            leases, next_ns = turns.step(now_ns, seen)
+            leases, self._due_ns[uuid] = turns.step(now_ns, seen)
             for key, lease in leases.items():
                 container, gpu = members[key]
                 container.write(gpu, lease)
-            again_ns = min(again_ns, next_ns)
-        return again_ns
+        return min([self._scan_ns, *self._due_ns.values()])
+
+    def _pause_ns(self, now_ns: int) -> int:
+        if not self._containers:
+            return _EMPTY_SCAN_NS
+        rest = all(turns.rests(now_ns) for turns in self._gpus.values())
+        return _RESTING_SCAN_NS if rest else _SCAN_NS
 
     def _scan(self) -> None:
         """See what changed: containers come and go with an entry of the directory."""
@@ -93,6 +103,7 @@ class Arbiter:
             del self._gpus[uuid]
         for uuid, of_gpu in shares.items():
             self._gpus.setdefault(uuid, Turns()).set_shares(of_gpu)
+        self._due_ns.clear()
         for container in self._containers.values():
             container.gate(any(self._gpus[uuid].gated for uuid in container.shares()))
 

@@ -30,6 +30,8 @@ _LOOK_NS: Final = 5 * _MS
 """Between looks at containers that may begin or end to have work, while several have some."""
 _ALONE_LOOK_NS: Final = 10 * _MS
 _IDLE_LOOK_NS: Final = 50 * _MS
+_RESTING_LOOK_NS: Final = 90 * _MS
+_RESTS_AFTER_NS: Final = 1_000 * _MS
 _LEAST_PAUSE_NS: Final = 100_000
 _DRAIN_LOOK_NS: Final = 200_000
 _ANNOUNCE_NS: Final = 2 * _MS
@@ -153,6 +155,11 @@ class Turns:
         neighbours. Where no container has a cap, the driver's own time slices do."""
         capped = [member.share for member in self._members.values() if member.share.capped]
         return any(share.forced for share in capped) or bool(capped and len(self._members) > 1)
+
+    def rests(self, now_ns: int) -> bool:
+        """Whether no container had work for a second."""
+        worked_ns = max((member.worked_ns for member in self._members.values()), default=0)
+        return now_ns > worked_ns + _RESTS_AFTER_NS
 
     def step(self, now_ns: int, seen: Mapping[str, Activity]) -> tuple[Mapping[str, Lease], int]:
         """Return the leases to write, and when to call again at the latest (nanoseconds).
@@ -307,12 +314,14 @@ class Turns:
         for key in keys:
             member = self._members[key]
             if not member.forced:
-                if member.lease.end_ns < now_ns + CYCLE_NS or member.lease.contended:
+                if member.lease.end_ns <= now_ns + CYCLE_NS or member.lease.contended:
                     self._grant(now_ns, key, (now_ns, 3 * CYCLE_NS), False, leases)
                 member.credit_ns = min(member.credit_ns, 0) if len(keys) > 1 else 0
         if len(self._members) == 1:
             return now_ns + CYCLE_NS
-        return now_ns + (_ALONE_LOOK_NS if len(keys) == 1 else _IDLE_LOOK_NS)
+        if len(keys) == 1:
+            return now_ns + _ALONE_LOOK_NS
+        return now_ns + (_RESTING_LOOK_NS if self.rests(now_ns) else _IDLE_LOOK_NS)
 
     def _grant(
         self,
@@ -363,7 +372,9 @@ def _believed(seen: Activity, now_ns: int) -> Activity:
     busy_until_ns = min(seen.busy_until_ns, seen.launched_ns + _PREDICTED_MOST_NS)
     if now_ns - _PREDICTED_MOST_NS < seen.waiting_since_ns and busy_until_ns < now_ns:
         busy_until_ns = now_ns + _ANNOUNCE_NS + 2 * _DRAIN_LOOK_NS
-    return replace(seen, busy_until_ns=busy_until_ns)
+    return (
+        seen if busy_until_ns == seen.busy_until_ns else replace(seen, busy_until_ns=busy_until_ns)
+    )
 
 
 def parts_ppm(shares: Mapping[str, Share]) -> Mapping[str, int]:

@@ -83,15 +83,17 @@ def test_whatever_containers_do_at_most_one_has_a_contended_turn(
 
 
 def test_every_lease_is_written_again_while_nothing_happens() -> None:
+    """Often enough for its reader, and not more, because a node may have many idle containers."""
     turns = Turns()
     turns.set_shares({"a": Share(30), "b": Share(70)})
     written: dict[str, int] = {"a": 0, "b": 0}
-    now_ns = START
+    now_ns, steps = START, 0
     while now_ns < START + 10 * CYCLE_NS:
         leases, now_ns = turns.step(now_ns, {})
+        steps += 1
         for key in leases:
             written[key] += 1
-    assert all(count >= 4 for count in written.values())
+    assert all(4 <= count <= 6 for count in written.values()) and steps <= 12
 
 
 def test_the_idle_time_of_turns_is_in_the_lease() -> None:
