@@ -17,7 +17,7 @@ from typing import Final
 
 from contract import grant_file, lease_file, names, region_file
 from contract.overhead import Overhead, Sample
-from gpu.processes import Usage
+from gpu.answers import Usage
 
 RegionError = region_file.RegionError
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC

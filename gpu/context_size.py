@@ -18,33 +18,16 @@ from typing import Final
 
 import pynvml
 
-from gpu import driver_root
+from gpu import driver_root, nvml
+from gpu.answers import UnknownSizeError
 
 ROOM_BYTES: Final = 1 << 30
-MOST_BYTES: Final = 1 << 30
-"""A larger value is treated as an error: contexts take a few hundred MiB."""
-
 _UUID_BYTES: Final = 16
-
-
-class UnknownSizeError(Exception):
-    """The size cannot be determined; the text states the cause."""
-
-
-def parse(answer: bytes | str) -> int:
-    """Parse the process's output. Raises UnknownSizeError if it is not a plausible size."""
-    try:
-        size_bytes = int(answer)
-    except ValueError as error:
-        raise UnknownSizeError(f"unreadable answer: {answer[:80]!r}") from error
-    if not 0 < size_bytes <= MOST_BYTES:
-        raise UnknownSizeError(f"NVML says that a context takes {size_bytes} bytes: not believed")
-    return size_bytes
 
 
 def measure(uuid: str) -> int:
     """Return the bytes of this process's context on the GPU, from NVML's list of processes."""
-    driver_root.start_nvml()
+    nvml.start()
     gpu = pynvml.nvmlDeviceGetHandleByUUID(uuid)
     free_bytes = pynvml.nvmlDeviceGetMemoryInfo(gpu).free
     if free_bytes < ROOM_BYTES:

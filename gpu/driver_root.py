@@ -15,8 +15,6 @@ import os
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-import pynvml
-
 VARIABLE: Final = "GPUSLICE_DRIVER_ROOT"
 NVML: Final = "libnvidia-ml.so.1"
 CUDA: Final = "libcuda.so.1"
@@ -45,16 +43,6 @@ def load(soname: str) -> ctypes.CDLL:
     """Return the driver's library. Raises NotFoundError, or OSError if it cannot be loaded."""
     root = os.environ.get(VARIABLE)
     return ctypes.CDLL(str(find(Path(root), soname)) if root else soname)
-
-
-def start_nvml() -> None:
-    """Initialize NVML. Raises NotFoundError and pynvml.NVMLError."""
-    if os.environ.get(VARIABLE):
-        try:
-            load(NVML)
-        except OSError as error:
-            raise NotFoundError(f"{error}: it does not fit this program's libc or CPU") from error
-    pynvml.nvmlInit()
 
 
 def find(root: Path, soname: str) -> Path:

@@ -1,30 +1,21 @@
-"""GPU memory and utilization of every process, as NVML reports them. The memory is that of
-contexts, code and allocations.
+"""Queries NVML for the GPU memory and utilization of every process (gpu/answers.py).
 
-NVML uses process numbers of the initial PID namespace. `python -m gpu.processes` is a server for a
-caller that must not block on the driver: for each line on standard input it writes one line of
-JSON, formatted by `encode`. It exits at the end of its input.
+`python -m gpu.processes` is a server for a caller that must not block on the driver: for each line
+on standard input it writes one line of JSON, formatted by `answers.encode`. It exits at the end of
+its input.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
 import pynvml
 
-from gpu import driver_root
-
-Usage = Mapping[str, Mapping[int, int | None] | None]
-"""GPU UUID -> process number -> bytes. None for a process: NVML has no value for it. None for a
-GPU: it did not answer."""
-
-Utilization = Mapping[str, Mapping[int, int] | None]
-"""GPU UUID -> process number -> percent of the latest sample period (1/6 s to 1 s) in which kernels
-of it ran; a process without any is missing. None for a GPU: it has no such figures (MIG)."""
+from gpu import driver_root, nvml
+from gpu.answers import Usage, encode
 
 _LISTS: Final = (
     pynvml.nvmlDeviceGetComputeRunningProcesses,
@@ -75,26 +66,6 @@ def _utilization(handle: object) -> Mapping[int, int] | None:
     return {each.pid: each.smUtil for each in ordered if each.smUtil <= _WHOLE_PERCENT}
 
 
-def encode(usage: Usage, utilized: Utilization) -> str:
-    """Return one line of JSON."""
-    return json.dumps({"memory": usage, "utilization": utilized}) + "\n"
-
-
-def decode(line: str | bytes) -> tuple[Usage, Utilization]:
-    """Parse the output of `encode`; raises ValueError for anything else."""
-    found = json.loads(line)
-    if not isinstance(found, dict) or found.keys() != {"memory", "utilization"}:
-        raise ValueError(f"not an answer: {line[:80]!r}")
-    return _by_pid(found["memory"]), _by_pid(found["utilization"])
-
-
-def _by_pid(found: Mapping[str, Mapping[str, Any] | None]) -> dict[str, dict[int, Any] | None]:
-    return {
-        uuid: None if of_gpu is None else {int(pid): value for pid, value in of_gpu.items()}
-        for uuid, of_gpu in found.items()
-    }
-
-
 def serve(requests: TextIO, answers: TextIO) -> None:
     """Answer each line of `requests` until end of input."""
     for _ in requests:
@@ -107,7 +78,7 @@ def serve(requests: TextIO, answers: TextIO) -> None:
 def main() -> int:
     """Return the exit status. On failure the last line on stderr states the cause."""
     try:
-        driver_root.start_nvml()
+        nvml.start()
         serve(sys.stdin, sys.stdout)
     except (pynvml.NVMLError, driver_root.NotFoundError) as error:
         sys.stderr.write(f"NVML: {error}\n")

@@ -12,7 +12,7 @@ from typing import Final
 
 import pynvml
 
-from gpu import context_size
+from gpu import answers
 
 _CONTEXT_DEADLINE_S: Final = 30
 
@@ -71,10 +71,10 @@ def context_bytes(gpu: Gpu) -> int:
         )
         if done.returncode != 0:
             raise GpuError((done.stderr.strip().splitlines() or ["no message"])[-1])
-        return context_size.parse(done.stdout)
+        return answers.context_bytes(done.stdout)
     except subprocess.TimeoutExpired as error:
         raise GpuError(f"no answer in {_CONTEXT_DEADLINE_S} s") from error
-    except context_size.UnknownSizeError as error:
+    except answers.UnknownSizeError as error:
         raise GpuError(str(error)) from error
 
 

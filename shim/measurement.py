@@ -20,6 +20,7 @@ import pynvml
 from contract.overhead import PERIOD_S, WINDOW
 from gpu import processes
 from gpu.account import Account, Measured, RegionError
+from gpu.answers import Usage
 from shim import region, threads
 
 _LOG: Final = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ _LOG: Final = logging.getLogger(__name__)
 class Measurement:
     """Samples of one directory's grant. ask: returns NVML's current figures."""
 
-    def __init__(self, directory: Path, ask: Callable[[], processes.Usage]) -> None:
+    def __init__(self, directory: Path, ask: Callable[[], Usage]) -> None:
         self._directory = directory
         self._account = Account(directory)
         self._ask = ask

@@ -22,7 +22,7 @@ from contract import names
 from contract.grant_file import is_cap
 from contract.region_file import Compute
 from gpu.account import Use
-from gpu.processes import Utilization
+from gpu.answers import Utilization
 from kube.log_lines import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.ledger import Hold

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from gpu import context_size
+from gpu import answers
 from kube.log_lines import Line
 from nri_plugin.child import Child
 from nri_plugin.policy.refusals import ChildError
@@ -76,8 +76,8 @@ class Contexts:
 
     async def _measure(self, uuid: str) -> None:
         try:
-            size_bytes = context_size.parse(await self._child(uuid).ask())
-        except (ChildError, context_size.UnknownSizeError) as error:
+            size_bytes = answers.context_bytes(await self._child(uuid).ask())
+        except (ChildError, answers.UnknownSizeError) as error:
             if self._logged.get(uuid) != str(error):
                 self._logged[uuid] = str(error)
                 _LOG.warning(Line("context size unknown", gpu=uuid, error=error))

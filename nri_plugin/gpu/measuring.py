@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Final
 
 from contract.overhead import PERIOD_S, WINDOW
-from gpu import processes
 from gpu.account import Account, Measured, RegionError
+from gpu.answers import Usage, Utilization, decode
 from kube.log_lines import Line
 from nri_plugin.child import Child, Server
 from nri_plugin.gpu.compute_use import ComputeUse, Reading
@@ -108,11 +108,11 @@ class Measuring:
             self._show({})
             return
         sample = _Sample(self._proc, keys, self._measured)
-        utilized: processes.Utilization = {}
+        utilized: Utilization = {}
         try:
             await self._worker.run(sample.begin, self._deadline_s)
             self._compute.add(holds, sample.readings)
-            usage, utilized = processes.decode(await self._server.ask())
+            usage, utilized = decode(await self._server.ask())
             found = await self._worker.run(partial(sample.end, usage), self._deadline_s)
         except (ChildError, TimeoutError, ValueError) as error:
             self._log(str(error) or "the host's files could not be read in time")
@@ -180,7 +180,7 @@ class _Sample:
             except (OSError, RegionError) as error:
                 _LOG.debug(Line("not measured", key=key, error=error))
 
-    def end(self, usage: processes.Usage) -> _Found:
+    def end(self, usage: Usage) -> _Found:
         """Read the charges again, and write the overheads that follow from NVML's result."""
         self.pids = self._pids(usage)
         found: dict[str, Mapping[str, int | None]] = {key: {} for key in self._measured}
@@ -195,7 +195,7 @@ class _Sample:
     def close(self) -> None:
         self._files.close()
 
-    def _pids(self, usage: processes.Usage) -> Mapping[str, set[int]]:
+    def _pids(self, usage: Usage) -> Mapping[str, set[int]]:
         """Return those of NVML's processes that are in each key's containers."""
         found: dict[str, set[int]] = defaultdict(set)
         for pid in {pid for listed in usage.values() if listed for pid in listed}:

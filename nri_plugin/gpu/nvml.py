@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import pynvml
 
-from gpu import driver_root
+from gpu import driver_root, nvml
 
 _AT_ONCE_MS: Final = 0
 _EVENTS_MOST: Final = 1000
@@ -35,7 +35,7 @@ class Gpus:
     """NVML, initialized. Raises pynvml.NVMLError and driver_root.NotFoundError."""
 
     def __init__(self) -> None:
-        driver_root.start_nvml()
+        nvml.start()
         self._events: object | None = None
         self._names: dict[int, str] = {}
         self._incomplete = False

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from gpu import context_size
+from gpu import answers, context_size
 from nri_plugin.gpu.contexts import Contexts
 from tests.shim.conftest import GIB, GPUS, MIB, Host, gpu_host, library, simulated
 from tests.support import Clock
@@ -236,5 +236,5 @@ def test_a_gpu_of_one_process_at_a_time_is_left_to_its_tenant(
         ("nvmlDeviceGetComputeMode", pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS),
     ):
         monkeypatch.setattr(pynvml, name, lambda *_, answer=answer: answer)
-    with pytest.raises(context_size.UnknownSizeError, match="EXCLUSIVE_PROCESS"):
+    with pytest.raises(answers.UnknownSizeError, match="EXCLUSIVE_PROCESS"):
         context_size.measure("GPU-0")

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from contract.overhead import CODE_BYTES, WINDOW
-from gpu import processes
+from gpu import answers
 from tests.shim.clients import CUDA
 from tests.shim.conftest import AS_ON_A_GPU, CONTEXT_BYTES, GIB, MIB, Host, gpu_table, simulated
 
@@ -174,10 +174,10 @@ def _started(host: Host, program: str, fixed_bytes: int) -> subprocess.Popen[str
 _WATCH = """
 import sys, time
 import pynvml
-from gpu import processes
+from gpu import answers, processes
 pynvml.nvmlInit()
 while True:
-    print(processes.encode(processes.ask(), {}), end="", flush=True)
+    print(answers.encode(processes.ask(), {}), end="", flush=True)
     time.sleep(0.2)
 """
 
@@ -189,7 +189,7 @@ def _watch(run: Run, pids: Sequence[int], over: threading.Event) -> None:
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as watcher:
         assert watcher.stdout is not None
         while not over.is_set():
-            held = processes.decode(watcher.stdout.readline())[0][_UUID] or {}
+            held = answers.decode(watcher.stdout.readline())[0][_UUID] or {}
             for pid in pids:
                 run.over_bytes = max(run.over_bytes, (held.get(pid) or 0) - _LIMIT_BYTES)
             run.samples += 1

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from contract.overhead import WINDOW
-from gpu import processes
+from gpu import answers
 from gpu.account import Account
 from shim import region
 from shim.measurement import Measurement
@@ -33,17 +33,17 @@ def _program(host: Host, directory: Path, begin: str) -> Iterator[Talk]:
 
 _ASK = """
 import pynvml
-from gpu import processes
+from gpu import answers, processes
 from gpu.account import Account
 pynvml.nvmlInit()
-print(processes.encode(processes.ask(), {}), end="")
+print(answers.encode(processes.ask(), {}), end="")
 """
 
 
-def _ask(host: Host) -> processes.Usage:
+def _ask(host: Host) -> answers.Usage:
     """NVML's figures, queried as the node agent does: in a process of its own."""
     done = host.run([sys.executable, "-c", _ASK], preload=False)
-    return processes.decode(done.stdout)[0]
+    return answers.decode(done.stdout)[0]
 
 
 def _say(directory: Path, overhead_bytes: dict[str, int]) -> None:
@@ -121,7 +121,7 @@ def test_without_a_figure_the_last_one_stands(
     directory = grants.make(2 * GIB)
     _say(directory, {_UUID: 70 * MIB})
     with _program(gpu_host, directory, CODE) as program:
-        none: processes.Usage = {
+        none: answers.Usage = {
             _UUID: None if figure is None else {program.pid: None},
         }
         measurement = Measurement(directory, lambda: none)

@@ -1,0 +1,58 @@
+"""What the processes that query the driver answer: gpu/processes.py and gpu/context_size.py.
+
+Separate from the queries, because pynvml takes 5 MiB, which a reader of answers does not need. The
+memory of a process is that of contexts, code and allocations. NVML uses process numbers of the
+initial PID namespace.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+_CONTEXT_MOST_BYTES: Final = 1 << 30
+"""A larger value is treated as an error: contexts take a few hundred MiB."""
+
+Usage = Mapping[str, Mapping[int, int | None] | None]
+"""GPU UUID -> process number -> bytes. None for a process: NVML has no value for it. None for a
+GPU: it did not answer."""
+
+Utilization = Mapping[str, Mapping[int, int] | None]
+"""GPU UUID -> process number -> percent of the latest sample period (1/6 s to 1 s) in which kernels
+of it ran; a process without any is missing. None for a GPU: it has no such figures (MIG)."""
+
+
+def encode(usage: Usage, utilized: Utilization) -> str:
+    """Return one line of JSON."""
+    return json.dumps({"memory": usage, "utilization": utilized}) + "\n"
+
+
+def decode(line: str | bytes) -> tuple[Usage, Utilization]:
+    """Parse the output of `encode`; raises ValueError for anything else."""
+    found = json.loads(line)
+    if not isinstance(found, dict) or found.keys() != {"memory", "utilization"}:
+        raise ValueError(f"not an answer: {line[:80]!r}")
+    return _by_pid(found["memory"]), _by_pid(found["utilization"])
+
+
+def _by_pid(found: Mapping[str, Mapping[str, Any] | None]) -> dict[str, dict[int, Any] | None]:
+    return {
+        uuid: None if of_gpu is None else {int(pid): value for pid, value in of_gpu.items()}
+        for uuid, of_gpu in found.items()
+    }
+
+
+class UnknownSizeError(Exception):
+    """The size cannot be determined; the text states the cause."""
+
+
+def context_bytes(answer: bytes | str) -> int:
+    """Parse the output of gpu/context_size.py. Raises UnknownSizeError if it is implausible."""
+    try:
+        size_bytes = int(answer)
+    except ValueError as error:
+        raise UnknownSizeError(f"unreadable answer: {answer[:80]!r}") from error
+    if not 0 < size_bytes <= _CONTEXT_MOST_BYTES:
+        raise UnknownSizeError(f"NVML says that a context takes {size_bytes} bytes: not believed")
+    return size_bytes
