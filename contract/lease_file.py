@@ -49,7 +49,7 @@ RECORD: Final = Struct(
     "One GPU's lease; of a pair, the valid record with the higher number applies.",
     (
         Field("uint64_t", "sequence", "1, 2, ...; written last; 0: never written"),
-        Field("uint64_t", "written_ns", "CLOCK_MONOTONIC; after VGPU_LEASE_SILENT_NS it is void"),
+        Field("uint64_t", "written_ns", "CLOCK_MONOTONIC; VGPU_LEASE_SILENT_NS later it is void"),
         Field("uint64_t", "start_ns", "CLOCK_MONOTONIC; start and end 0: no window yet"),
         Field("uint64_t", "end_ns", "CLOCK_MONOTONIC"),
         Field("uint32_t", "share_ppm", "own part of each cycle where the record is void"),

@@ -48,6 +48,7 @@ class Account:
         # What was read last, and its meaning: most containers change little within a second.
         self._grant_seen: tuple[bytes, grant_file.Grant] | None = None
         self._uses_seen: tuple[bytes, Sequence[region_file.GpuUse]] = b"", ()
+        self._compute_seen: tuple[object, Mapping[str, Use]] = None, {}
 
     def __enter__(self) -> Account:
         self._region = os.open(f"{self._directory}/{names.FILE_REGION}", _READ)
@@ -86,21 +87,27 @@ class Account:
         return [use.used_bytes for use in uses]
 
     def compute(self) -> Mapping[str, Use]:
-        """Return the use by GPU UUID; no work where the region lacks the record."""
+        """Return the use by GPU UUID; no work where the region lacks the record. The same object
+        as before, if no work was done since."""
         gpus = self.gpus()
         geometry = region_file.Geometry(len(gpus))
         end = lease_file.record_offset(len(gpus), 0)
         lease = os.pread(self._lease, end, 0) if self._lease >= 0 else b""
         checked = lease_file.is_gated(lease)
-        uses = {}
-        for index, gpu in enumerate(gpus):
-            record = os.pread(
-                self._region, region_file.COMPUTE.size, geometry.compute_offset(index)
-            )
-            found = lease_file.decode(lease, index)
-            idle_ns = found[1].idle_ns if found else 0
-            uses[gpu.uuid] = Use(region_file.compute(record), gpu.core_percent, idle_ns, checked)
-        return uses
+        records = [
+            os.pread(self._region, region_file.COMPUTE.size, geometry.compute_offset(index))
+            for index in range(len(gpus))
+        ]
+        seen = (gpus, checked, records)
+        if seen != self._compute_seen[0]:
+            uses = {}
+            for index, (gpu, record) in enumerate(zip(gpus, records, strict=True)):
+                found = lease_file.decode(lease, index)
+                idle_ns = found[1].idle_ns if found else 0
+                work = region_file.compute(record)
+                uses[gpu.uuid] = Use(work, gpu.core_percent, idle_ns, checked)
+            self._compute_seen = seen, uses
+        return self._compute_seen[1]
 
     def imported_bytes(self) -> Sequence[int]:
         """Return bytes per GPU that processes hold and a shared slot is charged for."""

@@ -58,16 +58,21 @@ class _Series:
     def __init__(self, metric: Counter | Gauge) -> None:
         self._metric = metric
         self._children: dict[tuple[str, ...], Callable[[float], None]] = {}
+        self._zeros: set[tuple[str, ...]] = set()
 
     def update(self, values: Mapping[tuple[str, ...], float]) -> None:
         for labels in self._children.keys() - values.keys():
             self._metric.remove(*labels)
             del self._children[labels]
+            self._zeros.discard(labels)
         for labels, value in values.items():
             if labels not in self._children:
                 child = self._metric.labels(*labels)
                 self._children[labels] = child.inc if isinstance(child, Counter) else child.set
+            elif not value and labels in self._zeros:
+                continue  # most containers, most of the time
             self._children[labels](value)
+            (self._zeros.discard if value else self._zeros.add)(labels)
 
 
 class ComputeUse:
@@ -159,7 +164,7 @@ def increase(before: Reading, now: Reading, uuid: str) -> tuple[float, float, fl
     """Return the seconds between two readings that launches waited, that the GPU worked, and that
     turns were idle."""
     elapsed_ns = now.at_ns - before.at_ns
-    if elapsed_ns <= 0 or uuid not in before.gpus:
+    if elapsed_ns <= 0 or now.gpus is before.gpus or uuid not in before.gpus:
         return 0.0, 0.0, 0.0
     old, new = before.gpus[uuid], now.gpus[uuid]
     throttled_ns = new.work.throttled_ns - old.work.throttled_ns

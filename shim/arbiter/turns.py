@@ -30,8 +30,11 @@ _LOOK_NS: Final = 5 * _MS
 """Between looks at containers that may begin or end to have work, while several have some."""
 _ALONE_LOOK_NS: Final = 10 * _MS
 _IDLE_LOOK_NS: Final = 50 * _MS
-_RESTING_LOOK_NS: Final = 90 * _MS
+_RESTING_LOOK_NS: Final = 180 * _MS
 _RESTS_AFTER_NS: Final = 1_000 * _MS
+_RESTING_AHEAD_NS: Final = 400 * _MS
+"""While no container has work, leases are dated so far ahead, and are written less often. They are
+void within a second also then."""
 _LEAST_PAUSE_NS: Final = 100_000
 _DRAIN_LOOK_NS: Final = 200_000
 _ANNOUNCE_NS: Final = 2 * _MS
@@ -311,21 +314,24 @@ class Turns:
 
     def _open(self, now_ns: int, keys: Sequence[str], leases: dict[str, Lease]) -> int:
         """Let these containers launch at will: no other has work. A forced one waits its turn."""
+        ahead_ns, look_ns = 0, _IDLE_LOOK_NS
+        if self.rests(now_ns):
+            ahead_ns, look_ns = _RESTING_AHEAD_NS, _RESTING_LOOK_NS
         for key in keys:
             member = self._members[key]
             if not member.forced:
-                if member.lease.end_ns <= now_ns + CYCLE_NS or member.lease.contended:
-                    self._grant(now_ns, key, (now_ns, 3 * CYCLE_NS), False, leases)
+                renewed_ns = now_ns + max(CYCLE_NS, look_ns)
+                if member.lease.end_ns <= renewed_ns or member.lease.contended:
+                    window = (now_ns, 3 * CYCLE_NS + ahead_ns)
+                    self._grant(now_ns + ahead_ns, key, window, False, leases)
                 member.credit_ns = min(member.credit_ns, 0) if len(keys) > 1 else 0
         if len(self._members) == 1:
             return now_ns + CYCLE_NS
-        if len(keys) == 1:
-            return now_ns + _ALONE_LOOK_NS
-        return now_ns + (_RESTING_LOOK_NS if self.rests(now_ns) else _IDLE_LOOK_NS)
+        return now_ns + (_ALONE_LOOK_NS if len(keys) == 1 else look_ns)
 
     def _grant(
         self,
-        now_ns: int,
+        written_ns: int,
         key: str,
         window: tuple[int, int],
         contended: bool,
@@ -335,7 +341,7 @@ class Turns:
         member = self._members[key]
         start_ns, length_ns = window
         leases[key] = member.lease = Lease(
-            now_ns,
+            written_ns,
             start_ns,
             start_ns + length_ns,
             member.part_ppm,

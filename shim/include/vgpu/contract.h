@@ -95,7 +95,7 @@ _Static_assert(sizeof(struct vgpu_lease_header) == 64, "vgpu_lease_header");
 /* One GPU's lease; of a pair, the valid record with the higher number applies. */
 struct vgpu_lease_record {
 	uint64_t sequence; /* 1, 2, ...; written last; 0: never written */
-	uint64_t written_ns; /* CLOCK_MONOTONIC; after VGPU_LEASE_SILENT_NS it is void */
+	uint64_t written_ns; /* CLOCK_MONOTONIC; VGPU_LEASE_SILENT_NS later it is void */
 	uint64_t start_ns; /* CLOCK_MONOTONIC; start and end 0: no window yet */
 	uint64_t end_ns; /* CLOCK_MONOTONIC */
 	uint32_t share_ppm; /* own part of each cycle where the record is void */
