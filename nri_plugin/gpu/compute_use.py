@@ -183,6 +183,8 @@ def share_over(window_s: int, kept: Sequence[Reading], uuid: str) -> float:
     """Return the part of the last `window_s` in which the GPU worked for the container; of what is
     known if that is shorter, or if a reading failed. kept: at least two readings."""
     now = kept[-1]
+    if now.gpus is kept[0].gpus:
+        return 0.0
     begun_ns = now.at_ns - window_s * _SECOND_NS + _SECOND_NS // 2
     before = next((each for each in reversed(kept) if each.at_ns <= begun_ns), kept[0])
     busy_s = increase(before, now, uuid)[1]

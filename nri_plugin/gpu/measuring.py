@@ -1,5 +1,5 @@
 """Measures each container's overhead once a second, and writes it into the grant. The same reads
-of regions supply compute_use.py.
+of regions supply compute_use.py. Less often while no container has a process on a GPU.
 
 NVML reports the GPU memory of each process, control groups map processes to containers, and regions
 contain the charges; the difference is the overhead (contract/overhead.py). A child queries NVML; it
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from contract.overhead import PERIOD_S, WINDOW
-from gpu.account import Account, Measured, RegionError
+from gpu.account import Account, Measured, RegionError, Use
 from gpu.answers import Usage, Utilization, decode
 from kube.log_lines import Line
 from nri_plugin.child import Child, Server
@@ -40,6 +40,9 @@ COMMAND: Final = (sys.executable, "-m", "gpu.processes")
 _IDLE_SAMPLES_MOST: Final = 60
 """Samples without a container that holds a GPU, before the child ends; short-lived pods would
 otherwise start one child each second."""
+
+_UNUSED_PERIOD_S: Final = 3.0
+"""Interval between samples while no container has a process on a GPU, and none did any work."""
 
 _SEPARATORS: Final = re.compile("[/:.-]")
 
@@ -81,13 +84,16 @@ class Measuring:
         self._problem = ""
         self._without_figure = 0
         self._idle_samples = 0
+        self._uses: Mapping[str, Mapping[str, Use]] = {}
+        self.pause_s = PERIOD_S
+        """Until the next sample is due."""
 
     async def run(self) -> None:
         """Run until cancelled."""
         try:
             while True:
                 await self.sample()
-                await asyncio.sleep(PERIOD_S)
+                await asyncio.sleep(self.pause_s)
         finally:
             await self._server.close()
 
@@ -103,6 +109,7 @@ class Measuring:
         if not keys:
             if self._idle_samples == _IDLE_SAMPLES_MOST:
                 await self._server.close()
+            self.pause_s = PERIOD_S
             self._compute.add((), {})
             self._compute.utilization((), {}, {})
             self._show({})
@@ -121,6 +128,10 @@ class Measuring:
             self._log(self._missing(found))
         finally:
             self._worker.post(sample.close)
+        uses = {key: reading.gpus for key, reading in sample.readings.items()}
+        unused = all(use is self._uses.get(key) for key, use in uses.items())
+        self._uses = uses
+        self.pause_s = _UNUSED_PERIOD_S if unused and not any(sample.pids.values()) else PERIOD_S
         self._compute.utilization(holds, utilized, sample.pids)
         self._show(found)
 

@@ -311,6 +311,27 @@ def test_the_use_of_compute_is_read_whether_or_not_nvml_answers(node: Node) -> N
     assert node.metric(THROTTLED, **LABELS) is None
 
 
+def test_unused_gpus_are_measured_less_often(node: Node) -> None:
+    node.add("c1", "key-1", 0)
+    node.process(11, "c1")
+    measuring = node.measuring()
+
+    async def pause_s(held: dict[int, int | None]) -> float:
+        node.nvml(held)
+        await measuring.sample()
+        return measuring.pause_s
+
+    async def work() -> None:
+        assert [await pause_s({}), await pause_s({})] == [1, 3]
+        assert [await pause_s({11: 5}), await pause_s({})] == [1, 3]
+        node.works("key-1", region_file.Compute(busy_ns=1))
+        assert [await pause_s({}), await pause_s({})] == [1, 3]
+        node.add("c2", "key-2", 0)
+        assert await pause_s({}) == 1
+
+    during(measuring, work)
+
+
 def test_a_region_of_an_older_agent_has_no_use_of_compute(node: Node) -> None:
     node.add("c1", "key-1", 0)
     file = node.root / "key-1" / names.FILE_REGION
