@@ -237,9 +237,13 @@ def test_a_binding_of_a_former_holder_is_refused(installed: ControlPlane, server
 # --- which account may write a node's objects
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def agent(installed: ControlPlane, server: Server) -> Iterator[Server]:
-    """With a token as issued to the pod of the agent on node n-own: it contains the node's name."""
+    """With a token as issued to the pod of the agent on node n-own: it contains the node's name.
+
+    The nodes are created once: the API server looks the token's node up in a cache, which may hold
+    the former one of that name for a while.
+    """
     for name in ("n-own", "n-other"):
         server.ask("POST", "/api/v1/nodes", node_json(Node(name, ())))
     uid = server.ask("GET", "/api/v1/nodes/n-own").body["metadata"]["uid"]
