@@ -1,10 +1,10 @@
 """Whose turn it is on one GPU: deficit round robin with debt. Pure: time is an argument.
 
 One container at a time may submit work, in a window by its share of a cycle of 100 ms. Its turn
-ends when its submitted work is done, at most one cycle after its window. What the turn took beyond
-its credit is debt, and makes its next windows shorter or fewer. A container without work gives up
-its turn; what it leaves is divided by the same shares. So the containers that use the GPU divide
-it by their shares, and one alone gets all of it, unless its share is forced.
+ends when its submitted work is almost done, at most one cycle after its window. What the turn took
+beyond its credit is debt, and makes its next windows shorter or fewer. A container without work
+gives up its turn; what it leaves is divided by the same shares. So the containers that use the GPU
+divide it by their shares, and one alone gets all of it, unless its share is forced.
 
 Invariants: at most one lease at a time, except that while no container launches each has an open
 lease, so that the first launch need not wait; a container's use over time is its share of the
@@ -39,6 +39,9 @@ _LEAST_PAUSE_NS: Final = 100_000
 _DRAIN_LOOK_NS: Final = 200_000
 _ANNOUNCE_NS: Final = 2 * _MS
 """The next window is announced so long before it begins, so that a late arbiter costs nothing."""
+_OVERLAP_NS: Final = 2 * _MS
+"""A window that lasted beyond its end is followed so long before its work is done, as predicted:
+predictions err by about as much, and meanwhile the GPU would be idle."""
 _IN_FLIGHT_NS: Final = 3 * _MS
 """A turn whose work was done so shortly before its end has no more to submit."""
 _COUNTED_NS: Final = 5 * _MS
@@ -206,6 +209,7 @@ class Turns:
         lease, busy_until_ns = member.lease, member.seen.busy_until_ns
         last_ns = max(lease.start_ns, busy_until_ns, member.seen.launched_ns)
         alone = working in ([], [self._holder])
+        overlap_ns = 0 if alone or member.forced else _OVERLAP_NS
         end_ns = now_ns
         if now_ns < lease.end_ns:
             if alone and not member.forced:
@@ -222,8 +226,9 @@ class Turns:
             else:
                 end_ns = lease.end_ns
                 used_ns = end_ns - lease.start_ns
-        elif busy_until_ns > now_ns and now_ns < lease.end_ns + CYCLE_NS:
-            return min(max(busy_until_ns, now_ns + _DRAIN_LOOK_NS), now_ns + 5 * _DRAIN_LOOK_NS)
+        elif busy_until_ns > now_ns + overlap_ns and now_ns < lease.end_ns + CYCLE_NS:
+            due_ns = max(busy_until_ns - overlap_ns, now_ns + _DRAIN_LOOK_NS)
+            return min(due_ns, now_ns + 5 * _DRAIN_LOOK_NS)
         else:
             least_ns = max(lease.end_ns - _IN_FLIGHT_NS, lease.start_ns)
             used_ns = max(least_ns, min(busy_until_ns, now_ns)) - lease.start_ns

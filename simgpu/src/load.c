@@ -20,8 +20,9 @@
 
 enum {
 	MOST_STREAMS = 16,
-	MARKS = 64,	   /* unfinished marks at most */
-	MARK_NS = 1000000, /* work between two marks */
+	MARKS = 64,	       /* unfinished marks at most, */
+	QUEUED_NS = 200000000, /* and work in them, but for the two latest */
+	MARK_NS = 1000000,     /* work between two marks */
 	GRAPH_KERNELS = 20,
 	NON_BLOCKING = 1,
 	NO_TIMING = 2,
@@ -206,7 +207,7 @@ static struct {
 	void *event;
 	uint64_t launches;
 } marks[MARKS];
-static uint64_t first_mark, next_mark, finished;
+static uint64_t first_mark, next_mark, finished, marks_most;
 
 static void look_at_marks(int wait_for_one)
 {
@@ -224,7 +225,7 @@ static void look_at_marks(int wait_for_one)
 
 static void mark(void *stream, uint64_t launches)
 {
-	if (next_mark - first_mark == MARKS)
+	if (next_mark - first_mark == marks_most)
 		look_at_marks(1);
 	if (!marks[next_mark % MARKS].event)
 		CALL(cuEventCreate, &marks[next_mark % MARKS].event, NO_TIMING);
@@ -246,6 +247,9 @@ static void run(uint64_t duration_ns)
 	uint64_t start_ns = now_ns(), second_ns = start_ns, before = 0, pending = 0, at_ns;
 	uint64_t batch = MARK_NS / (load.launch_ns ? load.launch_ns : 1) + 1;
 
+	marks_most = QUEUED_NS / (batch * load.launch_ns + 1) + 2;
+	if (marks_most > MARKS)
+		marks_most = MARKS;
 	for (int i = 0; (at_ns = now_ns()) < start_ns + duration_ns; i++) {
 		void *stream = load.streams[i % load.stream_count];
 
