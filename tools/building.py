@@ -31,6 +31,8 @@ _GO_ENVIRONMENT: Final = {
     "GOWORK": "off",
 }
 """Modules are read-only, and could not be removed, unless -modcacherw is given."""
+_GO_PREFERENCE: Final = {"GOGC": "300"}
+"""Go's compiler collects garbage less often: a tenth less time, for more memory."""
 
 
 class ProgramsError(RuntimeError):
@@ -109,7 +111,7 @@ def build(
         module.mkdir()
         go = _go(environ, building / "go")
         caches = _go_caches(go, building)
-        env = {**caches, **environ, **_GO_ENVIRONMENT, "GOBIN": str(whole)}
+        env = {**caches, **_GO_PREFERENCE, **environ, **_GO_ENVIRONMENT, "GOBIN": str(whole)}
         with step(title) as shown:
             yield Build(go, module, whole, env, shown, _Count(shown))
             files = {path.stat().st_ino: path.stat().st_size for path in whole.iterdir()}
