@@ -13,6 +13,7 @@ Blocks.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -31,6 +32,9 @@ from nri_plugin.policy import mountinfo
 _HASH: Final = re.compile("[0-9a-f]{64}").fullmatch
 _DELETED: Final = "//deleted"
 """The kernel's suffix of a mount's root that was removed."""
+_NO_MOUNTS: Final = {errno.ENOENT, errno.ESRCH, errno.EINVAL, errno.EACCES, errno.EPERM}
+"""Errors of /proc/PID. The process has ended; EINVAL: it is ending, and mountinfo has no namespace.
+Or it is outside of our user namespace, of no container of this runtime: EACCES, EPERM."""
 _PROC: Final = Path("/proc")
 _WRITTEN: Final = tuple(f".{each}." for each in (names.FILE_LIBRARY, *driver_root.COPIED))
 """Beginnings of the names of half-written files beside the store."""
@@ -159,18 +163,21 @@ def used_by_containers(containerd_state: Path, proc: Path = _PROC) -> Used:
     for path in bundle.all_of(containerd_state):
         paths.update(bundle.sources(path))
     for process in proc.glob("[0-9]*"):
-        # PermissionError: a process outside of our user namespace, of no container of this runtime.
-        with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+        try:
             root = (process / "root").stat()
             # The mount table is that of the namespace, below the process' root.
             tree = (os.readlink(process / "ns/mnt"), root.st_dev, root.st_ino)
             lines = () if tree in trees else mountinfo.parse((process / "mountinfo").read_text())
-            trees.add(tree)
-            for line in lines:
-                paths.add(line.root.removesuffix(_DELETED))
-                inside = line.root != "/" or line.point.endswith(names.CONTAINER_DIR)
-                if inside and (line.type, line.source) == ("tmpfs", names.PLUGIN_NAME):
-                    devices.add(line.device)
+        except OSError as error:
+            if error.errno not in _NO_MOUNTS:
+                raise
+            continue
+        trees.add(tree)
+        for line in lines:
+            paths.add(line.root.removesuffix(_DELETED))
+            inside = line.root != "/" or line.point.endswith(names.CONTAINER_DIR)
+            if inside and (line.type, line.source) == ("tmpfs", names.PLUGIN_NAME):
+                devices.add(line.device)
     return Used(paths, devices)
 
 

@@ -19,7 +19,7 @@ from nri_plugin.host import cdi_generator, driver_root, releases, tmpfs
 from nri_plugin.host.bundle import of
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.lock import FILE
-from nri_plugin.host.removal import Places, Removal
+from nri_plugin.host.removal import Places, Removal, used_by_containers
 from nri_plugin.policy.model import Share
 from tests.contract.libraries import library
 from tests.nri_plugin.objects import clear
@@ -142,6 +142,23 @@ def test_what_a_process_has_mounted_stays_without_a_bundle(node: Node, tmp_path:
         stays = {path for path, what in done.items() if what.startswith("stays: a container")}
         assert stays == {"run/gpuslice/c1", "run/gpuslice/c2", f"vgpu/store/{node.old.name}"}
     assert set(node.uninstall()) == stays
+
+
+def test_a_process_that_ends_while_it_is_read_is_passed_over(tmp_path: Path) -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    process = tmp_path / str(pid)
+    (process / "ns").mkdir(parents=True)
+    (process / "root").symlink_to("/")
+    (process / "ns/mnt").symlink_to("mnt:[1]")
+    # Of a process that has ended the kernel answers EINVAL.
+    (process / "mountinfo").symlink_to(f"/proc/{pid}/mountinfo")
+    try:
+        assert used_by_containers(tmp_path / "containerd", tmp_path).paths == set()
+    finally:
+        os.waitpid(pid, 0)
 
 
 def test_a_copy_that_another_container_mounts_stays(node: Node, tmp_path: Path) -> None:
