@@ -116,10 +116,12 @@ def _stop_once(host: Host, steps_library: Path, directory: Path, step: str, pass
 def test_row_21_killed_at_any_step_of_a_call(
     host: Host, grants: Grants, steps_library: Path, step: str
 ) -> None:
-    directory = grants.make(64 * GIB)
-    assert _stop_once(host, steps_library, directory, step, 1), f"the script never passes {step}"
+    """Each passage has a grant of its own: in one where a process was just killed, the refusal of
+    the second allocation comes after a wait of 5 s."""
+    first = grants.make(64 * GIB)
+    assert _stop_once(host, steps_library, first, step, 1), f"the script never passes {step}"
     for passage in range(2, PASSAGES + 1):
-        _stop_once(host, steps_library, directory, step, passage)
+        _stop_once(host, steps_library, grants.make(64 * GIB), step, passage)
 
 
 _EXTERNAL = """
