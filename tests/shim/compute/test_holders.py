@@ -45,7 +45,8 @@ def child_named(process: subprocess.Popen[str], name: str) -> psutil.Process:
 
 
 def test_the_window_of_a_killed_holder_passes_on(start: Start) -> None:
-    """It has 90 percent, so it most likely holds a window. Its container stays."""
+    """It has 90 percent, so it most likely holds a window. Its container stays. Three times the
+    other's share passes, if the processors have other work, too."""
     other = start(["--core", "10"], sys.executable, "-c", TIMED)
     assert other.stdout
     other.stdout.readline()
@@ -60,7 +61,7 @@ def test_the_window_of_a_killed_holder_passes_on(start: Start) -> None:
         ends_ns.append(int(other.stdout.readline()))
     other.kill()
     after = [end_ns for end_ns in ends_ns if end_ns > killed_ns + 200_000_000]
-    assert ends_ns[-1] > killed_ns and len(after) >= 250  # of 500 ms
+    assert ends_ns[-1] > killed_ns and len(after) >= 150  # of 500 ms
 
 
 FORKING = (
