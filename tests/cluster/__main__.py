@@ -2,8 +2,8 @@
 
 1,000 pods at once on 100 nodes of 8 GPUs, then 300 deleted and 300 created: without faults; with
 the extender killed 50 times, each 1 to 10 s after it was ready; with kube-scheduler killed every 30
-s; with a second installation by mistake. Exit status 1 if the accounts are wrong, or if a pod that
-fits waits for more than 30 s.
+s; with kube-apiserver frozen for up to 20 s; with a second installation by mistake. Exit status 1
+if the accounts are wrong, or if a pod that fits waits for more than 30 s.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ _WEATHERS: Final = {
         lasts_s=185.0,
         lease_s=4,
     ),
+    "apiserver": Weather("kube-apiserver frozen 10 times, for 1 to 20 s", apiserver_freezes=10),
     "second": Weather(
         "a second installation, the extender killed 10 times", extender_kills=10, second=True
     ),
@@ -115,7 +116,7 @@ def _whole(weather: Weather, seed: int, strict: bool, nominate: str) -> Figures:
         async def blow() -> Figures:
             async with Api(plane) as api:
                 storm = Storm(api, random.Random(seed), strict=strict)
-                await pass_over(storm, weather, installation, say=say)
+                await pass_over(storm, weather, installation, plane.apiserver, say=say)
                 return storm.figures
 
         return asyncio.run(blow())

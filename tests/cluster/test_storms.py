@@ -1,6 +1,6 @@
 """Short storms of pods (`make storm` runs the complete ones): a thousand pods at once on a hundred
-nodes, without faults and with the extender killed; and with the lease holder stopped in the middle
-of its work until another has taken over, then continued."""
+nodes, without faults, with the extender killed, with kube-apiserver frozen; and with the lease
+holder stopped in the middle of its work until another has taken over, then continued."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.timeout(900)]
 WEATHERS = [
     Weather("calm"),
     Weather("the extender is killed", extender_kills=8, kill_after_s=(3.0, 9.0)),
+    Weather("kube-apiserver is frozen", apiserver_freezes=2, frozen_for_s=(2.0, 15.0)),
 ]
 PODS, CHANGED, HALTS = 250, 30, 4
 WITHIN_S = 120.0
@@ -48,13 +49,13 @@ def test_in_a_storm_the_books_are_right_and_what_fits_is_bound(
 ) -> None:
     async def run(installation: Installation) -> Storm:
         async with _storm(installed, f"storm-{WEATHERS.index(weather)}", 6) as storm:
-            await pass_over(storm, weather, installation)
+            await pass_over(storm, weather, installation, installed.apiserver)
             return storm
 
     with Fleet(installed, Shape(nodes=100).all_nodes()), _running(installed) as installation:
         storm = asyncio.run(run(installation))
     assert storm.figures.bound >= 900
-    assert storm.figures.kills.total() == weather.extender_kills
+    assert storm.figures.kills.total() == weather.extender_kills + weather.apiserver_freezes
 
 
 def test_a_scheduler_that_is_halted_and_continues_allocates_nothing_twice(

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from lab.cluster.api import Api, each
 from lab.cluster.installation import Installation
+from lab.cluster.supervised import Process
 from tests.load.accounts import Books
 from tests.load.generator import Load, LoadError
 
@@ -109,12 +110,16 @@ class Storm(Load):
 @dataclass(frozen=True)
 class Weather:
     """extender_kills: number of kills, each at a random time within `kill_after_s` after it was
-    ready. kube_scheduler_every_s: 0 for never. lasts_s: minimum duration. second: another
-    installation runs. lease_s: kube-scheduler's."""
+    ready. apiserver_freezes: number of times that kube-apiserver is stopped (SIGSTOP), each for a
+    random time of `frozen_for_s`; the longest ones cost kube-scheduler its Lease.
+    kube_scheduler_every_s: 0 for never. lasts_s: minimum duration. second: another installation
+    runs. lease_s: kube-scheduler's."""
 
     about: str
     extender_kills: int = 0
     kill_after_s: tuple[float, float] = (1.0, 10.0)
+    apiserver_freezes: int = 0
+    frozen_for_s: tuple[float, float] = (1.0, 20.0)
     kube_scheduler_every_s: float = 0.0
     lasts_s: float = 0.0
     second: bool = False
@@ -125,6 +130,7 @@ async def pass_over(
     storm: Storm,
     weather: Weather,
     installation: Installation,
+    apiserver: Process,
     pods: int = 1000,
     changed: int = 300,
     say: Callable[[str], None] = lambda _: None,
@@ -140,8 +146,8 @@ async def pass_over(
         await storm.begin()
         begun_s = time.monotonic()
         await storm.come(pods)
-        if weather.extender_kills or weather.kube_scheduler_every_s:
-            await _kill(storm, weather, installation, say)
+        if weather.extender_kills or weather.kube_scheduler_every_s or weather.apiserver_freezes:
+            await _kill(storm, weather, installation, apiserver, say)
         await _until_calm(storm, "all have come", say)
         await storm.go(changed)
         await storm.come(changed)
@@ -177,7 +183,11 @@ async def _tend(installation: Installation) -> None:
 
 
 async def _kill(
-    storm: Storm, weather: Weather, installation: Installation, say: Callable[[str], None]
+    storm: Storm,
+    weather: Weather,
+    installation: Installation,
+    apiserver: Process,
+    say: Callable[[str], None],
 ) -> None:
     over = asyncio.Event()
 
@@ -203,9 +213,19 @@ async def _kill(
             bound = f"{storm.figures.bound} bound so far"
             say(f"kill {number + 1} of {weather.extender_kills}: {bound}")
 
+    async def freeze_apiserver() -> None:
+        for number in range(weather.apiserver_freezes):
+            await asyncio.sleep(storm.chance.uniform(*weather.kill_after_s))
+            frozen_s = storm.chance.uniform(*weather.frozen_for_s)
+            with apiserver.frozen():
+                await asyncio.sleep(frozen_s)
+            storm.killed("kube-apiserver")
+            say(f"frozen {number + 1} of {weather.apiserver_freezes} times: {frozen_s:.0f} s")
+
     async def blow() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(kill_extender())
+            group.create_task(freeze_apiserver())
             group.create_task(asyncio.sleep(weather.lasts_s))
         over.set()
 
