@@ -51,11 +51,11 @@ _WEATHERS: Final = {
 }
 _CONDITIONS: Final = """# A thousand pods at once, whole
 
-`make storm`, {today}: real etcd, kube-apiserver and kube-scheduler, the manifests' own RBAC and
-policies, {nodes} nodes of 8 GPUs, 1,000 pods that want more than there is; then 300 go and 300
-come. While programs are killed, 40 go and as many come each second. At every look the grants are
-added up by GPU, by another program than ours. {cpus} shared cores, {system.sysname}
-{system.release}.
+`make storm`, nominations {nominate}, {today}: real etcd, kube-apiserver and kube-scheduler, the
+manifests' own RBAC and policies, {nodes} nodes of 8 GPUs, 1,000 pods that want more than there is;
+then 300 go and 300 come. While programs are killed, 40 go and as many come each second. At every
+look the grants are added up by GPU, by another program than ours. {cpus} shared cores,
+{system.sysname} {system.release}.
 
 """
 _HEAD: Final = (
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:
     today = datetime.datetime.now(datetime.UTC).date()
     path = options.results / f"storm-{today}.md"
     conditions = _CONDITIONS.format(
-        today=today, nodes=_NODES, cpus=os.cpu_count(), system=os.uname()
+        nominate=options.nominate, today=today, nodes=_NODES, cpus=os.cpu_count(), system=os.uname()
     )
     path.write_text(conditions + report.table(_HEAD, rows))
     sys.stdout.write(f"{path}\n")
