@@ -38,6 +38,9 @@ WORK_S: Final = 8.0
 """A bind starts no new operation after this time, so its answer comes at most POST_S later.
 kube-scheduler's timeout must exceed the sum of both and of the wait for the Lease."""
 GET_S: Final = 3.0
+MAX_POSTS: Final = 16
+"""At a time; the others wait in their order. With more, the API server answers none sooner, answers
+nominations later, and each takes a connection, whose TLS handshake costs as much as a Binding."""
 UNSEEN_S: Final = 30.0
 """A pod that is assumed for this long without being observed as bound is read from the API
 server."""
@@ -112,6 +115,7 @@ class Binder:
         self._verbs = verbs
         self._clock = clock
         self._settled = settled
+        self._posts = asyncio.Semaphore(MAX_POSTS)
         self._jobs: dict[str, _Job] = {}
         self._sent: dict[str, _Sent] = {}
         self._noticed: dict[str, Pending] = {}
@@ -189,11 +193,14 @@ class Binder:
         """POSTs until the outcome is known or the time is over."""
         wanted, uid, pause = attempt.wanted, attempt.wanted.uid, Backoff()
         while True:
-            if attempt.placement is not None and self._state.assumed(uid) != attempt.placement:
-                return self._overtaken(wanted)
-            if self._clock() > until_s:
+            if not await self._post_begins(until_s):
                 return self._in_doubt(uid, "the API server took too long to answer")
-            error = await self._post(attempt)
+            try:
+                if attempt.placement is not None and self._state.assumed(uid) != attempt.placement:
+                    return self._overtaken(wanted)
+                error = await self._post(attempt)
+            finally:
+                self._posts.release()
             if error is None:
                 return ""
             if error is _SHUT:
@@ -290,6 +297,18 @@ class Binder:
     ) -> None:
         until_s, pod_key = self._clock() + UNSEEN_S, f"{wanted.namespace}/{wanted.name}"
         self._state.assume(wanted.uid, placement, until_s, pod_key, annotations)
+
+    async def _post_begins(self, until_s: float) -> bool:
+        """Waits until one of MAX_POSTS may begin; the caller releases it. False: it is too late."""
+        try:
+            async with asyncio.timeout(max(0.0, until_s - self._clock())):
+                await self._posts.acquire()
+        except TimeoutError:
+            return False
+        if self._clock() > until_s:
+            self._posts.release()
+            return False
+        return True
 
     async def _post(self, attempt: _Attempt) -> KubeError | None:
         """None: the pod is bound."""

@@ -22,8 +22,9 @@ from scheduler.metrics import Metrics
 
 _LOG: Final = logging.getLogger(__name__)
 
-MAX_WRITES: Final = 20
-"""At a time."""
+MAX_WRITES: Final = 48
+"""At a time. More than Bindings (binder.MAX_POSTS): kube-scheduler takes a nominated pod in two
+milliseconds and searches for any other in tens, so the writes must stay ahead of it."""
 PAUSE_S: Final = 0.02
 SLICE_S: Final = 0.005
 """How long one choice of nodes may block the event loop."""

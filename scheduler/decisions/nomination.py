@@ -39,7 +39,8 @@ from scheduler.kubernetes.waiting import Waiting
 
 WRITE_S: Final = 0.05
 TURN_S: Final = 0.01
-"""Assumed for a nomination's write, and for a pod's turn in kube-scheduler, until measured."""
+"""Assumed for a nomination's write, and for a pod's turn in kube-scheduler, until measured. A pod
+without a nomination takes longer: kube-scheduler searches all nodes."""
 MOST_HEAD: Final = 64
 _NEWEST: Final = 1 / 8
 """Weight of the newest measurement."""
@@ -138,7 +139,7 @@ class Backlog:
         self._clock = clock
         self._least_nodes = _LEAST_NODES[when]
         self._leaves_head = when is When.BACKLOG
-        self._write_s, self._turn_s = WRITE_S, TURN_S
+        self._write_s, self._turn_s, self._search_s = WRITE_S, TURN_S, TURN_S
         self._tried_s = float("-inf")
         self._profiles = profiles
         self._policies = policies or {}
@@ -201,9 +202,12 @@ class Backlog:
         if pod is None:
             return ""
         now_s = self._clock()
-        if now_s - self._tried_s < 1:  # else it had nothing to try
-            self._turn_s += (now_s - self._tried_s - self._turn_s) * _NEWEST
-        self._tried_s = now_s
+        took_s, self._tried_s = now_s - self._tried_s, now_s
+        if took_s < 1:  # else it had nothing to try
+            if len(nodes) > 1:
+                self._search_s += (took_s - self._search_s) * _NEWEST
+            else:
+                self._turn_s += (took_s - self._turn_s) * _NEWEST
         is_first = not pod.is_tried
         if pod.node and is_first:
             self.leads_s.append(now_s - pod.nominated_s)
@@ -254,8 +258,10 @@ class Backlog:
             self._remove_tried(kind)
         front = min((kind.queue[0][0] for kind in kinds if kind.queue), default=None)
         before = sum(front is None or order < front for order in ahead)
-        head = min(MOST_HEAD, ceil(self._write_s / max(self._turn_s, 1e-3)) + 1)
-        return max(0, head - before)
+        left_s = self._write_s - before * self._turn_s
+        if left_s <= 0:
+            return 0
+        return min(MOST_HEAD, ceil(left_s / max(self._search_s, 1e-3)) + 1)
 
     def _remove_tried(self, kind: _Kind) -> None:
         """From the front of the kind's queue."""

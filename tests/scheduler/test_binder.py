@@ -110,6 +110,36 @@ async def test_nothing_is_sent_for_a_bind_whose_time_is_over(scene: Scene) -> No
     assert (scene.server.seen_gets, scene.held("n0")) == (0, 50)
 
 
+async def test_few_bindings_are_sent_at_once_and_the_others_wait(
+    patient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.binder.MAX_POSTS", 2)
+    state = calls.state(nodes=2, gpus=4)
+    async with scene_of(*(calls.pod(f"u-{number}") for number in range(6)), state=state) as scene:
+        for number in range(6):
+            scene.ask(calls.pod(f"u-{number}"))
+        said = await asyncio.gather(*(scene.bind(f"u-{number}") for number in range(6)))
+        assert said == [""] * 6
+        assert scene.gate.most_under_way == 2
+        sent = [binding["metadata"]["uid"] for binding in scene.server.bindings]
+        assert sorted(sent) == [f"u-{number}" for number in range(6)]
+
+
+async def test_a_bind_that_waits_too_long_for_others_sends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("scheduler.binder.MAX_POSTS", 1)
+    async with scene_of(calls.pod("u-1"), calls.pod("u-2")) as scene:
+        scene.server.posts = [Fate.HANG]
+        scene.ask(calls.pod("u-1"))
+        scene.ask(calls.pod("u-2"))
+        first = asyncio.create_task(scene.bind("u-1"))
+        await scene.server.sent.wait()
+        assert "took too long" in await scene.bind("u-2", "n1")
+        assert await first
+        assert len(scene.server.bindings) == 1
+
+
 async def test_gpus_are_chosen_and_held_before_anything_is_awaited() -> None:
     """Pods that are bound concurrently get different capacity."""
     async with scene_of(*(calls.pod(f"u-{number}") for number in range(4))) as scene:

@@ -139,6 +139,27 @@ def test_pods_that_kube_scheduler_reaches_before_the_write_are_left(
     assert list(cluster.planned(2)) == ["p47", "p48"]
 
 
+def test_quick_turns_of_nominated_pods_do_not_leave_more_to_kube_scheduler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It must search for those that are left, which takes ten times as long."""
+    in_small_fleets(monkeypatch)
+    cluster = Cluster(When.BACKLOG, nodes=40)
+    cluster.learned()
+    pods = cluster.many(120, TINY)
+    for raw in pods[:44]:
+        cluster.now_s += 0.02
+        cluster.tries(raw)
+    planned = cluster.plan(20)
+    for each in planned:
+        cluster.now_s += 0.002
+        assert each.node is not None
+        cluster.tries(pods[int(each.pending.uid[1:])], each.node)
+    last = int(planned[-1].pending.uid[1:])
+    (first,) = cluster.plan(1)
+    assert int(first.pending.uid[1:]) <= last + HEAD
+
+
 def test_in_a_small_fleet_no_write_is_spent() -> None:
     cluster = Cluster(When.BACKLOG)
     cluster.learned()
