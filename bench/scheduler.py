@@ -77,6 +77,20 @@ def _runs(figures: Figures, nodes: int, runs: Runs) -> None:
             name = f"whole_{nodes}_{_name(kind)}_per_{_name(other)}"
             ratio = runs.median(kind) / runs.median(other)
             figures.add(name, f"{where} {kind}, of {other}", "x", ratio, None, goal)
+    for kind in (STOCK, OFF, OURS):
+        for program, by_run in runs.spent_ms[kind].items():
+            figures.add(
+                f"spent_{nodes}_{_name(kind)}_{_name(program)}_ms_per_pod",
+                f"{where} {kind}: processor time per pod of {program}",
+                "ms",
+                median(by_run),
+            )
+        figures.add(
+            f"idle_{nodes}_{_name(kind)}",
+            f"{where} {kind}: processor time that is left, of all",
+            "",
+            median(runs.idle[kind]),
+        )
     for kind, nominated in runs.nominated.items():
         if nominated:
             figures.add(

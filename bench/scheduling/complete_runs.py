@@ -80,7 +80,7 @@ async def measure(directory: Path, quick: bool) -> Measured:
                     await stage.build(kube, nodes[measured.nodes or there.nodes : number])
                     measured.nodes = number
                     say(f"kube-scheduler with us and without, {number:,} nodes")
-                    rounds, count = (1, 100) if quick else (3, 600 if number == stages[0] else 300)
+                    rounds, count = (1, 100) if quick else (3, 600)
                     kinds = _FIRST if number == stages[0] else _LATER
                     measured.runs[number] = await throughput.measure(count, rounds, kinds)
                     say(f"asked by the bench, {number:,} nodes")

@@ -4,13 +4,16 @@ With the extender, nominations are on; "nominations off" is the same without the
 Without the extender it is the same kube-scheduler with the same configuration and pods:
 koordinator.sh resources are then mere totals of the node. Stock is kube-scheduler's default
 profile, which scores a part of the nodes. The extender is stopped (SIGSTOP) meanwhile.
-kube-scheduler is stopped while the pods are created, so that only scheduling is measured. Runs
-alternate, so that other load affects both.
+kube-scheduler is stopped while the pods are created, so that only scheduling is measured. A run
+begins when the programs are at rest: for seconds after its start kube-scheduler lists all pods, and
+its garbage collection and that of kube-apiserver would be measured. Runs alternate, so that other
+load affects both.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 import time
@@ -53,6 +56,9 @@ NAMED: Final = frozenset(
 )
 """The bench creates the pods; Leases are renewed at intervals, independently of bindings."""
 _READY_S: Final = 120.0
+_REST_S: Final = 1.0
+_AT_REST: Final = 0.2
+"""Of a processor: they renew Leases, and the extender examines its queue every second."""
 _NOMINATIONS: Final = re.compile(
     r'^gpuslice_scheduler_nominations_total{outcome="(.*)"} (.*)', re.M
 )
@@ -61,10 +67,14 @@ _NOMINATIONS: Final = re.compile(
 @dataclass
 class Runs:
     """By kind, pods per second by run; with the extender also its processor time per pod, and
-    writes to the API server per pod. nominated, confirmed: by kind, pods that were nominated, and
-    of these bound there."""
+    writes to the API server per pod. spent_ms: by kind and program, processor time per pod by run,
+    while kube-scheduler runs. idle: by kind, the part of all processors' time that none of the
+    programs used. nominated, confirmed: by kind, pods that were nominated, and of these bound
+    there."""
 
     pods_per_s: dict[str, list[float]] = field(default_factory=dict)
+    spent_ms: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    idle: dict[str, list[float]] = field(default_factory=dict)
     cpu_us: list[float] = field(default_factory=list)
     writes: list[Mapping[str, float]] = field(default_factory=list)
     nominated: Counter[str] = field(default_factory=Counter)
@@ -72,6 +82,14 @@ class Runs:
 
     def median(self, kind: str) -> float:
         return median(self.pods_per_s[kind])
+
+    def spend(self, kind: str, spent_s: Mapping[str, float], took_s: float, pods: int) -> None:
+        """spent_s: by program, while these pods were bound."""
+        by_program = self.spent_ms.setdefault(kind, {})
+        for program, seconds in spent_s.items():
+            by_program.setdefault(program, []).append(seconds / pods * 1e3)
+        used = sum(spent_s.values()) / took_s / (os.cpu_count() or 1)
+        self.idle.setdefault(kind, []).append(1 - used)
 
     @property
     def cpu_us_median(self) -> float:
@@ -134,6 +152,7 @@ class Throughput:
         scheduler = self._plane.start_kube_scheduler(config, name=f"kube-scheduler-{self._number}")
         try:
             await self._warm_up(namespace, mix)
+            await self._rest(scheduler.pid)
             scheduler.send(signal.SIGSTOP)
             pods = [
                 stage.asking_pod(f"p{number}", mix.asked(number), mix.zone)
@@ -147,8 +166,12 @@ class Throughput:
             before, begun_s = stage.writes(self._plane), self._cpu_s()
             nominated, confirmed = self._nominations() if ours else (0, 0)
             await stage.post_all(self._kube, path, pods)
+            spent_s, started_s = self._spent_s(scheduler.pid), time.monotonic()
             scheduler.send(signal.SIGCONT)
             times = await seen
+            took_s = time.monotonic() - started_s
+            spent = {name: s - spent_s[name] for name, s in self._spent_s(scheduler.pid).items()}
+            runs.spend(kind, spent, took_s, count)
             cpu_us = (self._cpu_s() - begun_s) / count * 1e6
             # The events are written a little later.
             await asyncio.sleep(2)
@@ -185,6 +208,17 @@ class Throughput:
                 raise RuntimeError(f"kube-scheduler binds nothing within {_READY_S:.0f} s")
             await asyncio.sleep(0.2)
 
+    async def _rest(self, scheduler_pid: int) -> None:
+        """Until all programs together use little of one processor."""
+        deadline = time.monotonic() + _READY_S
+        spent_s = sum(self._spent_s(scheduler_pid).values())
+        while time.monotonic() < deadline:
+            await asyncio.sleep(_REST_S)
+            before_s, spent_s = spent_s, sum(self._spent_s(scheduler_pid).values())
+            if spent_s - before_s < _REST_S * _AT_REST:
+                return
+        raise RuntimeError(f"the programs are not at rest within {_READY_S:.0f} s")
+
     def _nominations(self) -> tuple[int, int]:
         """Pods nominated, and bound there, since the extender's start."""
         _, page = self._installation.ask("/metrics")
@@ -193,3 +227,14 @@ class Throughput:
 
     def _cpu_s(self) -> float:
         return cpu_s(self._extender.pid)
+
+    def _spent_s(self, scheduler_pid: int) -> Mapping[str, float]:
+        """Processor time by program."""
+        pids = {
+            "kube-apiserver": self._plane.apiserver.pid,
+            "etcd": self._plane.etcd.pid,
+            "kube-scheduler": scheduler_pid,
+            "the extender": self._extender.pid,
+            "the bench": os.getpid(),
+        }
+        return {program: cpu_s(pid) for program, pid in pids.items()}
