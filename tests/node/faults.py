@@ -174,9 +174,16 @@ FAULTS: Final[Sequence[Fault]] = (
         "test_an_agent_that_is_killed_leaves_no_arbiter",
     ),
     Fault(
+        "the same, in the midst of their work",
+        "no container waits, gets another's share, or loses more than ten points of its own in"
+        " ten seconds",
+        "",
+        "test_an_agent_that_is_killed_costs_no_container_its_share",
+    ),
+    Fault(
         "a kernel runs for more than a second",
-        "the other containers of the GPU wait; its excess is deducted from the container's later"
-        " turns",
+        "the next container of the GPU starts beside it, 100 ms after its window; half of the time"
+        " is deducted from the container's later turns",
         "logs `LimitNotEnforceable`, and an event of the pod",
         "test_a_long_kernel_is_reported",
     ),
