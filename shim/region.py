@@ -105,10 +105,11 @@ def holders(directory: Path) -> Sequence[Holder]:
         return tuple(_holders(data, geometry, file.fileno()))
 
 
-def _is_locked(descriptor: int, slot: int) -> bool:
-    """Queries the kernel alone; docs/adr/0002 lists the file systems that make its answer wrong."""
+def is_locked(descriptor: int, slot: int, count: int = 1) -> bool:
+    """Whether a process has one of these slots. Queries the kernel alone; docs/adr/0002 lists the
+    file systems that make its answer wrong."""
     start = region_file.LOCK_LIVE + slot
-    asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, start, 1, 0)
+    asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, start, count, 0)
     answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked)
     return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
 
@@ -126,7 +127,7 @@ def _holders(data: bytes, geometry: region_file.Geometry, descriptor: int) -> It
             whole(each.unpack(data, first + gpu * each.size)["bytes"])
             for gpu in range(geometry.gpu_count)
         ]
-        ended = not _is_locked(descriptor, number)
+        ended = not is_locked(descriptor, number)
         yield Holder(number, slot["pid"], slot["pid_namespace"], charges, ended)
 
 

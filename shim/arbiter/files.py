@@ -21,6 +21,7 @@ from typing import Final
 
 from contract import grant_file, lease_file, names, region_file
 from contract.lease_file import Lease
+from shim import region
 from shim.arbiter.turns import Activity, Share
 
 _SYS_FUTEX: Final = {"x86_64": 202, "aarch64": 98}[platform.machine()]
@@ -109,6 +110,10 @@ class Container:
                 Activity(work.launched_ns, work.busy_until_ns, work.busy_ns, work.waiting_since_ns),
             )
         return self._activities[gpu][1]
+
+    def has_processes(self) -> bool:
+        """Whether a process has a slot of the region."""
+        return region.is_locked(self._region, 0, names.MAX_SLOTS)
 
     def write(self, gpu: int, lease: Lease) -> None:
         """Write the lease and wake the threads that wait for one."""

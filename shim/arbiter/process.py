@@ -7,12 +7,13 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from contract.lease_file import CYCLE_NS
 from shim.arbiter.files import Container, directories
-from shim.arbiter.turns import Activity, Share, Turns
+from shim.arbiter.turns import IDLE_NS, Activity, Share, Turns
 
 _SCAN_NS: Final = CYCLE_NS // 2
 """Between looks for new and removed containers and changed grants."""
@@ -52,7 +53,7 @@ class Arbiter:
             if now_ns < self._due_ns.get(uuid, 0):
                 continue
             members = self._members[uuid]
-            seen = {key: _activity(*member) for key, member in members.items()}
+            seen = {key: _activity(*member, now_ns) for key, member in members.items()}
             leases, self._due_ns[uuid] = turns.step(now_ns, seen)
             for key, lease in leases.items():
                 container, gpu = members[key]
@@ -108,11 +109,16 @@ class Arbiter:
             container.gate(any(self._gpus[uuid].gated for uuid in container.shares()))
 
 
-def _activity(container: Container, gpu: int) -> Activity:
+def _activity(container: Container, gpu: int, now_ns: int) -> Activity:
     try:
-        return container.activity(gpu)
+        seen = container.activity(gpu)
+        awaited = seen.busy_until_ns > now_ns or seen.waiting_since_ns
+        if awaited and now_ns > seen.launched_ns + IDLE_NS and not container.has_processes():
+            # Killed processes leave both behind; their work ended with them.
+            return replace(seen, busy_until_ns=seen.launched_ns, waiting_since_ns=0)
     except OSError:
         return Activity()
+    return seen
 
 
 def run(

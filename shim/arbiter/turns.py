@@ -378,8 +378,8 @@ class Turns:
 
 
 def _believed(seen: Activity, now_ns: int) -> Activity:
-    """A killed process leaves its prediction behind; a live one wishes or waits again soon. Work
-    that a call waits for longer than predicted has no end that is known."""
+    """One of several processes, killed, leaves its prediction behind; a live one wishes or waits
+    again soon. Work that a call waits for longer than predicted has no end that is known."""
     busy_until_ns = min(seen.busy_until_ns, seen.launched_ns + _PREDICTED_MOST_NS)
     if now_ns - _PREDICTED_MOST_NS < seen.waiting_since_ns and busy_until_ns < now_ns:
         busy_until_ns = now_ns + _ANNOUNCE_NS + 2 * _DRAIN_LOOK_NS

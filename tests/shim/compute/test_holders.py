@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 
 import psutil
 import pytest
 
+from contract.lease_file import CYCLE_NS
 from tests.shim.compute.conftest import Start
 from tests.support import ROOT
 
@@ -62,6 +64,41 @@ def test_the_window_of_a_killed_holder_passes_on(start: Start) -> None:
     other.kill()
     after = [end_ns for end_ns in ends_ns if end_ns > killed_ns + 200_000_000]
     assert ends_ns[-1] > killed_ns and len(after) >= 150  # of 500 ms
+
+
+BLOCKED = (
+    PREPARED
+    + """
+begin()
+function = kernel()
+for _ in range(3):  # from these the library learns how long it takes
+    busy(function, 400 * MS)
+    ok(driver.cuCtxSynchronize())
+busy(function, 400 * MS)
+print("launched", flush=True)
+time.sleep(60)
+"""
+)
+
+
+def test_the_window_of_a_holder_killed_in_a_long_kernel_passes_on(start: Start) -> None:
+    """Within one cycle, although the kernel would outlast the window by more. No process of its
+    container uses the GPU then."""
+    ten = TIMED.replace("MS)", "10 * MS)")  # its lines fit into the pipe
+    other = start(["--core", "50"], sys.executable, "-c", ten)
+    holder = start(
+        ["--core", "50"],
+        *("/bin/sh", "-c", '"$0" -c "$1" blocked; sleep 5', sys.executable, BLOCKED),
+    )
+    assert holder.stdout and other.stdout
+    assert holder.stdout.readline() == "launched\n"
+    children = psutil.Process(holder.pid).children(recursive=True)
+    next(each for each in children if each.cmdline()[-1] == "blocked").kill()
+    ends_ns = [time.monotonic_ns()]
+    while ends_ns[-1] < ends_ns[0] + 4 * CYCLE_NS:
+        ends_ns.append(max(int(other.stdout.readline()), ends_ns[0]))
+    other.kill()
+    assert max(after - before for before, after in pairwise(ends_ns)) < CYCLE_NS
 
 
 FORKING = (
