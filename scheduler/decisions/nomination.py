@@ -42,6 +42,11 @@ TURN_S: Final = 0.01
 """Assumed for a nomination's write, and for a pod's turn in kube-scheduler, until measured. A pod
 without a nomination takes longer: kube-scheduler searches all nodes."""
 MOST_HEAD: Final = 64
+REST_S: Final = 0.25
+"""Where kube-scheduler has tried none of several pods for so long, it is halted or has others to
+try first, and nominations of the foremost pods come in time, too."""
+FEW: Final = 8
+"""So few pods are left to kube-scheduler's search."""
 _NEWEST: Final = 1 / 8
 """Weight of the newest measurement."""
 MIN_NODES: Final = 500
@@ -97,12 +102,13 @@ class Nomination:
 
 @dataclass(slots=True)
 class _Pod:
-    """node: nominated, "" for none, since nominated_s. is_tried: kube-scheduler tried the pod, or
-    it is left to kube-scheduler. written: the pod's versions before and after the nomination was
-    written."""
+    """arrived_s: when it was first observed. node: nominated, "" for none, since nominated_s.
+    is_tried: kube-scheduler tried the pod, or it is left to kube-scheduler. written: the pod's
+    versions before and after the nomination was written."""
 
     waiting: Waiting
     order: _Order
+    arrived_s: float
     node: str = ""
     nominated_s: float = 0.0
     is_tried: bool = False
@@ -167,7 +173,7 @@ class Backlog:
         if pod is None:
             self._arrived += 1
             order = (-seen.pending.priority, seen.created, self._arrived)
-            pod = self._pods[uid] = _Pod(seen, order)
+            pod = self._pods[uid] = _Pod(seen, order, self._clock())
         was_nominable, pod.waiting = uid in self._untried, seen
         if seen.is_ours and uid not in self._nominated:
             # Written by an earlier process; the GPUs that it reserved are not known.
@@ -256,8 +262,13 @@ class Backlog:
         ahead: of the nominated pods."""
         for kind in kinds:
             self._remove_tried(kind)
-        front = min((kind.queue[0][0] for kind in kinds if kind.queue), default=None)
-        before = sum(front is None or order < front for order in ahead)
+        front = min((kind.queue[0] for kind in kinds if kind.queue), default=None)
+        if front is None:
+            return 0
+        since_s = max(self._tried_s, self._pods[front[1]].arrived_s)
+        if self._clock() - since_s > REST_S and len(self._untried) > FEW:
+            return 0
+        before = sum(order < front[0] for order in ahead)
         left_s = self._write_s - before * self._turn_s
         if left_s <= 0:
             return 0

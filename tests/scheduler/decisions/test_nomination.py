@@ -134,9 +134,25 @@ def test_pods_that_kube_scheduler_reaches_before_the_write_are_left(
         cluster.tries(raw)
     (first,) = cluster.plan(1)
     assert first.pending.uid == "p44"
-    cluster.now_s += 0.4
+    cluster.now_s += 0.2
     cluster.backlog.written("p44", "1", "2")
-    assert list(cluster.planned(2)) == ["p47", "p48"]
+    assert list(cluster.planned(2)) == ["p46", "p47"]
+
+
+@pytest.mark.parametrize(("count", "waited_s", "left"), [(12, 0.2, 6), (12, 0.3, 0), (8, 0.3, 6)])
+def test_no_pod_is_left_where_kube_scheduler_rests(
+    count: int, waited_s: float, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was stopped, or tries other pods first. A few pods are left to it all the same."""
+    in_small_fleets(monkeypatch)
+    cluster = Cluster(When.BACKLOG)
+    cluster.learned(TINY)
+    cluster.now_s += 1
+    pods = cluster.many(count, TINY)
+    cluster.now_s += waited_s
+    assert len(cluster.planned()) == count - left
+    cluster.tries(pods[0])
+    assert cluster.planned() == {}
 
 
 def test_quick_turns_of_nominated_pods_do_not_leave_more_to_kube_scheduler(
