@@ -2,13 +2,15 @@
 
 Only the process that may bind does so, with kube-scheduler's account. A pod that changed since it
 was read is left alone: another component may have nominated a node for it. Where the API server
-refuses the field, nothing is written for a while, and pods are scheduled as without nominations.
+refuses the field in a namespace, nothing is nominated there for a while, and pods are scheduled as
+without nominations; withdrawals go on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -16,7 +18,7 @@ from contract import names
 from kube.client import KubeError
 from kube.log_lines import Line
 from scheduler.decisions.nomination import Backlog, Nomination, Outcome
-from scheduler.kubernetes.requests import at
+from scheduler.kubernetes.requests import Pending, at
 from scheduler.kubernetes.waiting import nomination
 from scheduler.metrics import Metrics
 
@@ -29,10 +31,12 @@ PAUSE_S: Final = 0.02
 SLICE_S: Final = 0.005
 """How long one choice of nodes may block the event loop."""
 OFF_S: Final = 300.0
-"""Without nominations, after the API server refused one for good."""
+"""Without nominations in a namespace, after the API server refused REFUSALS there, one after the
+other: the account lacks the permission, or a policy refuses the field. It refuses a single one of a
+pod that was bound meanwhile, too."""
+REFUSALS: Final = 4
 _ANSWER_S: Final = 3.0
-_REFUSED: Final = frozenset({400, 403, 405})
-"""Not of this pod alone: the account lacks the permission, or a policy refuses the field."""
+_REFUSED: Final = frozenset({400, 403, 405, 422})
 
 
 class Client(Protocol):
@@ -61,7 +65,9 @@ class Nominator:
         self._clock = clock
         self._writes: dict[str, asyncio.Task[None]] = {}
         """In progress, by the pod's UID."""
-        self._off_until_s = float("-inf")
+        self._refusals: Counter[str] = Counter()
+        self._paused: dict[str, float] = {}
+        """By namespace, until when."""
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -85,27 +91,40 @@ class Nominator:
         self._report()
         now_s = self._clock()
         most = MAX_WRITES - len(self._writes)
-        if most <= 0 or now_s < self._off_until_s or not self._may_write():
+        if most <= 0 or not self._may_write():
             return
-        for each in self._backlog.plan(most, lambda: self._clock() - now_s > SLICE_S):
+        for namespace in [name for name, end_s in self._paused.items() if end_s <= now_s]:
+            del self._paused[namespace]
+        until_s = now_s + SLICE_S
+        for each in self._backlog.plan(most, lambda: self._clock() > until_s, self._paused):
             self._writes[each.pending.uid] = asyncio.create_task(self._write(each))
 
     async def _write(self, wanted: Nomination) -> None:
         pending = wanted.pending
         body = nomination(pending, wanted.node)
+        begun_s = self._clock()
         try:
             path = f"{pending.path}/status"
             manager = names.SCHEDULER_NAME
             made = await self._kube.patch(path, body, timeout_s=_ANSWER_S, fieldManager=manager)
             after = at(made, "metadata").get("resourceVersion")
-            self._backlog.written(pending.uid, pending.version, str(after))
+            self._backlog.written(wanted, str(after), self._clock() - begun_s)
+            self._refusals.pop(pending.namespace, None)
         except KubeError as error:
-            self._backlog.failed(pending.uid)
-            if error.status in _REFUSED:
-                self._off_until_s = self._clock() + OFF_S
-                _LOG.warning(Line("nominations paused", pod=pending.pod_key, error=error))
+            self._backlog.failed(wanted)
+            if wanted.node is not None and error.status in _REFUSED:
+                self._refused(pending, error)
         finally:
             del self._writes[pending.uid]
+
+    def _refused(self, pending: Pending, error: KubeError) -> None:
+        namespace = pending.namespace
+        self._refusals[namespace] += 1
+        if self._refusals[namespace] < REFUSALS or namespace in self._paused:
+            return
+        del self._refusals[namespace]
+        self._paused[namespace] = self._clock() + OFF_S
+        _LOG.warning(Line("nominations paused", pod=pending.pod_key, error=error))
 
     def _report(self) -> None:
         counts = self._backlog.counts

@@ -196,8 +196,7 @@ async def _run(
             others = [group.create_task(cache.run(), name="cache")]
             others.append(group.create_task(_every(settings.tend_s, binder.tend), name="tend"))
             others.append(group.create_task(_every(_RETRY_S, retry), name="retry"))
-            if settings.nominate is not When.OFF:
-                others.append(group.create_task(nominator.run(), name="nominate"))
+            others.append(group.create_task(nominator.run(), name="nominate"))
             others.append(group.create_task(_every(settings.tell_s, report), name="report"))
             if settings.http is not None:
                 serving = endpoint.run(settings.http, lambda at: announce(f"serving: http://{at}"))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Final
 
 from scheduler import service
@@ -20,8 +20,10 @@ _BELIEVED_S: Final = 86400.0
 class _Switched(Backlog):
     is_on = True
 
-    def plan(self, most: int, is_over: Callable[[], bool]) -> Sequence[Nomination]:
-        return super().plan(most, is_over) if self.is_on else ()
+    def plan(
+        self, most: int, is_over: Callable[[], bool], paused: Container[str] = ()
+    ) -> Sequence[Nomination]:
+        return super().plan(most, is_over, paused) if self.is_on else ()
 
 
 def _turn(number: int, frame: object) -> None:

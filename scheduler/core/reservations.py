@@ -1,10 +1,9 @@
 """Reservations of GPU capacity for pods that hold nothing yet.
 
-A reservation has an owner (a pod's UID) and a deadline. It is counted in the fleet's columns
-`reserved_*`, in addition to what is used, so later placements avoid it. It is a nomination: the
-placement that the extender expects kube-scheduler to bind next. kube-scheduler sends `filter` of
-the next pod before `bind` of the last one, and both would be ranked to the same GPU. It refuses no
-pod: if a pod fits nowhere, `lifted` shows the fleet without reservations, and ends none of them.
+A reservation has an owner (a pod's UID), a kind and a deadline. It is counted in the fleet's
+columns `reserved_*`, in addition to what is used, so later placements avoid it. It is the placement
+that the extender expects kube-scheduler to bind. It refuses no pod: if a pod fits nowhere, `lifted`
+shows the fleet without reservations, and ends none of them.
 
 A reservation ends with its pod's binding or next filter, at its deadline, and when its node changes
 so that it no longer fits. Part of `scheduler.decisions.state`, which reports changes.
@@ -15,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from enum import Enum
 
 import numpy as np
 
@@ -23,8 +22,16 @@ from scheduler.core.fleet import Fleet, Rows
 from scheduler.core.place import Placement
 from scheduler.core.request import Request
 
-NOMINATED_S: Final = 2.0
-"""Longer than from prioritize to bind, unless the pod waits for something else."""
+
+class Kind(Enum):
+    """Why the capacity is reserved, and for how many seconds at most."""
+
+    RANKED = 2.0
+    """`prioritize` ranked the node first. It sends `filter` of the next pod before
+    `bind` of this one, and both would be ranked to the same GPU. Longer than from prioritize to
+    bind, unless the pod waits for something else."""
+    NOMINATED = 30.0
+    """The pod's status nominates the node; then the nomination is withdrawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,7 @@ class Reservation:
     owner: str
     request: Request
     placement: Placement
+    kind: Kind
     deadline_s: float
     taken: Sequence[Taken]
 
@@ -56,11 +64,13 @@ class Reservations:
     def __len__(self) -> int:
         return len(self._by_owner)
 
-    def add(self, owner: str, request: Request, placement: Placement, deadline_s: float) -> None:
+    def add(
+        self, owner: str, request: Request, placement: Placement, kind: Kind, now_s: float
+    ) -> None:
         """Replaces the owner's reservation. `place` must have found the placement beside all that
         is used and reserved."""
         self.end(owner)
-        self._enter(Reservation(owner, request, placement, deadline_s, ()))
+        self._enter(Reservation(owner, request, placement, kind, now_s + kind.value, ()))
 
     def placement(self, owner: str, request: Request, node: str) -> Placement | None:
         """The reservation for this owner, request and node."""

@@ -46,6 +46,10 @@ class Budget:
     def __init__(self) -> None:
         self._left = float(PER_SECOND)
 
+    @property
+    def left(self) -> int:
+        return int(self._left)
+
     def refill(self, seconds: float) -> None:
         """Adds the steps for the elapsed time."""
         self._left = min(PER_SECOND, self._left + max(0.0, seconds) * PER_SECOND)

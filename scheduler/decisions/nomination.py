@@ -11,57 +11,42 @@ the first pod of each kind is never nominated, and no selector, taint or amount 
 evaluated twice.
 
 The watch adds and removes pods; `verbs` reports kube-scheduler's calls; `nominator` writes. A
-nomination by preemption or by another component is left alone. See docs/adr/0050.
+nomination by preemption or by another component is left alone. One of ours is withdrawn at its
+deadline, and when kube-scheduler reports the pod as unschedulable. See docs/adr/0050.
 """
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from math import ceil
 from typing import Final
 
 from contract import names
 from scheduler.core.fit import feasible
-from scheduler.core.fleet import Rows
 from scheduler.core.place import Placement, place
 from scheduler.core.reasons import Reason
-from scheduler.core.request import Policy, Shape
+from scheduler.core.request import Policy, Request
+from scheduler.core.reservations import Kind
 from scheduler.core.score import best, score
 from scheduler.core.search import MOST_STEPS
+from scheduler.decisions.pace import Pace
+from scheduler.decisions.pod_kinds import Order, PodKind, PodKinds
 from scheduler.decisions.state import State
 from scheduler.kubernetes.requests import Pending
 from scheduler.kubernetes.waiting import Waiting
 
-WRITE_S: Final = 0.05
-TURN_S: Final = 0.01
-"""Assumed for a nomination's write, and for a pod's turn in kube-scheduler, until measured. A pod
-without a nomination takes longer: kube-scheduler searches all nodes."""
-MOST_HEAD: Final = 64
-REST_S: Final = 0.25
-"""Where kube-scheduler has tried none of several pods for so long, it is halted or has others to
-try first, and nominations of the foremost pods come in time, too."""
-FEW: Final = 8
-"""So few pods are left to kube-scheduler's search."""
-_NEWEST: Final = 1 / 8
-"""Weight of the newest measurement."""
 MIN_NODES: Final = 500
 """With fewer nodes, kube-scheduler's search costs less than the write."""
 WINDOW: Final = 256
 """Nominated pods that kube-scheduler has not tried yet."""
-DEADLINE_S: Final = 30.0
-"""Then the nomination is withdrawn, and the GPUs are free for other pods."""
 REFRESH_S: Final = 10.0
 """Then one pod of the kind is left to kube-scheduler's search, which shows the candidates anew."""
-MAX_KINDS: Final = 256
-"""Kinds whose candidates are known: 8 bytes per candidate each."""
-
-_Order = tuple[int, str, int]
-"""Sorts as kube-scheduler's queue: by priority, then by creation, then by arrival."""
+RETRY_S: Final = 5.0
+"""After a withdrawal that failed."""
+_NOW_S: Final = float("-inf")
 
 
 class When(Enum):
@@ -77,7 +62,7 @@ _LEAST_NODES: Final = {When.OFF: 0, When.BACKLOG: MIN_NODES, When.ALWAYS: 1}
 
 
 class Outcome(Enum):
-    """What became of a nomination."""
+    """What became of a nomination of this process."""
 
     NOMINATED = "nominated"
     CONFIRMED = "confirmed"
@@ -85,7 +70,7 @@ class Outcome(Enum):
     LATE = "late"
     """kube-scheduler searched all nodes before it saw the nomination; the node is kept."""
     REFUSED = "refused"
-    """kube-scheduler searched other nodes."""
+    """kube-scheduler searched other nodes, or found none."""
     EXPIRED = "expired"
     """kube-scheduler did not try the pod in time."""
     FAILED = "failed"
@@ -102,31 +87,22 @@ class Nomination:
 
 @dataclass(slots=True)
 class _Pod:
-    """arrived_s: when it was first observed. node: nominated, "" for none, since nominated_s.
-    is_tried: kube-scheduler tried the pod, or it is left to kube-scheduler. written: the pod's
-    versions before and after the nomination was written."""
+    """arrived_s: when it was first observed. node: reserved for it and nominated, "" for none.
+    is_counted: by this process. is_tried: kube-scheduler tried the pod, or it is left to
+    kube-scheduler. is_preempting: kube-scheduler may preempt others on the nominated node.
+    is_withdrawing: the withdrawal is being written. written: the pod's versions before and after
+    the last write."""
 
     waiting: Waiting
-    order: _Order
+    order: Order
     arrived_s: float
     node: str = ""
     nominated_s: float = 0.0
+    is_counted: bool = False
     is_tried: bool = False
+    is_preempting: bool = False
+    is_withdrawing: bool = False
     written: tuple[str, str] = ("", "")
-
-
-@dataclass(slots=True)
-class _Kind:
-    """Pods of equal constraints. queue: neither tried nor nominated, in order; entries of pods that
-    changed are skipped. candidates: None until kube-scheduler has sent them. latest: of the last
-    nomination, the request's shape and the row. probe: the pod that is left to kube-scheduler's
-    search."""
-
-    queue: list[tuple[_Order, str]] = field(default_factory=list)
-    candidates: Rows | None = None
-    latest: tuple[Shape, int] | None = None
-    learned_s: float = 0.0
-    probe: str = ""
 
 
 class Backlog:
@@ -145,24 +121,23 @@ class Backlog:
         self._clock = clock
         self._least_nodes = _LEAST_NODES[when]
         self._leaves_head = when is When.BACKLOG
-        self._write_s, self._turn_s, self._search_s = WRITE_S, TURN_S, TURN_S
-        self._tried_s = float("-inf")
+        self._pace = Pace()
         self._profiles = profiles
         self._policies = policies or {}
         self._pods: dict[str, _Pod] = {}
-        self._kinds: dict[bytes, _Kind] = {}
-        self._untried: set[str] = set()
-        """Nominable pods that kube-scheduler has not tried, nominated or not."""
-        self._nominated: dict[str, None] = {}
-        """By UID, the earliest first."""
+        self._kinds = PodKinds()
+        """Their queues have the nominable pods that kube-scheduler has not tried and that have no
+        nomination."""
+        self._nominated: dict[str, float] = {}
+        """By UID, when to withdraw the nomination, an earlier process's too."""
         self._arrived = 0
         self.counts: Counter[Outcome] = Counter()
         self.leads_s: list[float] = []
         """From each nomination to kube-scheduler's call. The reader empties it."""
 
     def serves(self, profile: object) -> bool:
-        """Whether pods of this schedulerName are nominated at all."""
-        return bool(self._least_nodes) and profile in self._profiles
+        """Whether the watch reports pods of this schedulerName."""
+        return profile in self._profiles
 
     # --- the watch
 
@@ -171,33 +146,44 @@ class Backlog:
         uid = seen.pending.uid
         pod = self._pods.get(uid)
         if pod is None:
+            if not self._least_nodes and not seen.is_ours:
+                return
             self._arrived += 1
             order = (-seen.pending.priority, seen.created, self._arrived)
             pod = self._pods[uid] = _Pod(seen, order, self._clock())
-        was_nominable, pod.waiting = uid in self._untried, seen
-        if seen.is_ours and uid not in self._nominated:
-            # Written by an earlier process; the GPUs that it reserved are not known.
-            self._note(uid, pod, seen.nominated)
-            self._give_up(uid, pod)
-        elif seen.is_nominable and not was_nominable and not pod.is_tried:
-            self._enter(uid, pod)
+        else:
+            self._kinds.leave(pod.waiting.constraints, pod.order, uid)
+            pod.waiting = seen
+        if seen.is_ours and not pod.node and not pod.is_withdrawing:
+            self._nominated.setdefault(uid, _NOW_S)  # by an earlier process
+        if seen.was_refused and uid in self._nominated and not pod.is_preempting:
+            self._end(uid, pod, Outcome.REFUSED)
+            self._nominated[uid] = _NOW_S
+        if self._is_due(pod):
+            self._kinds.enter(seen.constraints, pod.order, uid)
+
+    def _is_due(self, pod: _Pod) -> bool:
+        seen = pod.waiting
+        is_open = self._least_nodes and seen.is_nominable and not seen.nominated
+        return bool(is_open and not pod.node and not pod.is_tried)
 
     def bound(self, uid: str, node: str) -> None:
         """The pod was observed as bound."""
         pod = self._pods.get(uid)
         if pod is not None:
-            self.counts[Outcome.CONFIRMED] += bool(node) and pod.node == node
+            self.counts[Outcome.CONFIRMED] += pod.is_counted and bool(node) and pod.node == node
             self.forget(uid)
 
     def forget(self, uid: str) -> None:
         """The pod is bound or gone."""
         self._nominated.pop(uid, None)
-        self._untried.discard(uid)
         pod = self._pods.pop(uid, None)
         if pod is not None:
-            kind = self._kinds.get(pod.waiting.constraints)
+            key = pod.waiting.constraints
+            kind = self._kinds.get(key)
             if kind is not None and kind.probe == uid:
                 kind.probe = ""
+            self._kinds.leave(key, pod.order, uid)
 
     # --- kube-scheduler's calls
 
@@ -208,87 +194,105 @@ class Backlog:
         if pod is None:
             return ""
         now_s = self._clock()
-        took_s, self._tried_s = now_s - self._tried_s, now_s
-        if took_s < 1:  # else it had nothing to try
-            if len(nodes) > 1:
-                self._search_s += (took_s - self._search_s) * _NEWEST
-            else:
-                self._turn_s += (took_s - self._turn_s) * _NEWEST
-        is_first = not pod.is_tried
-        if pod.node and is_first:
+        self._pace.note_try(now_s, is_search=len(nodes) > 1)
+        is_first, nominated = not pod.is_tried, pod.node
+        if pod.is_counted and pod.node and is_first:
             self.leads_s.append(now_s - pod.nominated_s)
         self._give_up(uid, pod)
-        if pod.node in nodes and (is_first or len(nodes) == 1):
-            self.counts[Outcome.LATE] += len(nodes) > 1
-            return pod.node
-        was_refused, pod.node = bool(pod.node), ""
-        self.counts[Outcome.REFUSED] += was_refused
-        kind = self._kinds.setdefault(pod.waiting.constraints, _Kind())
-        if was_refused or kind.candidates is None or kind.probe == uid:
-            kind.candidates = self._state.fleet.rows_of(nodes)
-            kind.latest, kind.learned_s, kind.probe = None, self._clock(), ""
+        if nominated in nodes and (is_first or len(nodes) == 1):
+            self.counts[Outcome.LATE] += pod.is_counted and len(nodes) > 1
+            return nominated
+        if nominated:
+            self._end(uid, pod, Outcome.REFUSED)
+        self._learn(uid, pod, nodes, bool(nominated))
         return ""
+
+    def _learn(self, uid: str, pod: _Pod, nodes: Sequence[str], was_refused: bool) -> None:
+        """A single node shows no candidates: it may be another component's nomination."""
+        key = pod.waiting.constraints
+        kind = self._kinds.get(key)
+        if not self._least_nodes or (kind is None and not pod.waiting.is_nominable):
+            return
+        if kind is not None and kind.candidates is not None:
+            if kind.probe != uid and not was_refused:
+                return
+            if len(nodes) == 1:
+                self._kinds.unlearn(key)
+        if len(nodes) > 1:
+            self._kinds.learn(key, self._state.fleet.rows_of(nodes), self._clock())
+
+    def preempts(self, uid: str, nodes: Container[str]) -> None:
+        """kube-scheduler may preempt others for the pod on one of these nodes. It writes no
+        nomination where the pod's status names the node already."""
+        pod = self._pods.get(uid)
+        if pod is not None:
+            pod.is_preempting = pod.waiting.nominated in nodes
 
     # --- nominations
 
-    def plan(self, most: int, is_over: Callable[[], bool]) -> Sequence[Nomination]:
-        """What to write now, at most so many, found before `is_over`. The GPUs are reserved."""
-        found = self._overdue(most)
+    def plan(
+        self, most: int, is_over: Callable[[], bool], paused: Container[str] = ()
+    ) -> Sequence[Nomination]:
+        """What to write now, at most so many, found before `is_over`. The GPUs are reserved.
+        paused: namespaces without nominations."""
+        found = self._due(most)
         if not self._least_nodes or len(self._state.fleet) < self._least_nodes:
             return found
-        ahead = [self._pods[uid].order for uid in self._nominated if uid in self._untried]
-        known = [kind for kind in self._kinds.values() if kind.candidates is not None]
+        ahead = [
+            pod.order
+            for pod in (self._pods[uid] for uid in self._nominated)
+            if pod.node and not pod.is_tried
+        ]
+        known = list(self._kinds.learned)
         left = self._left(known, ahead) if self._leaves_head else 0
         while len(found) < most and len(ahead) < WINDOW and not is_over():
-            known = [kind for kind in known if len(kind.queue) > left]
+            known = [each for each in known if each.candidates is not None]
+            known = [each for each in known if len(each.queue) > left]
             if not known:
                 break
             kind = min(known, key=lambda kind: kind.queue[left])
-            order, uid = kind.queue.pop(left)
-            pod = self._pods.get(uid)
-            if pod is None or pod.order != order or not self._is_due(kind, uid, pod):
-                continue
-            placement = self._place(pod.waiting.pending, kind)
-            if placement is not None:
-                self._note(uid, pod, placement.node)
+            order, uid = kind.queue[left]
+            pod = self._pods[uid]
+            request = pod.waiting.pending.request
+            assert request is not None
+            if len(request.asks) > 1 and self._state.budget.left < MOST_STEPS:
+                break
+            if not kind.probe and self._clock() - kind.learned_s > REFRESH_S:
+                kind.probe = uid
+                del kind.queue[left]
+            elif pod.waiting.pending.namespace in paused or self._state.node_of(uid) is not None:
+                self._give_up(uid, pod)
+            elif (node := self._place(pod.waiting.pending, request, kind)) is not None:
+                del kind.queue[left]
+                self._note(uid, pod, node)
+                pod.is_counted = True
                 self.counts[Outcome.NOMINATED] += 1
                 ahead.append(order)
-                found.append(Nomination(pod.waiting.pending, placement.node))
+                found.append(Nomination(pod.waiting.pending, node))
+            else:  # until kube-scheduler has shown others
+                self._kinds.unlearn(pod.waiting.constraints)
         return found
 
-    def _left(self, kinds: Sequence[_Kind], ahead: Sequence[_Order]) -> int:
-        """How many pods at the front kube-scheduler tries before a write that starts now is done. A
-        nomination after that would only make the Binding fail, which names the pod's version.
-        ahead: of the nominated pods."""
-        for kind in kinds:
-            self._remove_tried(kind)
-        front = min((kind.queue[0] for kind in kinds if kind.queue), default=None)
-        if front is None:
+    def _left(self, kinds: Sequence[PodKind], ahead: Sequence[Order]) -> int:
+        """How many pods at the front to leave to kube-scheduler. ahead: of the nominated pods."""
+        queues = [kind.queue for kind in kinds if kind.queue]
+        if not queues:
             return 0
-        since_s = max(self._tried_s, self._pods[front[1]].arrived_s)
-        if self._clock() - since_s > REST_S and len(self._untried) > FEW:
-            return 0
-        before = sum(order < front[0] for order in ahead)
-        left_s = self._write_s - before * self._turn_s
-        if left_s <= 0:
-            return 0
-        return min(MOST_HEAD, ceil(left_s / max(self._search_s, 1e-3)) + 1)
+        front, uid = min(queue[0] for queue in queues)
+        before = sum(order < front for order in ahead)
+        waiting = len(ahead) + sum(len(queue) for queue in queues)
+        return self._pace.left(self._clock(), self._pods[uid].arrived_s, before, waiting)
 
-    def _remove_tried(self, kind: _Kind) -> None:
-        """From the front of the kind's queue."""
-        while kind.queue:
-            order, uid = kind.queue[0]
-            pod = self._pods.get(uid)
-            if pod is not None and pod.order == order and not pod.is_tried:
-                return
-            kind.queue.pop(0)
-
-    def written(self, uid: str, before: str, after: str) -> None:
-        """The nomination was written; before, after: the pod's resourceVersions."""
-        pod = self._pods.get(uid)
-        if pod is not None:
-            pod.written = before, after
-            self._write_s += (self._clock() - pod.nominated_s - self._write_s) * _NEWEST
+    def written(self, wanted: Nomination, version: str, took_s: float) -> None:
+        """It was written, in this time; the pod has this resourceVersion now."""
+        pod = self._pods.get(wanted.pending.uid)
+        if pod is None:
+            return
+        pod.written = wanted.pending.version, version
+        if wanted.node is None:
+            pod.is_withdrawing = False
+        else:
+            self._pace.note_write(took_s)
 
     def version(self, uid: str, version: str) -> str:
         """The pod's version, given the one that kube-scheduler sent: it may not have seen the
@@ -296,44 +300,33 @@ class Backlog:
         pod = self._pods.get(uid)
         return pod.written[1] if pod is not None and pod.written[0] == version else version
 
-    def failed(self, uid: str) -> None:
-        """The nomination was not written; kube-scheduler searches for the pod."""
-        self.counts[Outcome.FAILED] += 1
-        self._nominated.pop(uid, None)
+    def failed(self, wanted: Nomination) -> None:
+        """It was not written. Without a nomination kube-scheduler searches for the pod; a
+        withdrawal is tried again."""
+        uid = wanted.pending.uid
         pod = self._pods.get(uid)
-        if pod is not None:
-            self._drop(uid, pod)
-
-    def _enter(self, uid: str, pod: _Pod) -> None:
-        self._untried.add(uid)
-        kinds = self._kinds
-        insort(kinds.setdefault(pod.waiting.constraints, _Kind()).queue, (pod.order, uid))
-        if len(kinds) > MAX_KINDS:
-            unused = next((key for key, kind in kinds.items() if not kind.queue), None)
-            if unused is not None:
-                del kinds[unused]
+        if wanted.node is not None:
+            self.counts[Outcome.FAILED] += 1
+            if pod is not None:
+                self._nominated.pop(uid, None)
+                self._end(uid, pod)
+        elif pod is not None:
+            pod.is_withdrawing = False
+            self._nominated[uid] = self._clock() + RETRY_S
 
     def _give_up(self, uid: str, pod: _Pod) -> None:
         """The pod is left to kube-scheduler."""
         pod.is_tried = True
-        self._untried.discard(uid)
+        self._kinds.leave(pod.waiting.constraints, pod.order, uid)
 
-    def _is_due(self, kind: _Kind, uid: str, pod: _Pod) -> bool:
-        if pod.is_tried or pod.node or pod.waiting.nominated or not pod.waiting.is_nominable:
-            return False
-        if not kind.probe and self._clock() - kind.learned_s > REFRESH_S:
-            kind.probe = uid
-            return False
-        return self._state.node_of(uid) is None
-
-    def _place(self, pending: Pending, kind: _Kind) -> Placement | None:
-        """Reserves the best GPUs on the candidates."""
-        state, request, rows = self._state, pending.request, kind.candidates
-        assert request is not None and rows is not None
+    def _place(self, pending: Pending, request: Request, kind: PodKind) -> str | None:
+        """Reserves the best GPUs on the candidates, and returns their node."""
+        state, rows = self._state, kind.candidates
+        assert rows is not None
         fleet = state.fleet
-        policy = request.policy or self._policies.get(pending.profile, Policy.BINPACK)
+        policy = self._policy(pending, request)
         found: Placement | Reason | None = None
-        with state.budget.steps(MOST_STEPS, MOST_STEPS) as steps:
+        with state.budget.steps(MOST_STEPS, 0) as steps:
             # An equal pod made this node fuller, so it ranks first until it is full.
             if kind.latest and kind.latest[0] == request.shape and policy is Policy.BINPACK:
                 found = place(fleet, request, kind.latest[1], policy, steps)
@@ -347,32 +340,60 @@ class Backlog:
                 found = place(fleet, request, row, policy, steps)
         if not isinstance(found, Placement):
             return None
-        state.nominate(pending.uid, request, found, DEADLINE_S)
-        return found
+        state.reserve(pending.uid, request, found, Kind.NOMINATED)
+        return found.node
+
+    def _policy(self, pending: Pending, request: Request) -> Policy:
+        return request.policy or self._policies.get(pending.profile, Policy.BINPACK)
 
     def _note(self, uid: str, pod: _Pod, node: str) -> None:
         pod.node, pod.nominated_s = node, self._clock()
-        self._nominated[uid] = None
+        self._nominated[uid] = pod.nominated_s + Kind.NOMINATED.value
 
-    def _overdue(self, most: int) -> list[Nomination]:
-        """Withdrawals of nominations whose deadline has passed. Such a pod is not nominated again:
-        kube-scheduler, when it runs again, places it by itself."""
+    def _due(self, most: int) -> list[Nomination]:
+        """Withdrawals that are due. Such a pod is not nominated again: kube-scheduler, when it runs
+        again, places it by itself. A nomination of an earlier process is adopted if it can be."""
         found: list[Nomination] = []
-        until_s = self._clock() - DEADLINE_S
-        for uid in list(self._nominated):
-            pod = self._pods[uid]
-            if pod.nominated_s > until_s or len(found) == most:
+        now_s = self._clock()
+        for uid, due_s in list(self._nominated.items()):
+            if due_s > now_s:
+                continue
+            if len(found) == most:
                 break
-            del self._nominated[uid]
-            if self._state.node_of(uid) is None:
-                self.counts[Outcome.EXPIRED] += not pod.is_tried
-                self._drop(uid, pod)
-                if pod.waiting.is_ours:
+            pod = self._pods[uid]
+            if self._state.node_of(uid) is not None:  # it is being bound
+                self._nominated[uid] = now_s + Kind.NOMINATED.value
+            elif not self._adopt(uid, pod):
+                self._end(uid, pod, Outcome.EXPIRED)
+                del self._nominated[uid]
+                if pod.waiting.is_ours and not pod.is_preempting:
+                    pod.is_withdrawing = True
                     found.append(Nomination(pod.waiting.pending, None))
         return found
 
-    def _drop(self, uid: str, pod: _Pod) -> None:
-        """Ends the pod's nomination and leaves it to kube-scheduler."""
+    def _adopt(self, uid: str, pod: _Pod) -> bool:
+        """Reserves the GPUs on the node that an earlier process nominated."""
+        seen, fleet = pod.waiting, self._state.fleet
+        request = seen.pending.request
+        if pod.node or pod.is_tried or not self._least_nodes or not seen.is_ours or not request:
+            return False
+        rows = fleet.rows_of([seen.nominated])
+        with self._state.budget.steps(MOST_STEPS, 0) as steps:
+            if not feasible(fleet, request, rows, steps, self._state.known)[0]:
+                return False
+            policy = self._policy(seen.pending, request)
+            found = place(fleet, request, int(rows[0]), policy, steps)
+        if not isinstance(found, Placement):
+            return False
+        self._state.reserve(uid, request, found, Kind.NOMINATED)
+        self._note(uid, pod, seen.nominated)
+        return True
+
+    def _end(self, uid: str, pod: _Pod, outcome: Outcome | None = None) -> None:
+        """Ends the pod's reservation and leaves it to kube-scheduler. outcome: counted if this
+        process nominated the node."""
+        if outcome is not None and pod.node and pod.is_counted:
+            self.counts[outcome] += outcome is not Outcome.EXPIRED or not pod.is_tried
         pod.node = ""
         self._give_up(uid, pod)
         if self._state.node_of(uid) is None:

@@ -21,7 +21,7 @@ from scheduler.core.fleet import NO_ROW, Fleet, Gpu
 from scheduler.core.place import Placement
 from scheduler.core.reasons import Reason
 from scheduler.core.request import WHOLE_PERCENT, Request
-from scheduler.core.reservations import NOMINATED_S, Reservations, Taken
+from scheduler.core.reservations import Kind, Reservations, Taken
 from scheduler.core.search import Budget
 from scheduler.decisions.agents import SILENT_AFTER_S, Agents
 from scheduler.kubernetes.facts import (
@@ -195,11 +195,9 @@ class State:
         deadlines = ((uid, self._holdings[uid].deadline_s) for uid in self._assumed)
         return [uid for uid, deadline_s in deadlines if deadline_s <= now_s]
 
-    def nominate(
-        self, uid: str, request: Request, placement: Placement, for_s: float = NOMINATED_S
-    ) -> None:
+    def reserve(self, uid: str, request: Request, placement: Placement, kind: Kind) -> None:
         """Reserves the placement for the pod, which kube-scheduler is expected to bind there."""
-        self.reservations.add(uid, request, placement, self._now_s + for_s)
+        self.reservations.add(uid, request, placement, kind, self._now_s)
 
     def node_of(self, uid: str) -> str | None:
         """The node to which the pod is bound or assumed to be."""

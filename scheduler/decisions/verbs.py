@@ -20,6 +20,7 @@ from scheduler.core.fleet import Rows
 from scheduler.core.place import Placement, place
 from scheduler.core.reasons import UNRESOLVABLE, Reason
 from scheduler.core.request import Policy, Request
+from scheduler.core.reservations import Kind
 from scheduler.core.score import Scores, best, levels, score
 from scheduler.core.search import MOST_STEPS, Steps
 from scheduler.decisions.nomination import Backlog
@@ -108,6 +109,8 @@ class Verbs:
         the same victims. Raises ArgumentsError."""
         pending, victims = self._reader.preemption(body)
         enough = self._enough(pending, victims)
+        if self._backlog is not None:
+            self._backlog.preempts(pending.uid, enough)
         return orjson.dumps({"NodeNameToMetaVictims": {at: victims[at].said for at in enough}})
 
     def pending_pod(self, uid: str) -> Pending | None:
@@ -141,7 +144,7 @@ class Verbs:
         with self._state.budget.steps(MOST_STEPS, MOST_STEPS) as steps:
             found = place(fleet, request, fleet.row_of(node), self.policy(pending), steps)
         if isinstance(found, Placement):
-            self._state.nominate(pending.uid, request, found)
+            self._state.reserve(pending.uid, request, found, Kind.RANKED)
 
     def _remember(self, pending: Pending) -> None:
         self._remembered.pop(pending.uid, None)
@@ -185,7 +188,7 @@ class Verbs:
             node = nominated or names[0]
             reserved = state.reservations.placement(pending.uid, request, node)
             if reserved is not None:
-                state.nominate(pending.uid, request, reserved)
+                state.reserve(pending.uid, request, reserved, Kind.RANKED)
                 return orjson.dumps({"NodeNames": [node]})
         state.reservations.end(pending.uid)
         with state.budget.steps() as steps:

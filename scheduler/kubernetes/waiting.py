@@ -20,14 +20,18 @@ from scheduler.kubernetes import requests
 from scheduler.kubernetes.requests import Json, Pending, at, objects
 
 _INTER_POD: Final = ("podAffinity", "podAntiAffinity")
-_ON_NODES: Final = ("nodeSelector", "tolerations", "overhead")
-_VOLUMES: Final = ("persistentVolumeClaim", "ephemeral", "csi")
+_ON_NODES: Final = ("nodeSelector", "tolerations", "overhead", "resources")
+_VOLUMES: Final = (
+    *("persistentVolumeClaim", "ephemeral", "csi"),
+    *("gcePersistentDisk", "awsElasticBlockStore", "rbd", "iscsi"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """constraints: equal for pods that kube-scheduler's own filters accept on the same nodes.
-    nominated: status.nominatedNodeName; is_ours: this program wrote it."""
+    nominated: status.nominatedNodeName; is_ours: this program wrote it. was_refused: kube-scheduler
+    found no node at its last try."""
 
     pending: Pending
     created: str
@@ -35,6 +39,7 @@ class Waiting:
     is_nominable: bool
     nominated: str
     is_ours: bool
+    was_refused: bool
 
 
 def waiting(pod: Json, enabled: Enabled = DEFAULT) -> Waiting:
@@ -42,6 +47,7 @@ def waiting(pod: Json, enabled: Enabled = DEFAULT) -> Waiting:
     pending = requests.pending(pod, enabled)
     metadata, spec = at(pod, "metadata"), at(pod, "spec")
     nominated = str(at(pod, "status").get("nominatedNodeName") or "")
+    was_refused = requests.was_refused(pod)
     return Waiting(
         pending=pending,
         created=str(metadata.get("creationTimestamp", "")),
@@ -51,10 +57,11 @@ def waiting(pod: Json, enabled: Enabled = DEFAULT) -> Waiting:
         and not any(_unsteady(spec))
         and not metadata.get("deletionTimestamp")
         and not spec.get("schedulingGates")
-        and not requests.was_refused(pod),
+        and not was_refused,
         nominated=nominated,
         is_ours=bool(nominated)
         and names.SCHEDULER_NAME in writers(pod, "status").get("nominatedNodeName", ()),
+        was_refused=was_refused,
     )
 
 
@@ -89,5 +96,6 @@ def _unsteady(spec: Json) -> Iterator[object]:
     yield spec.get("resourceClaims")
     for volume in objects(spec, "volumes"):
         yield any(kind in volume for kind in _VOLUMES)
-    for container in objects(spec, "containers"):
-        yield any(port.get("hostPort") for port in objects(container, "ports"))
+    for kind in ("initContainers", "containers"):
+        for container in objects(spec, kind):
+            yield any(port.get("hostPort") for port in objects(container, "ports"))

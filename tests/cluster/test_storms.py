@@ -54,7 +54,9 @@ def test_in_a_storm_the_books_are_right_and_what_fits_is_bound(
 
     with Fleet(installed, Shape(nodes=100).all_nodes()), _running(installed) as installation:
         storm = asyncio.run(run(installation))
+        _, metrics = installation.ask("/metrics")
     assert storm.figures.bound >= 900
+    assert 'nominations_total{outcome="confirmed"}' in metrics
     assert storm.figures.kills.total() == weather.extender_kills + weather.apiserver_freezes
 
 

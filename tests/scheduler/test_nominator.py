@@ -13,7 +13,7 @@ from scheduler.decisions.nomination import Backlog, When
 from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes.waiting import waiting
 from scheduler.metrics import Metrics
-from scheduler.nominator import MAX_WRITES, OFF_S, Nominator
+from scheduler.nominator import MAX_WRITES, OFF_S, REFUSALS, Nominator
 from tests.scheduler import calls, objects, virtual_time
 from tests.scheduler.calls import arguments
 
@@ -51,14 +51,15 @@ class Scene:
         verbs = Verbs(state, backlog=self.backlog)
         for number in range(pods + 1):
             self.comes(f"p{number}")
-        raw = calls.pod("p0", objects.container("main", core=5, ratio=5))
+        raw = calls.pod("p0", objects.container("main", core=1, ratio=1))
         verbs.filter(arguments(raw, calls.names(4)))
         self.nominator = Nominator(
             self.backlog, self.server, lambda: self.holds_lease, self.metrics, loop.time
         )
 
-    def comes(self, uid: str) -> None:
-        raw = calls.pod(uid, objects.container("main", core=5, ratio=5))
+    def comes(self, uid: str, namespace: str = "default") -> None:
+        raw = calls.pod(uid, objects.container("main", core=1, ratio=1))
+        raw["metadata"]["namespace"] = namespace
         self.backlog.see(waiting(raw))
 
     async def lasts(self, seconds: float) -> None:
@@ -113,14 +114,44 @@ def test_a_pod_whose_write_fails_is_left_alone_and_the_others_are_not(status: in
     virtual_time.run(main())
 
 
-def test_where_the_field_is_refused_nothing_is_written_for_a_while() -> None:
+@pytest.mark.parametrize("status", [403, 422])
+def test_where_the_field_is_refused_nothing_is_written_for_a_while(
+    status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """422 is a policy's usual status. The namespace alone is left out."""
+
     async def main() -> None:
         scene = Scene(pods=100)
-        scene.server.error = KubeError(403, "Forbidden", "a policy refuses it")
-        await scene.lasts(OFF_S - 1)
-        assert len(scene.server.patches) <= MAX_WRITES
-        await scene.lasts(2.0)
-        assert len(scene.server.patches) > MAX_WRITES
+        scene.server.error = KubeError(status, "Forbidden", "a policy refuses it")
+        await scene.lasts(1.0)
+        assert REFUSALS <= len(scene.server.patches) <= MAX_WRITES
+        assert caplog.text.count("nominations paused") == 1
+        scene.server.error, before = None, len(scene.server.patches)
+        scene.comes("p200")
+        scene.comes("q0", "research")
+        await scene.lasts(OFF_S)
+        assert [path for path, _ in scene.server.patches[before:]] == [
+            "/api/v1/namespaces/research/pods/pod-q0/status"
+        ]
+        scene.comes("p201")  # left to kube-scheduler's search, which shows the candidates anew
+        scene.comes("p202")
+        await scene.lasts(1.0)
+        assert len(scene.server.patches) == before + 2
+
+    virtual_time.run(main())
+
+
+def test_single_refusals_pause_nothing() -> None:
+    """The API server refuses the nomination of a pod that was bound meanwhile."""
+
+    async def main() -> None:
+        scene = Scene(pods=0)
+        for number in range(1, 40):
+            failing = KubeError(422, "Invalid", "may not be set on pods that are already bound")
+            scene.server.error = failing if number % REFUSALS else None
+            scene.comes(f"p{number}")
+            await scene.lasts(0.2)
+        assert len(scene.server.patches) == 39
 
     virtual_time.run(main())
 

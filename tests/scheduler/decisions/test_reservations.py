@@ -11,7 +11,7 @@ import pytest
 from contract import names
 from kube.client import KubeError
 from scheduler.binder import Binder
-from scheduler.core.reservations import NOMINATED_S
+from scheduler.core.reservations import Kind
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes import translate
@@ -166,7 +166,7 @@ ENDS: dict[str, Callable[[Scene], object]] = {
     "its node is gone": lambda scene: scene.state.lose_node("n0"),
     "its node's GPUs are gone": lambda scene: scene.state.lose_device("n0"),
     "its node's agent is gone": lambda scene: scene.state.lose_lease("n0"),
-    "some seconds pass": lambda scene: scene.state.tick(NOMINATED_S),
+    "some seconds pass": lambda scene: scene.state.tick(Kind.RANKED.value),
     "the pod is bound elsewhere": lambda scene: scene.bind("a", "n1"),
 }
 
@@ -175,7 +175,7 @@ ENDS: dict[str, Callable[[Scene], object]] = {
 def test_a_reservation_ends_when(why: str) -> None:
     scene = Scene()
     scene.ranked(calls.pod("a", WHOLE), ["n0"])
-    scene.state.tick(NOMINATED_S / 2)
+    scene.state.tick(Kind.RANKED.value / 2)
     assert scene.reserved() == (100, 0)
     ENDS[why](scene)
     assert not len(scene.state.reservations)
