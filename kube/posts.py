@@ -1,9 +1,11 @@
-"""POSTs to the API server, for the one write per pod: at most one request per connection at a time.
+"""POSTs and PATCHes to the API server, of which each pod needs one or two: at most one request per
+connection at a time.
 
 Separate from aiohttp's client, whose URLs, multi-dictionaries, timers and streams per request were
 the largest part of the cost of binding a pod (docs/adr/0029). No request is sent twice: after a
-missing answer the outcome is unknown here. Idle connections are reused, most recently used first.
-Contains nothing specific to Kubernetes; `kube.client` interprets the answers.
+missing answer the outcome is unknown here. Idle connections are reused, most recently used first,
+whichever method used them; the callers bound how many there are. Contains nothing specific to
+Kubernetes; `kube.client` interprets the answers.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class NotAnswered(Exception):
 
 class Posts:
     """The client. server: a URL. context: None without TLS. fields: headers of each request beside
-    Host and Content-Length. Raises ValueError for an invalid server or fields. Must be closed."""
+    Host, Content-Length and the request's own. Raises ValueError for an invalid server or fields.
+    Must be closed."""
 
     def __init__(
         self,
@@ -74,9 +77,12 @@ class Posts:
             each.close()
         self._kept.clear()
 
-    async def post(self, path: str, body: bytes, timeout_s: float) -> Answer:
-        """Raises NotSent, NotAnswered; ValueError for an invalid path."""
-        data = request(b"POST", self._prefix + path, self._fields, body)
+    async def send(
+        self, method: bytes, path: str, fields: bytes, body: bytes, timeout_s: float
+    ) -> Answer:
+        """fields: this request's own, from `fields_of`. Raises NotSent, NotAnswered; ValueError for
+        an invalid path."""
+        data = request(method, self._prefix + path, self._fields + fields, body)
         until_s = self._clock() + timeout_s
         connection = self._take() or await self._connect(timeout_s)
         try:

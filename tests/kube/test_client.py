@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -10,7 +11,15 @@ import pytest
 from aiohttp import web
 
 from kube.access import Access
-from kube.client import METADATA_ONLY, NO_ANSWER, UNREACHABLE, Kube, KubeError
+from kube.client import (
+    IGNORE,
+    METADATA_ONLY,
+    NO_ANSWER,
+    STRATEGIC_PATCH,
+    UNREACHABLE,
+    Kube,
+    KubeError,
+)
 from tests.kube.api_server import (
     client_of,
     event,
@@ -22,26 +31,41 @@ from tests.kube.api_server import (
     stream,
 )
 
+_KINDS = ("application/json", "application/merge-patch+json")
+_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 
-def test_a_write_carries_its_body_its_deadline_and_the_credentials() -> None:
+
+@pytest.mark.parametrize("by_proxy", [False, True])
+def test_a_write_carries_its_body_its_deadline_and_the_credentials(by_proxy: bool) -> None:
     seen: list[Any] = []
 
     async def answer(request: web.Request) -> web.Response:
         seen.append((request.method, request.path, dict(request.query), await request.json()))
-        seen.append((request.headers["Authorization"], request.headers["Content-Type"]))
+        named = ("Authorization", "Content-Type", "Accept")
+        seen.append(tuple(request.headers.getall(name) for name in named))
         return json({"kind": "Status"}, 201)
 
     async def scene() -> None:
-        async with client_of(answer) as kube:
-            assert await kube.post("/p", {"a": 1}, timeout_s=2) == {"kind": "Status"}
-            assert await kube.patch("/p", {"b": None}, fieldManager="x y") == {"kind": "Status"}
+        async with serving(answer) as found:
+            through = replace(found, server="http://api.example", proxy=found.server)
+            async with Kube(through if by_proxy else found) as kube:
+                done = {"kind": "Status"}
+                assert await kube.post("/p", {"a": 1}, timeout_s=2) == done
+                assert await kube.patch("/p", {"b": None}, fieldManager="x y") == done
+                said = await kube.patch(
+                    "/p", {}, kind=STRATEGIC_PATCH, only=METADATA_ONLY, fieldValidation=IGNORE
+                )
+                assert said == done
 
     asyncio.run(scene())
+    post, merge = ((["Bearer secret"], [kind], ["application/json"]) for kind in _KINDS)
     assert seen == [
         ("POST", "/p", {"timeout": "2.000s"}, {"a": 1}),
-        ("Bearer secret", "application/json"),
+        post,
         ("PATCH", "/p", {"timeout": "10.000s", "fieldManager": "x y"}, {"b": None}),
-        ("Bearer secret", "application/merge-patch+json"),
+        merge,
+        ("PATCH", "/p", {"timeout": "10.000s", "fieldValidation": "Ignore"}, {}),
+        (["Bearer secret"], ["application/strategic-merge-patch+json"], [_METADATA]),
     ]
 
 
@@ -138,7 +162,7 @@ def test_a_list_comes_in_pages_of_metadata_alone_on_request() -> None:
             assert found == [([{"n": 1}, {"n": 2}], "7"), ([{"n": 3}], "7")]
 
     asyncio.run(scene())
-    accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+    accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
     assert seen == [({"limit": "2"}, accept), ({"limit": "2", "continue": "a/b"}, accept)]
 
 

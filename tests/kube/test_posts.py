@@ -1,4 +1,5 @@
-"""POSTs on their own connections, against a server with answers scripted byte for byte."""
+"""POSTs and PATCHes on their own connections, against a server whose answers are scripted byte for
+byte."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from tests.support import until_async
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 LAST = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
 _LONG_S = 60.0
+_OWN = b"Content-Type: a/b\r\n"
 
 
 @dataclass
@@ -59,7 +61,10 @@ class Scene:
     now_s: float = 0.0
 
     async def post(self, timeout_s: float = _LONG_S) -> bytes:
-        answer = await self.posts.post("/p", b"{}", timeout_s)
+        return await self.send(b"POST", timeout_s)
+
+    async def send(self, method: bytes, timeout_s: float = _LONG_S) -> bytes:
+        answer = await self.posts.send(method, "/p", _OWN, b"{}", timeout_s)
         return answer.body
 
 
@@ -88,20 +93,19 @@ def play(act: Callable[[Scene], Awaitable[None]], *script: bytes | None) -> Serv
     return asyncio.run(run())
 
 
-def test_sequential_posts_share_one_connection() -> None:
-    async def act(scene: Scene) -> None:
-        assert [await scene.post(), await scene.post()] == [b"{}", b"{}"]
+def test_sequential_requests_of_either_method_share_one_connection() -> None:
+    methods = (b"POST", b"PATCH", b"POST")
 
-    server = play(act, OK, OK)
+    async def act(scene: Scene) -> None:
+        assert [await scene.send(each) for each in methods] == [b"{}"] * 3
+
+    server = play(act, OK, OK, OK)
     (asked,) = server.asked
-    assert (
-        asked
-        == [
-            b"POST /behind/p HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nAuthorization: Bearer secret\r\n"
-            b"Content-Length: 2\r\n\r\n{}" % server.port
-        ]
-        * 2
-    )
+    assert asked == [
+        b"%b /behind/p HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nAuthorization: Bearer secret\r\n"
+        b"Content-Type: a/b\r\nContent-Length: 2\r\n\r\n{}" % (method, server.port)
+        for method in methods
+    ]
 
 
 def test_concurrent_posts_have_a_connection_each() -> None:
@@ -160,16 +164,29 @@ NO_ANSWER = {
 }
 
 
+@pytest.mark.parametrize("method", [b"POST", b"PATCH"])
 @pytest.mark.parametrize("why", NO_ANSWER)
-def test_a_post_without_an_answer_is_sent_once_and_reported_as_such(why: str) -> None:
+def test_a_request_without_an_answer_is_sent_once_and_reported_as_such(
+    why: str, method: bytes
+) -> None:
     said, told = NO_ANSWER[why]
 
     async def act(scene: Scene) -> None:
         with pytest.raises(NotAnswered, match=told):
-            await scene.post(timeout_s=0.2)
-        assert await scene.post() == b"{}"
+            await scene.send(method, timeout_s=0.2)
+        assert await scene.send(method) == b"{}"
 
     assert [len(each) for each in play(act, said, OK).asked] == [1, 1]
+
+
+@pytest.mark.parametrize("method", [b"POST", b"PATCH"])
+def test_a_request_on_a_reused_connection_that_ends_is_not_sent_again(method: bytes) -> None:
+    async def act(scene: Scene) -> None:
+        await scene.post()
+        with pytest.raises(NotAnswered, match="the connection ended"):
+            await scene.send(method)
+
+    assert [len(each) for each in play(act, OK, b"", OK).asked] == [2]
 
 
 def test_a_client_that_does_not_wait_for_the_answer_leaves_no_connection_to_it() -> None:
@@ -218,7 +235,7 @@ def test_a_post_to_a_port_without_a_server_is_not_sent() -> None:
     async def act() -> None:
         posts = Posts("http://127.0.0.1:1", None, "", {})
         with pytest.raises(NotSent, match=r"127\.0\.0\.1:1: "):
-            await posts.post("/p", b"{}", _LONG_S)
+            await posts.send(b"POST", "/p", b"", b"{}", _LONG_S)
 
     asyncio.run(act())
 
@@ -229,7 +246,7 @@ def test_a_post_without_a_connection_in_time_is_not_sent() -> None:
     async def act(port: int) -> None:
         posts = Posts(f"https://127.0.0.1:{port}", ssl.create_default_context(), "", {})
         with pytest.raises(NotSent, match=r": no connection within 0\.2 s"):
-            await posts.post("/p", b"{}", 0.2)
+            await posts.send(b"POST", "/p", b"", b"{}", 0.2)
 
     with socket.create_server(("127.0.0.1", 0)) as frozen:
         asyncio.run(act(frozen.getsockname()[1]))
@@ -260,11 +277,11 @@ def test_the_server_is_the_one_its_certificate_names(host: str, tmp_path: Path) 
         url = f"https://{host}:{listening.sockets[0].getsockname()[1]}"
         for name in ("", "api.example"):
             posts = Posts(url, ssl.create_default_context(cafile=made), name, {})
-            assert (await posts.post("/p", b"{}", _LONG_S)).body == b"{}"
+            assert (await posts.send(b"POST", "/p", b"", b"{}", _LONG_S)).body == b"{}"
             posts.close()
         other = Posts(url, ssl.create_default_context(cafile=made), "other.example", {})
         with pytest.raises(NotSent, match="CERTIFICATE_VERIFY_FAILED"):
-            await other.post("/p", b"{}", _LONG_S)
+            await other.send(b"POST", "/p", b"", b"{}", _LONG_S)
         listening.close()
         await until_async(lambda: all(each.is_closing() for each in server.connections))
 
