@@ -14,19 +14,20 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from contract import names
 from kube.client import KubeError
 from kube.log_lines import Line
 from scheduler.decisions.nomination import Backlog, Nomination, Outcome
 from scheduler.kubernetes.requests import Pending, at
-from scheduler.kubernetes.waiting import nomination
+from scheduler.kubernetes.waiting import NOMINATES, nomination
 from scheduler.metrics import Metrics
 
 _LOG: Final = logging.getLogger(__name__)
 
 MAX_WRITES: Final = 48
 """At a time. More than Bindings (binder.MAX_POSTS): kube-scheduler takes a nominated pod in two
-milliseconds and searches for any other in tens, so the writes must stay ahead of it."""
+milliseconds and searches for any other in tens, so the writes must stay ahead of it. While 16 other
+writes are in progress, 256 nominations take 0.7 s; if 16 were written at a time, 1.1 s. Without
+other writes they take 0.3 s either way."""
 PAUSE_S: Final = 0.02
 SLICE_S: Final = 0.005
 """How long one choice of nodes may block the event loop."""
@@ -43,7 +44,14 @@ class Client(Protocol):
     """The methods of `kube.Kube` that are used here."""
 
     async def patch(
-        self, path: str, body: Any, *, timeout_s: float = ..., fieldManager: str = ...
+        self,
+        path: str,
+        body: Any,
+        *,
+        kind: str = ...,
+        only: str = ...,
+        timeout_s: float = ...,
+        **query: object,
     ) -> Any: ...
 
 
@@ -105,8 +113,7 @@ class Nominator:
         begun_s = self._clock()
         try:
             path = f"{pending.path}/status"
-            manager = names.SCHEDULER_NAME
-            made = await self._kube.patch(path, body, timeout_s=_ANSWER_S, fieldManager=manager)
+            made = await self._kube.patch(path, body, timeout_s=_ANSWER_S, **NOMINATES)
             after = at(made, "metadata").get("resourceVersion")
             self._backlog.written(wanted, str(after), self._clock() - begun_s)
             self._refusals.pop(pending.namespace, None)

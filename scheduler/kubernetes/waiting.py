@@ -14,10 +14,19 @@ from typing import Any, Final
 import orjson
 
 from contract import names
+from kube.client import IGNORE, METADATA_ONLY, STRATEGIC_PATCH
 from kube.managed_fields import writers
 from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes import requests
 from scheduler.kubernetes.requests import Json, Pending, at, objects
+
+NOMINATES: Final[Mapping[str, str]] = {
+    "kind": STRATEGIC_PATCH,
+    "only": METADATA_ONLY,
+    "fieldManager": names.SCHEDULER_NAME,
+    "fieldValidation": IGNORE,
+}
+"""How `Kube.patch` sends a nomination. Of the answer only the pod's new version is read."""
 
 _INTER_POD: Final = ("podAffinity", "podAntiAffinity")
 _ON_NODES: Final = ("nodeSelector", "tolerations", "overhead", "resources")
@@ -66,8 +75,8 @@ def waiting(pod: Json, enabled: Enabled = DEFAULT) -> Waiting:
 
 
 def nomination(pending: Pending, node: str | None) -> Mapping[str, Any]:
-    """The merge patch of the pod's status that nominates the node; None withdraws. The API server
-    refuses it if the pod has changed since it was read, and records the field's writer."""
+    """The patch of the pod's status that nominates the node; None withdraws. The API server refuses
+    it if the pod is another or has changed since it was read, and records the field's writer."""
     metadata = {"uid": pending.uid, "resourceVersion": pending.version}
     return {"metadata": metadata, "status": {"nominatedNodeName": node}}
 

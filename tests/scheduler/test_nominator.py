@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from contract import names
 from kube.client import KubeError
 from scheduler.decisions.nomination import Backlog, When
 from scheduler.decisions.verbs import Verbs
-from scheduler.kubernetes.waiting import waiting
+from scheduler.kubernetes.waiting import NOMINATES, waiting
 from scheduler.metrics import Metrics
 from scheduler.nominator import MAX_WRITES, OFF_S, REFUSALS, Nominator
 from tests.scheduler import calls, objects, virtual_time
@@ -28,10 +27,8 @@ class Server:
         self.error: KubeError | None = None
         self.at_once = self.most = 0
 
-    async def patch(
-        self, path: str, body: Any, *, timeout_s: float = 0.0, fieldManager: str = ""
-    ) -> Any:
-        assert fieldManager == names.SCHEDULER_NAME
+    async def patch(self, path: str, body: Any, *, timeout_s: float = 0.0, **how: object) -> Any:
+        assert how == NOMINATES
         self.at_once += 1
         self.most = max(self.most, self.at_once)
         self.patches.append((path, body))
