@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from kube.client import KubeError
+from kube.client import IGNORE, KubeError
 from kube.follow import Backoff
 from scheduler.core.fit import why_not
 from scheduler.core.place import Placement, place
@@ -55,7 +55,9 @@ class Client(Protocol):
     """The methods of `kube.Kube` that the binder uses."""
 
     async def get(self, path: str, *, timeout_s: float = ...) -> Any: ...
-    async def post(self, path: str, body: Any, *, timeout_s: float = ...) -> Any: ...
+    async def post(
+        self, path: str, body: Any, *, timeout_s: float = ..., **query: object
+    ) -> Any: ...
 
 
 @dataclass(slots=True)
@@ -324,7 +326,8 @@ class Binder:
                     versions = before.versions if before else frozenset[str]()
                     self._sent[uid] = _Sent(wanted, versions | {version})
                 try:
-                    await self._kube.post(f"{wanted.path}/binding", body, timeout_s=POST_S)
+                    path = f"{wanted.path}/binding"
+                    await self._kube.post(path, body, timeout_s=POST_S, fieldValidation=IGNORE)
                 except KubeError as error:
                     if verdict(error) is Verdict.UNKNOWN:
                         raise

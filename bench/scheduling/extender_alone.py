@@ -37,7 +37,9 @@ class _Yes:
     async def get(self, path: str, *, timeout_s: float = 0.0) -> Mapping[str, Any]:
         raise AssertionError(f"unexpected request for {path}")
 
-    async def post(self, path: str, body: Any, *, timeout_s: float = 0.0) -> Mapping[str, Any]:
+    async def post(
+        self, path: str, body: Any, *, timeout_s: float = 0.0, **query: object
+    ) -> Mapping[str, Any]:
         return {}
 
     def record_call(self) -> bool:

@@ -88,7 +88,7 @@ async def test_one_write_carries_the_pod_the_node_the_gpus_and_the_writer(scene:
     assert binding["target"]["name"] == "n0"
     assert annotations[words.ANNOTATION_WRITER] == "pod-1 3"
     assert "GPU-n0-0" in annotations[words.ANNOTATION_GRANTS]
-    assert scene.server.queries == [{"timeout": "1.000s"}]
+    assert scene.server.queries == [{"timeout": "1.000s", "fieldValidation": "Ignore"}]
     assert (scene.server.seen_gets, scene.gate.most_under_way) == (0, 1)
     assert (scene.held(), scene.state.is_bound("u-1")) == (50, False)
     scene.watch()

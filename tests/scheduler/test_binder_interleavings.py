@@ -62,7 +62,7 @@ class Store:
         await self._take(timeout_s)
         return found
 
-    async def post(self, path: str, body: Any, *, timeout_s: float = 0) -> Any:
+    async def post(self, path: str, body: Any, *, timeout_s: float = 0, **query: object) -> Any:
         await self._take(timeout_s / 2)
         fate = 0.0 if self.calm else self.chance.random()
         if fate < 0.25:

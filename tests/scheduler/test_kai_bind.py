@@ -27,7 +27,7 @@ class Api:
     def __init__(self) -> None:
         self.written: list[Any] = []
 
-    async def post(self, path: str, body: Any, *, timeout_s: float = 0) -> Any:
+    async def post(self, path: str, body: Any, *, timeout_s: float = 0, **query: object) -> Any:
         self.written.append(body)
         return body
 

@@ -29,7 +29,7 @@ class _Yes:
     async def get(self, path: str, *, timeout_s: float = 0.0) -> Any:
         raise KubeError(404, "NotFound", "")
 
-    async def post(self, path: str, body: Any, *, timeout_s: float = 0.0) -> Any:
+    async def post(self, path: str, body: Any, *, timeout_s: float = 0.0, **query: object) -> Any:
         return {}
 
 
