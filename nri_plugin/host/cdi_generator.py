@@ -38,7 +38,7 @@ class Generator:
 
     command: nvidia-ctk, with a prefix if this host needs one to run it. deadline_s: the agent waits
     for it at its start if a spec is missing. now: a monotonic clock in seconds. `options`,
-    `present`, `write` and `discard` block: run them in a worker thread.
+    `present`, `write`, `discard` and `withdraw_duplicates` block: run them in a worker thread.
     """
 
     def __init__(
@@ -100,6 +100,24 @@ class Generator:
         _LOG.info(Line("generated CDI spec withdrawn", file=self.file))
         return True
 
+    def withdraw_duplicates(self) -> bool:
+        """Remove from the file the devices that another file of its directory defines, too: neither
+        definition is valid then. False: there are none. Raises OSError."""
+        file, described = str(self.file), cdi_reader.load([self.file.parent], [names.CDI_KIND])
+        twice = {
+            device.name
+            for device in described.devices.values()
+            if device.also_in and file in (device.file, *device.also_in)
+        }
+        if not twice:
+            return False
+        spec = cdi_reader.document(self.file)
+        left = [device for device in spec["devices"] if device["name"] not in twice]
+        if not left:
+            return self.discard()
+        self.write(_text({**spec, "devices": left}))
+        return True
+
     def write(self, text: str) -> None:
         """Write the file, with fsync and rename, unless it has this content. Raises OSError."""
         directory = self.file.parent
@@ -144,7 +162,11 @@ def render(reply: bytes, uuids: Sequence[str], root: DriverRoot = WITHOUT_MOUNT)
     if not kept:
         raise ChildError(problem)
     spec = root.translate({**best, "devices": list(kept.values())})
-    return json.dumps(spec, indent=1) + "\n", problem
+    return _text(spec), problem
+
+
+def _text(spec: Mapping[str, Any]) -> str:
+    return json.dumps(spec, indent=1) + "\n"
 
 
 def _is_named(device: object) -> bool:

@@ -118,7 +118,8 @@ def load(
 
 def _doubled(device: CdiDevice, other: CdiDevice) -> CdiDevice:
     problem = f"duplicate name: {other.file} defines it too"
-    return CdiDevice(device.name, device.file, problem=problem, kind=device.kind)
+    others = (other.file, *other.also_in)
+    return CdiDevice(device.name, device.file, problem=problem, kind=device.kind, also_in=others)
 
 
 def spec_files(directory: Path, problems: list[str]) -> Sequence[Path]:

@@ -144,6 +144,11 @@ class Node:
         """Remove the generated specs; False: there were none. Raises OSError."""
         return await self._work(self.generator.discard)
 
+    async def withdraw_duplicates(self) -> bool:
+        """Remove the generated devices that another spec defines, too; False: there were none.
+        Raises OSError."""
+        return await self._work(self.generator.withdraw_duplicates)
+
     def inspect_host_now(self) -> HostState:
         """Read the current CDI specs and library; runs in the worker."""
         chosen = self._settings

@@ -100,16 +100,17 @@ async def inspect(node: Node) -> Found:
         found = [specs.devices.get(gpu.uuid) for gpu in node.gpus]
         # Another program may have described the GPU since, in the same directory. Neither
         # description is then valid, so ours is removed.
-        if any(device and device.problem for device in found) and await node.discard_specs():
+        if any(device and device.also_in for device in found) and await node.withdraw_duplicates():
             specs, paths = await node.inspect_host()
-        missing = {gpu.uuid for gpu in node.gpus} - specs.devices.keys()
-        # One file has all GPUs, so those that it describes already are generated again, too.
         ours = {
-            uuid
+            uuid: device
             for uuid, device in specs.devices.items()
             if device.file == str(node.generator.file)
         }
-        if missing and await node.generate_specs([*missing, *ours]):
+        broken = {uuid for uuid, device in ours.items() if device.problem}
+        missing = {gpu.uuid for gpu in node.gpus} - (specs.devices.keys() - broken)
+        # One file has all GPUs, so those that it describes already are generated again, too.
+        if missing and await node.generate_specs([*(missing | ours.keys())]):
             specs, paths = await node.inspect_host()
     except TimeoutError:
         return Found(

@@ -192,7 +192,8 @@ class Edits:
 class CdiDevice:
     """A GPU's CDI device: its own edits, and those that its spec applies to all its devices.
 
-    problem: why the device cannot be used as described; None if it can.
+    problem: why the device cannot be used as described; None if it can. also_in: other files of the
+    same directory that define it, too.
     """
 
     name: str
@@ -201,6 +202,7 @@ class CdiDevice:
     common: Edits = Edits()
     problem: str | None = None
     kind: str = names.CDI_KIND
+    also_in: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,12 +34,23 @@ T = TypeVar("T")
 
 UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 GPU = {"uuid": UUID, "minor": 0, "memory_bytes": 1 << 30}
+OTHER = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
+TWO = (GPU, {**GPU, "uuid": OTHER, "minor": 1})
 
 
 def spec(*uuids: str, kind: str = names.CDI_KIND) -> str:
     mount = {"hostPath": "/host/x", "containerPath": "/x"}
     devices = [{"name": uuid, "containerEdits": {"mounts": [mount]}} for uuid in uuids]
     return json.dumps({"cdiVersion": "0.6.0", "kind": kind, "devices": devices})
+
+
+def broken(text: str, uuid: str) -> str:
+    """Return the spec with a device node of this GPU that the host does not have."""
+    document = json.loads(text)
+    for device in document["devices"]:
+        if device["name"] == uuid:
+            device["containerEdits"]["deviceNodes"] = [{"path": "/dev/nvidia-gone"}]
+    return json.dumps(document)
 
 
 class Host:
@@ -181,17 +192,42 @@ def test_a_missing_spec_is_generated(host: Host) -> None:
 
 def test_a_gpu_without_a_cdi_device_leaves_the_others_ready(host: Host) -> None:
     """nvidia-ctk describes one of two; later both, and the first keeps its device."""
-    other = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
     host.spec.unlink()
-    host.show(GPU, {**GPU, "uuid": other, "minor": 1})
-    host.ctk.write_text(spec(other))
+    host.show(*TWO)
+    host.ctk.write_text(spec(OTHER))
     node = host.node()
     node.generator._min_interval_s = 0
     found = run(lambda: inspect(node))
     assert found.lacks == []
     assert list(found.unusable) == [UUID]
     assert f"nvidia-ctk does not describe nvidia.com/gpu={UUID}" in found.unusable[UUID]
-    host.ctk.write_text(spec(other, UUID))
+    host.ctk.write_text(spec(OTHER, UUID))
+    assert run(lambda: inspect(node)) == module.Found([], {})
+
+
+def test_a_gpu_with_an_unusable_spec_of_another_program_leaves_the_others_ready(
+    host: Host,
+) -> None:
+    host.show(*TWO)
+    host.spec.write_text(broken(spec(UUID), UUID))
+    host.ctk.write_text(spec(UUID, OTHER))
+    node = host.node()
+    for _ in range(3):
+        found = run(lambda: inspect(node))
+        assert (found.lacks, list(found.unusable)) == ([], [UUID])
+
+
+def test_a_gpu_with_an_unusable_generated_spec_leaves_the_others_ready(host: Host) -> None:
+    """Until nvidia-ctk describes it in a usable way."""
+    host.spec.unlink()
+    host.show(*TWO)
+    host.ctk.write_text(broken(spec(UUID, OTHER), UUID))
+    node = host.node()
+    for _ in range(3):
+        found = run(lambda: inspect(node))
+        assert (found.lacks, list(found.unusable)) == ([], [UUID])
+    node.generator._min_interval_s = 0
+    host.ctk.write_text(spec(UUID, OTHER))
     assert run(lambda: inspect(node)) == module.Found([], {})
 
 
@@ -229,6 +265,25 @@ def test_a_generated_spec_gives_way_to_a_second_description(tmp_path: Path) -> N
     host.spec.write_text(written)
     assert host.lacks(node) == []
     assert os.listdir(host.cdi) == [host.spec.name]
+
+
+@pytest.mark.parametrize("name", ["a.json", "nvidia.json"])
+def test_a_second_description_of_one_gpu_leaves_the_generated_ones_of_the_others(
+    tmp_path: Path, name: str
+) -> None:
+    """name: sorted before or after the generated file."""
+    host = Host(tmp_path, "--cdi-by-name")
+    node = host.node()
+    node.runtime = RuntimeInfo("containerd", "v2.4.2", "", 0, 0)
+    host.spec.unlink()
+    host.show(*TWO)
+    host.ctk.write_text(spec(UUID, OTHER))
+    assert host.lacks(node) == []
+    (host.cdi / name).write_text(spec(UUID))
+    for _ in range(3):
+        assert run(lambda: inspect(node)) == module.Found([], {})
+    generated = json.loads((host.cdi / FILE).read_text())
+    assert [device["name"] for device in generated["devices"]] == [OTHER]
 
 
 def test_an_earlier_agents_spec_is_renewed_or_removed(host: Host) -> None:
