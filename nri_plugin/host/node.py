@@ -130,15 +130,16 @@ class Node:
     async def renew_specs(self) -> None:
         """Generate again the specs made for another driver version, or by an earlier agent.
 
-        The earlier specs stay until that succeeds, and are removed if it fails. Raises OSError.
+        The earlier specs stay until that succeeds, and are removed if it fails. Raises OSError; the
+        next call then tries again, as after a timeout.
         """
         driver = self.inventory.driver
         if driver == self._renewed_for:
             return
-        self._renewed_for = driver
         uuids = await self._work(self.generator.present)
         if uuids and not await self.generate_specs(uuids):
             await self.discard_specs()
+        self._renewed_for = driver
 
     async def discard_specs(self) -> bool:
         """Remove the generated specs; False: there were none. Raises OSError."""

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
@@ -314,6 +315,31 @@ def test_another_driver_renews_the_generated_spec(host: Host) -> None:
         run(lambda: ask(node))
         assert host.lacks(node) == []
         assert path in generated.read_text()
+
+
+def test_a_renewal_that_timed_out_is_repeated(host: Host) -> None:
+    host.spec.unlink()
+    host.ctk.write_text(spec(UUID))
+    node = host.node()
+    assert host.lacks(node) == []
+    host.ctk.write_text(spec(UUID).replace("/host/x", "/host/newer"))
+    host.show(GPU, driver="2")
+    node.generator._min_interval_s = 0
+    gate = threading.Event()
+
+    def held_up() -> None:
+        gate.wait()
+
+    async def renew() -> None:
+        await ask(node)
+        node._worker.post(held_up)
+        with pytest.raises(TimeoutError):
+            await node.renew_specs()
+        gate.set()
+        await node.renew_specs()
+
+    run(renew)
+    assert "/host/newer" in (host.settings.generated_cdi_dir / FILE).read_text()
 
 
 def test_a_runtime_that_drops_cdi_devices_by_name_is_a_problem(tmp_path: Path) -> None:
