@@ -185,14 +185,15 @@ class NodeStatus:
 
     async def _write_device(self, device: Json, listed: Sequence[Entry]) -> bool:
         """Return whether it was written."""
-        raw = self.device.raw
-        if not self._contests["Device"].may_write(listed, _version(raw)):
+        raw, contest = self.device.raw, self._contests["Device"]
+        if not contest.may_write(listed, _version(raw)):
             return False
         if raw:
             path = f"{DEVICES}/{self._node_name}"
             stored = await self._write("device", self._kube.patch(path, device))
         else:
             stored = await self._write("device", self._kube.post(DEVICES, device))
+        contest.written(listed, _version(raw))
         if listed and not kube_objects.has_conditions(stored):
             self._conditions = False
         return True
@@ -200,11 +201,11 @@ class NodeStatus:
     async def _write_node(self, wanted: Mapping[str, int], facts: NodeFacts) -> bool:
         path = f"{NODES}/{self._node_name}"
         capacity = kube_objects.capacity(wanted, facts)
-        may_write = capacity is not None and self._contests["node"].may_write(
-            wanted, _version(self.node.raw)
-        )
+        contest, version = self._contests["node"], _version(self.node.raw)
+        may_write = capacity is not None and contest.may_write(wanted, version)
         if may_write:
             await self._write("node", self._kube.patch(f"{path}/status", capacity or {}))
+            contest.written(wanted, version)
         label = not self._readiness.problems and not facts.isolates
         if label:
             await self._write("node", self._kube.patch(path, kube_objects.isolates()))
@@ -266,6 +267,7 @@ class Contest:
         self._now = now
         self._taken_back: deque[float] = deque(maxlen=CONTEST_WRITES)
         self._wanted: object = None
+        """What the API server accepted last; None: nothing, or its revert has been counted."""
         self._version = ""
         self._silent_until = self._over_at = now()
 
@@ -276,15 +278,19 @@ class Contest:
             return False
         if self._wanted == wanted and version != self._version:
             self._taken_back.append(now)
+            self._wanted = None
             if self._over_at > now:
                 self._over_at = now + CONTEST_S
-        self._wanted, self._version = wanted, version
         if len(self._taken_back) < CONTEST_WRITES or now - self._taken_back[0] > CONTEST_S:
             return True
         self._taken_back.clear()
         self._wanted = None
         self._silent_until, self._over_at = now + CONTEST_S, now + 2 * CONTEST_S
         return False
+
+    def written(self, wanted: object, version: str) -> None:
+        """The API server accepted the write; `wanted` and `version` as for may_write."""
+        self._wanted, self._version = wanted, version
 
     @property
     def lasts(self) -> bool:

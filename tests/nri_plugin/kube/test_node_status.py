@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import Any, cast
 
 import pytest
+from aiohttp import web
 
+from contract import names
+from kube.client import Kube, KubeError
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.kube.node_status import (
     CONTEST_S,
@@ -22,14 +26,38 @@ from nri_plugin.policy.gpu_modes import GpuModes, Mode, Offer
 from nri_plugin.policy.model import Gpu
 from nri_plugin.policy.totals import Entry
 from nri_plugin.readiness import Readiness
+from tests.kube.api_server import client_of, refuse
 from tests.support import Clock
+
+
+def node_status(kube: Kube, modes: GpuModes, clock: Clock) -> NodeStatus:
+    return NodeStatus(
+        kube,
+        "node-1",
+        Inventory(os.environ),
+        BoundPods(),
+        list,
+        Readiness(clock),
+        lambda: 5.0,
+        Metrics(),
+        modes,
+        [names.RESOURCE_CORE],
+        clock,
+    )
+
+
+def write(contest: Contest, wanted: str, version: str) -> bool:
+    may = contest.may_write(wanted, version)
+    if may:
+        contest.written(wanted, version)
+    return may
 
 
 def fight(contest: Contest, clock: Clock, every_s: float, rounds: int) -> list[bool]:
     """The agent's desired state stays the same, and the object is overwritten each time."""
     may = []
     for number in range(rounds):
-        may.append(contest.may_write("80Gi", f"{clock.seconds}-{number}"))
+        may.append(write(contest, "80Gi", f"{clock.seconds}-{number}"))
         clock.seconds += every_s
     return may
 
@@ -65,8 +93,41 @@ def test_a_kubelets_writes_at_its_starts_are_no_contest() -> None:
 def test_other_values_and_late_events_are_no_contest() -> None:
     clock = Clock()
     contest = Contest(clock)
-    assert all(contest.may_write(f"{n}Gi", str(n)) for n in range(50))
-    assert all(contest.may_write("80Gi", "the same") for _ in range(50))
+    assert all(write(contest, f"{n}Gi", str(n)) for n in range(50))
+    assert all(write(contest, "80Gi", "the same") for _ in range(50))
+
+
+def test_a_revert_counts_once_however_often_the_agents_answer_to_it_fails() -> None:
+    clock = Clock()
+    contest = Contest(clock)
+    assert write(contest, "80Gi", "1")
+    assert all(contest.may_write("80Gi", f"unrelated {n}") for n in range(50))
+    assert not contest.lasts
+
+
+def test_writes_that_the_api_server_rejects_are_no_contest() -> None:
+    """While other programs, such as the kubelet, write the node."""
+    clock, asked = Clock(), list[str]()
+    status: dict[str, Any] = {"capacity": {names.RESOURCE_CORE: "100"}}
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(f"{request.method} {request.path}")
+        return refuse(500, "InternalError")
+
+    async def scene() -> NodeStatus:
+        async with client_of(answer) as kube:
+            agent = node_status(kube, GpuModes(Offer()), clock)
+            for number in range(2 * CONTEST_WRITES):
+                clock.seconds += 1
+                metadata = {"name": "node-1", "resourceVersion": str(number)}
+                agent.node.seen({"metadata": metadata, "status": status})
+                with pytest.raises(KubeError):
+                    await agent._mend()
+            return agent
+
+    agent = asyncio.run(scene())
+    assert asked == ["PATCH /api/v1/nodes/node-1/status"] * 2 * CONTEST_WRITES
+    assert agent._contest() is None
 
 
 def test_the_other_writer_has_a_name() -> None:
@@ -86,20 +147,8 @@ def test_the_other_writer_has_a_name() -> None:
 @pytest.mark.parametrize("offer", [Offer(), Offer(any=True)])
 def test_a_node_of_another_device_plugin_is_not_ours(offer: Offer) -> None:
     """With a plugin of its own the agent sees its own resource there."""
-    modes, clock = GpuModes(offer), Clock()
-    status = NodeStatus(
-        cast(Any, None),
-        "node-1",
-        Inventory(os.environ),
-        BoundPods(),
-        list,
-        Readiness(clock),
-        lambda: 5.0,
-        Metrics(),
-        modes,
-        (),
-        clock,
-    )
+    modes = GpuModes(offer)
+    status = node_status(cast(Any, None), modes, Clock())
     raw = {
         "metadata": {"labels": {"nvidia.com/gpu.deploy.device-plugin": "true"}},
         "status": {"allocatable": {"nvidia.com/gpu": "8"}},
