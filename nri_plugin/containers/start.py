@@ -30,9 +30,11 @@ from nri_plugin.threads import Crew, Worker, in_time
 
 _LOG: Final = logging.getLogger(__name__)
 
-_AT_ONCE: Final = 64
-_OF_A_POD: Final = 4
-"""Hung inspections occupy a slot: each retry of a pod whose volume hangs takes another one."""
+_AT_ONCE: Final = 256
+"""More than a node has pods (the kubelet's default is 110), so that each finds a slot."""
+_OF_A_POD: Final = 1
+"""A hung inspection keeps its slot, and retries of its pod fail at once. The kubelet starts a pod's
+containers one after the other."""
 
 
 class ContainerStart:
