@@ -119,7 +119,7 @@ def of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
     mount = given.driver_root_mount or given.driver_root
     below = {} if mount == Path("/") else {driver_root.VARIABLE: str(mount)}
     settings |= {
-        "cdi_kinds": tuple(given.cdi_kind or names.CDI_KINDS),
+        "cdi_kinds": tuple(dict.fromkeys((*given.cdi_kind, *names.CDI_KINDS))),
         "cdi_dirs": _extended(_CDI_DIRS, given.cdi_dir or ()),
         "containerd_state": given.containerd_state or bundle.find_state(),
         "core_forced": given.core_policy == "force",

@@ -71,8 +71,8 @@ FLAGS: Final[Mapping[str, _Flag]] = {
         "DIR",
     ),
     "--cdi-kind": _list(
-        "kind of CDI device that describes GPUs by UUID, repeatable; the first with a GPU's device"
-        f" counts (default: {', then '.join(names.CDI_KINDS)})",
+        "kind of CDI device that describes GPUs by UUID, before"
+        f" {' and '.join(names.CDI_KINDS)}, repeatable; the first with a GPU's device counts",
         setting_types.cdi_kind,
         "KIND",
     ),

@@ -40,8 +40,9 @@ def test_everything_given() -> None:
     assert chosen.cdi_dirs == (*CDI, Path("/a"), Path("/b"))
     assert (chosen.index, str(chosen.run_dir), chosen.verbose) == ("07", "/r", True)
     assert chosen.cdi_kinds == names.CDI_KINDS
-    chosen = command_line.from_arguments(["--library", "/l", "--cdi-kind", "a.b/gpu"], {})
-    assert chosen.cdi_kinds == ("a.b/gpu",)
+    arguments = f"--library /l --cdi-kind a.b/gpu --cdi-kind {names.CDI_KINDS[1]}"
+    chosen = command_line.from_arguments(arguments.split(), {})
+    assert chosen.cdi_kinds == ("a.b/gpu", names.CDI_KINDS[1], names.CDI_KINDS[0])
 
 
 def test_every_setting_can_come_from_the_environment() -> None:
