@@ -90,9 +90,9 @@ def _decimal(amount: int) -> str:
 def decode(text: str) -> Allocation:
     """Parse the annotation.
 
-    Accepts any key order, a missing `id`, bare numbers as quantities and the deprecated
-    `kubernetes.io/gpu*` names. Ignores unknown keys, and devices of types other than GPU that do
-    not parse. Raises AllocationError for anything else.
+    Accepts any key order, null for an empty list, a missing `id`, bare numbers as quantities and
+    the deprecated `kubernetes.io/gpu*` names. Ignores unknown keys, and devices of types other than
+    GPU that do not parse. Raises AllocationError for anything else.
     """
     if len(text) > MAX_ANNOTATION_CHARS:
         raise AllocationError(
@@ -116,6 +116,8 @@ def decode(text: str) -> Allocation:
 
 
 def _decode_entries(kind: str, entries: object) -> Sequence[DeviceEntry]:
+    if entries is None:  # Go writes a nil slice so
+        return ()
     if not isinstance(entries, list):
         raise AllocationError(f"{kind}: invalid type {type(entries).__name__}: must be a list")
     return tuple(_decode_entry(f"{kind}[{index}]", entry) for index, entry in enumerate(entries))

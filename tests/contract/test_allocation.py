@@ -74,6 +74,11 @@ def test_tolerant_reader(text: str, resources: dict[str, int]) -> None:
     assert decode(text).gpus == (DeviceEntry(3, resources, "X"),)
 
 
+def test_null_is_an_empty_list() -> None:
+    devices = decode('{"gpu":null,"rdma":[{"minor":0}]}').devices
+    assert devices == {"gpu": (), "rdma": (DeviceEntry(0, {}),)}
+
+
 def test_large_whole_numbers_are_written_in_canonical_decimal() -> None:
     text = encode(Allocation({"gpu": (DeviceEntry(0, {"example.com/x": 2000}),)}))
     assert '"example.com/x":"2k"' in text

@@ -380,6 +380,7 @@ def test_the_visible_library_gives_way_to_a_volume(destination: str) -> None:
         pod([], labels={}),
         pod(allocated='{"rdma":[{"minor":0,"resources":null}]}', labels={}),
         pod(allocated='{"rdma":{"of":"tomorrow"}}', labels={}),
+        pod(allocated='{"gpu":null,"rdma":[{"minor":0}]}', labels={}),
         pod(labels={names.LABEL_ISOLATION_PROVIDER: "another"}),
     ],
 )
