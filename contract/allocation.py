@@ -25,6 +25,10 @@ class AllocationError(ValueError):
     """The annotation is unreadable. The text names the field, its value and the allowed values."""
 
 
+class UnreadableError(AllocationError):
+    """The annotation is not a JSON object, so it names no device."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceEntry:
     """One device of the allocation.
@@ -101,10 +105,10 @@ def decode(text: str) -> Allocation:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise AllocationError(f"not JSON: {error}") from error
+        raise UnreadableError(f"not JSON: {error}") from error
     if not isinstance(document, dict):
         kind = type(document).__name__
-        raise AllocationError(f"invalid type {kind}: must be an object by device type")
+        raise UnreadableError(f"invalid type {kind}: must be an object by device type")
     devices: dict[str, Sequence[DeviceEntry]] = {}
     for kind, entries in document.items():
         try:

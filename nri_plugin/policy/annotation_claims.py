@@ -3,7 +3,8 @@
 Absent, valid and invalid grants are distinct. A pod without a grant is not changed. In a pod with a
 grant, a container that the grant does not name starts without a GPU, whatever the state of the
 GPUs. An inconsistent grant refuses the containers that it names, and an unreadable one all of the
-pod's, because it does not say which have a share.
+pod's, because it does not say which have a share. An unreadable allocation is no GPU; it refuses
+only the containers of a pod that asks for a share, by the label or a grant.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def claim(pod: Pod, container_name: str, gpus: Sequence[Gpu]) -> Claim | None:
         return _of_container(pod, container_name, granted, gpus) if listed else Claim()
     entries = _entries(pod)
     if not entries:
-        return Claim(warning=_LABEL_ALONE) if _has_label(pod) else None
+        warning = _LABEL_ALONE if _has_label(pod) else _unreadable(pod)
+        return Claim(warning=warning) if warning else None
     pool = _resolve(_sharable(pod, entries), gpus)
     return Claim(pool, shared=True, allocated=pool)
 
@@ -116,9 +118,10 @@ def _is_uncapped(entry: allocation.DeviceEntry) -> bool:
 
 
 def _entries(pod: Pod) -> Sequence[allocation.DeviceEntry]:
-    """Return the GPUs of the pod's allocation; none if it has only devices of other types."""
+    """Return the GPUs of the pod's allocation; none if it has only devices of other types, or is
+    unreadable in a pod that asks for no share."""
     text = pod.annotations.get(names.ANNOTATION_DEVICE_ALLOCATED)
-    if text is None:
+    if text is None or _unreadable(pod):
         return ()
     try:
         entries = _allocation(text).gpus
@@ -137,6 +140,21 @@ def _sharable(
     if entries and label is not None and label.lower() != names.ISOLATION_PROVIDER:
         raise refused(Reason.PROVIDER_UNKNOWN, value=label)
     return entries
+
+
+def _unreadable(pod: Pod) -> str:
+    """Return a warning if the allocation of a pod that asks for no share is unreadable; else ""."""
+    text = pod.annotations.get(names.ANNOTATION_DEVICE_ALLOCATED)
+    if text is None or _has_label(pod) or names.ANNOTATION_GRANTS in pod.annotations:
+        return ""
+    try:
+        _allocation(text)
+    except allocation.UnreadableError as error:
+        where = f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}"
+        return f"{where}: {error}: it starts without a GPU"
+    except allocation.AllocationError:
+        pass
+    return ""
 
 
 def _has_label(pod: Pod) -> bool:

@@ -23,8 +23,8 @@ class Fault:
 
 FAULTS: Final[Sequence[Fault]] = (
     Fault(
-        "the allocation is malformed, or a limit in it wrong: not JSON, not a quantity, no "
-        "memory, more than the GPU",
+        "the allocation is malformed, or a limit in it wrong: not JSON (in a pod with the isolation"
+        " label or `gpuslice.io/grants`), not a quantity, no memory, more than the GPU",
         "CreateContainer fails",
         "`gpuslice refuses container ...`, with the field, the value and the allowed values",
         "test_a_malformed_annotation_is_refused_with_its_reason",
@@ -34,6 +34,12 @@ FAULTS: Final[Sequence[Fault]] = (
         "CreateContainer fails",
         "`invalid value GPU-...: must be a GPU of this node (...)`",
         "test_a_malformed_annotation_is_refused_with_its_reason",
+    ),
+    Fault(
+        "the allocation is not JSON, in a pod with neither the label nor `gpuslice.io/grants`",
+        "it starts without a GPU",
+        "event `WithoutGPU`: `annotation ...: not JSON: ...`",
+        "test_an_unreadable_allocation_of_a_pod_that_asks_for_no_share",
     ),
     Fault(
         "the pod has the isolation label, but no allocation",

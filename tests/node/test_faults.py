@@ -26,6 +26,7 @@ pytestmark = pytest.mark.node
 
 HALF = 20 * GIB
 OWN = Process(PYTHON_IMAGE)
+LABELS = {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER}
 
 ALLOCATED = names.ANNOTATION_DEVICE_ALLOCATED
 UUID = "GPU-5e1f0a70-0000-4000-8000-000000000000"
@@ -68,14 +69,21 @@ MALFORMED = {
 def test_a_malformed_annotation_is_refused_with_its_reason(
     lab: Lab, annotations: dict[str, str], reason: str
 ) -> None:
-    with lab.pod("malformed", annotations) as pod, pytest.raises(CriError, match=reason) as refusal:
+    with (
+        lab.pod("malformed", annotations, LABELS) as pod,
+        pytest.raises(CriError, match=reason) as refusal,
+    ):
         pod.create("main", OWN)
     assert "gpuslice refuses" in str(refusal.value)
 
 
 def test_a_labelled_pod_without_an_allocation_has_no_gpu(lab: Lab) -> None:
-    labels = {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER}
-    with lab.pod("labelled", {}, labels) as pod:
+    with lab.pod("labelled", {}, LABELS) as pod:
+        assert not probe(pod.run("main", OWN)).driver
+
+
+def test_an_unreadable_allocation_of_a_pod_that_asks_for_no_share(lab: Lab) -> None:
+    with lab.pod("unreadable", {ALLOCATED: "{"}) as pod:
         assert not probe(pod.run("main", OWN)).driver
 
 

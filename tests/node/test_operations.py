@@ -75,7 +75,8 @@ def test_a_grant_and_a_refusal_are_counted_and_logged(lab: Lab) -> None:
             lambda: sample(lab, "gpuslice_containers_with_grant") == 1, "the grant to be counted"
         )
     forged = {names.ANNOTATION_DEVICE_ALLOCATED: '{"gpu":"\nlevel=error forged"}'}
-    with lab.pod("forger", forged) as pod, pytest.raises(CriError):
+    labels = {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER}
+    with lab.pod("forger", forged, labels) as pod, pytest.raises(CriError):
         pod.create("main", OWN)
     assert (sample(lab, refusals), sample(lab, adjusted)) == (before[0] + 1, before[1] + 1)
     lines = lab.agent_log.read_bytes()[said:].decode("ascii").splitlines()

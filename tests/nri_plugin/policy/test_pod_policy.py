@@ -132,10 +132,20 @@ REFUSALS: Mapping[str, tuple[Pod, Reason, str]] = {
         " quantity",
     ),
     "allocation is no JSON": (pod(allocated="{"), Reason.ALLOCATION_MALFORMED, "not JSON"),
-    "allocation is no JSON, no label": (
-        pod(allocated="[]", labels={}),
+    "allocation is no object": (
+        pod(allocated="[]"),
         Reason.ALLOCATION_MALFORMED,
         "must be an object",
+    ),
+    "allocation with an unreadable GPU, no label": (
+        pod(allocated='{"gpu":[1]}', labels={}),
+        Reason.ALLOCATION_MALFORMED,
+        "gpu[0]: invalid type int",
+    ),
+    "allocation is no JSON, grants and no label": (
+        pod(None, {"main": [grant(A, 1)]}, allocated="{", labels={}),
+        Reason.ALLOCATION_MALFORMED,
+        "not JSON",
     ),
     "empty allocation, label": (pod(allocated=""), Reason.ALLOCATION_MALFORMED, "not JSON"),
     "too many GPUs": (pod([HALF] * 17), Reason.TOO_MANY_GPUS, "17 GPUs: must be at most 16"),
@@ -386,6 +396,20 @@ def test_the_visible_library_gives_way_to_a_volume(destination: str) -> None:
 )
 def test_untouched(of: Pod) -> None:
     assert decide(of) == Untouched()
+
+
+@pytest.mark.parametrize("text", ["{", "", "[]", "null"])
+@pytest.mark.parametrize("labels", [{}, {names.LABEL_ISOLATION_PROVIDER: "another"}])
+def test_an_unreadable_allocation_of_a_pod_that_asks_for_no_share_is_no_gpu(
+    text: str, labels: dict[str, str]
+) -> None:
+    of = pod(allocated=text, labels=labels)
+    decision = adjusted(of)
+    assert dict(decision.env) == {names.ENV_VISIBLE_DEVICES: names.VISIBLE_DEVICES_NONE}
+    assert not decision.devices and not decision.mounts
+    assert decision.warning.startswith(f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}: ")
+    assert decision.warning.endswith(": it starts without a GPU")
+    assert not annotation_claims.has_shares(of)
 
 
 def test_which_pods_may_claim_a_gpu() -> None:
