@@ -1,10 +1,9 @@
 """Checks whether a container's existing configuration permits a share with an enforceable limit.
 
 Pure, and part of the policy. Our mounts enforce the limit of a share. They cannot do so if the
-container runs on another kernel, may use every device, has a GPU already, or preloads libraries
-before ours; the grant is then refused. A volume in any container of a pod with grants is refused
-if it exposes the host's grant files. A container without a grant keeps the GPUs that another device
-plugin gave it.
+container runs on another kernel, may use every device, has a GPU already, preloads libraries before
+ours, or has a volume that exposes the host's grant files; the share is then refused. A container
+without a share keeps its volumes, and the GPUs that another device plugin gave it.
 """
 
 from __future__ import annotations
