@@ -192,6 +192,19 @@ def test_a_forwarder_that_is_not_in_its_place(bundle: Bundle, tmp_path: Path, th
     expect_refusal(bundle, Reason.VIEW_DIFFERS, problem, forwarded=True)
 
 
+def test_a_driver_that_nvidias_runtime_mounts_over_the_forwarder(
+    bundle: Bundle, tmp_path: Path
+) -> None:
+    forwarder, driver = tmp_path / "store/libcuda.so.1", tmp_path / "libcuda.so.1"
+    forwarder.write_bytes(b"")
+    driver.write_bytes(b"driver")
+    place = Mount("/lib/libcuda.so.1", str(forwarder), ("bind", "ro"))
+    bundle.places = [*bundle.places, place]
+    bundle.create(place, Mount(place.destination, str(driver), ("bind", "ro")))
+    cause = "as where NVIDIA's container runtime mounts the driver over the agent's forwarder"
+    expect_refusal(bundle, Reason.VIEW_DIFFERS, f"of 6 bytes, {cause}", forwarded=True)
+
+
 def test_a_configuration_of_any_size_is_not_read(bundle: Bundle) -> None:
     bundle.create()
     os.truncate(bundle.path / "config.json", 1 << 40)
