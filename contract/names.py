@@ -165,6 +165,8 @@ EVENT_WITHOUT_GPU: Final = "WithoutGPU"
 EVENT_LIMIT_NOT_ENFORCEABLE: Final = "LimitNotEnforceable"
 """Event reason: the container's entry point does not load preloaded libraries, or a kernel runs for
 so long that its share of compute is exceeded."""
+EVENT_CAPABILITIES_CUT: Final = "DriverCapabilitiesCut"
+"""Event reason: a container requests driver capabilities that the operator does not allow."""
 
 ANNOTATION_MIRROR: Final = "kubernetes.io/config.mirror"
 """The kubelet's annotation on the API object of a static pod."""

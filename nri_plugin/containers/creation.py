@@ -126,7 +126,7 @@ class ContainerCreation(Generic[_T]):
             if not made:
                 self._containers.not_made(container.id, key)
         self._containers.answered(container.id, answer)
-        _log_cut_capabilities(pod, container, answer.wanted)
+        self._report_cut_capabilities(pod, container, answer.wanted.cut)
         return answer.sent
 
     def _make(
@@ -161,6 +161,18 @@ class ContainerCreation(Generic[_T]):
             text = f'container "{container.name}": {warning}'
             self._notices.add(Notice(pod, container.name, names.EVENT_WITHOUT_GPU, text))
 
+    def _report_cut_capabilities(self, pod: Pod, container: Container, cut: Sequence[str]) -> None:
+        if not cut:
+            return
+        listed, what = ",".join(cut), "driver capabilities cut"
+        _LOG.info(Line(what, **pod.log_fields, container=container.name, cut=listed))
+        text = (
+            f'container "{container.name}": {what}: {listed}: they are not injected, because memory'
+            " taken through them is not limited; the operator allows them by --driver-capabilities"
+        )
+        reason = names.EVENT_CAPABILITIES_CUT
+        self._notices.add(Notice(pod, container.name, reason, text, warning=False))
+
     async def _refreshed(self) -> None:
         async with asyncio.timeout(self._settings.work_deadline_s):
             await self._inventory.refresh()
@@ -173,18 +185,6 @@ def _own_preloads(wanted: Adjustment) -> Sequence[str]:
         for mount in wanted.mounts
         if mount.destination in names.CONTAINER_PRELOADS
     ]
-
-
-def _log_cut_capabilities(pod: Pod, container: Container, decision: Adjustment) -> None:
-    if decision.cut:
-        _LOG.info(
-            Line(
-                "driver capabilities cut",
-                **pod.log_fields,
-                container=container.name,
-                cut=",".join(decision.cut),
-            )
-        )
 
 
 def _log_kept_gpu(pod: Pod, container: Container, given: str) -> None:

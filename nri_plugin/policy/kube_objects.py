@@ -353,7 +353,7 @@ def event(notice: Notice, text: str, node_name: str, node_uid: str, name: str, a
         "reportingInstance": node_name[:_INSTANCE_MOST],
         "action": notice.action,
         "reason": notice.reason,
-        "type": "Warning",
+        "type": "Warning" if notice.warning else "Normal",
         "note": text[:_NOTE_MOST],
         **about,
     }

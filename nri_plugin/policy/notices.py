@@ -21,7 +21,8 @@ _MOST: Final = 128
 @dataclass(frozen=True, slots=True)
 class Notice:
     """reason: one of contract.names. of_node: the event is the node's, because the API server does
-    not have the pod. action: the container's operation."""
+    not have the pod. action: the container's operation. warning: the event is a Warning, else
+    Normal."""
 
     pod: Pod
     container: str
@@ -29,6 +30,7 @@ class Notice:
     text: str
     of_node: bool = False
     action: str = "Start"
+    warning: bool = True
 
 
 class Notices:

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from contract import grant_file
+from contract import grant_file, names
 from nri_plugin.containers.lifecycle import Lifecycle
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.metrics import Metrics
+from nri_plugin.policy import kube_objects
 from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.model import Adjustment, Claim, Container, Gpu, Pod, Share
 from nri_plugin.policy.notices import Notices
@@ -82,6 +83,18 @@ async def test_a_claim_of_any_source_becomes_a_share(host: Host) -> None:
         assert not life.records.ledger.holds() and (host.run / "c0").exists()
         await life.removed("c0", "c0")
         assert not (host.run / "c0").exists()
+
+
+async def test_an_event_names_the_driver_capabilities_that_are_cut(host: Host) -> None:
+    asked = replace(MAIN, env=("NVIDIA_DRIVER_CAPABILITIES=compute,video",))
+    async with living(host) as life:
+        await life.created(POD, asked)
+        notice = life._creation._notices.first()
+    assert notice is not None
+    text = 'container "main": driver capabilities cut: video: they are not injected'
+    assert notice.text.startswith(text)
+    event = kube_objects.event(notice, notice.text, "node-1", "", "name", "at")
+    assert (event["reason"], event["type"]) == (names.EVENT_CAPABILITIES_CUT, "Normal")
 
 
 async def test_a_container_with_a_claim_does_not_start_without_it(host: Host) -> None:
