@@ -25,6 +25,8 @@ enum vgpu_result {
 	VGPU_SYSTEM,		 /* a system call failed; see the error's errno */
 	VGPU_ENVIRONMENT_MEMORY, /* a variable that limits memory has no valid value */
 	VGPU_ENVIRONMENT_CORE,
+	VGPU_ENVIRONMENT_CONTEXT,
+	VGPU_ENVIRONMENT_GPU, /* a variable's name ends in no number of a GPU */
 	VGPU_CACHE_FOREIGN, /* the object that CUDA_DEVICE_MEMORY_SHARED_CACHE names is no region */
 	VGPU_CACHE_UNUSABLE, /* the region cannot be created or opened */
 };

@@ -32,14 +32,11 @@ static const struct {
     [VGPU_NO_SLOT] = {"too many processes use the GPU in this container", "; end some of them"},
     [VGPU_SYSTEM] = {"a system call failed while the GPU limits were set up",
 		     "; the program may try again"},
-    [VGPU_ENVIRONMENT_MEMORY] =
-	{"a limit in the environment is invalid",
-	 "; must be bytes, or a number with k, m or g (1024m), or 0 for no "
-	 "limit, and LIMIT_ must be followed by the number of a GPU, 0 to 31"},
-    [VGPU_ENVIRONMENT_CORE] =
-	{"a limit in the environment is invalid",
-	 "; must be a whole percentage from 0 (no limit) to 100, and LIMIT_ must be "
-	 "followed by the number of a GPU, 0 to 31"},
+    /* The parser names the variable, as in "environment NAME: invalid value X". */
+    [VGPU_ENVIRONMENT_MEMORY] = {"", ": must be bytes, a number with k, m or g, or 0 for no limit"},
+    [VGPU_ENVIRONMENT_CORE] = {"", ": must be a whole number, 0 (no limit) to 100"},
+    [VGPU_ENVIRONMENT_CONTEXT] = {"", ": must be bytes, or a number with k, m or g"},
+    [VGPU_ENVIRONMENT_GPU] = {"", ": LIMIT_ must be followed by the number of a GPU, 0 to 31"},
     [VGPU_CACHE_FOREIGN] =
 	{"the file that accounts GPU memory is damaged, another program's, or of "
 	 "another version of this library",
@@ -52,15 +49,17 @@ const char *vgpu_error_text(const struct vgpu_error *error, char *out, uint64_t 
 {
 	const unsigned int index = (unsigned int)error->result;
 	const char *why = error->os_errno ? strerror(error->os_errno) : "";
+	const char *what;
 
 	if (!out_bytes)
 		return "";
-	if (index >= sizeof(texts) / sizeof(texts[0]))
+	if (index >= sizeof(texts) / sizeof(texts[0])) {
 		snprintf(out, out_bytes, "unknown result %u", index);
-	else
-		snprintf(out, out_bytes, "%s%s%.255s%s%s%s", texts[index].what,
-			 error->path[0] ? ": " : "", error->path, why[0] ? ": " : "", why,
-			 texts[index].advice);
+		return out;
+	}
+	what = texts[index].what;
+	snprintf(out, out_bytes, "%s%s%.255s%s%s%s", what, what[0] && error->path[0] ? ": " : "",
+		 error->path, why[0] ? ": " : "", why, texts[index].advice);
 	return out;
 }
 

@@ -9,7 +9,7 @@
 #include "region/counter.h"
 
 #define SHOWN_CHARS 40 /* of a value that is refused, */
-#define NAME_CHARS  80 /* and of its name with the equals sign */
+#define NAME_CHARS  80 /* and of its name */
 
 /* The digits that `*text` begins with; false if there are none, or the number is too large. */
 static bool read_number(const char **text, uint64_t *number)
@@ -111,16 +111,23 @@ static int gpu_meant(const char *variable, const char *name, const char **value)
 	return gpu < VGPU_MOST_GPUS ? gpu : NO_GPU;
 }
 
-/* NAME="value", without characters that would break the user's one line. */
+/* The variable and what is invalid, without characters that would break the user's one line. */
 static enum vgpu_result refuse(struct vgpu_error *error, enum vgpu_result result,
 			       const char *variable)
 {
 	char shown[256];
 	const char *value = strchr(variable, '=') + 1;
-	int name_chars = value - variable < NAME_CHARS ? (int)(value - variable) : NAME_CHARS;
-	int length = snprintf(shown, sizeof(shown), "%.*s\"%.*s%s\"", name_chars, variable,
-			      SHOWN_CHARS, value, strlen(value) > SHOWN_CHARS ? "..." : "");
+	int name_chars = (int)strcspn(variable, "="), length;
 
+	if (name_chars > NAME_CHARS)
+		name_chars = NAME_CHARS;
+	if (result == VGPU_ENVIRONMENT_GPU)
+		length = snprintf(shown, sizeof(shown), "environment %.*s: invalid name",
+				  name_chars, variable);
+	else
+		length = snprintf(
+		    shown, sizeof(shown), "environment %.*s: invalid value \"%.*s%s\"", name_chars,
+		    variable, SHOWN_CHARS, value, strlen(value) > SHOWN_CHARS ? "..." : "");
 	for (int i = 0; i < length; i++)
 		if (shown[i] < ' ' || shown[i] > '~' || shown[i] == ';')
 			shown[i] = '?';
@@ -139,7 +146,9 @@ static enum vgpu_result read_family(const struct family *family, char *const *va
 
 		if (gpu == NOT_OF_THE_FAMILY)
 			continue;
-		if (gpu == NO_GPU || !family->read(text, &value))
+		if (gpu == NO_GPU)
+			return refuse(error, VGPU_ENVIRONMENT_GPU, *variables);
+		if (!family->read(text, &value))
 			return refuse(error, family->refusal, *variables);
 		*(gpu == EVERY_GPU ? &every : &values[gpu]) = value;
 		if (gpu >= 0)
@@ -207,7 +216,7 @@ static enum vgpu_result read_context(char *const *variables, struct vgpu_environ
 	out->context_bytes = VGPU_CONTEXT_BYTES_ASSUMED;
 	if (!text || read_bytes(text, &out->context_bytes))
 		return VGPU_OK;
-	return refuse(error, VGPU_ENVIRONMENT_MEMORY, text - sizeof(VGPU_ENV_CONTEXT));
+	return refuse(error, VGPU_ENVIRONMENT_CONTEXT, text - sizeof(VGPU_ENV_CONTEXT));
 }
 
 enum vgpu_result vgpu_environment_parse(char *const *variables, struct vgpu_environment *out,

@@ -27,7 +27,7 @@ struct vgpu_environment {
 
 /*
  * Read `variables` ("NAME=value", as in environ). VGPU_UNMANAGED: no memory limit is set. If the
- * result is neither this nor VGPU_OK, the error names the variable and its value.
+ * result is neither this nor VGPU_OK, the error names the variable and, if invalid, its value.
  */
 enum vgpu_result vgpu_environment_parse(char *const *variables, struct vgpu_environment *out,
 					struct vgpu_error *error);

@@ -18,7 +18,7 @@ from tests.shim.region.core import Shell
 
 pytestmark = pytest.mark.sim
 
-_OK, _UNMANAGED, _MEMORY, _CORE, _UNUSABLE = 0, 1, 10, 11, 13
+_OK, _UNMANAGED, _MEMORY, _CORE, _GPU = 0, 1, 10, 11, 13
 _NO_LIMIT = 2**64 - 1
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
@@ -61,8 +61,8 @@ def _percent(text: str) -> int | None:
 
 
 def _family(environment: dict[str, str], name: str, none: int) -> list[int] | str:
-    """Each of 32 GPUs' limits; the first variable in error as it is shown."""
-    read = _bytes if "MEMORY" in name else _percent
+    """Each of 32 GPUs' limits; the first variable in error as it is shown, with the result."""
+    read, refusal = (_bytes, _MEMORY) if "MEMORY" in name else (_percent, _CORE)
     common, own = none, {}
     for variable, text in environment.items():
         if variable != name and not variable.startswith(name + "_"):
@@ -70,8 +70,10 @@ def _family(environment: dict[str, str], name: str, none: int) -> list[int] | st
         value = read(text)
         number = variable.removeprefix(name).removeprefix("_")
         plain = re.fullmatch("0|[1-9][0-9]*", number, re.ASCII) and int(number) < 32
-        if value is None or (variable != name and not plain):
-            return f'{variable}="{text}"'
+        if variable != name and not plain:
+            return f"{_GPU} environment {variable}: invalid name"
+        if value is None:
+            return f'{refusal} environment {variable}: invalid value "{text}"'
         if variable == name:
             common = value
         else:
@@ -92,10 +94,10 @@ def _listed(text: str) -> list[str]:
 def _oracle(environment: dict[str, str]) -> str:
     memory = _family(environment, names.ENV_MEMORY_LIMIT, _NO_LIMIT)
     if isinstance(memory, str):
-        return f"{_MEMORY} {memory}"
+        return memory
     core = _family(environment, names.ENV_CORE_LIMIT, 0)
     if isinstance(core, str):
-        return f"{_CORE} {core}"
+        return core
     unmanaged = set(memory) == {_NO_LIMIT} and {percent % 100 for percent in core} == {0}
     listed = [] if unmanaged else _listed(environment.get(names.ENV_VISIBLE_DEVICES, ""))
     words = [word for pair in zip(memory, core, strict=True) for word in pair]
