@@ -30,7 +30,7 @@ from scheduler.core.request import Policy
 from scheduler.decisions.nomination import When
 from scheduler.endpoint import Address
 from scheduler.service import IdentityError, Settings
-from scheduler.simulate_command import enabled, simulate_command
+from scheduler.simulate_command import FlagError, enabled, simulate_command
 from scheduler.uninstall_command import uninstall_command
 
 _LOG: Final = logging.getLogger("scheduler")
@@ -64,16 +64,16 @@ application = typer.Typer(
 )
 
 
-def address(text: str) -> Address:
+def address(flag: str, text: str, allowed: str = "HOST:PORT") -> Address:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
-        raise typer.BadParameter(f"invalid value {text!r}: must be HOST:PORT")
+        raise FlagError(flag, f"invalid value {text!r}: must be {allowed}")
     return host, int(port)
 
 
-def address_or_off(text: str) -> Address | None:
-    return None if text == "off" else address(text)
+def address_or_off(flag: str, text: str) -> Address | None:
+    return None if text == "off" else address(flag, text, "HOST:PORT or off")
 
 
 def policies(given: Sequence[str]) -> dict[str, Policy]:
@@ -83,9 +83,7 @@ def policies(given: Sequence[str]) -> dict[str, Policy]:
         known = {each.value: each for each in Policy}
         if not equals or not name or policy not in known:
             allowed = " or ".join(f"NAME={each}" for each in known)
-            raise typer.BadParameter(
-                f"invalid value {text!r}: must be {allowed}", param_hint="--policy"
-            )
+            raise FlagError("--policy", f"invalid value {text!r}: must be {allowed}")
         found[name] = known[policy]
     return found
 
@@ -198,8 +196,8 @@ def serve(
     """
     settings = Settings(
         kubeconfig=kubeconfig,
-        listen=address(listen),
-        http=address_or_off(http),
+        listen=address("--listen", listen),
+        http=address_or_off("--http", http),
         installation=installation or _installation(),
         state_dir=state_dir,
         policies=policies(policy or ()),

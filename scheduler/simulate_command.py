@@ -47,14 +47,24 @@ _UNCUT: Final = 10_000
 """Columns at which tables are cut. The default without a terminal, 80, would truncate UUIDs."""
 
 
+class FlagError(typer.BadParameter):
+    """A flag's value is invalid; printed without click's own "Invalid value"."""
+
+    def __init__(self, flag: str, problem: str) -> None:
+        super().__init__(f"{flag}: {problem}")
+
+    def format_message(self) -> str:
+        return self.message
+
+
 def enabled(text: str) -> frozenset[str]:
     """The value of --dialects, of `serve` too."""
     found, known = frozenset(each.strip() for each in text.split(",")), [d.name for d in DIALECTS]
     if KOORDINATOR.name not in found or not found <= set(known):
-        raise typer.BadParameter(
+        raise FlagError(
+            "--dialects",
             f"invalid value {text!r}: must be {KOORDINATOR.name}, and any of"
             f" {', '.join(known[1:])}",
-            param_hint="--dialects",
         )
     return found
 
@@ -76,16 +86,16 @@ def simulate_command(
             metavar="FILE",
             help="Nodes and Devices, optionally Leases and Pods: the output of"
             " `kubectl get nodes,devices,leases,pods -A -o yaml`. Without Leases, every agent is"
-            " ready; otherwise an agent is silent if its Lease was renewed more than 40 s before"
-            " the latest one.",
+            " ready; otherwise a node is excluded if its agent's Lease was renewed more than"
+            " 40 s before the latest one.",
         ),
     ] = None,
     from_cluster: Annotated[
         bool,
         typer.Option(
             "--from-cluster",
-            help="Read the cluster. An agent is silent if its Lease was renewed more than 40 s ago"
-            " by this machine's clock.",
+            help="Read the cluster. A node is excluded if its agent's Lease was renewed more than"
+            " 40 s ago by this machine's clock.",
         ),
     ] = False,
     copies: Annotated[
@@ -169,7 +179,7 @@ def _show(console: Console, account: Account) -> None:
         console.print(f"{account.pod}: {account.node}", markup=False)
         console.print(_candidates(account))
     else:
-        console.print(f"{account.pod}: no node has room", markup=False)
+        console.print(f"{account.pod}: no node has enough free GPU capacity", markup=False)
     for refusal in account.refused:
         count = f"{len(refusal.nodes)} node" + ("s" if len(refusal.nodes) > 1 else "")
         shown = names_shown(refusal.nodes)

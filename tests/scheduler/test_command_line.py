@@ -82,10 +82,20 @@ def test_the_installation_is_the_pods_namespace(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("serve", "--listen", "here"), "invalid value 'here': must be HOST:PORT"),
-        (("serve", "--http", "a:70000"), "invalid value 'a:70000': must be HOST:PORT"),
-        (("serve", "--policy", "a=b"), "invalid value 'a=b': must be NAME=binpack or NAME=spread"),
-        (("serve", "--policy", "=spread"), "invalid value '=spread': must be"),
+        (("serve", "--listen", "x"), "--listen: invalid value 'x': must be HOST:PORT"),
+        (
+            ("serve", "--http", "a:70000"),
+            "--http: invalid value 'a:70000': must be HOST:PORT or off",
+        ),
+        (
+            ("serve", "--policy", "a=b"),
+            "--policy: invalid value 'a=b': must be NAME=binpack or NAME=spread",
+        ),
+        (("serve", "--policy", "=spread"), "--policy: invalid value '=spread': must be"),
+        (
+            ("serve", "--dialects", "kai"),
+            "--dialects: invalid value 'kai': must be koordinator, and any of kai, volcano, hami",
+        ),
     ],
 )
 def test_an_invalid_argument_is_refused_with_what_is_allowed(
@@ -93,7 +103,8 @@ def test_an_invalid_argument_is_refused_with_what_is_allowed(
 ) -> None:
     status, output = run(*arguments)
     assert status == 2
-    assert text in " ".join(output.replace("│", " ").split())
+    shown = " ".join(output.replace("│", " ").split())
+    assert f" {text}" in shown and "Invalid value" not in shown
     assert served == []
 
 

@@ -210,7 +210,9 @@ def test_where_no_node_fits_the_exit_status_is_1(tmp_path: Path) -> None:
     large = kind("Pod", pod(container("main", memory="100Gi")))
     done = in_file(tmp_path, pods=[large])
     assert done.exit_code == 1
-    assert done.stdout.startswith("default/pod-u-1: no node has room\n  3 nodes: every GPU is")
+    first, second, *_ = done.stdout.splitlines()
+    assert first == "default/pod-u-1: no node has enough free GPU capacity"
+    assert second.startswith("  3 nodes: every GPU is")
     refused = kind("Pod", pod(container("main", gpu=150)))
     done = in_file(tmp_path, pods=[refused, kind("Pod", pod(container("main")))])
     assert done.exit_code == 1
