@@ -138,7 +138,8 @@ def _decode_entry(where: str, entry: object) -> DeviceEntry:
         raise AllocationError(f"{where}.id: invalid value {identity!r}: must be a string")
     extension = entry.get("extension")
     if extension is not None and not isinstance(extension, dict):
-        raise AllocationError(f"{where}.extension: must be an object")
+        kind = type(extension).__name__
+        raise AllocationError(f"{where}.extension: invalid type {kind}: must be an object")
     return DeviceEntry(minor, _decode_resources(where, entry), identity or None, extension or None)
 
 

@@ -187,7 +187,8 @@ class Binder:
                 return said
             chosen = self._choose(wanted, seen.pending)
             if not isinstance(chosen, _Attempt):
-                return chosen or self._in_doubt(wanted.uid, "it is as it was when it was sent")
+                why = "the API server returned the pod unchanged"
+                return chosen or self._in_doubt(wanted.uid, why)
             attempt = chosen
         return await self._write(attempt, until_s)
 
@@ -395,7 +396,7 @@ class Binder:
             return why
         held = self._state.assumed(uid)
         node = "" if held is None else f" to {held.node}"
-        return f"it is not known yet whether the pod is bound{node}: {why}"
+        return f"binding{node} not confirmed: {why}; kube-scheduler retries"
 
 
 def _at(node: str | None, wanted: BindingArguments) -> str:

@@ -158,7 +158,7 @@ class Leader:
             trouble = self._trouble or "no answer"
             return f"its Lease {lease.NAME} could not be renewed in time: {trouble}"
         if election.role is Role.ACQUIRING:
-            return f"it has just taken the Lease {lease.NAME}, and lists all objects first"
+            return f"acquired the Lease {lease.NAME}; listing all objects before it binds"
         if election.role is Role.RELEASING:
             return f"it is giving the Lease {lease.NAME} back"
         if self._trouble:

@@ -205,7 +205,7 @@ async def _run(
             others.append(group.create_task(admission.run(), name="admission"))
             leading = group.create_task(leader.run(), name="lead")
             await _first(leaving.wait(), leading)
-            _LOG.info("leaving: nothing new is bound, what is under way is finished")
+            _LOG.info("shutting down: pending Bindings are completed, new ones refused")
             leader.leave()
             done, _ = await asyncio.wait([leading], timeout=settings.leave_s)
             if not done:

@@ -46,7 +46,7 @@ class Reason(IntEnum):
     SCOPE = 18, "too few GPUs with free capacity within the required topology scope"
     TOGETHER = 19, "GPUs have too little free capacity for all containers together"
     GIVEN_UP = 20, "search limit reached: too many ways to place the containers on the GPUs"
-    UNFINISHED = 21, "search for GPUs not finished, it goes on in the background"
+    UNFINISHED = 21, "GPU search incomplete; it continues in the background"
     LEASES_LOST = 22, "the GPU scheduler cannot watch the Leases of GPU node agents"
 
 

@@ -34,6 +34,9 @@ _SHARED: Final = names.RESOURCE_SHARED
 RESOURCES: Final = frozenset(KOORDINATOR.resources)
 _POLICIES: Final = {policy.value: policy for policy in (Policy.BINPACK, Policy.SPREAD)}
 
+_SHOWN_CHARS: Final = 40
+"""Of an invalid annotation."""
+
 _OF_GPUS: Final = ("koordinator.sh/gpu", "kubernetes.io/gpu")
 
 _ALLOWED: Final = (
@@ -206,7 +209,9 @@ def _hints(
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise RequestError(f"{where}: must be JSON: {error}") from error
+        shown = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
+        problem = f"invalid value {shown!r}: must be JSON: {error}"
+        raise RequestError(f"{where}: {problem}") from error
     gpu = _object(where, document, names.DEVICE_TYPE_GPU).get(names.DEVICE_TYPE_GPU)
     where = f"{where}: {names.DEVICE_TYPE_GPU}"
     hint = _object(where, gpu, "requiredTopologyScope", "selector")

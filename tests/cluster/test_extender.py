@@ -347,7 +347,7 @@ def test_a_binding_that_a_frozen_server_applies_later_overfills_nothing(
             world.ask(raw, one)
         with world.plane.apiserver.frozen():
             said = await world.bind(pods[0], one)
-            assert said.startswith(f"it is not known yet whether the pod is bound to {one}")
+            assert said.startswith(f"binding to {one} not confirmed: ")
             assert world.held(one) == 70
         await world.admitted()
         assert "no GPU" in await world.bind(pods[1], one)

@@ -100,7 +100,10 @@ MALFORMED = [
     ('{"gpu":[{"minor":-1}]}', "gpu[0].minor: invalid value -1"),
     ('{"gpu":[{"minor":true}]}', "gpu[0].minor: invalid value True"),
     ('{"gpu":[{"minor":0,"id":7}]}', "gpu[0].id: invalid value 7"),
-    ('{"gpu":[{"minor":0,"extension":[]}]}', "gpu[0].extension"),
+    (
+        '{"gpu":[{"minor":0,"extension":[]}]}',
+        "gpu[0].extension: invalid type list: must be an object",
+    ),
     ('{"gpu":[{"minor":0,"resources":[]}]}', "gpu[0].resources: invalid type list"),
     (f'{{"gpu":[{{"minor":0,"resources":{{"{MEMORY}":"12 potatoes"}}}}]}}', "'12 potatoes'"),
     (f'{{"gpu":[{{"minor":0,"resources":{{"{MEMORY}":null}}}}]}}', "null: must be a quantity"),

@@ -124,7 +124,7 @@ async def test_a_binding_that_is_sent_again_has_the_same_annotations(
     monkeypatch.setattr("scheduler.binder.POST_S", 0.3)
     at.server.posts.append(Fate.STORE_TIMES_OUT)
     at.filter(asking())
-    assert "not known yet" in await at.bind("u-1")
+    assert "not confirmed" in await at.bind("u-1")
     at.server.touch("pod-u-1")
     at.filter(at.server.pods["pod-u-1"])
     await at.bind("u-1")

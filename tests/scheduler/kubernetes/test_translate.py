@@ -165,8 +165,8 @@ def test_the_hints_selector() -> None:
 @pytest.mark.parametrize(
     ("hint", "text"),
     [
-        ("{", "must be JSON"),
-        ("[" * 100_000, "must be JSON"),
+        ("{", "invalid value '{': must be JSON: Expecting"),
+        ("[" * 100_000, f"invalid value '{'[' * 40}...': must be JSON: "),
         ("[]", "must be an object, not list"),
         ('{"rdma":{"selector":{}}}', "invalid value rdma: must be one of gpu"),
         ('{"gpu":[1]}', "gpu: must be an object, not list"),
