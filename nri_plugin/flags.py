@@ -122,7 +122,7 @@ FLAGS: Final[Mapping[str, _Flag]] = {
     ),
     "--managed-memory": _choice(
         "free: containers may have more managed memory (cudaMallocManaged) than their limit, and"
-        " than the GPU; what of it lies on the GPU is measured (default: charged in full)",
+        " than the GPU; its resident memory is measured (default: charged in full)",
         "charged",
         "free",
     ),

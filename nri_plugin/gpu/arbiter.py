@@ -96,7 +96,7 @@ class Arbiter:
         try:
             silent_s = await self._until_silent(child)
             if silent_s:
-                return f"killed: it was silent for {silent_s:g} s"
+                return f"killed: no heartbeat for {silent_s:g} s"
             status = await child.wait()
             last = await complaint
         finally:

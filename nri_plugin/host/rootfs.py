@@ -218,7 +218,7 @@ def check_volumes(process: Path, ours: AbstractSet[str], kept: Kept) -> None:
     point = mountinfo.shown(_mounts(process), ours, _limits(kept))
     if point:
         raise refused(
-            Reason.HOST_VOLUME, mount=point, source="a host directory", place=str(kept.run_dir)
+            Reason.HOST_VOLUME, mount=point, source="(a host directory)", place=str(kept.run_dir)
         )
 
 

@@ -80,7 +80,7 @@ class Cluster:
             try:
                 await self._connected()
             except Exception:
-                _LOG.exception(Line("a fault of the agent's side towards the API server"))
+                _LOG.exception(Line("internal error in the API server connection; restarting it"))
                 self._metrics.api_up.set(0)
                 await asyncio.sleep(_AGAIN_S)
 

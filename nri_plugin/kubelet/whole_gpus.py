@@ -90,7 +90,7 @@ class WholeGpus:
                 try:
                     await self._round()
                 except Exception:
-                    _LOG.exception(Line("a fault of the agent's side towards the kubelet"))
+                    _LOG.exception(Line("internal error in the device plugin; the agent retries"))
                     await asyncio.sleep(_AGAIN_S)
                 await asyncio.sleep(_TICK_S)
         finally:

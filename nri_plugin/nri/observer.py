@@ -70,7 +70,7 @@ class Observer:
                 runtime=runtime.name,
                 version=runtime.version,
                 nri=runtime.nri_version or "before 0.12",
-                patience_ms=runtime.request_timeout_ms,
+                request_timeout_ms=runtime.request_timeout_ms,
             )
         )
 

@@ -32,7 +32,9 @@ class Reason(Enum):
     GRANTS_MALFORMED = _GRANTS + ": {problem}" + _RESCHEDULE
     GRANTS_ALONE = _GRANTS + ": must be unset where " + _ALLOCATION + " has no GPU" + _RESCHEDULE
     TOO_MANY_GPUS = (
-        _ALLOCATION + f": {{count}} GPUs: must be at most {names.MAX_GPUS}" + _RESCHEDULE
+        _ALLOCATION
+        + f": invalid value {{count}} GPUs: must be at most {names.MAX_GPUS}"
+        + _RESCHEDULE
     )
     GPU_UNKNOWN = "{where}: invalid value {gpu}: must be a GPU of this node ({known})" + _RESCHEDULE
     GPU_UNHEALTHY = "{where}: invalid value {uuid}: must be a healthy GPU: {problem}" + _RESCHEDULE
@@ -75,10 +77,12 @@ class Reason(Enum):
         " the kubelet retries; granted: {held}"
     )
     GPU_WHOLE = (
-        "{uuid}: invalid GPU for a share: must not be held whole, and {pod} holds it"
+        "GPU of the share: invalid value {uuid}: must not be held whole; {pod} holds it"
         f" ({names.RESOURCE_NVIDIA_GPU})" + _RESCHEDULE
     )
-    GPU_MODE_UNKNOWN = "it is not known which GPUs are held whole: {problem}; the kubelet retries"
+    GPU_MODE_UNKNOWN = (
+        "the agent cannot list the GPUs that pods hold whole: {problem}; the kubelet retries"
+    )
     GRANT_OVERFILLS = (
         "{uuid} was full when the pod was bound: {asked} {unit} granted, {left} of {total} free;"
         " granted to pods bound before it: {held}"
@@ -113,7 +117,7 @@ class Reason(Enum):
         " share must get GPUs from gpuslice only"
     )
     HANDLER_UNKNOWN = (
-        "runtimeClassName: invalid handler {handler!r}: must be the default, {allowed}, or a"
+        "runtimeClassName: invalid value {handler!r}: must be the default, {allowed}, or a"
         " --runtime-handler of the agent: shares can be limited on this node's kernel only"
     )
     PRIVILEGED = (
@@ -138,20 +142,20 @@ class Reason(Enum):
         " before the library that keeps the limit; remove it"
     )
     HOST_VOLUME = (
-        "mount {mount} of {source}: must not show {place}, where limits are kept; mount another"
-        " volume"
+        "mount {mount}: invalid value {source}: must not expose {place}, where limits are kept;"
+        " mount another volume"
     )
     RESTORED = (
-        "mount {mount} of {source}: must not be another container's grant, as after a restore"
-        " from a checkpoint; create the container anew"
+        "mount {mount}: invalid value {source}: must not be another container's grant, as after a"
+        " restore from a checkpoint; create the container anew"
     )
     IMAGE_PRELOAD = (
         "image file {place}: invalid value ({what}): must be a regular file that names a few"
         " libraries; the loader loads them after the agent's"
     )
     IMAGE_PRELOAD_LONG = (
-        "image file {place}: too long: must be at most {most} bytes with the agent's library, has"
-        " {size}; name fewer libraries"
+        "image file {place}: invalid value ({size} bytes): must be at most {most} bytes with the"
+        " agent's library; name fewer libraries"
     )
     LIMIT_NOT_ENFORCEABLE = (
         "entry point: {problem}: must load the library under --unenforceable=refuse; use a dynamic"

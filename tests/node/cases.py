@@ -148,7 +148,7 @@ CASES: Final[Sequence[Case]] = (
         "a runtimeClassName whose handler is not the default, runc, crun, nvidia, or one that"
         " `--runtime-handler` names: kata, gVisor",
         _REFUSES,
-        "`runtimeClassName: invalid handler 'kata': must be the default, runc, crun, nvidia`",
+        "`runtimeClassName: invalid value 'kata': must be the default, runc, crun, nvidia`",
     ),
     # --- variables of image and pod ---
     Case(
@@ -283,7 +283,8 @@ CASES: Final[Sequence[Case]] = (
         "a hostPath over the agent's files, or above them (/run, /), with a grant",
         "refuses to make it, or, where only the kernel knows where it leads (a link, a subPath), to"
         " start it",
-        "`mount /host...: must not show ... where limits are kept`; without a grant it starts",
+        "`mount /host...: invalid value ...: must not expose ..., where limits are kept`; without a"
+        " grant it starts",
     ),
     # --- what the API server says, if the agent has one ---
     Case(
@@ -377,8 +378,8 @@ CASES: Final[Sequence[Case]] = (
         "a container made from a checkpoint, its mounts those of the one that was saved (acted out"
         " by such mounts: CRIU is not on the test's machine)",
         _REFUSES,
-        "`mount /.gpuslice of ... must not be another container's grant, ... create the container"
-        " anew`",
+        "`mount /.gpuslice: invalid value ...: must not be another container's grant, ... create"
+        " the container anew`",
     ),
     Case(
         "a_pod_restarted_in_place",

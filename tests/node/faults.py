@@ -169,7 +169,7 @@ FAULTS: Final[Sequence[Fault]] = (
     Fault(
         "the arbiter hangs, stopped or in a system call",
         "the same, after 4 s, when the agent kills it",
-        "logs `arbiter exited`, `killed: it was silent for 4 s`",
+        "logs `arbiter exited`, `killed: no heartbeat for 4 s`",
         "test_an_arbiter_that_hangs_is_killed_and_followed_by_another",
     ),
     Fault(

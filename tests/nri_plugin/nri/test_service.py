@@ -203,10 +203,10 @@ async def test_of_a_gpu_that_a_pod_holds_whole_no_share_is_given(host: Host) -> 
     modes, share = service.node.modes, pod(allocated=HALF, grants=GRANTS)
     async with serving(service) as runtime:
         text = await refused(runtime, share, container())
-        assert "it is not known which GPUs are held whole" in text
+        assert "the agent cannot list the GPUs that pods hold whole: " in text
         modes.assigned(Assigned({UUID: "team/whole"}, {}), frozenset(), 0)
         text = await refused(runtime, share, container())
-        wanted = f"{UUID}: invalid GPU for a share: must not be held whole, and team/whole holds it"
+        wanted = f"invalid value {UUID}: must not be held whole; team/whole holds it"
         assert wanted in text
         assert host.keys() == set()
         beside = await runtime.create(share, container(1, "sidecar"))

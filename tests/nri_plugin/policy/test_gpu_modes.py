@@ -92,7 +92,8 @@ def test_a_held_gpu_stays_available_to_the_kubelet() -> None:
     assert modes.of(GPUS[0])[0] is Mode.WHOLE
     refusal = modes.objection(["GPU-1", "GPU-0"])
     assert refusal is not None and refusal.reason is Reason.GPU_WHOLE
-    assert refusal.text.startswith("GPU-0: invalid GPU for a share: must not be held whole")
+    wrong = "GPU of the share: invalid value GPU-0: must not be held whole; "
+    assert refusal.text.startswith(wrong)
 
 
 def test_a_hold_ends_when_the_kubelet_assigns_the_gpu_no_more() -> None:

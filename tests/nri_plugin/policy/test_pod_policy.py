@@ -148,7 +148,11 @@ REFUSALS: Mapping[str, tuple[Pod, Reason, str]] = {
         "not JSON",
     ),
     "empty allocation, label": (pod(allocated=""), Reason.ALLOCATION_MALFORMED, "not JSON"),
-    "too many GPUs": (pod([HALF] * 17), Reason.TOO_MANY_GPUS, "17 GPUs: must be at most 16"),
+    "too many GPUs": (
+        pod([HALF] * 17),
+        Reason.TOO_MANY_GPUS,
+        "invalid value 17 GPUs: must be at most 16",
+    ),
     "GPU unknown by id": (
         pod([entry({MEMORY: 1}, "GPU-nowhere")]),
         Reason.GPU_UNKNOWN,

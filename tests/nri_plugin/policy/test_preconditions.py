@@ -26,7 +26,7 @@ REFUSED: dict[str, tuple[Pod, Container, Reason, str]] = {
         replace(POD, runtime_handler="kata-qemu"),
         PLAIN,
         Reason.HANDLER_UNKNOWN,
-        "runtimeClassName: invalid handler 'kata-qemu': must be .* runc, crun, nvidia, .*, mine",
+        "runtimeClassName: invalid value 'kata-qemu': must be .* runc, crun, nvidia, .*, mine",
     ),
     "privileged": (
         POD,
@@ -123,7 +123,7 @@ def test_volumes_of_the_hosts_limits(mount: Mount, reason: Reason | None) -> Non
     with pytest.raises(Refused) as refused:
         preconditions.check_volumes(container, PATHS)
     assert refused.value.refusal.reason is reason
-    assert f"mount {mount.destination} " in str(refused.value)
+    assert f"mount {mount.destination}: invalid value {mount.source}: " in str(refused.value)
 
 
 def test_without_a_library_there_is_none_to_write() -> None:
