@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
         "--managed-memory",
         choices=("charged", "free"),
         default="charged",
-        help="free: cuMemAllocManaged may exceed the limit and the GPU; what lies on the GPU is"
+        help="free: cuMemAllocManaged may exceed the limit and the GPU; its resident memory is"
         " measured (default: charged in full)",
     )
     run.add_argument(

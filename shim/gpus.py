@@ -49,11 +49,14 @@ def choose(gpus: Sequence[Gpu], wanted: Sequence[str]) -> Sequence[Gpu]:
     unknown = [name for name in wanted if name not in by_name]
     if unknown:
         there = ", ".join(f"{index} ({gpu.uuid})" for index, gpu in enumerate(gpus))
-        raise GpuError(f"--gpu {unknown[0]}: no such GPU; there is {there}")
-    chosen = [by_name[name] for name in wanted] or list(gpus)
-    if len({gpu.uuid for gpu in chosen}) != len(chosen):
-        raise GpuError(f"--gpu {' '.join(wanted)}: a GPU is named twice")
-    return chosen
+        raise GpuError(f"--gpu: invalid value {unknown[0]}: must be one of {there}")
+    chosen: dict[str, Gpu] = {}
+    for name in wanted:
+        gpu = by_name[name]
+        if gpu.uuid in chosen:
+            raise GpuError(f"--gpu: duplicate value {name}: must be listed once")
+        chosen[gpu.uuid] = gpu
+    return [*chosen.values()] or gpus
 
 
 def context_bytes(gpu: Gpu) -> int:

@@ -55,7 +55,9 @@ def run(options: argparse.Namespace) -> int:
         label = f"process {holder.pid}" if holder.pid else "memory that several hold"
         held = "  ".join(map(size_text, holder.bytes))
         ended, then = (
-            (", which ended", ", back when another one asks") if holder.ended else ("", "")
+            (", which ended", ", reclaimed at the next memory query, or before the next refusal")
+            if holder.ended
+            else ("", "")
         )
         sys.stdout.write(f"  slot {holder.slot}: {label}{ended}: {held}{then}\n")
     return 0

@@ -127,8 +127,14 @@ subprocess.run(["sh", "-c", '"$0" -c "$1"', sys.executable, code], check=True)
             ["--memory", "1GiB", "--context-bytes", "3GiB"],
             ["--context-bytes", "'3GiB'", "0 to 2GiB"],
         ),
-        (["--memory", "1GiB", "--gpu", "7"], ["--gpu 7", "0 (GPU-"]),
-        (["--memory", "1GiB", "--gpu", "0", "--gpu", GPUS[0][0]], ["named twice"]),
+        (
+            ["--memory", "1GiB", "--gpu", "7"],
+            [f"--gpu: invalid value 7: must be one of 0 ({GPUS[0][0]}), 1 ({GPUS[1][0]})"],
+        ),
+        (
+            ["--memory", "1GiB", "--gpu", "0", "--gpu", GPUS[0][0]],
+            [f"--gpu: duplicate value {GPUS[0][0]}: must be listed once"],
+        ),
     ],
     ids=_words,
 )
@@ -234,7 +240,8 @@ def test_show_distinguishes_exited_processes(shim: Shim, gpu_host: Host, grants:
         assert (directory / names.FILE_REGION).read_bytes() == before
         assert said[1].split()[:4] == [GPUS[0][0], "640MiB", "0B", "1GiB"]
         assert said[2:] == [
-            f"  slot 0: process {dead.pid}, which ended: 320MiB, back when another one asks",
+            f"  slot 0: process {dead.pid}, which ended: 320MiB, reclaimed at the next"
+            " memory query, or before the next refusal",
             f"  slot 1: process {living.pid}: 320MiB",
         ]
 
