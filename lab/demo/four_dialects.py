@@ -41,7 +41,7 @@ GUESTS: Final = (
 def chapter(report: Report, show: Callable[..., str], host: Guest, leaving: str, gpu: str) -> None:
     """show: runs acts, prints them, returns the last one's output. host: the pod that stays on
     `gpu`; leaving: the one that makes room."""
-    report.chapter("7  Everyone's pods on one GPU")
+    report.chapter("7  Pods of four systems on one GPU")
     delete = kubectl("delete", "pod", leaving, "--grace-period=1")
     show("$ " + " ".join(delete.words), delete)
     texts = [(EXAMPLES / name).read_text() for name in _FILES]

@@ -44,9 +44,7 @@ async def _storm(plane: ControlPlane, namespace: str, seed: int) -> AsyncIterato
 
 
 @pytest.mark.parametrize("weather", WEATHERS, ids=lambda weather: weather.about)
-def test_in_a_storm_the_books_are_right_and_what_fits_is_bound(
-    installed: ControlPlane, weather: Weather
-) -> None:
+def test_in_a_storm_accounting_is_exact(installed: ControlPlane, weather: Weather) -> None:
     async def run(installation: Installation) -> Storm:
         async with _storm(installed, f"storm-{WEATHERS.index(weather)}", 6) as storm:
             await pass_over(storm, weather, installation, installed.apiserver)

@@ -28,7 +28,7 @@ killed.
 
 """
 _HEAD: Final = (
-    *("phase", "pods made", "ran", "most at once", "looks inside, all right", "looks at the books"),
+    *("phase", "pods made", "ran", "most at once", "looks inside, all right", "accounting checks"),
     *("looks at a short GPU", "containers started again", "longest between two looks"),
     "left on the node",
 )
