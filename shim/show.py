@@ -55,7 +55,10 @@ def run(options: argparse.Namespace) -> int:
         label = f"process {holder.pid}" if holder.pid else "memory that several hold"
         held = "  ".join(map(size_text, holder.bytes))
         ended, then = (
-            (", which ended", ", reclaimed at the next memory query, or before the next refusal")
+            (
+                ", which ended",
+                ", reclaimed when a process starts, queries memory or would be refused",
+            )
             if holder.ended
             else ("", "")
         )

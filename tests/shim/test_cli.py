@@ -240,8 +240,8 @@ def test_show_distinguishes_exited_processes(shim: Shim, gpu_host: Host, grants:
         assert (directory / names.FILE_REGION).read_bytes() == before
         assert said[1].split()[:4] == [GPUS[0][0], "640MiB", "0B", "1GiB"]
         assert said[2:] == [
-            f"  slot 0: process {dead.pid}, which ended: 320MiB, reclaimed at the next"
-            " memory query, or before the next refusal",
+            f"  slot 0: process {dead.pid}, which ended: 320MiB, reclaimed when a process"
+            " starts, queries memory or would be refused",
             f"  slot 1: process {living.pid}: 320MiB",
         ]
 
