@@ -22,8 +22,8 @@ from tests.node import faults
 BEGIN: Final = "<!-- written by python -m tests.node.cases -->\n"
 END: Final = "<!-- end of what is written -->\n"
 
-_LIMITED: Final = "brings the GPU with its limit"
-_REFUSES: Final = "refuses to make it"
+_LIMITED: Final = "injects the GPU with its limit"
+_REFUSES: Final = "refuses to create it"
 _STOPS: Final = "refuses to start it"
 _SHARE: Final = "its share"
 _NOTHING: Final = "no GPU"
@@ -56,13 +56,13 @@ CASES: Final[Sequence[Case]] = (
     Case(
         "an_init_container",
         "an init container: with a grant, of all that the pod was allocated, and without",
-        "as for any container, by its name; while it lives, another one is refused the same part",
+        "as for any container, by its name; while it runs, another one is refused the same part",
         "its share, or no GPU; `containers.main: ... must be at most 0, what is free of the pod's"
         " allocation of 21474836480; ... granted to running containers: ...init 21474836480`",
     ),
     Case(
         "a_sidecar",
-        "a sidecar (an init container that goes on), with a grant beside the main one's",
+        "a sidecar (an init container that keeps running), with a grant beside the main one's",
         "gives each its own share",
         "two shares at the same time",
     ),
@@ -75,7 +75,7 @@ CASES: Final[Sequence[Case]] = (
     ),
     Case(
         "a_pod_without_a_grant_on_a_managed_node",
-        "a pod that says nothing of GPUs",
+        "a pod that requests no GPU",
         "nothing",
         "no GPU; its environment as the image has it",
     ),
@@ -115,7 +115,7 @@ CASES: Final[Sequence[Case]] = (
     ),
     Case(
         "a_capability_that_loosens_the_limit",
-        "capabilities with which a container takes its limit away: SYS_ADMIN (so ALL, and"
+        "capabilities with which a container can remove its limit: SYS_ADMIN (so ALL, and"
         " privileged without the host's devices), SYS_MODULE, SYS_RAWIO, DAC_READ_SEARCH, with"
         " hostPID SYS_PTRACE; with a grant",
         _STOPS,
@@ -126,20 +126,21 @@ CASES: Final[Sequence[Case]] = (
         "a_capability_that_the_operator_allows",
         "the same, under `--allow-capability`",
         _LIMITED,
-        "its share, and the means to be rid of its limit, and of its neighbours' that it sees",
+        "its share; the container can remove its own limit and those of containers whose processes"
+        " are visible to it",
     ),
     Case(
         "a_strong_neighbour_that_sees_its_processes",
         "the same capabilities, or privileged: true, without a grant, in a pod that has one, where"
-        " the container sees the others' processes: shareProcessNamespace, hostPID, kubectl debug"
-        " with a target",
+        " the others' processes are visible to the container: shareProcessNamespace, hostPID,"
+        " kubectl debug with a target",
         "starts it, with an event and a log line, unless `--allow-capability` names them",
         "no GPU; event `LimitNotEnforceable`: it can undo the limits of the pod's other containers",
     ),
     Case(
         "a_user_namespace",
         "hostUsers: false (the runtime needs runc 1.2 or later; with an older one, as on a machine"
-        " of Debian 12, the test sees the runtime refuse)",
+        " of Debian 12, the test expects the runtime's error)",
         _LIMITED,
         "its share; with an older runc: idmap mounts not supported",
     ),
@@ -209,7 +210,7 @@ CASES: Final[Sequence[Case]] = (
     ),
     Case(
         "a_key_twice_in_the_environment",
-        "a variable that we set, twice in the image's environment",
+        "a variable that the agent sets, twice in the image's environment",
         _REFUSES,
         "`environment NVIDIA_VISIBLE_DEVICES: duplicate value (2 times`",
     ),
@@ -217,7 +218,7 @@ CASES: Final[Sequence[Case]] = (
     Case(
         "an_image_with_a_preload_file",
         "an /etc/ld.so.preload in the image",
-        "writes what it names behind our library, before the start",
+        "appends the libraries that it names to the agent's file, before the start",
         "its share, and its own libraries loaded",
     ),
     Case(
@@ -228,8 +229,8 @@ CASES: Final[Sequence[Case]] = (
     ),
     Case(
         "an_image_with_a_linked_preload_file",
-        "an /etc/ld.so.preload in the image that is a symbolic link (it could be removed, and ours"
-        " with it)",
+        "an /etc/ld.so.preload in the image that is a symbolic link (it could be removed, and the"
+        " agent's file with it)",
         _STOPS,
         "`image file /etc/ld.so.preload: invalid value (a symbolic link): must be a regular file`",
     ),
@@ -242,15 +243,15 @@ CASES: Final[Sequence[Case]] = (
     Case(
         "an_image_with_a_nix_preload_file",
         "an /etc/ld-nix.so.preload in the image, which the loader of Nix' glibc reads",
-        "mounts a list of ours there too, what it names behind it",
-        "both files name our library first (that loader itself is not on the test's machine)",
+        "mounts the agent's file there too, with the image's own libraries appended",
+        "both files name the library first (that loader itself is not on the test's machine)",
     ),
     Case(
         "an_image_with_something_else_in_our_places",
         "a file at /.gpuslice in the image, or a directory at /etc/ld.so.preload",
-        "brings the GPU with its limit, and the runtime cannot put it there: it mounts before"
-        " a plugin can inspect the image",
-        "the runtime's own words at the start: `not a directory`; without a grant it runs",
+        "injects the GPU with its limit; the runtime fails to mount it: it mounts before a plugin"
+        " can inspect the image",
+        "the runtime's error at the start: `not a directory`; without a grant it runs",
     ),
     Case("an_image_without_etc", "no /etc in the image", _LIMITED, _SHARE),
     Case("a_read_only_root", "readOnlyRootFilesystem: true", _LIMITED, _SHARE),
@@ -268,21 +269,21 @@ CASES: Final[Sequence[Case]] = (
     ),
     Case(
         "a_volume_that_a_link_leads_over_the_grant",
-        "a volume that a link of the image leads over our files",
+        "a volume that a link of the image puts over the agent's files",
         _STOPS,
         "`inside the container ... is not the file that the agent mounted`",
     ),
     Case(
         "a_mount_that_collides",
-        "a volume over, in or above our mounts",
+        "a volume over, in or above the agent's mounts",
         _REFUSES,
         "`mountPath: invalid value /etc: must not hide or move /etc/ld.so.preload`",
     ),
     Case(
         "a_volume_of_the_hosts_limits",
         "a hostPath over the agent's files, or above them (/run, /), with a grant",
-        "refuses to make it, or, where only the kernel knows where it leads (a link, a subPath), to"
-        " start it",
+        "refuses to create it, or, where only the mount table shows the target (a link, a subPath),"
+        " to start it",
         "`mount /host...: invalid value ...: must not expose ..., where limits are kept`; without a"
         " grant it starts",
     ),
@@ -296,27 +297,29 @@ CASES: Final[Sequence[Case]] = (
     Case(
         "without_the_api_server_containers_are_as_ever",
         "a grant, while the API server does not answer",
-        "as where there is none: goes by the runtime, and by what live containers hold",
+        "as without an API server: the agent uses the runtime's data and the shares of running"
+        " containers",
         "its share, or `GPU-...: insufficient free capacity`",
     ),
     Case(
         "a_grant_that_the_api_server_does_not_have",
         "a grant that the pod at the API server does not have, or no such pod",
-        "refuses to make it; where its watch has not listed the pod it asks the API server, and"
-        " without an answer it goes by the runtime alone",
+        "refuses to create it; where its watch has not listed the pod, the agent queries the API"
+        " server; without an answer it uses the runtime's data",
         "`the API server does not confirm the pod's grant: ...`",
     ),
     Case(
         "a_grant_that_no_scheduler_wrote",
         "a grant that no scheduler wrote: the pod was made with its node, or its annotations were"
         " changed after it was bound, or do not name their writer; also of a container that runs",
-        _REFUSES + "; one that runs goes on, with the event `GrantRefused` and a metric",
+        _REFUSES + "; a running one continues, with the event `GrantRefused` and a metric",
         "`no scheduler wrote the pod's grant: ...`",
     ),
     Case(
         "a_grant_of_a_gpu_that_was_full",
-        "a grant of a GPU that pods bound before it have, though it may be first at the node",
-        "refuses to make it; under `--remove-unverified` it deletes the pod, with an event",
+        "a grant of a GPU that is full with pods bound before it, even if its pod reached the node"
+        " first",
+        "refuses to create it; under `--remove-unverified` it deletes the pod, with an event",
         "`GPU-... was full when the pod was bound: ...; granted to pods bound before it: ...`",
     ),
     # --- GPUs ---
@@ -324,7 +327,7 @@ CASES: Final[Sequence[Case]] = (
         "a_gpu_of_another_device_plugin",
         "a GPU of another device plugin, and no grant, in a pod that has one",
         "leaves it and logs it; never sets `void`",
-        "that plugin's GPU, without a limit of ours",
+        "that plugin's GPU, without a limit",
     ),
     Case(
         "a_gpu_of_another_device_plugin_and_a_grant",
@@ -334,9 +337,9 @@ CASES: Final[Sequence[Case]] = (
     ),
     Case(
         "a_gpu_of_another_nri_plugin",
-        "a GPU that another NRI plugin brings to a container with a grant: by a device, a mount, a"
-        " variable, a cgroup rule, or a CDI name whose spec has one (with no spec to be found, by a"
-        " name of NVIDIA's); containerd 1.7 does not ask",
+        "a GPU that another NRI plugin injects into a container with a grant: by a device, a mount,"
+        " a variable, a cgroup rule, or a CDI name whose spec has one (without a spec, by a name of"
+        " NVIDIA's); containerd 1.7 does not validate",
         _REFUSES,
         "`NRI plugin 60-other injected a GPU by CDI device acme.com/thing=all into this container;"
         " a container with a GPU share must get GPUs from gpuslice only`; without a grant it"
@@ -344,14 +347,15 @@ CASES: Final[Sequence[Case]] = (
     ),
     Case(
         "a_thing_of_another_nri_plugin",
-        "what else another NRI plugin brings, by a CDI name too",
+        "devices, mounts or variables without a GPU from another NRI plugin, by a CDI name too",
         "nothing",
-        "that thing, and its share",
+        "these, and its share",
     ),
     Case(
         "a_gpu_that_is_gone",
         "a grant of a GPU that fell off the bus",
-        "refuses to make it, once NVML is asked again (every 15 s while containers come)",
+        "refuses to create it, after the next query of NVML (every 15 s while containers are"
+        " created)",
         "`must be a GPU of this node (none)`; it runs once the GPU is back",
     ),
     Case(
@@ -375,8 +379,8 @@ CASES: Final[Sequence[Case]] = (
     ),
     Case(
         "a_container_restored_from_a_checkpoint",
-        "a container made from a checkpoint, its mounts those of the one that was saved (acted out"
-        " by such mounts: CRIU is not on the test's machine)",
+        "a container made from a checkpoint, its mounts those of the one that was saved (the test"
+        " uses such mounts: CRIU is not on the test's machine)",
         _REFUSES,
         "`mount /.gpuslice: invalid value ...: must not be another container's grant, ... create"
         " the container anew`",
@@ -398,7 +402,7 @@ CASES: Final[Sequence[Case]] = (
 
 def rows() -> str:
     """The table as Markdown."""
-    heads = "| the container | what the agent does | what its author sees | test |\n"
+    heads = "| container | action of the agent | result for the pod's author | test |\n"
     return f"{heads}|---|---|---|---|\n" + "".join(
         f"| {case.given} | {case.does} | {case.sees} | `{case.test}` |\n" for case in CASES
     )

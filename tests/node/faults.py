@@ -50,7 +50,7 @@ FAULTS: Final[Sequence[Fault]] = (
     Fault(
         "a GPU of the pod failed",
         "CreateContainer fails for the containers that have a part of it; others start",
-        "`invalid value GPU-...: must be a healthy GPU: ...`, or, where NVML lists it no more,"
+        "`invalid value GPU-...: must be a healthy GPU: ...`, or, where NVML no longer lists it,"
         " `must be a GPU of this node (...)`",
         "test_a_container_without_a_share_starts_beside_a_gpu_that_failed",
     ),
@@ -73,7 +73,7 @@ FAULTS: Final[Sequence[Fault]] = (
         "test_an_agent_killed_with_9_leaves_limits_in_force",
     ),
     Fault(
-        "the agent is killed while it makes a container",
+        "the agent is killed while a container is created",
         "CreateContainer fails, or the container has its limit; where nothing requires the "
         "agent, it may run without a GPU",
         "`validator plugin ... failed`",
@@ -81,41 +81,43 @@ FAULTS: Final[Sequence[Fault]] = (
     ),
     Fault(
         "the agent is away, or hangs, when a container starts that it has adjusted",
-        "it starts, with its limit; what only the look at start finds (images, volumes "
-        "and capabilities made to be rid of it) is found when the agent is back: the next two rows",
+        "it starts, with its limit; checks at start (images, volumes, capabilities that remove the"
+        " limit) run when the agent is back: the next two rows",
         "",
         "test_a_container_that_starts_while_the_agent_is_away_has_its_limit",
     ),
     Fault(
-        "an image, volume or capability made to hide the limit, or take it away, came in while the"
-        " agent was away, or a hook of the runtime hid it after the look at start",
-        "it runs without its limit, and is named as soon as the agent looks: once a container"
-        " runs, and at everything that runs when the agent is back; delete its pod",
+        "a container with an image, volume or capability that hides or removes the limit started"
+        " while the agent was away, or a hook of the runtime hid the limit after the checks at"
+        " start",
+        "it runs without its limit, and is reported at the agent's next check: after a container's"
+        " start, and of all running containers when the agent is back; delete its pod",
         "in the agent's log: `limit not in place`, and `gpuslice_limit_not_in_place_total`; in a"
         " cluster the pod's event `LimitNotInPlace`",
         "test_a_limit_that_was_hidden_while_the_agent_was_away_is_named",
     ),
     Fault(
-        "the GPU is all granted, and an annotation says more (forged, or of two schedulers)",
-        "CreateContainer fails until enough of what lives has ended; also after a restart of "
-        "agent or containerd",
+        "a GPU has no free capacity, and an annotation requests more (forged, or of two"
+        " schedulers)",
+        "CreateContainer fails until enough running containers have exited; also after a restart of"
+        " agent or containerd",
         "`GPU-...: insufficient free capacity: ...; granted: ...` (`GPU_FULL`)",
         "test_a_gpu_that_is_all_granted_refuses_more",
     ),
     Fault(
-        "another NRI plugin brings a GPU to a container with a share",
+        "another NRI plugin injects a GPU into a container with a share",
         "CreateContainer fails (2.2 and newer; 1.7 has no validation)",
         "`NRI plugin 60-other injected a GPU by ...` (`GPU_FOREIGN`)",
         "test_a_container_with_a_share_stays_as_we_made_it",
     ),
     Fault(
-        "another NRI plugin brings a GPU to a container without a share",
+        "another NRI plugin injects a GPU into a container without a share",
         "it starts, with that GPU and without a limit",
         "`gpuslice_containers_unlimited_total`",
         "test_a_gpu_of_another_plugin_for_a_container_without_a_share",
     ),
     Fault(
-        "another NRI plugin changes, removes or takes over what we set",
+        "another NRI plugin changes, removes or takes over a part of the agent's adjustment",
         "CreateContainer fails (as above)",
         "`another NRI plugin changed the agent's adjustment: ...`",
         "test_a_container_with_a_share_stays_as_we_made_it",
@@ -129,20 +131,20 @@ FAULTS: Final[Sequence[Fault]] = (
     Fault(
         "the agent hangs",
         "CreateContainer fails, after the runtime's deadline for plugins; the agent registers"
-        " again when it goes on",
+        " again when it resumes",
         "`validator plugin ... failed`",
         "test_an_agent_that_hangs_lets_no_container_through",
     ),
     Fault(
-        "the agent could not learn what a context takes of a GPU: it was full, lost, or NVML"
-        " did not report it",
+        "the agent could not measure the memory of a context on a GPU: the GPU was full or lost, or"
+        " NVML did not report it",
         "containers run; each of their contexts is charged 512 MiB",
         "in the agent's log, once: `context size unknown`",
         "test_a_failed_measurement_is_logged_once_and_repeated",
     ),
     Fault(
         "NVML does not list the processes, or has no figure for one (MPS, some MIG drivers)",
-        "containers run; what the driver holds of their limits is as last measured",
+        "containers run; their overhead stays as last measured",
         "`gpuslice_containers_not_measured`; in the agent's log, once: `the driver's own memory is"
         " not measured`",
         "test_nvml_that_does_not_answer_is_let_alone_for_a_while",
@@ -180,7 +182,7 @@ FAULTS: Final[Sequence[Fault]] = (
         "test_an_agent_that_is_killed_leaves_no_arbiter",
     ),
     Fault(
-        "the same, in the midst of their work",
+        "the agent is killed while these containers have work in flight",
         "no container waits, gets another's share, or loses more than ten points of its own in"
         " ten seconds",
         "",
@@ -213,8 +215,8 @@ FAULTS: Final[Sequence[Fault]] = (
         "test_row_25_a_region_truncated_while_in_use_ends_its_process_before_it_gets_more",
     ),
     Fault(
-        "the region lies on a full disk and has holes",
-        "cuInit: `CUDA_ERROR_NOT_PERMITTED`; the program lives",
+        "the region is sparse, on a full disk",
+        "cuInit: `CUDA_ERROR_NOT_PERMITTED`; the program continues without a GPU",
         "`gpuslice: ... No space left on device`",
         "test_row_25_a_region_on_a_bad_mount_is_no_gpu_and_the_program_runs",
     ),
@@ -225,13 +227,13 @@ FAULTS: Final[Sequence[Fault]] = (
         "test_a_process_beyond_all_slots_is_refused",
     ),
     Fault(
-        "a signal handler calls CUDA (which NVIDIA does not allow) while its thread is inside"
-        " a call of ours",
+        "a signal handler calls CUDA (which NVIDIA does not allow) while its thread is inside a"
+        " hook of the library",
         "it does not wait: an allocation is refused with `CUDA_ERROR_OUT_OF_MEMORY`, "
-        "destroying a pool with `CUDA_ERROR_NOT_READY`; what it frees may stay charged until "
-        "its address is given again or its context ends. Two threads that wait for each other"
-        " so go on after about a second, with the same answers. What the driver itself does "
-        "is its own",
+        "destroying a pool with `CUDA_ERROR_NOT_READY`; memory that it frees may stay charged"
+        " until the driver returns its address again or its context is destroyed. Two threads whose"
+        " handlers wait for each other continue after about a second, with the same results. The"
+        " library does not change what the driver itself does in a handler",
         "",
         "test_a_storm_of_handlers_that_call_cuda_hangs_nowhere",
     ),
@@ -246,7 +248,7 @@ FAULTS: Final[Sequence[Fault]] = (
 
 def rows() -> str:
     """The table as Markdown."""
-    heads = "| what is wrong | what happens | what it says | test |\n"
+    heads = "| failure | effect | message | test |\n"
     return f"{heads}|---|---|---|---|\n" + "".join(
         f"| {fault.wrong} | {fault.happens} |{fault.says and f' {fault.says}'} | `{fault.test}` |\n"
         for fault in FAULTS
