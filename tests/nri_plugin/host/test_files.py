@@ -190,7 +190,7 @@ def test_no_more_preloads_than_their_page_holds(run: RunDirectory, root: Path) -
     run.prepare("c1", SHARES, shared=False)
     before = (root / "c1/preload").read_bytes()
     room = preload_list.MAX_BYTES - len(before) - 1
-    with pytest.raises(Refused, match=r"must be at most 4096 bytes .* has 4097"):
+    with pytest.raises(Refused, match=r"invalid value \(4097 bytes\): must be at most 4096"):
         run.add_preloads("c1", {names.CONTAINER_PRELOAD: [b"x" * (room + 1)]})
     assert (root / "c1/preload").read_bytes() == before
     run.add_preloads("c1", {names.CONTAINER_PRELOAD: [b"x" * room]})

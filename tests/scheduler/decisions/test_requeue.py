@@ -193,7 +193,7 @@ def test_an_unfinished_search_continues_in_the_queue() -> None:
         steps.taken = 10**6
     asked = arguments(calls.pod("several", *several), names(600))
     answer = calls.loads(Verbs(state, retries=queue).filter(asked))
-    assert any("goes on" in text for text in answer["FailedNodes"].values())
+    assert any("continues" in text for text in answer["FailedNodes"].values())
     found = []
     for now_s in range(1, 20):
         state.tick(float(now_s))
