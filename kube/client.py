@@ -26,6 +26,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from kube.access import Access, AccessError
+from kube.errors import NO_ANSWER, UNREACHABLE, KubeError
 from kube.http1 import fields_of
 from kube.posts import KEEP_S, KEEPALIVE, NotAnswered, NotSent, Posts
 
@@ -40,10 +41,6 @@ PAGE_TIMEOUT_S: Final = 30.0
 """Of one page. It is long because a timeout discards all earlier pages."""
 PAGE: Final = 500
 """Objects per page of a list: a few megabytes of text, tens of megabytes as objects."""
-UNREACHABLE: Final = "Unreachable"
-"""Reason of our own error: no connection, so no request was sent."""
-NO_ANSWER: Final = "NoAnswer"
-"""Reason of our own error: a request was sent and no answer arrived."""
 
 METADATA_ONLY: Final = "PartialObjectMetadata"
 """Value of `only`: the server omits all but the objects' metadata."""
@@ -60,19 +57,6 @@ _SENT_ONCE: Final = ("POST", "PATCH")
 _CREDENTIALS_S: Final = 60.0
 _CONNECTIONS: Final = 256
 _TEXT_MOST: Final = 500
-
-
-class KubeError(Exception):
-    """The API server rejected a request, or did not answer.
-
-    status: the HTTP status; 0 if no answer arrived. reason: Kubernetes' reason (NotFound, Conflict,
-    Expired, ...), or UNREACHABLE or NO_ANSWER.
-    """
-
-    def __init__(self, status: int, reason: str, message: str) -> None:
-        super().__init__(f"{reason}: {message}" if message else reason)
-        self.status = status
-        self.reason = reason
 
 
 class Kube:

@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Final, Protocol
 
-from kube.client import PAGE, Kube, KubeError
+from kube.client import PAGE, Kube
+from kube.errors import KubeError
 
 Json = Mapping[str, Any]
 

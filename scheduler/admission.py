@@ -18,7 +18,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from contract import names
-from kube.client import Kube, KubeError
+from kube.client import Kube
+from kube.errors import KubeError
 from kube.follow import UNLISTED, Follower
 from kube.log_lines import Line
 from scheduler.kubernetes.admission import COLLECTION, SELECTOR, SILENCE, WARNS, denial, refuses

@@ -17,7 +17,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from kube.client import IGNORE, KubeError
+from kube.client import IGNORE
+from kube.errors import KubeError
 from kube.follow import Backoff
 from scheduler.core.fit import why_not
 from scheduler.core.place import Placement, place

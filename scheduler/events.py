@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from contract import names
-from kube.client import KubeError
+from kube.errors import KubeError
 from kube.log_lines import Line, printable
 from scheduler.dialects import volcano_conf
 from scheduler.kubernetes.facts import Problem

@@ -16,7 +16,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
-from kube.client import Kube, KubeError
+from kube.client import Kube
+from kube.errors import KubeError
 from kube.log_lines import Line
 from scheduler.leadership import lease
 from scheduler.leadership.election import POST_S, Candidate, Do, Election, Role, Timing

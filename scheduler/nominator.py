@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from kube.client import KubeError
+from kube.errors import KubeError
 from kube.log_lines import Line
 from scheduler.decisions.nomination import Backlog, Nomination, Outcome
 from scheduler.kubernetes.requests import Pending, at

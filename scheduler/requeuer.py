@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from contract import names
-from kube.client import KubeError
+from kube.errors import KubeError
 from kube.log_lines import Line
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.kubernetes.requests import Pending

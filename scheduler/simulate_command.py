@@ -19,7 +19,8 @@ from rich.table import Table
 from contract.dialects import DIALECTS, KOORDINATOR
 from kube import access
 from kube.access import AccessError
-from kube.client import Kube, KubeError
+from kube.client import Kube
+from kube.errors import KubeError
 from scheduler import cache
 from scheduler.core.request import Policy
 from scheduler.decisions.simulate import (

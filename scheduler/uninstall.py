@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from contract import names
-from kube.client import Kube, KubeError
+from kube.client import Kube
+from kube.errors import KubeError
 from scheduler.kubernetes import removal
 from scheduler.kubernetes.requests import Json, at, objects
 

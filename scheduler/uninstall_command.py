@@ -11,7 +11,8 @@ import typer
 from contract import names
 from kube import access
 from kube.access import AccessError
-from kube.client import Kube, KubeError
+from kube.client import Kube
+from kube.errors import KubeError
 from scheduler.uninstall import Uninstallation, UninstallError
 
 

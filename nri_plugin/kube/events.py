@@ -15,7 +15,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from kube.client import Kube, KubeError
+from kube.client import Kube
+from kube.errors import KubeError
 from kube.log_lines import Line, printable
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy import kube_objects

@@ -22,7 +22,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from contract import names
-from kube.client import Kube, KubeError
+from kube.client import Kube
+from kube.errors import KubeError
 from kube.log_lines import Line
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.metrics import Metrics

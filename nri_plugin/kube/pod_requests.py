@@ -16,7 +16,8 @@ from functools import partial
 from typing import Any, Final
 
 from contract import names
-from kube.client import Kube, KubeError
+from kube.client import Kube
+from kube.errors import KubeError
 from kube.log_lines import Line
 from nri_plugin.kube.events import Events
 from nri_plugin.metrics import Metrics

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, Final
 
 from contract import allocation, grants, names, required_plugins
-from kube.client import UNREACHABLE, KubeError
+from kube.errors import UNREACHABLE, KubeError
 from scheduler.core.place import Peak, Placement
 from scheduler.dialects.reading import Outputs
 from scheduler.dialects.table import Enabled

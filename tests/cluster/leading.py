@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from kube import access
-from kube.client import Kube, KubeError
+from kube.client import Kube
+from kube.errors import KubeError
 from scheduler.core.place import Peak, Placement, Share
 from scheduler.kubernetes import binding
 from scheduler.leader import Leader

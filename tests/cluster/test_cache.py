@@ -15,7 +15,8 @@ import pytest
 
 from contract import names
 from kube import access
-from kube.client import NO_ANSWER, Kube, KubeError
+from kube.client import Kube
+from kube.errors import NO_ANSWER, KubeError
 from lab.cluster import etcd as etcd_lab
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane

@@ -15,7 +15,8 @@ from aiohttp import web
 
 from kube import access
 from kube.access import Access, AccessError
-from kube.client import Kube, KubeError
+from kube.client import Kube
+from kube.errors import KubeError
 from tests.kube.api_server import json as answered
 from tests.kube.api_server import refuse, serving
 from tests.support import until_async

@@ -11,15 +11,8 @@ import pytest
 from aiohttp import web
 
 from kube.access import Access
-from kube.client import (
-    IGNORE,
-    METADATA_ONLY,
-    NO_ANSWER,
-    STRATEGIC_PATCH,
-    UNREACHABLE,
-    Kube,
-    KubeError,
-)
+from kube.client import IGNORE, METADATA_ONLY, STRATEGIC_PATCH, Kube
+from kube.errors import NO_ANSWER, UNREACHABLE, KubeError
 from tests.kube.api_server import (
     client_of,
     event,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from contract import names
-from kube.client import KubeError
+from kube.errors import KubeError
 from scheduler.admission import Admission
 from scheduler.metrics import Metrics
 

@@ -16,7 +16,7 @@ import pytest
 
 from contract import grants
 from contract import names as words
-from kube.client import NO_ANSWER, UNREACHABLE, KubeError
+from kube.errors import NO_ANSWER, UNREACHABLE, KubeError
 from scheduler.binder import Binder
 from scheduler.cache import _Pods
 from scheduler.decisions.requeue import Unschedulable

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kube.client import KubeError
+from kube.errors import KubeError
 from scheduler.decisions.nomination import Backlog, When
 from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes.waiting import NOMINATES, waiting

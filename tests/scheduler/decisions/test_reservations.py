@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from contract import names
-from kube.client import KubeError
+from kube.errors import KubeError
 from scheduler.binder import Binder
 from scheduler.core.reservations import Kind
 from scheduler.decisions.state import State

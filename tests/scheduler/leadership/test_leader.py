@@ -16,7 +16,8 @@ import pytest
 from aiohttp import web
 
 from contract import names
-from kube.client import Kube, KubeError
+from kube.client import Kube
+from kube.errors import KubeError
 from scheduler.leader import Leader, boot_clock
 from scheduler.leadership.election import POST_S, Candidate, Role, Timing
 from scheduler.leadership.lease import PATH
