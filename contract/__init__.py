@@ -4,5 +4,5 @@ Holds names (annotations, labels, resources, environment variables, paths), quan
 of the two pod annotations, and the layout of the files that the node agent and the library share.
 Each is defined here once.
 Invariant: no I/O, no clocks, nothing outside the standard library.
-Used by scheduler, nri_plugin, shim and simgpu. C includes the header that `cheader` writes.
+C includes the header that `tools.cheader` writes.
 """

@@ -6,5 +6,6 @@ what happens to a container, whatever the protocol. host/ has the node's files, 
 driver, kube/ reads and writes the API server, kubelet/ is the device plugin for whole GPUs.
 Programs beside the agent: distributor/ publishes the library, enable_nri/ changes containerd's
 configuration, doctor/ checks a node.
-Imports `contract`, `gpu` and `kube`, and no other package of this repository.
+Imports `contract`, `gpu` and `kube`, and no other package of this repository. `.importlinter` has
+the order of the layers.
 """

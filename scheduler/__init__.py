@@ -5,5 +5,6 @@ converts objects and requests; decisions/ answers kube-scheduler's verbs from th
 allocations and reservations; leadership/ decides which process may bind. These are pure. The
 modules beside them do the I/O: cache.py watches the API server, extender.py serves kube-scheduler,
 binder.py writes Bindings, nominator.py nominations, requeuer.py requeues pods.
-The package imports `contract` and `kube`, and no other package of this repository.
+Imports `contract` and `kube`, and no other package of this repository. `.importlinter` has the
+order of the layers.
 """

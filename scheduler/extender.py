@@ -1,8 +1,8 @@
 """kube-scheduler's extender over HTTP: POST /filter, /prioritize, /preempt, /bind.
 
 Handles HTTP and access, and decides nothing. A call that cannot be served gets an error, never an
-empty success, so that kube-scheduler retries the pod. Listens on 127.0.0.1 alone: any process that
-can connect can bind pods.
+empty success, so that kube-scheduler retries the pod. Has no authentication: any process that can
+connect can bind pods.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A directory that may be removed: it has our marker, and nothing unknown in it.
 
 Contains the marker, and the exact names of what may be in the directory beside it. A user's own
-directory that is named by mistake is refused and keeps its content (place.py checks first).
+directory that is named by mistake is refused and keeps its content (directory.py checks first).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The pod of Koordinator's document, unchanged, and variants that differ in one field.
 
-The document shows its annotation on GPUs of 23040 MiB of which the first is full. Pure.
+The document shows its annotation on GPUs of 23040 MiB of which the first is full.
 """
 
 from __future__ import annotations

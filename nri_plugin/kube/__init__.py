@@ -1,4 +1,1 @@
-"""What the agent reads from the API server and publishes there.
-
-Uses kube, nri_plugin.gpu and nri_plugin.policy; only the agent uses it.
-"""
+"""What the agent reads from the API server and publishes there."""

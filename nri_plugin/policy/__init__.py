@@ -1,4 +1,1 @@
-"""What a container gets, and why not: pure functions and values, without I/O and clock.
-
-Uses the contract alone; every layer above uses it.
-"""
+"""What a container gets, and why not: pure functions and values, without I/O and clock."""

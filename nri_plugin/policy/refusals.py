@@ -188,7 +188,7 @@ def refuse(reason: Reason, **fields: object) -> Refusal:
 
 
 class AgentError(Exception):
-    """Base of this component's errors."""
+    """Base of the errors of this module."""
 
 
 class Refused(AgentError):

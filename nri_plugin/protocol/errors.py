@@ -5,7 +5,7 @@
     │   ├── LocalProtocolError  our side misused the API: a bug here
     │   └── RemoteProtocolError the runtime violated NRI: the connection must be closed
     │       └── RegistrationRejected  the runtime refused our name, index or version
-    └── (nri_plugin.nri.connection adds errors that require a clock)
+    └── (nri_plugin.nri adds errors that require a clock or the handler)
 
 Feeding bytes raises only RemoteProtocolError; any other exception is a bug.
 """

@@ -1,4 +1,1 @@
-"""Which process may write allocations: the Lease, the election, the fencing.
-
-Uses scheduler.kubernetes; leader, binder and service use it.
-"""
+"""Which process may write allocations: the Lease, the election, the fencing."""
