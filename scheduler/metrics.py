@@ -120,9 +120,10 @@ class Metrics:
         )
         self.nominations = counter(
             "gpuslice_scheduler_nominations_total",
-            "Nodes nominated for pods that wait for kube-scheduler, by what became of them:"
-            " nominated, and of these confirmed (bound there), refused (kube-scheduler searched"
-            " other nodes), expired (not tried in time), failed (not written).",
+            "Nodes nominated for pods that wait for kube-scheduler, by outcome: nominated;"
+            " confirmed (bound there), late (bound there after a search of all nodes),"
+            " refused (kube-scheduler searched other nodes), expired (not tried in time), failed"
+            " (not written).",
             ("outcome",),
         )
         self.nomination_lead = histogram(
