@@ -45,7 +45,7 @@ cluster-down:  ## stop the cluster and remove it completely
 images: base  ## the product's images as OCI archives, without a daemon or a registry (ARGS=--help)
 	@$(VENV)/python -m tools.images $(ARGS)
 
-lint: base  ## ruff, mypy --strict, import contracts, clang-format
+lint: base  ## words, ruff, mypy --strict, import contracts, clang-format
 	@$(VENV)/python -m tools.lint
 
 PYTEST := $(VENV)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder

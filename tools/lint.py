@@ -13,7 +13,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -41,20 +41,12 @@ _VAGUE: Final = re.compile(r"\b(who|whom|whoever|nobody|somebody|anybody)\b", re
 _QUOTED: Final = "nobody:x:65534"
 """A line of passwd; the user's name is the system's."""
 _TEXTS: Final = (
-    *("*.py", "*.c", "*.h", "*.def", "*.go", "*.sh", "*.tpl", "*.proto", "*.map", "*.cmake"),
-    *(
-        "*.md",
-        "*.yaml",
-        "*.toml",
-        "*.txt",
-        "*Makefile",
-        "*.Containerfile",
-        ".ci/run",
-        ".importlinter",
-    ),
+    *("*.py", "*.c", "*.h", "*.S", "*.def", "*.go", "*.sh", "*.tpl", "*.proto", "*.map", "*.in"),
+    *("*.cmake", "*.md", "*.yaml", "*.toml", "*.txt", "*Makefile", "*.Containerfile"),
+    *(".ci/run", ".importlinter"),
 )
-_RECORDS: Final = ("bench/results/", "traces/data/", "tools/lint.py")
-"""Recorded output, and the list of the words itself."""
+_RECORDS: Final = ("bench/results/", "traces/data/", "tools/lint.py", "tests/lab/test_lint.py")
+"""Recorded output, the list of the words itself, and its test."""
 
 _FILES: Final = {_STUBS: ["*.proto"], "clang-format": ["*.c", "*.h"]}
 """Checks that take file names, by pattern."""
@@ -66,22 +58,22 @@ def _tracked(patterns: Sequence[str]) -> list[str]:
     return [name for name in listed.stdout.split() if (_ROOT / name).exists()]
 
 
+def findings(name: str, text: str) -> Iterator[str]:
+    in_code = False
+    for number, line in enumerate(text.splitlines(), 1):
+        vague = _VAGUE.search(line)
+        if vague and _QUOTED not in line:
+            yield f"{name}:{number}: {vague[0]}: name the component instead\n"
+        in_code ^= line.startswith("```")
+        # Code and a table's row cannot be wrapped.
+        fixed = in_code or line.startswith("|")
+        if name.endswith(".md") and len(line) > _MAX_COLUMNS and not fixed:
+            yield f"{name}:{number}: {len(line)} columns, at most {_MAX_COLUMNS}\n"
+
+
 def _words() -> list[str]:
-    found = []
-    for name in _tracked(_TEXTS):
-        if name.startswith(_RECORDS):
-            continue
-        in_code = False
-        for number, line in enumerate((_ROOT / name).read_text().splitlines(), 1):
-            vague = _VAGUE.search(line)
-            if vague and _QUOTED not in line:
-                found.append(f"{name}:{number}: {vague[0]}: name the component instead\n")
-            in_code ^= line.startswith("```")
-            # Code, a table's row and a link cannot be wrapped.
-            fixed = in_code or line.startswith("|") or "](" in line
-            if name.endswith(".md") and len(line) > _MAX_COLUMNS and not fixed:
-                found.append(f"{name}:{number}: {len(line)} columns, at most {_MAX_COLUMNS}\n")
-    return found
+    names = [name for name in _tracked(_TEXTS) if not name.startswith(_RECORDS)]
+    return [each for name in names for each in findings(name, (_ROOT / name).read_text())]
 
 
 def main() -> int:
