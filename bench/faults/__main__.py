@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.faults import report, rig
-from bench.faults.cases import FAULTS, ROWS, Fault
+from bench.faults.cases import INJECTIONS, ROWS, Injection
 from bench.faults.outcome import Cell
 from bench.faults.report import Column
 from lab.node.containerd import ContainerdError
@@ -29,8 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     releases = [RELEASES[name] for name in chosen.runtime or (() if chosen.own else RELEASES)]
     releases += [programs.of_machine(directory) for directory in chosen.own]
-    known = FAULTS if chosen.control else ROWS
-    faults = {name: known[name] for name in chosen.fault or known}
+    known = INJECTIONS if chosen.control else ROWS
+    injections = {name: known[name] for name in chosen.fault or known}
     for release in releases:
         programs.ensure(release=release)
     with tempfile.TemporaryDirectory(prefix="gpuslice-probe-") as directory:
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for release in releases:
             validators = (True,) if chosen.control or not release.has_validator else (True, False)
             for validator in validators:
-                cells = _column(release, validator, chosen.control, faults, files)
+                cells = _column(release, validator, chosen.control, injections, files)
                 columns.append(Column(release, validator and release.has_validator, cells))
     text = report.document(columns, control=chosen.control)
     sys.stdout.write(text)
@@ -52,13 +52,13 @@ def _column(
     release: Release,
     validator: bool,
     naive: bool,
-    faults: Mapping[str, Fault],
+    injections: Mapping[str, Injection],
     files: Mapping[str, tuple[Path, int]],
 ) -> Mapping[str, Cell]:
     with Lab(files=files, release=release, options=Options(validator=validator)) as lab:
         title = release.title + ("" if validator else ", validator off")
         with rig.Rig(lab, naive=naive) as made:
-            return rig.column(made, title, faults)
+            return rig.column(made, title, injections)
 
 
 def _parser() -> argparse.ArgumentParser:

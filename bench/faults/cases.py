@@ -1,4 +1,4 @@
-"""The table of faults: the events at which each is injected, and its name in the table's rows.
+"""The table of injections: the events at which each is made, and its name in the table's rows.
 
 Pure. An event is one of the NRI events that the agent serves; a fault is injected when the runtime
 sends it.
@@ -49,7 +49,7 @@ class Scene(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class Injection:
     """One row: `strike` at each of `events`, each with its own container, then `scenes`."""
 
     title: str
@@ -58,28 +58,28 @@ class Fault:
     scenes: Sequence[Scene] = ()
 
 
-FAULTS: Final[Mapping[str, Fault]] = {
-    "never": Fault("never connected", scenes=(Scene.NEVER_CONNECTED,)),
-    "hang": Fault("hang", Strike.HANG),
-    "crash": Fault("crash in the handler", Strike.CRASH),
-    "killed": Fault(
+INJECTIONS: Final[Mapping[str, Injection]] = {
+    "never": Injection("never connected", scenes=(Scene.NEVER_CONNECTED,)),
+    "hang": Injection("hang", Strike.HANG),
+    "crash": Injection("crash in the handler", Strike.CRASH),
+    "killed": Injection(
         "killed between events",
         Strike.KILL_AFTER,
         (Event.CREATE, Event.VALIDATE),
         (Scene.KILLED_IDLE,),
     ),
-    "cut": Fault("connection cut mid-frame", Strike.CUT),
-    "agent": Fault("agent restarted", scenes=(Scene.AGENT_RESTARTED,)),
-    "containerd": Fault("containerd restarted", scenes=(Scene.CONTAINERD_RESTARTED,)),
-    "error": Fault("error answer", Strike.ERROR),
-    "slow": Fault("slow handler", Strike.SLOW),
+    "cut": Injection("connection cut mid-frame", Strike.CUT),
+    "agent": Injection("agent restarted", scenes=(Scene.AGENT_RESTARTED,)),
+    "containerd": Injection("containerd restarted", scenes=(Scene.CONTAINERD_RESTARTED,)),
+    "error": Injection("error answer", Strike.ERROR),
+    "slow": Injection("slow handler", Strike.SLOW),
 }
 """By the names on the command line, in the order of the table."""
 
-SIZES: Final[Mapping[str, Fault]] = {
-    "answer": Fault("an answer of 3 MB", scenes=(Scene.LARGE_ANSWER,)),
-    "pieces": Fault("Synchronize in pieces", scenes=(Scene.PIECES,)),
+SIZES: Final[Mapping[str, Injection]] = {
+    "answer": Injection("an answer of 3 MB", scenes=(Scene.LARGE_ANSWER,)),
+    "pieces": Injection("Synchronize in pieces", scenes=(Scene.PIECES,)),
 }
 """No faults, but inputs that break plugins with careless protocol code; in a table of its own."""
 
-ROWS: Final[Mapping[str, Fault]] = {**FAULTS, **SIZES}
+ROWS: Final[Mapping[str, Injection]] = {**INJECTIONS, **SIZES}

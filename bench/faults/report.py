@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bench.faults import outcome
-from bench.faults.cases import FAULTS, SIZES, Fault
+from bench.faults.cases import INJECTIONS, SIZES, Injection
 from bench.faults.outcome import Cell, Kind
 from lab.node.namespace import environment
 from tools.releases import Release
@@ -92,12 +92,13 @@ def document(columns: Sequence[Column], *, control: bool) -> str:
     facts = {"runc": _runc(), "kernel": platform.release(), "command": command}
     parts = [_HEAD.format(date=today, **facts)]
     if control:
-        parts += [_CONTROL, _table(FAULTS, columns)]
+        parts += [_CONTROL, _table(INJECTIONS, columns)]
     else:
         # Runtimes without a validator behave the same in both tables, so only the first shows them.
         on = [c for c in columns if c.validator or not c.release.has_validator]
         off = [c for c in columns if not c.validator and c.release.has_validator]
-        for head, rows, some in ((_ON, FAULTS, on), (_OFF, FAULTS, off), (_SIZES, SIZES, on)):
+        tables = ((_ON, INJECTIONS, on), (_OFF, INJECTIONS, off), (_SIZES, SIZES, on))
+        for head, rows, some in tables:
             if some and rows.keys() & some[0].cells.keys():
                 parts += [head, _table(rows, some)]
     said = outcome.examples(cell for column in columns for cell in column.cells.values())
@@ -121,11 +122,11 @@ def _runc() -> str:
     return done.stdout.partition("\n")[0]
 
 
-def _table(faults: Mapping[str, Fault], columns: Sequence[Column]) -> str:
+def _table(injections: Mapping[str, Injection], columns: Sequence[Column]) -> str:
     head = ["fault", *(column.release.title for column in columns)]
     rows = [
-        [fault.title, *(_cell(column.cells[name]) for column in columns)]
-        for name, fault in faults.items()
+        [injection.title, *(_cell(column.cells[name]) for column in columns)]
+        for name, injection in injections.items()
         if name in columns[0].cells
     ]
     lines = [head, ["---"] * len(head), *rows]

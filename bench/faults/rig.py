@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.faults import large, outcome
-from bench.faults.cases import Event, Fault, Scene, Strike
+from bench.faults.cases import Event, Injection, Scene, Strike
 from bench.faults.outcome import Cell, Kind, Outcome
 from contract import names
 from lab.node.catalogue import PYTHON_IMAGE
@@ -84,23 +84,23 @@ class Rig:
         for spec in self._lab.containerd.paths.cdi.iterdir():
             spec.unlink()
 
-    def perform(self, fault: Fault) -> Cell:
-        """All of the fault's containers, and those after it that show whether the node recovers."""
+    def perform(self, injection: Injection) -> Cell:
+        """Its containers, and those after it that show whether the node recovers."""
         outcomes: list[Outcome] = []
         after = self._heal()
         with self._pod("before") as before:
             running = before.run(_CONTAINER, self._process)
-            for scene in (*self._strikes(fault), *map(_SCENES.__getitem__, fault.scenes)):
+            for scene in (*self._strikes(injection), *map(_SCENES.__getitem__, injection.scenes)):
                 outcomes += scene(self)
                 after += self._heal()
             outcomes.append(self._look(running))
         return Cell(outcomes, after)
 
-    def _strikes(self, fault: Fault) -> Iterator[Callable[[Rig], list[Outcome]]]:
+    def _strikes(self, injection: Injection) -> Iterator[Callable[[Rig], list[Outcome]]]:
         validates = self._lab.release.has_validator and not self._naive
-        for event in fault.events:
-            if fault.strike is not None and (validates or event is not Event.VALIDATE):
-                yield partial(_struck, strike=fault.strike, event=event)
+        for event in injection.events:
+            if injection.strike is not None and (validates or event is not Event.VALIDATE):
+                yield partial(_struck, strike=injection.strike, event=event)
 
     # --- one container ----------------------------------------------------------------------
 
@@ -250,12 +250,12 @@ _SCENES: Final[Mapping[Scene, Callable[[Rig], list[Outcome]]]] = {
 }
 
 
-def column(rig: Rig, title: str, faults: Mapping[str, Fault]) -> Mapping[str, Cell]:
-    """A cell per fault; prints a line for each as it completes."""
+def column(rig: Rig, title: str, injections: Mapping[str, Injection]) -> Mapping[str, Cell]:
+    """A cell per injection; prints a line for each as it completes."""
     cells = {}
-    for name, fault in faults.items():
-        with step(f"{title}: {fault.title}") as shown:
-            cells[name] = cell = rig.perform(fault)
+    for name, injection in injections.items():
+        with step(f"{title}: {injection.title}") as shown:
+            cells[name] = cell = rig.perform(injection)
             shown.result = cell.summary
             shown.failed = bool(cell.unprotected) or not cell.recovers
     return cells

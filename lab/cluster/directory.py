@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from lab.cluster import faults, marked_directory
+from lab.cluster import health, marked_directory
 from lab.cluster.marked_directory import Marked, PlaceError, one_spelling
 from lab.node import holder, network
 from lab.node.namespace import PARENT_CHARS_MAX, PREFIX
@@ -154,7 +154,7 @@ class Place:
         if owner is None:
             against = ("the process that holds it has ended",)
         elif ready:
-            against = tuple(faults.found(state))
+            against = tuple(health.problems(state))
         return Seen(True, owner, ready, against, state)
 
     def owner(self) -> int | None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench.faults import outcome, report
-from bench.faults.cases import FAULTS
+from bench.faults.cases import INJECTIONS
 from bench.faults.outcome import Cell, Kind, Outcome
 from bench.faults.report import Column
 from tools.releases import DEFAULT, RELEASES
@@ -101,5 +101,5 @@ def test_the_table_has_the_counts_and_the_versions() -> None:
     assert "switched off" in report.document([off], control=True)
 
 
-def test_each_fault_has_a_strike_or_scenes() -> None:
-    assert all(fault.strike or fault.scenes for fault in FAULTS.values())
+def test_each_injection_has_a_strike_or_scenes() -> None:
+    assert all(injection.strike or injection.scenes for injection in INJECTIONS.values())

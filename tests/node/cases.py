@@ -2,7 +2,7 @@
 
 Data only; pod_policy.py and the modules it calls decide. tests/node/test_policy*.py has a test for
 each row, named after it, over a real containerd. docs/failures.md is generated from here, with the
-table of faults.py:
+table of failure_rows.py:
 
     python -m tests.node.cases docs/failures.md
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.node import faults
+from tests.node import failure_rows
 
 BEGIN: Final = "<!-- written by python -m tests.node.cases -->\n"
 END: Final = "<!-- end of what is written -->\n"
@@ -411,7 +411,7 @@ def rows() -> str:
 def renewed(document: str) -> str:
     """The document with both tables replaced by current ones, each between its two marks."""
     written, left = "", document
-    for table in (faults.rows(), rows()):
+    for table in (failure_rows.rows(), rows()):
         before, _, rest = left.partition(BEGIN)
         _, _, left = rest.partition(END)
         written += f"{before}{BEGIN}\n{table}\n{END}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node import cases, faults
+from tests.node import cases, failure_rows
 from tests.support import ROOT
 
 DOCUMENT = ROOT / "docs/failures.md"
@@ -19,7 +19,7 @@ def test_the_document_is_written_from_the_table(tmp_path: Path) -> None:
     copy.write_text(DOCUMENT.read_text())
     cases.main(copy)
     assert copy.read_text() == DOCUMENT.read_text(), "python -m tests.node.cases docs/failures.md"
-    tests = [case.test for case in cases.CASES] + [fault.test for fault in faults.FAULTS]
+    tests = [case.test for case in cases.CASES] + [row.test for row in failure_rows.FAILURE_ROWS]
     assert all(f"`{test}`" in copy.read_text() for test in tests)
     empty = f"A\n{cases.BEGIN}{cases.END}B\n{cases.BEGIN}old{cases.END}C\n"
     assert cases.renewed(cases.renewed(empty)) == cases.renewed(empty)
@@ -33,8 +33,8 @@ def test_every_fault_has_a_test_of_its_name() -> None:
         for node in ast.walk(ast.parse(path.read_bytes()))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
-    assert {fault.test for fault in faults.FAULTS} <= defined
-    assert all("|" not in fault.wrong + fault.happens + fault.says for fault in faults.FAULTS)
+    assert {row.test for row in failure_rows.FAILURE_ROWS} <= defined
+    assert all("|" not in row.wrong + row.happens + row.says for row in failure_rows.FAILURE_ROWS)
 
 
 def test_every_row_has_a_test_of_its_name_and_every_test_a_row() -> None:

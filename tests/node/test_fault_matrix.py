@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.faults.cases import FAULTS, ROWS
+from bench.faults.cases import INJECTIONS, ROWS
 from bench.faults.outcome import Cell, Kind
 from bench.faults.rig import Rig
 from lab.node.lab import Lab
@@ -62,6 +62,6 @@ def test_nothing_runs_unprotected(rig: Rig, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["never", "cut"])
 def test_without_our_measures_the_matrix_fails(naive: Rig, name: str) -> None:
-    cell = naive.perform(FAULTS[name])
+    cell = naive.perform(INJECTIONS[name])
     assert cell.unprotected > 0
     assert cell.recovers

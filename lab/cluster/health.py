@@ -19,7 +19,7 @@ _KUBECTL_S: Final = 15.0
 _PAGE_S: Final = 5.0
 
 
-def found(state: Mapping[str, Any]) -> Iterator[str]:
+def problems(state: Mapping[str, Any]) -> Iterator[str]:
     """Problems that the owner's table and the cluster itself show."""
     for name, part in state["parts"].items():
         pid = part["pid"]

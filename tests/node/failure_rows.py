@@ -12,7 +12,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class FailureRow:
     """A row. says: where and in which words the fault is reported; empty: it is not reported."""
 
     wrong: str
@@ -21,72 +21,72 @@ class Fault:
     test: str
 
 
-FAULTS: Final[Sequence[Fault]] = (
-    Fault(
+FAILURE_ROWS: Final[Sequence[FailureRow]] = (
+    FailureRow(
         "the allocation is malformed, or a limit in it wrong: not JSON (in a pod with the isolation"
         " label or `gpuslice.io/grants`), not a quantity, no memory, more than the GPU",
         "CreateContainer fails",
         "`gpuslice refuses container ...`, with the field, the value and the allowed values",
         "test_a_malformed_annotation_is_refused_with_its_reason",
     ),
-    Fault(
+    FailureRow(
         "the GPU is not on this node",
         "CreateContainer fails",
         "`invalid value GPU-...: must be a GPU of this node (...)`",
         "test_a_malformed_annotation_is_refused_with_its_reason",
     ),
-    Fault(
+    FailureRow(
         "the allocation is not JSON, in a pod with neither the label nor `gpuslice.io/grants`",
         "it starts without a GPU",
         "event `WithoutGPU`: `annotation ...: not JSON: ...`",
         "test_an_unreadable_allocation_of_a_pod_that_asks_for_no_share",
     ),
-    Fault(
+    FailureRow(
         "the pod has the isolation label, but no allocation",
         "it starts without a GPU",
         "event `WithoutGPU`: `label ... is set, but the pod has no GPU allocation`",
         "test_a_labelled_pod_without_an_allocation_has_no_gpu",
     ),
-    Fault(
+    FailureRow(
         "a GPU of the pod failed",
         "CreateContainer fails for the containers that have a part of it; others start",
         "`invalid value GPU-...: must be a healthy GPU: ...`, or, where NVML no longer lists it,"
         " `must be a GPU of this node (...)`",
         "test_a_container_without_a_share_starts_beside_a_gpu_that_failed",
     ),
-    Fault(
+    FailureRow(
         "the agent is not running, and the pod was placed by our scheduler",
         "CreateContainer fails, until the agent is back",
         '`required plugin "gpuslice" not present`',
         "test_without_the_agent_a_pod_that_requires_it_is_refused",
     ),
-    Fault(
+    FailureRow(
         "the agent is not running, and nothing in the pod requires it (Koordinator's own pods)",
         "the container runs without a GPU",
         "CUDA: no driver, as on a machine without one",
         "test_without_the_agent_no_gpu_comes",
     ),
-    Fault(
+    FailureRow(
         "the agent is killed while pods run",
         "limits stay in force; new pods as in the two rows above",
         "",
         "test_an_agent_killed_with_9_leaves_limits_in_force",
     ),
-    Fault(
+    FailureRow(
         "the agent is killed while a container is created",
         "CreateContainer fails, or the container has its limit; where nothing requires the "
         "agent, it may run without a GPU",
         "`validator plugin ... failed`",
         "test_an_agent_killed_while_a_container_is_made_gives_no_gpu_away",
     ),
-    Fault(
+    FailureRow(
         "the agent is away, or hangs, when a container starts that it has adjusted",
         "it starts, with its limit; checks at start (images, volumes, capabilities that remove the"
         " limit) run when the agent is back: the next two rows",
         "",
         "test_a_container_that_starts_while_the_agent_is_away_has_its_limit",
     ),
-    Fault(
+    FailureRow(
         "a container with an image, volume or capability that hides or removes the limit started"
         " while the agent was away, or a hook of the runtime hid the limit after the checks at"
         " start",
@@ -96,7 +96,7 @@ FAULTS: Final[Sequence[Fault]] = (
         " cluster the pod's event `LimitNotInPlace`",
         "test_a_limit_that_was_hidden_while_the_agent_was_away_is_named",
     ),
-    Fault(
+    FailureRow(
         "a GPU has no free capacity, and an annotation requests more (forged, or of two"
         " schedulers)",
         "CreateContainer fails until enough running containers have exited; also after a restart of"
@@ -104,129 +104,129 @@ FAULTS: Final[Sequence[Fault]] = (
         "`GPU-...: insufficient free capacity: ...; granted: ...` (`GPU_FULL`)",
         "test_a_gpu_that_is_all_granted_refuses_more",
     ),
-    Fault(
+    FailureRow(
         "another NRI plugin injects a GPU into a container with a share",
         "CreateContainer fails (2.2 and newer; 1.7 has no validation)",
         "`NRI plugin 60-other injected a GPU by ...` (`GPU_FOREIGN`)",
         "test_a_container_with_a_share_stays_as_we_made_it",
     ),
-    Fault(
+    FailureRow(
         "another NRI plugin injects a GPU into a container without a share",
         "it starts, with that GPU and without a limit",
         "`gpuslice_containers_unlimited_total`",
         "test_a_gpu_of_another_plugin_for_a_container_without_a_share",
     ),
-    Fault(
+    FailureRow(
         "another NRI plugin changes, removes or takes over a part of the agent's adjustment",
         "CreateContainer fails (as above)",
         "`another NRI plugin changed the agent's adjustment: ...`",
         "test_a_container_with_a_share_stays_as_we_made_it",
     ),
-    Fault(
+    FailureRow(
         "a second agent starts beside the first",
         "it waits until the first has ended, and serves no container until then",
         "in its log and `/readyz`: `another agent serves this node (pid=...)`",
         "test_in_a_rolling_update_no_two_agents_conflict",
     ),
-    Fault(
+    FailureRow(
         "the agent hangs",
         "CreateContainer fails, after the runtime's deadline for plugins; the agent registers"
         " again when it resumes",
         "`validator plugin ... failed`",
         "test_an_agent_that_hangs_lets_no_container_through",
     ),
-    Fault(
+    FailureRow(
         "the agent could not measure the memory of a context on a GPU: the GPU was full or lost, or"
         " NVML did not report it",
         "containers run; each of their contexts is charged 512 MiB",
         "in the agent's log, once: `context size unknown`",
         "test_a_failed_measurement_is_logged_once_and_repeated",
     ),
-    Fault(
+    FailureRow(
         "NVML does not list the processes, or has no figure for one (MPS, some MIG drivers)",
         "containers run; their overhead stays as last measured",
         "`gpuslice_containers_not_measured`; in the agent's log, once: `the driver's own memory is"
         " not measured`",
         "test_nvml_that_does_not_answer_is_let_alone_for_a_while",
     ),
-    Fault(
+    FailureRow(
         "containerd restarts",
         "limits stay in force; the agent registers again",
         "",
         "test_the_agent_comes_back_after_containerd_restarts",
     ),
-    Fault(
+    FailureRow(
         "the library is missing on the host",
         "CreateContainer fails for containers with a grant; others run",
         "`the library is missing on this node: ...`",
         "test_a_missing_library_refuses_pods_with_a_grant",
     ),
-    Fault(
+    FailureRow(
         "the arbiter exits, or is killed",
         "each container keeps its own part of each 100 ms until the agent has started another"
         " one, 0.1 s later at first",
         "logs `arbiter exited`; `gpuslice_arbiter_up` is 0 meanwhile",
         "test_an_arbiter_that_is_killed_is_followed_by_another",
     ),
-    Fault(
+    FailureRow(
         "the arbiter hangs, stopped or in a system call",
         "the same, after 4 s, when the agent kills it",
         "logs `arbiter exited`, `killed: no heartbeat for 4 s`",
         "test_an_arbiter_that_hangs_is_killed_and_followed_by_another",
     ),
-    Fault(
+    FailureRow(
         "the agent is killed while containers share a GPU's time",
         "the arbiter exits with it; each container keeps its own part of each 100 ms until an"
         " agent is back",
         "",
         "test_an_agent_that_is_killed_leaves_no_arbiter",
     ),
-    Fault(
+    FailureRow(
         "the agent is killed while these containers have work in flight",
         "no container waits, gets another's share, or loses more than ten points of its own in"
         " ten seconds",
         "",
         "test_an_agent_that_is_killed_costs_no_container_its_share",
     ),
-    Fault(
+    FailureRow(
         "a kernel runs for more than a second",
         "the next container of the GPU starts beside it, 100 ms after its window; half of the time"
         " is deducted from the container's later turns",
         "logs `LimitNotEnforceable`, and an event of the pod",
         "test_a_long_kernel_is_reported",
     ),
-    Fault(
+    FailureRow(
         "the region was truncated (by root in the container)",
         "cuInit: `CUDA_ERROR_NOT_PERMITTED`; other programs run",
         "`gpuslice: ... is truncated, damaged, or of another grant`",
         "test_a_region_truncated_from_inside_stops_new_programs",
     ),
-    Fault(
+    FailureRow(
         "the region cannot be written",
         "cuInit: `CUDA_ERROR_NOT_PERMITTED`; other programs run",
         "`gpuslice: ... cannot be written`",
         "test_a_region_that_cannot_be_written_stops_new_programs",
     ),
-    Fault(
+    FailureRow(
         "the region is truncated while programs use it",
         "each of the container's programs ends by SIGBUS at its next allocation; none gets "
         "more; new ones as above",
         "",
         "test_row_25_a_region_truncated_while_in_use_ends_its_process_before_it_gets_more",
     ),
-    Fault(
+    FailureRow(
         "the region is sparse, on a full disk",
         "cuInit: `CUDA_ERROR_NOT_PERMITTED`; the program continues without a GPU",
         "`gpuslice: ... No space left on device`",
         "test_row_25_a_region_on_a_bad_mount_is_no_gpu_and_the_program_runs",
     ),
-    Fault(
+    FailureRow(
         "more than 4096 processes of one container use the GPU",
         "cuInit: `CUDA_ERROR_NOT_PERMITTED` for the others",
         "`gpuslice: ... too many processes use the GPU in this container`",
         "test_a_process_beyond_all_slots_is_refused",
     ),
-    Fault(
+    FailureRow(
         "a signal handler calls CUDA (which NVIDIA does not allow) while its thread is inside a"
         " hook of the library",
         "it does not wait: an allocation is refused with `CUDA_ERROR_OUT_OF_MEMORY`, "
@@ -237,7 +237,7 @@ FAULTS: Final[Sequence[Fault]] = (
         "",
         "test_a_storm_of_handlers_that_call_cuda_hangs_nowhere",
     ),
-    Fault(
+    FailureRow(
         "a process is killed anywhere inside an allocation, a free, an export or an import",
         "its charge is reclaimed, no process waits, the counters equal the GPU's",
         "",
@@ -251,5 +251,5 @@ def rows() -> str:
     heads = "| failure | effect | message | test |\n"
     return f"{heads}|---|---|---|---|\n" + "".join(
         f"| {fault.wrong} | {fault.happens} |{fault.says and f' {fault.says}'} | `{fault.test}` |\n"
-        for fault in FAULTS
+        for fault in FAILURE_ROWS
     )
