@@ -1,7 +1,6 @@
 """The cost that the library adds to an allocation: one reserve and one refund, uncontended.
 
-Reads the output of vgpu-core-bench (tests/shim/c/core_bench.c), which measures all rows in one
-process.
+Reads the output of bench-core (bench/c/core_bench.c), which measures all rows in one process.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ for an exiting lock holder."""
 
 
 def run(quick: bool) -> Result:
-    (program,) = built("vgpu-core-bench")
+    (program,) = built("bench-core")
     with granted() as environment:
         lines = output([program, "300000" if quick else "5000000"], environment).splitlines()
     measured = {line.split()[0]: float(line.split()[1]) for line in lines}
