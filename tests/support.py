@@ -1,4 +1,4 @@
-"""Helpers of tests in several areas: the checkout's path, sizes, waiting."""
+"""Helpers of tests in several areas: the checkout's path, waiting, a document's table, a clock."""
 
 from __future__ import annotations
 

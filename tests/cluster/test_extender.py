@@ -139,7 +139,9 @@ class World:
     async def until_bound(self, *wanted: str) -> None:
         """Waits until the cache has observed the pods as bound."""
         uids = [(await self.get(name))["metadata"]["uid"] for name in wanted]
-        await self.until(lambda: all(map(self.state.is_bound, uids)), f"{wanted} are bound")
+        await asyncio.to_thread(
+            until, lambda: all(map(self.state.is_bound, uids)), f"{wanted} are bound"
+        )
 
     async def condition(self, name: str, part: str) -> str:
         """The condition that kube-scheduler writes into the pod, once it contains the given
@@ -151,9 +153,6 @@ class World:
                 if part in said:
                     return said
                 await asyncio.sleep(0.2)
-
-    async def until(self, condition: Callable[[], bool], what: str) -> None:
-        await asyncio.to_thread(until, condition, what)
 
     @asynccontextmanager
     async def kube_scheduler(self, directory: Path) -> AsyncIterator[None]:

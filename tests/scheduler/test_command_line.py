@@ -15,8 +15,7 @@ from scheduler import command_line
 from scheduler.command_line import PREFIX, application, policies
 from scheduler.core.request import Policy
 from scheduler.service import Settings
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support import ROOT
 
 
 @pytest.fixture

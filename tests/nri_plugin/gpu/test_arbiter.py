@@ -15,6 +15,7 @@ import pytest
 from contract import grant_file, lease_file, names, region_file
 from nri_plugin.gpu.arbiter import COMMAND, Arbiter
 from nri_plugin.metrics import Metrics
+from tests.support import until_async
 
 BEATS = """
 import select, sys
@@ -48,13 +49,6 @@ class Node:
     @property
     def starts(self) -> float:
         return self.metric("gpuslice_arbiter_starts_total") or 0
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(60):
-            while True:
-                await asyncio.sleep(0.01)
-                if condition():
-                    return
 
     def during(self, work: Callable[[], Awaitable[None]]) -> None:
         async def run() -> None:
@@ -90,7 +84,7 @@ def is_gone(number: int) -> bool:
 def test_an_arbiter_ends_with_its_input(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     node = python(tmp_path, SERVES)
-    node.during(lambda: node.until(lambda: node.up and pid(tmp_path) != 0))
+    node.during(lambda: until_async(lambda: node.up and pid(tmp_path) != 0))
     assert is_gone(pid(tmp_path))
     assert node.starts == 1
     assert any(text.startswith("arbiter started") for text in caplog.messages)
@@ -101,7 +95,7 @@ def test_an_arbiter_that_ignores_the_end_of_its_input_is_killed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = python(tmp_path, IGNORES_EOF)
-    node.during(lambda: node.until(lambda: node.starts == 1 and pid(tmp_path) != 0))
+    node.during(lambda: until_async(lambda: node.starts == 1 and pid(tmp_path) != 0))
     assert is_gone(pid(tmp_path))
     assert any("arbiter killed" in text for text in caplog.messages)
 
@@ -110,7 +104,7 @@ def test_an_arbiter_that_is_stopped_is_killed(tmp_path: Path) -> None:
     node = python(tmp_path, SERVES)
 
     async def work() -> None:
-        await node.until(lambda: pid(tmp_path) != 0)
+        await until_async(lambda: pid(tmp_path) != 0)
         os.kill(pid(tmp_path), signal.SIGSTOP)
 
     node.during(work)
@@ -123,10 +117,10 @@ def test_an_arbiter_that_is_killed_is_replaced(
     node = python(tmp_path, SERVES)
 
     async def work() -> None:
-        await node.until(lambda: node.up and pid(tmp_path) != 0)
+        await until_async(lambda: node.up and pid(tmp_path) != 0)
         first = pid(tmp_path)
         os.kill(first, signal.SIGKILL)
-        await node.until(lambda: node.up and pid(tmp_path) not in (0, first))
+        await until_async(lambda: node.up and pid(tmp_path) not in (0, first))
         assert node.starts == 2 and is_gone(first)
 
     node.during(work)
@@ -141,13 +135,13 @@ def test_an_arbiter_without_heartbeats_is_killed_and_replaced(
     node = python(tmp_path, program, silent_s=1)
 
     async def work() -> None:
-        await node.until(lambda: node.up and pid(tmp_path) != 0)
+        await until_async(lambda: node.up and pid(tmp_path) != 0)
         first = pid(tmp_path)
         if program is BEATS:
             os.kill(first, signal.SIGSTOP)
-        await node.until(lambda: node.starts == 2)
+        await until_async(lambda: node.starts == 2)
         assert is_gone(first)
-        await node.until(lambda: node.up and pid(tmp_path) != first)
+        await until_async(lambda: node.up and pid(tmp_path) != first)
 
     node.during(work)
     said = [text for text in caplog.messages if "arbiter exited" in text]
@@ -158,7 +152,7 @@ def test_an_arbiter_without_a_first_heartbeat_is_killed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = python(tmp_path, IGNORES_EOF, start_s=0.5)
-    node.during(lambda: node.until(lambda: node.starts == 2))
+    node.during(lambda: until_async(lambda: node.starts == 2))
     assert "killed: no heartbeat for 0.5 s" in caplog.text
 
 
@@ -167,7 +161,7 @@ def test_a_halt_of_the_agent_kills_no_arbiter(tmp_path: Path) -> None:
     node = python(tmp_path, BEATS, silent_s=1)
 
     async def work() -> None:
-        await node.until(lambda: node.up)
+        await until_async(lambda: node.up)
         for _ in range(3):
             time.sleep(1.5)  # noqa: ASYNC251
             await asyncio.sleep(0.2)
@@ -180,7 +174,7 @@ def test_an_arbiter_that_waits_for_another_is_not_up(tmp_path: Path) -> None:
     node = python(tmp_path, WAITS)
 
     async def work() -> None:
-        await node.until(lambda: pid(tmp_path) != 0)
+        await until_async(lambda: pid(tmp_path) != 0)
         await asyncio.sleep(0.5)
         assert not node.up
 
@@ -191,7 +185,7 @@ def test_an_arbiter_that_fails_is_restarted_with_growing_delays(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = python(tmp_path, FAILS)
-    node.during(lambda: node.until(lambda: node.starts == 4))
+    node.during(lambda: until_async(lambda: node.starts == 4))
     said = [text for text in caplog.messages if "arbiter exited" in text]
     assert ["status 1: OSError: no space" in text for text in said[:3]] == [True] * 3
     assert [text.rpartition("again_in_s=")[2] for text in said[:3]] == ["0.1", "0.2", "0.4"]
@@ -203,14 +197,14 @@ def test_an_arbiter_that_served_for_long_is_replaced_at_once(
     node = python(tmp_path, FAILS)
     seconds = iter(range(0, 10**6, 5))
     node.arbiter._now = lambda: float(next(seconds))
-    node.during(lambda: node.until(lambda: node.starts == 4))
+    node.during(lambda: until_async(lambda: node.starts == 4))
     said = [text for text in caplog.messages if "arbiter exited" in text]
     assert [text.rpartition("again_in_s=")[2] for text in said[:3]] == ["0.1"] * 3
 
 
 def test_a_command_that_is_not_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     node = Node(tmp_path, "/nowhere/python")
-    node.during(lambda: node.until(lambda: "/nowhere/python: No such file" in caplog.text))
+    node.during(lambda: until_async(lambda: "/nowhere/python: No such file" in caplog.text))
     assert node.starts == 0
 
 
@@ -233,9 +227,9 @@ def test_the_real_arbiter_serves_a_container(tmp_path: Path) -> None:
     node = Node(tmp_path)
 
     async def work() -> None:
-        await node.until(lambda: written_ns() > begun_ns)
+        await until_async(lambda: written_ns() > begun_ns)
         then_ns = written_ns()
-        await node.until(lambda: written_ns() > then_ns)
+        await until_async(lambda: written_ns() > then_ns)
 
     node.during(work)
     assert node.starts == 1
