@@ -25,8 +25,8 @@ static struct {
 } device;
 
 static __thread CUcontext current;
-static char primary, some_stream; /* their addresses are the handles of the one context, and of
-				     every stream and event */
+/* Their addresses are the handles of the one context and of every event. */
+static char primary, some_event;
 
 static uint64_t number(const char *name, uint64_t otherwise)
 {
@@ -95,15 +95,6 @@ CUresult cuDeviceGet(CUdevice *out, int ordinal)
 {
 	*out = 0;
 	return ordinal ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
-}
-
-CUresult cuDeviceGetName(char *name, int bytes, CUdevice ordinal)
-{
-	if (ordinal || bytes <= 0)
-		return CUDA_ERROR_INVALID_VALUE;
-	strncpy(name, "Null GPU", (size_t)bytes);
-	name[bytes - 1] = '\0';
-	return CUDA_SUCCESS;
 }
 
 /* GPU-6e756c6c-0000-4000-8000-000000000000 */
@@ -250,17 +241,6 @@ CUresult cuMemGetAllocationGranularity(size_t *bytes, const void *properties, in
 	return CUDA_SUCCESS;
 }
 
-CUresult cuStreamCreate(CUstream *out, unsigned int flags)
-{
-	*out = (CUstream)(void *)&some_stream;
-	return flags > 1 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-}
-
-CUresult cuStreamDestroy_v2(CUstream handle)
-{
-	return handle == (CUstream)(void *)&some_stream ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-
 CUresult cuStreamGetCtx(CUstream handle, CUcontext *out)
 {
 	(void)handle;
@@ -288,7 +268,7 @@ CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 CUresult cuEventCreate(CUevent *out, unsigned int flags)
 {
 	(void)flags;
-	*out = (CUevent)(void *)&some_stream;
+	*out = (CUevent)(void *)&some_event;
 	return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 

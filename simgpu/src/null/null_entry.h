@@ -15,7 +15,6 @@ typedef struct CUmemPoolHandle_st *CUmemoryPool;
 	X(cuDriverGetVersion, cuDriverGetVersion, 2020, (int *))                                   \
 	X(cuDeviceGetCount, cuDeviceGetCount, 2000, (int *))                                       \
 	X(cuDeviceGet, cuDeviceGet, 2000, (CUdevice *, int))                                       \
-	X(cuDeviceGetName, cuDeviceGetName, 2000, (char *, int, CUdevice))                         \
 	X(cuDeviceGetUuid, cuDeviceGetUuid, 9020, (CUuuid *, CUdevice))                            \
 	X(cuDeviceGetUuid_v2, cuDeviceGetUuid, 11040, (CUuuid *, CUdevice))                        \
 	X(cuDeviceGetAttribute, cuDeviceGetAttribute, 2000, (int *, int, CUdevice))                \
@@ -42,8 +41,6 @@ typedef struct CUmemPoolHandle_st *CUmemoryPool;
 	X(cuKernelSetAttribute, cuKernelSetAttribute, 12000, (int, int, CUkernel, CUdevice))       \
 	X(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity, 10020,                     \
 	  (size_t *, const void *, int))                                                           \
-	X(cuStreamCreate, cuStreamCreate, 2000, (CUstream *, unsigned int))                        \
-	X(cuStreamDestroy_v2, cuStreamDestroy, 4000, (CUstream))                                   \
 	X(cuStreamSynchronize, cuStreamSynchronize, 2000, (CUstream))                              \
 	X(cuStreamGetCtx, cuStreamGetCtx, 9020, (CUstream, CUcontext *))                           \
 	X(cuStreamIsCapturing, cuStreamIsCapturing, 10000, (CUstream, int *))                      \
