@@ -11,18 +11,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
+from contract import names
+from kube.client import IGNORE, METADATA_ONLY, STRATEGIC_PATCH
 from kube.errors import KubeError
 from kube.log_lines import Line
 from scheduler.decisions.nomination import Backlog, Nomination, Outcome
 from scheduler.kubernetes.requests import Pending, at
-from scheduler.kubernetes.waiting import NOMINATES, nomination
+from scheduler.kubernetes.waiting import nomination
 from scheduler.metrics import Metrics
 
 _LOG: Final = logging.getLogger(__name__)
 
+NOMINATES: Final[Mapping[str, str]] = {
+    "kind": STRATEGIC_PATCH,
+    "only": METADATA_ONLY,
+    "fieldManager": names.SCHEDULER_NAME,
+    "fieldValidation": IGNORE,
+}
+"""How `Kube.patch` sends a nomination. Of the answer only the pod's new version is read."""
 MAX_WRITES: Final = 48
 """At a time. More than Bindings (binder.MAX_POSTS): kube-scheduler takes a nominated pod in two
 milliseconds and searches for any other in tens, so the writes must stay ahead of it. While 16 other

@@ -14,19 +14,10 @@ from typing import Any, Final
 import orjson
 
 from contract import names
-from kube.client import IGNORE, METADATA_ONLY, STRATEGIC_PATCH
 from kube.managed_fields import writers
 from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes import requests
 from scheduler.kubernetes.requests import Json, Pending, at, objects
-
-NOMINATES: Final[Mapping[str, str]] = {
-    "kind": STRATEGIC_PATCH,
-    "only": METADATA_ONLY,
-    "fieldManager": names.SCHEDULER_NAME,
-    "fieldValidation": IGNORE,
-}
-"""How `Kube.patch` sends a nomination. Of the answer only the pod's new version is read."""
 
 _INTER_POD: Final = ("podAffinity", "podAntiAffinity")
 _ON_NODES: Final = ("nodeSelector", "tolerations", "overhead", "resources")

@@ -10,9 +10,9 @@ import pytest
 from kube.errors import KubeError
 from scheduler.decisions.nomination import Backlog, When
 from scheduler.decisions.verbs import Verbs
-from scheduler.kubernetes.waiting import NOMINATES, waiting
+from scheduler.kubernetes.waiting import waiting
 from scheduler.metrics import Metrics
-from scheduler.nominator import MAX_WRITES, OFF_S, REFUSALS, Nominator
+from scheduler.nominator import MAX_WRITES, NOMINATES, OFF_S, REFUSALS, Nominator
 from tests.scheduler import calls, objects, virtual_time
 from tests.scheduler.calls import arguments
 

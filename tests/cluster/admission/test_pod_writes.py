@@ -10,10 +10,12 @@ from typing import Any, Final
 import pytest
 
 from kube import access
-from kube.client import MERGE_PATCH, Kube, KubeError
+from kube.client import MERGE_PATCH, Kube
+from kube.errors import KubeError
 from lab.cluster.controlplane import ControlPlane
 from scheduler.kubernetes import binding
-from scheduler.kubernetes.waiting import NOMINATES, Waiting, nomination, waiting
+from scheduler.kubernetes.waiting import Waiting, nomination, waiting
+from scheduler.nominator import NOMINATES
 from tests.cluster.admission.requested import HALF, asking, pod
 from tests.scheduler.kubernetes.test_binding import PLACEMENT
 

@@ -10,7 +10,8 @@ import pytest
 from aiohttp import web
 
 from contract import names
-from kube.client import Kube, KubeError
+from kube.client import Kube
+from kube.errors import KubeError
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.kube.node_status import (
     CONTEST_S,
