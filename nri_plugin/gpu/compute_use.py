@@ -175,7 +175,7 @@ def increase(before: Reading, now: Reading, uuid: str) -> tuple[float, float, fl
     return (
         min(max(throttled_ns, 0), elapsed_ns * _WAITING_THREADS_MOST) / _SECOND_NS,
         min(max(busy_ns, 0), elapsed_ns) / _SECOND_NS,
-        idle_ns / _SECOND_NS,
+        min(idle_ns, elapsed_ns) / _SECOND_NS,
     )
 
 

@@ -115,9 +115,11 @@ class _Member:
         return self.share.forced and self.share.capped
 
     def settle(self, now_ns: int, after_ns: int) -> None:
-        """Count the idle time of its latest turns, `after_ns` after they ended."""
+        """Count the idle time of its latest turns, `after_ns` after they ended; at most these
+        turns, whatever the tenant writes."""
         if now_ns > self.charged_until_ns + after_ns:
-            self.idle_ns += max(self.turn_ns - (self.seen.busy_ns - self.busy_before_ns), 0)
+            busy_ns = max(self.seen.busy_ns - self.busy_before_ns, 0)
+            self.idle_ns += max(self.turn_ns - busy_ns, 0)
             self.turn_ns, self.busy_before_ns = 0, self.seen.busy_ns
 
     def has_work(self, now_ns: int) -> bool:

@@ -143,6 +143,12 @@ def test_a_reading_that_failed_is_made_up_for(node: Node) -> None:
     assert (node.increases(), node.shares()) == ((1, 1, 0), (0.5, 0.5))
 
 
+def test_turns_are_idle_for_no_longer_than_time_passes(node: Node) -> None:
+    for second, idle_ns in enumerate((0, S // 10, 3600 * S, S // 2)):
+        node.read(second * S, c1=Use(Compute(), turn_idle_ns=idle_ns))
+    assert node.increases() == (0, 0, 1.6)
+
+
 def test_another_arbiter_counts_idle_turns_from_zero(node: Node) -> None:
     for second, idle_ns in enumerate((5 * S, 6 * S, S // 2, S)):
         node.read(second * S, c1=Use(Compute(), turn_idle_ns=idle_ns))

@@ -47,12 +47,17 @@ def is_gated(directory: Path) -> bool:
     return bool(lease_file.HEADER.unpack(data)["gated"])
 
 
-def launch(directory: Path, now_ns: int) -> None:
-    """As the library writes it."""
-    offset = region_file.Geometry(1).compute_offset(0) + region_file.COMPUTE.offset("launched_ns")
+def write(directory: Path, field: str, value: int) -> None:
+    """As a tenant may."""
+    offset = region_file.Geometry(1).compute_offset(0) + region_file.COMPUTE.offset(field)
     with (directory / names.FILE_REGION).open("r+b") as file:
         file.seek(offset)
-        file.write(now_ns.to_bytes(8, "little"))
+        file.write(value.to_bytes(8, "little"))
+
+
+def launch(directory: Path, now_ns: int) -> None:
+    """As the library writes it."""
+    write(directory, "launched_ns", now_ns)
 
 
 class Steps:
@@ -156,6 +161,21 @@ def test_each_gpu_of_a_container_has_its_own_share(tmp_path: Path) -> None:
     assert share_ppm(small) == 190_476
     assert (share_ppm(rest, 0), share_ppm(rest, 1)) == (47_619, 300_000)
     assert is_gated(rest)
+
+
+def test_a_work_counter_that_jumps_and_falls_is_no_idle_time(tmp_path: Path) -> None:
+    """A tenant writes it, or its region is made again: nothing but the turns themselves counts."""
+    one, other = make(tmp_path, "a", 50), make(tmp_path, "b", 50)
+    steps = Steps(tmp_path)
+    begun_ns = steps.now_ns
+    for busy_ns in (2**64 - 1, 0, 2**63, 0):
+        for _ in range(30):
+            write(one, "busy_ns", busy_ns)
+            launch(one, steps.now_ns)
+            launch(other, steps.now_ns)
+            steps.run(10)
+    found = lease(one)
+    assert found and 0 < found.idle_ns <= (steps.now_ns - begun_ns) * 0.6
 
 
 def test_of_two_arbiters_one_waits_and_takes_over(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contract import lease_file
 from contract.lease_file import CYCLE_NS, SILENT_NS, WHOLE_PPM, Lease
 from shim.arbiter.turns import Activity, Share, Turns, parts_ppm
 
@@ -38,14 +39,21 @@ def test_parts_never_exceed_a_cycle(shares: dict[str, Share]) -> None:
     assert sum(parts.values()) <= WHOLE_PPM and all(part > 0 for part in parts.values())
 
 
+U64 = st.integers(0, 2**64 - 1) | st.sampled_from([0, START, 2**64 - 1])
+
+
 class Player:
-    """A container of a random walk: it launches or not, and its work ends some time later."""
+    """A container of a random walk: it launches or not, and its work ends some time later; or its
+    tenant writes anything into the region."""
 
     def __init__(self, draw: st.DataObject) -> None:
         self._draw = draw
         self.activity = Activity()
 
     def play(self, now_ns: int, lease: Lease) -> None:
+        if self._draw.draw(st.integers(0, 3)) == 0:
+            self.activity = self._draw.draw(st.builds(Activity, U64, U64, U64, U64))
+            return
         wants = self._draw.draw(st.booleans())
         busy_ns = self.activity.busy_until_ns
         if wants and lease.start_ns <= now_ns < lease.end_ns:
@@ -76,6 +84,8 @@ def test_whatever_containers_do_at_most_one_has_a_contended_turn(
             for other in windows[:index]
         )
         assert all(lease.end_ns - lease.start_ns <= 7 * CYCLE_NS for lease in leases.values())
+        assert all(lease.idle_ns <= now_ns - START for lease in leases.values())
+        assert all(lease_file.update(0, 1, lease) for lease in written.values())
         assert now_ns < again_ns <= now_ns + 2 * CYCLE_NS
         now_ns = again_ns + data.draw(st.integers(0, 5 * MS))
         for key, player in players.items():
