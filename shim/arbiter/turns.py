@@ -232,8 +232,10 @@ class Turns:
             due_ns = max(busy_until_ns - overlap_ns, now_ns + _DRAIN_LOOK_NS)
             return min(due_ns, now_ns + 5 * _DRAIN_LOOK_NS)
         else:
+            # A late arbiter: containers have used their own parts of the cycles since.
+            end_ns = min(now_ns, lease.end_ns + CYCLE_NS)
             least_ns = max(lease.end_ns - _IN_FLIGHT_NS, lease.start_ns)
-            used_ns = max(least_ns, min(busy_until_ns, now_ns)) - lease.start_ns
+            used_ns = max(least_ns, min(busy_until_ns, end_ns)) - lease.start_ns
         self._charge(member, used_ns, end_ns)
         self._order.remove(self._holder)
         self._order.append(self._holder)

@@ -158,7 +158,9 @@ class Model:
         """Let virtual time pass."""
         end_ns = self.now_ns + int(seconds * 1e9)
         while self.now_ns < end_ns:
-            until_ns = min(end_ns, self._arbiter_ns) if self.arbiter else end_ns
+            # One that was stopped continues late.
+            step_ns = max(self._arbiter_ns, self.now_ns)
+            until_ns = min(end_ns, step_ns) if self.arbiter else end_ns
             self._c.model_run(self._model, ctypes.c_uint64(until_ns))
             self.now_ns = until_ns
             if self.arbiter and self.now_ns >= self._arbiter_ns:
