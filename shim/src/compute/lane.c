@@ -17,6 +17,8 @@
 #define STUCK_NS   VGPU_LEASE_CYCLE_NS
 #define ENDLESS_NS UINT64_C(1000000000) /* or has no end: nothing in flight is predictable */
 
+#define OVERRUN_MOST_NS ENDLESS_NS /* of own windows; more is not deducted */
+
 static uint64_t later(uint64_t a, uint64_t b)
 {
 	return a > b ? a : b;
@@ -112,6 +114,8 @@ static bool own_window_is_open(struct vgpu_lane *lane, const struct vgpu_turn *t
 		lane->overrun_ns =
 		    beyond(lane->overrun_ns, windows * window_ns) +
 		    beyond(free_ns < turn->start_ns ? free_ns : turn->start_ns, lane->own_end_ns);
+		if (lane->overrun_ns > OVERRUN_MOST_NS)
+			lane->overrun_ns = OVERRUN_MOST_NS;
 	}
 	lane->own_end_ns = turn->until_ns;
 	*again_ns = turn->start_ns + lane->overrun_ns;
@@ -136,16 +140,19 @@ bool vgpu_lane_admits(struct vgpu_lane *lane, const struct vgpu_turn *turn, uint
 	const struct vgpu_marker *oldest = vgpu_lane_oldest(lane);
 	uint64_t free_ns = vgpu_lane_free_ns(lane, now_ns);
 	uint64_t ahead_ns = turn->contended ? AHEAD_NS : AHEAD_ALONE_NS;
+	bool opens = true;
 
 	*again_ns = oldest ? poll_ns(lane, oldest, now_ns) : turn->until_ns;
 	if (!turn->open)
 		return false;
 	if (!turn->own || !turn->contended)
 		lane->own_end_ns = lane->overrun_ns = 0; /* the arbiter charges what it leases */
-	else if (!own_window_is_open(lane, turn, now_ns, again_ns))
-		return false;
+	else
+		opens = own_window_is_open(lane, turn, now_ns, again_ns);
 	if (is_stuck(overdue_ns(lane, now_ns), beyond(now_ns, wish->since_ns)))
 		return true;
+	if (!opens)
+		return false;
 	if (oldest && (oldest->probes || is_first(lane, wish->kind))) {
 		*again_ns = now_ns + PROBE_POLL_NS;
 		return false;

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -54,14 +54,18 @@ def test_a_forced_share_is_a_cap_for_every_launch(start: Start, mode: str) -> No
     assert 20 <= capped <= 36
 
 
-def test_hamis_variable_is_a_cap(gpu_host: Host, tmp_path: Path) -> None:
-    """Without a grant and an arbiter: the container has its own part of each cycle."""
-    own = {
+def without_an_arbiter(tmp_path: Path) -> Mapping[str, str]:
+    """A share of 30 by HAMi's variable, without a grant."""
+    return {
         names.ENV_CORE_LIMIT: "30",
         names.ENV_CONTEXT: "300m",
         names.ENV_SHARED_CACHE: str(tmp_path / "cache"),
     }
-    done = gpu_host.run(load("200"), variables=own)
+
+
+def test_hamis_variable_is_a_cap(gpu_host: Host, tmp_path: Path) -> None:
+    """The container has its own part of each cycle."""
+    done = gpu_host.run(load("200"), variables=without_an_arbiter(tmp_path))
     assert 20 <= total(done.stdout) <= 36
 
 
@@ -136,24 +140,34 @@ streams = [ok(driver.cuStreamCreate(1)) for _ in range(2)]
 """
 
 
-def test_a_kernel_without_an_end_holds_no_later_launch_back(start: Start) -> None:
-    """It may wait for that launch: each is submitted after at most some cycles."""
-    program = (
-        PREPARED
-        + """
+WAITING_FOR_LATER = (
+    PREPARED
+    + """
 busy(function, 1000, streams[0])
 ok(driver.cuCtxSynchronize())
-busy(function, 60_000 * MS, streams[0])
+busy(kernel(), 60_000 * MS, streams[0])
+time.sleep(0.25)  # beyond its window
 begun = time.monotonic()
 for _ in range(3):
     busy(function, 1000, streams[1])
 print(time.monotonic() - begun, flush=True)
 os._exit(0)
 """
-    )
-    process = start(["--core", "50", "--core-policy", "force"], sys.executable, "-c", program)
+)
+
+
+def test_a_kernel_without_an_end_holds_no_later_launch_back(start: Start) -> None:
+    """It may wait for that launch: each is submitted after at most some cycles."""
+    command = (sys.executable, "-c", WAITING_FOR_LATER)
+    process = start(["--core", "50", "--core-policy", "force"], *command)
     out, _ = process.communicate(timeout=60)
     assert float(out) < 5
+
+
+def test_nor_does_it_without_an_arbiter(gpu_host: Host, tmp_path: Path) -> None:
+    """It outlasts each window by more than the next one has."""
+    done = gpu_host.python(WAITING_FOR_LATER, variables=without_an_arbiter(tmp_path))
+    assert float(done.stdout) < 5
 
 
 def test_what_a_capture_records_waits_for_nothing(start: Start) -> None:
