@@ -39,7 +39,7 @@ HEADER: Final = Struct(
         Field("uint64_t", "magic", "VGPU_LEASE_MAGIC"),
         Field("uint32_t", "version", "VGPU_LEASE_VERSION"),
         Field("uint32_t", "gpu_count", "as in the grant"),
-        Field("uint32_t", "gated", "0: no GPU is limited or shared, launches need no check"),
+        Field("uint32_t", "gated", "0: no container of its GPUs has a cap, launches need no check"),
         Field("uint32_t", "reserved_pad", "zero"),
         Field("uint64_t", "reserved", "zero", 5),
     ),

@@ -25,8 +25,7 @@ _DESCRIPTION: Final = (
     " them, as under MPS). CORE is the share of the GPU's time, forced: also while the GPU is"
     " otherwise idle. BUSY is the time of finished work, THROTTLED the time that launches waited"
     " for their turn, summed over threads, IDLE the time of the container's turns in which no work"
-    " of it ran; they count only where launches are checked: the GPU is shared, or a share is"
-    " forced."
+    " of it ran; they count only where launches are checked: a container of the GPU has a cap."
 )
 _WINDOWS_S: Final = (1, 10)
 _SECOND_NS: Final = 1_000_000_000

@@ -159,10 +159,10 @@ class Turns:
 
     @property
     def gated(self) -> bool:
-        """Whether launches must be checked: a share is forced, or a capped container has
-        neighbours. Where no container has a cap, the driver's own time slices do."""
-        capped = [member.share for member in self._members.values() if member.share.capped]
-        return any(share.forced for share in capped) or bool(capped and len(self._members) > 1)
+        """Whether launches must be checked: a container has a cap. One that is alone, too, because
+        the work that it has in flight is what the next container waits for. Where none has a cap,
+        the driver's own time slices do."""
+        return any(member.share.capped for member in self._members.values())
 
     def rests(self, now_ns: int) -> bool:
         """Whether no container had work for a second."""

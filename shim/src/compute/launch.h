@@ -7,7 +7,7 @@
  *	vgpu_launch_end(&launch);
  *
  * No lock is held meanwhile. Work that a capture records neither waits nor is charged. A wait ends
- * after at most VGPU_LONGEST_WAIT_NS, whatever the leases say. Where nothing is limited or shared,
+ * after at most VGPU_LONGEST_WAIT_NS, whatever the leases say. Where no container has a cap,
  * a launch costs one load.
  */
 #pragma once

@@ -10,7 +10,7 @@
 
 extern const volatile uint32_t *vgpu_gated_word;
 
-/* False: no GPU of the grant is limited or shared now. */
+/* False: no container of the grant's GPUs has a cap now. */
 static inline bool vgpu_is_gated(void)
 {
 	return __builtin_expect(*__atomic_load_n(&vgpu_gated_word, __ATOMIC_RELAXED) != 0, 0);

@@ -54,7 +54,8 @@ struct container {
 	uint64_t launched_ns, busy_until_ns, busy_ns, counted_ns;
 	double bucket_ns, bucket_share;
 	uint64_t bucket_at_ns;
-	bool stopped; /* all its programs are killed */
+	bool stopped;	/* all its programs are killed */
+	bool not_gated; /* its launches are not checked */
 };
 
 struct model {
@@ -76,6 +77,7 @@ void model_write_lease(struct model *model, int container, uint32_t offset, cons
 		       uint32_t bytes);
 void model_sample(const struct model *model, int container, uint64_t out[3]);
 void model_kill(struct model *model, int container);
+void model_gate(struct model *model, int container, bool gated);
 void model_run(struct model *model, uint64_t until_ns);
 uint64_t model_done_ns(const struct model *model, int program);
 uint64_t model_idle_ns(const struct model *model);
@@ -156,6 +158,11 @@ void model_kill(struct model *model, int container)
 			if (model->current == i)
 				model->current = -1;
 		}
+}
+
+void model_gate(struct model *model, int container, bool gated)
+{
+	model->container[container].not_gated = !gated;
 }
 
 uint64_t model_done_ns(const struct model *model, int program)
@@ -277,6 +284,11 @@ static void publish(struct model *model, int container)
 	model->container[container].busy_until_ns = busy_ns;
 }
 
+static bool is_gated(const struct model *model, const struct program *program)
+{
+	return model->options.gate != GATE_NONE && !model->container[program->container].not_gated;
+}
+
 /* True: submit. The bucket's tokens are refilled with time, and each launch takes what the last one
  * took by the container's own events. */
 static bool bucket_admits(struct model *model, struct program *program, uint64_t *again_ns)
@@ -304,7 +316,7 @@ static bool gate_admits(struct model *model, struct program *program, uint8_t ki
 	bool admits;
 	int slot;
 
-	if (model->options.gate == GATE_NONE)
+	if (!is_gated(model, program))
 		return true;
 	if (model->options.gate == GATE_BUCKET)
 		return bucket_admits(model, program, again_ns);
@@ -325,7 +337,7 @@ static void submit(struct model *model, struct program *program, uint8_t kind)
 	int slot = VGPU_NO_MARKER;
 
 	program->next_kernel = (program->next_kernel + 1) % program->kernel_count;
-	if (model->options.gate != GATE_NONE)
+	if (is_gated(model, program))
 		slot = vgpu_lane_submitted(&program->lane, model->now_ns, kind, 1);
 	program->item_ns[program->submitted % RING] = cost_ns;
 	if (!has_work(program))

@@ -92,17 +92,28 @@ class Model:
         )
         self.now_ns = _START_NS
         self.programs: dict[str, list[int]] = {}
-        self.numbers = {key: number for number, key in enumerate(self.containers)}
-        for key, container in self.containers.items():
-            self.programs[key] = [self._add(key, each) for each in container.programs]
+        self.numbers: dict[str, int] = {}
         self.turns = Turns()
-        self.shares = {
-            key: Share(each.core_percent, each.forced) for key, each in self.containers.items()
-        }
-        self.turns.set_shares(self.shares)
+        self.shares: dict[str, Share] = {}
+        self.enter(self.containers)
         self._arbiter_ns = self.now_ns
         if not self.arbiter:
             self._write_own_parts()
+
+    def enter(self, containers: Mapping[str, Container]) -> None:
+        """Begin these containers, which the arbiter sees at its next scan."""
+        self.containers = {**self.containers, **containers}
+        for key, container in containers.items():
+            self.numbers[key] = len(self.numbers)
+            self.programs[key] = [self._add(key, each) for each in container.programs]
+            self.shares[key] = Share(container.core_percent, container.forced)
+        self._share()
+
+    def _share(self) -> None:
+        self.turns.set_shares(self.shares)
+        for number in self.numbers.values():
+            gated = self.turns.gated or self.gate == "bucket"
+            self._c.model_gate(self._model, number, gated)
 
     def close(self) -> None:
         self._c.model_free(self._model)
@@ -138,7 +149,7 @@ class Model:
     def change(self, percents: Mapping[str, int]) -> None:
         """Change the containers' shares, which the arbiter sees at its next scan."""
         self.shares = {key: Share(percent) for key, percent in percents.items()}
-        self.turns.set_shares(self.shares)
+        self._share()
 
     def _seen(self) -> Mapping[str, Activity]:
         seen = {}

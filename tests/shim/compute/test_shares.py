@@ -157,6 +157,23 @@ def test_one_container_alone_gets_the_whole_gpu_within_200_ms() -> None:
     model.close()
 
 
+@pytest.mark.parametrize("kernel_us", KERNELS_US)
+def test_a_container_that_begins_gets_its_share_at_once(kernel_us: int) -> None:
+    """The other one was alone, launches as far ahead as the driver lets it, and had all of the
+    GPU."""
+    model = Model({"a": Container(20, (Program((kernel_us,)),))})
+    model.run(2)
+    before_ns = model.done_ns("a")
+    model.run(1)
+    assert model.done_ns("a") - before_ns >= 0.98e9
+    model.enter({"b": Container(80)})
+    model.run(0.3)
+    before_ns = model.done_ns("b")
+    model.run(3)
+    assert model.done_ns("b") - before_ns >= 0.78 * 3e9
+    model.close()
+
+
 def test_the_window_of_a_killed_container_passes_on_within_one_cycle() -> None:
     """Its work in flight ends with it, so the GPU waits for nothing but the arbiter's notice."""
     for at_s in (1.013, 1.045, 1.081):

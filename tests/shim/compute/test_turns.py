@@ -169,7 +169,7 @@ def test_a_container_that_leaves_and_returns_has_no_old_turn() -> None:
     ("shares", "gated"),
     [
         ([Share(100)], False),
-        ([Share(30)], False),
+        ([Share(30)], True),
         ([Share(30, forced=True)], True),
         ([Share(100, forced=True)], False),
         ([Share(30), Share(100)], True),
