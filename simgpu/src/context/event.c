@@ -145,6 +145,9 @@ CUresult cuEventQuery(CUevent handle)
 		return result;
 	if (is_captured(event))
 		return driver_leave(CUDA_ERROR_CAPTURED_EVENT);
+	result = capture_allows();
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
 	return driver_leave(settle(event) && work_is_done(&event->mark) ? CUDA_SUCCESS
 									: CUDA_ERROR_NOT_READY);
 }
@@ -160,6 +163,9 @@ CUresult cuEventSynchronize(CUevent handle)
 		return result;
 	if (is_captured(event))
 		return driver_leave(CUDA_ERROR_CAPTURED_EVENT);
+	result = capture_allows();
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
 	mark = event->mark;
 	device = event->context->device;
 	driver_unlock();

@@ -1,11 +1,11 @@
 /*
  * Stream capture: what is submitted to a stream is recorded in a graph instead of being executed.
  *
- * A capture forbids what it cannot observe: calls such as cuMemAlloc, to threads that have not
- * opted out; a query of, or a wait for, a capturing stream, to all threads. A thread that does so
- * is refused, and the capture is invalidated. Kernels, copies, fills, host functions and
- * stream-ordered memory are captured. Events extend a capture to other streams; that these rejoin
- * is not checked.
+ * A capture forbids what it cannot observe: calls such as cuMemAlloc and cuEventQuery, to threads
+ * that have not opted out; a query of, or a wait for, a capturing stream, to all threads. A thread
+ * that does so is refused, and the capture is invalidated. Kernels, copies, fills, host functions
+ * and stream-ordered memory are captured. Events extend a capture to other streams; that these
+ * rejoin is not checked.
  */
 #include "graph/graph.h"
 

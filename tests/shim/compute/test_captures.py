@@ -1,0 +1,117 @@
+"""Which launches are entered, and for which GPU and stream: not those that a capture records, those
+of the GPU that is current, those of a thread's own default stream."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.shim.conftest import GIB, Grants, Host
+
+pytestmark = pytest.mark.sim
+
+PREPARED = """
+import sys, threading, time
+from pathlib import Path
+from shim import region
+from tests.simgpu.programs.gpu_time import *
+def work(gpu=0):
+    return region.status(Path(os.environ["GPUSLICE_DIR"]))[gpu].work
+def mode(name):
+    return getattr(driver.CUstreamCaptureMode, f"CU_STREAM_CAPTURE_MODE_{name}")
+def nodes(graph):
+    return ok(driver.cuGraphGetNodes(graph, 0))[1]
+"""
+RECORDED = """
+begin()
+function = kernel()
+streams = [ok(driver.cuStreamCreate(1)) for _ in range(2)]
+busy(function, MS, streams[0])
+ok(driver.cuStreamSynchronize(streams[0]))
+before = work()
+assert before.busy_ns >= MS
+ok(driver.cuStreamBeginCapture(streams[1], mode("RELAXED")))
+for _ in range(2000):
+    busy(function, MS, streams[1])
+graph = ok(driver.cuStreamEndCapture(streams[1]))
+assert nodes(graph) == 2000, nodes(graph)
+assert work() == before, (before, work())
+ok(driver.cuGraphLaunch(ok(driver.cuGraphInstantiate(graph, 0)), streams[0]))
+ok(driver.cuStreamSynchronize(streams[0]))
+assert work().busy_ns - before.busy_ns >= 2000 * MS, work()
+"""
+MEANWHILE = """
+context = begin()
+function = kernel()
+streams = [ok(driver.cuStreamCreate(1)) for _ in range(2)]
+ok(driver.cuStreamBeginCapture(streams[1], mode("GLOBAL")))
+busy(function, MS, streams[1])
+def launch_and_be_measured():
+    ok(driver.cuCtxSetCurrent(context))
+    for _ in range(30):
+        busy(function, 5 * MS, streams[0])
+    ok(driver.cuStreamSynchronize(streams[0]))
+thread = threading.Thread(target=launch_and_be_measured)
+thread.start()
+thread.join()
+busy(function, MS, streams[1])
+graph = ok(driver.cuStreamEndCapture(streams[1]))
+assert nodes(graph) == 2, nodes(graph)
+assert work().busy_ns >= 140 * MS, work()
+"""
+TWO_GPUS = """
+contexts = [begin(gpu) for gpu in (0, 1)]
+functions = []
+for context in contexts:
+    ok(driver.cuCtxSetCurrent(context))
+    functions.append(kernel())
+busy_ns = [0, 0]
+def launch_on(gpu, ms):
+    busy(functions[gpu], ms * MS)
+    ok(driver.cuCtxSynchronize())
+    busy_ns[gpu] += ms * MS
+    for each in (0, 1):
+        counted_ns = work(each).busy_ns
+        assert busy_ns[each] <= counted_ns <= busy_ns[each] + 40 * MS, (gpu, each, counted_ns)
+for _ in range(2):
+    ok(driver.cuCtxSetCurrent(contexts[0]))
+    launch_on(0, 50)
+    ok(driver.cuCtxSetCurrent(contexts[1]))
+    launch_on(1, 60)
+    ok(driver.cuCtxPushCurrent(contexts[0]))
+    launch_on(0, 70)
+    ok(driver.cuCtxPopCurrent())
+    launch_on(1, 80)
+"""
+OWN_DEFAULT_STREAM = """
+begin()
+function = kernel()
+memory = ok(driver.cuMemAlloc(MIB))
+def launch():
+    busy(function, MS // 2)
+def launch_and_fill():
+    launch()
+    ok(driver.cuMemsetD8Async(memory, 0, 256 << 10, 0))
+for submit in (launch, launch_and_fill):
+    submit()  # the first of its kind has an event, the next one has none
+    ok(driver.cuStreamSynchronize(0))
+    before_ns = work().busy_ns
+    submit()
+    ok(driver.cuStreamSynchronize(0))
+    assert work().busy_ns - before_ns >= MS // 4, (before_ns, work())
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [RECORDED, MEANWHILE, OWN_DEFAULT_STREAM],
+    ids=["recorded", "meanwhile", "own default stream"],
+)
+def test_what_is_entered(host: Host, grants: Grants, program: str) -> None:
+    grant = grants.make(GIB, GIB, core_percent=99)
+    own = {"CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM": "1"}
+    variables = own if program is OWN_DEFAULT_STREAM else {}
+    host.python(PREPARED + program, grant, variables=variables)
+
+
+def test_work_is_entered_for_the_gpu_that_is_current(host: Host, grants: Grants) -> None:
+    host.python(PREPARED + TWO_GPUS, grants.make(GIB, GIB, core_percent=99))
