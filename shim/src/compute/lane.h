@@ -94,7 +94,8 @@ void vgpu_lane_finished(struct vgpu_lane *lane, uint64_t now_ns, bool exactly);
 bool vgpu_lane_lost(struct vgpu_lane *lane, uint64_t now_ns);
 
 /* All work of the stream (VGPU_STREAMS: of all) was done when a call of the program returned, just
- * now; call it after the markers that are done. */
+ * now; call it after the markers that are done. What another thread has launched there meanwhile,
+ * less than a marker's work, ends with it. */
 void vgpu_lane_synchronized(struct vgpu_lane *lane, uint64_t now_ns, uint64_t stream);
 
 /* When all submitted work is done, as known at `now_ns`: overdue work shifts it. */

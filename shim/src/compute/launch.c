@@ -148,8 +148,9 @@ static bool end_marker(struct gpu *of, vgpu_event event, bool exactly)
 		return false;
 	if (event == VGPU_EVENT_LOST)
 		ended = vgpu_lane_lost(&of->lane, vgpu_now_ns());
-	else if (ended)
-		vgpu_lane_finished(&of->lane, vgpu_now_ns(), exactly);
+	else if (ended) /* where work follows, that ended now, and this one some time before */
+		vgpu_lane_finished(&of->lane, vgpu_now_ns(),
+				   exactly && of->lane.count == 1 && !of->lane.open.kind_count);
 	else
 		vgpu_lane_looked(&of->lane, vgpu_now_ns());
 	vgpu_unlock(&of->lock);

@@ -6,6 +6,7 @@
  *	vgpu-launch-test locked    a marker is recorded although the lock is not available
  *	vgpu-launch-test two-gpus  every launch of a thread that alternates between GPUs is entered
  *	vgpu-launch-test reused    an event that is reused during a query ends no other marker
+ *	vgpu-launch-test waited    of the time that a call waits, each marker has its part
  */
 #include <string.h>
 #include <sys/syscall.h>
@@ -188,6 +189,27 @@ static void test_reused(void)
 	MUST(gpus[0].lane.count == 1);
 }
 
+static void test_waited(void)
+{
+	enum { COST_NS = 50000, ROUNDS = 10, LAUNCHES = 107 };
+	uint64_t since_ns;
+
+	launch_on(0, KERNEL);
+	finish(0, COST_NS);
+	for (int round = 0; round < ROUNDS; round++) {
+		for (int i = 0; i < LAUNCHES; i++)
+			launch_on(0, KERNEL);
+		MUST(gpus[0].lane.count > 2);
+		since_ns = vgpu_launches_wait_begins(NULL, false);
+		now_ns += LAUNCHES * COST_NS;
+		reached = true;
+		vgpu_launches_wait_ended(since_ns, NULL, false, true);
+		reached = false;
+		MUST(gpus[0].lane.count == 0 && cost_ns(0) > COST_NS * 9 / 10 &&
+		     cost_ns(0) < COST_NS * 11 / 10);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
@@ -196,7 +218,8 @@ int main(int argc, char **argv)
 	} tests[] = {{"lost", test_lost},
 		     {"locked", test_locked},
 		     {"two-gpus", test_two_gpus},
-		     {"reused", test_reused}};
+		     {"reused", test_reused},
+		     {"waited", test_waited}};
 
 	for (size_t i = 0; i < sizeof(tests) / sizeof(*tests); i++)
 		if (argc == 2 && !strcmp(argv[1], tests[i].name)) {

@@ -10,6 +10,6 @@ import pytest
 pytestmark = pytest.mark.sim
 
 
-@pytest.mark.parametrize("name", ["lost", "locked", "two-gpus", "reused"])
+@pytest.mark.parametrize("name", ["lost", "locked", "two-gpus", "reused", "waited"])
 def test_launch(build_dir: Path, name: str) -> None:
     subprocess.run([build_dir / "bin" / "vgpu-launch-test", name], check=True, timeout=60)
