@@ -9,12 +9,11 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from contract import grant_file, lease_file, names, region_file
+from contract import grant_file, lease_file, names
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import Process
 from lab.node.lab import Lab
@@ -148,15 +147,12 @@ def test_an_agent_that_waits_for_another_has_no_arbiter(lab: Lab) -> None:
 
 
 def test_a_long_kernel_is_reported(lab: Lab) -> None:
-    """The library writes its begin into the region; here the test does."""
+    """From the kernel to the event: the library sees that it runs for more than a second."""
     counted = "gpuslice_long_kernel_containers_total"
     before = sample(lab, counted)
     with lab.pod("long", lab.share({"main": SHARE})) as pod:
         container = pod.run("main", OWN)
-        work = region_file.Compute(unfinished_since_ns=time.monotonic_ns())
-        with on_host(lab, container.id, names.FILE_REGION).open("r+b") as file:
-            file.seek(region_file.Geometry(1).compute_offset(0))
-            file.write(region_file.COMPUTE.pack(asdict(work)))
+        assert container.exec([LOAD, "1", "1500000", "wait"]).code == 0
         lab.wait_until(lambda: sample(lab, counted) == before + 1, "the kernel to be counted")
         assert said(lab, names.EVENT_LIMIT_NOT_ENFORCEABLE, container)
 

@@ -19,7 +19,7 @@ import pytest
 
 from contract import names
 from shim import region
-from simgpu.load_output import seconds, totals
+from simgpu.load_output import totals
 from tests.shim.compute.conftest import Start
 from tests.shim.conftest import Host, set_share
 from tests.support import ROOT
@@ -69,15 +69,26 @@ def test_hamis_variable_is_a_cap(gpu_host: Host, tmp_path: Path) -> None:
     assert 20 <= total(done.stdout) <= 36
 
 
+def busy_percent(directory: Path) -> float:
+    """Of a second, by what the library counts."""
+    begun_ns, before_ns = time.monotonic_ns(), region.status(directory)[0].work.busy_ns
+    time.sleep(1)
+    worked_ns = region.status(directory)[0].work.busy_ns - before_ns
+    return 100 * worked_ns / (time.monotonic_ns() - begun_ns)
+
+
 def test_a_share_changes_while_a_program_runs(start: Start, tmp_path: Path) -> None:
-    process = start(["--core", "20", "--core-policy", "force"], LOAD, "7", "200")
+    """Up and down, from 200 ms later: the arbiter sees the grant, and a cycle ends."""
+    process = start(["--core", "20", "--core-policy", "force"], LOAD, "30", "200")
     arbiter_of(process)
-    time.sleep(3)
     (directory,) = tmp_path.glob("gpuslice-*")
-    set_share(directory, 70)
-    out, _ = process.communicate(timeout=60)
-    shares = [share for _, share in seconds(out)]
-    assert shares[1] <= 26 and shares[-1] >= 50
+    while not region.status(directory)[0].work.busy_ns:
+        time.sleep(0.05)
+    assert 12 <= busy_percent(directory) <= 26
+    for percent, least, most in ((70, 50, 78), (20, 12, 26)):
+        set_share(directory, percent)
+        time.sleep(0.2)
+        assert least <= busy_percent(directory) <= most
 
 
 def test_two_programs_divide_the_gpu_by_their_shares(start: Start) -> None:
