@@ -9,10 +9,18 @@ from collections.abc import Sequence
 _SECOND = re.compile(r"^after ([\d.]+) s: .* ([\d.]+) % of the time$", re.MULTILINE)
 _TOTAL = re.compile(r"^total .*: (\d+) launches, ([\d.]+) % of the time$", re.MULTILINE)
 
+_STEPS = re.compile(r"^launch to launch: p50 ([\d.]+) us, p99 ([\d.]+) us", re.MULTILINE)
+
 
 def seconds(output: str) -> Sequence[tuple[float, float]]:
     """For each second: when it ended, in seconds after the start; and its percentage."""
     return [(float(at_s), float(percent)) for at_s, percent in _SECOND.findall(output)]
+
+
+def steps(output: str) -> Sequence[tuple[float, float]]:
+    """For each process that has ended: median and 99th percentile of the times from one launch to
+    the next, in microseconds."""
+    return [(float(p50), float(p99)) for p50, p99 in _STEPS.findall(output)]
 
 
 def totals(output: str) -> Sequence[tuple[int, float]]:

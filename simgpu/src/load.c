@@ -1,15 +1,17 @@
 /*
  * cuda-load, of the lab's images: keeps GPU 0 busy, and says how much it got done.
  *
- *	cuda-load SECONDS KERNEL_US [MODE [STREAMS [BLOCKS]]]
+ *	cuda-load SECONDS KERNEL_US [MODE [STREAMS [BLOCKS [BUCKET]]]]
  *
- * MODE: launch, wait (for each), graph, cooperative, ex or copy.
+ * MODE: launch, wait (for each), graph, cooperative, ex (with attributes), cluster (as ex, and in
+ * clusters of two blocks), runtime (the driver calls of NVIDIA's runtime for a launch) or copy.
+ * BUCKET: percent; it limits itself to them, as a straw man.
  *
  * It prints "ready" when it begins. Once a second, and at the end, a line: seconds since the
  * start, finished launches, and the work in them in percent of the time (exact on the simulated
- * GPU, where a kernel takes the time that it is given; on a real GPU it counts loops). Then what
- * the call of a launch took. The driver is loaded by dlopen, as programs with a statically linked
- * runtime do.
+ * GPU, where a kernel takes the time that it is given; on a real GPU it counts loops). Then the
+ * times from one launch to the next. The driver is loaded by dlopen, as programs with a statically
+ * linked runtime do.
  */
 #include <dlfcn.h>
 #include <stdint.h>
@@ -20,16 +22,24 @@
 
 enum {
 	MOST_STREAMS = 16,
-	MARKS = 64,	       /* unfinished marks at most, */
+	MARKS = 256, /* unfinished marks at most, */
+	SECOND_NS = 1000000000,
 	QUEUED_NS = 200000000, /* and work in them, but for the two latest */
-	MARK_NS = 1000000,     /* work between two marks */
+	MARK_NS = 250000,      /* work between two marks */
 	GRAPH_KERNELS = 20,
 	NON_BLOCKING = 1,
 	NO_TIMING = 2,
 	RELAXED = 2,
 	NOT_READY = 600,
 	COPY_BYTES = 1 << 20,
-	CALLS_MOST = 1 << 20, /* whose times are kept, the first ones */
+	STEPS_MOST = 1 << 20,	    /* whose times are kept, the first ones */
+	BUCKET_MOST_NS = 10000000,  /* what it may save */
+	BUCKET_MARKS = 4,	    /* of work that it does not know yet */
+	BUCKET_PAUSE_NS = 500000,   /* between looks at it */
+	ATTRIBUTE_CLUSTER = 4,	    /* CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION */
+	ATTRIBUTE_PROGRAMMATIC = 6, /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
+	ATTRIBUTE_PRIORITY = 8,	    /* CU_LAUNCH_ATTRIBUTE_PRIORITY */
+	RUNTIME_VERSION = 12000,
 };
 
 static const char code[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
@@ -72,16 +82,31 @@ static struct {
 #undef X
 } cu;
 
+struct attribute {
+	unsigned int id;
+	_Alignas(8) int value[16];
+};
+
 struct config {
 	unsigned int grid[3], block[3], shared_bytes;
 	void *stream, *attributes;
 	unsigned int attribute_count;
 };
 
+/* Found through cuGetProcAddress, as the runtime does. */
 static struct {
-	void *function, *streams[MOST_STREAMS], *graph;
+	int (*load)(void **, const void *, void *, void *, unsigned int, void *, void *,
+		    unsigned int);
+	int (*get_kernel)(void **, void *, const char *);
+	int (*launch)(void *, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
+		      unsigned int, unsigned int, void *, void **, void **);
+} runtime;
+
+static struct {
+	void *driver, *function, *streams[MOST_STREAMS], *graph;
 	int stream_count;
 	unsigned int blocks;
+	double bucket; /* 0: none */
 	unsigned long long from, to;
 	uint64_t kernel_ns, launch_ns; /* of a kernel; of what one call launches */
 	const char *mode;
@@ -106,11 +131,13 @@ static uint64_t now_ns(void)
 
 static void open_driver(void)
 {
-	void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-	const char *missing = driver ? NULL : "libcuda.so.1";
+	const char *missing;
+
+	load.driver = dlopen("libcuda.so.1", RTLD_NOW);
+	missing = load.driver ? NULL : "libcuda.so.1";
 
 #define X(name, params)                                                                            \
-	if (driver && !(*(void **)&cu.name = dlsym(driver, #name)))                                \
+	if (load.driver && !(*(void **)&cu.name = dlsym(load.driver, #name)))                      \
 		missing = #name;
 	ENTRIES(X)
 #undef X
@@ -120,16 +147,50 @@ static void open_driver(void)
 	}
 }
 
+static void find_for_runtime(const char *name, void *found)
+{
+	int (*get)(const char *, void *, int, uint64_t, int *);
+
+	*(void **)&get = dlsym(load.driver, "cuGetProcAddress_v2");
+	check(get ? get(name, found, RUNTIME_VERSION, 0, NULL) : 1, name);
+}
+
+static void prepare_runtime(void)
+{
+	void *library;
+
+	find_for_runtime("cuLibraryLoadData", &runtime.load);
+	find_for_runtime("cuLibraryGetKernel", &runtime.get_kernel);
+	find_for_runtime("cuLaunchKernel", &runtime.launch);
+	check(runtime.load(&library, code, NULL, NULL, 0, NULL, NULL, 0), "cuLibraryLoadData");
+	check(runtime.get_kernel(&load.function, library, "busy"), "cuLibraryGetKernel");
+}
+
+static void launch_with_attributes(void *stream, void **parameters, unsigned int count)
+{
+	struct attribute attributes[] = {{ATTRIBUTE_PRIORITY, {0}},
+					 {ATTRIBUTE_PROGRAMMATIC, {1}},
+					 {ATTRIBUTE_CLUSTER, {2, 1, 1}}};
+	struct config config = {{load.blocks, 1, 1}, {1, 1, 1}, 0, stream, attributes, count};
+
+	CALL(cuLaunchKernelEx, &config, load.function, parameters, NULL);
+}
+
 static void launch_kernel(void *stream)
 {
 	void *parameters[] = {&load.kernel_ns};
-	struct config config = {{load.blocks, 1, 1}, {1, 1, 1}, 0, stream, NULL, 0};
 
 	if (!strcmp(load.mode, "cooperative"))
 		CALL(cuLaunchCooperativeKernel, load.function, load.blocks, 1, 1, 1, 1, 1, 0,
 		     stream, parameters);
 	else if (!strcmp(load.mode, "ex"))
-		CALL(cuLaunchKernelEx, &config, load.function, parameters, NULL);
+		launch_with_attributes(stream, parameters, 2);
+	else if (!strcmp(load.mode, "cluster"))
+		launch_with_attributes(stream, parameters, 3);
+	else if (runtime.launch)
+		check(runtime.launch(load.function, load.blocks, 1, 1, 1, 1, 1, 0, stream,
+				     parameters, NULL),
+		      "cuLaunchKernel");
 	else
 		CALL(cuLaunchKernel, load.function, load.blocks, 1, 1, 1, 1, 1, 0, stream,
 		     parameters, NULL);
@@ -155,8 +216,12 @@ static void prepare(void)
 	CALL(cuInit, 0);
 	CALL(cuDevicePrimaryCtxRetain, &context, 0);
 	CALL(cuCtxSetCurrent, context);
-	CALL(cuModuleLoadData, &module, code);
-	CALL(cuModuleGetFunction, &load.function, module, "busy");
+	if (!strcmp(load.mode, "runtime")) {
+		prepare_runtime();
+	} else {
+		CALL(cuModuleLoadData, &module, code);
+		CALL(cuModuleGetFunction, &load.function, module, "busy");
+	}
 	for (int i = 0; i < load.stream_count; i++)
 		CALL(cuStreamCreate, &load.streams[i], NON_BLOCKING);
 	CALL(cuMemAlloc_v2, &load.from, COPY_BYTES);
@@ -166,8 +231,8 @@ static void prepare(void)
 		make_graph();
 }
 
-static uint32_t call_ns[CALLS_MOST];
-static uint64_t calls;
+static uint32_t step_ns[STEPS_MOST];
+static uint64_t steps;
 
 static int compare(const void *a, const void *b)
 {
@@ -176,28 +241,23 @@ static int compare(const void *a, const void *b)
 	return (one > other) - (one < other);
 }
 
-static void print_calls(void)
+static void print_steps(void)
 {
-	uint64_t count = calls < CALLS_MOST ? calls : CALLS_MOST;
+	uint64_t count = steps < STEPS_MOST ? steps : STEPS_MOST;
 
-	qsort(call_ns, count, sizeof(*call_ns), compare);
-	printf("calls: p50 %.1f us, p99 %.1f us, longest %.1f us\n", call_ns[count / 2] / 1e3,
-	       call_ns[count * 99 / 100] / 1e3, call_ns[count - 1] / 1e3);
+	qsort(step_ns, count, sizeof(*step_ns), compare);
+	printf("launch to launch: p50 %.1f us, p99 %.1f us, longest %.1f us\n",
+	       step_ns[count / 2] / 1e3, step_ns[count * 99 / 100] / 1e3, step_ns[count - 1] / 1e3);
 }
 
 static void submit(void *stream)
 {
-	uint64_t from_ns = now_ns();
-
 	if (load.graph)
 		CALL(cuGraphLaunch, load.graph, stream);
 	else if (!strcmp(load.mode, "copy"))
 		CALL(cuMemcpyDtoDAsync_v2, load.to, load.from, COPY_BYTES, stream);
 	else
 		launch_kernel(stream);
-	if (calls < CALLS_MOST)
-		call_ns[calls] = (uint32_t)(now_ns() - from_ns);
-	calls++;
 	if (!strcmp(load.mode, "wait"))
 		CALL(cuStreamSynchronize, stream);
 }
@@ -205,9 +265,25 @@ static void submit(void *stream)
 /* Launches between two events, oldest first. */
 static struct {
 	void *event;
-	uint64_t launches;
+	uint64_t launches, marked_ns;
 } marks[MARKS];
 static uint64_t first_mark, next_mark, finished, marks_most;
+
+/* Tokens come with time, and work takes what its own events show: from the end of the work before
+ * it, or from when it was submitted. */
+static struct {
+	double tokens_ns;
+	uint64_t filled_ns, ended_ns;
+} bucket;
+
+static void take_tokens(uint64_t marked_ns)
+{
+	uint64_t at_ns = now_ns();
+
+	bucket.tokens_ns -=
+	    (double)(at_ns - (bucket.ended_ns > marked_ns ? bucket.ended_ns : marked_ns));
+	bucket.ended_ns = at_ns;
+}
 
 static void look_at_marks(int wait_for_one)
 {
@@ -218,9 +294,28 @@ static void look_at_marks(int wait_for_one)
 		if (result == NOT_READY)
 			return;
 		check(result, "cuEventQuery");
+		take_tokens(marks[first_mark % MARKS].marked_ns);
 		finished += marks[first_mark++ % MARKS].launches;
 		wait_for_one = 0;
 	}
+}
+
+static int bucket_is_empty(void)
+{
+	uint64_t at_ns = now_ns();
+
+	bucket.tokens_ns += (double)(at_ns - bucket.filled_ns) * load.bucket / 100;
+	bucket.filled_ns = at_ns;
+	if (bucket.tokens_ns > BUCKET_MOST_NS)
+		bucket.tokens_ns = BUCKET_MOST_NS;
+	look_at_marks(0);
+	return bucket.tokens_ns <= 0 || next_mark - first_mark >= BUCKET_MARKS;
+}
+
+static void wait_for_tokens(void)
+{
+	while (bucket_is_empty())
+		nanosleep(&(struct timespec){0, BUCKET_PAUSE_NS}, NULL);
 }
 
 static void mark(void *stream, uint64_t launches)
@@ -230,6 +325,7 @@ static void mark(void *stream, uint64_t launches)
 	if (!marks[next_mark % MARKS].event)
 		CALL(cuEventCreate, &marks[next_mark % MARKS].event, NO_TIMING);
 	marks[next_mark % MARKS].launches = launches;
+	marks[next_mark % MARKS].marked_ns = now_ns();
 	CALL(cuEventRecord, marks[next_mark++ % MARKS].event, stream);
 	look_at_marks(0);
 }
@@ -244,28 +340,38 @@ static void print(const char *what, uint64_t elapsed_ns, uint64_t launches, uint
 
 static void run(uint64_t duration_ns)
 {
-	uint64_t start_ns = now_ns(), second_ns = start_ns, before = 0, pending = 0, at_ns;
-	uint64_t batch = MARK_NS / (load.launch_ns ? load.launch_ns : 1) + 1;
+	uint64_t start_ns = now_ns(), at_ns = start_ns, printed_ns = start_ns, before = 0;
+	uint64_t batch = MARK_NS / (load.launch_ns ? load.launch_ns : 1) + 1, pending = 0;
+	uint64_t second_ns = start_ns + SECOND_NS, from_ns;
 
 	marks_most = QUEUED_NS / (batch * load.launch_ns + 1) + 2;
 	if (marks_most > MARKS)
 		marks_most = MARKS;
-	for (int i = 0; (at_ns = now_ns()) < start_ns + duration_ns; i++) {
-		void *stream = load.streams[i % load.stream_count];
+	bucket.filled_ns = start_ns;
+	while (at_ns < start_ns + duration_ns) {
+		void *stream = load.streams[steps % (uint64_t)load.stream_count];
 
+		if (load.bucket > 0)
+			wait_for_tokens();
 		submit(stream);
 		if (++pending == batch) {
 			mark(stream, pending);
 			pending = 0;
 		}
-		if (at_ns - second_ns >= 1000000000) {
-			print("after", at_ns - start_ns, finished - before, at_ns - second_ns);
+		from_ns = at_ns;
+		at_ns = now_ns();
+		if (steps < STEPS_MOST)
+			step_ns[steps] = (uint32_t)(at_ns - from_ns);
+		steps++;
+		if (at_ns >= second_ns) {
+			print("after", at_ns - start_ns, finished - before, at_ns - printed_ns);
 			before = finished;
-			second_ns = at_ns;
+			printed_ns = at_ns;
+			second_ns += SECOND_NS;
 		}
 	}
 	print("total", at_ns - start_ns, finished, at_ns - start_ns);
-	print_calls();
+	print_steps();
 	CALL(cuCtxSynchronize);
 }
 
@@ -273,13 +379,15 @@ int main(int count, char **arguments)
 {
 	if (count < 3) {
 		fprintf(stderr, "usage: cuda-load SECONDS KERNEL_US [launch | wait | graph |"
-				" cooperative | ex | copy [STREAMS [BLOCKS]]]\n");
+				" cooperative | ex | cluster | runtime | copy"
+				" [STREAMS [BLOCKS [BUCKET]]]]\n");
 		return 2;
 	}
 	load.kernel_ns = (uint64_t)(atof(arguments[2]) * 1e3);
 	load.mode = count > 3 ? arguments[3] : "launch";
 	load.stream_count = count > 4 ? atoi(arguments[4]) : 1;
 	load.blocks = count > 5 ? (unsigned int)atoi(arguments[5]) : 1;
+	load.bucket = count > 6 ? atof(arguments[6]) : 0;
 	if (load.stream_count < 1 || load.stream_count > MOST_STREAMS) {
 		fprintf(stderr, "cuda-load: STREAMS: invalid value %s: must be 1 to %d\n",
 			arguments[4], MOST_STREAMS);

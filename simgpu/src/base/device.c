@@ -172,7 +172,6 @@ static const struct {
 	{115, 1}, /* memory pools */
 	{116, 0},	   {117, 0},	 {118, 0},
 	{119, 1}, /* memory pools travel as file descriptors */
-	{120, 0}, /* clusters: not simulated */
 	{121, 1},	   {122, 0},	 {123, 0},
 	{124, 0},	   {125, 0}, /* IPC: not simulated */
 	{126, 1},	   {127, 0},	 {128, 1},
@@ -186,15 +185,21 @@ static const struct {
 	{146, 0},	   {147, 0},
 };
 
+static bool has_clusters(const struct sim_gpu *gpu)
+{
+	return gpu->capability_major >= 9;
+}
+
 static bool gpu_attribute(const struct sim_gpu *gpu, int attribute, int *value)
 {
 	const struct {
 		int attribute;
 		uint32_t value;
 	} rows[] = {
-	    {13, gpu->clock_khz},  {16, gpu->multiprocessors},	{33, gpu->pci_bus},
-	    {34, gpu->pci_device}, {36, gpu->memory_clock_khz}, {37, gpu->bus_width_bits},
-	    {50, gpu->pci_domain}, {75, gpu->capability_major}, {76, gpu->capability_minor},
+	    {13, gpu->clock_khz},     {16, gpu->multiprocessors},  {33, gpu->pci_bus},
+	    {34, gpu->pci_device},    {36, gpu->memory_clock_khz}, {37, gpu->bus_width_bits},
+	    {50, gpu->pci_domain},    {75, gpu->capability_major}, {76, gpu->capability_minor},
+	    {120, has_clusters(gpu)},
 	};
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {

@@ -9,10 +9,13 @@
 
 #include <string.h>
 
-#define BLOCK_THREADS_MAX 1024
+#define BLOCK_THREADS_MAX  1024
+#define CLUSTER_BLOCKS_MAX 8 /* more only by an attribute of the function */
 
 /* An hour: no kernel takes longer. */
 #define DURATION_MAX_NS 3600000000000u
+
+enum { DEVICE_CLUSTER_LAUNCH = 120 };
 
 /* Keys of `extra`. */
 #define EXTRA_END	   ((void *)0)
@@ -22,6 +25,7 @@
 struct shape {
 	unsigned int grid[3], block[3], shared_bytes;
 	bool cooperative;
+	unsigned int cluster[3]; /* blocks; zeros: none was requested */
 };
 
 /* What is launched: a node of a graph has its duration, another launch its parameters. */
@@ -39,6 +43,26 @@ static bool blocks_fit(const struct shape *shape, const struct device *device, i
 	uint64_t resident = (uint64_t)resident_blocks(device, threads, shape->shared_bytes);
 
 	return blocks <= resident * device->gpu->multiprocessors;
+}
+
+/* Clusters cover the grid exactly. */
+static CUresult check_cluster(const struct shape *shape, const struct device *device)
+{
+	const unsigned int *cluster = shape->cluster;
+	uint64_t blocks = 1;
+	int supported = 0;
+
+	if (!cluster[0] && !cluster[1] && !cluster[2])
+		return CUDA_SUCCESS;
+	for (int i = 0; i < 3; i++) {
+		if (!cluster[i])
+			return CUDA_ERROR_INVALID_VALUE;
+		blocks *= cluster[i];
+		if (shape->grid[i] % cluster[i] || blocks > CLUSTER_BLOCKS_MAX)
+			return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+	}
+	device_attribute(device, DEVICE_CLUSTER_LAUNCH, &supported);
+	return blocks > 1 && !supported ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
 }
 
 static CUresult check(const struct shape *shape, const struct launch *given,
@@ -64,7 +88,7 @@ static CUresult check(const struct shape *shape, const struct launch *given,
 		return CUDA_ERROR_INVALID_VALUE;
 	if (shape->cooperative && !blocks_fit(shape, device, (int)threads))
 		return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
-	return CUDA_SUCCESS;
+	return check_cluster(shape, device);
 }
 
 /* The bytes of all parameters, where `extra` has them. */
@@ -197,7 +221,8 @@ CUresult kernel_launch(const CUDA_KERNEL_NODE_PARAMS *kernel, uint64_t takes_ns,
 	struct shape shape = {{kernel->gridDimX, kernel->gridDimY, kernel->gridDimZ},
 			      {kernel->blockDimX, kernel->blockDimY, kernel->blockDimZ},
 			      kernel->sharedMemBytes,
-			      false};
+			      false,
+			      {0}};
 	struct launch given = {
 	    .function = kernel->func, .stream = stream, .duration_ns = &takes_ns};
 
@@ -212,7 +237,7 @@ CUresult cuLaunchKernel(CUfunction handle, unsigned int grid_x, unsigned int gri
 			void **parameters, void **extra)
 {
 	struct shape shape = {
-	    {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, false};
+	    {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, false, {0}};
 
 	return launch(&shape, &(struct launch){handle, stream, parameters, extra, NULL});
 }
@@ -223,14 +248,14 @@ CUresult cuLaunchCooperativeKernel(CUfunction handle, unsigned int grid_x, unsig
 				   void **parameters)
 {
 	struct shape shape = {
-	    {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, true};
+	    {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, true, {0}};
 
 	return launch(&shape, &(struct launch){handle, stream, parameters, NULL, NULL});
 }
 
 /*
  * Hints on where and in which order a kernel may run are accepted, and change nothing: the GPU has
- * one order. Those with visible effects, clusters and events, are refused.
+ * one order. So are clusters, on GPUs that have them. Events have visible effects, and are refused.
  */
 static CUresult read_attribute(const CUlaunchAttribute *attribute, struct shape *shape)
 {
@@ -249,10 +274,10 @@ static CUresult read_attribute(const CUlaunchAttribute *attribute, struct shape 
 		shape->cooperative = attribute->value.cooperative != 0;
 		return CUDA_SUCCESS;
 	case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
-		if (attribute->value.clusterDim.x == 1 && attribute->value.clusterDim.y == 1 &&
-		    attribute->value.clusterDim.z == 1)
-			return CUDA_SUCCESS;
-		return CUDA_ERROR_NOT_SUPPORTED;
+		shape->cluster[0] = attribute->value.clusterDim.x;
+		shape->cluster[1] = attribute->value.clusterDim.y;
+		shape->cluster[2] = attribute->value.clusterDim.z;
+		return CUDA_SUCCESS;
 	default:
 		return CUDA_ERROR_NOT_SUPPORTED;
 	}
@@ -269,7 +294,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction handle, void 
 	shape = (struct shape){{config->gridDimX, config->gridDimY, config->gridDimZ},
 			       {config->blockDimX, config->blockDimY, config->blockDimZ},
 			       config->sharedMemBytes,
-			       false};
+			       false,
+			       {0}};
 	for (unsigned int i = 0; result == CUDA_SUCCESS && i < config->numAttrs; i++)
 		result = read_attribute(&config->attrs[i], &shape);
 	if (result != CUDA_SUCCESS)

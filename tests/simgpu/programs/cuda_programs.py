@@ -406,6 +406,36 @@ def lose_the_gpu() -> None:
         assert call()[0] is R.CUDA_ERROR_UNKNOWN
 
 
+def clusters() -> None:
+    """GPU 0 has them, GPU 1 is of an earlier generation."""
+    attribute = driver.CUlaunchAttributeID
+    clustered = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH
+
+    def launched(blocks: int, cluster: int) -> Any:
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = blocks, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = 32, 1, 1
+        one, other = driver.CUlaunchAttribute(), driver.CUlaunchAttribute()
+        one.id = attribute.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        one.value.clusterDim.x = cluster
+        one.value.clusterDim.y = one.value.clusterDim.z = 1
+        other.id = attribute.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        other.value.programmaticStreamSerializationAllowed = 1
+        config.attrs, config.numAttrs = [one, other], 2
+        return driver.cuLaunchKernelEx(config, function, 0, 0)[0]
+
+    for ordinal, has in ((0, 1), (1, 0)):
+        begin(ordinal)
+        assert ok(driver.cuDeviceGetAttribute(clustered, driver.CUdevice(ordinal))) == has
+        function = ok(driver.cuModuleGetFunction(ok(driver.cuModuleLoadData(PTX)), b"brief"))
+        assert launched(3, 1) is R.CUDA_SUCCESS
+        assert launched(4, 2) is (R.CUDA_SUCCESS if has else R.CUDA_ERROR_NOT_SUPPORTED)
+        assert launched(3, 2) is R.CUDA_ERROR_INVALID_CLUSTER_SIZE
+        assert launched(32, 16) is R.CUDA_ERROR_INVALID_CLUSTER_SIZE
+        assert launched(4, 0) is R.CUDA_ERROR_INVALID_VALUE
+        ok(driver.cuCtxSynchronize())
+
+
 def no_device() -> None:
     assert driver.cuInit(0)[0] is R.CUDA_ERROR_NO_DEVICE
     assert driver.cuDeviceGetCount()[0] is R.CUDA_ERROR_NOT_INITIALIZED
@@ -425,7 +455,8 @@ PROGRAMS: Final[dict[str, Callable[[], None]]] = {
 """Those that need nothing but a host with two GPUs."""
 
 WITH_HELP: Final[dict[str, Callable[[], None]]] = {
-    program.__name__: program for program in (visible_devices, hold, lose_the_gpu, no_device)
+    program.__name__: program
+    for program in (visible_devices, hold, lose_the_gpu, clusters, no_device)
 }
 
 if __name__ == "__main__":
