@@ -189,6 +189,13 @@ FAILURE_ROWS: Final[Sequence[FailureRow]] = (
         "test_an_agent_that_is_killed_costs_no_container_its_share",
     ),
     FailureRow(
+        "the agent is stopped while these containers have work in flight, alone or with its arbiter",
+        "the arbiter goes on without it; without both, each container keeps its own part of each"
+        " 100 ms: the same bounds",
+        "",
+        "test_an_agent_that_is_stopped_costs_no_container_its_share",
+    ),
+    FailureRow(
         "a kernel runs for more than a second",
         "the next container of the GPU starts beside it, 100 ms after its window; half of the time"
         " is deducted from the container's later turns",

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -109,27 +109,53 @@ def test_an_agent_that_is_killed_leaves_no_arbiter(lab: Lab) -> None:
     lab.wait_until(lambda: arbiter(lab) != 0, "another arbiter")
 
 
-def test_an_agent_that_is_killed_costs_no_container_its_share(lab: Lab) -> None:
-    """Each keeps its own part of each cycle until the next agent's arbiter serves."""
+@contextlib.contextmanager
+def loads_get_their_shares(lab: Lab) -> Iterator[str]:
+    """Two containers, of 30 and 70 percent, whose loads run: whatever happens in the block, each
+    gets its share of the ten seconds around it, to within ten points."""
     with (
         lab.pod("small", lab.share({"main": SHARE})) as small,
         lab.pod("large", lab.share({"main": [(0, 20 * GIB, 70)]})) as large,
         ThreadPoolExecutor(2) as threads,
     ):
         containers = [pod.run("main", OWN) for pod in (small, large)]
-        loads = [threads.submit(each.exec, [LOAD, "10", "500"]) for each in containers]
-        time.sleep(2.5)
+        loads = [threads.submit(each.exec, [LOAD, "13", "500"]) for each in containers]
+        time.sleep(3.5)
+        yield containers[0].id
+        outs = [load.result(timeout=60).out for load in loads]
+    seconds = [[share for at_s, share in load_output.seconds(out) if int(at_s) > 2] for out in outs]
+    small_share, large_share = (sum(each[:10]) / 10 for each in seconds)
+    assert abs(small_share - 30) <= 10 and abs(large_share - 70) <= 10, outs
+
+
+def test_an_agent_that_is_killed_costs_no_container_its_share(lab: Lab) -> None:
+    """Each keeps its own part of each cycle until the next agent's arbiter serves."""
+    with loads_get_their_shares(lab) as small:
         lab.stop_agent(signal.SIGKILL)
         time.sleep(2)
         lab.start_agent()
         lab.wait_until(lambda: arbiter(lab) != 0, "the next arbiter")
         served_s = time.monotonic()
-        file = on_host(lab, containers[0].id, names.FILE_LEASE)
+        file = on_host(lab, small, names.FILE_LEASE)
         moves(lab, lambda: written_ns(file.read_bytes()))
         assert time.monotonic() - served_s < 5
-        outs = [load.result(timeout=60).out for load in loads]
-    shares = [load_output.totals(out)[-1][1] for out in outs]
-    assert abs(shares[0] - 30) <= 15 and abs(shares[1] - 70) <= 15, outs
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["alone", "with its arbiter"])
+def test_an_agent_that_is_stopped_costs_no_container_its_share(lab: Lab, both: bool) -> None:
+    """The arbiter goes on without it. Where both are stopped, as by a freezer, each container keeps
+    its own part of each cycle."""
+    lab.wait_until(lambda: arbiter(lab) != 0, "the arbiter")
+    stopped = [lab.agent_pid, *([arbiter(lab)] if both else [])]
+    with loads_get_their_shares(lab):
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            time.sleep(3.5)
+        finally:
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+    lab.wait_until(lambda: sample(lab, "gpuslice_arbiter_up") == 1, "the arbiter")
 
 
 def test_an_agent_that_waits_for_another_has_no_arbiter(lab: Lab) -> None:
