@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "bench": options.name,
         "where": _where(),
         "quick": options.quick,
-        "figures": dict(result.figures),
+        "figures": {name: round(value, 4) for name, value in result.figures.items()},
         "goals": {} if options.quick else result.goals,
         "met": None if options.quick else result.met,
     }

@@ -2,22 +2,25 @@
 
 Each container's share is the work that the GPU has done for it, in percent of what the same
 program gets alone and without a limit. The first seconds, in which programs and arbiter start, are
-left out.
+left out. The added wait of a launch is the time from one launch to the next, less that of the same
+program alone; of several processes, that of the one that waits longest.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count, pairwise
 from pathlib import Path
-from statistics import mean
 from typing import Final
 
 import psutil
@@ -29,7 +32,10 @@ from simgpu import load_output
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _SKIPPED_S: Final = 2
 _CYCLE_MS: Final = lease_file.CYCLE_NS / 1e6
+_ENDS_S: Final = 60
+_GRAPH_KERNELS: Final = 20
 _COPY_GIB_PER_S: Final = 20.0
+_HAS_CLUSTERS: Final = "capability_major = 9"
 COPY_US: Final = 1e6 / 1024 / _COPY_GIB_PER_S
 """What cuda-load's copy of a MiB takes on this host."""
 
@@ -45,31 +51,84 @@ class Load:
     processes: int = 1
     blocks: int = 1
     forced: bool = False
+    bucket: bool = False
+    """It limits itself to its share, without the library."""
 
     @property
     def arguments(self) -> Sequence[str]:
-        kernel_us = COPY_US if self.mode == "copy" else self.kernel_us
-        return (str(kernel_us), self.mode, str(self.streams), str(self.blocks))
+        bucket = str(self.percent if self.bucket else 0)
+        return (str(self._kernel_us), self.mode, str(self.streams), str(self.blocks), bucket)
 
     @property
-    def ideal_p99_us(self) -> float:
-        """A launch's wait if each cycle had one window of exactly its share: once per window."""
+    def _kernel_us(self) -> float:
+        return COPY_US if self.mode == "copy" else self.kernel_us
+
+    def ideal_added_us(self, quantile: float, alone: float) -> float:
+        """A launch's added wait if each cycle had one window of exactly its share. alone: the share
+        of the GPU's time that the program has without a limit.
+
+        In a window with several launches, the first of them has waited for it. A launch that takes
+        longer than a window waits for as many as it takes.
+        """
         window_us = self.percent * 10 * _CYCLE_MS
-        launches = window_us * self.processes / self.kernel_us
         closed_us = 1000 * _CYCLE_MS - window_us
-        return 0 if launches > 100 else closed_us * max(1, 1 / launches)
+        launch_us = self._kernel_us * (_GRAPH_KERNELS if self.mode == "graph" else 1)
+        launches = window_us * alone / 100 / (launch_us * self.processes)
+        if launches < 1:
+            return closed_us / launches
+        return closed_us if 1 / launches > 1 - quantile else 0
 
 
 @dataclass(frozen=True)
 class Got:
-    """The work of each second, in percent of it, over all processes; the times of the calls."""
+    """The work of each second, in percent of it, over all processes; the share of all these
+    seconds; and the time from one launch to the next: the best mean of some successive ones, and
+    percentiles, of the process that waits longest."""
 
     seconds: Sequence[float]
-    calls: str
+    share: float
+    best_us: float
+    p50_us: float
+    p99_us: float
 
-    @property
-    def share(self) -> float:
-        return mean(self.seconds)
+
+@dataclass(frozen=True)
+class Started:
+    """A container: `shim run` or a shell, and the output of each of its processes."""
+
+    process: subprocess.Popen[bytes]
+    files: Sequence[Path]
+
+    def end(self, seconds: int) -> Got:
+        """Wait for its end, also that of the programs where the process was killed."""
+        if self.process.wait() not in (0, -signal.SIGKILL):
+            raise RuntimeError(f"a container of cuda-load ended with {self.process.returncode}")
+        deadline = time.monotonic() + _ENDS_S
+        while not all(load_output.steps(file.read_text()) for file in self.files):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"cuda-load has not ended after {_ENDS_S} s")
+            time.sleep(0.1)
+        return _together([file.read_text() for file in self.files], seconds)
+
+
+def _together(outputs: Sequence[str], seconds: int) -> Got:
+    """Of the processes of one container: seconds are numbered by the lines at their ends, which are
+    late where a launch waits, and have the work since the line before."""
+    parts = [0.0] * seconds
+    share = 0.0
+    for output in outputs:
+        lines = [(0.0, 0.0), *load_output.seconds(output)]
+        kept = [
+            (int(to_s), to_s - from_s, percent)
+            for (from_s, _), (to_s, percent) in pairwise(lines)
+            if _SKIPPED_S < int(to_s) <= _SKIPPED_S + seconds
+        ]
+        for number, _, percent in kept:
+            parts[number - _SKIPPED_S - 1] += percent
+        share += sum(took * each for _, took, each in kept) / sum(took for _, took, _ in kept)
+    steps = [step for output in outputs for step in load_output.steps(output)]
+    best, p50, p99 = zip(*steps, strict=True)
+    return Got(parts, share, min(best), max(p50), max(p99))
 
 
 class Host:
@@ -80,12 +139,13 @@ class Host:
         self._home = directory / "sim"
         self._runs = directory / "runs"
         self._runs.mkdir()
-        self._alone: dict[object, float] = {}
-        default = (_ROOT / "simgpu" / "default.toml").read_text()
+        self._outputs = (directory / f"output-{number}" for number in count())
+        self._alone: dict[object, Got] = {}
+        self.started: Sequence[Started] = ()
+        text = (_ROOT / "simgpu" / "default.toml").read_text()
+        text = re.sub(r"copy_gib_per_s = \S+", f"copy_gib_per_s = {_COPY_GIB_PER_S}", text)
         config = directory / "host.toml"
-        config.write_text(
-            re.sub(r"copy_gib_per_s = \S+", f"copy_gib_per_s = {_COPY_GIB_PER_S}", default)
-        )
+        config.write_text(text.replace("[[gpu]]", f"[[gpu]]\n{_HAS_CLUSTERS}"))
         self._simgpu("up", "--config", str(config))
 
     def close(self) -> None:
@@ -104,16 +164,20 @@ class Host:
         meanwhile: Callable[[], None] = lambda: None,
     ) -> Sequence[Got]:
         """Run them at the same time for `seconds`, after the first ones; then call `meanwhile`."""
-        started = [self._start(load, seconds + _SKIPPED_S, limited) for load in loads]
+        self.started = [self._start(load, seconds + _SKIPPED_S, limited) for load in loads]
         time.sleep(_SKIPPED_S)
         meanwhile()
-        return [_read(process, seconds) for process in started]
+        got = [each.end(seconds) for each in self.started]
+        for left in self._runs.iterdir():  # a killed `run` leaves its directory
+            shutil.rmtree(left)
+        return got
 
-    def alone(self, load: Load) -> float:
-        """The work of such a program alone and without a limit, in percent of the time."""
-        key = (*load.arguments, load.processes)
-        if key not in self._alone:
-            self._alone[key] = self.run([load], 3, limited=False)[0].share
+    def alone(self, load: Load, seconds: int = 3, again: bool = False) -> Got:
+        """What such a program does alone and without a limit; measured once, or again."""
+        free = replace(load, bucket=False)
+        key = (*free.arguments, free.processes)
+        if again or key not in self._alone:
+            self._alone[key] = self.run([free], seconds, limited=False)[0]
         return self._alone[key]
 
     def arbiters(self) -> Sequence[psutil.Process]:
@@ -127,9 +191,19 @@ class Host:
             raise RuntimeError(f"no arbiter of {self._runs} runs")
         return sorted(found, key=lambda process: process.create_time())
 
-    def _start(self, load: Load, seconds: int, limited: bool) -> subprocess.Popen[str]:
+    @contextmanager
+    def arbiter(self) -> Iterator[None]:
+        """One more, as the next node agent starts it."""
+        command = [sys.executable, "-m", "shim", "arbiter", str(self._runs)]
+        with subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE):
+            yield
+
+    def _start(self, load: Load, seconds: int, limited: bool) -> Started:
+        output = next(self._outputs)
+        output.mkdir()
+        files = [output / str(number) for number in range(load.processes)]
         command = f"{self._load} {seconds + 0.5} {' '.join(load.arguments)}"
-        shell = ["/bin/sh", "-c", " & ".join([command] * load.processes) + " & wait"]
+        shell = ["/bin/sh", "-c", " & ".join(f"{command} >{file}" for file in files) + " & wait"]
         environment = {
             **os.environ,
             "SIMGPU_DIR": str(self._home),
@@ -141,23 +215,7 @@ class Host:
             options = ["--memory", "8GiB", "--context-bytes", "300MiB", "--gpu", "0"]
             options += ["--core", str(load.percent), "--core-policy", policy]
             shell = [sys.executable, "-m", "shim", "run", *options, "--", *shell]
-        return subprocess.Popen(
-            shell, cwd=_ROOT, env=environment, stdout=subprocess.PIPE, text=True
-        )
-
-
-def _read(process: subprocess.Popen[str], seconds: int) -> Got:
-    with process:
-        out, _ = process.communicate()
-    if process.returncode:
-        raise RuntimeError(f"cuda-load ended with {process.returncode}")
-    each: dict[int, float] = {}
-    for second, percent in load_output.seconds(out):
-        number = round(second)
-        each[number] = each.get(number, 0) + percent
-    kept = [each[number] for number in sorted(each) if number > _SKIPPED_S][:seconds]
-    calls = re.search(r"^calls: (.*)$", out, re.MULTILINE)
-    return Got(kept, calls[1] if calls else "")
+        return Started(subprocess.Popen(shell, cwd=_ROOT, env=environment), files)
 
 
 @contextmanager

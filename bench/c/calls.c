@@ -58,6 +58,18 @@ static void launch(void)
 	     "cuLaunchKernel");
 }
 
+/* In turn on two streams: the library, which submits some launches of a stream without a check,
+ * checks each. */
+static void launch_checked(void)
+{
+	static uintptr_t stream;
+
+	stream ^= 1;
+	must(cuLaunchKernel((CUfunction)(void *)&state, 1, 1, 1, 32, 1, 1, 0,
+			    (CUstream)(stream + 1), NULL, NULL),
+	     "cuLaunchKernel");
+}
+
 /* cudaFuncSetAttribute of CUDA 13; programs with large shared memory call it at every launch. */
 static void set_attribute(void)
 {
@@ -176,6 +188,7 @@ int main(int argc, char **argv)
 	must(cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
 	must(cuCtxSetCurrent(context), "cuCtxSetCurrent");
 	measure("launch", launch, passes, calls * 4);
+	measure("launch_checked", launch_checked, passes, calls * 4);
 	measure("set_attribute", set_attribute, passes, calls * 4);
 	measure("alloc_free", pair_now, passes, calls);
 	fill(take_now);
