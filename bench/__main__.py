@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", choices=sorted(BENCHES))
-    parser.add_argument("--quick", action="store_true", help="a minute or two; judges no goal")
+    parser.add_argument("--quick", action="store_true", help="some minutes; judges no goal")
     parser.add_argument("--check", action="store_true", help="exit status 1 where a goal is missed")
     options = parser.parse_args(arguments)
     if options.quick and options.check:

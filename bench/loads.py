@@ -34,7 +34,8 @@ _SKIPPED_S: Final = 2
 _CYCLE_MS: Final = lease_file.CYCLE_NS / 1e6
 _ENDS_S: Final = 60
 _GRAPH_KERNELS: Final = 20
-_COPY_GIB_PER_S: Final = 20.0
+_COPY_GIB_PER_S: Final = 5.0
+"""So slow that the processor, which copies on the simulated GPU, is not what limits copies."""
 _HAS_CLUSTERS: Final = "capability_major = 9"
 COPY_US: Final = 1e6 / 1024 / _COPY_GIB_PER_S
 """What cuda-load's copy of a MiB takes on this host."""
