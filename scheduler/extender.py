@@ -7,6 +7,7 @@ connect can bind pods.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -111,9 +112,15 @@ class Extender:
         already refused the filter."""
         return (self._verbs.prioritize(body), "") if self._source.synced else _refused(NOT_SYNCED)
 
-    def _preempt(self, body: bytes) -> Awaitable[Said]:
+    async def _preempt(self, body: bytes) -> Said:
         """kube-scheduler does not call filter first for a node that is full."""
-        return self._admitted(self._verbs.preempt, body)
+        if refused := await self._refusal():
+            return _refused(refused)
+        answer = bytearray()
+        for part in self._verbs.preempt(body):
+            answer += part
+            await asyncio.sleep(0)
+        return bytes(answer), ""
 
     async def _admitted(self, verb: Callable[[bytes], bytes], body: bytes) -> Said:
         refused = await self._refusal()

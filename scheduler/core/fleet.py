@@ -11,6 +11,7 @@ fleet. fit, score and place read it.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,6 +38,8 @@ MAX_BYTES: Final = 2**48
 MIN_BYTES: Final = WHOLE_PERCENT
 """The smallest: of a smaller one, a percent would be less than a byte."""
 NO_GROUP: Final = -1
+NO_CORE: Final = -1
+"""In columns of allocations: the share requests no core."""
 IN_USE: Final = 0.5
 FULL: Final = 0.4
 """Of a score of 1, the weight of a GPU's being in use, and of its fullness, for binpack."""
@@ -292,12 +295,27 @@ class Fleet:
         chosen = b"" if selected is None else selected.tobytes()
         return b"".join((*columns, chosen))
 
-    def snapshot(self) -> Fleet:
-        """An independent copy, for what-if questions."""
-        copy = Fleet.__new__(Fleet)
-        for name, value in vars(self).items():
-            setattr(copy, name, value if isinstance(value, int) else value.copy())
-        return copy
+    def without(
+        self,
+        rows: Rows,
+        slots: Rows,
+        memory_bytes: NDArray[np.int64],
+        core_percent: NDArray[np.int32],
+    ) -> Fleet:
+        """The fleet without reservations and without these allocations, [A] each; core_percent may
+        be NO_CORE. Shares all other columns with this fleet: use it before this one changes."""
+        made = copy.copy(self)
+        for name in _HELD["reserved"]:
+            setattr(made, name, np.zeros_like(getattr(self, name)))
+        amounts = (memory_bytes, np.maximum(core_percent, 0), core_percent == NO_CORE)
+        for name, amount in zip(_HELD["used"], amounts, strict=True):
+            left = getattr(self, name).copy(order="F")
+            # One index into the memory of the column: several allocations may be of one GPU.
+            flat = left.reshape(-1, order="F")
+            np.subtract.at(flat, slots * len(left) + rows, amount.astype(left.dtype))
+            setattr(made, name, left)
+        made._derive_all()
+        return made
 
     def _changed(self, row: int) -> int:
         self.changes += 1
@@ -335,6 +353,22 @@ class Fleet:
         self.free_bytes[at] = free_bytes
         self.free_core[at] = max(0, most_core - used_core)
         self.takes_uncapped[at] = used_core < WHOLE_PERCENT
+
+    def _derive_all(self) -> None:
+        """As `_derive` for every GPU; replaces the columns."""
+        total, usable = self.total_bytes, self.usable
+        used_bytes = self.used_bytes + self.reserved_bytes
+        used_core = self.used_core + self.reserved_core
+        is_uncapped = self.uncapped_shares + self.reserved_uncapped != 0
+        memory = np.minimum(used_bytes, total) / np.maximum(total, 1)
+        core = np.minimum(used_core, WHOLE_PERCENT) / WHOLE_PERCENT
+        self.is_open = (used_bytes != 0) | (used_core != 0) | is_uncapped
+        self.fullness = (memory + core) / 2
+        self.packing = IN_USE * self.is_open + FULL * self.fullness
+        self.free_bytes = np.maximum(total - used_bytes, 0) * usable
+        free_core = np.maximum(WHOLE_PERCENT - is_uncapped - used_core, 0) * usable
+        self.free_core = free_core.astype(np.uint8)
+        self.takes_uncapped = usable & (used_core < WHOLE_PERCENT)
 
     def _grow(self, nodes: int, gpus: int) -> None:
         for columns, shape in ((_PER_NODE, (nodes,)), (_PER_GPU, (nodes, gpus))):

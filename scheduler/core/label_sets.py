@@ -70,14 +70,6 @@ class LabelSets:
             del self._matched[next(iter(self._matched))]
         return matched[: len(self._sets)]
 
-    def copy(self) -> LabelSets:
-        """An independent copy."""
-        copy = LabelSets()
-        for name in ("_sets", "_number_of", "_gpus", "_unused"):
-            setattr(copy, name, getattr(self, name).copy())
-        copy._matched = {key: matched.copy() for key, matched in self._matched.items()}
-        return copy
-
     def _match(self, number: int) -> None:
         for selector, matched in self._matched.items():
             if number >= len(matched):

@@ -77,10 +77,3 @@ class Sizes:
         """The bytes of the ratio if all GPUs have one size."""
         size = self.only()
         return None if size is None else share_of(size, ratio)
-
-    def copy(self) -> Sizes:
-        """An independent copy."""
-        copy = Sizes()
-        for name in vars(self):
-            setattr(copy, name, getattr(self, name).copy())
-        return copy

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from scheduler.core.allocations import Allocations
 from scheduler.core.fit import Known
 from scheduler.core.fleet import NO_ROW, Fleet, Gpu
 from scheduler.core.place import Placement
@@ -24,6 +25,7 @@ from scheduler.core.request import WHOLE_PERCENT, Request
 from scheduler.core.reservations import Kind, Reservations, Taken
 from scheduler.core.search import Budget
 from scheduler.decisions.agents import SILENT_AFTER_S, Agents
+from scheduler.decisions.eviction import Eviction
 from scheduler.kubernetes.facts import (
     DeviceFacts,
     Held,
@@ -70,7 +72,7 @@ class State:
         self._devices: dict[str, DeviceFacts] = {}
         self._holdings: dict[str, _Holding] = {}
         self._on_node: dict[str, dict[str, None]] = {}
-        self._taken: dict[str, Sequence[Taken]] = {}
+        self._allocations = Allocations()
         self._vanished: dict[str, str] = {}
         self._assumed: dict[str, None] = {}
         self._now_s = 0.0
@@ -90,7 +92,7 @@ class State:
             with self.reservations.changing(name):
                 self.fleet.remove(name)
             for uid in self._on_node.get(name, ()):
-                self._taken[uid] = ()
+                self._allocations.pop(uid)
                 self._vanished.pop(uid, None)
 
     def see_device(self, facts: DeviceFacts) -> None:
@@ -149,7 +151,7 @@ class State:
         if holding is None:
             return
         row = self.fleet.row_of(holding.node)
-        for taken in self._taken.pop(uid):
+        for taken in self._allocations.pop(uid):
             self.fleet.release(row, taken.slot, taken.memory_bytes, taken.core_percent)
         self.fleet.note_room(row)
         self._vanished.pop(uid, None)
@@ -221,16 +223,9 @@ class State:
         """Whether the pod was observed as bound and has not finished."""
         return uid in self._holdings and uid not in self._assumed
 
-    def without(self, gone: Mapping[str, Iterable[str]]) -> Fleet:
-        """The fleet without these pods. gone: by node, their UIDs. A pod that holds nothing on that
-        node, as far as is known, frees nothing there."""
-        fleet = self.fleet.snapshot()
-        for node, uids in gone.items():
-            row = fleet.row_of(node)
-            for uid in set(uids) & self._on_node.get(node, {}).keys():
-                for taken in self._taken[uid]:
-                    fleet.release(row, taken.slot, taken.memory_bytes, taken.core_percent)
-        return fleet
+    def eviction(self) -> Eviction:
+        """For the fleet without certain pods."""
+        return Eviction(self.fleet, self._allocations)
 
     def keep_pods(self, uids: Iterable[str]) -> None:
         """Removes pods of other UIDs: a new list lacks them. Assumed pods stay, since they may be
@@ -252,7 +247,7 @@ class State:
         for uid in self._on_node.get(node, ()):
             gpus = tuple(
                 (self.fleet.gpus[row][each.slot].uuid, each.memory_bytes, each.core_percent)
-                for each in self._taken[uid]
+                for each in self._allocations.of(uid)
             )
             if gpus:
                 found.append(Holder(uid, self._holdings[uid].pod_key, gpus, uid in self._assumed))
@@ -314,7 +309,7 @@ class State:
         """Adds to the fleet what the pod holds of existing GPUs."""
         holding = self._holdings[uid]
         row = self.fleet.row_of(holding.node)
-        self._taken[uid] = ()
+        self._allocations.pop(uid)
         self._vanished.pop(uid, None)
         if row == NO_ROW:
             return
@@ -327,7 +322,7 @@ class State:
                 self._vanished[uid] = f"holds a GPU that its node does not have: {', '.join(lost)}"
         for each in taken:
             self.fleet.take(row, each.slot, each.memory_bytes, each.core_percent)
-        self._taken[uid] = tuple(taken)
+        self._allocations.put(uid, row, taken)
 
     def _resolve(self, row: int, held: Iterable[HeldGpu]) -> tuple[list[Taken], list[str]]:
         """Holdings of existing GPUs, and names of missing ones."""

@@ -9,8 +9,10 @@ nodes, and the capacity that victims free may fit on no single GPU.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections import deque
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any, Final
 
 import orjson
@@ -23,6 +25,7 @@ from scheduler.core.request import Policy, Request
 from scheduler.core.reservations import Kind
 from scheduler.core.score import Scores, best, levels, score
 from scheduler.core.search import MOST_STEPS, Steps
+from scheduler.decisions.eviction import Eviction
 from scheduler.decisions.nomination import Backlog
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import State
@@ -104,14 +107,29 @@ class Verbs:
         self._nominate(pending, pending.request, names[highest])
         return _priorities(names, levels(scores, _BEST).tolist())
 
-    def preempt(self, body: bytes) -> bytes:
+    def preempt(self, body: bytes) -> Iterator[bytes]:
         """ExtenderPreemptionResult: the nodes on which the pod fits once the victims are gone, with
-        the same victims. Raises ArgumentsError."""
-        pending, victims = self._reader.preemption(body)
-        enough = self._enough(pending, victims)
+        the same victims. In parts, some of them empty: the caller may yield the event loop after
+        each, and none takes long, however many victims there are. Raises ArgumentsError."""
+        pending, listed = self._reader.preemption(body)
+        eviction = self._state.eviction()
+        parts: deque[Mapping[str, Victims]] = deque()
+        for victims in listed:
+            parts.append(victims)
+            eviction.add({node: each.uids for node, each in victims.items()})
+            yield b""
+        names = [node for victims in parts for node in victims]
+        enough = self._enough(pending, names, eviction)
         if self._backlog is not None:
             self._backlog.preempts(pending.uid, enough)
-        return orjson.dumps({"NodeNameToMetaVictims": {at: victims[at].said for at in enough}})
+        yield b'{"NodeNameToMetaVictims":{'
+        between = b""
+        while parts:
+            kept = {node: each.said for node, each in parts.popleft().items() if node in enough}
+            if kept:
+                yield between + orjson.dumps(kept)[1:-1]
+                between = b","
+        yield b"}}"
 
     def pending_pod(self, uid: str) -> Pending | None:
         """The pod as of the last verb for it; None: too long ago, or never."""
@@ -152,22 +170,20 @@ class Verbs:
         if len(self._remembered) > _REMEMBERED:
             del self._remembered[next(iter(self._remembered))]
 
-    def _enough(self, pending: Pending, victims: Mapping[str, Victims]) -> Sequence[str]:
+    def _enough(self, pending: Pending, names: Sequence[str], eviction: Eviction) -> Container[str]:
         """Evicts no pod for a pod that is refused; for one with GPUs, only on the node where these
-        are."""
+        are. names: of the nodes with victims."""
         if pending.refusal:
             return ()
         if pending.request is None:
-            return tuple(victims)
+            return frozenset(names)
         node = self._state.node_of(pending.uid)
         if node is not None:
-            return (node,) if self._kept(pending.uid, victims) else ()
-        rows = self._state.fleet.rows_of(victims)
-        with self._state.reservations.lifted(rows):
-            fleet = self._state.without({at: each.uids for at, each in victims.items()})
+            return (node,) if self._kept(pending.uid, names) else ()
+        fleet = eviction.remaining()
         with self._state.budget.steps() as steps:
-            fits = feasible(fleet, pending.request, rows, steps)
-        return [at for at, fit_there in zip(victims, fits.tolist(), strict=True) if fit_there]
+            fits = feasible(fleet, pending.request, fleet.rows_of(names), steps)
+        return frozenset(compress(names, fits.tolist()))
 
     def _kept(self, uid: str, names: Container[str]) -> bool:
         """Whether GPUs are held for the pod on one of the nodes: its Binding was sent and may have

@@ -8,7 +8,8 @@ are not cached by their bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +23,13 @@ Json = Mapping[str, Any]
 
 _BETWEEN: Final = b',"Nodes":null,"NodeNames":'
 """Bytes that Go writes between the pod and the node names."""
+_VICTIMS: Final = b',"NodeNameToVictims":null,"NodeNameToMetaVictims":{'
+"""Bytes that Go writes between the pod and the victims."""
+_NODE_END: Final = re.compile(rb'\],"NumPDBViolations":\d+\},(?=")')
+"""Bytes that Go writes after the victims of a node, if those of another node follow. No string
+contains them: there, quotes are escaped."""
+PART_BYTES: Final = 128 << 10
+"""The victims of one node more than this may be parsed at once: some 2,000 pods."""
 
 
 class ArgumentsError(Exception):
@@ -71,16 +79,19 @@ class Reader:
             return _read(whole, self._enabled), _names(whole.get("NodeNames"))
         return self._pending(body[:at]), _names(_load(body[at + len(_BETWEEN) : -1]))
 
-    def preemption(self, body: bytes) -> tuple[Pending, Mapping[str, Victims]]:
-        """The pod, and its potential victims by node. Raises ArgumentsError."""
-        said = _decode(body)
-        found = said.get("NodeNameToMetaVictims")
-        if not isinstance(found, dict):
-            raise ArgumentsError(
-                "NodeNameToMetaVictims: must be an object; configure the extender with"
-                " nodeCacheCapable: true"
-            )
-        return _read(said, self._enabled), {node: _victims(each) for node, each in found.items()}
+    def preemption(self, body: bytes) -> tuple[Pending, Iterator[Mapping[str, Victims]]]:
+        """The pod, and its potential victims by node, in parts of some PART_BYTES each. Raises
+        ArgumentsError, which the parts do, too.
+
+        Each part is parsed as an object of its own. If the pod and all parts are valid JSON, so is
+        the body.
+        """
+        at = body.find(_VICTIMS)
+        if at < 0 or body[-2:] != b"}}":
+            whole = _decode(body)
+            victims = _victims(whole.get("NodeNameToMetaVictims"))
+            return _read(whole, self._enabled), iter((victims,))
+        return self._pending(body[:at]), _parts(body, at + len(_VICTIMS), len(body) - 2)
 
     def _pending(self, head: bytes) -> Pending:
         """head: a JSON object without its closing brace."""
@@ -121,15 +132,32 @@ def _read(said: Json, enabled: Enabled) -> Pending:
     return requests.pending(pod, enabled)
 
 
-def _victims(found: object) -> Victims:
-    listed = found.get("Pods") if isinstance(found, dict) else None
-    if not isinstance(found, dict) or not isinstance(listed, list):
-        raise ArgumentsError("NodeNameToMetaVictims: must be objects, each with a list of Pods")
-    named = [pod.get("UID") if isinstance(pod, dict) else None for pod in listed]
-    uids = [uid for uid in named if isinstance(uid, str)]
-    if len(uids) < len(named):
-        raise ArgumentsError("NodeNameToMetaVictims: must be Pods with a UID each")
-    return Victims(uids, found)
+def _parts(body: bytes, start: int, end: int) -> Iterator[Mapping[str, Victims]]:
+    """start, end: of the members of the object of victims."""
+    while (cut := _NODE_END.search(body, start + PART_BYTES, end)) is not None:
+        yield _victims(_load(b"{%b}" % body[start : cut.end() - 1]))
+        start = cut.end()
+    yield _victims(_load(b"{%b}" % body[start:end]))
+
+
+def _victims(found: object) -> Mapping[str, Victims]:
+    if not isinstance(found, dict):
+        raise ArgumentsError(
+            "NodeNameToMetaVictims: must be an object; configure the extender with"
+            " nodeCacheCapable: true"
+        )
+    victims = {}
+    for node, each in found.items():
+        listed = each.get("Pods") if isinstance(each, dict) else None
+        if not isinstance(listed, list):
+            raise ArgumentsError("NodeNameToMetaVictims: must be objects, each with a list of Pods")
+        try:
+            uids = [pod["UID"] for pod in listed]
+            "".join(uids)
+        except (TypeError, KeyError):
+            raise ArgumentsError("NodeNameToMetaVictims: must be Pods with a UID each") from None
+        victims[node] = Victims(uids, each)
+    return victims
 
 
 def _names(found: object) -> Sequence[str]:

@@ -6,6 +6,7 @@ annotations unchanged, it overcommits no GPU, and a deleted pod holds nothing.
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any, Final
 
@@ -55,7 +56,7 @@ def cluster(data: bytes) -> None:
         node="n1",
         annotations=_GRANTED,
     )
-    before = state.fleet.snapshot()
+    before = copy.deepcopy(state.fleet)
     facts = translate.pod(_changed(bound, choices))
     state.see_pod(facts)
     _ask(state, choices)

@@ -100,7 +100,7 @@ def test_a_pod_that_fits_nowhere_takes_no_reservation_from_others() -> None:
     for _ in range(3):
         assert scene.named(calls.pod("big", objects.container("main", gpu=1600))) == []
     high = calls.preemption(calls.pod("high", WHOLE), {"n0": []})
-    assert list(calls.loads(scene.verbs.preempt(high))["NodeNameToMetaVictims"]) == ["n0"]
+    assert list(calls.loads(b"".join(scene.verbs.preempt(high)))["NodeNameToMetaVictims"]) == ["n0"]
     assert scene.named(calls.pod("b", WHOLE)) == ["n1"]
     assert [scene.bind("b", "n1"), scene.bind("a", "n0")] == ["", ""]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -425,7 +426,7 @@ def test_no_grant_ever_exceeds_a_gpu(seed: int) -> None:
             if chance.random() < 0.8:
                 raw["spec"]["nodeName"] = found.node
                 raw["metadata"]["annotations"] = dict(binding.annotations_of(found))
-                before = state.fleet.snapshot()
+                before = copy.deepcopy(state.fleet)
                 state.see_pod(translate.pod(raw))
                 for column in COLUMNS:
                     now, then = getattr(state.fleet, column), getattr(before, column)

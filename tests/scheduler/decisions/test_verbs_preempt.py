@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -42,8 +43,8 @@ def full() -> State:
 
 
 def preempted(state: State, raw: dict[str, Any], victims: Victims) -> Any:
-    answer = calls.loads(Verbs(state).preempt(calls.preemption(raw, victims)))
-    return answer["NodeNameToMetaVictims"]
+    answer = b"".join(Verbs(state).preempt(calls.preemption(raw, victims)))
+    return calls.loads(answer)["NodeNameToMetaVictims"]
 
 
 BOTH_40: Victims = {"n0": ["40-0", "40-1"]}
@@ -57,14 +58,14 @@ def test_victims_that_free_no_gpu_are_spared_and_others_stay_as_they_came() -> N
 
 def test_the_answer_to_preempt_has_the_format_of_go() -> None:
     body = calls.preemption(calls.pod("high", HALF), {"n1": ["100-0"]})
-    assert Verbs(full()).preempt(body) == (
+    assert b"".join(Verbs(full()).preempt(body)) == (
         b'{"NodeNameToMetaVictims":{"n1":{"Pods":[{"UID":"100-0"}],"NumPDBViolations":0}}}'
     )
 
 
 def test_preempt_does_not_change_the_state() -> None:
     state = full()
-    before, changes = state.fleet.snapshot(), state.fleet.changes
+    before, changes = copy.deepcopy(state.fleet), state.fleet.changes
     assert preempted(state, calls.pod("high", HALF), {"n1": ["100-0"]})
     assert (state.fleet.free_bytes == before.free_bytes).all()
     assert (state.fleet.used_core == before.used_core).all()

@@ -125,10 +125,50 @@ GO = b"""{"Pod":%s,"NodeNameToVictims":null,"NodeNameToMetaVictims":\
 
 
 def test_a_call_to_preempt_is_read_as_go_writes_it() -> None:
-    pending, victims = Reader().preemption(GO % POD.encode())
+    pending, parts = Reader().preemption(GO % POD.encode())
     assert pending.uid == "u-1"
     said = {"Pods": [{"UID": "a"}, {"UID": "b"}], "NumPDBViolations": 1}
-    assert victims == {"n0": Victims(["a", "b"], said)}
+    assert list(parts) == [{"n0": Victims(["a", "b"], said)}]
+
+
+def test_victims_are_read_in_parts_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever names the nodes have; a part ends with a node."""
+    wanted = {f"n{n}": [f"{n}-{k}" for k in range(n % 5)] for n in range(300)}
+    strange = '"],"NumPDBViolations":0},"'
+    wanted[strange] = [strange]
+    body = calls.preemption(calls.pod(annotations={"note": strange}), wanted)
+    monkeypatch.setattr(arguments, "PART_BYTES", 1000)
+    parts = list(Reader().preemption(body)[1])
+    read = [(node, each.uids, each.said) for part in parts for node, each in part.items()]
+    said = calls.metas(wanted)
+    assert read == [(node, wanted[node], said[node]) for node in wanted]
+    assert len(parts) > 10
+    for part in parts:
+        assert len(calls.dumps({node: each.said for node, each in part.items()})) < 1000 + 200
+
+
+def test_an_altered_call_to_preempt_is_an_error_or_read_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(arguments, "PART_BYTES", 40)
+    chance, read = random.Random(8), 0
+    whole = calls.preemption(calls.pod(), {"n0": ["a", "b"], "n1": [], "n2": ["c"]})
+    pieces = (b'"', b",", b"{", b"}", b"[", b"]", b'],"NumPDBViolations":0},', b"null")
+    for _ in range(4000):
+        at, to = sorted(chance.choices(range(len(whole) + 1), k=2))
+        to = min(to, at + 30)
+        put = chance.choice((b"", whole[at:to] * 2, chance.choice(pieces)))
+        body = whole[:at] + put + whole[to:]
+        try:
+            pending, parts = Reader().preemption(body)
+            victims = {node: each.said for part in parts for node, each in part.items()}
+        except ArgumentsError:
+            continue
+        read += 1
+        said = json.loads(body)
+        assert victims == said["NodeNameToMetaVictims"]
+        assert pending == Reader().arguments(calls.dumps({**said, "NodeNames": []}))[0]
+    assert read > 100
 
 
 @pytest.mark.parametrize(
@@ -147,4 +187,4 @@ def test_a_call_to_preempt_is_read_as_go_writes_it() -> None:
 def test_what_is_no_question_about_victims_is_refused(found: str, problem: str) -> None:
     body = f'{{"Pod":{POD},"NodeNameToVictims":null,"NodeNameToMetaVictims":{found}}}'
     with pytest.raises(ArgumentsError, match=problem):
-        Reader().preemption(body.encode())
+        list(Reader().preemption(body.encode())[1])

@@ -1,0 +1,97 @@
+"""What pods hold of GPUs, as columns: an entry for each pod and GPU.
+
+Contains the pods that are bound and those whose binding is assumed; `scheduler.decisions.state`
+writes it together with the fleet. The entries of any number of pods are found without a loop over
+them. An entry is reused once its pod is gone; `written` shows whether it is still the one that was
+found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain, repeat
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.core.fleet import NO_CORE, Rows
+from scheduler.core.reservations import Taken
+
+Entries = NDArray[np.intp]
+"""Indices into the columns."""
+
+_UNUSED: Final = np.iinfo(np.int64).max
+_COLUMNS: Final[Sequence[tuple[str, Any, int]]] = (
+    ("row", np.intp, 0),
+    ("slot", np.intp, 0),
+    ("memory_bytes", np.int64, 0),
+    ("core_percent", np.int32, 0),
+    ("written", np.int64, _UNUSED),
+)
+_SIZE: Final = 64
+
+
+class Allocations:
+    """See the module."""
+
+    # [E]; row and slot: of the fleet's columns.
+    row: Rows
+    slot: Rows
+    memory_bytes: NDArray[np.int64]
+    core_percent: NDArray[np.int32]  # NO_CORE: the share requests none
+    written: NDArray[np.int64]  # the value of `changes`; the largest number for an unused entry
+
+    def __init__(self) -> None:
+        self._entries: dict[str, tuple[int, ...]] = {}
+        self._unused: list[int] = []
+        self.changes = 0
+        """Counts the calls of `put`."""
+        self._grow(_SIZE)
+
+    def put(self, uid: str, row: int, taken: Sequence[Taken]) -> None:
+        """Replaces what the pod holds."""
+        self.pop(uid)
+        self.changes += 1
+        while len(self._unused) < len(taken):
+            self._grow(2 * len(self.row))
+        entries = tuple(self._unused.pop() for _ in taken)
+        for entry, each in zip(entries, taken, strict=True):
+            core = NO_CORE if each.core_percent is None else each.core_percent
+            self.row[entry], self.slot[entry] = row, each.slot
+            self.memory_bytes[entry], self.core_percent[entry] = each.memory_bytes, core
+            self.written[entry] = self.changes
+        self._entries[uid] = entries
+
+    def of(self, uid: str) -> Sequence[Taken]:
+        """What the pod holds; nothing for an unknown one."""
+        return [self._taken(entry) for entry in self._entries.get(uid, ())]
+
+    def pop(self, uid: str) -> Sequence[Taken]:
+        """Removes what the pod holds, and returns it."""
+        taken = self.of(uid)
+        for entry in self._entries.pop(uid, ()):
+            self.written[entry] = _UNUSED
+            self._unused.append(entry)
+        return taken
+
+    def find(self, uids: Iterable[str]) -> tuple[Entries, NDArray[np.intp]]:
+        """The entries of the pods, one pod after the other, and the number of each pod's."""
+        found = list(map(self._entries.get, uids, repeat(())))
+        counts = np.fromiter(map(len, found), np.intp, len(found))
+        return np.fromiter(chain.from_iterable(found), np.intp), counts
+
+    def _taken(self, entry: int) -> Taken:
+        core = int(self.core_percent[entry])
+        size = int(self.memory_bytes[entry])
+        return Taken(int(self.slot[entry]), size, None if core == NO_CORE else core)
+
+    def _grow(self, size: int) -> None:
+        had = 0
+        for name, dtype, nothing in _COLUMNS:
+            new = np.full(size, nothing, dtype)
+            if (old := getattr(self, name, None)) is not None:
+                had = len(old)
+                new[:had] = old
+            setattr(self, name, new)
+        self._unused.extend(range(size - 1, had - 1, -1))

@@ -1,0 +1,171 @@
+"""The fleet without the victims of a preemption: released at once, and one by one."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from scheduler.core import fleet as fleet_module
+from scheduler.core.allocations import Allocations
+from scheduler.core.fit import feasible
+from scheduler.core.fleet import Fleet
+from scheduler.core.place import Placement, place
+from scheduler.core.reservations import Taken
+from scheduler.decisions.state import State
+from scheduler.decisions.verbs import Verbs
+from scheduler.kubernetes.facts import DeviceFacts, HeldGpu, LeaseFacts, NodeFacts, PodFacts
+from tests.scheduler import calls, objects
+from tests.scheduler.core import fleets
+
+_LEFT_OUT = {"version", "room_version", "added"}
+"""Numbers of changes, which are none of the fleet's contents."""
+
+
+def used(chance: random.Random) -> tuple[State, list[str]]:
+    """A state of random nodes, pods, overcommitment and reservations, and the pods' UIDs."""
+    state = State()
+    uids: list[str] = []
+    for node in fleets.nodes(chance, most=8):
+        gpus = tuple(held.gpu for held in node.gpus)
+        state.see_device(DeviceFacts(node.name, f"uid-{node.name}", gpus))
+        state.see_node(NodeFacts(node.name, f"uid-{node.name}", isolates=node.isolates))
+        if not node.blocked_by:
+            state.see_lease(LeaseFacts(node.name, "now"), 0.0)
+        shares = [(held.gpu, *share) for held in node.gpus for share in held.shares]
+        chance.shuffle(shares)
+        while shares:
+            several = [shares.pop() for _ in range(min(len(shares), chance.choice((1, 1, 2, 3))))]
+            uids.append(f"u{len(uids)}")
+            hold(state, uids[-1], node.name, several)
+    for number in range(3):
+        asked = fleets.request(chance)
+        for row in state.fleet.all_rows().tolist():
+            found = place(state.fleet, asked, row)
+            if isinstance(found, Placement):
+                state.nominate(f"expected-{number}", asked, found)
+                break
+    return state, uids
+
+
+def hold(
+    state: State, uid: str, node: str, shares: Sequence[tuple[fleet_module.Gpu, int, int | None]]
+) -> None:
+    held = tuple(HeldGpu(gpu.uuid, gpu.minor, size, core) for gpu, size, core in shares)
+    state.see_pod(PodFacts(uid, "default", f"pod-{uid}", node, False, held))
+
+
+def victims_of(chance: random.Random, state: State, uids: list[str]) -> Mapping[str, list[str]]:
+    """Pods of the node and of others, unknown ones, and some of them twice."""
+    victims: dict[str, list[str]] = {}
+    for name in (*state.fleet.names[1:], "unknown"):
+        there = [uid for uid in uids if state.node_of(uid) == name]
+        chosen = chance.sample(there, chance.randint(0, len(there)))
+        chosen += chance.choices([*uids, "stranger", "expected-0"], k=chance.choice((0, 0, 1, 3)))
+        victims[name] = chosen + chosen[: chance.choice((0, 0, 1))]
+    return victims
+
+
+def one_by_one(state: State, victims: Mapping[str, Sequence[str]]) -> Fleet:
+    """The plain form: each allocation by itself, in a copy of the state."""
+    copied = copy.deepcopy(state)
+    for number in range(3):
+        copied.reservations.end(f"expected-{number}")
+    for node, uids in victims.items():
+        for uid in uids:
+            if copied.node_of(uid) == node:
+                copied.lose_pod(uid)
+    return copied.fleet
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_releasing_all_victims_at_once_is_releasing_one_by_one(seed: int) -> None:
+    chance = random.Random(seed)
+    state, uids = used(chance)
+    before = copy.deepcopy(state.fleet)
+    victims = victims_of(chance, state, uids)
+    eviction = state.eviction()
+    names = list(victims)
+    cut = chance.randint(0, len(names))
+    for part in (names[:cut], names[cut:]):
+        eviction.add({name: victims[name] for name in part})
+    at_once, plain = eviction.remaining(), one_by_one(state, victims)
+    for column in (*fleet_module._PER_GPU, *fleet_module._PER_NODE):
+        now, then = getattr(at_once, column), getattr(plain, column)
+        assert now.dtype == then.dtype
+        assert column in _LEFT_OUT or np.array_equal(now, then), column
+        assert np.array_equal(getattr(state.fleet, column), getattr(before, column)), column
+    rows = state.fleet.rows_of(names)
+    for _ in range(5):
+        asked = fleets.request(chance)
+        fits = feasible(at_once, asked, rows)
+        assert fits.tolist() == feasible(plain, asked, rows).tolist()
+
+
+def test_the_state_may_change_between_the_parts() -> None:
+    """A victim that is gone is not released again, nor is the pod that has its place."""
+    state = calls.state(nodes=2, gpus=1)
+    gpus = [state.fleet.gpus[state.fleet.row_of(name)][0] for name in ("n0", "n1")]
+    hold(state, "gone", "n0", [(gpus[0], 1000, 10)])
+    hold(state, "stays", "n1", [(gpus[1], 500, 5)])
+    eviction = state.eviction()
+    eviction.add({"n0": ["gone"], "n1": ["stays"]})
+    state.lose_pod("gone")
+    hold(state, "new", "n0", [(gpus[0], 2000, 20)])
+    fleet = eviction.remaining()
+    assert fleet.used_bytes[fleet.rows_of(["n0", "n1"]), 0].tolist() == [2000, 0]
+    state.lose_node("n1")
+    assert eviction.remaining().used_bytes.sum() == 2000
+
+
+def test_any_number_of_victims_is_released_by_one_operation_on_the_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without work for each victim, and with parts of bounded size, no part of the call takes
+    long."""
+    state, gpus, each = calls.state(nodes=40, gpus=2), 2, 5
+    for name in calls.names(40):
+        of = state.fleet.gpus[state.fleet.row_of(name)]
+        for number in range(gpus * each):
+            hold(state, f"{name}-{number}", name, [(of[number % gpus], 1000, 20)])
+    derived = {"_derive": 0, "_derive_all": 0}
+    for method in derived:
+        whole = getattr(Fleet, method)
+
+        def counted(*given: object, method: str = method, whole: object = whole) -> None:
+            derived[method] += 1
+            assert callable(whole)
+            whole(*given)
+
+        monkeypatch.setattr(Fleet, method, counted)
+    asked = calls.pod("high", objects.container("main", gpu=200))
+    for count in (1, 2, 5, 10):
+        derived.update(dict.fromkeys(derived, 0))
+        victims = {name: [f"{name}-{n}" for n in range(count)] for name in calls.names(40)}
+        answer = b"".join(Verbs(state).preempt(calls.preemption(asked, victims)))
+        assert derived == {"_derive": 0, "_derive_all": 1}
+        found = calls.loads(answer)["NodeNameToMetaVictims"]
+        assert found == (calls.metas(victims) if count == gpus * each else {})
+
+
+def test_entries_of_allocations_are_reused() -> None:
+    held, chance = Allocations(), random.Random(3)
+    there: dict[str, list[Taken]] = {}
+    for number in range(2000):
+        uid = f"u{chance.randrange(40)}"
+        if uid in there and chance.random() < 0.5:
+            assert held.pop(uid) == there.pop(uid)
+        else:
+            cores = [chance.choice((None, 0, 50)) for _ in range(chance.randrange(9))]
+            there[uid] = [Taken(slot, number, core) for slot, core in enumerate(cores)]
+            held.put(uid, 1 + number, there[uid])
+        entries, counts = held.find([*there, "unknown"])
+        assert counts.tolist() == [*map(len, there.values()), 0]
+        assert held.memory_bytes[entries].tolist() == [
+            each.memory_bytes for taken in there.values() for each in taken
+        ]
+    assert {uid: list(held.of(uid)) for uid in there} == there
+    assert len(held.row) <= 40 * 9 * 2
