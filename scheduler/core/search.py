@@ -21,6 +21,8 @@ MOST_STEPS: Final = 250
 """Limit of the search on one node: some 8 ms."""
 PER_SECOND: Final = 4_000
 """Steps of some 30 us each: an eighth of a core."""
+QUEUE_PER_SECOND: Final = 400
+"""Of these, steps for the requeue queue alone."""
 MAX_A_CALL: Final = 2 * MOST_STEPS
 """Enough for the search on one node, however many containers and moments the request has."""
 MIN_A_CALL: Final = 100
@@ -40,11 +42,13 @@ class Budget:
     Requests of several containers need searches, whose cost tenants choose. A call gets MAX_A_CALL
     at most, so that none blocks the event loop for long, and PER_SECOND in the long run. A call of
     kube-scheduler gets at least MIN_A_CALL, so that one tenant's searches never prevent another's;
-    kube-scheduler makes one such call at a time.
+    kube-scheduler makes one such call at a time. QUEUE_PER_SECOND are the requeue queue's alone, so
+    that constant filters of one tenant do not stop the search for another's waiting pods.
     """
 
     def __init__(self) -> None:
-        self._left = float(PER_SECOND)
+        self._left = float(PER_SECOND - QUEUE_PER_SECOND)
+        self._left_of_queue = float(QUEUE_PER_SECOND)
 
     @property
     def left(self) -> int:
@@ -52,7 +56,10 @@ class Budget:
 
     def refill(self, seconds: float) -> None:
         """Adds the steps for the elapsed time."""
-        self._left = min(PER_SECOND, self._left + max(0.0, seconds) * PER_SECOND)
+        seconds, shared = max(0.0, seconds), PER_SECOND - QUEUE_PER_SECOND
+        self._left = min(shared, self._left + seconds * shared)
+        of_queue = self._left_of_queue + seconds * QUEUE_PER_SECOND
+        self._left_of_queue = min(QUEUE_PER_SECOND, of_queue)
 
     @contextmanager
     def steps(self, at_most: int = MAX_A_CALL, at_least: int = MIN_A_CALL) -> Iterator[Steps]:
@@ -62,6 +69,17 @@ class Budget:
             yield given
         finally:
             self._left = max(0.0, self._left - given.taken)
+
+    @contextmanager
+    def queue_steps(self) -> Iterator[Steps]:
+        """Steps for one entry of the requeue queue: shared ones first, then those of the queue."""
+        given = Steps(min(MAX_A_CALL, int(self._left + self._left_of_queue)))
+        try:
+            yield given
+        finally:
+            beyond = max(0.0, given.taken - self._left)
+            self._left = max(0.0, self._left - given.taken)
+            self._left_of_queue = max(0.0, self._left_of_queue - beyond)
 
 
 @dataclass(slots=True)

@@ -7,7 +7,8 @@ answer from the earlier state. It does not observe a recovered GPU or agent at a
 
 Pods with requests of one shape share an entry and its search. Each pod keeps its candidates, the
 nodes that kube-scheduler sent; capacity elsewhere does not count for it. Entries take turns,
-and each examines only nodes that changed since its last turn. `verbs` and `cache` add and remove
+and each examines only nodes that changed since its last turn. One that was not given enough search
+steps has its next turn before those that were. `verbs` and `cache` add and remove
 pods; `requeuer` calls `work` and requeues the pods that are due.
 """
 
@@ -171,7 +172,7 @@ class Unschedulable:
         """The rows that fit, ignoring nominations of other pods, which may not be used; and whether
         all rows were examined."""
         state, request = self._state, entry.request
-        with state.budget.steps(at_least=0) as steps:
+        with state.budget.queue_steps() as steps:
             possible, reasons = look(state.fleet, request, rows, steps, state.known)
             is_finished = not (reasons == Reason.UNFINISHED).any()
             fits = rows[possible]
@@ -179,6 +180,9 @@ class Unschedulable:
                 if len(again):
                     possible, _ = look(state.fleet, request, again, steps, state.known)
                     fits = np.union1d(fits, again[possible])
+        if steps.taken:
+            # The next round begins with the entries for which no steps were left.
+            self._entries[request.shape] = self._entries.pop(request.shape)
         return fits, is_finished
 
     def _make_ready(self, entry: _Entry, fits: Rows) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from scheduler.core.fit import Known
+from scheduler.core.reasons import Reason
 from scheduler.core.search import (
     MAX_A_CALL,
     MIN_A_CALL,
@@ -36,6 +38,12 @@ class Counted(Budget):
     @contextmanager
     def steps(self, at_most: int = MAX_A_CALL, at_least: int = MIN_A_CALL) -> Iterator[Steps]:
         with super().steps(at_most, at_least) as given:
+            yield given
+        self.taken.append(given.taken)
+
+    @contextmanager
+    def queue_steps(self) -> Iterator[Steps]:
+        with super().queue_steps() as given:
             yield given
         self.taken.append(given.taken)
 
@@ -117,3 +125,37 @@ def test_pods_that_no_longer_fit_leave_the_event_loop_free() -> None:
         once = iter((False, True))
         assert queue.due(once.__next__) == []
     assert not queue._ready
+
+
+def test_constant_hard_filters_leave_the_queue_steps_for_each_of_its_entries() -> None:
+    """One tenant's pods take all shared steps each second; others wait in the queue, each for
+    another shape, and the last one fits."""
+    state = State()
+    names = hard(state.fleet, 3, alike=False)
+    queue = Unschedulable(state)
+    verbs = Verbs(state, retries=queue)
+    for number in range(10):
+        verbs.filter(hard_pod(number, names))
+    fits = calls.pod("fits", *(objects.container(f"c{n}", core=1, memory="400") for n in range(17)))
+    for name in names:
+        state.fleet.set_node(state.fleet.row_of(name), Reason.AGENT_SILENT, True)
+    assert not calls.loads(verbs.filter(calls.arguments(fits, names)))["NodeNames"]
+    for name in names:
+        state.fleet.set_node(state.fleet.row_of(name), Reason.FITS, True)
+    rows, due = state.fleet.rows_of(names), []
+    searched: set[object] = set()
+    for second in range(100, 160):
+        state.tick(float(second))
+        for name in names:
+            state.fleet.note_room(state.fleet.row_of(name))
+        state.known = Known()  # as if their GPUs had changed, too
+        with state.budget.steps(PER_SECOND) as drained:
+            drained.taken = PER_SECOND
+        queue.work(float(second), lambda: False)
+        due += [pending.uid for pending in queue.due()]
+        for shape, found in state.known._found.items():
+            is_new = found.versions[rows] == state.fleet.version[rows]
+            if (is_new & (found.reasons[rows] == Reason.GIVEN_UP)).any():
+                searched.add(shape)
+    assert set(due) == {"fits"}
+    assert len(searched) == 10, "in turn, though the nodes change all the time"
