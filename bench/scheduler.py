@@ -14,7 +14,7 @@ from statistics import median
 from typing import Final
 
 from bench import Result
-from bench.scheduling import complete_runs, dialects, driven_extender, fleets, verbs
+from bench.scheduling import blocking, complete_runs, dialects, driven_extender, fleets, verbs
 from bench.scheduling.figures import Figures, say
 from bench.scheduling.throughput import (
     BARE,
@@ -34,16 +34,30 @@ _AT_LEAST_OF_OFF: Final = {1_000: 3.0, 5_000: 6.0}
 _AT_LEAST_OF_STOCK: Final = {5_000: 1.5}
 _CONFIRMED: Final = 0.95
 _AT_MOST_OF_KOORDINATOR: Final = 1.05
+_BLOCKING_MS: Final = 50.0
 _MIXES: Final = {"": fleets.ONE, "_tenth": fleets.TENTH, "_wide": fleets.WIDE}
 
 
 def run(quick: bool) -> Result:
     figures = Figures()
+    _blocking(figures, fleets.LARGE)
     _whole(figures, quick)
     _verbs(figures, quick)
     _dialects(figures, quick)
     header = ("", "unit", "measured", "goal")
     return Result(figures.values, figures.at_most, header, figures.rows, figures.at_least)
+
+
+def _blocking(figures: Figures, size: fleets.Size) -> None:
+    where = f"{size.nodes:,} nodes, {blocking.PODS} hard pods wait"
+    say(where)
+    measured = blocking.measure(size)
+    for kind, seconds in measured.longest_s.items():
+        call = kind.replace("_", ", victims per node: ")
+        about = f"{where}: longest blocking of the event loop by {call}"
+        figures.add(f"blocking_{size.nodes}_{kind}_ms", about, "ms", seconds * 1e3, _BLOCKING_MS)
+    about = f"{where}: a timer, as of the Lease's renewal, late by at most"
+    figures.add(f"blocking_{size.nodes}_timer_ms", about, "ms", measured.late_s * 1e3, _BLOCKING_MS)
 
 
 def _whole(figures: Figures, quick: bool) -> None:

@@ -43,7 +43,7 @@ from scheduler.volcano_configuration import VolcanoConfiguration
 
 _LOG: Final = logging.getLogger(__name__)
 
-_COLLECTED_AFTER: Final = (10_000, 20, 50)
+COLLECTED_AFTER: Final = (10_000, 20, 50)
 """Python's default 700, 10, 10 traverses all pods forty times during the initial lists, half of
 their time, with pauses of 0.2 s. Stored objects have no cycles; those that do amount to
 megabytes."""
@@ -138,7 +138,7 @@ async def _run(
     leaving: asyncio.Event,
     announce: Callable[[str], None],
 ) -> None:
-    gc.set_threshold(*_COLLECTED_AFTER)
+    gc.set_threshold(*COLLECTED_AFTER)
     metrics, state = Metrics(), State()
     after = len(me.exited) or None
     _LOG.info(Line("start", identity=me.identity, installation=me.installation, after=after))

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+import numpy.ma  # np.unique imports it when first called, which would block for 50 ms
 from numpy.typing import NDArray
 
 from scheduler.core.columns import Columns, Reasons

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from bench import Result, __main__
-from bench.scheduling import caller, fleets, stage, throughput, verbs
+from bench.scheduling import blocking, caller, fleets, stage, throughput, verbs
 from bench.scheduling.figures import Figures, Round
 from lab.cluster import manifests
 from scheduler.core.fit import fit
@@ -67,6 +67,13 @@ def test_the_pods_that_should_fit_do_and_the_others_do_not(mix: fleets.Mix) -> N
             assert asked is not None
             assert fit(fleet, asked, fleet.all_rows())[0].any() == mix.fits(number)
     assert sum(map(mix.fits, range(100))) == (90 if mix.misfits else 100)
+
+
+def test_each_call_is_measured_while_pods_wait_that_fit_nowhere() -> None:
+    measured = blocking.measure(fleets.Size(nodes=12, pods=96), pods=12)
+    preemptions = {f"preempt_{count}" for count in blocking.VICTIMS}
+    assert measured.longest_s.keys() == {"filter", "prioritize", "queue", *preemptions}
+    assert all(measured.longest_s.values())
 
 
 def test_stock_is_the_profile_that_kube_scheduler_comes_with(tmp_path: Path) -> None:

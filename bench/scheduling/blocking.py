@@ -1,0 +1,168 @@
+"""How long one call, or one slice of the requeue queue, blocks the event loop while pods wait that
+are hard to place, and how late a timer fires meanwhile that stands for the renewal of the Lease.
+
+In process, without HTTP and the API server; the garbage collector is set as in the service. Each
+pod has one container more than a node has GPUs, each for more than half of a GPU, and a shape of
+its own, so every search is exhaustive and none finds a node. All nodes change each second. Times
+are of the clock, and so include other load of the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+from bench.scheduling.caller import pod
+from bench.scheduling.fleets import GPUS, Size, filled, held
+from bench.scheduling.verbs import Asked, orders
+from scheduler.decisions.requeue import TIMEOUT_S, Unschedulable
+from scheduler.decisions.state import State
+from scheduler.decisions.verbs import Verbs
+from scheduler.requeuer import SLICE_S
+from scheduler.service import COLLECTED_AFTER
+
+PODS: Final = 300
+VICTIMS: Final = (2, 4, 8)
+"""Per node."""
+_PREEMPTIONS: Final = 10
+"""Of each number of victims, by a hard pod and by one that then fits on all nodes."""
+_SECONDS: Final = 3
+"""Of the queue's work."""
+_TIMER_S: Final = 0.02
+
+
+@dataclass
+class Measured:
+    """longest_s: by kind of call, the longest time without yielding. late_s: of the timer."""
+
+    longest_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    late_s: float = 0.0
+
+    @contextmanager
+    def blocking(self, kind: str) -> Iterator[None]:
+        began_s = time.perf_counter()
+        yield
+        self.longest_s[kind] = max(self.longest_s[kind], time.perf_counter() - began_s)
+
+
+def measure(size: Size, pods: int = PODS) -> Measured:
+    state = filled(size)
+    before = gc.get_threshold()
+    gc.set_threshold(*COLLECTED_AFTER)
+    gc.collect()
+    gc.freeze()
+    try:
+        return asyncio.run(_measure(state, size, pods))
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
+
+
+async def _measure(state: State, size: Size, pods: int) -> Measured:
+    measured = Measured()
+    queue = Unschedulable(state)
+    verbs, rounds = Verbs(state, retries=queue), _Seconds(state)
+    names = size.shape.node_names()
+    ready = list(_hard(size, pods))
+    texts = [json.dumps(_victims(size, count), separators=(",", ":")) for count in VICTIMS]
+    timer = asyncio.create_task(_renewals(measured))
+    for asked in ready:
+        rounds.go_on()
+        with measured.blocking("filter"):
+            answer = verbs.filter(asked.filter)
+        if json.loads(answer)["NodeNames"]:
+            raise RuntimeError(f"{asked.name} should fit nowhere")
+        await asyncio.sleep(0)
+        # kube-scheduler ranks no nodes of a refused pod; this is the cost if it did.
+        listed = json.dumps(names[:32], separators=(",", ":")).encode()
+        with measured.blocking("prioritize"):
+            verbs.prioritize(b'{"Pod":%b,"Nodes":null,"NodeNames":%b}' % (asked.pod, listed))
+        await asyncio.sleep(0)
+    whole = json.dumps(pod(pods, (100,)), separators=(",", ":")).encode()
+    for count, victims in zip(VICTIMS, map(str.encode, texts), strict=True):
+        for asked in islice(ready, _PREEMPTIONS):
+            for asking in (asked.pod, whole):
+                rounds.go_on()
+                await _preempt(verbs, measured, count, asking, victims)
+    for second in range(_SECONDS):
+        rounds.change_all()
+        await asyncio.sleep(0)
+        # The queue waits TIMEOUT_S after a change.
+        for now_s in (second * 100.0, second * 100.0 + TIMEOUT_S):
+            is_over = False
+            while not is_over:
+                end = _until(time.monotonic() + SLICE_S)
+                with measured.blocking("queue"):
+                    is_over = queue.work(now_s, end)
+                await asyncio.sleep(0)
+    timer.cancel()
+    return measured
+
+
+def _until(end_s: float) -> Callable[[], bool]:
+    return lambda: time.monotonic() >= end_s
+
+
+async def _preempt(
+    verbs: Verbs, measured: Measured, count: int, asking: bytes, victims: bytes
+) -> None:
+    body = b'{"Pod":%b,"NodeNameToVictims":null,"NodeNameToMetaVictims":%b}' % (asking, victims)
+    parts = verbs.preempt(body)
+    is_over = False
+    while not is_over:
+        with measured.blocking(f"preempt_{count}"):
+            is_over = next(parts, None) is None
+        await asyncio.sleep(0)
+
+
+async def _renewals(measured: Measured) -> None:
+    while True:
+        due_s = time.perf_counter() + _TIMER_S
+        await asyncio.sleep(_TIMER_S)
+        measured.late_s = max(measured.late_s, time.perf_counter() - due_s)
+
+
+class _Seconds:
+    """Refills the budget of search steps with the clock, as the service does each second."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._began_s = self._last_s = time.monotonic()
+
+    def go_on(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._last_s >= 1.0:
+            self._last_s = now_s
+            self._state.budget.refill(1.0)
+
+    def change_all(self) -> None:
+        self._state.budget.refill(1.0)
+        for row in self._state.fleet.all_rows().tolist():
+            self._state.fleet.note_room(row)
+
+
+def _hard(size: Size, pods: int) -> Iterator[Asked]:
+    listed = orders(size.shape.node_names(), random.Random(0))
+    for number, names in zip(range(pods), listed, strict=False):
+        # 10 sizes of each of the first three containers: a shape of each pod's own.
+        first = [51 + number // 10**digit % 10 for digit in range(3)]
+        yield Asked.of(pod(number, (*first, *[51] * (GPUS - 2))), names)
+
+
+def _victims(size: Size, count: int) -> Mapping[str, object]:
+    """The first pods of each node."""
+    names = size.shape.node_names()
+    there: dict[int, list[Mapping[str, str]]] = defaultdict(list)
+    for number, (node, _, _) in enumerate(held(size)):
+        if len(there[node]) < count:
+            there[node].append({"UID": f"there-{number}"})
+    return {names[node]: {"Pods": pods, "NumPDBViolations": 0} for node, pods in there.items()}
