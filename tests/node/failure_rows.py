@@ -189,7 +189,8 @@ FAILURE_ROWS: Final[Sequence[FailureRow]] = (
         "test_an_agent_that_is_killed_costs_no_container_its_share",
     ),
     FailureRow(
-        "the agent is stopped while these containers have work in flight, alone or with its arbiter",
+        "the agent is stopped while these containers have work in flight, alone or with its"
+        " arbiter",
         "the arbiter goes on without it; without both, each container keeps its own part of each"
         " 100 ms: the same bounds",
         "",

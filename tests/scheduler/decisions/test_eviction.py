@@ -14,7 +14,7 @@ from scheduler.core.allocations import Allocations
 from scheduler.core.fit import feasible
 from scheduler.core.fleet import Fleet
 from scheduler.core.place import Placement, place
-from scheduler.core.reservations import Taken
+from scheduler.core.reservations import Kind, Taken
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes.facts import DeviceFacts, HeldGpu, LeaseFacts, NodeFacts, PodFacts
@@ -46,7 +46,7 @@ def used(chance: random.Random) -> tuple[State, list[str]]:
         for row in state.fleet.all_rows().tolist():
             found = place(state.fleet, asked, row)
             if isinstance(found, Placement):
-                state.nominate(f"expected-{number}", asked, found)
+                state.reserve(f"expected-{number}", asked, found, Kind.RANKED)
                 break
     return state, uids
 
