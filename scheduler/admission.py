@@ -20,8 +20,8 @@ from typing import Any, Final
 from contract import names
 from kube.client import Kube
 from kube.errors import KubeError
-from kube.follow import UNLISTED, Follower
 from kube.log_lines import Line
+from kube.reflector import UNLISTED, Reflector
 from scheduler.kubernetes.admission import COLLECTION, SELECTOR, SILENCE, WARNS, denial, refuses
 from scheduler.kubernetes.requests import Json, at
 from scheduler.metrics import Metrics
@@ -64,13 +64,13 @@ class Admission:
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        follower = Follower(self._kube, COLLECTION, self, query={"labelSelector": SELECTOR})
-        following = asyncio.create_task(follower.run(), name="follow admission")
+        reflector = Reflector(self._kube, COLLECTION, self, query={"labelSelector": SELECTOR})
+        following = asyncio.create_task(reflector.run(), name="follow admission")
         try:
             while True:
                 await self._pause(_LOOK_S)
-                if follower.problem not in ("", UNLISTED):
-                    self._say(follower.problem)
+                if reflector.problem not in ("", UNLISTED):
+                    self._say(reflector.problem)
                     continue
                 try:
                     await self._enforce()

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 
 from kube.client import IGNORE
 from kube.errors import KubeError
-from kube.follow import Backoff
+from kube.reflector import Backoff
 from scheduler.core.fit import why_not
 from scheduler.core.place import Placement, place
 from scheduler.core.request import Request

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from contract import names
 from kube.client import METADATA_ONLY, Kube
-from kube.follow import Follower
+from kube.reflector import Reflector
 from scheduler.decisions.nomination import Backlog
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import State
@@ -67,12 +67,12 @@ class Cache:
         queue = Unschedulable(state) if retries is None else retries
         self._pods = _Pods(state, queue, enabled, backlog)
         shared: dict[str, Any] = {"clock": clock, "jitter": jitter}
-        self._followers: Final[Mapping[str, Follower]] = {
-            "nodes": Follower(kube, NODES, nodes, only=METADATA_ONLY, **shared),
-            "devices": Follower(kube, DEVICES, devices, **shared),
-            "leases": Follower(kube, LEASES, leases, **shared),
-            "pods": Follower(kube, PODS, self._pods, query=_UNFINISHED, **shared),
-            **({"volcano": volcano.follower(kube, **shared)} if volcano is not None else {}),
+        self._reflectors: Final[Mapping[str, Reflector]] = {
+            "nodes": Reflector(kube, NODES, nodes, only=METADATA_ONLY, **shared),
+            "devices": Reflector(kube, DEVICES, devices, **shared),
+            "leases": Reflector(kube, LEASES, leases, **shared),
+            "pods": Reflector(kube, PODS, self._pods, query=_UNFINISHED, **shared),
+            **({"volcano": volcano.reflector(kube, **shared)} if volcano is not None else {}),
         }
 
     def enable(self, enabled: Enabled) -> None:
@@ -83,21 +83,21 @@ class Cache:
         """Runs until cancelled. Errors in objects appear in State's problems; an exception here is
         a defect of this program, after which State must not be used."""
         async with asyncio.TaskGroup() as group:
-            for name, follower in self._followers.items():
-                group.create_task(follower.run(), name=f"watch {name}")
+            for name, reflector in self._reflectors.items():
+                group.create_task(reflector.run(), name=f"watch {name}")
             group.create_task(self._tick(), name="tick")
 
     @property
     def synced(self) -> bool:
         """Every kind has been listed once. No decision may be made before that."""
-        return all(follower.synced for follower in self._followers.values())
+        return all(reflector.synced for reflector in self._reflectors.values())
 
     async def wait_synced(self) -> None:
-        await asyncio.gather(*(each.wait_synced() for each in self._followers.values()))
+        await asyncio.gather(*(each.wait_synced() for each in self._reflectors.values()))
 
     async def relist(self) -> None:
         """Returns once State has received lists of all kinds, each started after this call."""
-        await asyncio.gather(*(each.relist() for each in self._followers.values()))
+        await asyncio.gather(*(each.relist() for each in self._reflectors.values()))
 
     def ages(self) -> Mapping[str, float]:
         """By kind, seconds since the API server last sent anything; inf: never. Normally at most
@@ -105,25 +105,25 @@ class Cache:
         now_s = self._clock()
         return {
             name: float("inf") if each.heard_s is None else now_s - each.heard_s
-            for name, each in self._followers.items()
+            for name, each in self._reflectors.items()
         }
 
     def lists(self) -> Mapping[str, int]:
         """By kind, the number of full lists."""
-        return {name: each.lists for name, each in self._followers.items()}
+        return {name: each.lists for name, each in self._reflectors.items()}
 
     def problems(self) -> Sequence[str]:
         """Kinds whose watch is broken, with the reason; and credentials that cannot be read
         again."""
         found = [
-            f"{name}: {each.problem}" for name, each in self._followers.items() if each.problem
+            f"{name}: {each.problem}" for name, each in self._reflectors.items() if each.problem
         ]
         return [*found, self._kube.problem] if self._kube.problem else found
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            self._state.tick(self._clock(), bool(self._followers["leases"].problem))
+            self._state.tick(self._clock(), bool(self._reflectors["leases"].problem))
 
 
 class _Objects:

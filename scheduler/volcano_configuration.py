@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kube.client import Kube
-from kube.follow import Follower
 from kube.log_lines import Line
+from kube.reflector import Reflector
 from scheduler.dialects.volcano_conf import (
     CONFIG_MAP,
     KEY,
@@ -45,9 +45,9 @@ class VolcanoConfiguration:
         self._changed = changed
         changed(self.conf.on)
 
-    def follower(self, kube: Kube, **more: Any) -> Follower:
+    def reflector(self, kube: Kube, **more: Any) -> Reflector:
         only = {"fieldSelector": f"metadata.name={CONFIG_MAP}"}
-        return Follower(kube, _PATH, self, query=only, **more)
+        return Reflector(kube, _PATH, self, query=only, **more)
 
     def seen(self, raw: Json) -> str:
         self.uid = str(at(raw, "metadata").get("uid", ""))

@@ -17,8 +17,8 @@ from contract import names
 from kube import access
 from kube.access import Access, AccessError
 from kube.client import Kube
-from kube.follow import UNLISTED, Follower
 from kube.log_lines import Line
+from kube.reflector import UNLISTED, Reflector
 from nri_plugin.gpu.inventory import Inventory, pace_s
 from nri_plugin.kube.events import Events
 from nri_plugin.kube.heartbeat import Heartbeat
@@ -132,18 +132,18 @@ class Cluster:
             "status.phase!=Failed"
         }
         pods = _Pods(self._bound_pods)
-        followers = {
-            "node": Follower(kube, NODES, node_status.node, query=own),
-            "Device": Follower(kube, DEVICES, node_status.device, query=own),
-            "pods": Follower(kube, _PODS, pods, query=here, page=_PAGE),
+        reflectors = {
+            "node": Reflector(kube, NODES, node_status.node, query=own),
+            "Device": Reflector(kube, DEVICES, node_status.device, query=own),
+            "pods": Reflector(kube, _PODS, pods, query=here, page=_PAGE),
         }
-        pods.follower = followers["pods"]
+        pods.reflector = reflectors["pods"]
 
         def synced() -> bool:
-            return all(each.synced for each in followers.values())
+            return all(each.synced for each in reflectors.values())
 
         def connected() -> bool:
-            return followers["pods"].synced and not followers["pods"].problem
+            return reflectors["pods"].synced and not reflectors["pods"].problem
 
         events = Events(kube, node_name, lambda: node_status.node_uid, self._metrics)
         requests = PodRequests(
@@ -152,17 +152,17 @@ class Cluster:
             self._bound_pods,
             events,
             self._metrics,
-            lambda: followers["pods"].problem not in ("", UNLISTED),
+            lambda: reflectors["pods"].problem not in ("", UNLISTED),
         )
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._verify(connected, requests), name="verify")
                 group.create_task(events.run(self._notices), name="events")
-                for name, follower in followers.items():
-                    group.create_task(follower.run(), name=f"follow {name}")
+                for name, reflector in reflectors.items():
+                    group.create_task(reflector.run(), name=f"follow {name}")
                 group.create_task(node_status.run(synced), name="node status")
                 group.create_task(heartbeat.run(), name="heartbeat")
-                group.create_task(self._report_state(followers), name="state of the API server")
+                group.create_task(self._report_state(reflectors), name="state of the API server")
         except asyncio.CancelledError:
             await heartbeat.farewell()
             raise
@@ -189,10 +189,10 @@ class Cluster:
             for notice in totals.failed_gpu_notices(self._holds(), self._inventory.seen):
                 self._notices.add(notice)
 
-    async def _report_state(self, followers: Mapping[str, Follower]) -> None:
+    async def _report_state(self, reflectors: Mapping[str, Reflector]) -> None:
         """Report the connection's state: in the metrics, and in the log when it changes."""
         while True:
-            found = {name: f.problem for name, f in followers.items() if f.problem}
+            found = {name: f.problem for name, f in reflectors.items() if f.problem}
             self._metrics.api_up.set(not found)
             self._log("; ".join(f"{n}: {text}" for n, text in found.items() if text != UNLISTED))
             await asyncio.sleep(_TICK_S)
@@ -209,12 +209,12 @@ class _Pods:
     """The watch's sink for this node's pods."""
 
     def __init__(self, bound_pods: BoundPods) -> None:
-        self.follower: Follower | None = None
+        self.reflector: Reflector | None = None
         self._bound_pods = bound_pods
 
     def seen(self, raw: Json) -> str:
         bound = kube_objects.bound(raw)
-        self._bound_pods.put(bound, self.follower is not None and self.follower.listing)
+        self._bound_pods.put(bound, self.reflector is not None and self.reflector.listing)
         return bound.pod.uid
 
     def lost(self, raw: Json) -> None:

@@ -74,7 +74,7 @@ class Pods:
         assert answer.done, answer.text
 
     def fill(self, node: str, *shares: tuple[str, int, str]) -> None:
-        """One after the other: each takes the fullest GPU on which it fits."""
+        """One after the other: each takes the fullest GPU on which it fits. node: "" for any."""
         for name, percent, priority in shares:
             self.make(name, percent, priority, node)
             until(partial(self._is_on, name, node), f"{name} is bound")
@@ -83,7 +83,7 @@ class Pods:
         assert self._server.ask("DELETE", f"{_PODS}/{name}").done
 
     def _is_on(self, name: str, node: str) -> bool:
-        return self.node_of(name) == node
+        return self.node_of(name) == node if node else bool(self.node_of(name))
 
     def all(self) -> dict[str, Json]:
         """By name, without pods that are being deleted."""
@@ -196,6 +196,16 @@ def test_a_pod_that_frees_a_gpu_is_preempted_and_that_gpu_is_given(
     assert given.resources[names.RESOURCE_CORE] == 50
 
 
+def show_candidates(pods: Pods, fleet: Fleet) -> None:
+    """kube-scheduler tries a pod once it has received all nodes."""
+    there = [f"at-{node}" for node in fleet.nodes]
+    for name, node in zip(there, fleet.nodes, strict=True):
+        pods.fill(node, (name, 100, "low"))
+    pods.fill("", ("first", 100, "low"))
+    for name in (*there, "first"):
+        pods.remove(name)
+
+
 LOW: Final = tuple(f"low-{number:02}" for number in range(24))
 
 
@@ -207,9 +217,7 @@ def test_a_late_pod_of_high_priority_overtakes_nominated_ones(
     """All GPUs are reserved for nominated pods of low priority when it arrives. kube-scheduler
     tries it next, and it gets one of these GPUs. When kube-scheduler continues, it receives the
     pods one after the other, and tries some before the last."""
-    pods.make("first", 100, "low")
-    until(lambda: pods.node_of("first"), "kube-scheduler shows the candidates")
-    pods.remove("first")
+    show_candidates(pods, fleet)
     with ours.kube_scheduler.frozen():
         for name in LOW:
             pods.make(name, 100, "low")
@@ -228,8 +236,7 @@ def test_nominations_of_an_extender_that_was_killed_hold(
 ) -> None:
     """The next one adopts them: pods are bound on the nodes nominated for them, but for those that
     kube-scheduler tries before the extender has the Lease: it clears their nominations."""
-    pods.make("first", 100, "low")
-    until(lambda: pods.node_of("first"), "kube-scheduler shows the candidates")
+    show_candidates(pods, fleet)
     with ours.kube_scheduler.frozen():
         for name in LOW[:12]:
             pods.make(name, 100, "low")

@@ -112,7 +112,8 @@ def test_an_agent_that_is_killed_leaves_no_arbiter(lab: Lab) -> None:
 @contextlib.contextmanager
 def loads_get_their_shares(lab: Lab) -> Iterator[str]:
     """Two containers, of 30 and 70 percent, whose loads run: whatever happens in the block, each
-    gets its share of the ten seconds around it, to within ten points."""
+    gets its share of the ten seconds around it, to within 15 points: other tests run beside it.
+    `python -m bench core` has ten points for a machine of its own."""
     with (
         lab.pod("small", lab.share({"main": SHARE})) as small,
         lab.pod("large", lab.share({"main": [(0, 20 * GIB, 70)]})) as large,
@@ -125,7 +126,7 @@ def loads_get_their_shares(lab: Lab) -> Iterator[str]:
         outs = [load.result(timeout=60).out for load in loads]
     seconds = [[share for at_s, share in load_output.seconds(out) if int(at_s) > 2] for out in outs]
     small_share, large_share = (sum(each[:10]) / 10 for each in seconds)
-    assert abs(small_share - 30) <= 10 and abs(large_share - 70) <= 10, outs
+    assert abs(small_share - 30) <= 15 and abs(large_share - 70) <= 15, outs
 
 
 def test_an_agent_that_is_killed_costs_no_container_its_share(lab: Lab) -> None:

@@ -66,7 +66,7 @@ class Backoff:
         return wait_s * (0.5 + self._jitter() / 2)
 
 
-class Follower:
+class Reflector:
     """Reflector of one kind. path: of its list. only, page: see Kube.list. query: selectors."""
 
     def __init__(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from kube.follow import Follower
+from kube.reflector import Reflector
 from tests.kube.api_server import client_of, event, lines, listed, refuse, stream
 from tests.support import until_async
 
@@ -43,14 +43,14 @@ def test_retry_delays_grow_until_a_watch_has_lasted_however_it_ends(breaks: bool
         async def answer(request: web.Request) -> web.StreamResponse:
             if "watch" not in request.query:
                 return listed({"metadata": {"name": "a"}}, version="5")
-            waited.append(follower.waited_s)
+            waited.append(reflector.waited_s)
             if len(waited) <= 5:
                 return refuse(503, "ServiceUnavailable")
             if len(waited) > 6:
                 done.set()
                 return await stream(request, hold=True)
             response = await stream(request)
-            await until_async(lambda: not follower.problem)
+            await until_async(lambda: not reflector.problem)
             now[0] += 5
             assert request.transport is not None
             if breaks:
@@ -59,14 +59,14 @@ def test_retry_delays_grow_until_a_watch_has_lasted_however_it_ends(breaks: bool
 
         async with client_of(answer) as kube:
             sink = Keys()
-            follower = Follower(kube, "/p", sink, clock=lambda: now[0], jitter=lambda: 0.0)
-            following = asyncio.create_task(follower.run())
+            reflector = Reflector(kube, "/p", sink, clock=lambda: now[0], jitter=lambda: 0.0)
+            following = asyncio.create_task(reflector.run())
             async with asyncio.timeout(60):
                 await done.wait()
             following.cancel()
             await asyncio.wait({following})
             assert sink.known == {"a"}
-            assert follower.lists == 1
+            assert reflector.lists == 1
 
     asyncio.run(scene())
     assert waited == [0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 0.05 if breaks else 0.0]
@@ -83,7 +83,7 @@ def test_a_watch_that_is_ended_for_being_behind_is_taken_up_at_once() -> None:
         async def answer(request: web.Request) -> web.StreamResponse:
             if "watch" not in request.query:
                 return listed({"metadata": {"name": "a"}}, version="5")
-            waited.append(follower.waited_s)
+            waited.append(reflector.waited_s)
             number = int(request.query["resourceVersion"]) - 5
             if number == told:
                 done.set()
@@ -93,8 +93,8 @@ def test_a_watch_that_is_ended_for_being_behind_is_taken_up_at_once() -> None:
 
         async with client_of(answer) as kube:
             sink = Keys()
-            follower = Follower(kube, "/p", sink, clock=lambda: 0.0, jitter=lambda: 0.0)
-            following = asyncio.create_task(follower.run())
+            reflector = Reflector(kube, "/p", sink, clock=lambda: 0.0, jitter=lambda: 0.0)
+            following = asyncio.create_task(reflector.run())
             async with asyncio.timeout(60):
                 await done.wait()
             following.cancel()
