@@ -259,7 +259,7 @@ def test_a_pod_does_not_load_what_reads_a_kubeconfig(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("one")
     (tmp_path / "ca.crt").write_text("a certificate")
     program = (
-        "import sys, pathlib; from kube import access, client, follow;"
+        "import sys, pathlib; from kube import access, client, reflector;"
         f"access.load('', {{'KUBERNETES_SERVICE_HOST': '10.0.0.1'}}, pathlib.Path('{tmp_path}'));"
         "print('kubernetes' in sys.modules)"
     )
