@@ -54,6 +54,8 @@ THOROUGH: Final = {
     "tests/cluster/admission/test_enforced.py::test_without_the_right_*": "an extender of its own",
     "tests/cluster/test_one_fitting.py::*": _RACES,
     "tests/cluster/test_preemption.py::*[[]off-*": "the same without nominations",
+    "tests/cluster/test_preemption.py::test_a_late_pod_*": _RACES,
+    "tests/cluster/test_preemption.py::test_nominations_of_*": _KILLS,
     "tests/cluster/test_storms.py::*": _RACES,
     "tests/cluster/test_cache.py::test_after_turmoil_*": _RACES,
     "tests/cluster/test_extender.py::test_a_server_that_freezes_over_and_over_*": _RACES,
