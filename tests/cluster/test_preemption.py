@@ -197,12 +197,14 @@ def test_a_pod_that_frees_a_gpu_is_preempted_and_that_gpu_is_given(
 
 
 def show_candidates(pods: Pods, fleet: Fleet) -> None:
-    """kube-scheduler tries a pod once it has received all nodes."""
+    """kube-scheduler tries pods once it has received all nodes; several, because the extender
+    learns nothing from one that its own watch has not reported yet."""
     there = [f"at-{node}" for node in fleet.nodes]
     for name, node in zip(there, fleet.nodes, strict=True):
         pods.fill(node, (name, 100, "low"))
-    pods.fill("", ("first", 100, "low"))
-    for name in (*there, "first"):
+    firsts = [f"first-{number}" for number in range(4)]
+    pods.fill("", *((name, 100, "low") for name in firsts))
+    for name in (*there, *firsts):
         pods.remove(name)
 
 
