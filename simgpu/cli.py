@@ -22,7 +22,7 @@ from typing import Any, Final
 from contract import quantity
 from simgpu import cdi, config
 from simgpu.faults import is_call
-from simgpu.home import Home, HomeError
+from simgpu.state_dir import StateDir, StateDirError
 from simgpu.wire import Op
 
 _PACKAGE: Final = Path(__file__).resolve().parent
@@ -70,9 +70,9 @@ class CommandError(Exception):
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
-        home = Home.at(arguments.dir)
-        arguments.run(home, arguments)
-    except (CommandError, HomeError, config.ConfigError) as error:
+        state_dir = StateDir.at(arguments.dir)
+        arguments.run(state_dir, arguments)
+    except (CommandError, StateDirError, config.ConfigError) as error:
         sys.stderr.write(f"simgpu: {error}\n")
         return 1
     return 0
@@ -123,26 +123,27 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _up(home: Home, arguments: argparse.Namespace) -> None:
+def _up(state_dir: StateDir, arguments: argparse.Namespace) -> None:
     host = config.load((arguments.config or config.DEFAULT_FILE).absolute())
     if arguments.gpu:
         host = host.with_gpus([config.parse_bytes(size, "--gpu") for size in arguments.gpu])
-    home.create()
+    state_dir.create()
     if arguments.foreground:
-        _serve(home, host, _driver(arguments.build_dir, host.cuda_version))
+        _serve(state_dir, host, _driver(arguments.build_dir, host.cuda_version))
         return
-    if home.daemon_pid() is None:
-        _start(home, arguments)
-    running = _ask(home, {"op": "status"})
+    if state_dir.daemon_pid() is None:
+        _start(state_dir, arguments)
+    running = _ask(state_dir, {"op": "status"})
     if running["host"] != repr(host):
         raise CommandError(
-            f"{home.root} is up with other GPUs; `python -m simgpu down --dir {home.root}` first"
+            f"{state_dir.root} is up with other GPUs;"
+            f" `python -m simgpu down --dir {state_dir.root}` first"
         )
-    _say(_describe(home, running))
-    _say(_next_steps(home, _driver(arguments.build_dir, host.cuda_version)))
+    _print(_describe(state_dir, running))
+    _print(_next_steps(state_dir, _driver(arguments.build_dir, host.cuda_version)))
 
 
-def _serve(home: Home, host: config.HostConfig, driver: cdi.Driver) -> None:
+def _serve(state_dir: StateDir, host: config.HostConfig, driver: cdi.Driver) -> None:
     # Imported by the daemon alone: asyncio takes half of the time in which a command starts.
     import asyncio
 
@@ -151,24 +152,24 @@ def _serve(home: Home, host: config.HostConfig, driver: cdi.Driver) -> None:
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
-    lock = home.lock()
-    sockets = {gpu.minor: home.gpu_socket(gpu.minor) for gpu in host.gpus}
-    _write_atomically(home.cdi_spec, cdi.render(cdi.spec(host.gpus, sockets, driver)))
+    lock = state_dir.lock()
+    sockets = {gpu.minor: state_dir.gpu_socket(gpu.minor) for gpu in host.gpus}
+    _write_atomically(state_dir.cdi_spec, cdi.render(cdi.spec(host.gpus, sockets, driver)))
     try:
-        asyncio.run(daemon.run(host, home))
+        asyncio.run(daemon.run(host, state_dir))
     finally:
         os.close(lock)
 
 
-def _start(home: Home, arguments: argparse.Namespace) -> None:
-    command = [sys.executable, "-m", "simgpu", "up", "--foreground", "--dir", str(home.root)]
+def _start(state_dir: StateDir, arguments: argparse.Namespace) -> None:
+    command = [sys.executable, "-m", "simgpu", "up", "--foreground", "--dir", str(state_dir.root)]
     if arguments.config:
         command += ["--config", str(arguments.config.absolute())]
     for size in arguments.gpu or ():
         command += ["--gpu", size]
     if arguments.build_dir:
         command += ["--build-dir", str(arguments.build_dir.absolute())]
-    with home.log.open("ab") as output:
+    with state_dir.log.open("ab") as output:
         child = subprocess.Popen(
             command,
             cwd=_PACKAGE.parent,
@@ -178,30 +179,30 @@ def _start(home: Home, arguments: argparse.Namespace) -> None:
             start_new_session=True,
         )
     deadline = time.monotonic() + _START_LIMIT_S
-    while not _answers(home):
-        if child.poll() is not None and home.daemon_pid() is None:
-            raise CommandError(f"the daemon ended at its start: {_last_line(home.log)}")
+    while not _answers(state_dir):
+        if child.poll() is not None and state_dir.daemon_pid() is None:
+            raise CommandError(f"the daemon ended at its start: {_last_line(state_dir.log)}")
         if time.monotonic() > deadline:
             child.kill()
-            raise CommandError(f"no answer within {_START_LIMIT_S:.0f} s; see {home.log}")
+            raise CommandError(f"no answer within {_START_LIMIT_S:.0f} s; see {state_dir.log}")
         time.sleep(_POLL_S)
 
 
-def _down(home: Home, _: argparse.Namespace) -> None:
-    pid = home.daemon_pid()
+def _down(state_dir: StateDir, _: argparse.Namespace) -> None:
+    pid = state_dir.daemon_pid()
     if pid is None:
-        home.remove()
-        _say(f"simgpu was not up in {home.root}\n")
+        state_dir.remove()
+        _print(f"simgpu was not up in {state_dir.root}\n")
         return
     # SIGTERM first; SIGKILL for a daemon that is stopped or stuck.
     for number in (signal.SIGTERM, signal.SIGKILL):
         _signal(pid, number)
         deadline = time.monotonic() + _STOP_LIMIT_S
-        while home.daemon_pid() == pid and time.monotonic() < deadline:
+        while state_dir.daemon_pid() == pid and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-        if home.daemon_pid() != pid:
-            home.remove()
-            _say(f"simgpu is down: nothing of it is left in {home.root}\n")
+        if state_dir.daemon_pid() != pid:
+            state_dir.remove()
+            _print(f"simgpu is down: nothing of it is left in {state_dir.root}\n")
             return
     raise CommandError(f"pid {pid} does not end")
 
@@ -215,12 +216,12 @@ def _signal(pid: int, number: int) -> None:
         raise CommandError(f"pid {pid} belongs to another user") from None
 
 
-def _status(home: Home, _: argparse.Namespace) -> None:
-    if home.daemon_pid() is None:
+def _status(state_dir: StateDir, _: argparse.Namespace) -> None:
+    if state_dir.daemon_pid() is None:
         raise CommandError(
-            f"not up in {home.root}; start it: python -m simgpu up --dir {home.root}"
+            f"not up in {state_dir.root}; start it: python -m simgpu up --dir {state_dir.root}"
         )
-    _say(_describe(home, _ask(home, {"op": "status"})))
+    _print(_describe(state_dir, _ask(state_dir, {"op": "status"})))
 
 
 _FAULTS: Final[dict[str, tuple[str, ...]]] = {
@@ -232,7 +233,7 @@ _FAULTS: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-def _fault(home: Home, arguments: argparse.Namespace) -> None:
+def _fault(state_dir: StateDir, arguments: argparse.Namespace) -> None:
     request: dict[str, Any] = {"op": arguments.fault.replace("-", "_"), "gpu": arguments.gpu}
     wanted = _FAULTS[arguments.fault]
     if len(arguments.operands) != len(wanted):
@@ -244,8 +245,8 @@ def _fault(home: Home, arguments: argparse.Namespace) -> None:
         elif not text.isdigit():
             raise CommandError(f"{arguments.fault}: {text!r} is not a number")
         request[name] = text if name == "call" else int(text)
-    _ask(home, request)
-    _say(f"GPU {arguments.gpu}: {arguments.fault} {' '.join(arguments.operands)}".rstrip() + "\n")
+    _ask(state_dir, request)
+    _print(f"GPU {arguments.gpu}: {arguments.fault} {' '.join(arguments.operands)}".rstrip() + "\n")
 
 
 def _check_call(fault: str, text: str) -> None:
@@ -257,29 +258,29 @@ def _check_call(fault: str, text: str) -> None:
         raise CommandError(f"{fault}: no operation {text!r}; there are {allowed}")
 
 
-def _ask(home: Home, request: dict[str, Any]) -> dict[str, Any]:
+def _ask(state_dir: StateDir, request: dict[str, Any]) -> dict[str, Any]:
     """The daemon's answer over the control socket."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(_STOP_LIMIT_S)
-            connection.connect(str(home.control))
+            connection.connect(str(state_dir.control))
             connection.sendall(json.dumps(request).encode() + b"\n")
             line = connection.makefile("rb").readline()
     except PermissionError:
-        raise CommandError(f"{home.control}: only its owner may ask") from None
+        raise CommandError(f"{state_dir.control}: only its owner may ask") from None
     except OSError as error:
-        raise CommandError(f"no daemon answers in {home.root} ({error})") from error
+        raise CommandError(f"no daemon answers in {state_dir.root} ({error})") from error
     if not line:
-        raise CommandError(f"the daemon in {home.root} went away")
+        raise CommandError(f"the daemon in {state_dir.root} went away")
     answer: dict[str, Any] = json.loads(line)
     if "error" in answer:
         raise CommandError(answer["error"])
     return answer
 
 
-def _answers(home: Home) -> bool:
+def _answers(state_dir: StateDir) -> bool:
     try:
-        _ask(home, {"op": "status"})
+        _ask(state_dir, {"op": "status"})
     except CommandError:
         return False
     return True
@@ -309,10 +310,10 @@ def _generation(libraries: Path, cuda_version: int) -> Path:
     return built[max((one for one in built if one <= cuda_version), default=_CUDA_VERSION)]
 
 
-def _describe(home: Home, running: dict[str, Any]) -> str:
+def _describe(state_dir: StateDir, running: dict[str, Any]) -> str:
     version = running["cuda_version"]
     lines = [
-        f"simgpu is up in {home.root}: driver {running['driver_version']}, "
+        f"simgpu is up in {state_dir.root}: driver {running['driver_version']}, "
         f"CUDA {version // 1000}.{version % 1000 // 10}, pid {running['pid']}"
     ]
     for gpu in running["gpus"]:
@@ -326,17 +327,17 @@ def _describe(home: Home, running: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _next_steps(home: Home, driver: cdi.Driver) -> str:
-    lines = [f"  CDI     {home.cdi_spec}"]
+def _next_steps(state_dir: StateDir, driver: cdi.Driver) -> str:
+    lines = [f"  CDI     {state_dir.cdi_spec}"]
     if driver.missing:
         lines.append(f"  missing {', '.join(map(str, driver.missing))}")
         lines.append("  build   cmake --preset dev && cmake --build --preset dev")
     else:
         libraries = driver.libcuda.parent
         lines.append(
-            f"  try     SIMGPU_DIR={home.root} LD_LIBRARY_PATH={libraries} {driver.nvidia_smi}"
+            f"  try     SIMGPU_DIR={state_dir.root} LD_LIBRARY_PATH={libraries} {driver.nvidia_smi}"
         )
-    lines.append(f"  stop    python -m simgpu down --dir {home.root}")
+    lines.append(f"  stop    python -m simgpu down --dir {state_dir.root}")
     return "\n".join(lines) + "\n"
 
 
@@ -351,5 +352,5 @@ def _last_line(path: Path) -> str:
     return lines[-1] if lines else f"{path} is empty"
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(text)

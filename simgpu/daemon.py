@@ -31,7 +31,7 @@ from simgpu.config import GpuConfig, HostConfig
 from simgpu.descriptors import Descriptors
 from simgpu.faults import is_call
 from simgpu.gpus import Gpu, GpuError
-from simgpu.home import Home
+from simgpu.state_dir import StateDir
 from simgpu.wire import Op, Request, Role, Status, WireError
 
 log = logging.getLogger(__name__)
@@ -253,14 +253,14 @@ class Seat:
                 self.gpu.leave(client, time.monotonic_ns())
                 client = None
 
-        def died() -> None:
+        def on_exit() -> None:
             if peer.pidfd is not None:
                 loop.remove_reader(peer.pidfd)
             let_go()
             writer.transport.abort()
 
         if peer.pidfd is not None:
-            loop.add_reader(peer.pidfd, died)
+            loop.add_reader(peer.pidfd, on_exit)
         try:
             while data := await reader.read(wire.HEAD_BYTES + wire.PAYLOAD_BYTES):
                 for request in requests.feed(data):
@@ -448,7 +448,7 @@ def _count(request: Mapping[str, Any], key: str, limit: int) -> int:
     return value
 
 
-async def run(host: HostConfig, home: Home) -> None:
+async def run(host: HostConfig, state_dir: StateDir) -> None:
     """Serve until SIGTERM, SIGINT or a stop over the control socket. The caller has locked D."""
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
@@ -459,10 +459,10 @@ async def run(host: HostConfig, home: Home) -> None:
 
     connections: Counter[int] = Counter()
     seats = {gpu.minor: Seat(host, gpu, connections) for gpu in host.gpus}
-    home.clear_sockets()
+    state_dir.clear_sockets()
     async with contextlib.AsyncExitStack() as stack:
         for minor, seat in seats.items():
-            path = home.gpu_socket(minor)
+            path = state_dir.gpu_socket(minor)
             server = await asyncio.start_unix_server(seat.serve, path, backlog=1024)
             path.chmod(0o666)
             stack.callback(server.close)
@@ -471,12 +471,12 @@ async def run(host: HostConfig, home: Home) -> None:
         # Bound last: a client that reaches it finds every GPU.
         with _umask(0o177):
             server = await asyncio.start_unix_server(
-                control.serve, home.control, limit=_CONTROL_LINE_BYTES
+                control.serve, state_dir.control, limit=_CONTROL_LINE_BYTES
             )
         stack.callback(server.close)
-        log.info("up: %d GPUs in %s", len(seats), home.root)
+        log.info("up: %d GPUs in %s", len(seats), state_dir.root)
         await stopping.wait()
-    home.clear_sockets()
+    state_dir.clear_sockets()
     log.info("down")
 
 

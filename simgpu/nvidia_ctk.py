@@ -18,17 +18,17 @@ from typing import Any
 
 import yaml
 
-from simgpu.home import Home
+from simgpu.state_dir import StateDir
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(argv)
     directory = os.environ.get("SIMGPU_DIR")
-    home = Home.at(Path(directory)) if directory else None
-    if home is None or home.daemon_pid() is None:
+    state_dir = StateDir.at(Path(directory)) if directory else None
+    if state_dir is None or state_dir.daemon_pid() is None:
         sys.stderr.write("failed to generate CDI spec: failed to initialize NVML: no daemon\n")
         return 1
-    below = _below(given.driver_root, json.loads(home.cdi_spec.read_text()))
+    below = _below(given.driver_root, json.loads(state_dir.cdi_spec.read_text()))
     document = _named(below, given.device_name_strategy)
     text = json.dumps(document) if given.format == "json" else yaml.safe_dump(document)
     if given.output:

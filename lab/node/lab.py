@@ -27,7 +27,7 @@ from lab.node.containerd_config import Options
 from lab.node.cri import ORDINARY, Cri, Pod, Sandbox
 from lab.node.namespace import Inside, Namespace, children
 from simgpu import config
-from simgpu.home import Home
+from simgpu.state_dir import StateDir
 from tools import building, programs
 from tools.images import oci
 from tools.images.oci import Image
@@ -181,7 +181,7 @@ class Lab:
     @property
     def gpus_pid(self) -> int | None:
         """Process number of the daemon that simulates the GPUs; None if it has exited."""
-        return Home.at(self.sim_dir).daemon_pid()
+        return StateDir.at(self.sim_dir).daemon_pid()
 
     def start_gpus(self) -> None:
         """No effect if they run. Raises LabError. The GPUs start empty: allocations of earlier

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from simgpu import cli
-from simgpu.home import Home
+from simgpu.state_dir import StateDir
 from simgpu.wire import Role
 from tests.simgpu.peer import Peer
 from tests.support import ROOT, until
@@ -33,13 +33,13 @@ def simgpu(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 def start(directory: Path, *options: str | Path) -> subprocess.Popen[bytes]:
     """The daemon that `python -m simgpu up` starts, without a process for the command."""
-    home = Home.at(directory)
-    home.create()
+    state_dir = StateDir.at(directory)
+    state_dir.create()
     command = [sys.executable, "-m", "simgpu", "up", "--foreground", "--dir", directory, *options]
-    with home.log.open("ab") as log:
+    with state_dir.log.open("ab") as log:
         daemon = subprocess.Popen(command, cwd=ROOT, stderr=log, start_new_session=True)
-    until(lambda: daemon.poll() is not None or cli._answers(home), "the daemon serves")
-    assert daemon.returncode is None, home.log.read_text()
+    until(lambda: daemon.poll() is not None or cli._answers(state_dir), "the daemon serves")
+    assert daemon.returncode is None, state_dir.log.read_text()
     return daemon
 
 

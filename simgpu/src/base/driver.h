@@ -102,7 +102,7 @@ struct context {
 	struct mark blocking_done, all_done;
 	uint64_t limits[SIM_CONTEXT_LIMITS];
 	uint64_t launched_local_bytes; /* per thread: the maximum that a launched function needs */
-	struct extra local, printf_room, heap, levels, launches;
+	struct extra local, printf_buffer, heap, levels, launches;
 };
 
 /* Operations in it are operations in the primary context. */

@@ -159,7 +159,7 @@ static CUresult ask(struct device *device, uint64_t bytes, uint64_t *id)
 				      sizeof(struct sim_id), NULL));
 }
 
-static CUresult ask_or_trim(struct device *device, uint64_t bytes, uint64_t *id)
+static CUresult allocate_or_trim(struct device *device, uint64_t bytes, uint64_t *id)
 {
 	CUresult result = ask(device, bytes, id);
 	struct graph_block *gone = NULL;
@@ -194,7 +194,7 @@ static CUresult reserve(struct device *device, uint64_t bytes)
 	driver_unlock();
 	block->device = device;
 	block->bytes = bytes;
-	result = ask_or_trim(device, bytes, &block->id);
+	result = allocate_or_trim(device, bytes, &block->id);
 	driver_lock();
 	if (result != CUDA_SUCCESS) {
 		free(block);

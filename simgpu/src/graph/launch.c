@@ -158,7 +158,7 @@ static CUresult prepare(const struct shape *shape, const struct launch *given,
 	if (result == CUDA_SUCCESS)
 		result = check(shape, given, *function, context->device);
 	if (result == CUDA_SUCCESS && !(*stream)->capture)
-		result = function_make_room(*function, context);
+		result = function_grow_local(*function, context);
 	return result;
 }
 

@@ -179,7 +179,7 @@ void arrays_forget(struct context *context)
 			if (array->context == context && !array->mipmap)
 				dismantle(array);
 	}
-	physical_bury();
+	physical_delete_released();
 }
 
 static struct array *make_level(struct array *mipmap, unsigned int level)

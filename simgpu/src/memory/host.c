@@ -36,7 +36,7 @@ bool host_find(const void *address, void **base, size_t *bytes)
 	return true;
 }
 
-static bool room_for_one_more(void)
+static bool reserve_one_more(void)
 {
 	size_t cap = pinned_cap ? pinned_cap * 2 : 16;
 	struct pinned *grown;
@@ -55,7 +55,7 @@ static CUresult allocate(void **out, size_t bytes, unsigned int flags)
 {
 	void *base;
 
-	if (!room_for_one_more())
+	if (!reserve_one_more())
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (base == MAP_FAILED)
@@ -124,7 +124,7 @@ CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned int flags)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	if (overlaps(address, bytes))
 		return driver_leave(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-	if (!room_for_one_more())
+	if (!reserve_one_more())
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	pinned[pinned_count++] =
 	    (struct pinned){.base = address, .bytes = bytes, .flags = flags, .registered = true};

@@ -92,7 +92,7 @@ struct physical *physical_get(CUmemGenericAllocationHandle handle)
 	return memory && memory->handles ? memory : NULL;
 }
 
-static void bury_if_unused(struct physical *memory)
+static void delete_if_unused(struct physical *memory)
 {
 	if (memory->handles || memory->pins)
 		return;
@@ -112,16 +112,16 @@ void physical_pin(struct physical *memory)
 void physical_unpin(struct physical *memory)
 {
 	memory->pins--;
-	bury_if_unused(memory);
+	delete_if_unused(memory);
 }
 
 void physical_release(struct physical *memory)
 {
 	memory->handles--;
-	bury_if_unused(memory);
+	delete_if_unused(memory);
 }
 
-static void bury(struct physical *list)
+static void delete_listed(struct physical *list)
 {
 	while (list) {
 		struct physical *memory = list;
@@ -139,16 +139,16 @@ CUresult physical_leave(CUresult result)
 
 	freed = NULL;
 	driver_unlock();
-	bury(list);
+	delete_listed(list);
 	return result;
 }
 
-void physical_bury(void)
+void physical_delete_released(void)
 {
 	struct physical *list = freed;
 
 	freed = NULL;
-	bury(list);
+	delete_listed(list);
 }
 
 bool location_is_host(const CUmemLocation *location)

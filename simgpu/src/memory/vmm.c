@@ -159,7 +159,7 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-static bool room_for_one_more(void)
+static bool reserve_one_more(void)
 {
 	size_t cap = mappings_cap ? mappings_cap * 2 : 64;
 	struct mapping *grown;
@@ -184,7 +184,7 @@ static CUresult map(const struct mapping *wanted)
 	    (at < mappings_used &&
 	     mappings[at].range.base < wanted->range.base + wanted->range.bytes))
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!room_for_one_more() ||
+	if (!reserve_one_more() ||
 	    mmap(address, wanted->range.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
 		 memory->fd, (off_t)(memory->offset + wanted->offset)) == MAP_FAILED)
 		return CUDA_ERROR_OUT_OF_MEMORY;

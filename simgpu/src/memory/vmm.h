@@ -51,7 +51,7 @@ void physical_release(struct physical *memory);
 /* Releases the lock and frees with the daemon what has ended meanwhile. */
 CUresult physical_leave(CUresult result);
 /* The same, and keeps the lock. */
-void physical_bury(void);
+void physical_delete_released(void);
 
 /* The meaning of a location of device memory; CUDA_ERROR_INVALID_VALUE for any other. */
 CUresult location_device(const CUmemLocation *location, struct device **device);

@@ -66,7 +66,7 @@ CUresult module_load_code(struct module *module);
 void module_unload_code(struct module *module);
 /* Of a function: its code for the context; and for a launch its local memory too. */
 CUresult function_load(struct function *function, struct context *context);
-CUresult function_make_room(struct function *function, struct context *context);
+CUresult function_grow_local(struct function *function, struct context *context);
 
 CUresult function_attribute(const struct function *function, const struct device *device,
 			    int attribute, int *value);

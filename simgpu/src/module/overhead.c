@@ -100,7 +100,7 @@ void overhead_begin(struct context *context)
 {
 	memcpy(context->limits, default_limits, sizeof(context->limits));
 	context->launched_local_bytes = 0;
-	context->local = context->printf_room = context->heap = context->levels =
+	context->local = context->printf_buffer = context->heap = context->levels =
 	    context->launches = (struct extra){0};
 }
 
@@ -111,7 +111,7 @@ CUresult overhead_set_limit(struct context *context, int limit, uint64_t value)
 	if (limit == SIM_LIMIT_STACK)
 		result = resize_local(context, value, context->launched_local_bytes);
 	else if (limit == SIM_LIMIT_PRINTF)
-		result = resize_beyond(context, limit, &context->printf_room, value, 1);
+		result = resize_beyond(context, limit, &context->printf_buffer, value, 1);
 	else if (limit == SIM_LIMIT_HEAP)
 		result = resize_beyond(context, limit, &context->heap, value, 1);
 	else if (limit == SIM_LIMIT_DEPTH)
@@ -163,7 +163,7 @@ CUresult function_load(struct function *function, struct context *context)
 	return result == CUDA_SUCCESS ? module_load_code(module) : result;
 }
 
-CUresult function_make_room(struct function *function, struct context *context)
+CUresult function_grow_local(struct function *function, struct context *context)
 {
 	CUresult result = function_load(function, context);
 

@@ -42,16 +42,16 @@ static const char *line_comment(struct scanner *scanner, const char *at)
 	const struct {
 		const char *key;
 		uint64_t *value;
-	} told[] = {{" simgpu: duration_ns=", &scanner->duration_ns},
-		    {" simgpu: duration_argument=", &scanner->duration_argument},
-		    {" simgpu: local_bytes=", &scanner->local_bytes},
-		    {" simgpu: module_bytes=", &scanner->module_bytes}};
+	} settings[] = {{" simgpu: duration_ns=", &scanner->duration_ns},
+			{" simgpu: duration_argument=", &scanner->duration_argument},
+			{" simgpu: local_bytes=", &scanner->local_bytes},
+			{" simgpu: module_bytes=", &scanner->module_bytes}};
 
-	for (size_t i = 0; i < sizeof(told) / sizeof(*told); i++) {
-		size_t length = strlen(told[i].key);
+	for (size_t i = 0; i < sizeof(settings) / sizeof(*settings); i++) {
+		size_t length = strlen(settings[i].key);
 		const char *number = at + length;
-		if (strncmp(at, told[i].key, length) == 0 && *number >= '0' && *number <= '9')
-			*told[i].value = decimal(&number);
+		if (strncmp(at, settings[i].key, length) == 0 && *number >= '0' && *number <= '9')
+			*settings[i].value = decimal(&number);
 	}
 	return at + strcspn(at, "\n");
 }

@@ -116,7 +116,8 @@ nvmlDevice_t nvml_instance_of(nvmlDevice_t gpu)
 	return &instances[nvml_index(gpu)];
 }
 
-nvmlReturn_t nvml_ask(nvmlDevice_t device, enum sim_op op, void *reply, uint32_t cap, uint32_t *got)
+nvmlReturn_t nvml_query(nvmlDevice_t device, enum sim_op op, void *reply, uint32_t cap,
+			uint32_t *got)
 {
 	static const nvmlReturn_t results[] = {
 	    [SIM_OK] = NVML_SUCCESS,
@@ -330,7 +331,7 @@ static nvmlReturn_t hand_out(int index, nvmlReturn_t absent, nvmlDevice_t *devic
 
 	if (index < 0 || index >= gpu_count)
 		return absent;
-	result = nvml_ask(&gpus[index], SIM_MEMORY_INFO, &memory, sizeof(memory), NULL);
+	result = nvml_query(&gpus[index], SIM_MEMORY_INFO, &memory, sizeof(memory), NULL);
 	if (result == NVML_SUCCESS)
 		*device = &gpus[index];
 	return result;

@@ -13,13 +13,13 @@
 #define PCI_DEVICE_ID	 0x20b010deu /* an A100's, of vendor 0x10de */
 #define PCI_SUBSYSTEM_ID 0x145f10deu
 
-static nvmlReturn_t ask_memory(nvmlDevice_t device, struct sim_memory *out)
+static nvmlReturn_t query_memory(nvmlDevice_t device, struct sim_memory *out)
 {
 	nvmlReturn_t result = nvml_enter(device);
 
 	if (result != NVML_SUCCESS)
 		return result;
-	result = nvml_ask(device, SIM_MEMORY_INFO, out, sizeof(*out), NULL);
+	result = nvml_query(device, SIM_MEMORY_INFO, out, sizeof(*out), NULL);
 	nvml_leave();
 	return result;
 }
@@ -120,7 +120,7 @@ GPU_PAIR(nvmlDeviceGetPowerManagementLimitConstraints, unsigned int, gpu.power_l
 NVML_API(nvmlDeviceGetMemoryInfo, nvmlDevice_t device, nvmlMemory_t *memory)
 {
 	struct sim_memory pool;
-	nvmlReturn_t result = ask_memory(device, &pool);
+	nvmlReturn_t result = query_memory(device, &pool);
 
 	if (result == NVML_SUCCESS && !memory)
 		return NVML_ERROR_INVALID_ARGUMENT;
@@ -135,7 +135,7 @@ NVML_API(nvmlDeviceGetMemoryInfo, nvmlDevice_t device, nvmlMemory_t *memory)
 NVML_API(nvmlDeviceGetMemoryInfo_v2, nvmlDevice_t device, nvmlMemory_v2_t *memory)
 {
 	struct sim_memory pool;
-	nvmlReturn_t result = ask_memory(device, &pool);
+	nvmlReturn_t result = query_memory(device, &pool);
 
 	if (result == NVML_SUCCESS && !memory)
 		return NVML_ERROR_INVALID_ARGUMENT;

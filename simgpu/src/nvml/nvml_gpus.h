@@ -38,8 +38,8 @@ unsigned int nvml_index(nvmlDevice_t device);
 nvmlReturn_t nvml_describe(nvmlDevice_t device, struct sim_gpu *gpu);
 
 /* One request to the GPU; its status as an NVML code. */
-nvmlReturn_t nvml_ask(nvmlDevice_t device, enum sim_op op, void *reply, uint32_t cap,
-		      uint32_t *got);
+nvmlReturn_t nvml_query(nvmlDevice_t device, enum sim_op op, void *reply, uint32_t cap,
+			uint32_t *got);
 
 /* "GPU-...", or "MIG-..." of an instance, into `text` of NVML_DEVICE_UUID_BUFFER_SIZE bytes. */
 void nvml_format_uuid(const struct sim_gpu *gpu, bool instance, char *text);

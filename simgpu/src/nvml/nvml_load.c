@@ -15,14 +15,14 @@
 #define IDLE_MILLIWATT 55000u
 #define IDLE_CLOCK_MHZ 210u
 
-static nvmlReturn_t ask_utilization(nvmlDevice_t device, struct sim_utilization *out)
+static nvmlReturn_t query_utilization(nvmlDevice_t device, struct sim_utilization *out)
 {
 	nvmlReturn_t result = nvml_enter(device);
 
 	if (result != NVML_SUCCESS)
 		return result;
 	sim_look(device->link);
-	result = nvml_ask(device, SIM_UTILIZATION, out, sizeof(*out), NULL);
+	result = nvml_query(device, SIM_UTILIZATION, out, sizeof(*out), NULL);
 	nvml_leave();
 	return result;
 }
@@ -38,7 +38,7 @@ static nvmlReturn_t ask_utilization(nvmlDevice_t device, struct sim_utilization 
 		if (result == NVML_SUCCESS && !value)                                              \
 			result = NVML_ERROR_INVALID_ARGUMENT;                                      \
 		if (result == NVML_SUCCESS)                                                        \
-			result = ask_utilization(device, &load);                                   \
+			result = query_utilization(device, &load);                                 \
 		if (result == NVML_SUCCESS)                                                        \
 			*value = (type)(expression);                                               \
 		return result;                                                                     \
@@ -62,7 +62,7 @@ LOAD_NUMBER(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long,
 NVML_API(nvmlDeviceGetUtilizationRates, nvmlDevice_t device, nvmlUtilization_t *utilization)
 {
 	struct sim_utilization load;
-	nvmlReturn_t result = ask_utilization(device, &load);
+	nvmlReturn_t result = query_utilization(device, &load);
 
 	if (result == NVML_SUCCESS && !utilization)
 		return NVML_ERROR_INVALID_ARGUMENT;
@@ -76,7 +76,7 @@ NVML_API(nvmlDeviceGetUtilizationRates, nvmlDevice_t device, nvmlUtilization_t *
 NVML_API(nvmlDeviceGetTemperature, nvmlDevice_t device, unsigned int sensor, unsigned int *celsius)
 {
 	struct sim_utilization load;
-	nvmlReturn_t result = ask_utilization(device, &load);
+	nvmlReturn_t result = query_utilization(device, &load);
 
 	if (result == NVML_SUCCESS && (!celsius || sensor != NVML_TEMPERATURE_GPU))
 		return NVML_ERROR_INVALID_ARGUMENT;
@@ -115,7 +115,7 @@ static nvmlReturn_t clock_mhz(nvmlDevice_t device, unsigned int type, unsigned i
 	if (!mhz || type >= NVML_CLOCK_COUNT || id >= NVML_CLOCK_ID_COUNT)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (current)
-		result = ask_utilization(device, &load);
+		result = query_utilization(device, &load);
 	if (result != NVML_SUCCESS)
 		return result;
 	if (type == NVML_CLOCK_MEM)

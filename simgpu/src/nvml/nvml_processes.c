@@ -20,8 +20,8 @@ struct rows {
 };
 
 /* The daemon's rows of one kind. Free nothing if the answer is not NVML_SUCCESS. */
-static nvmlReturn_t ask_rows(nvmlDevice_t device, enum sim_op op, size_t row_bytes,
-			     struct rows *rows)
+static nvmlReturn_t query_rows(nvmlDevice_t device, enum sim_op op, size_t row_bytes,
+			       struct rows *rows)
 {
 	nvmlReturn_t result = nvml_enter(device);
 	uint32_t got = 0;
@@ -30,8 +30,8 @@ static nvmlReturn_t ask_rows(nvmlDevice_t device, enum sim_op op, size_t row_byt
 		return result;
 	sim_look(device->link);
 	rows->of = malloc(SIM_PAYLOAD_BYTES);
-	result =
-	    rows->of ? nvml_ask(device, op, rows->of, SIM_PAYLOAD_BYTES, &got) : NVML_ERROR_MEMORY;
+	result = rows->of ? nvml_query(device, op, rows->of, SIM_PAYLOAD_BYTES, &got)
+			  : NVML_ERROR_MEMORY;
 	nvml_leave();
 	rows->count = (unsigned int)(got / row_bytes);
 	if (result != NVML_SUCCESS)
@@ -40,31 +40,31 @@ static nvmlReturn_t ask_rows(nvmlDevice_t device, enum sim_op op, size_t row_byt
 }
 
 /* A context makes a process a compute process, whether it holds memory or not. */
-static nvmlReturn_t ask_processes(nvmlDevice_t device, struct rows *rows)
+static nvmlReturn_t query_processes(nvmlDevice_t device, struct rows *rows)
 {
-	return ask_rows(device, SIM_PROCESSES, sizeof(struct sim_process), rows);
+	return query_rows(device, SIM_PROCESSES, sizeof(struct sim_process), rows);
 }
 
-static nvmlReturn_t ask_loads(nvmlDevice_t device, struct rows *rows)
+static nvmlReturn_t query_loads(nvmlDevice_t device, struct rows *rows)
 {
-	return ask_rows(device, SIM_PROCESS_UTILIZATION, sizeof(struct sim_process_utilization),
-			rows);
+	return query_rows(device, SIM_PROCESS_UTILIZATION, sizeof(struct sim_process_utilization),
+			  rows);
 }
 
 /* Their number is stored in *count, whether or not the caller has space for them. */
-static nvmlReturn_t make_room(unsigned int *count, const void *out, unsigned int there)
+static nvmlReturn_t check_capacity(unsigned int *count, const void *out, unsigned int there)
 {
-	unsigned int room = out ? *count : 0;
+	unsigned int capacity = out ? *count : 0;
 
 	*count = there;
-	return there > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+	return there > capacity ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
 static nvmlReturn_t compute_processes(nvmlDevice_t device, unsigned int *count, void *out,
 				      size_t row_bytes)
 {
 	struct rows rows = {NULL, 0};
-	nvmlReturn_t result = ask_processes(device, &rows);
+	nvmlReturn_t result = query_processes(device, &rows);
 	const struct sim_process *found = rows.of;
 
 	if (result != NVML_SUCCESS)
@@ -72,7 +72,7 @@ static nvmlReturn_t compute_processes(nvmlDevice_t device, unsigned int *count, 
 	if (!count || (*count && !out))
 		result = NVML_ERROR_INVALID_ARGUMENT;
 	else
-		result = make_room(count, out, rows.count);
+		result = check_capacity(count, out, rows.count);
 	for (unsigned int i = 0; result == NVML_SUCCESS && i < rows.count; i++) {
 		nvmlProcessInfo_t row = {
 		    .pid = found[i].pid,
@@ -112,7 +112,7 @@ NVML_API(nvmlDeviceGetComputeRunningProcesses, nvmlDevice_t device, unsigned int
 	NVML_API(function, nvmlDevice_t device, unsigned int *count, void *rows)                   \
 	{                                                                                          \
 		struct rows found = {NULL, 0};                                                     \
-		nvmlReturn_t result = ask_processes(device, &found);                               \
+		nvmlReturn_t result = query_processes(device, &found);                             \
                                                                                                    \
 		(void)rows;                                                                        \
 		if (result != NVML_SUCCESS)                                                        \
@@ -135,7 +135,7 @@ NVML_API(nvmlDeviceGetRunningProcessDetailList, nvmlDevice_t device,
 	 nvmlProcessDetailList_v1_t *list)
 {
 	struct rows rows = {NULL, 0};
-	nvmlReturn_t result = ask_processes(device, &rows);
+	nvmlReturn_t result = query_processes(device, &rows);
 	const struct sim_process *found = rows.of;
 
 	if (result != NVML_SUCCESS)
@@ -145,8 +145,8 @@ NVML_API(nvmlDeviceGetRunningProcessDetailList, nvmlDevice_t device,
 	else if (list->version != NVML_PROCESS_DETAIL_LIST_V1)
 		result = NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
 	else
-		result = make_room(&list->numProcArrayEntries, list->procArray,
-				   list->mode == NVML_PROCESS_MODE_COMPUTE ? rows.count : 0);
+		result = check_capacity(&list->numProcArrayEntries, list->procArray,
+					list->mode == NVML_PROCESS_MODE_COMPUTE ? rows.count : 0);
 	for (unsigned int i = 0; result == NVML_SUCCESS && i < list->numProcArrayEntries; i++)
 		list->procArray[i] = (nvmlProcessDetail_v1_t){
 		    .pid = found[i].pid,
@@ -162,7 +162,7 @@ NVML_API(nvmlDeviceGetProcessUtilization, nvmlDevice_t device, nvmlProcessUtiliz
 	 unsigned int *count, unsigned long long since)
 {
 	struct rows rows = {NULL, 0};
-	nvmlReturn_t result = ask_loads(device, &rows);
+	nvmlReturn_t result = query_loads(device, &rows);
 	const struct sim_process_utilization *found = rows.of;
 
 	(void)since; /* every sample is of the second that just ended */
@@ -173,7 +173,7 @@ NVML_API(nvmlDeviceGetProcessUtilization, nvmlDevice_t device, nvmlProcessUtiliz
 	else if (!rows.count)
 		result = NVML_ERROR_NOT_FOUND;
 	else
-		result = make_room(count, out, rows.count);
+		result = check_capacity(count, out, rows.count);
 	for (unsigned int i = 0; result == NVML_SUCCESS && i < rows.count; i++)
 		out[i] = (nvmlProcessUtilizationSample_t){
 		    .pid = found[i].pid,
@@ -189,7 +189,7 @@ NVML_API(nvmlDeviceGetProcessesUtilizationInfo, nvmlDevice_t device,
 	 nvmlProcessesUtilizationInfo_v1_t *info)
 {
 	struct rows rows = {NULL, 0};
-	nvmlReturn_t result = ask_loads(device, &rows);
+	nvmlReturn_t result = query_loads(device, &rows);
 	const struct sim_process_utilization *found = rows.of;
 
 	if (result != NVML_SUCCESS)
@@ -201,7 +201,8 @@ NVML_API(nvmlDeviceGetProcessesUtilizationInfo, nvmlDevice_t device,
 	else if (!rows.count)
 		result = NVML_ERROR_NOT_FOUND;
 	else
-		result = make_room(&info->processSamplesCount, info->procUtilArray, rows.count);
+		result =
+		    check_capacity(&info->processSamplesCount, info->procUtilArray, rows.count);
 	for (unsigned int i = 0; result == NVML_SUCCESS && i < rows.count; i++)
 		info->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t){
 		    .timeStamp = nvml_now_us(),
@@ -240,7 +241,7 @@ NVML_API(nvmlDeviceGetAccountingBufferSize, nvmlDevice_t device, unsigned int *r
 NVML_API(nvmlDeviceGetAccountingPids, nvmlDevice_t device, unsigned int *count, unsigned int *pids)
 {
 	struct rows rows = {NULL, 0};
-	nvmlReturn_t result = ask_processes(device, &rows);
+	nvmlReturn_t result = query_processes(device, &rows);
 	const struct sim_process *found = rows.of;
 
 	if (result != NVML_SUCCESS)
@@ -248,7 +249,7 @@ NVML_API(nvmlDeviceGetAccountingPids, nvmlDevice_t device, unsigned int *count, 
 	if (!count || (*count && !pids))
 		result = NVML_ERROR_INVALID_ARGUMENT;
 	else
-		result = make_room(count, pids, rows.count);
+		result = check_capacity(count, pids, rows.count);
 	for (unsigned int i = 0; result == NVML_SUCCESS && i < rows.count; i++)
 		pids[i] = found[i].pid;
 	free(rows.of);
@@ -260,7 +261,7 @@ static nvmlReturn_t account_of(nvmlDevice_t device, const unsigned int *pid,
 			       unsigned long long *bytes)
 {
 	struct rows rows = {NULL, 0};
-	nvmlReturn_t result = ask_processes(device, &rows);
+	nvmlReturn_t result = query_processes(device, &rows);
 	const struct sim_process *found = rows.of;
 
 	if (result != NVML_SUCCESS)
@@ -305,7 +306,7 @@ NVML_API(nvmlDeviceGetBAR1MemoryInfo, nvmlDevice_t device, nvmlBAR1Memory_t *bar
 	struct rows rows = {NULL, 0};
 	unsigned long long window = 1, used = 0;
 	struct sim_gpu gpu;
-	nvmlReturn_t result = ask_processes(device, &rows);
+	nvmlReturn_t result = query_processes(device, &rows);
 	const struct sim_process *found = rows.of;
 
 	if (result != NVML_SUCCESS)

@@ -101,17 +101,17 @@ static nvmlProcessInfo_t *processes_of(nvmlDevice_t device, unsigned int *count)
 {
 	nvmlProcessInfo_t *rows = NULL;
 	nvmlReturn_t result;
-	unsigned int room = 0;
+	unsigned int capacity = 0;
 
 	/* Processes may start between the query of their number and the next. */
 	do {
 		free(rows);
-		room = room * 2 + 16;
-		rows = calloc(room, sizeof(*rows));
-		*count = room;
+		capacity = capacity * 2 + 16;
+		rows = calloc(capacity, sizeof(*rows));
+		*count = capacity;
 		result = rows ? nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, count, rows)
 			      : NVML_ERROR_MEMORY;
-	} while (result == NVML_ERROR_INSUFFICIENT_SIZE && room < 1u << 20);
+	} while (result == NVML_ERROR_INSUFFICIENT_SIZE && capacity < 1u << 20);
 	if (result == NVML_SUCCESS && *count)
 		return rows;
 	free(rows);

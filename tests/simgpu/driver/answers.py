@@ -6,7 +6,7 @@ and restored when the file is read:
 - a symbol whose two calls before the initialisation return "3 3" (NVML: "1 1") is listed, without
   them
 - a name that cuGetProcAddress_v2 finds nowhere is in no row
-- a row `"cuInit": "2000"` is a name that means itself from that version on, and nothing before
+- a row `"cuInit": "2000"`: the name resolves to itself from that version on, and to nothing before
 - cuGetProcAddress (v1) is left out if it returns 500 and leaves the pointer alone wherever
   cuGetProcAddress_v2 finds nothing, and else the same
 

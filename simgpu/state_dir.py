@@ -26,26 +26,26 @@ _SOCKET_PATH_BYTES: Final = 107
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 
 
-class HomeError(Exception):
+class StateDirError(Exception):
     """The directory cannot be used; the message names the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class StateDir:
     """`root` must be absolute and free of symlinks: it goes into the CDI spec."""
 
     root: Path
 
     @classmethod
-    def at(cls, directory: Path) -> Home:
-        home = cls(directory.resolve())
-        longest = home.gpu_socket(255)
+    def at(cls, directory: Path) -> StateDir:
+        state_dir = cls(directory.resolve())
+        longest = state_dir.gpu_socket(255)
         if len(os.fsencode(longest)) > _SOCKET_PATH_BYTES:
-            raise HomeError(
-                f"{home.root}: too long; the sockets in it would exceed the "
+            raise StateDirError(
+                f"{state_dir.root}: too long; the sockets in it would exceed the "
                 f"{_SOCKET_PATH_BYTES} bytes that the kernel allows in a socket's path"
             )
-        return home
+        return state_dir
 
     @property
     def pid_file(self) -> Path:
@@ -75,7 +75,7 @@ class Home:
             for directory in (self.root, self.gpus, self.cdi_spec.parent):
                 directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise HomeError(f"{error.filename}: {error.strerror}") from error
+            raise StateDirError(f"{error.filename}: {error.strerror}") from error
 
     def lock(self) -> int:
         """Make this process the daemon of D until it ends; keep the descriptor open."""
@@ -84,7 +84,7 @@ class Home:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            raise HomeError(f"{self.root}: a daemon runs here already") from None
+            raise StateDirError(f"{self.root}: a daemon runs here already") from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         return descriptor
