@@ -83,8 +83,8 @@ def _starts(
     times = "100" if quick else "400"
 
     def pair(how: str, count: str, program: Path) -> Pair:
-        said = output([launcher, how, count, _LIBRARY, program], environment).split()
-        return Pair(float(said[0]) / 1e3, float(said[1]) / 1e3, float(said[2]))
+        figures = output([launcher, how, count, _LIBRARY, program], environment).split()
+        return Pair(float(figures[0]) / 1e3, float(figures[1]) / 1e3, float(figures[2]))
 
     return {
         "plain_start": pair("one", times, plain),

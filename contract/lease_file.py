@@ -8,7 +8,7 @@ record intact. To wait for a change, a reader waits by futex (on its read-only m
 word of the sequence number of the record that will be written next.
 
 A record holds a window, [start_ns, end_ns), and a part of each cycle that is the container's own
-while the arbiter is silent. Times are CLOCK_MONOTONIC, which all processes of a host share.
+while the arbiter writes none. Times are CLOCK_MONOTONIC, which all processes of a host share.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAGIC: Final = int.from_bytes(MAGIC_BYTES, "little")
 VERSION: Final = 1
 CYCLE_NS: Final = 100_000_000
 """Length of the cycle that containers divide; each has its windows in it by its share."""
-SILENT_NS: Final = 500_000_000
+STALE_NS: Final = 500_000_000
 """Records older than this are void: the container uses its own part of each cycle."""
 WHOLE_PPM: Final = 1_000_000
 
@@ -49,7 +49,7 @@ RECORD: Final = Struct(
     "One GPU's lease; of a pair, the valid record with the higher number applies.",
     (
         Field("uint64_t", "sequence", "1, 2, ...; written last; 0: never written"),
-        Field("uint64_t", "written_ns", "CLOCK_MONOTONIC; VGPU_LEASE_SILENT_NS later it is void"),
+        Field("uint64_t", "written_ns", "CLOCK_MONOTONIC; VGPU_LEASE_STALE_NS later it is void"),
         Field("uint64_t", "start_ns", "CLOCK_MONOTONIC; start and end 0: no window yet"),
         Field("uint64_t", "end_ns", "CLOCK_MONOTONIC"),
         Field("uint32_t", "share_ppm", "own part of each cycle where the record is void"),

@@ -93,7 +93,7 @@ COMPUTE: Final = Struct(
     "vgpu_region_compute",
     "The container's work on one GPU; all processes write it, the arbiter reads it.",
     (
-        Field("uint64_t", "launched_ns", "CLOCK_MONOTONIC of the latest launch, or wish to"),
+        Field("uint64_t", "launched_ns", "CLOCK_MONOTONIC of the latest launch, or attempt"),
         Field("uint64_t", "busy_until_ns", "CLOCK_MONOTONIC at which submitted work is done"),
         Field("uint64_t", "throttled_ns", "time that launches waited, summed over threads"),
         Field("uint64_t", "throttled_count", "launches that waited"),

@@ -54,5 +54,5 @@ def context_bytes(answer: bytes | str) -> int:
     except ValueError as error:
         raise UnknownSizeError(f"unreadable answer: {answer[:80]!r}") from error
     if not 0 < size_bytes <= _CONTEXT_MOST_BYTES:
-        raise UnknownSizeError(f"NVML says that a context takes {size_bytes} bytes: not believed")
+        raise UnknownSizeError(f"NVML reports {size_bytes} bytes for a context: implausible")
     return size_bytes

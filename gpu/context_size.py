@@ -2,7 +2,7 @@
 
 The process creates the GPU's primary context and reads its own memory use from NVML. All of it is
 freed when the process exits. Since it briefly takes a context's memory, it does nothing if less
-than ROOM_BYTES are free.
+than LEAST_FREE_BYTES are free.
 Run as `python -m gpu.context_size UUID`; it prints one number. The caller sets CUDA_VISIBLE_DEVICES
 to the UUID, and a deadline.
 """
@@ -21,7 +21,7 @@ import pynvml
 from gpu import driver_root, nvml
 from gpu.answers import UnknownSizeError
 
-ROOM_BYTES: Final = 1 << 30
+LEAST_FREE_BYTES: Final = 1 << 30
 _UUID_BYTES: Final = 16
 
 
@@ -30,8 +30,8 @@ def measure(uuid: str) -> int:
     nvml.start()
     gpu = pynvml.nvmlDeviceGetHandleByUUID(uuid)
     free_bytes = pynvml.nvmlDeviceGetMemoryInfo(gpu).free
-    if free_bytes < ROOM_BYTES:
-        raise UnknownSizeError(f"less than {ROOM_BYTES} bytes of the GPU are free")
+    if free_bytes < LEAST_FREE_BYTES:
+        raise UnknownSizeError(f"less than {LEAST_FREE_BYTES} bytes of the GPU are free")
     if pynvml.nvmlDeviceGetComputeMode(gpu) == pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS:
         raise UnknownSizeError(
             "compute mode EXCLUSIVE_PROCESS: a context here would fail a tenant's cuInit meanwhile"
@@ -48,7 +48,7 @@ def measure(uuid: str) -> int:
         raise UnknownSizeError("NVML does not report the memory of processes")
     if mine[0] > used_bytes:
         raise UnknownSizeError(
-            f"NVML says that a context takes {mine[0]} bytes of {used_bytes} in use"
+            f"NVML reports {mine[0]} bytes for a context, of {used_bytes} in use"
         )
     return mine[0]
 

@@ -26,7 +26,7 @@ _SAMPLES_US: Final = 2_000_000
 _WHOLE_PERCENT: Final = 100
 
 
-def ask() -> Usage:
+def query() -> Usage:
     """Query NVML, which must be initialized. Raises pynvml.NVMLError if it lists no GPU at all."""
     return {uuid: _processes(gpu) for uuid, gpu in _gpus()}
 

@@ -46,7 +46,7 @@ class Measurement:
 
     def run(self, ended: threading.Event) -> None:
         """Sample once per period until `ended` is set; log a failure once."""
-        said, without_figure = "", 0
+        logged, without_figure = "", 0
         while not ended.wait(PERIOD_S):
             problem = ""
             try:
@@ -55,16 +55,16 @@ class Measurement:
                     problem = "NVML has no figure for the program's processes"
             except (region.RegionDirectoryError, RegionError, pynvml.NVMLError, OSError) as error:
                 problem = str(error)
-            if problem and problem != said:
+            if problem and problem != logged:
                 _LOG.warning("the driver's own memory is not measured: %s", problem)
-            said = problem
+            logged = problem
 
 
 @contextmanager
 def measuring(directory: Path) -> Iterator[None]:
     """Measure in a thread."""
     ended = threading.Event()
-    measurement = Measurement(directory, processes.ask)
+    measurement = Measurement(directory, processes.query)
     pynvml.nvmlInit()
     thread = threads.start(measurement.run, ended)
     try:

@@ -35,7 +35,7 @@ _INTEGERS: Final = {
     "VGPU_LEASE_VERSION": lease_file.VERSION,
     "VGPU_LEASE_FILE_BYTES": lease_file.FILE_BYTES,
     "VGPU_LEASE_CYCLE_NS": lease_file.CYCLE_NS,
-    "VGPU_LEASE_SILENT_NS": lease_file.SILENT_NS,
+    "VGPU_LEASE_STALE_NS": lease_file.STALE_NS,
     "VGPU_LEASE_WHOLE_PPM": lease_file.WHOLE_PPM,
     "VGPU_REGION_MAGIC": region_file.MAGIC,
     "VGPU_REGION_VERSION": region_file.VERSION,

@@ -80,11 +80,11 @@ def _repetitions(script: Path, *arguments: int) -> Sequence[Sequence[Sequence[st
     """The lines of several processes."""
     command = [str(host.program("trace-replay")), str(script), "--cost", *map(str, arguments)]
     with _environment() as environment:
-        said = [
+        runs = [
             subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
             for _ in range(_REPETITIONS)
         ]
-    return [[line.split() for line in each.stdout.splitlines()] for each in said]
+    return [[line.split() for line in each.stdout.splitlines()] for each in runs]
 
 
 def added_ns_per_call(processes: Sequence[Process], scripts: Path) -> float:

@@ -70,7 +70,7 @@ class Refusal:
     """The call at which a replay with another limit ended."""
 
     call: Call
-    room_bytes: int
+    free_bytes: int
     """The remainder of the limit."""
     held_bytes: int
 
@@ -164,22 +164,22 @@ class Replay:
                     self._differs(process, *map(int, numbers))
                 elif word == "refused":
                     (status,) = region.status(self._grant)
-                    room = status.gpu.limit_bytes - status.used_bytes
+                    free_bytes = status.gpu.limit_bytes - status.used_bytes
                     call = process.calls[int(numbers[0])]
-                    self._outcome.refusal = Refusal(call, room, self._held())
+                    self._outcome.refusal = Refusal(call, free_bytes, self._held())
                 elif word == "checkpoint":
                     self._look(process, int(numbers[0]))
                 if word in ("refused", "checkpoint"):
                     running.stdin.write("\n")
                     running.stdin.flush()
             assert running.stderr is not None
-            said = running.stderr.read().strip()
+            message = running.stderr.read().strip()
         with self._lock:
             self._modules.pop(process.name, None)
         if running.returncode:
             for each in self._running:
                 each.kill()
-            raise ReplayError(f"{process.name}: status {running.returncode}: {said}")
+            raise ReplayError(f"{process.name}: status {running.returncode}: {message}")
 
     def _look(self, process: Process, run: int) -> None:
         with self._lock:

@@ -45,8 +45,8 @@ class Watch:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        said = json.loads(self._process.stdout.readline())
-        return Seen(said["used"], {int(pid): used for pid, used in said["processes"].items()})
+        sample = json.loads(self._process.stdout.readline())
+        return Seen(sample["used"], {int(pid): used for pid, used in sample["processes"].items()})
 
     def end(self) -> None:
         self._process.communicate()

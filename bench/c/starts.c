@@ -108,30 +108,30 @@ static double many(char *program, long processes, bool with, double *calibration
 {
 	double *ready = calloc((size_t)processes, sizeof(double)), from;
 	posix_spawn_file_actions_t actions;
-	int said[2], end[2], status;
+	int ready_pipe[2], end[2], status;
 	char byte;
 
-	must(pipe2(said, O_CLOEXEC) == 0 && pipe2(end, O_CLOEXEC) == 0, "pipe");
+	must(pipe2(ready_pipe, O_CLOEXEC) == 0 && pipe2(end, O_CLOEXEC) == 0, "pipe");
 	for (int i = 0; i < 2; i++) {
-		raise_number(&said[i]);
+		raise_number(&ready_pipe[i]);
 		raise_number(&end[i]);
 	}
 	posix_spawn_file_actions_init(&actions);
-	posix_spawn_file_actions_adddup2(&actions, said[1], READY_FD);
+	posix_spawn_file_actions_adddup2(&actions, ready_pipe[1], READY_FD);
 	posix_spawn_file_actions_adddup2(&actions, end[0], END_FD);
 	from = microseconds();
 	for (long i = 0; i < processes; i++)
 		spawn(program, with, &actions);
-	close(said[1]);
+	close(ready_pipe[1]);
 	for (long i = 0; i < processes; i++) {
-		must(read(said[0], &byte, 1) == 1, "a process ended early");
+		must(read(ready_pipe[0], &byte, 1) == 1, "a process ended early");
 		ready[i] = microseconds() - from;
 	}
 	*calibration = calibration_us();
 	close(end[1]);
 	for (long i = 0; i < processes; i++)
 		must(wait(&status) > 0 && status == 0, program);
-	close(said[0]);
+	close(ready_pipe[0]);
 	close(end[0]);
 	posix_spawn_file_actions_destroy(&actions);
 	return part_of(ready, (size_t)processes, 99);

@@ -1,8 +1,8 @@
 """Runs the arbiter as a child of `shim run`, beside the program; nri_plugin/gpu/arbiter.py does the
 same for the node agent.
 
-A thread follows the child's heartbeat: it kills one that is silent, and starts another one, with
-backoff, when it exits. The arbiters' standard input is one pipe, which ends with this process.
+A thread follows the child's heartbeat: it kills one without a heartbeat, and starts another one,
+with backoff, when it exits. The arbiters' standard input is one pipe, which ends with this process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COMMAND: Final = (sys.executable, "-m", "shim", "arbiter", "--heartbeat")
 _LOOK_S: Final = 4 * names.HEARTBEAT_S
 _START_LOOKS: Final = 15
 """Until the first heartbeat: Python may start slowly."""
-_SILENT_LOOKS: Final = 2
+_MISSED_LOOKS: Final = 2
 """After a halt of this machine one look comes before the heartbeats that the pipe holds."""
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 5.0
@@ -65,12 +65,12 @@ def _serve(command: Sequence[str], stdin: int, ended: threading.Event) -> None:
 
 
 def _follow(heartbeat: int, ended: threading.Event) -> None:
-    """Return when the child exits or is silent."""
+    """Return when the child exits or has no heartbeat."""
     misses, most = 0, _START_LOOKS
     while misses < (1 if ended.is_set() else most):
         if not select.select([heartbeat], [], [], _LOOK_S)[0]:
             misses += 1
         elif os.read(heartbeat, 64):
-            misses, most = 0, _SILENT_LOOKS
+            misses, most = 0, _MISSED_LOOKS
         else:
             return

@@ -23,7 +23,7 @@ from contract.lease_file import CYCLE_NS, WHOLE_PPM, Lease
 _MS: Final = 1_000_000
 IDLE_NS: Final = 10 * _MS
 """A container that neither launches nor has work in flight for so long gives up its turn."""
-_WISH_NS: Final = CYCLE_NS
+_INACTIVE_AFTER_NS: Final = CYCLE_NS
 """A container that has not tried to launch for so long has no work. One that waits tries twice in
 this time."""
 _LOOK_NS: Final = 5 * _MS
@@ -72,7 +72,7 @@ class Activity:
     """What a container's processes wrote into its region; CLOCK_MONOTONIC nanoseconds."""
 
     launched_ns: int = 0
-    """The latest launch, or wish to launch."""
+    """The latest launch, or attempt to launch."""
     busy_until_ns: int = 0
     """When all submitted work is done."""
     busy_ns: int = 0
@@ -126,7 +126,7 @@ class _Member:
         seen = self.seen
         return (
             seen.launched_ns > self.idle_after_ns
-            and max(seen.launched_ns, seen.busy_until_ns) > now_ns - _WISH_NS
+            and max(seen.launched_ns, seen.busy_until_ns) > now_ns - _INACTIVE_AFTER_NS
         )
 
 
@@ -177,7 +177,7 @@ class Turns:
         working = []
         for key in self._order:
             member = self._members[key]
-            member.seen = _believed(seen.get(key, Activity()), now_ns)
+            member.seen = _plausible(seen.get(key, Activity()), now_ns)
             if key != self._holder:
                 member.settle(now_ns, CYCLE_NS)
             if member.has_work(now_ns):
@@ -278,7 +278,7 @@ class Turns:
         member.settle(now_ns, _COUNTED_NS)
         start_ns = max(now_ns, self._free_ns)
         leases.update(self._close(start_ns, [each for each in self._order if each != key]))
-        self._grant(now_ns, key, (start_ns, member.credit_ns), True, leases)
+        leases[key] = self._grant(key, now_ns, (start_ns, start_ns + member.credit_ns), True)
         self._holder = key
         return min(member.lease.end_ns - _ANNOUNCE_NS, start_ns + _LOOK_NS)
 
@@ -331,58 +331,40 @@ class Turns:
             if not member.forced:
                 renewed_ns = now_ns + max(CYCLE_NS, look_ns)
                 if member.lease.end_ns <= renewed_ns or member.lease.contended:
-                    window = (now_ns, 3 * CYCLE_NS + ahead_ns)
-                    self._grant(now_ns + ahead_ns, key, window, False, leases)
+                    window = (now_ns, now_ns + 3 * CYCLE_NS + ahead_ns)
+                    leases[key] = self._grant(key, now_ns + ahead_ns, window, False)
                 member.credit_ns = min(member.credit_ns, 0) if len(keys) > 1 else 0
         if len(self._members) == 1:
             return now_ns + CYCLE_NS
         return now_ns + (_ALONE_LOOK_NS if len(keys) == 1 else look_ns)
 
-    def _grant(
-        self,
-        written_ns: int,
-        key: str,
-        window: tuple[int, int],
-        contended: bool,
-        leases: dict[str, Lease],
-    ) -> None:
-        """window: its begin and its length, in nanoseconds."""
+    def _grant(self, key: str, written_ns: int, window: tuple[int, int], contended: bool) -> Lease:
+        """window: its begin and its end, in nanoseconds."""
         member = self._members[key]
-        start_ns, length_ns = window
-        leases[key] = member.lease = Lease(
-            written_ns,
-            start_ns,
-            start_ns + length_ns,
-            member.part_ppm,
-            member.offset_ppm,
-            contended,
-            member.idle_ns,
-        )
+        part = (member.part_ppm, member.offset_ppm)
+        member.lease = Lease(written_ns, *window, *part, contended, member.idle_ns)
+        return member.lease
 
     def _close(self, now_ns: int, keys: Sequence[str]) -> dict[str, Lease]:
         """End the windows that last beyond `now_ns`."""
         leases: dict[str, Lease] = {}
         for key in keys:
             if self._members[key].lease.end_ns > now_ns:
-                self._grant(now_ns, key, (now_ns, 0), True, leases)
+                leases[key] = self._grant(key, now_ns, (now_ns, now_ns), True)
         return leases
 
     def _beats(self, now_ns: int, leases: dict[str, Lease]) -> dict[str, Lease]:
         """Write leases again that are due, so that their readers see that the arbiter runs."""
         for key, member in self._members.items():
-            if key not in leases and now_ns >= member.lease.written_ns + _BEAT_NS:
-                leases[key] = member.lease = replace(
-                    member.lease,
-                    written_ns=now_ns,
-                    share_ppm=member.part_ppm,
-                    offset_ppm=member.offset_ppm,
-                    idle_ns=member.idle_ns,
-                )
+            lease = member.lease
+            if key not in leases and now_ns >= lease.written_ns + _BEAT_NS:
+                window = (lease.start_ns, lease.end_ns)
+                leases[key] = self._grant(key, now_ns, window, lease.contended)
         return leases
 
 
-def _believed(seen: Activity, now_ns: int) -> Activity:
-    """One of several processes, killed, leaves its prediction behind; a live one wishes or waits
+def _plausible(seen: Activity, now_ns: int) -> Activity:
+    """One of several processes, killed, leaves its prediction behind; a live one tries or waits
     again soon. Work that a call waits for longer than predicted has no end that is known."""
     busy_until_ns = min(seen.busy_until_ns, seen.launched_ns + _PREDICTED_MOST_NS)
     if now_ns - _PREDICTED_MOST_NS < seen.waiting_since_ns and busy_until_ns < now_ns:

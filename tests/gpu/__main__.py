@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--gpu", default=os.environ.get(VARIABLE, "0"), help="NVML's number of it")
     parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results", metavar="DIR")
-    parser.add_argument("--list", action="store_true", help="say what would run, and run nothing")
+    parser.add_argument("--list", action="store_true", help="print what would run, and run nothing")
     options, more = parser.parse_known_args(arguments)
     gpu: facts.Facts | facts.GpuError
     try:

@@ -43,7 +43,7 @@ class Account:
     def charged(self) -> int:
         return self._status().use.used_bytes
 
-    def room(self) -> int:
+    def free_bytes(self) -> int:
         return self._status().gpu.limit_bytes - self.charged()
 
     def took(self, expected_bytes: int) -> None:

@@ -17,7 +17,7 @@ from tests.gpu import facts
 from tests.shim.conftest import GIB, Host
 
 VARIABLE = "GPUSLICE_GPU"
-ROOM_BYTES = GIB
+USABLE_BYTES = GIB
 """Memory that a program may take beyond its context."""
 _MOST_BYTES = 3 * GIB
 _OURS = ("CUDA_DEVICE_", "GPUSLICE_", "LD_PRELOAD")
@@ -92,7 +92,7 @@ def gpu(
     record_property: Callable[[str, object], None],
 ) -> Gpu:
     library = build_dir / "lib" / "libvgpu.so"
-    limit = ROOM_BYTES + this_gpu.context_bytes
+    limit = USABLE_BYTES + this_gpu.context_bytes
     of_it = grant_file.Gpu(
         this_gpu.uuid, limit, 100, this_gpu.minor, context_bytes=this_gpu.context_bytes
     )

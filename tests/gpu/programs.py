@@ -17,7 +17,7 @@ from shim import region
 from tests.gpu.account import BLOCK, Account
 INVALID = d.CUresult.CUDA_ERROR_INVALID_VALUE
 account = Account()
-room = account.room()
+free_bytes = account.free_bytes()
 def held(gpu=0):
     return account.held()
 def charged(gpu=0):

@@ -44,12 +44,12 @@ def test_gpu_row_05_to_the_limit_exactly(gpu: Gpu) -> None:
     gpu.python(
         BEGIN
         + """
-whole = must(d.cuMemAlloc(room - BLOCK))
-took(room - BLOCK)
+whole = must(d.cuMemAlloc(free_bytes - BLOCK))
+took(free_bytes - BLOCK)
 assert d.cuMemAlloc(BLOCK + 1)[0] == OOM
-took(room - BLOCK)
+took(free_bytes - BLOCK)
 last = must(d.cuMemAlloc(BLOCK))
-took(room)
+took(free_bytes)
 for size in (BLOCK, GIB, 2**63, 2**64 - 1):
     assert d.cuMemAlloc(size)[0] == OOM, size
 agrees("full")
@@ -88,7 +88,7 @@ address = must(d.cuMemAllocManaged(256 * MIB, 1))
 assert charged() == account.opened_at + 256 * MIB
 what = d.CUpointer_attribute.CU_POINTER_ATTRIBUTE_IS_MANAGED
 assert must(d.cuPointerGetAttribute(what, address))
-assert d.cuMemAllocManaged(room, 1)[0] == OOM
+assert d.cuMemAllocManaged(free_bytes, 1)[0] == OOM
 must(d.cuMemFree(address))
 took(0)
 """
@@ -106,7 +106,7 @@ agrees("the default pool")
 pool = new_pool()
 mine = must(d.cuMemAllocFromPoolAsync(200 * MIB, pool, 0))
 took(reserved(default) + reserved(pool))
-assert d.cuMemAllocAsync(room, 0)[0] == OOM
+assert d.cuMemAllocAsync(free_bytes, 0)[0] == OOM
 must(d.cuMemFree(mine)) # synchronous, of memory that a stream ordered
 drop(large, *few); sync()
 must(d.cuMemPoolTrimTo(pool, 0)); must(d.cuMemPoolTrimTo(default, 0))
@@ -138,7 +138,7 @@ while got < 20:
         break
     map(at + got * 200 * MIB, handle, 200 * MIB); release(handle)
     got += 1
-assert got == room // (200 * MIB), got
+assert got == free_bytes // (200 * MIB), got
 took(got * 200 * MIB)
 for each in range(got):
     unmap(at + each * 200 * MIB, 200 * MIB)
@@ -245,7 +245,7 @@ executable = instantiate(scratch(300 * MIB, 200 * MIB))
 for _ in range(3):
     assert launch(executable) == OK
     took(graph_bytes())
-assert launch(instantiate(scratch(room + BLOCK))) == OOM
+assert launch(instantiate(scratch(free_bytes + BLOCK))) == OOM
 must(d.cuGraphExecDestroy(executable))
 must(d.cuDeviceGraphMemTrim(0))
 took(graph_bytes())
@@ -272,9 +272,9 @@ def test_gpu_row_17_the_hosts_memory_is_no_gpus(gpu: Gpu) -> None:
     gpu.python(
         BEGIN
         + """
-whole = must(d.cuMemAlloc(room))
+whole = must(d.cuMemAlloc(free_bytes))
 pinned = must(d.cuMemAllocHost(64 * MIB)), must(d.cuMemHostAlloc(64 * MIB, 0))
-took(room)
+took(free_bytes)
 for each in pinned:
     must(d.cuMemFreeHost(each))
 """
@@ -285,9 +285,9 @@ def test_gpu_row_18_many_at_once(gpu: Gpu) -> None:
     """Four processes request a third of the capacity each, repeatedly: never over the limit."""
     with _talkers(gpu, 4) as talkers:
         for _ in range(50):
-            room = gpu.limit_bytes - _charged(gpu)
+            free_bytes = gpu.limit_bytes - _charged(gpu)
             for talk in talkers:
-                talk.tell(f"alloc {room // 3 // (2 * MIB) * 2 * MIB}")
+                talk.tell(f"alloc {free_bytes // 3 // (2 * MIB) * 2 * MIB}")
             answers = [talk.answer() for talk in talkers]
             assert answers.count(OUT_OF_MEMORY) == 1, answers
             assert _charged(gpu) <= gpu.limit_bytes
@@ -327,7 +327,7 @@ library = ctypes.CDLL("libcuda.so.1")
 place, pointer = ctypes.c_size_t(7), ctypes.byref
 assert {library.cuMemGetInfo_v2(None, None), library.cuMemGetInfo_v2(pointer(place), None),
         library.cuMemGetInfo_v2(None, pointer(place))} <= {0, 1}
-held_all = must(d.cuMemAlloc(room))
+held_all = must(d.cuMemAlloc(free_bytes))
 assert must(d.cuMemGetInfo())[0] == 0
 """
     )

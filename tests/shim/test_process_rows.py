@@ -91,12 +91,12 @@ def test_row_19_a_killed_holders_memory_is_there_for_the_next(
     """The GPU's teardown ends a while after the exit; the next allocation waits for it."""
     directory = grants.make(GIB)
     with _talker(slow_host, directory) as survivor, _talker(slow_host, directory) as holder:
-        room = _free(survivor)
-        assert holder.ask(f"alloc {room}").startswith("0 ")
-        assert survivor.ask(f"alloc {room}") == "2"
+        free_bytes = _free(survivor)
+        assert holder.ask(f"alloc {free_bytes}").startswith("0 ")
+        assert survivor.ask(f"alloc {free_bytes}") == "2"
         holder.kill()
         began = time.monotonic()
-        assert survivor.ask(f"alloc {room}").startswith("0 ")
+        assert survivor.ask(f"alloc {free_bytes}").startswith("0 ")
         assert time.monotonic() - began < 5, "a second at most, and what a busy machine adds"
 
 

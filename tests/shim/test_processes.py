@@ -95,7 +95,7 @@ def test_fork_while_another_thread_is_inside_an_allocation(
 @pytest.mark.parametrize(
     ("limit", "operations", "most"),
     [(_LIMIT_BYTES, 1_000_000, 8 << 20), (8 * _GRANULE_BYTES, 200_000, 1 << 20)],
-    ids=["roomy", "at the limit"],
+    ids=["below the limit", "at the limit"],
 )
 def test_row_06_sixteen_threads_leave_nothing_and_are_never_charged_past_the_limit(
     null_host: Host, program: Path, tmp_path: Path, limit: int, operations: int, most: int

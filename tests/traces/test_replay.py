@@ -75,7 +75,7 @@ def test_with_a_smaller_limit_up_to_the_first_refusal(
     assert_charged(outcome, it.recording.memory_bytes * 3 // 4)
     assert (outcome.refusal is not None) == is_refused_memory(it)
     if outcome.refusal is not None:
-        assert needed_bytes(outcome.refusal) > outcome.refusal.room_bytes
+        assert needed_bytes(outcome.refusal) > outcome.refusal.free_bytes
         assert outcome.refusal.held_bytes <= it.recording.memory_bytes * 3 // 4
 
 

@@ -36,7 +36,7 @@
 #define VGPU_LEASE_VERSION 0x1
 #define VGPU_LEASE_FILE_BYTES 0x1000
 #define VGPU_LEASE_CYCLE_NS 0x5f5e100
-#define VGPU_LEASE_SILENT_NS 0x1dcd6500
+#define VGPU_LEASE_STALE_NS 0x1dcd6500
 #define VGPU_LEASE_WHOLE_PPM 0xf4240
 #define VGPU_REGION_MAGIC 0x6f69676572737067
 #define VGPU_REGION_VERSION 0x4
@@ -95,7 +95,7 @@ _Static_assert(sizeof(struct vgpu_lease_header) == 64, "vgpu_lease_header");
 /* One GPU's lease; of a pair, the valid record with the higher number applies. */
 struct vgpu_lease_record {
 	uint64_t sequence; /* 1, 2, ...; written last; 0: never written */
-	uint64_t written_ns; /* CLOCK_MONOTONIC; VGPU_LEASE_SILENT_NS later it is void */
+	uint64_t written_ns; /* CLOCK_MONOTONIC; VGPU_LEASE_STALE_NS later it is void */
 	uint64_t start_ns; /* CLOCK_MONOTONIC; start and end 0: no window yet */
 	uint64_t end_ns; /* CLOCK_MONOTONIC */
 	uint32_t share_ppm; /* own part of each cycle where the record is void */
@@ -168,7 +168,7 @@ _Static_assert(sizeof(struct vgpu_region_slot_gpu) == 48, "vgpu_region_slot_gpu"
 
 /* The container's work on one GPU; all processes write it, the arbiter reads it. */
 struct vgpu_region_compute {
-	uint64_t launched_ns; /* CLOCK_MONOTONIC of the latest launch, or wish to */
+	uint64_t launched_ns; /* CLOCK_MONOTONIC of the latest launch, or attempt */
 	uint64_t busy_until_ns; /* CLOCK_MONOTONIC at which submitted work is done */
 	uint64_t throttled_ns; /* time that launches waited, summed over threads */
 	uint64_t throttled_count; /* launches that waited */

@@ -27,7 +27,7 @@ enum vgpu_result {
 	VGPU_ENVIRONMENT_CORE,
 	VGPU_ENVIRONMENT_CONTEXT,
 	VGPU_ENVIRONMENT_GPU, /* a variable's name ends in no number of a GPU */
-	VGPU_CACHE_FOREIGN, /* the object that CUDA_DEVICE_MEMORY_SHARED_CACHE names is no region */
+	VGPU_CACHE_INVALID, /* the object that CUDA_DEVICE_MEMORY_SHARED_CACHE names is no region */
 	VGPU_CACHE_UNUSABLE, /* the region cannot be created or opened */
 };
 
@@ -47,7 +47,7 @@ const char *vgpu_error_text(const struct vgpu_error *error, char *out, uint64_t 
 
 /* Print on stderr why the GPU is refused, and the remedy: one line per process, and none where
  * LIBCUDA_LOG_LEVEL is 0. */
-void vgpu_error_say(const struct vgpu_error *error);
+void vgpu_error_print(const struct vgpu_error *error);
 
 /*
  * Attach this process: find the directory (/.gpuslice if it exists, else GPUSLICE_DIR), validate

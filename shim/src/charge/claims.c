@@ -17,7 +17,7 @@ struct claim {
 	struct vgpu_claim_to to;
 	uint32_t next;	 /* in the bucket, in a list, or in the free list */
 	uint32_t memory; /* 0: free */
-	bool hangs;	 /* in its bucket */
+	bool in_bucket;
 };
 
 struct memory {
@@ -69,19 +69,19 @@ static uint32_t find(struct table *t, enum vgpu_claim_kind kind, uint64_t key)
 	return at;
 }
 
-static void hang(struct table *t, uint32_t number)
+static void put_in_bucket(struct table *t, uint32_t number)
 {
 	struct claim *claim = &t->claim[number];
 	uint32_t *bucket = bucket_of(t, claim->to.kind, claim->to.key);
 
 	claim->next = *bucket;
-	claim->hangs = true;
+	claim->in_bucket = true;
 	*bucket = number;
 	t->kinds[claim->to.kind]++;
 }
 
 /* To the head of the list. */
-static void unhang(struct table *t, uint32_t number, uint32_t *list)
+static void take_from_bucket(struct table *t, uint32_t number, uint32_t *list)
 {
 	struct claim *claim = &t->claim[number];
 	uint32_t *link = bucket_of(t, claim->to.kind, claim->to.key);
@@ -90,7 +90,7 @@ static void unhang(struct table *t, uint32_t number, uint32_t *list)
 		link = &t->claim[*link].next;
 	*link = claim->next;
 	claim->next = *list;
-	claim->hangs = false;
+	claim->in_bucket = false;
 	*list = number;
 	t->kinds[claim->to.kind]--;
 }
@@ -125,7 +125,7 @@ static bool is_wanted(const struct table *t, const struct claim *claim, const st
 	const struct vgpu_claim_to *to = &claim->to;
 	uint64_t offset = to->key - wanted->key;
 
-	if (!claim->hangs || to->kind != wanted->kind)
+	if (!claim->in_bucket || to->kind != wanted->kind)
 		return false;
 	if (to->kind == VGPU_CLAIM_MAPPING)
 		return offset < wanted->extent && to->extent <= wanted->extent - offset;
@@ -140,7 +140,7 @@ static void take_wanted(struct table *t, const struct wanted *wanted, uint32_t *
 {
 	for (uint32_t i = 1; t->kinds[wanted->kind] && i <= t->claims_used; i++)
 		if (is_wanted(t, &t->claim[i], wanted))
-			unhang(t, i, list);
+			take_from_bucket(t, i, list);
 }
 
 static uint32_t take_all(struct wanted wanted)
@@ -229,7 +229,7 @@ static const struct claim *mapping_at(struct table *t, uint64_t address)
 	uint32_t number = find(t, VGPU_CLAIM_MAPPING, address);
 
 	for (uint32_t i = 1; !number && i <= t->claims_used; i++)
-		if (t->claim[i].hangs && t->claim[i].to.kind == VGPU_CLAIM_MAPPING &&
+		if (t->claim[i].in_bucket && t->claim[i].to.kind == VGPU_CLAIM_MAPPING &&
 		    address - t->claim[i].to.key < t->claim[i].to.extent)
 			number = i;
 	return number ? &t->claim[number] : NULL;
@@ -240,21 +240,21 @@ bool vgpu_claim_range(uint64_t address, uint64_t bytes, uint32_t *list)
 	struct table *t = enter();
 	const struct claim *mapping;
 	uint64_t offset = 0;
-	bool room = true;
+	bool fits = true;
 
 	*list = 0;
 	if (!t)
 		return !__atomic_load_n(&pages, __ATOMIC_ACQUIRE);
-	while (offset < bytes && room && (mapping = mapping_at(t, address + offset))) {
-		room = add(t, mapping->memory, list);
+	while (offset < bytes && fits && (mapping = mapping_at(t, address + offset))) {
+		fits = add(t, mapping->memory, list);
 		offset = mapping->to.key + mapping->to.extent - address;
 	}
 	vgpu_unlock(&t->lock);
-	if (!room) {
+	if (!fits) {
 		drop_list(*list);
 		*list = 0;
 	}
-	return room;
+	return fits;
 }
 
 /* This thread's claim keeps the memory's entry in place. */
@@ -287,19 +287,19 @@ bool vgpu_claimed_share(uint32_t claim, vgpu_hold hold, uint64_t key)
 	return first;
 }
 
-void vgpu_claim_end(uint32_t list, CUresult driver_said, struct vgpu_claim_to to)
+void vgpu_claim_end(uint32_t list, CUresult driver_result, struct vgpu_claim_to to)
 {
 	uint32_t stale = 0, number;
 	struct table *t;
 
 	VGPU_AT(HOLD_CALLED);
-	if (driver_said != CUDA_SUCCESS)
+	if (driver_result != CUDA_SUCCESS)
 		drop_list(list);
-	t = driver_said == CUDA_SUCCESS ? enter() : NULL;
+	t = driver_result == CUDA_SUCCESS ? enter() : NULL;
 	if (!t)
 		return;
 	while (list && !to.one_of_several && (number = find(t, to.kind, to.key)))
-		unhang(t, number, &stale);
+		take_from_bucket(t, number, &stale);
 	if (to.kind == VGPU_CLAIM_BINDING)
 		to.owner = t->claim[find(t, VGPU_CLAIM_HANDLE, to.owner)].memory;
 	if (to.kind == VGPU_CLAIM_BINDING && t->memory[to.owner].is.foreign) { /* an import */
@@ -311,7 +311,7 @@ void vgpu_claim_end(uint32_t list, CUresult driver_said, struct vgpu_claim_to to
 	while ((number = list)) {
 		list = t->claim[number].next;
 		t->claim[number].to = to;
-		hang(t, number);
+		put_in_bucket(t, number);
 	}
 	vgpu_unlock(&t->lock);
 	VGPU_AT(HOLD_KEPT);
@@ -324,7 +324,7 @@ uint32_t vgpu_take_claim(enum vgpu_claim_kind kind, uint64_t key)
 	uint32_t list = 0, number = t ? find(t, kind, key) : 0;
 
 	if (number)
-		unhang(t, number, &list);
+		take_from_bucket(t, number, &list);
 	if (t)
 		vgpu_unlock(&t->lock);
 	return list;
@@ -344,7 +344,7 @@ uint32_t vgpu_take_mappings(uint64_t address, uint64_t bytes)
 
 		if (extent > rest.extent || !extent)
 			break; /* the driver refuses part of a mapping */
-		unhang(t, number, &list);
+		take_from_bucket(t, number, &list);
 		rest.key += extent;
 		rest.extent -= extent;
 	}
@@ -374,19 +374,19 @@ uint32_t vgpu_take_tiles_of_array(uint64_t array)
 	return array ? take_all((struct wanted){.kind = VGPU_CLAIM_TILE, .owner = array}) : 0;
 }
 
-void vgpu_settle_claims(uint32_t list, CUresult driver_said)
+void vgpu_settle_claims(uint32_t list, CUresult driver_result)
 {
 	uint32_t number;
 	struct table *t;
 
 	VGPU_AT(HOLD_LET);
-	if (driver_said == CUDA_SUCCESS) {
+	if (driver_result == CUDA_SUCCESS) {
 		drop_list(list);
 		VGPU_AT(HOLD_REFUNDED);
 		return;
 	}
 	t = list ? enter() : NULL;
-	for (; t && (number = list); hang(t, number))
+	for (; t && (number = list); put_in_bucket(t, number))
 		list = t->claim[number].next;
 	if (t)
 		vgpu_unlock(&t->lock);

@@ -72,7 +72,7 @@ bool vgpu_claimed_share(uint32_t claim, vgpu_hold hold, uint64_t key);
 
 /* After the driver call: CUDA_SUCCESS keeps all claims of the list, any other code drops them. The
  * object that memory was bound to is a multicast object. */
-void vgpu_claim_end(uint32_t list, CUresult driver_said, struct vgpu_claim_to to);
+void vgpu_claim_end(uint32_t list, CUresult driver_result, struct vgpu_claim_to to);
 
 /* Take claims out, as a list: one of that kind and key; the mappings within a range; the bindings
  * within a part of a multicast object, of memory on one device; the tiles of an array; a view of an
@@ -94,7 +94,7 @@ static inline uint32_t vgpu_take_view(uint64_t key)
 }
 
 /* After the driver call: CUDA_SUCCESS ends the claims of the list, any other code restores them. */
-void vgpu_settle_claims(uint32_t list, CUresult driver_said);
+void vgpu_settle_claims(uint32_t list, CUresult driver_result);
 
 /* The context has ended, and with it its tiles, imports and views. */
 void vgpu_claims_end_context(uint32_t context);

@@ -37,8 +37,8 @@ static void charge(struct vgpu_place place, struct vgpu_reservation *reservation
 	(void)vgpu_commit(&met, VGPU_KIND_CONTEXT, place.context);
 }
 
-void vgpu_context_met(CUcontext context, uint32_t serial, struct vgpu_place *place,
-		      struct vgpu_reservation *reservation)
+void vgpu_context_first_used(CUcontext context, uint32_t serial, struct vgpu_place *place,
+			     struct vgpu_reservation *reservation)
 {
 	uint64_t bytes = reservation || place->gpu < 0 ? 0 : cost_bytes(place->gpu);
 	uint32_t replaced;

@@ -15,8 +15,8 @@ CUresult vgpu_context_reserve(struct vgpu_place place, struct vgpu_reservation *
  * reservation, which ends here, or, if that is NULL, regardless of the limit. `serial`: see
  * vgpu_generation_begin.
  */
-void vgpu_context_met(CUcontext context, uint32_t serial, struct vgpu_place *place,
-		      struct vgpu_reservation *reservation);
+void vgpu_context_first_used(CUcontext context, uint32_t serial, struct vgpu_place *place,
+			     struct vgpu_reservation *reservation);
 
 /* The driver has ended that generation, and freed all that was allocated in it. */
 void vgpu_context_ended(uint32_t generation);

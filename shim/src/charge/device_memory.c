@@ -25,7 +25,7 @@ enum { MINIMUM = 0, PINNED = 1 };
 static bool known_size;
 
 /* CUDA_ERROR_NOT_INITIALIZED and the like may change by the next call. */
-static void ask_for_size(void)
+static void query_block_size(void)
 {
 	const CUmemAllocationProp prop = {.type = PINNED,
 					  .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
@@ -50,7 +50,7 @@ uint64_t vgpu_whole_blocks(int gpu, uint64_t size_bytes)
 	uint64_t mask;
 
 	if (gpu >= 0 && !__atomic_load_n(&known_size, __ATOMIC_ACQUIRE))
-		ask_for_size();
+		query_block_size();
 	mask = block_bytes() - 1;
 	/* A size beyond the address space fits no limit. */
 	return size_bytes > UINT64_MAX - mask ? UINT64_MAX : (size_bytes + mask) & ~mask;

@@ -31,7 +31,7 @@ static enum vgpu_gate gate(enum vgpu_result (*enter)(struct vgpu_error *))
 		__atomic_store_n(&unmanaged, true, __ATOMIC_RELAXED);
 		return VGPU_GATE_OPEN;
 	default:
-		vgpu_error_say(&error);
+		vgpu_error_print(&error);
 		return VGPU_GATE_SHUT;
 	}
 }

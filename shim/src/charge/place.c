@@ -108,7 +108,7 @@ static CUresult device_of(CUcontext context, CUdevice *device)
 }
 
 /* A context that the table does not have; if it is no context, the driver reports that. */
-static CUresult meet(CUcontext context, struct vgpu_place *place)
+static CUresult first_use(CUcontext context, struct vgpu_place *place)
 {
 	CUdevice device;
 	CUresult result = device_of(context, &device);
@@ -117,7 +117,7 @@ static CUresult meet(CUcontext context, struct vgpu_place *place)
 		return result;
 	place->gpu = gpu_of_device(device);
 	if (context && place->gpu != VGPU_GPU_NOT_GRANTED)
-		vgpu_context_met(context, 0, place, NULL);
+		vgpu_context_first_used(context, 0, place, NULL);
 	return CUDA_SUCCESS;
 }
 
@@ -125,7 +125,7 @@ static CUresult find(CUcontext context, struct vgpu_place *place)
 {
 	if (context && vgpu_generation_known(context, place))
 		return CUDA_SUCCESS;
-	return meet(context, place);
+	return first_use(context, place);
 }
 
 CUresult vgpu_place_current(struct vgpu_place *place)

@@ -42,19 +42,19 @@ static void put_back(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge
 }
 
 void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge,
-		  CUresult driver_said)
+		  CUresult driver_result)
 {
 	if (charge->gpu < 0)
 		return;
 	VGPU_AT(FREE_CALLED);
 	if (kind == VGPU_KIND_MEMORY &&
-	    vgpu_release_memory(key, charge, driver_said == CUDA_SUCCESS)) {
+	    vgpu_release_memory(key, charge, driver_result == CUDA_SUCCESS)) {
 		VGPU_AT(FREE_REFUNDED);
 		return;
 	}
 	/* A free that the driver refuses may be late: the context has taken the memory, or is just
 	 * taking it. If it cannot be entered, the charge lasts until the process ends. */
-	if (driver_said == CUDA_SUCCESS || !vgpu_place_is_current(charge->context))
+	if (driver_result == CUDA_SUCCESS || !vgpu_place_is_current(charge->context))
 		vgpu_refund_removed(charge);
 	else
 		put_back(kind, key, charge);

@@ -13,7 +13,7 @@
  */
 bool vgpu_take(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge);
 void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge,
-		  CUresult driver_said);
+		  CUresult driver_result);
 
 /* The program destroyed the pool: destroy it now, or once nothing of it is in use. */
 CUresult vgpu_meter_destroy(struct vgpu_meter *meter, CUmemoryPool pool);

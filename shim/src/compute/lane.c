@@ -135,7 +135,7 @@ static bool is_first(const struct vgpu_lane *lane, uint8_t kind)
 }
 
 bool vgpu_lane_admits(struct vgpu_lane *lane, const struct vgpu_turn *turn, uint64_t now_ns,
-		      const struct vgpu_wish *wish, uint64_t *again_ns)
+		      const struct vgpu_waiting_launch *waiting, uint64_t *again_ns)
 {
 	const struct vgpu_marker *oldest = vgpu_lane_oldest(lane);
 	uint64_t free_ns = vgpu_lane_free_ns(lane, now_ns);
@@ -149,11 +149,11 @@ bool vgpu_lane_admits(struct vgpu_lane *lane, const struct vgpu_turn *turn, uint
 		lane->own_end_ns = lane->overrun_ns = 0; /* the arbiter charges what it leases */
 	else
 		opens = own_window_is_open(lane, turn, now_ns, again_ns);
-	if (is_stuck(overdue_ns(lane, now_ns), beyond(now_ns, wish->since_ns)))
+	if (is_stuck(overdue_ns(lane, now_ns), beyond(now_ns, waiting->since_ns)))
 		return true;
 	if (!opens)
 		return false;
-	if (oldest && (oldest->probes || is_first(lane, wish->kind))) {
+	if (oldest && (oldest->probes || is_first(lane, waiting->kind))) {
 		*again_ns = now_ns + PROBE_POLL_NS;
 		return false;
 	}

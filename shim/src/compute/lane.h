@@ -51,7 +51,7 @@ struct vgpu_lane {
 uint8_t vgpu_lane_kind(uint64_t handle, uint64_t size);
 
 /* A launch that waits: what it is, and since when it waits. */
-struct vgpu_wish {
+struct vgpu_waiting_launch {
 	uint8_t kind;
 	uint64_t since_ns;
 };
@@ -61,7 +61,7 @@ struct vgpu_wish {
  * is done or the lease changes.
  */
 bool vgpu_lane_admits(struct vgpu_lane *lane, const struct vgpu_turn *turn, uint64_t now_ns,
-		      const struct vgpu_wish *wish, uint64_t *again_ns);
+		      const struct vgpu_waiting_launch *waiting, uint64_t *again_ns);
 
 /* A launch is being submitted. The slot of the marker to be recorded after it, or
  * VGPU_NO_MARKER. */

@@ -171,21 +171,21 @@ static void look_at_markers(struct gpu *of, int most, bool exactly)
 }
 
 /* True: the launch is entered. With the lock. */
-static bool enter(struct vgpu_launch *launch, struct gpu *of, const struct vgpu_wish *wish,
-		  uint64_t now_ns, uint64_t *again_ns)
+static bool enter(struct vgpu_launch *launch, struct gpu *of,
+		  const struct vgpu_waiting_launch *waiting, uint64_t now_ns, uint64_t *again_ns)
 {
-	bool regardless = now_ns > wish->since_ns + VGPU_LONGEST_WAIT_NS;
+	bool regardless = now_ns > waiting->since_ns + VGPU_LONGEST_WAIT_NS;
 	struct vgpu_turn turn;
 
 	enter_spare(&of->lane, launch->gpu, now_ns);
 	vgpu_lease_refresh(launch->gpu, &of->lease);
 	turn = vgpu_lease_turn(&of->lease, now_ns);
-	if (!vgpu_lane_admits(&of->lane, &turn, now_ns, wish, again_ns) && !regardless) {
+	if (!vgpu_lane_admits(&of->lane, &turn, now_ns, waiting, again_ns) && !regardless) {
 		launch->slot = vgpu_lane_paused(&of->lane, &turn, now_ns);
 		return false;
 	}
-	launch->slot =
-	    vgpu_lane_submitted(&of->lane, now_ns, wish->kind, (uint64_t)(uintptr_t)launch->stream);
+	launch->slot = vgpu_lane_submitted(&of->lane, now_ns, waiting->kind,
+					   (uint64_t)(uintptr_t)launch->stream);
 	spare.gpu_after = launch->gpu + 1;
 	spare.stream = launch->stream;
 	return true;
@@ -204,8 +204,8 @@ static bool lock_after_look(struct gpu *of, uint64_t now_ns)
 }
 
 /* One try. False: try again at `*again_ns`; `lease` is the one that said so. */
-static bool try(struct vgpu_launch *launch, const struct vgpu_wish *wish, uint64_t now_ns,
-		uint64_t *again_ns, struct vgpu_lease *lease)
+static bool try(struct vgpu_launch *launch, const struct vgpu_waiting_launch *waiting,
+		uint64_t now_ns, uint64_t *again_ns, struct vgpu_lease *lease)
 {
 	struct gpu *of = &gpus[launch->gpu];
 	struct vgpu_region_compute *record = record_of(launch->gpu);
@@ -216,7 +216,7 @@ static bool try(struct vgpu_launch *launch, const struct vgpu_wish *wish, uint64
 		launch->gpu = -1; /* a signal handler, in the middle of a launch */
 		return true;
 	}
-	entered = enter(launch, of, wish, now_ns, again_ns);
+	entered = enter(launch, of, waiting, now_ns, again_ns);
 	if (!entered)
 		*lease = of->lease;
 	if (record) {
@@ -240,7 +240,7 @@ static void count_wait(int gpu, uint64_t waited_ns)
 
 void vgpu_launch_wait(struct vgpu_launch *launch, CUstream stream, uint64_t handle, uint64_t size)
 {
-	struct vgpu_wish wish = {.kind = vgpu_lane_kind(handle, size)};
+	struct vgpu_waiting_launch waiting = {.kind = vgpu_lane_kind(handle, size)};
 	uint64_t now_ns, again_ns;
 	struct vgpu_lease lease;
 
@@ -252,16 +252,16 @@ void vgpu_launch_wait(struct vgpu_launch *launch, CUstream stream, uint64_t hand
 		launch->gpu = -1;
 		return;
 	}
-	if (spare_admits(launch->gpu, stream, wish.kind))
+	if (spare_admits(launch->gpu, stream, waiting.kind))
 		return;
-	wish.since_ns = now_ns = vgpu_now_ns();
-	while (!try(launch, &wish, now_ns, &again_ns, &lease)) {
+	waiting.since_ns = now_ns = vgpu_now_ns();
+	while (!try(launch, &waiting, now_ns, &again_ns, &lease)) {
 		vgpu_launch_end(launch);
 		vgpu_lease_wait(launch->gpu, &lease, now_ns, again_ns);
 		now_ns = vgpu_now_ns();
 	}
-	if (now_ns != wish.since_ns && launch->gpu >= 0)
-		count_wait(launch->gpu, now_ns - wish.since_ns);
+	if (now_ns != waiting.since_ns && launch->gpu >= 0)
+		count_wait(launch->gpu, now_ns - waiting.since_ns);
 }
 
 void vgpu_launch_mark(struct vgpu_launch *launch)

@@ -59,7 +59,7 @@ struct vgpu_turn vgpu_lease_turn(const struct vgpu_lease *lease, uint64_t now_ns
 {
 	struct vgpu_turn turn = {.contended = lease->contended};
 
-	if (!lease->sequence || now_ns > lease->written_ns + VGPU_LEASE_SILENT_NS)
+	if (!lease->sequence || now_ns > lease->written_ns + VGPU_LEASE_STALE_NS)
 		return own_turn(lease, now_ns);
 	turn.open = now_ns >= lease->start_ns && now_ns < lease->end_ns;
 	turn.until_ns = turn.open		   ? lease->end_ns

@@ -17,7 +17,8 @@
 enum { MOST_ELEMENT_BYTES = 16 };
 
 /* Levels of 0: an array outside any mipmap. 0: the driver does not report a size. */
-static uint64_t told_of(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int levels, CUdevice device)
+static uint64_t reported_bytes(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int levels,
+			       CUdevice device)
 {
 	CUDA_ARRAY3D_DESCRIPTOR twin = *array;
 	CUDA_ARRAY_MEMORY_REQUIREMENTS needs = {0};
@@ -86,7 +87,7 @@ static CUresult reserve(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int level
 	if (array->flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
 		place.gpu = VGPU_GPU_UNMANAGED;
 	if (place.gpu >= 0 && real_cuCtxGetDevice(&device) == CUDA_SUCCESS)
-		bytes = told_of(array, levels, device);
+		bytes = reported_bytes(array, levels, device);
 	if (bytes)
 		return vgpu_reserve_at(place, vgpu_whole_blocks(place.gpu, bytes), reservation);
 	bytes = bytes_of_elements(array, levels);

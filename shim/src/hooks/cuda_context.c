@@ -49,7 +49,7 @@ static CUresult finish(struct vgpu_reservation *reservation, CUresult result, CU
 		return result;
 	}
 	if (place.gpu >= 0)
-		vgpu_context_met(made, serial, &place, reservation);
+		vgpu_context_first_used(made, serial, &place, reservation);
 	*out = made;
 	return CUDA_SUCCESS;
 }
@@ -125,7 +125,7 @@ static CUresult retain_active(CUcontext *context, CUdevice device)
 
 	if (result == CUDA_SUCCESS && vgpu_place_of_device(device, &place) == CUDA_SUCCESS &&
 	    place.gpu >= 0)
-		vgpu_context_met(*context, 0, &place, NULL);
+		vgpu_context_first_used(*context, 0, &place, NULL);
 	return result;
 }
 

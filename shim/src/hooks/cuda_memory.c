@@ -207,20 +207,20 @@ static CUresult view_current(uint64_t *free_bytes, uint64_t *total_bytes)
 #define SHOWING(symbol, amount)                                                                    \
 	CUresult symbol(amount *free_bytes, amount *total_bytes)                                   \
 	{                                                                                          \
-		amount free_told = 0, total_told = 0;                                              \
-		uint64_t free_seen, total_seen;                                                    \
-		CUresult result = real_##symbol(free_bytes ? &free_told : NULL,                    \
-						total_bytes ? &total_told : NULL);                 \
+		amount free_reported = 0, total_reported = 0;                                      \
+		uint64_t free_shown, total_shown;                                                  \
+		CUresult result = real_##symbol(free_bytes ? &free_reported : NULL,                \
+						total_bytes ? &total_reported : NULL);             \
                                                                                                    \
 		if (result != CUDA_SUCCESS)                                                        \
 			return result;                                                             \
-		free_seen = free_told;                                                             \
-		total_seen = total_bytes ? total_told : UINT64_MAX;                                \
-		result = view_current(&free_seen, &total_seen);                                    \
+		free_shown = free_reported;                                                        \
+		total_shown = total_bytes ? total_reported : UINT64_MAX;                           \
+		result = view_current(&free_shown, &total_shown);                                  \
 		if (free_bytes)                                                                    \
-			*free_bytes = (amount)free_seen;                                           \
+			*free_bytes = (amount)free_shown;                                          \
 		if (total_bytes)                                                                   \
-			*total_bytes = (amount)total_seen;                                         \
+			*total_bytes = (amount)total_shown;                                        \
 		return result;                                                                     \
 	}
 

@@ -223,7 +223,7 @@ CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 }
 
 /* A pool that no call made: the queried location determines its GPU. */
-static void meet(CUmemoryPool pool, const CUmemLocation *location, int type)
+static void first_use(CUmemoryPool pool, const CUmemLocation *location, int type)
 {
 	const CUmemPoolProps properties = {.allocation_type = type, .location = *location};
 	struct vgpu_place place;
@@ -233,18 +233,18 @@ static void meet(CUmemoryPool pool, const CUmemLocation *location, int type)
 		(void)vgpu_meter_add(pool, place.gpu);
 }
 
-#define MEETING(symbol)                                                                            \
+#define RETURNING_POOL(symbol)                                                                     \
 	CUresult symbol(CUmemoryPool *pool, CUmemLocation *location, int type)                     \
 	{                                                                                          \
 		CUresult result = real_##symbol(pool, location, type);                             \
                                                                                                    \
 		if (result == CUDA_SUCCESS)                                                        \
-			meet(*pool, location, type);                                               \
+			first_use(*pool, location, type);                                          \
 		return result;                                                                     \
 	}
 
-MEETING(cuMemGetDefaultMemPool)
-MEETING(cuMemGetMemPool)
+RETURNING_POOL(cuMemGetDefaultMemPool)
+RETURNING_POOL(cuMemGetMemPool)
 
 /* For managed memory a device has another current pool, which cuMemAllocAsync does not use. */
 CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool)

@@ -19,16 +19,16 @@ static CUresult after(CUresult result)
 	return result;
 }
 
-#define GIVING_BACK(symbol, params, args)                                                          \
+#define RELEASING(symbol, params, args)                                                            \
 	CUresult symbol params                                                                     \
 	{                                                                                          \
 		return after(real_##symbol args);                                                  \
 	}
 
-GIVING_BACK(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep_bytes), (pool, keep_bytes))
-GIVING_BACK(cuMemPoolSetAttribute, (CUmemoryPool pool, int attribute, void *value),
-	    (pool, attribute, value))
-GIVING_BACK(cuEventQuery, (CUevent event), (event))
+RELEASING(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep_bytes), (pool, keep_bytes))
+RELEASING(cuMemPoolSetAttribute, (CUmemoryPool pool, int attribute, void *value),
+	  (pool, attribute, value))
+RELEASING(cuEventQuery, (CUevent event), (event))
 
 /* The call waited for work: what is done now was not long before. */
 static CUresult waited(CUresult result, uint64_t since_ns, CUstream stream, bool all)

@@ -140,14 +140,14 @@ static void put_detail(void *rows, unsigned int index, const struct vgpu_holder 
 /* count is the space before and the number of processes after, as in NVML. */
 static nvmlReturn_t list(int gpu, unsigned int *count, void *rows, put_row *put)
 {
-	unsigned int room = rows ? *count : 0;
+	unsigned int capacity = rows ? *count : 0;
 	struct vgpu_holder holder;
 	uint32_t cursor = 0;
 
 	for (*count = 0; vgpu_next_holder(gpu, &cursor, &holder); ++*count)
-		if (*count < room)
+		if (*count < capacity)
 			put(rows, *count, &holder);
-	return *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+	return *count > capacity ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
 static nvmlReturn_t refuse(unsigned int *count)

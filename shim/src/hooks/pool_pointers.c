@@ -31,15 +31,15 @@ void vgpu_take_known_pool_pointer(uint64_t address, struct vgpu_pool_pointer *po
 
 /* Freed memory returns to its pool: the meter is charged before the slot is released. */
 void vgpu_release_pool_pointer(uint64_t address, const struct vgpu_pool_pointer *pointer,
-			       CUresult driver_said)
+			       CUresult driver_result)
 {
 	if (pointer->exported.gpu >= 0) {
-		if (driver_said == CUDA_SUCCESS && pointer->meter)
+		if (driver_result == CUDA_SUCCESS && pointer->meter)
 			vgpu_meter_unexported(pointer->meter, pointer->exported.bytes);
-		vgpu_release(VGPU_KIND_EXPORT, address, &pointer->exported, driver_said);
+		vgpu_release(VGPU_KIND_EXPORT, address, &pointer->exported, driver_result);
 	}
 	if (pointer->imported.gpu >= 0)
-		vgpu_release(VGPU_KIND_IMPORT, address, &pointer->imported, driver_said);
+		vgpu_release(VGPU_KIND_IMPORT, address, &pointer->imported, driver_result);
 }
 
 /* The GPU, and the size of the allocation. */

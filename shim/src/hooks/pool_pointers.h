@@ -20,7 +20,7 @@ extern uint32_t vgpu_pool_pointers; /* there was one */
 /* Around the driver's free, as vgpu_take and vgpu_release. */
 void vgpu_take_known_pool_pointer(uint64_t address, struct vgpu_pool_pointer *pointer);
 void vgpu_release_pool_pointer(uint64_t address, const struct vgpu_pool_pointer *pointer,
-			       CUresult driver_said);
+			       CUresult driver_result);
 static inline void vgpu_take_pool_pointer(uint64_t address, struct vgpu_pool_pointer *pointer)
 {
 	pointer->exported.gpu = pointer->imported.gpu = VGPU_GPU_UNMANAGED;

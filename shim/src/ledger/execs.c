@@ -28,7 +28,7 @@ static struct table *table(void)
 	return vgpu_wiped_pages((struct vgpu_wiped **)&shared, sizeof(struct table));
 }
 
-static uint32_t home_of(uint64_t exec)
+static uint32_t hash_position(uint64_t exec)
 {
 	return (uint32_t)((exec * UINT64_C(0x9e3779b97f4a7c15)) >> 53);
 }
@@ -37,7 +37,7 @@ static uint32_t home_of(uint64_t exec)
 static struct entry *find(struct table *t, uint64_t exec, bool to_put)
 {
 	for (uint32_t step = 0; step < VGPU_EXECS; step++) {
-		struct entry *entry = &t->entries[(home_of(exec) + step) % VGPU_EXECS];
+		struct entry *entry = &t->entries[(hash_position(exec) + step) % VGPU_EXECS];
 
 		if (entry->exec == exec)
 			return entry;
@@ -52,11 +52,11 @@ static void remove_at(struct table *t, uint32_t hole)
 {
 	for (uint32_t step = 1; step < VGPU_EXECS; step++) {
 		uint32_t at = (hole + step) % VGPU_EXECS;
-		uint32_t from_home = (at - home_of(t->entries[at].exec)) % VGPU_EXECS;
+		uint32_t distance = (at - hash_position(t->entries[at].exec)) % VGPU_EXECS;
 
 		if (!t->entries[at].exec)
 			break;
-		if (from_home < step)
+		if (distance < step)
 			continue;
 		t->entries[hole] = t->entries[at];
 		hole = at;

@@ -50,7 +50,7 @@ static uint64_t spread(enum vgpu_kind kind, uint64_t key)
 	return (key + ((uint64_t)kind << 56)) * UINT64_C(0x9e3779b97f4a7c15);
 }
 
-static uint64_t home_of(const struct vgpu_shard *shard, enum vgpu_kind kind, uint64_t key)
+static uint64_t hash_position(const struct vgpu_shard *shard, enum vgpu_kind kind, uint64_t key)
 {
 	return spread(kind, key) << SHARD_BITS >> (64 - __builtin_ctzll(shard->capacity));
 }
@@ -88,7 +88,7 @@ struct vgpu_entry *vgpu_shard_find(const struct vgpu_shard *shard, enum vgpu_kin
 
 	if (!shard->capacity)
 		return NULL;
-	at = home_of(shard, kind, key);
+	at = hash_position(shard, kind, key);
 	for (;; at = (at + 1) & (shard->capacity - 1)) {
 		entry = &shard->entries[at];
 		if (!entry->kind || (entry->key == key && entry->kind == kind))
@@ -125,8 +125,9 @@ void vgpu_shard_remove(struct vgpu_shard *shard, struct vgpu_entry *entry)
 	uint64_t gap = (uint64_t)(entry - shard->entries);
 
 	for (uint64_t at = (gap + 1) & mask; shard->entries[at].kind; at = (at + 1) & mask) {
-		uint64_t home = home_of(shard, shard->entries[at].kind, shard->entries[at].key);
-		if (((at - home) & mask) >= ((at - gap) & mask)) {
+		uint64_t position =
+		    hash_position(shard, shard->entries[at].kind, shard->entries[at].key);
+		if (((at - position) & mask) >= ((at - gap) & mask)) {
 			shard->entries[gap] = shard->entries[at];
 			gap = at;
 		}

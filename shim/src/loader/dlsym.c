@@ -89,7 +89,7 @@ static void *next_of(const void *caller, const char *name)
 static void *default_of(const void *caller, const char *name, enum vgpu_function hook)
 {
 	struct vgpu_object from;
-	dlerror_function *forget = (dlerror_function *)vgpu_loader(VGPU_LOADER_DLERROR);
+	dlerror_function *clear_error = (dlerror_function *)vgpu_loader(VGPU_LOADER_DLERROR);
 	void *found = ask(RTLD_NEXT, name);
 
 	if (found)
@@ -98,8 +98,8 @@ static void *default_of(const void *caller, const char *name, enum vgpu_function
 		found = vgpu_object_function(&from, name);
 	if (!found)
 		found = vgpu_real_find(hook);
-	if (found && forget)
-		forget();
+	if (found && clear_error)
+		clear_error();
 	return found;
 }
 

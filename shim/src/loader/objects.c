@@ -72,7 +72,7 @@ static bool contains(const struct vgpu_object *object, const void *address)
 }
 
 /* Selects an object; of the conditions, those that are set must hold. */
-struct wish {
+struct query {
 	const char *soname;
 	const void *address;
 	const char *definition;
@@ -84,24 +84,24 @@ struct wish {
 
 static int match(struct dl_phdr_info *info, size_t bytes, void *data)
 {
-	struct wish *wish = data;
+	struct query *query = data;
 	struct vgpu_object object;
-	int order = wish->order++;
+	int order = query->order++;
 
 	(void)bytes;
-	if (order < wish->first || order >= wish->end || !read_object(info, &object))
+	if (order < query->first || order >= query->end || !read_object(info, &object))
 		return 0;
 	object.order = order;
-	if (wish->address ? !contains(&object, wish->address) : contains(&object, &self))
+	if (query->address ? !contains(&object, query->address) : contains(&object, &self))
 		return 0;
-	if (wish->soname && !vgpu_text_same(wish->soname, object.soname))
+	if (query->soname && !vgpu_text_same(query->soname, object.soname))
 		return 0;
-	if (wish->definition) {
-		wish->function = vgpu_object_function(&object, wish->definition);
-		if (!wish->function)
+	if (query->definition) {
+		query->function = vgpu_object_function(&object, query->definition);
+		if (!query->function)
 			return 0;
 	}
-	*wish->found = object;
+	*query->found = object;
 	return 1;
 }
 
@@ -195,26 +195,26 @@ void vgpu_objects_still(vgpu_look_still *look, void *data)
 
 bool vgpu_object_by_soname(const char *soname, struct vgpu_object *out)
 {
-	struct wish wish = {.soname = soname, .end = INT_MAX, .found = out};
-	return each(match, &wish) == 1;
+	struct query query = {.soname = soname, .end = INT_MAX, .found = out};
+	return each(match, &query) == 1;
 }
 
 bool vgpu_object_by_soname_defining(const char *soname, const char *name, struct vgpu_object *out)
 {
-	struct wish wish = {.soname = soname, .definition = name, .end = INT_MAX, .found = out};
-	return each(match, &wish) == 1;
+	struct query query = {.soname = soname, .definition = name, .end = INT_MAX, .found = out};
+	return each(match, &query) == 1;
 }
 
 bool vgpu_object_by_definition(const char *name, struct vgpu_object *out)
 {
-	struct wish wish = {.definition = name, .end = INT_MAX, .found = out};
-	return each(match, &wish) == 1;
+	struct query query = {.definition = name, .end = INT_MAX, .found = out};
+	return each(match, &query) == 1;
 }
 
 bool vgpu_object_by_address(const void *address, struct vgpu_object *out)
 {
-	struct wish wish = {.address = address, .end = INT_MAX, .found = out};
-	return address && each(match, &wish) == 1;
+	struct query query = {.address = address, .end = INT_MAX, .found = out};
+	return address && each(match, &query) == 1;
 }
 
 bool vgpu_object_ourselves(struct vgpu_object *out)
@@ -225,8 +225,8 @@ bool vgpu_object_ourselves(struct vgpu_object *out)
 void *vgpu_definition_in(const char *name, int first, int end)
 {
 	struct vgpu_object object;
-	struct wish wish = {.definition = name, .first = first, .end = end, .found = &object};
-	return each(match, &wish) == 1 ? wish.function : NULL;
+	struct query query = {.definition = name, .first = first, .end = end, .found = &object};
+	return each(match, &query) == 1 ? query.function : NULL;
 }
 
 /* A defined, exported function of that name. Its address needs no resolver: IFUNCs are excluded. */

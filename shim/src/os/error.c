@@ -10,7 +10,7 @@
 
 #include "vgpu/region.h"
 
-#define SEE_AGENT "; recreate the pod, and see the node agent's log"
+#define AGENT_LOG "; recreate the pod, and see the node agent's log"
 
 static const struct {
 	const char *what;
@@ -19,11 +19,11 @@ static const struct {
     [VGPU_OK] = {"the limits are in force", ""},
     [VGPU_UNMANAGED] = {"no limit is set", ""},
     [VGPU_OVER_LIMIT] = {"the allocation exceeds the memory granted", ""},
-    [VGPU_GRANT_MISSING] = {"the grant with this container's GPU limits cannot be read", SEE_AGENT},
+    [VGPU_GRANT_MISSING] = {"the grant with this container's GPU limits cannot be read", AGENT_LOG},
     [VGPU_GRANT_INVALID] = {"the grant with this container's GPU limits is damaged or of "
 			    "another version",
-			    SEE_AGENT},
-    [VGPU_REGION_MISSING] = {"the file that accounts GPU memory is missing", SEE_AGENT},
+			    AGENT_LOG},
+    [VGPU_REGION_MISSING] = {"the file that accounts GPU memory is missing", AGENT_LOG},
     [VGPU_REGION_INVALID] = {"the file that accounts GPU memory is truncated, damaged, or of "
 			     "another grant",
 			     "; recreate the pod"},
@@ -37,7 +37,7 @@ static const struct {
     [VGPU_ENVIRONMENT_CORE] = {"", ": must be a whole number, 0 (no limit) to 100"},
     [VGPU_ENVIRONMENT_CONTEXT] = {"", ": must be bytes, or a number with k, m or g"},
     [VGPU_ENVIRONMENT_GPU] = {"", ": LIMIT_ must be followed by the number of a GPU, 0 to 31"},
-    [VGPU_CACHE_FOREIGN] =
+    [VGPU_CACHE_INVALID] =
 	{"the file that accounts GPU memory is damaged, another program's, or of "
 	 "another version of this library",
 	 "; remove it, or name another in " VGPU_ENV_SHARED_CACHE},
@@ -76,16 +76,17 @@ enum vgpu_result vgpu_fail(struct vgpu_error *error, enum vgpu_result result, in
 
 /* In one write(2), and only if it does not block: a full pipe would block the program and a closed
  * one would kill it with SIGPIPE. */
-void vgpu_error_say(const struct vgpu_error *error)
+void vgpu_error_print(const struct vgpu_error *error)
 {
-	static int said;
+	static int printed;
 	const struct timespec at_once = {0, 0};
 	struct pollfd stderr_fd = {.fd = STDERR_FILENO, .events = POLLOUT};
 	const char *level = getenv(VGPU_ENV_LOG_LEVEL);
 	char reason[512], line[768];
 	int kept_errno = errno, length;
 
-	if ((level && strcmp(level, "0") == 0) || __atomic_exchange_n(&said, 1, __ATOMIC_RELAXED))
+	if ((level && strcmp(level, "0") == 0) ||
+	    __atomic_exchange_n(&printed, 1, __ATOMIC_RELAXED))
 		return;
 	length = snprintf(line, sizeof(line), "gpuslice: no GPU for this process: %s\n",
 			  vgpu_error_text(error, reason, sizeof(reason)));

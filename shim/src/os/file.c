@@ -50,7 +50,7 @@ bool vgpu_is_shortage(int os_errno)
 	return os_errno == EMFILE || os_errno == ENFILE || os_errno == ENOMEM;
 }
 
-long vgpu_read_some(const char *path, char *into, uint64_t room)
+long vgpu_read_some(const char *path, char *into, uint64_t capacity)
 {
 	uint64_t have = 0;
 	long got;
@@ -59,10 +59,10 @@ long vgpu_read_some(const char *path, char *into, uint64_t room)
 	if (fd < 0)
 		return -1;
 	do {
-		got = syscall(SYS_read, fd, into + have, room - have);
+		got = syscall(SYS_read, fd, into + have, capacity - have);
 		if (got > 0)
 			have += (uint64_t)got;
-	} while (got > 0 && have < room);
+	} while (got > 0 && have < capacity);
 	syscall(SYS_close, fd);
 	return got < 0 ? -1 : (long)have;
 }

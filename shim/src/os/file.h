@@ -30,6 +30,6 @@ void *vgpu_map_file(int fd, uint64_t offset_bytes, uint64_t bytes, int protectio
 /* For lack of descriptors or memory, which does not depend on the file. */
 bool vgpu_is_shortage(int os_errno);
 
-/* Up to `room` bytes from the file's start, however many the kernel returns at once; -1:
+/* Up to `capacity` bytes from the file's start, however many the kernel returns at once; -1:
  * unreadable. */
-long vgpu_read_some(const char *path, char *into, uint64_t room);
+long vgpu_read_some(const char *path, char *into, uint64_t capacity);

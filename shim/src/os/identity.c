@@ -89,7 +89,7 @@ void vgpu_identity_of_self(struct vgpu_identity *self)
 	self->pid_namespace = self->start_ticks ? namespace.inode : 0;
 }
 
-bool vgpu_identity_can_see(const struct vgpu_identity *self, const struct vgpu_identity *other)
+bool vgpu_identity_is_visible(const struct vgpu_identity *self, const struct vgpu_identity *other)
 {
 	return self->pid_namespace && self->pid_namespace == other->pid_namespace &&
 	       other->start_ticks && other->pid && other->pid <= INT32_MAX;
@@ -106,7 +106,7 @@ enum vgpu_presence vgpu_identity_presence(const struct vgpu_identity *self,
 	char name[16];
 	uint64_t start;
 
-	if (!vgpu_identity_can_see(self, other))
+	if (!vgpu_identity_is_visible(self, other))
 		return VGPU_UNKNOWN;
 	snprintf(name, sizeof(name), "%u", other->pid);
 	start = start_ticks(name);
@@ -146,7 +146,7 @@ static bool parse(const char *text, struct maps_line *line)
 	return true;
 }
 
-enum { SEEN, NOT_SEEN, EMPTY, UNREADABLE };
+enum { FOUND, NOT_FOUND, EMPTY, UNREADABLE };
 
 /* What to search for: the mapping at `start` or, if start is 0, the one of `file` at `offset`. */
 struct wanted {
@@ -177,7 +177,7 @@ static int search(const char *path, struct wanted *wanted)
 	struct maps_line line;
 	size_t have = 0;
 	bool any = false, mid_line = false;
-	int found = NOT_SEEN, fd = vgpu_open(path, O_RDONLY);
+	int found = NOT_FOUND, fd = vgpu_open(path, O_RDONLY);
 	long got;
 
 	if (fd < 0)
@@ -188,10 +188,10 @@ static int search(const char *path, struct wanted *wanted)
 		any = true;
 		have += (size_t)got;
 		text[have] = '\0';
-		while (found == NOT_SEEN && (newline = strchr(at, '\n'))) {
+		while (found == NOT_FOUND && (newline = strchr(at, '\n'))) {
 			*newline = '\0';
 			if (!mid_line && parse(at, &line) && is_wanted(&line, wanted))
-				found = SEEN;
+				found = FOUND;
 			mid_line = false;
 			at = newline + 1;
 		}
@@ -203,9 +203,9 @@ static int search(const char *path, struct wanted *wanted)
 		}
 	}
 	syscall(SYS_close, fd);
-	if (found == SEEN)
-		return SEEN;
-	return got < 0 ? UNREADABLE : any ? NOT_SEEN : EMPTY;
+	if (found == FOUND)
+		return FOUND;
+	return got < 0 ? UNREADABLE : any ? NOT_FOUND : EMPTY;
 }
 
 /* The first thread's maps are empty once it has ended, though others still run: read each
@@ -244,12 +244,12 @@ bool vgpu_identity_maps(const struct vgpu_identity *other, const void *ours, uin
 	int found;
 
 	/* Not from stat(): a file's device in maps differs from st_dev on overlay and btrfs. */
-	if (search("/proc/thread-self/maps", &wanted) != SEEN || !wanted.file[0])
+	if (search("/proc/thread-self/maps", &wanted) != FOUND || !wanted.file[0])
 		return true;
 	wanted.start = 0;
 	snprintf(path, sizeof(path), "/proc/%u/maps", other->pid);
 	found = search(path, &wanted);
 	if (found == EMPTY)
 		found = search_threads(other->pid, &wanted);
-	return found == SEEN || found == UNREADABLE;
+	return found == FOUND || found == UNREADABLE;
 }

@@ -26,7 +26,7 @@ enum vgpu_presence {
 void vgpu_identity_of_self(struct vgpu_identity *self);
 
 /* True if the other is in this PID namespace, and named. */
-bool vgpu_identity_can_see(const struct vgpu_identity *self, const struct vgpu_identity *other);
+bool vgpu_identity_is_visible(const struct vgpu_identity *self, const struct vgpu_identity *other);
 
 /* True if no process has that pid now. One system call: signal 0, which is never delivered. For a
  * process that is visible here. */

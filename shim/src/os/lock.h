@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "os/birth.h"
+#include "os/process_start.h"
 
 /* The holder's thread number; 0: free. */
 struct vgpu_lock {

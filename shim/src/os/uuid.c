@@ -17,9 +17,9 @@ static int digit_of(char c)
 	return -1;
 }
 
-bool vgpu_uuid_parse(const char *text, uint32_t room, uint8_t uuid[16])
+bool vgpu_uuid_parse(const char *text, uint32_t capacity, uint8_t uuid[16])
 {
-	uint32_t length = (uint32_t)strnlen(text, room), at = PREFIX_CHARS;
+	uint32_t length = (uint32_t)strnlen(text, capacity), at = PREFIX_CHARS;
 	int digits = 0;
 
 	memset(uuid, 0, 16);

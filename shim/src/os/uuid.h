@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /*
- * "GPU-" or "MIG-", then 32 hexadecimal digits, with dashes anywhere between. Reads at most `room`
- * characters. False, and `uuid` all zero, for any other text.
+ * "GPU-" or "MIG-", then 32 hexadecimal digits, with dashes anywhere between. Reads at most
+ * `capacity` characters. False, and `uuid` all zero, for any other text.
  */
-bool vgpu_uuid_parse(const char *text, uint32_t room, uint8_t uuid[16]);
+bool vgpu_uuid_parse(const char *text, uint32_t capacity, uint8_t uuid[16]);

@@ -167,7 +167,7 @@ enum vgpu_result vgpu_attach(struct vgpu_error *error)
 
 /* A process that only queries takes no slot, but may have had one before exec; the caller holds
  * setup. */
-static void retire_former_lives(struct vgpu_process *process)
+static void reap_former_slots(struct vgpu_process *process)
 {
 	struct vgpu_slots slots = {&process->view, -1, &process->self};
 	int os_errno;
@@ -194,7 +194,7 @@ enum vgpu_result vgpu_peek(struct vgpu_error *error)
 		return vgpu_fail(error, VGPU_SYSTEM, EDEADLK, "");
 	result = look_locked(process, error);
 	if (result == VGPU_OK && !process->attached)
-		retire_former_lives(process);
+		reap_former_slots(process);
 	vgpu_unlock(&process->setup);
 	return result;
 }

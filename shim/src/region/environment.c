@@ -77,7 +77,7 @@ struct family {
 	const char *name;
 	enum vgpu_result refusal;
 	bool (*read)(const char *text, uint64_t *value);
-	uint64_t unsaid;
+	uint64_t if_unset;
 };
 
 static const struct family MEMORY = {VGPU_ENV_MEMORY_LIMIT, VGPU_ENVIRONMENT_MEMORY, read_limit,
@@ -138,7 +138,7 @@ static enum vgpu_result read_family(const struct family *family, char *const *va
 				    uint64_t values[VGPU_MOST_GPUS], struct vgpu_error *error)
 {
 	bool own[VGPU_MOST_GPUS] = {false};
-	uint64_t every = family->unsaid, value;
+	uint64_t every = family->if_unset, value;
 	const char *text;
 
 	for (; *variables; variables++) {

@@ -108,7 +108,7 @@ static void set_limits(int gpu, const struct vgpu_grant_limits *from)
 	__atomic_store_n(&to->limit_bytes, from->limit_bytes, __ATOMIC_RELAXED);
 	__atomic_store_n(&to->overhead_bytes, from->overhead_bytes, __ATOMIC_RELAXED);
 	__atomic_store_n(
-	    &to->room_bytes,
+	    &to->chargeable_bytes,
 	    from->limit_bytes > from->overhead_bytes ? from->limit_bytes - from->overhead_bytes : 0,
 	    __ATOMIC_RELAXED);
 	__atomic_store_n(&to->context_bytes, from->context_bytes, __ATOMIC_RELAXED);

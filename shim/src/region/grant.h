@@ -23,12 +23,12 @@ void vgpu_grant_assume(uint64_t id, int gpu_count);
 /* One GPU of a grant. Each field changes on its own: read one with vgpu_grant_read. */
 struct vgpu_grant_limits {
 	uint64_t limit_bytes;
-	uint64_t overhead_bytes; /* measured from outside: held by the driver, and not charged */
-	uint64_t room_bytes;	 /* the limit less the overhead: what may be charged */
-	uint64_t context_bytes;	 /* charged for each context */
-	uint64_t code_bytes;	 /* charged beside a process's first context */
-	uint32_t core_percent;	 /* share of the GPU's time; 0 and 100: no cap */
-	uint32_t flags;		 /* VGPU_GRANT_MANAGED_FREE */
+	uint64_t overhead_bytes;   /* measured from outside: held by the driver, and not charged */
+	uint64_t chargeable_bytes; /* the limit less the overhead: what may be charged */
+	uint64_t context_bytes;	   /* charged for each context */
+	uint64_t code_bytes;	   /* charged beside a process's first context */
+	uint32_t core_percent;	   /* share of the GPU's time; 0 and 100: no cap */
+	uint32_t flags;		   /* VGPU_GRANT_MANAGED_FREE */
 };
 void vgpu_grant_add(int gpu, const uint8_t uuid[16], const struct vgpu_grant_limits *limits);
 

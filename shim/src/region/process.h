@@ -9,9 +9,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "os/birth.h"
 #include "os/identity.h"
 #include "os/lock.h"
+#include "os/process_start.h"
 #include "region/counter.h"
 
 /* On its own cache line: threads on different GPUs must not share one. */
@@ -24,7 +24,7 @@ struct vgpu_process_gpu {
 } __attribute__((aligned(64)));
 
 struct vgpu_process {
-	struct vgpu_birth birth;
+	struct vgpu_process_start start;
 	struct vgpu_lock setup; /* held while attaching and mapping */
 	bool mapped;
 	bool attached; /* written under setup and every GPU's lock */
@@ -43,7 +43,7 @@ struct vgpu_process {
 /* NULL if the kernel provides no page. */
 static inline struct vgpu_process *vgpu_process(void)
 {
-	return (struct vgpu_process *)vgpu_birth();
+	return (struct vgpu_process *)vgpu_process_start();
 }
 
 uint64_t vgpu_now_ns(void);

@@ -169,23 +169,23 @@ static uint64_t *growing_of(const struct vgpu_process *process, uint32_t slot, i
 }
 
 /* True if all calls that may grow at once would fit beside the charge. */
-static bool leaves_most(const struct vgpu_process *process, int gpu, uint64_t room_bytes)
+static bool leaves_most(const struct vgpu_process *process, int gpu, uint64_t chargeable_bytes)
 {
 	uint64_t left_bytes;
 
 	if (gpu < 0 || gpu >= process->view.gpu_count)
 		return false;
-	left_bytes = room_bytes - vgpu_counter_used_bytes(&process->view, gpu);
-	return left_bytes <= room_bytes && left_bytes >= GROWING_MOST_BYTES;
+	left_bytes = chargeable_bytes - vgpu_counter_used_bytes(&process->view, gpu);
+	return left_bytes <= chargeable_bytes && left_bytes >= GROWING_MOST_BYTES;
 }
 
 uint64_t *vgpu_growing_begin(int gpu)
 {
 	struct vgpu_process *process = vgpu_process();
-	uint64_t room_bytes = vgpu_grant_read(gpu, room_bytes), *growing;
+	uint64_t chargeable_bytes = vgpu_grant_read(gpu, chargeable_bytes), *growing;
 
 	if (!process || !vgpu_is_attached(process) || process->owner.slot >= GROWING_SLOTS ||
-	    !leaves_most(process, gpu, room_bytes))
+	    !leaves_most(process, gpu, chargeable_bytes))
 		return NULL;
 	growing = growing_of(process, process->owner.slot, gpu);
 	if (__atomic_exchange_n(growing, 1, __ATOMIC_SEQ_CST))
@@ -193,7 +193,7 @@ uint64_t *vgpu_growing_begin(int gpu)
 #ifndef __x86_64__
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 #endif
-	if (leaves_most(process, gpu, room_bytes))
+	if (leaves_most(process, gpu, chargeable_bytes))
 		return growing;
 	vgpu_growing_end(growing);
 	return NULL;
@@ -204,12 +204,12 @@ void vgpu_growing_end(uint64_t *growing)
 	__atomic_store_n(growing, 0, __ATOMIC_RELEASE);
 }
 
-static bool leaves_room(const struct vgpu_process *process, int gpu)
+static bool leaves_growth(const struct vgpu_process *process, int gpu)
 {
-	uint64_t room_bytes = vgpu_grant_read(gpu, room_bytes), growing_bytes = 0;
+	uint64_t chargeable_bytes = vgpu_grant_read(gpu, chargeable_bytes), growing_bytes = 0;
 	uint64_t left_bytes;
 
-	if (leaves_most(process, gpu, room_bytes))
+	if (leaves_most(process, gpu, chargeable_bytes))
 		return true;
 	for (uint32_t slot = 0; slot < GROWING_SLOTS; slot++) {
 		const struct vgpu_region_slot *holder = vgpu_view_slot(&process->view, slot);
@@ -220,8 +220,8 @@ static bool leaves_room(const struct vgpu_process *process, int gpu)
 		    __atomic_load_n(growing_of(process, slot, gpu), __ATOMIC_SEQ_CST))
 			growing_bytes += VGPU_CHUNK_BYTES;
 	}
-	left_bytes = room_bytes - vgpu_counter_used_bytes(&process->view, gpu);
-	return left_bytes <= room_bytes && left_bytes >= growing_bytes;
+	left_bytes = chargeable_bytes - vgpu_counter_used_bytes(&process->view, gpu);
+	return left_bytes <= chargeable_bytes && left_bytes >= growing_bytes;
 }
 
 /* Under the GPU's lock. VGPU_LOST: attach anew first. */
@@ -237,9 +237,9 @@ static enum vgpu_applied apply_locked(struct vgpu_process *process, int gpu, enu
 	applied = change == TAKE_OFF
 		      ? vgpu_counter_uncharge(&process->view, gpu, &process->owner, bytes)
 		      : vgpu_counter_charge(&process->view, gpu, &process->owner, bytes,
-					    change == ADD ? vgpu_grant_read(gpu, room_bytes)
+					    change == ADD ? vgpu_grant_read(gpu, chargeable_bytes)
 							  : VGPU_NO_LIMIT);
-	if (applied == VGPU_APPLIED && change == ADD && !leaves_room(process, gpu))
+	if (applied == VGPU_APPLIED && change == ADD && !leaves_growth(process, gpu))
 		return vgpu_counter_uncharge(&process->view, gpu, &process->owner, bytes) ==
 			       VGPU_APPLIED
 			   ? VGPU_REFUSED
@@ -317,16 +317,16 @@ static enum vgpu_result change_attached(struct vgpu_process *process, int gpu, e
 bool vgpu_fits(int gpu, uint64_t bytes)
 {
 	struct vgpu_process *process = vgpu_process();
-	uint64_t room_bytes = vgpu_grant_read(gpu, room_bytes);
+	uint64_t chargeable_bytes = vgpu_grant_read(gpu, chargeable_bytes);
 
 	return process && vgpu_is_mapped(process) && gpu >= 0 && gpu < process->view.gpu_count &&
-	       bytes <= room_bytes &&
-	       vgpu_counter_used_bytes(&process->view, gpu) <= room_bytes - bytes;
+	       bytes <= chargeable_bytes &&
+	       vgpu_counter_used_bytes(&process->view, gpu) <= chargeable_bytes - bytes;
 }
 
 bool vgpu_may_ever_fit(int gpu, uint64_t bytes)
 {
-	return bytes <= vgpu_grant_read(gpu, room_bytes);
+	return bytes <= vgpu_grant_read(gpu, chargeable_bytes);
 }
 
 enum vgpu_result vgpu_reserve(int gpu, uint64_t bytes)

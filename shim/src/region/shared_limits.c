@@ -17,7 +17,7 @@
 #define LOCK_PAUSE_NS 1000000
 #define LOCK_PAUSES   1000
 
-_Static_assert(VGPU_MOST_GPUS >= VGPU_MAX_GPUS, "room for a grant's GPUs");
+_Static_assert(VGPU_MOST_GPUS >= VGPU_MAX_GPUS, "a grant's GPUs fit");
 
 /* Ends with the descriptor. False: another process held it for a second. */
 static bool lock_limits(int fd)
@@ -33,7 +33,7 @@ static bool lock_limits(int fd)
 	return false;
 }
 
-static bool no_process_lives(const struct vgpu_view *view)
+static bool no_process_runs(const struct vgpu_view *view)
 {
 	for (uint32_t number = 0; number < VGPU_MAX_SLOTS; number++) {
 		const struct vgpu_region_slot *slot = vgpu_view_slot(view, number);
@@ -55,7 +55,7 @@ static void forget_limits(struct vgpu_process *process)
 	if (vgpu_reopen(process, &slots.fd, &os_errno) != VGPU_OK)
 		return;
 	vgpu_slots_reap(&slots, NULL, true);
-	if (lock_limits(slots.fd) && no_process_lives(&process->view))
+	if (lock_limits(slots.fd) && no_process_runs(&process->view))
 		for (int gpu = 0; gpu < VGPU_MOST_GPUS; gpu++) {
 			uint32_t *known = &vgpu_view_gpu(&process->view, gpu)->known;
 
@@ -72,7 +72,7 @@ static enum vgpu_result why_not(enum vgpu_result result)
 	case VGPU_REGION_READONLY:
 		return VGPU_CACHE_UNUSABLE;
 	case VGPU_REGION_INVALID:
-		return VGPU_CACHE_FOREIGN;
+		return VGPU_CACHE_INVALID;
 	default:
 		return result;
 	}

@@ -61,7 +61,7 @@ static bool has_exited(const struct vgpu_slots *slots, uint32_t number, enum vgp
 	    .start_ticks = __atomic_load_n(&slot->start_ticks, __ATOMIC_RELAXED),
 	    .pid_namespace = __atomic_load_n(&slot->pid_namespace, __ATOMIC_RELAXED),
 	};
-	bool seen = vgpu_identity_can_see(slots->self, &holder);
+	bool seen = vgpu_identity_is_visible(slots->self, &holder);
 
 	if (seen && vgpu_identity_pid_is_free(&holder))
 		return true;

@@ -74,10 +74,10 @@ async def test_each_gpu_is_measured_once_by_its_uuid(tmp_path: Path) -> None:
         ("import os; os.abort()", "no message"),
         ("print('about 300')", "unreadable answer"),
         ("", "unreadable answer"),
-        ("print(0)", "0 bytes: not believed"),
-        ("print(-5)", "-5 bytes: not believed"),
-        (f"print({GIB} + 1)", "not believed"),
-        (f"print({1 << 64} - 1)", "not believed"),
+        ("print(0)", "0 bytes for a context: implausible"),
+        ("print(-5)", "-5 bytes for a context: implausible"),
+        (f"print({GIB} + 1)", "implausible"),
+        (f"print({1 << 64} - 1)", "implausible"),
     ],
 )
 async def test_a_failed_measurement_is_logged_once_and_repeated(
@@ -180,7 +180,7 @@ def test_contexts_that_cost_nothing_are_unknown(
     """As if NVML does not report processes: a figure of zero is rejected."""
     with simulated(build_dir, library, tmp_path) as host:
         assert learn(over(host), GPU) == {}
-    assert "0 bytes: not believed" in caplog.text
+    assert "0 bytes for a context: implausible" in caplog.text
 
 
 @pytest.mark.sim
@@ -203,7 +203,7 @@ _LIES = {
     "another process": ("[Row(1, 300)]", "does not list this process"),
     "not available": ("[Row(os.getpid(), None)]", "does not report the memory of processes"),
     "twice": ("[Row(os.getpid(), 300)] * 2", "does not report the memory of processes"),
-    "more than all": ("[Row(os.getpid(), 1 << 29)]", "bytes of"),
+    "more than all": ("[Row(os.getpid(), 1 << 29)]", "bytes for a context, of"),
 }
 
 

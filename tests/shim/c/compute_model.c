@@ -312,7 +312,8 @@ static bool gate_admits(struct model *model, struct program *program, uint8_t ki
 {
 	struct container *container = &model->container[program->container];
 	struct vgpu_turn turn = vgpu_lease_turn(&container->lease, model->now_ns);
-	struct vgpu_wish wish = {kind, program->gated ? program->gate_from_ns : model->now_ns};
+	struct vgpu_waiting_launch waiting = {kind, program->gated ? program->gate_from_ns
+								   : model->now_ns};
 	bool admits;
 	int slot;
 
@@ -323,7 +324,7 @@ static bool gate_admits(struct model *model, struct program *program, uint8_t ki
 	container->launched_ns = model->now_ns;
 	if (model->now_ns >= program->lane.looked_ns + POLL_MOST_NS || program->gated)
 		look_at_markers(model, program, false);
-	admits = vgpu_lane_admits(&program->lane, &turn, model->now_ns, &wish, again_ns);
+	admits = vgpu_lane_admits(&program->lane, &turn, model->now_ns, &waiting, again_ns);
 	slot = admits ? VGPU_NO_MARKER : vgpu_lane_paused(&program->lane, &turn, model->now_ns);
 	if (slot >= 0)
 		vgpu_lane_marked(&program->lane, slot, program->submitted);

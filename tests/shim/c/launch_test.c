@@ -22,24 +22,24 @@ static vgpu_event next_event = 1;
 static bool reached;
 static void (*during_query)(void);
 
-static struct vgpu_process process = {.birth = {1, 0}}; /* without a region */
+static struct vgpu_process process = {.start = {1, 0}}; /* without a region */
 static const volatile uint32_t gated = 1;
 
 /* In place of process.c, lease_file.c, current.c and markers.c. */
-struct vgpu_birth *vgpu_birth_page = &process.birth;
+struct vgpu_process_start *vgpu_process_start_page = &process.start;
 __thread struct vgpu_thread vgpu_thread;
 const volatile uint32_t *vgpu_gated_word = &gated;
 __thread int vgpu_current = 1;
 int vgpu_open_captures;
 
-struct vgpu_birth *vgpu_birth_begin(void)
+struct vgpu_process_start *vgpu_process_start_record(void)
 {
-	return &process.birth;
+	return &process.start;
 }
 
 uint32_t vgpu_thread_begin(void)
 {
-	vgpu_thread = (struct vgpu_thread){process.birth.ns, (uint32_t)syscall(SYS_gettid)};
+	vgpu_thread = (struct vgpu_thread){process.start.ns, (uint32_t)syscall(SYS_gettid)};
 	return vgpu_thread.id;
 }
 

@@ -177,7 +177,7 @@ import pynvml
 from gpu import answers, processes
 pynvml.nvmlInit()
 while True:
-    print(answers.encode(processes.ask(), {}), end="", flush=True)
+    print(answers.encode(processes.query(), {}), end="", flush=True)
     time.sleep(0.2)
 """
 

@@ -36,7 +36,7 @@ import pynvml
 from gpu import answers, processes
 from gpu.account import Account
 pynvml.nvmlInit()
-print(answers.encode(processes.ask(), {}), end="")
+print(answers.encode(processes.query(), {}), end="")
 """
 
 

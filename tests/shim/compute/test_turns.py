@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract import lease_file
-from contract.lease_file import CYCLE_NS, SILENT_NS, WHOLE_PPM, Lease
+from contract.lease_file import CYCLE_NS, STALE_NS, WHOLE_PPM, Lease
 from shim.arbiter.turns import Activity, Share, Turns, parts_ppm
 
 MS = 1_000_000
@@ -105,7 +105,7 @@ def test_every_lease_is_written_again_while_nothing_happens() -> None:
         last |= leases
         now_ns, steps = again_ns, steps + 1
         for lease in last.values():
-            silent_ns = lease.written_ns + SILENT_NS
+            silent_ns = lease.written_ns + STALE_NS
             assert now_ns + 100 * MS < silent_ns and now_ns < lease.end_ns
         for key in leases:
             written[key] += 1

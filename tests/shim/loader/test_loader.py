@@ -1,7 +1,7 @@
 """How libraries are opened under the library, and other interposers of the loader.
 
-The bare program is the oracle again (test_resolve.py): in place of the driver's functions it must
-get the library's, and everything else must be unchanged.
+The same program without the library gives the expected results (test_resolve.py): with it, the
+program must get the library's functions in place of the driver's, and all else unchanged.
 """
 
 from __future__ import annotations

@@ -28,10 +28,10 @@ from tests.shim.region.interleavings import Explored, Scenario, Wrong, explore
 from tests.support import ROOT
 
 Process = Callable[[Protocol], Steps]
-ROOMY = 9
+LARGE_LIMIT = 9
 
 
-def _owner(slot: int, *deltas: int, limit: int = ROOMY) -> Process:
+def _owner(slot: int, *deltas: int, limit: int = LARGE_LIMIT) -> Process:
     return partial(owner, slot=slot, generation=FIRST_GENERATION, deltas=deltas, limit=limit)
 
 
@@ -40,7 +40,7 @@ def _reaper(me: int, slot: int = 0) -> Process:
 
 
 def _successor(me: int, *deltas: int) -> Process:
-    return partial(successor, me=me, slot=0, deltas=deltas, limit=ROOMY)
+    return partial(successor, me=me, slot=0, deltas=deltas, limit=LARGE_LIMIT)
 
 
 SCENARIOS = {
@@ -54,19 +54,19 @@ SCENARIOS = {
         3, (_owner(0, 2, -1, limit=3), _owner(1, 2, 1, limit=3), _reaper(3)), (1, 2)
     ),
     "two find the same one dead": Scenario(
-        ROOMY, (_owner(0, 2, -1, 3), _reaper(2), _reaper(3)), (1,)
+        LARGE_LIMIT, (_owner(0, 2, -1, 3), _reaper(2), _reaper(3)), (1,)
     ),
     "a dead one's slot is taken": Scenario(
-        ROOMY, (_owner(0, 2, -1), _reaper(2), _successor(3, 1)), (1,)
+        LARGE_LIMIT, (_owner(0, 2, -1), _reaper(2), _successor(3, 1)), (1,)
     ),
     "a slot is taken beside a slow reaper": Scenario(
-        ROOMY, (_owner(0, 2), _reaper(2), _reaper(3), _successor(4, 1)), (1,)
+        LARGE_LIMIT, (_owner(0, 2), _reaper(2), _reaper(3), _successor(4, 1)), (1,)
     ),
     "a living one is held for dead": Scenario(
-        ROOMY, (_owner(0, 2, -1), _reaper(2), _reaper(3)), (1,), unlocked=(1,)
+        LARGE_LIMIT, (_owner(0, 2, -1), _reaper(2), _reaper(3)), (1,), unlocked=(1,)
     ),
     "a living one's slot is taken": Scenario(
-        ROOMY, (_owner(0, 2, 1), _reaper(2), _successor(3, 1)), (1,), unlocked=(1,)
+        LARGE_LIMIT, (_owner(0, 2, 1), _reaper(2), _successor(3, 1)), (1,), unlocked=(1,)
     ),
 }
 

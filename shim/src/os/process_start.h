@@ -10,40 +10,42 @@
 #include <stdint.h>
 
 /* The first member of process.h's page. */
-struct vgpu_birth {
+struct vgpu_process_start {
 	uint64_t ns;		 /* CLOCK_MONOTONIC at first use; 0 in a child until then */
 	uint32_t pid_if_unwiped; /* 0: the kernel wipes the page */
 };
 
 struct vgpu_thread {
-	uint64_t birth_ns; /* of the generation that the number belongs to */
+	uint64_t process_start_ns; /* of the generation that the number belongs to */
 	uint32_t id;
 };
 
-extern struct vgpu_birth *vgpu_birth_page;
+extern struct vgpu_process_start *vgpu_process_start_page;
 extern __thread struct vgpu_thread vgpu_thread;
 
-struct vgpu_birth *vgpu_birth_begin(void);
+struct vgpu_process_start *vgpu_process_start_record(void);
 uint32_t vgpu_thread_begin(void);
 
 /* NULL if the kernel provides no page. */
-static inline struct vgpu_birth *vgpu_birth(void)
+static inline struct vgpu_process_start *vgpu_process_start(void)
 {
-	struct vgpu_birth *birth = __atomic_load_n(&vgpu_birth_page, __ATOMIC_ACQUIRE);
+	struct vgpu_process_start *start =
+	    __atomic_load_n(&vgpu_process_start_page, __ATOMIC_ACQUIRE);
 
-	if (__builtin_expect(birth && !birth->pid_if_unwiped &&
-				 __atomic_load_n(&birth->ns, __ATOMIC_RELAXED),
+	if (__builtin_expect(start && !start->pid_if_unwiped &&
+				 __atomic_load_n(&start->ns, __ATOMIC_RELAXED),
 			     1))
-		return birth;
-	return vgpu_birth_begin();
+		return start;
+	return vgpu_process_start_record();
 }
 
 static inline uint32_t vgpu_thread_id(void)
 {
-	const struct vgpu_birth *birth = vgpu_birth();
+	const struct vgpu_process_start *start = vgpu_process_start();
 
-	if (__builtin_expect(
-		birth && vgpu_thread.birth_ns == __atomic_load_n(&birth->ns, __ATOMIC_RELAXED), 1))
+	if (__builtin_expect(start && vgpu_thread.process_start_ns ==
+					  __atomic_load_n(&start->ns, __ATOMIC_RELAXED),
+			     1))
 		return vgpu_thread.id;
 	return vgpu_thread_begin();
 }
