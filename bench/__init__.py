@@ -28,7 +28,7 @@ class Result:
     @property
     def goals(self) -> Mapping[str, str]:
         """By figure; both goals of a figure that has two."""
-        said = {name: [f"<= {goal}"] for name, goal in self.at_most.items()}
+        text_of = {name: [f"<= {goal}"] for name, goal in self.at_most.items()}
         for name, goal in self.at_least.items():
-            said.setdefault(name, []).append(f">= {goal}")
-        return {name: ", ".join(goals) for name, goals in said.items()}
+            text_of.setdefault(name, []).append(f">= {goal}")
+        return {name: ", ".join(goals) for name, goals in text_of.items()}

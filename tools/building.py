@@ -138,7 +138,7 @@ class _Count:
         self._shown = shown
         self._modules = self._packages = 0
 
-    def see(self, line: str) -> None:
+    def count_line(self, line: str) -> None:
         if line.startswith("go: downloading"):
             self._modules += 1
         elif re.fullmatch(r"[\w./~-]+\n", line):
@@ -154,7 +154,7 @@ def _run(command: list[str], place: Path, environ: Mapping[str, str], count: _Co
         assert process.stdout is not None
         for line in process.stdout:
             tail = [*tail[-20:], line]
-            count.see(line)
+            count.count_line(line)
     if process.returncode != 0:
         raise ProgramsError(f"{' '.join(command)} failed:\n{''.join(tail)}")
 

@@ -39,8 +39,8 @@ def ensure(environ: Mapping[str, str] = os.environ) -> Path:
     title = f"building Helm {kubernetes.HELM_VERSION} with Go, once"
     with build(final, title, _FREE_BYTES_WANTED, environ) as under_way:
         kubernetes.write_module(under_way)
-        said = f"-X {kubernetes.HELM_MODULE}/internal/version.version=v{kubernetes.HELM_VERSION}"
-        kubernetes.compile_in(under_way, f"{kubernetes.HELM_MODULE}/cmd/helm", "helm", said)
+        flags = f"-X {kubernetes.HELM_MODULE}/internal/version.version=v{kubernetes.HELM_VERSION}"
+        kubernetes.compile_in(under_way, f"{kubernetes.HELM_MODULE}/cmd/helm", "helm", flags)
     return final / "helm"
 
 
@@ -49,11 +49,11 @@ def _final(environ: Mapping[str, str]) -> Path:
 
 
 def _version(program: Path, environ: Mapping[str, str]) -> tuple[int, int]:
-    said = subprocess.run(
+    done = subprocess.run(
         [program, "version", "--short"], env=dict(environ), text=True, capture_output=True
     )
-    match = re.match(r"v(\d+)\.(\d+)\.", said.stdout)
-    return (int(match[1]), int(match[2])) if said.returncode == 0 and match else (0, 0)
+    match = re.match(r"v(\d+)\.(\d+)\.", done.stdout)
+    return (int(match[1]), int(match[2])) if done.returncode == 0 and match else (0, 0)
 
 
 if __name__ == "__main__":

@@ -140,16 +140,16 @@ def _find(name: str, each: _Set, environ: Mapping[str, str]) -> Path | None:
 
 def _version_will_do(program: Path, wanted: re.Pattern[str]) -> bool:
     option = ("version", "--client") if program.name == "kubectl" else ("--version",)
-    said = subprocess.run([program, *option], text=True, capture_output=True)
-    return said.returncode == 0 and wanted.search(said.stdout) is not None
+    done = subprocess.run([program, *option], text=True, capture_output=True)
+    return done.returncode == 0 and wanted.search(done.stdout) is not None
 
 
 def _kubernetes(under_way: Build, wanted: _Set) -> None:
     write_module(under_way)
-    said = f"-X k8s.io/component-base/version.gitVersion=v{VERSION}"
-    compile_in(under_way, _KUBECTL, "kubectl", said)
+    flags = f"-X k8s.io/component-base/version.gitVersion=v{VERSION}"
+    compile_in(under_way, _KUBECTL, "kubectl", flags)
     first, *others = (name for name in wanted.names if name != "kubectl")
-    compile_in(under_way, ".", first, said)
+    compile_in(under_way, ".", first, flags)
     for other in others:
         (under_way.into / other).hardlink_to(under_way.into / first)
 

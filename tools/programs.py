@@ -67,9 +67,9 @@ def _there(directory: Path, named: str) -> Programs:
 def of_machine(directory: Path) -> Release:
     """The release of the containerd in `directory`. Raises ProgramsError."""
     programs = _there(directory, str(directory))
-    said = subprocess.run([programs.containerd, "--version"], text=True, capture_output=True)
+    done = subprocess.run([programs.containerd, "--version"], text=True, capture_output=True)
     try:
-        return releases.of_machine(directory, said.stdout.split()[2])
+        return releases.of_machine(directory, done.stdout.split()[2])
     except (IndexError, ValueError) as error:
         raise ProgramsError(f"{programs.containerd} does not say its version") from error
 

@@ -38,7 +38,7 @@ class Step:
         self._out = out
         self._begun = time.monotonic()
         self._live = out.isatty()
-        self._said = self._begun
+        self._printed_at = self._begun
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._tick, daemon=True)
 
@@ -61,8 +61,8 @@ class Step:
             now = time.monotonic()
             if self._live:
                 self._write(f"… {self.title}  {duration(self._elapsed())}  {self.note[:60]}")
-            elif now - self._said >= _LOG_EVERY_S:
-                self._said = now
+            elif now - self._printed_at >= _LOG_EVERY_S:
+                self._printed_at = now
                 self._write(f"… {self.title}  {duration(self._elapsed())}  {self.note}\n")
 
     def _write(self, text: str) -> None:

@@ -242,9 +242,9 @@ def install(goal: Goal) -> None:
         c_libraries(goal.targets)
         if containerd is not None:
             with step("building containerd with Go, once"):
-                said, _ = containerd.communicate()
+                output, _ = containerd.communicate()
             if containerd.returncode != 0:
-                raise SetupError(said)
+                raise SetupError(output)
     finally:
         if containerd is not None and containerd.poll() is None:
             containerd.terminate()

@@ -45,8 +45,8 @@ def many_mounts(specs: Path) -> Iterator[None]:
         }
         for index in range(_MOUNTS)
     ]
-    told = sum(len(mount["hostPath"]) + len(mount["containerPath"]) for mount in mounts)
-    assert told > ANSWER_BYTES
+    mount_bytes = sum(len(mount["hostPath"]) + len(mount["containerPath"]) for mount in mounts)
+    assert mount_bytes > ANSWER_BYTES
     document["containerEdits"]["mounts"] += mounts
     spec.write_text(json.dumps(document))
     try:

@@ -33,7 +33,7 @@ class Kind(Enum):
 @dataclass(frozen=True, slots=True)
 class Outcome:
     kind: Kind
-    said: str = ""
+    label: str = ""
     """For a refusal: the refusing component, in a word."""
     text: str = ""
     """For a refusal: the runtime's error text."""
@@ -57,8 +57,8 @@ first match applies."""
 
 def refusal(text: str) -> Outcome:
     """From the runtime's error text."""
-    said = next(name for name, (pattern, _) in REFUSALS.items() if re.search(pattern, text))
-    return Outcome(Kind.REFUSED, said, text)
+    label = next(name for name, (pattern, _) in REFUSALS.items() if re.search(pattern, text))
+    return Outcome(Kind.REFUSED, label, text)
 
 
 def inside(devices: Sequence[str], seen: Mapping[str, Any], limit_bytes: int) -> Outcome:
@@ -103,10 +103,10 @@ class Cell:
         component."""
         parts = []
         for kind in Kind:
-            said = Counter(each.said for each in self.outcomes if each.kind is kind)
-            by = ", ".join(f"{count} {name}" for name, count in said.items() if name)
-            if said:
-                parts.append(f"{said.total()} {kind.value}" + (f" ({by})" if by else ""))
+            label = Counter(each.label for each in self.outcomes if each.kind is kind)
+            by = ", ".join(f"{count} {name}" for name, count in label.items() if name)
+            if label:
+                parts.append(f"{label.total()} {kind.value}" + (f" ({by})" if by else ""))
         return ", ".join(parts)
 
     @property
@@ -121,5 +121,5 @@ def examples(cells: Iterable[Cell]) -> Mapping[str, str]:
     for cell in cells:
         for outcome in (*cell.outcomes, *cell.after):
             if outcome.kind is Kind.REFUSED:
-                found.setdefault(outcome.said, outcome.text)
+                found.setdefault(outcome.label, outcome.text)
     return {name: found[name] for name in REFUSALS if name in found}

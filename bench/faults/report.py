@@ -52,7 +52,7 @@ _CONTROL: Final = """
 The runtime injects the GPU by CDI, as for a device plugin; the pod requires no plugin; the agent
 sends no failure policy, does not validate, and has no deadline of its own. The matrix can fail.
 """
-_SAID: Final = """
+_REFUSAL_TEXTS: Final = """
 ## Components that refused, with their messages
 
 """
@@ -101,10 +101,10 @@ def document(columns: Sequence[Column], *, control: bool) -> str:
         for head, rows, some in tables:
             if some and rows.keys() & some[0].cells.keys():
                 parts += [head, _table(rows, some)]
-    said = outcome.examples(cell for column in columns for cell in column.cells.values())
-    if said:
-        parts.append(_SAID)
-        parts += [_legend(name, text) for name, text in said.items()]
+    examples = outcome.examples(cell for column in columns for cell in column.cells.values())
+    if examples:
+        parts.append(_REFUSAL_TEXTS)
+        parts += [_legend(name, text) for name, text in examples.items()]
     return "".join(parts)
 
 

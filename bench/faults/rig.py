@@ -189,7 +189,7 @@ class Rig:
             self._lab.stop_agent()
             self._start_agent()
             if large.synchronized(self._lab.agent_http) < large.PODS:
-                raise LabError("the agent was not told of all pods")
+                raise LabError("the agent has not received all pods")
             return [self._look(container) for container in running]
 
     def _restart_containerd(self, number: int) -> None:

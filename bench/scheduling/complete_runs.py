@@ -70,7 +70,7 @@ async def measure(directory: Path, quick: bool) -> Measured:
             await stage.fill(kube, there)
             plane.apply_json(*manifests.in_force(manifests.objects(*_AFTER_THEM)))
             begun_s = time.monotonic()
-            installation.tend_extender()
+            installation.start_extender()
             try:
                 installation.wait_ready()
                 say(f"the extender is ready after {time.monotonic() - begun_s:.1f} s")

@@ -101,13 +101,13 @@ def up(
                     f"a cluster runs in {place.directory} with other {other}; "
                     f"make cluster-down{place.advice} ends it"
                 )
-            _say(f"a cluster runs in {place.directory} already\n")
+            _print(f"a cluster runs in {place.directory} already\n")
         else:
             had = seen.state
             sizes = sizes or had.get("gpus") or gpus(_GPUS)
             served = served if served is None else served or had.get("served") or ()
             _start(place, sizes, served, dialects or had.get("dialects") or ())
-    _say(_how_to_use(place, place.look()))
+    _print(_how_to_use(place, place.look()))
 
 
 def _other(
@@ -130,7 +130,7 @@ def _mended(place: Place, seen: Seen) -> Seen:
     """The cluster after its owner had time to repair it. If the cluster disappears instead, its
     last state."""
     for fault in seen.faults:
-        _say(f"the cluster in {place.directory} is broken: {fault}\n")
+        _print(f"the cluster in {place.directory} is broken: {fault}\n")
     deadline = time.monotonic() + _MEND_S
     if seen.owner is not None:
         with step("waiting until it is whole again") as shown:
@@ -149,7 +149,7 @@ def _start(
 ) -> None:
     """Start the owner in the background, and print its output until it is ready."""
     owner = Owner(place, sizes, served, dialects)
-    owner.wait_ready(_say)
+    owner.wait_ready(_print)
     owner.let_go()
 
 
@@ -186,14 +186,14 @@ def _how_to_use(place: Place, seen: Seen) -> str:
 def _of(seen: Seen) -> str:
     sizes: list[int] = seen.state["gpus"]
     counted = {size: sizes.count(size) for size in sizes}
-    told = [f"{count} of {size >> 20} MiB" for size, count in counted.items()]
-    return f"GPUs: {', '.join(told)}"
+    groups = [f"{count} of {size >> 20} MiB" for size, count in counted.items()]
+    return f"GPUs: {', '.join(groups)}"
 
 
 def down(place: Place) -> None:
     with place.changing(make=False):
         if not place.directory.exists():
-            _say(f"no cluster in {place.directory}\n")
+            _print(f"no cluster in {place.directory}\n")
             return
         with step(f"ending the cluster in {place.directory}"):
             place.clear()
@@ -203,19 +203,19 @@ def status(place: Place) -> int:
     """0: it runs. 1: it is broken, or still starting. 3: there is none."""
     seen = place.look()
     if not seen.there:
-        _say(f"no cluster in {place.directory}\n")
+        _print(f"no cluster in {place.directory}\n")
         return _ABSENT
     for name, part in seen.state.get("parts", {}).items():
         again = f", started again {part['restarts']} times" if part["restarts"] else ""
-        _say(f"{name:24} {part['pid'] or '-':>8}{again}\n")
+        _print(f"{name:24} {part['pid'] or '-':>8}{again}\n")
     for fault in seen.faults:
-        _say(f"broken: {fault}\n")
+        _print(f"broken: {fault}\n")
     if not seen.ready and seen.owner is not None:
-        _say("it is being started\n")
+        _print("it is being started\n")
     return 0 if seen.well else 1
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stderr.write(text)
     sys.stderr.flush()
 
@@ -261,7 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             return status(place)
     except (CommandError, ClusterError, OwnerError, PlaceError, ProgramsError) as error:
-        _say(f"cluster: {error}\n")
+        _print(f"cluster: {error}\n")
         return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

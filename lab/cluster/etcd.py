@@ -17,7 +17,7 @@ from pathlib import Path
 
 from lab.cluster import certificate
 
-_ASK_S = 5.0
+_REQUEST_S = 5.0
 
 
 def url(port: int) -> str:
@@ -77,6 +77,6 @@ class Access:
         tls.load_cert_chain(self.certificate, self.key)
         handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls))
         asking = urllib.request.build_opener(*handlers)
-        with asking.open(f"{url(port)}{path}", body, _ASK_S) as answer:
-            said: bytes = answer.read()
-        return said
+        with asking.open(f"{url(port)}{path}", body, _REQUEST_S) as answer:
+            content: bytes = answer.read()
+        return content

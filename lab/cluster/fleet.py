@@ -48,7 +48,7 @@ class Fleet:
         self._api = Api(plane)
         self._uids: dict[str, str] = {}
         self._ready = dict.fromkeys(self.nodes, "true")
-        self._dead: set[str] = set()
+        self._stopped: set[str] = set()
         self._renew_s = renew_s
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fleet", daemon=True)
@@ -82,7 +82,7 @@ class Fleet:
 
     def kill_agent(self, name: str) -> None:
         """Stop renewing its Lease."""
-        self._loop.call_soon_threadsafe(self._dead.add, name)
+        self._loop.call_soon_threadsafe(self._stopped.add, name)
 
     def set_ready(self, name: str, ready: str = "true") -> None:
         """ "true", or why it can serve no container."""
@@ -129,10 +129,10 @@ class Fleet:
                     raise
 
     async def _renew(self, name: str) -> None:
-        said = lease_json(name, now(), self._ready[name])
-        annotations = {"annotations": said["metadata"]["annotations"]}
+        renewed = lease_json(name, now(), self._ready[name])
+        annotations = {"annotations": renewed["metadata"]["annotations"]}
         path = f"{_LEASES}/{names.LEASE_AGENT_PREFIX}{name}"
-        body = {"metadata": annotations, "spec": said["spec"]}
+        body = {"metadata": annotations, "spec": renewed["spec"]}
         await self._api.ask("PATCH", path, body, MERGE_PATCH)
 
     async def _keep_renewing(self, every_s: float) -> None:
@@ -140,7 +140,10 @@ class Fleet:
         down."""
         loop = asyncio.get_running_loop()
         while True:
-            begun_s, living = loop.time(), [name for name in self._uids if name not in self._dead]
+            begun_s, living = (
+                loop.time(),
+                [name for name in self._uids if name not in self._stopped],
+            )
             parts = max(1, round(every_s / _TOGETHER_S))
             for part in range(parts):
                 await asyncio.sleep(begun_s + every_s * part / parts - loop.time())
@@ -151,7 +154,7 @@ class Fleet:
 
     async def _renew_if_it_can(self, name: str) -> None:
         try:
-            if name in self._uids and name not in self._dead:
+            if name in self._uids and name not in self._stopped:
                 await self._renew(name)
         except (ApiError, aiohttp.ClientError, TimeoutError):
             return

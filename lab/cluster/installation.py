@@ -1,8 +1,7 @@
 """gpuslice's scheduler beside a control plane of the lab: extender and kube-scheduler processes.
 
-Each process can be killed; `tend` restarts it. Both use the manifests' service account. The
-extender's ports stay the same across restarts.
-"""
+Each process can be killed; `restart_exited` restarts it. Both use the manifests' service account.
+The extender's ports stay the same across restarts."""
 
 from __future__ import annotations
 
@@ -63,9 +62,9 @@ class Installation:
 
     def __enter__(self) -> Installation:
         try:
-            self.tend_extender()
+            self.start_extender()
             self.wait_ready()
-            self.tend_kube_scheduler()
+            self.start_kube_scheduler()
         except BaseException:
             self.stop()
             raise
@@ -90,13 +89,13 @@ class Installation:
         assert self._kube_scheduler is not None
         return self._kube_scheduler
 
-    def tend(self) -> None:
+    def restart_exited(self) -> None:
         """Call it about every second: restarts exited programs, as the kubelet would.
         kube-scheduler exits by itself if it cannot renew its Lease in time."""
-        self.tend_extender()
-        self.tend_kube_scheduler()
+        self.start_extender()
+        self.start_kube_scheduler()
 
-    def tend_extender(self) -> None:
+    def start_extender(self) -> None:
         with self._starting:
             if self._extender is not None and self._extender.running:
                 return
@@ -109,7 +108,7 @@ class Installation:
             log = self._plane.directory / f"{self.name}.extender.log"
             self._extender = Process(command, log, self._plane.environ())
 
-    def tend_kube_scheduler(self) -> None:
+    def start_kube_scheduler(self) -> None:
         with self._starting:
             if self._kube_scheduler is None or not self._kube_scheduler.running:
                 self._kube_scheduler = self._plane.start_kube_scheduler(

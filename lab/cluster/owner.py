@@ -65,32 +65,32 @@ class Owner:
                 start_new_session=True,
             )
 
-    def wait_ready(self, say: Callable[[str], object]) -> Seen:
-        """Return when the cluster runs; `say` gets the owner's lines meanwhile.
+    def wait_ready(self, print_line: Callable[[str], object]) -> Seen:
+        """Return when the cluster runs; `print_line` gets the owner's lines meanwhile.
 
         Raises OwnerError if it does not start; then, as after any other exception here, it is
         removed.
         """
         try:
-            return self._wait_ready(say)
+            return self._wait_ready(print_line)
         except BaseException as error:
-            said = self._place.log.read_text(errors="replace")[-_LOG_TAIL_CHARS:]
+            output = self._place.log.read_text(errors="replace")[-_LOG_TAIL_CHARS:]
             self.end()
             if isinstance(error, OwnerError):
-                raise OwnerError(f"{error}:\n{said}") from error
+                raise OwnerError(f"{error}:\n{output}") from error
             raise
 
-    def _wait_ready(self, say: Callable[[str], object]) -> Seen:
+    def _wait_ready(self, print_line: Callable[[str], object]) -> Seen:
         deadline = time.monotonic() + _START_S
         with self._place.log.open() as log:
             while not (seen := self._place.look()).ready:
                 for line in log:
-                    say(line)
+                    print_line(line)
                 if self._process.poll() is not None or time.monotonic() > deadline:
                     raise OwnerError("the cluster does not come up")
                 time.sleep(_LOOK_S / 5)
             for line in log:
-                say(line)
+                print_line(line)
         if seen.faults:
             raise OwnerError(f"the cluster came up broken: {'; '.join(seen.faults)}")
         return seen
@@ -130,10 +130,10 @@ class _Starter(threading.Thread):
         self.has_ended = False
 
     def run(self) -> None:
-        said = b""
+        output = b""
         while more := os.read(sys.stdin.fileno(), len(_LET_GO)):
-            said += more
-        if said != _LET_GO:
+            output += more
+        if output != _LET_GO:
             self.has_ended = True
             os.kill(os.getpid(), signal.SIGTERM)
 

@@ -40,11 +40,11 @@ class Process:
             start_new_session=True,  # only the owner gets a terminal's ^C
         )
         assert self._keeper.stdout is not None
-        said = self._keeper.stdout.readline()
-        if not said:
+        first_line = self._keeper.stdout.readline()
+        if not first_line:
             self._close()
-            raise OSError(f"{command[0]} cannot be started; its keeper says why above")
-        self.pid = int(said)
+            raise OSError(f"{command[0]} cannot be started; the reason is above")
+        self.pid = int(first_line)
 
     @property
     def running(self) -> bool:

@@ -22,7 +22,7 @@ _KAI: Final = EXAMPLES / "kai" / "gpu-memory.yaml"
 
 
 @dataclass(frozen=True, slots=True)
-class Guest:
+class SharedPod:
     """request: as its manifest has it."""
 
     name: str
@@ -31,14 +31,16 @@ class Guest:
     limit_mib: int
 
 
-GUESTS: Final = (
-    Guest("gpu-sharing", "KAI", "gpu-memory: 2000", 2000),
-    Guest("gpu-pod1", "Volcano", "volcano.sh/gpu-memory: 1024", 1024),
-    Guest("gpu-pod", "HAMi", "nvidia.com/gpumem: 3000", 3000),
+OTHER_SYSTEMS: Final = (
+    SharedPod("gpu-sharing", "KAI", "gpu-memory: 2000", 2000),
+    SharedPod("gpu-pod1", "Volcano", "volcano.sh/gpu-memory: 1024", 1024),
+    SharedPod("gpu-pod", "HAMi", "nvidia.com/gpumem: 3000", 3000),
 )
 
 
-def chapter(report: Report, show: Callable[..., str], host: Guest, leaving: str, gpu: str) -> None:
+def chapter(
+    report: Report, show: Callable[..., str], host: SharedPod, leaving: str, gpu: str
+) -> None:
     """show: runs acts, prints them, returns the last one's output. host: the pod that stays on
     `gpu`; leaving: the one that makes room."""
     report.chapter("7  Pods of four systems on one GPU")
@@ -47,11 +49,11 @@ def chapter(report: Report, show: Callable[..., str], host: Guest, leaving: str,
     texts = [(EXAMPLES / name).read_text() for name in _FILES]
     texts.append(_KAI.read_text().replace("nvidia-smi, -L", "sleep, 1d"))
     apply = kubectl("apply", "-f", "-", given="---\n".join(texts))
-    pods = [f"pod/{guest.name}" for guest in GUESTS]
+    pods = [f"pod/{each.name}" for each in OTHER_SYSTEMS]
     ready = kubectl("wait", "--for=condition=Ready", *pods, "--timeout=100s")
     show("$ kubectl apply -f -   # pods of Volcano, HAMi and KAI", apply, ready)
     rows, taken, gpus = [], {}, set()
-    for pod in (host, *GUESTS):
+    for pod in (host, *OTHER_SYSTEMS):
         seen = show(
             f"$ kubectl exec {pod.name} -- cuda-probe",
             kubectl("exec", pod.name, "--", "sh", "-c", _SCRIPT),
@@ -63,7 +65,9 @@ def chapter(report: Report, show: Callable[..., str], host: Guest, leaving: str,
     report.table(("pod", "system", "request", "memory inside"), rows)
     report.check(
         "each sees and allocates what it requests, and not 512 bytes more",
-        all(taken[pod.name] == (pod.limit_mib, 0, _OUT_OF_MEMORY) for pod in (host, *GUESTS)),
+        all(
+            taken[pod.name] == (pod.limit_mib, 0, _OUT_OF_MEMORY) for pod in (host, *OTHER_SYSTEMS)
+        ),
         taken,
     )
     report.check("all have the same GPU", gpus == {gpu}, gpus)

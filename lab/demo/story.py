@@ -157,7 +157,7 @@ class _Scene:
             *("get", "events", f"--field-selector=involvedObject.name={THIRD}"),
             "-o=jsonpath={range .items[*]}{.reason}: {.message}{'\\n'}{end}",
         )
-        why = self._see_when("FailedScheduling", events).splitlines()[0]
+        why = self._output_with("FailedScheduling", events).splitlines()[0]
         report.text(why, "dim", 4)
         node = self.of("pod", THIRD, ".spec.nodeName")
         report.check(
@@ -188,7 +188,7 @@ class _Scene:
                 return logs.count("] total ") == len(TURNS)
 
             for pod in TURNS:
-                self._see(kubectl("exec", pod, "--", "sh", "-c", _LOAD))
+                self._output_of(kubectl("exec", pod, "--", "sh", "-c", _LOAD))
             logs = self._stage.do(kubectl(*_LOGS), ended, _LOOK_S).text
         got = {pod: _worked(logs, pod) for pod in TURNS}
         report.bars([(pod, round(each, -1) / 100, f"{each:.1f} %") for pod, each in got.items()])
@@ -203,7 +203,7 @@ class _Scene:
         leaving, staying = TURNS
         percent = TURNS[staying]
         request = f"gpu-memory-ratio: {percent}"
-        host = four_dialects.Guest(staying, "Koordinator", request, _GPU_MIB * percent // 100)
+        host = four_dialects.SharedPod(staying, "Koordinator", request, _GPU_MIB * percent // 100)
         four_dialects.chapter(self._report, self._show, host, leaving, self._gpu)
 
     def malformed(self) -> None:
@@ -225,25 +225,25 @@ class _Scene:
 
     def of(self, kind: str, name: str, path: str) -> str:
         """One field of an object."""
-        return self._see(kubectl("get", kind, name, f"-o=jsonpath={{{path}}}"))
+        return self._output_of(kubectl("get", kind, name, f"-o=jsonpath={{{path}}}"))
 
     def _show(self, shown: str, *acts: Act) -> str:
         """Run the acts and print them with their time; return the last one's output."""
         with self._report.doing(shown):
-            return [self._see(act) for act in acts][-1]
+            return [self._output_of(act) for act in acts][-1]
 
     def _run(self, pod: str, manifest: str, what: str) -> None:
         """Create it; the time is that until it is Ready."""
         apply = kubectl("apply", "-f", "-", given=manifest)
         self._show(f"$ kubectl apply -f -   # {what}", apply, _running(pod))
 
-    def _see(self, act: Act) -> str:
+    def _output_of(self, act: Act) -> str:
         output = self._stage.do(act)
         if output.code != 0:
             raise StageError(f"{' '.join(act.words)}: {output.text.strip()}")
         return output.text
 
-    def _see_when(self, word: str, act: Act) -> str:
+    def _output_with(self, word: str, act: Act) -> str:
         output = self._stage.do(act, lambda text: word in text)
         if word not in output.text:
             raise StageError(f"{' '.join(act.words)}: timeout waiting for {word}: {output.text}")
@@ -253,7 +253,7 @@ class _Scene:
         return self.of("pod", pod, f".metadata.annotations.{_escaped(_ALLOCATED)}")
 
     def _probe(self, pod: str, script: str = "cuda-probe") -> dict[str, Any]:
-        return probed(self._see(kubectl("exec", pod, "--", "sh", "-c", script)))
+        return probed(self._output_of(kubectl("exec", pod, "--", "sh", "-c", script)))
 
     def _limited(self, pod: str, percent: int) -> None:
         """The limit that a program in the pod sees, can use, and cannot exceed."""

@@ -31,21 +31,21 @@ from tests.cluster.running import running
 from tests.load import report
 from tests.load.generator import Figures, LoadError
 from tests.load.report import say
-from tests.load.storm import Storm, Weather, pass_over
+from tests.load.storm import Disturbance, Storm, pass_over
 from tests.support import ROOT
 
 _NODES: Final = 100
-_WEATHERS: Final = {
-    "calm": Weather("calm"),
-    "extender": Weather("the extender killed 50 times", extender_kills=50),
-    "kube-scheduler": Weather(
+_DISTURBANCES: Final = {
+    "calm": Disturbance("calm"),
+    "extender": Disturbance("the extender killed 50 times", extender_kills=50),
+    "kube-scheduler": Disturbance(
         "kube-scheduler killed every 30 s, 6 times",
         kube_scheduler_every_s=30.0,
         lasts_s=185.0,
         lease_s=4,
     ),
-    "apiserver": Weather("kube-apiserver frozen 10 times, for 1 to 20 s", apiserver_freezes=10),
-    "second": Weather(
+    "apiserver": Disturbance("kube-apiserver frozen 10 times, for 1 to 20 s", apiserver_freezes=10),
+    "second": Disturbance(
         "a second installation, the extender killed 10 times", extender_kills=10, second=True
     ),
 }
@@ -59,14 +59,16 @@ look the grants are added up by GPU, by another program than ours. {cpus} shared
 
 """
 _HEAD: Final = (
-    *("weather", "pods made", "bound", "kills", "looks", "over"),
+    *("disturbance", "pods made", "bound", "kills", "looks", "over"),
     *("longest wait of a pod that fitted", "requeued", "took"),
 )
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
-    parser.add_argument("weather", nargs="*", choices=[[], *_WEATHERS], help="all, if none is said")
+    parser.add_argument(
+        "disturbance", nargs="*", choices=[[], *_DISTURBANCES], help="all, if none is given"
+    )
     parser.add_argument(
         "--patient",
         action="store_true",
@@ -82,12 +84,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results", metavar="DIR")
     options = parser.parse_args(arguments)
     rows = []
-    for name in options.weather or _WEATHERS:
-        weather = _WEATHERS[name]
-        say(weather.about)
+    for name in options.disturbance or _DISTURBANCES:
+        disturbance = _DISTURBANCES[name]
+        say(disturbance.about)
         try:
             rows.append(
-                _row(weather, _whole(weather, options.seed, not options.patient, options.nominate))
+                _row(
+                    disturbance,
+                    _whole(disturbance, options.seed, not options.patient, options.nominate),
+                )
             )
         except (LoadError, ExceptionGroup) as error:
             say(f"failed: {error!r}")
@@ -102,30 +107,30 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _whole(weather: Weather, seed: int, strict: bool, nominate: str) -> Figures:
+def _whole(disturbance: Disturbance, seed: int, strict: bool, nominate: str) -> Figures:
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="gpuslice-storm-"))
         plane = stack.enter_context(ControlPlane(Path(directory) / "plane"))
         install(plane)
         stack.enter_context(Fleet(plane, Shape(nodes=_NODES).all_nodes()))
         ours = partial(running, plane, nominate=nominate)
-        installation = stack.enter_context(ours(lease_s=weather.lease_s))
-        if weather.second:
+        installation = stack.enter_context(ours(lease_s=disturbance.lease_s))
+        if disturbance.second:
             stack.enter_context(ours("mistake"))
 
-        async def blow() -> Figures:
+        async def run_storm() -> Figures:
             async with Api(plane) as api:
                 storm = Storm(api, random.Random(seed), strict=strict)
-                await pass_over(storm, weather, installation, plane.apiserver, say=say)
+                await pass_over(storm, disturbance, installation, plane.apiserver, log=say)
                 return storm.figures
 
-        return asyncio.run(blow())
+        return asyncio.run(run_storm())
 
 
-def _row(weather: Weather, figures: Figures) -> Sequence[str]:
+def _row(disturbance: Disturbance, figures: Figures) -> Sequence[str]:
     """A storm with an overcommitted GPU has no row."""
     return (
-        weather.about,
+        disturbance.about,
         f"{figures.made:,}",
         f"{figures.bound:,}",
         str(figures.kills.total()),

@@ -246,7 +246,7 @@ def test_nominations_of_an_extender_that_was_killed_hold(
         until(lambda: len(pods.nominated()) >= 6, "most are nominated")
         nominated = pods.nominated()
         ours.extender.kill()
-        ours.tend_extender()
+        ours.start_extender()
         ours.wait_ready()
     until(lambda: all(pods.node_of(name) for name in LOW[:12]), "all are bound")
     kept = sum(pods.node_of(name) == node for name, node in nominated.items())

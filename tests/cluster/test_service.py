@@ -191,7 +191,7 @@ def test_the_lease_follows_kube_schedulers_own_leader(plane: ControlPlane, pods:
             pods.bound(pods.create(10))
             until(lambda new=other: holds(new), "the other one holds the Lease")  # type: ignore[misc]
             assert not holds(holder)
-            holder.tend_kube_scheduler()
+            holder.start_kube_scheduler()
             holder, other = other, holder
 
 
@@ -199,7 +199,7 @@ def test_an_extender_that_is_killed_is_replaced_in_place(plane: ControlPlane, po
     with replica(plane, "a") as one:
         pods.bound(pods.create())
         one.extender.kill()
-        one.tend_extender()
+        one.start_extender()
         pods.bound(pods.create())
         assert " after=" in one.extender.log.read_text()
 

@@ -18,14 +18,14 @@ from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
 from lab.cluster.installation import Installation
 from tests.cluster.running import holds, replica, running
-from tests.load.storm import Storm, Weather, pass_over
+from tests.load.storm import Disturbance, Storm, pass_over
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.timeout(900)]
 
-WEATHERS = [
-    Weather("calm"),
-    Weather("the extender is killed", extender_kills=8, kill_after_s=(3.0, 9.0)),
-    Weather("kube-apiserver is frozen", apiserver_freezes=2, frozen_for_s=(2.0, 15.0)),
+DISTURBANCES = [
+    Disturbance("calm"),
+    Disturbance("the extender is killed", extender_kills=8, kill_after_s=(3.0, 9.0)),
+    Disturbance("kube-apiserver is frozen", apiserver_freezes=2, frozen_for_s=(2.0, 15.0)),
 ]
 PODS, CHANGED, HALTS = 250, 30, 4
 WITHIN_S = 120.0
@@ -43,11 +43,11 @@ async def _storm(plane: ControlPlane, namespace: str, seed: int) -> AsyncIterato
         await storm.clear()
 
 
-@pytest.mark.parametrize("weather", WEATHERS, ids=lambda weather: weather.about)
-def test_in_a_storm_accounting_is_exact(installed: ControlPlane, weather: Weather) -> None:
+@pytest.mark.parametrize("disturbance", DISTURBANCES, ids=lambda disturbance: disturbance.about)
+def test_in_a_storm_accounting_is_exact(installed: ControlPlane, disturbance: Disturbance) -> None:
     async def run(installation: Installation) -> Storm:
-        async with _storm(installed, f"storm-{WEATHERS.index(weather)}", 6) as storm:
-            await pass_over(storm, weather, installation, installed.apiserver)
+        async with _storm(installed, f"storm-{DISTURBANCES.index(disturbance)}", 6) as storm:
+            await pass_over(storm, disturbance, installation, installed.apiserver)
             return storm
 
     with Fleet(installed, Shape(nodes=100).all_nodes()), _running(installed) as installation:
@@ -55,7 +55,7 @@ def test_in_a_storm_accounting_is_exact(installed: ControlPlane, weather: Weathe
         _, metrics = installation.ask("/metrics")
     assert storm.figures.bound >= 900
     assert 'nominations_total{outcome="confirmed"}' in metrics
-    assert storm.figures.kills.total() == weather.extender_kills + weather.apiserver_freezes
+    assert storm.figures.kills.total() == disturbance.extender_kills + disturbance.apiserver_freezes
 
 
 def test_a_scheduler_that_is_halted_and_continues_allocates_nothing_twice(
@@ -92,7 +92,7 @@ async def _halt(storm: Storm, replicas: Sequence[Installation]) -> None:
     for _ in range(5):
         await _churn(storm)
         for each in replicas:
-            each.tend_kube_scheduler()  # it exits if it has lost its own Lease
+            each.start_kube_scheduler()  # it exits if it has lost its own Lease
 
 
 async def _holder(storm: Storm, replicas: Sequence[Installation]) -> Installation:

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("phases", nargs="*", choices=[[], *_PHASES], help="all, if none is said")
+    parser.add_argument("phases", nargs="*", choices=[[], *_PHASES], help="all, if none is given")
     parser.add_argument("--minutes", type=float, default=10.0, help="of calm; 10 by default")
     parser.add_argument("--kills", type=int, default=10, help="of each part; 10 by default")
     parser.add_argument("--pods", type=int, default=50, help="at once; 50 by default")

@@ -58,10 +58,10 @@ class Books:
             nodes[gpu.node].append(gpu)
         # There are few kinds of pods and many pods of each.
         fits: dict[Sequence[Share], bool] = {}
-        for asks in self.pending.values():
-            if asks not in fits:
-                fits[asks] = any(_fits(gpus, asks) for gpus in nodes.values())
-        return {uid for uid, asks in self.pending.items() if fits[asks]}
+        for requests in self.pending.values():
+            if requests not in fits:
+                fits[requests] = any(_fits(gpus, requests) for gpus in nodes.values())
+        return {uid for uid, requests in self.pending.items() if fits[requests]}
 
 
 def books(pods: Sequence[Json], devices: Sequence[Json]) -> Books:
@@ -79,7 +79,7 @@ def books(pods: Sequence[Json], devices: Sequence[Json]) -> Books:
             made.bound.add(uid)
             _enter(made, pod)
         else:
-            made.pending[uid] = asks_of(pod)
+            made.pending[uid] = requests_of(pod)
             if "gpuslice.io/grants" in pod["metadata"].get("annotations", {}):
                 made.wrong.append(f"{_name(pod)}: has grants and no node")
     for gpu in made.gpus.values():
@@ -91,18 +91,18 @@ def books(pods: Sequence[Json], devices: Sequence[Json]) -> Books:
     return made
 
 
-def asks_of(pod: Json) -> Sequence[Share]:
-    asks = []
+def requests_of(pod: Json) -> Sequence[Share]:
+    requests = []
     for container in pod["spec"]["containers"]:
         asked = container.get("resources", {}).get("requests", {})
         percent = int(asked.get("koordinator.sh/gpu-memory-ratio", 0))
         core = int(asked.get("koordinator.sh/gpu-core", 0))
         if not percent and not core:
-            asks.append(_NOTHING)
+            requests.append(_NOTHING)
             continue
         gpus = int(asked.get("koordinator.sh/gpu.shared", max(1, percent // 100)))
-        asks.append(Share(gpus, percent // gpus, core // gpus))
-    return tuple(asks)
+        requests.append(Share(gpus, percent // gpus, core // gpus))
+    return tuple(requests)
 
 
 def _enter(into: Books, pod: Json) -> None:
@@ -116,18 +116,18 @@ def _enter(into: Books, pod: Json) -> None:
         into.wrong.append(f"{_name(pod)}: is bound without {error}")
         return
     by_gpu: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for container, asks in zip(pod["spec"]["containers"], asks_of(pod), strict=True):
+    for container, request in zip(pod["spec"]["containers"], requests_of(pod), strict=True):
         shares = granted.get(container["name"], [])
-        if len({share["id"] for share in shares}) != asks.gpus:
-            into.wrong.append(f"{_name(pod)}: {container['name']} has {shares}, asked {asks}")
+        if len({share["id"] for share in shares}) != request.gpus:
+            into.wrong.append(f"{_name(pod)}: {container['name']} has {shares}, asked {request}")
         for share in shares:
             gpu = into.gpus.get(share["id"])
             if gpu is None or gpu.node != pod["spec"]["nodeName"] or gpu.minor != share["minor"]:
                 into.wrong.append(f"{_name(pod)}: {share['id']} is no GPU of its node")
                 continue
-            wanted = gpu.total_bytes * asks.memory_percent // 100, asks.core_percent
+            wanted = gpu.total_bytes * request.memory_percent // 100, request.core_percent
             if (share["memory"], share["core"]) != wanted:
-                into.wrong.append(f"{_name(pod)}: has {share}, asked {asks}")
+                into.wrong.append(f"{_name(pod)}: has {share}, asked {request}")
             gpu.held_bytes += share["memory"]
             gpu.held_core += share["core"]
             by_gpu[share["id"]][0] += share["memory"]
@@ -143,19 +143,19 @@ def _enter(into: Books, pod: Json) -> None:
         into.wrong.append(f"{_name(pod)}: its allocation {said} is not its grants' sum {by_gpu}")
 
 
-def _fits(gpus: Sequence[Gpu], asks: Sequence[Share]) -> bool:
+def _fits(gpus: Sequence[Gpu], requests: Sequence[Share]) -> bool:
     """Whether all containers fit on the node together: every combination is tried."""
-    ways = product(*(combinations(gpus, ask.gpus) for ask in asks))
-    return any(_has_room(way, asks) for way in ways)
+    ways = product(*(combinations(gpus, request.gpus) for request in requests))
+    return any(_suffices(way, requests) for way in ways)
 
 
-def _has_room(way: Sequence[Sequence[Gpu]], asks: Sequence[Share]) -> bool:
+def _suffices(way: Sequence[Sequence[Gpu]], requests: Sequence[Share]) -> bool:
     size: dict[str, int] = defaultdict(int)
     core: dict[str, int] = defaultdict(int)
-    for chosen, ask in zip(way, asks, strict=True):
+    for chosen, request in zip(way, requests, strict=True):
         for gpu in chosen:
-            size[gpu.uuid] += gpu.total_bytes * ask.memory_percent // 100
-            core[gpu.uuid] += ask.core_percent
+            size[gpu.uuid] += gpu.total_bytes * request.memory_percent // 100
+            core[gpu.uuid] += request.core_percent
     return all(
         gpu.held_bytes + size[gpu.uuid] <= gpu.total_bytes and gpu.held_core + core[gpu.uuid] <= 100
         for chosen in way

@@ -1,4 +1,4 @@
-"""A storm of pods over a real kube-scheduler and the extender, on nodes that exist only as objects.
+"""Many pods at once on a real kube-scheduler and the extender, on nodes that exist only as objects.
 
 A thousand pods at once, more than the GPUs can hold; then some are deleted and others created,
 while programs of the scheduler are killed. It ends when all kills are over and no pod that fits
@@ -26,7 +26,7 @@ _LOOK_S: Final = 1.0
 _UP_S: Final = 120.0
 _CHURN: Final = 40
 _CHURN_EVERY_S: Final = 1.0
-_TEND_EVERY_S: Final = 1.0
+_RESTART_EVERY_S: Final = 1.0
 _PAGE: Final = 20_000
 """Characters of each of the extender's pages in the report of a failed storm."""
 
@@ -108,7 +108,7 @@ class Storm(Load):
 
 
 @dataclass(frozen=True)
-class Weather:
+class Disturbance:
     """extender_kills: number of kills, each at a random time within `kill_after_s` after it was
     ready. apiserver_freezes: number of times that kube-apiserver is stopped (SIGSTOP), each for a
     random time of `frozen_for_s`; the longest ones cost kube-scheduler its Lease.
@@ -128,12 +128,12 @@ class Weather:
 
 async def pass_over(
     storm: Storm,
-    weather: Weather,
+    disturbance: Disturbance,
     installation: Installation,
     apiserver: Process,
     pods: int = 1000,
     changed: int = 300,
-    say: Callable[[str], None] = lambda _: None,
+    log: Callable[[str], None] = lambda _: None,
 ) -> None:
     """The complete storm: `count` pods at once, until calm; then some are deleted and as many
     created.
@@ -141,17 +141,21 @@ async def pass_over(
     While programs are killed, pods are deleted and created all the time, so that each kill
     interrupts work. Raises LoadError.
     """
-    tending = asyncio.create_task(_tend(installation))
+    restarting = asyncio.create_task(_restart_exited(installation))
     try:
         await storm.begin()
         begun_s = time.monotonic()
         await storm.come(pods)
-        if weather.extender_kills or weather.kube_scheduler_every_s or weather.apiserver_freezes:
-            await _kill(storm, weather, installation, apiserver, say)
-        await _until_calm(storm, "all have come", say)
+        if (
+            disturbance.extender_kills
+            or disturbance.kube_scheduler_every_s
+            or disturbance.apiserver_freezes
+        ):
+            await _kill(storm, disturbance, installation, apiserver, log)
+        await _until_calm(storm, "all have come", log)
         await storm.go(changed)
         await storm.come(changed)
-        await _until_calm(storm, f"{changed} have gone, {changed} have come", say)
+        await _until_calm(storm, f"{changed} have gone, {changed} have come", log)
         storm.figures.took_s = time.monotonic() - begun_s
         storm.figures.requeued = _requeued(installation)
     except LoadError as error:
@@ -160,8 +164,8 @@ async def pass_over(
         error.add_note(installation.extender.log_tail())
         raise
     finally:
-        tending.cancel()
-        await asyncio.wait([tending])
+        restarting.cancel()
+        await asyncio.wait([restarting])
 
 
 def _requeued(installation: Installation) -> int:
@@ -171,23 +175,23 @@ def _requeued(installation: Installation) -> int:
     return int(float(found[1])) if found else 0
 
 
-async def _until_calm(storm: Storm, what: str, say: Callable[[str], None]) -> None:
+async def _until_calm(storm: Storm, what: str, log: Callable[[str], None]) -> None:
     made = await storm.calm()
-    say(f"{what}: {len(made.bound)} bound, {len(made.pending)} fit nowhere")
+    log(f"{what}: {len(made.bound)} bound, {len(made.pending)} fit nowhere")
 
 
-async def _tend(installation: Installation) -> None:
+async def _restart_exited(installation: Installation) -> None:
     while True:
-        await asyncio.sleep(_TEND_EVERY_S)
-        await asyncio.to_thread(installation.tend)
+        await asyncio.sleep(_RESTART_EVERY_S)
+        await asyncio.to_thread(installation.restart_exited)
 
 
 async def _kill(
     storm: Storm,
-    weather: Weather,
+    disturbance: Disturbance,
     installation: Installation,
     apiserver: Process,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> None:
     over = asyncio.Event()
 
@@ -199,39 +203,39 @@ async def _kill(
     async def kill(process: Any, name: str) -> None:
         await asyncio.to_thread(process.kill)
         storm.killed(name)
-        await asyncio.to_thread(installation.tend)
+        await asyncio.to_thread(installation.restart_exited)
 
     async def kill_kube_scheduler() -> None:
-        while not await _comes(over, weather.kube_scheduler_every_s or None):
+        while not await _comes(over, disturbance.kube_scheduler_every_s or None):
             await kill(installation.kube_scheduler, "kube-scheduler")
 
     async def kill_extender() -> None:
-        for number in range(weather.extender_kills):
+        for number in range(disturbance.extender_kills):
             await asyncio.to_thread(installation.wait_ready)
-            await asyncio.sleep(storm.chance.uniform(*weather.kill_after_s))
+            await asyncio.sleep(storm.chance.uniform(*disturbance.kill_after_s))
             await kill(installation.extender, "extender")
             bound = f"{storm.figures.bound} bound so far"
-            say(f"kill {number + 1} of {weather.extender_kills}: {bound}")
+            log(f"kill {number + 1} of {disturbance.extender_kills}: {bound}")
 
     async def freeze_apiserver() -> None:
-        for number in range(weather.apiserver_freezes):
-            await asyncio.sleep(storm.chance.uniform(*weather.kill_after_s))
-            frozen_s = storm.chance.uniform(*weather.frozen_for_s)
+        for number in range(disturbance.apiserver_freezes):
+            await asyncio.sleep(storm.chance.uniform(*disturbance.kill_after_s))
+            frozen_s = storm.chance.uniform(*disturbance.frozen_for_s)
             with apiserver.frozen():
                 await asyncio.sleep(frozen_s)
             storm.killed("kube-apiserver")
-            say(f"frozen {number + 1} of {weather.apiserver_freezes} times: {frozen_s:.0f} s")
+            log(f"frozen {number + 1} of {disturbance.apiserver_freezes} times: {frozen_s:.0f} s")
 
-    async def blow() -> None:
+    async def cause_faults() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(kill_extender())
             group.create_task(freeze_apiserver())
-            group.create_task(asyncio.sleep(weather.lasts_s))
+            group.create_task(asyncio.sleep(disturbance.lasts_s))
         over.set()
 
     try:
         async with asyncio.TaskGroup() as group:
-            for task in (blow(), kill_kube_scheduler(), churn()):
+            for task in (cause_faults(), kill_kube_scheduler(), churn()):
                 group.create_task(task)
     except* LoadError as errors:
         raise LoadError("\n".join(map(str, errors.exceptions))) from errors

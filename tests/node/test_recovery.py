@@ -24,7 +24,7 @@ OWN = Process(PYTHON_IMAGE)
 BRIEF = Process(PYTHON_IMAGE, ("/bin/sleep", "0"))
 
 
-def expect_no_room(lab: Lab, memory: int = HALF, holders: str = "") -> None:
+def expect_full(lab: Lab, memory: int = HALF, holders: str = "") -> None:
     """A forged allocation, consistent in itself; only the running containers show that it exceeds
     the GPU."""
     refused = pytest.raises(CriError, match=f"insufficient free capacity: .*{holders}")
@@ -32,7 +32,7 @@ def expect_no_room(lab: Lab, memory: int = HALF, holders: str = "") -> None:
         pod.create("main", OWN)
 
 
-def expect_room(lab: Lab, memory: int = HALF) -> None:
+def expect_free(lab: Lab, memory: int = HALF) -> None:
     """At once, or as soon as the runtime has reported the exit."""
 
     def fits() -> bool:
@@ -60,26 +60,26 @@ def fifths(lab: Lab) -> Iterator[list[Container]]:
 
 def test_a_gpu_that_is_all_granted_refuses_more(lab: Lab, fifths: list[Container]) -> None:
     """Also after the agent, or containerd, or both at once were killed."""
-    expect_no_room(lab, GIB, holders=f"default/fifth-4/main {WHOLE // 5}")
+    expect_full(lab, GIB, holders=f"default/fifth-4/main {WHOLE // 5}")
     lab.stop_agent(signal.SIGKILL)
     lab.start_agent()
-    expect_no_room(lab, GIB, holders="default/fifth-4/main")
+    expect_full(lab, GIB, holders="default/fifth-4/main")
     lab.containerd.stop(signal.SIGKILL)
     lab.stop_agent(signal.SIGKILL)
     lab.containerd.start()
     lab.start_agent()
     lab.cri.version()
-    expect_no_room(lab, GIB, holders="default/fifth-4/main")
+    expect_full(lab, GIB, holders="default/fifth-4/main")
     assert all(probe(container).held_to(WHOLE // 5) for container in fifths)
     # Exited, and kept by the kubelet for its logs, it holds nothing any more.
     fifths[0].stop()
-    expect_room(lab, WHOLE // 5)
+    expect_free(lab, WHOLE // 5)
 
 
 def test_a_container_that_ends_by_itself_gives_its_share_back(lab: Lab) -> None:
     with lab.pod("job", lab.share({"main": [(0, WHOLE, 100)]})) as pod:
         pod.run("main", BRIEF)
-        expect_room(lab, WHOLE)
+        expect_free(lab, WHOLE)
 
 
 def test_a_restarted_container_takes_its_predecessors_place(lab: Lab) -> None:
@@ -90,7 +90,7 @@ def test_a_restarted_container_takes_its_predecessors_place(lab: Lab) -> None:
         last = pod.create("main", OWN, 5)
         last.start()
         assert probe(last).held_to(WHOLE)
-        expect_no_room(lab, 1 << 20)
+        expect_full(lab, 1 << 20)
 
 
 @pytest.mark.parametrize("after_ms", [0, 8, 16])
@@ -109,8 +109,8 @@ def test_an_agent_killed_while_a_container_is_made_grants_nothing_twice(
             killing.join()
         lab.start_agent()
         if lives:
-            expect_no_room(lab, WHOLE)
-        expect_room(lab, HALF if lives else WHOLE)
+            expect_full(lab, WHOLE)
+        expect_free(lab, HALF if lives else WHOLE)
 
 
 def test_a_container_whose_files_were_lost_is_named_and_counted_still(
@@ -119,7 +119,7 @@ def test_a_container_whose_files_were_lost_is_named_and_counted_still(
     lab.stop_agent()
     assert lab.namespace.run(["umount", "-l", lab.run_dir / half.id]).returncode == 0
     lab.start_agent()
-    expect_no_room(lab, HALF + 1)
+    expect_full(lab, HALF + 1)
     named = [line for line in lab.agent_log.read_text().splitlines() if half.id in line]
     assert any("whose grant is gone" in line for line in named)
     assert probe(half).held_to(HALF)
@@ -133,7 +133,7 @@ def test_a_container_made_while_the_agent_was_away_is_named(lab: Lab) -> None:
         lab.start_agent()
         named = [line for line in lab.agent_log.read_text().splitlines() if container.id in line]
         assert any("container without its GPU" in line for line in named)
-        expect_room(lab, WHOLE)
+        expect_free(lab, WHOLE)
 
 
 def test_in_a_rolling_update_no_two_agents_conflict(lab: Lab) -> None:
@@ -185,7 +185,7 @@ def test_idle_and_hostile_clients_of_the_socket_delay_the_agent_and_no_more(lab:
             client.connect(str(lab.containerd.paths.nri_socket))
             client.sendall(said)
         lab.start_agent()
-        expect_room(lab)
+        expect_free(lab)
 
 
 def test_a_thousand_directories_of_deleted_containers_are_removed(lab: Lab) -> None:

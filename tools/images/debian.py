@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from tools import building
-from tools.images.oci import ARCHITECTURES, ImageError, forget, settle
+from tools.images.oci import ARCHITECTURES, ImageError, remove_older, settle
 from tools.progress import step
 from tools.scratch import scratch
 
@@ -103,7 +103,7 @@ def system(packages: Sequence[str], machine: str, fetch: bool = False) -> System
             ours = System(machine, packages, made / "root")
             ours.compile(ours.root / "usr/lib", "/usr/lib")
             settle(made, final)
-        forget(directory, f"{machine}-*", final)
+        remove_older(directory, f"{machine}-*", final)
     os.utime(final)
     listed = (final / "packages.txt").read_text().splitlines()
     return System(machine, packages, final / "root", listed)

@@ -153,11 +153,11 @@ def archive(images: Sequence[Image], directory: Path) -> Path:
         packed = packing / "archive.tar"
         pack(images, packed, packing)
         packed.rename(path)
-    forget(directory, "images-*.tar", path)
+    remove_older(directory, "images-*.tar", path)
     return path
 
 
-def forget(directory: Path, pattern: str, newest: Path) -> None:
+def remove_older(directory: Path, pattern: str, newest: Path) -> None:
     """Keep the files or directories that were used last."""
     archives = sorted(directory.glob(pattern), key=lambda path: path.stat().st_mtime)
     for path in archives[:-KEPT]:

@@ -67,7 +67,7 @@ def ensure(recipe: Recipe, machine: str = platform.machine(), fetch: bool = Fals
         with step(f"packing {recipe.name}"):
             oci.pack([image], packed, packing)
         packed.rename(path)
-    oci.forget(directory, f"{name}-*.tar", path)
+    oci.remove_older(directory, f"{name}-*.tar", path)
     return described(path)
 
 

@@ -20,7 +20,7 @@ from typing import Final
 
 from tools import building
 from tools.images.debian import System
-from tools.images.oci import ImageError, forget, settle
+from tools.images.oci import ImageError, remove_older, settle
 from tools.images.table import ROOT
 from tools.progress import step
 from tools.scratch import scratch
@@ -66,7 +66,7 @@ def installed(requirements: Sequence[str], system: System, place: str) -> Path:
             (made / "packages.txt").write_text("".join(f"{n} {v}\n" for n, v in sorted(names)))
             system.compile(made / "site", place)
             settle(made, final)
-        forget(directory, "[0-9a-f]*", final)
+        remove_older(directory, "[0-9a-f]*", final)
     os.utime(final)
     return final
 
@@ -142,6 +142,6 @@ def own(sources: str, system: System, place: str) -> Path:
             _slim(whole / "site", machine)
             system.compile(whole / "site", place)
             settle(whole / "site", final)
-        forget(directory, "own-*", final)
+        remove_older(directory, "own-*", final)
     os.utime(final)
     return final

@@ -79,13 +79,13 @@ def test_a_pod_is_warned_of_until_an_agent_and_the_scheduler_are_ready(
     until(lambda: "must be 1 to 100" in invalid(server).warning, "the API server warns")
     alone = replica(plane, "admission")
     try:
-        alone.tend_extender()
+        alone.start_extender()
         alone.wait_ready()
         for _ in range(_LOOKS):
             time.sleep(_LOOK_S)
             assert invalid(server).done
         assert actions(server) == [["Audit"], ["Audit"], ["Warn", "Audit"]]
-        alone.tend_kube_scheduler()
+        alone.start_kube_scheduler()
         until(lambda: leads(server), "kube-scheduler leads")
         for _ in range(3 * _LOOKS):
             time.sleep(_LOOK_S)
@@ -111,7 +111,7 @@ def test_without_the_right_the_scheduler_serves_and_logs_the_missing_one(
     plane.kubectl("patch", *_ROLE, "--type=merge", f"-p={json.dumps({'rules': rules})}")
     alone = replica(plane, "forbidden")
     try:
-        alone.tend_extender()
+        alone.start_extender()
         alone.wait_ready()
         missing = 'cannot list resource \\"validatingadmissionpolicybindings\\"'
         until(lambda: missing in alone.extender.log.read_text(), "it is logged")

@@ -1,4 +1,4 @@
-"""An agent in strict mode: the way past the preload ends at the forwarder."""
+"""An agent in strict mode: a program that bypasses the preload loads the forwarder."""
 
 from __future__ import annotations
 
