@@ -34,9 +34,9 @@ Json = Mapping[str, Any]
 
 TIMEOUT_S: Final = 10.0
 """Of one request, from its start to the last byte of the answer; the caller may override it."""
-WATCH_SILENT_S: Final = 150.0
-"""The API server sends a bookmark about every minute. A watch that is silent for longer is treated
-as disconnected, whatever TCP reports."""
+WATCH_IDLE_S: Final = 150.0
+"""The API server sends a bookmark about every minute. A watch without any data for longer is
+treated as disconnected, whatever TCP reports."""
 PAGE_TIMEOUT_S: Final = 30.0
 """Of one page. It is long because a timeout discards all earlier pages."""
 PAGE: Final = 500
@@ -71,12 +71,12 @@ class Kube:
         access: Access,
         load: Callable[[], Access] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        silent_s: float = WATCH_SILENT_S,
+        watch_idle_s: float = WATCH_IDLE_S,
         user_agent: str = "gpuslice",
     ) -> None:
         self._load = load
         self._user_agent = user_agent
-        self._silent_s = silent_s
+        self._watch_idle_s = watch_idle_s
         self._clock = clock
         self.problem = ""
         """Why the credentials could not be read again. The last ones stay in use meanwhile."""
@@ -135,7 +135,7 @@ class Kube:
         Raises KubeError: 410 if the version is no longer available."""
         query.update(watch="true", allowWatchBookmarks="true", resourceVersion=resource_version)
         self._renew()
-        timeout = aiohttp.ClientTimeout(total=None, connect=TIMEOUT_S, sock_read=self._silent_s)
+        timeout = aiohttp.ClientTimeout(total=None, connect=TIMEOUT_S, sock_read=self._watch_idle_s)
         try:
             async with self._request("GET", path, query, None, timeout, only) as response:
                 if response.status != 200:
@@ -206,13 +206,13 @@ class Kube:
         only: str = "",
         kind: str = "",
     ) -> Any:
-        said = await self._answer(
+        content = await self._answer(
             method, path, query, body, timeout_s=timeout_s, only=only, kind=kind
         )
         try:
-            return orjson.loads(said)
+            return orjson.loads(content)
         except ValueError as error:
-            raise KubeError(0, NO_ANSWER, f"{path}: not JSON: {said[:80]!r}") from error
+            raise KubeError(0, NO_ANSWER, f"{path}: not JSON: {content[:80]!r}") from error
 
     async def _answer(
         self,
@@ -229,20 +229,20 @@ class Kube:
         self._renew()
         if method in _SENT_ONCE and data is not None and not self._access.proxy:
             fields = _content_fields(only, kind)
-            status, said = await self._send(method, _with(path, query), fields, data, timeout_s)
+            status, content = await self._send(method, _with(path, query), fields, data, timeout_s)
         else:
             timeout = aiohttp.ClientTimeout(total=timeout_s)
             try:
                 asked = self._request(method, path, query, data, timeout, only, kind)
                 async with asked as response:
-                    status, said = response.status, await response.read()
+                    status, content = response.status, await response.read()
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 raise _failure(error) from error
         if status >= 300:
             if status == 401:
                 self._renewed_s = -math.inf
-            raise _refusal(status, said)
-        return said
+            raise _refusal(status, content)
+        return content
 
     async def _send(
         self, method: str, path: str, fields: bytes, data: bytes, timeout_s: float
@@ -362,17 +362,17 @@ def _event(line: bytes) -> Json:
     except ValueError as error:
         raise KubeError(0, NO_ANSWER, f"a watch's line is not JSON: {line[:80]!r}") from error
     if event.get("type") == "ERROR":
-        said = event.get("object") or {}
-        raise KubeError(int(said.get("code") or 0), *_words(said))
+        failure = event.get("object") or {}
+        raise KubeError(int(failure.get("code") or 0), *_words(failure))
     return event  # type: ignore[no-any-return]
 
 
-def _refusal(status: int, said: bytes) -> KubeError:
+def _refusal(status: int, content: bytes) -> KubeError:
     """The API server answers with a Status; a proxy in front of it, with any text."""
     try:
-        return KubeError(status, *_words(orjson.loads(said)))
+        return KubeError(status, *_words(orjson.loads(content)))
     except (ValueError, AttributeError):
-        return KubeError(status, f"HTTP {status}", said[:_TEXT_MOST].decode(errors="replace"))
+        return KubeError(status, f"HTTP {status}", content[:_TEXT_MOST].decode(errors="replace"))
 
 
 def _words(status: Json) -> tuple[str, str]:

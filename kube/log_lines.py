@@ -50,14 +50,14 @@ class Formatter(logging.Formatter):
         self._format = style
 
     def format(self, record: logging.LogRecord) -> str:
-        said = record.msg if isinstance(record.msg, Line) else Line(record.getMessage())
+        line = record.msg if isinstance(record.msg, Line) else Line(record.getMessage())
         at = datetime.fromtimestamp(record.created, UTC)
         values: dict[str, object] = {
             "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "msg": said.text,
-            **said.fields,
+            "msg": line.text,
+            **line.fields,
         }
         traceback = self.formatException(record.exc_info) if record.exc_info else None
         if self._format is Format.JSON:

@@ -86,7 +86,7 @@ class Posts:
         until_s = self._clock() + timeout_s
         connection = self._take() or await self._connect(timeout_s)
         try:
-            answer = await connection.ask(data, until_s - self._clock())
+            answer = await connection.exchange(data, until_s - self._clock())
         except asyncio.CancelledError:
             connection.close()
             raise
@@ -139,7 +139,7 @@ class _Connection(asyncio.Protocol):
         self._answers = Answers(_MOST_BYTES)
         self._asked: asyncio.Future[Answer] | None = None
 
-    async def ask(self, data: bytes, timeout_s: float) -> Answer:
+    async def exchange(self, data: bytes, timeout_s: float) -> Answer:
         loop = asyncio.get_running_loop()
         asked: asyncio.Future[Answer] = loop.create_future()
         self._asked = asked

@@ -26,7 +26,7 @@ UNLISTED: Final = "has not been listed yet"
 
 _FIRST_S: Final = 0.1
 _LONGEST_S: Final = 10.0
-_LIVED_S: Final = 1.0
+_PROGRESS_S: Final = 1.0
 """A watch that lasted less and delivered nothing made no progress: the backoff continues. A server
 closes a watch whose client is behind; such a watch delivered events and reconnects at once."""
 _WATCH_S: Final = 300
@@ -40,14 +40,14 @@ _AT_ONCE: Final = 100
 class Sink(Protocol):
     """Receiver of events. Called on the event loop; must not block or raise."""
 
-    def seen(self, raw: Json) -> str:
+    def observed(self, raw: Json) -> str:
         """The object exists, in this state. Returns its key; "" for an irrelevant object."""
 
-    def lost(self, raw: Json) -> None:
+    def deleted(self, raw: Json) -> None:
         """The object was deleted. raw: its last state."""
 
     def listed(self, keys: set[str]) -> None:
-        """A list ended: each of these objects was passed to `seen`; no others exist."""
+        """A list ended: each of these objects was passed to `observed`; no others exist."""
 
 
 class Backoff:
@@ -86,7 +86,7 @@ class Reflector:
         self.listing = False
         """The sink is receiving a list, which is not in chronological order."""
         self.lists = 0
-        self.heard_s: float | None = None
+        self.received_s: float | None = None
         """When the API server last sent anything; None: never."""
         self.waited_s = 0.0
         """Delay before the last retry."""
@@ -149,8 +149,8 @@ class Reflector:
                 self.problem = str(error)
                 if error.status not in _RESUMABLE:
                     self._version = ""
-            lived = self._clock() - self._watching_s >= _LIVED_S
-            helped = lived or self._version not in ("", reached)
+            lasted = self._clock() - self._watching_s >= _PROGRESS_S
+            helped = lasted or self._version not in ("", reached)
             if helped:
                 self._backoff.reset()
             self.waited_s = 0.0 if ended and helped else self._backoff.next_s()
@@ -159,20 +159,20 @@ class Reflector:
     async def _list(self) -> None:
         self.listing = True
         try:
-            await self._tell_all()
+            await self._deliver_all()
         finally:
             self.listing = False
 
-    async def _tell_all(self) -> None:
+    async def _deliver_all(self) -> None:
         wanted, keys, version = self._wanted, set[str](), ""
         pages = self._kube.list(self._path, only=self._only, page=self._page, **self._query)
         async with aclosing(pages):
             async for items, listed_at in pages:
                 version = listed_at
                 for start in range(0, len(items), _AT_ONCE):
-                    keys.update(map(self._sink.seen, items[start : start + _AT_ONCE]))
+                    keys.update(map(self._sink.observed, items[start : start + _AT_ONCE]))
                     await asyncio.sleep(0)
-                self.heard_s = self._clock()
+                self.received_s = self._clock()
         keys.discard("")
         self._sink.listed(keys)
         self._version, self.problem = version, ""
@@ -190,14 +190,14 @@ class Reflector:
             async for batch in batches:
                 if not batch:
                     self._watching_s = self._clock()
-                self.heard_s, self.problem = self._clock(), ""
+                self.received_s, self.problem = self._clock(), ""
                 for event in batch:
-                    self._tell(event)
+                    self._deliver(event)
 
-    def _tell(self, event: Json) -> None:
+    def _deliver(self, event: Json) -> None:
         kind, raw = event.get("type"), event["object"]
         if kind == "DELETED":
-            self._sink.lost(raw)
+            self._sink.deleted(raw)
         elif kind != "BOOKMARK":
-            self._sink.seen(raw)
+            self._sink.observed(raw)
         self._version = raw["metadata"]["resourceVersion"]

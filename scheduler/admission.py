@@ -22,7 +22,7 @@ from kube.client import Kube
 from kube.errors import KubeError
 from kube.log_lines import Line
 from kube.reflector import UNLISTED, Reflector
-from scheduler.kubernetes.admission import COLLECTION, SELECTOR, SILENCE, WARNS, denial, refuses
+from scheduler.kubernetes.admission import AUDIT_ONLY, COLLECTION, SELECTOR, WARNS, denial, refuses
 from scheduler.kubernetes.requests import Json, at
 from scheduler.metrics import Metrics
 
@@ -60,7 +60,7 @@ class Admission:
         """By binding, the patch by which it refuses."""
         self._refusing: set[str] = set()
         """Bindings that refuse, beside which a warning one may still exist."""
-        self._said = ""
+        self._logged_problem = ""
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -70,12 +70,12 @@ class Admission:
             while True:
                 await self._pause(_LOOK_S)
                 if reflector.problem not in ("", UNLISTED):
-                    self._say(reflector.problem)
+                    self._log_problem(reflector.problem)
                     continue
                 try:
                     await self._enforce()
                 except KubeError as error:
-                    self._say(str(error))
+                    self._log_problem(str(error))
                     await self._pause(_RETRY_S)
         finally:
             following.cancel()
@@ -94,12 +94,14 @@ class Admission:
                 # 404, 409: the watch reports what it is now. Others do not hinder the next ones.
                 failed = failed if error.status in (404, 409) else error
                 continue
-            self.seen(stored)
+            self.observed(stored)
             self._metrics.enforced.inc()
             _LOG.info(Line("admission policy refuses from now on", binding=name))
         for name in sorted(self._refusing):
             try:
-                await self._kube.patch(f"{COLLECTION}/{name}{WARNS}", SILENCE, timeout_s=_ANSWER_S)
+                await self._kube.patch(
+                    f"{COLLECTION}/{name}{WARNS}", AUDIT_ONLY, timeout_s=_ANSWER_S
+                )
             except KubeError as error:
                 if error.status != 404:
                     raise
@@ -124,14 +126,14 @@ class Admission:
         ours = str(spec.get("holderIdentity") or "").startswith(self._holder)
         return str(spec.get("renewTime") or "") if ours else ""
 
-    def _say(self, problem: str) -> None:
-        if problem != self._said:
+    def _log_problem(self, problem: str) -> None:
+        if problem != self._logged_problem:
             _LOG.warning(Line("admission policies may only warn", error=problem))
-        self._said = problem
+        self._logged_problem = problem
 
     # --- the watch's sink
 
-    def seen(self, raw: Json) -> str:
+    def observed(self, raw: Json) -> str:
         name, patch = str(at(raw, "metadata")["name"]), denial(raw)
         self._warning.pop(name, None)
         if patch is not None:
@@ -140,7 +142,7 @@ class Admission:
             self._refusing.add(name)
         return name
 
-    def lost(self, raw: Json) -> None:
+    def deleted(self, raw: Json) -> None:
         self._warning.pop(str(at(raw, "metadata")["name"]), None)
 
     def listed(self, keys: set[str]) -> None:

@@ -29,8 +29,7 @@ from scheduler.decisions.verbs import Verbs
 from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes import binding
 from scheduler.kubernetes.arguments import BindingArguments
-from scheduler.kubernetes.binding import Seen, Verdict, verdict
-from scheduler.kubernetes.binding import seen as seen_as
+from scheduler.kubernetes.binding import PodState, Verdict, pod_state, verdict
 from scheduler.kubernetes.requests import Pending
 from scheduler.leader import Gate
 from scheduler.leadership.election import POST_S
@@ -42,9 +41,8 @@ GET_S: Final = 3.0
 MAX_POSTS: Final = 16
 """At a time; the others wait in their order. With more, the API server answers none sooner, answers
 nominations later, and each takes a connection, whose TLS handshake costs as much as a Binding."""
-UNSEEN_S: Final = 30.0
-"""A pod that is assumed for this long without being observed as bound is read from the API
-server."""
+UNOBSERVED_S: Final = 30.0
+"""A pod assumed for this long and not observed as bound is read from the API server."""
 
 _Task = asyncio.Task[str]
 _Work = Coroutine[Any, Any, str]
@@ -148,7 +146,7 @@ class Binder:
         noticed, self._noticed = [*self._noticed.values()], {}
         return noticed
 
-    async def tend(self) -> None:
+    async def check_overdue(self) -> None:
         """Checks Bindings that were sent long ago and not observed: the pod may be gone, or the
         Binding not applied. Call every few seconds."""
         for uid in [uid for uid in self._sent if self._state.assumed(uid) is None]:
@@ -180,16 +178,16 @@ class Binder:
         self, wanted: BindingArguments, attempt: _Attempt | None, until_s: float
     ) -> str:
         if attempt is None:
-            seen = await self._look(wanted, until_s)
-            if isinstance(seen, str):
-                return seen
-            said = self._learn(wanted, seen)
-            if said is not None:
-                return said
-            chosen = self._choose(wanted, seen.pending)
+            read = await self._read(wanted, until_s)
+            if isinstance(read, str):
+                return read
+            answer = self._apply(wanted, read)
+            if answer is not None:
+                return answer
+            chosen = self._choose(wanted, read.pending)
             if not isinstance(chosen, _Attempt):
                 why = "the API server returned the pod unchanged"
-                return chosen or self._in_doubt(wanted.uid, why)
+                return chosen or self._unconfirmed(wanted.uid, why)
             attempt = chosen
         return await self._write(attempt, until_s)
 
@@ -198,7 +196,7 @@ class Binder:
         wanted, uid, pause = attempt.wanted, attempt.wanted.uid, Backoff()
         while True:
             if not await self._post_begins(until_s):
-                return self._in_doubt(uid, "the API server took too long to answer")
+                return self._unconfirmed(uid, "the API server took too long to answer")
             try:
                 if attempt.placement is not None and self._state.assumed(uid) != attempt.placement:
                     return self._overtaken(wanted)
@@ -208,35 +206,35 @@ class Binder:
             if error is None:
                 return ""
             if error is _SHUT:
-                return self._in_doubt(uid, self._gate.refusal())
-            said_of = verdict(error)
-            if said_of is Verdict.REFUSED and uid not in self._sent:
+                return self._unconfirmed(uid, self._gate.refusal())
+            outcome = verdict(error)
+            if outcome is Verdict.REFUSED and uid not in self._sent:
                 return str(error)
             wait_s = pause.next_s()
-            if said_of is not Verdict.NOT_DONE:
-                seen = await self._look(wanted, until_s)
-                if isinstance(seen, str):
-                    return self._in_doubt(uid, f"{error}; {seen}")
-                said = self._learn(wanted, seen)
-                if said is not None:
-                    return said
-                if seen.pending.request != attempt.request:
-                    return self._in_doubt(uid, "the pod was changed meanwhile")
-                if attempt.placement is not None and seen.pending.version != attempt.version:
-                    attempt.version, wait_s = seen.pending.version, 0.0
+            if outcome is not Verdict.NOT_DONE:
+                read = await self._read(wanted, until_s)
+                if isinstance(read, str):
+                    return self._unconfirmed(uid, f"{error}; {read}")
+                answer = self._apply(wanted, read)
+                if answer is not None:
+                    return answer
+                if read.pending.request != attempt.request:
+                    return self._unconfirmed(uid, "the pod was changed meanwhile")
+                if attempt.placement is not None and read.pending.version != attempt.version:
+                    attempt.version, wait_s = read.pending.version, 0.0
             left_s = until_s - self._clock()
             if left_s <= 0:
-                return self._in_doubt(uid, str(error))
+                return self._unconfirmed(uid, str(error))
             await asyncio.sleep(min(wait_s, left_s))
 
     async def _check(self, sent: _Sent) -> str:
         """Returns "" if the outcome is known or still awaited; else why it could not be
         determined."""
         wanted = sent.wanted
-        seen = await self._look(wanted, self._clock())
-        if isinstance(seen, str):
-            return seen
-        self._learn(wanted, seen)
+        read = await self._read(wanted, self._clock())
+        if isinstance(read, str):
+            return read
+        self._apply(wanted, read)
         held, sent_last = self._state.assumed(wanted.uid), self._state.sent(wanted.uid)
         if held is not None and sent_last is not None and wanted.uid in self._sent:
             self._hold(wanted, held, sent_last.annotations)
@@ -299,7 +297,7 @@ class Binder:
     def _hold(
         self, wanted: BindingArguments, placement: Placement, annotations: Mapping[str, str]
     ) -> None:
-        until_s, pod_key = self._clock() + UNSEEN_S, f"{wanted.namespace}/{wanted.name}"
+        until_s, pod_key = self._clock() + UNOBSERVED_S, f"{wanted.namespace}/{wanted.name}"
         self._state.assume(wanted.uid, placement, until_s, pod_key, annotations)
 
     async def _post_begins(self, until_s: float) -> bool:
@@ -343,7 +341,7 @@ class Binder:
             return error
         return None
 
-    async def _look(self, wanted: BindingArguments, until_s: float) -> Seen | str:
+    async def _read(self, wanted: BindingArguments, until_s: float) -> PodState | str:
         """The pod as the API server has it; a str is the reason why it could not be read in
         time."""
         pause = Backoff()
@@ -352,26 +350,27 @@ class Binder:
                 return "the pod could not be read in time"
             try:
                 raw = await self._kube.get(wanted.path, timeout_s=GET_S)
-                return seen_as(raw, wanted.uid, self.enabled)
+                return pod_state(raw, wanted.uid, self.enabled)
             except KubeError as error:
                 if error.status == 404:
-                    return seen_as({}, wanted.uid, self.enabled)
+                    return pod_state({}, wanted.uid, self.enabled)
                 left_s = until_s - self._clock()
                 if left_s <= 0:
                     return f"the pod could not be read: {error}"
                 await asyncio.sleep(min(pause.next_s(), left_s))
 
-    def _learn(self, wanted: BindingArguments, seen: Seen) -> str | None:
-        """Applies what was read to State. Returns the verb's answer; None: the pod can be bound."""
+    def _apply(self, wanted: BindingArguments, read: PodState) -> str | None:
+        """Removes a Binding from `_sent` if it cannot be applied any more. Returns the verb's
+        answer; None: the pod can be bound."""
         uid, held, sent = wanted.uid, self._state.assumed(wanted.uid), self._sent.get(wanted.uid)
-        if seen.gone or (seen.deleting and not seen.node):
-            self._forget(uid)
-            return "the pod is gone" if seen.gone else "the pod is being deleted"
-        if seen.node:
-            if held is not None and held.node != seen.node:
-                self._forget(uid)
-            return _at(seen.node, wanted)
-        version = seen.pending.version
+        if read.gone or (read.deleting and not read.node):
+            self._sent.pop(uid, None)
+            return "the pod is gone" if read.gone else "the pod is being deleted"
+        if read.node:
+            if held is not None and held.node != read.node:
+                self._sent.pop(uid, None)
+            return _at(read.node, wanted)
+        version = read.pending.version
         if sent is not None and version in sent.versions:
             self._sent[uid] = _Sent(sent.wanted, frozenset((version,)))
         elif sent is not None:
@@ -380,10 +379,6 @@ class Binder:
                 self._state.forget(uid)
         return None
 
-    def _forget(self, uid: str) -> None:
-        self._sent.pop(uid, None)
-        self._state.forget(uid)
-
     def _overtaken(self, wanted: BindingArguments) -> str:
         """The answer when the watch has already reported the outcome."""
         self._sent.pop(wanted.uid, None)
@@ -391,7 +386,7 @@ class Binder:
             return _at(self._state.node_of(wanted.uid), wanted)
         return "the pod is gone"
 
-    def _in_doubt(self, uid: str, why: str) -> str:
+    def _unconfirmed(self, uid: str, why: str) -> str:
         """The answer when no further operation is tried for now."""
         if uid not in self._sent:
             return why

@@ -57,13 +57,13 @@ class Cache:
         self._state = state
         self._clock = clock
 
-        def see_lease(facts: LeaseFacts) -> None:
+        def observe_lease(facts: LeaseFacts) -> None:
             age_s = 0.0 if facts.renewed_s is None else wall() - facts.renewed_s
-            state.see_lease(facts, clock(), age_s)
+            state.observe_lease(facts, clock(), age_s)
 
-        nodes = _Objects(translate.node, state.see_node, state.lose_node)
-        devices = _Objects(translate.device, state.see_device, state.lose_device)
-        leases = _Objects(translate.lease, see_lease, state.lose_lease)
+        nodes = _Objects(translate.node, state.observe_node, state.remove_node)
+        devices = _Objects(translate.device, state.observe_device, state.remove_device)
+        leases = _Objects(translate.lease, observe_lease, state.remove_lease)
         queue = Unschedulable(state) if retries is None else retries
         self._pods = _Pods(state, queue, enabled, backlog)
         shared: dict[str, Any] = {"clock": clock, "jitter": jitter}
@@ -104,7 +104,7 @@ class Cache:
         about a minute, the interval of its bookmarks."""
         now_s = self._clock()
         return {
-            name: float("inf") if each.heard_s is None else now_s - each.heard_s
+            name: float("inf") if each.received_s is None else now_s - each.received_s
             for name, each in self._reflectors.items()
         }
 
@@ -128,29 +128,29 @@ class Cache:
 
 class _Objects:
     """Objects of one kind other than pods. read: returns facts with a name; None for an object to
-    ignore. see, lose: State's methods."""
+    ignore. observe, remove: State's methods."""
 
     def __init__(
         self,
         read: Callable[[Json], Any],
-        see: Callable[[Any], None],
-        lose: Callable[[str], None],
+        observe: Callable[[Any], None],
+        remove: Callable[[str], None],
     ) -> None:
         self._read = read
-        self._see = see
-        self._lose = lose
+        self._observe = observe
+        self._remove = remove
         self._there: set[str] = set()
 
-    def seen(self, raw: Json) -> str:
+    def observed(self, raw: Json) -> str:
         facts = self._read(raw)
         if facts is None:
             return ""
         name: str = facts.name
         self._there.add(name)
-        self._see(facts)
+        self._observe(facts)
         return name
 
-    def lost(self, raw: Json) -> None:
+    def deleted(self, raw: Json) -> None:
         facts = self._read(raw)
         if facts is not None:
             self._forget({facts.name})
@@ -161,7 +161,7 @@ class _Objects:
     def _forget(self, names: set[str]) -> None:
         self._there -= names
         for name in names:
-            self._lose(name)
+            self._remove(name)
 
 
 class _Pods:
@@ -180,10 +180,10 @@ class _Pods:
         self._backlog = backlog
         self._marks: dict[str, int] = {}
 
-    def seen(self, raw: Json) -> str:
+    def observed(self, raw: Json) -> str:
         uid, mark = translate.uid(raw), translate.mark(raw)
         if mark == translate.UNBOUND:
-            self._see_waiting(raw)
+            self._observe_waiting(raw)
         before = self._marks.get(uid)
         if before == mark:
             return uid
@@ -200,15 +200,15 @@ class _Pods:
         if sent and translate.is_bound_with(raw, sent.node, sent.annotations):
             self._state.confirm(uid)
         else:
-            self._state.see_pod(translate.pod(raw))
+            self._state.observe_pod(translate.pod(raw))
         return uid
 
-    def _see_waiting(self, raw: Json) -> None:
+    def _observe_waiting(self, raw: Json) -> None:
         profile = (raw.get("spec") or {}).get("schedulerName")
         if self._backlog is not None and self._backlog.serves(profile):
-            self._backlog.see(waiting(raw, self.enabled))
+            self._backlog.observe(waiting(raw, self.enabled))
 
-    def lost(self, raw: Json) -> None:
+    def deleted(self, raw: Json) -> None:
         self._forget(translate.uid(raw))
 
     def listed(self, keys: set[str]) -> None:
@@ -224,4 +224,4 @@ class _Pods:
         if self._backlog is not None:
             self._backlog.forget(uid)
         self._state.reservations.end(uid)
-        self._state.lose_pod(uid)
+        self._state.remove_pod(uid)

@@ -163,16 +163,16 @@ def is_local(remote: str | None) -> bool:
 
 
 async def _listen(runner: web.AppRunner, address: Address) -> None:
-    said = False
+    was_logged = False
     while True:
         try:
             await web.TCPSite(runner, *address).start()
             return
         except OSError as error:
-            if not said:
+            if not was_logged:
                 written = f"{address[0]}:{address[1]}"
                 _LOG.error(Line("endpoint not served", address=written, error=error.strerror))
-            said = True
+            was_logged = True
             await asyncio.sleep(_RETRY_S)
 
 

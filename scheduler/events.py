@@ -80,48 +80,50 @@ class Events:
         self._clock = clock
         self._identity = identity
         self._bucket = Bucket(clock())
-        self._told: dict[tuple[str, ...], float] = {}
+        self._written_at_s: dict[tuple[str, ...], float] = {}
 
     async def problems(self, found: Iterable[Problem]) -> None:
         """found: the complete list of current problems."""
         for each in found:
             if each.about:
                 namespace, _, name = each.about.partition("/")
-                await self._tell(POD_PROBLEM, ("v1", "Pod", namespace, name, each.uid), each.text)
+                await self._write(POD_PROBLEM, ("v1", "Pod", namespace, name, each.uid), each.text)
             else:
                 # kubectl finds a node's events by the node's name in the UID field.
-                await self._tell(NODE_PROBLEM, ("v1", "Node", "", each.node, each.node), each.text)
+                await self._write(NODE_PROBLEM, ("v1", "Node", "", each.node, each.node), each.text)
 
     async def notices(self, pods: Iterable[Pending]) -> None:
         """What a pod's author should read of a request that was accepted."""
         for pod in pods:
             for text in pod.notices:
                 about = ("v1", "Pod", pod.namespace, pod.name, pod.uid)
-                await self._tell(POD_NOTICE, about, text)
+                await self._write(POD_NOTICE, about, text)
 
     async def second_installation(self, status: str) -> None:
         """This process receives calls, but another installation holds the Lease."""
         lease = ("coordination.k8s.io/v1", "Lease", names.NAMESPACE, names.LEASE_SCHEDULER, "")
         # The text contains a time, so the key leaves it out.
-        await self._tell(SECOND_INSTALLATION, lease, status, key=self._identity)
+        await self._write(SECOND_INSTALLATION, lease, status, key=self._identity)
 
     async def volcano_problems(self, uid: str, found: Iterable[str]) -> None:
         """found: of Volcano's ConfigMap, whose UID is given."""
         about = ("v1", "ConfigMap", volcano_conf.NAMESPACE, volcano_conf.CONFIG_MAP, uid)
         for each in found:
-            await self._tell(VOLCANO_PROBLEM, about, each)
+            await self._write(VOLCANO_PROBLEM, about, each)
 
-    async def _tell(self, reason: str, regarding: Regarding, text: str, key: str = "") -> None:
+    async def _write(self, reason: str, regarding: Regarding, text: str, key: str = "") -> None:
         now_s = self._clock()
         about = (reason, *regarding, key or text)
-        self._told = {each: at for each, at in self._told.items() if now_s - at < AGAIN_S}
-        if about in self._told:
+        self._written_at_s = {
+            each: at for each, at in self._written_at_s.items() if now_s - at < AGAIN_S
+        }
+        if about in self._written_at_s:
             return
         if not self._bucket.take(now_s):
             # Not recorded: it is written when the bucket has capacity again.
             self._metrics.events.labels("dropped").inc()
             return
-        self._told[about] = now_s
+        self._written_at_s[about] = now_s
         body = event(reason, regarding, text, self._identity, datetime.now(UTC))
         namespace = body["metadata"]["namespace"]
         path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"

@@ -33,9 +33,9 @@ _FAILED: Final = {"/preempt": 503}
 that is parsed means that no victims were found."""
 _OUTCOMES: Final = {False: "answered", True: "error"}
 
-Said = tuple[bytes, str]
+Reply = tuple[bytes, str]
 """An answer, and the error in it; "" for none."""
-Call = Callable[[bytes], Said | Awaitable[Said]]
+Call = Callable[[bytes], Reply | Awaitable[Reply]]
 
 
 class Source(Protocol):
@@ -82,37 +82,37 @@ class Extender:
             return Response(b"method: must be POST\n", TEXT, 405, allow="POST")
         began_s = time.perf_counter()
         try:
-            said = self._calls[verb](request.body)
-            if not isinstance(said, tuple):
-                return self._later(verb, began_s, said)
+            reply = self._calls[verb](request.body)
+            if not isinstance(reply, tuple):
+                return self._later(verb, began_s, reply)
         except Exception as fault:
-            said = _fault(verb, fault)
-        return self._answered(verb, began_s, said)
+            reply = _fault(verb, fault)
+        return self._answered(verb, began_s, reply)
 
-    async def _later(self, verb: str, began_s: float, work: Awaitable[Said]) -> Response:
+    async def _later(self, verb: str, began_s: float, work: Awaitable[Reply]) -> Response:
         try:
-            said = await work
+            reply = await work
         except Exception as fault:
-            said = _fault(verb, fault)
-        return self._answered(verb, began_s, said)
+            reply = _fault(verb, fault)
+        return self._answered(verb, began_s, reply)
 
-    def _answered(self, verb: str, began_s: float, said: Said) -> Response:
-        answer, refused = said
+    def _answered(self, verb: str, began_s: float, reply: Reply) -> Response:
+        answer, refused = reply
         self._seconds[verb, bool(refused)].observe(time.perf_counter() - began_s)
         return Response(answer, status=_FAILED.get(verb, 200) if refused else 200)
 
-    def _filter(self, body: bytes) -> Said | Awaitable[Said]:
+    def _filter(self, body: bytes) -> Reply | Awaitable[Reply]:
         """Handles every pod, synchronously where possible."""
         if self._source.synced and self._gate.record_call():
             return self._verbs.filter(body), ""
         return self._admitted(self._verbs.filter, body)
 
-    def _prioritize(self, body: bytes) -> Said:
+    def _prioritize(self, body: bytes) -> Reply:
         """After an error kube-scheduler continues without scores. A process without the Lease has
         already refused the filter."""
         return (self._verbs.prioritize(body), "") if self._source.synced else _refused(NOT_SYNCED)
 
-    async def _preempt(self, body: bytes) -> Said:
+    async def _preempt(self, body: bytes) -> Reply:
         """kube-scheduler does not call filter first for a node that is full."""
         if refused := await self._refusal():
             return _refused(refused)
@@ -122,11 +122,11 @@ class Extender:
             await asyncio.sleep(0)
         return bytes(answer), ""
 
-    async def _admitted(self, verb: Callable[[bytes], bytes], body: bytes) -> Said:
+    async def _admitted(self, verb: Callable[[bytes], bytes], body: bytes) -> Reply:
         refused = await self._refusal()
         return _refused(refused) if refused else (verb(body), "")
 
-    async def _bind(self, body: bytes) -> Said:
+    async def _bind(self, body: bytes) -> Reply:
         wanted = arguments.binding(body)
         refused = await self._refusal() or await self._binder.bind(wanted)
         if refused:
@@ -138,12 +138,12 @@ class Extender:
         return await self._gate.admit() if self._source.synced else NOT_SYNCED
 
 
-def _refused(why: str) -> Said:
+def _refused(why: str) -> Reply:
     """The body of a bind's answer; why "" means success."""
     return error(why), why
 
 
-def _fault(verb: str, fault: Exception) -> Said:
+def _fault(verb: str, fault: Exception) -> Reply:
     if isinstance(fault, ArgumentsError):
         return _refused(str(fault))
     _LOG.error(Line("verb failed", verb=verb), exc_info=fault)

@@ -88,13 +88,13 @@ class Leader:
         self._clock = clock
         self._election = Election(me, timing)
         self._under_way = 0
-        self._unsure_until_s = float("-inf")
+        self._unknown_until_s = float("-inf")
         self._wake = asyncio.Event()
         self._open = asyncio.Event()
         self._listing: asyncio.Task[None] | None = None
         self._role = Role.STANDBY
-        self._trouble = ""
-        self._rival = ""
+        self._lease_error = ""
+        self._second_installation = ""
 
     # --- Gate
 
@@ -110,7 +110,7 @@ class Leader:
     async def admit(self) -> str:
         if self.record_call():
             return ""
-        if self._election.is_rivals(self._clock()):
+        if self._election.is_held_by_other_installation(self._clock()):
             return self.refusal()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(TIMEOUT_S):
@@ -135,7 +135,7 @@ class Leader:
             yield
         except BaseException:
             # The request may still be pending at the server, which times out as late.
-            self._unsure_until_s = self._clock() + POST_S
+            self._unknown_until_s = self._clock() + POST_S
             raise
         finally:
             self._under_way -= 1
@@ -155,31 +155,33 @@ class Leader:
         record = election.record
         if election.may_write(now_s):
             return f"this process ({election.me.identity}) holds the Lease {lease.NAME}"
-        if election.is_silent(now_s):
-            trouble = self._trouble or "no answer"
-            return f"its Lease {lease.NAME} could not be renewed in time: {trouble}"
+        if election.is_renewal_late(now_s):
+            why = self._lease_error or "no answer"
+            return f"its Lease {lease.NAME} could not be renewed in time: {why}"
         if election.role is Role.ACQUIRING:
             return f"acquired the Lease {lease.NAME}; listing all objects before it binds"
         if election.role is Role.RELEASING:
             return f"it is giving the Lease {lease.NAME} back"
-        if self._trouble:
-            return f"the Lease {lease.NAME} cannot be acquired: {self._trouble}"
+        if self._lease_error:
+            return f"the Lease {lease.NAME} cannot be acquired: {self._lease_error}"
         if record is None or not record.holder:
             return f"on standby; no process holds the Lease {lease.NAME}"
-        rival = record.installation != election.me.installation
+        is_other = record.installation != election.me.installation
         installation = record.installation or "unnamed"
-        rival_name = f"another installation, {installation}," if rival else "another replica"
+        holder_name = f"another installation, {installation}," if is_other else "another replica"
         return (
-            f"on standby; {rival_name} holds the Lease {lease.NAME}: {record.holder},"
-            f" which moved it {election.quiet_s(now_s):.0f} s ago"
+            f"on standby; {holder_name} holds the Lease {lease.NAME}: {record.holder},"
+            f" which changed it {election.unchanged_s(now_s):.0f} s ago"
         )
 
     @property
-    def rival(self) -> str:
+    def second_installation(self) -> str:
         """The other installation that binds while this process receives calls; "" for none."""
         election, now_s = self._election, self._clock()
         record = election.record
-        if record is None or not (election.is_candidate(now_s) and election.is_rivals(now_s)):
+        if record is None or not (
+            election.is_candidate(now_s) and election.is_held_by_other_installation(now_s)
+        ):
             return ""
         return record.installation or "unnamed"
 
@@ -212,7 +214,7 @@ class Leader:
         election = self._election
         self._settle()
         sent_s = self._clock()
-        do = election.step(sent_s, self._under_way > 0 or sent_s < self._unsure_until_s)
+        do = election.step(sent_s, self._under_way > 0 or sent_s < self._unknown_until_s)
         try:
             await self._do(do, sent_s)
         except KubeError as error:
@@ -220,11 +222,11 @@ class Leader:
                 return await self._read_again(do, error)
             self._fail(do, error)
             return _RETRY_S
-        self._trouble = ""
+        self._lease_error = ""
         now_s = self._clock()
-        unsure_s = self._unsure_until_s - now_s
+        unknown_s = self._unknown_until_s - now_s
         pause_s = election.pause_s(now_s)
-        return min(pause_s, unsure_s) if unsure_s > 0 else pause_s
+        return min(pause_s, unknown_s) if unknown_s > 0 else pause_s
 
     async def _read_again(self, do: Do, error: KubeError) -> float:
         """After a conflict or a missing Lease: reads it again."""
@@ -242,12 +244,12 @@ class Leader:
         election = self._election
         if do is Do.READ:
             record = await self._read()
-            election.saw(record, self._clock())
+            election.observed(record, self._clock())
             return
         if do is Do.CAMPAIGN:
             body = lease.candidate_patch(election.campaign())
             answer = await self._kube.patch(lease.PATH, body, timeout_s=LEASE_CALL_S)
-            election.saw(lease.read(answer), self._clock())
+            election.observed(lease.read(answer), self._clock())
             election.campaigned(self._clock())
             return
         at = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -269,9 +271,9 @@ class Leader:
 
     def _fail(self, do: Do, error: KubeError) -> None:
         self._metrics.lease_failures.labels(do.value).inc()
-        if str(error) != self._trouble:
+        if str(error) != self._lease_error:
             _LOG.warning(Line("lease", failed=do.value, error=error))
-        self._trouble = str(error)
+        self._lease_error = str(error)
 
     # --- effects of the role
 
@@ -290,11 +292,11 @@ class Leader:
             self._open.set()
         else:
             self._open.clear()
-        rival = self.rival
-        self._metrics.lease_rival.set(bool(rival))
-        if rival and rival != self._rival:
+        found = self.second_installation
+        self._metrics.second_installation.set(bool(found))
+        if found and found != self._second_installation:
             _LOG.warning(Line("second installation", status=self.status))
-        self._rival = rival
+        self._second_installation = found
         if election.must_list(now_s) and self._listing is None:
             self._listing = asyncio.create_task(self._list(), name="list for the new term")
         elif election.role is not Role.ACQUIRING and self._listing is not None:

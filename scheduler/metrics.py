@@ -58,7 +58,7 @@ class Metrics:
             "Failed Lease requests to the API server: read, acquire, renew, release, campaign.",
             ("request",),
         )
-        self.lease_rival = gauge(
+        self.second_installation = gauge(
             "gpuslice_scheduler_second_installation",
             "1 while kube-scheduler calls this process and another installation holds the Lease, so"
             " that this one cannot bind. /readyz has its name.",

@@ -91,7 +91,7 @@ class Nominator:
         try:
             while True:
                 await asyncio.sleep(PAUSE_S)
-                self.tend()
+                self.write_due()
         finally:
             for write in self._writes.values():
                 write.cancel()
@@ -103,7 +103,7 @@ class Nominator:
         if write is not None:
             await asyncio.wait((write,))
 
-    def tend(self) -> None:
+    def write_due(self) -> None:
         """Starts the writes that are due."""
         self._report()
         now_s = self._clock()

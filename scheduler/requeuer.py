@@ -58,7 +58,7 @@ class Requeuer:
         self._now = now
         self._pause = pause
 
-    async def tend(self) -> None:
+    async def requeue_due(self) -> None:
         """Call every second in the process that may bind."""
         for _ in range(_SLICES):
             now_s = self._clock()

@@ -181,31 +181,31 @@ class _Connection(asyncio.Protocol):
         self.waiting_s = asyncio.get_running_loop().time()
 
     def _begin(self, request: Request) -> None:
-        said = self._server.answer(request)
-        if isinstance(said, Response):
-            self._send(said)
+        response = self._server.answer(request)
+        if isinstance(response, Response):
+            self._send(response)
             return
         self._busy = True
-        task = asyncio.create_task(self._finish(said))
+        task = asyncio.create_task(self._finish(response))
         self._server.under_way.add(task)
         task.add_done_callback(self._server.under_way.discard)
 
     async def _finish(self, work: Coroutine[Any, Any, Response]) -> None:
         try:
-            said = await work
+            response = await work
         except BaseException:
             self._transport.abort()
             raise
         self._busy = False
         if not self._over:
-            self._send(said)
+            self._send(response)
             self._go_on()
 
-    def _send(self, said: Response) -> None:
+    def _send(self, response: Response) -> None:
         """An answer with an error status is the connection's last: a client that requests an
         unknown path is not kube-scheduler."""
-        self._is_last |= said.status != 200
-        self._transport.write(encoded(said, keeps=not self._is_last))
+        self._is_last |= response.status != 200
+        self._transport.write(encoded(response, keeps=not self._is_last))
         if self._is_last:
             self._close()
 

@@ -73,9 +73,9 @@ class Settings:
     log_format: Format = Format.LOGFMT
     verbose: bool = False
 
-    tend_s: float = 5.0
+    check_s: float = 5.0
     """Interval of checks for Bindings of unknown outcome."""
-    tell_s: float = 20.0
+    report_s: float = 20.0
     """Interval of writing Events about problems."""
     leave_s: float = 20.0
     """Time limit for finishing pending work and giving the Lease back."""
@@ -176,7 +176,7 @@ async def _run(
     async def retry() -> None:
         """Only in the process that may bind: the others answer no filter, and so refuse no pod."""
         if leader.may_write():
-            await requeuer.tend()
+            await requeuer.requeue_due()
 
     async def report() -> None:
         """Only the process that may bind reports; a second installation reports itself."""
@@ -185,7 +185,7 @@ async def _run(
             await events.problems(state.problems())
             if volcano is not None:
                 await events.volcano_problems(volcano.uid, volcano.conf.problems)
-        elif leader.rival:
+        elif leader.second_installation:
             await events.second_installation(leader.status)
 
     server = await extender.serve(*settings.listen)
@@ -194,10 +194,12 @@ async def _run(
     try:
         async with asyncio.TaskGroup() as group:
             others = [group.create_task(cache.run(), name="cache")]
-            others.append(group.create_task(_every(settings.tend_s, binder.tend), name="tend"))
+            others.append(
+                group.create_task(_every(settings.check_s, binder.check_overdue), name="check")
+            )
             others.append(group.create_task(_every(_RETRY_S, retry), name="retry"))
             others.append(group.create_task(nominator.run(), name="nominate"))
-            others.append(group.create_task(_every(settings.tell_s, report), name="report"))
+            others.append(group.create_task(_every(settings.report_s, report), name="report"))
             if settings.http is not None:
                 serving = endpoint.run(settings.http, lambda at: announce(f"serving: http://{at}"))
                 others.append(group.create_task(serving, name="endpoint"))

@@ -173,7 +173,7 @@ def _show(console: Console, account: Account) -> None:
         console.print(f"{account.pod}: refused, on every node", markup=False)
         console.print(f"  {account.error}", markup=False)
         return
-    if not account.asks:
+    if not account.requests_share:
         console.print(f"{account.pod}: requests no share of a GPU; fits on any node", markup=False)
         return
     if account.candidates:

@@ -47,7 +47,8 @@ class UninstallError(RuntimeError):
 
 
 class Uninstallation:
-    """say: receives one line for each object. timeout_s: for the end of the components' pods."""
+    """print_line: receives one line for each object. timeout_s: for the end of the components'
+    pods."""
 
     def __init__(
         self,
@@ -55,13 +56,13 @@ class Uninstallation:
         namespace: str,
         dry_run: bool,
         timeout_s: float,
-        say: Callable[[str], None],
+        print_line: Callable[[str], None],
     ) -> None:
         self._kube = kube
         self._namespace = namespace
         self._dry_run = dry_run
         self._timeout_s = timeout_s
-        self._say = say
+        self._print_line = print_line
         self._stays: list[str] = []
 
     async def run(self) -> None:
@@ -94,11 +95,11 @@ class Uninstallation:
             await asyncio.sleep(_POLL_S)
         for pod in await self._list(pods, _CLEANING):
             if not _is_ready(pod):
-                self._say(f"node/{_node(pod)}: not reached: its files stay")
+                self._print_line(f"node/{_node(pod)}: not reached: its files stay")
                 continue
             text = await self._kube.text(f"{pods}/{_name(pod)}/log", tailLines=_LOG_LINES)
             for line in text.splitlines():
-                self._say(f"node/{_node(pod)}: {line}")
+                self._print_line(f"node/{_node(pod)}: {line}")
         for each in found:
             await self._delete(path, each)
 
@@ -167,7 +168,7 @@ class Uninstallation:
             " nri_plugin uninstall` ran there",
         ]
         for line in self._stays:
-            self._say(f"stays: {line}")
+            self._print_line(f"stays: {line}")
 
     # --- requests
 
@@ -220,7 +221,7 @@ class Uninstallation:
         raise UninstallError(f"{what}: changes faster than it can be written: run this again")
 
     def _done(self, what: str, done: str) -> None:
-        self._say(f"{what}: {done}{' (dry run)' if self._dry_run else ''}")
+        self._print_line(f"{what}: {done}{' (dry run)' if self._dry_run else ''}")
 
 
 def _parts(patch: Json) -> Sequence[Json]:

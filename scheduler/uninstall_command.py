@@ -66,10 +66,10 @@ def uninstall_command(
 async def _uninstall(
     kubeconfig: str, namespace: str, dry_run: bool, timeout_s: float, nodes: bool
 ) -> None:
-    def say(line: str) -> None:
+    def print_line(line: str) -> None:
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
     async with Kube(access.load(kubeconfig), user_agent="gpuslice-uninstall") as kube:
-        work = Uninstallation(kube, namespace, dry_run, timeout_s, say)
+        work = Uninstallation(kube, namespace, dry_run, timeout_s, print_line)
         await (work.nodes() if nodes else work.run())

@@ -49,7 +49,7 @@ class VolcanoConfiguration:
         only = {"fieldSelector": f"metadata.name={CONFIG_MAP}"}
         return Reflector(kube, _PATH, self, query=only, **more)
 
-    def seen(self, raw: Json) -> str:
+    def observed(self, raw: Json) -> str:
         self.uid = str(at(raw, "metadata").get("uid", ""))
         before, self._text = self._text, texts(raw, "data").get(KEY, "")
         if before != self._text:
@@ -61,7 +61,7 @@ class VolcanoConfiguration:
             self._set(conf)
         return CONFIG_MAP
 
-    def lost(self, raw: Json) -> None:
+    def deleted(self, raw: Json) -> None:
         self.listed(set())
 
     def listed(self, keys: set[str]) -> None:
@@ -72,8 +72,8 @@ class VolcanoConfiguration:
     def _set(self, conf: Conf) -> None:
         self.conf = conf
         self._changed(conf.on)
-        said = {"on": conf.on, "problems": conf.problems, "not_read": conf.ignored}
+        fields = {"on": conf.on, "problems": conf.problems, "not_read": conf.ignored}
         line = Line(
-            "volcano configuration", **{key: ", ".join(sorted(v)) for key, v in said.items()}
+            "volcano configuration", **{key: ", ".join(sorted(v)) for key, v in fields.items()}
         )
         _LOG.log(logging.WARNING if conf.problems else logging.INFO, line)

@@ -70,7 +70,7 @@ THOROUGH: Final = {
     "tests/cluster/test_service.py::test_a_second_installation_*": "as the leader's test of it",
     "tests/cluster/test_service.py::test_a_simulation_*": "simulate, over a whole cluster",
     "tests/cluster/test_extender.py::test_pods_are_bound_with_a_real_kube_scheduler[[]2]": _RACES,
-    "tests/cluster/agent/test_agents_seen.py::test_a_node_silent_before_*": _RACES,
+    "tests/cluster/agent/test_agents_seen.py::test_a_lease_that_expired_before_*": _RACES,
     "tests/shim/region/test_environment_core.py::test_the_parser_agrees_*": _RACES,
     "tests/shim/loader/test_symbols.py::*[[]14*": "another generation of the driver",
     "tests/shim/test_processes.py::*[[][1-9][0-9]]": _RACES,

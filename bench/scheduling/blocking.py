@@ -147,7 +147,7 @@ class _Seconds:
     def change_all(self) -> None:
         self._state.budget.refill(1.0)
         for row in self._state.fleet.all_rows().tolist():
-            self._state.fleet.note_room(row)
+            self._state.fleet.note_freed(row)
 
 
 def _hard(size: Size, pods: int) -> Iterator[Asked]:

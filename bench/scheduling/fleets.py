@@ -75,12 +75,12 @@ def filled(size: Size) -> State:
             Gpu(gpu_uuid(number, minor), minor, GPU_BYTES, numa=minor // 4, root=f"pci{minor}")
             for minor in range(GPUS)
         )
-        state.see_device(DeviceFacts(name, f"uid-{name}", gpus))
-        state.see_node(NodeFacts(name, f"uid-{name}", isolates=True))
-        state.see_lease(LeaseFacts(name, "now"), 0.0)
+        state.observe_device(DeviceFacts(name, f"uid-{name}", gpus))
+        state.observe_node(NodeFacts(name, f"uid-{name}", isolates=True))
+        state.observe_lease(LeaseFacts(name, "now"), 0.0)
     for number, (node, minor, percent) in enumerate(held(size)):
         uuid, taken = gpu_uuid(node, minor), GPU_BYTES * percent // 100
         holds = (HeldGpu(uuid, minor, taken, percent, percent),)
         facts = PodFacts(f"there-{number}", "there", f"p{number}", names[node], False, holds)
-        state.see_pod(facts)
+        state.observe_pod(facts)
     return state

@@ -212,13 +212,13 @@ class _Pods:
         self.reflector: Reflector | None = None
         self._bound_pods = bound_pods
 
-    def seen(self, raw: Json) -> str:
+    def observed(self, raw: Json) -> str:
         bound = kube_objects.bound(raw)
         self._bound_pods.put(bound, self.reflector is not None and self.reflector.listing)
         return bound.pod.uid
 
-    def lost(self, raw: Json) -> None:
-        self._bound_pods.lost(kube_objects.bound(raw).pod.uid)
+    def deleted(self, raw: Json) -> None:
+        self._bound_pods.deleted(kube_objects.bound(raw).pod.uid)
 
     def listed(self, keys: set[str]) -> None:
         self._bound_pods.keep(keys)

@@ -241,7 +241,7 @@ class One:
         self._name = name
         self._changed = changed
 
-    def seen(self, raw: Json) -> str:
+    def observed(self, raw: Json) -> str:
         name = str(raw["metadata"]["name"])
         if name != self._name:
             return ""
@@ -249,7 +249,7 @@ class One:
         self._changed.set()
         return name
 
-    def lost(self, raw: Json) -> None:
+    def deleted(self, raw: Json) -> None:
         if raw["metadata"]["name"] == self._name:
             self.raw = {}
             self._changed.set()

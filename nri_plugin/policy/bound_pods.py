@@ -74,7 +74,7 @@ class BoundPods:
         """Add or update a pod; a finished one is removed. listing: the pod comes from a list."""
         uid = bound.pod.uid
         if bound.finished:
-            self.lost(uid)
+            self.deleted(uid)
             return
         before, requested = self._pods.get(uid), self._vouched.pop(uid, None)
         self._denied.pop(uid, None)
@@ -91,7 +91,7 @@ class BoundPods:
         if before is None or before.bound.pod != bound.pod or before.foreign != foreign:
             self._version += 1
 
-    def lost(self, uid: str) -> None:
+    def deleted(self, uid: str) -> None:
         if self._pods.pop(uid, None) is not None:
             _remember(self._gone, uid, None)
             self._version += 1
@@ -101,7 +101,7 @@ class BoundPods:
         self._listing = False
         self._vouched.clear()
         for uid in self._pods.keys() - uids:
-            self.lost(uid)
+            self.deleted(uid)
 
     def uids(self) -> AbstractSet[str]:
         return self._pods.keys()

@@ -1,5 +1,5 @@
-"""The fleet's columns for some nodes, as [gpu, node] in memory, and one ask evaluated on them by
-itself. G: GPUs, R: nodes."""
+"""The fleet's columns for some nodes, as [gpu, node] in memory, and one container evaluated on them
+by itself. G: GPUs, R: nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from scheduler.core.fleet import NO_GROUP, Bools, Fleet, Rows
 from scheduler.core.reasons import Reason
-from scheduler.core.request import Ask, Request, Scope
+from scheduler.core.request import ContainerRequest, Request, Scope
 
 Reasons = NDArray[np.uint8]
 """Values of Reason, [R]."""
@@ -49,10 +49,10 @@ class Columns:
         there: Bools = self.gpu("total_bytes") > 0
         return there if self._selected is None else there & self._selected
 
-    def room(self, ask: Ask) -> Bools:
-        """[G, R]: GPUs on which the ask fits by itself. An ask is for at least one byte, and an
-        unusable GPU has no free capacity."""
-        memory, core = self.ok(ask)
+    def fitting(self, container: ContainerRequest) -> Bools:
+        """[G, R]: GPUs on which the container fits by itself. A container is for at least one byte,
+        and an unusable GPU has no free capacity."""
+        memory, core = self.ok(container)
         memory &= core
         if self._selected is not None:
             memory &= self._selected
@@ -82,14 +82,14 @@ class Columns:
         group = self.gpu(_GROUP_COLUMN[scope])
         return [group == one for one in range(int(group.max(initial=NO_GROUP)) + 1)]
 
-    def reasons(self, ask: Ask) -> Reasons:
-        """[R]: the reason against the ask by itself; FITS for none."""
-        wanted = ask.gpus
+    def reasons(self, container: ContainerRequest) -> Reasons:
+        """[R]: the reason against the container by itself; FITS for none."""
+        wanted = container.gpus
         total, usable = self.gpu("total_bytes"), self.gpu("usable")
-        memory, core = self.ok(ask)
+        memory, core = self.ok(container)
         there: Bools = total > 0
         selected = self.selected()
-        large = selected & (total >= self.needed(ask))
+        large = selected & (total >= self.needed(container))
         fine = large & usable
         memory &= fine
         core &= fine
@@ -110,25 +110,25 @@ class Columns:
             reason[where] = what
         return reason
 
-    def ok(self, ask: Ask) -> tuple[Bools, Bools]:
+    def ok(self, container: ContainerRequest) -> tuple[Bools, Bools]:
         """[G, R] each: GPUs with enough memory, GPUs with enough core."""
-        memory: Bools = self.gpu("free_bytes") >= self.needed(ask)
-        if ask.core_percent is None:
+        memory: Bools = self.gpu("free_bytes") >= self.needed(container)
+        if container.core_percent is None:
             core: Bools = self.gpu("takes_uncapped")
             return memory, core.copy()
-        return memory, self.gpu("free_core") >= ask.core_percent
+        return memory, self.gpu("free_core") >= container.core_percent
 
-    def needed(self, ask: Ask) -> NDArray[np.int64] | int:
+    def needed(self, container: ContainerRequest) -> NDArray[np.int64] | int:
         """[G, R], or one number for all: the memory requested of each GPU; where there is none,
         more than it has."""
-        if ask.memory_ratio is None:
-            assert ask.memory_bytes is not None
-            return ask.memory_bytes
+        if container.memory_ratio is None:
+            assert container.memory_bytes is not None
+            return container.memory_bytes
         sizes = self._fleet.sizes
-        for_all = sizes.share_of_all(ask.memory_ratio)
+        for_all = sizes.share_of_all(container.memory_ratio)
         if for_all is not None:
             return for_all
-        return sizes.shares(ask.memory_ratio).take(self.gpu("size"))
+        return sizes.shares(container.memory_ratio).take(self.gpu("size"))
 
     def gpu(self, column: str) -> NDArray[Any]:
         """[G, R]."""

@@ -85,10 +85,10 @@ def fit(
     """feasible bool[R], reason uint8[R]: whether `place` finds GPUs on each node, else why not
     (FITS where it does). steps: budget of pass and searches, and steps taken. known: cache of this
     fleet."""
-    possible, reason = look(fleet, request, rows, steps, known)
-    unsaid = np.flatnonzero(~possible & (reason == Reason.FITS))
-    if len(unsaid):
-        reason[unsaid] = _against(fleet, request, rows[unsaid])
+    possible, reason = examine(fleet, request, rows, steps, known)
+    unexplained = np.flatnonzero(~possible & (reason == Reason.FITS))
+    if len(unexplained):
+        reason[unexplained] = _against(fleet, request, rows[unexplained])
     return possible, reason
 
 
@@ -100,24 +100,24 @@ def feasible(
     known: Known | None = None,
 ) -> Bools:
     """bool[R]: the first result of `fit`, at less cost."""
-    return look(fleet, request, rows, steps, known)[0]
+    return examine(fleet, request, rows, steps, known)[0]
 
 
-def look(
+def examine(
     fleet: Fleet, request: Request, rows: Rows, steps: Steps | None, known: Known | None
 ) -> tuple[Bools, Reasons]:
     """As `fit`, at less cost: has reasons only for nodes that the columns do not rule out."""
     columns = Columns(fleet, request, rows)
     possible = columns.nodes()
-    for ask in request.asks:
-        possible &= columns.enough(columns.room(ask), ask.gpus)
+    for container in request.containers:
+        possible &= columns.enough(columns.fitting(container), container.gpus)
     if columns.whole:
         possible = possible[rows]
     reason = np.zeros(len(rows), np.uint8)
-    if len(request.asks) > 1:
-        hopeful = np.flatnonzero(possible)
+    if len(request.containers) > 1:
+        left = np.flatnonzero(possible)
         found = (known or Known()).of(fleet, request)
-        reason[hopeful] = _several(fleet, request, rows[hopeful], steps, found)
+        reason[left] = _several(fleet, request, rows[left], steps, found)
         possible &= reason == Reason.FITS
     return possible, reason
 
@@ -132,8 +132,8 @@ def _several(
         steps = Steps(MAX_STEPS)
     else:
         cells = (steps.most - steps.taken) * CELLS_PER_STEP
-        passed = new[: max(0, cells // len(request.asks))]
-        steps.taken += len(passed) * len(request.asks) // CELLS_PER_STEP
+        passed = new[: max(0, cells // len(request.containers))]
+        steps.taken += len(passed) * len(request.containers) // CELLS_PER_STEP
         if len(passed) < len(new):
             steps.taken = max(steps.taken, steps.most)
     if len(passed):
@@ -160,12 +160,12 @@ def _search(fleet: Fleet, request: Request, rows: Rows, steps: Steps, found: _Fo
         steps.taken += number % _NODES_PER_STEP == 0
         search_key = fleet.search_key(row, None if selected is None else selected[number])
         if search_key not in results:
-            left = (steps.most - steps.taken) // weight - len(request.asks)
+            left = (steps.most - steps.taken) // weight - len(request.containers)
             if left <= 0:
                 return
             here = Steps(min(left, enough))
             placed = place(fleet, request, row, steps=here)
-            steps.taken += weight * (len(request.asks) + here.taken)
+            steps.taken += weight * (len(request.containers) + here.taken)
             if placed is Reason.GIVEN_UP and here.most < enough:
                 return  # out of steps for now, not for good
             if len(results) == MAX_SEARCH_KEYS:
@@ -178,8 +178,8 @@ def _against(fleet: Fleet, request: Request, rows: Rows) -> Reasons:
     """uint8[R]: the first reason against each of these nodes, all of which the columns rule out."""
     columns = Columns(fleet, request, rows, gather=True)
     reason = np.zeros(len(rows), np.uint8)
-    for ask in request.asks:
-        reason = np.where(reason == Reason.FITS, columns.reasons(ask), reason)
+    for container in request.containers:
+        reason = np.where(reason == Reason.FITS, columns.reasons(container), reason)
     if request.isolation:
         reason[~columns.isolates] = Reason.NOT_ISOLATING
     if request.whole_gpus > 1:
@@ -192,14 +192,14 @@ def _against(fleet: Fleet, request: Request, rows: Rows) -> Reasons:
 
 def texts(fleet: Fleet, request: Request, rows: Rows, reasons: Reasons) -> Mapping[Reason, str]:
     """By each reason that occurs, its text. rows, reasons: [R], input and output of `fit`."""
-    said = {}
+    text_by_reason = {}
     for value in np.unique(reasons):
         reason = Reason(int(value))
         near = ""
-        if len(request.asks) == 1 and reason in (Reason.MEMORY, Reason.CORE):
+        if len(request.containers) == 1 and reason in (Reason.MEMORY, Reason.CORE):
             near = _near(fleet, request, rows[reasons == value], reason)
-        said[reason] = reason.text + (f" ({near})" if near else "")
-    return said
+        text_by_reason[reason] = reason.text + (f" ({near})" if near else "")
+    return text_by_reason
 
 
 def why_not(fleet: Fleet, request: Request, row: int) -> str:
@@ -213,27 +213,27 @@ def why_not(fleet: Fleet, request: Request, row: int) -> str:
 def _near(fleet: Fleet, request: Request, rows: Rows, reason: Reason) -> str:
     """The largest free amount and the requested one, in one unit; "" where nodes differ. Rounded
     down and up, so that free capacity never appears equal to the request."""
-    (ask,) = request.asks
+    (container,) = request.containers
     columns = Columns(fleet, request, rows, gather=True)
     selected = columns.selected()
     free = columns.gpu("free_bytes")
     scale, free_unit, unit = 1, "", " percent"
     # No percent sign: kube-scheduler uses the text as a Go format for its Event.
     if reason is Reason.CORE:
-        if ask.core_percent is None:
+        if container.core_percent is None:
             return ""
-        free, wanted = columns.gpu("free_core"), ask.core_percent
-    elif ask.memory_ratio is not None:
-        scale = 1 if WHOLE_PERCENT % ask.memory_ratio.denominator == 0 else _TENTHS
-        wanted = math.ceil(ask.memory_ratio * WHOLE_PERCENT * scale)
+        free, wanted = columns.gpu("free_core"), container.core_percent
+    elif container.memory_ratio is not None:
+        scale = 1 if WHOLE_PERCENT % container.memory_ratio.denominator == 0 else _TENTHS
+        wanted = math.ceil(container.memory_ratio * WHOLE_PERCENT * scale)
         # The largest ratio whose bytes, rounded down, are free.
         total = np.maximum(columns.gpu("total_bytes"), 1)
         free = (WHOLE_PERCENT * scale * (free + 1) - 1) // total
     else:
-        assert ask.memory_bytes is not None
+        assert container.memory_bytes is not None
         size, unit = (_GIB, " GiB") if free[selected].max() >= _GIB else (_MIB, " MiB")
         scale, free_unit = _TENTHS, unit
-        wanted = -(-ask.memory_bytes * scale // size)
+        wanted = -(-container.memory_bytes * scale // size)
         free = free * scale // size
     largest = np.maximum.reduce(np.where(selected, free, 0), axis=0)
     if largest.min() != largest.max():

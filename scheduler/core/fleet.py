@@ -94,7 +94,7 @@ _PER_NODE: Final[Mapping[str, tuple[Any, int]]] = {
     "partitioned": (np.bool_, 0),
     "tie": (np.uint64, 0),
     "version": (np.int64, 0),
-    "room_version": (np.int64, 0),
+    "freed_version": (np.int64, 0),
     "added": (np.int64, 0),
 }
 _HELD: Final = {
@@ -139,7 +139,7 @@ class Fleet:
     partitioned: Bools  # does not accept several whole GPUs of one pod
     tie: NDArray[np.uint64]  # hash of the name; breaks ties
     version: NDArray[np.int64]  # the last change of the node
-    room_version: NDArray[np.int64]  # the last change that may have freed capacity
+    freed_version: NDArray[np.int64]  # the last change that may have freed capacity
     added: NDArray[np.int64]
 
     def __init__(self, nodes: int = 64, gpus: int = 8) -> None:
@@ -210,10 +210,10 @@ class Fleet:
         self.blocked_by[row] = blocked_by
         self.isolates[row], self.partitioned[row] = isolates, partitioned
 
-    def note_room(self, row: int) -> None:
+    def note_freed(self, row: int) -> None:
         """A pod that was refused may fit there now."""
         if row != NO_ROW:
-            self.room_version[row] = self._changed(row)
+            self.freed_version[row] = self._changed(row)
 
     # --- GPUs
 
@@ -268,7 +268,7 @@ class Fleet:
         """As `take`, in the columns of reservations; sign -1 reverts it."""
         self._change("reserved", row, slot, memory_bytes, core_percent, sign)
 
-    def has_room(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> bool:
+    def fits(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> bool:
         """Whether this fits on the GPU beside everything used and reserved."""
         if memory_bytes > self.free_bytes[row, slot]:
             return False

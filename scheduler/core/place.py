@@ -1,10 +1,11 @@
 """Chooses the GPUs of one node for a pod. Plain integers, since a node has few GPUs.
 
-GPUs of one ask are distinct. Among GPUs that fit, binpack takes one that is in use, and the fullest
-of these, to keep whole GPUs free; among equal ones, one whose NVLink group, PCIe root and NUMA node
-are in use, to keep these free too. Spread takes the emptiest. Ties are broken by the lowest minor,
-which alone decides for first. Otherwise several GPUs of one ask are taken from one NVLink group if
-possible, else from one PCIe root, else one NUMA node; from the group with the fewest GPUs to spare.
+GPUs of one container are distinct. Among GPUs that fit, binpack takes one that is in use, and the
+fullest of these, to keep whole GPUs free; among equal ones, one whose NVLink group, PCIe root and
+NUMA node are in use, to keep these free too. Spread takes the emptiest. Ties are broken by the
+lowest minor, which alone decides for first. Otherwise several GPUs of one container are taken from
+one NVLink group if possible, else from one PCIe root, else one NUMA node; from the group with the
+fewest GPUs to spare.
 
 Containers are placed one by one, the largest first. If that fails, a search over all combinations
 decides, so a feasible request is found. If the search exceeds its steps, the result of `fit` is
@@ -25,7 +26,7 @@ from typing import Any, Final
 from scheduler.core.fleet import NO_GROUP, Fleet
 from scheduler.core.reasons import Reason
 from scheduler.core.request import WHOLE_PERCENT, Policy, Request, Scope
-from scheduler.core.search import GaveUp, Search, Slot, Steps, unused_near
+from scheduler.core.search import Search, SearchLimitError, Slot, Steps, unused_near
 from scheduler.core.together import assignment
 
 FITS_BY: Final = Policy.BINPACK
@@ -75,8 +76,8 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The GPUs chosen for a pod. shares: in the order of the request's asks, each by minor. peaks:
-    by minor."""
+    """The GPUs chosen for a pod. shares: in the order of the request's containers, each by minor.
+    peaks: by minor."""
 
     node: str
     shares: Sequence[Share]
@@ -125,7 +126,7 @@ def _searched(
         search = Search(request, policy, within, steps)
         try:
             found = search.greedy() or search.exact()
-        except GaveUp:
+        except SearchLimitError:
             gave_up = True
             continue
         if found:
@@ -140,7 +141,7 @@ def _as_assigned(
     for number, gpus in chosen.items():
         for slot in slots:
             if slot.index in gpus:
-                slot.add(number, request.asks[number], request.moments[number])
+                slot.add(number, request.containers[number], request.moments[number])
     return _placement(fleet, request, row, slots)
 
 
@@ -197,14 +198,16 @@ def _within_scope(scope: Scope, slots: Sequence[Slot], policy: Policy) -> Iterat
 def _placement(fleet: Fleet, request: Request, row: int, slots: Sequence[Slot]) -> Placement:
     shares, peaks = [], []
     gpus = fleet.gpus[row]
-    for number, ask in enumerate(request.asks):
+    for number, container in enumerate(request.containers):
         for slot in slots:
-            if number in slot.asks:
+            if number in slot.containers:
                 gpu = gpus[slot.index]
-                size = ask.bytes_of(gpu.total_bytes)
-                shares.append(Share(ask.container, gpu.uuid, gpu.minor, size, ask.core_percent))
+                size = container.bytes_of(gpu.total_bytes)
+                shares.append(
+                    Share(container.name, gpu.uuid, gpu.minor, size, container.core_percent)
+                )
     for slot in slots:
-        if slot.asks:
+        if slot.containers:
             gpu = gpus[slot.index]
             peaks.append(
                 Peak(
@@ -223,11 +226,11 @@ def _percent(request: Request, slot: Slot) -> int:
     them back would round down again and may give one percent less."""
     ratios = [Fraction()] * len(slot.held_bytes)
     in_bytes = [0] * len(slot.held_bytes)
-    for number in slot.asks:
-        ask = request.asks[number]
+    for number in slot.containers:
+        container = request.containers[number]
         for at in request.moments[number]:
-            ratios[at] += ask.memory_ratio or 0
-            in_bytes[at] += ask.memory_bytes or 0
+            ratios[at] += container.memory_ratio or 0
+            in_bytes[at] += container.memory_bytes or 0
     pairs = zip(ratios, in_bytes, strict=True)
     most = max(ratio + Fraction(size, slot.total_bytes) for ratio, size in pairs)
     return min(WHOLE_PERCENT, math.floor(most * WHOLE_PERCENT))

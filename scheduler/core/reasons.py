@@ -27,7 +27,7 @@ class Reason(IntEnum):
     DEVICE_STALE = 3, "GPU inventory is of a former node of this name"
     DEVICE_UNREADABLE = 4, "GPU inventory (Device object) cannot be read"
     AGENT_MISSING = 5, "no GPU node agent has reported"
-    AGENT_SILENT = 6, "GPU node agent has not renewed its Lease"
+    AGENT_LEASE_EXPIRED = 6, "GPU node agent has not renewed its Lease"
     AGENT_NOT_READY = 7, "GPU node agent is not ready"
     NOT_ISOLATING = 8, "node does not isolate GPU shares"
     PARTITIONED = (

@@ -60,7 +60,7 @@ def ratio_of_percent(amount: int) -> Fraction:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ContainerRequest:
     """One container's shares: of each of `gpus` distinct GPUs, the same.
 
     order: its index among the init containers, sidecars included; of MAIN ones among the main.
@@ -68,7 +68,7 @@ class Ask:
     one of memory_bytes (at least 1) and memory_ratio (over 0, at most 1) is set, per GPU.
     """
 
-    container: str
+    name: str
     phase: Phase = Phase.MAIN
     order: int = 0
     gpus: int = 1
@@ -131,85 +131,87 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A pod's request. asks: at least one.
+    """A pod's request. containers: at least one.
 
     policy None: the profile's. isolation: the node must support isolation.
     """
 
-    asks: Sequence[Ask]
+    containers: Sequence[ContainerRequest]
     policy: Policy | None = None
     selector: Sequence[Requirement] = ()
     scope: Scope = Scope.NODE
     isolation: bool = False
     moments: Sequence[tuple[int, ...]] = field(init=False, compare=False)
-    """By ask, the moments at which its container runs; see `moments_of`."""
+    """By container, the moments at which its container runs; see `moments_of`."""
     shape: Shape = field(init=False, compare=False)
     whole_gpus: int = field(init=False, compare=False)
     """The most GPUs that the pod holds whole at any moment."""
 
     def __post_init__(self) -> None:
-        if not self.asks:
-            raise ValueError("a request has at least one ask")
+        if not self.containers:
+            raise ValueError("a request has at least one container")
         # So that equal requests have equal hashes.
-        object.__setattr__(self, "asks", tuple(self.asks))
+        object.__setattr__(self, "containers", tuple(self.containers))
         object.__setattr__(self, "selector", tuple(self.selector))
-        object.__setattr__(self, "moments", moments_of(self.asks))
+        object.__setattr__(self, "moments", moments_of(self.containers))
         terms = (self.policy, self.selector, self.scope, self.isolation)
-        object.__setattr__(self, "shape", (*terms, *(ask.amounts() for ask in self.asks)))
+        object.__setattr__(
+            self, "shape", (*terms, *(container.amounts() for container in self.containers))
+        )
         object.__setattr__(self, "whole_gpus", self._whole_gpus())
 
     @property
     def moment_count(self) -> int:
-        return 1 + max(at for lives in self.moments for at in lives)
+        return 1 + max(at for runs_at in self.moments for at in runs_at)
 
     def _whole_gpus(self) -> int:
         whole = [0] * self.moment_count
-        for ask, lives in zip(self.asks, self.moments, strict=True):
-            for at in lives:
-                whole[at] += ask.gpus if ask.memory_ratio == 1 else 0
+        for container, runs_at in zip(self.containers, self.moments, strict=True):
+            for at in runs_at:
+                whole[at] += container.gpus if container.memory_ratio == 1 else 0
         return max(whole)
 
     def peak_of(self, total_bytes: int) -> tuple[int, int | None]:
         """Bytes and core that the pod would hold of a GPU of that size if all its containers were
         on it; core None if none of them requests core."""
         held_bytes, held_core = [0] * self.moment_count, [0] * self.moment_count
-        for ask, lives in zip(self.asks, self.moments, strict=True):
-            for at in lives:
-                held_bytes[at] += ask.bytes_of(total_bytes)
-                held_core[at] += ask.core_percent or 0
-        capped = any(ask.core_percent is not None for ask in self.asks)
+        for container, runs_at in zip(self.containers, self.moments, strict=True):
+            for at in runs_at:
+                held_bytes[at] += container.bytes_of(total_bytes)
+                held_core[at] += container.core_percent or 0
+        capped = any(container.core_percent is not None for container in self.containers)
         return max(held_bytes), max(held_core) if capped else None
 
 
-def moments_of(asks: Sequence[Ask]) -> Sequence[tuple[int, ...]]:
-    """By ask, the moments of the pod's life at which its container runs, numbered from 0.
+def moments_of(containers: Sequence[ContainerRequest]) -> Sequence[tuple[int, ...]]:
+    """By container, the moments of the pod's life at which its container runs, numbered from 0.
 
     There is one moment for each init container with a request, beside the sidecars started before
     it, and a last one for sidecars and main containers. A pod holds of a GPU the maximum over the
     moments of what its containers hold in each: Kubernetes' own rule.
     """
-    inits = sorted(ask.order for ask in asks if ask.phase is Phase.INIT)
-    lives: list[tuple[int, ...]] = []
-    for ask in asks:
-        if ask.phase is Phase.INIT:
-            lives.append((inits.index(ask.order),))
-        elif ask.phase is Phase.SIDECAR:
-            later = tuple(at for at, order in enumerate(inits) if order > ask.order)
-            lives.append((*later, len(inits)))
+    inits = sorted(container.order for container in containers if container.phase is Phase.INIT)
+    found: list[tuple[int, ...]] = []
+    for container in containers:
+        if container.phase is Phase.INIT:
+            found.append((inits.index(container.order),))
+        elif container.phase is Phase.SIDECAR:
+            later = tuple(at for at, order in enumerate(inits) if order > container.order)
+            found.append((*later, len(inits)))
         else:
-            lives.append((len(inits),))
-    return tuple(lives)
+            found.append((len(inits),))
+    return tuple(found)
 
 
-def by_greed(request: Request, largest_bytes: int) -> list[int]:
-    """Indices of the asks, the largest first: by number of GPUs, then by the amount of one.
+def largest_first(request: Request, largest_bytes: int) -> list[int]:
+    """Indices of the containers, the largest first: by number of GPUs, then by the amount of one.
 
     largest_bytes: of the GPUs in question, to compare bytes with percent.
     """
 
-    def greed(number: int) -> tuple[int, float, int]:
-        ask = request.asks[number]
-        size = ask.bytes_of(largest_bytes) / largest_bytes
-        return (-ask.gpus, -(size + (ask.core_percent or 0) / WHOLE_PERCENT), number)
+    def size_rank(number: int) -> tuple[int, float, int]:
+        container = request.containers[number]
+        size = container.bytes_of(largest_bytes) / largest_bytes
+        return (-container.gpus, -(size + (container.core_percent or 0) / WHOLE_PERCENT), number)
 
-    return sorted(range(len(request.asks)), key=greed)
+    return sorted(range(len(request.containers)), key=size_rank)

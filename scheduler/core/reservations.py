@@ -133,7 +133,7 @@ class Reservations:
         taken = []
         for peak in placement.peaks:
             slot = fleet.slot_of(row, peak.uuid, peak.minor)
-            if slot is None or not fleet.has_room(row, slot, peak.memory_bytes, peak.core_percent):
+            if slot is None or not fleet.fits(row, slot, peak.memory_bytes, peak.core_percent):
                 return
             taken.append(Taken(slot, peak.memory_bytes, peak.core_percent))
         entered = replace(reservation, taken=tuple(taken))

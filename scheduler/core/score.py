@@ -1,9 +1,9 @@
 """Scores of feasible nodes, in one pass over the columns, [gpu, node].
 
-Each ask is scored by the GPUs that `place` would choose for it alone. Binpack prefers nodes where
-these are in use, then where they become fullest, then the fuller node, to keep whole GPUs and whole
-nodes free; spread is the opposite; first ranks nodes as binpack. Several GPUs of one ask score
-higher the nearer they are to each other. A pod's score is its asks' mean.
+Each container is scored by the GPUs that `place` would choose for it alone. Binpack prefers nodes
+where these are in use, then where they become fullest, then the fuller node, to keep whole GPUs and
+whole nodes free; spread is the opposite; first ranks nodes as binpack. Several GPUs of one
+container score higher the nearer they are to each other. A pod's score is its containers' mean.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from scheduler.core.columns import Columns, largest_group
 from scheduler.core.fleet import FULL, IN_USE, Bools, Fleet, Rows
-from scheduler.core.request import WHOLE_PERCENT, Ask, Policy, Request
+from scheduler.core.request import WHOLE_PERCENT, ContainerRequest, Policy, Request
 
 Scores = NDArray[np.float64]
 """0 (worst) to 1 (best), [R]."""
@@ -36,24 +36,24 @@ def score(fleet: Fleet, request: Request, rows: Rows, default: Policy = Policy.B
     full = columns.gpu("fullness")
     node = np.add.reduce(full, axis=0) * (_NODE / len(full))
     scores = np.zeros(full.shape[1])
-    for ask in request.asks:
-        room = columns.room(ask)
+    for container in request.containers:
+        fitting = columns.fitting(container)
         if policy is Policy.FIRST:
-            _keep_first(room, ask.gpus)
+            _keep_first(fitting, container.gpus)
         if spread:
-            kept = (IN_USE + FULL) * (1 - full - _growth(fleet, ask, columns))
-            one = _best_of(kept, room, ask.gpus) + (_NODE - node)
-        elif isinstance(growth := _growth(fleet, ask, columns), float):
+            kept = (IN_USE + FULL) * (1 - full - _growth(fleet, container, columns))
+            one = _best_of(kept, fitting, container.gpus) + (_NODE - node)
+        elif isinstance(growth := _growth(fleet, container, columns), float):
             # The request fills every GPU by the same fraction.
-            one = _best_of(columns.gpu("packing"), room, ask.gpus)
+            one = _best_of(columns.gpu("packing"), fitting, container.gpus)
             one += node + FULL * growth
         else:
             kept = columns.gpu("packing") + FULL * growth
-            one = _best_of(kept, room, ask.gpus) + node
-        if ask.gpus > 1:
-            one = (1 - _NEARNESS) * one + _NEARNESS * _nearness(columns, room, ask.gpus)
+            one = _best_of(kept, fitting, container.gpus) + node
+        if container.gpus > 1:
+            one = (1 - _NEARNESS) * one + _NEARNESS * _nearness(columns, fitting, container.gpus)
         scores += one
-    scores /= len(request.asks)
+    scores /= len(request.containers)
     return scores[rows] if columns.whole else scores
 
 
@@ -94,46 +94,48 @@ def levels(given: Scores | Sequence[float], most: int = 10) -> NDArray[np.int64]
     return ranks
 
 
-def _keep_first(room: Bools, wanted: int) -> None:
-    """Keep the `wanted` GPUs of lowest index in each column of room, [G, R].
+def _keep_first(fitting: Bools, wanted: int) -> None:
+    """Keep the `wanted` GPUs of lowest index in each column of fitting, [G, R].
 
     NumPy's accumulate along the first axis makes a call for each column."""
-    left = np.full(room.shape[1], wanted, np.uint8)
-    for gpu in room:
+    left = np.full(fitting.shape[1], wanted, np.uint8)
+    for gpu in fitting:
         gpu &= left > 0
         left -= gpu.view(np.uint8)
 
 
-def _growth(fleet: Fleet, ask: Ask, columns: Columns) -> NDArray[np.float64] | float:
-    """[G, R], or one number for all: the fraction of a GPU that the ask fills."""
-    core = (ask.core_percent or 0) / WHOLE_PERCENT
-    if ask.memory_ratio is not None:
-        return (float(ask.memory_ratio) + core) / 2
-    assert ask.memory_bytes is not None
+def _growth(
+    fleet: Fleet, container: ContainerRequest, columns: Columns
+) -> NDArray[np.float64] | float:
+    """[G, R], or one number for all: the fraction of a GPU that the container fills."""
+    core = (container.core_percent or 0) / WHOLE_PERCENT
+    if container.memory_ratio is not None:
+        return (float(container.memory_ratio) + core) / 2
+    assert container.memory_bytes is not None
     size = fleet.sizes.only()
     if size is not None:
-        return (ask.memory_bytes / size + core) / 2
-    growth: NDArray[np.float64] = ask.memory_bytes / np.maximum(columns.gpu("total_bytes"), 1)
+        return (container.memory_bytes / size + core) / 2
+    growth: NDArray[np.float64] = container.memory_bytes / np.maximum(columns.gpu("total_bytes"), 1)
     growth += core
     growth /= 2
     return growth
 
 
-def _best_of(gpus: NDArray[np.float64], room: Bools, wanted: int) -> Scores:
-    """[R]: the mean of the best `wanted` of the GPUs [G, R] in `room`."""
-    with_room = np.where(room, gpus, -1.0)
+def _best_of(gpus: NDArray[np.float64], fitting: Bools, wanted: int) -> Scores:
+    """[R]: the mean of the best `wanted` of the GPUs [G, R] in `fitting`."""
+    of_fitting = np.where(fitting, gpus, -1.0)
     if wanted == 1:
-        most: Scores = np.maximum.reduce(with_room, axis=0)
+        most: Scores = np.maximum.reduce(of_fitting, axis=0)
         return most
     few = len(gpus) - wanted
-    mean: Scores = np.partition(with_room, few, axis=0)[few:].mean(0)
+    mean: Scores = np.partition(of_fitting, few, axis=0)[few:].mean(0)
     return mean
 
 
-def _nearness(columns: Columns, room: Bools, wanted: int) -> Scores:
+def _nearness(columns: Columns, fitting: Bools, wanted: int) -> Scores:
     """[R], 0 to 1: how near to each other `wanted` of the GPUs [G, R] can be."""
-    near = np.zeros(room.shape[1])
+    near = np.zeros(fitting.shape[1])
     for column, value in _NEAR.items():
-        enough = largest_group(room, columns.gpu(column)) >= wanted
+        enough = largest_group(fitting, columns.gpu(column)) >= wanted
         np.maximum(near, np.where(enough, value, 0), out=near)
     return near

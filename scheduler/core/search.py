@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from scheduler.core.fleet import NO_GROUP, fullness
-from scheduler.core.request import Ask, Policy, Request, by_greed
+from scheduler.core.request import ContainerRequest, Policy, Request, largest_first
 
 MOST_STEPS: Final = 250
 """Limit of the search on one node: some 8 ms."""
@@ -101,7 +101,7 @@ class Slot:
     free_core: int
     takes_uncapped: bool
     capped: bool | None = None
-    asks: list[int] = field(default_factory=list)
+    containers: list[int] = field(default_factory=list)
 
     def state(self) -> tuple[int, ...]:
         """Slots of equal state are interchangeable, apart from their neighbours."""
@@ -109,8 +109,8 @@ class Slot:
         here = (self.total_bytes, self.free_bytes, self.free_core, int(self.takes_uncapped), capped)
         return (*here, *self.held_bytes, *self.held_core)
 
-    def has_room(self, ask: Ask, moments: Sequence[int]) -> bool:
-        size, core = ask.bytes_of(self.total_bytes), ask.core_percent
+    def fits(self, container: ContainerRequest, moments: Sequence[int]) -> bool:
+        size, core = container.bytes_of(self.total_bytes), container.core_percent
         if self.capped is not None and self.capped != (core is not None):
             return False
         if core is None and not self.takes_uncapped:
@@ -122,37 +122,37 @@ class Slot:
                 return False
         return True
 
-    def add(self, number: int, ask: Ask, moments: Sequence[int]) -> None:
-        self.asks.append(number)
-        self.capped = ask.core_percent is not None
-        self._change(ask, moments, 1)
+    def add(self, number: int, container: ContainerRequest, moments: Sequence[int]) -> None:
+        self.containers.append(number)
+        self.capped = container.core_percent is not None
+        self._change(container, moments, 1)
 
-    def remove_last(self, ask: Ask, moments: Sequence[int]) -> None:
-        self.asks.pop()
-        if not self.asks:
+    def remove_last(self, container: ContainerRequest, moments: Sequence[int]) -> None:
+        self.containers.pop()
+        if not self.containers:
             self.capped = None
-        self._change(ask, moments, -1)
+        self._change(container, moments, -1)
 
-    def _change(self, ask: Ask, moments: Sequence[int], sign: int) -> None:
-        size, core = ask.bytes_of(self.total_bytes), ask.core_percent or 0
+    def _change(self, container: ContainerRequest, moments: Sequence[int], sign: int) -> None:
+        size, core = container.bytes_of(self.total_bytes), container.core_percent or 0
         for at in moments:
             self.held_bytes[at] += sign * size
             self.held_core[at] += sign * core
 
     def rank(
-        self, ask: Ask, policy: Policy, unused_near: tuple[int, ...]
+        self, container: ContainerRequest, policy: Policy, unused_near: tuple[int, ...]
     ) -> tuple[bool, float, tuple[int, ...], int]:
         """Sort key; the least is the best. unused_near: from `unused_near`."""
         full = fullness(
-            self.used_bytes + max(self.held_bytes) + ask.bytes_of(self.total_bytes),
+            self.used_bytes + max(self.held_bytes) + container.bytes_of(self.total_bytes),
             self.total_bytes,
-            self.used_core + max(self.held_core) + (ask.core_percent or 0),
+            self.used_core + max(self.held_core) + (container.core_percent or 0),
         )
         if policy is Policy.FIRST:
             return (False, 0, (), self.index)
         if policy is Policy.SPREAD:
             return (False, full, (), self.index)
-        return (not (self.is_open or self.asks), -full, unused_near, self.index)
+        return (not (self.is_open or self.containers), -full, unused_near, self.index)
 
 
 def unused_near(slots: Sequence[Slot]) -> Mapping[int, tuple[int, ...]]:
@@ -191,7 +191,7 @@ def _distinct(
         left_out |= {states[at]}
 
 
-class GaveUp(Exception):
+class SearchLimitError(Exception):
     """The search exceeded its steps."""
 
 
@@ -206,10 +206,10 @@ class Search:
         self._slots = slots
         self._steps = steps
         self._unused_near = unused_near(slots)
-        self._order = by_greed(request, max(slot.total_bytes for slot in slots))
+        self._order = largest_first(request, max(slot.total_bytes for slot in slots))
 
     def greedy(self) -> bool:
-        """Places all asks, or leaves the slots unchanged."""
+        """Places all containers, or leaves the slots unchanged."""
         placed: list[tuple[int, Sequence[Slot]]] = []
         for number in self._order:
             chosen = self._choose(number)
@@ -222,20 +222,22 @@ class Search:
         return True
 
     def exact(self) -> bool:
-        """As `greedy`, over all combinations. Raises GaveUp."""
+        """As `greedy`, over all combinations. Raises SearchLimitError."""
         return not self._is_too_much() and self._from(0)
 
     def _is_too_much(self) -> bool:
         """Whether all GPUs together have less than what is requested at some moment. Then no search
         succeeds; this detects most infeasible requests."""
-        asks, moments = self._request.asks, self._request.moments
+        containers, moments = self._request.containers, self._request.moments
         smallest = min(slot.total_bytes for slot in self._slots)
         free_bytes = sum(slot.free_bytes for slot in self._slots)
         free_core = sum(slot.free_core for slot in self._slots)
         for moment in range(self._request.moment_count):
-            alive = [ask for ask, at in zip(asks, moments, strict=True) if moment in at]
-            size = sum(ask.gpus * ask.bytes_of(smallest) for ask in alive)
-            core = sum(ask.gpus * (ask.core_percent or 0) for ask in alive)
+            alive = [
+                container for container, at in zip(containers, moments, strict=True) if moment in at
+            ]
+            size = sum(container.gpus * container.bytes_of(smallest) for container in alive)
+            core = sum(container.gpus * (container.core_percent or 0) for container in alive)
             if size > free_bytes or core > free_core:
                 return True
         return False
@@ -246,7 +248,7 @@ class Search:
         number = self._order[position]
         for chosen in self._ways(number):
             if self._steps.taken >= self._steps.most:
-                raise GaveUp
+                raise SearchLimitError
             self._steps.taken += 1
             self._add(number, chosen)
             if self._from(position + 1):
@@ -255,42 +257,44 @@ class Search:
         return False
 
     def _ways(self, number: int) -> Iterator[Sequence[Slot]]:
-        """Every choice of GPUs for an ask, but only one of equivalent choices."""
-        roomy = self._ranked(number)
-        states = [slot.state() for slot in roomy]
-        yield from _distinct(roomy, states, self._request.asks[number].gpus)
+        """Every choice of GPUs for a container, but only one of equivalent choices."""
+        fitting = self._ranked(number)
+        states = [slot.state() for slot in fitting]
+        yield from _distinct(fitting, states, self._request.containers[number].gpus)
 
     def _choose(self, number: int) -> Sequence[Slot] | None:
-        wanted = self._request.asks[number].gpus
-        roomy = self._ranked(number)
-        if len(roomy) < wanted:
+        wanted = self._request.containers[number].gpus
+        fitting = self._ranked(number)
+        if len(fitting) < wanted:
             return None
         if wanted > 1 and self._policy is not Policy.FIRST:
             for level in range(3):
-                near = _nearest(roomy, level, wanted)
+                near = _nearest(fitting, level, wanted)
                 if near is not None:
                     return near[:wanted]
-        return roomy[:wanted]
+        return fitting[:wanted]
 
     def _ranked(self, number: int) -> list[Slot]:
-        ask, moments = self._request.asks[number], self._request.moments[number]
-        roomy = [slot for slot in self._slots if slot.has_room(ask, moments)]
+        container, moments = self._request.containers[number], self._request.moments[number]
+        fitting = [slot for slot in self._slots if slot.fits(container, moments)]
         near = self._unused_near
-        return sorted(roomy, key=lambda slot: slot.rank(ask, self._policy, near[slot.index]))
+        return sorted(
+            fitting, key=lambda slot: slot.rank(container, self._policy, near[slot.index])
+        )
 
     def _add(self, number: int, chosen: Sequence[Slot]) -> None:
         for slot in chosen:
-            slot.add(number, self._request.asks[number], self._request.moments[number])
+            slot.add(number, self._request.containers[number], self._request.moments[number])
 
     def _remove(self, number: int, chosen: Sequence[Slot]) -> None:
         for slot in chosen:
-            slot.remove_last(self._request.asks[number], self._request.moments[number])
+            slot.remove_last(self._request.containers[number], self._request.moments[number])
 
 
-def _nearest(roomy: Sequence[Slot], level: int, wanted: int) -> Sequence[Slot] | None:
+def _nearest(fitting: Sequence[Slot], level: int, wanted: int) -> Sequence[Slot] | None:
     """The GPUs of the group that has enough of them and the fewest to spare."""
     groups: dict[int, list[Slot]] = {}
-    for slot in roomy:
+    for slot in fitting:
         if slot.groups[level] != NO_GROUP:
             groups.setdefault(slot.groups[level], []).append(slot)
     enough = [group for group in groups.values() if len(group) >= wanted]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from scheduler.core.columns import Columns
 from scheduler.core.fleet import Bools, Fleet, Rows
-from scheduler.core.request import Ask, Policy, Request, by_greed
+from scheduler.core.request import ContainerRequest, Policy, Request, largest_first
 
 _UNSET: Final = -1
 
@@ -31,7 +31,7 @@ def together(fleet: Fleet, request: Request, rows: Rows) -> Bools:
 
 
 def assignment(fleet: Fleet, request: Request, row: int) -> Mapping[int, Sequence[int]] | None:
-    """The GPUs, as slots, by the index of the ask, that `together` finds on this node; None:
+    """The GPUs, as slots, by the index of the container, that `together` finds on this node; None:
     none."""
     rows = np.array([row], np.intp)
     ((order, _),) = _orders(fleet, request, rows)
@@ -44,12 +44,12 @@ def assignment(fleet: Fleet, request: Request, row: int) -> Mapping[int, Sequenc
 def _orders(
     fleet: Fleet, request: Request, rows: Rows
 ) -> Iterator[tuple[Sequence[int], NDArray[np.intp]]]:
-    """The asks, the largest first, and the indices into rows of the nodes with that order. It
+    """The containers, the largest first, and the indices into rows of the nodes with that order. It
     differs by node, because comparing bytes with percent depends on the node's GPUs."""
     largest, which = np.unique(fleet.total_bytes[rows].max(axis=1), return_inverse=True)
     sizes_of: dict[tuple[int, ...], list[int]] = {}
     for number, largest_bytes in enumerate(largest.tolist()):
-        sizes_of.setdefault(tuple(by_greed(request, largest_bytes)), []).append(number)
+        sizes_of.setdefault(tuple(largest_first(request, largest_bytes)), []).append(number)
     for order, numbers in sizes_of.items():
         yield order, np.flatnonzero(np.isin(which, numbers))
 
@@ -63,7 +63,7 @@ def _passes(fleet: Fleet, request: Request, rows: Rows) -> Iterator[_Pass]:
 class _Pass:
     """held_bytes, held_core: [moments, G, R]. peak_bytes: [G, R], the maximum of held_bytes.
     capped: [G, R], whether the pod's shares of the GPU request core; -1 while it has none. chosen:
-    by ask, its GPUs one after another, [R] each; undefined for a node on which not all are
+    by container, its GPUs one after another, [R] each; undefined for a node on which not all are
     placed."""
 
     def __init__(self, columns: Columns, part: Bools | None) -> None:
@@ -88,32 +88,32 @@ class _Pass:
         return placed
 
     def _placed(self, number: int) -> Bools:
-        ask: Ask = self._request.asks[number]
+        container: ContainerRequest = self._request.containers[number]
         moments = self._request.moments[number]
         taken = self.chosen[number] = []
-        size = np.broadcast_to(self._columns.needed(ask), self._total.shape)
-        capped, core = int(ask.core_percent is not None), ask.core_percent or 0
-        room = self._columns.room(ask)
-        room &= (self._capped == _UNSET) | (self._capped == capped)
+        size = np.broadcast_to(self._columns.needed(container), self._total.shape)
+        capped, core = int(container.core_percent is not None), container.core_percent or 0
+        fitting = self._columns.fitting(container)
+        fitting &= (self._capped == _UNSET) | (self._capped == capped)
         if self._part is not None:
-            room &= self._part
+            fitting &= self._part
         for at in moments:
-            room &= self._held_bytes[at] + size <= self._free_bytes
+            fitting &= self._held_bytes[at] + size <= self._free_bytes
             if capped:
-                room &= self._held_core[at] + core <= self._free_core
+                fitting &= self._held_core[at] + core <= self._free_core
         left = self._free_bytes - self._peak_bytes
         if self._request.policy is Policy.FIRST:
             left = np.zeros_like(left)
         nodes = np.arange(self._total.shape[1])
         every = np.ones(len(nodes), np.bool_)
-        for _ in range(ask.gpus):
-            chosen = np.where(room, left, np.iinfo(np.int64).max).argmin(0)
+        for _ in range(container.gpus):
+            chosen = np.where(fitting, left, np.iinfo(np.int64).max).argmin(0)
             taken.append(chosen)
-            here = room[chosen, nodes]
+            here = fitting[chosen, nodes]
             every &= here
             gpus, on = chosen[here], nodes[here]
             self._put(gpus, on, size, core, capped, moments)
-            room[gpus, on] = False
+            fitting[gpus, on] = False
         return every
 
     def _put(

@@ -12,7 +12,7 @@ from typing import Final
 from scheduler.core.reasons import Reason
 from scheduler.kubernetes.facts import LeaseFacts, Problem
 
-SILENT_AFTER_S: Final = 40.0
+LEASE_EXPIRED_AFTER_S: Final = 40.0
 """Kubernetes' own timeout for a kubelet since 1.32 (node-monitor-grace-period)."""
 
 
@@ -22,52 +22,52 @@ class _AgentLease:
 
     facts: LeaseFacts
     renewed_s: float
-    silent: bool = False
+    expired: bool = False
 
 
 class Agents:
-    """By node. A Lease that has not changed for silent_after_s is silent."""
+    """By node. A Lease that has not changed for expired_after_s has expired."""
 
-    def __init__(self, silent_after_s: float) -> None:
-        self._silent_after_s = silent_after_s
+    def __init__(self, expired_after_s: float) -> None:
+        self._expired_after_s = expired_after_s
         self._leases: dict[str, _AgentLease] = {}
         self._watch_lost = False
 
-    def see(self, facts: LeaseFacts, now_s: float, age_s: float) -> None:
-        """See State.see_lease."""
+    def observe(self, facts: LeaseFacts, now_s: float, age_s: float) -> None:
+        """See State.observe_lease."""
         lease = self._leases.get(facts.name)
         if lease is None:
             lease = self._leases[facts.name] = _AgentLease(facts, now_s - max(0.0, age_s))
-            lease.silent = now_s - lease.renewed_s > self._silent_after_s
+            lease.expired = now_s - lease.renewed_s > self._expired_after_s
         elif lease.facts.beat != facts.beat:
             lease = self._leases[facts.name] = _AgentLease(facts, now_s)
         lease.facts = facts
 
-    def lose(self, node: str) -> bool:
+    def remove(self, node: str) -> bool:
         """Whether the node had a Lease."""
         return self._leases.pop(node, None) is not None
 
     @property
     def has_ready(self) -> bool:
-        return any(not (each.silent or each.facts.not_ready) for each in self._leases.values())
+        return any(not (each.expired or each.facts.not_ready) for each in self._leases.values())
 
-    def lose_watch(self, lost: bool) -> Sequence[str]:
+    def set_watch_lost(self, lost: bool) -> Sequence[str]:
         """lost: whether the watch of Leases is broken, so that missing renewals mean nothing.
         Returns the nodes whose reason changes."""
         if lost == self._watch_lost:
             return ()
         self._watch_lost = lost
-        return [node for node, lease in self._leases.items() if lease.silent]
+        return [node for node, lease in self._leases.items() if lease.expired]
 
     def tick(self, now_s: float) -> Sequence[str]:
-        """The nodes whose agents have become silent since the last call."""
+        """The nodes whose agents' Leases have expired since the last call."""
         late = [
             (node, lease)
             for node, lease in self._leases.items()
-            if not lease.silent and now_s - lease.renewed_s > self._silent_after_s
+            if not lease.expired and now_s - lease.renewed_s > self._expired_after_s
         ]
         for _, lease in late:
-            lease.silent = True
+            lease.expired = True
         return [node for node, _ in late]
 
     def blocked_by(self, node: str) -> Reason:
@@ -75,8 +75,8 @@ class Agents:
         lease = self._leases.get(node)
         if lease is None:
             return Reason.AGENT_MISSING
-        if lease.silent:
-            return Reason.LEASES_LOST if self._watch_lost else Reason.AGENT_SILENT
+        if lease.expired:
+            return Reason.LEASES_LOST if self._watch_lost else Reason.AGENT_LEASE_EXPIRED
         return Reason.AGENT_NOT_READY if lease.facts.not_ready else Reason.FITS
 
     def problems(self) -> Iterable[Problem]:

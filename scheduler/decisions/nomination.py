@@ -141,7 +141,7 @@ class Backlog:
 
     # --- the watch
 
-    def see(self, seen: Waiting) -> None:
+    def observe(self, seen: Waiting) -> None:
         """The unbound pod was added or changed."""
         uid = seen.pending.uid
         pod = self._pods.get(uid)
@@ -255,7 +255,7 @@ class Backlog:
             pod = self._pods[uid]
             request = pod.waiting.pending.request
             assert request is not None
-            if len(request.asks) > 1 and self._state.budget.left < MOST_STEPS:
+            if len(request.containers) > 1 and self._state.budget.left < MOST_STEPS:
                 break
             if not kind.probe and self._clock() - kind.learned_s > REFRESH_S:
                 kind.probe = uid

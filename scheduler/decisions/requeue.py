@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 
 from contract import names
-from scheduler.core.fit import look
+from scheduler.core.fit import examine
 from scheduler.core.fleet import Rows
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Request, Shape
@@ -57,8 +57,8 @@ class _Pod:
 
 @dataclass(slots=True)
 class _Entry:
-    """seen: the room_version up to which nodes were examined. stale_since_s: when a later
-    room_version was first observed."""
+    """seen: the freed_version up to which nodes were examined. stale_since_s: when a later
+    freed_version was first observed."""
 
     request: Request
     seen: int
@@ -131,7 +131,7 @@ class Unschedulable:
             if len(found) == MAX_DUE or is_over():
                 break
             pod = self._pod(uid)
-            fits, is_finished = self._room(self._entries[self._shape_of[uid]], self._ready[uid])
+            fits, is_finished = self._fitting(self._entries[self._shape_of[uid]], self._ready[uid])
             if len(fits):
                 found.append(pod.pending)
             elif not is_finished:
@@ -154,7 +154,7 @@ class Unschedulable:
             self.forget(next(iter(self._shape_of)))
 
     def _turn(self, entry: _Entry, now_s: float) -> None:
-        came = self._state.fleet.room_version
+        came = self._state.fleet.freed_version
         rows = np.flatnonzero(came > entry.seen)
         if not len(rows):
             entry.stale_since_s = None
@@ -164,21 +164,21 @@ class Unschedulable:
         if now_s - entry.stale_since_s < TIMEOUT_S or len(self._ready) >= _MAX_READY:
             return
         rows = rows[np.argsort(came[rows])]
-        fits, is_finished = self._room(entry, rows)
+        fits, is_finished = self._fitting(entry, rows)
         if self._make_ready(entry, fits) and is_finished:
             entry.seen, entry.stale_since_s = int(came[rows[-1]]), None
 
-    def _room(self, entry: _Entry, rows: Rows) -> tuple[Rows, bool]:
+    def _fitting(self, entry: _Entry, rows: Rows) -> tuple[Rows, bool]:
         """The rows that fit, ignoring nominations of other pods, which may not be used; and whether
         all rows were examined."""
         state, request = self._state, entry.request
         with state.budget.queue_steps() as steps:
-            possible, reasons = look(state.fleet, request, rows, steps, state.known)
+            possible, reasons = examine(state.fleet, request, rows, steps, state.known)
             is_finished = not (reasons == Reason.UNFINISHED).any()
             fits = rows[possible]
             with state.reservations.lifted(rows) as again:
                 if len(again):
-                    possible, _ = look(state.fleet, request, again, steps, state.known)
+                    possible, _ = examine(state.fleet, request, again, steps, state.known)
                     fits = np.union1d(fits, again[possible])
         if steps.taken:
             # The next round begins with the entries for which no steps were left.
@@ -191,7 +191,7 @@ class Unschedulable:
         if not len(fits):
             return True
         fleet = self._state.fleet
-        came, added = fleet.room_version[fits], int(fleet.added[fits].max())
+        came, added = fleet.freed_version[fits], int(fleet.added[fits].max())
         latest: dict[Candidates, int] = {}
         left = MAX_DUE
         for pod in sorted(entry.pods.values(), key=lambda pod: -pod.pending.priority):

@@ -59,12 +59,12 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The result for one pod. asks False: it requests no share, and may run anywhere. error: the
-    request is invalid. node: the best candidate; None: no node, or any node. Printed as JSON for
-    programs."""
+    """The result for one pod. requests_share False: it requests no share, and may run anywhere.
+    error: the request is invalid. node: the best candidate; None: no node, or any node. Printed as
+    JSON for programs."""
 
     pod: str
-    asks: bool
+    requests_share: bool
     placed: bool
     error: str | None = None
     node: str | None = None
@@ -104,24 +104,24 @@ def fleet(found: Iterable[Json], now_s: float | None = None) -> State:
         kind = raw["kind"]
         if kind == "Node":
             node = translate.node(raw)
-            state.see_node(node)
+            state.observe_node(node)
             nodes.append(node.name)
         elif kind == names.DEVICE_KIND:
-            state.see_device(translate.device(raw))
+            state.observe_device(translate.device(raw))
         elif kind == "Pod":
-            state.see_pod(translate.pod(raw))
+            state.observe_pod(translate.pod(raw))
         elif kind == "Lease" and (lease := translate.lease(raw)) is not None:
             leases.append(lease)
     if not nodes:
         raise SimulationError("fleet: must have a Node; add Nodes and their Devices")
     if not leases:
         for name in nodes:
-            state.see_lease(LeaseFacts(name, "assumed"), 0.0)
+            state.observe_lease(LeaseFacts(name, "assumed"), 0.0)
     if now_s is None:
         now_s = max((each.renewed_s or 0.0 for each in leases), default=0.0)
     for lease in leases:
         age_s = math.inf if lease.renewed_s is None else now_s - lease.renewed_s
-        state.see_lease(lease, 0.0, age_s)
+        state.observe_lease(lease, 0.0, age_s)
     return state
 
 
@@ -167,9 +167,9 @@ def simulate(
     try:
         request = requests.request(pod, enabled)
     except RequestError as error:
-        return Account(pod_key, asks=True, placed=False, error=str(error))
+        return Account(pod_key, requests_share=True, placed=False, error=str(error))
     if request is None:
-        return Account(pod_key, asks=False, placed=True)
+        return Account(pod_key, requests_share=False, placed=True)
     fleet, rows = state.fleet, state.fleet.all_rows()
     fits, reasons = fit(fleet, request, rows)
     scores = score(fleet, request, rows[fits], policy)
@@ -185,7 +185,7 @@ def simulate(
         refused.append(Refusal(text, there))
     refused.sort(key=lambda each: (-len(each.nodes), each.text))
     if not placements:
-        return Account(pod_key, asks=True, placed=False, refused=refused)
+        return Account(pod_key, requests_share=True, placed=False, refused=refused)
     state.assume(f"simulated-{number}", placements[0], 0.0, pod_key)
     return Account(pod_key, True, True, None, placements[0].node, candidates, refused)
 

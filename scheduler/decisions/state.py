@@ -24,7 +24,7 @@ from scheduler.core.reasons import Reason
 from scheduler.core.request import WHOLE_PERCENT, Request
 from scheduler.core.reservations import Kind, Reservations, Taken
 from scheduler.core.search import Budget
-from scheduler.decisions.agents import SILENT_AFTER_S, Agents
+from scheduler.decisions.agents import LEASE_EXPIRED_AFTER_S, Agents
 from scheduler.decisions.eviction import Eviction
 from scheduler.kubernetes.facts import (
     DeviceFacts,
@@ -62,12 +62,12 @@ class Sent(NamedTuple):
 class State:
     """See the module. Times are seconds of one monotonic clock, the caller's."""
 
-    def __init__(self, silent_after_s: float = SILENT_AFTER_S) -> None:
+    def __init__(self, expired_after_s: float = LEASE_EXPIRED_AFTER_S) -> None:
         self.fleet = Fleet()
         self.reservations = Reservations(self.fleet)
         self.budget = Budget()
         self.known = Known()
-        self._agents = Agents(silent_after_s)
+        self._agents = Agents(expired_after_s)
         self._nodes: dict[str, NodeFacts] = {}
         self._devices: dict[str, DeviceFacts] = {}
         self._holdings: dict[str, _Holding] = {}
@@ -80,13 +80,13 @@ class State:
 
     # --- nodes, inventory and agents
 
-    def see_node(self, facts: NodeFacts) -> None:
+    def observe_node(self, facts: NodeFacts) -> None:
         """The Node was added or changed; another UID replaces the earlier Node."""
         if self._nodes.get(facts.name) != facts:
             self._nodes[facts.name] = facts
             self._rebuild(facts.name)
 
-    def lose_node(self, name: str) -> None:
+    def remove_node(self, name: str) -> None:
         """The Node is gone. Pods bound to its name keep their GPUs in case it is recreated."""
         if self._nodes.pop(name, None) is not None:
             with self.reservations.changing(name):
@@ -95,21 +95,21 @@ class State:
                 self._allocations.pop(uid)
                 self._vanished.pop(uid, None)
 
-    def see_device(self, facts: DeviceFacts) -> None:
+    def observe_device(self, facts: DeviceFacts) -> None:
         """The inventory was added or changed."""
         if self._devices.get(facts.name) != facts:
             self._devices[facts.name] = facts
             self._rebuild(facts.name)
 
-    def lose_device(self, name: str) -> None:
+    def remove_device(self, name: str) -> None:
         if self._devices.pop(name, None) is not None:
             self._rebuild(name)
 
-    def see_lease(self, facts: LeaseFacts, now_s: float, age_s: float = 0.0) -> None:
+    def observe_lease(self, facts: LeaseFacts, now_s: float, age_s: float = 0.0) -> None:
         """The agent's Lease, as received at now_s. Only a changed Lease shows that the agent runs.
         The first one received has no local time, so its age is age_s by the agent's clock. An agent
         with a wrong clock is excluded until its next renewal."""
-        self._agents.see(facts, now_s, age_s)
+        self._agents.observe(facts, now_s, age_s)
         self._judge(facts.name)
 
     @property
@@ -117,35 +117,35 @@ class State:
         """An agent serves containers on some node."""
         return self._agents.has_ready
 
-    def lose_lease(self, node: str) -> None:
-        if self._agents.lose(node):
+    def remove_lease(self, node: str) -> None:
+        if self._agents.remove(node):
             self._judge(node)
 
     def tick(self, now_s: float, leases_lost: bool = False) -> Sequence[str]:
-        """Returns the nodes whose agents have become silent since the last call. Call every second
-        or so. leases_lost: the watch of the agents' Leases is broken, so missing renewals mean
-        nothing."""
+        """Returns the nodes whose agents' Leases have expired since the last call. Call every
+        second or so. leases_lost: the watch of the agents' Leases is broken, so missing renewals
+        mean nothing."""
         self.budget.refill(now_s - self._now_s)
         self._now_s = now_s
         self.reservations.end_overdue(now_s)
-        changed = self._agents.lose_watch(leases_lost)
-        silent = self._agents.tick(now_s)
-        for node in (*changed, *silent):
+        changed = self._agents.set_watch_lost(leases_lost)
+        expired = self._agents.tick(now_s)
+        for node in (*changed, *expired):
             self._judge(node)
-        return silent
+        return expired
 
     # --- pods
 
-    def see_pod(self, facts: PodFacts) -> None:
+    def observe_pod(self, facts: PodFacts) -> None:
         """The Pod was added or changed. A bound pod stays bound: an older view of it changes
         nothing."""
         if facts.finished:
-            self.lose_pod(facts.uid)
+            self.remove_pod(facts.uid)
         elif facts.node:
             pod_key = f"{facts.namespace}/{facts.name}"
             self._hold(facts.uid, _Holding(facts.node, pod_key, facts.held, facts.problem))
 
-    def lose_pod(self, uid: str) -> None:
+    def remove_pod(self, uid: str) -> None:
         """The Pod is gone."""
         holding = self._holdings.pop(uid, None)
         if holding is None:
@@ -153,7 +153,7 @@ class State:
         row = self.fleet.row_of(holding.node)
         for taken in self._allocations.pop(uid):
             self.fleet.release(row, taken.slot, taken.memory_bytes, taken.core_percent)
-        self.fleet.note_room(row)
+        self.fleet.note_freed(row)
         self._vanished.pop(uid, None)
         self._assumed.pop(uid, None)
         there = self._on_node[holding.node]
@@ -189,7 +189,7 @@ class State:
     def forget(self, uid: str) -> None:
         """The binding failed. No effect if the pod was observed as bound meanwhile."""
         if uid in self._assumed:
-            self.lose_pod(uid)
+            self.remove_pod(uid)
 
     def overdue(self, now_s: float) -> Sequence[str]:
         """UIDs of assumed pods whose deadline has passed: read them from the API server. They keep
@@ -231,7 +231,7 @@ class State:
         """Removes pods of other UIDs: a new list lacks them. Assumed pods stay, since they may be
         newer than the list."""
         for uid in self._holdings.keys() - self._assumed.keys() - set(uids):
-            self.lose_pod(uid)
+            self.remove_pod(uid)
 
     # --- reporting
 
@@ -288,7 +288,7 @@ class State:
             self._holdings[uid] = holding
             self._assumed.pop(uid, None)
         else:
-            self.lose_pod(uid)
+            self.remove_pod(uid)
             self._holdings[uid] = holding
             self._on_node.setdefault(holding.node, {})[uid] = None
             self._take(uid, holding)
@@ -353,7 +353,7 @@ class State:
             self._judge(name)
             for uid in self._on_node.get(name, ()):
                 self._enter(uid)
-        self.fleet.note_room(row)
+        self.fleet.note_freed(row)
 
     def _judge(self, name: str) -> None:
         node = self._nodes.get(name)
@@ -364,7 +364,7 @@ class State:
         with self.reservations.changing(name):
             self.fleet.set_node(row, blocked_by, node.isolates, node.partitioned)
         if was_blocked and not blocked_by:
-            self.fleet.note_room(row)
+            self.fleet.note_freed(row)
 
     def _blocked_by(self, node: NodeFacts) -> Reason:
         device = self._devices.get(node.name)

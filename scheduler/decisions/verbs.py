@@ -38,7 +38,7 @@ MOST_NODES: Final = 32
 _MORE_NODES: Final = 2 * MOST_NODES
 """So many of the fleet's best contain MOST_NODES candidates, unless other filters rule out more
 than half."""
-_REMEMBERED: Final = 8192
+_MAX_RECENT: Final = 8192
 """Pods between filter and bind: a few, unless bind waits for volumes."""
 _BEST: Final = 10
 """kube-scheduler's MaxExtenderPriority."""
@@ -72,13 +72,13 @@ class Verbs:
         self._backlog = backlog
         self._reader = Reader(enabled)
         self.enable = self._reader.enable
-        self._remembered: dict[str, Pending] = {}
+        self._recent: dict[str, Pending] = {}
         self._scored: _Scored | None = None
 
     def filter(self, body: bytes) -> bytes:
         """ExtenderFilterResult. Raises ArgumentsError."""
         pending, names = self._reader.arguments(body)
-        self._remember(pending)
+        self._store(pending)
         self._retries.forget(pending.uid)
         nominated = self._backlog.tried(pending.uid, names) if self._backlog is not None else ""
         if pending.refusal:
@@ -95,7 +95,7 @@ class Verbs:
     def prioritize(self, body: bytes) -> bytes:
         """HostPriorityList. Raises ArgumentsError."""
         pending, names = self._reader.arguments(body)
-        self._remember(pending)
+        self._store(pending)
         if pending.request is None or not names:
             return b"[]"
         if self._kept(pending.uid, names):
@@ -125,7 +125,7 @@ class Verbs:
         yield b'{"NodeNameToMetaVictims":{'
         between = b""
         while parts:
-            kept = {node: each.said for node, each in parts.popleft().items() if node in enough}
+            kept = {node: each.received for node, each in parts.popleft().items() if node in enough}
             if kept:
                 yield between + orjson.dumps(kept)[1:-1]
                 between = b","
@@ -133,7 +133,7 @@ class Verbs:
 
     def pending_pod(self, uid: str) -> Pending | None:
         """The pod as of the last verb for it; None: too long ago, or never."""
-        pending = self._remembered.get(uid)
+        pending = self._recent.get(uid)
         if pending is None or self._backlog is None:
             return pending
         version = self._backlog.version(uid, pending.version)
@@ -164,11 +164,11 @@ class Verbs:
         if isinstance(found, Placement):
             self._state.reserve(pending.uid, request, found, Kind.RANKED)
 
-    def _remember(self, pending: Pending) -> None:
-        self._remembered.pop(pending.uid, None)
-        self._remembered[pending.uid] = pending
-        if len(self._remembered) > _REMEMBERED:
-            del self._remembered[next(iter(self._remembered))]
+    def _store(self, pending: Pending) -> None:
+        self._recent.pop(pending.uid, None)
+        self._recent[pending.uid] = pending
+        if len(self._recent) > _MAX_RECENT:
+            del self._recent[next(iter(self._recent))]
 
     def _enough(self, pending: Pending, names: Sequence[str], eviction: Eviction) -> Container[str]:
         """Evicts no pod for a pod that is refused; for one with GPUs, only on the node where these
@@ -259,12 +259,14 @@ class Verbs:
         fleet, known = self._state.fleet, self._state.known
         _, reasons = fit(fleet, request, rows, steps, known)
         self._retries.refuse(pending, request, rows, bool((reasons == Reason.UNFINISHED).any()))
-        said = {int(at): text for at, text in texts(fleet, request, rows, reasons).items()}
+        text_by_reason = {
+            int(at): text for at, text in texts(fleet, request, rows, reasons).items()
+        }
         failed: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
         for name, reason in zip(names, reasons.tolist(), strict=True):
             there = unresolvable if reason in UNRESOLVABLE else failed
-            there[name] = said[reason]
+            there[name] = text_by_reason[reason]
         return orjson.dumps(
             {
                 "NodeNames": [],

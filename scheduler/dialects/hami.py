@@ -14,8 +14,8 @@ from contract import dialects, names
 from scheduler.core.fleet import MAX_BYTES
 from scheduler.core.request import (
     WHOLE_PERCENT,
-    Ask,
     Attribute,
+    ContainerRequest,
     Policy,
     Requirement,
     ratio_of_percent,
@@ -50,8 +50,12 @@ _POLICIES: Final = {policy.value: policy for policy in (Policy.BINPACK, Policy.S
 
 def read(pod: PodFields) -> Reading | None:
     amounts = {container.name: _amounts(container) for container in pod.containers}
-    asks = [_ask(each, amounts[each.name]) for each in pod.containers if amounts[each.name]]
-    if not asks:
+    requests = [
+        _container_request(each, amounts[each.name])
+        for each in pod.containers
+        if amounts[each.name]
+    ]
+    if not requests:
         return None
     for container in pod.containers:
         if container.privileged:
@@ -74,7 +78,7 @@ def read(pod: PodFields) -> Reading | None:
             f" {dialects.HAMI_GPU_POLICY}, {of_gpus.value}, ranks nodes and GPUs"
         )
     return Reading(
-        asks,
+        requests,
         of_gpus or of_nodes,
         tuple(_selector(pod.annotations)),
         foreign=FOREIGN - {_GPU},
@@ -89,7 +93,7 @@ def _amounts(container: Container) -> Mapping[str, int]:
     return {name: asked for name, asked in amounts.items() if asked}
 
 
-def _ask(container: Container, amounts: Mapping[str, int]) -> Ask:
+def _container_request(container: Container, amounts: Mapping[str, int]) -> ContainerRequest:
     for name, asked in amounts.items():
         in_bytes = name == _MEMORY and is_in_bytes(_written(container, name))
         if asked > _MOST[name] or in_bytes:
@@ -107,7 +111,9 @@ def _ask(container: Container, amounts: Mapping[str, int]) -> Ask:
         if ratio == 1 and core is None:
             core = WHOLE_PERCENT
     gpus = amounts.get(_GPU, 1)
-    return Ask(container.name, container.phase, container.order, gpus, core, size, ratio)
+    return ContainerRequest(
+        container.name, container.phase, container.order, gpus, core, size, ratio
+    )
 
 
 def _written(container: Container, name: str) -> object:

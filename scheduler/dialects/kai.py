@@ -34,7 +34,7 @@ from contract.dialects import (
 )
 from scheduler.core.fleet import MAX_BYTES, Gpu
 from scheduler.core.place import Placement
-from scheduler.core.request import Ask, Phase
+from scheduler.core.request import ContainerRequest, Phase
 from scheduler.dialects.reading import FOREIGN, Container, Outputs, PodFields, Reading, RequestError
 
 _MIB: Final = 1 << 20
@@ -97,12 +97,12 @@ def read(pod: PodFields) -> Reading | None:
         target, memory = _of_container(pod, by_container)
     else:
         target = _target(pod)
-    ask = Ask(target.name, target.phase, target.order, gpus, None, memory, ratio)
+    requested = ContainerRequest(target.name, target.phase, target.order, gpus, None, memory, ratio)
     return Reading(
-        asks=(ask,),
+        containers=(requested,),
         foreign=FOREIGN,
         notices=(_MPS_NOTICE,) if mps else (),
-        outputs=partial(_outputs, ask),
+        outputs=partial(_outputs, requested),
     )
 
 
@@ -255,9 +255,11 @@ def _bytes(key: str, text: str) -> int:
 # --- what KAI's users read -----------------------------------------------------------------------
 
 
-def _outputs(ask: Ask, placement: Placement, gpus: Sequence[Gpu], now_ns: int) -> Outputs:
+def _outputs(
+    requested: ContainerRequest, placement: Placement, gpus: Sequence[Gpu], now_ns: int
+) -> Outputs:
     """The portion is of one GPU, the one with the lowest minor."""
-    ratio = ask.memory_ratio
+    ratio = requested.memory_ratio
     if ratio is None:
         share = placement.shares[0]
         (total,) = (gpu.total_bytes for gpu in gpus if gpu.uuid == share.uuid)
@@ -265,5 +267,5 @@ def _outputs(ask: Ask, placement: Placement, gpus: Sequence[Gpu], now_ns: int) -
     portion = f"{float(ratio):.2f}"
     return Outputs(
         annotations={KAI_RECEIVED_TYPE: "Fraction"},
-        environment={ask.container: {KAI_PORTION: portion, KAI_PORTION_OLD: portion}},
+        environment={requested.name: {KAI_PORTION: portion, KAI_PORTION_OLD: portion}},
     )

@@ -17,7 +17,7 @@ from contract.dialects import KOORDINATOR
 from scheduler.core.fleet import MAX_BYTES
 from scheduler.core.request import (
     WHOLE_PERCENT,
-    Ask,
+    ContainerRequest,
     Policy,
     Requirement,
     Scope,
@@ -59,18 +59,20 @@ def misnamed(resource: str) -> str:
 def read(pod: PodFields) -> Reading | None:
     """Source: koordinator pkg/scheduler/plugins/deviceshare (utils.go, devicehandler_gpu.go), and
     its mutating webhook where that makes an otherwise unsatisfiable request fit."""
-    asks = [
-        _ask(container, asked) for container in pod.containers if (asked := _amounts(container))
+    requests = [
+        _container_request(container, asked)
+        for container in pod.containers
+        if (asked := _amounts(container))
     ]
-    if not asks:
+    if not requests:
         return None
-    isolation = _wants_isolation(pod.labels.get(names.LABEL_ISOLATION_PROVIDER))
-    selector, scope = _hints(pod.annotations, asks)
+    isolation = _requires_isolation(pod.labels.get(names.LABEL_ISOLATION_PROVIDER))
+    selector, scope = _hints(pod.annotations, requests)
     policy = _policy(pod.annotations)
-    return Reading(asks, policy, selector, scope, isolation, FOREIGN)
+    return Reading(requests, policy, selector, scope, isolation, FOREIGN)
 
 
-def _wants_isolation(value: str | None) -> bool:
+def _requires_isolation(value: str | None) -> bool:
     if value is not None and value.lower() != names.ISOLATION_PROVIDER:
         raise RequestError(
             f"metadata.labels[{names.LABEL_ISOLATION_PROVIDER}]: invalid value {value!r}: must be"
@@ -116,7 +118,7 @@ def _resources(container: Container) -> Mapping[str, object]:
     return amounts
 
 
-def _ask(container: Container, asked: Mapping[str, int]) -> Ask:
+def _container_request(container: Container, asked: Mapping[str, int]) -> ContainerRequest:
     where = f"container {container.name}"
     one_memory = (_MEMORY in asked) != (_RATIO in asked)
     if asked.keys() != {_GPU} and (_GPU in asked or not one_memory):
@@ -131,7 +133,9 @@ def _ask(container: Container, asked: Mapping[str, int]) -> Ask:
     if _GPU in asked:
         percent = _percent(where, _GPU, asked[_GPU], gpus, even)
         share = ratio_of_percent(percent)
-        return Ask(container.name, container.phase, container.order, gpus, percent, None, share)
+        return ContainerRequest(
+            container.name, container.phase, container.order, gpus, percent, None, share
+        )
     core = _percent(where, _CORE, asked[_CORE], gpus, even) if _CORE in asked else None
     ratio = None
     if _RATIO in asked:
@@ -139,7 +143,9 @@ def _ask(container: Container, asked: Mapping[str, int]) -> Ask:
     memory = asked.get(_MEMORY)
     if memory is not None:
         memory = _of_each(f"{where}: {_MEMORY}", memory, gpus, MAX_BYTES, "bytes")
-    return Ask(container.name, container.phase, container.order, gpus, core, memory, ratio)
+    return ContainerRequest(
+        container.name, container.phase, container.order, gpus, core, memory, ratio
+    )
 
 
 def _gpus(asked: Mapping[str, int]) -> int:
@@ -147,9 +153,9 @@ def _gpus(asked: Mapping[str, int]) -> int:
     Koordinator's webhook; else 200 percent of core would be requested of one GPU."""
     if _SHARED in asked:
         return asked[_SHARED]
-    telling = asked.get(_GPU) or asked.get(_RATIO) or asked.get(_CORE) or 0
-    whole = telling > WHOLE_PERCENT and telling % WHOLE_PERCENT == 0
-    return telling // WHOLE_PERCENT if whole else 1
+    percent = asked.get(_GPU) or asked.get(_RATIO) or asked.get(_CORE) or 0
+    whole = percent > WHOLE_PERCENT and percent % WHOLE_PERCENT == 0
+    return percent // WHOLE_PERCENT if whole else 1
 
 
 def _percent(where: str, name: str, total: int, gpus: int, even: bool) -> int:
@@ -190,7 +196,7 @@ _NOT_HONOURED: Final = (names.ANNOTATION_JOINT_ALLOCATE, names.ANNOTATION_PARTIT
 
 
 def _hints(
-    annotations: Mapping[str, str], asks: Sequence[Ask]
+    annotations: Mapping[str, str], requests: Sequence[ContainerRequest]
 ) -> tuple[Sequence[Requirement], Scope]:
     """The selector and the scope for the pod's GPUs.
 
@@ -215,10 +221,10 @@ def _hints(
     gpu = _object(where, document, names.DEVICE_TYPE_GPU).get(names.DEVICE_TYPE_GPU)
     where = f"{where}: {names.DEVICE_TYPE_GPU}"
     hint = _object(where, gpu, "requiredTopologyScope", "selector")
-    return _selector(f"{where}.selector", hint.get("selector")), _scope(where, hint, asks)
+    return _selector(f"{where}.selector", hint.get("selector")), _scope(where, hint, requests)
 
 
-def _scope(where: str, hint: Mapping[str, Any], asks: Sequence[Ask]) -> Scope:
+def _scope(where: str, hint: Mapping[str, Any], requests: Sequence[ContainerRequest]) -> Scope:
     text = hint.get("requiredTopologyScope")
     if text in (None, ""):
         return Scope.NODE
@@ -226,7 +232,7 @@ def _scope(where: str, hint: Mapping[str, Any], asks: Sequence[Ask]) -> Scope:
     where = f"{where}.requiredTopologyScope: invalid value {text!r}"
     if scope is None:
         raise RequestError(f"{where}: must be one of {', '.join(_SCOPES)}")
-    if scope is Scope.DEVICE and any(ask.gpus > 1 for ask in asks):
+    if scope is Scope.DEVICE and any(requested.gpus > 1 for requested in requests):
         raise RequestError(
             f"{where}: must be one of PCIe, NUMANode, Node, as a container requests several GPUs"
         )
@@ -262,13 +268,13 @@ def _expression(where: str, raw: object) -> Requirement:
         )
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise RequestError(f"{where}.values: invalid value {values!r}: must be strings")
-    wants_values = operator in ("In", "NotIn")
-    if wants_values != bool(values):
-        allowed = "one or more" if wants_values else "empty"
+    needs_values = operator in ("In", "NotIn")
+    if needs_values != bool(values):
+        allowed = "one or more" if needs_values else "empty"
         raise RequestError(
             f"{where}.values: invalid value {values!r}: must be {allowed} with {operator}"
         )
-    return Requirement(key, frozenset(values) if wants_values else None, _OPERATORS[operator])
+    return Requirement(key, frozenset(values) if needs_values else None, _OPERATORS[operator])
 
 
 def _object(where: str, raw: object, *honoured: str) -> Mapping[str, Any]:

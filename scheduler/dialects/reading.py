@@ -14,7 +14,7 @@ from typing import Any, Final
 from contract import names, quantity
 from scheduler.core.fleet import Gpu
 from scheduler.core.place import Placement
-from scheduler.core.request import Ask, Phase, Policy, Requirement, Scope
+from scheduler.core.request import ContainerRequest, Phase, Policy, Requirement, Scope
 
 Json = Mapping[str, Any]
 Writer = Callable[[Placement, Sequence[Gpu], int], "Outputs"]
@@ -92,7 +92,7 @@ def no_outputs(placement: Placement, gpus: Sequence[Gpu], now_ns: int) -> Output
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a pod requests. asks: at least one.
+    """What a pod requests. containers: at least one.
 
     foreign: names of resources that this dialect does not allocate, and a pod must not request
     beside it. switches: what must be on besides the dialect, and how to turn it on, by its name in
@@ -101,7 +101,7 @@ class Reading:
     called once.
     """
 
-    asks: Sequence[Ask]
+    containers: Sequence[ContainerRequest]
     policy: Policy | None = None
     selector: Sequence[Requirement] = ()
     scope: Scope = Scope.NODE

@@ -23,7 +23,7 @@ from contract.dialects import (
 )
 from scheduler.core.fleet import MAX_BYTES, Gpu
 from scheduler.core.place import Placement
-from scheduler.core.request import WHOLE_PERCENT, Ask, Policy, Scope
+from scheduler.core.request import WHOLE_PERCENT, ContainerRequest, Policy, Scope
 from scheduler.dialects.reading import (
     FOREIGN,
     Container,
@@ -62,7 +62,7 @@ def read(pod: PodFields) -> Reading | None:
     _refuse_mixed(of_pod)
     switch = _switch(of_pod[0])
     return Reading(
-        asks=[_ask(each, amounts) for each, amounts in asked],
+        containers=[_container_request(each, amounts) for each, amounts in asked],
         policy=None if switch == VGPU else Policy.FIRST,
         scope=Scope.DEVICE if switch == SHARING else Scope.NODE,
         foreign=FOREIGN,
@@ -125,19 +125,19 @@ def _switch(name: str) -> str:
     return _SWITCHES.get(name, VGPU)
 
 
-def _ask(container: Container, asked: Asked) -> Ask:
+def _container_request(container: Container, asked: Asked) -> ContainerRequest:
     of = container.name, container.phase, container.order
     if VOLCANO_MEMORY in asked:
-        return Ask(*of, memory_bytes=asked[VOLCANO_MEMORY] << _MIB_SHIFT)
+        return ContainerRequest(*of, memory_bytes=asked[VOLCANO_MEMORY] << _MIB_SHIFT)
     if VOLCANO_NUMBER in asked:
         gpus = asked[VOLCANO_NUMBER]
-        return Ask(*of, gpus, core_percent=WHOLE_PERCENT, memory_ratio=Fraction(1))
+        return ContainerRequest(*of, gpus, core_percent=WHOLE_PERCENT, memory_ratio=Fraction(1))
     gpus, core_percent = asked.get(VOLCANO_VGPU_NUMBER, 1), asked.get(VOLCANO_VGPU_CORES)
     if VOLCANO_VGPU_PERCENT not in asked and VOLCANO_VGPU_MEMORY in asked:
         memory_bytes = asked[VOLCANO_VGPU_MEMORY] << _MIB_SHIFT
-        return Ask(*of, gpus, core_percent, memory_bytes=memory_bytes)
+        return ContainerRequest(*of, gpus, core_percent, memory_bytes=memory_bytes)
     ratio = Fraction(asked.get(VOLCANO_VGPU_PERCENT, WHOLE_PERCENT), WHOLE_PERCENT)
-    return Ask(*of, gpus, core_percent, memory_ratio=ratio)
+    return ContainerRequest(*of, gpus, core_percent, memory_ratio=ratio)
 
 
 def outputs(placement: Placement, gpus: Sequence[Gpu], now_ns: int) -> Outputs:

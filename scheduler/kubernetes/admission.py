@@ -18,7 +18,7 @@ COLLECTION: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpo
 _OPEN: Final = (["Audit"], ["Warn"])
 WARNS: Final = "-warn"
 """Suffix of the binding that warns, which beside one that refuses says the same a second time."""
-SILENCE: Final[Json] = {"spec": {"validationActions": ["Audit"]}}
+AUDIT_ONLY: Final[Json] = {"spec": {"validationActions": ["Audit"]}}
 """Its patch. It is not deleted, because Helm waits for the chart's objects."""
 SELECTOR: Final = f"{names.LABEL_ADMISSION}={names.ADMISSION_AUTO}"
 

@@ -50,10 +50,10 @@ class BindingArguments(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """uids: pods of one node that preemption would delete. said: the same, as received."""
+    """uids: pods of one node that preemption would delete. received: the same, as received."""
 
     uids: Sequence[str]
-    said: Json
+    received: Json
 
 
 class Reader:
@@ -102,8 +102,8 @@ class Reader:
 
 def binding(body: bytes) -> BindingArguments:
     """Raises ArgumentsError."""
-    said = _decode(body)
-    fields = [said.get(key) for key in ("PodNamespace", "PodName", "PodUID", "Node")]
+    document = _decode(body)
+    fields = [document.get(key) for key in ("PodNamespace", "PodName", "PodUID", "Node")]
     if not all(isinstance(field, str) and field for field in fields):
         raise ArgumentsError(
             "PodNamespace, PodName, PodUID and Node: must be strings that are not empty"
@@ -125,8 +125,8 @@ def _load(text: bytes) -> object:
         raise ArgumentsError(f"body: must be JSON: {error}") from None
 
 
-def _read(said: Json, enabled: Enabled) -> Pending:
-    pod = said.get("Pod")
+def _read(document: Json, enabled: Enabled) -> Pending:
+    pod = document.get("Pod")
     if not isinstance(pod, dict):
         raise ArgumentsError("Pod: must be an object")
     return requests.pending(pod, enabled)

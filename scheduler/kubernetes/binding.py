@@ -109,7 +109,7 @@ def verdict(error: KubeError) -> Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PodState:
     """The pod as the API server has it now. gone: no pod has that UID."""
 
     gone: bool
@@ -118,10 +118,10 @@ class Seen:
     pending: Pending
 
 
-def seen(raw: Json, uid: str, enabled: Enabled) -> Seen:
+def pod_state(raw: Json, uid: str, enabled: Enabled) -> PodState:
     """raw: the pod of that name; {} if there is none. enabled: the dialects that are on."""
     metadata, spec = raw.get("metadata") or {}, raw.get("spec") or {}
-    return Seen(
+    return PodState(
         gone=metadata.get("uid") != uid,
         deleting=bool(metadata.get("deletionTimestamp")),
         node=spec.get("nodeName") or "",

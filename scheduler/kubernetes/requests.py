@@ -31,7 +31,7 @@ from scheduler.dialects.table import DEFAULT, Enabled
 Json = Mapping[str, Any]
 
 _NOTHING: Final[Json] = {}
-_REMEMBERED: Final = 256
+_MAX_CACHED: Final = 256
 MAX_CONTAINERS: Final = 32
 """Limit of containers that request shares. The work per pod grows with them, on an event loop that
 all tenants share."""
@@ -81,7 +81,7 @@ class Read(NamedTuple):
     notices: Sequence[str] = ()
 
 
-class _Said(NamedTuple):
+class _Fields(NamedTuple):
     """Everything in a pod that determines its request, as JSON. containers: the fields of
     `Container`. Pods of one owner differ in their names alone, which no dialect reads."""
 
@@ -100,31 +100,31 @@ def request(pod: Json, enabled: Enabled = DEFAULT) -> Request | None:
 
 def read(pod: Json, enabled: Enabled) -> Read | None:
     """As `request`, with the rest. enabled: the dialects that are on."""
-    said = _said(pod)
+    fields = _fields_of(pod)
     try:
-        text = json.dumps(said)
+        text = json.dumps(fields)
     except (TypeError, ValueError, RecursionError):
-        return _request(said, enabled)  # read from a file: YAML has types that JSON lacks
+        return _request(fields, enabled)  # read from a file: YAML has types that JSON lacks
     if len(text) > _MAX_CHARACTERS:
-        return _request(said, enabled)
-    return _remembered(text, enabled)
+        return _request(fields, enabled)
+    return _cached_request(text, enabled)
 
 
 def requested(pod: Json) -> Request | None:
     """As `request`, but accepts any resource names and dialect: a bound pod was understood by some
     scheduler."""
-    found = _asked(_said(pod), None)
+    found = _read_fields(_fields_of(pod), None)
     return None if found is None else found.request
 
 
 def requested_of_koordinator(pod: Json) -> Request | None:
     """The same in Koordinator's names alone: a request in others, without an allocation, is that of
     another scheduler."""
-    found = _asked(_said(pod), None, {KOORDINATOR: koordinator.read})
+    found = _read_fields(_fields_of(pod), None, {KOORDINATOR: koordinator.read})
     return None if found is None else found.request
 
 
-def lives(pod: Json) -> Iterator[tuple[str, Phase, int, Json]]:
+def container_phases(pod: Json) -> Iterator[tuple[str, Phase, int, Json]]:
     """Each container's name, phase, order and object."""
     spec = at(pod, "spec")
     for order, raw in enumerate(objects(spec, "initContainers")):
@@ -134,15 +134,15 @@ def lives(pod: Json) -> Iterator[tuple[str, Phase, int, Json]]:
         yield str(raw.get("name", "")), Phase.MAIN, order, raw
 
 
-def _said(pod: Json) -> _Said:
+def _fields_of(pod: Json) -> _Fields:
     metadata, spec = at(pod, "metadata"), at(pod, "spec")
     written = []
-    for name, phase, order, raw in lives(pod):
+    for name, phase, order, raw in container_phases(pod):
         resources = at(raw, "resources")
         amounts = at(resources, "limits"), at(resources, "requests")
         privileged = at(raw, "securityContext").get("privileged") is True
         written.append((name, phase.value, order, *amounts, privileged))
-    return _Said(
+    return _Fields(
         str(spec.get("schedulerName", "")),
         texts(metadata, "annotations"),
         {key: text for key, text in texts(metadata, "labels").items() if key in _LABELS},
@@ -151,13 +151,13 @@ def _said(pod: Json) -> _Said:
     )
 
 
-@lru_cache(_REMEMBERED)
-def _remembered(text: str, enabled: Enabled) -> Read | None:
-    return _request(_Said(*json.loads(text)), enabled)
+@lru_cache(_MAX_CACHED)
+def _cached_request(text: str, enabled: Enabled) -> Read | None:
+    return _request(_Fields(*json.loads(text)), enabled)
 
 
-def _request(said: _Said, enabled: Enabled) -> Read | None:
-    for name, _, _, limits, requests, _ in said.containers:
+def _request(fields: _Fields, enabled: Enabled) -> Read | None:
+    for name, _, _, limits, requests, _ in fields.containers:
         for key, value in (*limits.items(), *requests.items()):
             if must := misnamed(key):
                 raise RequestError(f"container {name}: resource name: invalid value {key}: {must}")
@@ -167,21 +167,21 @@ def _request(said: _Said, enabled: Enabled) -> Read | None:
                 raise RequestError(
                     f"container {name}: {key}: invalid value {value}: must be a whole number"
                 )
-    return _asked(said, enabled)
+    return _read_fields(fields, enabled)
 
 
-def _asked(
-    said: _Said, enabled: Enabled, readers: Mapping[Dialect, Reader] = table.READERS
+def _read_fields(
+    fields: _Fields, enabled: Enabled, readers: Mapping[Dialect, Reader] = table.READERS
 ) -> Read | None:
-    containers = [Container(each[0], Phase(each[1]), *each[2:]) for each in said.containers]
-    annotations, labels, overhead = said.annotations, said.labels, said.overhead
-    scheduler_name = said.scheduler_name
+    containers = [Container(each[0], Phase(each[1]), *each[2:]) for each in fields.containers]
+    annotations, labels, overhead = fields.annotations, fields.labels, fields.overhead
+    scheduler_name = fields.scheduler_name
     pod = PodFields(scheduler_name, annotations, labels, overhead, containers)
     found = table.read(pod, enabled, readers)
     if found is None:
         return None
     _refuse_foreign(pod, found.foreign)
-    named = [ask.container for ask in found.asks]
+    named = [container.name for container in found.containers]
     if len(named) > MAX_CONTAINERS:
         raise RequestError(
             f"spec: invalid value {len(named)} containers that request a share of a GPU: must be at"
@@ -189,7 +189,7 @@ def _asked(
         )
     if len(set(named)) < len(named):
         raise RequestError(f"containers: invalid value {', '.join(named)}: must be unique names")
-    asked = Request(found.asks, found.policy, found.selector, found.scope, found.isolation)
+    asked = Request(found.containers, found.policy, found.selector, found.scope, found.isolation)
     return Read(asked, found.outputs, found.notices)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from contract import allocation, grants, names, quantity
 from scheduler.core.fleet import MAX_BYTES, MIN_BYTES, Gpu
-from scheduler.core.request import WHOLE_PERCENT, Ask, Phase, Request
+from scheduler.core.request import WHOLE_PERCENT, ContainerRequest, Phase, Request
 from scheduler.dialects.reading import RequestError
 from scheduler.kubernetes import requests
 from scheduler.kubernetes.facts import (
@@ -153,12 +153,12 @@ def _held_by_containers(
 
 def _peak(raw: Json, shares: Sequence[tuple[str, int, int]]) -> tuple[int, int]:
     """Bytes and core of one GPU. shares: container, its bytes, its core."""
-    phases = {name: (phase, order) for name, phase, order, _ in requests.lives(raw)}
-    asks = []
+    phases = {name: (phase, order) for name, phase, order, _ in requests.container_phases(raw)}
+    containers = []
     for name, size, core in shares:
         phase, order = phases.get(name, (Phase.MAIN, 0))
-        asks.append(Ask(name, phase, order, 1, core, size))
-    peak_bytes, peak_core = Request(asks).peak_of(MAX_BYTES)
+        containers.append(ContainerRequest(name, phase, order, 1, core, size))
+    peak_bytes, peak_core = Request(containers).peak_of(MAX_BYTES)
     assert peak_core is not None  # each share specifies its core
     return peak_bytes, peak_core
 

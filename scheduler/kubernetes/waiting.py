@@ -54,7 +54,7 @@ def waiting(pod: Json, enabled: Enabled = DEFAULT) -> Waiting:
         constraints=_constraints(spec),
         is_nominable=pending.request is not None
         and not pending.prefers
-        and not any(_unsteady(spec))
+        and not any(_dynamic_constraints(spec))
         and not metadata.get("deletionTimestamp")
         and not spec.get("schedulingGates")
         and not was_refused,
@@ -87,7 +87,7 @@ def _constraints(spec: Json) -> bytes:
         return repr(read).encode("utf-8", "replace")
 
 
-def _unsteady(spec: Json) -> Iterator[object]:
+def _dynamic_constraints(spec: Json) -> Iterator[object]:
     """Constraints whose feasible nodes change with other pods, or with volumes."""
     affinity = at(spec, "affinity")
     for kind in _INTER_POD:

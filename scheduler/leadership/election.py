@@ -46,9 +46,9 @@ class Timing:
     """Interval of its campaign updates."""
     fresh_s: float = 6.0
     """A campaign that is unchanged for longer is over."""
-    quiet_s: float = 3.0
+    yield_s: float = 3.0
     """A holder without calls for this long yields to a replica that receives calls."""
-    rival_quiet_s: float = 360.0
+    yield_to_other_installation_s: float = 360.0
     """The same for another installation. kube-scheduler retries each pending pod at least every 5
     minutes, so a running one sends a call sooner."""
     exited_wait_s: float = POST_S + 1.0
@@ -89,7 +89,7 @@ class Candidate:
 
 
 class Election:
-    """See the module. After `step`, perform the action and report `saw` or `wrote`."""
+    """See the module. After `step`, perform the action and report `observed` or `wrote`."""
 
     def __init__(self, me: Candidate, timing: Timing | None = None) -> None:
         self.me = me
@@ -117,7 +117,7 @@ class Election:
         """This process's kube-scheduler has sent a call."""
         self._called_s = now_s
 
-    def saw(self, record: Record | None, now_s: float) -> None:
+    def observed(self, record: Record | None, now_s: float) -> None:
         """The Lease was read. now_s: when the answer arrived. record None: it does not exist."""
         if not self._seen or _beat(record) != _beat(self.record):
             self._moved_s = now_s
@@ -143,7 +143,7 @@ class Election:
         """ACQUIRE, RENEW or RELEASE succeeded. record: the answer. sent_s: before the request was
         sent."""
         before, moved_s = self.record, self._moved_s
-        self.saw(record, now_s)
+        self.observed(record, now_s)
         if do is Do.RELEASE:
             self.role = Role.STANDBY
             self._campaigns.clear()
@@ -174,7 +174,7 @@ class Election:
     def may_write(self, now_s: float) -> bool:
         return self.role is Role.HOLDING and now_s < self._valid_until_s
 
-    def is_silent(self, now_s: float) -> bool:
+    def is_renewal_late(self, now_s: float) -> bool:
         """Whether this process is the recorded holder but could not renew in time."""
         return self.holds and now_s >= self._valid_until_s
 
@@ -184,7 +184,7 @@ class Election:
     def is_candidate(self, now_s: float) -> bool:
         return now_s - self._called_s <= self.timing.candidacy_s and not self.leaving
 
-    def is_rivals(self, now_s: float) -> bool:
+    def is_held_by_other_installation(self, now_s: float) -> bool:
         """Whether a process of another installation holds an unexpired Lease, so that waiting is
         useless."""
         record = self.record
@@ -192,7 +192,7 @@ class Election:
             return False
         return record.installation != self.me.installation and not self._is_expired(now_s)
 
-    def quiet_s(self, now_s: float) -> float:
+    def unchanged_s(self, now_s: float) -> float:
         """Seconds since the holder's record last changed."""
         return now_s - self._moved_s
 
@@ -222,7 +222,7 @@ class Election:
         clean = self.role is Role.HOLDING or self.must_list(now_s)
         if not clean:
             return
-        if self.leaving or self._has_heir(now_s):
+        if self.leaving or self._has_successor(now_s):
             self.role = Role.RELEASING
 
     def pause_s(self, now_s: float) -> float:
@@ -280,7 +280,7 @@ class Election:
     def _is_expired(self, now_s: float) -> bool:
         record = self.record
         assert record is not None
-        return self.quiet_s(now_s) >= max(self.timing.lease_s, record.duration_s)
+        return self.unchanged_s(now_s) >= max(self.timing.lease_s, record.duration_s)
 
     def _over_s(self, before: Record | None, moved_s: float, sent_s: float) -> float:
         """The time by which every write of earlier holders has ended."""
@@ -296,14 +296,14 @@ class Election:
             return sent_s + timing.exited_wait_s
         return moved_s + max(timing.lease_s, before.duration_s) + timing.wait_s
 
-    def _has_heir(self, now_s: float) -> bool:
+    def _has_successor(self, now_s: float) -> bool:
         """Whether another process receives calls and this one does not."""
         uncalled_s = now_s - self._called_s
         for campaign, at_s in self._campaigns.values():
             if now_s - at_s > self.timing.fresh_s:
                 continue
-            rival = campaign.installation != self.me.installation
-            if uncalled_s >= (self.timing.rival_quiet_s if rival else self.timing.quiet_s):
+            is_other, timing = campaign.installation != self.me.installation, self.timing
+            if uncalled_s >= (timing.yield_to_other_installation_s if is_other else timing.yield_s):
                 return True
         return False
 

@@ -23,7 +23,7 @@ from lab.cluster.controlplane import ControlPlane
 from scheduler.cache import DEVICES, LEASES, NODES, Cache
 from scheduler.core.place import Placement, place
 from scheduler.core.reasons import Reason
-from scheduler.core.request import Ask, Request
+from scheduler.core.request import ContainerRequest, Request
 from scheduler.decisions.state import State
 from scheduler.kubernetes import binding
 from tests.scheduler.objects import (
@@ -221,7 +221,7 @@ def by_koordinator(uuid: str = "GPU-a", minor: int = 0) -> dict[str, str]:
 def test_the_cache_follows_a_pod_from_creation_to_deletion(play: Play) -> None:
     async def scene(world: World) -> None:
         uid = await world.make_pod("ours", bound=False)
-        half = Request([Ask("main", core_percent=50, memory_ratio=Fraction(1, 2))])
+        half = Request([ContainerRequest("main", core_percent=50, memory_ratio=Fraction(1, 2))])
         placement = place(world.state.fleet, half, world.state.fleet.row_of(world.node))
         assert isinstance(placement, Placement)
         world.state.assume(
@@ -399,7 +399,7 @@ def test_a_relist_finds_pods_that_were_deleted_and_replaced_meanwhile(play: Play
         waiting = await world.make_pod("waiting", bound=False)
         await world.make_pod("gone", annotations=by_koordinator())
         await world.until_used(a=12, b=0)
-        half = Request([Ask("main", core_percent=50, memory_ratio=Fraction(1, 2))])
+        half = Request([ContainerRequest("main", core_percent=50, memory_ratio=Fraction(1, 2))])
         placement = place(world.state.fleet, half, world.state.fleet.row_of(world.node))
         assert isinstance(placement, Placement)
         world.state.assume(

@@ -117,10 +117,10 @@ class World:
         """Waits until a Binding is pending."""
         await until_async(lambda: self.binder.under_way)
 
-    async def tend(self) -> None:
+    async def check_overdue(self) -> None:
         while True:
             await asyncio.sleep(1.0)
-            await self.binder.tend()
+            await self.binder.check_overdue()
 
     async def admitted(self) -> None:
         """Waits until this process holds the Lease, as verbs do."""
@@ -361,10 +361,10 @@ def test_a_binding_that_a_frozen_server_applies_later_overfills_nothing(
 def test_a_server_that_freezes_over_and_over_under_load_overfills_and_leaks_nothing(
     play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scheduler.binder.UNSEEN_S", 5.0)
+    monkeypatch.setattr("scheduler.binder.UNOBSERVED_S", 5.0)
 
     async def act(world: World, one: str, two: str) -> None:
-        tending = asyncio.create_task(world.tend())
+        checking = asyncio.create_task(world.check_overdue())
         async with world.kube_scheduler(tmp_path):
             for storm in range(3):
                 percents = (30, 30, 30, 50, 50, 10, 20, 100)
@@ -381,7 +381,7 @@ def test_a_server_that_freezes_over_and_over_under_load_overfills_and_leaks_noth
                 while (now := await world.books()).fitting or world.state.overdue(float("inf")):
                     assert now.wrong == []
                     await asyncio.sleep(0.5)
-        tending.cancel()
+        checking.cancel()
         assert (now.wrong, len(now.bound) + len(now.pending), bool(now.pending)) == ([], 24, True)
         held = sum(gpu.held_core for gpu in now.gpus.values())
         assert world.held(one) + world.held(two) == held

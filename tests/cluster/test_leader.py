@@ -1,5 +1,5 @@
-"""One writer, on a real API server: processes that are stopped, killed, disconnected, or called at
-the same time.
+"""At most one process writes, on a real API server, while processes are stopped, killed,
+disconnected, or called at the same time.
 
 Cases and random runs without a server: tests/scheduler/leadership/test_election.py.
 """

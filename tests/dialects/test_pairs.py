@@ -53,11 +53,11 @@ def _state(lab: Lab) -> State:
     """The scheduler's view of a node with the lab's GPUs."""
     made = State()
     gpus = [objects.gpu(gpu.uuid, gpu.minor, f"{_GPU_MIB}Mi") for gpu in lab.gpus]
-    made.see_node(node(objects.node("n0")))
-    made.see_device(device(objects.device("n0", *gpus)))
+    made.observe_node(node(objects.node("n0")))
+    made.observe_device(device(objects.device("n0", *gpus)))
     facts = lease(objects.lease("n0"))
     assert facts is not None
-    made.see_lease(facts, 0.0)
+    made.observe_lease(facts, 0.0)
     return made
 
 

@@ -100,7 +100,7 @@ async def _answered(pieces: Iterable[bytes]) -> tuple[Answer | None, bool]:
     """The answer, and whether the connection is reused."""
     connection, transport = _Post(), _Transport()
     connection.connection_made(transport)
-    asking = asyncio.ensure_future(connection.ask(b"a request", 60.0))
+    asking = asyncio.ensure_future(connection.exchange(b"a request", 60.0))
     await asyncio.sleep(0)
     for piece in pieces:
         connection.data_received(piece)

@@ -45,11 +45,11 @@ def cluster(data: bytes) -> None:
     choices = Choices(data)
     state = State()
     inventory = objects.device("n1", *(objects.gpu(f"GPU-{n}", n, "4Gi") for n in range(3)))
-    state.see_device(translate.device(_changed(inventory, choices)))
-    state.see_node(translate.node(_changed(objects.node("n1"), choices)))
+    state.observe_device(translate.device(_changed(inventory, choices)))
+    state.observe_node(translate.node(_changed(objects.node("n1"), choices)))
     lease = translate.lease(_changed(objects.lease("n1"), choices))
     if lease is not None:
-        state.see_lease(lease, 0.0)
+        state.observe_lease(lease, 0.0)
     bound = objects.pod(
         objects.container("main", core=50, memory="1Gi"),
         uid="bound",
@@ -58,10 +58,10 @@ def cluster(data: bytes) -> None:
     )
     before = copy.deepcopy(state.fleet)
     facts = translate.pod(_changed(bound, choices))
-    state.see_pod(facts)
+    state.observe_pod(facts)
     _ask(state, choices)
-    state.lose_pod(facts.uid)
-    state.lose_pod("asks")
+    state.remove_pod(facts.uid)
+    state.remove_pod("asks")
     assert _held(state.fleet) == _held(before)
 
 
@@ -105,7 +105,7 @@ def _ask(state: State, choices: Choices) -> None:
         "metadata": {"uid": "asks", "annotations": dict(annotations)},
         "spec": {**raw["spec"], "nodeName": "n1"},
     }
-    state.see_pod(translate.pod(bound))
+    state.observe_pod(translate.pod(bound))
     assert _held(fleet) == after
 
 

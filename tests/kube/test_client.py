@@ -201,7 +201,7 @@ def test_a_watch_without_events_for_too_long_times_out() -> None:
         return await stream(request, lines(event("ADDED", {}, "2")), hold=True)
 
     async def scene() -> None:
-        async with serving(answer) as found, Kube(found, silent_s=0.5) as kube:
+        async with serving(answer) as found, Kube(found, watch_idle_s=0.5) as kube:
             seen: list[Any] = []
             with pytest.raises(KubeError) as raised:
                 async for batch in kube.watch("/p", "1"):

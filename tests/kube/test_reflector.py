@@ -22,11 +22,11 @@ class Keys:
     def __init__(self) -> None:
         self.known: set[str] = set()
 
-    def seen(self, raw: Any) -> str:
+    def observed(self, raw: Any) -> str:
         self.known.add(raw["metadata"]["name"])
         return str(raw["metadata"]["name"])
 
-    def lost(self, raw: Any) -> None:
+    def deleted(self, raw: Any) -> None:
         self.known.discard(raw["metadata"]["name"])
 
     def listed(self, keys: set[str]) -> None:

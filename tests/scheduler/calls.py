@@ -62,12 +62,12 @@ def state(nodes: int = 2, gpus: int = 2, memory: str = "24Gi") -> State:
     """Nodes n0, n1, ... with GPUs GPU-n0-0, GPU-n0-1, ..., all schedulable."""
     made = State()
     for name in names(nodes):
-        made.see_node(node(objects.node(name)))
+        made.observe_node(node(objects.node(name)))
         each = [objects.gpu(f"GPU-{name}-{minor}", minor, memory) for minor in range(gpus)]
-        made.see_device(device(objects.device(name, *each)))
+        made.observe_device(device(objects.device(name, *each)))
         facts = lease(objects.lease(name))
         assert facts is not None
-        made.see_lease(facts, 0.0)
+        made.observe_lease(facts, 0.0)
     return made
 
 

@@ -85,7 +85,9 @@ class PodServer:
         if self.posts:
             return await self._befall(request, self.posts.pop(0), name, binding)
         problem = self._assign(binding)
-        return json({"kind": "Status", "status": "Success"}, 201) if not problem else _say(problem)
+        return (
+            json({"kind": "Status", "status": "Success"}, 201) if not problem else _failure(problem)
+        )
 
     async def _befall(
         self,
@@ -103,7 +105,7 @@ class PodServer:
             assert binding is not None
             self._late.append(binding)
         if fate in (Fate.STORE_TIMES_OUT, Fate.STORE_TIMES_OUT_DONE):
-            return _say("etcdserver: request timed out")
+            return _failure("etcdserver: request timed out")
         if fate in (Fate.RESET, Fate.RESET_DONE):
             assert request.transport is not None
             request.transport.abort()
@@ -131,7 +133,7 @@ class PodServer:
         return ""
 
 
-def _say(problem: str) -> web.Response:
+def _failure(problem: str) -> web.Response:
     if problem == "not found":
         return refuse(404, "NotFound", "pods not found")
     return refuse(409, "Conflict", f"Operation cannot be fulfilled on pods/binding: {problem}")

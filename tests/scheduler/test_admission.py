@@ -38,7 +38,7 @@ def test_a_binding_that_cannot_be_changed_does_not_keep_others_from_refusing() -
         server = Server()
         admission = Admission(server, lambda: True, lambda: True, Metrics())  # type: ignore[arg-type]
         for name in ("gpuslice-a", "gpuslice-b", "gpuslice-c"):
-            admission.seen(binding(name, "Audit"))
+            admission.observed(binding(name, "Audit"))
         with pytest.raises(KubeError, match="cannot patch gpuslice-a"):
             await admission._enforce()
         assert server.changed[:2] == ["gpuslice-b", "gpuslice-c"]

@@ -44,7 +44,7 @@ class Scene:
 
     def watch(self, uid: str = "u-1") -> None:
         """The watch delivers the pod as it is now."""
-        self.state.see_pod(translate.pod(self.server.pods[f"pod-{uid}"]))
+        self.state.observe_pod(translate.pod(self.server.pods[f"pod-{uid}"]))
 
     def held(self, node: str = "n0") -> int:
         """Percent held of the node's GPU."""
@@ -317,7 +317,7 @@ async def test_once_the_pod_has_changed_what_was_sent_before_cannot_be_done(scen
     assert "not confirmed" in await scene.bind()
     scene.server.touch("pod-u-1")
     scene.now_s = 1e6
-    await scene.binder.tend()
+    await scene.binder.check_overdue()
     assert (scene.held(), scene.binder.under_way) == (0, 0)
     (said,) = scene.server.land()
     assert "Precondition failed" in said
@@ -361,7 +361,7 @@ async def test_the_watch_may_be_faster_than_the_answer() -> None:
         scene.ask(calls.pod())
         binding = asyncio.create_task(scene.bind())
         await scene.server.sent.wait()
-        scene.state.lose_pod("u-1")
+        scene.state.remove_pod("u-1")
         assert await binding == "the pod is gone"
         assert (len(scene.server.bindings), scene.held()) == (1, 0)
 
@@ -386,17 +386,17 @@ async def test_the_pod_is_read_again_where_the_first_answer_does_not_come(scene:
     assert (len(scene.server.bindings), scene.server.seen_gets) == (1, 3)
 
 
-# --- `tend`
+# --- `check_overdue`
 
 
 async def test_what_was_bound_and_deleted_unseen_is_given_back(scene: Scene) -> None:
     scene.ask(calls.pod())
     assert await scene.bind() == ""
     scene.server.pods.clear()
-    await scene.binder.tend()
+    await scene.binder.check_overdue()
     assert (scene.held(), scene.server.seen_gets) == (50, 0)
     scene.now_s = 1e6
-    await scene.binder.tend()
+    await scene.binder.check_overdue()
     assert (scene.held(), scene.server.seen_gets) == (0, 1)
 
 
@@ -404,12 +404,12 @@ async def test_what_is_bound_is_held_until_the_watch_sees_it(scene: Scene) -> No
     scene.ask(calls.pod())
     assert await scene.bind() == ""
     scene.now_s = 1e6
-    await scene.binder.tend()
-    await scene.binder.tend()
+    await scene.binder.check_overdue()
+    await scene.binder.check_overdue()
     assert (scene.held(), scene.server.seen_gets) == (50, 1)
     scene.watch()
     scene.now_s = 2e6
-    await scene.binder.tend()
+    await scene.binder.check_overdue()
     assert (scene.held(), scene.server.seen_gets) == (50, 1)
 
 
@@ -421,7 +421,7 @@ async def test_without_answers_one_pod_is_read_and_all_reservations_stay() -> No
             assert await scene.bind(raw["metadata"]["uid"]) == ""
         scene.now_s = 1e6
         scene.server.gets = [500]
-        await scene.binder.tend()
+        await scene.binder.check_overdue()
         assert (scene.held(), scene.server.seen_gets) == (100, 1)
-        await scene.binder.tend()
+        await scene.binder.check_overdue()
         assert (scene.held(), scene.server.seen_gets) == (100, 3)

@@ -129,9 +129,9 @@ class Store:
         for _ in range(min(most, len(self.events))):
             kind, pod = self.events.pop(0)
             if kind == "DELETED":
-                self._watch.lost(pod)
+                self._watch.deleted(pod)
             else:
-                self._watch.seen(pod)
+                self._watch.observed(pod)
 
     def over(self) -> list[str]:
         """GPUs whose allocations, by the pods' annotations, exceed their capacity."""
@@ -204,7 +204,7 @@ def test_no_gpu_is_over_nothing_leaks_and_no_pod_has_two_places(seed: int) -> No
             elif step < 0.7 and uid in store.pods:
                 store.change(store.pods[uid])
             elif step < 0.85:
-                tries.add(asyncio.create_task(binder.tend()))
+                tries.add(asyncio.create_task(binder.check_overdue()))
             elif step < 0.9:
                 gate.is_open = not gate.is_open
             elif step < 0.95:
@@ -225,17 +225,17 @@ def test_no_gpu_is_over_nothing_leaks_and_no_pod_has_two_places(seed: int) -> No
 
 async def _settle(store: Store, state: State, binder: Binder) -> None:
     """Ends the disturbances: every pod is changed once more, as by kube-scheduler's retries, and
-    `tend` runs. Then the held amounts are exactly those of the bound pods."""
+    `check_overdue` runs. Then the held amounts are exactly those of the bound pods."""
     for pod in store.pods.values():
         store.change(pod)
     for _ in range(3):
         await asyncio.sleep(60)
-        await binder.tend()
+        await binder.check_overdue()
         store.tell(10**6)
         state.tick(virtual_time.now())
     fresh = calls.state(NODES, GPUS)
     for pod in store.pods.values():
-        fresh.see_pod(translate.pod(pod))
+        fresh.observe_pod(translate.pod(pod))
     assert binder.under_way == 0
     assert state.overdue(1e9) == []
     assert not len(state.reservations)

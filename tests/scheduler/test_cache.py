@@ -17,7 +17,7 @@ from contract import names
 from scheduler.cache import DEVICES, LEASES, NODES, PODS, Cache
 from scheduler.core.place import Peak, Placement, Share
 from scheduler.core.reasons import Reason
-from scheduler.decisions.agents import SILENT_AFTER_S
+from scheduler.decisions.agents import LEASE_EXPIRED_AFTER_S
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import State
 from scheduler.kubernetes import binding
@@ -131,12 +131,12 @@ async def test_restored_pods_leave_the_queue_when_they_are_bound_or_deleted() ->
     assert lengths == [1]
 
 
-def test_a_broken_watch_of_leases_is_the_reason_where_agents_seem_silent() -> None:
-    state, now_s = calls.state(nodes=1), SILENT_AFTER_S + 1
+def test_a_broken_watch_of_leases_is_the_reason_where_leases_seem_expired() -> None:
+    state, now_s = calls.state(nodes=1), LEASE_EXPIRED_AFTER_S + 1
     row = state.fleet.row_of("n0")
     for lost, reason in (
         (True, Reason.LEASES_LOST),
-        (False, Reason.AGENT_SILENT),
+        (False, Reason.AGENT_LEASE_EXPIRED),
         (True, Reason.LEASES_LOST),
     ):
         state.tick(now_s, leases_lost=lost)
@@ -199,12 +199,12 @@ async def test_a_list_that_fails_is_reported_and_retried() -> None:
         await until_async(lambda: not cache.problems())
 
 
-@pytest.mark.parametrize(("later_s", "silent"), [(39.0, False), (41.0, True), (-3600.0, False)])
+@pytest.mark.parametrize(("later_s", "expired"), [(39.0, False), (41.0, True), (-3600.0, False)])
 async def test_an_agents_first_lease_is_judged_by_the_agents_clock(
-    later_s: float, silent: bool
+    later_s: float, expired: bool
 ) -> None:
-    """No other time is known, and a restarted process must not treat a silent agent as ready."""
+    """No other time is known, and a restarted process must not take an expired Lease as valid."""
     async with running(Server(), wall=lambda: RENEWED_S + later_s) as (cache, state):
         await cache.wait_synced()
         blocked_by = state.fleet.blocked_by[state.fleet.row_of("n1")]
-        assert blocked_by == (Reason.AGENT_SILENT if silent else Reason.FITS)
+        assert blocked_by == (Reason.AGENT_LEASE_EXPIRED if expired else Reason.FITS)

@@ -101,7 +101,7 @@ async def test_the_numbers_are_the_states_of_a_second_ago(
                 "ready": 1,
             }.items():
                 assert float(values[f"gpuslice_scheduler_{name}"]) == value
-        state.lose_node("n1")
+        state.remove_node("n1")
         assert "gpuslice_scheduler_nodes{" in (await get("/metrics"))[1]
         monkeypatch.setattr(pages, "_FRESH_S", 0.0)
         assert "gpuslice_scheduler_nodes{" not in (await get("/metrics"))[1]
@@ -112,7 +112,7 @@ async def test_the_fleet_is_one_json_object(nodes: int) -> None:
     found = [{"kind": "Node", **node(f"n{number}")} for number in range(max(nodes, 1))]
     state = fleet(found)
     if not nodes:
-        state.lose_node("n0")
+        state.remove_node("n0")
     async with serving(Cache(), state) as get:
         told = json.loads((await get("/debug/fleet"))[1])
         assert len(told["nodes"]) == nodes and told["problems"] == []

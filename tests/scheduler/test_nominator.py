@@ -57,7 +57,7 @@ class Scene:
     def comes(self, uid: str, namespace: str = "default") -> None:
         raw = calls.pod(uid, objects.container("main", core=1, ratio=1))
         raw["metadata"]["namespace"] = namespace
-        self.backlog.see(waiting(raw))
+        self.backlog.observe(waiting(raw))
 
     async def lasts(self, seconds: float) -> None:
         task = asyncio.create_task(self.nominator.run())
@@ -158,7 +158,7 @@ def test_a_binding_waits_for_the_write_of_its_pods_nomination_alone() -> None:
         scene = Scene(pods=1)
         clock = asyncio.get_running_loop().time
         await scene.nominator.settled("p1")
-        scene.nominator.tend()
+        scene.nominator.write_due()
         await asyncio.sleep(0)
         begun_s = clock()
         await scene.nominator.settled("p0")

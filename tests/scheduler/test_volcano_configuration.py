@@ -33,8 +33,8 @@ def test_without_the_config_map_everything_is_on(
     watched: VolcanoConfiguration, on: list[frozenset[str]]
 ) -> None:
     watched.listed(set())
-    watched.seen(config_map(GUIDE))
-    watched.lost(config_map(GUIDE))
+    watched.observed(config_map(GUIDE))
+    watched.deleted(config_map(GUIDE))
     watched.listed(set())
     assert on == [ALL, {SHARING}, ALL]
 
@@ -42,7 +42,7 @@ def test_without_the_config_map_everything_is_on(
 def test_a_config_map_that_turns_nothing_on(
     watched: VolcanoConfiguration, on: list[frozenset[str]]
 ) -> None:
-    watched.seen(config_map(None))
+    watched.observed(config_map(None))
     watched.listed({"volcano-scheduler-configmap"})
     assert on == [ALL, frozenset()]
 
@@ -50,15 +50,15 @@ def test_a_config_map_that_turns_nothing_on(
 def test_an_unreadable_config_map_leaves_the_previous_in_force(
     watched: VolcanoConfiguration, on: list[frozenset[str]]
 ) -> None:
-    watched.seen(config_map("["))
+    watched.observed(config_map("["))
     assert "volcano-scheduler.conf: must be YAML" in watched.conf.problems[0]
-    watched.seen(config_map(GUIDE))
+    watched.observed(config_map(GUIDE))
     assert not watched.conf.problems
-    watched.seen(config_map("tiers: 1"))
+    watched.observed(config_map("tiers: 1"))
     assert watched.conf.problems == (
         "volcano-scheduler.conf: must be an object with a list of tiers",
     )
-    watched.seen(config_map(GUIDE.replace("GPUSharingEnable", "GPUNumberEnable")))
+    watched.observed(config_map(GUIDE.replace("GPUSharingEnable", "GPUNumberEnable")))
     assert on == [ALL, frozenset(), {SHARING}, {SHARING}, {NUMBER}]
 
 
@@ -66,8 +66,8 @@ def test_ignored_settings_are_logged_once(
     watched: VolcanoConfiguration, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        watched.seen(config_map(GUIDE))
-        watched.seen(config_map(GUIDE))
+        watched.observed(config_map(GUIDE))
+        watched.observed(config_map(GUIDE))
     (line,) = [record.getMessage() for record in caplog.records]
     assert "on=predicate.GPUSharingEnable" in line
     assert "actions, plugin binpack, plugin conformance, plugin drf" in line

@@ -1,4 +1,4 @@
-"""The real API server refuses pods of a dialect that is off, in the scheduler's words."""
+"""The real API server refuses pods of a dialect that is off, with the scheduler's text."""
 
 from __future__ import annotations
 

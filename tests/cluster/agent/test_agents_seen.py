@@ -1,4 +1,4 @@
-"""Recoveries that only the extender observes: agents that return, and agents silent before it
+"""Recoveries that only the extender observes: agents that return, and Leases that expired before it
 started."""
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def test_another_pod_of_the_name_is_left_alone(cleared: ControlPlane) -> None:
     )
 
 
-def test_a_node_silent_before_the_extender_began_gets_no_pod(cleared: ControlPlane) -> None:
-    """After a restart the extender must not treat a silent agent as ready for another 40 s."""
+def test_a_lease_that_expired_before_the_extender_began_gets_no_pod(cleared: ControlPlane) -> None:
+    """After a restart the extender must not wait another 40 s to treat a Lease as expired."""
     with Fleet(cleared, Shape(nodes=2, gpus=1).all_nodes()) as fleet:
         dead, alive = sorted(fleet.nodes)
         fleet.kill_agent(dead)

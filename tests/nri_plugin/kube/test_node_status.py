@@ -121,7 +121,7 @@ def test_writes_that_the_api_server_rejects_are_no_contest() -> None:
             for number in range(2 * CONTEST_WRITES):
                 clock.seconds += 1
                 metadata = {"name": "node-1", "resourceVersion": str(number)}
-                agent.node.seen({"metadata": metadata, "status": status})
+                agent.node.observed({"metadata": metadata, "status": status})
                 with pytest.raises(KubeError):
                     await agent._mend()
             return agent

@@ -126,7 +126,7 @@ def test_containers_of_a_deleted_pod_have_a_minute_to_stop(bench: Bench) -> None
     bench.bounds.put(bound("a"), listing=False)
     bench.runs("a")
     assert bench.check() == {GrantState.CONFIRMED: 1}
-    bench.bounds.lost("a")
+    bench.bounds.deleted("a")
     for _ in range(6):
         assert bench.check(later_s=10) == {GrantState.UNKNOWN: 1}
         assert (bench.unknown, bench.readiness.notes) == ([], ())

@@ -81,7 +81,7 @@ def test_pods_fit_in_the_order_of_binding(
             expected.add(each.pod.uid)
     assert over(bounds) == expected
     for uid in expected:
-        bounds.lost(uid)
+        bounds.deleted(uid)
     assert over(bounds) == set()
 
 
@@ -115,7 +115,7 @@ def test_a_terminating_pod_keeps_its_place_until_it_has_finished() -> None:
     found = bounds.pod("a")
     assert found is not None and found.leaving
     bounds.put(replace(first, finished=True), listing=False)
-    bounds.lost("a")
+    bounds.deleted("a")
     assert over(bounds) == set()
     assert bounds.pod("a") is None
 
@@ -202,7 +202,7 @@ def test_a_grant_that_no_scheduler_wrote_stays_foreign_until_deletion(
     for number in range(2):
         bounds.put(bound(f"b{number}", 4 * GIB), listing=False)
     assert over(bounds) == set()
-    bounds.lost("a")
+    bounds.deleted("a")
     assert bounds.foreign() == {}
 
 

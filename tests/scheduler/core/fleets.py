@@ -10,8 +10,8 @@ from fractions import Fraction
 from scheduler.core.fleet import Fleet, Gpu
 from scheduler.core.reasons import Reason
 from scheduler.core.request import (
-    Ask,
     Attribute,
+    ContainerRequest,
     Phase,
     Policy,
     Request,
@@ -21,7 +21,11 @@ from scheduler.core.request import (
 )
 from tests.scheduler.core.oracle import Held, Node
 
-BLOCKED_BY = (Reason.FITS,) * 12 + (Reason.NO_DEVICE, Reason.AGENT_SILENT, Reason.AGENT_NOT_READY)
+BLOCKED_BY = (Reason.FITS,) * 12 + (
+    Reason.NO_DEVICE,
+    Reason.AGENT_LEASE_EXPIRED,
+    Reason.AGENT_NOT_READY,
+)
 REACHED = frozenset(Reason) - {
     Reason.NODE_UNKNOWN,
     Reason.DEVICE_STALE,
@@ -79,7 +83,7 @@ def request(chance: random.Random) -> Request:
     if chance.random() < 0.25:
         selector = [requirement(chance) for _ in range(chance.choice((1, 1, 1, 2, 3)))]
     return Request(
-        [ask(chance, number) for number in range(count)],
+        [container(chance, number) for number in range(count)],
         chance.choice((None, Policy.BINPACK, Policy.SPREAD, Policy.FIRST)),
         selector,
         chance.choice((Scope.NODE,) * 5 + (Scope.NUMA_NODE, Scope.PCIE, Scope.DEVICE)),
@@ -100,9 +104,9 @@ def requirement(chance: random.Random) -> Requirement:
     return Requirement(key, listed, chance.random() < 0.3, of)
 
 
-def ask(chance: random.Random, number: int) -> Ask:
+def container(chance: random.Random, number: int) -> ContainerRequest:
     by_ratio = chance.random() < 0.5
-    return Ask(
+    return ContainerRequest(
         f"c{number}",
         chance.choice((Phase.MAIN, Phase.MAIN, Phase.INIT, Phase.SIDECAR)),
         number,
@@ -146,11 +150,11 @@ def large_node(chance: random.Random, name: str) -> Node:
 
 def large_request(chance: random.Random) -> Request:
     """A request with so many containers that a search may give up."""
-    asks = []
+    containers = []
     for number in range(chance.randint(5, 12)):
         percent, by_bytes = chance.randint(5, 70), chance.random() < 0.2
-        asks.append(
-            Ask(
+        containers.append(
+            ContainerRequest(
                 f"c{number}",
                 chance.choice((Phase.MAIN, Phase.MAIN, Phase.INIT, Phase.SIDECAR)),
                 number,
@@ -161,7 +165,7 @@ def large_request(chance: random.Random) -> Request:
             )
         )
     scope = chance.choice((Scope.NODE,) * 4 + (Scope.NUMA_NODE,))
-    return Request(asks, chance.choice((None, None, Policy.SPREAD, Policy.FIRST)), (), scope)
+    return Request(containers, chance.choice((None, None, Policy.SPREAD, Policy.FIRST)), (), scope)
 
 
 def tight_request(chance: random.Random, on: Node) -> Request:
@@ -172,7 +176,7 @@ def tight_request(chance: random.Random, on: Node) -> Request:
         [100 - -(-held.used_bytes * 100 // total), held.most_core - held.used_core]
         for held in on.gpus
     ]
-    asks: list[Ask] = []
+    containers: list[ContainerRequest] = []
     for first in range(len(left)):
         for _ in range(chance.choice((1, 1, 2, 3))):
             of = left[first : first + chance.choice((1, 1, 2))]
@@ -186,17 +190,17 @@ def tight_request(chance: random.Random, on: Node) -> Request:
                     each[0] -= size
                     each[1] -= core
                 by_bytes = chance.random() < 0.3
-                asks.append(
-                    Ask(
-                        f"c{first}-{len(asks)}",
+                containers.append(
+                    ContainerRequest(
+                        f"c{first}-{len(containers)}",
                         gpus=len(of),
                         core_percent=core,
                         memory_ratio=None if by_bytes else ratio_of_percent(size),
                         memory_bytes=total * size // 100 if by_bytes else None,
                     )
                 )
-    chance.shuffle(asks)
-    return Request(asks, chance.choice((None, None, Policy.SPREAD, Policy.FIRST)))
+    chance.shuffle(containers)
+    return Request(containers, chance.choice((None, None, Policy.SPREAD, Policy.FIRST)))
 
 
 def fleet(of: Sequence[Node]) -> Fleet:

@@ -12,7 +12,7 @@ from itertools import combinations, product
 
 from scheduler.core.fleet import Gpu
 from scheduler.core.reasons import Reason
-from scheduler.core.request import Ask, Phase, Policy, Request, Scope
+from scheduler.core.request import ContainerRequest, Phase, Policy, Request, Scope
 
 
 @dataclass
@@ -52,39 +52,43 @@ class Node:
     partitioned: bool = False
 
 
-def size_of(ask: Ask, gpu: Gpu) -> int:
-    if ask.memory_bytes is not None:
-        return ask.memory_bytes
-    assert ask.memory_ratio is not None
-    return max(1, math.floor(gpu.total_bytes * ask.memory_ratio))
+def size_of(container: ContainerRequest, gpu: Gpu) -> int:
+    if container.memory_bytes is not None:
+        return container.memory_bytes
+    assert container.memory_ratio is not None
+    return max(1, math.floor(gpu.total_bytes * container.memory_ratio))
 
 
-def is_whole(ask: Ask) -> bool:
-    return ask.memory_ratio == 1
+def is_whole(container: ContainerRequest) -> bool:
+    return container.memory_ratio == 1
 
 
-def live_sets(asks: Sequence[Ask]) -> Iterator[list[int]]:
-    """Indices of the asks whose containers run at the same time, for each moment of the pod's
+def live_sets(containers: Sequence[ContainerRequest]) -> Iterator[list[int]]:
+    """Indices of the containers whose containers run at the same time, for each moment of the pod's
     life."""
-    for number, ask in enumerate(asks):
-        if ask.phase is Phase.INIT:
+    for number, container in enumerate(containers):
+        if container.phase is Phase.INIT:
             before = [
                 other
-                for other, sidecar in enumerate(asks)
-                if sidecar.phase is Phase.SIDECAR and sidecar.order < ask.order
+                for other, sidecar in enumerate(containers)
+                if sidecar.phase is Phase.SIDECAR and sidecar.order < container.order
             ]
             yield [number, *before]
-    yield [number for number, ask in enumerate(asks) if ask.phase is not Phase.INIT]
+    yield [
+        number for number, container in enumerate(containers) if container.phase is not Phase.INIT
+    ]
 
 
-def holds(asks: Sequence[Ask], on: Sequence[int], gpu: Gpu) -> tuple[int, int | None]:
-    """What the asks with the indices `on` hold of the GPU together."""
+def holds(
+    containers: Sequence[ContainerRequest], on: Sequence[int], gpu: Gpu
+) -> tuple[int, int | None]:
+    """What the containers with the indices `on` hold of the GPU together."""
     size, core = 0, 0
-    for alive in live_sets(asks):
-        here = [asks[number] for number in alive if number in on]
-        size = max(size, sum(size_of(ask, gpu) for ask in here))
-        core = max(core, sum(ask.core_percent or 0 for ask in here))
-    return size, None if asks[on[0]].core_percent is None else core
+    for alive in live_sets(containers):
+        here = [containers[number] for number in alive if number in on]
+        size = max(size, sum(size_of(container, gpu) for container in here))
+        core = max(core, sum(container.core_percent or 0 for container in here))
+    return size, None if containers[on[0]].core_percent is None else core
 
 
 def is_selected(gpu: Gpu, request: Request) -> bool:
@@ -110,11 +114,11 @@ def part_of(gpu: Gpu, scope: Scope) -> object:
 
 
 def is_allowed(node: Node, request: Request, chosen: Sequence[Sequence[int]]) -> bool:
-    """Whether the chosen GPUs, slots by ask, are distinct, usable and within the scope, and whether
-    everything placed on each fits."""
+    """Whether the chosen GPUs, slots by container, are distinct, usable and within the scope, and
+    whether everything placed on each fits."""
     good = good_gpus(node, request)
-    for ask, slots in zip(request.asks, chosen, strict=True):
-        if len(set(slots)) != ask.gpus or not set(slots) <= set(good):
+    for container, slots in zip(request.containers, chosen, strict=True):
+        if len(set(slots)) != container.gpus or not set(slots) <= set(good):
             return False
     used = sorted({slot for slots in chosen for slot in slots})
     parts = {part_of(node.gpus[slot].gpu, request.scope) for slot in used}
@@ -123,9 +127,9 @@ def is_allowed(node: Node, request: Request, chosen: Sequence[Sequence[int]]) ->
     for slot in used:
         held = node.gpus[slot]
         on = [number for number, slots in enumerate(chosen) if slot in slots]
-        if len({request.asks[number].core_percent is None for number in on}) > 1:
+        if len({request.containers[number].core_percent is None for number in on}) > 1:
             return False
-        size, core = holds(request.asks, on, held.gpu)
+        size, core = holds(request.containers, on, held.gpu)
         if not held.has_memory(size) or not held.has_core(core):
             return False
     return True
@@ -133,36 +137,36 @@ def is_allowed(node: Node, request: Request, chosen: Sequence[Sequence[int]]) ->
 
 def ways(node: Node, request: Request) -> Iterator[Sequence[Sequence[int]]]:
     slots = range(len(node.gpus))
-    yield from product(*(combinations(slots, ask.gpus) for ask in request.asks))
+    yield from product(*(combinations(slots, container.gpus) for container in request.containers))
 
 
-def why_not_alone(node: Node, request: Request, ask: Ask) -> Reason:
-    one = Reason.MEMORY_AND_CORE if ask.gpus == 1 else Reason.GPUS
+def why_not_alone(node: Node, request: Request, container: ContainerRequest) -> Reason:
+    one = Reason.MEMORY_AND_CORE if container.gpus == 1 else Reason.GPUS
     there = list(node.gpus)
-    if len(there) < ask.gpus:
+    if len(there) < container.gpus:
         return Reason.TOO_FEW_GPUS
     selected = [h for h in there if is_selected(h.gpu, request)]
-    if len(selected) < ask.gpus:
+    if len(selected) < container.gpus:
         return Reason.NO_GPU_SELECTED
-    large = [h for h in selected if size_of(ask, h.gpu) <= h.gpu.total_bytes]
-    if len(large) < ask.gpus:
+    large = [h for h in selected if size_of(container, h.gpu) <= h.gpu.total_bytes]
+    if len(large) < container.gpus:
         return Reason.GPU_TOO_SMALL
     fine = [h for h in large if h.gpu.usable]
-    if len(fine) < ask.gpus:
+    if len(fine) < container.gpus:
         return Reason.NO_USABLE_GPU
-    memory = [h for h in fine if h.has_memory(size_of(ask, h.gpu))]
-    core = [h for h in fine if h.has_core(ask.core_percent)]
+    memory = [h for h in fine if h.has_memory(size_of(container, h.gpu))]
+    core = [h for h in fine if h.has_core(container.core_percent)]
     both = [h for h in memory if h in core]
-    if len(memory) < ask.gpus and len(core) < ask.gpus:
+    if len(memory) < container.gpus and len(core) < container.gpus:
         return one
-    if len(memory) < ask.gpus:
-        return Reason.MEMORY if ask.gpus == 1 else Reason.GPUS
-    if len(core) < ask.gpus:
-        return Reason.CORE if ask.gpus == 1 else Reason.GPUS
-    if len(both) < ask.gpus:
+    if len(memory) < container.gpus:
+        return Reason.MEMORY if container.gpus == 1 else Reason.GPUS
+    if len(core) < container.gpus:
+        return Reason.CORE if container.gpus == 1 else Reason.GPUS
+    if len(both) < container.gpus:
         return one
     parts = [part_of(h.gpu, request.scope) for h in both]
-    enough = [part for part in parts if part is not None and parts.count(part) >= ask.gpus]
+    enough = [part for part in parts if part is not None and parts.count(part) >= container.gpus]
     return Reason.FITS if enough else Reason.SCOPE
 
 
@@ -173,13 +177,17 @@ def why_not(node: Node, request: Request) -> Reason:
     if request.isolation and not node.isolates:
         return Reason.NOT_ISOLATING
     whole = (
-        sum(request.asks[number].gpus for number in alive if is_whole(request.asks[number]))
-        for alive in live_sets(request.asks)
+        sum(
+            request.containers[number].gpus
+            for number in alive
+            if is_whole(request.containers[number])
+        )
+        for alive in live_sets(request.containers)
     )
     if node.partitioned and max(whole) > 1:
         return Reason.PARTITIONED
-    for ask in request.asks:
-        reason = why_not_alone(node, request, ask)
+    for container in request.containers:
+        reason = why_not_alone(node, request, container)
         if reason is not Reason.FITS:
             return reason
     if any(is_allowed(node, request, chosen) for chosen in ways(node, request)):
@@ -187,15 +195,15 @@ def why_not(node: Node, request: Request) -> Reason:
     return Reason.TOGETHER
 
 
-def fullness_after(held: Held, ask: Ask) -> float:
-    memory = (held.used_bytes + size_of(ask, held.gpu)) / held.gpu.total_bytes
-    return (memory + (held.used_core + (ask.core_percent or 0)) / 100) / 2
+def fullness_after(held: Held, container: ContainerRequest) -> float:
+    memory = (held.used_bytes + size_of(container, held.gpu)) / held.gpu.total_bytes
+    return (memory + (held.used_core + (container.core_percent or 0)) / 100) / 2
 
 
 def first_choice(node: Node, request: Request, policy: Policy) -> int:
-    """The slot for the one GPU of the one ask."""
-    (ask,) = request.asks
-    rooms = [slot for slot in good_gpus(node, request) if is_allowed(node, request, [[slot]])]
+    """The slot for the one GPU of the one container."""
+    (container,) = request.containers
+    fitting = [slot for slot in good_gpus(node, request) if is_allowed(node, request, [[slot]])]
 
     good = [node.gpus[slot].gpu for slot in good_gpus(node, request)]
     unused = [gpu for gpu in good if all(not h.shares for h in node.gpus if h.gpu is gpu)]
@@ -211,11 +219,11 @@ def first_choice(node: Node, request: Request, policy: Policy) -> int:
 
     def rank(slot: int) -> tuple[bool, float, list[int], int]:
         held = node.gpus[slot]
-        after = round(fullness_after(held, ask), 9)
+        after = round(fullness_after(held, container), 9)
         if policy is Policy.FIRST:
             return (False, 0, [], slot)
         if policy is Policy.SPREAD:
             return (False, after, [], slot)
         return (not held.shares, -after, near(held.gpu), slot)
 
-    return min(rooms, key=rank)
+    return min(fitting, key=rank)

@@ -9,7 +9,7 @@ import pytest
 from scheduler.core.fit import fit, texts
 from scheduler.core.fleet import Fleet, Gpu
 from scheduler.core.reasons import UNRESOLVABLE, Reason
-from scheduler.core.request import Ask, Request, Requirement
+from scheduler.core.request import ContainerRequest, Request, Requirement
 from tests.scheduler.core.one_node import Held, add
 
 Mi, Gi = 2**20, 2**30
@@ -26,7 +26,7 @@ def said(request: Request, *left: int, core: int = 0) -> dict[Reason, str]:
 
 
 def by_size(size: int) -> Request:
-    return Request([Ask("main", memory_bytes=size)])
+    return Request([ContainerRequest("main", memory_bytes=size)])
 
 
 @pytest.mark.parametrize(
@@ -52,15 +52,15 @@ def test_a_reason_has_no_free_slice_where_nodes_differ() -> None:
 
 def test_percent() -> None:
     """kube-scheduler uses the text as a Go format; a percent sign would corrupt it."""
-    half = Request([Ask("main", memory_ratio=Fraction(1, 2))])
+    half = Request([ContainerRequest("main", memory_ratio=Fraction(1, 2))])
     assert said(half, 6 * Gi)[Reason.MEMORY].endswith(
         "(largest free slice 25 of the 50 percent requested)"
     )
-    eighth = Request([Ask("main", memory_ratio=Fraction(1, 8))])
+    eighth = Request([ContainerRequest("main", memory_ratio=Fraction(1, 8))])
     assert said(eighth, 3 * Gi - 1)[Reason.MEMORY].endswith(
         "(largest free slice 12.4 of the 12.5 percent requested)"
     )
-    core = Request([Ask("main", core_percent=50, memory_bytes=1)])
+    core = Request([ContainerRequest("main", core_percent=50, memory_bytes=1)])
     assert said(core, Gi, core=70)[Reason.CORE].endswith(
         "(largest free slice 30 of the 50 percent requested)"
     )
@@ -68,7 +68,12 @@ def test_percent() -> None:
 
 
 def test_other_reasons_and_several_containers_have_the_text_alone() -> None:
-    several = Request([Ask("a", memory_bytes=20 * Gi), Ask("b", order=1, memory_bytes=1)])
+    several = Request(
+        [
+            ContainerRequest("a", memory_bytes=20 * Gi),
+            ContainerRequest("b", order=1, memory_bytes=1),
+        ]
+    )
     assert said(several, Gi) == {Reason.MEMORY: Reason.MEMORY.text}
     assert said(by_size(25 * Gi), Gi) == {Reason.GPU_TOO_SMALL: Reason.GPU_TOO_SMALL.text}
     assert said(by_size(Gi), Gi) == {Reason.FITS: "fits"}
@@ -81,7 +86,7 @@ def test_only_gpus_of_the_selector_are_near() -> None:
     fleet = Fleet()
     of = [Gpu("GPU-0", 0, 24 * Gi, labels={"model": "T4"}), Gpu("GPU-1", 1, 24 * Gi)]
     add(fleet, "n1", [(20 * Gi, 0)], [(Gi, 0)], of=of)
-    request = Request(by_size(20 * Gi).asks, selector=[Requirement("model")])
+    request = Request(by_size(20 * Gi).containers, selector=[Requirement("model")])
     rows = fleet.rows_of(["n1"])
     (text,) = texts(fleet, request, rows, fit(fleet, request, rows)[1]).values()
     assert text.endswith("(largest free slice 4 GiB of the 20 GiB requested)")

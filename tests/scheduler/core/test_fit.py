@@ -7,7 +7,7 @@ from dataclasses import replace
 from scheduler.core.fit import MAX_STEPS, Known, fit
 from scheduler.core.fleet import Fleet
 from scheduler.core.reasons import Reason
-from scheduler.core.request import Ask, Request
+from scheduler.core.request import ContainerRequest, Request
 from scheduler.core.search import MOST_STEPS, Steps
 from tests.scheduler.core.one_node import add, gpus
 
@@ -23,8 +23,8 @@ def hard(fleet: Fleet, count: int, alike: bool) -> list[str]:
 
 TOO_MANY = Request(
     [
-        *(Ask(f"c{n}", order=n, memory_bytes=516 + n) for n in range(16)),
-        Ask("last", order=17, memory_bytes=501),
+        *(ContainerRequest(f"c{n}", order=n, memory_bytes=516 + n) for n in range(16)),
+        ContainerRequest("last", order=17, memory_bytes=501),
     ]
 )
 
@@ -60,7 +60,9 @@ def test_a_nodes_cached_result_holds_until_the_node_changes() -> None:
     fit(fleet, TOO_MANY, rows, Steps(MAX_STEPS), known)
     for slot in range(16):
         fleet.release(int(rows[1]), slot, slot + 1, 1)
-    renamed = replace(TOO_MANY, asks=[replace(ask, container="x") for ask in TOO_MANY.asks])
+    renamed = replace(
+        TOO_MANY, containers=[replace(container, name="x") for container in TOO_MANY.containers]
+    )
     for steps, expected in ((Steps(0), Reason.UNFINISHED), (Steps(MAX_STEPS), Reason.TOGETHER)):
         reasons = fit(fleet, renamed, rows, steps, known)[1]
         assert reasons.tolist() == [Reason.GIVEN_UP, expected]

@@ -14,10 +14,10 @@ from scheduler.core.fit import fit
 from scheduler.core.fleet import MAX_BYTES, NO_ROW, Fleet, Gpu
 from scheduler.core.place import Placement, place
 from scheduler.core.reasons import UNRESOLVABLE, Reason
-from scheduler.core.request import Ask, Attribute, Request, Requirement
+from scheduler.core.request import Attribute, ContainerRequest, Request, Requirement
 from tests.scheduler.core.one_node import add
 
-ANY = Request([Ask("main", memory_bytes=1)])
+ANY = Request([ContainerRequest("main", memory_bytes=1)])
 
 
 def test_reused_rows_keep_nothing_of_the_former_node() -> None:
@@ -45,7 +45,7 @@ def test_a_ratio_fits_to_the_byte(totals: list[int]) -> None:
     ratios = [*map(Fraction, ("0.125", "0.1", "0.57", "1/3", "0.999999999999999999"))]
     ratios += [Fraction(chance.randint(1, 10**18), 10**18) for _ in range(20)]
     for ratio in ratios:
-        request = Request([Ask("main", memory_ratio=ratio)])
+        request = Request([ContainerRequest("main", memory_ratio=ratio)])
         for spare in (0, 1):
             fleet = Fleet()
             for number, total in enumerate(totals):
@@ -56,7 +56,7 @@ def test_a_ratio_fits_to_the_byte(totals: list[int]) -> None:
 
 
 def test_the_smallest_ratio_is_a_byte() -> None:
-    request = Request([Ask("main", memory_ratio=Fraction(1, 10**18))])
+    request = Request([ContainerRequest("main", memory_ratio=Fraction(1, 10**18))])
     gpus = [Gpu("GPU-a", 0, 1000), Gpu("GPU-b", 1, 1000, usable=False)]
     fleet = add(Fleet(), "a", [(999, 1)], of=gpus)
     rows = fleet.rows_of(["a"])
@@ -67,7 +67,7 @@ def test_the_smallest_ratio_is_a_byte() -> None:
 
 @pytest.mark.parametrize("parts", [8, 10, 3, 7])
 def test_equal_parts_fill_a_gpu(parts: int) -> None:
-    request = Request([Ask("main", memory_ratio=Fraction(1, parts))])
+    request = Request([ContainerRequest("main", memory_ratio=Fraction(1, parts))])
     fleet = add(Fleet(), "a", of=[Gpu("GPU-a", 0, 46068 * 2**20)])
     for number in range(parts):
         found = place(fleet, request, fleet.row_of("a"))
@@ -79,7 +79,7 @@ def test_equal_parts_fill_a_gpu(parts: int) -> None:
 
 
 def test_sizes_of_replaced_gpus_are_reused() -> None:
-    fleet, half = Fleet(), Request([Ask("main", memory_ratio=Fraction(1, 2))])
+    fleet, half = Fleet(), Request([ContainerRequest("main", memory_ratio=Fraction(1, 2))])
     for total in range(1000, 1020):
         add(fleet, "a", of=[Gpu("GPU-a", 0, total)])
         assert fit(fleet, half, fleet.rows_of(["a"]))[0].all()
@@ -89,13 +89,13 @@ def test_sizes_of_replaced_gpus_are_reused() -> None:
 
 def test_values_that_make_no_request() -> None:
     with pytest.raises(ValueError, match="exactly one of memory_bytes and memory_ratio"):
-        Ask("main")
+        ContainerRequest("main")
     with pytest.raises(ValueError, match="exactly one of memory_bytes and memory_ratio"):
-        Ask("main", memory_bytes=1, memory_ratio=Fraction(1, 2))
+        ContainerRequest("main", memory_bytes=1, memory_ratio=Fraction(1, 2))
     for ratio in (Fraction(0), Fraction(101, 100)):
         with pytest.raises(ValueError, match="memory_ratio: invalid value"):
-            Ask("main", memory_ratio=ratio)
-    with pytest.raises(ValueError, match="at least one ask"):
+            ContainerRequest("main", memory_ratio=ratio)
+    with pytest.raises(ValueError, match="at least one container"):
         Request([])
 
 
@@ -172,4 +172,4 @@ def test_gpus_are_selected_by_model_and_uuid_without_a_label_set_of_each() -> No
 
 
 def selecting(label: str, value: str) -> Request:
-    return Request(ANY.asks, selector=[Requirement(label, frozenset({value}))])
+    return Request(ANY.containers, selector=[Requirement(label, frozenset({value}))])

@@ -83,18 +83,20 @@ def check_placement(
     assert said is Reason.FITS
     slots = {held.gpu.uuid: slot for slot, held in enumerate(node.gpus)}
     chosen = [
-        [slots[share.uuid] for share in found.shares if share.container == ask.container]
-        for ask in request.asks
+        [slots[share.uuid] for share in found.shares if share.container == container.name]
+        for container in request.containers
     ]
     assert oracle.is_allowed(node, request, chosen), (node, request, found)
     for peak in found.peaks:
         slot = slots[peak.uuid]
         on = [number for number, gpus in enumerate(chosen) if slot in gpus]
         held = node.gpus[slot]
-        assert (peak.memory_bytes, peak.core_percent) == oracle.holds(request.asks, on, held.gpu)
+        assert (peak.memory_bytes, peak.core_percent) == oracle.holds(
+            request.containers, on, held.gpu
+        )
         exact = peak.memory_bytes * 100 // held.gpu.total_bytes
         assert exact <= peak.memory_percent <= 100
     assert [peak.minor for peak in found.peaks] == sorted(peak.minor for peak in found.peaks)
-    if len(request.asks) == 1 and request.asks[0].gpus == 1 and request.scope == 1:
+    if len(request.containers) == 1 and request.containers[0].gpus == 1 and request.scope == 1:
         policy = request.policy or Policy.BINPACK
         assert chosen == [[oracle.first_choice(node, request, policy)]], (node, request)

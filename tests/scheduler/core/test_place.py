@@ -10,7 +10,7 @@ from scheduler.core.fit import fit
 from scheduler.core.fleet import Gpu
 from scheduler.core.place import Peak, Placement, Share, place
 from scheduler.core.reasons import Reason
-from scheduler.core.request import Ask, Phase, Policy, Request, Scope, ratio_of_percent
+from scheduler.core.request import ContainerRequest, Phase, Policy, Request, Scope, ratio_of_percent
 from scheduler.core.search import Steps
 from scheduler.core.together import assignment
 from tests.scheduler.core.one_node import Held, fleet, gpus, minors
@@ -24,28 +24,30 @@ def one(
     policy: Policy | None = None,
     scope: Scope = Scope.NODE,
 ) -> Request:
-    asks = [Ask("main", Phase.MAIN, 0, count, core, size, ratio(percent))]
-    return Request(asks, policy, (), scope)
+    containers = [ContainerRequest("main", Phase.MAIN, 0, count, core, size, ratio(percent))]
+    return Request(containers, policy, (), scope)
 
 
 def ratio(percent: int | None) -> Fraction | None:
     return None if percent is None else ratio_of_percent(percent)
 
 
-def several(*asks: Ask, policy: Policy | None = None, scope: Scope = Scope.NODE) -> Request:
-    return Request(asks, policy, (), scope)
+def several(
+    *containers: ContainerRequest, policy: Policy | None = None, scope: Scope = Scope.NODE
+) -> Request:
+    return Request(containers, policy, (), scope)
 
 
-def main(name: str, percent: int, core: int | None = None, count: int = 1) -> Ask:
-    return Ask(name, Phase.MAIN, 0, count, core, None, ratio(percent))
+def main(name: str, percent: int, core: int | None = None, count: int = 1) -> ContainerRequest:
+    return ContainerRequest(name, Phase.MAIN, 0, count, core, None, ratio(percent))
 
 
-def init(name: str, order: int, percent: int, core: int | None = None) -> Ask:
-    return Ask(name, Phase.INIT, order, 1, core, None, ratio(percent))
+def init(name: str, order: int, percent: int, core: int | None = None) -> ContainerRequest:
+    return ContainerRequest(name, Phase.INIT, order, 1, core, None, ratio(percent))
 
 
-def sidecar(name: str, order: int, percent: int, core: int | None = None) -> Ask:
-    return Ask(name, Phase.SIDECAR, order, 1, core, None, ratio(percent))
+def sidecar(name: str, order: int, percent: int, core: int | None = None) -> ContainerRequest:
+    return ContainerRequest(name, Phase.SIDECAR, order, 1, core, None, ratio(percent))
 
 
 # --- free capacity
@@ -239,19 +241,19 @@ def test_first_takes_the_lowest_minor_that_fits(request_: Request, found: list[l
     assert list(placed.values()) == found
     row = node.row_of("n1")
     assert fit(node, request_, node.rows_of(["n1"]))[0].all()
-    if len(request_.asks) > 1:
+    if len(request_.containers) > 1:
         chosen = assignment(node, request_, row)
         assert chosen is not None
-        assert [chosen[number] for number in range(len(request_.asks))] == found
+        assert [chosen[number] for number in range(len(request_.containers))] == found
 
 
 def test_a_search_that_gives_up_has_its_own_reason() -> None:
     """Each container needs more than half a GPU, over GPUs that all differ, with one container too
     many; the sums do not show it."""
-    small = [Ask(f"c{n}", order=n, memory_bytes=505 + n) for n in range(16)]
+    small = [ContainerRequest(f"c{n}", order=n, memory_bytes=505 + n) for n in range(16)]
     held: list[list[Held]] = [[(minor, 1)] for minor in range(1, 17)]
     node = fleet(*held, of=gpus(16))
-    request = several(*small, Ask("last", order=17, memory_bytes=501))
+    request = several(*small, ContainerRequest("last", order=17, memory_bytes=501))
     assert minors(node, request) is Reason.GIVEN_UP
     steps = Steps(10)
     assert place(node, request, node.row_of("n1"), steps=steps) is Reason.GIVEN_UP
@@ -260,9 +262,9 @@ def test_a_search_that_gives_up_has_its_own_reason() -> None:
 
 def test_what_all_gpus_together_have_not_is_not_searched_for() -> None:
     node = fleet([(600, 10)], [(600, 10)])
-    for asks in ([main("a", 30)] * 3, [main("a", 1, 60)] * 2 + [main("b", 1, 65)]):
+    for containers in ([main("a", 30)] * 3, [main("a", 1, 60)] * 2 + [main("b", 1, 65)]):
         steps = Steps()
-        assert place(node, several(*asks), node.row_of("n1"), steps=steps) is Reason.TOGETHER
+        assert place(node, several(*containers), node.row_of("n1"), steps=steps) is Reason.TOGETHER
         assert steps.taken == 0
 
 
@@ -272,10 +274,10 @@ def test_peaks_have_the_requested_percent_or_the_floor_of_the_bytes() -> None:
     by_ratio = place(node, several(main("a", 33), main("b", 33)), row)
     assert isinstance(by_ratio, Placement)
     assert by_ratio.peaks == (Peak("GPU-0", 0, 658, 66, None),)
-    both = place(node, several(main("a", 33), Ask("b", memory_bytes=329)), row)
+    both = place(node, several(main("a", 33), ContainerRequest("b", memory_bytes=329)), row)
     assert isinstance(both, Placement)
     assert both.peaks == (Peak("GPU-0", 0, 658, 65, None),)
-    after = place(node, several(init("a", 0, 33), Ask("b", memory_bytes=1)), row)
+    after = place(node, several(init("a", 0, 33), ContainerRequest("b", memory_bytes=1)), row)
     assert isinstance(after, Placement)
     assert after.peaks == (Peak("GPU-0", 0, 329, 33, None),), "329 bytes are 32.998 percent"
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from scheduler.core.fleet import Fleet, Gpu
-from scheduler.core.request import Ask, Policy, Request
+from scheduler.core.request import ContainerRequest, Policy, Request
 from scheduler.core.score import best, levels, score
 from tests.scheduler.core.one_node import Held, add
 
-HALF = Request([Ask("main", core_percent=50, memory_ratio=Fraction(1, 2))])
-SPREAD = Request(HALF.asks, Policy.SPREAD)
+HALF = Request([ContainerRequest("main", core_percent=50, memory_ratio=Fraction(1, 2))])
+SPREAD = Request(HALF.containers, Policy.SPREAD)
 
 
 def order(
@@ -47,11 +47,11 @@ def test_spread_has_the_opposite() -> None:
 
 def test_first_ranks_by_the_gpus_with_the_lowest_minors() -> None:
     """Not by the fuller GPU, on which it would not place."""
-    tenth = Request([Ask("main", memory_ratio=Fraction(1, 10))], Policy.FIRST)
+    tenth = Request([ContainerRequest("main", memory_ratio=Fraction(1, 10))], Policy.FIRST)
     behind: tuple[str, list[list[Held]]] = ("behind", [[], [(800, 20)]])
     at_once: tuple[str, list[list[Held]]] = ("at once", [[(100, 20)], []])
     assert order(tenth, behind, at_once) == ["at once", "behind"]
-    assert order(Request(tenth.asks), behind, at_once) == ["behind", "at once"]
+    assert order(Request(tenth.containers), behind, at_once) == ["behind", "at once"]
 
 
 def test_the_better_fit_of_empty_gpus() -> None:
@@ -59,7 +59,7 @@ def test_the_better_fit_of_empty_gpus() -> None:
     for name, total in (("large", 4000), ("small", 1000)):
         add(fleet, name, [], of=[Gpu(f"GPU-{name}", 0, total)])
     rows = fleet.rows_of(["large", "small"])
-    request = Request([Ask("main", memory_bytes=500)])
+    request = Request([ContainerRequest("main", memory_bytes=500)])
     assert score(fleet, request, rows).argmax() == 1
 
 
@@ -69,7 +69,7 @@ def test_a_gpu_in_use_is_better_than_an_empty_one_that_fits_better() -> None:
     add(fleet, "large", [(1, 0)], of=[Gpu("GPU-large", 0, 8000)])
     add(fleet, "small", [], of=[Gpu("GPU-small", 0, 1000)])
     rows = fleet.rows_of(["large", "small"])
-    request = Request([Ask("main", core_percent=50, memory_bytes=1000)])
+    request = Request([ContainerRequest("main", core_percent=50, memory_bytes=1000)])
     assert score(fleet, request, rows).argmax() == 0
 
 
@@ -89,7 +89,7 @@ def test_several_gpus_are_better_the_nearer_they_lie() -> None:
         add(fleet, name, [], [], of=of)
     rows = fleet.rows_of(near)
     for policy in Policy:
-        request = Request([Ask("main", gpus=2, memory_ratio=Fraction(1, 2))], policy)
+        request = Request([ContainerRequest("main", gpus=2, memory_ratio=Fraction(1, 2))], policy)
         assert score(fleet, request, rows).argsort().tolist() == [0, 1, 2, 3]
 
 

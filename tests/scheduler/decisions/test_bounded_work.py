@@ -72,7 +72,7 @@ def test_300_hard_pods_that_wait_take_bounded_steps() -> None:
         budget.taken.clear()
         state.tick(float(second))
         for name in names:
-            state.fleet.note_room(state.fleet.row_of(name))
+            state.fleet.note_freed(state.fleet.row_of(name))
         while not queue.work(float(second), lambda: True):
             pass
         assert max(budget.taken, default=0) <= MAX_A_CALL
@@ -93,7 +93,7 @@ def test_the_searches_of_waiting_pods_come_to_an_end() -> None:
         verbs.filter(hard_pod(number, names))
     hard(state.fleet, 3, alike=False)
     for name in names:
-        state.fleet.note_room(state.fleet.row_of(name))
+        state.fleet.note_freed(state.fleet.row_of(name))
     for second in range(100, 120):
         budget.taken.clear()
         state.tick(float(second))
@@ -112,7 +112,7 @@ def test_pods_that_no_longer_fit_leave_the_event_loop_free() -> None:
         state.tick(float(number))
     for name in names:
         add(state.fleet, name, of=gpus(16, 4000))
-        state.fleet.note_room(state.fleet.row_of(name))
+        state.fleet.note_freed(state.fleet.row_of(name))
     for second in (100.0, 106.0):
         state.tick(second)
         queue.work(second, lambda: False)
@@ -138,7 +138,7 @@ def test_constant_hard_filters_leave_the_queue_steps_for_each_of_its_entries() -
         verbs.filter(hard_pod(number, names))
     fits = calls.pod("fits", *(objects.container(f"c{n}", core=1, memory="400") for n in range(17)))
     for name in names:
-        state.fleet.set_node(state.fleet.row_of(name), Reason.AGENT_SILENT, True)
+        state.fleet.set_node(state.fleet.row_of(name), Reason.AGENT_LEASE_EXPIRED, True)
     assert not calls.loads(verbs.filter(calls.arguments(fits, names)))["NodeNames"]
     for name in names:
         state.fleet.set_node(state.fleet.row_of(name), Reason.FITS, True)
@@ -147,7 +147,7 @@ def test_constant_hard_filters_leave_the_queue_steps_for_each_of_its_entries() -
     for second in range(100, 160):
         state.tick(float(second))
         for name in names:
-            state.fleet.note_room(state.fleet.row_of(name))
+            state.fleet.note_freed(state.fleet.row_of(name))
         state.known = Known()  # as if their GPUs had changed, too
         with state.budget.steps(PER_SECOND) as drained:
             drained.taken = PER_SECOND

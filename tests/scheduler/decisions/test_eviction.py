@@ -21,7 +21,7 @@ from scheduler.kubernetes.facts import DeviceFacts, HeldGpu, LeaseFacts, NodeFac
 from tests.scheduler import calls, objects
 from tests.scheduler.core import fleets
 
-_LEFT_OUT = {"version", "room_version", "added"}
+_LEFT_OUT = {"version", "freed_version", "added"}
 """Numbers of changes, which are none of the fleet's contents."""
 
 
@@ -31,10 +31,10 @@ def used(chance: random.Random) -> tuple[State, list[str]]:
     uids: list[str] = []
     for node in fleets.nodes(chance, most=8):
         gpus = tuple(held.gpu for held in node.gpus)
-        state.see_device(DeviceFacts(node.name, f"uid-{node.name}", gpus))
-        state.see_node(NodeFacts(node.name, f"uid-{node.name}", isolates=node.isolates))
+        state.observe_device(DeviceFacts(node.name, f"uid-{node.name}", gpus))
+        state.observe_node(NodeFacts(node.name, f"uid-{node.name}", isolates=node.isolates))
         if not node.blocked_by:
-            state.see_lease(LeaseFacts(node.name, "now"), 0.0)
+            state.observe_lease(LeaseFacts(node.name, "now"), 0.0)
         shares = [(held.gpu, *share) for held in node.gpus for share in held.shares]
         chance.shuffle(shares)
         while shares:
@@ -55,7 +55,7 @@ def hold(
     state: State, uid: str, node: str, shares: Sequence[tuple[fleet_module.Gpu, int, int | None]]
 ) -> None:
     held = tuple(HeldGpu(gpu.uuid, gpu.minor, size, core) for gpu, size, core in shares)
-    state.see_pod(PodFacts(uid, "default", f"pod-{uid}", node, False, held))
+    state.observe_pod(PodFacts(uid, "default", f"pod-{uid}", node, False, held))
 
 
 def victims_of(chance: random.Random, state: State, uids: list[str]) -> Mapping[str, list[str]]:
@@ -77,7 +77,7 @@ def one_by_one(state: State, victims: Mapping[str, Sequence[str]]) -> Fleet:
     for node, uids in victims.items():
         for uid in uids:
             if copied.node_of(uid) == node:
-                copied.lose_pod(uid)
+                copied.remove_pod(uid)
     return copied.fleet
 
 
@@ -113,11 +113,11 @@ def test_the_state_may_change_between_the_parts() -> None:
     hold(state, "stays", "n1", [(gpus[1], 500, 5)])
     eviction = state.eviction()
     eviction.add({"n0": ["gone"], "n1": ["stays"]})
-    state.lose_pod("gone")
+    state.remove_pod("gone")
     hold(state, "new", "n0", [(gpus[0], 2000, 20)])
     fleet = eviction.remaining()
     assert fleet.used_bytes[fleet.rows_of(["n0", "n1"]), 0].tolist() == [2000, 0]
-    state.lose_node("n1")
+    state.remove_node("n1")
     assert eviction.remaining().used_bytes.sum() == 2000
 
 

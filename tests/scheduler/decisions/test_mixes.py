@@ -34,9 +34,9 @@ def made() -> tuple[State, Sequence[oracle.Node]]:
     for number, sizes in enumerate([*([size] * 2 for size in SIZES), list(SIZES[:2])]):
         name = f"n{number}"
         gpus = [Gpu(f"GPU-{name}-{at}", at, size) for at, size in enumerate(sizes)]
-        state.see_device(DeviceFacts(name, f"uid-{name}", gpus))
-        state.see_node(NodeFacts(name, f"uid-{name}", isolates=True))
-        state.see_lease(LeaseFacts(name, "now"), 0.0)
+        state.observe_device(DeviceFacts(name, f"uid-{name}", gpus))
+        state.observe_node(NodeFacts(name, f"uid-{name}", isolates=True))
+        state.observe_lease(LeaseFacts(name, "now"), 0.0)
         nodes.append(oracle.Node(name, [oracle.Held(gpu) for gpu in gpus]))
     return state, nodes
 
@@ -146,7 +146,7 @@ def test_no_gpu_is_over_whatever_is_bound_and_deleted(seed: int) -> None:
     for number in range(MIXES):
         if shares and chance.random() < 0.45:
             uid = chance.choice(sorted(shares))
-            state.lose_pod(uid)
+            state.remove_pod(uid)
             for held, share in shares.pop(uid):
                 held.shares.remove(share)
         else:
@@ -167,16 +167,16 @@ def _bind(state: State, node: oracle.Node, pod: dict[str, Any], shares: Shares) 
     assert isinstance(found, Placement) == (said is Reason.FITS), (node, request)
     if isinstance(found, Placement):
         state.assume(uid, found, 0.0)
-        state.see_pod(translate.pod(bound(pod, read, found, fleet.gpus[row])))
+        state.observe_pod(translate.pod(bound(pod, read, found, fleet.gpus[row])))
         assert state.is_bound(uid)
         by_uuid = {held.gpu.uuid: held for held in node.gpus}
         on: dict[str, list[int]] = {}
         for share in found.shares:
-            asking_ones = [ask.container for ask in request.asks]
-            on.setdefault(share.uuid, []).append(asking_ones.index(share.container))
+            names = [each.name for each in request.containers]
+            on.setdefault(share.uuid, []).append(names.index(share.container))
         shares[uid] = [
-            (by_uuid[uuid], oracle.holds(request.asks, asks, by_uuid[uuid].gpu))
-            for uuid, asks in on.items()
+            (by_uuid[uuid], oracle.holds(request.containers, on_it, by_uuid[uuid].gpu))
+            for uuid, on_it in on.items()
         ]
         for held, each in shares[uid]:
             held.shares.append(each)

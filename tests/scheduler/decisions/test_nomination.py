@@ -54,7 +54,7 @@ class Cluster:
         raw["spec"] |= {"priority": priority, **fields.pop("spec", {})}
         for key, more in fields.items():
             raw[key] |= more
-        self.backlog.see(waiting(raw))
+        self.backlog.observe(waiting(raw))
         return raw
 
     def many(self, count: int, *containers: Any, **fields: Any) -> list[dict[str, Any]]:
@@ -334,7 +334,7 @@ def test_a_nomination_ends_at_its_deadline_and_is_withdrawn(cluster: Cluster) ->
     free = cluster.state.fleet.free_bytes.sum()
     pods[0]["metadata"] |= {"managedFields": OURS, "resourceVersion": "2"}
     pods[0]["status"]["nominatedNodeName"] = node
-    cluster.backlog.see(waiting(pods[0]))
+    cluster.backlog.observe(waiting(pods[0]))
     cluster.now_s += Kind.NOMINATED.value - 0.1
     assert cluster.plan() == []
     cluster.now_s += 0.2
@@ -351,7 +351,7 @@ def nominated(cluster: Cluster, raw: dict[str, Any], node: str | None) -> dict[s
     """The watch reports the nomination of ours."""
     raw["metadata"] |= {"managedFields": OURS, "resourceVersion": "2"}
     raw["status"]["nominatedNodeName"] = node
-    cluster.backlog.see(waiting(raw))
+    cluster.backlog.observe(waiting(raw))
     return raw
 
 
@@ -407,7 +407,7 @@ def test_a_pod_that_kube_scheduler_reports_as_unschedulable_keeps_no_nomination(
     node = cluster.planned()["p0"]
     nominated(cluster, raw, node)
     raw["status"]["conditions"] = UNSCHEDULABLE
-    cluster.backlog.see(waiting(raw))
+    cluster.backlog.observe(waiting(raw))
     assert cluster.reserved(raw, node) is None
     assert cluster.planned() == {"p0": None}
     assert cluster.backlog.counts[Outcome.REFUSED] == 1
@@ -422,7 +422,7 @@ def test_where_kube_scheduler_may_preempt_on_the_nominated_node_it_stays(cluster
     nominated(cluster, raw, node)
     cluster.backlog.preempts("p0", {node})
     raw["status"]["conditions"] = UNSCHEDULABLE
-    cluster.backlog.see(waiting(raw))
+    cluster.backlog.observe(waiting(raw))
     cluster.now_s += Kind.NOMINATED.value + 1
     assert cluster.plan() == []
 
@@ -439,7 +439,7 @@ def test_a_single_node_shows_no_candidates(cluster: Cluster) -> None:
 def test_candidates_on_which_no_pod_fits_are_forgotten(cluster: Cluster) -> None:
     """Nodes left, or were filled. The next pod that kube-scheduler tries shows the present ones."""
     cluster.tries(cluster.comes("first"), "n0", "gone")
-    cluster.state.lose_node("n0")
+    cluster.state.remove_node("n0")
     pods = cluster.many(6)
     assert cluster.plan() == []
     cluster.tries(pods[0])

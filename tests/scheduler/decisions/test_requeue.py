@@ -50,7 +50,7 @@ class Refusing:
         return self.look()
 
     def free(self) -> None:
-        self.state.lose_pod("holder")
+        self.state.remove_pod("holder")
 
 
 @pytest.fixture
@@ -103,20 +103,20 @@ def test_an_agent_that_is_ready_again_requeues_a_pod() -> None:
     ready = lease(objects.lease("n0"))
     assert unready is not None
     assert ready is not None
-    refusing.state.see_lease(unready, 1.0)
+    refusing.state.observe_lease(unready, 1.0)
     refusing.ask("waits")
     assert refusing.overdue(after_s=100.0) == []
-    refusing.state.see_lease(ready, 2.0)
+    refusing.state.observe_lease(ready, 2.0)
     assert refusing.overdue(after_s=TIMEOUT_S) == ["waits"]
 
 
 def test_a_new_node_requeues_a_pod(refusing: Refusing) -> None:
     state: State = refusing.state
-    state.see_node(node(objects.node("n1")))
-    state.see_device(device(objects.device("n1", objects.gpu("GPU-n1-0", 0, "24Gi"))))
+    state.observe_node(node(objects.node("n1")))
+    state.observe_device(device(objects.device("n1", objects.gpu("GPU-n1-0", 0, "24Gi"))))
     facts = lease(objects.lease("n1"))
     assert facts is not None
-    state.see_lease(facts, 0.0)
+    state.observe_lease(facts, 0.0)
     assert refusing.overdue(after_s=TIMEOUT_S) == ["waits"]
 
 
@@ -139,7 +139,7 @@ def test_entries_take_turns_and_none_is_left_out(refusing: Refusing) -> None:
     for _ in range(40):
         small = calls.pod("small", objects.container("main", core=1, ratio=1))
         bound(refusing.state, small, "n0")
-        refusing.state.lose_pod("small")
+        refusing.state.remove_pod("small")
         refusing.now_s += 1.0
         is_over = iter([False] * 19 + [True])
         refusing.queue.work(refusing.now_s, is_over.__next__)
@@ -159,11 +159,11 @@ def test_free_capacity_on_nodes_that_are_no_candidates_requeues_no_pod() -> None
     for churn in range(30):
         small = calls.pod(f"small-{churn}", objects.container("main", core=1, ratio=1))
         bound(state, small, "n1")
-        state.lose_pod(f"small-{churn}")
+        state.remove_pod(f"small-{churn}")
         now_s += 1.0
         queue.work(now_s, lambda: False)
         assert queue.due() == []
-    state.lose_pod("holder")
+    state.remove_pod("holder")
     queue.work(now_s, lambda: False)
     queue.work(now_s + TIMEOUT_S, lambda: False)
     assert [asked.uid for asked in queue.due()] == ["pinned"]

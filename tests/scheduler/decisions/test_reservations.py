@@ -138,7 +138,7 @@ def test_a_pod_whose_request_has_changed_is_placed_anew() -> None:
     scene.ranked(calls.pod("a"), ["n0"])
     scene.verbs.filter(calls.arguments(calls.pod("b"), BOTH))
     less = calls.pod("a", objects.container("main", core=30, ratio=30))
-    scene.verbs._remember(scene.verbs._reader.arguments(calls.arguments(less, BOTH))[0])
+    scene.verbs._store(scene.verbs._reader.arguments(calls.arguments(less, BOTH))[0])
     assert scene.bind("a", "n0") == ""
     assert scene.used() == (30, 0)
 
@@ -154,18 +154,18 @@ def test_a_pod_that_is_bound_gets_no_reservation() -> None:
 def _by_hand(state: State) -> None:
     held = objects.allocated(("GPU-n0-0", 0, objects.resources(core=10, memory="1Gi")))
     annotations = {names.ANNOTATION_DEVICE_ALLOCATED: held}
-    state.see_pod(translate.pod(calls.pod("hand", node="n0", annotations=annotations)))
+    state.observe_pod(translate.pod(calls.pod("hand", node="n0", annotations=annotations)))
 
 
 ENDS: dict[str, Callable[[Scene], object]] = {
     "it is asked for again": lambda scene: scene.named(calls.pod("a", WHOLE)),
     "another is bound there by hand": lambda scene: _by_hand(scene.state),
-    "its node changes": lambda scene: scene.state.see_node(
+    "its node changes": lambda scene: scene.state.observe_node(
         translate.node(objects.node("n0", cordoned_gpus="GPU-n0-0"))
     ),
-    "its node is gone": lambda scene: scene.state.lose_node("n0"),
-    "its node's GPUs are gone": lambda scene: scene.state.lose_device("n0"),
-    "its node's agent is gone": lambda scene: scene.state.lose_lease("n0"),
+    "its node is gone": lambda scene: scene.state.remove_node("n0"),
+    "its node's GPUs are gone": lambda scene: scene.state.remove_device("n0"),
+    "its node's agent is gone": lambda scene: scene.state.remove_lease("n0"),
     "some seconds pass": lambda scene: scene.state.tick(Kind.RANKED.value),
     "the pod is bound elsewhere": lambda scene: scene.bind("a", "n1"),
 }

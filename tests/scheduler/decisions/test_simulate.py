@@ -86,7 +86,7 @@ def test_leases_count_where_there_are_any() -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "silent"),
+    ("now", "expired"),
     [
         (datetime(2026, 1, 1, 0, 0, 45, tzinfo=UTC), ["n10", "n2", "n3"]),
         (datetime(2025, 12, 31, tzinfo=UTC), ["n3"]),
@@ -94,7 +94,7 @@ def test_leases_count_where_there_are_any() -> None:
         (None, ["n10", "n2", "n3"]),
     ],
 )
-def test_nodes_whose_agents_are_silent_are_left_out(now: datetime | None, silent: Any) -> None:
+def test_nodes_whose_agents_leases_expired_are_left_out(now: datetime | None, expired: Any) -> None:
     """Without a time, relative to the last renewal: a file has no other time."""
     leases = [lease("n1", 58), lease("n2", 4), lease("n10", 4), lease("n3")]
     leases[3]["spec"]["renewTime"] = "?"
@@ -102,10 +102,10 @@ def test_nodes_whose_agents_are_silent_are_left_out(now: datetime | None, silent
     found = [*FLEET, *devices, *(kind("Lease", each) for each in leases)]
     account = simulate.simulate(simulate.fleet(found, now.timestamp() if now else None), HALF)
     told = {each.text: each.nodes for each in account.refused}
-    assert told == {"GPU node agent has not renewed its Lease": silent}
+    assert told == {"GPU node agent has not renewed its Lease": expired}
 
 
-def test_without_a_renewal_time_every_agent_is_silent() -> None:
+def test_without_a_renewal_time_every_lease_is_expired() -> None:
     unsaid = lease("n1")
     del unsaid["spec"]
     account = simulate.simulate(simulate.fleet([*FLEET, kind("Lease", unsaid)]), HALF)
@@ -122,7 +122,7 @@ def test_an_invalid_request_is_refused_on_every_node() -> None:
 
 def test_a_pod_without_a_share_may_be_placed_anywhere() -> None:
     account = simulate.simulate(simulate.fleet(FLEET), kind("Pod", pod(container("main"))))
-    assert account.placed and not account.asks
+    assert account.placed and not account.requests_share
 
 
 @pytest.mark.parametrize("owner", ["Deployment", "Job", "CronJob", "PodTemplate"])

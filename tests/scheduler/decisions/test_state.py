@@ -18,7 +18,7 @@ from scheduler.core.fit import fit
 from scheduler.core.fleet import Fleet
 from scheduler.core.place import Placement, place
 from scheduler.core.reasons import Reason
-from scheduler.core.request import Ask, Request
+from scheduler.core.request import ContainerRequest, Request
 from scheduler.decisions.state import State
 from scheduler.kubernetes import binding, requests, translate
 from scheduler.kubernetes.facts import PodFacts
@@ -34,30 +34,30 @@ from tests.scheduler.objects import (
     resources,
 )
 
-HALF = Request([Ask("main", core_percent=50, memory_ratio=Fraction(1, 2))])
-ANY = Request([Ask("main", memory_bytes=1)])
+HALF = Request([ContainerRequest("main", core_percent=50, memory_ratio=Fraction(1, 2))])
+ANY = Request([ContainerRequest("main", memory_bytes=1)])
 
 
-def see_node(state: State, raw: dict[str, Any]) -> None:
-    state.see_node(translate.node(raw))
+def observe_node(state: State, raw: dict[str, Any]) -> None:
+    state.observe_node(translate.node(raw))
 
 
-def see_device(state: State, raw: dict[str, Any]) -> None:
-    state.see_device(translate.device(raw))
+def observe_device(state: State, raw: dict[str, Any]) -> None:
+    state.observe_device(translate.device(raw))
 
 
-def see_lease(state: State, raw: dict[str, Any], now_s: float = 0.0) -> None:
+def observe_lease(state: State, raw: dict[str, Any], now_s: float = 0.0) -> None:
     read = translate.lease(raw)
     assert read is not None
-    state.see_lease(read, now_s)
+    state.observe_lease(read, now_s)
 
 
 def made(*gpus: dict[str, Any]) -> State:
     """One node, n1, with these GPUs; by default GPU-a and GPU-b."""
     state = State()
-    see_node(state, node("n1"))
-    see_device(state, device("n1", *(gpus or (gpu("GPU-a", 0), gpu("GPU-b", 1)))))
-    see_lease(state, lease("n1"))
+    observe_node(state, node("n1"))
+    observe_device(state, device("n1", *(gpus or (gpu("GPU-a", 0), gpu("GPU-b", 1)))))
+    observe_lease(state, lease("n1"))
     return state
 
 
@@ -120,9 +120,9 @@ def test_pods_bound_by_us_by_koordinator_and_by_hand_all_count() -> None:
         node="n1",
         annotations={**binding.annotations_of(chosen(state))},
     )
-    state.see_pod(translate.pod(ours))
-    state.see_pod(holding("koordinators", memory="6Gi", core=25, ratio=25))
-    state.see_pod(holding("by-hand", None, 1, memory="1Gi"))
+    state.observe_pod(translate.pod(ours))
+    state.observe_pod(holding("koordinators", memory="6Gi", core=25, ratio=25))
+    state.observe_pod(holding("by-hand", None, 1, memory="1Gi"))
     assert used(state) == {"GPU-a": (18, 75, 0), "GPU-b": (1, 0, 1)}
     assert texts(state) == []
 
@@ -130,12 +130,12 @@ def test_pods_bound_by_us_by_koordinator_and_by_hand_all_count() -> None:
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 def test_a_finished_pod_releases(phase: str) -> None:
     state = made()
-    state.see_pod(holding("u"))
+    state.observe_pod(holding("u"))
     assert used(state) == HALF_OF_A
-    state.see_pod(holding("u", phase=phase))
+    state.observe_pod(holding("u", phase=phase))
     assert used(state) == NONE
-    state.see_pod(holding("u", phase=phase))
-    state.lose_pod("u")
+    state.observe_pod(holding("u", phase=phase))
+    state.remove_pod("u")
     assert used(state) == NONE
     assert (state.node_of("u"), state.is_bound("u")) == (None, False)
 
@@ -158,30 +158,30 @@ def test_an_unreadable_annotation_occupies_every_gpu_and_is_reported(
 ) -> None:
     state = made()
     annotations = {names.ANNOTATION_DEVICE_ALLOCATED: "{"}
-    state.see_pod(translate.pod(pod(*containers, uid="u", node="n1", annotations=annotations)))
+    state.observe_pod(translate.pod(pod(*containers, uid="u", node="n1", annotations=annotations)))
     assert used(state) == {"GPU-a": most, "GPU-b": most}
     (text,) = texts(state)
     assert text.startswith(f"n1 default/pod-u annotation {names.ANNOTATION_DEVICE_ALLOCATED}: not")
-    state.lose_pod("u")
+    state.remove_pod("u")
     assert used(state) == NONE
 
 
 def test_a_vanished_gpu_keeps_its_allocation_and_is_reported() -> None:
     state = made()
-    state.see_pod(holding("u"))
-    see_device(state, device("n1", gpu("GPU-b", 1)))
+    state.observe_pod(holding("u"))
+    observe_device(state, device("n1", gpu("GPU-b", 1)))
     assert used(state) == {"GPU-b": (0, 0, 0)}
     assert texts(state) == ["n1 default/pod-u holds a GPU that its node does not have: GPU-a"]
-    see_device(state, device("n1", gpu("GPU-a", 0), gpu("GPU-b", 1)))
+    observe_device(state, device("n1", gpu("GPU-a", 0), gpu("GPU-b", 1)))
     assert used(state) == HALF_OF_A
     assert texts(state) == []
 
 
 def test_a_vanished_gpu_without_uuid_is_reported_by_its_minor() -> None:
     state = made()
-    state.see_pod(holding("u", None, 7))
+    state.observe_pod(holding("u", None, 7))
     assert texts(state) == ["n1 default/pod-u holds a GPU that its node does not have: minor 7"]
-    state.see_pod(holding("u", None, 1, ratio=50))
+    state.observe_pod(holding("u", None, 1, ratio=50))
     assert used(state) == {"GPU-a": (0, 0, 0), "GPU-b": (12, 0, 1)}
     assert texts(state) == []
 
@@ -190,10 +190,10 @@ def test_a_node_replaced_under_its_name() -> None:
     """The old node's inventory does not apply to the new one; its pods hold the GPUs that they
     name."""
     state = made()
-    state.see_pod(holding("u"))
-    see_node(state, node("n1", "another"))
+    state.observe_pod(holding("u"))
+    observe_node(state, node("n1", "another"))
     assert reason(state) is Reason.DEVICE_STALE
-    see_device(state, device("n1", gpu("GPU-c", 0), node_uid="another"))
+    observe_device(state, device("n1", gpu("GPU-c", 0), node_uid="another"))
     assert reason(state) is Reason.FITS
     assert used(state) == {"GPU-c": (0, 0, 0)}
     assert texts(state) == ["n1 default/pod-u holds a GPU that its node does not have: GPU-a"]
@@ -201,8 +201,8 @@ def test_a_node_replaced_under_its_name() -> None:
 
 def test_a_list_ends_pods_that_it_lacks_but_not_assumed_ones() -> None:
     state = made()
-    state.see_pod(holding("kept"))
-    state.see_pod(holding("gone", "GPU-b", 1))
+    state.observe_pod(holding("kept"))
+    state.observe_pod(holding("gone", "GPU-b", 1))
     state.assume("assumed", chosen(state), deadline_s=10.0)
     state.keep_pods(["kept"])
     assert used(state) == {"GPU-a": (24, 100, 0), "GPU-b": (0, 0, 0)}
@@ -210,32 +210,32 @@ def test_a_list_ends_pods_that_it_lacks_but_not_assumed_ones() -> None:
 
 def test_a_node_that_is_deleted_and_recreated_has_its_pods() -> None:
     state = made()
-    state.see_pod(holding("u"))
-    state.lose_node("n1")
+    state.observe_pod(holding("u"))
+    state.remove_node("n1")
     assert reason(state) is Reason.NODE_UNKNOWN
     assert state.node_of("u") == "n1"
-    state.lose_pod("gone")
-    see_node(state, node("n2"))
-    see_node(state, node("n1"))
+    state.remove_pod("gone")
+    observe_node(state, node("n2"))
+    observe_node(state, node("n1"))
     assert used(state) == HALF_OF_A
-    state.lose_node("n1")
-    state.lose_pod("u")
-    see_node(state, node("n1"))
+    state.remove_node("n1")
+    state.remove_pod("u")
+    observe_node(state, node("n1"))
     assert used(state) == NONE
-    state.lose_node("never")
+    state.remove_node("never")
 
 
 def test_foreign_grants_over_the_gpu_leave_none_free_and_are_reported() -> None:
     state = made(gpu("GPU-a", 0))
-    state.see_pod(holding("u-1", memory="20Gi", core=80))
-    state.see_pod(holding("u-2", memory="20Gi", core=80))
+    state.observe_pod(holding("u-1", memory="20Gi", core=80))
+    state.observe_pod(holding("u-2", memory="20Gi", core=80))
     fleet, row = state.fleet, state.fleet.row_of("n1")
     assert (fleet.free_bytes[row, 0], fleet.free_core[row, 0]) == (0, 0)
     assert reason(state) is Reason.MEMORY_AND_CORE
     assert texts(state) == [
         f"n1  GPU-a: overcommitted: {40 * Gi} of {24 * Gi} bytes, 160 of 100 percent of core"
     ]
-    state.lose_pod("u-1")
+    state.remove_pod("u-1")
     assert texts(state) == []
     assert int(fleet.free_bytes[row, 0]) == 4 * Gi
 
@@ -248,12 +248,12 @@ def test_a_gpu_that_is_cordoned_or_excluded_takes_no_share_and_keeps_what_it_has
     what: str,
 ) -> None:
     state = made(gpu("GPU-a", 0))
-    state.see_pod(holding("u"))
+    state.observe_pod(holding("u"))
     changed: dict[str, Any] = {what: frozenset({"GPU-a"})}
-    state.see_node(replace(translate.node(node("n1")), **changed))
+    state.observe_node(replace(translate.node(node("n1")), **changed))
     assert used(state) == {"GPU-a": (12, 50, 0)}
     assert reason(state) is Reason.NO_USABLE_GPU
-    see_node(state, node("n1"))
+    observe_node(state, node("n1"))
     assert reason(state, HALF) is Reason.FITS
     assert used(state) == {"GPU-a": (12, 50, 0)}
 
@@ -261,63 +261,63 @@ def test_a_gpu_that_is_cordoned_or_excluded_takes_no_share_and_keeps_what_it_has
 def test_an_unhealthy_gpu_takes_no_share_and_recovers() -> None:
     state = made(gpu("GPU-a", 0, health=False))
     assert reason(state) is Reason.NO_USABLE_GPU
-    see_device(state, device("n1", gpu("GPU-a", 0)))
+    observe_device(state, device("n1", gpu("GPU-a", 0)))
     assert reason(state) is Reason.FITS
 
 
 def test_a_node_without_an_inventory() -> None:
     state = made()
-    state.lose_device("n1")
-    state.lose_device("n1")
+    state.remove_device("n1")
+    state.remove_device("n1")
     assert reason(state) is Reason.NO_DEVICE
 
 
 def test_an_inventory_that_cannot_be_read() -> None:
     state, broken = made(), device("n1")
     broken["spec"]["devices"] = 5
-    see_device(state, broken)
+    observe_device(state, broken)
     assert reason(state) is Reason.DEVICE_UNREADABLE
     assert texts(state) == ["n1  Device: spec.devices: invalid value 5: must be a list"]
 
 
-def test_a_node_whose_agent_has_not_reported_is_silent_or_not_ready() -> None:
+def test_a_node_whose_agent_has_not_reported_is_missing_or_not_ready() -> None:
     state = made()
-    see_lease(state, lease("n1", 1, "no driver"), 1.0)
+    observe_lease(state, lease("n1", 1, "no driver"), 1.0)
     assert reason(state) is Reason.AGENT_NOT_READY
     assert texts(state) == ["n1  node agent: no driver"]
-    see_lease(state, lease("n1", 2), 2.0)
+    observe_lease(state, lease("n1", 2), 2.0)
     assert reason(state) is Reason.FITS
-    state.lose_lease("n1")
-    state.lose_lease("n1")
+    state.remove_lease("n1")
+    state.remove_lease("n1")
     assert reason(state) is Reason.AGENT_MISSING
 
 
-def test_an_agent_is_silent_when_its_lease_has_not_moved_by_our_clock() -> None:
+def test_a_lease_expires_when_it_has_not_changed_by_our_clock() -> None:
     state = made()
-    see_lease(state, lease("n1", 1), 10.0)
+    observe_lease(state, lease("n1", 1), 10.0)
     assert state.tick(50.0) == []
-    see_lease(state, lease("n1", 1), 50.1)
+    observe_lease(state, lease("n1", 1), 50.1)
     assert state.tick(50.1) == ["n1"]
     assert state.tick(50.2) == []
-    assert reason(state) is Reason.AGENT_SILENT
-    see_lease(state, lease("n1", 1), 51.0)
-    assert reason(state) is Reason.AGENT_SILENT, "told again, and not moved"
-    see_lease(state, lease("n1", 2), 52.0)
+    assert reason(state) is Reason.AGENT_LEASE_EXPIRED
+    observe_lease(state, lease("n1", 1), 51.0)
+    assert reason(state) is Reason.AGENT_LEASE_EXPIRED, "observed again, unchanged"
+    observe_lease(state, lease("n1", 2), 52.0)
     assert reason(state) is Reason.FITS
 
 
 def test_the_age_of_a_lease_before_we_began_counts() -> None:
     state, read = made(), translate.lease(lease("n1", 1))
     assert read is not None
-    state.lose_lease("n1")
-    state.see_lease(read, 100.0, age_s=30.0)
+    state.remove_lease("n1")
+    state.observe_lease(read, 100.0, age_s=30.0)
     assert (state.tick(110.0), state.tick(110.1)) == ([], ["n1"])
-    state.lose_lease("n1")
-    state.see_lease(read, 110.0, age_s=40.1)
-    assert reason(state) is Reason.AGENT_SILENT
-    state.see_lease(read, 111.0, age_s=0.0)
-    assert reason(state) is Reason.AGENT_SILENT, "told again, and not moved"
-    see_lease(state, lease("n1", 2), 112.0)
+    state.remove_lease("n1")
+    state.observe_lease(read, 110.0, age_s=40.1)
+    assert reason(state) is Reason.AGENT_LEASE_EXPIRED
+    state.observe_lease(read, 111.0, age_s=0.0)
+    assert reason(state) is Reason.AGENT_LEASE_EXPIRED, "observed again, unchanged"
+    observe_lease(state, lease("n1", 2), 112.0)
     assert reason(state) is Reason.FITS
 
 
@@ -332,17 +332,19 @@ def histories(chance: random.Random) -> Sequence[Sequence[Event]]:
     """For one cluster: the events of each object, in order."""
     all_of: list[Sequence[Event]] = []
     for name in NODES:
-        seen: list[Event] = [partial(see_node, raw=node(name, f"{name}-{turn}")) for turn in (0, 1)]
+        seen: list[Event] = [
+            partial(observe_node, raw=node(name, f"{name}-{turn}")) for turn in (0, 1)
+        ]
         if chance.random() < 0.3:
-            seen.append(partial(State.lose_node, name=name))
+            seen.append(partial(State.remove_node, name=name))
         inventories = [
             device(name, *(gpu(f"{name}-{n}", (n + turn) % 3, "4Gi") for n in range(2 + turn)))
             for turn in (0, 1)
         ]
         all_of += [
             seen,
-            [partial(see_device, raw=raw) for raw in inventories],
-            [partial(see_lease, raw=lease(name))],
+            [partial(observe_device, raw=raw) for raw in inventories],
+            [partial(observe_lease, raw=lease(name))],
         ]
     for number in range(12):
         uid, name = f"u{number}", chance.choice(NODES)
@@ -351,9 +353,9 @@ def histories(chance: random.Random) -> Sequence[Sequence[Event]]:
         if chance.random() < 0.5:
             held["core"] = chance.randint(1, 100)
         views = [translate.pod(pod(uid=uid)), holding(uid, uuid, 1, name, **held)]
-        own: list[Event] = [partial(State.see_pod, facts=facts) for facts in views]
+        own: list[Event] = [partial(State.observe_pod, facts=facts) for facts in views]
         if chance.random() < 0.3:
-            own.append(partial(State.lose_pod, uid=uid))
+            own.append(partial(State.remove_pod, uid=uid))
         all_of.append(own)
     return all_of
 
@@ -402,9 +404,9 @@ def test_no_grant_ever_exceeds_a_gpu(seed: int) -> None:
     nodes."""
     chance = random.Random(seed)
     state = made(*(gpu(f"GPU-{n}", n, "8Gi") for n in range(4)))
-    see_node(state, node("n2"))
-    see_device(state, device("n2", *(gpu(f"GPU-x{n}", n, "4Gi") for n in range(2))))
-    see_lease(state, lease("n2"))
+    observe_node(state, node("n2"))
+    observe_device(state, device("n2", *(gpu(f"GPU-x{n}", n, "4Gi") for n in range(2))))
+    observe_lease(state, lease("n2"))
     live: dict[str, Placement] = {}
     for step in range(120):
         uid = f"u{step}"
@@ -427,7 +429,7 @@ def test_no_grant_ever_exceeds_a_gpu(seed: int) -> None:
                 raw["spec"]["nodeName"] = found.node
                 raw["metadata"]["annotations"] = dict(binding.annotations_of(found))
                 before = copy.deepcopy(state.fleet)
-                state.see_pod(translate.pod(raw))
+                state.observe_pod(translate.pod(raw))
                 for column in COLUMNS:
                     now, then = getattr(state.fleet, column), getattr(before, column)
                     assert np.array_equal(now, then), "what is read back is what was assumed"
@@ -435,15 +437,15 @@ def test_no_grant_ever_exceeds_a_gpu(seed: int) -> None:
         if live and action < 0.4:
             gone = chance.choice(sorted(live))
             del live[gone]
-            state.lose_pod(gone)
+            state.remove_pod(gone)
         elif action < 0.5:
             lost = chance.randrange(4)
             kept = [gpu(f"GPU-{n}", n, "8Gi") for n in range(4) if n != lost]
-            see_device(state, device("n1", *kept))
-            see_device(state, device("n1", *(gpu(f"GPU-{n}", n, "8Gi") for n in range(4))))
+            observe_device(state, device("n1", *kept))
+            observe_device(state, device("n1", *(gpu(f"GPU-{n}", n, "8Gi") for n in range(4))))
         elif action < 0.55:
-            state.lose_node("n1")
-            see_node(state, node("n1"))
+            state.remove_node("n1")
+            observe_node(state, node("n1"))
         assert texts(state) == []
         check_sums(state.fleet, live)
 

@@ -34,7 +34,7 @@ def chosen(state: State, raw: dict[str, Any], name: str) -> Placement:
 def bound(state: State, raw: dict[str, Any], name: str) -> None:
     annotations = dict(binding.annotations_of(chosen(state, raw, name)))
     raw = {**raw, "metadata": {**raw["metadata"], "annotations": annotations}}
-    state.see_pod(pod({**raw, "spec": {**raw["spec"], "nodeName": name}}))
+    state.observe_pod(pod({**raw, "spec": {**raw["spec"], "nodeName": name}}))
 
 
 def filtered(verbs: Verbs, raw: dict[str, Any], among: list[str]) -> dict[str, Any]:
@@ -118,8 +118,8 @@ def test_where_none_fits_each_node_has_its_reason_and_equal_ones_one_text() -> N
     state = calls.state(nodes=4, gpus=1)
     for name in ("n0", "n1"):
         bound(state, calls.pod(f"on-{name}"), name)
-    state.see_device(device(objects.device("n2", objects.gpu("GPU-small", 0, "8Gi"))))
-    state.see_node(node(objects.node("n3", isolates=False)))
+    state.observe_device(device(objects.device("n2", objects.gpu("GPU-small", 0, "8Gi"))))
+    state.observe_node(node(objects.node("n3", isolates=False)))
     raw = calls.pod("u-1", objects.container("main", memory="20Gi", core=10))
     raw["metadata"]["labels"] = {words.LABEL_ISOLATION_PROVIDER: "hami-core"}
     near = "largest free slice 12 GiB of the 20 GiB requested"
@@ -190,7 +190,7 @@ def test_where_that_node_may_not_be_used_any_more_others_are_named() -> None:
     state.assume("u-1", chosen(state, raw, "n1"), 30.0)
     verbs = Verbs(state)
     assert filtered(verbs, raw, ["n0", "n2"]) == {"NodeNames": ["n0", "n2"]}
-    state.lose_lease("n1")
+    state.remove_lease("n1")
     assert filtered(verbs, raw, names(3)) == {"NodeNames": ["n0", "n2"]}
 
 
@@ -232,5 +232,5 @@ def test_scores_are_those_of_the_fleet_as_it_is_whatever_was_scored_before() -> 
     bound(state, calls.pod("more"), among[-1])
     assert scored(verbs, raw, among) == afresh(among)
     filtered(verbs, raw, names(50))
-    state.lose_node(among[0])
+    state.remove_node(among[0])
     assert scored(verbs, raw, among[1:]) == afresh(among[1:])

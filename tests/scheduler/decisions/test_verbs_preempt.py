@@ -29,7 +29,7 @@ def hold(state: State, uid: str, at: str, minor: int, percent: int) -> None:
     """Binds a pod to the node with this percentage of the GPU."""
     entry = (f"GPU-{at}-{minor}", minor, share(percent))
     annotations = {words.ANNOTATION_DEVICE_ALLOCATED: objects.allocated(entry)}
-    state.see_pod(pod(calls.pod(uid, node=at, annotations=annotations)))
+    state.observe_pod(pod(calls.pod(uid, node=at, annotations=annotations)))
 
 
 def full() -> State:

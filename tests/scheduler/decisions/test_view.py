@@ -83,7 +83,7 @@ def test_problems_name_node_and_pod() -> None:
     state = a_state()
     broken = {names.ANNOTATION_DEVICE_ALLOCATED: "{"}
     asks = pod(container("main", ratio=50), node="n1", annotations=broken)
-    state.see_pod(translate.pod(asks))
+    state.observe_pod(translate.pod(asks))
     (problem,) = view.problems(state)
     assert (problem["node"], problem["pod"]) == ("n1", "default/pod-u-1")
     assert state.problems()[0].uid == "u-1"

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from contract import names
-from scheduler.core.request import Ask, Phase, Policy, Scope
+from scheduler.core.request import ContainerRequest, Phase, Policy, Scope
 from scheduler.dialects.hami import read
 from scheduler.dialects.reading import Container, PodFields, Reading, RequestError
 from scheduler.dialects.table import DEFAULT
@@ -62,14 +62,14 @@ def reading(fields: PodFields) -> Reading:
 def test_amounts_are_of_each_gpu(
     asked: dict[str, object], gpus: int, core: int | None, size: int, ratio: Fraction | None
 ) -> None:
-    (ask,) = reading(pod(container(asked))).asks
-    assert ask == Ask("main", Phase.MAIN, 0, gpus, core, size, ratio)
+    (requested,) = reading(pod(container(asked))).containers
+    assert requested == ContainerRequest("main", Phase.MAIN, 0, gpus, core, size, ratio)
 
 
 def test_each_container_has_its_own_share() -> None:
     first = container({MEMORY: 1000}, "first", phase=Phase.INIT)
     found = reading(pod(first, container({}, "none"), container({GPU: 1, PERCENT: 50}, "last")))
-    assert [(ask.container, ask.phase) for ask in found.asks] == [
+    assert [(requested.name, requested.phase) for requested in found.containers] == [
         ("first", Phase.INIT),
         ("last", Phase.MAIN),
     ]

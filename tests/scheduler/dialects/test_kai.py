@@ -10,7 +10,7 @@ import pytest
 from contract.dialects import KAI, KOORDINATOR
 from scheduler.core.fleet import Gpu
 from scheduler.core.place import Placement, Share
-from scheduler.core.request import Ask, Phase
+from scheduler.core.request import ContainerRequest, Phase
 from scheduler.dialects.kai import read
 from scheduler.dialects.reading import Reading, RequestError
 from scheduler.kubernetes import requests
@@ -26,8 +26,8 @@ def reading(annotations: dict[str, str]) -> Reading:
     return found
 
 
-def ask(annotations: dict[str, str]) -> Ask:
-    (only,) = reading(annotations).asks
+def requested(annotations: dict[str, str]) -> ContainerRequest:
+    (only,) = reading(annotations).containers
     return only
 
 
@@ -98,8 +98,8 @@ FRACTIONS = [
 def test_a_fraction_is_exact_and_its_bytes_are_the_floor(
     text: str, ratio: Fraction, size: int
 ) -> None:
-    found = ask({"gpu-fraction": text})
-    assert found == Ask("main", Phase.MAIN, 0, memory_ratio=ratio)
+    found = requested({"gpu-fraction": text})
+    assert found == ContainerRequest("main", Phase.MAIN, 0, memory_ratio=ratio)
     assert found.bytes_of(A100) == size == A100 * ratio // 1
 
 
@@ -114,12 +114,12 @@ def test_a_fraction_is_exact_and_its_bytes_are_the_floor(
     ],
 )
 def test_memory_is_to_the_byte(annotations: dict[str, str], size: int) -> None:
-    assert ask(annotations) == Ask("main", memory_bytes=size)
+    assert requested(annotations) == ContainerRequest("main", memory_bytes=size)
 
 
 def test_several_gpus_have_that_much_each() -> None:
     several = {"gpu-fraction": "0.25", "gpu-fraction-num-devices": "3"}
-    assert ask(several) == Ask("main", gpus=3, memory_ratio=Fraction(1, 4))
+    assert requested(several) == ContainerRequest("main", gpus=3, memory_ratio=Fraction(1, 4))
 
 
 # --- the container
@@ -138,8 +138,8 @@ def test_several_gpus_have_that_much_each() -> None:
 )
 def test_the_container(written: dict[str, str], container: str, phase: Phase, order: int) -> None:
     annotations = {f"gpu-fraction-container-{key}": text for key, text in written.items()}
-    found = ask({"gpu-fraction": "0.5", **annotations})
-    assert (found.container, found.phase, found.order) == (container, phase, order)
+    found = requested({"gpu-fraction": "0.5", **annotations})
+    assert (found.name, found.phase, found.order) == (container, phase, order)
 
 
 # --- what is said of it
@@ -167,16 +167,16 @@ def test_a_request_requires_isolation() -> None:
 )
 def test_the_outputs(annotations: dict[str, str], portion: str) -> None:
     found = reading(annotations)
-    (only,) = found.asks
+    (only,) = found.containers
     gpus = [Gpu("GPU-a", 0, 80 * Gi), Gpu("GPU-b", 1, A100), Gpu("GPU-c", 2, 80 * Gi)]
     shares = [
-        Share(only.container, gpu.uuid, gpu.minor, only.bytes_of(gpu.total_bytes), None)
+        Share(only.name, gpu.uuid, gpu.minor, only.bytes_of(gpu.total_bytes), None)
         for gpu in gpus[1 : 1 + only.gpus]
     ]
     outputs = found.outputs(Placement("n", shares, []), gpus, 0)
     assert outputs.annotations == {"received-resource-type": "Fraction"}
     named: dict[str, Any] = {"GPU_PORTION": portion, "RUNAI_NUM_OF_GPUS": portion}
-    assert outputs.environment == {only.container: named}
+    assert outputs.environment == {only.name: named}
     assert outputs.visible_devices == "uuid"
     assert {*outputs.annotations} <= {*KAI.written_annotations}
     assert {*named} == {*KAI.environment}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.core.request import Ask, Request
+from scheduler.core.request import ContainerRequest, Request
 from scheduler.dialects.reading import RequestError
 from scheduler.kubernetes import requests
 
@@ -77,9 +77,14 @@ def test_legal(
     memory: int | None,
     percent: int | None,
 ) -> None:
-    (ask,) = asked(resources).asks
+    (requested,) = asked(resources).containers
     ratio = None if percent is None else Fraction(percent, 100)
-    assert (ask.gpus, ask.core_percent, ask.memory_bytes, ask.memory_ratio) == (
+    assert (
+        requested.gpus,
+        requested.core_percent,
+        requested.memory_bytes,
+        requested.memory_ratio,
+    ) == (
         gpus,
         core,
         memory,
@@ -179,7 +184,9 @@ def test_two_containers_of_half_a_gpu_are_two_halves_and_not_one_whole_gpu() -> 
     """Koordinator sums them: one GPU without a limit."""
     half: dict[str, object] = {CORE: 50, RATIO: 50}
     request = asked(half, half)
-    assert [(ask.container, ask.gpus, ask.memory_ratio) for ask in request.asks] == [
+    assert [
+        (requested.name, requested.gpus, requested.memory_ratio) for requested in request.containers
+    ] == [
         ("c0", 1, Fraction(1, 2)),
         ("c1", 1, Fraction(1, 2)),
     ]
@@ -205,7 +212,7 @@ def test_a_limit_alone_is_a_request() -> None:
     container = {"name": "main", "resources": {"limits": {RATIO: 50}}}
     request = requests.request({"spec": {"containers": [container]}})
     assert request is not None
-    assert list(request.asks) == [Ask("main", memory_ratio=Fraction(1, 2))]
+    assert list(request.containers) == [ContainerRequest("main", memory_ratio=Fraction(1, 2))]
 
 
 def test_ratio_becomes_the_bytes_that_koordinator_writes() -> None:
@@ -218,4 +225,4 @@ def test_ratio_becomes_the_bytes_that_koordinator_writes() -> None:
         (83201216 * 1024, 50, 41600608 * 1024),
         (15360 * Mi, 75, 11520 * Mi),
     ):
-        assert asked({RATIO: percent}).asks[0].bytes_of(total) == exact
+        assert asked({RATIO: percent}).containers[0].bytes_of(total) == exact

@@ -17,7 +17,7 @@ from scheduler.binder import Binder
 from scheduler.cache import _Pods
 from scheduler.core.fleet import Gpu
 from scheduler.core.place import Placement
-from scheduler.core.request import Ask
+from scheduler.core.request import ContainerRequest
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.verbs import Verbs
 from scheduler.dialects import table
@@ -43,7 +43,9 @@ def read_toy(pod: PodFields) -> Reading | None:
     if text not in ("1", "2", "3"):
         raise RequestError(f"{KEY}: invalid value {text}: must be 1 to 3")
     first = pod.containers[0]
-    ask = Ask(first.name, first.phase, first.order, memory_ratio=Fraction(int(text), 8))
+    request = ContainerRequest(
+        first.name, first.phase, first.order, memory_ratio=Fraction(int(text), 8)
+    )
 
     def outputs(placement: Placement, gpus: Sequence[Gpu], now_ns: int) -> Outputs:
         total = {gpu.uuid: gpu.total_bytes for gpu in gpus}[placement.shares[0].uuid]
@@ -51,7 +53,7 @@ def read_toy(pod: PodFields) -> Reading | None:
         return Outputs(written, {first.name: {"TOY_EIGHTHS": text}}, "index")
 
     switches = {"threes": "set threes to true"} if text == "3" else {}
-    return Reading([ask], outputs=outputs, switches=switches)
+    return Reading([request], outputs=outputs, switches=switches)
 
 
 @pytest.fixture(autouse=True)
@@ -132,7 +134,7 @@ async def test_a_binding_that_is_sent_again_has_the_same_annotations(
     assert first == second
     assert first["toy.example/at"] == "1001"
     monkeypatch.setattr("scheduler.kubernetes.translate.pod", None)
-    at.watch.seen(at.server.pods["pod-u-1"])
+    at.watch.observed(at.server.pods["pod-u-1"])
     assert at.state.is_bound("u-1")
 
 
@@ -144,7 +146,7 @@ async def test_another_writers_annotations_are_read(
     other = at.server.pods["pod-u-1"]
     text = objects.allocated(("GPU-n0-0", 0, objects.resources(memory="5Gi")))
     other["metadata"]["annotations"] = {names.ANNOTATION_DEVICE_ALLOCATED: text}
-    at.watch.seen(other)
+    at.watch.observed(other)
     (held,) = at.state.holders("n0")
     assert held.gpus == (("GPU-n0-0", 5 * Gi, None),)
 

@@ -11,7 +11,7 @@ import pytest
 from scheduler.core.fleet import Gpu
 from scheduler.core.place import Placement, place
 from scheduler.core.reasons import Reason
-from scheduler.core.request import Ask, Phase, Policy, Request, Scope
+from scheduler.core.request import ContainerRequest, Phase, Policy, Request, Scope
 from scheduler.dialects import volcano, volcano_conf
 from scheduler.dialects.reading import Container, PodFields, Reading, RequestError
 from tests.scheduler.core import one_node
@@ -45,7 +45,7 @@ def read(*mains: Limits, **others: Sequence[Limits]) -> Reading:
 
 def request(*mains: Limits, **others: Sequence[Limits]) -> Request:
     found = read(*mains, **others)
-    return Request(found.asks, found.policy, found.selector, found.scope, found.isolation)
+    return Request(found.containers, found.policy, found.selector, found.scope, found.isolation)
 
 
 def minors(of: Any, *mains: Limits, **others: Sequence[Limits]) -> dict[str, list[int]] | Reason:
@@ -107,38 +107,41 @@ def test_all_containers_share_the_lowest_gpu_that_fits() -> None:
 def test_a_gpu_of_a_gpu_number_has_nothing_else_on_it() -> None:
     assert minors(cards(1, 0, 0), {"gpu-number": 2}) == {"m0": [1, 2]}
     assert isinstance(minors(cards(1, 0, 0), {"gpu-number": 3}), Reason)
-    (ask,) = read({"gpu-number": 2}).asks
-    assert ask == Ask("m0", gpus=2, core_percent=100, memory_ratio=Fraction(1))
+    (requested,) = read({"gpu-number": 2}).containers
+    assert requested == ContainerRequest("m0", gpus=2, core_percent=100, memory_ratio=Fraction(1))
 
 
-VGPU: list[tuple[Limits, Ask]] = [
-    ({"vgpu-number": 1, "vgpu-memory": 3000}, Ask("m0", memory_bytes=3000 * MIB)),
-    ({"vgpu-number": 3, "vgpu-memory": 5000}, Ask("m0", gpus=3, memory_bytes=5000 * MIB)),
-    ({"vgpu-memory": 5000}, Ask("m0", memory_bytes=5000 * MIB)),
-    ({"vgpu-number": 1}, Ask("m0", memory_ratio=Fraction(1))),
-    ({"vgpu-number": 1, "vgpu-cores": 0}, Ask("m0", memory_ratio=Fraction(1))),
+VGPU: list[tuple[Limits, ContainerRequest]] = [
+    ({"vgpu-number": 1, "vgpu-memory": 3000}, ContainerRequest("m0", memory_bytes=3000 * MIB)),
+    (
+        {"vgpu-number": 3, "vgpu-memory": 5000},
+        ContainerRequest("m0", gpus=3, memory_bytes=5000 * MIB),
+    ),
+    ({"vgpu-memory": 5000}, ContainerRequest("m0", memory_bytes=5000 * MIB)),
+    ({"vgpu-number": 1}, ContainerRequest("m0", memory_ratio=Fraction(1))),
+    ({"vgpu-number": 1, "vgpu-cores": 0}, ContainerRequest("m0", memory_ratio=Fraction(1))),
     (
         {"vgpu-number": 1, "vgpu-memory": 3000, "vgpu-memory-percentage": 50},
-        Ask("m0", memory_ratio=Fraction(1, 2)),
+        ContainerRequest("m0", memory_ratio=Fraction(1, 2)),
     ),
     (
         {"vgpu-number": 2, "vgpu-memory-percentage": "33", "vgpu-cores": 100},
-        Ask("m0", gpus=2, core_percent=100, memory_ratio=Fraction(33, 100)),
+        ContainerRequest("m0", gpus=2, core_percent=100, memory_ratio=Fraction(33, 100)),
     ),
 ]
 
 
-@pytest.mark.parametrize(("limits", "ask"), VGPU)
-def test_vgpus(limits: Limits, ask: Ask) -> None:
+@pytest.mark.parametrize(("limits", "requested"), VGPU)
+def test_vgpus(limits: Limits, requested: ContainerRequest) -> None:
     found = read(limits)
-    assert list(found.asks) == [ask]
+    assert list(found.containers) == [requested]
     assert (found.scope, found.policy, found.isolation) == (Scope.NODE, None, True)
 
 
 def test_each_container_has_its_own_vgpus() -> None:
     """vgpu/device_info_test.go."""
     found = read({"vgpu-number": 1, "vgpu-memory": 3000}, {"vgpu-number": 3, "vgpu-memory": 5000})
-    assert [(ask.gpus, ask.memory_bytes) for ask in found.asks] == [
+    assert [(requested.gpus, requested.memory_bytes) for requested in found.containers] == [
         (1, 3000 * MIB),
         (3, 5000 * MIB),
     ]
@@ -153,8 +156,8 @@ def test_each_container_has_its_own_vgpus() -> None:
 def test_zero_is_no_request() -> None:
     assert volcano.read(fields({})) is None
     assert volcano.read(fields({"gpu-memory": 0, "vgpu-cores": "0"})) is None
-    (ask,) = read({"gpu-memory": 0}, {"gpu-memory": 1}).asks
-    assert ask.container == "m1"
+    (requested,) = read({"gpu-memory": 0}, {"gpu-memory": 1}).containers
+    assert requested.name == "m1"
 
 
 PERCENT = "volcano.sh/vgpu-memory-percentage"
@@ -229,7 +232,7 @@ def test_the_outputs_of_the_guide() -> None:
     """Volcano gives MiB of the node's first GPU as every GPU's total: issue 4713."""
     gpus = [Gpu("GPU-0", 0, 1000 * MIB), Gpu("GPU-1", 1, CARD_BYTES + 5)]
     found = read({"gpu-memory": 1024}, {}, inits=[{"gpu-memory": 512}])
-    wanted = Request(found.asks, found.policy, (), found.scope)
+    wanted = Request(found.containers, found.policy, (), found.scope)
     chosen = placed(one_node.fleet([(1000 * MIB, None)], [], of=gpus), wanted)
     written = found.outputs(chosen, gpus, 1593764466550835304)
     assert written.annotations == {
@@ -246,7 +249,7 @@ def test_the_outputs_of_the_guide() -> None:
 
 def test_a_container_with_several_gpus_has_no_variables_of_one() -> None:
     found = read({"gpu-number": 2})
-    chosen = placed(cards(0, 1, 0), Request(found.asks, found.policy))
+    chosen = placed(cards(0, 1, 0), Request(found.containers, found.policy))
     written = found.outputs(chosen, one_node.gpus(3, CARD_BYTES), 1)
     assert written.annotations["volcano.sh/gpu-index"] == "0,2"
     assert written.environment == {}

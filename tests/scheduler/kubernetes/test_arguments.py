@@ -139,12 +139,12 @@ def test_victims_are_read_in_parts_of_bounded_size(monkeypatch: pytest.MonkeyPat
     body = calls.preemption(calls.pod(annotations={"note": strange}), wanted)
     monkeypatch.setattr(arguments, "PART_BYTES", 1000)
     parts = list(Reader().preemption(body)[1])
-    read = [(node, each.uids, each.said) for part in parts for node, each in part.items()]
+    read = [(node, each.uids, each.received) for part in parts for node, each in part.items()]
     said = calls.metas(wanted)
     assert read == [(node, wanted[node], said[node]) for node in wanted]
     assert len(parts) > 10
     for part in parts:
-        assert len(calls.dumps({node: each.said for node, each in part.items()})) < 1000 + 200
+        assert len(calls.dumps({node: each.received for node, each in part.items()})) < 1000 + 200
 
 
 def test_an_altered_call_to_preempt_is_an_error_or_read_as_a_whole(
@@ -161,7 +161,7 @@ def test_an_altered_call_to_preempt_is_an_error_or_read_as_a_whole(
         body = whole[:at] + put + whole[to:]
         try:
             pending, parts = Reader().preemption(body)
-            victims = {node: each.said for part in parts for node, each in part.items()}
+            victims = {node: each.received for part in parts for node, each in part.items()}
         except ArgumentsError:
             continue
         read += 1

@@ -56,7 +56,9 @@ def test_containers_count_while_kubernetes_runs_them() -> None:
         container("second", ratio=30),
     ]
     read = request(pod(HALF, container("other", ratio=5), inits=inits))
-    assert [(ask.container, ask.phase, ask.order) for ask in read.asks] == [
+    assert [
+        (requested.name, requested.phase, requested.order) for requested in read.containers
+    ] == [
         ("first", Phase.INIT, 0),
         ("beside", Phase.SIDECAR, 1),
         ("second", Phase.INIT, 3),
@@ -522,4 +524,6 @@ def test_kais_annotations_mean_nothing_in_pods_of_other_schedulers() -> None:
     raw = pod(HALF, annotations={"gpu-memory": "16Gi", "mps": "true", "gpu-fraction": "0.5"})
     for enabled in (DEFAULT, frozenset({"koordinator", "kai"})):
         found = requests.read(raw, enabled)
-        assert found is not None and [ask.container for ask in found.request.asks] == ["main"]
+        assert found is not None and [requested.name for requested in found.request.containers] == [
+            "main"
+        ]

@@ -17,7 +17,7 @@ HOLDER = Record("other", 4, "here", 8, "t0", raw={})
 
 def standby(record: Record | None = HOLDER, at_s: float = 0.0, exited: str = "") -> Election:
     election = Election(Candidate("me", "here", frozenset((exited,) if exited else ())))
-    election.saw(record, at_s)
+    election.observed(record, at_s)
     return election
 
 
@@ -98,7 +98,7 @@ def test_a_campaign_update_does_not_renew_the_lease() -> None:
     election = standby(at_s=0)
     for at_s in range(1, 9):
         election.record_call(at_s)
-        election.saw(replace(HOLDER, campaign=campaign(count=at_s)), at_s)
+        election.observed(replace(HOLDER, campaign=campaign(count=at_s)), at_s)
     assert election.step(8) is Do.ACQUIRE
 
 
@@ -146,7 +146,7 @@ def test_a_recreated_lease_is_not_one_that_was_given_back() -> None:
     assert fresh.must_list(0), "the process that starts with it holds it at once"
     election = standby(at_s=0)
     election.record_call(10)
-    election.saw(anew, 10)
+    election.observed(anew, 10)
     take(election, 10)
     assert election.record is not None and election.record.waits
     assert not election.must_list(10 + TIMING.lease_s + TIMING.wait_s - 0.1)
@@ -165,14 +165,14 @@ def test_a_recreated_lease_is_not_one_that_was_given_back() -> None:
 )
 def test_a_process_that_lost_it_may_not_write(record: Record | None) -> None:
     election = holding(0)
-    election.saw(record, 1)
+    election.observed(record, 1)
     assert election.role is Role.STANDBY and not election.may_write(1)
 
 
 def test_a_take_without_an_answer_is_repeated_under_a_new_term() -> None:
     election = standby(replace(HOLDER, holder=""))
     election.record_call(0)
-    election.saw(replace(HOLDER, holder="me", term=5), 2)
+    election.observed(replace(HOLDER, holder="me", term=5), 2)
     take(election, 2)
     assert election.record is not None and election.record.term == 6
     assert not election.must_list(2)
@@ -182,7 +182,7 @@ def test_a_holder_with_calls_does_not_yield() -> None:
     election = holding(0)
     for at_s in range(1, 100):
         assert election.record is not None
-        election.saw(replace(election.record, campaign=campaign(count=at_s)), at_s)
+        election.observed(replace(election.record, campaign=campaign(count=at_s)), at_s)
         if at_s % 2:
             election.record_call(at_s)
         election.settle(at_s)
@@ -192,32 +192,32 @@ def test_a_holder_with_calls_does_not_yield() -> None:
 def test_a_holder_does_not_yield_to_an_old_campaign() -> None:
     election = holding(0)
     assert election.record is not None
-    election.saw(replace(election.record, campaign=campaign()), 1)
+    election.observed(replace(election.record, campaign=campaign()), 1)
     election.record_call(2)
-    election.saw(replace(election.record, campaign=campaign()), 20)
+    election.observed(replace(election.record, campaign=campaign()), 20)
     election.settle(20)
     assert election.role is Role.HOLDING
-    election.saw(replace(election.record, campaign=campaign()), 1)
-    assert not election._has_heir(100)
+    election.observed(replace(election.record, campaign=campaign()), 1)
+    assert not election._has_successor(100)
 
 
 def test_a_holder_without_calls_yields_to_another_installation() -> None:
     election = holding(0)
-    for at_s in range(1, int(TIMING.rival_quiet_s) + 1):
+    for at_s in range(1, int(TIMING.yield_to_other_installation_s) + 1):
         assert election.role is Role.HOLDING
         assert election.record is not None
-        update = campaign("rival", "elsewhere", at_s)
-        election.saw(replace(election.record, campaign=update), at_s)
+        update = campaign("elsewhere", "elsewhere", at_s)
+        election.observed(replace(election.record, campaign=update), at_s)
         election.settle(at_s)
     assert election.role is Role.RELEASING
 
 
-def test_a_second_installation_reports_the_holder_as_a_rival() -> None:
+def test_a_second_installation_reports_the_holder_as_another_installation() -> None:
     election = standby(replace(HOLDER, installation="elsewhere"))
-    assert election.is_rivals(1)
-    assert not election.is_rivals(TIMING.lease_s)
-    assert not standby().is_rivals(1)
-    assert not standby(None).is_rivals(1)
+    assert election.is_held_by_other_installation(1)
+    assert not election.is_held_by_other_installation(TIMING.lease_s)
+    assert not standby().is_held_by_other_installation(1)
+    assert not standby(None).is_held_by_other_installation(1)
 
 
 def test_a_holder_that_still_waits_does_not_give_the_lease_back() -> None:
@@ -329,7 +329,7 @@ class Process:
                 do = Do.READ
                 seen = self.store.record
             if do in (Do.READ, Do.CAMPAIGN):
-                election.saw(seen, self.now_s(true_s))
+                election.observed(seen, self.now_s(true_s))
                 if do is Do.CAMPAIGN:
                     election.campaigned(self.now_s(true_s))
             else:

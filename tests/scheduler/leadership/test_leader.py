@@ -38,10 +38,10 @@ class Server:
     version: int = 1
     failing: int = 0
     """HTTP status of all answers; 0: success."""
-    said: list[str] = field(default_factory=list)
+    methods: list[str] = field(default_factory=list)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        self.said.append(request.method)
+        self.methods.append(request.method)
         if self.failing:
             return refuse(self.failing, "Failing")
         if self.lease is None and request.method != "POST":
@@ -139,7 +139,7 @@ async def test_the_first_call_takes_a_free_lease_at_once() -> None:
         assert leader.writer == "a 1" and server.holder == "a"
         assert listed == ["a"]
         assert value(leader, "lease_held") == 1
-        await until_async(lambda: server.said.count("PUT") > 2)
+        await until_async(lambda: server.methods.count("PUT") > 2)
         await ends(leader)
         assert server.holder == "" and not leader.may_write()
 
@@ -165,7 +165,7 @@ async def test_a_second_installation_stays_on_standby_and_names_the_holder(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     server = Server()
-    timing = Timing(quiet_s=0.1)
+    timing = Timing(yield_s=0.1)
     async with (
         client_of(server.answer) as kube,
         leading(kube, "a", "here", timing=timing) as first,
@@ -182,9 +182,9 @@ async def test_a_second_installation_stays_on_standby_and_names_the_holder(
             lambda: names.ANNOTATION_CANDIDATE in (server.lease or {})["metadata"]["annotations"]
         )
         await until_async(lambda: value(second, "second_installation") == 1)
-        assert second.rival == "here"
-        seen = server.said.count("PUT")
-        await until_async(lambda: server.said.count("PUT") > seen + 2)
+        assert second.second_installation == "here"
+        seen = server.methods.count("PUT")
+        await until_async(lambda: server.methods.count("PUT") > seen + 2)
         assert first.may_write() and not second.may_write()
     assert any("second installation" in record.getMessage() for record in caplog.records)
 
@@ -208,8 +208,8 @@ async def test_a_leaving_process_finishes_pending_writes_first() -> None:
             leader.leave()
             assert not leader.may_write() and leader.role is Role.RELEASING
             assert "giving the Lease" in leader.refusal()
-            seen = server.said.count("PUT")
-            await until_async(lambda: server.said.count("PUT") > seen)
+            seen = server.methods.count("PUT")
+            await until_async(lambda: server.methods.count("PUT") > seen)
             assert server.holder == "a"
         await until_async(lambda: server.holder == "")
 
@@ -221,8 +221,8 @@ async def test_a_cancelled_write_counts_as_pending_at_the_server() -> None:
         with suppress(KubeError), leader.writing():
             raise KubeError(0, "NoAnswer", "")
         leader.leave()
-        seen = server.said.count("PUT")
-        await until_async(lambda: server.said.count("PUT") > seen)
+        seen = server.methods.count("PUT")
+        await until_async(lambda: server.methods.count("PUT") > seen)
         assert server.holder == "a"
         clock.ahead_s += POST_S
         await until_async(lambda: server.holder == "")
