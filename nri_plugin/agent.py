@@ -102,7 +102,7 @@ async def run(
     arbitrating: asyncio.Task[None] | None = None
     side: Cluster | None = None
     joined: asyncio.Task[None] | None = None
-    giving: asyncio.Task[None] | None = None
+    serving_whole: asyncio.Task[None] | None = None
 
     async def prepare() -> None:
         await inventory.refresh()
@@ -145,12 +145,12 @@ async def run(
         if side is not None:
             joined = asyncio.create_task(side.run(), name="API server")
         if whole is not None and not leaving.is_set():
-            giving = asyncio.create_task(whole.run(), name="whole GPUs")
+            serving_whole = asyncio.create_task(whole.run(), name="whole GPUs")
         await _serve(settings, service, observer, announce, leaving)
     finally:
         watching.cancel()
         measuring.cancel()
-        ending = {task for task in (arbitrating, joined, giving) if task is not None}
+        ending = {task for task in (arbitrating, joined, serving_whole) if task is not None}
         for task in ending:
             task.cancel()
         if ending:

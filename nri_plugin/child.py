@@ -37,18 +37,18 @@ class Child:
         self.deadline_s = deadline_s
         self.lingering: asyncio.subprocess.Process | None = None
 
-    async def ask(self) -> bytes:
+    async def request(self) -> bytes:
         """Return the child's output. On failure, ChildError has the last line of its stderr."""
         child = await self.start(asyncio.subprocess.DEVNULL)
         try:
             async with asyncio.timeout(self.deadline_s):
-                reply, complaint = await child.communicate()
+                reply, stderr = await child.communicate()
         except TimeoutError as error:
             raise self.late() from error
         finally:
             self.leave(child)
         if child.returncode != 0:
-            raise ChildError(last_line(complaint))
+            raise ChildError(last_line(stderr))
         return reply
 
     async def start(self, stdin: int) -> asyncio.subprocess.Process:
@@ -101,7 +101,7 @@ class Server:
         self._ended = ""
         self._not_before_s = now()
 
-    async def ask(self) -> bytes:
+    async def request(self) -> bytes:
         """Return the next line of output; ChildError if none arrives in time."""
         if self._process is None and self._now() < self._not_before_s:
             raise ChildError(self._ended)
@@ -117,7 +117,7 @@ class Server:
             raise
 
     async def close(self) -> None:
-        """Close the child's input, which ends it; kill it if it hangs. `ask` may be called
+        """Close the child's input, which ends it; kill it if it hangs. `request` may be called
         again."""
         process, self._process = self._process, None
         if process is None:
@@ -141,7 +141,7 @@ class Server:
                 line = await process.stdout.readline()
                 if line:
                     return line
-                _, complaint = await process.communicate()
+                _, stderr = await process.communicate()
         except TimeoutError as error:
             raise self._child.late() from error
         except ConnectionError as error:
@@ -152,7 +152,7 @@ class Server:
             if not line:
                 self._process = None
                 self._child.leave(process)
-        raise _EndedError(last_line(complaint))
+        raise _EndedError(last_line(stderr))
 
 
 def importing(environment: Mapping[str, str]) -> Mapping[str, str]:
@@ -161,5 +161,5 @@ def importing(environment: Mapping[str, str]) -> Mapping[str, str]:
     return {**environment, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
 
 
-def last_line(complaint: bytes) -> str:
-    return (complaint.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+def last_line(stderr: bytes) -> str:
+    return (stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]

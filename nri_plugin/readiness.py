@@ -53,10 +53,10 @@ class Readiness:
     @property
     def hang(self) -> str | None:
         """Return why the event loop counts as hung; None: it runs."""
-        silent_s = self._now() - self._beat_at
-        if silent_s <= BEAT_LATE_S:
+        late_s = self._now() - self._beat_at
+        if late_s <= BEAT_LATE_S:
             return None
-        return f"the agent's event loop has not run for {silent_s:.0f} s"
+        return f"the agent's event loop has not run for {late_s:.0f} s"
 
     @property
     def problems(self) -> Sequence[str]:
@@ -77,13 +77,13 @@ class Watchdog:
     It does not cover a stopped process (SIGSTOP).
     """
 
-    def __init__(self, silent_s: float) -> None:
-        self._silent_s = silent_s
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
         self._out = _open_stderr()
 
     def feed(self) -> None:
         """The event loop runs; restart the timer."""
-        faulthandler.dump_traceback_later(self._silent_s, exit=True, file=self._out)
+        faulthandler.dump_traceback_later(self._timeout_s, exit=True, file=self._out)
 
     def close(self) -> None:
         faulthandler.cancel_dump_traceback_later()

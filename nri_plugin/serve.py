@@ -50,7 +50,7 @@ async def _serve(chosen: Settings) -> None:
     leaving = asyncio.Event()
     since = datetime.now(UTC).isoformat(timespec="seconds")
     identity = f"pid={os.getpid()} host={socket.gethostname()} since={since}"
-    watchdog = Watchdog(chosen.silent_s)
+    watchdog = Watchdog(chosen.watchdog_s)
     work = agent.run(chosen, _announce, leaving, identity, watchdog.feed)
     serving = asyncio.create_task(work, name="serve")
     loop = asyncio.get_running_loop()

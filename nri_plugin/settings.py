@@ -104,7 +104,7 @@ class Settings:
     leave_s: float = 5.0
     """Maximum time to finish open requests when the agent must stop; the runtime's default timeout
     of a request is 2 s."""
-    silent_s: float = 60.0
+    watchdog_s: float = 60.0
     """Time without the event loop after which the process ends itself. The liveness probe, every
     few seconds, kills it earlier."""
     first_retry_s: float = 0.2

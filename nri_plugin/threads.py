@@ -53,7 +53,7 @@ class Worker:
             _perform(job, future)
 
 
-class Crew:
+class ThreadPool:
     """A thread per job, at most `size` at a time and `each` for one owner.
 
     A job that hangs keeps its thread and its slot, and does not delay other owners' jobs.

@@ -79,11 +79,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _stay(places: Places, lock: Lock, done_file: Path) -> None:
-    stopped, said, problem = threading.Event(), set[str](), ""
+    stopped, printed, problem = threading.Event(), set[str](), ""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     while not stopped.is_set():
-        found = _uninstall(places, lock, said)
+        found = _uninstall(places, lock, printed)
         if found and found != problem:
             sys.stderr.write(f"uninstall: {found}; retried\n")
         elif not found:
@@ -92,15 +92,15 @@ def _stay(places: Places, lock: Lock, done_file: Path) -> None:
         stopped.wait(_RETRY_S if found else _AGAIN_S)
 
 
-def _uninstall(places: Places, lock: Lock, said: set[str], dry_run: bool = False) -> str:
-    """Return why it could not be completed; "": it was. said: lines that were printed before."""
+def _uninstall(places: Places, lock: Lock, printed: set[str], dry_run: bool = False) -> str:
+    """Return why it could not be completed; "": it was. printed: lines that were printed before."""
 
     def done(path: Path, what: str) -> None:
         line = f"{path}: {what}"
-        if line not in said:
+        if line not in printed:
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()
-        said.add(line)
+        printed.add(line)
 
     try:
         if not dry_run and (why := lock.try_acquire()) is not None:

@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 Delivery: TypeAlias = Callable[[Adjustment], _T]
 """Converts an adjustment to what the runtime applies; runs in the worker where there is a share."""
 
-_INVENTORY_MAY_TELL: Final = frozenset(
+_INVENTORY_DEPENDENT: Final = frozenset(
     {Reason.GPU_UNKNOWN, Reason.GPU_MISMATCH, Reason.MEMORY_OUT_OF_RANGE}
 )
 """Refusals that a new inventory may change: a GPU was replaced, or the driver loaded late."""
@@ -98,7 +98,7 @@ class ContainerCreation(Generic[_T]):
         try:
             return self._claims.claim(pod, container.name, self._inventory.gpus)
         except Refused as error:
-            if error.refusal.reason not in _INVENTORY_MAY_TELL:
+            if error.refusal.reason not in _INVENTORY_DEPENDENT:
                 raise
         await in_time("query the GPUs", self._refreshed())
         if self._inventory.problem is not None:

@@ -136,11 +136,11 @@ class ContainerRecords(Generic[_T]):
     def _drop_unreported(self, container_ids: AbstractSet[str]) -> None:
         """Drop those of them that the runtime has not reported since. A runtime that was killed
         does not report the removal of a container that had not started."""
-        self.ledger.doubt(container_ids)
-        doubtful = container_ids & self._unreported.keys()
-        for container_id in doubtful:
+        self.ledger.mark_unconfirmed(container_ids)
+        unreported = container_ids & self._unreported.keys()
+        for container_id in unreported:
             self._leaves(container_id, self._unreported.pop(container_id))
-        if doubtful:
+        if unreported:
             self.sweeper.begin()
 
     def _leaves(self, container_id: str, key: str) -> bool:

@@ -26,7 +26,7 @@ from nri_plugin.policy.model import Container, Mount, Pod
 from nri_plugin.policy.notices import Notice, Notices
 from nri_plugin.policy.refusals import FilesError, Reason, refused
 from nri_plugin.settings import Settings
-from nri_plugin.threads import Crew, Worker, in_time
+from nri_plugin.threads import ThreadPool, Worker, in_time
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class ContainerStart:
         self._worker = worker
         self._metrics = metrics
         self._kept = rootfs.Kept(settings.run_dir, settings.store_dir, settings.nri_socket)
-        self._crew = Crew("inspection", _AT_ONCE, _OF_A_POD)
+        self._threads = ThreadPool("inspection", _AT_ONCE, _OF_A_POD)
         self._proofs = Proofs(
             settings.containerd_state,
             self._kept,
@@ -90,7 +90,7 @@ class ContainerStart:
         state, allowed = settings.containerd_state, settings.rules.capabilities
         job = partial(rootfs.strong_beside, state, container.id, allowed)
         try:
-            name = await self._crew.run(job, settings.work_deadline_s, pod.uid)
+            name = await self._threads.run(job, settings.work_deadline_s, pod.uid)
         except (OSError, ValueError, RuntimeError) as error:  # a timeout; no thread can be started
             self._warn("container without a share not inspected", pod, container, repr(error))
             return
@@ -122,7 +122,7 @@ class ContainerStart:
         state, forwarded = self._settings.containerd_state, self._settings.strict
         allowed = self._settings.rules.capabilities
         job = partial(rootfs.examine, state, container_id, mounts, self._kept, forwarded, allowed)
-        return await self._crew.run(job, self._settings.work_deadline_s, pod.uid)
+        return await self._threads.run(job, self._settings.work_deadline_s, pod.uid)
 
     async def _add_preloads(
         self, key: str, preloads: Mapping[str, Sequence[bytes]], required: Sequence[Mount]

@@ -13,8 +13,8 @@ from nri_plugin.doctor import node_checks, runtime_checks
 from nri_plugin.doctor.facts import Answer, Facts, Finding, fail, ok, warn
 from nri_plugin.policy.capabilities import beyond
 
-_ROOM_BYTES: Final = 8 << 20
-_ROOM_INODES: Final = 1000
+_LEAST_FREE_BYTES: Final = 8 << 20
+_LEAST_FREE_INODES: Final = 1000
 _OURS: Final = ("nvidia.com/", "koordinator.sh/gpu")
 """Resources of device plugins that allocate NVIDIA GPUs."""
 _ACCEPT_ENV: Final = "accept-nvidia-visible-devices-envvar-when-unprivileged"
@@ -56,8 +56,8 @@ def driver(facts: Facts) -> Answer:
             "see that nvidia-smi works on the host, and that libnvidia-ml.so.1 is found here: in a"
             " pod below --driver-root-mount",
         )
-    if facts.in_trouble:
-        found = "; ".join(f"{gpu.uuid}: {gpu.problem}" for gpu in facts.in_trouble)
+    if facts.failed_gpus:
+        found = "; ".join(f"{gpu.uuid}: {gpu.problem}" for gpu in facts.failed_gpus)
         answer = warn if facts.gpus else fail
         return answer(found, "repair or exclude these GPUs; the agent shares the others")
     if not facts.gpus:
@@ -189,10 +189,10 @@ def run_dir(facts: Facts) -> Answer:
     path, seen = facts.settings.run_dir, facts.run_dir
     if seen.problem is not None:
         return fail(seen.problem, "give --run-dir a place that is there")
-    if seen.free_bytes < _ROOM_BYTES or seen.free_inodes < _ROOM_INODES:
+    if seen.free_bytes < _LEAST_FREE_BYTES or seen.free_inodes < _LEAST_FREE_INODES:
         return fail(
             f"{path}: {seen.free_bytes >> 10} KiB and {seen.free_inodes} inodes free: must be at"
-            f" least {_ROOM_BYTES >> 10} KiB and {_ROOM_INODES}",
+            f" least {_LEAST_FREE_BYTES >> 10} KiB and {_LEAST_FREE_INODES}",
             "free space in its file system (/run), or mount a larger one",
         )
     if seen.open_to:

@@ -180,7 +180,7 @@ class Facts:
     run_dir: RunDir
     kernel: Kernel
     agent: Agent
-    in_trouble: Sequence[Gpu] = ()
+    failed_gpus: Sequence[Gpu] = ()
     """GPUs that NVML lists and that cannot be shared."""
     driver: str = ""
     """The driver's version."""

@@ -73,7 +73,7 @@ def collect(settings: Settings, library: Path | None, paths: HostPaths) -> Facts
         library=_library(settings, library),
         gpus=gpus,
         gpus_problem=inventory.problem,
-        in_trouble=[gpu for gpu in inventory.seen if gpu.problem],
+        failed_gpus=[gpu for gpu in inventory.seen if gpu.problem],
         specs=specs,
         missing={gpu.uuid: missing(gpu, specs, root, driver_root) for gpu in gpus},
         nvidia=read_nvidia_runtime(root, paths.nvidia_config),

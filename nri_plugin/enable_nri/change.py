@@ -81,12 +81,19 @@ class Journal:
         data = read(self.file)
         if data is None:
             return None
-        said = json.loads(data)
+        document = json.loads(data)
         before, after = (
-            {Path(path): _decoded(text) for path, text in said[of].items()} for of in _FILES
+            {Path(path): _decoded(text) for path, text in document[of].items()} for of in _FILES
         )
-        directories = tuple(Path(path) for path in said["directories"])
-        return Record(State(said["state"]), before, after, directories, said["key"], said["reason"])
+        directories = tuple(Path(path) for path in document["directories"])
+        return Record(
+            State(document["state"]),
+            before,
+            after,
+            directories,
+            document["key"],
+            document["reason"],
+        )
 
     def write(self, record: Record) -> None:
         text = {of: {str(p): _encoded(d) for p, d in getattr(record, of).items()} for of in _FILES}

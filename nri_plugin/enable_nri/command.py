@@ -45,11 +45,11 @@ def main(arguments: Sequence[str]) -> int:
     step = _Step(host, given.containerd_config, given.restart, given.timeout)
     try:
         with change.locked(host.path(given.containerd_config.parent)):
-            said = step.undo() if given.undo else step.enable(given.dry_run)
+            outcome = step.undo() if given.undo else step.enable(given.dry_run)
     except _Error as error:
         sys.stderr.write(f"enable-nri: {error}\n")
         return 1
-    sys.stdout.write(said + "\n")
+    sys.stdout.write(outcome + "\n")
     return 0
 
 

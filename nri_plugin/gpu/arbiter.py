@@ -2,7 +2,7 @@
 
 One per node: the agent starts it once it holds the run directory's lock, and starts another one,
 with backoff, when it exits. Its standard input is a pipe that only this process holds, so that it
-exits with the agent, however that ends. Its standard output is a heartbeat; one that is silent,
+exits with the agent, however that ends. Its standard output is a heartbeat; one without it,
 stopped or stuck in the kernel, is killed. Without it each container keeps its own part of each
 cycle (contract/lease_file.py); therefore it affects neither readiness nor any answer.
 """
@@ -27,15 +27,16 @@ from nri_plugin.metrics import Metrics
 _LOG: Final = logging.getLogger(__name__)
 
 COMMAND: Final = (sys.executable, "-m", "shim", "arbiter", "--heartbeat")
-_COMPLAINT_BYTES: Final = 4096
+_STDERR_TAIL_BYTES: Final = 4096
 _BEATS: Final = 64
 
 
 class Arbiter:
     """run_dir: of the containers' directories. leave_s: for the child to exit, before it is killed.
 
-    start_s, silent_s: without a heartbeat, after the start and between two of them, until the child
-    is killed. The first is long, because Python may start slowly under the pod's CPU limit.
+    start_s, heartbeat_timeout_s: without a heartbeat, after the start and between two of them,
+    until the child is killed. The first is long, because Python may start slowly under the pod's
+    CPU limit.
     first_retry_s, last_retry_s: bounds of the pause before another one is started; one that ran for
     `last_retry_s` is followed at once by the shortest. now: a monotonic clock in seconds.
     """
@@ -51,7 +52,7 @@ class Arbiter:
         last_retry_s: float = 5.0,
         leave_s: float = 1.0,
         start_s: float = 30.0,
-        silent_s: float = 8 * names.HEARTBEAT_S,
+        heartbeat_timeout_s: float = 8 * names.HEARTBEAT_S,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._command = (*command, str(run_dir))
@@ -61,7 +62,7 @@ class Arbiter:
         self._last_retry_s = last_retry_s
         self._leave_s = leave_s
         self._start_s = start_s
-        self._silent_s = silent_s
+        self._heartbeat_timeout_s = heartbeat_timeout_s
         self._now = now
 
     async def run(self) -> None:
@@ -92,22 +93,22 @@ class Arbiter:
             return f"{self._command[0]}: {error.strerror}"
         _LOG.info(Line("arbiter started", pid=child.pid))
         self._metrics.arbiter_starts.inc()
-        complaint = asyncio.create_task(_complaint(child))
+        stderr = asyncio.create_task(_stderr_tail(child))
         try:
-            silent_s = await self._until_silent(child)
-            if silent_s:
-                return f"killed: no heartbeat for {silent_s:g} s"
+            missing_s = await self._follow_heartbeat(child)
+            if missing_s:
+                return f"killed: no heartbeat for {missing_s:g} s"
             status = await child.wait()
-            last = await complaint
+            last = await stderr
         finally:
             self._metrics.arbiter_up.set(0)
-            complaint.cancel()
+            stderr.cancel()
             await self._end(child)
         cause = f"signal {-status}" if status < 0 else f"status {status}"
         return f"{cause}: {last_line(last)}" if last else cause
 
-    async def _until_silent(self, child: Process) -> float:
-        """Follow the heartbeat; kill a child without one, and return for how long it was silent. 0:
+    async def _follow_heartbeat(self, child: Process) -> float:
+        """Follow the heartbeat; kill a child without one, and return for how long it had none. 0:
         it closed its output, as at its exit."""
         assert child.stdout is not None
         waiting_s, misses = self._start_s / 2, 0
@@ -122,7 +123,7 @@ class Arbiter:
             if not beats:
                 return 0
             self._metrics.arbiter_up.set(beats.endswith(names.HEARTBEAT_SERVING))
-            waiting_s, misses = self._silent_s / 2, 0
+            waiting_s, misses = self._heartbeat_timeout_s / 2, 0
         with contextlib.suppress(ProcessLookupError):
             child.kill()
         return misses * waiting_s
@@ -145,10 +146,10 @@ class Arbiter:
                 await child.wait()
 
 
-async def _complaint(child: Process) -> bytes:
+async def _stderr_tail(child: Process) -> bytes:
     """Read its standard error until it ends; return the last bytes of it."""
     assert child.stderr is not None
     last = b""
-    while read := await child.stderr.read(_COMPLAINT_BYTES):
-        last = (last + read)[-_COMPLAINT_BYTES:]
+    while read := await child.stderr.read(_STDERR_TAIL_BYTES):
+        last = (last + read)[-_STDERR_TAIL_BYTES:]
     return last

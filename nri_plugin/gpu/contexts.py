@@ -76,7 +76,7 @@ class Contexts:
 
     async def _measure(self, uuid: str) -> None:
         try:
-            size_bytes = answers.context_bytes(await self._child(uuid).ask())
+            size_bytes = answers.context_bytes(await self._child(uuid).request())
         except (ChildError, answers.UnknownSizeError) as error:
             if self._logged.get(uuid) != str(error):
                 self._logged[uuid] = str(error)

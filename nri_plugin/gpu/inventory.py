@@ -68,7 +68,7 @@ class Inventory:
         self.seen: Sequence[Gpu] = ()
         """The same including failed GPUs."""
         self._xids: dict[str, int] = {}
-        self._silent: Sequence[str] = ()
+        self._without_uuid: Sequence[str] = ()
         self.driver = ""
         """The driver's version; "" until the first query succeeded."""
         self._queried_at: float | None = None
@@ -105,7 +105,7 @@ class Inventory:
     async def _refresh(self) -> None:
         began_s = self._now()
         try:
-            answer = decode(await self._server.ask())
+            answer = decode(await self._server.request())
         except ChildError as error:
             level = logging.DEBUG if str(error) == self.problem else logging.ERROR
             self.problem = str(error)
@@ -120,8 +120,11 @@ class Inventory:
             if xid in XIDS:
                 self._xids.setdefault(uuid, xid)
         seen = tuple(map(self._with_xid, answer.gpus))
-        new = self.problem is not None or (seen, answer.silent) != (self.seen, self._silent)
-        self.problem, self.seen, self._silent = None, seen, answer.silent
+        new = self.problem is not None or (seen, answer.without_uuid) != (
+            self.seen,
+            self._without_uuid,
+        )
+        self.problem, self.seen, self._without_uuid = None, seen, answer.without_uuid
         self.driver = answer.driver
         self.gpus = tuple(gpu for gpu in seen if not gpu.problem)
         uuids = ",".join(gpu.uuid for gpu in self.gpus)
@@ -130,7 +133,7 @@ class Inventory:
         for gpu in seen if new else ():
             if gpu.problem:
                 _LOG.error(Line("GPU unhealthy", uuid=gpu.uuid, problem=gpu.problem))
-        for problem in answer.silent if new else ():
+        for problem in answer.without_uuid if new else ():
             _LOG.error(Line("GPU unhealthy", problem=problem))
 
     def _with_xid(self, gpu: Gpu) -> Gpu:
@@ -142,12 +145,12 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The child's answer. silent: why GPUs do not return even their UUIDs."""
+    """The child's answer. without_uuid: why GPUs do not return even their UUIDs."""
 
     driver: str
     gpus: Sequence[Gpu]
     xids: Sequence[tuple[str, int]]
-    silent: Sequence[str]
+    without_uuid: Sequence[str]
 
 
 def decode(reply: bytes) -> Answer:
@@ -156,6 +159,8 @@ def decode(reply: bytes) -> Answer:
         reported = json.loads(reply)
         gpus = tuple(Gpu(**gpu) for gpu in reported["gpus"])
         xids = tuple((uuid, xid) for uuid, xid in reported.get("xids", ()))
-        return Answer(reported.get("driver", ""), gpus, xids, tuple(reported.get("silent", ())))
+        return Answer(
+            reported.get("driver", ""), gpus, xids, tuple(reported.get("without_uuid", ()))
+        )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ChildError(f"unreadable answer: {error!r}") from error

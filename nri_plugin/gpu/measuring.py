@@ -119,7 +119,7 @@ class Measuring:
         try:
             await self._worker.run(sample.begin, self._deadline_s)
             self._compute.add(holds, sample.readings)
-            usage, utilized = decode(await self._server.ask())
+            usage, utilized = decode(await self._server.request())
             found = await self._worker.run(partial(sample.end, usage), self._deadline_s)
         except (ChildError, TimeoutError, ValueError) as error:
             self._log(str(error) or "the host's files could not be read in time")

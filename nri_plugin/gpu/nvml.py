@@ -43,27 +43,27 @@ class Gpus:
     def read(self) -> Mapping[str, Any]:
         """Return the driver's version, every GPU, and the XID errors since the last call.
 
-        silent: why a GPU does not return even its UUID.
+        without_uuid: why a GPU does not return even its UUID.
         """
         xids = self._xids()
         if self._incomplete:  # NVML finds a GPU that reappeared only when it is initialized again
             pynvml.nvmlShutdown()
             pynvml.nvmlInit()
             self._events, self._names = None, {}
-        gpus, handles, silent = [], [], []
+        gpus, handles, without_uuid = [], [], []
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 gpus.append({**_gpu(handle), "index": index})
                 handles.append(handle)
             except pynvml.NVMLError as error:
-                silent.append(f"GPU {index}: {error}")
+                without_uuid.append(f"GPU {index}: {error}")
         for index, link in enumerate(links(len(handles), _linked(handles))):
             gpus[index]["link"] = link
         self._listen(handles, [gpu["uuid"] for gpu in gpus])
-        self._incomplete = bool(silent) or not all(gpu["memory_bytes"] for gpu in gpus)
+        self._incomplete = bool(without_uuid) or not all(gpu["memory_bytes"] for gpu in gpus)
         driver = pynvml.nvmlSystemGetDriverVersion()
-        return {"driver": driver, "gpus": gpus, "xids": xids, "silent": silent}
+        return {"driver": driver, "gpus": gpus, "xids": xids, "without_uuid": without_uuid}
 
     def _listen(self, handles: Sequence[Any], uuids: Sequence[str]) -> None:
         """Subscribe to XID errors of these GPUs, once; not all GPUs and drivers support it."""

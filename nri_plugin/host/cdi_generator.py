@@ -57,13 +57,15 @@ class Generator:
         self._child = Child(self._command, environment, deadline_s=deadline_s, subject="nvidia-ctk")
         self._min_interval_s = min_interval_s
         self._now = now
-        self._asked_at: float | None = None
+        self._generated_at: float | None = None
         self.problem: str | None = None
         """Why the last attempt failed, or which GPUs it omitted; None if neither."""
 
     @property
     def due(self) -> bool:
-        return self._asked_at is None or self._now() - self._asked_at >= self._min_interval_s
+        return (
+            self._generated_at is None or self._now() - self._generated_at >= self._min_interval_s
+        )
 
     def options(self, programs: Path) -> Sequence[str]:
         """Return nvidia-ctk's further options. programs: directory for a copy of the program that
@@ -71,14 +73,14 @@ class Generator:
         below_mount = self._root.mount != Path("/")
         return self._root.options(self._root.hook(self._command, programs)) if below_mount else ()
 
-    async def ask(self, uuids: Iterable[str], options: Sequence[str] = ()) -> str | None:
+    async def generate(self, uuids: Iterable[str], options: Sequence[str] = ()) -> str | None:
         """Return a spec's text for those of these GPUs that nvidia-ctk describes; None: it
         describes none of them. `problem` lists what is missing."""
-        self._asked_at = self._now()
+        self._generated_at = self._now()
         self._child.command = (*self._command, *options)
         wanted = sorted(uuids)
         try:
-            text, problem = render(await self._child.ask(), wanted, self._root)
+            text, problem = render(await self._child.request(), wanted, self._root)
         except ChildError as error:
             text, problem = None, str(error)
         if problem and problem != self.problem:

@@ -50,7 +50,7 @@ def _documents(directories: Iterable[Path]) -> Iterator[Any]:
 
 def _brings(name: str, documents: Iterable[Any], status: cdi_reader.Stat) -> bool:
     kind, _, device = name.partition("=")
-    known = unsure = False
+    known = undetermined = False
     for document in documents:
         try:
             for edits in _edits(document, kind, device):
@@ -58,8 +58,8 @@ def _brings(name: str, documents: Iterable[Any], status: cdi_reader.Stat) -> boo
                     return True
                 known = True
         except _UNREADABLE:
-            unsure = True
-    return (unsure or not known) and nvidia.is_of_vendor(name)
+            undetermined = True
+    return (undetermined or not known) and nvidia.is_of_vendor(name)
 
 
 def _edits(spec: Any, kind: str, device: str) -> Iterator[Any]:
@@ -89,8 +89,8 @@ def _has_gpu(edits: Any, status: cdi_reader.Stat) -> bool:
 
 def _major(node: Any, status: cdi_reader.Stat) -> int:
     """Return the major number of a device node; 0 if neither its spec nor the host has it."""
-    if isinstance(said := node.get("major"), int) and said:
-        return said
+    if isinstance(major := node.get("major"), int) and major:
+        return major
     try:
         return os.major(status(node.get("hostPath") or node["path"]).st_rdev)
     except OSError:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 FILE: Final = ".lock"
-_ASK_EVERY_S: Final = 0.1
-_SAID_CHARS_MAX: Final = 200
+_POLL_S: Final = 0.1
+_HOLDER_CHARS_MAX: Final = 200
 _MODE: Final = 0o700
 _OTHERS: Final = 0o077
 
@@ -38,7 +38,7 @@ class Lock:
         """Return when the lock is held. Until then call `report` repeatedly with the reason."""
         while (why := self.try_acquire()) is not None:
             report(why)
-            await asyncio.sleep(_ASK_EVERY_S)
+            await asyncio.sleep(_POLL_S)
 
     def release(self) -> None:
         if self._descriptor is not None:
@@ -62,7 +62,7 @@ class Lock:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{self._identity}\n".encode(), 0)
         except BlockingIOError:
-            holder = os.pread(descriptor, _SAID_CHARS_MAX, 0).decode(errors="replace").strip()
+            holder = os.pread(descriptor, _HOLDER_CHARS_MAX, 0).decode(errors="replace").strip()
             os.close(descriptor)
             return f"another agent serves this node ({holder or 'it has just begun'})"
         except OSError as error:

@@ -122,7 +122,7 @@ class Node:
         if not self._settings.nvidia_ctk or not self.generator.due:
             return False
         options = await self._work(partial(self.generator.options, self._settings.store_dir.parent))
-        text = await self.generator.ask(uuids, options)
+        text = await self.generator.generate(uuids, options)
         if text is not None:
             await self._work(partial(self.generator.write, text))
         return text is not None

@@ -29,7 +29,7 @@ from nri_plugin.metrics import Metrics
 from nri_plugin.policy.model import Mount, Pod
 from nri_plugin.policy.notices import Notice, Notices
 from nri_plugin.policy.refusals import Reason, Refused, refused
-from nri_plugin.threads import Crew
+from nri_plugin.threads import ThreadPool
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ _PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8)
 """Delay before each check; a start that takes longer than all of them has failed."""
 _AT_ONCE: Final = 64
 _OF_A_POD: Final = 4
-_BREATH_S: Final = 0.01
+_PAUSE_BETWEEN_S: Final = 0.01
 """Pause between two containers: Synchronize may bring 200, and other requests need answers."""
 
 
@@ -74,7 +74,7 @@ class Proofs:
         self._kept = kept
         self._metrics = metrics
         self._deadline_s = deadline_s
-        self._crew = Crew("proof", _AT_ONCE, _OF_A_POD)
+        self._threads = ThreadPool("proof", _AT_ONCE, _OF_A_POD)
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -121,9 +121,9 @@ class Proofs:
         )
         async with self._turn:
             try:
-                return await self._crew.run(job, self._deadline_s, one.pod.uid)
+                return await self._threads.run(job, self._deadline_s, one.pod.uid)
             finally:
-                await asyncio.sleep(_BREATH_S)
+                await asyncio.sleep(_PAUSE_BETWEEN_S)
 
 
 def _line(text: str, one: Started, problem: Exception | None = None) -> Line:

@@ -38,7 +38,7 @@ async def watch(
     node: Node, count_grants: Callable[[], int], readiness: Readiness, metrics: Metrics
 ) -> None:
     """Run until cancelled. Logs when the agent becomes ready, and when it is no longer ready."""
-    beats, asked_by, shown = 0, node.runtime, None
+    beats, queried_runtime, shown = 0, node.runtime, None
     inspecting: asyncio.Task[Found] | None = None
     logged: Sequence[str] | None = None
     try:
@@ -49,9 +49,9 @@ async def watch(
             if inspecting is not None and inspecting.done():
                 report(inspecting.result(), readiness)
                 inspecting = None
-            due = beats % LOOK_EVERY_BEATS == 0 or asked_by is not node.runtime
+            due = beats % LOOK_EVERY_BEATS == 0 or queried_runtime is not node.runtime
             if inspecting is None and due:
-                asked_by = node.runtime
+                queried_runtime = node.runtime
                 inspecting = asyncio.create_task(inspect(node), name="inspect the node")
             if node.library != shown:
                 shown = node.library
@@ -87,10 +87,10 @@ async def inspect(node: Node) -> Found:
     if node.inventory.problem is not None:
         return Found([f"this node's GPUs are not known: {node.inventory.problem}"])
     if not node.inventory.gpus:
-        troubles = [f"{gpu.uuid}: {gpu.problem}" for gpu in node.inventory.seen if gpu.problem]
+        failures = [f"{gpu.uuid}: {gpu.problem}" for gpu in node.inventory.seen if gpu.problem]
         return Found(
-            [f"no GPU of this node can be shared: {'; '.join(troubles)}"]
-            if troubles
+            [f"no GPU of this node can be shared: {'; '.join(failures)}"]
+            if failures
             else ["the driver shows no GPU on this node"]
         )
     try:

@@ -164,7 +164,7 @@ class Cluster:
                 group.create_task(heartbeat.run(), name="heartbeat")
                 group.create_task(self._report_state(reflectors), name="state of the API server")
         except asyncio.CancelledError:
-            await heartbeat.farewell()
+            await heartbeat.mark_stopped()
             raise
 
     async def _verify(self, connected: Callable[[], bool], requests: PodRequests) -> None:

@@ -26,7 +26,7 @@ _LOG: Final = logging.getLogger(__name__)
 RENEW_S: Final = 10.0
 _RETRY_S: Final = 2.0
 _ANSWER_S: Final = 5.0
-_FAREWELL_S: Final = 1.5
+_STOP_WRITE_S: Final = 1.5
 _LOOK_S: Final = 0.25
 _TEXT_MOST: Final = 500
 _LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
@@ -64,9 +64,9 @@ class Heartbeat:
                 due_s = loop.time() + (RENEW_S if done else _RETRY_S)
             await asyncio.sleep(_LOOK_S)
 
-    async def farewell(self) -> None:
+    async def mark_stopped(self) -> None:
         """Mark the Lease not ready, so that no pod is bound here before the Lease expires."""
-        await self._write(STOPPED, _FAREWELL_S)
+        await self._write(STOPPED, _STOP_WRITE_S)
 
     async def _write(self, ready: str, within_s: float) -> bool:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

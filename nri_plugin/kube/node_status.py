@@ -86,12 +86,13 @@ class NodeStatus:
         self._interval_s = interval_s
         self._metrics = metrics
         self._changed = asyncio.Event()
-        self._said = ""
+        self._logged_problem = ""
         self._conditions = True
         """Whether the API server stores conditions; older CRDs of Device have none."""
         self._contests = {"Device": Contest(now), "node": Contest(now)}
         self._listed: Sequence[Entry] = ()
-        """The Device's last desired entries: it may be deleted, and a failed GPU is silent."""
+        """The Device's last desired entries: it may be deleted, and a failed GPU reports
+        nothing."""
         self.node = One(node_name, self._changed)
         self.device = One(node_name, self._changed)
 
@@ -224,9 +225,9 @@ class NodeStatus:
         return stored
 
     def _log(self, problem: str) -> None:
-        if problem and problem != self._said:
+        if problem and problem != self._logged_problem:
             _LOG.warning(Line("node status not written", error=problem))
-        self._said = problem
+        self._logged_problem = problem
 
 
 def _version(raw: Json) -> str:
@@ -270,12 +271,12 @@ class Contest:
         self._wanted: object = None
         """What the API server accepted last; None: nothing, or its revert has been counted."""
         self._version = ""
-        self._silent_until = self._over_at = now()
+        self._paused_until = self._over_at = now()
 
     def may_write(self, wanted: object, version: str) -> bool:
         """Called if the object differs from `wanted`. version: its resourceVersion."""
         now = self._now()
-        if now < self._silent_until:
+        if now < self._paused_until:
             return False
         if self._wanted == wanted and version != self._version:
             self._taken_back.append(now)
@@ -286,7 +287,7 @@ class Contest:
             return True
         self._taken_back.clear()
         self._wanted = None
-        self._silent_until, self._over_at = now + CONTEST_S, now + 2 * CONTEST_S
+        self._paused_until, self._over_at = now + CONTEST_S, now + 2 * CONTEST_S
         return False
 
     def written(self, wanted: object, version: str) -> None:

@@ -70,7 +70,7 @@ class _Attempts:
 
 
 class PodRequests:
-    """silent: whether the API server is known not to answer."""
+    """unreachable: whether the API server is known not to answer."""
 
     def __init__(
         self,
@@ -79,14 +79,14 @@ class PodRequests:
         bound_pods: BoundPods,
         events: Events,
         metrics: Metrics,
-        silent: Callable[[], bool],
+        unreachable: Callable[[], bool],
     ) -> None:
         self._kube = kube
         self._node_name = node_name
         self._bound_pods = bound_pods
         self._events = events
         self._metrics = metrics
-        self._silent = silent
+        self._unreachable = unreachable
         self._lookups = _Attempts(first_s=0.5, longest_s=30.0)
         self._deletions = _Attempts(first_s=1.0, longest_s=60.0)
         self._reported: set[str] = set()
@@ -94,7 +94,7 @@ class PodRequests:
 
     async def look_up(self, pod: Pod) -> None:
         """Look the pod up and pass the answer to bound_pods.py; without an answer, do nothing."""
-        if self._silent():
+        if self._unreachable():
             return
         try:
             raw = await self._kube.get(_path(pod), timeout_s=_GET_S)
@@ -110,7 +110,7 @@ class PodRequests:
         elif node_name != self._node_name:
             self._bound_pods.deny(pod.uid, f"the pod is bound to {node_name or 'no node'}")
         else:
-            self._bound_pods.vouch(bound)
+            self._bound_pods.confirm(bound)
 
     def look_up_all(self, group: asyncio.TaskGroup, pods: Iterable[Pod]) -> None:
         """Returns at once. pods: all that the watch has not reported."""

@@ -81,7 +81,7 @@ class Verification:
         mismatch = {**self.over, **self._bound_pods.foreign()}
         states: dict[str, GrantState] = {}
         for hold in holds:
-            refusal = mismatch.get(hold.pod_uid) or self._bound_pods.doubt(hold, gpus)
+            refusal = mismatch.get(hold.pod_uid) or self._bound_pods.mismatch(hold, gpus)
             states[hold.container_id] = self._state_of(hold, refusal)
             if refusal is not None:  # reported only: the container keeps running
                 text = f'container "{hold.container}" runs with a GPU share, but {refusal.text}'

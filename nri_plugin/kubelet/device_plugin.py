@@ -2,7 +2,7 @@
 
 Makes no decisions: the caller lists the GPUs and decides about allocations, on the event loop. The
 kubelet opens the plugin's socket when it is registered, keeps one stream of device lists, and
-forgets the plugin when the stream ends. When the kubelet starts it removes all sockets.
+ends the registration when the stream ends. When the kubelet starts it removes all sockets.
 Source: k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/plugin/v1beta1.
 """
 

@@ -32,7 +32,7 @@ class Observer:
     def __init__(self, metrics: Metrics, readiness: Readiness) -> None:
         self._metrics = metrics
         self._readiness = readiness
-        self._said: str | None = None
+        self._logged_cause: str | None = None
 
     def decided(self, decision: Decision) -> None:
         self._metrics.request_duration.labels(decision.request, decision.outcome).observe(
@@ -48,8 +48,8 @@ class Observer:
     def waiting(self, why: str) -> None:
         """Another agent serves the node. The same text is logged once."""
         self._readiness.session = why
-        if self._said != why:
-            self._said = why
+        if self._logged_cause != why:
+            self._logged_cause = why
             _LOG.warning(Line("waiting", why=why))
 
     def connected(self, place: str) -> None:
@@ -59,7 +59,7 @@ class Observer:
     def ready(self, runtime: RuntimeInfo) -> None:
         """The session is synchronized; containers are adjusted from now on."""
         self._readiness.session = None
-        self._said = None
+        self._logged_cause = None
         self._metrics.session_up.set(1)
         self._metrics.sessions.inc()
         known = {"name": runtime.name, "version": runtime.version, "nri": runtime.nri_version}
@@ -79,8 +79,8 @@ class Observer:
         self._readiness.session = why
         self._metrics.session_up.set(0)
         self._metrics.connections_lost.labels(cause).inc()
-        level = logging.DEBUG if self._said == why else logging.WARNING
-        self._said = why
+        level = logging.DEBUG if self._logged_cause == why else logging.WARNING
+        self._logged_cause = why
         _LOG.log(level, Line("no session", cause=cause, why=why))
 
 

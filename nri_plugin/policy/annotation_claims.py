@@ -4,7 +4,7 @@ Absent, valid and invalid grants are distinct. A pod without a grant is not chan
 grant, a container that the grant does not name starts without a GPU, whatever the state of the
 GPUs. An inconsistent grant refuses the containers that it names, and an unreadable one all of the
 pod's, because it does not say which have a share. An unreadable allocation is no GPU; it refuses
-only the containers of a pod that asks for a share, by the label or a grant.
+only the containers of a pod that requests a share, by the label or a grant.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _is_uncapped(entry: allocation.DeviceEntry) -> bool:
 
 def _entries(pod: Pod) -> Sequence[allocation.DeviceEntry]:
     """Return the GPUs of the pod's allocation; none if it has only devices of other types, or is
-    unreadable in a pod that asks for no share."""
+    unreadable in a pod that requests no share."""
     text = pod.annotations.get(names.ANNOTATION_DEVICE_ALLOCATED)
     if text is None or _unreadable(pod):
         return ()
@@ -143,7 +143,7 @@ def _sharable(
 
 
 def _unreadable(pod: Pod) -> str:
-    """Return a warning if the allocation of a pod that asks for no share is unreadable; else ""."""
+    """Return a warning if the allocation of a pod that requests no share is unreadable; else ""."""
     text = pod.annotations.get(names.ANNOTATION_DEVICE_ALLOCATED)
     if text is None or _has_label(pod) or names.ANNOTATION_GRANTS in pod.annotations:
         return ""

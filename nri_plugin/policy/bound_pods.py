@@ -34,11 +34,11 @@ _T = TypeVar("_T")
 
 _NEVER: Final = "~"
 """Sorts after every time."""
-_GPUS_MAY_TELL: Final = frozenset(
+_INVENTORY_DEPENDENT: Final = frozenset(
     {Reason.GPU_UNKNOWN, Reason.GPU_MISMATCH, Reason.MEMORY_OUT_OF_RANGE}
 )
 """Refusals that may result from a GPU that failed or was replaced, and so prove nothing."""
-_REMEMBERED: Final = 256
+_MAX_STORED: Final = 256
 _CHANGED: Final = "annotation {key} was changed after the pod was bound"
 
 
@@ -62,9 +62,9 @@ class BoundPods:
         self._batch = 0
         self._listing = False
         self.look_up: Callable[[Pod], Awaitable[None]] | None = None
-        """Looks up a pod that the watch has not reported, then calls `vouch` or `deny`, or neither
-        if no answer arrives. None: there is no API server."""
-        self._vouched: dict[str, Bound] = {}
+        """Looks up a pod that the watch has not reported, then calls `confirm` or `deny`, or
+        neither if no answer arrives. None: there is no API server."""
+        self._confirmed: dict[str, Bound] = {}
         self._denied: dict[str, str] = {}
         self._gone: dict[str, None] = {}
         self._over_for: object = None
@@ -76,7 +76,7 @@ class BoundPods:
         if bound.finished:
             self.deleted(uid)
             return
-        before, requested = self._pods.get(uid), self._vouched.pop(uid, None)
+        before, requested = self._pods.get(uid), self._confirmed.pop(uid, None)
         self._denied.pop(uid, None)
         if before is None:
             self._batch += not (listing and self._listing)
@@ -93,13 +93,13 @@ class BoundPods:
 
     def deleted(self, uid: str) -> None:
         if self._pods.pop(uid, None) is not None:
-            _remember(self._gone, uid, None)
+            _store(self._gone, uid, None)
             self._version += 1
 
     def keep(self, uids: AbstractSet[str]) -> None:
         """Remove all other pods; called at the end of a list."""
         self._listing = False
-        self._vouched.clear()
+        self._confirmed.clear()
         for uid in self._pods.keys() - uids:
             self.deleted(uid)
 
@@ -130,13 +130,13 @@ class BoundPods:
         known = uid in self._denied or self.confirmed(uid) is not None
         return self.look_up is not None and not known
 
-    def vouch(self, bound: Bound) -> None:
+    def confirm(self, bound: Bound) -> None:
         """The API server confirmed the pod. The watch determines its position in the order."""
-        _remember(self._vouched, bound.pod.uid, bound)
+        _store(self._confirmed, bound.pod.uid, bound)
 
     def deny(self, uid: str, why: str) -> None:
         """The API server has no such pod on this node."""
-        _remember(self._denied, uid, why)
+        _store(self._denied, uid, why)
 
     def denied(self, uid: str) -> str:
         """Return why the API server has no such pod on this node; "": it has not denied it."""
@@ -153,7 +153,7 @@ class BoundPods:
 
     def confirmed(self, uid: str) -> Bound | None:
         """Return the pod as the watch reported it, or as the API server answered."""
-        return self.pod(uid) or self._vouched.get(uid)
+        return self.pod(uid) or self._confirmed.get(uid)
 
     def objection(self, pod: Pod, gpus: Sequence[Gpu], holding: AbstractSet[str]) -> Refusal | None:
         """Return why a container of this pod (as the runtime reports it) may not have its share."""
@@ -216,7 +216,7 @@ class BoundPods:
             found[pod.uid] = shortage.refusal()
         return found
 
-    def doubt(self, hold: Hold, gpus: Sequence[Gpu]) -> Refusal | None:
+    def mismatch(self, hold: Hold, gpus: Sequence[Gpu]) -> Refusal | None:
         """Return how a container's hold differs from its pod's grant; None: it does not, or the
         grant is not known."""
         bound = self.confirmed(hold.pod_uid)
@@ -229,7 +229,7 @@ class BoundPods:
             pod = replace(bound.pod, labels=hold.pod.labels)
             granted = annotation_claims.claim(pod, hold.container, gpus)
         except Refused as refused:
-            if refused.refusal.reason in _GPUS_MAY_TELL:
+            if refused.refusal.reason in _INVENTORY_DEPENDENT:
                 return _unnamed(hold, annotation_claims.gpus(pod.annotations))
             return refuse(Reason.GRANT_UNCONFIRMED, problem=refused.refusal.text)
         of_gpu = ledger.parts(granted.shares if granted else ())
@@ -277,7 +277,7 @@ def _foreign(bound: Bound, before: Bound | None) -> Refusal | None:
         # A Binding sets the node and the condition in one write.
         no_condition = "(it has no condition PodScheduled)"
         problem = f"it was made with its node, and bound by no scheduler {no_condition}"
-    elif _granted(now) and not bound.writer and (bound.asks_us or names.ANNOTATION_GRANTS in now):
+    elif _granted(now) and not bound.writer and (bound.is_ours or names.ANNOTATION_GRANTS in now):
         key = names.ANNOTATION_WRITER
         problem = f"annotation {key}, which our scheduler writes with it, is not there"
     return refuse(Reason.GRANT_FOREIGN, problem=problem) if problem else None
@@ -296,9 +296,9 @@ def _differing(now: Mapping[str, str], then: Mapping[str, str]) -> str:
     return grants if now.get(grants) != then.get(grants) else ""
 
 
-def _remember(kept: dict[str, _T], uid: str, what: _T) -> None:
+def _store(kept: dict[str, _T], uid: str, what: _T) -> None:
     """Store an entry and keep the size within what a node can need."""
     kept.pop(uid, None)
     kept[uid] = what
-    if len(kept) > _REMEMBERED:
+    if len(kept) > _MAX_STORED:
         del kept[next(iter(kept))]

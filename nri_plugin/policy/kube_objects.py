@@ -60,7 +60,7 @@ class Bound:
     """A pod of this node, as the API server has it.
 
     pod: contains only the labels and annotations of its grant. scheduled: when it was bound, RFC
-    3339; "": not by a Binding. leaving: its deletion has begun. asks_us: its schedulerName is
+    3339; "": not by a Binding. leaving: its deletion has begun. is_ours: its schedulerName is
     ours, which no other scheduler uses. writer: the scheduler process named in its annotation.
     """
 
@@ -69,7 +69,7 @@ class Bound:
     finished: bool
     leaving: bool
     requested: Mapping[str, int]
-    asks_us: bool = False
+    is_ours: bool = False
     writer: str = ""
 
 
@@ -143,7 +143,7 @@ def bound(raw: Json) -> Bound:
         finished=finished,
         leaving=bool(metadata.get("deletionTimestamp")),
         requested={} if finished else _requested(_at(raw, "spec")),
-        asks_us=_at(raw, "spec").get("schedulerName") == names.SCHEDULER_NAME,
+        is_ours=_at(raw, "spec").get("schedulerName") == names.SCHEDULER_NAME,
         writer=sys.intern(annotations.get(names.ANNOTATION_WRITER, "")),
     )
 

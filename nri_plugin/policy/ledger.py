@@ -160,7 +160,7 @@ class Ledger:
     def adopt(self, running: Iterable[Hold], in_the_making: AbstractSet[str]) -> AbstractSet[str]:
         """Replace all holds by those of running containers, and of containers answered just before,
         which the runtime may not list yet. Returns the latter; those that the runtime has not
-        reported after a while must be passed to `doubt`.
+        reported after a while must be passed to `mark_unconfirmed`.
         """
         kept = {i: held for i, held in self._holds.items() if i in in_the_making}
         self._holds = {held.container_id: held for held in running}
@@ -169,7 +169,7 @@ class Ledger:
         self._unconfirmed = set(unconfirmed)
         return frozenset(unconfirmed)
 
-    def doubt(self, container_ids: AbstractSet[str]) -> None:
+    def mark_unconfirmed(self, container_ids: AbstractSet[str]) -> None:
         """Drop those of them that the runtime has not reported since `adopt`."""
         for container_id in container_ids & self._unconfirmed:
             self.drop(container_id)

@@ -39,28 +39,28 @@ class Notices:
     def __init__(self, live: Callable[[], Container[str]] = frozenset) -> None:
         self._live = live
         self._waiting: deque[Notice] = deque()
-        self._told: dict[tuple[str, str, str], None] = {}
-        self._look_at = _MOST
+        self._added: dict[tuple[str, str, str], None] = {}
+        self._clean_up_at = _MOST
 
     def add(self, notice: Notice) -> bool:
         """Add it. Returns False if it is already known."""
         key = (notice.pod.uid, notice.container, notice.reason)
-        if key in self._told:
+        if key in self._added:
             return False
-        if len(self._told) >= self._look_at:
-            self._forget()
-        self._told[key] = None
+        if len(self._added) >= self._clean_up_at:
+            self._clean_up()
+        self._added[key] = None
         self._waiting.append(notice)
         return True
 
     def first(self) -> Notice | None:
         return self._waiting[0] if self._waiting else None
 
-    def _forget(self) -> None:
+    def _clean_up(self) -> None:
         live = self._live()
-        self._told = {key: None for key in self._told if key[0] in live}
+        self._added = {key: None for key in self._added if key[0] in live}
         self._waiting = deque(notice for notice in self._waiting if notice.pod.uid in live)
-        self._look_at = _MOST + 2 * len(self._told)
+        self._clean_up_at = _MOST + 2 * len(self._added)
 
     def done(self, notice: Notice) -> None:
         """It is written, or cannot be."""

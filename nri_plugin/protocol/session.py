@@ -3,7 +3,8 @@
 Rule 1: TRANSITIONS alone decides whether a message is allowed now, and the next state.
 Rule 2: every request is answered exactly once: at once if it needs no decision, else by the caller.
 Rule 3: a request that is out of turn, unknown or undecodable gets an error status; the session
-continues. An error fails the request; a lost connection would let the container run without us.
+continues. An error fails the request; after a lost connection the container would run without
+its adjustment.
 
 nri_plugin.nri.connection owns socket and clock. After every call it must send what data_to_send()
 returns. Events are the same for all runtimes: NRI 0.12 calls a method per event, older versions

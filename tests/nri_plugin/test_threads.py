@@ -10,12 +10,12 @@ from functools import partial
 
 import pytest
 
-from nri_plugin.threads import Crew, Worker
+from nri_plugin.threads import ThreadPool, Worker
 
 
 def test_results_and_exceptions_come_back() -> None:
     async def work() -> None:
-        worker, crew = Worker("w"), Crew("c", 1, 1)
+        worker, crew = Worker("w"), ThreadPool("c", 1, 1)
         for run in (worker.run, partial(crew.run, owner="one")):
             assert await run(lambda: 5, 60) == 5
             with pytest.raises(ZeroDivisionError):
@@ -49,7 +49,7 @@ async def test_a_late_job_continues_and_keeps_its_place() -> None:
 
 
 async def test_an_owners_jobs_that_hang_keep_its_places_and_no_others() -> None:
-    crew, gate = Crew("c", 3, 2), threading.Event()
+    crew, gate = ThreadPool("c", 3, 2), threading.Event()
     stuck = [asyncio.create_task(crew.run(gate.wait, 60, "one")) for _ in range(2)]
     await asyncio.sleep(0)
     with pytest.raises(TimeoutError):
@@ -70,7 +70,7 @@ async def test_a_thread_that_cannot_be_started_takes_no_place(
     def no_more(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    crew = Crew("c", 1, 1)
+    crew = ThreadPool("c", 1, 1)
     with monkeypatch.context() as patched, pytest.raises(RuntimeError):
         patched.setattr(threading.Thread, "start", no_more)
         await crew.run(lambda: 1, 60, "one")

@@ -277,14 +277,14 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     ("driver", {"gpus": ()}, FAIL, "shows no GPU", "with a GPU"),
     (
         "driver",
-        {"in_trouble": [MIG]},
+        {"failed_gpus": [MIG]},
         WARN,
         "GPU-m: MIG mode is enabled",
         "repair or exclude these GPUs",
     ),
     (
         "driver",
-        {"gpus": (), "in_trouble": [MIG]},
+        {"gpus": (), "failed_gpus": [MIG]},
         FAIL,
         "GPU-m: MIG mode",
         "repair or exclude these GPUs",

@@ -132,7 +132,7 @@ def test_an_arbiter_that_is_killed_is_replaced(
 def test_an_arbiter_without_heartbeats_is_killed_and_replaced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, program: str
 ) -> None:
-    node = python(tmp_path, program, silent_s=1)
+    node = python(tmp_path, program, heartbeat_timeout_s=1)
 
     async def work() -> None:
         await until_async(lambda: node.up and pid(tmp_path) != 0)
@@ -158,7 +158,7 @@ def test_an_arbiter_without_a_first_heartbeat_is_killed(
 
 def test_a_halt_of_the_agent_kills_no_arbiter(tmp_path: Path) -> None:
     """Heartbeats that the agent did not read in time are no silence."""
-    node = python(tmp_path, BEATS, silent_s=1)
+    node = python(tmp_path, BEATS, heartbeat_timeout_s=1)
 
     async def work() -> None:
         await until_async(lambda: node.up)

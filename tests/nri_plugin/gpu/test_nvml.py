@@ -104,8 +104,8 @@ def test_nvml_is_initialised_again_only_while_a_gpu_does_not_answer(driver: Driv
     gpus.read(), gpus.read()
     assert driver.starts == 1
     driver.lost = {1}
-    silent = gpus.read()["silent"]
-    assert silent == [f"GPU 1: {pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)}"]
+    without_uuid = gpus.read()["without_uuid"]
+    assert without_uuid == [f"GPU 1: {pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)}"]
     driver.lost = set()
     assert len(gpus.read()["gpus"]) == 2
     gpus.read()

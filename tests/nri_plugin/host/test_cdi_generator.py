@@ -86,8 +86,8 @@ class Ctk:
             now=lambda: self.now_s,
         )
 
-    def ask(self) -> str | None:
-        return asyncio.run(self.generator.ask([UUID]))
+    def generate(self) -> str | None:
+        return asyncio.run(self.generator.generate([UUID]))
 
 
 def test_what_is_written_is_read_like_any_spec(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_what_is_written_is_read_like_any_spec(tmp_path: Path) -> None:
     printed = json.dumps(document(UUID, "all"))
     ctk = Ctk(directory, f"import sys; print({printed!r} if sys.argv[1:] == {[*OPTIONS]} else '')")
     assert not ctk.generator.discard()
-    text = ctk.ask()
+    text = ctk.generate()
     assert text is not None and ctk.generator.problem is None
     ctk.generator.write(text)
     ctk.generator.write(text)
@@ -123,7 +123,7 @@ def test_a_failure_of_nvidia_ctk_is_reported_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     ctk = Ctk(tmp_path, script, command)
-    assert ctk.ask() is None and ctk.ask() is None
+    assert ctk.generate() is None and ctk.generate() is None
     assert problem in (ctk.generator.problem or "")
     assert len([line for line in caplog.messages if "no CDI spec generated" in line]) == 1
 
@@ -131,7 +131,7 @@ def test_a_failure_of_nvidia_ctk_is_reported_once(
 def test_nvidia_ctk_is_not_run_again_at_once(tmp_path: Path) -> None:
     ctk = Ctk(tmp_path, "")
     assert ctk.generator.due
-    ctk.ask()
+    ctk.generate()
     assert not ctk.generator.due
     ctk.now_s = 30
     assert ctk.generator.due

@@ -64,7 +64,7 @@ def test_each_grant_has_its_state(bench: Bench) -> None:
     for uid, memory_bytes in (("honest", GIB), ("greedy", GIB + 1), ("forged", GIB)):
         bench.bounds.put(bound(uid, scheduled="" if uid == "forged" else "2026"), listing=False)
         bench.runs(uid, memory_bytes)
-    bench.bounds.vouch(bound("asked"))
+    bench.bounds.confirm(bound("asked"))
     bench.bounds.deny("denied", "there is no such pod")
     for uid in ("asked", "denied", "unheard"):
         bench.runs(uid)

@@ -153,8 +153,8 @@ def test_a_fed_or_released_watchdog_does_not_end_the_process(then: str) -> None:
 AGENT = """
 import dataclasses, sys, time
 from nri_plugin import __main__, agent, command_line
-whole, silent_s = command_line.from_arguments, float(sys.argv.pop())
-command_line.from_arguments = lambda *a: dataclasses.replace(whole(*a), silent_s=silent_s)
+whole, watchdog_s = command_line.from_arguments, float(sys.argv.pop())
+command_line.from_arguments = lambda *a: dataclasses.replace(whole(*a), watchdog_s=watchdog_s)
 async def inspect(node):
     time.sleep(600)
 agent.inspect = inspect

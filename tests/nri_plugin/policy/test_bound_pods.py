@@ -175,7 +175,7 @@ def with_annotations(of: Bound, annotations: dict[str, str]) -> Bound:
         ([bound("a", scheduled="")], "made with its node, and bound by no scheduler"),
         ([bound("a", scheduled=""), bound("a")], "made with its node, and bound by no scheduler"),
         ([granted(bound("a"))], f"annotation {names.ANNOTATION_WRITER}, which our scheduler"),
-        ([replace(bound("a"), asks_us=True)], f"annotation {names.ANNOTATION_WRITER}, which our"),
+        ([replace(bound("a"), is_ours=True)], f"annotation {names.ANNOTATION_WRITER}, which our"),
         (
             [bound("a"), bound("a", 2 * GIB)],
             f"annotation {names.ANNOTATION_DEVICE_ALLOCATED} was changed after the pod was bound",
@@ -217,8 +217,8 @@ RDMA_TOO = {names.ANNOTATION_DEVICE_ALLOCATED: '{"rdma":[{"minor":1,"resources":
         [bound("a"), replace(bound("a"), scheduled="")],
         [bound("a"), replace(bound("a"), pod=replace(bound("a").pod, labels={}))],
         [granted(bound("a"), "s 1"), granted(bound("a"), "s 1")],
-        [replace(granted(bound("a"), " 0"), asks_us=True)],
-        [replace(with_annotations(bound("a", scheduled=""), {}), asks_us=True)],
+        [replace(granted(bound("a"), " 0"), is_ours=True)],
+        [replace(with_annotations(bound("a", scheduled=""), {}), is_ours=True)],
         [with_annotations(bound("a", scheduled=""), RDMA)],
         [with_annotations(bound("a"), RDMA), with_annotations(bound("a"), RDMA_TOO)],
         [with_annotations(bound("a"), RDMA), replace(bound("a"), pod=Pod("a", "", ""), writer="x")],
@@ -230,16 +230,16 @@ def test_a_grant_that_a_scheduler_may_have_written_is_not_foreign(order: Sequenc
 
 def test_a_pod_that_changed_after_it_was_looked_up_is_foreign() -> None:
     bounds = BoundPods()
-    bounds.vouch(bound("a"))
+    bounds.confirm(bound("a"))
     bounds.put(bound("a", 2 * GIB), listing=False)
     assert "was changed after" in bounds.foreign()["a"].text
-    bounds.vouch(unbound := bound("b", scheduled=""))
+    bounds.confirm(unbound := bound("b", scheduled=""))
     objection = bounds.objection(unbound.pod, GPUS, NO_PODS)
     assert objection is not None and objection.reason is Reason.GRANT_FOREIGN
-    assert bounds.doubt(hold(unbound.pod, HALF), GPUS) == objection
+    assert bounds.mismatch(hold(unbound.pod, HALF), GPUS) == objection
     bounds.put(unbound, listing=False)
     assert bounds.foreign().keys() == {"a", "b"}
-    bounds.vouch(bound("c"))
+    bounds.confirm(bound("c"))
     bounds.put(bound("c"), listing=False)
     assert bounds.foreign().keys() == {"a", "b"}
     # Evidence at the first observation is no evidence later.
@@ -255,17 +255,17 @@ def test_a_label_put_on_a_running_pod_changes_nothing(label: str) -> None:
     bounds = told(known, replace(known, pod=replace(known.pod, labels=labels)))
     assert bounds.foreign() == {}
     assert bounds.objection(then, GPUS, NO_PODS) is None
-    assert bounds.doubt(hold(then, HALF), GPUS) is None
+    assert bounds.mismatch(hold(then, HALF), GPUS) is None
 
 
 def test_an_allocation_that_was_changed_without_an_agent_is_detected() -> None:
     """The runtime has the annotations of the container's creation; the label belongs to its
     owner."""
     bounds = told(bound("a", 2 * GIB))
-    doubt = bounds.doubt(hold(bound("a", GIB).pod, HALF), GPUS)
-    assert doubt is not None and doubt.reason is Reason.GRANT_FOREIGN
+    mismatch = bounds.mismatch(hold(bound("a", GIB).pod, HALF), GPUS)
+    assert mismatch is not None and mismatch.reason is Reason.GRANT_FOREIGN
     for then in (replace(bound("a", 2 * GIB).pod, labels={}), Pod("a", "team", "pod-a")):
-        assert bounds.doubt(hold(then, HALF), GPUS) is None
+        assert bounds.mismatch(hold(then, HALF), GPUS) is None
 
 
 # --- pods as the runtime describes them
@@ -291,7 +291,7 @@ def test_a_pod_that_is_as_the_api_server_has_it() -> None:
     ],
 )
 def test_a_pod_that_differs_from_the_api_servers_is_refused(told: Pod) -> None:
-    for tell in (BoundPods.vouch, lambda bounds, known: bounds.put(known, listing=False)):
+    for tell in (BoundPods.confirm, lambda bounds, known: bounds.put(known, listing=False)):
         bounds = BoundPods()
         tell(bounds, bound("a"))
         objection = bounds.objection(told, GPUS, NO_PODS)
@@ -324,7 +324,7 @@ def test_an_unknown_pod_is_looked_up_once() -> None:
     assert objection is not None and "there is no such pod" in objection.text
     bounds.put(bound("a"), listing=False)
     assert bounds.objection(pod, GPUS, NO_PODS) is None
-    bounds.vouch(bound("b"))
+    bounds.confirm(bound("b"))
     assert not bounds.unknown(bound("b").pod)
     bounds.keep({"a"})
     assert bounds.unknown(bound("b").pod)
@@ -349,23 +349,23 @@ HALF = Share("GPU-0", 0, GIB, 10)
 
 def test_a_hold_within_its_grant_is_no_mismatch() -> None:
     bounds, known = BoundPods(), bound("a")
-    assert bounds.doubt(hold(known.pod, HALF), GPUS) is None  # not known
+    assert bounds.mismatch(hold(known.pod, HALF), GPUS) is None  # not known
     bounds.put(known, listing=False)
     for shares in ([], [HALF], [Share("GPU-0", 0, GIB // 2, 100, uncapped=True)]):
-        assert bounds.doubt(hold(known.pod, *shares), GPUS) is None
+        assert bounds.mismatch(hold(known.pod, *shares), GPUS) is None
     # A failed GPU is no evidence against its holders; a pod granted another GPU does not hold it.
-    assert bounds.doubt(hold(known.pod, HALF), GPUS[1:]) is None
+    assert bounds.mismatch(hold(known.pod, HALF), GPUS[1:]) is None
     bounds.put(bound("b", gpu=1), listing=False)
-    doubt = bounds.doubt(hold(Pod("b", "team", "pod-b"), HALF), GPUS[:1])
-    assert doubt is not None and doubt.text.endswith(
+    mismatch = bounds.mismatch(hold(Pod("b", "team", "pod-b"), HALF), GPUS[:1])
+    assert mismatch is not None and mismatch.text.endswith(
         "container main has a part of GPU-0, granted is none of it"
     )
     by_minor = {names.ANNOTATION_DEVICE_ALLOCATED: allocated(1, GIB, uuid=None)}
     bounds.put(with_annotations(bound("c"), by_minor), listing=False)
-    assert bounds.doubt(hold(with_annotations(bound("c"), by_minor).pod, HALF), GPUS[:1]) is None
-    bounds.vouch(bound("d"))
-    assert bounds.doubt(hold(bound("d").pod, HALF, HALF), GPUS) is None
-    assert bounds.doubt(hold(bound("d").pod, replace(HALF, memory_bytes=2 * GIB)), GPUS)
+    assert bounds.mismatch(hold(with_annotations(bound("c"), by_minor).pod, HALF), GPUS[:1]) is None
+    bounds.confirm(bound("d"))
+    assert bounds.mismatch(hold(bound("d").pod, HALF, HALF), GPUS) is None
+    assert bounds.mismatch(hold(bound("d").pod, replace(HALF, memory_bytes=2 * GIB)), GPUS)
 
 
 @pytest.mark.parametrize(
@@ -375,9 +375,9 @@ def test_a_hold_within_its_grant_is_no_mismatch() -> None:
 def test_a_hold_of_more_than_its_grant_is_a_mismatch(held: Share) -> None:
     bounds, known = BoundPods(), bound("a")
     bounds.put(known, listing=False)
-    doubt = bounds.doubt(hold(known.pod, held), GPUS)
-    assert doubt is not None and doubt.reason is Reason.GRANT_UNCONFIRMED
-    assert f"has {held.memory_bytes} bytes" in doubt.text
+    mismatch = bounds.mismatch(hold(known.pod, held), GPUS)
+    assert mismatch is not None and mismatch.reason is Reason.GRANT_UNCONFIRMED
+    assert f"has {held.memory_bytes} bytes" in mismatch.text
 
 
 def test_a_hold_of_a_pod_without_a_grant_is_a_mismatch() -> None:
@@ -389,5 +389,5 @@ def test_a_hold_of_a_pod_without_a_grant_is_a_mismatch() -> None:
     for pod in (plain, odd, other):
         bounds = BoundPods()
         bounds.put(replace(bound("a"), pod=pod, writer="s 1"), listing=False)
-        doubt = bounds.doubt(hold(Pod("a", "team", "pod-a"), HALF), GPUS)
-        assert doubt is not None and doubt.reason is Reason.GRANT_UNCONFIRMED
+        mismatch = bounds.mismatch(hold(Pod("a", "team", "pod-a"), HALF), GPUS)
+        assert mismatch is not None and mismatch.reason is Reason.GRANT_UNCONFIRMED

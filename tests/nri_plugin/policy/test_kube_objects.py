@@ -252,13 +252,13 @@ def test_a_bound_pod_has_the_fields_of_its_grant_alone() -> None:
     assert found.pod.annotations == {names.ANNOTATION_GRANTS: "{}"}
     assert found.scheduled == "2026-01-01T00:00:01Z"
     assert (found.finished, found.leaving) == (False, True)
-    assert (found.asks_us, found.writer) == (True, "scheduler-0 3")
+    assert (found.is_ours, found.writer) == (True, "scheduler-0 3")
     untimed = {**raw, "status": {"conditions": [{"type": "PodScheduled"}]}}
     assert "" < found.scheduled < kube_objects.bound(untimed).scheduled
     assert not kube_objects.is_mirror(raw)
     mirror = {"metadata": {"annotations": {names.ANNOTATION_MIRROR: "hash"}}}
     assert kube_objects.is_mirror(mirror)
-    assert (kube_objects.bound(mirror).asks_us, kube_objects.bound(mirror).writer) == (False, "")
+    assert (kube_objects.bound(mirror).is_ours, kube_objects.bound(mirror).writer) == (False, "")
 
 
 WORDS = (

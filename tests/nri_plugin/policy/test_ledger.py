@@ -94,7 +94,7 @@ def test_an_unconfirmed_hold_remains_until_it_is_removed() -> None:
     assert unconfirmed == {"1", "2"}
     assert {held.container_id for held in ledger.holds()} == {"0", "1", "2"}
     ledger.reported("1")
-    ledger.doubt(unconfirmed)
+    ledger.mark_unconfirmed(unconfirmed)
     assert {held.container_id for held in ledger.holds()} == {"0", "1"}
 
 
