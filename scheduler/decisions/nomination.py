@@ -246,8 +246,7 @@ class Backlog:
         known = list(self._kinds.learned)
         left = self._left(known, ahead) if self._leaves_head else 0
         while len(found) < most and len(ahead) < WINDOW and not is_over():
-            known = [each for each in known if each.candidates is not None]
-            known = [each for each in known if len(each.queue) > left]
+            known = [one for one in known if one.candidates is not None and len(one.queue) > left]
             if not known:
                 break
             kind = min(known, key=lambda kind: kind.queue[left])
@@ -259,7 +258,7 @@ class Backlog:
                 break
             if not kind.probe and self._clock() - kind.learned_s > REFRESH_S:
                 kind.probe = uid
-                del kind.queue[left]
+                self._give_up(uid, pod)
             elif pod.waiting.pending.namespace in paused or self._state.node_of(uid) is not None:
                 self._give_up(uid, pod)
             elif (node := self._place(pod.waiting.pending, request, kind)) is not None:

@@ -532,3 +532,17 @@ def test_candidates_are_renewed_by_leaving_one_pod_to_kube_scheduler(cluster: Cl
     for number in range(6, 12):
         cluster.comes(f"p{number}", TINY)
     assert set(cluster.planned().values()) <= {"n4", "n5"}
+
+
+def test_the_pod_left_to_kube_scheduler_stays_left_when_the_watch_reports_it_again(
+    cluster: Cluster,
+) -> None:
+    cluster.learned(TINY)
+    cluster.now_s += REFRESH_S + 1
+    raw = cluster.comes("left", TINY)
+    assert cluster.plan() == []
+    cluster.backlog.see(waiting(raw))
+    assert cluster.plan() == []
+    cluster.tries(raw, "n4", "n5")
+    cluster.comes("next", TINY)
+    assert set(cluster.planned().values()) <= {"n4", "n5"}
