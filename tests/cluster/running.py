@@ -4,12 +4,14 @@ replicas of one Deployment, or as another installation by mistake."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from http.client import HTTPConnection, HTTPException
 from typing import Final
 
 from contract import names
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.installation import Installation
-from lab.cluster.manifests import NAMES, configuration
+from lab.cluster.manifests import NAMES, configuration, named
+from scheduler.service import Settings
 
 OURS: Final = "gpuslice"
 
@@ -45,3 +47,31 @@ def replica(
 
 def holds(replica: Installation) -> bool:
     return "this process" in replica.ask("/readyz")[1]
+
+
+def keeps(replica: Installation, container: str) -> bool:
+    """Whether the kubelet would let this container of the Deployment run: its liveness probe, as
+    the chart renders it, against the replica's processes. False once it has failed as often as the
+    kubelet tries it; the times between the tries are left out."""
+    pod = named("Deployment", names.SCHEDULER_NAME)["spec"]["template"]["spec"]
+    (only,) = (each for each in pod["containers"] if each["name"] == container)
+    probe, numbers = only["livenessProbe"], {p["name"]: p["containerPort"] for p in only["ports"]}
+    asked = {"host": "127.0.0.1", "scheme": "HTTP", **probe["httpGet"]}
+    served = Settings().http
+    assert served is not None and asked["scheme"] == "HTTP"
+    port = {served[1]: replica.pages[1]}[numbers.get(asked["port"], asked["port"])]
+    return any(
+        _answers(asked["host"], port, asked["path"], probe.get("timeoutSeconds", 1))
+        for _ in range(probe["failureThreshold"])
+    )
+
+
+def _answers(host: str, port: int, path: str, timeout_s: float) -> bool:
+    connection = HTTPConnection(host, port, timeout=timeout_s)
+    try:
+        connection.request("GET", path)
+        return 200 <= connection.getresponse().status < 400
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()

@@ -21,7 +21,7 @@ from lab.cluster.fleet_objects import Shape
 from lab.cluster.installation import Installation
 from scheduler.events import NODE_PROBLEM, POD_PROBLEM, SECOND_INSTALLATION
 from tests.cluster.admission import requested
-from tests.cluster.running import holds, replica
+from tests.cluster.running import holds, keeps, replica
 from tests.support import ROOT, until
 
 pytestmark = pytest.mark.cluster
@@ -193,6 +193,41 @@ def test_the_lease_follows_kube_schedulers_own_leader(plane: ControlPlane, pods:
             assert not holds(holder)
             holder.start_kube_scheduler()
             holder, other = other, holder
+
+
+def test_a_leader_whose_extender_does_not_start_stops_leading(
+    plane: ControlPlane, pods: Pods
+) -> None:
+    """kube-scheduler by itself renews its Lease and refuses all pods. The test acts as the kubelet,
+    which restarts kube-scheduler by the chart's probe; the probe passes when the extender is back.
+    """
+
+    def lease() -> tuple[str, str]:
+        where = ("lease", names.LEASE_KUBE_SCHEDULER, f"-n={names.NAMESPACE}")
+        spec = json.loads(plane.kubectl("get", *where, "-o=json"))["spec"]
+        return spec["holderIdentity"], spec["renewTime"]
+
+    with replica(plane, "a") as first, replica(plane, "b") as second:
+        pods.bound(pods.create())
+        until(lambda: holds(first) or holds(second), "one of them holds the Lease")
+        leader, other = (first, second) if holds(first) else (second, first)
+        assert keeps(leader, "kube-scheduler") and keeps(leader, "extender")
+        leader.extender.stop()  # it gives its Lease back, which would expire in the kubelet's 90 s
+        name, (led, renewed) = pods.create(), lease()
+        until(
+            lambda: any("connection refused" in words for _, words in pods.events(name)),
+            "kube-scheduler refuses the pod",
+        )
+        until(lambda: lease()[1] > renewed, "it renews its Lease")
+        assert lease()[0] == led and not pods.is_bound(name)
+
+        assert not keeps(leader, "kube-scheduler") and keeps(other, "kube-scheduler")
+        leader.kube_scheduler.stop()
+        pods.bound(name)
+        assert holds(other) and lease()[0] not in ("", led)
+        leader.restart_exited()
+        until(lambda: keeps(leader, "kube-scheduler"), "it may run again")
+        assert holds(other)
 
 
 def test_an_extender_that_is_killed_is_replaced_in_place(plane: ControlPlane, pods: Pods) -> None:
