@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
@@ -107,12 +108,16 @@ def asking_pod(name: str, percents: Sequence[int], zone: str = "") -> dict[str, 
 
 
 def _asking(name: str, percent: int) -> Json:
+    """More than 100 percent of a GPU's memory can be requested only in bytes."""
+    memory = {names.RESOURCE_MEMORY_RATIO: str(percent)}
+    if percent > 100:
+        memory = {names.RESOURCE_MEMORY: str(fleets.GPU_BYTES * percent // 100)}
     asked = {
         "cpu": "10m",
         "memory": "10Mi",
         names.RESOURCE_SHARED: "1",
-        names.RESOURCE_CORE: str(percent),
-        names.RESOURCE_MEMORY_RATIO: str(percent),
+        names.RESOURCE_CORE: str(min(percent, 100)),
+        **memory,
     }
     return {"name": name, "image": "busybox", "resources": {"requests": asked, "limits": asked}}
 
@@ -137,13 +142,12 @@ async def bound_at(kube: Kube, namespace: str, count: int, since: str) -> Sequen
     return times
 
 
-def writes(plane: ControlPlane) -> Mapping[str, float]:
+def writes(plane: ControlPlane) -> Counter[str]:
     """The number of writing requests that the API server received, by kind."""
-    counted: dict[str, float] = {}
+    counted = Counter[str]()
     for line in _WRITE.finditer(plane.kubectl("get", "--raw", "/metrics")):
         labels = dict(_LABEL.findall(line[1]))
         if labels["verb"] not in _READS:
             what = "/".join(filter(None, (labels["resource"], labels["subresource"])))
-            key = f"{labels['verb']} {what}"
-            counted[key] = counted.get(key, 0.0) + float(line[2])
+            counted[f"{labels['verb']} {what}"] += int(float(line[2]))
     return counted

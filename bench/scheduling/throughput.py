@@ -17,8 +17,8 @@ import os
 import re
 import signal
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -66,19 +66,18 @@ _NOMINATIONS: Final = re.compile(
 
 @dataclass
 class Runs:
-    """By kind, pods per second by run; with the extender also its processor time per pod, and
-    writes to the API server per pod. spent_ms: by kind and program, processor time per pod by run,
-    while kube-scheduler runs. idle: by kind, the part of all processors' time that none of the
-    programs used. nominated, confirmed: by kind, pods that were nominated, and of these bound
-    there."""
+    """By kind, pods per second by run; with the extender also its processor time per pod.
+    spent_ms: by kind and program, processor time per pod by run, while kube-scheduler runs. idle:
+    by kind, the part of all processors' time that none of the programs used. bound: pods by kind.
+    writes: by kind, to the API server. nominations: by kind and outcome."""
 
     pods_per_s: dict[str, list[float]] = field(default_factory=dict)
     spent_ms: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     idle: dict[str, list[float]] = field(default_factory=dict)
     cpu_us: list[float] = field(default_factory=list)
-    writes: list[Mapping[str, float]] = field(default_factory=list)
-    nominated: Counter[str] = field(default_factory=Counter)
-    confirmed: Counter[str] = field(default_factory=Counter)
+    bound: Counter[str] = field(default_factory=Counter)
+    writes: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    nominations: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
     def median(self, kind: str) -> float:
         return median(self.pods_per_s[kind])
@@ -95,16 +94,13 @@ class Runs:
     def cpu_us_median(self) -> float:
         return median(self.cpu_us)
 
-    def written(self, what: str) -> float:
-        """Per pod, over all runs."""
-        return sum(each.get(what, 0.0) for each in self.writes) / len(self.writes)
+    def written(self, kind: str, what: str) -> float:
+        """Per bound pod, over all runs."""
+        return self.writes[kind][what] / self.bound[kind]
 
-    @property
-    def other_writes(self) -> Mapping[str, float]:
-        """Per pod, excluding NAMED."""
-        kinds = {kind for each in self.writes for kind in each}
-        found = {kind: self.written(kind) for kind in sorted(kinds - NAMED)}
-        return {kind: number for kind, number in found.items() if number}
+    def other_writes(self, kind: str) -> Mapping[str, float]:
+        """The same, excluding NAMED."""
+        return {what: self.written(kind, what) for what in sorted(self.writes[kind].keys() - NAMED)}
 
 
 def config_without(ours: Path, path: Path, stock: bool) -> Path:
@@ -133,11 +129,11 @@ class Throughput:
         self._extender = psutil.Process(installation.extender.pid)
         self._number = 0
 
-    async def measure(self, count: int, rounds: int, kinds: Sequence[str]) -> Runs:
+    async def measure(self, count: int, kinds: Iterable[str]) -> Runs:
+        """A run of each, in this order."""
         runs = Runs()
-        for _ in range(rounds):
-            for kind in kinds:
-                await self._run(kind, count, runs)
+        for kind in kinds:
+            await self._run(kind, count, runs)
         return runs
 
     async def _run(self, kind: str, count: int, runs: Runs) -> None:
@@ -164,7 +160,7 @@ class Throughput:
                 stage.bound_at(self._kube, namespace, count, found["metadata"]["resourceVersion"])
             )
             before, begun_s = stage.writes(self._plane), self._cpu_s()
-            nominated, confirmed = self._nominations() if ours else (0, 0)
+            nominations = self._nominations() if ours else Counter()
             await stage.post_all(self._kube, path, pods)
             spent_s, started_s = self._spent_s(scheduler.pid), time.monotonic()
             scheduler.send(signal.SIGCONT)
@@ -175,22 +171,18 @@ class Throughput:
             cpu_us = (self._cpu_s() - begun_s) / count * 1e6
             # The events are written a little later.
             await asyncio.sleep(2)
-            after = stage.writes(self._plane)
+            runs.writes[kind] += stage.writes(self._plane) - before
             if ours:
-                now_nominated, now_confirmed = self._nominations()
-                runs.nominated[kind] += now_nominated - nominated
-                runs.confirmed[kind] += now_confirmed - confirmed
+                runs.nominations[kind] += self._nominations() - nominations
         finally:
             scheduler.send(signal.SIGCONT)
             scheduler.stop()
             self._extender.send_signal(signal.SIGCONT)
         rate = (count - 1) / (times[-1] - times[0])
         runs.pods_per_s.setdefault(kind, []).append(rate)
+        runs.bound[kind] += count
         if kind == OURS:
             runs.cpu_us.append(cpu_us)
-            runs.writes.append(
-                {what: (number - before.get(what, 0.0)) / count for what, number in after.items()}
-            )
         say(f"{kind}: {count} pods, {rate:.0f} a second")
         await self._kube.delete(path, {"gracePeriodSeconds": 0})
 
@@ -219,11 +211,10 @@ class Throughput:
                 return
         raise RuntimeError(f"the programs are not at rest within {_READY_S:.0f} s")
 
-    def _nominations(self) -> tuple[int, int]:
-        """Pods nominated, and bound there, since the extender's start."""
+    def _nominations(self) -> Counter[str]:
+        """Pods by outcome, since the extender's start."""
         _, page = self._installation.ask("/metrics")
-        found = {each[1]: int(float(each[2])) for each in _NOMINATIONS.finditer(page)}
-        return found.get("nominated", 0), found.get("confirmed", 0)
+        return Counter({each[1]: int(float(each[2])) for each in _NOMINATIONS.finditer(page)})
 
     def _cpu_s(self) -> float:
         return cpu_s(self._extender.pid)

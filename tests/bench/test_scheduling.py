@@ -55,9 +55,10 @@ def test_the_goal_is_for_what_was_measured_however_fast_the_machine_was() -> Non
     assert [row[2] for row in figures.rows] == ["8", "7 to 9", "8.0 to 16.0"]
 
 
+@pytest.mark.parametrize("held", [0, 300])
 @pytest.mark.parametrize("mix", [fleets.ONE, fleets.TENTH, fleets.WIDE], ids=lambda mix: mix.about)
-def test_the_pods_that_should_fit_do_and_the_others_do_not(mix: fleets.Mix) -> None:
-    fleet = fleets.filled(fleets.Size(nodes=12, pods=300)).fleet
+def test_the_pods_that_should_fit_do_and_the_others_do_not(mix: fleets.Mix, held: int) -> None:
+    fleet = fleets.filled(fleets.Size(nodes=12, pods=held)).fleet
     for number in range(10):
         for pod in (
             caller.pod(number, mix.asked(number)),
