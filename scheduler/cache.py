@@ -16,7 +16,7 @@ from typing import Any, Final
 from contract import names
 from kube.client import METADATA_ONLY, Kube
 from kube.reflector import Reflector
-from scheduler.decisions.nomination import Backlog
+from scheduler.decisions.backlog import Backlog
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import State
 from scheduler.dialects.table import DEFAULT, Enabled

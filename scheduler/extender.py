@@ -46,15 +46,22 @@ class Source(Protocol):
 
 
 class Extender:
-    """See the module."""
+    """See the module. hold: what to await before the answer to `filter`; None: nothing."""
 
     def __init__(
-        self, verbs: Verbs, binder: Binder, gate: Gate, source: Source, metrics: Metrics
+        self,
+        verbs: Verbs,
+        binder: Binder,
+        gate: Gate,
+        source: Source,
+        metrics: Metrics,
+        hold: Callable[[], Awaitable[None] | None] = lambda: None,
     ) -> None:
         self._verbs = verbs
         self._binder = binder
         self._gate = gate
         self._source = source
+        self._hold = hold
         self._calls: Final[Mapping[str, Call]] = {
             "/filter": self._filter,
             "/prioritize": self._prioritize,
@@ -104,7 +111,9 @@ class Extender:
     def _filter(self, body: bytes) -> Reply | Awaitable[Reply]:
         """Handles every pod, synchronously where possible."""
         if self._source.synced and self._gate.record_call():
-            return self._verbs.filter(body), ""
+            reply = self._verbs.filter(body), ""
+            held = self._hold()
+            return reply if held is None else _after(held, reply)
         return self._admitted(self._verbs.filter, body)
 
     def _prioritize(self, body: bytes) -> Reply:
@@ -136,6 +145,11 @@ class Extender:
 
     async def _refusal(self) -> str:
         return await self._gate.admit() if self._source.synced else NOT_SYNCED
+
+
+async def _after(held: Awaitable[None], reply: Reply) -> Reply:
+    await held
+    return reply
 
 
 def _refused(why: str) -> Reply:

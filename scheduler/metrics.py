@@ -132,6 +132,11 @@ class Metrics:
             " may have taken the pod before the nomination was written.",
             buckets=_LATENCY_BUCKETS_S,
         )
+        self.nomination_hold = counter(
+            "gpuslice_scheduler_nomination_hold_seconds_total",
+            "Time for which answers to kube-scheduler were held back until it had received the"
+            " nominations of the pods that it tries next.",
+        )
         self.requeued = counter(
             "gpuslice_scheduler_requeued_pods_total",
             "Unschedulable pods that the extender requeued because capacity became available and"

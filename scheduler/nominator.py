@@ -11,14 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
 from contract import names
 from kube.client import IGNORE, METADATA_ONLY, STRATEGIC_PATCH
 from kube.errors import KubeError
 from kube.log_lines import Line
-from scheduler.decisions.nomination import Backlog, Nomination, Outcome
+from scheduler.decisions.backlog import Backlog
+from scheduler.decisions.nomination import Nomination, Outcome
 from scheduler.kubernetes.requests import Pending, at
 from scheduler.kubernetes.waiting import nomination
 from scheduler.metrics import Metrics
@@ -38,6 +39,8 @@ milliseconds and searches for any other in tens, so the writes must stay ahead o
 writes are in progress, 256 nominations take 0.7 s; if 16 were written at a time, 1.1 s. Without
 other writes they take 0.3 s either way."""
 PAUSE_S: Final = 0.02
+LOOK_S: Final = 0.002
+"""From one look at the nominations to the next, while an answer is held back."""
 SLICE_S: Final = 0.005
 """How long one choice of nodes may block the event loop."""
 OFF_S: Final = 300.0
@@ -103,6 +106,20 @@ class Nominator:
         if write is not None:
             await asyncio.wait((write,))
 
+    def hold(self) -> Awaitable[None] | None:
+        """What to await before kube-scheduler gets its answer; None: nothing. kube-scheduler makes
+        its calls one after the other, so it tries no other pod meanwhile."""
+        hold_s = self._backlog.hold_s()
+        return self._hold(hold_s) if hold_s else None
+
+    async def _hold(self, hold_s: float) -> None:
+        began_s = self._clock()
+        while not self._backlog.is_ahead() and self._clock() < began_s + hold_s:
+            self.write_due()
+            await asyncio.sleep(LOOK_S)
+        self._backlog.answered()
+        self._metrics.nomination_hold.inc(self._clock() - began_s)
+
     def write_due(self) -> None:
         """Starts the writes that are due."""
         self._report()
@@ -119,12 +136,11 @@ class Nominator:
     async def _write(self, wanted: Nomination) -> None:
         pending = wanted.pending
         body = nomination(pending, wanted.node)
-        begun_s = self._clock()
         try:
             path = f"{pending.path}/status"
             made = await self._kube.patch(path, body, timeout_s=_ANSWER_S, **NOMINATES)
             after = at(made, "metadata").get("resourceVersion")
-            self._backlog.written(wanted, str(after), self._clock() - begun_s)
+            self._backlog.written(wanted, str(after))
             self._refusals.pop(pending.namespace, None)
         except KubeError as error:
             self._backlog.failed(wanted)

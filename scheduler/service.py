@@ -27,7 +27,8 @@ from scheduler.admission import Admission
 from scheduler.binder import Binder
 from scheduler.cache import Cache
 from scheduler.core.request import Policy
-from scheduler.decisions.nomination import Backlog, When
+from scheduler.decisions.backlog import Backlog
+from scheduler.decisions.nomination import When
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
@@ -159,7 +160,7 @@ async def _run(
     binder = Binder(state, kube, leader, verbs, boot_clock, enabled=on, settled=nominator.settled)
     events = Events(kube, metrics, boot_clock, me.identity)
     endpoint = Endpoint(state, cache, metrics, lambda: leader.status)
-    extender = Extender(verbs, binder, leader, cache, metrics)
+    extender = Extender(verbs, binder, leader, cache, metrics, nominator.hold)
     admission = Admission(
         kube, lambda: state.has_agent and not endpoint.problems, leader.may_write, metrics
     )

@@ -11,7 +11,8 @@ from typing import Final
 
 from scheduler import service
 from scheduler.command_line import application
-from scheduler.decisions.nomination import Backlog, Nomination
+from scheduler.decisions.backlog import Backlog
+from scheduler.decisions.nomination import Nomination
 from scheduler.decisions.state import State
 
 _BELIEVED_S: Final = 86400.0
@@ -24,6 +25,9 @@ class _Switched(Backlog):
         self, most: int, is_over: Callable[[], bool], paused: Container[str] = ()
     ) -> Sequence[Nomination]:
         return super().plan(most, is_over, paused) if self.is_on else ()
+
+    def hold_s(self) -> float:
+        return super().hold_s() if self.is_on else 0.0
 
 
 def _turn(number: int, frame: object) -> None:

@@ -1,26 +1,27 @@
-"""How fast kube-scheduler tries pods, and how many it reaches before a nomination is written.
+"""How fast kube-scheduler tries pods, and when it must not run ahead of the nominations.
 
-Pure: times are arguments, seconds of one clock. A nomination that comes after kube-scheduler's try
-saves nothing, and the Binding fails, because it names the pod's version. So the pods at the front
-of the queue are left to kube-scheduler, as many as it tries meanwhile.
+Pure: times are arguments, seconds of one clock. kube-scheduler decides on a nominated pod in a
+millisecond. The API server takes several for the write of a nomination, a Binding and their watch
+events, so kube-scheduler would reach pods whose nominations it has not received yet, and search all
+nodes for each of them. The answer to its call is held back until it has received more: at most for
+as long as such a search takes, so no pod waits longer than without nominations.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
 from typing import Final
 
-WRITE_S: Final = 0.05
-TURN_S: Final = 0.01
-"""Assumed for a nomination's write, and for a pod's turn in kube-scheduler, until measured. A pod
-without a nomination takes longer: kube-scheduler searches all nodes."""
-MOST_HEAD: Final = 64
+LEAD: Final = 32
+"""Nominated pods that kube-scheduler can try next, so that its call is answered at once."""
+MAX_HOLD_S: Final = 0.1
+SEARCH_S: Final = 0.02
+"""Of a search of all nodes, until it is measured."""
 REST_S: Final = 0.25
 """Where kube-scheduler has tried none of several pods for so long, it is halted or has others to
-try first, and nominations of the foremost pods come in time, too."""
+try first, and a nomination of the foremost pod comes in time, too."""
 FEW: Final = 8
-"""So few pods are left to kube-scheduler's search."""
+"""So few pods are left to kube-scheduler's search: a write would gain too little."""
 _NEWEST: Final = 1 / 8
 """Weight of the newest measurement."""
 _BREAK_S: Final = 1.0
@@ -29,30 +30,24 @@ _BREAK_S: Final = 1.0
 
 @dataclass(slots=True)
 class Pace:
-    """write_s: of a nomination. turn_s, search_s: from one try to the next, with a nomination and
-    without."""
+    """search_s: how long kube-scheduler takes for a pod without a nomination. answered_s: when it
+    last got an answer."""
 
-    write_s: float = WRITE_S
-    turn_s: float = TURN_S
-    search_s: float = TURN_S
-    tried_s: float = float("-inf")
+    search_s: float = SEARCH_S
+    answered_s: float = float("-inf")
 
     def note_try(self, now_s: float, is_search: bool) -> None:
-        took_s, self.tried_s = now_s - self.tried_s, now_s
-        if took_s < _BREAK_S and is_search:
+        took_s, self.answered_s = now_s - self.answered_s, now_s
+        if is_search and took_s < _BREAK_S:
             self.search_s += (took_s - self.search_s) * _NEWEST
-        elif took_s < _BREAK_S:
-            self.turn_s += (took_s - self.turn_s) * _NEWEST
 
-    def note_write(self, took_s: float) -> None:
-        self.write_s += (took_s - self.write_s) * _NEWEST
+    def hold_s(self) -> float:
+        """The longest time for which an answer may be held back."""
+        return min(MAX_HOLD_S, self.search_s)
 
-    def left(self, now_s: float, arrived_s: float, nominated_before: int, waiting: int) -> int:
-        """Pods at the front to leave to kube-scheduler. arrived_s: of the first one.
-        nominated_before: pods that it tries before that. waiting: pods in all."""
-        if now_s - max(self.tried_s, arrived_s) > REST_S and waiting > FEW:
-            return 0
-        left_s = self.write_s - nominated_before * self.turn_s
-        if left_s <= 0:
-            return 0
-        return min(MOST_HEAD, ceil(left_s / max(self.search_s, 1e-3)) + 1)
+    def left(self, now_s: float, arrived_s: float, ahead: int, waiting: int) -> int:
+        """Pods at the front to leave to kube-scheduler. arrived_s: of the first one. ahead: pods
+        that are nominated and not tried. waiting: the others."""
+        if not ahead and waiting <= FEW:
+            return waiting
+        return now_s - max(self.answered_s, arrived_s) <= REST_S and not ahead

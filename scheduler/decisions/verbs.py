@@ -25,8 +25,8 @@ from scheduler.core.request import Policy, Request
 from scheduler.core.reservations import Kind
 from scheduler.core.score import Scores, best, levels, score
 from scheduler.core.search import MOST_STEPS, Steps
+from scheduler.decisions.backlog import Backlog
 from scheduler.decisions.eviction import Eviction
-from scheduler.decisions.nomination import Backlog
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import State
 from scheduler.dialects.table import DEFAULT, Enabled

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from kube.errors import KubeError
-from scheduler.decisions.nomination import Backlog, When
+from scheduler.decisions.backlog import Backlog
+from scheduler.decisions.nomination import When
+from scheduler.decisions.pace import SEARCH_S
 from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes.waiting import waiting
 from scheduler.metrics import Metrics
-from scheduler.nominator import MAX_WRITES, NOMINATES, OFF_S, REFUSALS, Nominator
+from scheduler.nominator import LOOK_S, MAX_WRITES, NOMINATES, OFF_S, REFUSALS, Nominator
 from tests.scheduler import calls, objects, virtual_time
 from tests.scheduler.calls import arguments
 
@@ -58,6 +60,11 @@ class Scene:
         raw = calls.pod(uid, objects.container("main", core=1, ratio=1))
         raw["metadata"]["namespace"] = namespace
         self.backlog.observe(waiting(raw))
+
+    def leave(self) -> None:
+        """All pods."""
+        for number in range(61):
+            self.backlog.forget(f"p{number}")
 
     async def lasts(self, seconds: float) -> None:
         task = asyncio.create_task(self.nominator.run())
@@ -166,5 +173,30 @@ def test_a_binding_waits_for_the_write_of_its_pods_nomination_alone() -> None:
         await scene.nominator.settled("p1")
         assert clock() == begun_s + _WRITE_S
         assert scene.server.at_once == 0
+
+    virtual_time.run(main())
+
+
+@pytest.mark.parametrize("is_received", [True, False])
+def test_an_answer_is_held_back_until_nominations_are_received_or_for_a_search(
+    is_received: bool,
+) -> None:
+    """However long the API server takes."""
+
+    async def main() -> None:
+        scene = Scene()
+        loop = asyncio.get_running_loop()
+        held, began_s = scene.nominator.hold(), loop.time()
+        assert held is not None
+        if is_received:
+            loop.call_later(SEARCH_S / 2, scene.leave)
+        await held
+        took_s = loop.time() - began_s
+        assert took_s == pytest.approx(SEARCH_S / 2 if is_received else SEARCH_S, abs=LOOK_S * 1.1)
+        name = "gpuslice_scheduler_nomination_hold_seconds_total"
+        assert scene.metrics.registry.get_sample_value(name) == pytest.approx(took_s)
+        assert scene.server.patches, "the writes begin while the answer is held back"
+        scene.leave()
+        assert scene.nominator.hold() is None
 
     virtual_time.run(main())

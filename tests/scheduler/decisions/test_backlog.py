@@ -9,17 +9,10 @@ import pytest
 
 from scheduler.core.place import Placement
 from scheduler.core.reservations import Kind
-from scheduler.decisions import nomination
-from scheduler.decisions.nomination import (
-    REFRESH_S,
-    RETRY_S,
-    WINDOW,
-    Backlog,
-    Nomination,
-    Outcome,
-    When,
-)
-from scheduler.decisions.pace import TURN_S, WRITE_S
+from scheduler.decisions import backlog
+from scheduler.decisions.backlog import REFRESH_S, RETRY_S, WINDOW, Backlog
+from scheduler.decisions.nomination import Nomination, Outcome, When
+from scheduler.decisions.pace import FEW, LEAD, MAX_HOLD_S, SEARCH_S
 from scheduler.decisions.pod_kinds import MAX_KINDS
 from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes.waiting import waiting
@@ -34,8 +27,6 @@ OURS = [
         "fieldsV1": {"f:status": {"f:nominatedNodeName": {}}},
     }
 ]
-HEAD = round(WRITE_S / TURN_S) + 1
-"""Pods that kube-scheduler is assumed to try before a nomination is written."""
 TINY = objects.container("main", core=1, ratio=1)
 
 
@@ -101,10 +92,10 @@ def test_no_pod_is_nominated_before_kube_scheduler_has_shown_the_candidates(
 @pytest.mark.parametrize(
     ("when", "count", "nominated"),
     [
-        (When.BACKLOG, HEAD, 0),
-        (When.BACKLOG, HEAD + 2, 2),
+        (When.BACKLOG, FEW, 0),
+        (When.BACKLOG, FEW + 1, FEW),
         (When.ALWAYS, 1, 1),
-        (When.OFF, 8, 0),
+        (When.OFF, FEW + 1, 0),
     ],
 )
 def test_a_write_is_spent_only_where_pods_wait(
@@ -118,33 +109,16 @@ def test_a_write_is_spent_only_where_pods_wait(
 
 
 def in_small_fleets(monkeypatch: pytest.MonkeyPatch) -> None:
-    least = {**nomination._LEAST_NODES, When.BACKLOG: 1}
-    monkeypatch.setattr(nomination, "_LEAST_NODES", least)
+    least = {**backlog._LEAST_NODES, When.BACKLOG: 1}
+    monkeypatch.setattr(backlog, "_LEAST_NODES", least)
 
 
-def test_pods_that_kube_scheduler_reaches_before_the_write_are_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As many as it tries, at its pace, while a nomination is written."""
-    in_small_fleets(monkeypatch)
-    cluster = Cluster(When.BACKLOG, nodes=40)
-    cluster.learned()
-    pods = cluster.many(80, TINY)
-    for raw in pods[:40]:
-        cluster.now_s += 0.02
-        cluster.tries(raw)
-    (first,) = cluster.plan(1)
-    assert first.pending.uid == "p44"
-    cluster.now_s += 0.2
-    cluster.backlog.written(first, "2", 0.2)
-    assert list(cluster.planned(2)) == ["p46", "p47"]
-
-
-@pytest.mark.parametrize(("count", "waited_s", "left"), [(12, 0.2, 6), (12, 0.3, 0), (8, 0.3, 6)])
-def test_no_pod_is_left_where_kube_scheduler_rests(
+@pytest.mark.parametrize(("count", "waited_s", "left"), [(12, 0.2, 1), (12, 0.3, 0), (8, 0.3, 8)])
+def test_the_foremost_pod_is_nominated_only_where_kube_scheduler_rests(
     count: int, waited_s: float, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was stopped, or tries other pods first. A few pods are left to it all the same."""
+    """It was stopped, or tries other pods first. Else it has taken that pod already. A few pods are
+    left to it in either case."""
     in_small_fleets(monkeypatch)
     cluster = Cluster(When.BACKLOG)
     cluster.learned(TINY)
@@ -156,25 +130,88 @@ def test_no_pod_is_left_where_kube_scheduler_rests(
     assert cluster.planned() == {}
 
 
-def test_quick_turns_of_nominated_pods_do_not_leave_more_to_kube_scheduler(
+def test_pods_that_come_behind_nominated_ones_are_nominated_however_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It must search for those that are left, which takes ten times as long."""
     in_small_fleets(monkeypatch)
-    cluster = Cluster(When.BACKLOG, nodes=40)
-    cluster.learned()
-    pods = cluster.many(120, TINY)
-    for raw in pods[:44]:
-        cluster.now_s += 0.02
-        cluster.tries(raw)
-    planned = cluster.plan(20)
+    cluster = Cluster(When.BACKLOG)
+    cluster.learned(TINY)
+    cluster.many(FEW + 1, TINY)
+    cluster.plan()
+    cluster.comes("late", TINY)
+    assert "late" in cluster.planned()
+
+
+def received(cluster: Cluster, nomination: Nomination) -> None:
+    """The watch reports the pod with its nomination."""
+    uid, status = nomination.pending.uid, {"nominatedNodeName": nomination.node}
+    cluster.comes(uid, TINY, status=status, metadata={"managedFields": OURS})
+
+
+def test_kube_scheduler_is_held_back_until_it_has_received_enough_nominations(
+    cluster: Cluster,
+) -> None:
+    """Not merely written: it searches all nodes for a pod whose nomination it has not received."""
+    cluster.learned(TINY)
+    pods = cluster.many(LEAD + 8, TINY)
+    assert cluster.backlog.hold_s() == SEARCH_S
+    planned = cluster.plan()
     for each in planned:
-        cluster.now_s += 0.002
+        cluster.backlog.written(each, "2")
+    for each in planned[: LEAD - 1]:
+        assert cluster.backlog.hold_s() > 0
+        received(cluster, each)
+    assert not cluster.backlog.is_ahead()
+    received(cluster, planned[LEAD - 1])
+    assert cluster.backlog.hold_s() == 0
+    node = planned[0].node
+    assert node is not None
+    cluster.tries(pods[0], node)
+    assert not cluster.backlog.is_ahead()
+    for each in planned[LEAD:]:
+        received(cluster, each)
+    for number, each in enumerate(planned[1:], 1):
+        assert cluster.backlog.is_ahead()  # the last ones, too: none is to come
         assert each.node is not None
-        cluster.tries(pods[int(each.pending.uid[1:])], each.node)
-    last = int(planned[-1].pending.uid[1:])
-    (first,) = cluster.plan(1)
-    assert int(first.pending.uid[1:]) <= last + HEAD
+        cluster.tries(pods[number], each.node)
+
+
+@pytest.mark.parametrize(
+    ("when", "pods", "nodes", "is_held"),
+    [
+        (When.OFF, FEW + 1, 600, False),
+        (When.BACKLOG, FEW, 600, False),
+        (When.BACKLOG, FEW + 1, 600, True),
+        (When.BACKLOG, FEW + 1, 20, False),
+        (When.ALWAYS, 1, 20, True),
+    ],
+)
+def test_kube_scheduler_is_held_back_only_where_nominations_are_to_come(
+    when: When, pods: int, nodes: int, is_held: bool
+) -> None:
+    cluster = Cluster(when, nodes=nodes)
+    cluster.learned(TINY)
+    cluster.many(pods, TINY)
+    assert (cluster.backlog.hold_s() > 0) is is_held
+    cluster.backlog.forget("p0")
+    for number in range(1, pods):
+        cluster.backlog.forget(f"p{number}")
+    assert cluster.backlog.hold_s() == 0
+
+
+@pytest.mark.parametrize(("search_s", "hold_s"), [(0.004, 0.004), (0.5, MAX_HOLD_S)])
+def test_kube_scheduler_is_held_back_no_longer_than_its_search_takes(
+    search_s: float, hold_s: float, cluster: Cluster
+) -> None:
+    """However long it was held back before."""
+    cluster.learned(TINY)
+    for raw in cluster.many(80, TINY):
+        cluster.now_s += search_s
+        cluster.tries(raw)
+        cluster.now_s += 0.05
+        cluster.backlog.answered()
+    cluster.comes("next", TINY)
+    assert cluster.backlog.hold_s() == pytest.approx(hold_s, rel=0.01)
 
 
 def test_in_a_small_fleet_no_write_is_spent() -> None:
@@ -192,11 +229,11 @@ def test_a_binding_names_the_version_after_the_nomination(cluster: Cluster) -> N
     node = planned["p0"].node
     assert node is not None
     cluster.tries(pods[0], node)
-    cluster.backlog.written(planned["p0"], "7", 0.05)
+    cluster.backlog.written(planned["p0"], "7")
     pending = cluster.verbs.pending_pod("p0")
     assert pending is not None and pending.version == "7"
     cluster.tries(pods[1] | {"metadata": pods[1]["metadata"] | {"resourceVersion": "9"}}, node)
-    cluster.backlog.written(planned["p1"], "7", 0.05)
+    cluster.backlog.written(planned["p1"], "7")
     pending = cluster.verbs.pending_pod("p1")
     assert pending is not None and pending.version == "9"
 
@@ -390,7 +427,7 @@ def test_a_withdrawal_that_failed_is_tried_again(cluster: Cluster) -> None:
     assert cluster.plan() == []
     cluster.now_s += RETRY_S
     assert cluster.plan() == [wanted]
-    cluster.backlog.written(wanted, "3", 0.05)
+    cluster.backlog.written(wanted, "3")
     assert cluster.plan() == []
     assert not cluster.backlog.counts.total()
 
@@ -541,7 +578,7 @@ def test_the_pod_left_to_kube_scheduler_stays_left_when_the_watch_reports_it_aga
     cluster.now_s += REFRESH_S + 1
     raw = cluster.comes("left", TINY)
     assert cluster.plan() == []
-    cluster.backlog.see(waiting(raw))
+    cluster.backlog.observe(waiting(raw))
     assert cluster.plan() == []
     cluster.tries(raw, "n4", "n5")
     cluster.comes("next", TINY)
