@@ -1,11 +1,11 @@
 """Records what NVIDIA's own driver libraries answer where there is no GPU.
 
-    python -m tests.simgpu.driver fetch DIR       # Debian's packages, into DIR/470, 535, 550, 555
-    python -m tests.simgpu.driver record DIR/550  # writes cuda_12040.json beside this file
+    python -m tests.simgpu.driver fetch DIR   # Debian's packages, into DIR/470, 535, 550, 555
+    python -m tests.simgpu.driver record DIR  # writes recorded.tsv beside this file
 
 `fetch` uses an apt configuration of its own in DIR, with the mirror that the machine's apt uses and
-the non-free component; it installs nothing. `record` needs the libraries of one driver anywhere
-under its directory, x86-64 and nm; a second run writes the same bytes. `make test` needs neither.
+the non-free component; it installs nothing. `record` needs the libraries of each driver anywhere
+under DIR, x86-64 and nm; a second run writes the same bytes. `make test` needs neither.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def ask(part: str, directory: Path, *options: str, **environ: str) -> Any:
     return json.loads(done.stdout)
 
 
-def record(directory: Path) -> Path:
-    libraries = next(directory.rglob("libcuda.so.1")).parent
-    asked = {part: ask(part, libraries, "--apart") for part in ("cuda", "nvml")}
-    path = answers.HERE / f"cuda_{asked['cuda']['version'].split()[1]}.json"
-    answers.write(path, asked)
-    return path
+def record(directory: Path) -> None:
+    asked = {}
+    for library in directory.rglob("libcuda.so.1"):
+        parts = {part: ask(part, library.parent, "--apart") for part in ("cuda", "nvml")}
+        asked[int(parts["cuda"]["values"]["version"].split()[1])] = parts
+    answers.write(asked)
 
 
 def _mirror() -> str:
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.action == "fetch":
         fetch(given.directory.resolve())
     else:
-        sys.stdout.write(f"{record(given.directory.resolve())}\n")
+        record(given.directory.resolve())
     return 0
 
 

@@ -40,23 +40,21 @@ _POINTED_BYTES: Final = 0x10000
 _UNTOUCHED: Final = 0x5A5A5A5A
 _DEADLINE_S: Final = 20
 _MAP_FIXED_NOREPLACE: Final = 0x100000
-_NOT_AN_ENTRY: Final = re.compile(r"cudbg|nvmlErrorString$")
+_ENTRY: Final = re.compile(r"(cu(?!dbg)|nvml(?!ErrorString$))")
 """cudbg*: symbols of the debugger, most of them data. nvmlErrorString returns no code."""
+_NOWHERE: Final = "0/1/null"
+_TOO_NEW: Final = "0/2/null"
+_FIRST_NOWHERE: Final = "500/-1/untouched"
+UNKNOWN: Final = f"0 {_NOWHERE}"
 
 
 def exports(library: Path) -> list[str]:
-    """The names of a library's functions and data, without their versions."""
+    """The names of a library's functions that return a code, without their versions."""
     listed = subprocess.run(
         ["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True
     )
     names = {line.split()[2].split("@")[0] for line in listed.stdout.splitlines()}
-    return sorted(name for name in names if name.startswith(("cu", "nvml")))
-
-
-def ranges(answers: Sequence[tuple[int, str]]) -> str:
-    """`version answer` pairs, of each row of equal answers the first version."""
-    groups = groupby(answers, key=lambda pair: pair[1])
-    return " ".join(f"{next(group)[0]} {answer}" for answer, group in groups)
+    return sorted(name for name in names if _ENTRY.match(name))
 
 
 def _located(name: str) -> Path:
@@ -120,43 +118,65 @@ def _calls(library: ctypes.CDLL, names: Sequence[str], apart: bool) -> dict[str,
     }
 
 
-def _texts(function: Any, codes: range) -> dict[str, str]:
-    """The answer of (code, &text) for each code; codes with the answer of an unknown one are left
-    out, but for the first."""
-    said: dict[str, str] = {}
-    for code in codes:
-        text = ctypes.c_char_p(b"untouched")
-        result = function(code, ctypes.byref(text))
-        said[str(code)] = f"{result} {text.value.decode() if text.value is not None else None}"
+def _errors(answer: Callable[[int], str], codes: range) -> dict[str, str]:
+    """Codes with the answer of an unknown one are left out, but for the first."""
+    said = {str(code): answer(code) for code in codes}
     unknown = said[str(codes[0])]
-    return {code: answer for code, answer in said.items() if answer != unknown or code == "-1"}
+    return {code: text for code, text in said.items() if text != unknown or code == "-1"}
 
 
-def _resolved(library: ctypes.CDLL, names: Sequence[str], known: Sequence[str]) -> Any:
-    """By entry of cuGetProcAddress, and by name and flags, what each version answers."""
+def _text(function: Any, code: int) -> str:
+    text = ctypes.c_char_p(b"untouched")
+    result = function(code, ctypes.byref(text))
+    return f"{result} {text.value.decode() if text.value is not None else None}"
+
+
+def _row(base: str, answers: Sequence[str]) -> str:
+    """`version answer` pairs, of each run of equal answers the first version; or the version from
+    which a name means itself, which means nothing before."""
+    runs = groupby(zip(VERSIONS, answers, strict=True), key=lambda pair: pair[1])
+    row = " ".join(f"{next(run)[0]} {answer}" for answer, run in runs)
+    itself = re.fullmatch(rf"0 {_TOO_NEW} (\d+) {base}", row)
+    return itself[1] if itself else row
+
+
+def _resolved(library: ctypes.CDLL, names: Sequence[str], known: Sequence[str]) -> dict[str, str]:
+    """By name and flags, what cuGetProcAddress_v2 answers at each version; names that it finds
+    nowhere, and flags with the answers of similar ones, are left out. The first entry,
+    cuGetProcAddress, returns 500 and leaves the pointer alone wherever v2 finds nothing, and else
+    the same; or its answers have rows of their own. A driver may have the first entry only."""
     symbols: dict[int, str] = {}
     for symbol in known:
         address = ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value
         assert address is not None
         symbols[address] = symbol
-    entries: dict[str, Any] = {}
-    if "cuGetProcAddress_v2" in known:
-        entries["cuGetProcAddress_v2"] = library.cuGetProcAddress_v2
-    if "cuGetProcAddress" in known:
-        entries["cuGetProcAddress"] = library.cuGetProcAddress
-    document: dict[str, dict[str, str]] = {}
-    for entry, function in entries.items():
-        rows = document[entry] = {}
-        for name in names:
-            at_flags = [
-                ranges([(v, _answer(function, symbols, name, v, f)) for v in VERSIONS])
-                for f in FLAGS
-            ]
-            rows[name] = at_flags[0]
-            for flags, like in ((1, 0), (2, 0), (3, 2)):
-                if at_flags[flags] != at_flags[like]:
-                    rows[f"{name} flags={flags}"] = at_flags[flags]
-    return document
+
+    def rows_of(entry: str, name: str) -> Iterator[tuple[str, list[str]]]:
+        function = getattr(library, entry)
+        at_flags = [[_answer(function, symbols, name, v, f) for v in VERSIONS] for f in FLAGS]
+        yield name, at_flags[0]
+        for flags, like in ((1, 0), (2, 0), (3, 2)):
+            if at_flags[flags] != at_flags[like]:
+                yield f"{name} flags={flags}", at_flags[flags]
+
+    rows: dict[str, str] = {}
+    for name in names:
+        first = {
+            row: [_TOO_NEW if answer == _FIRST_NOWHERE else answer for answer in answers]
+            for row, answers in rows_of("cuGetProcAddress", name)
+        }
+        both = first
+        if "cuGetProcAddress_v2" in known:
+            both = dict(rows_of("cuGetProcAddress_v2", name))
+            if first != {
+                row: [_TOO_NEW if answer == _NOWHERE else answer for answer in answers]
+                for row, answers in both.items()
+            }:
+                rows |= {f"first {row}": _row(name, answers) for row, answers in first.items()}
+        elif {*first[name]} == {_TOO_NEW}:
+            continue
+        rows |= {row: _row(name, answers) for row, answers in both.items()}
+    return {name: row for name, row in rows.items() if row != UNKNOWN}
 
 
 def _answer(function: Any, symbols: dict[int, str], name: str, version: int, flags: int) -> str:
@@ -175,43 +195,37 @@ def _answer(function: Any, symbols: dict[int, str], name: str, version: int, fla
     return f"{code}/{status.value}/{pointer}"
 
 
-def _number(function: Any, *arguments: Any) -> str:
-    value = ctypes.c_int(-1)
-    return f"{function(ctypes.byref(value), *arguments)} {value.value}"
-
-
 def ask_cuda(more_names: Sequence[str], apart: bool) -> Any:
     cuda = ctypes.CDLL("libcuda.so.1")
-    exported = exports(_located("libcuda.so"))
-    entries = [name for name in exported if not _NOT_AN_ENTRY.match(name)]
+    entries = exports(_located("libcuda.so"))
     bases = {re.sub(r"(_v\d+)?(_pt[sd][sz])?$", "", name) for name in entries}
-    names = sorted({*more_names, *entries, *bases})
+    version = ctypes.c_int(-1)
+    version_code = cuda.cuDriverGetVersion(ctypes.byref(version))
     table = ctypes.c_void_p(_UNTOUCHED)
     code = cuda.cuGetExportTable(ctypes.byref(table), b"\x01" * 16)
     pointer = {None: "null", _UNTOUCHED: "untouched"}.get(table.value, "set")
     return {
-        "exports": exported,
-        "version": _number(cuda.cuDriverGetVersion),
-        "unknown_export_table": f"{code} {pointer}",
-        "error_names": _texts(cuda.cuGetErrorName, ERRORS),
-        "error_texts": _texts(cuda.cuGetErrorString, ERRORS),
-        "resolved": _resolved(cuda, names, entries),
+        "values": {
+            "version": f"{version_code} {version.value}",
+            "unknown_export_table": f"{code} {pointer}",
+        },
+        "errors": _errors(
+            lambda code: " ".join(
+                _text(function, code) for function in (cuda.cuGetErrorName, cuda.cuGetErrorString)
+            ),
+            ERRORS,
+        ),
+        "resolved": _resolved(cuda, sorted({*more_names, *entries, *bases}), entries),
         "calls": _calls(cuda, entries, apart),
     }
 
 
 def ask_nvml(apart: bool) -> Any:
     nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    exported = exports(_located("libnvidia-ml.so"))
     nvml.nvmlErrorString.restype = ctypes.c_char_p
-    texts = {str(code): nvml.nvmlErrorString(code).decode() for code in NVML_ERRORS}
-    entries = [name for name in exported if not _NOT_AN_ENTRY.match(name)]
     return {
-        "exports": exported,
-        "error_texts": {
-            code: text for code, text in texts.items() if text != texts["-1"] or code == "-1"
-        },
-        "calls": _calls(nvml, entries, apart),
+        "errors": _errors(lambda code: str(nvml.nvmlErrorString(code).decode()), NVML_ERRORS),
+        "calls": _calls(nvml, exports(_located("libnvidia-ml.so")), apart),
     }
 
 

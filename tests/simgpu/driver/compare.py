@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from tests.simgpu.driver.answers import UNKNOWN
+from tests.simgpu.driver.answers import Answers
+from tests.simgpu.driver.ask import UNKNOWN
 
 _CRASHED: Final = "SIG"
 
@@ -16,50 +17,34 @@ class Difference(NamedTuple):
     answered: str
 
 
-def differences(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[Difference]:
-    """For one part (cuda or nvml). If the recorded driver crashed, any answer passes."""
-    both = sorted({*recorded["exports"], *asked["exports"]})
-    for name in both:
-        has = [f"{name in part['exports']}" for part in (recorded, asked)]
-        if has[0] != has[1]:
-            yield Difference(f"export {name}", *has)
-    for name in sorted(recorded["calls"].keys() & asked["calls"].keys()):
+def differences(recorded: Answers, asked: Answers) -> Iterator[Difference]:
+    """For one library (cuda or nvml). If the recorded driver crashed, any answer passes."""
+    real_calls, our_calls = recorded["calls"], asked["calls"]
+    for name in sorted(real_calls.keys() ^ our_calls.keys()):
+        yield Difference(f"export {name}", f"{name in real_calls}", f"{name in our_calls}")
+    for name in sorted(real_calls.keys() & our_calls.keys()):
         for how, real, ours in zip(
             ("zeros", "pointers"),
-            recorded["calls"][name].split(" ", 1),
-            asked["calls"][name].split(" ", 1),
+            real_calls[name].split(" ", 1),
+            our_calls[name].split(" ", 1),
             strict=True,
         ):
             if real != ours and not real.startswith(_CRASHED):
                 yield Difference(f"{name} {how}", real, ours)
-    for table in ("error_names", "error_texts"):
-        rows = [part.get(table, {}) for part in (recorded, asked)]
-        for code in sorted({*rows[0], *rows[1]}, key=int):
-            real, ours = (row.get(code, row.get("-1", "")) for row in rows)
+    for question in sorted(recorded.keys() - {"calls"}):
+        rows = [part[question] for part in (recorded, asked)]
+        for name in sorted({*rows[0], *rows[1]}):
+            real, ours = (_row(of, question, name) for of in rows)
             if real != ours:
-                yield Difference(f"{table} {code}", real, ours)
-    for key in ("version", "unknown_export_table"):
-        if recorded.get(key) != asked.get(key):
-            yield Difference(key, recorded[key], asked[key])
-    for entry, rows_of in recorded.get("resolved", {}).items():
-        yield from _resolved(entry, rows_of, asked["resolved"].get(entry, {}))
+                yield Difference(f"{question} {name}", real, ours)
 
 
-def _resolved(
-    entry: str, recorded: Mapping[str, str], asked: Mapping[str, str]
-) -> Iterator[Difference]:
-    nothing = UNKNOWN if entry == "cuGetProcAddress_v2" else "0 500/-1/untouched"
-    for row in sorted({*recorded, *asked}):
-        real, ours = (_row(rows, row, nothing) for rows in (recorded, asked))
-        if real != ours:
-            yield Difference(f"{entry} {row}", real, ours)
-
-
-def _row(rows: Mapping[str, str], row: str, nothing: str) -> str:
-    """An omitted row equals that of the similar flags: 1 as 0, 2 as 0, 3 as 2."""
-    if row in rows:
-        return rows[row]
-    name, _, flags = row.partition(" flags=")
-    if not flags:
-        return nothing
-    return _row(rows, f"{name} flags=2" if flags == "3" else name, nothing)
+def _row(rows: Mapping[str, str], question: str, name: str) -> str:
+    """An omitted row: of an unknown code or name, or that of the similar flags: 1 as 0, 2 as 0, 3
+    as 2."""
+    if name in rows:
+        return rows[name]
+    base, _, flags = name.partition(" flags=")
+    if flags:
+        return _row(rows, question, f"{base} flags=2" if flags == "3" else base)
+    return UNKNOWN if question == "resolved" else rows.get("-1", "")

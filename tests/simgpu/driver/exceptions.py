@@ -13,7 +13,6 @@ class Known(NamedTuple):
     reason: str
 
 
-_ALL: Final = (11040, 12020, 12040, 12050)
 _ONE_TABLE: Final = (
     "before_init.def is one table for all generations, and has the answer of driver 550"
 )
@@ -24,7 +23,6 @@ def _known(versions: tuple[int, ...], question: str, reason: str) -> Known:
 
 
 CUDA: Final = (
-    _known(_ALL, "export cudbg.*", "the debugger's interface is not simulated"),
     _known((11040,), r"(cuCtxDestroy|cuCtxDestroy_v2|cuGraphAddDependencies) zeros", _ONE_TABLE),
     _known((11040,), r"cuProfilerInitialize \w+", _ONE_TABLE),
     _known((11040,), "cuGraphAddKernelNode zeros", _ONE_TABLE),
@@ -36,9 +34,7 @@ CUDA: Final = (
     _known((12050,), r"cuKernel(GetAttribute|SetAttribute|SetCacheConfig) \w+", _ONE_TABLE),
     _known((12050,), "cuKernelGetFunction pointers", _ONE_TABLE),
     _known((12050,), r"cuStreamGet(Ctx|Ctx_ptsz|GreenCtx) pointers", _ONE_TABLE),
-    _known(
-        (12050,), r"error_\w+ 916", "550 has this code and 555 has not: a `since` cannot say it"
-    ),
+    _known((12050,), "errors 916", "550 has this code and 555 has not: a `since` cannot say it"),
 )
 
 NVML: Final = (
@@ -46,6 +42,6 @@ NVML: Final = (
     _known(
         (11040,), r"nvmlSystemGetNVMLVersion \w+", "since driver 535 it is answered before nvmlInit"
     ),
-    _known((11040,), r"error_texts 2[1-7]", "one libnvidia-ml, of driver 580, for all generations"),
-    _known((11040, 12020), r"error_texts 2[89]", "the same"),
+    _known((11040,), r"errors 2[1-7]", "one libnvidia-ml, of driver 580, for all generations"),
+    _known((11040, 12020), r"errors 2[89]", "the same"),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,6 @@ from tests.simgpu.driver.compare import Difference, differences
 from tests.simgpu.driver.exceptions import CUDA, NVML, Known
 
 pytestmark = [pytest.mark.sim, pytest.mark.shipped]
-
-RECORDED = answers.recorded()
 
 
 @functools.cache
@@ -37,11 +35,6 @@ def _ask(part: str, directory: Path, preloaded: str = "") -> Any:
         )
 
 
-@functools.cache
-def _recorded(version: int) -> Mapping[str, Any]:
-    return answers.read(RECORDED[version])
-
-
 def _unknown(found: Sequence[Difference], known: Sequence[Known]) -> list[Difference]:
     return [
         difference
@@ -52,12 +45,12 @@ def _unknown(found: Sequence[Difference], known: Sequence[Known]) -> list[Differ
 
 def _cuda(version: int, build_dir: Path) -> list[Difference]:
     asked = _ask("cuda", build_dir / "lib" / f"simgpu-{version}")
-    return list(differences(_recorded(version)["cuda"], asked))
+    return list(differences(answers.read("cuda", version), asked))
 
 
 def _nvml(version: int, build_dir: Path) -> list[Difference]:
     """There is one libnvidia-ml, of driver 580: names added later are no difference."""
-    found = differences(_recorded(version)["nvml"], _ask("nvml", build_dir / "lib" / "simgpu"))
+    found = differences(answers.read("nvml", version), _ask("nvml", build_dir / "lib" / "simgpu"))
     return [d for d in found if not (d.question.startswith("export ") and d.recorded == "False")]
 
 
@@ -65,7 +58,7 @@ def _of(version: int, table: Sequence[Known]) -> list[Known]:
     return [known for known in table if version in known.versions]
 
 
-@pytest.mark.parametrize("version", RECORDED)
+@pytest.mark.parametrize("version", answers.VERSIONS)
 def test_libcuda_answers_as_the_driver_did(version: int, build_dir: Path) -> None:
     found, known = _cuda(version, build_dir), _of(version, CUDA)
     assert _unknown(found, known) == []
@@ -73,7 +66,7 @@ def test_libcuda_answers_as_the_driver_did(version: int, build_dir: Path) -> Non
         assert any(exception.question.fullmatch(d.question) for d in found), exception
 
 
-@pytest.mark.parametrize("version", RECORDED)
+@pytest.mark.parametrize("version", answers.VERSIONS)
 def test_libnvidia_ml_answers_as_the_driver_did(version: int, build_dir: Path) -> None:
     found, known = _nvml(version, build_dir), _of(version, NVML)
     assert _unknown(found, known) == []
@@ -81,7 +74,7 @@ def test_libnvidia_ml_answers_as_the_driver_did(version: int, build_dir: Path) -
         assert any(exception.question.fullmatch(d.question) for d in found), exception
 
 
-@pytest.mark.parametrize("version", RECORDED)
+@pytest.mark.parametrize("version", answers.VERSIONS)
 def test_the_library_in_front_of_it_answers_alike(version: int, build_dir: Path) -> None:
     """libvgpu.so changes neither what a name means nor a code before cuInit."""
     asked = _ask(
@@ -89,26 +82,17 @@ def test_the_library_in_front_of_it_answers_alike(version: int, build_dir: Path)
         build_dir / "lib" / f"simgpu-{version}",
         sanitizers.preload(build_dir / "lib" / "libvgpu.so"),
     )
-    found = list(differences(_recorded(version)["cuda"], asked))
+    found = list(differences(answers.read("cuda", version), asked))
     assert _unknown(found, _of(version, CUDA)) == []
 
 
-def test_recorded_drivers() -> None:
-    """The four names of the recording, in full: a driver has hundreds of names."""
-    assert sorted(RECORDED) == [11040, 12020, 12040, 12050]
-    for version in RECORDED:
-        cuda, nvml = _recorded(version)["cuda"], _recorded(version)["nvml"]
-        assert cuda["version"] == f"0 {version}"
-        assert len(cuda["exports"]) > 500 and len(nvml["exports"]) > 250
-        assert len(cuda["calls"]) > 500 and len(cuda["resolved"]["cuGetProcAddress"]) > 400
-
-
-def test_the_short_form_of_a_recording_is_lossless() -> None:
-    """The short form loses nothing but names that were found nowhere."""
-    for version, path in RECORDED.items():
-        whole = _recorded(version)
-        again = answers.lengthened(answers.shortened(whole))
-        assert again == whole, path
+@pytest.mark.parametrize("version", answers.VERSIONS)
+def test_recorded_drivers(version: int) -> None:
+    """Of each driver there are hundreds of answers."""
+    cuda, nvml = (answers.read(library, version) for library in ("cuda", "nvml"))
+    assert cuda["values"]["version"] == f"0 {version}"
+    assert len(cuda["calls"]) > 500 and len(nvml["calls"]) > 250
+    assert len(cuda["resolved"]) > 400
 
 
 def test_no_call_before_cuinit_crashes(build_dir: Path) -> None:
