@@ -1,26 +1,26 @@
 /*
  * Every name of cuda_unsupported.def. After cuInit each returns that it is not supported; before,
- * what the driver returns, by whether the first arguments are zero. One signature serves all: the
- * caller passes arguments in registers and on its own stack.
+ * what before_init.def says, whatever the arguments. One signature serves all: the caller passes
+ * arguments in registers and on its own stack.
  */
 #include "abi/cuda_unsupported.h"
 #include "base/driver.h"
 #include "entry/before_init.h"
 
-static CUresult refuse(const char *name, bool zeros)
+static CUresult refuse(const char *name)
 {
 	CUresult result = CUDA_ERROR_NOT_INITIALIZED;
 
 	if (driver_is_up())
 		return CUDA_ERROR_NOT_SUPPORTED;
-	before_init(name, zeros, &result);
+	before_init(name, false, &result);
 	return result;
 }
 
 #define NAME(symbol, base, since)                                                                  \
-	CUresult symbol(SIM_REGISTERS)                                                             \
+	CUresult symbol(void)                                                                      \
 	{                                                                                          \
-		return refuse(#symbol, !(a | b | c | d | e | f));                                  \
+		return refuse(#symbol);                                                            \
 	}
 #define PER_THREAD_NAME(symbol, base, since) NAME(symbol, base, since)
 #define UNLISTED_NAME(symbol, base, since)   NAME(symbol, base, since)

@@ -5,7 +5,8 @@
 
 `fetch` uses an apt configuration of its own in DIR, with the mirror that the machine's apt uses and
 the non-free component; it installs nothing. `record` needs the libraries of each driver anywhere
-under DIR, x86-64 and nm; a second run writes the same bytes. `make test` needs neither.
+under DIR, x86-64, nm and the built libvgpu.so, whose hooks it calls; a second run writes the same
+bytes. `make test` needs neither.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.simgpu.driver import answers
+from tests.simgpu.driver.ask import exports
 from tests.support import ROOT
 
 PACKAGES: Final = {
@@ -56,8 +58,11 @@ def ask(part: str, directory: Path, *options: str, **environ: str) -> Any:
 
 def record(directory: Path) -> None:
     asked = {}
+    hooks = exports(ROOT / "build/dev/lib/libvgpu.so")
     for library in directory.rglob("libcuda.so.1"):
         parts = {part: ask(part, library.parent, "--apart") for part in ("cuda", "nvml")}
+        for part in parts.values():
+            part["calls"] = {name: part["calls"][name] for name in hooks if name in part["calls"]}
         asked[int(parts["cuda"]["values"]["version"].split()[1])] = parts
     answers.write(asked)
 

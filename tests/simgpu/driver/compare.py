@@ -20,8 +20,6 @@ class Difference(NamedTuple):
 def differences(recorded: Answers, asked: Answers) -> Iterator[Difference]:
     """For one library (cuda or nvml). If the recorded driver crashed, any answer passes."""
     real_calls, our_calls = recorded["calls"], asked["calls"]
-    for name in sorted(real_calls.keys() ^ our_calls.keys()):
-        yield Difference(f"export {name}", f"{name in real_calls}", f"{name in our_calls}")
     for name in sorted(real_calls.keys() & our_calls.keys()):
         for how, real, ours in zip(
             ("zeros", "pointers"),

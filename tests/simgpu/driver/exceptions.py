@@ -23,25 +23,12 @@ def _known(versions: tuple[int, ...], question: str, reason: str) -> Known:
 
 
 CUDA: Final = (
-    _known((11040,), r"(cuCtxDestroy|cuCtxDestroy_v2|cuGraphAddDependencies) zeros", _ONE_TABLE),
-    _known((11040,), r"cuProfilerInitialize \w+", _ONE_TABLE),
-    _known((11040,), "cuGraphAddKernelNode zeros", _ONE_TABLE),
-    _known((11040, 12020), "cuFuncGetAttribute zeros", _ONE_TABLE),
-    _known((11040, 12020), r"cuGraphExecMem(cpy|set)NodeSetParams pointers", _ONE_TABLE),
-    _known((11040, 12020), r"cuGraphMem(cpy|set)NodeSetParams \w+", _ONE_TABLE),
-    _known((11040, 12020), r"cuStreamEndCapture(_ptsz)? zeros", _ONE_TABLE),
-    _known((12050,), "cuDevResourceGenerateDesc pointers", _ONE_TABLE),
-    _known((12050,), r"cuKernel(GetAttribute|SetAttribute|SetCacheConfig) \w+", _ONE_TABLE),
-    _known((12050,), "cuKernelGetFunction pointers", _ONE_TABLE),
-    _known((12050,), r"cuStreamGet(Ctx|Ctx_ptsz|GreenCtx) pointers", _ONE_TABLE),
+    _known((11040,), "cuCtxDestroy(_v2)? zeros", _ONE_TABLE),
+    _known((11040, 12020), "cuStreamEndCapture(_ptsz)? zeros", _ONE_TABLE),
     _known((12050,), "errors 916", "550 has this code and 555 has not: a `since` cannot say it"),
 )
 
 NVML: Final = (
-    _known((11040,), "export nvmlRetry_NvRmControl", "gone from every later driver"),
-    _known(
-        (11040,), r"nvmlSystemGetNVMLVersion \w+", "since driver 535 it is answered before nvmlInit"
-    ),
     _known((11040,), r"errors 2[1-7]", "one libnvidia-ml, of driver 580, for all generations"),
     _known((11040, 12020), r"errors 2[89]", "the same"),
 )

@@ -49,9 +49,9 @@ def _cuda(version: int, build_dir: Path) -> list[Difference]:
 
 
 def _nvml(version: int, build_dir: Path) -> list[Difference]:
-    """There is one libnvidia-ml, of driver 580: names added later are no difference."""
-    found = differences(answers.read("nvml", version), _ask("nvml", build_dir / "lib" / "simgpu"))
-    return [d for d in found if not (d.question.startswith("export ") and d.recorded == "False")]
+    """There is one libnvidia-ml, of driver 580."""
+    asked = _ask("nvml", build_dir / "lib" / "simgpu")
+    return list(differences(answers.read("nvml", version), asked))
 
 
 def _of(version: int, table: Sequence[Known]) -> list[Known]:
@@ -88,10 +88,11 @@ def test_the_library_in_front_of_it_answers_alike(version: int, build_dir: Path)
 
 @pytest.mark.parametrize("version", answers.VERSIONS)
 def test_recorded_drivers(version: int) -> None:
-    """Of each driver there are hundreds of answers."""
+    """Of each driver there are hundreds of answers: to the calls that libvgpu.so hooks, of
+    cuGetProcAddress for every name."""
     cuda, nvml = (answers.read(library, version) for library in ("cuda", "nvml"))
     assert cuda["values"]["version"] == f"0 {version}"
-    assert len(cuda["calls"]) > 500 and len(nvml["calls"]) > 250
+    assert len(cuda["calls"]) > 150 and len(nvml["calls"]) > 10
     assert len(cuda["resolved"]) > 400
 
 
