@@ -17,7 +17,6 @@ BENCHES = {
     "core": "shares of the GPU's time on the simulated GPU, and what a launch costs",
     "node": "1,000 containers on a real containerd; the agent's memory and time with 50 (root)",
     "nri": "what the node agent adds to a container's creation, beside plugins in Go (root)",
-    "counter": "reserve and refund beside an atomic add, a robust mutex and nothing",
     "scheduler": "kube-scheduler with it, without, and as it comes; its verbs; its memory",
     "shim": "driver calls and program starts under the library, beside the same without it",
 }
