@@ -1,9 +1,9 @@
 """`python -m simgpu.nvidia_ctk cdi generate`: the part of nvidia-ctk that generates a CDI spec.
 
-Takes the options of the real one that its callers use, with its defaults: YAML, devices named by
-index, and one more device `all`; the spec is printed unless --output names a file. Like the real
-one it needs a running driver: here the daemon of $SIMGPU_DIR, whose spec it prints, with host paths
-below --driver-root. The GPUs have no device nodes and no hooks.
+Takes the options of the real one that the node agent uses: JSON to standard output, devices named
+by UUID, and one more device `all`. Like the real one it needs a running driver: the daemon of
+$SIMGPU_DIR, whose spec it prints, with host paths below --driver-root. The GPUs have no device
+nodes and no hooks.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from simgpu.state_dir import StateDir
 
 
@@ -28,13 +26,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if state_dir is None or state_dir.daemon_pid() is None:
         sys.stderr.write("failed to generate CDI spec: failed to initialize NVML: no daemon\n")
         return 1
-    below = _below(given.driver_root, json.loads(state_dir.cdi_spec.read_text()))
-    document = _named(below, given.device_name_strategy)
-    text = json.dumps(document) if given.format == "json" else yaml.safe_dump(document)
-    if given.output:
-        Path(given.output).write_text(text)
-    else:
-        sys.stdout.write(text)
+    document = _below(given.driver_root, json.loads(state_dir.cdi_spec.read_text()))
+    mounts = [each for of in document["devices"] for each in of["containerEdits"]["mounts"]]
+    document["devices"].append({"name": "all", "containerEdits": {"mounts": mounts}})
+    json.dump(document, sys.stdout)
     sys.stderr.write(f"Generated CDI spec with version {document['cdiVersion']}\n")
     return 0
 
@@ -46,24 +41,12 @@ def _below(root: str, document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def _named(document: dict[str, Any], strategy: str) -> dict[str, Any]:
-    devices = list(document["devices"])
-    if strategy == "index":
-        named = [{**device, "name": str(index)} for index, device in enumerate(devices)]
-    else:
-        named = devices
-    mounts = [mount for each in devices for mount in each["containerEdits"]["mounts"]]
-    together = {"name": "all", "containerEdits": {"mounts": mounts}}
-    return {**document, "devices": [*named, together]}
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m simgpu.nvidia_ctk", description=__doc__)
     cdi = parser.add_subparsers(required=True, metavar="COMMAND").add_parser("cdi")
     generate = cdi.add_subparsers(required=True, metavar="COMMAND").add_parser("generate")
-    generate.add_argument("--format", choices=("json", "yaml"), default="yaml")
-    generate.add_argument("--output", default="")
-    generate.add_argument("--device-name-strategy", choices=("index", "uuid"), default="index")
+    generate.add_argument("--format", choices=("json",), required=True)
+    generate.add_argument("--device-name-strategy", choices=("uuid",), required=True)
     generate.add_argument("--driver-root", default="/")
     generate.add_argument("--dev-root")
     generate.add_argument("--nvidia-cdi-hook-path")
