@@ -78,7 +78,6 @@ class Gpu:
         self._clients: dict[int, _Client] = {}
         self._exported: dict[int, _Memory] = {}
         self._lingering: deque[tuple[int, int]] = deque()
-        self._lingering_bytes = 0
         self._next_id = 1
         self._used_bytes = 0
 
@@ -111,7 +110,6 @@ class Gpu:
         delay_ns = int(self._host.teardown_delay_s * SECOND_NS)
         if gone.used_bytes and delay_ns:
             self._lingering.append((now_ns + delay_ns, gone.used_bytes))
-            self._lingering_bytes += gone.used_bytes
         else:
             self._used_bytes -= gone.used_bytes
         for context in gone.contexts.values():
@@ -122,7 +120,6 @@ class Gpu:
         GPU."""
         while self._lingering and self._lingering[0][0] <= now_ns:
             _, amount = self._lingering.popleft()
-            self._lingering_bytes -= amount
             self._used_bytes -= amount
 
     def context_create(self, client: int) -> tuple[int, int]:
