@@ -27,7 +27,7 @@ build:  ## the C libraries only, on a machine after `make setup`
 demo: show  ## a private Kubernetes cluster that runs Koordinator's example pod end to end (root; KEEP=1)
 	@$(VENV)/python -m lab.demo $${AT:+--at "$$AT"} $(if $(KEEP),--keep) $(ARGS)
 
-demo-picture: show  ## the same, recorded in docs/demo.json, with a new picture in docs/demo.md (root)
+demo-picture: show  ## the same, written into docs/demo.md (root)
 	@$(VENV)/python -m lab.demo --picture
 
 demo-node: show  ## one GPU, two pods of half a GPU each, on a private containerd (root)

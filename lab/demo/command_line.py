@@ -3,7 +3,7 @@
 Starts a cluster of its own, runs one story on it, and verifies each check as it prints it; then
 removes the cluster. While Kubernetes is still being built, the story of one node runs first. Exit
 status 1 if a check fails, 130 after a ^C. `--keep` leaves the cluster running. `--picture`
-records a run in docs/demo.json and renders docs/demo.md from it (story.py, stage.py).
+writes what the run prints into docs/demo.md.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ from lab.demo import node, sample, seed, story
 from lab.demo.background_builds import Beside
 from lab.demo.live import Live
 from lab.demo.report import Report
-from lab.demo.stage import Recorded, Recording, Stage, StageError
+from lab.demo.stage import StageError
 from lab.node import network
 
 DIRECTORY: Final = "/tmp/gpuslice-demo"
 DOCUMENT: Final = seed.ROOT / "docs" / "demo.md"
-RECORD: Final = seed.ROOT / "docs" / "demo.json"
 
 
-def perform(stage: Stage, report: Report, where: Path, kept: bool) -> int:
+def perform(stage: Live, report: Report, where: Path, kept: bool) -> int:
     """Run the story; return the exit status."""
     try:
         story.run(report, stage, where)
@@ -44,34 +43,14 @@ def perform(stage: Stage, report: Report, where: Path, kept: bool) -> int:
     return report.end()
 
 
-def picture(record: Path = RECORD) -> str:
-    """The document's sample: the story as the recorded run printed it.
-
-    Raises RuntimeError if a check fails for it, or if the record does not match the story.
-    """
-    out, stage = io.StringIO(), Recorded(record)
-    report = Report(out, plain=True, masked=False, clock_s=stage.now_s)
-    if perform(stage, report, Path(DIRECTORY), kept=False) != 0 or not stage.is_over:
-        raise RuntimeError(f"the record is not of this demo:\n{out.getvalue()}")
-    return sample.plain(out.getvalue())
-
-
-def in_document(text: str) -> str:
-    """The document's text with the sample replaced."""
-    return sample.placed(text, "demo", "make demo", picture())
-
-
-def _live(out: TextIO, where: Path, plain: bool, kept: bool, record: Path | None) -> int:
+def _live(out: TextIO, where: Path, plain: bool, kept: bool) -> int:
     with Beside() as beside, Live(Place(where), beside.wait) as live:
-        if beside.is_building and node.perform(out, plain, masked=False) != 0:
+        if beside.is_building and node.perform(sys.stdout, plain, masked=False) != 0:
             return 1
-        recording = Recording(live)
-        code = perform(recording, Report(out, plain, masked=False), where, kept)
+        code = perform(live, Report(out, plain, masked=False), where, kept)
         if kept and live.is_up:
             live.let_go()
             out.write(_to_play(Place(where), live.kubectl))
-    if record is not None and code == 0:
-        recording.write(record)
     return code
 
 
@@ -101,23 +80,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--at", type=Path, default=Path(DIRECTORY), metavar="DIR")
     end = parser.add_mutually_exclusive_group()
     end.add_argument("--keep", action="store_true", help="leave the cluster up at the end")
-    end.add_argument(
-        "--picture", action="store_true", help="record the run, and write docs/demo.md"
-    )
+    end.add_argument("--picture", action="store_true", help="write the output into docs/demo.md")
     given = parser.parse_args(arguments)
     if os.geteuid() != 0:
         sys.stderr.write("demo: namespaces and containerd need root: sudo make demo\n")
         return 1
     signal.signal(signal.SIGTERM, _interrupt)
-    record = RECORD if given.picture else None
+    out = io.StringIO() if given.picture else sys.stdout
     try:
-        code = _live(sys.stdout, given.at, given.plain, given.keep, record)
+        code = _live(out, given.at, given.plain or given.picture, given.keep)
     except (PlaceError, StageError) as error:
         sys.stderr.write(f"demo: {error}\n")
         return 1
     except KeyboardInterrupt as interrupt:
         sys.stderr.write("\ndemo: interrupted; all that it started is removed\n")
         return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
-    if record is not None and code == 0:
-        DOCUMENT.write_text(in_document(DOCUMENT.read_text()))
+    if isinstance(out, io.StringIO):
+        printed = sample.plain(out.getvalue())
+        sys.stdout.write(printed)
+        if code == 0:
+            text = sample.placed(DOCUMENT.read_text(), "demo", "make demo", printed)
+            DOCUMENT.write_text(text)
     return code

@@ -31,7 +31,8 @@ _DONE: Final = "✓ "
 
 
 class Live:
-    """One cluster. As a context manager it is removed at the end, unless `let_go` was called."""
+    """One cluster. As a context manager it is removed at the end, unless `let_go` was called.
+    Methods raise StageError."""
 
     def __init__(self, place: Place, wait_built: Callable[[], object] = lambda: None) -> None:
         self._wait_built = wait_built
@@ -45,16 +46,15 @@ class Live:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._owner is not None and not self._kept and (left := self.down().text):
-            raise StageError(f"not removed:\n{left}")
+        if self._owner is not None and not self._kept and (left := self.down()):
+            raise StageError("\n".join(["not removed:", *left]))
 
-    def up(self, log: Callable[[str], object]) -> Output:
-        begun, lines = self.now_s(), []
+    def up(self, log: Callable[[str], object]) -> None:
+        """Start the cluster; `log` gets a line for each completed step."""
 
         def step(line: str) -> None:
             if (done := line.rstrip()).startswith(_DONE):
-                lines.append(done.removeprefix(_DONE))
-                log(lines[-1])
+                log(done.removeprefix(_DONE))
 
         with _explained():
             self._wait_built()
@@ -71,16 +71,17 @@ class Live:
                     self._place.empty()
                 self._owner = Owner(self._place, gpus(seed.GPUS), [seed.SCHEDULER], seed.DIALECTS)
                 self._seen = self._owner.wait_ready(step)
-        return Output(0, "\n".join(lines), self.now_s() - begun)
 
     def do(self, act: Act, holds: Holds | None = None, again_s: float = AGAIN_S) -> Output:
-        begun = self.now_s()
+        """holds: the act is repeated, `again_s` after it ended, until this is true of its output,
+        or a timeout."""
+        begun = time.monotonic()
         with _explained():
             code, text = self._done(act)
-            while holds is not None and not holds(text) and self.now_s() - begun < _DO_S:
+            while holds is not None and not holds(text) and time.monotonic() - begun < _DO_S:
                 time.sleep(again_s)
                 code, text = self._done(act)
-        return Output(code, text, self.now_s() - begun)
+        return Output(code, text)
 
     def _done(self, act: Act) -> tuple[int, str]:
         command: list[str | Path] = [self.kubectl, *act.words[1:]]
@@ -98,9 +99,8 @@ class Live:
         )
         return done.returncode, done.stdout if done.returncode == 0 else done.stderr
 
-    def down(self) -> Output:
-        """A ^C during this call has no effect."""
-        begun = self.now_s()
+    def down(self) -> list[str]:
+        """End the cluster; return what is left of it. A ^C during this call has no effect."""
         asked = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, signal.SIG_IGN) for number in asked}
         try:
@@ -111,11 +111,7 @@ class Live:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-        left = self._place.left(self._seen)
-        return Output(0, "\n".join(left), self.now_s() - begun)
-
-    def now_s(self) -> float:
-        return time.monotonic()
+        return self._place.left(self._seen)
 
     @property
     def is_up(self) -> bool:

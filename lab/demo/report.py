@@ -1,7 +1,7 @@
 """The demo's output: each check is printed with its result, and counted.
 
-Two output forms: for a terminal, and plain, with times of a given clock or masked times, from which
-the documents' samples are made. Independent of pods and GPUs.
+Two output forms: for a terminal, and plain, with times or masked times, from which the documents'
+samples are made. Independent of pods and GPUs.
 """
 
 from __future__ import annotations
@@ -55,13 +55,7 @@ def _drawn(bars: Bars) -> Text:
 class Report:
     """A console, and the count of its checks."""
 
-    def __init__(
-        self,
-        out: TextIO,
-        plain: bool,
-        masked: bool,
-        clock_s: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, out: TextIO, plain: bool, masked: bool) -> None:
         self._console = Console(
             file=out,
             width=_WIDTH if plain or not out.isatty() else None,
@@ -72,13 +66,12 @@ class Report:
         )
         self._plain = plain
         self._masked = masked
-        self._clock_s = clock_s
-        self._begun = clock_s()
+        self._begun = time.monotonic()
         self.passed = 0
         self.failed: list[str] = []
 
     def _took(self, since: float) -> str:
-        return _MASK if self._masked else duration(self._clock_s() - since)
+        return _MASK if self._masked else duration(time.monotonic() - since)
 
     def title(self, text: str, under: str) -> None:
         self._console.print(Text(text, style="bold"))
@@ -91,13 +84,10 @@ class Report:
     def text(self, text: str, style: str = "", indent: int = 2) -> None:
         self._console.print(Padding(Text(text, style=style), (0, 0, 0, indent)))
 
-    def blank(self) -> None:
-        self._console.print()
-
     @contextmanager
     def doing(self, text: str) -> Iterator[None]:
         """A step, printed with the time it took."""
-        begun = self._clock_s()
+        begun = time.monotonic()
         with self._console.status(f"{text} …"):
             yield
         self._done(text, begun)
@@ -105,7 +95,7 @@ class Report:
     @contextmanager
     def watching(self, text: str) -> Iterator[Callable[[Bars], None]]:
         """A step with bars, which a terminal shows while it runs; then printed with its time."""
-        begun = self._clock_s()
+        begun = time.monotonic()
         if self._plain or not self._console.is_terminal:
             yield lambda bars: None
         else:

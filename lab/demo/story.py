@@ -1,7 +1,7 @@
 """The story of `make demo`: its actions and its checks.
 
-Contains the texts and the checks. It acts through a stage alone (stage.py) and prints through a
-Report, which counts the checks; so it prints the same for a record as for the recorded cluster.
+Contains the texts and the checks. It acts through its stage alone (live.py) and prints through a
+Report, which counts the checks.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any, Final
 from contract import names
 from lab.cluster.running import NODE
 from lab.demo import four_dialects, seed
+from lab.demo.live import Live
 from lab.demo.report import Report, folded
-from lab.demo.stage import Act, Stage, StageError, kubectl, probed
+from lab.demo.stage import Act, StageError, kubectl, probed
 from simgpu import load_output
 from tools import kubernetes
 from tools.releases import DEFAULT
@@ -50,7 +51,7 @@ _TYPED: Final = ("nvidia-smi", "cuda-probe", "exit")
 _ALLOCATED: Final = names.ANNOTATION_DEVICE_ALLOCATED
 
 
-def run(report: Report, stage: Stage, where: Path) -> None:
+def run(report: Report, stage: Live, where: Path) -> None:
     """Everything but the end. Raises StageError if it cannot continue."""
     report.title(
         "gpuslice: the pod of Koordinator's document, from kubectl to the limit",
@@ -77,10 +78,10 @@ def run(report: Report, stage: Stage, where: Path) -> None:
     )
 
 
-def end(report: Report, stage: Stage) -> None:
+def end(report: Report, stage: Live) -> None:
     report.chapter("Removal")
     with report.doing("the cluster stops"):
-        left = stage.down().text
+        left = stage.down()
     report.check(
         "no process, mount, cgroup, interface or file of the cluster is left", not left, left
     )
@@ -89,7 +90,7 @@ def end(report: Report, stage: Stage) -> None:
 class _Scene:
     """The acts on the cluster, chapter by chapter."""
 
-    def __init__(self, report: Report, stage: Stage) -> None:
+    def __init__(self, report: Report, stage: Live) -> None:
         self._report = report
         self._stage = stage
         self._gpu = ""
