@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 from kube import access
@@ -35,9 +34,6 @@ class Told:
         self._kube = kube
         self._leader = leader
         self._asking: asyncio.Task[None] | None = None
-
-    async def ask(self) -> dict[str, Any]:
-        return {"refusal": await self._leader.admit()}
 
     async def keep_asking(self, on: bool) -> dict[str, Any]:
         if self._asking is not None:
@@ -72,13 +68,9 @@ class Told:
                 return {"error": str(error)}
         return {"error": ""}
 
-    async def leave(self) -> dict[str, Any]:
-        self._leader.leave()
-        return {}
 
-
-async def main(kubeconfig: str, installation: str, state_dir: str) -> None:
-    with identity(installation, Path(state_dir) if state_dir else None) as me:
+async def main(kubeconfig: str) -> None:
+    with identity("here", None) as me:
         reader = asyncio.StreamReader()
         loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -97,9 +89,6 @@ async def main(kubeconfig: str, installation: str, state_dir: str) -> None:
                 command, *arguments = json.loads(line)
                 answer = await getattr(told, command)(*arguments)
                 print(json.dumps({**answer, "listed": listed}), flush=True)  # noqa: T201
-                if command == "leave":
-                    await running
-                    return
             running.cancel()
 
 

@@ -8,7 +8,6 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from fractions import Fraction
-from functools import partial
 from typing import Any
 
 import pytest
@@ -236,19 +235,6 @@ def test_the_cache_follows_a_pod_from_creation_to_deletion(play: Play) -> None:
     play(scene)
 
 
-def test_pods_bound_by_koordinator_and_by_hand_count(play: Play) -> None:
-    async def scene(world: World) -> None:
-        await world.make_pod("koordinators", annotations=by_koordinator())
-        await world.until_used(a=12, b=0)
-        assert not world.problems()
-        await world.make_pod("by-hand")
-        await world.until(lambda: world.problems(), "that it has no GPU")
-        assert world.problems() == ["bound without an allocation: it has no GPU"]
-        assert world.used() == {"GPU-a": 12, "GPU-b": 0}
-
-    play(scene)
-
-
 def test_a_terminating_pod_holds_its_gpu_until_it_is_deleted(play: Play) -> None:
     async def scene(world: World) -> None:
         await world.make_pod("slow", annotations=by_koordinator())
@@ -263,62 +249,7 @@ def test_a_terminating_pod_holds_its_gpu_until_it_is_deleted(play: Play) -> None
     play(scene)
 
 
-def test_a_pod_that_has_finished_holds_nothing(play: Play) -> None:
-    async def scene(world: World) -> None:
-        await world.make_pod("brief", annotations=by_koordinator())
-        await world.until_used(a=12, b=0)
-        await world.finish_pod("brief")
-        await world.until_used(a=0, b=0)
-        await world.cache.relist()
-        assert world.used() == {"GPU-a": 0, "GPU-b": 0}
-
-    play(scene)
-
-
-def test_an_unreadable_allocation_occupies_every_gpu_and_is_reported(play: Play) -> None:
-    async def scene(world: World) -> None:
-        await world.make_pod("odd", annotations={names.ANNOTATION_DEVICE_ALLOCATED: "{"})
-        await world.until_used(a=12, b=12)
-        (problem,) = world.problems()
-        assert names.ANNOTATION_DEVICE_ALLOCATED in problem
-        # A corrected annotation is read again.
-        for key, value in by_koordinator("GPU-b", 1).items():
-            await world.annotate_pod("odd", key, value)
-        await world.until_used(a=0, b=12)
-        assert not world.problems()
-
-    play(scene)
-
-
 # --- nodes and GPUs
-
-
-def test_a_node_that_is_replaced_under_its_name_needs_an_inventory_of_its_own(play: Play) -> None:
-    async def scene(world: World) -> None:
-        await world.make_pod("stays", annotations=by_koordinator())
-        await world.until_used(a=12, b=0)
-        await world.kube.delete(f"{NODES}/{world.node}")
-        await world.make_node()
-        await world.until(lambda: world.blocked_by() is Reason.DEVICE_STALE, "the Device is stale")
-        await world.change_device(*world.gpus)
-        await world.until(lambda: world.blocked_by() is Reason.FITS, "the node's own Device")
-        assert world.used() == {"GPU-a": 12, "GPU-b": 0}
-
-    play(scene)
-
-
-def test_the_holder_of_a_replaced_gpu_holds_no_capacity_and_is_reported(play: Play) -> None:
-    async def scene(world: World) -> None:
-        await world.make_pod("stays", annotations=by_koordinator())
-        await world.until_used(a=12, b=0)
-        await world.change_device(gpu("GPU-c", 0), gpu("GPU-b", 1))
-        await world.until_used(c=0, b=0)
-        assert world.problems() == ["holds a GPU that its node does not have: GPU-a"]
-        await world.change_device(*world.gpus)
-        await world.until_used(a=12, b=0)
-        assert not world.problems()
-
-    play(scene)
 
 
 def test_minors_that_are_renumbered_leave_each_grant_on_its_gpu(play: Play) -> None:
@@ -332,29 +263,6 @@ def test_minors_that_are_renumbered_leave_each_grant_on_its_gpu(play: Play) -> N
             "the new order",
         )
         assert world.used() == {"GPU-a": 12, "GPU-b": 0}
-
-    play(scene)
-
-
-def test_the_cache_reads_cordoned_gpus_and_agents_that_are_not_ready(
-    play: Play,
-) -> None:
-    async def scene(world: World) -> None:
-        cordon = {names.ANNOTATION_CORDONED_GPUS: "GPU-a"}
-        await world.kube.patch(f"{NODES}/{world.node}", {"metadata": {"annotations": cordon}})
-        fleet = world.state.fleet
-        row = fleet.row_of(world.node)
-        await world.until(lambda: list(fleet.usable[row][:2]) == [False, True], "the cordon")
-        path = f"{LEASES}/{names.LEASE_AGENT_PREFIX}{world.node}"
-        for said, reason in (("no driver", Reason.AGENT_NOT_READY), ("true", Reason.FITS)):
-            change = {"metadata": {"annotations": {names.ANNOTATION_READY: said}}}
-            await world.kube.patch(path, change)
-            expected = partial(lambda reason: world.blocked_by() is reason, reason)
-            await world.until(expected, f"an agent that says {said}")
-        await world.kube.delete(path)
-        await world.until(lambda: world.blocked_by() is Reason.AGENT_MISSING, "no Lease")
-        world._beat = 0
-        await world.renew()
 
     play(scene)
 

@@ -35,11 +35,10 @@ LEASE = ("lease", names.LEASE_SCHEDULER, f"-n={names.NAMESPACE}")
 class Candidate:
     """A process of `tests.cluster.leading`."""
 
-    def __init__(self, plane: ControlPlane, installation: str, state_dir: str = "") -> None:
+    def __init__(self, plane: ControlPlane) -> None:
         kubeconfig = str(plane.kubeconfig("scheduler"))
-        command = [sys.executable, "-m", "tests.cluster.leading", kubeconfig, installation]
         self.process = subprocess.Popen(
-            [*command, state_dir],
+            [sys.executable, "-m", "tests.cluster.leading", kubeconfig],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -105,24 +104,8 @@ def holds(candidate: Candidate) -> None:
     until(candidate.may, f"{candidate.identity} may write")
 
 
-def test_the_lease_follows_the_process_that_is_called(plane: ControlPlane) -> None:
-    with Candidate(plane, "here") as first, Candidate(plane, "here") as second:
-        for asked, other in ((first, second), (second, first), (first, second)):
-            other.ask("keep_asking", False)
-            asked.ask("keep_asking", True)
-            holds(asked)
-            plane.apply_json(*manifests.objects("Lease"))  # again, as in an upgrade
-            assert asked.may() and not other.may()
-            assert holder(plane) == asked.identity
-        first.ask("leave")
-        until(lambda: holder(plane) == "", "the Lease is given back")
-        second.ask("keep_asking", True)
-        holds(second)
-        first.process.communicate()
-
-
 def test_a_killed_holder_is_replaced_after_its_lease(plane: ControlPlane) -> None:
-    with Candidate(plane, "here") as first, Candidate(plane, "here") as second:
+    with Candidate(plane) as first, Candidate(plane) as second:
         first.ask("keep_asking", True)
         holds(first)
         first.kill()
@@ -132,23 +115,8 @@ def test_a_killed_holder_is_replaced_after_its_lease(plane: ControlPlane) -> Non
         assert second.ask("may")["listed"] == 1
 
 
-def test_a_restarted_process_replaces_its_predecessor_at_once(
-    plane: ControlPlane, tmp_path: Path
-) -> None:
-    with Candidate(plane, "here", str(tmp_path)) as first:
-        first.ask("keep_asking", True)
-        holds(first)
-        first.kill()
-    with Candidate(plane, "here", str(tmp_path)) as second:
-        second.ask("ask")
-        # Taken at the first poll: the other process's Lease has not expired.
-        assert "just taken" in second.ask("may")["status"]
-        second.ask("keep_asking", True)
-        holds(second)
-
-
 def test_a_halted_holder_does_not_write_after_it_continues(plane: ControlPlane) -> None:
-    with Candidate(plane, "here") as first, Candidate(plane, "here") as second:
+    with Candidate(plane) as first, Candidate(plane) as second:
         first.ask("keep_asking", True)
         holds(first)
         first.stop()
@@ -190,7 +158,7 @@ def test_what_one_sends_that_was_halted_in_between_is_refused_by_the_api_server(
     """Stopped after its check of the clock: its POST is sent when another process has already
     bound."""
     early, late, next_one = pods
-    with Candidate(plane, "here") as first, Candidate(plane, "here") as second:
+    with Candidate(plane) as first, Candidate(plane) as second:
         first.ask("keep_asking", True)
         holds(first)
 
@@ -211,7 +179,7 @@ def test_what_one_sends_that_was_halted_in_between_is_refused_by_the_api_server(
 
 
 def test_without_the_api_server_no_process_may_write(plane: ControlPlane) -> None:
-    with Candidate(plane, "here") as first:
+    with Candidate(plane) as first:
         first.ask("keep_asking", True)
         holds(first)
         with plane.apiserver.frozen():
@@ -220,33 +188,10 @@ def test_without_the_api_server_no_process_may_write(plane: ControlPlane) -> Non
         holds(first)
 
 
-def test_a_second_installation_stays_on_standby_and_names_the_holder(plane: ControlPlane) -> None:
-    with Candidate(plane, "here") as first, Candidate(plane, "by-mistake") as second:
-        first.ask("keep_asking", True)
-        holds(first)
-        second.ask("keep_asking", True)
-        until(
-            lambda: names.ANNOTATION_CANDIDATE in plane.kubectl("get", *LEASE, "-o=json"),
-            "the second one says that it is asked",
-        )
-        refusal = second.ask("ask")["refusal"]
-        assert "another installation, here, holds the Lease" in refusal
-        assert first.identity in refusal
-        first.ask("keep_asking", False)
-        term = first.ask("may")["writer"]
-        until(lambda: 'count": 3' in _asked(plane), "the second one goes on asking")
-        assert first.may() and first.ask("may")["writer"] == term and not second.may()
-
-
-def _asked(plane: ControlPlane) -> str:
-    lease = json.loads(plane.kubectl("get", *LEASE, "-o=json"))
-    return str(lease["metadata"]["annotations"].get(names.ANNOTATION_CANDIDATE))
-
-
 def test_a_lease_deleted_by_hand_lets_no_second_process_bind(
     plane: ControlPlane,
 ) -> None:
-    with Candidate(plane, "here") as first, Candidate(plane, "here") as second:
+    with Candidate(plane) as first, Candidate(plane) as second:
         first.ask("keep_asking", True)
         holds(first)
         plane.kubectl("delete", *LEASE)

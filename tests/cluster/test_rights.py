@@ -120,7 +120,6 @@ def made(server: Server) -> Iterator[Made]:
     listed.end()
 
 
-_CORE: Final = "/api/v1"
 _DEFAULT: Final = "/api/v1/namespaces/default"
 _STORAGE: Final = "/apis/storage.k8s.io/v1"
 _DEVICES: Final = "/apis/resource.k8s.io/v1"
@@ -131,9 +130,10 @@ def _named(prefix: str, **more: Any) -> Json:
     return {"metadata": {"name": f"{prefix}-{secrets.token_hex(4)}"}, **more}
 
 
-def _with_volume(made: Made, provisioner: str) -> tuple[str, str]:
-    """A pod of half a GPU with a volume that is bound on first use: the claim's path, its class."""
-    kind = _named("c", provisioner=provisioner, volumeBindingMode="WaitForFirstConsumer")
+def _with_volume(made: Made) -> str:
+    """A pod of half a GPU with a volume that is bound on first use: the claim's path."""
+    mode = "WaitForFirstConsumer"
+    kind = _named("c", provisioner="example.org/disks", volumeBindingMode=mode)
     made.make(f"{_STORAGE}/storageclasses", kind)
     wanted = {
         "storageClassName": kind["metadata"]["name"],
@@ -146,37 +146,19 @@ def _with_volume(made: Made, provisioner: str) -> tuple[str, str]:
     volume = {"claimName": claim["metadata"]["name"]}
     raw["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": volume}]
     made.make(f"{_DEFAULT}/pods", raw)
-    return path, kind["metadata"]["name"]
+    return path
 
 
 def test_a_volume_that_waits_for_its_first_consumer_gets_the_node(
     server: Server, node: str, made: Made
 ) -> None:
-    path, _ = _with_volume(made, "example.org/disks")
+    path = _with_volume(made)
 
     def chosen() -> str:
         annotations = server.ask("GET", path).body["metadata"].get("annotations", {})
         return str(annotations.get("volume.kubernetes.io/selected-node", ""))
 
     until(lambda: chosen() == node, "the volume is asked for on the node")
-
-
-def test_a_volume_that_is_there_is_claimed(server: Server, node: str, made: Made) -> None:
-    claim, kind = _with_volume(made, "kubernetes.io/no-provisioner")
-    there = {
-        "storageClassName": kind,
-        "capacity": {"storage": "2Gi"},
-        "accessModes": ["ReadWriteOnce"],
-        "hostPath": {"path": "/none"},
-    }
-    path = made.make(f"{_CORE}/persistentvolumes", _named("v", spec=there))
-    available = {"status": {"phase": "Available"}}  # as the volume controller writes it
-    assert server.ask("PATCH", f"{path}/status", available, MERGE_PATCH).done
-
-    def claimant() -> str:
-        return str(server.ask("GET", path).body["spec"].get("claimRef", {}).get("name", ""))
-
-    until(lambda: claimant() == claim.rpartition("/")[2], "the volume is claimed for the pod")
 
 
 def _node_of(server: Server, path: str) -> str:
