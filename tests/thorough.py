@@ -49,7 +49,6 @@ THOROUGH: Final = {
     "tests/node/test_policy_lives.py::test_a_container_restarted_100_times": _KILLS,
     "tests/node/test_recovery.py::test_a_thousand_*": _KILLS,
     "tests/node/library/test_upgrades.py::*": "fifty containers; test_store.py has one of each",
-    "tests/node/test_uninstall.py::*": "with containers what test_removal.py shows with processes",
     "tests/cluster/agent/test_killed.py::*": _KILLS,
     "tests/cluster/admission/test_enforced.py::test_without_the_right_*": "an extender of its own",
     "tests/cluster/test_one_fitting.py::*": _RACES,

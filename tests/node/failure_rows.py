@@ -33,7 +33,7 @@ FAILURE_ROWS: Final[Sequence[FailureRow]] = (
         "the GPU is not on this node",
         "CreateContainer fails",
         "`invalid value GPU-...: must be a GPU of this node (...)`",
-        "test_a_malformed_annotation_is_refused_with_its_reason",
+        "test_an_unknown_gpu",
     ),
     FailureRow(
         "the allocation is not JSON, in a pod with neither the label nor `gpuslice.io/grants`",

@@ -10,7 +10,7 @@ from lab.node.cri import CriError, Process
 from lab.node.lab import Lab
 from nri_plugin.messages import nri_pb2 as nri
 
-from .conftest import GIB, probe
+from .conftest import GIB
 from .plugins import Meddling, plugin
 
 pytestmark = pytest.mark.node
@@ -50,10 +50,6 @@ def ask_for_all(container: nri.Container, adjustment: nri.ContainerAdjustment) -
     adjustment.env.add(key="NVIDIA_VISIBLE_DEVICES", value="all")
 
 
-def nothing_that_matters(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
-    adjustment.env.add(key="OTHER", value="1")
-
-
 @pytest.mark.parametrize(
     ("meddle", "what"),
     [
@@ -85,15 +81,3 @@ def test_a_gpu_of_another_plugin_for_a_container_without_a_share(
     ):
         for pod in (plain, ours):
             assert pod.run("side", OWN).exec(["true"]).code == 0
-
-
-def test_other_plugins_are_left_to_their_own(lab: Lab) -> None:
-    with (
-        plugin(lab, nothing_that_matters),
-        lab.pod("ours", lab.share({"main": [(0, HALF, 50)]})) as pod,
-        lab.pod("plain") as plain,
-    ):
-        container = pod.run("main", OWN)
-        assert probe(container).held_to(HALF)
-        assert container.exec(["sh", "-c", "echo $OTHER"]).out == "1\n"
-        assert plain.run("main", OWN).exec(["sh", "-c", "echo $OTHER"]).out == "1\n"
