@@ -166,18 +166,11 @@ class FakeRuntime:
         self,
         pods: Sequence[nri.PodSandbox] = (),
         containers: Sequence[nri.Container] = (),
-        *,
-        configure_overtakes: bool = False,
     ) -> None:
         """Registration, Configure, Synchronize; raises Dropped or RequestFailed as the Go code
         fails."""
-        stream = await self.receive_registration()
-        if configure_overtakes:
-            await self.configure()
-            self.accept_registration(stream)
-        else:
-            self.accept_registration(stream)
-            await self.configure()
+        self.accept_registration(await self.receive_registration())
+        await self.configure()
         await self.synchronize(pods, containers)
 
     async def receive_registration(self) -> int:

@@ -214,21 +214,6 @@ async def test_a_containers_lifecycle_in_every_version(version: dict[str, Any]) 
         assert style in r.runtime.calls
 
 
-async def test_configure_may_overtake_the_answer_to_the_registration() -> None:
-    async with rig() as r:
-        await r.runtime.handshake(configure_overtakes=True)
-        assert await r.runtime.create(pod(), container()) is not None
-
-
-async def test_synchronize_comes_in_chunks() -> None:
-    async with rig() as r:
-        pods = [pod(n, note="x" * 1000) for n in range(100)]
-        containers = [container(n) for n in range(130)]
-        await r.runtime.handshake(pods, containers)
-        assert r.runtime.calls.count("Synchronize") > 10
-        assert r.handler.state == (tuple(pods), tuple(containers))
-
-
 def objection(text: str) -> Refused:
     return refused(Reason.FILES_FAILED, problem=text)
 
@@ -396,12 +381,6 @@ async def test_a_late_handler_is_cancelled() -> None:
             await r.runtime.create(pod(), container())
         await cancelled.wait()
         assert not r.plugin.done()
-
-
-async def test_the_failure_policy_is_sent_and_fails_requests() -> None:
-    async with session(nri_version=(0, 12, 5)) as r:
-        assert (r.runtime.policy.fail_request, r.runtime.policy.keep_connected) == (True, False)
-        assert r.runtime.events == 0x2628
 
 
 async def test_a_failed_synchronize_ends_the_session_with_its_cause() -> None:

@@ -270,17 +270,6 @@ async def test_a_hanging_context_measurement_delays_no_container(host: Host) -> 
         assert child is None or await child.wait() != 0
 
 
-async def test_pods_without_a_share_are_left_unchanged(host: Host) -> None:
-    async with serving(host.service('{"gpus": []}')) as runtime:
-        reply = await runtime.create(pod(labels={}), container())
-        assert reply == nri.CreateContainerResponse()
-        await runtime.notify("StartContainer", pod(labels={}), container())
-        await runtime.notify("RemoveContainer", pod(labels={}), container())
-        empty = '{"rdma":[{"minor":0,"resources":null}]}'
-        reply = await runtime.create(pod(labels={}, allocated=empty), container())
-        assert reply == nri.CreateContainerResponse()
-
-
 async def test_a_pod_with_rdma_alone_waits_for_nothing_of_ours(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -380,28 +369,6 @@ async def test_variables_of_a_grant_in_the_container(
         assert env["NVIDIA_VISIBLE_DEVICES"] == ("0" if index else UUID)
 
 
-async def test_a_sidecar_without_a_grant_sees_no_gpu(
-    host: Host, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with serving(host.service()) as runtime:
-        of = pod(allocated=HALF, grants=GRANTS)
-        reply = await runtime.create(of, container(name="sidecar"))
-        assert reply is not None
-        assert [(e.key, e.value) for e in reply.adjust.env] == [("NVIDIA_VISIBLE_DEVICES", "void")]
-        assert not reply.adjust.mounts
-        # It starts whether or not its bundle is there, and whatever the bundle shows.
-        start = ("StartContainer", of, container(name="sidecar"))
-        await runtime.notify(*start)
-        bundle = host.settings.containerd_state / "io.containerd.runtime.v2.task/k8s.io/c0"
-        bundle.mkdir(parents=True)
-        (bundle / "init.pid").write_text(str(os.getpid()))
-        strong = {"cwd": "/", "capabilities": {"bounding": ["CAP_SYS_ADMIN"]}}
-        (bundle / "config.json").write_text(json.dumps({"process": strong}))
-        await runtime.notify(*start)
-        assert "with capability SYS_ADMIN and a shared process namespace" in caplog.text
-        assert host.keys() == set()
-
-
 async def test_an_unhealthy_gpu_is_refused_with_its_problem(host: Host) -> None:
     """As of a GPU in MIG mode, or after an XID: NVML lists it, and it cannot be shared."""
     problem = "row remapping is pending: reset the GPU"
@@ -472,54 +439,6 @@ async def test_a_driver_that_does_not_answer_refuses(host: Host) -> None:
     async with serving(host.service("no")) as runtime:
         text = await refused(runtime, pod(allocated=HALF), container())
         assert "the agent cannot list this node's GPUs: unreadable answer" in text
-
-
-async def test_a_gpu_is_granted_once(host: Host) -> None:
-    """The annotation of the second pod is forged, and consistent: only the running containers show
-    it."""
-    first, forged = pod(0, allocated=HALF), pod(1, allocated=HALF.replace("50", "51"))
-    handler = host.service()
-    async with serving(handler) as runtime:
-        made = as_made(container(0), await runtime.create(first, container(0)))
-        text = await refused(runtime, forged, container(1, sandbox=1))
-        assert (
-            f"{UUID}: insufficient free capacity: {TOTAL * 51 // 100} bytes of memory"
-            f" requested, {TOTAL // 2} of {TOTAL} free; the kubelet retries; granted:"
-            f" team/train-0 {TOTAL // 2}"
-        ) in text
-        assert host.keys() == {"pod-uid-0"}, "a refusal makes no files"
-        assert await runtime.create(first, container(2, "side")) is not None
-    # Killed and restarted: the running containers show it again.
-    handler = host.service()
-    async with serving(handler, [first, forged], [made]) as runtime:
-        await refused(runtime, forged, container(3, sandbox=1))
-        # Exited, and kept for its logs, it holds nothing.
-        await runtime.stop(first, made)
-        assert await runtime.create(forged, container(4, sandbox=1)) is not None
-        await refused(runtime, first, container(5))
-        await runtime.notify("RemoveContainer", forged, container(4, sandbox=1))
-        assert await runtime.create(first, container(6)) is not None
-
-
-async def test_a_pods_allocation_is_held_by_its_running_containers(host: Host) -> None:
-    """An init container has all of it, and main after it; not both at once, restart or none."""
-    whole = [GpuGrant(UUID, 0, TOTAL // 2, 50)]
-    of = pod(allocated=HALF, grants=grants.encode({"fetch": whole, "main": whole}))
-    async with serving(host.service()) as runtime:
-        fetch = container(0, "fetch")
-        made = as_made(fetch, await runtime.create(of, fetch))
-        text = await refused(runtime, of, container(1))
-        assert (
-            f"containers.main: invalid value {TOTAL // 2} bytes of memory of {UUID}: must be at"
-            f" most 0, what is free of the pod's allocation of {TOTAL // 2}; the kubelet"
-            " retries; granted to running containers:"
-            f" team/train-0/fetch {TOTAL // 2}"
-        ) in text
-    async with serving(host.service(), [of], [made]) as runtime:
-        await refused(runtime, of, container(2))
-        await runtime.stop(of, made)
-        assert await runtime.create(of, container(3)) is not None
-        assert host.keys() == {"c0", "c3"}, "and the dead one's files stay until it is removed"
 
 
 async def test_a_creation_that_fails_after_the_ledger_holds_nothing(host: Host) -> None:
@@ -706,24 +625,6 @@ async def test_containers_made_without_the_agent_are_logged_and_counted(
     assert "namespace=team pod=train-0 uid=uid-0 container=main" in lines[0]
 
 
-async def test_running_containers_are_verified_at_synchronize(
-    host: Host, caplog: pytest.LogCaptureFixture
-) -> None:
-    of = pod(allocated=HALF)
-    async with serving(host.service()) as runtime:
-        made = as_made(container(), await runtime.create(of, container()))
-    (index,) = (n for n, m in enumerate(made.mounts) if m.destination == "/.gpuslice/region")
-    del made.mounts[index]
-    waits = as_made(container(1), None)
-    waits.mounts.extend(made.mounts)
-    made.state, waits.state = nri.CONTAINER_RUNNING, nri.CONTAINER_CREATED
-    handler = host.service()
-    async with serving(handler, [of], [made, waits]):
-        await handler._lifecycle._start.settled()
-    (line,) = (r.getMessage() for r in caplog.records if "limit not in place" in r.getMessage())
-    assert "pod=train-0 uid=uid-0 container=main container_id=c0 " in line
-
-
 @pytest.mark.parametrize("nri_version", [(0, 11, 0), (0, 12, 5)])
 async def test_a_container_that_was_not_adjusted_does_not_start(
     host: Host, nri_version: tuple[int, int, int]
@@ -733,26 +634,6 @@ async def test_a_container_that_was_not_adjusted_does_not_start(
             await runtime.notify("StartContainer", pod(allocated=HALF), container())
         made = container()
         made.mounts.add(destination="/.gpuslice", source=str(host.run / "c0"))
-        with pytest.raises(RequestFailed, match="did not request"):
-            await runtime.notify("StartContainer", pod(allocated=HALF), made)
-
-
-@pytest.mark.parametrize(
-    "lost",
-    [
-        *("/.gpuslice", "/.gpuslice/libvgpu.so", "/.gpuslice/region"),
-        *("/etc/ld.so.preload", "/etc/ld-nix.so.preload"),
-    ],
-)
-async def test_a_container_that_lost_one_of_our_mounts_does_not_start(
-    host: Host, lost: str
-) -> None:
-    async with serving(host.service()) as runtime:
-        made = as_made(container(), await runtime.create(pod(allocated=HALF), container()))
-        kept = [mount for mount in made.mounts if mount.destination != lost]
-        assert len(kept) == len(made.mounts) - 1
-        del made.mounts[:]
-        made.mounts.extend(kept)
         with pytest.raises(RequestFailed, match="did not request"):
             await runtime.notify("StartContainer", pod(allocated=HALF), made)
 
