@@ -11,7 +11,7 @@ import pytest
 from contract import names
 from contract.dialects import DIALECTS
 from lab.cluster import manifests
-from lab.cluster.manifests import BINDING, NAMES, NAMES_POLICY, POLICY, named
+from lab.cluster.manifests import BINDING, NAMES, POLICY, named
 from nri_plugin.distributor import command as distributor
 from scheduler.core.fleet import MAX_BYTES
 from scheduler.service import Settings
@@ -45,14 +45,6 @@ def test_every_name_of_the_wire_is_the_contracts(path: Path) -> None:
     found = set(_NAME.findall(without_comments))
     prefixes = {f"{names.ANNOTATION_REQUIRED_PLUGINS}/"}
     assert found - of_the_contract() - prefixes - {"koordinator.sh", "gpuslice.io"} == set()
-
-
-def test_every_object_has_its_namespace_and_its_label() -> None:
-    for each in manifests.objects():
-        metadata = each["metadata"]
-        assert metadata["labels"]["app.kubernetes.io/part-of"] == "gpuslice", metadata
-        assert metadata.get("namespace", names.NAMESPACE) == names.NAMESPACE, metadata
-    assert named("Namespace", names.NAMESPACE)
 
 
 # --- policies
@@ -94,25 +86,6 @@ def test_each_policy_fails_closed_but_two() -> None:
     assert open_ones == ["gpuslice-resource-names", "gpuslice-writer"]
 
 
-def test_templates_are_judged_of_every_kind_of_workload() -> None:
-    kinds = {
-        name: {
-            resource
-            for rule in spec["matchConstraints"]["resourceRules"]
-            for resource in rule["resources"]
-        }
-        for name, spec in policies().items()
-    }
-    workloads = {
-        *("pods", "replicationcontrollers", "deployments", "replicasets", "statefulsets"),
-        *("daemonsets", "jobs", "cronjobs"),
-    }
-    judged = ("gpuslice-requests", "gpuslice-resource-names", NAMES_POLICY)
-    assert all(kinds[policy] == workloads for policy in judged)
-    assert kinds["gpuslice-environment"] == workloads | {"pods/ephemeralcontainers"}
-    assert kinds["gpuslice-allocations"] == workloads | {"pods/*", "bindings"}
-
-
 def texts_in(policy: str, variable: str = "") -> set[str]:
     """The string literals in a policy's expressions."""
     spec = policies()[policy]
@@ -128,21 +101,6 @@ def test_every_policy_recognizes_our_pods_by_the_same_names() -> None:
     own = [each for each in compared if "default-scheduler" not in each]
     assert own == ['[{{ include "gpuslice.served" . }}]'] * len(own)
     assert len(own) >= 6
-
-
-def test_the_reserved_annotations_are_those_that_the_binding_carries() -> None:
-    policy = "gpuslice-allocations"
-    assert texts_in(policy, "changed") | texts_in(policy, "allocated") == {
-        names.ANNOTATION_DEVICE_ALLOCATED,
-        names.ANNOTATION_GRANTS,
-        names.ANNOTATION_WRITER,
-        names.ANNOTATION_REQUIRED_PLUGINS,
-        f"{names.ANNOTATION_REQUIRED_PLUGINS}/",
-        *("", "gpu", r"\\", names.PLUGIN_NAME, f'["{names.PLUGIN_NAME}"]'),
-    }
-    (condition,) = policies()["gpuslice-allocations"]["matchConditions"]
-    account = f"system:serviceaccount:{names.NAMESPACE}:{names.SCHEDULER_NAME}"
-    assert re.findall(r"'(system:[^']*)'", condition["expression"]) == [account]
 
 
 def test_the_denied_variables_are_those_of_the_tests() -> None:

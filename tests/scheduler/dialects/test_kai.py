@@ -14,7 +14,7 @@ from scheduler.core.request import ContainerRequest, Phase
 from scheduler.dialects.kai import read
 from scheduler.dialects.reading import Reading, RequestError
 from scheduler.kubernetes import requests
-from tests.scheduler.dialects.kai_pods import ACCEPTED, LIMIT, REFUSED, REQUEST, fields, pod
+from tests.scheduler.dialects.kai_pods import LIMIT, REFUSED, REQUEST, fields, pod
 
 Mi, Gi = 2**20, 2**30
 A100 = 46068 * Mi
@@ -29,19 +29,6 @@ def reading(annotations: dict[str, str]) -> Reading:
 def requested(annotations: dict[str, str]) -> ContainerRequest:
     (only,) = reading(annotations).containers
     return only
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_a_refusal(what: str) -> None:
-    raw, text = REFUSED[what]
-    with pytest.raises(RequestError) as refused:
-        read(fields(raw))
-    assert str(refused.value) == text
-
-
-@pytest.mark.parametrize("what", ACCEPTED)
-def test_what_kai_accepts(what: str) -> None:
-    read(fields(ACCEPTED[what]))
 
 
 @pytest.mark.parametrize("annotations", [{}, {"mps": "false"}, {"gpu-fraction-container-name": ""}])

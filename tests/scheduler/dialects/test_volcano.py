@@ -160,72 +160,21 @@ def test_zero_is_no_request() -> None:
     assert requested.name == "m1"
 
 
-PERCENT = "volcano.sh/vgpu-memory-percentage"
-REFUSED: list[tuple[Limits, str]] = [
-    ({"gpu-memory": "8Gi"}, "gpu-memory: invalid value 8Gi: must be 1 to 268435456 MiB, a number"),
-    ({"gpu-memory": "100Mi"}, "gpu-memory: invalid value 100Mi: must be 1 to 268435456 MiB"),
+NO_NUMBER: list[tuple[Limits, str]] = [
     ({"gpu-memory": -5}, "gpu-memory: invalid value '-5': must be at least 0"),
     ({"gpu-memory": "1.5"}, "gpu-memory: invalid value 1.5: must be a whole number"),
     ({"gpu-memory": "abc"}, "gpu-memory: invalid value 'abc': must be a quantity"),
-    ({"gpu-number": 17}, "gpu-number: invalid value 17: must be 1 to 16"),
     ({"gpu-number": "500m"}, "gpu-number: invalid value 500m: must be a whole number"),
-    ({"vgpu-number": 17}, "vgpu-number: invalid value 17: must be 1 to 16"),
-    ({"vgpu-number": 1, "vgpu-memory": "1Pi"}, "must be 1 to 268435456 MiB"),
-    (
-        {"vgpu-number": 1, "vgpu-memory-percentage": 101},
-        "vgpu-memory-percentage: invalid value 101: must be 1 to 100",
-    ),
-    ({"vgpu-number": 1, "vgpu-cores": 101}, "vgpu-cores: invalid value 101: must be 1 to 100"),
     ({"vgpu-number": 1, "vgpu-cores": -1}, "vgpu-cores: invalid value '-1': must be at least 0"),
-    (
-        {"vgpu-number": 0, "vgpu-memory": 4096},
-        "vgpu-number: invalid value 0: must be 1 to 16 in a container with volcano.sh/vgpu-memory",
-    ),
-    (
-        {"vgpu-memory-percentage": 50, "vgpu-cores": 10},
-        "vgpu-memory-percentage: invalid value 50: must be used with volcano.sh/vgpu-number; set"
-        " volcano.sh/vgpu-number: 1",
-    ),
-    ({"vgpu-cores": 10}, "vgpu-cores: invalid value 10: must be used with volcano.sh/vgpu-number"),
 ]
 
 
-@pytest.mark.parametrize(("limits", "text"), REFUSED)
-def test_refusals(limits: Limits, text: str) -> None:
+@pytest.mark.parametrize(("limits", "text"), NO_NUMBER)
+def test_what_is_no_number_is_refused(limits: Limits, text: str) -> None:
     with pytest.raises(RequestError) as refused:
         read({"gpu-memory": 0}, limits)
     assert text in str(refused.value)
     assert str(refused.value).startswith("container m1: volcano.sh/")
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "named", "why"),
-    [
-        (
-            "gpu-number",
-            "gpu-memory",
-            "volcano.sh/gpu-memory and volcano.sh/gpu-number",
-            "can not define true in both gpu sharing and gpu number",
-        ),
-        (
-            "vgpu-number",
-            "gpu-memory",
-            "volcano.sh/gpu-memory and volcano.sh/vgpu-number",
-            "gpu-share and vgpu can't be used together",
-        ),
-        (
-            "gpu-number",
-            "vgpu-memory",
-            "volcano.sh/gpu-number and volcano.sh/vgpu-memory",
-            "gpu-share and vgpu can't be used together",
-        ),
-    ],
-)
-def test_mixed_requests_are_refused(first: str, second: str, named: str, why: str) -> None:
-    for mains in ([{first: 1, second: 1}], [{first: 1}, {second: 1}]):
-        with pytest.raises(RequestError) as refused:
-            read(*mains)
-        assert str(refused.value) == f"spec: invalid value {named}: must be one of them; {why}"
 
 
 def test_the_outputs_of_the_guide() -> None:

@@ -76,11 +76,6 @@ def test_the_label_of_isolation_is_read_in_any_case(value: str) -> None:
     assert not request(pod(HALF)).isolation
 
 
-def test_another_provider_of_isolation_is_refused() -> None:
-    text = refused(pod(HALF, labels={names.LABEL_ISOLATION_PROVIDER: "mps"}))
-    assert "'mps': must be hami-core" in text
-
-
 @pytest.mark.parametrize("asked", [{}, {"nvidia.com/gpu": 1}])
 def test_the_label_alone_requests_nothing(asked: dict[str, object]) -> None:
     for provider in ("hami-core", "mps"):
@@ -100,28 +95,11 @@ def test_a_pod_of_too_many_requesting_containers_is_refused() -> None:
     assert "must be at most 32" in refused(pod(*some, inits=[container("i", core=1, ratio=1)]))
 
 
-def test_overhead_in_gpus_is_refused() -> None:
-    raw = pod(HALF)
-    raw["spec"]["overhead"] = {"cpu": "1", names.RESOURCE_MEMORY_RATIO: 1}
-    assert (
-        "spec.overhead[koordinator.sh/gpu-memory-ratio]: invalid value 1: must be absent"
-        in refused(raw)
-    )
-
-
 @pytest.mark.parametrize("policy", [Policy.BINPACK, Policy.SPREAD])
 def test_policy_by_annotation(policy: Policy) -> None:
     annotations = {names.ANNOTATION_POLICY: policy.value}
     assert request(pod(HALF, annotations=annotations)).policy is policy
     assert request(pod(HALF)).policy is None
-
-
-def test_another_policy_is_refused() -> None:
-    text = refused(pod(HALF, annotations={names.ANNOTATION_POLICY: "Spread"}))
-    assert text == (
-        "metadata.annotations[gpuslice.io/policy]: invalid value 'Spread': must be one of binpack,"
-        " spread"
-    )
 
 
 @pytest.mark.parametrize(
@@ -205,17 +183,6 @@ def test_hints_that_are_not_honoured_are_refused_by_name(hint: str, text: str) -
     said = refused(pod(HALF, annotations={HINT: hint}))
     assert said.startswith(f"metadata.annotations[{HINT}]")
     assert text in said
-
-
-@pytest.mark.parametrize("key", [names.ANNOTATION_JOINT_ALLOCATE, names.ANNOTATION_PARTITION_SPEC])
-def test_the_other_hints_are_refused_by_name(key: str) -> None:
-    assert f"annotations[{key}]: must be absent" in refused(pod(HALF, annotations={key: "{}"}))
-
-
-def test_several_gpus_on_one_gpu_are_refused() -> None:
-    two = container("main", shared=2, ratio=100)
-    hint = {HINT: '{"gpu":{"requiredTopologyScope":"Device"}}'}
-    assert "a container requests several GPUs" in refused(pod(two, annotations=hint))
 
 
 JSON = st.recursive(
