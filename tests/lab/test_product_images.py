@@ -1,4 +1,4 @@
-"""The product's images: what they hold, the Containerfiles' agreement with it, and that it runs."""
+"""The product's images: what they hold, and that it runs."""
 
 from __future__ import annotations
 
