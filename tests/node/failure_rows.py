@@ -30,12 +30,6 @@ FAILURE_ROWS: Final[Sequence[FailureRow]] = (
         "test_a_malformed_annotation_is_refused_with_its_reason",
     ),
     FailureRow(
-        "the GPU is not on this node",
-        "CreateContainer fails",
-        "`invalid value GPU-...: must be a GPU of this node (...)`",
-        "test_an_unknown_gpu",
-    ),
-    FailureRow(
         "the allocation is not JSON, in a pod with neither the label nor `gpuslice.io/grants`",
         "it starts without a GPU",
         "event `WithoutGPU`: `annotation ...: not JSON: ...`",
@@ -105,20 +99,8 @@ FAILURE_ROWS: Final[Sequence[FailureRow]] = (
         "test_a_gpu_that_is_all_granted_refuses_more",
     ),
     FailureRow(
-        "another NRI plugin injects a GPU into a container with a share",
-        "CreateContainer fails (2.2 and newer; 1.7 has no validation)",
-        "`NRI plugin 60-other injected a GPU by ...` (`GPU_FOREIGN`)",
-        "test_a_container_with_a_share_stays_as_we_made_it",
-    ),
-    FailureRow(
-        "another NRI plugin injects a GPU into a container without a share",
-        "it starts, with that GPU and without a limit",
-        "`gpuslice_containers_unlimited_total`",
-        "test_a_gpu_of_another_plugin_for_a_container_without_a_share",
-    ),
-    FailureRow(
         "another NRI plugin changes, removes or takes over a part of the agent's adjustment",
-        "CreateContainer fails (as above)",
+        "CreateContainer fails (2.2 and newer; 1.7 has no validation)",
         "`another NRI plugin changed the agent's adjustment: ...`",
         "test_a_container_with_a_share_stays_as_we_made_it",
     ),

@@ -42,7 +42,6 @@ class Patient:
             "--nvidia-ctk": "off",
         }
         (self.directory / "kubelet" / "device-plugins").mkdir(parents=True)
-        self.switches: list[str] = []
         self.environment = self.lab.driver_environment()
 
     def examined(self) -> tuple[int, Mapping[str, Mapping[str, str]]]:
@@ -60,7 +59,6 @@ class Patient:
             "nri_plugin",
             "doctor",
             *words,
-            *self.switches,
             *more,
         ]
         return self.lab.namespace.run(command, self.environment)
@@ -156,14 +154,6 @@ def _rejects_hooks(patient: Patient) -> None:
     patient.spec(lambda document: document["containerEdits"].update(hooks=[HOOK]))
 
 
-def _device_plugin(patient: Patient) -> None:
-    """As NVIDIA's leaves it: the kubelet's record of its devices, here in time slices."""
-    directory = patient.directory / "kubelet" / "device-plugins"
-    slices = [f"{patient.lab.gpus[0].uuid}::{number}" for number in range(4)]
-    data = {"PodDeviceEntries": [], "RegisteredDevices": {"example.com/slices": slices}}
-    (directory / "kubelet_internal_checkpoint").write_text(json.dumps({"Data": data}))
-
-
 def _plugins_socket(patient: Patient) -> None:
     directory = patient.directory / "kubelet" / "plugins_registry"
     directory.mkdir(parents=True)
@@ -178,10 +168,6 @@ def _flag(name: str, value: str) -> Callable[[Patient], None]:
 
 
 BROKEN: Mapping[str, tuple[Callable[[Patient], object], str, str, str, str]] = {
-    "no socket": (
-        _flag("--nri-socket", "none.sock"),
-        *("nri-socket", "fail", "none.sock is not there", "disable = false"),
-    ),
     "a stale socket": (
         _stale_socket,
         *("nri-socket", "fail", "no process of this network namespace listens", "start containerd"),
@@ -201,14 +187,6 @@ BROKEN: Mapping[str, tuple[Callable[[Patient], object], str, str, str, str]] = {
     "a broken configuration": (
         lambda patient: patient.configure(("disable = false", "disable = ")),
         *("nri", "warn", "the runtime's configuration is not known", "containerd"),
-    ),
-    "by name, elsewhere": (
-        lambda patient: patient.switches.append("--cdi-by-name"),
-        *("cdi-by-name", "fail", "containerd reads CDI specs in", "--cdi-dir"),
-    ),
-    "a state elsewhere": (
-        _flag("--containerd-state", "elsewhere"),
-        *("containerd-state", "fail", "containerd's state is in", "--containerd-state"),
     ),
     "no library": (
         _flag("--library", "none.so"),
@@ -235,14 +213,6 @@ BROKEN: Mapping[str, tuple[Callable[[Patient], object], str, str, str, str]] = {
     "NVIDIA's runtime for everybody": (
         lambda patient: _nvidia(patient, "true"),
         *("nvidia-runtime", "fail", "every pod gets GPUs", "when-unprivileged = false"),
-    ),
-    "NVIDIA's runtime, its configuration torn": (
-        lambda patient: _nvidia(patient, ""),
-        *("nvidia-runtime", "fail", "every pod gets GPUs", "when-unprivileged = false"),
-    ),
-    "another device plugin": (
-        _device_plugin,
-        *("device-plugins", "fail", "offers example.com/slices", "keep that device plugin off"),
     ),
     "another device plugin's socket": (
         _plugins_socket,

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from contract import names
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import CriError, Process
 from lab.node.lab import Lab
@@ -62,32 +61,6 @@ def test_readiness_follows_the_session(lab: Lab) -> None:
     assert sample(lab, 'gpuslice_nri_reconnects_total{cause="ended"}') >= 1
 
 
-def test_a_grant_and_a_refusal_are_counted_and_logged(lab: Lab) -> None:
-    said = lab.agent_log.stat().st_size
-    refusals = 'gpuslice_nri_refusals_total{reason="ALLOCATION_MALFORMED"}'
-    adjusted = (
-        'gpuslice_nri_request_duration_seconds_count{outcome="adjusted",request="CreateContainer"}'
-    )
-    before = sample(lab, refusals), sample(lab, adjusted)
-    with lab.pod("counted", lab.share({"main": [(0, 20 * GIB, 50)]})) as pod:
-        pod.run("main", OWN)
-        lab.wait_until(
-            lambda: sample(lab, "gpuslice_containers_with_grant") == 1, "the grant to be counted"
-        )
-    forged = {names.ANNOTATION_DEVICE_ALLOCATED: '{"gpu":"\nlevel=error forged"}'}
-    labels = {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER}
-    with lab.pod("forger", forged, labels) as pod, pytest.raises(CriError):
-        pod.create("main", OWN)
-    assert (sample(lab, refusals), sample(lab, adjusted)) == (before[0] + 1, before[1] + 1)
-    lines = lab.agent_log.read_bytes()[said:].decode("ascii").splitlines()
-    assert not [line for line in lines if not line.startswith("time=")]
-    granted = [line for line in lines if "outcome=adjusted" in line and "pod=counted" in line]
-    refused = [line for line in lines if "outcome=refused" in line and "pod=forger" in line]
-    assert len(granted) == len(refused) == 1
-    assert "request=CreateContainer" in granted[0] and "container=main" in granted[0]
-    assert "reason=ALLOCATION_MALFORMED" in refused[0] and "namespace=default" in refused[0]
-
-
 CTK = f"{sys.executable} -m simgpu.nvidia_ctk"
 
 
@@ -107,26 +80,6 @@ def no_specs(lab: Lab) -> Iterator[Path]:
     (lab.directory / "cdi").mkdir()
 
 
-def test_where_no_spec_is_there_it_is_generated(lab: Lab, no_specs: Path) -> None:
-    again(lab, no_specs, "--nvidia-ctk", CTK)
-    lab.wait_until(lambda: get(lab, "/readyz") == (200, "ok\n"), "the agent to be ready")
-    with lab.pod("generated", lab.share({"main": [(0, 20 * GIB, 50)]})) as pod:
-        assert probe(pod.run("main", OWN)).held_to(20 * GIB)
-    assert lab.namespace.run(["ls", lab.run_dir / ".cdi"]).stdout.split() == [FILE]
-    assert list(no_specs.iterdir()) == []
-
-
-def test_without_a_spec_the_node_is_not_ready_with_the_reason(lab: Lab, no_specs: Path) -> None:
-    again(lab, no_specs, "--nvidia-ctk", "/nowhere/nvidia-ctk")
-    lab.wait_until(lambda: "nowhere" in get(lab, "/readyz")[1], "the reason")
-    status, why = get(lab, "/readyz")
-    assert status == 503
-    assert f"{lab.gpus[0].uuid} has no CDI device (none was generated: /nowhere/" in why
-    refused = pytest.raises(CriError, match=r"gpuslice refuses .*CDI device .* not found")
-    with lab.pod("bare", lab.share({"main": [(0, 20 * GIB, 50)]})) as pod, refused:
-        pod.create("main", OWN)
-
-
 def test_by_name_containerd_applies_the_spec_and_the_limit_holds(lab: Lab, no_specs: Path) -> None:
     again(lab, no_specs, "--cdi-by-name", "--nvidia-ctk", CTK)
     lab.wait_until(lambda: get(lab, "/readyz") == (200, "ok\n"), "the agent to be ready")
@@ -136,14 +89,6 @@ def test_by_name_containerd_applies_the_spec_and_the_limit_holds(lab: Lab, no_sp
         assert probe(container).held_to(20 * GIB)
     with lab.pod("ungranted", lab.share({"main": [(0, 20 * GIB, 50)]})) as pod:
         assert not probe(pod.run("other", OWN)).driver
-
-
-def test_a_specs_second_description_makes_ours_give_way(lab: Lab, no_specs: Path) -> None:
-    """As when nvidia-ctk's own service comes later, and writes beside the generated spec."""
-    again(lab, no_specs, "--cdi-by-name", "--nvidia-ctk", CTK)
-    shutil.copy(lab.sim_dir / "cdi" / "nvidia.json", no_specs / "nvidia.json")
-    lab.wait_until(lambda: not (no_specs / FILE).exists(), "the generated spec to give way")
-    lab.wait_until(lambda: get(lab, "/readyz") == (200, "ok\n"), "the agent to be ready")
 
 
 @pytest.fixture
@@ -187,12 +132,3 @@ def test_a_program_that_no_limit_reaches_is_counted(lab: Lab) -> None:
     with lab.pod("static", lab.share({"main": [(0, 20 * GIB, 50)]})) as pod:
         pod.run("main", STATIC)
     assert sample(lab, counted) == before + 1
-
-
-def test_the_driver_is_held_to_compute_and_utility(lab: Lab) -> None:
-    variable = names.ENV_DRIVER_CAPABILITIES
-    greedy = Process(PYTHON_IMAGE, environ={variable: "all"})
-    with lab.pod("greedy", lab.share({"main": [(0, 20 * GIB, 50)]})) as pod:
-        container = pod.run("main", greedy)
-        assert container.exec(["sh", "-c", f"echo ${variable}"]).out == "compute,utility\n"
-    assert "driver capabilities cut" in lab.agent_log.read_text()

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from contract import grant_file, lease_file, names, region_file
 from nri_plugin.gpu.arbiter import COMMAND, Arbiter
 from nri_plugin.metrics import Metrics
 from tests.support import until_async
@@ -206,30 +205,3 @@ def test_a_command_that_is_not_there(tmp_path: Path, caplog: pytest.LogCaptureFi
     node = Node(tmp_path, "/nowhere/python")
     node.during(lambda: until_async(lambda: "/nowhere/python: No such file" in caplog.text))
     assert node.starts == 0
-
-
-def test_the_real_arbiter_serves_a_container(tmp_path: Path) -> None:
-    directory = tmp_path / "c1"
-    directory.mkdir()
-    grant = grant_file.Grant(7, (grant_file.Gpu("GPU-1", 1, 30, 0, core_forced=True),))
-    for name, data in (
-        (names.FILE_GRANT, grant_file.fresh(grant)),
-        (names.FILE_REGION, region_file.fresh(1, 7)),
-        (names.FILE_LEASE, lease_file.fresh(1, gated=True)),
-    ):
-        (directory / name).write_bytes(data)
-
-    def written_ns() -> int:
-        found = lease_file.decode((directory / names.FILE_LEASE).read_bytes(), 0)
-        return found[1].written_ns if found else 0
-
-    begun_ns = time.monotonic_ns()
-    node = Node(tmp_path)
-
-    async def work() -> None:
-        await until_async(lambda: written_ns() > begun_ns)
-        then_ns = written_ns()
-        await until_async(lambda: written_ns() > then_ns)
-
-    node.during(work)
-    assert node.starts == 1
