@@ -102,9 +102,9 @@ class Kube:
     async def get(self, path: str, *, timeout_s: float = TIMEOUT_S, **query: object) -> Any:
         return await self._ask("GET", path, query, timeout_s=timeout_s)
 
-    async def text(self, path: str, *, timeout_s: float = TIMEOUT_S, **query: object) -> str:
+    async def text(self, path: str, **query: object) -> str:
         """GET of what is not JSON, such as a pod's log."""
-        return (await self._answer("GET", path, query, timeout_s=timeout_s)).decode(
+        return (await self._answer("GET", path, query, timeout_s=TIMEOUT_S)).decode(
             errors="replace"
         )
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from contract import names
 from kube.client import Kube
@@ -47,15 +47,12 @@ class Admission:
         is_ready: Callable[[], bool],
         is_called: Callable[[], bool],
         metrics: Metrics,
-        host: str = "",
-        pause: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
         self._kube = kube
         self._is_ready = is_ready
         self._is_called = is_called
         self._metrics = metrics
-        self._holder = f"{host or socket.gethostname()}_"
-        self._pause = pause
+        self._holder = f"{socket.gethostname()}_"
         self._warning: dict[str, Json] = {}
         """By binding, the patch by which it refuses."""
         self._refusing: set[str] = set()
@@ -68,7 +65,7 @@ class Admission:
         following = asyncio.create_task(reflector.run(), name="follow admission")
         try:
             while True:
-                await self._pause(_LOOK_S)
+                await asyncio.sleep(_LOOK_S)
                 if reflector.problem not in ("", UNLISTED):
                     self._log_problem(reflector.problem)
                     continue
@@ -76,7 +73,7 @@ class Admission:
                     await self._enforce()
                 except KubeError as error:
                     self._log_problem(str(error))
-                    await self._pause(_RETRY_S)
+                    await asyncio.sleep(_RETRY_S)
         finally:
             following.cancel()
             await asyncio.wait([following])
@@ -113,7 +110,7 @@ class Admission:
         """Whether this pod's kube-scheduler holds its Lease, and renews it."""
         renewed = await self._renewed()
         if renewed:
-            await self._pause(_RENEWED_S)
+            await asyncio.sleep(_RENEWED_S)
         return bool(renewed) and await self._renewed() not in ("", renewed)
 
     async def _renewed(self) -> str:

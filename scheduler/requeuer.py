@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from contract import names
+from kube.client import Kube
 from kube.errors import KubeError
 from kube.log_lines import Line
 from scheduler.decisions.requeue import Unschedulable
@@ -33,30 +33,16 @@ _NOT_THERE: Final = frozenset({404, 409, 422})
 """422: another pod has the name, and its UID cannot be changed."""
 
 
-class Client(Protocol):
-    """The methods of `kube.Kube` that are used here."""
-
-    async def patch(self, path: str, body: Any, *, timeout_s: float = ...) -> Any: ...
-
-
 class Requeuer:
-    """clock: monotonic seconds. now: the time of day, which is written."""
+    """clock: monotonic seconds."""
 
     def __init__(
-        self,
-        queue: Unschedulable,
-        kube: Client,
-        metrics: Metrics,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        self, queue: Unschedulable, kube: Kube, metrics: Metrics, clock: Callable[[], float]
     ) -> None:
         self._queue = queue
         self._kube = kube
         self._metrics = metrics
         self._clock = clock
-        self._now = now
-        self._pause = pause
 
     async def requeue_due(self) -> None:
         """Call every second in the process that may bind."""
@@ -64,11 +50,11 @@ class Requeuer:
             now_s = self._clock()
             if self._queue.work(now_s, self._until(now_s + SLICE_S)):
                 break
-            await self._pause(_PAUSE_S)
+            await asyncio.sleep(_PAUSE_S)
         for pending in self._queue.due(self._until(self._clock() + SLICE_S)):
             try:
                 path = f"{pending.path}/status"
-                await self._kube.patch(path, self._seen(pending), timeout_s=_ANSWER_S)
+                await self._kube.patch(path, _seen(pending), timeout_s=_ANSWER_S)
             except KubeError as error:
                 if error.status in _NOT_THERE:
                     self._queue.forget(pending.uid)
@@ -81,7 +67,8 @@ class Requeuer:
     def _until(self, end_s: float) -> Callable[[], bool]:
         return lambda: self._clock() >= end_s
 
-    def _seen(self, pending: Pending) -> Any:
-        at = self._now().isoformat(timespec="seconds").replace("+00:00", "Z")
-        annotations = {names.ANNOTATION_REQUEUED_AT: at}
-        return {"metadata": {"uid": pending.uid, "annotations": annotations}}
+
+def _seen(pending: Pending) -> Any:
+    at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    annotations = {names.ANNOTATION_REQUEUED_AT: at}
+    return {"metadata": {"uid": pending.uid, "annotations": annotations}}

@@ -158,13 +158,13 @@ def _documents(path: Path) -> Iterable[object]:
         raise SimulationError(f"{path}: {error}") from None
 
 
-async def everything(kubeconfig: str, paths: Iterable[str] = _KINDS) -> Sequence[Json]:
-    """All objects of the cluster at these paths. Raises AccessError, KubeError."""
+async def everything(kubeconfig: str) -> Sequence[Json]:
+    """All objects of the cluster that a simulation reads. Raises AccessError, KubeError."""
     found: list[Json] = []
     async with Kube(access.load(kubeconfig), user_agent="gpuslice-scheduler") as kube:
-        for path in paths:
+        for path, kind in _KINDS.items():
             async for items, _ in kube.list(path):
-                found += [{**item, "kind": _KINDS[path]} for item in items]
+                found += [{**item, "kind": kind} for item in items]
     return found
 
 

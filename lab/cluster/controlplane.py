@@ -31,7 +31,6 @@ from contract import names
 from lab.cluster import etcd, manifests
 from lab.cluster.supervised import Process
 from tools import kubernetes
-from tools.kubernetes import Kubernetes
 
 USERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "admin": ("admin", ("system:masters",)),
@@ -78,11 +77,9 @@ class ControlPlaneError(RuntimeError):
 class ControlPlane:
     """etcd and kube-apiserver in `directory`, which is made, and removed by `stop`."""
 
-    def __init__(
-        self, directory: Path, programs: Kubernetes | None = None, serving: Serving = _ALONE
-    ) -> None:
+    def __init__(self, directory: Path, serving: Serving = _ALONE) -> None:
         self.directory = directory.resolve()
-        self.programs = programs or kubernetes.ensure()
+        self.programs = kubernetes.ensure()
         self.server = ""
         self._serving = serving
         self._users = {**USERS, **serving.users}
@@ -229,11 +226,6 @@ class ControlPlane:
             capture_output=True,
             timeout=_KUBECTL_S,
         )
-
-    def apply(self, *paths: Path, user: str = "admin") -> None:
-        """`kubectl apply` of files or directories, in this order."""
-        for path in paths:
-            self.kubectl("apply", "--server-side", "-f", path, user=user)
 
     def apply_json(self, *objects: Mapping[str, Any], user: str = "admin") -> None:
         listed = {"apiVersion": "v1", "kind": "List", "items": objects}

@@ -20,6 +20,7 @@ from google.protobuf.message import Message
 from lab.node.cri_v1 import cri_pb2 as pb
 
 _CALL_S: Final = 60.0
+_EXEC_S: Final = 60
 _AGAIN_S: Final = 0.05
 _STARTING: Final = "not initialized yet"
 _RUNTIME: Final = "/runtime.v1.RuntimeService/"
@@ -303,9 +304,9 @@ class Container:
         request = pb.ContainerStatusRequest(container_id=self.id)
         return self.cri.call("ContainerStatus", request, pb.ContainerStatusResponse).status
 
-    def exec(self, command: Sequence[str], timeout_s: int = 60) -> Finished:
+    def exec(self, command: Sequence[str]) -> Finished:
         """Run to its end beside the container's own process, with the container's environment."""
-        request = pb.ExecSyncRequest(container_id=self.id, cmd=command, timeout=timeout_s)
+        request = pb.ExecSyncRequest(container_id=self.id, cmd=command, timeout=_EXEC_S)
         answer = self.cri.call("ExecSync", request, pb.ExecSyncResponse)
         return Finished(
             answer.exit_code,

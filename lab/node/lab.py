@@ -57,10 +57,10 @@ class Lab:
     """Everything runs until the block ends; then nothing of it is left on the machine.
 
     GPUs: as simgpu.config describes them. files: added to every image beside the catalogue's own
-    (path inside: file here, mode). host_file: the rest of the simulated host. release, options:
-    containerd's release and configuration. load: import the catalogue's images; otherwise there are
-    none until `load` is called. on_host: the namespace is a host of its own, with a network of its
-    own and standard paths (host.py). parent: as for Namespace.
+    (path inside: file here, mode). release, options: containerd's release and configuration. load:
+    import the catalogue's images; otherwise there are none until `load` is called. on_host: the
+    namespace is a host of its own, with a network of its own and standard paths (host.py). parent:
+    as for Namespace.
     """
 
     def __init__(
@@ -68,17 +68,15 @@ class Lab:
         memory_bytes: Sequence[int] = (40 << 30,),
         files: Mapping[str, tuple[Path, int]] | None = None,
         library: Path = LIBRARY,
-        host_file: Path = config.DEFAULT_FILE,
         release: Release = DEFAULT,
         options: Options | None = None,
         load: bool = True,
         on_host: bool = False,
         parent: Path | None = None,
     ) -> None:
-        simulated = config.load(host_file).with_gpus(memory_bytes)
+        simulated = config.load(config.DEFAULT_FILE).with_gpus(memory_bytes)
         self.gpus, self.context_bytes = simulated.gpus, simulated.context_overhead_bytes
         self.floor_bytes = self.context_bytes + CODE_BYTES
-        self._host_file = host_file
         self._memory = memory_bytes
         self._files = files or {}
         self.release = release
@@ -306,7 +304,7 @@ class Lab:
 
     def _gpu_options(self) -> list[str]:
         gpus = [option for size in self._memory for option in ("--gpu", str(size))]
-        return ["--config", str(self._host_file), *gpus]
+        return ["--config", str(config.DEFAULT_FILE), *gpus]
 
     def _python(self, module: str, *arguments: str | Path) -> None:
         done = self.namespace.run([sys.executable, "-m", module, *arguments])

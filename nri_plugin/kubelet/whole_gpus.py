@@ -58,7 +58,6 @@ class WholeGpus:
         bound_pods: BoundPods,
         readiness: Readiness,
         metrics: Metrics,
-        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._modes = modes
@@ -67,12 +66,11 @@ class WholeGpus:
         self._bound_pods = bound_pods
         self._readiness = readiness
         self._metrics = metrics
-        self._now = now
         self._plugin = DevicePlugin(
             settings.device_plugin_dir, Decisions(self._allocate, self._prefer)
         )
         self._kubelet: object = None
-        self._try_at = self._list_at = now()
+        self._try_at = self._list_at = time.monotonic()
         self._problems: dict[str, str] = {}
 
     async def recover(self) -> None:
@@ -97,8 +95,8 @@ class WholeGpus:
             await self._plugin.stop()
 
     async def _round(self) -> None:
-        if self._now() >= self._list_at:
-            self._list_at = self._now() + _LIST_S
+        if time.monotonic() >= self._list_at:
+            self._list_at = time.monotonic() + _LIST_S
             await self._take_over()
         if self._modes.other_plugin:
             # It keeps its registration, which the kubelet drops when the agent's stream ends. The
@@ -122,7 +120,7 @@ class WholeGpus:
             return False
         self._log("list", "")
         before = frozenset(self._modes.held)
-        self._modes.assigned(found, self._bound_pods.uids(), self._now())
+        self._modes.assigned(found, self._bound_pods.uids(), time.monotonic())
         for uuid in sorted(before ^ self._modes.held):
             state = "GPU is held whole" if uuid in self._modes.held else "GPU is no more held whole"
             _LOG.info(Line(state, uuid=uuid, pod=found.pods.get(uuid)))
@@ -136,9 +134,9 @@ class WholeGpus:
             self._log("register", "no kubelet listens for device plugins")
             return
         lost = kubelet != self._kubelet or not self._plugin.connected
-        if not lost or (kubelet == self._kubelet and self._now() < self._try_at):
+        if not lost or (kubelet == self._kubelet and time.monotonic() < self._try_at):
             return
-        self._kubelet, self._try_at = kubelet, self._now() + _AGAIN_S
+        self._kubelet, self._try_at = kubelet, time.monotonic() + _AGAIN_S
         try:
             await self._plugin.register()
         except _FAILURES as error:
@@ -176,12 +174,12 @@ class WholeGpus:
         )
 
     def _allocate(self, uuids: Sequence[str]) -> str:
-        refusal = self._modes.allocate(uuids, self._gpus(), self._shared(), self._now())
+        refusal = self._modes.allocate(uuids, self._gpus(), self._shared(), time.monotonic())
         if refusal:
             self._metrics.whole_refused.inc()
             _LOG.warning(Line("allocation refused", problem=refusal))
         else:
-            self._list_at = min(self._list_at, self._now() + _SOON_S)
+            self._list_at = min(self._list_at, time.monotonic() + _SOON_S)
             _LOG.info(Line("GPUs allocated whole", uuids=",".join(uuids)))
         return refusal
 
