@@ -214,7 +214,7 @@ case "$1 $2" in
 "mod download") echo '{"GoMod": "'$THEIRS'"}' ;;
 "install -v") for name in bridge host-local loopback; do
     echo x >"$GOBIN/$name"; chmod +x "$GOBIN/$name"; done ;;
-build*) $FAIL; cp go.mod $MADE; for into in "$@"; do case "$into" in
+build*) cp go.mod $MADE; for into in "$@"; do case "$into" in
     */.building-*/etcd|*/.building-*/kube*) echo x >"$into"; chmod +x "$into" ;; esac; done ;;
 esac
 """
@@ -228,20 +228,12 @@ replace k8s.io/kubelet => ./staging/src/k8s.io/kubelet
 """
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_kubernetes_is_built_where_it_is_missing(tmp_path: Path, fails: bool) -> None:
-    """A failed build does not touch earlier builds."""
+def test_kubernetes_is_built_where_it_is_missing(tmp_path: Path) -> None:
     (tmp_path / "theirs").write_text(_THEIRS)
     environ = _go(tmp_path, _KUBERNETES_GO) | {
         "THEIRS": str(tmp_path / "theirs"),
         "MADE": str(tmp_path / "made"),
-        "FAIL": "exit 3" if fails else "true",
     }
-    if fails:
-        with pytest.raises(ProgramsError, match=r"go build .* failed"):
-            kubernetes.ensure(environ)
-        assert not list((tmp_path / "cache" / "bin").iterdir())
-        return
     assert kubernetes.ensure(environ) == kubernetes.find(environ)
     made = (tmp_path / "made").read_text().splitlines()
     assert "replace k8s.io/kubelet => k8s.io/kubelet v0.36.3" in made
