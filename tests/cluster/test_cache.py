@@ -15,7 +15,7 @@ import pytest
 from contract import names
 from kube import access
 from kube.client import Kube
-from kube.errors import NO_ANSWER, KubeError
+from kube.errors import KubeError
 from lab.cluster import etcd as etcd_lab
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
@@ -325,19 +325,6 @@ def test_a_relist_finds_pods_that_were_deleted_and_replaced_meanwhile(play: Play
         assert world.used() == {"GPU-a": 0, "GPU-b": 12}
         assert world.state.assumed(waiting) is None
         assert world.blocked_by() is Reason.DEVICE_STALE
-
-    play(scene)
-
-
-def test_an_api_server_that_halts_is_waited_for(play: Play) -> None:
-    async def scene(world: World) -> None:
-        with world.plane.apiserver.frozen():
-            with pytest.raises(KubeError) as raised:
-                await world.ours.get(NODES, timeout_s=0.5)
-            assert raised.value.reason == NO_ANSWER
-            assert world.blocked_by() is Reason.FITS
-        await world.make_pod("after", annotations=by_koordinator())
-        await world.until_used(a=12, b=0)
 
     play(scene)
 

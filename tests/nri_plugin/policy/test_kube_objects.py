@@ -156,15 +156,6 @@ def written_as(document: Any) -> Json:
     return {**document, "metadata": {**document["metadata"], "resourceVersion": "2"}}
 
 
-@pytest.mark.parametrize("ready", ["true", "no GPU", ""])
-def test_the_scheduler_reads_the_lease_as_it_was_meant(ready: str) -> None:
-    written = kube_objects.lease("node-1", "uid-1", "2026-01-01T00:00:00.000000Z", ready)
-    read = translate.lease(written)
-    assert read is not None
-    assert (read.name, read.beat) == ("node-1", "2026-01-01T00:00:00.000000Z")
-    assert read.not_ready == ("" if ready == "true" else ready or "no reason given")
-
-
 amounts = st.dictionaries(st.sampled_from(NODE_RESOURCES), st.integers(0, 1 << 40))
 
 
@@ -189,12 +180,6 @@ def test_a_capacity_that_was_patched_needs_no_patch(
     assert kube_objects.capacity(wanted, facts) is None
     for here in (facts.capacity, facts.allocatable):
         assert {key: here.get(key, 0) for key in NODE_RESOURCES} == dict(wanted)
-
-
-def test_the_scheduler_reads_the_label_as_it_was_meant() -> None:
-    raw = {"metadata": {"name": "n", **kube_objects.isolates()["metadata"]}}
-    assert kube_objects.node(raw).isolates
-    assert translate.node(raw).isolates
 
 
 def container(name: str, **requests: int) -> Json:
