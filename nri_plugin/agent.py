@@ -94,6 +94,7 @@ async def run(
             service.node.modes,
             inventory,
             lambda: service.holds,
+            lambda: service.knows_holds,
             bound_pods,
             readiness,
             metrics,

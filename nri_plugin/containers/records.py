@@ -71,6 +71,8 @@ class ContainerRecords(Generic[_T]):
         """Containers that an earlier session answered and that the runtime has not reported since,
         with the key of their files."""
         self.ledger = Ledger()
+        self.is_complete = False
+        """Whether the ledger has what runs: the runtime has listed its containers."""
         self.sweeper = Sweeper(files, worker, settings.work_deadline_s, lambda: self._users)
 
     async def take_over(self, running: Sequence[Running], gpus: Sequence[Gpu]) -> None:
@@ -90,6 +92,7 @@ class ContainerRecords(Generic[_T]):
         for container_id, key in self._unreported.items():
             self._users.setdefault(key, set()).add(container_id)
         self.ledger.adopt(found.holds, frozenset(self._answers))
+        self.is_complete = True
         self._answers.clear()
         if self._unreported:
             loop = asyncio.get_running_loop()

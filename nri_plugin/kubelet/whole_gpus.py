@@ -43,11 +43,14 @@ _SOON_S: Final = 1.0
 _AGAIN_S: Final = 5.0
 """Pause after a registration that failed, or that the kubelet dropped."""
 _RECOVERY_S: Final = 5.0
+_LATE_S: Final = 10.0
+"""Until the agent logs that the shares are not known."""
 _FAILURES: Final = (OSError, grpc.RpcError, RecordError)
 
 
 class WholeGpus:
-    """holds: shares of running containers; bound_pods: shares of pods without a running one."""
+    """holds: shares of running containers; knows_holds: whether all of them are known. bound_pods:
+    shares of pods without a running one."""
 
     def __init__(
         self,
@@ -55,6 +58,7 @@ class WholeGpus:
         modes: GpuModes,
         inventory: Inventory,
         holds: Callable[[], Sequence[Hold]],
+        knows_holds: Callable[[], bool],
         bound_pods: BoundPods,
         readiness: Readiness,
         metrics: Metrics,
@@ -63,6 +67,7 @@ class WholeGpus:
         self._modes = modes
         self._inventory = inventory
         self._holds = holds
+        self._knows_holds = knows_holds
         self._bound_pods = bound_pods
         self._readiness = readiness
         self._metrics = metrics
@@ -70,7 +75,10 @@ class WholeGpus:
             settings.device_plugin_dir, Decisions(self._allocate, self._prefer)
         )
         self._kubelet: object = None
+        self._judged = False
+        """Whether the last list was compared with the node's pods."""
         self._try_at = self._list_at = time.monotonic()
+        self._late_at = time.monotonic() + _LATE_S
         self._problems: dict[str, str] = {}
 
     async def recover(self) -> None:
@@ -95,19 +103,36 @@ class WholeGpus:
             await self._plugin.stop()
 
     async def _round(self) -> None:
-        if time.monotonic() >= self._list_at:
-            self._list_at = time.monotonic() + _LIST_S
+        if time.monotonic() >= self._list_at or self._judged != self._knows_pods:
+            self._list_at, self._judged = time.monotonic() + _LIST_S, self._knows_pods
             await self._take_over()
         if self._modes.other_plugin:
             # It keeps its registration, which the kubelet drops when the agent's stream ends. The
             # agent registers anew when the other one is gone.
             self._kubelet = None
-        else:
+        elif self._knows_shares():
             self._log("offer", self._modes.offer.problem(self._inventory.seen))
             shared, listed = self._shared(), filter(self._modes.is_listed, self._gpus())
             self._plugin.show([self._device(gpu, shared) for gpu in listed])
             await self._stay_registered()
         self._metrics.whole_gpus.set(len(self._modes.held))
+
+    def _knows_shares(self) -> bool:
+        """Return whether the kubelet may allocate: an agent that has just started does not know
+        yet of which GPUs shares are granted. Once known, they stay known."""
+        problem = ""
+        if not self._knows_holds():
+            problem = "the container runtime has not listed its containers yet"
+        elif not self._knows_pods:
+            problem = "the API server has not listed the node's pods yet"
+        late = problem and time.monotonic() >= self._late_at
+        self._log("shares", f"not registered with the kubelet: {problem}" if late else "")
+        return not problem
+
+    @property
+    def _knows_pods(self) -> bool:
+        """Return whether the node's pods are known, as far as they can be."""
+        return self._bound_pods.listed or not self._settings.in_cluster
 
     async def _take_over(self) -> bool:
         chosen = self._settings
@@ -119,8 +144,14 @@ class WholeGpus:
                 self._modes.unknown = f"the kubelet does not report them: {_text(error)}"
             return False
         self._log("list", "")
-        before = frozenset(self._modes.held)
-        self._modes.assigned(found, self._bound_pods.uids(), time.monotonic())
+        before, alive = frozenset(self._modes.held), None
+        if self._knows_pods:
+            alive = self._bound_pods.uids()
+        else:  # a GPU with shares was not held whole when they started, so its record is stale
+            shared = self._shared()
+            recorded = {uuid: u for uuid, u in found.recorded.items() if uuid not in shared}
+            found = replace(found, recorded=recorded)
+        self._modes.assigned(found, alive, time.monotonic())
         for uuid in sorted(before ^ self._modes.held):
             state = "GPU is held whole" if uuid in self._modes.held else "GPU is no more held whole"
             _LOG.info(Line(state, uuid=uuid, pod=found.pods.get(uuid)))

@@ -182,3 +182,8 @@ class Service:
     def holds(self) -> Sequence[Hold]:
         """Return what running containers hold."""
         return self._containers.ledger.holds()
+
+    @property
+    def knows_holds(self) -> bool:
+        """Return whether `holds` has what runs; not before the runtime has listed it."""
+        return self._containers.is_complete

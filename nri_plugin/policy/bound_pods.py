@@ -57,6 +57,8 @@ class BoundPods:
     """Pods of this node by UID. Empty until the watch has listed them."""
 
     def __init__(self) -> None:
+        self.listed = False
+        """Whether the watch has listed them once."""
         self._version = 0  # changes with the allocations of the pods
         self._pods: dict[str, _Known] = {}
         self._batch = 0
@@ -98,6 +100,7 @@ class BoundPods:
 
     def keep(self, uids: AbstractSet[str]) -> None:
         """Remove all other pods; called at the end of a list."""
+        self.listed = True
         self._listing = False
         self._confirmed.clear()
         for uid in self._pods.keys() - uids:

@@ -16,6 +16,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
+from math import inf
 from typing import Final
 
 from contract import names
@@ -68,10 +69,14 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
-    """pod: NAMESPACE/NAME; "" until the kubelet reports it."""
+    """pod: NAMESPACE/NAME; "" until the kubelet reports it. since_s: of the allocation."""
 
     pod: str
     since_s: float
+
+
+_RECORDED: Final = _Hold("", -inf)
+"""Of a pod that the kubelet has admitted."""
 
 
 class GpuModes:
@@ -152,21 +157,26 @@ class GpuModes:
             self._holds[uuid] = _Hold("", now_s)
         return ""
 
-    def assigned(self, found: Assigned, alive: AbstractSet[str], now_s: float) -> None:
-        """Take over the kubelet's assignments. alive: UIDs of the node's pods at the API server.
+    def assigned(self, found: Assigned, alive: AbstractSet[str] | None, now_s: float) -> None:
+        """Take over the kubelet's assignments. alive: UIDs of the node's pods at the API server;
+        None: not known yet.
 
         After its start the kubelet reports no pod until the API server answered it. Its record
         outlives the restart, and the pod at the API server shows that the record is not stale.
+        While the pods are not known, the record counts.
         """
         self.unknown = ""
+        recorded = {
+            uuid
+            for uuid, uids in found.recorded.items()
+            if alive is None or not uids.isdisjoint(alive)
+        }
         for uuid, hold in list(self._holds.items()):
-            recorded = bool(found.recorded.get(uuid, frozenset()) & alive)
             fresh = not hold.pod and now_s - hold.since_s < ADMISSION_S
-            if not (recorded or fresh):
+            if not (uuid in recorded or fresh):
                 del self._holds[uuid]
-        for uuid, uids in found.recorded.items():
-            if uids & alive:
-                self._holds.setdefault(uuid, _Hold("", now_s))
+        for uuid in recorded:
+            self._holds.setdefault(uuid, _RECORDED)
         for uuid, pod in found.pods.items():
             self._holds[uuid] = _Hold(pod, now_s)
 
@@ -175,7 +185,10 @@ class GpuModes:
         for uuid in uuids:
             hold = self._holds.get(uuid)
             if hold is not None:
-                pod = hold.pod or "a pod that is being admitted"
+                unnamed = (
+                    "of the kubelet's record" if hold is _RECORDED else "that is being admitted"
+                )
+                pod = hold.pod or f"a pod {unnamed}"
                 return refuse(Reason.GPU_WHOLE, uuid=uuid, pod=pod)
         return refuse(Reason.GPU_MODE_UNKNOWN, problem=self.unknown) if self.unknown else None
 

@@ -8,6 +8,7 @@ import http.client
 import logging
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from nri_plugin import agent, command_line
 from nri_plugin.settings import Settings
 from tests.nri_plugin.fake_runtime import Dropped, FakeRuntime, RequestFailed
+from tests.nri_plugin.kubelet.fake_kubelet import FakeKubelet
 from tests.support import until_async
 
 
@@ -41,11 +43,50 @@ async def test_a_pause_ends_where_containerd_makes_its_socket_anew(tmp_path: Pat
         await pausing
 
 
-def _settings(tmp_path: Path) -> Settings:
+def _settings(tmp_path: Path, *more: str) -> Settings:
     flags = ["--library", tmp_path / "absent.so", "--http", f"unix:{tmp_path / 'agent.sock'}"]
     flags += ["--nri-socket", tmp_path / "nri.sock", "--run-dir", tmp_path / "run"]
     flags += ["--store-dir", tmp_path / "store", "--cdi-dir", tmp_path / "cdi"]
-    return command_line.from_arguments([*map(str, flags)], {})
+    return command_line.from_arguments([*map(str, flags), *more], {})
+
+
+async def test_no_whole_gpu_is_offered_before_the_runtime_listed_its_containers(
+    tmp_path: Path,
+) -> None:
+    """A container that runs may have a share of the GPU that the kubelet would allocate."""
+    kubelet = FakeKubelet(tmp_path)
+    await kubelet.start()
+    chosen = replace(
+        _settings(tmp_path, "--whole-gpus", "any"),
+        kubelet_dir=kubelet.root,
+        device_plugin_dir=kubelet.plugins,
+    )
+    (tmp_path / "run").mkdir(mode=0o700)
+    connected, lists = asyncio.Event(), asyncio.Event()
+
+    async def serve_nri(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        fake = FakeRuntime(reader, writer)
+        connected.set()
+        await lists.wait()
+        await fake.handshake()
+        await leaving.wait()
+        await fake.close()
+
+    leaving = asyncio.Event()
+    server = await asyncio.start_unix_server(serve_nri, chosen.nri_socket)
+    serving = asyncio.create_task(agent.run(chosen, print, leaving, "test"))
+    try:
+        await connected.wait()
+        await asyncio.sleep(1.5)
+        assert not kubelet.registered
+        lists.set()
+        await until_async(lambda: kubelet.registered)
+    finally:
+        lists.set()
+        leaving.set()
+        await serving
+        server.close()
+        await kubelet.stop()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another user")

@@ -41,9 +41,14 @@ GPUS = [Gpu(f"GPU-{n}", n, 8 * GIB, numa=n // 2, link=f"nvlink-{n // 2}") for n 
 
 
 class Agent:
-    def __init__(self, kubelet: FakeKubelet, offer: str = "any") -> None:
+    def __init__(self, kubelet: FakeKubelet, offer: str = "any", kubeconfig: str = "") -> None:
         chosen = from_arguments(["--library", "/lib.so", "--whole-gpus", offer], {})
-        self.settings = replace(chosen, kubelet_dir=kubelet.root, device_plugin_dir=kubelet.plugins)
+        self.settings = replace(
+            chosen,
+            kubelet_dir=kubelet.root,
+            device_plugin_dir=kubelet.plugins,
+            kubeconfig=kubeconfig,
+        )
         self.modes, self.ledger = GpuModes(self.settings.whole_gpus), Ledger()
         self.inventory, self.bound = Inventory(os.environ), BoundPods()
         self.inventory.seen = self.inventory.gpus = GPUS
@@ -53,6 +58,7 @@ class Agent:
             self.modes,
             self.inventory,
             self.ledger.holds,
+            lambda: True,
             self.bound,
             Readiness(lambda: 0.0),
             self.metrics,
@@ -175,6 +181,34 @@ def test_an_agent_that_starts_anew_has_the_holds_before_it_serves(tmp_path: Path
         await second.whole.recover()
         assert second.modes.held == {uuid}
         assert not second.share("late", GPUS[int(uuid[-1])])
+
+    story(tmp_path, work)
+
+
+def test_an_agent_that_starts_anew_has_the_holds_of_init_containers(tmp_path: Path) -> None:
+    """Of its sources only the kubelet's record has them, and until the API server has listed the
+    node's pods nothing shows whether the record is stale."""
+
+    async def work(kubelet: FakeKubelet, _agent: Agent) -> None:
+        kubelet.record("uid-1", ["GPU-0"])
+        kubelet.record("uid-2", ["GPU-1"])
+        kubelet.record("uid-3", ["GPU-2"])
+        second = Agent(kubelet, kubeconfig="cluster")
+        await second.whole.recover()
+        assert second.modes.held == {"GPU-0", "GPU-1", "GPU-2"}
+        assert not second.share("late", GPUS[0])
+        pod = Pod("uid-share", "default", "share")
+        hold = ledger.hold(
+            "c", "c", False, pod, "main", [Share(GPUS[2].uuid, GPUS[2].minor, GIB, 10)]
+        )
+        second.ledger.adopt([hold], frozenset())
+        await second.whole._take_over()
+        assert second.modes.held == {"GPU-0", "GPU-1"}, "of GPU-2 a share runs: stale"
+        second.reported("uid-1")
+        second.bound.keep({"uid-1"})
+        await second.whole._round()
+        assert second.modes.held == {"GPU-0"}
+        await second.whole._plugin.stop()
 
     story(tmp_path, work)
 

@@ -132,6 +132,17 @@ def test_an_init_container_holds_its_gpu() -> None:
     assert modes.held == {"GPU-0"}
 
 
+def test_the_record_alone_counts_while_the_nodes_pods_are_not_known() -> None:
+    """As at the agent's start: a pod whose init container has the GPU may be one of them."""
+    modes = GpuModes(ANY)
+    modes.assigned(Assigned({}, {"GPU-0": {"uid-1"}}), None, 0)
+    assert modes.held == {"GPU-0"}
+    refusal = modes.objection(["GPU-0"])
+    assert refusal is not None and "a pod of the kubelet's record holds it" in refusal.text
+    modes.assigned(Assigned({}, {"GPU-0": {"uid-1"}}), frozenset(), 100)
+    assert not modes.held
+
+
 def test_shares_are_refused_until_the_kubelets_holds_are_listed() -> None:
     modes = GpuModes(ANY)
     refusal = modes.objection(["GPU-0"])
