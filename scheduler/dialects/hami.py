@@ -45,6 +45,8 @@ _MOST: Final = {
     _CORES: WHOLE_PERCENT,
     _PRIORITY: 1,
 }
+_MAX_NAMES: Final = 1000
+"""In a list. Each UUID is compared with every GPU of the cluster."""
 _POLICIES: Final = {policy.value: policy for policy in (Policy.BINPACK, Policy.SPREAD)}
 
 
@@ -163,6 +165,12 @@ def _parts(name: str) -> Sequence[str]:
 def _listed(annotations: Mapping[str, str], key: str) -> Sequence[str]:
     """HAMi matches no GPU with an empty list, or every one."""
     listed = [each.strip() for each in annotations[key].split(",")]
+    if len(listed) > _MAX_NAMES:
+        raise RequestError(
+            f"metadata.annotations[{key}]: invalid value of {len(listed)} names: must be at most"
+            f" {_MAX_NAMES} names; use the node's annotation {names.ANNOTATION_EXCLUDED_GPUS}, or a"
+            " nodeSelector"
+        )
     if not any(listed):
         raise RequestError(
             f"metadata.annotations[{key}]: invalid value {annotations[key]!r}: must be names,"

@@ -37,6 +37,9 @@ _POLICIES: Final = {policy.value: policy for policy in (Policy.BINPACK, Policy.S
 _SHOWN_CHARS: Final = 40
 """Of an invalid annotation."""
 
+_MAX_CHARACTERS: Final = 16384
+"""Of a hint: each of its requirements is compared with every kind of GPU."""
+
 _OF_GPUS: Final = ("koordinator.sh/gpu", "kubernetes.io/gpu")
 
 _ALLOWED: Final = (
@@ -212,6 +215,10 @@ def _hints(
     if text is None:
         return (), Scope.NODE
     where = f"metadata.annotations[{names.ANNOTATION_ALLOCATE_HINT}]"
+    if len(text) > _MAX_CHARACTERS:
+        raise RequestError(
+            f"{where}: invalid value of {len(text)} characters: must have at most {_MAX_CHARACTERS}"
+        )
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -25,8 +25,20 @@ FOREIGN: Final = frozenset((*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR
 """Resources that another component allocates, in every dialect that does not define them."""
 
 
+MAX_REFUSAL: Final = 1024
+"""Characters, as in an event. The extender repeats a refusal for each node that it is asked of."""
+_CUT: Final = " ... "
+
+
 class RequestError(ValueError):
-    """The request is invalid as written, on any node."""
+    """The request is invalid as written, on any node. A long text, which has a long value of the
+    pod's author in its middle, is cut there."""
+
+    def __init__(self, text: str) -> None:
+        if len(text) > MAX_REFUSAL:
+            half = (MAX_REFUSAL - len(_CUT)) // 2
+            text = text[:half] + _CUT + text[-half:]
+        super().__init__(text)
 
 
 @dataclass(frozen=True, slots=True)
