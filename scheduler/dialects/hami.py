@@ -28,6 +28,7 @@ from scheduler.dialects.reading import (
     RequestError,
     amount,
     is_in_bytes,
+    policy,
 )
 
 _GPU: Final = dialects.HAMI_GPU
@@ -47,7 +48,6 @@ _MOST: Final = {
 }
 _MAX_NAMES: Final = 1000
 """In a list. Each UUID is compared with every GPU of the cluster."""
-_POLICIES: Final = {policy.value: policy for policy in (Policy.BINPACK, Policy.SPREAD)}
 
 
 def read(pod: PodFields) -> Reading | None:
@@ -137,13 +137,8 @@ def _invalid(container: Container, name: str, allowed: str) -> RequestError:
 
 
 def _policy(annotations: Mapping[str, str], key: str) -> Policy | None:
-    text = annotations.get(key, "")
-    if text and text not in _POLICIES:
-        raise RequestError(
-            f"metadata.annotations[{key}]: invalid value {text!r}: must be one of"
-            f" {', '.join(_POLICIES)}"
-        )
-    return _POLICIES.get(text)
+    """An empty one is none, as in HAMi."""
+    return policy(annotations, key) if annotations.get(key) else None
 
 
 def _selector(annotations: Mapping[str, str]) -> Iterator[Requirement]:

@@ -1,9 +1,9 @@
 """Koordinator's dialect: resources of containers. Pure.
 
 Each container's request is read by itself; Koordinator's own scheduler sums a pod's containers,
-this one does not. Koordinator's hints on acceptable GPUs become the core's selector and scope, its
-label requires isolation, and gpuslice's annotation has the policy. The text of a refusal names the
-field, its value and the allowed values.
+this one does not. Koordinator's hints on acceptable GPUs become the core's selector and scope, and
+its label requires isolation. The text of a refusal names the field, its value and the allowed
+values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from scheduler.core.fleet import MAX_BYTES
 from scheduler.core.request import (
     WHOLE_PERCENT,
     ContainerRequest,
-    Policy,
     Requirement,
     Scope,
     ratio_of_percent,
@@ -32,7 +31,6 @@ _RATIO: Final = names.RESOURCE_MEMORY_RATIO
 _SHARED: Final = names.RESOURCE_SHARED
 
 RESOURCES: Final = frozenset(KOORDINATOR.resources)
-_POLICIES: Final = {policy.value: policy for policy in (Policy.BINPACK, Policy.SPREAD)}
 
 _SHOWN_CHARS: Final = 40
 """Of an invalid annotation."""
@@ -71,8 +69,7 @@ def read(pod: PodFields) -> Reading | None:
         return None
     isolation = _requires_isolation(pod.labels.get(names.LABEL_ISOLATION_PROVIDER))
     selector, scope = _hints(pod.annotations, requests)
-    policy = _policy(pod.annotations)
-    return Reading(requests, policy, selector, scope, isolation, FOREIGN)
+    return Reading(requests, None, selector, scope, isolation, FOREIGN)
 
 
 def _requires_isolation(value: str | None) -> bool:
@@ -82,18 +79,6 @@ def _requires_isolation(value: str | None) -> bool:
             f" {names.ISOLATION_PROVIDER}, in upper or lower case"
         )
     return value is not None
-
-
-def _policy(annotations: Mapping[str, str]) -> Policy | None:
-    text = annotations.get(names.ANNOTATION_POLICY)
-    if text is None:
-        return None
-    if text not in _POLICIES:
-        raise RequestError(
-            f"metadata.annotations[{names.ANNOTATION_POLICY}]: invalid value {text!r}: must be one"
-            f" of {', '.join(_POLICIES)}"
-        )
-    return _POLICIES[text]
 
 
 # --- amounts -------------------------------------------------------------------------------------

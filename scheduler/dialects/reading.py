@@ -74,6 +74,23 @@ def is_in_bytes(written: object) -> bool:
     return str(written).endswith("i")
 
 
+POLICIES: Final = {policy.value: policy for policy in (Policy.BINPACK, Policy.SPREAD)}
+"""Those that a pod may choose."""
+
+
+def policy(annotations: Mapping[str, str], key: str = names.ANNOTATION_POLICY) -> Policy | None:
+    """The policy in the annotation; None: there is none. Raises RequestError."""
+    text = annotations.get(key)
+    if text is None:
+        return None
+    if text not in POLICIES:
+        raise RequestError(
+            f"metadata.annotations[{key}]: invalid value {text!r}: must be one of"
+            f" {', '.join(POLICIES)}"
+        )
+    return POLICIES[text]
+
+
 @dataclass(frozen=True, slots=True)
 class PodFields:
     """Everything in a pod that determines its request. labels: the one that requests isolation, if

@@ -6,14 +6,15 @@ would run without what the other one's keys request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
 from contract import names, quantity
 from contract.dialects import DIALECTS, HAMI, KAI, KOORDINATOR, VOLCANO, Dialect
 from scheduler.dialects import hami, kai, koordinator, volcano
-from scheduler.dialects.reading import PodFields, Reader, Reading, RequestError
+from scheduler.dialects.reading import PodFields, Reader, Reading, RequestError, policy
 
 Enabled = frozenset[str] | None
 """Names of the dialects that are on, and of what else a Reading needs. None: all, for a pod that
@@ -60,8 +61,39 @@ def read(
             raise RequestError(
                 f"{used[dialect.name]}: must be absent, as {name} is off; {reading.switches[name]}"
             )
-        return reading
+        return _with_policy(reading, pod, [*reading.notices, *_unread(dialect, pod, readers)])
     return None
+
+
+def _with_policy(reading: Reading, pod: PodFields, notices: Sequence[str]) -> Reading:
+    """The policy of our own annotation counts in every dialect that has none for the pod."""
+    ours, its = policy(pod.annotations), reading.policy
+    if ours and its and ours is not its:
+        notices = [
+            *notices,
+            f"metadata.annotations[{names.ANNOTATION_POLICY}]: {ours.value} has no effect: the"
+            f" pod's dialect chooses {its.value}",
+        ]
+    return replace(reading, policy=its or ours, notices=notices)
+
+
+def _unread(used: Dialect, pod: PodFields, readers: Iterable[Dialect]) -> Iterator[str]:
+    """Notices of the annotations by which other dialects refine a request."""
+    for other in readers:
+        if other is used or not _counts(other, pod):
+            continue
+        for key in other.hints:
+            if key in pod.annotations:
+                yield (
+                    f"metadata.annotations[{key}] has no effect: the dialect {other.name} alone"
+                    f" reads it, and the pod requests shares in the dialect {used.name}"
+                )
+
+
+def _counts(dialect: Dialect, pod: PodFields) -> bool:
+    """Whether its annotations mean anything in the pod."""
+    own = dialect.scheduler_name if dialect.annotations else ""
+    return not own or pod.scheduler_name == own
 
 
 def _is_on(dialect: Dialect, enabled: Enabled) -> bool:
@@ -71,7 +103,7 @@ def _is_on(dialect: Dialect, enabled: Enabled) -> bool:
 def _keys(dialect: Dialect, pod: PodFields) -> Iterator[str]:
     """The fields that only this dialect reads. Device plugins allocate whole GPUs where no dialect
     does, under names that several systems read."""
-    if not dialect.scheduler_name or pod.scheduler_name == dialect.scheduler_name:
+    if _counts(dialect, pod):
         keys = [key for key in dialect.annotations if key in pod.annotations]
         prefix, suffixes = dialect.container_annotation
         for suffix in suffixes:

@@ -11,17 +11,18 @@ from typing import Any
 import pytest
 
 from contract import grants, names
-from contract.dialects import Dialect
+from contract.dialects import DIALECTS, Dialect
 from kube.client import Kube
 from scheduler.binder import Binder
 from scheduler.cache import _Pods
 from scheduler.core.fleet import Gpu
 from scheduler.core.place import Placement
-from scheduler.core.request import ContainerRequest
+from scheduler.core.request import ContainerRequest, Policy
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.verbs import Verbs
 from scheduler.dialects import table
 from scheduler.dialects.reading import Outputs, PodFields, Reading, RequestError
+from scheduler.dialects.volcano_conf import ALL as SWITCHES
 from scheduler.kubernetes import requests
 from scheduler.kubernetes.arguments import BindingArguments
 from tests.scheduler import calls, objects
@@ -187,3 +188,70 @@ def test_whole_gpus_of_a_device_plugin_are_in_no_dialect_that_is_off() -> None:
     whole["resources"] = {"limits": {names.RESOURCE_NVIDIA_GPU: "1"}}
     pending = requests.pending(calls.pod("u-1", whole), ON)
     assert (pending.request, pending.refusal) == (None, "")
+
+
+HINT = names.ANNOTATION_ALLOCATE_HINT
+ALL = frozenset(each.name for each in DIALECTS) | SWITCHES
+
+
+def written(scheduler: str, asked: dict[str, str], **annotations: str) -> dict[str, Any]:
+    main = {"name": "main", "resources": {"limits": asked, "requests": asked}}
+    return {
+        "metadata": {"annotations": annotations},
+        "spec": {"schedulerName": scheduler, "containers": [main]},
+    }
+
+
+OF_EACH = {
+    "koordinator": written("gpuslice-scheduler", {names.RESOURCE_MEMORY_RATIO: "50"}),
+    "kai": written("kai-scheduler", {}, **{"gpu-fraction": "0.5"}),
+    "volcano": written("volcano", {"volcano.sh/vgpu-number": "1"}),
+    "hami": written("gpuslice-scheduler", {"nvidia.com/gpumem": "3000"}),
+}
+
+
+def annotated(dialect: str, key: str, value: str) -> requests.Pending:
+    raw = json.loads(json.dumps(OF_EACH[dialect]))
+    raw["metadata"]["annotations"][key] = value
+    return requests.pending(raw, ALL)
+
+
+@pytest.mark.parametrize("dialect", OF_EACH)
+def test_our_own_policy_is_read_in_every_dialect(dialect: str) -> None:
+    found = annotated(dialect, names.ANNOTATION_POLICY, "spread").request
+    assert found is not None and found.policy is Policy.SPREAD
+    assert annotated(dialect, names.ANNOTATION_POLICY, "Spread").refusal == (
+        "metadata.annotations[gpuslice.io/policy]: invalid value 'Spread': must be one of binpack,"
+        " spread"
+    )
+
+
+def test_the_dialects_own_policy_precedes_ours_with_a_notice() -> None:
+    raw = written("volcano", {"volcano.sh/gpu-memory": "1"}, **{names.ANNOTATION_POLICY: "spread"})
+    found = requests.pending(raw, ALL)
+    assert found.request is not None and found.request.policy is Policy.FIRST
+    assert found.notices == [
+        "metadata.annotations[gpuslice.io/policy]: spread has no effect: the pod's dialect chooses"
+        " first"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "key", "of"),
+    [
+        ("koordinator", "nvidia.com/use-gputype", "hami"),
+        ("kai", HINT, "koordinator"),
+        ("hami", HINT, "koordinator"),
+        ("volcano", "nvidia.com/nouse-gpuuuid", "hami"),
+    ],
+)
+def test_a_hint_of_another_dialect_is_reported(dialect: str, key: str, of: str) -> None:
+    found = annotated(dialect, key, "x")
+    assert found.refusal == "" and list(found.notices) == [
+        f"metadata.annotations[{key}] has no effect: the dialect {of} alone reads it, and the pod"
+        f" requests shares in the dialect {dialect}"
+    ]
+
+
+def test_words_of_kai_are_not_hints_under_another_scheduler() -> None:
+    assert annotated("koordinator", "mps", "true").notices == []
