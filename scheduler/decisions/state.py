@@ -26,6 +26,7 @@ from scheduler.core.reservations import Kind, Reservations, Taken
 from scheduler.core.search import Budget
 from scheduler.decisions.agents import LEASE_EXPIRED_AFTER_S, Agents
 from scheduler.decisions.eviction import Eviction
+from scheduler.decisions.withheld import without_effect
 from scheduler.kubernetes.facts import (
     DeviceFacts,
     Held,
@@ -261,6 +262,8 @@ class State:
             found += [Problem(holding.node, holding.pod_key, text, uid) for text in texts if text]
         for name, device in self._devices.items():
             found += [Problem(name, "", text) for text in device.problems]
+            if node := self._nodes.get(name):
+                found += [Problem(name, "", text) for text in without_effect(node, device)]
         found += self._agents.problems()
         return sorted(found, key=lambda each: (each.node, each.about, each.text))
 

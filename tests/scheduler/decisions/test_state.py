@@ -258,6 +258,27 @@ def test_a_gpu_that_is_cordoned_or_excluded_takes_no_share_and_keeps_what_it_has
     assert used(state) == {"GPU-a": (12, 50, 0)}
 
 
+@pytest.mark.parametrize("what", ["cordoned", "excluded"])
+def test_a_uuid_that_withholds_no_gpu_is_reported(what: str) -> None:
+    """A misspelt one, or an index, leaves the GPU open to new shares."""
+    state = made(gpu("GPU-a", 0))
+    key = f"gpuslice.io/{what}-gpus"
+    raw = node("n1")
+    raw["metadata"].setdefault("annotations", {})[key] = "GPU-a, GPU-A, 0, 1, 2, 3"
+    observe_node(state, raw)
+    assert [(each.node, each.about, each.text) for each in state.problems()] == [
+        (
+            "n1",
+            "",
+            f"metadata.annotations[{key}]: invalid value 0, 1, 2 and 2 more: must be UUIDs of GPUs"
+            " in the node's Device; it has no effect",
+        )
+    ]
+    raw["metadata"]["annotations"][key] = "GPU-a"
+    observe_node(state, raw)
+    assert not state.problems()
+
+
 def test_an_unhealthy_gpu_takes_no_share_and_recovers() -> None:
     state = made(gpu("GPU-a", 0, health=False))
     assert reason(state) is Reason.NO_USABLE_GPU
