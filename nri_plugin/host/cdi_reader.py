@@ -151,7 +151,9 @@ def _from_yaml(data: bytes) -> Any:
     try:
         return yaml.load(data, Loader=_YAML)
     except Exception as error:  # PyYAML's parsing of a tagged scalar may raise anything
-        raise SpecError(f"must be YAML: {error!r}") from error
+        # A repr of PyYAML's own errors has addresses, and would differ at each inspection.
+        why = str(error) if isinstance(error, yaml.YAMLError) else repr(error)
+        raise SpecError(f"must be YAML: {' '.join(why.split())}") from error
 
 
 def _expands_over(most: int, parsed: object) -> bool:

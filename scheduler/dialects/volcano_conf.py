@@ -59,7 +59,7 @@ def parse(text: str) -> Conf:
     try:
         document = yaml.load(text, Loader=_YAML)
     except Exception as error:  # PyYAML's parsing of a tagged scalar may raise anything
-        raise ConfError(f"{KEY}: must be YAML: {error!r}") from error
+        raise ConfError(f"{KEY}: must be YAML: {_why(error)}") from error
     if document is None:
         document = {}
     if not isinstance(document, dict) or not isinstance(document.get(_TIERS) or [], list):
@@ -87,6 +87,14 @@ def parse(text: str) -> Conf:
     if VGPU in on and on & {SHARING, NUMBER}:
         problems.append(f"gpu-share and vgpu can't be used together{_SERVED}")
     return Conf(frozenset(on), tuple(problems), tuple(dict.fromkeys(ignored)))
+
+
+def _why(error: Exception) -> str:
+    """With the place, and equal for equal texts: a repr of PyYAML's marks has their addresses."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        at = error.problem_mark
+        return f"line {at.line + 1}, column {at.column + 1}: {error.problem}"
+    return " ".join(str(error).split()) if isinstance(error, yaml.YAMLError) else repr(error)
 
 
 def _plugins(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -239,6 +239,14 @@ def test_a_tag_that_its_scalar_does_not_fit_is_a_problem_of_the_file(
     assert "strange.yaml: must be YAML: " in problem
 
 
+def test_a_file_that_is_not_yaml_has_one_problem_with_its_place(tmp_path: Path) -> None:
+    """The same text at each inspection: readiness is logged and written where its text differs."""
+    (tmp_path / "broken.yaml").write_text("kind: [\n")
+    ((first,), (second,)) = (cdi_reader.load([tmp_path]).problems for _ in range(2))
+    assert first == second
+    assert "must be YAML: while parsing a flow node" in first and "line 2, column 1" in first
+
+
 def _doubling(aliases: int) -> str:
     """YAML whose last line expands to two to that power."""
     lines = [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, aliases + 1)]

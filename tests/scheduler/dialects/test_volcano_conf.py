@@ -97,3 +97,19 @@ def test_other_arguments_are_named() -> None:
 def test_a_configuration_that_cannot_be_read(text: str) -> None:
     with pytest.raises(ConfError, match=r"volcano-scheduler\.conf: must be"):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("tiers:\n- [", "line 3, column 1: did not find expected node content"),
+        ("tiers: []\n? [a]\n: 1", "line 2, column 3: found unhashable key"),
+        ("\x00", "unacceptable character #x0000: control characters are not allowed"),
+    ],
+)
+def test_a_text_that_is_not_yaml_is_refused_with_its_place(text: str, why: str) -> None:
+    """The same text each time: an event is repeated where its text differs."""
+    for _ in range(2):
+        with pytest.raises(ConfError) as refused:
+            parse(text)
+        assert str(refused.value).startswith(f"volcano-scheduler.conf: must be YAML: {why}")
