@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import combinations
 from math import inf
@@ -69,14 +69,12 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
-    """pod: NAMESPACE/NAME; "" until the kubelet reports it. since_s: of the allocation."""
+    """pod: NAMESPACE/NAME; "" until the kubelet reports it. since_s: of the allocation. recorded:
+    UIDs of pods that the kubelet has admitted, by its record."""
 
     pod: str
     since_s: float
-
-
-_RECORDED: Final = _Hold("", -inf)
-"""Of a pod that the kubelet has admitted."""
+    recorded: AbstractSet[str] = frozenset()
 
 
 class GpuModes:
@@ -137,8 +135,10 @@ class GpuModes:
 
     @property
     def pods(self) -> AbstractSet[str]:
-        """Return NAMESPACE/NAME of the pods that hold a GPU whole."""
-        return {hold.pod for hold in self._holds.values()}
+        """Return the pods that hold a GPU whole: by NAMESPACE/NAME as the kubelet reports them, by
+        UID as it recorded them."""
+        named = {hold.pod for hold in self._holds.values()} - {""}
+        return named.union(*(hold.recorded for hold in self._holds.values()))
 
     def allocate(
         self, uuids: Iterable[str], gpus: Sequence[Gpu], shared: AbstractSet[str], now_s: float
@@ -167,27 +167,25 @@ class GpuModes:
         """
         self.unknown = ""
         recorded = {
-            uuid
-            for uuid, uids in found.recorded.items()
-            if alive is None or not uids.isdisjoint(alive)
+            uuid: uids if alive is None else uids & alive for uuid, uids in found.recorded.items()
         }
         for uuid, hold in list(self._holds.items()):
             fresh = not hold.pod and now_s - hold.since_s < ADMISSION_S
-            if not (uuid in recorded or fresh):
+            if not (recorded.get(uuid) or fresh):
                 del self._holds[uuid]
-        for uuid in recorded:
-            self._holds.setdefault(uuid, _RECORDED)
+        for uuid, uids in recorded.items():
+            if uids:
+                hold = self._holds.get(uuid, _Hold("", -inf))
+                self._holds[uuid] = replace(hold, recorded=uids)
         for uuid, pod in found.pods.items():
-            self._holds[uuid] = _Hold(pod, now_s)
+            self._holds[uuid] = _Hold(pod, now_s, recorded.get(uuid, frozenset()))
 
     def objection(self, uuids: Iterable[str]) -> Refusal | None:
         """Return why a container may not have a share of these GPUs now."""
         for uuid in uuids:
             hold = self._holds.get(uuid)
             if hold is not None:
-                unnamed = (
-                    "of the kubelet's record" if hold is _RECORDED else "that is being admitted"
-                )
+                unnamed = "of the kubelet's record" if hold.recorded else "that is being admitted"
                 pod = hold.pod or f"a pod {unnamed}"
                 return refuse(Reason.GPU_WHOLE, uuid=uuid, pod=pod)
         return refuse(Reason.GPU_MODE_UNKNOWN, problem=self.unknown) if self.unknown else None

@@ -73,8 +73,8 @@ def survey(
     claims: ClaimSource,
     whole: AbstractSet[str] = frozenset(),
 ) -> Found:
-    """grants: by key, those whose files exist and are valid. whole: NAMESPACE/NAME of pods that
-    hold GPUs whole."""
+    """grants: by key, those whose files exist and are valid. whole: NAMESPACE/NAME or UID of
+    pods that hold GPUs whole."""
     users: dict[str, set[str]] = {}
     holds, strays = [], []
     listed = list(running)
@@ -90,7 +90,8 @@ def survey(
                 strays.append((Stray.NOT_ADJUSTED, one))
             # The agent's own pod has every GPU's node.
             theirs = one.pod.namespace != names.NAMESPACE
-            if one.nodes and theirs and f"{one.pod.namespace}/{one.pod.name}" not in whole:
+            holder = {f"{one.pod.namespace}/{one.pod.name}", one.pod.uid}
+            if one.nodes and theirs and whole.isdisjoint(holder):
                 strays.append((Stray.FOREIGN_GPU, one))
             continue
         grant = grants.get(one.key)

@@ -130,6 +130,7 @@ def test_an_init_container_holds_its_gpu() -> None:
     modes = known()
     modes.assigned(Assigned({}, {"GPU-0": {"uid-1"}}), frozenset({"uid-1"}), 100)
     assert modes.held == {"GPU-0"}
+    assert modes.pods == {"uid-1"}
 
 
 def test_the_record_alone_counts_while_the_nodes_pods_are_not_known() -> None:

@@ -136,3 +136,5 @@ def test_a_whole_gpu_of_our_device_plugin_is_not() -> None:
     held = Running("c1", "main", ABSENT, None, nodes=["/dev/nvidia0"])
     whole = {f"{ABSENT.namespace}/{ABSENT.name}"}
     assert survey([held], {}, [], annotation_claims, whole).strays == []
+    # The kubelet's record has the UID alone, as of an init container's pod.
+    assert survey([held], {}, [], annotation_claims, {ABSENT.uid}).strays == []
