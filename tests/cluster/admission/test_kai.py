@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -43,6 +44,18 @@ def test_a_refusal_has_kais_message(server: Server, what: str) -> None:
     answer = tried(server, raw)
     assert (answer.status, answer.policy) == (422, _NAME), answer.body
     assert answer.text == text == verdict(raw, _ENABLED)
+
+
+@pytest.mark.parametrize("text", ["1e9999999", "12345678901234567890e9999999"])
+def test_a_quantity_of_millions_of_digits_costs_the_api_server_nothing(
+    server: Server, text: str
+) -> None:
+    """Kubernetes compares quantities in decimal: seconds for each, and minutes for two digits
+    more of the exponent."""
+    raw = pod({LIMIT: text, REQUEST: "1Gi"})
+    began_s = time.monotonic()
+    assert tried(server, raw).policy == _NAME
+    assert time.monotonic() - began_s < 2
 
 
 @pytest.mark.parametrize("what", ACCEPTED)

@@ -79,6 +79,8 @@ def _without_init(annotations: dict[str, str]) -> Json:
 
 _OLD_TYPE: Final = {"gpu-fraction": "0.5", "gpu-fraction-container-type": "InitContainer"}
 
+_DIGITS: Final = "12345678901234567890e9999999"
+
 REFUSED: Final[dict[str, tuple[Json, str]]] = {
     # In the order of KAI's rows. A pod with several errors is refused by the first.
     "mps alone": (pod({"mps": "true"}), _MPS),
@@ -178,7 +180,7 @@ REFUSED: Final[dict[str, tuple[Json, str]]] = {
             pod({LIMIT: text}),
             f"{LIMIT} annotation value must be a valid Kubernetes memory quantity greater than 0",
         )
-        for text in ("0", "0Mi", "-1Gi", "NaN", "much", "", "9Ei")
+        for text in ("0", "0Mi", "-1Gi", "NaN", "much", "", "9Ei", "1e999", "1e9999999", _DIGITS)
     },
     **{
         f"a container's limit of {text}": (
