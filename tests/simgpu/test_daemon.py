@@ -15,6 +15,7 @@ import pytest
 from simgpu import wire
 from simgpu.wire import Op, Role
 from tests.simgpu.host import GIB, PLAIN, Host, simgpu
+from tests.support import until
 
 TOTAL = 40 * GIB
 
@@ -131,9 +132,7 @@ def test_down_leaves_what_is_not_its_own(sim_dir: Path) -> None:
 
 def kill_daemon(host: Host) -> None:
     os.kill(int((host.directory / "pid").read_text()), signal.SIGKILL)
-    while (status := simgpu("status", "--dir", host.directory)).returncode == 0:
-        time.sleep(0.01)
-    assert "not up in" in status.stderr
+    until(lambda: "not up in" in simgpu("status", "--dir", host.directory).stderr, "it has exited")
 
 
 def test_down_cleans_up_after_a_killed_daemon(host: Host) -> None:
