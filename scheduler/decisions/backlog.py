@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from math import inf
 from typing import Final
 
 from contract import names
@@ -102,6 +103,8 @@ class Backlog:
             pod = self._pods[uid] = WaitingPod(seen, order, self._clock())
         else:
             self._kinds.leave(pod.waiting.constraints, pod.order, uid)
+            if pod.waiting.nominated and not seen.nominated:  # withdrawn, as before a preemption
+                self._ahead.pop(uid, None)
             pod.waiting = seen
         if seen.is_ours and not pod.node and not pod.is_withdrawing:
             self._nominated.setdefault(uid, _NOW_S)  # by an earlier process
@@ -141,21 +144,30 @@ class Backlog:
         """kube-scheduler calls `filter` for the pod, with these candidates. Returns the nominated
         node if it is among them on the first try, else ""."""
         pod = self._pods.get(uid)
+        now_s, is_alone = self._clock(), len(nodes) == 1
         if pod is None:
+            self._pace.note_try(now_s, inf, is_search=False)
             return ""
-        now_s = self._clock()
-        self._pace.note_try(now_s, is_search=len(nodes) > 1)
         is_first, nominated = not pod.is_tried, pod.node
+        is_saved = is_alone and is_first and nominated in nodes and self._is_reserved(pod)
+        self._pace.note_try(now_s, pod.arrived_s, not is_alone, is_saved)
+        pod.arrived_s = inf
         if pod.is_counted and pod.node and is_first:
             self.leads_s.append(now_s - pod.nominated_s)
         self._give_up(uid, pod)
-        if nominated in nodes and (is_first or len(nodes) == 1):
-            self.counts[Outcome.LATE] += pod.is_counted and len(nodes) > 1
+        if nominated in nodes and (is_first or is_alone):
+            self.counts[Outcome.LATE] += pod.is_counted and not is_alone
             return nominated
         if nominated:
             self._end(uid, pod, Outcome.REFUSED)
         self._learn(uid, pod, nodes, bool(nominated))
         return ""
+
+    def _is_reserved(self, pod: WaitingPod) -> bool:
+        """Whether the pod's node is certain to fit. The node may have changed meanwhile."""
+        uid, request = pod.waiting.pending.uid, pod.waiting.pending.request
+        held = self._state.reservations
+        return request is not None and held.placement(uid, request, pod.node) is not None
 
     def _learn(self, uid: str, pod: WaitingPod, nodes: Sequence[str], was_refused: bool) -> None:
         """A single node shows no candidates: it may be another component's nomination."""
@@ -228,7 +240,7 @@ class Backlog:
     def hold_s(self) -> float:
         """For how long to hold back the answer to kube-scheduler's call at most: until `is_ahead`.
         0.0: not at all."""
-        return 0.0 if self.is_ahead() else self._pace.hold_s()
+        return self._pace.hold_s if self._pace.hold_s and not self.is_ahead() else 0.0
 
     def is_ahead(self) -> bool:
         """Whether kube-scheduler has received enough nominations, or no more are to come. It

@@ -44,11 +44,11 @@ class Nomination:
 
 @dataclass(slots=True)
 class WaitingPod:
-    """arrived_s: when it was first observed. node: reserved for it and nominated, "" for none.
-    is_counted: by this process. is_tried: kube-scheduler tried the pod, or it is left to
-    kube-scheduler. is_preempting: kube-scheduler may preempt others on the nominated node.
-    is_withdrawing: the withdrawal is being written. written: the pod's versions before and after
-    the last write."""
+    """arrived_s: when it was first observed; inf once kube-scheduler has tried it. node: reserved
+    for it and nominated, "" for none. is_counted: by this process. is_tried: kube-scheduler tried
+    the pod, or it is left to kube-scheduler. is_preempting: kube-scheduler may preempt others on
+    the nominated node. is_withdrawing: the withdrawal is being written. written: the pod's versions
+    before and after the last write."""
 
     waiting: Waiting
     order: Order

@@ -3,8 +3,9 @@
 Pure: times are arguments, seconds of one clock. kube-scheduler decides on a nominated pod in a
 millisecond. The API server takes several for the write of a nomination, a Binding and their watch
 events, so kube-scheduler would reach pods whose nominations it has not received yet, and search all
-nodes for each of them. The answer to its call is held back until it has received more: at most for
-as long as such a search takes, so no pod waits longer than without nominations.
+nodes for each of them. The answer for a pod whose nomination saved a search is held back until
+kube-scheduler has received more: at most for the rest of the time that the search would have taken.
+No other answer is held back, so no pod's turn takes longer than without nominations.
 """
 
 from __future__ import annotations
@@ -25,25 +26,29 @@ FEW: Final = 8
 _NEWEST: Final = 1 / 8
 """Weight of the newest measurement."""
 _BREAK_S: Final = 1.0
-"""After so long a time kube-scheduler had nothing to try."""
+"""After so long a time kube-scheduler was halted, or had nothing to try."""
 
 
 @dataclass(slots=True)
 class Pace:
     """search_s: how long kube-scheduler takes for a pod without a nomination. answered_s: when it
-    last got an answer."""
+    last got an answer. hold_s: for how long the next one may be held back at most."""
 
     search_s: float = SEARCH_S
     answered_s: float = float("-inf")
+    hold_s: float = 0.0
 
-    def note_try(self, now_s: float, is_search: bool) -> None:
+    def note_try(
+        self, now_s: float, arrived_s: float, is_search: bool, is_saved: bool = False
+    ) -> None:
+        """arrived_s: of the pod, inf if it was tried before. Before a pod that came later than the
+        last answer, kube-scheduler may have had nothing to try. is_saved: the nomination saved the
+        search."""
+        was_busy = arrived_s <= self.answered_s
         took_s, self.answered_s = now_s - self.answered_s, now_s
-        if is_search and took_s < _BREAK_S:
+        if is_search and was_busy and took_s < _BREAK_S:
             self.search_s += (took_s - self.search_s) * _NEWEST
-
-    def hold_s(self) -> float:
-        """The longest time for which an answer may be held back."""
-        return min(MAX_HOLD_S, self.search_s)
+        self.hold_s = max(0.0, min(MAX_HOLD_S, self.search_s) - took_s) if is_saved else 0.0
 
     def left(self, now_s: float, arrived_s: float, ahead: int, waiting: int) -> int:
         """Pods at the front to leave to kube-scheduler. arrived_s: of the first one. ahead: pods

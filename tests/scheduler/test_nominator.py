@@ -47,11 +47,11 @@ class Scene:
         state = calls.state(nodes=4, gpus=8)
         self.metrics, self.server, self.holds_lease = Metrics(), Server(), True
         self.backlog = Backlog(state, loop.time, When.ALWAYS)
-        verbs = Verbs(state, backlog=self.backlog)
+        self.verbs = Verbs(state, backlog=self.backlog)
         for number in range(pods + 1):
             self.comes(f"p{number}")
         raw = calls.pod("p0", objects.container("main", core=1, ratio=1))
-        verbs.filter(arguments(raw, calls.names(4)))
+        self.verbs.filter(arguments(raw, calls.names(4)))
         self.nominator = Nominator(
             self.backlog, self.server, lambda: self.holds_lease, self.metrics, loop.time
         )
@@ -186,6 +186,10 @@ def test_an_answer_is_held_back_until_nominations_are_received_or_for_a_search(
     async def main() -> None:
         scene = Scene()
         loop = asyncio.get_running_loop()
+        assert scene.nominator.hold() is None
+        (first,) = scene.backlog.plan(1, lambda: False)
+        raw = calls.pod(first.pending.uid, objects.container("main", core=1, ratio=1))
+        scene.verbs.filter(arguments(raw, [str(first.node)]))
         held, began_s = scene.nominator.hold(), loop.time()
         assert held is not None
         if is_received:
