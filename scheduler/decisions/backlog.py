@@ -17,6 +17,7 @@ deadline, and when kube-scheduler reports the pod as unschedulable. See docs/adr
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -41,7 +42,9 @@ from scheduler.kubernetes.waiting import Waiting
 MIN_NODES: Final = 500
 """With fewer nodes, kube-scheduler's search costs less than the write."""
 WINDOW: Final = 256
-"""Nominated pods that kube-scheduler has not tried yet."""
+"""Nominated pods that kube-scheduler has not tried yet and tries before the next one to nominate:
+those of lower priority do not count, but are at most MOST_AHEAD with the others."""
+MOST_AHEAD: Final = 4 * WINDOW
 REFRESH_S: Final = 10.0
 """Then one pod of the kind is left to kube-scheduler's search, which shows the candidates anew."""
 RETRY_S: Final = 5.0
@@ -202,12 +205,15 @@ class Backlog:
             return found
         known = list(self._kinds.learned)
         left = self._left(known)
-        while len(found) < most and len(self._ahead) < WINDOW and not is_over():
+        ahead = sorted(pod.order for pod in self._ahead.values())
+        while len(found) < most and len(self._ahead) < MOST_AHEAD and not is_over():
             known = [one for one in known if one.candidates is not None and len(one.queue) > left]
             if not known:
                 break
             kind = min(known, key=lambda kind: kind.queue[left])
-            _, uid = kind.queue[left]
+            order, uid = kind.queue[left]
+            if bisect(ahead, order) + len(found) >= WINDOW:
+                break
             pod = self._pods[uid]
             request = pod.waiting.pending.request
             assert request is not None
@@ -243,20 +249,20 @@ class Backlog:
         return self._pace.hold_s if self._pace.hold_s and not self.is_ahead() else 0.0
 
     def is_ahead(self) -> bool:
-        """Whether kube-scheduler has received enough nominations, or no more are to come. It
-        receives them when this process does, by a watch."""
-        received = 0
-        for pod in self._ahead.values():
-            received += bool(pod.waiting.nominated)
-            if received == LEAD:
-                return True
-        if received < len(self._ahead):
-            return False
-        if not self._least_nodes or len(self._state.fleet) < self._least_nodes:
+        """Whether kube-scheduler has received enough nominations, or no more are to come; those of
+        lower priority than a missing one do not count. It receives them when this process does, by
+        a watch."""
+        ahead = self._ahead.values()
+        missing = [pod.order for pod in ahead if not pod.waiting.nominated]
+        if self._least_nodes and len(self._state.fleet) >= self._least_nodes:
+            kinds = list(self._kinds.learned)
+            left = self._left(kinds)
+            missing += [kind.queue[left][0] for kind in kinds if len(kind.queue) > left]
+        if not missing:
             return True
-        kinds = list(self._kinds.learned)
-        left = self._left(kinds)
-        return not any(len(kind.queue) > left for kind in kinds)
+        highest, *_ = min(missing)
+        received = [pod for pod in ahead if pod.waiting.nominated and pod.order[0] <= highest]
+        return len(received) >= LEAD
 
     def answered(self) -> None:
         """kube-scheduler gets the answer that was held back."""

@@ -333,6 +333,43 @@ def test_the_window_ahead_of_kube_scheduler_is_bounded() -> None:
     assert len(cluster.plan()) == 1
 
 
+def test_pods_of_higher_priority_are_nominated_however_many_others_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """kube-scheduler tries them first, and the others' nominations last for 30 s."""
+    monkeypatch.setattr(backlog, "MOST_AHEAD", WINDOW + 10)
+    cluster = Cluster(nodes=6, gpus=2)
+    cluster.learned(TINY)
+    cluster.many(WINDOW, TINY)
+    assert len(cluster.plan()) == WINDOW
+    for number in range(12):
+        cluster.comes(f"high{number}", TINY, priority=5)
+    assert len(cluster.planned(8)) == 8
+    assert list(cluster.planned()) == ["high8", "high9"]
+
+
+def test_nominations_of_lower_priority_are_no_reason_to_answer(cluster: Cluster) -> None:
+    cluster.learned(TINY)
+    cluster.many(LEAD + 1, TINY)
+    for each in cluster.plan():
+        received(cluster, each)
+    assert cluster.backlog.is_ahead()
+    cluster.comes("same", TINY)
+    assert cluster.backlog.is_ahead()
+    cluster.comes("high", TINY, priority=5)
+    assert not cluster.backlog.is_ahead()
+    assert len(cluster.plan()) == 2
+    assert not cluster.backlog.is_ahead()
+    cluster.comes(
+        "high",
+        TINY,
+        priority=5,
+        status={"nominatedNodeName": "n0"},
+        metadata={"managedFields": OURS},
+    )
+    assert cluster.backlog.is_ahead()
+
+
 def test_gpus_are_reserved_so_that_no_two_nominations_need_the_same(cluster: Cluster) -> None:
     """Six nodes of two GPUs take 24 halves."""
     cluster.learned()
