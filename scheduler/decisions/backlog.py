@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from math import inf
 from typing import Final
@@ -203,15 +203,15 @@ class Backlog:
         found = self._due(most)
         if not self._least_nodes or len(self._state.fleet) < self._least_nodes:
             return found
-        known = list(self._kinds.learned)
-        left = self._left(known)
+        known = self._open(self._kinds.learned)
         ahead = sorted(pod.order for pod in self._ahead.values())
         while len(found) < most and len(self._ahead) < MOST_AHEAD and not is_over():
-            known = [one for one in known if one.candidates is not None and len(one.queue) > left]
+            known = [(kind, at) for kind, at in known if kind.candidates is not None]
+            known = [(kind, at) for kind, at in known if len(kind.queue) > at]
             if not known:
                 break
-            kind = min(known, key=lambda kind: kind.queue[left])
-            order, uid = kind.queue[left]
+            kind, at = min(known, key=lambda one: one[0].queue[one[1]])
+            order, uid = kind.queue[at]
             if bisect(ahead, order) + len(found) >= WINDOW:
                 break
             pod = self._pods[uid]
@@ -225,7 +225,7 @@ class Backlog:
             elif pod.waiting.pending.namespace in paused or self._state.node_of(uid) is not None:
                 self._give_up(uid, pod)
             elif (node := self._place(pod.waiting.pending, request, kind)) is not None:
-                del kind.queue[left]
+                del kind.queue[at]
                 self._note(uid, pod, node)
                 pod.is_counted = True
                 self.counts[Outcome.NOMINATED] += 1
@@ -234,14 +234,20 @@ class Backlog:
                 self._kinds.unlearn(pod.waiting.constraints)
         return found
 
-    def _left(self, kinds: Sequence[PodKind]) -> int:
-        """How many pods at the front to leave to kube-scheduler."""
-        queues = [kind.queue for kind in kinds if kind.queue]
-        if not queues or not self._leaves_head:
-            return 0
-        _, uid = min(queue[0] for queue in queues)
-        waiting = sum(len(queue) for queue in queues)
-        return self._pace.left(self._clock(), self._pods[uid].arrived_s, len(self._ahead), waiting)
+    def _open(self, kinds: Collection[PodKind]) -> list[tuple[PodKind, int]]:
+        """Those with pods to nominate, and the index of the first one in the kind's queue: the pods
+        at the front of all are left to kube-scheduler."""
+        kinds = [kind for kind in kinds if kind.queue]
+        if not kinds or not self._leaves_head:
+            return [(kind, 0) for kind in kinds]
+        front, uid = min(kind.queue[0] for kind in kinds)
+        waiting = sum(len(kind.queue) for kind in kinds)
+        arrived_s = self._pods[uid].arrived_s
+        left = self._pace.left(self._clock(), arrived_s, len(self._ahead), waiting)
+        if left == waiting:
+            return []
+        found = [(kind, int(left and kind.queue[0][0] == front)) for kind in kinds]
+        return [(kind, at) for kind, at in found if len(kind.queue) > at]
 
     def hold_s(self) -> float:
         """For how long to hold back the answer to kube-scheduler's call at most: until `is_ahead`.
@@ -255,9 +261,7 @@ class Backlog:
         ahead = self._ahead.values()
         missing = [pod.order for pod in ahead if not pod.waiting.nominated]
         if self._least_nodes and len(self._state.fleet) >= self._least_nodes:
-            kinds = list(self._kinds.learned)
-            left = self._left(kinds)
-            missing += [kind.queue[left][0] for kind in kinds if len(kind.queue) > left]
+            missing += [kind.queue[at][0] for kind, at in self._open(self._kinds.learned)]
         if not missing:
             return True
         highest, *_ = min(missing)

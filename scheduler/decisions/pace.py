@@ -51,8 +51,8 @@ class Pace:
         self.hold_s = max(0.0, min(MAX_HOLD_S, self.search_s) - took_s) if is_saved else 0.0
 
     def left(self, now_s: float, arrived_s: float, ahead: int, waiting: int) -> int:
-        """Pods at the front to leave to kube-scheduler. arrived_s: of the first one. ahead: pods
-        that are nominated and not tried. waiting: the others."""
+        """Pods at the front to leave to kube-scheduler: all, one or none. arrived_s: of the first
+        one. ahead: pods that are nominated and not tried. waiting: the others."""
         if not ahead and waiting <= FEW:
             return waiting
         return now_s - max(self.answered_s, arrived_s) <= REST_S and not ahead

@@ -130,6 +130,22 @@ def test_the_foremost_pod_is_nominated_only_where_kube_scheduler_rests(
     assert cluster.planned() == {}
 
 
+def test_of_pods_of_many_kinds_one_is_left_to_kube_scheduler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not one of each kind: often none has a second pod."""
+    in_small_fleets(monkeypatch)
+    cluster = Cluster(When.BACKLOG)
+    zones: list[dict[str, Any]] = [{"nodeSelector": {"zone": str(at)}} for at in range(FEW + 2)]
+    for at, spec in enumerate(zones):
+        cluster.tries(cluster.comes(f"first{at}", TINY, spec=spec))
+        cluster.backlog.forget(f"first{at}")
+    for at, spec in enumerate(zones):
+        cluster.comes(f"p{at}", TINY, spec=spec)
+    assert not cluster.backlog.is_ahead()
+    assert list(cluster.planned()) == [f"p{at}" for at in range(1, FEW + 2)]
+
+
 def test_pods_that_come_behind_nominated_ones_are_nominated_however_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
