@@ -95,6 +95,20 @@ def test_the_check_option_names_the_wrong_file(node: Node) -> None:
     assert (done.returncode, "store/current: must be" in done.stderr) == (1, True)
 
 
+def test_of_two_the_last_started_is_in_charge(node: Node) -> None:
+    with node.distributor(OLD) as first:
+        with node.distributor(NEW) as second:
+            node.copy.unlink()
+            until(lambda: "started later and is in charge: pid=" in first.read_text(), "it yields")
+            until(node.copy.exists, "the copy is restored")
+            assert node.release() == node.copy.read_bytes() == NEW
+            assert "in charge" not in second.read_text()
+        assert node.release() == NEW
+    assert first.read_text().count("msg=written") == 3
+    with node.distributor(OLD):
+        assert node.release() == node.copy.read_bytes() == OLD
+
+
 def test_an_error_is_logged_once_and_retried(node: Node) -> None:
     node.store.parent.write_text("in the way")
     log = node.payloads / "log"
@@ -109,6 +123,15 @@ def test_an_error_is_logged_once_and_retried(node: Node) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+def test_hamis_library_is_copied_only(node: Node) -> None:
+    with node.distributor(OLD):
+        pass
+    with node.distributor(HAMI, "--source", "hami"):
+        assert node.copy.read_bytes() == HAMI
+        assert not node.current.exists()
+        assert node.run(HAMI, "--source", "hami", "--check").returncode == 0
 
 
 ELSEWHERE = next(name for name, number in MACHINES.items() if number != OLD[18])

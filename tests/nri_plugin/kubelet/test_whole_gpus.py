@@ -141,6 +141,15 @@ def test_a_pod_gets_a_gpu_by_cdi_and_keeps_it(tmp_path: Path) -> None:
     story(tmp_path, work)
 
 
+def test_gpus_of_one_link_are_preferred(tmp_path: Path) -> None:
+    async def work(kubelet: FakeKubelet, agent: Agent) -> None:
+        assert agent.share("shared", GPUS[0])
+        await until_async(lambda: not kubelet.health()["GPU-0"])
+        assert set(await kubelet.admit("default/two", 2)) == {"GPU-2", "GPU-3"}
+
+    story(tmp_path, work)
+
+
 def test_a_share_that_is_first_refuses_the_allocation(tmp_path: Path) -> None:
     """At that instant, whatever the kubelet was told before."""
 
@@ -153,6 +162,15 @@ def test_a_share_that_is_first_refuses_the_allocation(tmp_path: Path) -> None:
         assert await kubelet.allocate(["GPU-0"])
 
     story(tmp_path, work)
+
+
+def test_reserved_gpus_alone_are_listed(tmp_path: Path) -> None:
+    async def work(kubelet: FakeKubelet, agent: Agent) -> None:
+        assert kubelet.health() == {"GPU-3": True}
+        assert "shares alone" in await refused(kubelet.allocate(["GPU-0"]))
+        assert agent.share("beside", GPUS[0])
+
+    story(tmp_path, work, offer="GPU-3")
 
 
 def test_a_kubelet_that_starts_anew_gets_the_plugin_again(tmp_path: Path) -> None:
@@ -209,6 +227,17 @@ def test_an_agent_that_starts_anew_has_the_holds_of_init_containers(tmp_path: Pa
         await second.whole._round()
         assert second.modes.held == {"GPU-0"}
         await second.whole._plugin.stop()
+
+    story(tmp_path, work)
+
+
+def test_a_pod_that_ended_frees_its_gpu(tmp_path: Path) -> None:
+    async def work(kubelet: FakeKubelet, agent: Agent) -> None:
+        (uuid,) = await kubelet.admit("default/whole")
+        await until_async(lambda: agent.modes.pods == {"default/whole"})
+        kubelet.assigned.clear()
+        await until_async(lambda: not agent.modes.held)
+        assert agent.share("next", GPUS[int(uuid[-1])])
 
     story(tmp_path, work)
 
