@@ -171,6 +171,18 @@ def test_a_restart_that_fails_is_rolled_back_and_not_repeated(node: Node) -> Non
 
 
 @pytest.mark.node
+def test_sockets_that_do_not_come_back_are_rolled_back(node: Node) -> None:
+    """The command succeeds, and containerd has NRI elsewhere."""
+    stock = node.files()
+    script = node.restart.read_text()
+    node.restart.write_text(script.replace("setsid", f"test -e {node.directory}/conf.d || setsid"))
+    failed = node.run("--timeout", "1")
+    assert failed.returncode == 1 and "does not listen at" in failed.stderr, failed
+    assert node.serves and not node.nri
+    assert {**node.files(), JOURNAL: b""} == {**stock, JOURNAL: b""}
+
+
+@pytest.mark.node
 def test_a_configuration_that_containerd_rejects_is_not_tried(node: Node) -> None:
     """Another drop-in would break it: no restart."""
     other = node.directory / "conf.d/other.toml"
@@ -181,6 +193,16 @@ def test_a_configuration_that_containerd_rejects_is_not_tried(node: Node) -> Non
     assert failed.returncode == 1 and "containerd was not restarted" in failed.stderr, failed
     assert {**node.files(), JOURNAL: b""} == {**stock, JOURNAL: b""}
     assert node.restarts == 0 and other.exists()
+
+
+@pytest.mark.node
+def test_what_else_a_drop_in_changes_is_not_brought_along(node: Node) -> None:
+    other = node.directory / "conf.d/other.toml"
+    other.parent.mkdir()
+    other.write_text("version = 3\noom_score = -900\n")
+    failed = node.run()
+    assert failed.returncode == 1 and "oom_score" in failed.stderr, failed
+    assert node.restarts == 0
 
 
 @pytest.mark.node
