@@ -76,6 +76,19 @@ def test_every_node_is_a_candidate_for_preemption() -> None:
     assert args == {"minCandidateNodesPercentage": 100}
 
 
+def test_packing_outranks_stock_scores_and_what_the_pod_prefers_outranks_packing() -> None:
+    """Its plugins give 0 to 100 points; it multiplies an extender's 0 to 10 by 10."""
+    whole = configuration()
+    (profile,), (extender,) = whole["profiles"], whole["extenders"]
+    weights = {each["name"]: each["weight"] for each in profile["plugins"]["multiPoint"]["enabled"]}
+    assert weights.keys() == {
+        *("NodeAffinity", "InterPodAffinity", "PodTopologySpread", "TaintToleration")
+    }
+    one_step, all_steps = 10 * extender["weight"], 100 * extender["weight"]
+    assert one_step > 3 * 100
+    assert all_steps < 100 * min(weights.values())
+
+
 @pytest.mark.parametrize(("lease_s", "times"), [(15, "15s 10s 2s"), (4, "4s 2s 1s")])
 def test_kube_scheduler_has_a_leader_election_of_its_own(lease_s: int, times: str) -> None:
     election = configuration(OURS, f"--set=scheduler.leaseDurationSeconds={lease_s}")[

@@ -86,6 +86,19 @@ def test_each_policy_fails_closed_but_two() -> None:
     assert open_ones == ["gpuslice-resource-names", "gpuslice-writer"]
 
 
+def test_unknown_resources_are_looked_for_in_every_kind_of_workload() -> None:
+    """As requests are, which tests/cluster/admission makes in a template of each kind."""
+    judged = [
+        {
+            kind
+            for rule in policies()[name]["matchConstraints"]["resourceRules"]
+            for kind in rule["resources"]
+        }
+        for name in ("gpuslice-requests", "gpuslice-resource-names")
+    ]
+    assert judged[0] == judged[1]
+
+
 def texts_in(policy: str, variable: str = "") -> set[str]:
     """The string literals in a policy's expressions."""
     spec = policies()[policy]
