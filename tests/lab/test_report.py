@@ -1,12 +1,14 @@
-"""The demo's output forms."""
+"""The demo's output forms, and its end by an interrupt."""
 
 from __future__ import annotations
 
 import io
 import re
+import signal
 
 import pytest
 
+from lab.demo import node
 from lab.demo.report import Report
 
 
@@ -35,3 +37,15 @@ def test_without_a_terminal_bars_are_printed_once(out: io.StringIO, plain: bool)
         show(BARS)
     report.bars([("one", 0.5, "50 %")])
     assert out.getvalue() == f"  loads  (… s)\n  one  {'█' * 20}{'░' * 20}  (50 %)\n"
+
+
+def test_an_interrupted_demo_of_one_node_reports_it(capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(_report: Report) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        code = node.shown(True, True, interrupted)
+    except KeyboardInterrupt:
+        pytest.fail("it would end in a traceback")
+    assert code == 128 + signal.SIGINT
+    assert capsys.readouterr().err == "\ndemo: interrupted; all that it started is removed\n"
