@@ -340,10 +340,10 @@ CASES: Final[Sequence[Case]] = (
         "a GPU that another NRI plugin injects into a container with a grant: by a device, a mount,"
         " a variable, a cgroup rule, or a CDI name whose spec has one (without a spec, by a name of"
         " NVIDIA's); containerd 1.7 does not validate",
-        _REFUSES,
+        f"{_REFUSES}; one without a grant starts without a limit, and"
+        " `gpuslice_containers_unlimited_total` counts it",
         "`NRI plugin 60-other injected a GPU by CDI device acme.com/thing=all into this container;"
-        " a container with a GPU share must get GPUs from gpuslice only`; without a grant it"
-        " starts",
+        " a container with a GPU share must get GPUs from gpuslice only`",
     ),
     Case(
         "a_thing_of_another_nri_plugin",
