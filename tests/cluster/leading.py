@@ -35,10 +35,8 @@ class Told:
         self._leader = leader
         self._asking: asyncio.Task[None] | None = None
 
-    async def keep_asking(self, on: bool) -> dict[str, Any]:
-        if self._asking is not None:
-            self._asking.cancel()
-        self._asking = asyncio.create_task(self._ask_on()) if on else None
+    async def keep_asking(self) -> dict[str, Any]:
+        self._asking = asyncio.create_task(self._ask_on())
         return {}
 
     async def _ask_on(self) -> None:
@@ -47,8 +45,7 @@ class Told:
             await asyncio.sleep(0.2)
 
     async def may(self) -> dict[str, Any]:
-        leader = self._leader
-        return {"may": leader.may_write(), "status": leader.status, "writer": leader.writer}
+        return {"may": self._leader.may_write(), "status": self._leader.status}
 
     async def bind(self, namespace: str, name: str, node: str, stop: bool) -> dict[str, Any]:
         """stop: between the check of the clock and the write."""

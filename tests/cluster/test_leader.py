@@ -96,20 +96,16 @@ def plane(installed: ControlPlane) -> Iterator[ControlPlane]:
     installed.kubectl("delete", *LEASE, "--ignore-not-found")
 
 
-def holder(plane: ControlPlane) -> str:
-    return plane.kubectl("get", *LEASE, "-o=jsonpath={.spec.holderIdentity}")
-
-
 def holds(candidate: Candidate) -> None:
     until(candidate.may, f"{candidate.identity} may write")
 
 
 def test_a_killed_holder_is_replaced_after_its_lease(plane: ControlPlane) -> None:
     with Candidate(plane) as first, Candidate(plane) as second:
-        first.ask("keep_asking", True)
+        first.ask("keep_asking")
         holds(first)
         first.kill()
-        second.ask("keep_asking", True)
+        second.ask("keep_asking")
         assert not second.may()
         holds(second)
         assert second.ask("may")["listed"] == 1
@@ -117,12 +113,12 @@ def test_a_killed_holder_is_replaced_after_its_lease(plane: ControlPlane) -> Non
 
 def test_a_halted_holder_does_not_write_after_it_continues(plane: ControlPlane) -> None:
     with Candidate(plane) as first, Candidate(plane) as second:
-        first.ask("keep_asking", True)
+        first.ask("keep_asking")
         holds(first)
         first.stop()
         until(lambda: first.is_stopped, "it is stopped")
         first.send("may")
-        second.ask("keep_asking", True)
+        second.ask("keep_asking")
         holds(second)
         first.proceed()
         assert first._answer()["may"] is False
@@ -159,13 +155,13 @@ def test_what_one_sends_that_was_halted_in_between_is_refused_by_the_api_server(
     bound."""
     early, late, next_one = pods
     with Candidate(plane) as first, Candidate(plane) as second:
-        first.ask("keep_asking", True)
+        first.ask("keep_asking")
         holds(first)
 
         assert first.ask("bind", "default", early, node, False)["error"] == ""
         first.send("bind", "default", late, node, True)
         until(lambda: first.is_stopped, "it has halted before its POST")
-        second.ask("keep_asking", True)
+        second.ask("keep_asking")
         holds(second)
         assert second.ask("bind", "default", next_one, node, False)["error"] == ""
         first.proceed()
@@ -180,7 +176,7 @@ def test_what_one_sends_that_was_halted_in_between_is_refused_by_the_api_server(
 
 def test_without_the_api_server_no_process_may_write(plane: ControlPlane) -> None:
     with Candidate(plane) as first:
-        first.ask("keep_asking", True)
+        first.ask("keep_asking")
         holds(first)
         with plane.apiserver.frozen():
             until(lambda: not first.may(), "it may not write")
@@ -192,10 +188,10 @@ def test_a_lease_deleted_by_hand_lets_no_second_process_bind(
     plane: ControlPlane,
 ) -> None:
     with Candidate(plane) as first, Candidate(plane) as second:
-        first.ask("keep_asking", True)
+        first.ask("keep_asking")
         holds(first)
         plane.kubectl("delete", *LEASE)
-        second.ask("keep_asking", True)
+        second.ask("keep_asking")
         until(lambda: not first.may(), "the earlier holder notices that it is gone")
         until(lambda: first.may() or second.may(), "one of them has it again")
         assert not (first.may() and second.may())

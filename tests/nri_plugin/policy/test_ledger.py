@@ -16,7 +16,6 @@ from nri_plugin.policy.refusals import Reason
 
 A, B = Gpu("GPU-a", 0, 100), Gpu("GPU-b", 1, 7)
 GPUS = (A, B)
-POD = Pod("uid-1", "team", "train")
 
 
 def own(identity: str, memory: int, core: int, name: str = "main", uid: str = "uid-1") -> Hold:

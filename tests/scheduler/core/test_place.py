@@ -46,10 +46,6 @@ def init(name: str, order: int, percent: int, core: int | None = None) -> Contai
     return ContainerRequest(name, Phase.INIT, order, 1, core, None, ratio(percent))
 
 
-def sidecar(name: str, order: int, percent: int, core: int | None = None) -> ContainerRequest:
-    return ContainerRequest(name, Phase.SIDECAR, order, 1, core, None, ratio(percent))
-
-
 # --- free capacity
 
 
