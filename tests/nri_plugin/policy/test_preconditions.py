@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -50,6 +51,22 @@ def test_a_grant_beside_a_gpu_of_another_source_is_refused(container: Container,
     with pytest.raises(Refused, match=text) as refused:
         preconditions.check_grant(POD, container, Rules())
     assert refused.value.refusal.reason is Reason.GPU_GIVEN
+
+
+LOADED_FIRST = {
+    "an auditor, at the second mention": (("LD_AUDIT=", "LD_AUDIT=/tmp/audit.so"), "must be unset"),
+    "libc, after a space": (("LD_PRELOAD=/lib/mine.so libc.so.6",), "must not name libc.so.6"),
+    "the driver, by its path": (
+        ("LD_PRELOAD=:/usr/lib/x86_64-linux-gnu/libcuda.so.1",),
+        "must not name /usr/lib/x86_64-linux-gnu/libcuda.so.1",
+    ),
+}
+
+
+@pytest.mark.parametrize(("env", "text"), LOADED_FIRST.values(), ids=LOADED_FIRST)
+def test_a_library_before_ours_is_refused_in_every_spelling(env: Sequence[str], text: str) -> None:
+    with pytest.raises(Refused, match=text):
+        preconditions.check_grant(POD, replace(PLAIN, env=env), Rules())
 
 
 VOLUMES: dict[str, tuple[Mount, Reason | None]] = {
