@@ -68,7 +68,8 @@ class Client(Protocol):
 
 
 class Nominator:
-    """See the module. may_write: whether this process may bind. clock: the backlog's."""
+    """See the module. may_write: whether this process may bind. clock: the backlog's. binding:
+    number of pods whose Bindings are in progress."""
 
     def __init__(
         self,
@@ -77,12 +78,14 @@ class Nominator:
         may_write: Callable[[], bool],
         metrics: Metrics,
         clock: Callable[[], float],
+        binding: Callable[[], int] = lambda: 0,
     ) -> None:
         self._backlog = backlog
         self._kube = kube
         self._may_write = may_write
         self._metrics = metrics
         self._clock = clock
+        self._binding = binding
         self._writes: dict[str, asyncio.Task[None]] = {}
         """In progress, by the pod's UID."""
         self._refusals: Counter[str] = Counter()
@@ -109,12 +112,13 @@ class Nominator:
     def hold(self) -> Awaitable[None] | None:
         """What to await before kube-scheduler gets its answer; None: nothing. kube-scheduler makes
         its calls one after the other, so it tries no other pod meanwhile."""
-        hold_s = self._backlog.hold_s()
+        hold_s = self._backlog.hold_s(self._binding())
         return self._hold(hold_s) if hold_s else None
 
     async def _hold(self, hold_s: float) -> None:
         began_s = self._clock()
-        while not self._backlog.is_ahead() and self._clock() < began_s + hold_s:
+        until_s = began_s + hold_s
+        while not self._backlog.may_go_on(self._binding()) and self._clock() < until_s:
             self.write_due()
             await asyncio.sleep(LOOK_S)
         self._backlog.answered()

@@ -155,7 +155,9 @@ async def _run(
     )
     leader = Leader(kube, me, cache.relist, metrics)
     verbs = Verbs(state, settings.policies, retries, on, backlog)
-    nominator = Nominator(backlog, kube, leader.may_write, metrics, boot_clock)
+    nominator = Nominator(
+        backlog, kube, leader.may_write, metrics, boot_clock, lambda: binder.under_way
+    )
     requeuer = Requeuer(retries, kube, metrics, boot_clock)
     binder = Binder(state, kube, leader, verbs, boot_clock, enabled=on, settled=nominator.settled)
     events = Events(kube, metrics, boot_clock, me.identity)

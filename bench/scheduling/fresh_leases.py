@@ -26,8 +26,8 @@ class _Switched(Backlog):
     ) -> Sequence[Nomination]:
         return super().plan(most, is_over, paused) if self.is_on else ()
 
-    def hold_s(self) -> float:
-        return super().hold_s() if self.is_on else 0.0
+    def hold_s(self, binding: int) -> float:
+        return super().hold_s(binding) if self.is_on else 0.0
 
 
 def _turn(number: int, frame: object) -> None:

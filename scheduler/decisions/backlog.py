@@ -33,7 +33,7 @@ from scheduler.core.reservations import Kind
 from scheduler.core.score import best, score
 from scheduler.core.search import MOST_STEPS
 from scheduler.decisions.nomination import Nomination, Outcome, WaitingPod, When
-from scheduler.decisions.pace import LEAD, Pace
+from scheduler.decisions.pace import LEAD, MAX_BINDING, Pace
 from scheduler.decisions.pod_kinds import PodKind, PodKinds
 from scheduler.decisions.state import State
 from scheduler.kubernetes.requests import Pending
@@ -249,15 +249,17 @@ class Backlog:
         found = [(kind, int(left and kind.queue[0][0] == front)) for kind in kinds]
         return [(kind, at) for kind, at in found if len(kind.queue) > at]
 
-    def hold_s(self) -> float:
-        """For how long to hold back the answer to kube-scheduler's call at most: until `is_ahead`.
+    def hold_s(self, binding: int) -> float:
+        """For how long to hold back the answer to kube-scheduler's call at most: until `may_go_on`.
         0.0: not at all."""
-        return self._pace.hold_s if self._pace.hold_s and not self.is_ahead() else 0.0
+        return self._pace.hold_s if self._pace.hold_s and not self.may_go_on(binding) else 0.0
 
-    def is_ahead(self) -> bool:
+    def may_go_on(self, binding: int) -> bool:
         """Whether kube-scheduler has received enough nominations, or no more are to come; those of
         lower priority than a missing one do not count. It receives them when this process does, by
-        a watch."""
+        a watch. binding: pods whose Bindings are in progress."""
+        if binding > MAX_BINDING:
+            return False
         ahead = self._ahead.values()
         missing = [pod.order for pod in ahead if not pod.waiting.nominated]
         if self._least_nodes and len(self._state.fleet) >= self._least_nodes:

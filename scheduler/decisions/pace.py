@@ -6,6 +6,10 @@ events, so kube-scheduler would reach pods whose nominations it has not received
 nodes for each of them. The answer for a pod whose nomination saved a search is held back until
 kube-scheduler has received more: at most for the rest of the time that the search would have taken.
 No other answer is held back, so no pod's turn takes longer than without nominations.
+
+It also overtakes the Bindings: it begins a binding cycle for each pod, however many are in
+progress. Where the API server is slow, their calls would time out, and each such pod is searched
+for again. So the answer is held back, too, while many are in progress.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ from typing import Final
 
 LEAD: Final = 32
 """Nominated pods that kube-scheduler can try next, so that its call is answered at once."""
+MAX_BINDING: Final = 64
+"""Pods in kube-scheduler's binding cycle, so that its call is answered at once."""
 MAX_HOLD_S: Final = 0.1
 SEARCH_S: Final = 0.02
 """Of a search of all nodes, until it is measured."""

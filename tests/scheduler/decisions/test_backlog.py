@@ -12,7 +12,7 @@ from scheduler.core.reservations import Kind
 from scheduler.decisions import backlog
 from scheduler.decisions.backlog import REFRESH_S, RETRY_S, WINDOW, Backlog
 from scheduler.decisions.nomination import Nomination, Outcome, When
-from scheduler.decisions.pace import FEW, LEAD, MAX_HOLD_S, SEARCH_S
+from scheduler.decisions.pace import FEW, LEAD, MAX_BINDING, MAX_HOLD_S, SEARCH_S
 from scheduler.decisions.pod_kinds import MAX_KINDS
 from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes.waiting import waiting
@@ -142,7 +142,7 @@ def test_of_pods_of_many_kinds_one_is_left_to_kube_scheduler(
         cluster.backlog.forget(f"first{at}")
     for at, spec in enumerate(zones):
         cluster.comes(f"p{at}", TINY, spec=spec)
-    assert not cluster.backlog.is_ahead()
+    assert not cluster.backlog.may_go_on(0)
     assert list(cluster.planned()) == [f"p{at}" for at in range(1, FEW + 2)]
 
 
@@ -173,23 +173,23 @@ def test_kube_scheduler_is_held_back_until_it_has_received_enough_nominations(
     first, *planned = cluster.plan()
     assert first.node is not None
     cluster.tries(pods[0], first.node)
-    assert cluster.backlog.hold_s() == SEARCH_S
+    assert cluster.backlog.hold_s(0) == SEARCH_S
     for each in planned:
         cluster.backlog.written(each, "2")
     for each in planned[: LEAD - 1]:
-        assert cluster.backlog.hold_s() > 0
+        assert cluster.backlog.hold_s(0) > 0
         received(cluster, each)
-    assert not cluster.backlog.is_ahead()
+    assert not cluster.backlog.may_go_on(0)
     received(cluster, planned[LEAD - 1])
-    assert cluster.backlog.hold_s() == 0
+    assert cluster.backlog.hold_s(0) == 0
     node = planned[0].node
     assert node is not None
     cluster.tries(pods[1], node)
-    assert not cluster.backlog.is_ahead()
+    assert not cluster.backlog.may_go_on(0)
     for each in planned[LEAD:]:
         received(cluster, each)
     for number, each in enumerate(planned[1:], 2):
-        assert cluster.backlog.is_ahead()  # the last ones, too: none is to come
+        assert cluster.backlog.may_go_on(0)  # the last ones, too: none is to come
         assert each.node is not None
         cluster.tries(pods[number], each.node)
 
@@ -210,10 +210,10 @@ def test_kube_scheduler_is_held_back_only_where_nominations_are_to_come(
     cluster = Cluster(when, nodes=nodes)
     cluster.learned(TINY)
     cluster.many(pods, TINY)
-    assert cluster.backlog.is_ahead() is not is_held
+    assert cluster.backlog.may_go_on(0) is not is_held
     for number in range(pods):
         cluster.backlog.forget(f"p{number}")
-    assert cluster.backlog.is_ahead()
+    assert cluster.backlog.may_go_on(0)
 
 
 def saved_one(cluster: Cluster, took_s: float = 0.0) -> None:
@@ -239,7 +239,17 @@ def test_a_nominated_pods_turn_takes_no_longer_than_a_search(
         cluster.now_s += 0.05
         cluster.backlog.answered()
     saved_one(cluster, took_s=0.001)
-    assert cluster.backlog.hold_s() == pytest.approx(most_s - 0.001, rel=0.01)
+    assert cluster.backlog.hold_s(0) == pytest.approx(most_s - 0.001, rel=0.01)
+
+
+def test_kube_scheduler_is_held_back_while_many_bindings_are_in_progress(cluster: Cluster) -> None:
+    cluster.learned(TINY)
+    raw = cluster.comes("p0", TINY)
+    node = cluster.planned()["p0"]
+    assert node is not None
+    cluster.tries(raw, node)
+    assert cluster.backlog.hold_s(MAX_BINDING) == 0
+    assert cluster.backlog.hold_s(MAX_BINDING + 1) > 0
 
 
 def test_a_pod_for_which_no_nomination_saved_a_search_is_not_held_back(cluster: Cluster) -> None:
@@ -249,21 +259,21 @@ def test_a_pod_for_which_no_nomination_saved_a_search_is_not_held_back(cluster: 
     other = cluster.comes("other", TINY, priority=5, status={"nominatedNodeName": "n1"})
     searched, again, gone, *_ = cluster.many(8, TINY)
     cluster.tries(searched)
-    assert not cluster.backlog.is_ahead()
-    assert cluster.backlog.hold_s() == 0
+    assert not cluster.backlog.may_go_on(0)
+    assert cluster.backlog.hold_s(0) == 0
     cluster.tries(other, "n1")
-    assert cluster.backlog.hold_s() == 0
+    assert cluster.backlog.hold_s(0) == 0
     cluster.tries(calls.pod("unknown", TINY), "n1")
-    assert cluster.backlog.hold_s() == 0
+    assert cluster.backlog.hold_s(0) == 0
     node, changed = cluster.planned(2).values()
     assert node is not None and changed is not None
     cluster.state.reservations.end("p2")
     cluster.tries(gone, changed)
-    assert cluster.backlog.hold_s() == 0
+    assert cluster.backlog.hold_s(0) == 0
     cluster.tries(again, node)
-    assert cluster.backlog.hold_s() > 0
+    assert cluster.backlog.hold_s(0) > 0
     cluster.tries(again, node)  # its Binding was refused
-    assert cluster.backlog.hold_s() == 0
+    assert cluster.backlog.hold_s(0) == 0
 
 
 def test_time_in_which_kube_scheduler_had_no_pod_to_try_is_no_search(cluster: Cluster) -> None:
@@ -276,7 +286,7 @@ def test_time_in_which_kube_scheduler_had_no_pod_to_try_is_no_search(cluster: Cl
         cluster.now_s += 0.3
         cluster.tries(raw)  # refused at first
     saved_one(cluster)
-    assert cluster.backlog.hold_s() == SEARCH_S
+    assert cluster.backlog.hold_s(0) == SEARCH_S
 
 
 def test_a_nomination_that_kube_scheduler_withdrew_is_not_waited_for(cluster: Cluster) -> None:
@@ -286,9 +296,9 @@ def test_a_nomination_that_kube_scheduler_withdrew_is_not_waited_for(cluster: Cl
     planned = cluster.plan()
     for each in planned:
         received(cluster, each)
-    assert cluster.backlog.is_ahead()
+    assert cluster.backlog.may_go_on(0)
     raw = cluster.comes("p1", TINY)
-    assert cluster.backlog.is_ahead()
+    assert cluster.backlog.may_go_on(0)
     assert cluster.tries(raw) == [planned[1].node]
 
 
@@ -369,13 +379,13 @@ def test_nominations_of_lower_priority_are_no_reason_to_answer(cluster: Cluster)
     cluster.many(LEAD + 1, TINY)
     for each in cluster.plan():
         received(cluster, each)
-    assert cluster.backlog.is_ahead()
+    assert cluster.backlog.may_go_on(0)
     cluster.comes("same", TINY)
-    assert cluster.backlog.is_ahead()
+    assert cluster.backlog.may_go_on(0)
     cluster.comes("high", TINY, priority=5)
-    assert not cluster.backlog.is_ahead()
+    assert not cluster.backlog.may_go_on(0)
     assert len(cluster.plan()) == 2
-    assert not cluster.backlog.is_ahead()
+    assert not cluster.backlog.may_go_on(0)
     cluster.comes(
         "high",
         TINY,
@@ -383,7 +393,7 @@ def test_nominations_of_lower_priority_are_no_reason_to_answer(cluster: Cluster)
         status={"nominatedNodeName": "n0"},
         metadata={"managedFields": OURS},
     )
-    assert cluster.backlog.is_ahead()
+    assert cluster.backlog.may_go_on(0)
 
 
 def test_gpus_are_reserved_so_that_no_two_nominations_need_the_same(cluster: Cluster) -> None:
