@@ -78,14 +78,15 @@ def busy_percent(directory: Path) -> float:
 
 
 def test_a_share_changes_while_a_program_runs(start: Start, tmp_path: Path) -> None:
-    """Up and down, from 200 ms later: the arbiter sees the grant, and a cycle ends."""
+    """Up and down, from 200 ms later: the arbiter sees the grant, and a cycle ends. 35 is more than
+    20 allows; a busy machine may not let the program use more of 70."""
     process = start(["--core", "20", "--core-policy", "force"], LOAD, "30", "200")
     arbiter_of(process)
     (directory,) = tmp_path.glob("gpuslice-*")
     while not region.status(directory)[0].work.busy_ns:
         time.sleep(0.05)
     assert 12 <= busy_percent(directory) <= 26
-    for percent, least, most in ((70, 50, 78), (20, 12, 26)):
+    for percent, least, most in ((70, 35, 78), (20, 12, 26)):
         set_share(directory, percent)
         time.sleep(0.2)
         assert least <= busy_percent(directory) <= most
