@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from math import inf
 from typing import Final
@@ -201,13 +201,14 @@ class Backlog:
         """What to write now, at most so many, found before `is_over`. The GPUs are reserved.
         paused: namespaces without nominations."""
         found = self._due(most)
-        if not self._least_nodes or len(self._state.fleet) < self._least_nodes:
-            return found
-        known = self._open(self._kinds.learned)
+        known = self._open()
         ahead = sorted(pod.order for pod in self._ahead.values())
         while len(found) < most and len(self._ahead) < MOST_AHEAD and not is_over():
-            known = [(kind, at) for kind, at in known if kind.candidates is not None]
-            known = [(kind, at) for kind, at in known if len(kind.queue) > at]
+            known = [
+                (kind, at)
+                for kind, at in known
+                if kind.candidates is not None and len(kind.queue) > at
+            ]
             if not known:
                 break
             kind, at = min(known, key=lambda one: one[0].queue[one[1]])
@@ -234,10 +235,12 @@ class Backlog:
                 self._kinds.unlearn(pod.waiting.constraints)
         return found
 
-    def _open(self, kinds: Collection[PodKind]) -> list[tuple[PodKind, int]]:
-        """Those with pods to nominate, and the index of the first one in the kind's queue: the pods
-        at the front of all are left to kube-scheduler."""
-        kinds = [kind for kind in kinds if kind.queue]
+    def _open(self) -> list[tuple[PodKind, int]]:
+        """The kinds with pods to nominate, and the index of the first one in the kind's queue: the
+        pods at the front of all are left to kube-scheduler. In a small fleet none."""
+        if not self._least_nodes or len(self._state.fleet) < self._least_nodes:
+            return []
+        kinds = [kind for kind in self._kinds.learned if kind.queue]
         if not kinds or not self._leaves_head:
             return [(kind, 0) for kind in kinds]
         front, uid = min(kind.queue[0] for kind in kinds)
@@ -262,8 +265,7 @@ class Backlog:
             return False
         ahead = self._ahead.values()
         missing = [pod.order for pod in ahead if not pod.waiting.nominated]
-        if self._least_nodes and len(self._state.fleet) >= self._least_nodes:
-            missing += [kind.queue[at][0] for kind, at in self._open(self._kinds.learned)]
+        missing += [kind.queue[at][0] for kind, at in self._open()]
         if not missing:
             return True
         highest, *_ = min(missing)
