@@ -243,13 +243,13 @@ class Backlog:
         kinds = [kind for kind in self._kinds.learned if kind.queue]
         if not kinds or not self._leaves_head:
             return [(kind, 0) for kind in kinds]
-        front, uid = min(kind.queue[0] for kind in kinds)
-        waiting = sum(len(kind.queue) for kind in kinds)
-        arrived_s = self._pods[uid].arrived_s
-        left = self._pace.left(self._clock(), arrived_s, len(self._ahead), waiting)
-        if left == waiting:
+        ahead = len(self._ahead)
+        if self._pace.leaves_all(ahead, sum(len(kind.queue) for kind in kinds)):
             return []
-        found = [(kind, int(left and kind.queue[0][0] == front)) for kind in kinds]
+        front, uid = min(kind.queue[0] for kind in kinds)
+        if not self._pace.leaves_first(self._clock(), self._pods[uid].arrived_s, ahead):
+            return [(kind, 0) for kind in kinds]
+        found = [(kind, int(kind.queue[0][0] == front)) for kind in kinds]
         return [(kind, at) for kind, at in found if len(kind.queue) > at]
 
     def hold_s(self, binding: int) -> float:

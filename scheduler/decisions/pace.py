@@ -56,9 +56,12 @@ class Pace:
             self.search_s += (took_s - self.search_s) * _NEWEST
         self.hold_s = max(0.0, min(MAX_HOLD_S, self.search_s) - took_s) if is_saved else 0.0
 
-    def left(self, now_s: float, arrived_s: float, ahead: int, waiting: int) -> int:
-        """Pods at the front to leave to kube-scheduler: all, one or none. arrived_s: of the first
-        one. ahead: pods that are nominated and not tried. waiting: the others."""
-        if not ahead and waiting <= FEW:
-            return waiting
-        return now_s - max(self.answered_s, arrived_s) <= REST_S and not ahead
+    def leaves_all(self, ahead: int, waiting: int) -> bool:
+        """Whether kube-scheduler searches for all pods that wait. ahead: pods that are nominated
+        and not tried."""
+        return not ahead and waiting <= FEW
+
+    def leaves_first(self, now_s: float, arrived_s: float, ahead: int) -> bool:
+        """Whether kube-scheduler may already search for the first pod, which arrived at
+        arrived_s."""
+        return not ahead and now_s - max(self.answered_s, arrived_s) <= REST_S

@@ -42,6 +42,8 @@ _MAX_RECENT: Final = 8192
 """Pods between filter and bind: a few, unless bind waits for volumes."""
 _BEST: Final = 10
 """kube-scheduler's MaxExtenderPriority."""
+_PERCENT: Final = "\N{FULLWIDTH PERCENT SIGN}"
+"""For the sign in a user's value: kube-scheduler uses the text as a Go format for its Event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class Verbs:
         self._retries.forget(pending.uid)
         nominated = self._backlog.tried(pending.uid, names) if self._backlog is not None else ""
         if pending.refusal:
-            refused = dict.fromkeys(names, pending.refusal)
+            refused = dict.fromkeys(names, pending.refusal.replace("%", _PERCENT))
             return orjson.dumps({"NodeNames": [], "FailedAndUnresolvableNodes": refused})
         if pending.request is None:
             return orjson.dumps({"NodeNames": names})

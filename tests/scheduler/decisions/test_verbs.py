@@ -147,6 +147,13 @@ def test_a_request_that_is_refused_is_unresolvable_on_every_node() -> None:
     assert scored(Verbs(calls.state()), raw, names(2)) == {}
 
 
+def test_a_refusal_has_no_percent_sign() -> None:
+    """kube-scheduler uses it as a Go format: its Event would read `'50%!'(MISSING)`."""
+    raw = calls.pod(annotations={words.ANNOTATION_POLICY: "50%"})
+    refused = filtered(Verbs(calls.state()), raw, names(1))["FailedAndUnresolvableNodes"]["n0"]
+    assert "invalid value '50\N{FULLWIDTH PERCENT SIGN}': must be" in refused
+
+
 def test_a_pod_without_a_share_may_be_placed_on_unknown_nodes_too() -> None:
     raw = calls.pod("u-1", objects.container("main"))
     verbs = Verbs(calls.state())
