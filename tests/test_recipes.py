@@ -26,9 +26,14 @@ except Exception as refused:
     print(refused)
 """
 _COUNTED = """
-from nri_plugin.metrics import Metrics
+from unittest.mock import Mock
+from kube.errors import KubeError
+from scheduler.metrics import Metrics
+from scheduler.nominator import REFUSALS, Nominator
 metrics = Metrics()
-metrics.swept.inc()
+nominator = Nominator(Mock(), Mock(), lambda: True, metrics, lambda: 0.0)
+for _ in range(REFUSALS):
+    nominator._refused(Mock(namespace="team"), KubeError(403, "Forbidden", ""))
 print(metrics.render().decode())
 """
 _ASKED = """
@@ -36,6 +41,8 @@ from scheduler.kubernetes.requests import request
 raw = {"metadata": {"annotations": {"example.com/gpu-eighths": "3"}}}
 raw["spec"] = {"containers": [{"name": "main"}]}
 print(request(raw, frozenset({"koordinator", "eighths"})))
+from tools import chart
+assert "--dialects=koordinator,eighths" in chart.render("--set=dialects.eighths.enabled=true")
 """
 _READ = """
 from contract.grants import decode
@@ -44,12 +51,13 @@ print(decode('{"v":2,"containers":{}}'))
 
 RECIPES = {
     "Add a refusal": (_REFUSED, "environment CUDA_DEVICE_WAITS_ON_EXCEPTION: invalid value '1'"),
-    "Add a metric": (_COUNTED, "gpuslice_swept_directories_total 1.0"),
+    "Add a metric": (_COUNTED, "gpuslice_scheduler_nomination_pauses_total 1.0"),
     "Add a dialect": (_ASKED, "Fraction(3, 8)"),
     "Change a format": (_READ, "{}"),
 }
 
 
+@pytest.mark.cluster  # the chart is rendered by Helm
 @pytest.mark.parametrize("title", RECIPES)
 def test_a_recipe_works(title: str, tmp_path: Path) -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+import yaml
 
 from contract import grants, names
 from contract.dialects import DIALECTS, Dialect
@@ -28,6 +29,7 @@ from scheduler.kubernetes.arguments import BindingArguments
 from tests.scheduler import calls, objects
 from tests.scheduler.gates import HandGate
 from tests.scheduler.pod_server import Fate, PodServer
+from tests.support import ROOT
 
 Gi = objects.Gi
 EIGHTHS = "toy.example/eighths"
@@ -55,6 +57,14 @@ def read_toy(pod: PodFields) -> Reading | None:
 
     switches = {"threes": "set threes to true"} if text == "3" else {}
     return Reading([request], outputs=outputs, switches=switches)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda each: each.name)
+def test_the_chart_has_the_value_that_turns_a_dialect_on(dialect: Dialect) -> None:
+    value = yaml.safe_load((ROOT / "manifests/chart/values.yaml").read_text())
+    for key in dialect.switch.split(".") if dialect.switch else ():
+        value = value[key]
+    assert value is False or not dialect.switch
 
 
 @pytest.fixture(autouse=True)
