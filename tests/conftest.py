@@ -1,8 +1,7 @@
 """Fixtures of several areas: the C build, and which tiers this machine can run.
 
-A tier that cannot run is skipped with the reason; under CI=true the sim, node and cluster tiers may
-not be skipped: there the same reason is an error. The e2e tier may: `make e2e` builds what it
-needs.
+A tier that cannot run is skipped with the reason; under CI=true no tier may be skipped: there the
+same reason is an error.
 """
 
 from __future__ import annotations

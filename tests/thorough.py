@@ -1,7 +1,8 @@
 """Tests that `make test` leaves to `make test-all`, by pattern of their id, with the reason.
 
-Most repeat, at length or over another build, what a shorter test of `make test` shows; the others
-(aarch64, the wheel, recipes, the oldest Kubernetes) have no shorter form.
+Most repeat, at length or over another build, what a shorter test of `make test` shows: the reason
+names it. The others (aarch64, the wheel, the oldest Kubernetes, what waits for a deadline) have no
+shorter form.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 _SANITIZERS: Final = "a sanitizer's build of what runs in the shipped build"
-_RACES: Final = "a long race; a short one runs in make test"
 _KILLS: Final = "many kills in a row; single ones run in make test"
 _BUILDS: Final = "builds the library or the wheel again"
 _SEEDS: Final = "more seeds of a random test; others run in make test"
@@ -30,12 +30,11 @@ THOROUGH: Final = {
     "tests/lab/test_product_images.py::test_an_image_for_aarch64_*": "as on this machine",
     "tests/shim/region/test_killpoints.py::test_row_21_killed_on_any_path*": _KILLS,
     "tests/shim/region/test_counter.py::test_stopped_and_killed_*": _KILLS,
-    "tests/shim/loader/test_imports.py::test_more_exports_*": _RACES,
-    "tests/shim/charge/test_neighbours.py::*": _RACES,
-    "tests/shim/charge/test_first_context.py::test_a_first_context_beside_*": _RACES,
-    "tests/shim/charge/test_pools_race.py::*": _RACES,
-    "tests/shim/test_storm.py::*": _RACES,
-    "tests/shim/test_turmoil.py::*": _RACES,
+    "tests/shim/charge/test_neighbours.py::*": (
+        "tenants for a minute; test_first_context.py has single steps"
+    ),
+    "tests/shim/charge/test_pools_race.py::test_chunks_that_race_*": "as the test of two processes",
+    "tests/shim/test_storm.py::*": "all paths at once; test_matrix.py has the tests of each",
     "tests/shim/test_processes.py::test_after_three_thousand_kills_*": _KILLS,
     "tests/gpu/test_machinery.py::test_the_rows_run_on_*": "the rows of make gpu",
     "tests/node/test_fault_matrix.py::*": "the rows of make faults",
@@ -45,42 +44,61 @@ THOROUGH: Final = {
     "tests/node/test_enable_nri.py::test_sockets_*": "as the test of a restart that fails",
     "tests/node/test_enable_nri.py::test_a_configuration_that_*": "as the tests of edits.py",
     "tests/node/test_enable_nri.py::test_what_else_*": "as the tests of edits.py",
-    "tests/node/test_enable_nri.py::test_of_two_at_once_the_second_changes_nothing": _RACES,
     "tests/node/test_policy_lives.py::test_a_container_restarted_100_times": _KILLS,
     "tests/node/test_recovery.py::test_a_thousand_*": _KILLS,
     "tests/node/library/test_upgrades.py::*": "fifty containers; test_store.py has one of each",
     "tests/cluster/agent/test_killed.py::*": _KILLS,
     "tests/cluster/admission/test_enforced.py::test_without_the_right_*": "an extender of its own",
-    "tests/cluster/test_one_fitting.py::*": _RACES,
+    "tests/cluster/test_one_fitting.py::*": (
+        "1,000 full nodes; core/test_oracle.py has the search alone"
+    ),
     "tests/cluster/test_preemption.py::*[[]off-*": "the same without nominations",
-    "tests/cluster/test_preemption.py::test_a_late_pod_*": _RACES,
     "tests/cluster/test_preemption.py::test_nominations_of_*": _KILLS,
-    "tests/cluster/test_storms.py::*": _RACES,
-    "tests/cluster/test_cache.py::test_after_turmoil_*": _RACES,
-    "tests/cluster/test_extender.py::test_a_server_that_freezes_over_and_over_*": _RACES,
-    "tests/cluster/test_leader.py::test_*halted*": _RACES,
+    "tests/cluster/test_storms.py::*": "hundreds of pods; the demo binds a few",
+    "tests/cluster/test_cache.py::test_after_turmoil_*": (
+        "random changes; the other tests of the file make one each"
+    ),
+    "tests/cluster/test_extender.py::test_a_server_that_freezes_over_and_over_*": (
+        "as the test before it, again and again"
+    ),
+    "tests/cluster/test_leader.py::test_*halted*": (
+        "waits for Leases; leadership/test_election.py has no clock"
+    ),
     "tests/simgpu/driver/test_answers.py::*[[]11*": "another generation of the driver",
     "tests/simgpu/driver/test_answers.py::*[[]120[24]0]": "another generation of the driver",
-    "tests/dialects/test_pairs.py::*": _RACES,
-    "tests/nri_plugin/kubelet/test_whole_gpus.py::test_of_many_at_once_*[[]500]": _RACES,
-    "tests/node/test_recovery.py::test_idle_and_hostile_*": _RACES,
-    "tests/cluster/test_leader.py::test_a_lease_deleted_by_hand_*": _RACES,
+    "tests/dialects/test_pairs.py::*": (
+        "minutes of equal pods; kubelet/test_whole_gpus.py has a few"
+    ),
+    "tests/nri_plugin/kubelet/test_whole_gpus.py::test_of_many_at_once_*[[]500]": (
+        "as with few rounds"
+    ),
+    "tests/node/test_recovery.py::test_idle_and_hostile_*": (
+        "waits for deadlines of a quarter of a minute"
+    ),
+    "tests/cluster/test_leader.py::test_a_lease_deleted_by_hand_*": (
+        "waits for Leases; leadership/test_election.py has no clock"
+    ),
     "tests/cluster/test_service.py::test_a_second_installation_*": "as the tests of leadership",
     "tests/cluster/test_service.py::test_a_simulation_*": "simulate, over a whole cluster",
-    "tests/cluster/test_extender.py::test_pods_are_bound_with_a_real_kube_scheduler[[]2]": _RACES,
-    "tests/cluster/agent/test_agents_seen.py::test_a_lease_that_expired_before_*": _RACES,
-    "tests/shim/region/test_environment_core.py::test_the_parser_agrees_*": _RACES,
+    "tests/cluster/test_extender.py::test_pods_are_bound_with_a_real_kube_scheduler[[]2]": (
+        "the demo binds pods with a real kube-scheduler"
+    ),
+    "tests/cluster/agent/test_agents_seen.py::test_a_lease_that_expired_before_*": (
+        "waits for a Lease; scheduler/test_cache.py sets the clock"
+    ),
+    "tests/shim/region/test_environment_core.py::test_the_parser_agrees_*": (
+        "random texts; region/test_environment.py has one of each kind"
+    ),
     "tests/shim/loader/test_symbols.py::*[[]14*": "another generation of the driver",
-    "tests/shim/test_processes.py::*[[][1-9][0-9]]": _RACES,
+    "tests/shim/test_processes.py::*[[][1-9][0-9]]": "as with fewer processes",
     "tests/simgpu/test_programs.py::test_numba[[]libraries]": "compiles kernels for half a minute",
     "tests/traces/test_record.py::*": "records anew what test_replay.py replays",
     "tests/chart/test_oldest.py::*": "fetches the sources of another Kubernetes",
-    "tests/test_recipes.py::*": "CONTRIBUTING's recipes, each in a copy",
     "tests/lab/test_place.py::test_clearing_ends_*": _KILLS,
     "tests/lab/test_setup.py::test_an_environment_that_was_half_made_*": _BUILDS,
     "tests/node/test_demo_node.py::*": "make demo verifies its checks",
     "tests/node/library/test_limits.py::test_sixteen_gpus_*": "as many GPUs as a grant may have",
-    "tests/node/library/test_limits.py::test_thirty_pods_*": _RACES,
+    "tests/node/library/test_limits.py::test_thirty_pods_*": "as the tests of one pod",
     "tests/node/test_faults.py::test_an_agent_killed_while_*[[]5]": _KILLS,
     "tests/node/test_faults.py::test_an_agent_killed_while_*[[][123]0]": _KILLS,
     "tests/node/test_recovery.py::test_an_agent_killed_while_*[[][!8]*]": _KILLS,
