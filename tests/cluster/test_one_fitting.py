@@ -15,11 +15,13 @@ from lab.cluster.api import Api, each
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Node, Shape
+from lab.cluster.installation import Installation
 from scheduler.core.place import Peak, Placement, Share
 from scheduler.kubernetes import binding
 from tests.cluster.admission.requested import asking, pod
 from tests.cluster.installing import install
 from tests.cluster.running import running
+from tests.support import until
 
 pytestmark = pytest.mark.cluster
 
@@ -38,10 +40,17 @@ def test_the_only_gpu_with_free_capacity_is_found_at_once_each_time(
         asyncio.run(_fill(own_plane, list(fleet.nodes.values())))
         # Applied only now, because the policies refuse pods that are created with a node.
         install(own_plane)
-        with running(own_plane):
-            tries = [asyncio.run(_one(own_plane, number)) for number in range(TIMES)]
-    name = SHAPE.node_names()[FREE[0]]
+        name = SHAPE.node_names()[FREE[0]]
+        tries = []
+        with running(own_plane) as ours:
+            for number in range(TIMES):
+                tries.append(asyncio.run(_one(own_plane, number)))
+                until(lambda: _shows_no_pod(ours, name), "the extender received the deletion")
     assert tries == [(name, [])] * TIMES
+
+
+def _shows_no_pod(ours: Installation, node: str) -> bool:
+    return "/asks-" not in ours.ask(f"/debug/fleet?node={node}")[1]
 
 
 async def _fill(plane: ControlPlane, nodes: list[Node]) -> None:
