@@ -1,4 +1,4 @@
-"""Helpers of tests in several areas: the checkout's path, waiting, a document's table, a clock."""
+"""Helpers of tests in several areas: the checkout's path, sizes, waiting, a table, a clock."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
 _DEADLINE_S: Final = 120.0
 _POLL_S: Final = 0.02
 _LONGEST_POLL_S: Final = 0.5

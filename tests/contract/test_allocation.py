@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract.allocation import Allocation, AllocationError, DeviceEntry, decode, encode
+from tests.support import GIB
 
-GIB = 2**30
 UUID = "GPU-8c25ea37-2909-6e62-b7bf-e2fcadebea8d"
 CORE, MEMORY, RATIO = (
     "koordinator.sh/gpu-core",

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract.quantity import Absent, Invalid, Value, format_binary, parse, share_of
-
-GIB = 2**30
+from tests.support import GIB
 
 VALUES = [
     ("50", 50),

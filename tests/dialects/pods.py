@@ -12,7 +12,6 @@ from tests.e2e.whole import Whole
 from tests.support import ROOT, until
 
 EXAMPLES = ROOT / "docs" / "examples"
-MIB = 1 << 20
 
 
 def remove(whole: Whole) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from lab.cluster.running import NODE
 from tests.dialects.pods import (
-    MIB,
     apply,
     asleep,
     create,
@@ -22,7 +21,7 @@ from tests.dialects.pods import (
 )
 from tests.e2e.hami import DIRECTORIES
 from tests.e2e.whole import Whole
-from tests.support import until
+from tests.support import MIB, until
 
 pytestmark = pytest.mark.e2e
 

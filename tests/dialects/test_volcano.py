@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.dialects.pods import MIB, apply, fields, inside, limit_bytes
+from tests.dialects.pods import apply, fields, inside, limit_bytes
 from tests.e2e.whole import Whole, allocatable
-from tests.support import until
+from tests.support import MIB, until
 
 pytestmark = pytest.mark.e2e
 

@@ -15,9 +15,9 @@ from typing import Final
 
 from contract import names
 from shim import region
+from tests.support import MIB
 from traces import watch
 
-MIB: Final = 2**20
 BLOCK: Final = 2 * MIB
 _SETTLED_S: Final = 20.0
 _OTHERS: Final = {"LD_PRELOAD", names.ENV_DIR}

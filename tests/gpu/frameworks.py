@@ -15,7 +15,7 @@ import sys
 from dataclasses import dataclass
 from typing import Final
 
-GIB: Final = 2**30
+from tests.support import GIB
 
 _BEGIN: Final = """
 import json, sys

@@ -22,9 +22,9 @@ from shim import measurement, region
 from tests.gpu.conftest import GpuHost
 from tests.gpu.facts import Facts
 from tests.gpu.frameworks import Framework
+from tests.support import MIB
 from traces.watch import Watch
 
-MIB: Final = 2**20
 MEASURED_AFTER_S: Final = (overhead.WINDOW + 1) * overhead.PERIOD_S
 _PATH_OF_LOG: Final = "stderr"
 

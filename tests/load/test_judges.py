@@ -13,8 +13,8 @@ from contract import grant_file
 from tests.load import inside
 from tests.load.accounts import Share, books
 from tests.load.inside import Size
+from tests.support import GIB
 
-GIB = 1 << 30
 DEVICES = [
     {
         "metadata": {"name": node},

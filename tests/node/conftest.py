@@ -14,8 +14,8 @@ from contract.overhead import CODE_BYTES
 from lab.node.catalogue import OWN_PRELOAD, PYTHON_IMAGE
 from lab.node.cri import Container, Process
 from lab.node.lab import Lab
+from tests.support import GIB as GIB
 
-GIB = 1 << 30
 CONTEXT = 300 << 20
 """The size of a context on the simulated host: simgpu/default.toml."""
 FLOOR = CONTEXT + CODE_BYTES

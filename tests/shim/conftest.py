@@ -17,10 +17,10 @@ from shim import region
 from tests import sanitizers
 from tests.shim.region.core import Box
 from tests.simgpu.host import start, stop
+from tests.support import GIB as GIB
+from tests.support import MIB as MIB
 from tests.support import ROOT
 
-MIB = 2**20
-GIB = 2**30
 GPUS = (
     ("GPU-5e1f0a70-0000-4000-8000-0000000000aa", 4 * GIB),
     ("GPU-5e1f0a70-0000-4000-8000-0000000000bb", 2 * GIB),

@@ -13,10 +13,10 @@ from simgpu import cli
 from simgpu.state_dir import StateDir
 from simgpu.wire import Role
 from tests.simgpu.peer import Peer
+from tests.support import GIB as GIB
 from tests.support import ROOT, until
 
 PLAIN = ROOT / "tests" / "plain_host.toml"
-GIB = 1 << 30
 
 
 def simgpu(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.simgpu.host import GIB, PLAIN, Host
+from tests.simgpu.host import PLAIN, Host
 from tests.simgpu.programs import cuda_programs, memory_programs
-from tests.support import ROOT
-
-MIB = 1 << 20
+from tests.support import GIB, MIB, ROOT
 
 pytestmark = pytest.mark.sim
 

@@ -9,11 +9,11 @@ from typing import Final
 
 import pytest
 
+from tests.support import GIB
 from traces import host
 from traces.recordings import files
 from traces.replay import Recording, load
 
-GIB: Final = 2**30
 GPU_BYTES: Final = 17 * GIB
 """Two recorded GPUs, and more, so that the library must refuse and not the simulated GPU."""
 

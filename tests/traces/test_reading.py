@@ -15,8 +15,6 @@ from traces.script import Script
 from traces.trace import Call, TraceError, read
 from traces.translate import Translator
 
-MIB = 2**20
-
 
 def written(directory: Path, *lines: str) -> Path:
     path = directory / "some.trace.gz"

@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 
-from tests.support import ROOT
+from tests.support import MIB, ROOT
 from tests.traces.conftest import Loaded
 from traces import host
 from traces.recordings import DATA, LETTERS, files
@@ -26,7 +26,6 @@ from traces.trace import words
 from traces.watch import watching
 
 pytestmark = [pytest.mark.sim, pytest.mark.shipped]
-MIB: Final = 2**20
 MOST_CHARGE_ERROR_BYTES: Final = 2 * MIB
 POOL_CHUNK_BYTES: Final = 32 * MIB
 """The minimum that a pool takes, and the maximum of a refused call beyond its size."""

@@ -13,8 +13,7 @@ import pynvml
 import pytest
 
 from nri_plugin.gpu import nvml
-
-GIB = 1 << 30
+from tests.support import GIB
 
 
 class Driver:

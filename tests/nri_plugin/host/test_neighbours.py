@@ -33,10 +33,10 @@ from nri_plugin.policy.refusals import FilesError
 from shim.arbiter.files import Container
 from tests.contract.libraries import library
 from tests.nri_plugin.objects import clear
+from tests.support import GIB
 
 pytestmark = pytest.mark.node
 
-GIB: Final = 1 << 30
 SHARES: Final = (Share("GPU-1", 3, 5 * GIB, 40),)
 GPUS: Final = (Gpu("GPU-1", 3, 40 * GIB),)
 ENTRY: Final = allocation.DeviceEntry(3, {names.RESOURCE_MEMORY: 5 * GIB}, "GPU-1")

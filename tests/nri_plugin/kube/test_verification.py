@@ -15,7 +15,8 @@ from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Pod, Share
 from nri_plugin.policy.notices import Notices
 from nri_plugin.readiness import Readiness
-from tests.nri_plugin.policy.test_bound_pods import GIB, GPUS, bound
+from tests.nri_plugin.policy.test_bound_pods import GPUS, bound
+from tests.support import GIB
 
 
 class Bench:

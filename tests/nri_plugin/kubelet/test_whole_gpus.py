@@ -34,9 +34,8 @@ from nri_plugin.policy.ledger import Ledger
 from nri_plugin.policy.model import Gpu, Pod, Share
 from nri_plugin.readiness import Readiness
 from tests.nri_plugin.kubelet.fake_kubelet import FakeKubelet
-from tests.support import until_async
+from tests.support import GIB, until_async
 
-GIB = 1 << 30
 GPUS = [Gpu(f"GPU-{n}", n, 8 * GIB, numa=n // 2, link=f"nvlink-{n // 2}") for n in range(4)]
 
 

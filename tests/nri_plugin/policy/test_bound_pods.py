@@ -19,8 +19,8 @@ from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Gpu, Pod, Share
 from nri_plugin.policy.refusals import Reason
 from nri_plugin.policy.totals import Entry
+from tests.support import GIB
 
-GIB = 1 << 30
 GPUS = (Gpu("GPU-0", 0, 8 * GIB), Gpu("GPU-1", 1, 4 * GIB))
 NO_PODS: frozenset[str] = frozenset()
 NOW = "2026-01-01T00:00:00Z"

@@ -22,8 +22,8 @@ from nri_plugin.policy.gpu_modes import (
 from nri_plugin.policy.ledger import Ledger
 from nri_plugin.policy.model import Gpu, Pod, Share
 from nri_plugin.policy.refusals import Reason
+from tests.support import GIB
 
-GIB = 1 << 30
 GPUS = [Gpu(f"GPU-{n}", n, 8 * GIB, index=n) for n in range(3)]
 ANY = Offer(any=True)
 NOTHING = Assigned({}, {})

@@ -33,8 +33,8 @@ from nri_plugin.policy.model import (
 )
 from nri_plugin.policy.refusals import Reason, Refusal
 from tests.nri_plugin import objects
+from tests.support import GIB
 
-GIB = 1 << 30
 A = Gpu("GPU-aaaaaaaa-0000-0000-0000-000000000000", 0, 40 * GIB)
 B = Gpu("GPU-bbbbbbbb-0000-0000-0000-000000000000", 1, 80 * GIB)
 GPUS = (A, B)

@@ -22,8 +22,8 @@ from nri_plugin.policy.totals import (
     granted_gpus,
     totals,
 )
+from tests.support import GIB
 
-GIB = 1 << 30
 UUIDS = st.sampled_from([f"GPU-{n}" for n in range(5)])
 
 

@@ -13,11 +13,11 @@ from scheduler.dialects.hami import read
 from scheduler.dialects.reading import Container, PodFields, Reading, RequestError
 from scheduler.dialects.table import DEFAULT
 from scheduler.kubernetes import requests
+from tests.support import MIB
 
 GPU, MEMORY, PERCENT, CORES, PRIORITY = (
     f"nvidia.com/{name}" for name in ("gpu", "gpumem", "gpumem-percentage", "gpucores", "priority")
 )
-MIB: Final = 2**20
 WHOLE: Final = Fraction(1)
 HALF: Final = Fraction(1, 2)
 

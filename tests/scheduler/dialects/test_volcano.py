@@ -15,8 +15,8 @@ from scheduler.core.request import ContainerRequest, Phase, Policy, Request, Sco
 from scheduler.dialects import volcano, volcano_conf
 from scheduler.dialects.reading import Container, PodFields, Reading, RequestError
 from tests.scheduler.core import one_node
+from tests.support import MIB
 
-MIB = 1 << 20
 CARD_BYTES = 11178 * MIB
 
 Limits = Mapping[str, Any]

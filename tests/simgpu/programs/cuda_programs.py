@@ -16,10 +16,11 @@ from typing import Any, Final
 
 from cuda.bindings import driver
 
+from tests.support import GIB
+from tests.support import MIB as MIB
+
 R = driver.CUresult
 BLOCK: Final = 2 << 20
-MIB: Final = 1 << 20
-GIB: Final = 1 << 30
 
 PTX: Final = b"""
 .version 8.0
