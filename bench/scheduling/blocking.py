@@ -136,7 +136,7 @@ class _Seconds:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._began_s = self._last_s = time.monotonic()
+        self._last_s = time.monotonic()
 
     def go_on(self) -> None:
         now_s = time.monotonic()

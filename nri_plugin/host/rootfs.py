@@ -199,9 +199,7 @@ def check_view(root: int, mounts: Sequence[Mount]) -> None:
         raise refused(Reason.VIEW_DIFFERS, path=mount.destination, problem=problem)
 
 
-def check_capabilities(
-    config: bundle.Config, process: Path, allowed: AbstractSet[str] = frozenset()
-) -> None:
+def check_capabilities(config: bundle.Config, process: Path, allowed: AbstractSet[str]) -> None:
     """Raise Refused if a program in the container could remove a limit."""
     name = _loosening(config, process, allowed)
     if name:

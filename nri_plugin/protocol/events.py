@@ -70,7 +70,6 @@ class RuntimeInfo:
     version: str
     nri_version: str
     """Empty if the runtime does not report it: NRI 0.11 and earlier."""
-    registration_timeout_ms: int
     request_timeout_ms: int
     """The runtime's timeout for each answer; for Synchronize, for all chunks together."""
 

@@ -271,8 +271,6 @@ class Session:
             name=message.runtime_name,
             version=message.runtime_version,
             nri_version=message.nri_version,
-            registration_timeout_ms=max(0, message.registration_timeout)
-            or DEFAULT_REGISTRATION_TIMEOUT_MS,
             request_timeout_ms=max(0, message.request_timeout) or DEFAULT_REQUEST_TIMEOUT_MS,
         )
         self.refusal = runtimes.refusal(self._runtime)

@@ -55,10 +55,6 @@ class Timing:
     """Replaces wait_s if the holder's process is known to have exited: it sends nothing more."""
 
 
-MARGIN: Final = 0.05
-"""Tolerated rate difference between two hosts' clocks, a thousand times the real one."""
-
-
 class Role(Enum):
     STANDBY = "standby"
     ACQUIRING = "acquiring"

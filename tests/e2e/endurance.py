@@ -13,7 +13,6 @@ import random
 import re
 import signal
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,13 +35,14 @@ _SPREAD: Final = 0.7
 _CALM_EVERY_KILLS: Final = 10
 _BACK_S: Final = 90.0
 _CLEAN_S: Final = 240.0
-_OF_CONTAINERD: Final = {
-    "shims without a container": r"\+ process: \S+/containerd-shim-runc-v2 .*",
-    "their sockets": r"\+ unix socket: \S+/s/\w+",
-    "network namespaces": r"\+ mount: /run/netns/cni-\S+ \(nsfs.*",
-}
-"""Processes that a killed containerd has started for a pod and not recorded yet; neither the next
-one nor any other program tracks them. A container in a shim would be another process."""
+_OF_CONTAINERD: Final = re.compile(
+    r"\+ (process: \S+/containerd-shim-runc-v2 .*"
+    r"|unix socket: \S+/s/\w+"
+    r"|mount: /run/netns/cni-\S+ \(nsfs.*)"
+)
+"""Shims without a container, their sockets and network namespaces: a killed containerd has started
+them for a pod and not recorded them yet; neither the next one nor any other program tracks them. A
+container in a shim would be another process."""
 _MIDDLE_S: Final = (15.0, 40.0)
 
 
@@ -149,8 +149,7 @@ class Endurance:
             nonlocal left
             found = self._node.left()
             if figures.kills[KILLED[0]]:
-                figures.of_containerd = Counter(filter(None, map(_of_containerd, found)))
-                found = [line for line in found if not _of_containerd(line)]
+                found = [line for line in found if not _OF_CONTAINERD.fullmatch(line)]
             left = found
             return not left
 
@@ -176,11 +175,6 @@ class Endurance:
             if time.monotonic() - said_s > 30:
                 said_s = time.monotonic()
                 self._say(f"{len(crowd)} pods there, {_so_far(crowd.figures)}")
-
-
-def _of_containerd(line: str) -> str:
-    """Which process it is; "" if it is not containerd's."""
-    return next((what for what, like in _OF_CONTAINERD.items() if re.fullmatch(like, line)), "")
 
 
 async def _read(crowd: Crowd) -> None:

@@ -36,7 +36,7 @@ class Figures:
     scheduler requeued. Of a crowd: waits_s, by the program killed last ("": none), the time from
     when a pod fitted until all its containers ran; silence_s, the longest interval between two
     reports of one container; short, reports at which the GPU had less free than the limit
-    (inside.is_short); of_containerd, the size of what a killed containerd has left behind.
+    (inside.is_short).
     """
 
     made: int = 0
@@ -53,7 +53,6 @@ class Figures:
     restarts: int = 0
     silence_s: float = 0.0
     short: int = 0
-    of_containerd: Counter[str] = field(default_factory=Counter)
     waits_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
 

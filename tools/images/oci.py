@@ -68,7 +68,7 @@ class Layer:
     def add_bytes(self, path: str, content: bytes, mode: int = 0o644) -> None:
         self.entries[path.lstrip("/")] = Entry(mode, content=content)
 
-    def add_directory(self, path: str, mode: int = 0o755) -> None:
+    def add_directory(self, path: str, mode: int) -> None:
         self.entries[path.lstrip("/")] = Entry(mode)
 
     def add_link(self, path: str, target: str) -> None:

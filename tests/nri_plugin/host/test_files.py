@@ -8,7 +8,6 @@ import stat
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 import pytest
 
@@ -20,9 +19,6 @@ from nri_plugin.policy import preload_list
 from nri_plugin.policy.model import Floor, Mount, Share
 from nri_plugin.policy.refusals import FilesError, Refused
 from tests.nri_plugin.objects import clear
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 pytestmark = pytest.mark.node
 

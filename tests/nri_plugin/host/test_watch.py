@@ -257,7 +257,7 @@ def test_a_generated_spec_gives_way_to_a_second_description(tmp_path: Path) -> N
     later."""
     host = Host(tmp_path, "--cdi-by-name")
     node = host.node()
-    node.runtime = RuntimeInfo("containerd", "v2.4.2", "", 0, 0)
+    node.runtime = RuntimeInfo("containerd", "v2.4.2", "", 0)
     written = host.spec.read_text()
     host.spec.unlink()
     host.ctk.write_text(spec(UUID))
@@ -275,7 +275,7 @@ def test_a_second_description_of_one_gpu_leaves_the_generated_ones_of_the_others
     """name: sorted before or after the generated file."""
     host = Host(tmp_path, "--cdi-by-name")
     node = host.node()
-    node.runtime = RuntimeInfo("containerd", "v2.4.2", "", 0, 0)
+    node.runtime = RuntimeInfo("containerd", "v2.4.2", "", 0)
     host.spec.unlink()
     host.show(*TWO)
     host.ctk.write_text(spec(UUID, OTHER))
@@ -346,7 +346,7 @@ def test_a_runtime_that_drops_cdi_devices_by_name_is_a_problem(tmp_path: Path) -
     host = Host(tmp_path, "--cdi-by-name")
     node = host.node()
     assert "the runtime has not reported its name yet" in host.lacks(node)[0]
-    node.runtime = RuntimeInfo("containerd", "v2.0.3", "", 0, 0)
+    node.runtime = RuntimeInfo("containerd", "v2.0.3", "", 0)
     assert "containerd v2.0.3 drops CDI devices" in host.lacks(node)[0]
 
 

@@ -17,7 +17,7 @@ from nri_plugin.policy.refusals import Reason
 from nri_plugin.protocol.events import RuntimeInfo
 from nri_plugin.readiness import BEAT_LATE_S, Readiness
 
-RUNTIME = RuntimeInfo("containerd", "v2.4.2", "v0.12.3", 5000, 2000)
+RUNTIME = RuntimeInfo("containerd", "v2.4.2", "v0.12.3", 2000)
 
 
 class Watched:

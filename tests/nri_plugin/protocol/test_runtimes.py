@@ -16,7 +16,7 @@ DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "runtimes.md"
 
 
 def _info(name: str, version: str, nri_version: str = "") -> RuntimeInfo:
-    return RuntimeInfo(name, version, nri_version, 5000, 2000)
+    return RuntimeInfo(name, version, nri_version, 2000)
 
 
 @pytest.mark.parametrize(

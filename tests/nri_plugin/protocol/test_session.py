@@ -133,7 +133,7 @@ def test_a_recorded_handshake_in_every_cut(
     received += fed(session.receive_data, cut(second[5:] + CONTAINERD_SYNCHRONIZE + b"\0\0"))
     assert session.introduced
     configured = events.Configured(
-        events.RuntimeInfo("containerd", "2.4.2+unknown", "v0.12.3", 5000, 2000),
+        events.RuntimeInfo("containerd", "2.4.2+unknown", "v0.12.3", 2000),
         events.SERVED_EVENTS,
     )
     assert set(map(type, received[:2])) == {events.Registered, events.Configured}
@@ -226,7 +226,6 @@ def test_a_runtime_that_reports_no_timeouts_has_the_old_ones(timeout: int) -> No
         ),
     )
     assert isinstance(configured, events.Configured)
-    assert configured.runtime.registration_timeout_ms == 5000
     assert configured.runtime.request_timeout_ms == 2000
 
 

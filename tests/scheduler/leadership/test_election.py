@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from scheduler.leadership.election import MARGIN, POST_S, Candidate, Do, Election, Role, Timing
+from scheduler.leadership.election import POST_S, Candidate, Do, Election, Role, Timing
 from scheduler.leadership.lease import Campaign, Record
 
 TIMING = Timing()
@@ -45,7 +45,8 @@ def campaign(by: str = "heir", installation: str = "here", count: int = 0) -> Ca
 
 
 def test_the_timeouts_tolerate_clocks_of_different_rates() -> None:
-    after_acquiring = (TIMING.lease_s + TIMING.wait_s) * (1 - MARGIN)
+    slowest = 0.95  # a thousand times the real difference between two hosts' clocks
+    after_acquiring = (TIMING.lease_s + TIMING.wait_s) * slowest
     assert after_acquiring >= TIMING.window_s + 2 * POST_S
     assert TIMING.exited_wait_s > POST_S
     assert TIMING.window_s > 2 * 2.0 + TIMING.renew_s - 0.1  # two calls of the Lease may fail

@@ -77,8 +77,8 @@ class Box:
     def use(self, gpu: int = 0) -> region_file.GpuUse:
         return region_file.uses(self.region.read_bytes())[gpu]
 
-    def gpu_field(self, field: str, gpu: int = 0) -> int:
-        offset = region_file.Geometry(self.gpu_count).gpu_offset(gpu)
+    def gpu_field(self, field: str) -> int:
+        offset = region_file.Geometry(self.gpu_count).gpu_offset(0)
         return whole(region_file.GPU.unpack(self.region.read_bytes(), offset)[field])
 
     def slot_offset(self, number: int) -> int:

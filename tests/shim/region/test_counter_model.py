@@ -35,8 +35,8 @@ def _owner(slot: int, *deltas: int, limit: int = LARGE_LIMIT) -> Process:
     return partial(owner, slot=slot, generation=FIRST_GENERATION, deltas=deltas, limit=limit)
 
 
-def _reaper(me: int, slot: int = 0) -> Process:
-    return partial(reaper, me=me, slot=slot)
+def _reaper(me: int) -> Process:
+    return partial(reaper, me=me, slot=0)
 
 
 def _successor(me: int, *deltas: int) -> Process:

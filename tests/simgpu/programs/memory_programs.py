@@ -41,11 +41,11 @@ def used(pool: Any) -> int:
     return word(pool, A.CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
 
 
-def new_pool(ordinal: int = 0, **fields: Any) -> Any:
+def new_pool(**fields: Any) -> Any:
     properties = driver.CUmemPoolProps()
     properties.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     properties.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-    properties.location.id = ordinal
+    properties.location.id = 0
     for name, value in fields.items():
         setattr(properties, name, value)
     return ok(driver.cuMemPoolCreate(properties))
