@@ -70,9 +70,7 @@ bool vgpu_execs_put(uint64_t exec, const struct vgpu_graph_needs *bounds)
 	struct table *t = table();
 	struct entry *entry;
 
-	if (!t)
-		return false;
-	if (!vgpu_lock(&t->lock))
+	if (!t || !vgpu_lock(&t->lock))
 		return false;
 	entry = find(t, exec, true);
 	if (entry) {
@@ -94,9 +92,7 @@ bool vgpu_execs_remove(uint64_t exec, struct vgpu_graph_needs *bounds)
 	struct table *t = any() ? table() : NULL;
 	struct entry *entry;
 
-	if (!t)
-		return false;
-	if (!vgpu_lock(&t->lock))
+	if (!t || !vgpu_lock(&t->lock))
 		return false;
 	entry = find(t, exec, false);
 	if (entry) {
@@ -113,9 +109,7 @@ bool vgpu_execs_find(uint64_t exec, struct vgpu_graph_needs *bounds)
 	struct table *t = any() ? table() : NULL;
 	struct entry *entry;
 
-	if (!t)
-		return false;
-	if (!vgpu_lock(&t->lock))
+	if (!t || !vgpu_lock(&t->lock))
 		return false;
 	entry = find(t, exec, false);
 	if (entry)

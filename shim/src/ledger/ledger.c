@@ -88,15 +88,3 @@ void vgpu_ledger_forget(uint32_t context, uint64_t bytes[VGPU_MOST_GPUS],
 		vgpu_shard_leave(shard);
 	}
 }
-
-uint64_t vgpu_ledger_count(void)
-{
-	struct vgpu_shard *shard;
-	uint64_t count = 0;
-
-	for (unsigned int i = 0; (shard = vgpu_shard_number(i)); i++) {
-		count += shard->count;
-		vgpu_shard_leave(shard);
-	}
-	return count;
-}

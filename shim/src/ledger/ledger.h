@@ -35,6 +35,3 @@ static inline bool vgpu_ledger_has(enum vgpu_kind kind, uint64_t key)
  * ones, each of whose holds is released. */
 void vgpu_ledger_forget(uint32_t context, uint64_t bytes[VGPU_MOST_GPUS],
 			void (*let_go)(uint32_t hold));
-
-/* Number of entries in the ledger. */
-uint64_t vgpu_ledger_count(void);
