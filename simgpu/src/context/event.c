@@ -68,13 +68,10 @@ CUresult cuEventCreate(CUevent *out, unsigned int flags)
 {
 	struct context *context;
 	struct event *event;
-	CUresult result = driver_enter();
+	CUresult result = context_enter(NULL, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = context_current(&context);
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
 	if (!out || flags & ~(unsigned int)CU_EVENT_FLAGS_MASK)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	if (flags & CU_EVENT_INTERPROCESS && !(flags & CU_EVENT_DISABLE_TIMING))

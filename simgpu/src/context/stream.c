@@ -148,12 +148,9 @@ CUresult cuStreamCreateWithPriority(CUstream *out, unsigned int flags, int prior
 
 	if (!out || flags & ~(unsigned int)CU_STREAM_NON_BLOCKING)
 		return CUDA_ERROR_INVALID_VALUE;
-	result = driver_enter();
+	result = context_enter(NULL, &context);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = context_current(&context);
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
 	/* As documented, a priority outside the range is moved into it. */
 	priority = priority > 0 ? 0 : priority < -5 ? -5 : priority;
 	result = add(context, flags, priority, &stream);

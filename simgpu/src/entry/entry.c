@@ -18,8 +18,8 @@
 #define FIRST(first, ...) first
 #define SECOND_(first, second, ...) second
 #define SECOND(...) SECOND_(__VA_ARGS__)
-#define COUNT(...) COUNT_(__VA_ARGS__, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, ~)
-#define COUNT_(a, b, c, d, e, f, g, h, i, j, k, l, m, n, count, ...) count
+#define COUNT(...) COUNT_(__VA_ARGS__, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, ~)
+#define COUNT_(a, b, c, d, e, f, g, h, i, j, k, count, ...) count
 #define ARGS_1 (a)
 #define ARGS_2 (a, b)
 #define ARGS_3 (a, b, c)
@@ -28,12 +28,6 @@
 #define ARGS_6 (a, b, c, d, e, f)
 #define ARGS_7 (a, b, c, d, e, f, g)
 #define ARGS_8 (a, b, c, d, e, f, g, h)
-#define ARGS_9 (a, b, c, d, e, f, g, h, i)
-#define ARGS_10 (a, b, c, d, e, f, g, h, i, j)
-#define ARGS_11 (a, b, c, d, e, f, g, h, i, j, k)
-#define ARGS_12 (a, b, c, d, e, f, g, h, i, j, k, l)
-#define ARGS_13 (a, b, c, d, e, f, g, h, i, j, k, l, m)
-#define ARGS_14 (a, b, c, d, e, f, g, h, i, j, k, l, m, n)
 /* (void) is none: PROBE_void alone is followed by the parenthesis and expands. */
 #define PROBE_void() ~, NONE
 #define LIST_NONE(...) ()

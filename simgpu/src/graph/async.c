@@ -92,15 +92,12 @@ static CUresult allocate(CUdeviceptr *out, size_t bytes, CUmemoryPool handle, bo
 	struct device *device;
 	struct pool *pool = NULL;
 	uint64_t address;
-	CUresult result = driver_enter();
+	CUresult result = stream_enter(stream_handle, &stream);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = stream_get(stream_handle, &stream);
-	if (result == CUDA_SUCCESS && (!out || !bytes))
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
+	if (!out || !bytes)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	device = stream->context->device;
 	if (named)
 		pool = object_get(handle, OBJECT_POOL);
@@ -148,13 +145,10 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream_handle)
 	struct device *device;
 	struct range *range;
 	struct mark ready;
-	CUresult result = driver_enter();
+	CUresult result = stream_enter(stream_handle, &stream);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = stream_get(stream_handle, &stream);
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
 	if (stream->capture)
 		return driver_leave(capture_free(stream, address));
 	range = memory_find(address, &device);

@@ -138,17 +138,15 @@ static CUresult allocate(CUdeviceptr *out, uint64_t bytes, bool low, bool manage
 {
 	struct context *context;
 	struct wish wish = {.bytes = bytes, .low = low, .managed = managed};
-	CUresult result = driver_enter();
+	CUresult result = context_enter(NULL, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = context_current(&context);
-	if (result == CUDA_SUCCESS && (!out || !bytes))
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result == CUDA_SUCCESS && bytes > UINT64_MAX - SIM_GRANULE_BYTES)
-		result = CUDA_ERROR_OUT_OF_MEMORY;
-	if (result == CUDA_SUCCESS)
-		result = capture_allows();
+	if (!out || !bytes)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (bytes > UINT64_MAX - SIM_GRANULE_BYTES)
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	result = capture_allows();
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
 	wish.device = context->device;
@@ -279,15 +277,12 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 	struct sim_memory memory;
 	struct context *context;
 	struct sim_link *link;
-	CUresult result = driver_enter();
+	CUresult result = context_enter(NULL, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = context_current(&context);
-	if (result == CUDA_SUCCESS && (!free_bytes || !total_bytes))
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
+	if (!free_bytes || !total_bytes)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	link = context->device->link;
 	driver_unlock();
 	result =
@@ -322,13 +317,10 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr a
 	struct context *context;
 	struct device *device;
 	struct range *range;
-	CUresult result = driver_enter();
+	CUresult result = context_enter(NULL, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = context_current(&context);
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
 	range = memory_find(address, &device);
 	if (!range && mapping_find(address))
 		range = &mapping_find(address)->range;

@@ -105,13 +105,11 @@ static CUresult capture(const struct transfer *transfer, struct stream *stream)
 /* Takes the lock with the stream, and with what is checked. */
 static CUresult begin(const struct transfer *transfer, CUstream handle, struct stream **stream)
 {
-	CUresult result = driver_enter();
+	CUresult result = stream_enter(handle, stream);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = stream_get(handle, stream);
-	if (result == CUDA_SUCCESS)
-		result = check(transfer);
+	result = check(transfer);
 	return result == CUDA_SUCCESS ? result : driver_leave(result);
 }
 

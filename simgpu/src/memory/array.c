@@ -52,15 +52,12 @@ CUresult array_make(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels, en
 	struct device *device;
 	uint64_t context_id;
 	CUcontext current;
-	CUresult result = driver_enter();
+	CUresult result = context_enter(NULL, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = context_current(&context);
-	if (result == CUDA_SUCCESS && (!handle || !desc || !levels))
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
+	if (!handle || !desc || !levels)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	made.desc = *desc;
 	device = context->device;
 	context_id = context->id;
@@ -139,13 +136,10 @@ static CUresult destroy(void *handle, enum object_kind kind)
 	struct device *device;
 	struct array *array;
 	uint64_t id;
-	CUresult result = driver_enter();
+	CUresult result = context_enter(NULL, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = context_current(&context);
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
 	array = object_get(handle, kind);
 	if (!array || array->mipmap)
 		return driver_leave(CUDA_ERROR_INVALID_HANDLE);

@@ -102,13 +102,12 @@ static CUresult apply(const CUarrayMapInfo *info)
 CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream handle)
 {
 	struct stream *stream;
-	CUresult result = driver_enter();
+	CUresult result = stream_enter(handle, &stream);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = stream_get(handle, &stream);
-	if (result == CUDA_SUCCESS && (!list || !count))
-		result = CUDA_ERROR_INVALID_VALUE;
+	if (!list || !count)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	for (unsigned int i = 0; result == CUDA_SUCCESS && i < count; i++)
 		result = check(&list[i]);
 	for (unsigned int i = 0; result == CUDA_SUCCESS && i < count; i++)

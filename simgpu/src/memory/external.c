@@ -27,14 +27,11 @@ CUresult cuImportExternalMemory(CUexternalMemory *out, const CUDA_EXTERNAL_MEMOR
 	struct physical *memory = NULL;
 	struct context *context;
 	CUmemGenericAllocationHandle handle;
-	CUresult result = driver_enter();
+	CUresult result = context_enter(NULL, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = context_current(&context);
 	driver_unlock();
-	if (result != CUDA_SUCCESS)
-		return result;
 	if (!out || !desc || !desc->size || desc->flags & ~1u)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (desc->type != CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD)
@@ -69,13 +66,10 @@ CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *out, CUexternalMemory hand
 {
 	struct external *external;
 	struct context *context;
-	CUresult result = driver_enter();
+	CUresult result = context_enter(NULL, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = context_current(&context);
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
 	external = external_get(handle);
 	if (!external)
 		return driver_leave(CUDA_ERROR_INVALID_HANDLE);

@@ -68,15 +68,13 @@ static CUresult allocate(void **out, size_t bytes, unsigned int flags)
 CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned int flags)
 {
 	struct context *context;
-	CUresult result = driver_enter();
+	CUresult result = context_enter(NULL, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = context_current(&context);
-	if (result == CUDA_SUCCESS &&
-	    (!out || !bytes || flags & ~(unsigned int)CU_MEMHOSTALLOC_FLAGS_MASK))
-		result = CUDA_ERROR_INVALID_VALUE;
-	return driver_leave(result == CUDA_SUCCESS ? allocate(out, bytes, flags) : result);
+	if (!out || !bytes || flags & ~(unsigned int)CU_MEMHOSTALLOC_FLAGS_MASK)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	return driver_leave(allocate(out, bytes, flags));
 }
 
 CUresult cuMemAllocHost_v2(void **out, size_t bytes)

@@ -90,16 +90,13 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr address)
 	struct device *device;
 	const struct range *range;
 	uint64_t id;
-	CUresult result = driver_enter();
+	CUresult result = context_enter(NULL, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = context_current(&context);
 	range = exportable(address, &device);
-	if (result == CUDA_SUCCESS && (!out || !range))
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
+	if (!out || !range)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	id = range->id;
 	handle.bytes = range->bytes;
 	memcpy(handle.uuid, device->gpu->uuid, sizeof(handle.uuid));
@@ -174,14 +171,11 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, CUipcMemHandle given, unsigned 
 
 	if (!out || flags & ~CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
 		return CUDA_ERROR_INVALID_VALUE;
-	result = driver_enter();
+	result = context_enter(NULL, &context);
 	if (result != CUDA_SUCCESS)
 		return result;
 	memcpy(&handle, &given, sizeof(handle));
-	result = context_current(&context);
-	if (result == CUDA_SUCCESS)
-		result = open_checked(out, context, &handle);
-	return driver_leave(result);
+	return driver_leave(open_checked(out, context, &handle));
 }
 
 CUresult cuIpcOpenMemHandle(CUdeviceptr *out, CUipcMemHandle given, unsigned int flags)
@@ -196,18 +190,17 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address)
 	struct range *range = NULL;
 	struct sim_id id;
 	uint32_t i = 0;
-	CUresult result = driver_enter();
+	CUresult result = context_enter(NULL, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = context_current(&context);
 	while (i < opening_count &&
 	       (openings[i].base != address || !range_of(&openings[i], &device)))
 		i++;
-	if (result == CUDA_SUCCESS && i == opening_count)
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result != CUDA_SUCCESS || --openings[i].times)
-		return driver_leave(result);
+	if (i == opening_count)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (--openings[i].times)
+		return driver_leave(CUDA_SUCCESS);
 	id.id = openings[i].id;
 	range = memory_find(address, &device);
 	arena_give(&device->arena, range);

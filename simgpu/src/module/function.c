@@ -90,15 +90,12 @@ CUresult function_set_attribute(struct function *function, int attribute, int va
 static CUresult enter(CUfunction handle, const void *out, struct function **function,
 		      struct context **context)
 {
-	CUresult result = driver_enter();
+	CUresult result = context_enter(NULL, context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = context_current(context);
-	if (result == CUDA_SUCCESS && !out)
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
+	if (!out)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	*function = function_get(handle);
 	return *function ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_HANDLE);
 }

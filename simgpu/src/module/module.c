@@ -142,13 +142,11 @@ static CUresult load(CUmodule *out, image_reader *read, const void *source)
 	struct context *context;
 	struct module *module;
 	struct ptx *ptx;
-	CUresult result = driver_enter();
+	CUresult result = context_enter(NULL, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = context_current(&context);
-	if (result == CUDA_SUCCESS)
-		result = out ? read(source, &ptx) : CUDA_ERROR_INVALID_VALUE;
+	result = out ? read(source, &ptx) : CUDA_ERROR_INVALID_VALUE;
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
 	result = module_new(context, ptx, &module);
