@@ -7,15 +7,13 @@ plugin that violates either loses its connection.
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import json
-import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from lab import pages
 from lab.node.cri import Container
 from lab.node.lab import LabError
 
@@ -64,10 +62,5 @@ def check(container: Container) -> None:
 
 def synchronized(agent: Path) -> int:
     """The number of pods in the agent's last Synchronize, from its metrics."""
-    connection = http.client.HTTPConnection("localhost", timeout=30)
-    connection.sock = socket.socket(socket.AF_UNIX)
-    with contextlib.closing(connection):
-        connection.sock.connect(str(agent))
-        connection.request("GET", "/metrics")
-        lines = connection.getresponse().read().decode().splitlines()
+    lines = pages.get(agent, "/metrics")[1].splitlines()
     return next(int(float(line.split()[1])) for line in lines if line.startswith(_SYNCHRONIZED))

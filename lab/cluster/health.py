@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import http.client
 import os
-import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from lab import pages
 from lab.node import network
 
 _KUBECTL_S: Final = 15.0
@@ -53,13 +53,7 @@ def problems(state: Mapping[str, Any]) -> Iterator[str]:
 def _why_not_ready(page: str | Sequence[str | int]) -> str:
     """The failure that /readyz reports at a socket's path or (host, port); "" if it is ready."""
     try:
-        with socket.socket(socket.AF_UNIX if isinstance(page, str) else socket.AF_INET) as asking:
-            asking.settimeout(_PAGE_S)
-            asking.connect(page if isinstance(page, str) else tuple(page))
-            asking.sendall(b"GET /readyz HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
-            answer = http.client.HTTPResponse(asking)
-            answer.begin()
-            text = answer.read().decode(errors="replace").strip()
+        status, text = pages.get(page, "/readyz", _PAGE_S)
     except (OSError, http.client.HTTPException) as error:
         return str(error)
-    return "" if answer.status == 200 else text
+    return "" if status == 200 else text.strip()

@@ -10,11 +10,10 @@ import json
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from lab import pages
 from lab.cluster.controlplane import ControlPlane, free_port
 from lab.cluster.supervised import Process
 
@@ -135,13 +134,8 @@ class Installation:
 
     def ask(self, path: str) -> tuple[int, str]:
         """Status and body from the extender's second port; status 0 without an answer."""
-        url = f"http://127.0.0.1:{self._http_port}{path}"
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with opener.open(url, timeout=5) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
+            return pages.get(self.pages, path, timeout_s=5)
         except OSError as error:
             return 0, str(error)
 

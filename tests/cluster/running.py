@@ -4,10 +4,11 @@ replicas of one Deployment, or as another installation by mistake."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPException
 from typing import Final
 
 from contract import names
+from lab import pages
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.installation import Installation
 from lab.cluster.manifests import NAMES, configuration, named
@@ -67,11 +68,7 @@ def keeps(replica: Installation, container: str) -> bool:
 
 
 def _answers(host: str, port: int, path: str, timeout_s: float) -> bool:
-    connection = HTTPConnection(host, port, timeout=timeout_s)
     try:
-        connection.request("GET", path)
-        return 200 <= connection.getresponse().status < 400
+        return 200 <= pages.get((host, port), path, timeout_s)[0] < 400
     except (OSError, HTTPException):
         return False
-    finally:
-        connection.close()

@@ -5,7 +5,6 @@ Read from outside, by the namespaces of its containerd; the cluster must be heal
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 import socket
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from contract import names
+from lab import pages
 from tests.e2e import machine
 from tests.e2e.machine import Found
 from tests.e2e.whole import Whole
@@ -83,7 +83,7 @@ class Node:
 
     def _grants(self) -> Iterator[str]:
         for part, gauges in _GAUGES.items():
-            text = _get(self._whole.state["pages"][part], "/metrics")
+            text = pages.get(self._whole.state["pages"][part], "/metrics", _ANSWER_S)[1]
             values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[:1] != "#")
             for gauge in gauges:
                 if float(values.get(gauge, "0")) != 0:
@@ -109,13 +109,3 @@ def ask_gpus(lab: Path, request: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _names(directory: Path, which: str) -> Iterator[str]:
     return (each.name for each in directory.glob(which))
-
-
-def _get(page: str | Sequence[str | int], path: str) -> str:
-    with socket.socket(socket.AF_UNIX if isinstance(page, str) else socket.AF_INET) as asking:
-        asking.settimeout(_ANSWER_S)
-        asking.connect(page if isinstance(page, str) else tuple(page))
-        asking.sendall(f"GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n".encode())
-        answer = http.client.HTTPResponse(asking)
-        answer.begin()
-        return answer.read().decode()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import shutil
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from lab import pages
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import CriError, Process
 from lab.node.lab import Lab
@@ -27,15 +26,7 @@ STATIC = Process(PYTHON_IMAGE, ("busybox", "sleep", "1000000"))
 
 def get(lab: Lab, page: str) -> tuple[int, str]:
     """A page of the agent's endpoint."""
-    connection = http.client.HTTPConnection("localhost", timeout=30)
-    connection.sock = socket.socket(socket.AF_UNIX)
-    try:
-        connection.sock.connect(str(lab.agent_http))
-        connection.request("GET", page)
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
-    finally:
-        connection.close()
+    return pages.get(lab.agent_http, page)
 
 
 def sample(lab: Lab, line: str) -> float:

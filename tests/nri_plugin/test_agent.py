@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import http.client
 import logging
 import os
-import socket
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from lab import pages
 from nri_plugin import agent, command_line
 from nri_plugin.settings import Settings
 from tests.nri_plugin.fake_runtime import Dropped, FakeRuntime, RequestFailed
 from tests.nri_plugin.kubelet.fake_kubelet import FakeKubelet
 from tests.support import until_async
-
-
-def _readyz(place: Path) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("localhost", timeout=30)
-    connection.sock = socket.socket(socket.AF_UNIX)
-    with contextlib.closing(connection):
-        connection.sock.connect(str(place))
-        connection.request("GET", "/readyz")
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
 
 
 async def test_a_pause_ends_where_containerd_makes_its_socket_anew(tmp_path: Path) -> None:
@@ -141,7 +129,7 @@ def test_a_runtime_too_old_is_named_in_log_and_readiness(
             while not serving.done():
                 await asyncio.sleep(0.05)
                 if page.exists():
-                    status, text = await asyncio.to_thread(_readyz, page)
+                    status, text = await asyncio.to_thread(pages.get, page, "/readyz")
                     if "v1.7.24 is not served" in text:
                         assert status == 503
                         break

@@ -28,13 +28,8 @@ class Served:
         until(lambda: self.endpoint.served is not None, "the endpoint serves")
 
     def get(self, path: str, method: str = "GET") -> tuple[int, str]:
-        place = self.endpoint.served or ""
-        if place.startswith("unix:"):
-            connection = http.client.HTTPConnection("localhost", timeout=30)
-            connection.sock = socket.socket(socket.AF_UNIX)
-            connection.sock.connect(place.removeprefix("unix:"))
-        else:
-            connection = http.client.HTTPConnection(place, timeout=30)
+        connection = http.client.HTTPConnection("localhost")
+        connection.sock = connected(self.endpoint.served or "")
         with contextlib.closing(connection):
             connection.request(method, path)
             answer = connection.getresponse()
@@ -96,7 +91,7 @@ class Slow(threading.Thread):
         super().__init__(daemon=True)
         self._place, self._count = place, count
         self._ended = threading.Event()
-        self.rounds = self.turned_away = 0
+        self.rounds = 0
 
     def run(self) -> None:
         clients: list[socket.socket] = []
@@ -110,7 +105,6 @@ class Slow(threading.Thread):
                 except OSError:
                     clients.remove(client)
                     client.close()
-                    self.turned_away += 1
             self.rounds += 1
         for client in clients:
             client.close()
