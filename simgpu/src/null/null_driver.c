@@ -117,12 +117,6 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice ordinal)
 	return ordinal ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
 }
 
-CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal)
-{
-	*bytes = device.total_bytes;
-	return ordinal ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
-}
-
 static CUcontext context(void)
 {
 	return (CUcontext)(void *)&primary;
@@ -132,23 +126,6 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice ordinal)
 {
 	*out = context();
 	return ordinal ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
-}
-
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
-{
-	return ordinal ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
-}
-
-CUresult cuCtxCreate_v2(CUcontext *out, unsigned int flags, CUdevice ordinal)
-{
-	*out = current = context();
-	return flags || ordinal ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-}
-
-CUresult cuCtxDestroy_v2(CUcontext handle)
-{
-	current = NULL;
-	return handle == context() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 CUresult cuCtxSetCurrent(CUcontext handle)
@@ -193,25 +170,6 @@ CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	*out = address;
 	return CUDA_SUCCESS;
-}
-
-CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch_bytes, size_t width_bytes,
-			    size_t height, unsigned int element_bytes)
-{
-	size_t pitch = (width_bytes + 511) & ~(size_t)511;
-
-	if (!pitch_bytes || (element_bytes != 4 && element_bytes != 8 && element_bytes != 16) ||
-	    !width_bytes || !height || pitch < width_bytes)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (height > SIZE_MAX / pitch)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	*pitch_bytes = pitch;
-	return cuMemAlloc_v2(out, pitch * height);
-}
-
-CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned int flags)
-{
-	return flags == 1 || flags == 2 ? cuMemAlloc_v2(out, bytes) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemFree_v2(CUdeviceptr address)

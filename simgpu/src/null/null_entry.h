@@ -18,19 +18,12 @@ typedef struct CUmemPoolHandle_st *CUmemoryPool;
 	X(cuDeviceGetUuid, cuDeviceGetUuid, 9020, (CUuuid *, CUdevice))                            \
 	X(cuDeviceGetUuid_v2, cuDeviceGetUuid, 11040, (CUuuid *, CUdevice))                        \
 	X(cuDeviceGetAttribute, cuDeviceGetAttribute, 2000, (int *, int, CUdevice))                \
-	X(cuDeviceTotalMem_v2, cuDeviceTotalMem, 3020, (size_t *, CUdevice))                       \
 	X(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, 7000, (CUcontext *, CUdevice))       \
-	X(cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRelease, 11000, (CUdevice))              \
-	X(cuCtxCreate_v2, cuCtxCreate, 3020, (CUcontext *, unsigned int, CUdevice))                \
-	X(cuCtxDestroy_v2, cuCtxDestroy, 4000, (CUcontext))                                        \
 	X(cuCtxSetCurrent, cuCtxSetCurrent, 4000, (CUcontext))                                     \
 	X(cuCtxGetCurrent, cuCtxGetCurrent, 4000, (CUcontext *))                                   \
 	X(cuCtxGetDevice, cuCtxGetDevice, 2000, (CUdevice *))                                      \
 	X(cuCtxSynchronize, cuCtxSynchronize, 2000, (void))                                        \
 	X(cuMemAlloc_v2, cuMemAlloc, 3020, (CUdeviceptr *, size_t))                                \
-	X(cuMemAllocPitch_v2, cuMemAllocPitch, 3020,                                               \
-	  (CUdeviceptr *, size_t *, size_t, size_t, unsigned int))                                 \
-	X(cuMemAllocManaged, cuMemAllocManaged, 6000, (CUdeviceptr *, size_t, unsigned int))       \
 	X(cuMemFree_v2, cuMemFree, 3020, (CUdeviceptr))                                            \
 	X(cuMemGetInfo_v2, cuMemGetInfo, 3020, (size_t *, size_t *))                               \
 	X(cuLaunchKernel, cuLaunchKernel, 4000,                                                    \
