@@ -12,7 +12,6 @@
 static struct pinned {
 	char *base;
 	size_t bytes;
-	unsigned int flags;
 	bool registered; /* the program's own pages */
 } *pinned;
 static size_t pinned_count, pinned_cap;
@@ -51,7 +50,7 @@ static bool reserve_one_more(void)
 	return true;
 }
 
-static CUresult allocate(void **out, size_t bytes, unsigned int flags)
+static CUresult allocate(void **out, size_t bytes)
 {
 	void *base;
 
@@ -60,7 +59,7 @@ static CUresult allocate(void **out, size_t bytes, unsigned int flags)
 	base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (base == MAP_FAILED)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	pinned[pinned_count++] = (struct pinned){.base = base, .bytes = bytes, .flags = flags};
+	pinned[pinned_count++] = (struct pinned){.base = base, .bytes = bytes};
 	*out = base;
 	return CUDA_SUCCESS;
 }
@@ -74,7 +73,7 @@ CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned int flags)
 		return result;
 	if (!out || !bytes || flags & ~(unsigned int)CU_MEMHOSTALLOC_FLAGS_MASK)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	return driver_leave(allocate(out, bytes, flags));
+	return driver_leave(allocate(out, bytes));
 }
 
 CUresult cuMemAllocHost_v2(void **out, size_t bytes)
@@ -125,7 +124,7 @@ CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned int flags)
 	if (!reserve_one_more())
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	pinned[pinned_count++] =
-	    (struct pinned){.base = address, .bytes = bytes, .flags = flags, .registered = true};
+	    (struct pinned){.base = address, .bytes = bytes, .registered = true};
 	return driver_leave(CUDA_SUCCESS);
 }
 

@@ -335,8 +335,6 @@ struct pool *pool_new(struct device *device)
 		return NULL;
 	pool->device = device;
 	pool->reuse[0] = pool->reuse[1] = pool->reuse[2] = 1;
-	pool->location_type = CU_MEM_LOCATION_TYPE_DEVICE;
-	pool->location_id = device ? device->ordinal : 0;
 	return pool;
 }
 

@@ -19,15 +19,14 @@ struct chunk;
 
 struct pool {
 	struct object object;
-	struct device *device; /* NULL: in host memory */
+	struct device *device;
 	struct chunk *chunks;
 	bool is_default, imported, destroyed;
 	int reuse[3]; /* by attribute; stored and without effect */
-	int handle_types, location_type, location_id;
+	int handle_types;
 	uint64_t threshold_bytes, max_bytes; /* 0: no maximum */
 	uint64_t reserved_bytes, reserved_high_bytes, used_bytes, used_high_bytes;
-	uint64_t origin;	  /* imported: distinguishes the exporter's pool from others */
-	int access[SIM_MAX_GPUS]; /* by ordinal, of devices other than its own */
+	uint64_t origin; /* imported: distinguishes the exporter's pool from others */
 };
 
 /* A piece of `bytes` for work in `stream` (its serial), or 0 if no chunk has space. */

@@ -36,7 +36,6 @@ struct physical {
 	bool own_file;
 	int fd;
 	uint64_t offset;
-	uint64_t token; /* the daemon's name for it between processes; 0: never exported */
 	struct physical *next_freed;
 };
 
