@@ -81,7 +81,6 @@ _SPECIAL: Final[Mapping[str, Mapping[str, str]]] = {
     "cuMemPoolGetAttribute": {"c": ">a:b"},
     "cuMemPoolSetAttribute": {"c": "a:b"},
     "cuDeviceGetGraphMemAttribute": {"c": ">x8"},
-    "cuDeviceSetGraphMemAttribute": {"c": "<x8"},
     "cuLaunchKernel": {"j": "x8", "k": "x8"},
     "cuLaunchCooperativeKernel": {"j": "x8"},
     "cuLaunchKernelEx": {"a": "L", "c": "x8", "d": "x8"},

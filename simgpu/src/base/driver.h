@@ -93,7 +93,7 @@ struct context {
 	struct device *device;
 	uint64_t id; /* the daemon's */
 	uint32_t channel;
-	unsigned int flags, api_version;
+	unsigned int api_version;
 	unsigned int attached; /* retains beyond its creation */
 	unsigned int retained; /* primary context: retains; a reset leaves them as they are */
 	bool primary, alive;
@@ -118,7 +118,6 @@ struct device {
 	bool used;	    /* has had a context */
 	int launch_most[6]; /* grid and block, each x, y, z */
 	struct context *primary;
-	unsigned int primary_flags;
 	struct arena arena; /* device addresses */
 	struct arena low;   /* those that fit the 32-bit interface of before CUDA 3.2 */
 	struct pool *default_pool, *current_pool; /* NULL until first use */
@@ -186,7 +185,7 @@ CUresult context_get(CUcontext handle, struct context **context);
 /* Takes the lock with `handle`'s context, or with the current one if it is NULL. */
 CUresult context_enter(CUcontext handle, struct context **context);
 bool context_flags_are_good(unsigned int flags);
-CUresult context_open(struct device *device, unsigned int flags, struct context *context);
+CUresult context_open(struct device *device, struct context *context);
 /* Destroys the context's objects and its memory; the context object itself remains. */
 CUresult context_close(struct context *context);
 /* Waits for all work of the context. Called with the lock; returns without it. */

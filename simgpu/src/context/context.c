@@ -53,7 +53,7 @@ bool device_addresses(struct device *device)
 	return device->arena.base;
 }
 
-CUresult context_open(struct device *device, unsigned int flags, struct context *context)
+CUresult context_open(struct device *device, struct context *context)
 {
 	struct sim_context made;
 	CUresult result;
@@ -71,7 +71,6 @@ CUresult context_open(struct device *device, unsigned int flags, struct context 
 	context->device = device;
 	context->id = made.id;
 	context->channel = made.channel;
-	context->flags = flags;
 	context->alive = true;
 	context->legacy = (struct stream){.context = context};
 	context->blocking_done = context->all_done = (struct mark){0};
@@ -140,7 +139,7 @@ static CUresult create(CUcontext *out, unsigned int flags, CUdevice ordinal, uns
 	context = object_new(OBJECT_CONTEXT, sizeof(*context));
 	if (!context)
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
-	result = context_open(device, flags, context);
+	result = context_open(device, context);
 	if (result != CUDA_SUCCESS) {
 		object_free(context);
 		return driver_leave(result);

@@ -23,7 +23,7 @@ static CUresult retain(struct device *device, CUcontext *out)
 		device->primary = context;
 	}
 	if (!context->alive) {
-		result = context_open(device, device->primary_flags, context);
+		result = context_open(device, context);
 		if (result != CUDA_SUCCESS)
 			return result;
 		context->api_version = CONTEXT_API_VERSION;
@@ -76,7 +76,6 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
 	if (result == CUDA_SUCCESS && device->primary && device->primary->alive)
 		result = context_close(device->primary);
 	if (result == CUDA_SUCCESS) {
-		device->primary_flags = 0;
 		pools_forget(device, &gone);
 		graph_memory_forget(device, &graphs_gone);
 	}
@@ -84,24 +83,6 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
 	chunks_give_back(gone);
 	graph_blocks_give_back(graphs_gone);
 	return result;
-}
-
-CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int flags)
-{
-	struct device *device;
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = device_get(ordinal, &device);
-	if (result == CUDA_SUCCESS && !context_flags_are_good(flags))
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
-	device->primary_flags = flags;
-	if (device->primary && device->primary->alive)
-		device->primary->flags = flags;
-	return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int *flags, int *is_active)
@@ -114,7 +95,7 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int *flags, int *
 	result = flags && is_active ? device_get(ordinal, &device) : CUDA_ERROR_INVALID_VALUE;
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
-	*flags = device->primary_flags;
+	*flags = 0;
 	*is_active = device->primary && device->primary->alive;
 	return driver_leave(CUDA_SUCCESS);
 }

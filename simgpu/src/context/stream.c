@@ -233,12 +233,3 @@ STREAM_VALUE(cuStreamGetPriority, int, stream->priority)
 STREAM_VALUE(cuStreamGetCtx, CUcontext, object_handle(stream->context))
 STREAM_VALUE(cuStreamGetDevice, CUdevice, stream->context->device->ordinal)
 STREAM_VALUE(cuStreamGetId, unsigned long long, stream_serial(stream))
-
-CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext *out, CUgreenCtx *green)
-{
-	CUresult result = cuStreamGetCtx(handle, out);
-
-	if (result == CUDA_SUCCESS && green)
-		*green = NULL;
-	return result;
-}

@@ -185,11 +185,6 @@ CUresult cuStreamIsCapturing(CUstream handle, int *status)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-CUresult cuStreamGetCaptureInfo(CUstream stream, int *status, uint64_t *id)
-{
-	return cuStreamGetCaptureInfo_v3(stream, status, id, NULL, NULL, NULL, NULL);
-}
-
 CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int *status, uint64_t *id, CUgraph *graph,
 				   const CUgraphNode **after, size_t *count)
 {

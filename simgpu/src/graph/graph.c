@@ -181,18 +181,6 @@ bool graph_kernel_is_good(const CUDA_KERNEL_NODE_PARAMS *kernel)
 	return kernel && function_get(kernel->func ? (void *)kernel->func : (void *)kernel->kern);
 }
 
-CUresult cuGraphAddEmptyNode(CUgraphNode *out, CUgraph handle, const CUgraphNode *after,
-			     size_t count)
-{
-	struct addition add = {out, handle, after, count};
-	struct graph *graph;
-	CUresult result = begin(&add, &graph);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	return finish(&add, CUDA_SUCCESS, graph_add(graph, CU_GRAPH_NODE_TYPE_EMPTY));
-}
-
 CUresult cuGraphAddKernelNode_v2(CUgraphNode *out, CUgraph handle, const CUgraphNode *after,
 				 size_t count, const CUDA_KERNEL_NODE_PARAMS *parameters)
 {
@@ -293,8 +281,6 @@ CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *a
 		return cuGraphAddKernelNode_v2(out, graph, after, count, &parameters->of.kernel);
 	case CU_GRAPH_NODE_TYPE_GRAPH:
 		return add_child(&add, parameters->of.graph.graph, parameters->of.graph.ownership);
-	case CU_GRAPH_NODE_TYPE_EMPTY:
-		return cuGraphAddEmptyNode(out, graph, after, count);
 	case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
 		return cuGraphAddMemAllocNode(out, graph, after, count, &parameters->of.alloc);
 	case CU_GRAPH_NODE_TYPE_MEM_FREE:

@@ -324,19 +324,3 @@ CUresult cuDeviceGetGraphMemAttribute(CUdevice ordinal, int attribute, void *val
 		*(uint64_t *)value = *word;
 	return driver_leave(result);
 }
-
-/* High watermarks alone, and to zero alone: they then take the current value. */
-CUresult cuDeviceSetGraphMemAttribute(CUdevice ordinal, int attribute, void *value)
-{
-	uint64_t *word;
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = attribute_of(ordinal, attribute, value, &word);
-	if (result == CUDA_SUCCESS && (attribute % 2 == 0 || *(uint64_t *)value))
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result == CUDA_SUCCESS)
-		*word = word[-1];
-	return driver_leave(result);
-}

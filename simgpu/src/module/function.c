@@ -111,17 +111,6 @@ CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction handle)
 	return driver_leave(function_attribute(function, context->device, attribute, value));
 }
 
-CUresult cuFuncSetAttribute(CUfunction handle, int attribute, int value)
-{
-	struct function *function;
-	struct context *context;
-	CUresult result = enter(handle, &function, &function, &context);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	return driver_leave(function_set_attribute(function, attribute, value));
-}
-
 CUresult cuFuncGetParamInfo(CUfunction handle, size_t index, size_t *offset, size_t *bytes)
 {
 	struct function *function;
