@@ -9,21 +9,18 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
+from kube.fields import at
+
 
 def writers(raw: Mapping[str, Any], *path: str) -> Mapping[str, AbstractSet[str]]:
     """The managers of each field below the path."""
     found: dict[str, set[str]] = {}
-    entries = _object(raw, "metadata").get("managedFields")
+    entries = at(raw, "metadata").get("managedFields")
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, dict):
-            fields = _object(entry, "fieldsV1")
+            fields = at(entry, "fieldsV1")
             for key in path:
-                fields = _object(fields, f"f:{key}")
+                fields = at(fields, f"f:{key}")
             for key in fields:
                 found.setdefault(key.removeprefix("f:"), set()).add(str(entry.get("manager", "")))
     return found
-
-
-def _object(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = raw.get(key)
-    return found if isinstance(found, dict) else {}

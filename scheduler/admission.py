@@ -20,10 +20,10 @@ from typing import Final
 from contract import names
 from kube.client import Kube
 from kube.errors import KubeError
+from kube.fields import Json, at
 from kube.log_lines import Line
 from kube.reflector import UNLISTED, Reflector
 from scheduler.kubernetes.admission import AUDIT_ONLY, COLLECTION, SELECTOR, WARNS, denial, refuses
-from scheduler.kubernetes.requests import Json, at
 from scheduler.metrics import Metrics
 
 _LOG: Final = logging.getLogger(__name__)

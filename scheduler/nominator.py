@@ -17,10 +17,11 @@ from typing import Any, Final, Protocol
 from contract import names
 from kube.client import IGNORE, METADATA_ONLY, STRATEGIC_PATCH
 from kube.errors import KubeError
+from kube.fields import at
 from kube.log_lines import Line
 from scheduler.decisions.backlog import Backlog
 from scheduler.decisions.nomination import Nomination, Outcome
-from scheduler.kubernetes.requests import Pending, at
+from scheduler.kubernetes.requests import Pending
 from scheduler.kubernetes.waiting import nomination
 from scheduler.metrics import Metrics
 

@@ -16,8 +16,8 @@ from typing import Final
 from contract import names
 from kube.client import Kube
 from kube.errors import KubeError
+from kube.fields import Json, at, objects
 from scheduler.kubernetes import removal
-from scheduler.kubernetes.requests import Json, at, objects
 
 _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 _POLICIES: Final = (

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kube.client import Kube
+from kube.fields import at, texts
 from kube.log_lines import Line
 from kube.reflector import Reflector
 from scheduler.dialects.volcano_conf import (
@@ -23,7 +24,6 @@ from scheduler.dialects.volcano_conf import (
     ConfError,
     parse,
 )
-from scheduler.kubernetes.requests import at, texts
 
 _LOG: Final = logging.getLogger(__name__)
 _PATH: Final = f"/api/v1/namespaces/{NAMESPACE}/configmaps"

@@ -10,18 +10,16 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from contract import names, quantity
 from contract.dialects import NODE_RESOURCES
+from kube.fields import NOTHING, Json, at, objects, texts
 from kube.managed_fields import writers
 from nri_plugin.policy.model import Gpu, Pod
 from nri_plugin.policy.notices import Notice
 from nri_plugin.policy.totals import PERCENT, Entry
 
-Json = Mapping[str, Any]
-
-_NOTHING: Final[Json] = {}
 _UNKNOWN: Final = -1
 _OURS: Final = (names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_GRANTS)
 _AT_SOME_TIME: Final = "9999"
@@ -77,21 +75,21 @@ class Bound:
 
 
 def node(raw: Json) -> NodeFacts:
-    metadata, status = _at(raw, "metadata"), _at(raw, "status")
-    listed = _texts(metadata, "annotations").get(names.ANNOTATION_EXCLUDED_GPUS, "").split(",")
-    provider = _texts(metadata, "labels").get(names.LABEL_ISOLATION_PROVIDER, "")
+    metadata, status = at(raw, "metadata"), at(raw, "status")
+    listed = texts(metadata, "annotations").get(names.ANNOTATION_EXCLUDED_GPUS, "").split(",")
+    provider = texts(metadata, "labels").get(names.LABEL_ISOLATION_PROVIDER, "")
     return NodeFacts(
         uid=str(metadata.get("uid", "")),
         isolates=provider.lower() == names.ISOLATION_PROVIDER,
         excluded=frozenset(each.strip() for each in listed if each.strip()),
-        capacity=_amounts(_at(status, "capacity")),
-        allocatable=_amounts(_at(status, "allocatable")),
+        capacity=_amounts(at(status, "capacity")),
+        allocatable=_amounts(at(status, "allocatable")),
         plugin_gpus={
             key: text
-            for key, text in _texts(status, "allocatable").items()
+            for key, text in texts(status, "allocatable").items()
             if key.startswith(_PLUGIN_GPUS) and text != "0"
         },
-        operator=names.LABEL_DEPLOY_DEVICE_PLUGIN in _texts(metadata, "labels"),
+        operator=names.LABEL_DEPLOY_DEVICE_PLUGIN in texts(metadata, "labels"),
         written={
             key for key, by in writers(raw, "status", "capacity").items() if names.AGENT in by
         },
@@ -101,14 +99,14 @@ def node(raw: Json) -> NodeFacts:
 def entries(device: Json) -> Sequence[Entry]:
     """Return the GPUs that the Device lists, without unreadable ones."""
     found = []
-    for raw in _list(_at(device, "spec"), "devices"):
+    for raw in objects(at(device, "spec"), "devices"):
         uuid, minor = raw.get("id"), raw.get("minor")
-        memory = _amounts(_at(raw, "resources")).get(names.RESOURCE_MEMORY, 0)
+        memory = _amounts(at(raw, "resources")).get(names.RESOURCE_MEMORY, 0)
         if raw.get("type") != names.DEVICE_TYPE_GPU or not isinstance(uuid, str) or not memory:
             continue
         if not isinstance(minor, int) or isinstance(minor, bool) or minor < 0:
             continue
-        place, labels = _at(raw, "topology"), _texts(raw, "labels")
+        place, labels = at(raw, "topology"), texts(raw, "labels")
         numa, root, bus_id = place.get("nodeID"), place.get("pcieID"), place.get("busID")
         gpu = Gpu(
             uuid,
@@ -126,11 +124,11 @@ def entries(device: Json) -> Sequence[Entry]:
 
 
 def bound(raw: Json) -> Bound:
-    metadata, status = _at(raw, "metadata"), _at(raw, "status")
-    annotations, labels = _texts(metadata, "annotations"), _texts(metadata, "labels")
+    metadata, status = at(raw, "metadata"), at(raw, "status")
+    annotations, labels = texts(metadata, "annotations"), texts(metadata, "labels")
     provider = labels.get(names.LABEL_ISOLATION_PROVIDER)
     finished = status.get("phase") in _FINISHED
-    placed = [c for c in _list(status, "conditions") if c.get("type") == "PodScheduled"]
+    placed = [c for c in objects(status, "conditions") if c.get("type") == "PodScheduled"]
     return Bound(
         pod=Pod(
             uid=str(metadata.get("uid", "")),
@@ -142,20 +140,20 @@ def bound(raw: Json) -> Bound:
         scheduled=str(placed[0].get("lastTransitionTime") or _AT_SOME_TIME) if placed else "",
         finished=finished,
         leaving=bool(metadata.get("deletionTimestamp")),
-        requested={} if finished else _requested(_at(raw, "spec")),
-        is_ours=_at(raw, "spec").get("schedulerName") == names.SCHEDULER_NAME,
+        requested={} if finished else _requested(at(raw, "spec")),
+        is_ours=at(raw, "spec").get("schedulerName") == names.SCHEDULER_NAME,
         writer=sys.intern(annotations.get(names.ANNOTATION_WRITER, "")),
     )
 
 
 def node_of(pod: Json) -> str:
     """Return the node that the pod is bound to; "": none."""
-    return str(_at(pod, "spec").get("nodeName") or "")
+    return str(at(pod, "spec").get("nodeName") or "")
 
 
 def is_mirror(pod: Json) -> bool:
     """Whether it is a static pod's mirror, which has another UID and is created by the kubelet."""
-    return names.ANNOTATION_MIRROR in _texts(_at(pod, "metadata"), "annotations")
+    return names.ANNOTATION_MIRROR in texts(at(pod, "metadata"), "annotations")
 
 
 def _requested(spec: Json) -> Mapping[str, int]:
@@ -164,27 +162,27 @@ def _requested(spec: Json) -> Mapping[str, int]:
     lasting = dict.fromkeys(NODE_RESOURCES, 0)
     peak = dict.fromkeys(NODE_RESOURCES, 0)
     for raw, role in _containers(spec):
-        requests = _amounts({**_at(_at(raw, "resources"), "limits"), **_requests(raw)})
+        requests = _amounts({**at(at(raw, "resources"), "limits"), **_requests(raw)})
         for key in NODE_RESOURCES:
             amount = requests.get(key, 0)
             if role == "init":
                 peak[key] = max(peak[key], lasting[key] + amount)
             else:
                 lasting[key] += amount
-    overhead = _amounts(_at(spec, "overhead"))
+    overhead = _amounts(at(spec, "overhead"))
     most = {key: max(peak[key], lasting[key]) + overhead.get(key, 0) for key in NODE_RESOURCES}
     return {key: amount for key, amount in most.items() if amount}
 
 
 def _containers(spec: Json) -> Iterator[tuple[Json, str]]:
-    for raw in _list(spec, "initContainers"):
+    for raw in objects(spec, "initContainers"):
         yield raw, "lasting" if raw.get("restartPolicy") == "Always" else "init"
-    for raw in _list(spec, "containers"):
+    for raw in objects(spec, "containers"):
         yield raw, "lasting"
 
 
 def _requests(container: Json) -> Json:
-    return _at(_at(container, "resources"), "requests")
+    return at(at(container, "resources"), "requests")
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -220,27 +218,27 @@ def device(
     node_name: str,
     node_uid: str,
     listed: Sequence[Entry],
-    current: Json = _NOTHING,
-    at: str = "",
+    current: Json = NOTHING,
+    now: str = "",
 ) -> Json | None:
     """Return the desired Device; None: it is current. current: the existing one; empty if there is
-    none. at: now, RFC 3339; "": write no conditions, which older CRDs of Device do not have.
+    none. now: RFC 3339; "": write no conditions, which older CRDs of Device do not have.
 
     Entries of other types, which Koordinator's agent writes, are kept. So is the resourceVersion,
     so that concurrent changes are not overwritten.
     """
     owner = _node(node_name, node_uid)
-    metadata = _at(current, "metadata")
-    is_now = _list(_at(current, "spec"), "devices")
+    metadata = at(current, "metadata")
+    is_now = objects(at(current, "spec"), "devices")
     others = [each for each in is_now if each.get("type") != names.DEVICE_TYPE_GPU]
     were = {str(each.get("id")): _health(each) for each in is_now}
     conditions = {
-        entry.gpu.uuid: [_condition(entry, were.get(entry.gpu.uuid, _NOTHING), at)]
+        entry.gpu.uuid: [_condition(entry, were.get(entry.gpu.uuid, NOTHING), now)]
         for entry in listed
-        if at
+        if now
     }
     shall = [*(_entry(entry, conditions.get(entry.gpu.uuid, ())) for entry in listed), *others]
-    owners = _list(metadata, "ownerReferences")
+    owners = objects(metadata, "ownerReferences")
     owned = [o.get("uid") for o in owners if o.get("kind") == "Node"] == [node_uid]
     if current and owned and is_now == shall:
         return None
@@ -256,16 +254,16 @@ def device(
 
 def has_conditions(device: Json) -> bool:
     """Whether the API server stored the conditions."""
-    return any(map(_health, _list(_at(device, "spec"), "devices")))
+    return any(map(_health, objects(at(device, "spec"), "devices")))
 
 
 def _health(entry: Json) -> Json:
     """Return the stored condition that states why a GPU is unhealthy."""
-    found = [c for c in _list(entry, "conditions") if c.get("type") == _HEALTHY]
-    return found[0] if found else _NOTHING
+    found = [c for c in objects(entry, "conditions") if c.get("type") == _HEALTHY]
+    return found[0] if found else NOTHING
 
 
-def _condition(entry: Entry, was: Json, at: str) -> Json:
+def _condition(entry: Entry, was: Json, now: str) -> Json:
     status = str(entry.offered)
     since = was.get("lastTransitionTime") if was.get("status") == status else None
     return {
@@ -273,7 +271,7 @@ def _condition(entry: Entry, was: Json, at: str) -> Json:
         "status": status,
         "reason": _reason(entry),
         "message": (entry.gpu.problem or entry.why)[:_NOTE_MOST],
-        "lastTransitionTime": since or at,
+        "lastTransitionTime": since or now,
     }
 
 
@@ -330,9 +328,9 @@ def lease(node_name: str, node_uid: str, renewed: str, ready: str) -> Json:
     }
 
 
-def event(notice: Notice, text: str, node_name: str, node_uid: str, name: str, at: str) -> Json:
+def event(notice: Notice, text: str, node_name: str, node_uid: str, name: str, now: str) -> Json:
     """Return an events.k8s.io/v1 Event of the notice's pod or of the node. text: the notice's,
-    printable. at: RFC 3339 with microseconds."""
+    printable. now: RFC 3339 with microseconds."""
     of = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -348,7 +346,7 @@ def event(notice: Notice, text: str, node_name: str, node_uid: str, name: str, a
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {"namespace": about["regarding"].get("namespace", _NO_NAMESPACE), "name": name},
-        "eventTime": at,
+        "eventTime": now,
         "reportingController": "gpuslice.io/agent",
         "reportingInstance": node_name[:_INSTANCE_MOST],
         "action": notice.action,
@@ -369,20 +367,6 @@ def deletion(pod: Pod) -> Json:
 
 
 # --- JSON ----------------------------------------------------------------------------------------
-
-
-def _at(raw: Json, key: str) -> Json:
-    found = raw.get(key)
-    return found if isinstance(found, dict) else _NOTHING
-
-
-def _list(raw: Json, key: str) -> Sequence[Json]:
-    found = raw.get(key)
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
-
-
-def _texts(raw: Json, key: str) -> Mapping[str, str]:
-    return {name: text for name, text in _at(raw, key).items() if isinstance(text, str)}
 
 
 def _amounts(raw: Json) -> Mapping[str, int]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from contract import names
-from scheduler.kubernetes.requests import Json, at
+from kube.fields import Json, at
 
 COLLECTION: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
 _OPEN: Final = (["Audit"], ["Warn"])

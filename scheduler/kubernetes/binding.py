@@ -12,11 +12,12 @@ from typing import Any, Final
 
 from contract import allocation, grants, names, required_plugins
 from kube.errors import UNREACHABLE, KubeError
+from kube.fields import Json
 from scheduler.core.place import Peak, Placement
 from scheduler.dialects.reading import Outputs
 from scheduler.dialects.table import Enabled
 from scheduler.kubernetes import requests
-from scheduler.kubernetes.requests import Json, Pending
+from scheduler.kubernetes.requests import Pending
 
 _RETRYABLE: Final = frozenset({401, 429})
 _UNDECIDED: Final = frozenset({408, 409})

@@ -15,7 +15,7 @@ from typing import Final
 from contract import names
 from contract.dialects import NODE_RESOURCES
 from kube import managed_fields
-from scheduler.kubernetes.requests import Json, at, objects
+from kube.fields import Json, at, objects
 
 _PREFIX: Final = "gpuslice.io/"
 _KUBELET: Final = "kubelet"

@@ -10,11 +10,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from contract import names, quantity
 from contract.dialects import KOORDINATOR, Dialect
+from kube.fields import Json, objects, texts
+from kube.fields import at as at
 from scheduler.core.request import Phase, Request
 from scheduler.dialects import koordinator, table
 from scheduler.dialects.koordinator import misnamed
@@ -28,9 +30,6 @@ from scheduler.dialects.reading import (
 )
 from scheduler.dialects.table import DEFAULT, Enabled
 
-Json = Mapping[str, Any]
-
-_NOTHING: Final[Json] = {}
 _MAX_CACHED: Final = 256
 MAX_CONTAINERS: Final = 32
 """Limit of containers that request shares. The work per pod grows with them, on an event loop that
@@ -40,25 +39,6 @@ _MAX_CHARACTERS: Final = 16384
 
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _AFFINITIES: Final = ("nodeAffinity", "podAffinity", "podAntiAffinity")
-
-# --- fields of JSON objects; a field of another type counts as absent
-
-
-def at(raw: Json, key: str) -> Json:
-    """The object at the key; empty if there is none."""
-    found = raw.get(key)
-    return found if isinstance(found, dict) else _NOTHING
-
-
-def objects(raw: Json, key: str) -> Sequence[Json]:
-    """The objects in the list at the key."""
-    found = raw.get(key)
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
-
-
-def texts(raw: Json, key: str) -> Mapping[str, str]:
-    """The strings in the object at the key."""
-    return {name: text for name, text in at(raw, key).items() if isinstance(text, str)}
 
 
 def pod_path(namespace: str, name: str) -> str:

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Final
 
 from contract import allocation, grants, names, quantity
+from kube.fields import Json, at, objects, texts
 from scheduler.core.fleet import MAX_BYTES, MIN_BYTES, Gpu
 from scheduler.core.request import WHOLE_PERCENT, ContainerRequest, Phase, Request
 from scheduler.dialects.reading import RequestError
@@ -25,7 +26,6 @@ from scheduler.kubernetes.facts import (
     PodFacts,
     Unreadable,
 )
-from scheduler.kubernetes.requests import Json, at, objects, texts
 
 UNBOUND: Final = 0
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})

@@ -14,10 +14,11 @@ from typing import Any, Final
 import orjson
 
 from contract import names
+from kube.fields import Json, at, objects
 from kube.managed_fields import writers
 from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes import requests
-from scheduler.kubernetes.requests import Json, Pending, at, objects
+from scheduler.kubernetes.requests import Pending
 
 _INTER_POD: Final = ("podAffinity", "podAntiAffinity")
 _ON_NODES: Final = ("nodeSelector", "tolerations", "overhead", "resources")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from contract import names
-from scheduler.kubernetes.requests import Json, at
+from kube.fields import Json, at
 
 COLLECTION: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
 PATH: Final = f"{COLLECTION}/{names.LEASE_SCHEDULER}"

@@ -105,7 +105,7 @@ def test_a_gpu_that_is_not_shared_is_not_offered() -> None:
     """Every scheduler that reads the Device leaves it out, Koordinator's and older ones too."""
     gpu = Gpu("GPU-0", 0, 1 << 30)
     entry = Entry(gpu, True, Mode.WHOLE, "a pod holds it whole")
-    written = kube_objects.device("n", "u", [entry], at="2026-01-01T00:00:00Z")
+    written = kube_objects.device("n", "u", [entry], now="2026-01-01T00:00:00Z")
     assert written is not None
     (device,) = written["spec"]["devices"]
     (condition,) = device["conditions"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from contract import names
-from scheduler.kubernetes.requests import Json
+from kube.fields import Json
 from scheduler.leadership import lease
 from scheduler.leadership.lease import Record
 

@@ -1,0 +1,27 @@
+"""Fields of JSON objects from outside. One of another type counts as absent. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+Json = Mapping[str, Any]
+
+NOTHING: Final[Json] = {}
+
+
+def at(raw: Json, key: str) -> Json:
+    """The object at the key; empty if there is none."""
+    found = raw.get(key)
+    return found if isinstance(found, dict) else NOTHING
+
+
+def objects(raw: Json, key: str) -> Sequence[Json]:
+    """The objects in the list at the key."""
+    found = raw.get(key)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def texts(raw: Json, key: str) -> Mapping[str, str]:
+    """The strings in the object at the key."""
+    return {name: text for name, text in at(raw, key).items() if isinstance(text, str)}
