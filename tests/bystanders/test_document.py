@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from tests.bystanders.pods import ROWS
+from tests.support import ROOT
 
 _HERE: Final = Path(__file__).parent
-_TEXT: Final = (_HERE.parents[1] / "docs" / "bystanders.md").read_text()
+_TEXT: Final = (ROOT / "docs" / "bystanders.md").read_text()
 
 
 def _column(head: str) -> list[str]:

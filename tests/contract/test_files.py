@@ -15,9 +15,10 @@ from contract import grant_file, names, region_file
 from contract.grant_file import Gpu, Grant
 from contract.layout import Field, Struct, Write
 from tests.contract.writes import apply
+from tests.support import ROOT
 from tools import cheader
 
-HEADER = Path(__file__).parents[2] / "shim/include/vgpu/contract.h"
+HEADER = ROOT / "shim/include/vgpu/contract.h"
 
 gpus = st.builds(
     Gpu,

@@ -15,6 +15,7 @@ from lab.node.catalogue import OWN_PRELOAD, PYTHON_IMAGE
 from lab.node.cri import Container, Process
 from lab.node.lab import Lab
 from tests.support import GIB as GIB
+from tests.support import ROOT
 
 CONTEXT = 300 << 20
 """The size of a context on the simulated host: simgpu/default.toml."""
@@ -27,7 +28,7 @@ LAUNCHER = "/opt/test/launcher"
 LOAD = "/opt/test/cuda-load"
 
 _C = Path(__file__).parent / "c"
-_PROBE_SOURCE = Path(__file__).resolve().parents[2] / "simgpu/src/probe.c"
+_PROBE_SOURCE = ROOT / "simgpu/src/probe.c"
 _STRICT = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes", "-O1"]
 
 

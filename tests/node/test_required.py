@@ -13,12 +13,13 @@ from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.containerd_config import Options
 from lab.node.cri import CriError, Process
 from lab.node.lab import Lab
+from tests.support import ROOT
 
 from .conftest import GIB, PROBE, probe
 
 pytestmark = pytest.mark.node
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs/fail-closed.md"
+DOCUMENT = ROOT / "docs/fail-closed.md"
 OWN = Process(PYTHON_IMAGE)
 TOLERATES = {names.ANNOTATION_TOLERATES_MISSING_AGENT: "true"}
 

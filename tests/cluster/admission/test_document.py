@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -14,8 +13,9 @@ from tests.cluster.admission.test_allocations import ALLOCATION
 from tests.cluster.admission.test_placement import DENIED
 from tests.cluster.server import Server
 from tests.cluster.test_manifests import policies
+from tests.support import ROOT
 
-_TEXT: Final = (Path(__file__).resolve().parents[3] / "docs" / "admission.md").read_text()
+_TEXT: Final = (ROOT / "docs" / "admission.md").read_text()
 _SUBRESOURCES: Final = {
     "pods": "pods",
     "pods/*": "every subresource of theirs",

@@ -4,15 +4,15 @@ table."""
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
 from nri_plugin.protocol import runtimes
 from nri_plugin.protocol.events import RuntimeInfo
 from nri_plugin.protocol.runtimes import RELEASES, Release
+from tests.support import ROOT
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "runtimes.md"
+DOCUMENT = ROOT / "docs" / "runtimes.md"
 
 
 def _info(name: str, version: str, nri_version: str = "") -> RuntimeInfo:

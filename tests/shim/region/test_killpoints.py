@@ -21,14 +21,14 @@ from tests.shim.clients import OBEY
 from tests.shim.conftest import GIB, MIB, Grants, Host, used
 from tests.shim.exact import GRAPHS, PHYSICAL, POOLS
 from tests.simgpu.peer import Peer
-from tests.support import until
+from tests.support import ROOT, until
 from tests.talking import TALKER, UNPAUSING, Talk, talking
 
 pytestmark = pytest.mark.sim
 
 ALL_STEPS = re.findall(
     r"STEP\((\w+)\)",
-    (Path(__file__).resolve().parents[3] / "shim/src/os/hook_steps.def").read_text(),
+    (ROOT / "shim/src/os/hook_steps.def").read_text(),
 )
 PASSAGES = 2
 PATHS = {
