@@ -27,10 +27,9 @@ from yarl import URL
 
 from kube.access import Access, AccessError
 from kube.errors import NO_ANSWER, UNREACHABLE, KubeError
+from kube.fields import Json
 from kube.http1 import fields_of
 from kube.posts import KEEP_S, KEEPALIVE, NotAnswered, NotSent, Posts
-
-Json = Mapping[str, Any]
 
 TIMEOUT_S: Final = 10.0
 """Of one request, from its start to the last byte of the answer; the caller may override it."""

@@ -19,8 +19,7 @@ from typing import Any, Final, Protocol
 
 from kube.client import PAGE, Kube
 from kube.errors import KubeError
-
-Json = Mapping[str, Any]
+from kube.fields import Json
 
 UNLISTED: Final = "has not been listed yet"
 

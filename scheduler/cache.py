@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from contract import names
 from kube.client import METADATA_ONLY, Kube
+from kube.fields import Json
 from kube.reflector import Reflector
 from scheduler.decisions.backlog import Backlog
 from scheduler.decisions.requeue import Unschedulable
@@ -24,8 +25,6 @@ from scheduler.kubernetes import requests, translate
 from scheduler.kubernetes.facts import LeaseFacts
 from scheduler.kubernetes.waiting import waiting
 from scheduler.volcano_configuration import VolcanoConfiguration
-
-Json = Mapping[str, Any]
 
 PODS: Final = "/api/v1/pods"
 NODES: Final = "/api/v1/nodes"

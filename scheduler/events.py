@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from contract import names
 from kube.errors import KubeError
+from kube.fields import Json
 from kube.log_lines import Line, printable
 from scheduler.dialects import volcano_conf
 from scheduler.kubernetes.facts import Problem
 from scheduler.kubernetes.requests import Pending
 from scheduler.metrics import Metrics
 
-Json = Mapping[str, Any]
 Regarding = tuple[str, str, str, str, str]
 """API version, kind, namespace, name and UID of an object."""
 

@@ -6,10 +6,10 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 import yaml
@@ -21,6 +21,7 @@ from kube import access
 from kube.access import AccessError
 from kube.client import Kube
 from kube.errors import KubeError
+from kube.fields import Json
 from scheduler import cache
 from scheduler.core.request import Policy
 from scheduler.decisions.simulate import (
@@ -34,8 +35,6 @@ from scheduler.decisions.simulate import (
     size,
 )
 from scheduler.dialects import volcano_conf
-
-Json = Mapping[str, Any]
 
 _KINDS: Final = {
     cache.NODES: "Node",

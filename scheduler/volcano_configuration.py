@@ -8,12 +8,12 @@ gpuslice does not read; what Volcano would not accept in it also becomes an Even
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
 from kube.client import Kube
-from kube.fields import at, texts
+from kube.fields import Json, at, texts
 from kube.log_lines import Line
 from kube.reflector import Reflector
 from scheduler.dialects.volcano_conf import (
@@ -28,8 +28,6 @@ from scheduler.dialects.volcano_conf import (
 _LOG: Final = logging.getLogger(__name__)
 _PATH: Final = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 _NOTHING_ON: Final = Conf(frozenset())
-
-Json = Mapping[str, Any]
 
 
 class VolcanoConfiguration:

@@ -11,12 +11,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from contract import names
 from kube import access
 from kube.access import Access, AccessError
 from kube.client import Kube
+from kube.fields import Json
 from kube.log_lines import Line
 from kube.reflector import UNLISTED, Reflector
 from nri_plugin.gpu.inventory import Inventory, pace_s
@@ -35,8 +36,6 @@ from nri_plugin.readiness import Readiness
 from nri_plugin.settings import Settings
 
 _LOG: Final = logging.getLogger(__name__)
-
-Json = Mapping[str, Any]
 
 _PODS: Final = "/api/v1/pods"
 _AGAIN_S: Final = 10.0

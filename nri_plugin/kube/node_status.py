@@ -24,6 +24,7 @@ from typing import Any, Final
 from contract import names
 from kube.client import Kube
 from kube.errors import KubeError
+from kube.fields import Json
 from kube.log_lines import Line
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.metrics import Metrics
@@ -37,8 +38,6 @@ from nri_plugin.policy.totals import Entry, entries, granted_gpus, totals
 from nri_plugin.readiness import Readiness
 
 _LOG: Final = logging.getLogger(__name__)
-
-Json = Mapping[str, Any]
 
 NODES: Final = "/api/v1/nodes"
 DEVICES: Final = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"

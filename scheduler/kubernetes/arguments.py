@@ -11,15 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import orjson
 
+from kube.fields import Json
 from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes import requests
 from scheduler.kubernetes.requests import Pending
-
-Json = Mapping[str, Any]
 
 _BETWEEN: Final = b',"Nodes":null,"NodeNames":'
 """Bytes that Go writes between the pod and the node names."""
