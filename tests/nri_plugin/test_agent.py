@@ -1,20 +1,27 @@
-"""The whole agent, in a process without a driver, against a runtime at a socket."""
+"""The whole agent, in a process without a driver, against a runtime at a socket; the last tests run
+its program."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from lab import pages
 from nri_plugin import agent, command_line
+from nri_plugin.__main__ import main as agent_main
 from nri_plugin.settings import Settings
 from tests.nri_plugin.fake_runtime import Dropped, FakeRuntime, RequestFailed
 from tests.nri_plugin.kubelet.fake_kubelet import FakeKubelet
+from tests.nri_plugin.service_scene import Host
 from tests.support import until_async
 
 
@@ -144,3 +151,62 @@ def test_a_runtime_too_old_is_named_in_log_and_readiness(
     assert "containerd v1.7.24 is not served: its NRI (0.6.1)" in received[0]
     assert "containerd v1.7.24 is not served: its NRI (0.6.1)" in caplog.text
     assert "use containerd 1.7.26 or newer" in caplog.text
+
+
+@pytest.mark.node
+def test_the_agent_reconnects_after_the_runtime_restarts(host: Host) -> None:
+    """The whole program: its ready line, again after a restart, and a clean exit, also of a second
+    agent, which waits."""
+    command = [sys.executable, "-m", "nri_plugin", "--library", host.library, "--cdi-dir", host.cdi]
+    command += ["--nri-socket", host.socket, "--run-dir", host.run, "--http", "off"]
+    command += ["--store-dir", host.settings.store_dir]
+    start = partial(subprocess.Popen, command, stdout=-1, stderr=-1, text=True)
+    agent = beside = start()
+    assert agent.stdout is not None and agent.stderr is not None
+    told = next(line for line in agent.stderr if str(host.socket) in line)
+    assert "is containerd running, with NRI on?" in told
+
+    async def one_life() -> None:
+        connected: asyncio.Queue[FakeRuntime] = asyncio.Queue()
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            runtime = FakeRuntime(reader, writer, request_timeout_s=60)
+            await connected.put(runtime)
+
+        server = await asyncio.start_unix_server(accept, host.socket)
+        runtime = await connected.get()
+        await runtime.handshake()
+        assert runtime.registration.plugin_name == "gpuslice"
+        assert runtime.registration.plugin_idx == "50"
+        assert agent.stdout is not None
+        line = await asyncio.to_thread(agent.stdout.readline)
+        assert line == "ready: registered with containerd 2.4.2 (NRI v0.12.3)\n"
+        await runtime.close()
+        server.close()
+        host.socket.unlink()
+
+    try:
+        for _ in range(2):
+            asyncio.run(one_life())
+        beside = start()
+        assert beside.stderr is not None
+        told = next(line for line in beside.stderr if "another agent" in line)
+        assert f"another agent serves this node (pid={agent.pid} host=" in told
+    finally:
+        ended = []
+        for each in dict.fromkeys((beside, agent)):
+            each.send_signal(signal.SIGTERM)
+            ended.append((*each.communicate(), each.returncode))
+    for output, log, code in ended:
+        assert (output, code) == ("", 0), log
+        assert "Traceback" not in log
+
+
+@pytest.mark.node
+def test_without_root_the_agent_exits_with_an_error(
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["nri_plugin", "--library", str(host.library)])
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert agent_main() == 1
+    assert "needs root" in caplog.text

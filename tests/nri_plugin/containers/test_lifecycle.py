@@ -3,16 +3,14 @@ adjustments are delivered as they are."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import pytest
 
 from contract import grant_file, names
 from nri_plugin.containers.lifecycle import Lifecycle
-from nri_plugin.host.files import RunDirectory
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy import kube_objects
 from nri_plugin.policy.bound_pods import BoundPods
@@ -20,8 +18,7 @@ from nri_plugin.policy.model import Adjustment, Claim, Container, Gpu, Pod, Shar
 from nri_plugin.policy.notices import Notices
 from nri_plugin.policy.recovery import Running
 from nri_plugin.policy.refusals import Reason, Refused
-from tests.nri_plugin.nri.test_service import UUID, Host
-from tests.nri_plugin.objects import clear
+from tests.nri_plugin.service_scene import UUID, Host
 
 POD = Pod("uid-0", "team", "plain")
 MAIN, BESIDE = Container("c0", "main"), Container("c1", "beside")
@@ -45,13 +42,6 @@ class Table:
 
     def is_uncapped(self, pod: Pod, uuid: str, minor: int) -> bool:
         return False
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    host = Host(tmp_path)
-    yield host
-    clear(RunDirectory(host.run, lambda: 1))
 
 
 @asynccontextmanager

@@ -1,0 +1,194 @@
+"""What the agent answers to the creation of a container: files, mounts and the GPU, or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+
+import pytest
+
+from contract import grant_file, grants, names
+from contract.grants import GpuGrant
+from nri_plugin.host import watch
+from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.policy.kube_objects import Bound
+from nri_plugin.policy.model import Pod
+from tests.nri_plugin.service_scene import (
+    GRANTS,
+    HALF,
+    QUARTER,
+    UUID,
+    Host,
+    as_made,
+    container,
+    pod,
+    refused,
+    serving,
+)
+
+pytestmark = pytest.mark.node
+
+
+async def test_a_grant_becomes_files_mounts_and_the_gpu(host: Host) -> None:
+    async with serving(host.service()) as runtime:
+        reply = await runtime.create(pod(allocated=HALF, grants=GRANTS), container())
+        assert reply is not None
+        adjust = reply.adjust
+        places = {m.destination: m.source for m in adjust.mounts}
+        assert places["/.gpuslice"] == str(host.run / "c0")
+        assert places["/dev/gpu0"] == "/host/gpu0"
+        assert places["/.gpuslice/libvgpu.so"].startswith(str(host.settings.store_dir))
+        env = {e.key: e.value for e in adjust.env}
+        assert env["NVIDIA_VISIBLE_DEVICES"] == UUID
+        assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == str(5 << 30)
+        (device,) = adjust.linux.devices
+        assert (device.path, device.major, device.minor) == ("/dev/x", 1, 3)
+        assert device.HasField("file_mode") and device.HasField("uid")
+        assert not device.HasField("gid")
+        assert [hook.path for hook in adjust.hooks.create_container] == ["/bin/true"]
+        grant = grant_file.decode((host.run / "c0/grant").read_bytes())
+        gpu = grant_file.Gpu(UUID, 5 << 30, 20, 0, context_bytes=512 << 20, code_bytes=64 << 20)
+        assert grant == grant_file.Grant(7, (gpu,))
+        made = as_made(container(), reply)
+        await runtime.notify("RemoveContainer", pod(), made)
+        assert host.keys() == set()
+
+
+async def test_grants_get_the_size_of_a_context_as_soon_as_it_is_measured(
+    host: Host,
+) -> None:
+    async with serving(host.service()) as runtime:
+
+        async def granted(number: int) -> int:
+            of = pod(number, allocated=HALF, grants=GRANTS)
+            await runtime.create(of, container(number, sandbox=number))
+            grant = grant_file.decode((host.run / f"c{number}/grant").read_bytes())
+            assert grant is not None
+            return grant.gpus[0].context_bytes
+
+        assert await granted(0) == 512 << 20, "assumed, and not waited for"
+        await host.contexts.settled()
+        assert await granted(1) == 300 << 20
+
+
+async def test_a_hanging_context_measurement_delays_no_container(host: Host) -> None:
+    async with serving(host.service(context="import time; time.sleep(600)")) as runtime:
+        assert await runtime.create(pod(allocated=HALF), container()) is not None
+        await host.contexts.close()
+        child = host.contexts._children[UUID].lingering
+        assert child is None or await child.wait() != 0
+
+
+async def test_a_pod_with_rdma_alone_waits_for_nothing_of_ours(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither at its creation, whatever CDI devices it has, nor at its start."""
+    of, made = pod(labels={}, allocated='{"rdma":[{"minor":0}]}'), container()
+    made.cdi_devices.add(name="example.com/nic=0")
+    hangs = threading.Event()
+    handler = host.service()
+    monkeypatch.setattr(handler._lifecycle._start, "without_share", None)
+    async with serving(handler) as runtime:
+        stuck = asyncio.create_task(handler._worker.run(hangs.wait, 60))
+        assert await runtime.create(of, made) == nri.CreateContainerResponse()
+        await runtime.notify("StartContainer", of, made)
+        hangs.set()
+        await stuck
+
+
+async def test_an_rdma_allocation_that_changes_while_its_pod_runs_changes_nothing(
+    host: Host,
+) -> None:
+    """koord-scheduler or an operator moves the pod to another device: neither the agent's start
+    nor the pod's next container is affected."""
+    rdma, other = '{"rdma":[{"minor":0}]}', '{"rdma":[{"minor":1}]}'
+    of, runs, made = pod(labels={}, allocated=rdma), container(), container(1)
+    runs.state = nri.CONTAINER_RUNNING
+    handler = host.service('{"gpus": []}')
+    bound_pods = handler._lifecycle._creation._bound_pods
+    for text in (rdma, other):
+        seen = Pod(of.uid, of.namespace, of.name, {}, {names.ANNOTATION_DEVICE_ALLOCATED: text})
+        bound_pods.put(Bound(seen, "2026-01-01T00:00:00Z", False, False, {}), listing=False)
+    async with serving(handler, [of], [runs]) as runtime:
+        assert await runtime.create(of, made) == nri.CreateContainerResponse()
+        await runtime.notify("StartContainer", of, made)
+        assert (handler.holds, bound_pods.foreign(), host.keys()) == ((), {}, set())
+
+
+async def test_a_container_without_a_share_starts_though_cdi_specs_hang(host: Host) -> None:
+    host.settings = replace(host.settings, work_deadline_s=0.2)
+    handler, hangs = host.service(), threading.Event()
+    made = container(name="sidecar")
+    made.cdi_devices.add(name="example.com/nic=0")
+    async with serving(handler) as runtime:
+        stuck = asyncio.create_task(handler._worker.run(hangs.wait, 60))
+        assert await runtime.create(pod(allocated=HALF, grants=GRANTS), made) is not None
+        hangs.set()
+        await stuck
+
+
+async def test_gpus_that_nvidias_default_runtime_gives_are_counted(host: Host) -> None:
+    sandbox = pod(labels={})
+    bundle = host.settings.containerd_state / "io.containerd.runtime.v2.task/k8s.io" / sandbox.id
+    bundle.mkdir(parents=True)
+    (bundle / "runtime").write_text("/usr/bin/nvidia-container-runtime")
+    handler = host.service()
+    async with serving(handler, [sandbox]) as runtime:
+        for value in ("all", "void"):
+            made = container()
+            del made.env[:]
+            made.env.append(f"NVIDIA_VISIBLE_DEVICES={value}")
+            assert await runtime.create(sandbox, made) == nri.CreateContainerResponse()
+        assert handler._metrics.unlimited.labels("nvidia_runtime")._value.get() == 1
+        assert "default runtime is /usr/bin/nvidia" in (await watch.inspect(handler.node)).lacks[0]
+
+
+@pytest.mark.parametrize(
+    ("default", "handler", "index"),
+    [
+        ("/usr/bin/runc", "", True),
+        ("/usr/bin/nvidia-container-runtime", "", False),
+        ("/usr/bin/nvidia-container-runtime", "runc", True),
+        ("/usr/bin/runc", "nvidia", False),
+        ("", "", False),
+    ],
+    ids=["runc", "nvidia", "runc-by-handler", "nvidia-by-handler", "unknown"],
+)
+async def test_variables_of_a_grant_in_the_container(
+    host: Host, default: str, handler: str, index: bool
+) -> None:
+    """NVIDIA's runtime would inject the GPU that the index names, which is NVML's."""
+    granted = {"main": [GpuGrant(UUID, 0, 5 << 30, 20)]}
+    variables = {"main": {"VOLCANO_GPU_ALLOCATED": "5120"}}
+    of = pod(allocated=HALF, grants=grants.encode(granted, variables, "index"))
+    of.runtime_handler = handler
+    state = host.settings.containerd_state / "io.containerd.runtime.v2.task/k8s.io"
+    (state / of.id).mkdir(parents=True)
+    if default:
+        (state / of.id / "runtime").write_text(default)
+    async with serving(host.service()) as runtime:
+        if handler:  # the default shows in another pod's sandbox
+            (state / "sandbox-1").mkdir()
+            (state / "sandbox-1/runtime").write_text(default)
+            await runtime.create(pod(1, {}), container(1, sandbox=1))
+        reply = await runtime.create(of, container())
+        assert reply is not None
+        env = {each.key: each.value for each in reply.adjust.env}
+        assert env["VOLCANO_GPU_ALLOCATED"] == "5120"
+        assert env["NVIDIA_VISIBLE_DEVICES"] == ("0" if index else UUID)
+
+
+async def test_a_container_gets_what_the_node_is_when_it_is_made(host: Host) -> None:
+    """A decision on the previous state is a guess; a change since is detected in time."""
+    spec = host.cdi / "gpu.json"
+    async with serving(host.service()) as runtime:
+        for number, path in enumerate(("/dev/gpu0", "/dev/gpu0", "/dev/gpu-one")):
+            spec.write_text(spec.read_text().replace("/dev/gpu0", path))
+            of = pod(number, allocated=QUARTER)
+            reply = await runtime.create(of, container(number, sandbox=number))
+            assert reply is not None
+            assert path in {mount.destination for mount in reply.adjust.mounts}
+        spec.write_text(spec.read_text().replace(UUID, "GPU-other"))
+        text = await refused(runtime, pod(3, allocated=QUARTER), container(3, sandbox=3))
+        assert f"CDI device nvidia.com/gpu={UUID}: not found" in text

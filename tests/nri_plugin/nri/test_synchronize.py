@@ -1,0 +1,145 @@
+"""The containers that a runtime lists when the agent connects: adopted, swept, reported."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import replace
+
+import pytest
+
+from contract import allocation, grants, names
+from contract.allocation import Allocation, DeviceEntry
+from contract.grants import GpuGrant
+from nri_plugin.host.files import RunDirectory
+from nri_plugin.policy.ledger import Part
+from nri_plugin.policy.model import Share
+from tests.nri_plugin.fake_runtime import RequestFailed
+from tests.nri_plugin.service_scene import (
+    GRANTS,
+    HALF,
+    TOTAL,
+    UUID,
+    Host,
+    as_made,
+    container,
+    pod,
+    refused,
+    serving,
+)
+from tests.support import until_async
+
+pytestmark = pytest.mark.node
+
+
+async def test_synchronize_adopts_200_containers_beside_1000_stale_directories(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each has 1/200 of the GPU, one has lost its files; the next one finds none left."""
+    part = TOTAL // 200
+    resources = {names.RESOURCE_MEMORY: part, names.RESOURCE_CORE: 0}
+    text = allocation.encode(Allocation({"gpu": [DeviceEntry(0, resources, UUID)]}))
+    granted = grants.encode({"main": [GpuGrant(UUID, 0, part, 0)]})
+    pods = [pod(number, allocated=text, grants=granted) for number in range(200)]
+    listed = [as_made(container(number, sandbox=number), None) for number in range(200)]
+    files = RunDirectory(host.run, lambda: 7)
+    for made in listed:
+        made.mounts.add(destination="/.gpuslice", source=str(host.run / made.id))
+        if made.id != "c7":
+            files.prepare(made.id, [Share(UUID, 0, part, 0)], shared=False)
+    for number in range(1000):
+        (host.run / f"dead{number}").mkdir()
+    handler = host.service()
+    await handler._lifecycle._inventory.refresh()
+    async with serving(handler, pods, listed) as runtime:
+        assert handler._containers.ledger.granted() == {UUID: Part(200 * part, 0)}
+        rest = pod(200, allocated=text, grants=granted)
+        assert "insufficient free capacity" in await refused(runtime, rest, container(200))
+        await runtime.stop(pods[0], listed[0])
+        assert await runtime.create(rest, container(200)) is not None
+    assert len(host.keys()) == 200
+    lost = [r.getMessage() for r in caplog.records if "whose grant is gone" in r.getMessage()]
+    assert len(lost) == 1 and "pod=train-7" in lost[0]
+
+
+async def test_a_container_in_creation_keeps_its_hold_for_one_synchronize(host: Host) -> None:
+    """Answered, and the runtime's list is older than the answer."""
+    whole = HALF.replace("50", "100")
+    handler = host.service()
+    async with serving(handler) as runtime:
+        await runtime.create(pod(0, allocated=whole), container(0))
+    async with serving(handler) as runtime:
+        assert host.keys() == {"pod-uid-0"}
+        text = await refused(runtime, pod(1, allocated=whole), container(1, sandbox=1))
+        assert "insufficient free capacity" in text
+    async with serving(handler):
+        assert host.keys() == set()
+
+
+async def test_the_hold_of_a_container_that_was_never_created_expires(host: Host) -> None:
+    """Answered, then containerd was killed: no event for the container will ever arrive."""
+    whole = HALF.replace("50", "100")
+    host.settings = replace(host.settings, making_s=0.05)
+    handler = host.service()
+    async with serving(handler) as runtime:
+        await runtime.create(pod(0, allocated=whole), container(0))
+    async with serving(handler) as runtime:
+        while True:
+            with contextlib.suppress(RequestFailed):
+                await runtime.create(pod(1, allocated=whole), container(1, sandbox=1))
+                break
+            await asyncio.sleep(0.01)
+
+
+async def test_synchronize_removes_orphans_and_records_users(host: Host) -> None:
+    of = pod(allocated=HALF)
+    async with serving(host.service()) as runtime:
+        shared = as_made(container(0), await runtime.create(of, container(0)))
+        owned = pod(1, allocated=HALF, grants=GRANTS)
+        lone = as_made(container(1, sandbox=1), await runtime.create(owned, container(1)))
+        await runtime.create(owned, container(2))
+        assert host.keys() == {"pod-uid-0", "c1", "c2"}
+    # A new agent, as after kill -9; the runtime lists two of the three.
+    async with serving(host.service(), [of, owned], [shared, lone]) as runtime:
+        assert host.keys() == {"pod-uid-0", "c1"}
+        again = as_made(container(3, "side"), await runtime.create(of, container(3, "side")))
+        await runtime.notify("RemoveContainer", of, shared)
+        assert host.keys() == {"pod-uid-0", "c1"}
+        await runtime.notify("RemoveContainer", of, again)
+        await runtime.notify("RemoveContainer", owned, lone)
+        assert host.keys() == set()
+
+
+async def test_files_of_a_container_that_was_never_created_are_removed(host: Host) -> None:
+    """containerd was killed. A container that did not start is neither in its list nor in a removal
+    event; the others are."""
+    host.settings = replace(host.settings, making_s=0.05)
+    called = ("main", "listed", "started")
+    share = [GpuGrant(UUID, 0, 5 << 30, 10)]
+    of = pod(allocated=HALF, grants=grants.encode(dict.fromkeys(called, share)))
+    handler = host.service()
+    async with serving(handler) as runtime:
+        made = []
+        for number, name in enumerate(called):
+            what = container(number, name)
+            made.append(as_made(what, await runtime.create(of, what)))
+        assert host.keys() == {"c0", "c1", "c2"}
+    async with serving(handler, [of], [made[1]]) as runtime:
+        with contextlib.suppress(RequestFailed):  # there is nothing to start
+            await runtime.notify("StartContainer", of, made[2])
+        await until_async(lambda: host.keys() == {"c1", "c2"})
+
+
+async def test_containers_made_without_the_agent_are_logged_and_counted(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    of = [pod(allocated=HALF), pod(1, labels={})]
+    handler = host.service()
+    async with serving(handler, of, [container(), container(1, sandbox=1)]):
+        pass
+    counted = handler._metrics.registry.get_sample_value
+    for kind, count in (("not_adjusted", 1), ("files_lost", 0), ("foreign_gpu", 0)):
+        assert counted("gpuslice_stray_containers", {"kind": kind}) == count
+    lines = [r.getMessage() for r in caplog.records if "without its GPU" in r.getMessage()]
+    assert len(lines) == 1
+    assert "namespace=team pod=train-0 uid=uid-0 container=main" in lines[0]

@@ -1,0 +1,174 @@
+"""A node's directories, the agent's service on it, and a runtime that calls the service.
+
+The service runs as in production, over a real socket, with files on a real kernel; the runtime at
+the other end and the child that reports the GPUs are the test's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from contract import allocation, grants, names
+from contract.allocation import Allocation, DeviceEntry
+from contract.grants import GpuGrant
+from nri_plugin.gpu.contexts import Contexts
+from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.host.files import RunDirectory
+from nri_plugin.host.store import Store
+from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.nri import connection
+from nri_plugin.nri.service import Service
+from nri_plugin.settings import Settings
+from tests.nri_plugin.fake_runtime import FakeRuntime, RequestFailed, connected_pair
+
+UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
+TOTAL = 40 << 30
+GPUS = json.dumps({"gpus": [{"uuid": UUID, "minor": 0, "memory_bytes": TOTAL}]})
+NVML = "import sys\nfor _ in sys.stdin: print(sys.argv[1], flush=True)"
+HALF = allocation.encode(
+    Allocation(
+        {"gpu": [DeviceEntry(0, {names.RESOURCE_MEMORY_RATIO: 50, names.RESOURCE_CORE: 50}, UUID)]}
+    )
+)
+QUARTER = allocation.encode(
+    Allocation(
+        {"gpu": [DeviceEntry(0, {names.RESOURCE_MEMORY_RATIO: 25, names.RESOURCE_CORE: 25}, UUID)]}
+    )
+)
+GRANTS = grants.encode({"main": [GpuGrant(UUID, 0, 5 << 30, 20)]})
+LABEL = names.LABEL_ISOLATION_PROVIDER
+
+
+class Host:
+    """A node's directories, and the settings that name them."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.run = tmp_path / "run"
+        self.cdi = tmp_path / "cdi"
+        self.library = tmp_path / "libvgpu.so"
+        self.socket = tmp_path / "nri.sock"
+        self.library.write_bytes(b"\x7fELF")
+        self.cdi.mkdir()
+        mounts = [{"hostPath": "/host/gpu0", "containerPath": "/dev/gpu0", "options": ["bind"]}]
+        hooks = [{"hookName": "createContainer", "path": "/bin/true", "args": ["true"]}]
+        node = {"path": "/dev/x", "type": "c", "major": 1, "minor": 3, "fileMode": 0, "uid": 0}
+        document = {
+            "cdiVersion": "0.6.0",
+            "kind": names.CDI_KIND,
+            "devices": [
+                {"name": UUID, "containerEdits": {"mounts": mounts, "deviceNodes": [node]}}
+            ],
+            "containerEdits": {"hooks": hooks},
+        }
+        (self.cdi / "gpu.json").write_text(json.dumps(document))
+        self.settings = Settings(
+            nri_socket=self.socket,
+            index="50",
+            run_dir=self.run,
+            store_dir=tmp_path / "store",
+            library=self.library,
+            cdi_dirs=(self.cdi,),
+            containerd_state=tmp_path / "state",
+            environment=os.environ,
+            work_deadline_s=60.0,
+            first_retry_s=0.01,
+            last_retry_s=0.02,
+        )
+
+    def parts(
+        self, gpus: str = GPUS, context: str = "print(300 << 20)"
+    ) -> tuple[Inventory, Contexts, RunDirectory, Store]:
+        inventory = Inventory(
+            os.environ,
+            deadline_s=60,
+            min_interval_s=5,
+            now=asyncio.get_running_loop().time,
+            command=(sys.executable, "-c", NVML, gpus),
+        )
+        self.inventory = inventory
+        self.contexts = Contexts(
+            os.environ,
+            deadline_s=60,
+            min_interval_s=0,
+            now=asyncio.get_running_loop().time,
+            command=(sys.executable, "-c", context),
+        )
+        files = RunDirectory(self.run, lambda: 7)
+        store = Store(self.settings.store_dir, self.library)
+        return inventory, self.contexts, files, store
+
+    def service(self, gpus: str = GPUS, context: str = "print(300 << 20)") -> Service:
+        return Service(self.settings, *self.parts(gpus, context))
+
+    def keys(self) -> set[str]:
+        return set(os.listdir(self.run)) if self.run.exists() else set()
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    handler: Service,
+    pods: list[nri.PodSandbox] | None = None,
+    containers: list[nri.Container] | None = None,
+    nri_version: tuple[int, int, int] = (0, 12, 5),
+    request_timeout_s: float = 60,
+) -> AsyncIterator[FakeRuntime]:
+    theirs, ours = await connected_pair()
+    runtime = FakeRuntime(*theirs, nri_version=nri_version, request_timeout_s=request_timeout_s)
+    task = asyncio.create_task(connection.serve(ours, handler, name="gpuslice", index="50"))
+    try:
+        await runtime.handshake(pods or [], containers or [])
+        await handler._containers.sweeper.settled()
+        yield runtime
+    finally:
+        await runtime.close()
+        await asyncio.wait([task])
+        task.exception()
+        await handler._lifecycle._creation._contexts.settled()
+        await handler._lifecycle._inventory.close()
+
+
+def pod(
+    number: int = 0, labels: dict[str, str] | None = None, **annotations: str
+) -> nri.PodSandbox:
+    keys = {"allocated": names.ANNOTATION_DEVICE_ALLOCATED, "grants": names.ANNOTATION_GRANTS}
+    return nri.PodSandbox(
+        id=f"sandbox-{number}",
+        name=f"train-{number}",
+        uid=f"uid-{number}",
+        namespace="team",
+        labels={LABEL: "hami-core"} if labels is None else labels,
+        annotations={keys[k]: v for k, v in annotations.items()},
+    )
+
+
+def container(number: int = 0, name: str = "main", sandbox: int = 0) -> nri.Container:
+    return nri.Container(
+        id=f"c{number}",
+        pod_sandbox_id=f"sandbox-{sandbox}",
+        name=name,
+        env=["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all"],
+    )
+
+
+def as_made(of: nri.Container, reply: nri.CreateContainerResponse | None) -> nri.Container:
+    """The container as the runtime describes it once our adjustment is in its spec."""
+    made = nri.Container()
+    made.CopyFrom(of)
+    if reply is not None:
+        made.mounts.extend(reply.adjust.mounts)
+    return made
+
+
+async def refused(runtime: FakeRuntime, of: nri.PodSandbox, what: nri.Container) -> str:
+    with pytest.raises(RequestFailed) as failed:
+        await runtime.create(of, what)
+    assert runtime.dropped is None
+    return failed.value.message
