@@ -13,7 +13,7 @@ from nri_plugin.nri import translate
 from nri_plugin.policy.model import Adjustment, Bringing, CdiDevice, Device, Edits, Mount, Specs
 from nri_plugin.policy.refusals import Refusal
 from tests.nri_plugin import objects
-from tests.nri_plugin.policy.test_pod_policy import (
+from tests.nri_plugin.policy.pod_policy_scene import (
     HALF,
     LIBCUDA,
     MAIN,

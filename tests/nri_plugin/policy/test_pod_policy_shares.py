@@ -1,0 +1,211 @@
+"""The share of a container, and its adjustment; for every input never more than the GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contract import names
+from nri_plugin.policy.model import Adjustment, Container, Device, Mount, Pod, Share, Untouched
+from nri_plugin.policy.refusals import Refusal
+from tests.nri_plugin.policy.pod_policy_scene import (
+    CORE,
+    GPUS,
+    HALF,
+    LABEL,
+    LDCACHE,
+    LIBCUDA,
+    MAIN,
+    MEMORY,
+    OTHER,
+    RATIO,
+    STORE,
+    A,
+    B,
+    adjusted,
+    decide,
+    entry,
+    grant,
+    pod,
+)
+from tests.support import GIB
+
+
+def test_containers_may_each_have_all_of_the_allocation() -> None:
+    """An init container and a main one never run at once; the ledger counts those that do."""
+    of = pod([HALF], {name: [grant(A, 20 * GIB)] for name in ("fetch", "main")})
+    for name in ("fetch", "main"):
+        decision = adjusted(of, replace(MAIN, name=name))
+        assert [share.memory_bytes for share in decision.shares] == [20 * GIB]
+        assert decision.allocated == decision.shares
+
+
+def test_the_adjustment_of_a_grant_exactly() -> None:
+    decision = decide(pod([HALF], {"main": [grant(A, 5 * GIB, 30)]}))
+    run = "/run/gpuslice/c0ffee"
+    assert decision == Adjustment(
+        key="c0ffee",
+        shared=False,
+        shares=(Share(A.uuid, 0, 5 * GIB, 30),),
+        allocated=(Share(A.uuid, 0, 20 * GIB, 50),),
+        env=(
+            ("NVIDIA_VISIBLE_DEVICES", A.uuid),
+            ("NVIDIA_DRIVER_CAPABILITIES", "compute,utility"),
+            ("CUDA_DEVICE_SM_LIMIT", "30"),
+            ("CUDA_DEVICE_MEMORY_SHARED_CACHE", "/tmp/cudevshr.cache"),
+            ("CUDA_DEVICE_MEMORY_LIMIT_0", str(5 * GIB)),
+            ("CUDA_DEVICE_SM_LIMIT_0", "30"),
+            ("NVIDIA_CTK", "x"),
+        ),
+        mounts=(
+            LIBCUDA,
+            Mount("/.gpuslice", run, ("bind", "ro", "nosuid", "nodev", "rprivate")),
+            Mount("/.gpuslice/libvgpu.so", STORE, ("bind", "ro", "nosuid", "nodev")),
+            Mount(
+                "/.gpuslice/region",
+                f"{run}/region",
+                ("bind", "rw", "nosuid", "nodev", "noexec"),
+            ),
+            Mount(
+                "/etc/ld.so.preload",
+                f"{run}/preload",
+                ("bind", "ro", "nosuid", "nodev", "noexec"),
+            ),
+            Mount(
+                "/etc/ld-nix.so.preload",
+                f"{run}/preload-nix",
+                ("bind", "ro", "nosuid", "nodev", "noexec"),
+            ),
+            Mount("/usr/local/vgpu/libvgpu.so", STORE, ("bind", "ro", "nosuid", "nodev")),
+        ),
+        devices=(Device("/dev/nvidiactl", "c", 195, 255), Device("/dev/nvidia0", "c", 195, 0)),
+        hooks=(LDCACHE,),
+    )
+
+
+def test_without_grants_the_pods_containers_share_one_directory() -> None:
+    of = pod([HALF, OTHER])
+    first = decide(of)
+    second = decide(of, replace(MAIN, id="other", name="sidecar"))
+    assert isinstance(first, Adjustment)
+    assert isinstance(second, Adjustment)
+    assert (first.key, first.shared) == ("pod-0f0f-11", True)
+    assert second.key == first.key
+    lists = [
+        {mount.destination: mount.source for mount in each.mounts}["/etc/ld.so.preload"]
+        for each in (first, second)
+    ]
+    assert lists == [f"/run/gpuslice/{first.key}/preload.{name}" for name in ("main", "sidecar")]
+    # Floor of the ratio; bytes unchanged; no gpu-core: all of it.
+    assert first.shares == (
+        Share(A.uuid, 0, 20 * GIB, 50),
+        Share(B.uuid, 1, 3 * GIB, 100, uncapped=True),
+    )
+    assert dict(first.env)["NVIDIA_VISIBLE_DEVICES"] == f"{A.uuid},{B.uuid}"
+    assert dict(first.env)["CUDA_DEVICE_MEMORY_LIMIT_1"] == str(3 * GIB)
+    assert [d.path for d in first.devices] == ["/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1"]
+
+
+def test_the_environment_counts_gpus_as_the_driver_does() -> None:
+    decision = adjusted(pod([HALF, OTHER], {"main": [grant(B, 2 * GIB, 7), grant(A, GIB, 5)]}))
+    assert [share.uuid for share in decision.shares] == [B.uuid, A.uuid]
+    env = dict(decision.env)
+    assert env["NVIDIA_VISIBLE_DEVICES"] == f"{A.uuid},{B.uuid}"
+    assert (env["CUDA_DEVICE_MEMORY_LIMIT_0"], env["CUDA_DEVICE_SM_LIMIT_0"]) == (str(GIB), "5")
+    assert (env["CUDA_DEVICE_MEMORY_LIMIT_1"], env["CUDA_DEVICE_SM_LIMIT_1"]) == (
+        str(2 * GIB),
+        "7",
+    )
+
+
+def test_no_percent_is_never_written_as_no_limit() -> None:
+    decision = adjusted(pod([HALF], {"main": [grant(A, 1, 0)]}))
+    assert decision.shares[0].core_percent == 0
+    written = {v for k, v in decision.env if k.startswith(names.ENV_CORE_LIMIT)}
+    assert written == {"1"}
+
+
+def test_a_missing_id_means_the_minor() -> None:
+    decision = adjusted(pod([replace(OTHER, id=None)]))
+    assert decision.shares == (Share(B.uuid, 1, 3 * GIB, 100, uncapped=True),)
+
+
+def test_memory_in_bytes_outranks_the_ratio() -> None:
+    decision = adjusted(pod([entry({MEMORY: 7, RATIO: 50})]))
+    assert decision.shares[0].memory_bytes == 7
+
+
+QUANTITIES = st.one_of(
+    st.integers(0, 120),
+    st.integers(0, 100 * GIB),
+    st.sampled_from(["1Gi", "50", "500m", "-1", "x", "", None, True, 1.5, "1e30", "\u0661"]),
+)
+ENTRIES = st.lists(
+    st.fixed_dictionaries(
+        {"minor": st.one_of(st.integers(-1, 3), st.just("0"))},
+        optional={
+            "id": st.sampled_from([A.uuid, B.uuid, "", "GPU-x", 5]),
+            "resources": st.dictionaries(
+                st.sampled_from([MEMORY, RATIO, CORE, "kubernetes.io/gpu-memory", "x"]), QUANTITIES
+            ),
+        },
+    ),
+    max_size=3,
+)
+LISTED = st.lists(
+    st.fixed_dictionaries(
+        {
+            "id": st.sampled_from([A.uuid, B.uuid, "GPU-x"]),
+            "minor": st.integers(0, 2),
+            "memory": st.integers(-1, 90 * GIB),
+            "core": st.integers(-1, 120),
+        }
+    ),
+    max_size=2,
+)
+
+
+@given(
+    st.one_of(st.none(), ENTRIES, st.text()),
+    st.one_of(st.none(), st.dictionaries(st.sampled_from(["main", "side"]), LISTED)),
+    st.sampled_from([{}, LABEL, {names.LABEL_ISOLATION_PROVIDER: "mig"}]),
+)
+def test_never_more_than_the_gpu(
+    entries: object, granted: object, labels: Mapping[str, str]
+) -> None:
+    annotations = {}
+    if entries is not None:
+        text = entries if isinstance(entries, str) else json.dumps({"gpu": entries})
+        annotations[names.ANNOTATION_DEVICE_ALLOCATED] = text
+    if granted is not None:
+        annotations[names.ANNOTATION_GRANTS] = json.dumps({"v": 1, "containers": granted})
+    of = Pod("uid", "ns", "pod", labels, annotations)
+    total: dict[str, tuple[int, int]] = {}
+    counted: set[str] = set()
+    for name in ("main", "side"):
+        decision = decide(of, Container(f"id-{name}", name))
+        if isinstance(decision, Refusal):
+            assert decision.text
+            continue
+        if isinstance(decision, Untouched):
+            assert labels.get(names.LABEL_ISOLATION_PROVIDER) != "hami-core"
+            continue
+        if decision.key is None:
+            assert dict(decision.env)["NVIDIA_VISIBLE_DEVICES"] == "void"
+            assert not decision.devices
+            continue
+        if decision.key in counted:
+            continue
+        counted.add(decision.key)
+        assert decision.shares
+        for share in decision.shares:
+            memory, core = total.get(share.uuid, (0, 0))
+            total[share.uuid] = (memory + share.memory_bytes, core + share.core_percent)
+    for gpu in GPUS:
+        memory, core = total.get(gpu.uuid, (0, 0))
+        assert memory <= gpu.memory_bytes
+        assert core <= 100
