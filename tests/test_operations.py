@@ -8,7 +8,7 @@ import re
 from nri_plugin.doctor.checks import examine
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.refusals import Reason
-from tests.nri_plugin.doctor.test_checks import WHOLE
+from tests.nri_plugin.doctor.whole_node import WHOLE
 from tests.support import ROOT, table_below
 
 TEXT = (ROOT / "docs/operations.md").read_text()

@@ -6,22 +6,17 @@ The inspection itself is tested on a real containerd, in tests/node/test_doctor.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nri_plugin.command_line import from_arguments
-from nri_plugin.doctor import host
 from nri_plugin.doctor.checks import CHECKS, examine
 from nri_plugin.doctor.command import as_json, as_text
 from nri_plugin.doctor.facts import (
     Agent,
     DevChar,
     DevicePlugins,
-    Facts,
     Finding,
     Kernel,
     Level,
@@ -32,91 +27,32 @@ from nri_plugin.doctor.facts import (
     Security,
     Socket,
 )
-from nri_plugin.policy.model import CdiDevice, Edits, Gpu, Hook, HookStage, Mount, Specs
-
-GPU = Gpu("GPU-a", 0, 40 << 30)
-HOOK = Hook(HookStage.CREATE_CONTAINER, "/usr/bin/nvidia-cdi-hook")
-ENCODE = Mount("/usr/lib/libnvidia-encode.so.580", "/usr/lib/libnvidia-encode.so.580")
-DEVICE = CdiDevice("GPU-a", "/etc/cdi/nvidia.yaml", Edits(hooks=(HOOK,)))
-NVIDIA = {"runtime_type": "io.containerd.runc.v2", "options": {"BinaryName": "/x/nvidia-runtime"}}
-ENVVAR = "accept-nvidia-visible-devices-envvar-when-unprivileged"
-REFUSES = {ENVVAR: False}
-MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts"
-TOLERATE = {"tolerate_missing_plugins_annotation": "free"}
-REJECTS = {"enable": True, "reject_oci_hook_adjustment": True}
-KEEP_OFF = "keep that device plugin off"
-
-
-def config(
-    validator: Mapping[str, Any] | None = None,
-    *,
-    handlers: Mapping[str, Any] | None = None,
-    default: str = "runc",
-    old: bool = False,
-    cri: Mapping[str, Any] | None = None,
-    **nri: Any,
-) -> Mapping[str, Any]:
-    """containerd's configuration, as `config dump` prints it."""
-    runtimes = {"runc": {"runtime_type": "io.containerd.runc.v2"}, **(handlers or {})}
-    name = "io.containerd.grpc.v1.cri" if old else "io.containerd.cri.v1.runtime"
-    checks = {"enable": True} if validator is None else validator
-    return {
-        "plugins": {
-            "io.containerd.nri.v1.nri": {"disable": False, "default_validator": checks, **nri},
-            name: {
-                "cdi_spec_dirs": ["/etc/cdi", "/var/run/cdi"],
-                "containerd": {"default_runtime_name": default, "runtimes": runtimes},
-                **(cri or {}),
-            },
-        }
-    }
-
-
-def chosen(*options: str) -> dict[str, Any]:
-    return {"settings": from_arguments(["--library", "/lib.so", *options], {})}
-
-
-GIVES_WHOLE = from_arguments(["--library", "/lib.so", "--whole-gpus", "any"], {})
-OURS = DevicePlugins(
-    {"nvidia.com/gpu": ["GPU-a"]},
-    [("uid", "main", "nvidia.com/gpu")],
-    ["device-plugins/gpuslice-gpu.sock"],
+from nri_plugin.policy.model import Edits
+from tests.nri_plugin.doctor.whole_node import (
+    BY_NAME,
+    CGROUPFS,
+    DEVICE,
+    ENCODE,
+    ENVVAR,
+    FAIL,
+    GIVES_WHOLE,
+    KEEP_OFF,
+    LACKING,
+    MIG,
+    MOUNTS,
+    NVIDIA,
+    NVIDIAS,
+    OK,
+    OURS,
+    REFUSES,
+    REJECTS,
+    TOLERATE,
+    WARN,
+    WHOLE,
+    chosen,
+    runtime,
+    with_spec,
 )
-
-
-WHOLE = Facts(
-    settings=from_arguments(["--library", "/lib.so"], {}),
-    root=True,
-    socket=Socket(True, True),
-    runtime=Runtime("containerd", "v2.4.2", config()),
-    library=Library(published=True),
-    gpus=(GPU,),
-    gpus_problem=None,
-    specs=Specs({"GPU-a": DEVICE}),
-    missing={},
-    nvidia=NvidiaRuntime(),
-    plugins=DevicePlugins(),
-    run_dir=RunDir(True, 1 << 30, 1 << 20),
-    kernel=Kernel("6.1"),
-    agent=Agent(True, "ok"),
-)
-
-
-def runtime(version: str = "v2.4.2", name: str = "containerd", **of: Any) -> dict[str, Any]:
-    return {"runtime": Runtime(name, version, config(**of))}
-
-
-def with_spec(device: CdiDevice | None, *problems: str) -> dict[str, Any]:
-    return {"specs": Specs({} if device is None else {"GPU-a": device}, problems)}
-
-
-BY_NAME = chosen("--cdi-by-name")
-NVIDIAS = runtime(handlers={"nvidia": NVIDIA}, default="nvidia")
-MIG = Gpu("GPU-m", 1, 1 << 30, problem="MIG mode is enabled")
-OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
-
-LACKING = DevChar(("/dev/nvidia0", "/dev/nvidiactl"), ("/dev/nvidia0",))
-CGROUPFS = {"runc": {"options": {"SystemdCgroup": False}}}
 
 ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     ("root", {"root": False}, FAIL, "not run as root", ""),
@@ -432,81 +368,3 @@ def test_text_and_json() -> None:
     assert said["ok"] is False
     assert said["checks"][0] == {"check": "a", "level": "ok", "found": "well", "do": ""}
     assert json.loads(as_json(findings[:1]))["ok"] is True
-
-
-CHECKPOINT = {
-    "Data": {
-        "PodDeviceEntries": [
-            {"PodUID": "u", "ContainerName": "c", "ResourceName": "nvidia.com/gpu", "AllocResp": ""}
-        ],
-        "RegisteredDevices": {"nvidia.com/gpu": ["GPU-a", "GPU-b"], "x/y": None},
-    },
-    "Checksum": 1,
-}
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (
-            json.dumps(CHECKPOINT),
-            DevicePlugins(
-                {"nvidia.com/gpu": ["GPU-a", "GPU-b"], "x/y": []}, [("u", "c", "nvidia.com/gpu")]
-            ),
-        ),
-        ('{"Data":{"PodDeviceEntries":null,"RegisteredDevices":null}}', DevicePlugins()),
-    ],
-)
-def test_the_kubelets_checkpoint(tmp_path: Path, text: str, expected: DevicePlugins) -> None:
-    (tmp_path / "device-plugins").mkdir()
-    (tmp_path / "device-plugins" / "kubelet_internal_checkpoint").write_text(text)
-    found = host.find_device_plugins(Path("/"), tmp_path)
-    assert (found.registered, found.allocated) == (expected.registered, list(expected.allocated))
-    assert found.problem is None
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"Data":7}', '{"Data":{"PodDeviceEntries":[{}]}}']
-)
-def test_a_malformed_checkpoint_is_a_problem(tmp_path: Path, text: str) -> None:
-    (tmp_path / "device-plugins").mkdir()
-    (tmp_path / "device-plugins" / "kubelet_internal_checkpoint").write_text(text)
-    assert host.find_device_plugins(Path("/"), tmp_path).problem is not None
-
-
-def test_no_kubelet_at_all(tmp_path: Path) -> None:
-    found = host.find_device_plugins(Path("/"), tmp_path)
-    assert found.problem == f"{tmp_path}/device-plugins is not there, or not seen"
-    (tmp_path / "device-plugins").mkdir()
-    found = host.find_device_plugins(Path("/"), tmp_path)
-    assert found == DevicePlugins(allocated=[], sockets=[])
-
-
-def test_the_hosts_files_are_looked_for_under_its_root(tmp_path: Path) -> None:
-    """As in a pod, which sees the host's root elsewhere; links resolve relative to that root."""
-    (tmp_path / "var/lib/kubelet/device-plugins").mkdir(parents=True)
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/nvidia.toml").write_text("a = 1\n")
-    (tmp_path / "lib").symlink_to("/usr")
-    (tmp_path / "usr").mkdir()
-    (tmp_path / "usr/libcuda.so").touch()
-    assert host.find_device_plugins(tmp_path, Path("/var/lib/kubelet")).problem is None
-    assert host.read_nvidia_runtime(tmp_path, Path("/etc/nvidia.toml")).config == {"a": 1}
-    names = ("/lib/libcuda.so", "/lib/gone.so", "/usr/gone")
-    mounts = tuple(Mount(name, name) for name in names)
-    specs = Specs({"GPU-a": CdiDevice("GPU-a", "/x", Edits(mounts=mounts))})
-    assert host.missing(GPU, specs, tmp_path) == ["/lib/gone.so", "/usr/gone"]
-    assert host.missing(GPU, Specs(), tmp_path) == ()
-
-
-@pytest.mark.parametrize(
-    ("text", "known"),
-    [("a = 1\n", {"a": 1}), ("a = \n", None), (None, None)],
-)
-def test_nvidias_configuration(tmp_path: Path, text: str | None, known: object) -> None:
-    file = tmp_path / "config.toml"
-    if text is not None:
-        file.write_text(text)
-    found = host.read_nvidia_runtime(Path("/"), file)
-    assert found.config == known
-    assert (found.problem is not None) is (text == "a = \n")

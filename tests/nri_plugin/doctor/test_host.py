@@ -1,0 +1,90 @@
+"""The host's files, as the doctor reads them: the kubelet's checkpoint, NVIDIA's configuration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.doctor import host
+from nri_plugin.doctor.facts import DevicePlugins
+from nri_plugin.policy.model import CdiDevice, Edits, Mount, Specs
+from tests.nri_plugin.doctor.whole_node import GPU
+
+CHECKPOINT = {
+    "Data": {
+        "PodDeviceEntries": [
+            {"PodUID": "u", "ContainerName": "c", "ResourceName": "nvidia.com/gpu", "AllocResp": ""}
+        ],
+        "RegisteredDevices": {"nvidia.com/gpu": ["GPU-a", "GPU-b"], "x/y": None},
+    },
+    "Checksum": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            json.dumps(CHECKPOINT),
+            DevicePlugins(
+                {"nvidia.com/gpu": ["GPU-a", "GPU-b"], "x/y": []}, [("u", "c", "nvidia.com/gpu")]
+            ),
+        ),
+        ('{"Data":{"PodDeviceEntries":null,"RegisteredDevices":null}}', DevicePlugins()),
+    ],
+)
+def test_the_kubelets_checkpoint(tmp_path: Path, text: str, expected: DevicePlugins) -> None:
+    (tmp_path / "device-plugins").mkdir()
+    (tmp_path / "device-plugins" / "kubelet_internal_checkpoint").write_text(text)
+    found = host.find_device_plugins(Path("/"), tmp_path)
+    assert (found.registered, found.allocated) == (expected.registered, list(expected.allocated))
+    assert found.problem is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"Data":7}', '{"Data":{"PodDeviceEntries":[{}]}}']
+)
+def test_a_malformed_checkpoint_is_a_problem(tmp_path: Path, text: str) -> None:
+    (tmp_path / "device-plugins").mkdir()
+    (tmp_path / "device-plugins" / "kubelet_internal_checkpoint").write_text(text)
+    assert host.find_device_plugins(Path("/"), tmp_path).problem is not None
+
+
+def test_no_kubelet_at_all(tmp_path: Path) -> None:
+    found = host.find_device_plugins(Path("/"), tmp_path)
+    assert found.problem == f"{tmp_path}/device-plugins is not there, or not seen"
+    (tmp_path / "device-plugins").mkdir()
+    found = host.find_device_plugins(Path("/"), tmp_path)
+    assert found == DevicePlugins(allocated=[], sockets=[])
+
+
+def test_the_hosts_files_are_looked_for_under_its_root(tmp_path: Path) -> None:
+    """As in a pod, which sees the host's root elsewhere; links resolve relative to that root."""
+    (tmp_path / "var/lib/kubelet/device-plugins").mkdir(parents=True)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/nvidia.toml").write_text("a = 1\n")
+    (tmp_path / "lib").symlink_to("/usr")
+    (tmp_path / "usr").mkdir()
+    (tmp_path / "usr/libcuda.so").touch()
+    assert host.find_device_plugins(tmp_path, Path("/var/lib/kubelet")).problem is None
+    assert host.read_nvidia_runtime(tmp_path, Path("/etc/nvidia.toml")).config == {"a": 1}
+    names = ("/lib/libcuda.so", "/lib/gone.so", "/usr/gone")
+    mounts = tuple(Mount(name, name) for name in names)
+    specs = Specs({"GPU-a": CdiDevice("GPU-a", "/x", Edits(mounts=mounts))})
+    assert host.missing(GPU, specs, tmp_path) == ["/lib/gone.so", "/usr/gone"]
+    assert host.missing(GPU, Specs(), tmp_path) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [("a = 1\n", {"a": 1}), ("a = \n", None), (None, None)],
+)
+def test_nvidias_configuration(tmp_path: Path, text: str | None, known: object) -> None:
+    file = tmp_path / "config.toml"
+    if text is not None:
+        file.write_text(text)
+    found = host.read_nvidia_runtime(Path("/"), file)
+    assert found.config == known
+    assert (found.problem is not None) is (text == "a = \n")

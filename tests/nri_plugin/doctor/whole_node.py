@@ -1,0 +1,103 @@
+"""What the doctor finds on a node without a problem, and the changes that make one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nri_plugin.command_line import from_arguments
+from nri_plugin.doctor.facts import (
+    Agent,
+    DevChar,
+    DevicePlugins,
+    Facts,
+    Kernel,
+    Level,
+    Library,
+    NvidiaRuntime,
+    RunDir,
+    Runtime,
+    Socket,
+)
+from nri_plugin.policy.model import CdiDevice, Edits, Gpu, Hook, HookStage, Mount, Specs
+
+GPU = Gpu("GPU-a", 0, 40 << 30)
+HOOK = Hook(HookStage.CREATE_CONTAINER, "/usr/bin/nvidia-cdi-hook")
+ENCODE = Mount("/usr/lib/libnvidia-encode.so.580", "/usr/lib/libnvidia-encode.so.580")
+DEVICE = CdiDevice("GPU-a", "/etc/cdi/nvidia.yaml", Edits(hooks=(HOOK,)))
+NVIDIA = {"runtime_type": "io.containerd.runc.v2", "options": {"BinaryName": "/x/nvidia-runtime"}}
+ENVVAR = "accept-nvidia-visible-devices-envvar-when-unprivileged"
+REFUSES = {ENVVAR: False}
+MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts"
+TOLERATE = {"tolerate_missing_plugins_annotation": "free"}
+REJECTS = {"enable": True, "reject_oci_hook_adjustment": True}
+KEEP_OFF = "keep that device plugin off"
+
+
+def config(
+    validator: Mapping[str, Any] | None = None,
+    *,
+    handlers: Mapping[str, Any] | None = None,
+    default: str = "runc",
+    old: bool = False,
+    cri: Mapping[str, Any] | None = None,
+    **nri: Any,
+) -> Mapping[str, Any]:
+    """containerd's configuration, as `config dump` prints it."""
+    runtimes = {"runc": {"runtime_type": "io.containerd.runc.v2"}, **(handlers or {})}
+    name = "io.containerd.grpc.v1.cri" if old else "io.containerd.cri.v1.runtime"
+    checks = {"enable": True} if validator is None else validator
+    return {
+        "plugins": {
+            "io.containerd.nri.v1.nri": {"disable": False, "default_validator": checks, **nri},
+            name: {
+                "cdi_spec_dirs": ["/etc/cdi", "/var/run/cdi"],
+                "containerd": {"default_runtime_name": default, "runtimes": runtimes},
+                **(cri or {}),
+            },
+        }
+    }
+
+
+def chosen(*options: str) -> dict[str, Any]:
+    return {"settings": from_arguments(["--library", "/lib.so", *options], {})}
+
+
+GIVES_WHOLE = from_arguments(["--library", "/lib.so", "--whole-gpus", "any"], {})
+OURS = DevicePlugins(
+    {"nvidia.com/gpu": ["GPU-a"]},
+    [("uid", "main", "nvidia.com/gpu")],
+    ["device-plugins/gpuslice-gpu.sock"],
+)
+WHOLE = Facts(
+    settings=from_arguments(["--library", "/lib.so"], {}),
+    root=True,
+    socket=Socket(True, True),
+    runtime=Runtime("containerd", "v2.4.2", config()),
+    library=Library(published=True),
+    gpus=(GPU,),
+    gpus_problem=None,
+    specs=Specs({"GPU-a": DEVICE}),
+    missing={},
+    nvidia=NvidiaRuntime(),
+    plugins=DevicePlugins(),
+    run_dir=RunDir(True, 1 << 30, 1 << 20),
+    kernel=Kernel("6.1"),
+    agent=Agent(True, "ok"),
+)
+
+
+def runtime(version: str = "v2.4.2", name: str = "containerd", **of: Any) -> dict[str, Any]:
+    return {"runtime": Runtime(name, version, config(**of))}
+
+
+def with_spec(device: CdiDevice | None, *problems: str) -> dict[str, Any]:
+    return {"specs": Specs({} if device is None else {"GPU-a": device}, problems)}
+
+
+BY_NAME = chosen("--cdi-by-name")
+NVIDIAS = runtime(handlers={"nvidia": NVIDIA}, default="nvidia")
+MIG = Gpu("GPU-m", 1, 1 << 30, problem="MIG mode is enabled")
+OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
+LACKING = DevChar(("/dev/nvidia0", "/dev/nvidiactl"), ("/dev/nvidia0",))
+CGROUPFS = {"runc": {"options": {"SystemdCgroup": False}}}
