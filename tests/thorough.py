@@ -106,7 +106,7 @@ THOROUGH: Final = {
     "tests/scheduler/core/test_oracle.py::test_fit_and_place_*[[][3-9]]": _SEEDS,
     "tests/scheduler/test_binder_interleavings.py::*[[][5-9][0-9]]": _SEEDS,
     "tests/scheduler/test_binder_interleavings.py::*[[]1[0-9][0-9]]": _SEEDS,
-    "tests/scheduler/decisions/test_state.py::test_no_grant_ever_*[[][3-9][0-9]]": _SEEDS,
+    "tests/scheduler/decisions/test_state_order.py::test_no_grant_ever_*[[][3-9][0-9]]": _SEEDS,
     "tests/scheduler/leadership/test_election.py::test_writes_of_*[[][2-5][0-9]-*": _SEEDS,
 }
 
