@@ -10,11 +10,6 @@ from tests.scheduler import calls
 from tests.scheduler.decisions.backlog_scene import OURS, TINY, Cluster
 
 
-@pytest.fixture
-def cluster() -> Cluster:
-    return Cluster()
-
-
 def received(cluster: Cluster, nomination: Nomination) -> None:
     """The watch reports the pod with its nomination."""
     uid, status = nomination.pending.uid, {"nominatedNodeName": nomination.node}
