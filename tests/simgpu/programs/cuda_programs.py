@@ -16,41 +16,9 @@ from typing import Any, Final
 
 from cuda.bindings import driver
 
-from tests.support import GIB
-from tests.support import MIB as MIB
-
-R = driver.CUresult
-BLOCK: Final = 2 << 20
-
-PTX: Final = b"""
-.version 8.0
-.target sm_80
-.address_size 64
-// simgpu: duration_ns=20000000
-.visible .entry twenty_ms(.param .u64 where, .param .u32 count, .param .align 8 .b8 rest[24])
-{ .reg .b32 %r<2>; ret; }
-// simgpu: duration_ns=3600000000000
-.visible .entry hour() { ret; }
-.visible .entry brief() { ret; }
-"""
-
-
-def ok(returned: tuple[Any, ...]) -> Any:
-    """The result of a call beside CUDA_SUCCESS."""
-    assert returned[0] is R.CUDA_SUCCESS, returned[0]
-    return returned[1] if len(returned) == 2 else returned[1:]
-
-
-def begin(ordinal: int = 0) -> Any:
-    ok(driver.cuInit(0))
-    context = ok(driver.cuDevicePrimaryCtxRetain(ok(driver.cuDeviceGet(ordinal))))
-    ok(driver.cuCtxSetCurrent(context))
-    return context
-
-
-def free_bytes() -> int:
-    free, _ = ok(driver.cuMemGetInfo())
-    return int(free)
+from tests.simgpu.programs.cuda_calls import BLOCK, PTX, R, begin, free_bytes, ok
+from tests.simgpu.programs.error_codes import error_codes
+from tests.support import GIB, MIB
 
 
 def devices() -> None:
@@ -210,183 +178,6 @@ def rectangles() -> None:
     assert driver.cuMemcpy2D(there)[0] is R.CUDA_ERROR_INVALID_VALUE, "beyond the last row"
 
 
-def error_codes() -> None:
-    """One row per refusal: the call, the state, and the code that the driver documents."""
-    found: list[str] = []
-
-    def rows(state: str, table: list[tuple[str, Callable[[], tuple[Any, ...]], Any]]) -> None:
-        for name, call, wanted in table:
-            got = call()[0]
-            if got is not wanted:
-                found.append(f"{state}: {name}: {got.name}, not {wanted.name}")
-
-    bad = 0xDEAD0
-    device = driver.CUdevice(0)
-    kind = driver.CUdevice_attribute
-    rows(
-        "before cuInit",
-        [
-            ("cuDeviceGetCount", driver.cuDeviceGetCount, R.CUDA_ERROR_NOT_INITIALIZED),
-            ("cuDeviceGet", lambda: driver.cuDeviceGet(0), R.CUDA_ERROR_NOT_INITIALIZED),
-            ("cuMemAlloc", lambda: driver.cuMemAlloc(1), R.CUDA_ERROR_NOT_INITIALIZED),
-            ("cuCtxGetCurrent", driver.cuCtxGetCurrent, R.CUDA_ERROR_NOT_INITIALIZED),
-            ("cuDriverGetVersion", driver.cuDriverGetVersion, R.CUDA_SUCCESS),
-            ("cuInit(1)", lambda: driver.cuInit(1), R.CUDA_ERROR_INVALID_VALUE),
-            ("cuInit(0)", lambda: driver.cuInit(0), R.CUDA_SUCCESS),
-        ],
-    )
-    rows(
-        "without a context",
-        [
-            ("cuDeviceGet(2)", lambda: driver.cuDeviceGet(2), R.CUDA_ERROR_INVALID_DEVICE),
-            ("cuDeviceGet(-1)", lambda: driver.cuDeviceGet(-1), R.CUDA_ERROR_INVALID_DEVICE),
-            ("cuMemAlloc", lambda: driver.cuMemAlloc(1), R.CUDA_ERROR_INVALID_CONTEXT),
-            ("cuMemGetInfo", driver.cuMemGetInfo, R.CUDA_ERROR_INVALID_CONTEXT),
-            ("cuCtxSynchronize", driver.cuCtxSynchronize, R.CUDA_ERROR_INVALID_CONTEXT),
-            ("cuCtxPopCurrent", driver.cuCtxPopCurrent, R.CUDA_ERROR_INVALID_CONTEXT),
-            ("cuCtxGetDevice", driver.cuCtxGetDevice, R.CUDA_ERROR_INVALID_CONTEXT),
-            ("cuStreamCreate", lambda: driver.cuStreamCreate(0), R.CUDA_ERROR_INVALID_CONTEXT),
-            (
-                "cuDevicePrimaryCtxRelease",
-                lambda: driver.cuDevicePrimaryCtxRelease(device),
-                R.CUDA_ERROR_INVALID_CONTEXT,
-            ),
-            (
-                "cuDeviceTotalMem(7)",
-                lambda: driver.cuDeviceTotalMem(driver.CUdevice(7)),
-                R.CUDA_ERROR_INVALID_DEVICE,
-            ),
-            (
-                "a later driver's attribute",
-                lambda: driver.cuDeviceGetAttribute(
-                    kind.CU_DEVICE_ATTRIBUTE_LOCALITY_DOMAIN_COUNT, device
-                ),
-                R.CUDA_ERROR_INVALID_VALUE,
-            ),
-        ],
-    )
-    begin()
-    pointer = int(ok(driver.cuMemAlloc(1000)))
-    event = ok(driver.cuEventCreate(0))
-    module = ok(driver.cuModuleLoadData(PTX))
-    brief = ok(driver.cuModuleGetFunction(module, b"brief"))
-    takes = ok(driver.cuModuleGetFunction(module, b"twenty_ms"))
-    buffer = bytearray(2000)
-
-    def launch(function: Any, *shape: int, stream: int = 0) -> tuple[Any, ...]:
-        return driver.cuLaunchKernel(function, *shape, 0, stream, 0, 0)  # type: ignore[no-any-return]
-
-    rows(
-        "with a context",
-        [
-            ("cuMemAlloc(0)", lambda: driver.cuMemAlloc(0), R.CUDA_ERROR_INVALID_VALUE),
-            ("too much", lambda: driver.cuMemAlloc(1 << 62), R.CUDA_ERROR_OUT_OF_MEMORY),
-            ("far too much", lambda: driver.cuMemAlloc(2**64 - 1), R.CUDA_ERROR_OUT_OF_MEMORY),
-            ("free NULL", lambda: driver.cuMemFree(0), R.CUDA_SUCCESS),
-            ("free inside", lambda: driver.cuMemFree(pointer + 512), R.CUDA_ERROR_INVALID_VALUE),
-            ("free unknown", lambda: driver.cuMemFree(bad), R.CUDA_ERROR_INVALID_VALUE),
-            (
-                "copy past the end",
-                lambda: driver.cuMemcpyDtoH(buffer, pointer, 1001),
-                R.CUDA_ERROR_INVALID_VALUE,
-            ),
-            (
-                "copy to nowhere",
-                lambda: driver.cuMemcpyHtoD(bad, buffer, 1),
-                R.CUDA_ERROR_INVALID_VALUE,
-            ),
-            (
-                "set past the end",
-                lambda: driver.cuMemsetD32(pointer, 0, 251),
-                R.CUDA_ERROR_INVALID_VALUE,
-            ),
-            (
-                "set off alignment",
-                lambda: driver.cuMemsetD32(pointer + 1, 0, 1),
-                R.CUDA_ERROR_INVALID_VALUE,
-            ),
-            (
-                "pitch of element 3",
-                lambda: driver.cuMemAllocPitch(10, 10, 3),
-                R.CUDA_ERROR_INVALID_VALUE,
-            ),
-            ("stream flags", lambda: driver.cuStreamCreate(2), R.CUDA_ERROR_INVALID_VALUE),
-            ("stream", lambda: driver.cuStreamQuery(bad), R.CUDA_ERROR_INVALID_HANDLE),
-            ("event flags", lambda: driver.cuEventCreate(8), R.CUDA_ERROR_INVALID_VALUE),
-            ("event", lambda: driver.cuEventQuery(bad), R.CUDA_ERROR_INVALID_HANDLE),
-            ("not recorded", lambda: driver.cuEventQuery(event), R.CUDA_SUCCESS),
-            (
-                "time of the unrecorded",
-                lambda: driver.cuEventElapsedTime(event, event),
-                R.CUDA_ERROR_INVALID_HANDLE,
-            ),
-            ("context", lambda: driver.cuCtxSetCurrent(bad), R.CUDA_ERROR_INVALID_CONTEXT),
-            ("not PTX", lambda: driver.cuModuleLoadData(b"hello"), R.CUDA_ERROR_INVALID_IMAGE),
-            (
-                "machine code",
-                lambda: driver.cuModuleLoadData(b"\x7fELF\2\1\1" + bytes(57)),
-                R.CUDA_ERROR_NO_BINARY_FOR_GPU,
-            ),
-            (
-                "PTX cut short",
-                lambda: driver.cuModuleLoadData(PTX[:140]),
-                R.CUDA_ERROR_INVALID_PTX,
-            ),
-            (
-                "PTX of the future",
-                lambda: driver.cuModuleLoadData(PTX.replace(b"8.0", b"9.9")),
-                R.CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
-            ),
-            (
-                "PTX for a later GPU",
-                lambda: driver.cuModuleLoadData(PTX.replace(b"sm_80", b"sm_90")),
-                R.CUDA_ERROR_INVALID_PTX,
-            ),
-            (
-                "no such file",
-                lambda: driver.cuModuleLoad(b"/nonexistent.ptx"),
-                R.CUDA_ERROR_FILE_NOT_FOUND,
-            ),
-            ("unload", lambda: driver.cuModuleUnload(bad), R.CUDA_ERROR_INVALID_HANDLE),
-            ("function", lambda: launch(bad, 1, 1, 1, 1, 1, 1), R.CUDA_ERROR_INVALID_HANDLE),
-            ("no blocks", lambda: launch(brief, 0, 1, 1, 1, 1, 1), R.CUDA_ERROR_INVALID_VALUE),
-            (
-                "too many threads",
-                lambda: launch(brief, 1, 1, 1, 33, 32, 1),
-                R.CUDA_ERROR_INVALID_VALUE,
-            ),
-            (
-                "no parameters",
-                lambda: launch(takes, 1, 1, 1, 1, 1, 1),
-                R.CUDA_ERROR_INVALID_VALUE,
-            ),
-            (
-                "launch into no stream",
-                lambda: launch(brief, 1, 1, 1, 1, 1, 1, stream=bad),
-                R.CUDA_ERROR_INVALID_HANDLE,
-            ),
-            (
-                "limit",
-                lambda: driver.cuCtxGetLimit(driver.CUlimit.CU_LIMIT_MAX),
-                R.CUDA_ERROR_UNSUPPORTED_LIMIT,
-            ),
-        ],
-    )
-    rows(
-        "not simulated",
-        [
-            (
-                "core dumps",
-                lambda: driver.cuCoredumpGetAttribute(
-                    driver.CUcoredumpSettings.CU_COREDUMP_ENABLE_ON_EXCEPTION
-                ),
-                R.CUDA_ERROR_NOT_SUPPORTED,
-            ),
-        ],
-    )
-    assert not found, "\n".join(found)
-
-
 def hold() -> None:
     """argv: bytes to allocate. Prints "held", and waits for the end of stdin."""
     begin()
@@ -459,6 +250,7 @@ WITH_HELP: Final[dict[str, Callable[[], None]]] = {
     program.__name__: program
     for program in (visible_devices, hold, lose_the_gpu, clusters, no_device)
 }
+
 
 if __name__ == "__main__":
     {**PROGRAMS, **WITH_HELP}[sys.argv[1]]()

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from cuda.bindings import driver
 
-from tests.simgpu.programs.cuda_programs import MIB, R, begin, ok
+from tests.simgpu.programs.cuda_calls import R, begin, ok
+from tests.support import MIB
 
 MS: Final = 10**6
 PTX: Final = b"""

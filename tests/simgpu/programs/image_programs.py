@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from cuda.bindings import driver, nvrtc
 
-from tests.simgpu.programs.cuda_programs import MIB, R, begin, free_bytes, ok
+from tests.simgpu.programs.cuda_calls import R, begin, free_bytes, ok
+from tests.support import MIB
 
 
 def text(name: str, target: int, *lines: str) -> bytes:

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from cuda.bindings import driver
 
-from tests.simgpu.programs.cuda_programs import MIB, PTX, R, begin, free_bytes, ok
+from tests.simgpu.programs.cuda_calls import PTX, R, begin, free_bytes, ok
+from tests.support import MIB
 
 CHUNK: Final = 32 * MIB
 A: Final = driver.CUmemPool_attribute
