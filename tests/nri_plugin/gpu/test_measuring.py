@@ -1,139 +1,26 @@
-"""The agent's measurement of the driver's own memory: real children and real files.
+"""The overhead of containers: the memory that the driver holds beyond what they are charged.
 
-The child prints answers that a test wrote, fails or hangs; in the last tests it is the real one,
-over a simulated driver, and the processes are real programs under the library.
+In the last test NVML's child is the real one, over a simulated driver, and the process is a real
+program under the library.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
 import subprocess
 import sys
-import time
-from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pytest
 
-from contract import grant_file, names, region_file
-from nri_plugin.gpu.measuring import COMMAND, Measuring, container_of
-from nri_plugin.metrics import Metrics
-from nri_plugin.policy.ledger import Hold
-from nri_plugin.policy.model import Pod
-from nri_plugin.policy.notices import Notices
-from tests.shim.conftest import CONTEXT_BYTES, GIB, GPUS, MIB, Host, gpu_host, library
+from contract import names
+from nri_plugin.gpu.measuring import COMMAND
+from tests.nri_plugin.gpu.measured_node import ANSWER, GPU, Node, during, sample
+from tests.shim.conftest import CONTEXT_BYTES, GPUS, MIB, Host, gpu_host, library
 from tests.shim.exact import CODE
 
 __all__ = ["gpu_host", "library"]
 
-GPU = "GPU-1"
-LABELS = {"namespace": "d", "pod": "p", "container": "main", "uuid": GPU}
-THROTTLED = "gpuslice_container_gpu_throttled_seconds_total"
-ANSWER = """
-import sys
-for line in sys.stdin:
-    print(open(sys.argv[1]).read().replace("\\n", ""), flush=True)
-"""
 BAD_ANSWER = "import sys\nfor line in sys.stdin: print({!r}, flush=True)"
-
-
-@dataclass
-class Node:
-    """A run directory, /proc and NVML as tests write them."""
-
-    root: Path
-    uuid: str = GPU
-    command: tuple[str, ...] = ()
-    environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
-    utilized: dict[int, int] | None = None
-    seconds: float = 100.0
-    deadline_s: float = 60.0
-
-    def __post_init__(self) -> None:
-        self.metrics = Metrics()
-        self.notices = Notices()
-        self.holds: list[Hold] = []
-        self.command = self.command or (sys.executable, "-c", ANSWER, str(self.root / "usage"))
-        self.proc = self.root / "proc"
-
-    def add(self, container_id: str, key: str, charged_bytes: int) -> None:
-        """A running container, and its grant."""
-        self.holds.append(Hold(container_id, key, "u", "main", "d/p/main", {}, Pod("u", "d", "p")))
-        directory = self.root / key
-        if not directory.exists():
-            directory.mkdir(parents=True)
-            grant = grant_file.Grant(7, (grant_file.Gpu(self.uuid, 10 * GIB, 100, 0),))
-            (directory / names.FILE_GRANT).write_bytes(grant_file.fresh(grant))
-            (directory / names.FILE_REGION).write_bytes(region_file.fresh(1, 7))
-        self.charge(key, charged_bytes)
-
-    def charge(self, key: str, charged_bytes: int) -> None:
-        at = region_file.Geometry(1).gpu_offset(0)
-        with (self.root / key / names.FILE_REGION).open("r+b") as file:
-            file.seek(at)
-            file.write(charged_bytes.to_bytes(8, "little"))
-
-    def works(self, key: str, work: region_file.Compute) -> None:
-        """The container's work on the GPU, as the library writes it."""
-        with (self.root / key / names.FILE_REGION).open("r+b") as file:
-            file.seek(region_file.Geometry(1).compute_offset(0))
-            file.write(region_file.COMPUTE.pack(asdict(work)))
-
-    def process(self, pid: int, container_id: str) -> None:
-        (self.proc / str(pid)).mkdir(parents=True)
-        (self.proc / str(pid) / "cgroup").write_text(f"0::/kubepods/pod-u/{container_id}\n")
-
-    def nvml(self, held: dict[int, int | None] | None) -> None:
-        answer = {"memory": {self.uuid: held}, "utilization": {self.uuid: self.utilized}}
-        (self.root / "usage").write_text(json.dumps(answer))
-
-    def measuring(self) -> Measuring:
-        return Measuring(
-            self.root,
-            lambda: self.holds,
-            self.environment,
-            self.metrics,
-            self.notices,
-            deadline_s=self.deadline_s,
-            min_interval_s=10.0,
-            now=lambda: self.seconds,
-            command=self.command,
-            proc=self.proc if self.proc.exists() else Path("/proc"),
-        )
-
-    def overhead(self, key: str) -> int:
-        grant = grant_file.decode((self.root / key / names.FILE_GRANT).read_bytes())
-        assert grant is not None
-        return grant.gpus[0].overhead_bytes
-
-    def metric(self, name: str, **labels: str) -> float | None:
-        return self.metrics.registry.get_sample_value(name, labels)
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(tmp_path)
-
-
-def during(measuring: Measuring, work: Callable[[], Awaitable[None]]) -> None:
-    async def run() -> None:
-        try:
-            await work()
-        finally:
-            await measuring._server.close()
-
-    asyncio.run(run())
-
-
-def sample(measuring: Measuring, times: int = 3) -> None:
-    async def work() -> None:
-        for _ in range(times):
-            await measuring.sample()
-
-    during(measuring, work)
 
 
 def test_a_container_s_processes_are_summed_and_the_rest_is_written(node: Node) -> None:
@@ -291,87 +178,6 @@ def test_nvml_that_does_not_answer_is_let_alone_for_a_while(
     during(measuring, work)
 
 
-def test_the_use_of_compute_is_read_whether_or_not_nvml_answers(node: Node) -> None:
-    node.command = (sys.executable, "-c", "import sys; sys.exit('no driver')")
-    node.add("c1", "key-1", 0)
-    measuring = node.measuring()
-    node.works("key-1", region_file.Compute(throttled_ns=7_000_000_000))
-    sample(measuring, 1)
-    assert node.metric(THROTTLED, **LABELS) == 0
-    long_ago_ns = time.monotonic_ns() - 3_000_000_000
-    work = region_file.Compute(throttled_ns=7_000_400_000, unfinished_since_ns=long_ago_ns)
-    node.works("key-1", work)
-    sample(measuring, 1)
-    throttled_s = node.metric(THROTTLED, **LABELS)
-    assert throttled_s == pytest.approx(0.0004)
-    assert node.metric("gpuslice_long_kernel_containers_total") == 1
-    assert node.notices.first() is not None
-    node.holds.clear()
-    sample(measuring, 1)
-    assert node.metric(THROTTLED, **LABELS) is None
-
-
-def test_unused_gpus_are_measured_less_often(node: Node) -> None:
-    node.add("c1", "key-1", 0)
-    node.process(11, "c1")
-    measuring = node.measuring()
-
-    async def pause_s(held: dict[int, int | None]) -> float:
-        node.nvml(held)
-        await measuring.sample()
-        return measuring.pause_s
-
-    async def work() -> None:
-        assert [await pause_s({}), await pause_s({})] == [1, 3]
-        assert [await pause_s({11: 5}), await pause_s({})] == [1, 3]
-        node.works("key-1", region_file.Compute(busy_ns=1))
-        assert [await pause_s({}), await pause_s({})] == [1, 3]
-        node.add("c2", "key-2", 0)
-        assert await pause_s({}) == 1
-
-    during(measuring, work)
-
-
-def test_a_region_of_an_older_agent_has_no_use_of_compute(node: Node) -> None:
-    node.add("c1", "key-1", 0)
-    file = node.root / "key-1" / names.FILE_REGION
-    os.truncate(file, region_file.Geometry(1).compute_offset(0))
-    node.nvml({})
-    sample(node.measuring(), 2)
-    assert node.metric(THROTTLED, **LABELS) == 0
-    assert node.metric("gpuslice_containers_not_measured") == 0
-
-
-def test_nvmls_utilization_is_that_of_the_containers_processes(
-    node: Node, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    node.add("c1", "key-1", 0)
-    node.process(11, "c1")
-    node.process(12, "c1")
-    node.process(21, "c2")
-    utilization = "gpuslice_container_gpu_nvml_utilization_ratio"
-    measuring = node.measuring()
-
-    async def sampled(utilized: dict[int, int] | None) -> float | None:
-        node.utilized = utilized
-        node.nvml({11: 400, 12: 300, 21: 50})
-        await measuring.sample()
-        return node.metric(utilization, **LABELS)
-
-    async def work() -> None:
-        assert await sampled({11: 20, 12: 9, 21: 60}) == pytest.approx(0.29)
-        assert await sampled({21: 60}) == 0
-        for _ in range(2):
-            assert await sampled(None) is None
-        assert await sampled({11: 30}) == pytest.approx(0.3)
-        node.holds.clear()
-        assert await sampled({11: 30}) is None
-
-    during(measuring, work)
-    assert sum("NVML has no utilization" in text for text in caplog.messages) == 1
-
-
 def test_the_child_ends_a_minute_after_the_last_container_with_a_gpu(node: Node) -> None:
     """Short-lived pods do not start one each second."""
     node.add("c1", "key-1", 0)
@@ -412,45 +218,3 @@ def test_the_overhead_of_real_programs_is_measured(gpu_host: Host, tmp_path: Pat
         process.communicate(b"\n")
     # This grant has no context size.
     assert node.overhead("key-1") == CONTEXT_BYTES + 80 * MIB
-
-
-ID = "4f0d" * 16
-OTHER = "5e1c" * 16
-POD = "kubepods-burstable-pod3b6c9d1e_0f2a_4c55_9d7e_1a2b3c4d5e6f.slice"
-UID = "pod3b6c9d1e-0f2a-4c55-9d7e-1a2b3c4d5e6f"
-
-
-@pytest.mark.parametrize(
-    "cgroup",
-    [
-        f"0::/kubepods.slice/kubepods-burstable.slice/{POD}/cri-containerd-{ID}.scope",
-        f"0::/../../{POD}/cri-containerd-{ID}.scope",
-        f"0::/kubepods/burstable/{UID}/{ID}",
-        f"0::/kubepods/burstable/{UID}/{ID}/jobs/one",
-        f"0::/system.slice/{POD}:cri-containerd:{ID}",
-        f"0::/{POD}/crio-{ID}.scope",
-        f"12:pids:/user.slice\n4:memory:/kubepods/burstable/{UID}/{ID}\n1:name=systemd:/init.scope",
-        f"9:devices:/kubepods.slice/{POD}/cri-containerd-{ID}.scope",
-    ],
-    ids=[
-        "systemd",
-        "systemd, seen from another cgroup namespace",
-        "cgroupfs",
-        "groups of the container's own",
-        "systemd's names by cgroupfs",
-        "CRI-O",
-        "version 1, cgroupfs",
-        "version 1, systemd",
-    ],
-)
-def test_the_container_of_a_cgroup_is_found(cgroup: str) -> None:
-    assert container_of(cgroup, {ID, OTHER}) == ID
-
-
-@pytest.mark.parametrize("cgroup", ["", "0::/\n", f"0::/system.slice/{POD}", f"0::/x/{ID}x", "::"])
-def test_other_cgroups_belong_to_no_container(cgroup: str) -> None:
-    assert container_of(cgroup, {ID}) is None
-
-
-def test_an_id_may_have_dashes() -> None:
-    assert container_of("0::/kubepods/pod1/my-container-1", {"my-container-1"}) == "my-container-1"
