@@ -1,0 +1,154 @@
+"""A runtime as strict as the Go one, and the plugin at the other end of a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.nri.connection import serve
+from nri_plugin.nri.handler import Answer, Handler
+from nri_plugin.policy.refusals import Reason, Refused, refused
+from nri_plugin.protocol.events import RuntimeInfo
+from tests.nri_plugin.fake_runtime import FakeRuntime, connected_pair
+
+
+class Recorder:
+    """A handler that records its calls, and runs the hooks that a test sets."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.state: tuple[Sequence[nri.PodSandbox], Sequence[nri.Container]] | None = None
+        self.adjustment: nri.ContainerAdjustment | None = None
+        self.hooks: dict[str, Callable[[], Awaitable[object]]] = {}
+        self.objection: BaseException | None = None
+        """Raised by the validation, and by every other method that answers at once."""
+        self.at_once = False
+
+    async def _asked(self, method: str, container_id: str) -> None:
+        self.asked.append((method, container_id))
+        if method in self.hooks:
+            await self.hooks[method]()
+
+    async def synchronize(
+        self, pods: Sequence[nri.PodSandbox], containers: Sequence[nri.Container]
+    ) -> None:
+        self.state = (pods, containers)
+        await self._asked("synchronize", "")
+
+    def create_container(
+        self, pod: nri.PodSandbox, container: nri.Container
+    ) -> Answer[nri.CreateContainerResponse | None]:
+        if self.at_once:
+            self._asked_at_once("create", container.id)
+            return self._reply()
+        return self._create_later(container)
+
+    async def _create_later(self, container: nri.Container) -> nri.CreateContainerResponse | None:
+        await self._asked("create", container.id)
+        return self._reply()
+
+    def _reply(self) -> nri.CreateContainerResponse | None:
+        return self.adjustment and nri.CreateContainerResponse(adjust=self.adjustment)
+
+    async def start_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
+        await self._asked("start", container.id)
+
+    def stop_container(self, pod: nri.PodSandbox, container: nri.Container) -> Answer[None]:
+        if self.at_once:
+            self._asked_at_once("stop", container.id)
+            return None
+        return self._asked("stop", container.id)
+
+    async def remove_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
+        await self._asked("remove", container.id)
+
+    def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> Answer[None]:
+        if "look" in self.hooks:
+            self.asked.append(("validate", request.container.id))
+            return self._looked()
+        self._asked_at_once("validate", request.container.id)
+        return None
+
+    async def _looked(self) -> None:
+        await self.hooks["look"]()
+        if self.objection is not None:
+            raise self.objection
+
+    def _asked_at_once(self, method: str, container_id: str) -> None:
+        self.asked.append((method, container_id))
+        if self.objection is not None:
+            raise self.objection
+
+
+class Rig:
+    """A runtime, and the plugin serving a Recorder at the other end of the socket."""
+
+    def __init__(self, runtime: FakeRuntime, handler: Recorder, plugin: asyncio.Task[None]) -> None:
+        self.runtime = runtime
+        self.handler = handler
+        self.plugin = plugin
+        self.ready: list[RuntimeInfo] = []
+        self.leaving = asyncio.Event()
+
+
+@contextlib.asynccontextmanager
+async def rig(*, registration_timeout_s: float = 30.0, **runtime: Any) -> AsyncIterator[Rig]:
+    ours, theirs = await connected_pair()
+    handler = Recorder()
+    checked: Handler = handler
+    ready: list[RuntimeInfo] = []
+    leaving = asyncio.Event()
+    plugin = asyncio.create_task(
+        serve(
+            theirs,
+            checked,
+            name="gpuslice",
+            index="50",
+            on_ready=ready.append,
+            leaving=leaving,
+            registration_timeout_s=registration_timeout_s,
+        )
+    )
+    fake = FakeRuntime(*ours, **runtime)
+    built = Rig(fake, handler, plugin)
+    built.ready, built.leaving = ready, leaving
+    try:
+        yield built
+    finally:
+        await fake.close()
+        await asyncio.gather(plugin, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def session(**options: Any) -> AsyncIterator[Rig]:
+    """A rig whose plugin is registered and synchronized."""
+    async with rig(**options) as r:
+        await r.runtime.handshake()
+        yield r
+
+
+def raiser(error: BaseException) -> Callable[[], Awaitable[None]]:
+    async def hook() -> None:
+        raise error
+
+    return hook
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def deaf() -> None:
+    """A handler that delays its own cancellation."""
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        await asyncio.sleep(0.05)
+        raise RuntimeError("too late to matter") from None
+
+
+def objection(text: str) -> Refused:
+    return refused(Reason.FILES_FAILED, problem=text)
