@@ -1,0 +1,52 @@
+"""A state of two nodes, an HTTP server with every outcome of an API server, and a binder."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from kube.client import Kube
+from scheduler.binder import Binder
+from scheduler.decisions.state import State
+from scheduler.decisions.verbs import Verbs
+from scheduler.kubernetes import translate
+from scheduler.kubernetes.arguments import BindingArguments
+from tests.scheduler import calls
+from tests.scheduler.gates import HandGate
+from tests.scheduler.pod_server import PodServer
+
+
+class Scene:
+    """A state of two nodes with one GPU each, a server, and a binder."""
+
+    def __init__(self, server: PodServer, kube: Kube, state: State, gate: HandGate) -> None:
+        self.server = server
+        self.state = state
+        self.gate = gate
+        self.now_s = 0.0
+        self.verbs = Verbs(state)
+        self.binder = Binder(state, kube, gate, self.verbs, lambda: self.now_s)
+
+    def ask(self, raw: dict[str, Any]) -> None:
+        """kube-scheduler sends filter for the pod, as it knows it."""
+        self.verbs.filter(calls.arguments(raw, calls.names(2)))
+
+    async def bind(self, uid: str = "u-1", node: str = "n0") -> str:
+        return await self.binder.bind(BindingArguments("default", f"pod-{uid}", uid, node))
+
+    def watch(self, uid: str = "u-1") -> None:
+        """The watch delivers the pod as it is now."""
+        self.state.observe_pod(translate.pod(self.server.pods[f"pod-{uid}"]))
+
+    def held(self, node: str = "n0") -> int:
+        """Percent held of the node's GPU."""
+        row = self.state.fleet.row_of(node)
+        return int(self.state.fleet.used_core[row, 0])
+
+
+@asynccontextmanager
+async def scene_of(*pods: dict[str, Any], state: State | None = None) -> AsyncIterator[Scene]:
+    server = PodServer(*(pods or (calls.pod(),)))
+    async with server.serving() as access, Kube(access) as kube:
+        yield Scene(server, kube, state or calls.state(nodes=2, gpus=1), HandGate())
