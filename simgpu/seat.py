@@ -1,0 +1,219 @@
+"""One GPU's connections: bytes, time and exits; gpus.py interprets requests.
+
+A client is its connection: when that closes, or the process that made it exits (its pidfd reports
+that, even while a fork child holds the socket), all its allocations end. A client's input can end
+its own connection only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import itertools
+import logging
+import mmap
+import os
+import socket
+import struct
+import time
+from collections import Counter
+from typing import Any, Final
+
+from simgpu import wire
+from simgpu.board import LOCK_WAITERS, SHARED_BYTES, Board
+from simgpu.config import GpuConfig, HostConfig
+from simgpu.descriptors import Descriptors
+from simgpu.gpus import Gpu, GpuError
+from simgpu.operations import HANDLERS, hello_reply, role_of
+from simgpu.wire import Op, Request, Role, Status, WireError
+
+log = logging.getLogger(__name__)
+
+# Linux 6.5: a pidfd of the peer as of connect(), free of the race with pid reuse. Python has no
+# name for it.
+_SO_PEERPIDFD: Final = 77
+_PEERCRED: Final = struct.Struct("iII")
+# A process opens one connection per GPU and library; more are a mistake or an attack on the
+# daemon's descriptors.
+_CONNECTIONS_PER_PROCESS: Final = 64
+
+
+class Peer:
+    """The process at the other end: its pid, and a pidfd if the kernel provides one."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
+        self.pid, self.uid, _ = _PEERCRED.unpack(raw)
+        self.pidfd = self._open(connection)
+
+    def _open(self, connection: socket.socket) -> int | None:
+        """Raises ProcessLookupError if the peer has exited already."""
+        try:
+            return connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+        except OSError as error:
+            if error.errno == errno.ESRCH:
+                raise
+        # An older kernel; or a peer outside this PID namespace (pid 0), whose exit shows only as
+        # the closing of the connection.
+        return os.pidfd_open(self.pid) if self.pid > 0 else None
+
+    def close(self) -> None:
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
+
+
+class SharedMemory:
+    """A board's memory, which the clients map too."""
+
+    def __init__(self) -> None:
+        self._fd = os.memfd_create("simgpu-board", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self._fd, SHARED_BYTES)
+        # No client can take the memory from the others.
+        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        self.mapped = mmap.mmap(self._fd, SHARED_BYTES)
+
+    def send(self, connection: Any, data: bytes) -> None:
+        """`data` with the memory's descriptor, as the first bytes of a connection: they fit."""
+        with socket.socket(fileno=os.dup(connection.fileno())) as own:
+            own.setblocking(False)
+            if socket.send_fds(own, [data], [self._fd]) != len(data):
+                raise WireError("no room for a greeting")
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class Seat:
+    """One GPU with its connections, and the latency injected into its operations."""
+
+    def __init__(self, host: HostConfig, config: GpuConfig, connections: Counter[int]) -> None:
+        self._host = host
+        self._memory = SharedMemory()
+        self._board = Board(host, self._memory.mapped)
+        self.gpu = Gpu(host, config, self._board)
+        self.latency_ns: dict[Op, int] = {}
+        self._descriptors = Descriptors(self.gpu)
+        self._connections = connections
+        self._numbers = itertools.cycle(range(1, LOCK_WAITERS))
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, from accept to close."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            peer = Peer(writer.get_extra_info("socket"))
+        except OSError as error:
+            log.info("GPU %d: peer gone at accept: %s", self.gpu.config.minor, error)
+            writer.transport.abort()
+            self._tasks.discard(task)
+            return
+        self._connections[peer.pid] += 1
+        try:
+            if self._connections[peer.pid] > _CONNECTIONS_PER_PROCESS:
+                raise WireError(f"more than {_CONNECTIONS_PER_PROCESS} connections")
+            await self._converse(peer, reader, writer)
+        except WireError as error:
+            log.warning("GPU %d: pid %d: %s", self.gpu.config.minor, peer.pid, error)
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            self._connections[peer.pid] -= 1
+            if not self._connections[peer.pid]:
+                del self._connections[peer.pid]
+            peer.close()
+            writer.transport.abort()
+            self._tasks.discard(task)
+
+    async def close(self) -> None:
+        for task in tuple(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks))
+        # Waiting clients need not find out by themselves.
+        self._board.show(0, lost=True)
+        self._memory.close()
+        self._descriptors.close()
+
+    def tick(self, now_ns: int) -> None:
+        """Call it before the GPU is read or changed."""
+        self.gpu.tick(now_ns)
+        self._descriptors.drop_closed()
+
+    def show_faults(self) -> None:
+        self._board.show(self.gpu.faults.armed, self.gpu.lost)
+
+    def lose(self, lost: bool) -> None:
+        self.gpu.lost = lost
+        self.show_faults()
+
+    async def _converse(
+        self, peer: Peer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        requests = wire.Reader()
+        number = next(self._numbers)
+        role: Role | None = None
+        client: int | None = None
+
+        def let_go() -> None:
+            nonlocal client
+            self._board.release(number)
+            if client is not None:
+                self._descriptors.drop_closed()
+                self.gpu.leave(client, time.monotonic_ns())
+                client = None
+
+        def on_exit() -> None:
+            if peer.pidfd is not None:
+                loop.remove_reader(peer.pidfd)
+            let_go()
+            writer.transport.abort()
+
+        if peer.pidfd is not None:
+            loop.add_reader(peer.pidfd, on_exit)
+        try:
+            while data := await reader.read(wire.HEAD_BYTES + wire.PAYLOAD_BYTES):
+                for request in requests.feed(data):
+                    if role is None:
+                        role = role_of(request)
+                        if writer.transport.is_closing():
+                            return
+                        if role is Role.CUDA:
+                            client = self.gpu.join(peer.pid)
+                        hello = hello_reply(self._host, self.gpu.config, number)
+                        self._memory.send(writer.get_extra_info("socket"), hello)
+                        continue
+                    if role is Role.CUDA and client is None:
+                        return
+                    answer = self._answer(role, peer.pid, client or 0, request)
+                    if request.op is Op.FAULT:
+                        self.show_faults()
+                    # The request is executed before the delay: a client killed during it keeps the
+                    # result.
+                    if delay_ns := self.latency_ns.get(request.op, 0):
+                        await asyncio.sleep(delay_ns / 1e9)
+                    writer.write(answer)
+                    await writer.drain()
+        finally:
+            if peer.pidfd is not None:
+                loop.remove_reader(peer.pidfd)
+            let_go()
+
+    def _answer(self, role: Role, pid: int, client: int, request: Request) -> bytes:
+        now_ns = time.monotonic_ns()
+        self.tick(now_ns)
+        handler = HANDLERS[role].get(request.op)
+        try:
+            if role is Role.CUDA and request.op is Op.MEMORY_KEEP:
+                allocation, number, _ = request.fields
+                self._descriptors.keep(client, pid, allocation, number)
+                return wire.reply(Status.OK)
+            if handler is None:
+                return wire.reply(Status.NOT_SUPPORTED)
+            return wire.reply(Status.OK, handler(self.gpu, client, request.fields, now_ns))
+        except GpuError as error:
+            return wire.reply(error.status)
