@@ -1,5 +1,5 @@
 /*
- * libnvidia-ml.so.1: initialisation, shutdown, the system and device handles.
+ * libnvidia-ml.so.1: initialisation, shutdown, and the GPUs behind the device handles.
  *
  * One lock around every call, as in the real library: a shutdown in one thread waits for the
  * queries of the others. A fork child works too: at its first call it opens links of its own.
@@ -7,14 +7,11 @@
 #define _GNU_SOURCE
 #include "nvml/nvml_gpus.h"
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 #include <time.h>
-#include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool forks_watched;
@@ -99,6 +96,16 @@ nvmlReturn_t nvml_enter(nvmlDevice_t device)
 void nvml_leave(void)
 {
 	pthread_mutex_unlock(&lock);
+}
+
+int nvml_gpu_count(void)
+{
+	return gpu_count;
+}
+
+nvmlDevice_t nvml_gpu(int index)
+{
+	return &gpus[index];
 }
 
 unsigned int nvml_index(nvmlDevice_t device)
@@ -194,230 +201,4 @@ NVML_API(nvmlShutdown, void)
 		close_gpus();
 	pthread_mutex_unlock(&lock);
 	return NVML_SUCCESS;
-}
-
-const char *nvmlErrorString(nvmlReturn_t result);
-__attribute__((visibility("default"))) const char *nvmlErrorString(nvmlReturn_t result)
-{
-	static const char *const texts[] = {
-	    "Success",
-	    "Uninitialized",
-	    "Invalid Argument",
-	    "Not Supported",
-	    "Insufficient Permissions",
-	    "Already Initialized",
-	    "Not Found",
-	    "Insufficient Size",
-	    "Insufficient External Power",
-	    "Driver Not Loaded",
-	    "Timeout",
-	    "Interrupt Request Issue",
-	    "NVML Shared Library Not Found",
-	    "Function Not Found",
-	    "Corrupted infoROM",
-	    "GPU is lost",
-	    "GPU requires reset",
-	    "GPU access blocked by the operating system",
-	    "Driver/library version mismatch",
-	    "In use by another client",
-	    "Insufficient Memory",
-	    "No data",
-	    "vGPU ECC not supported",
-	    "Insufficient Resources",
-	    "Invalid Frequency",
-	    "Argument version mismatch",
-	    "Requested functionality has been deprecated",
-	    "System is not in ready state",
-	    "No supported GPUs were found",
-	    "Resource not in correct state to perform requested operation",
-	};
-
-	if ((unsigned int)result < sizeof(texts) / sizeof(texts[0]))
-		return texts[result];
-	return "Unknown Error";
-}
-
-NVML_API(nvmlSystemGetDriverVersion, char *version, unsigned int length)
-{
-	char text[NVML_VERSION_BUFFER_SIZE] = "";
-	nvmlReturn_t result = nvml_enter_any();
-
-	if (result != NVML_SUCCESS)
-		return result;
-	if (gpu_count)
-		snprintf(text, sizeof(text), "%s", sim_link_gpu(gpus[0].link)->driver_version);
-	nvml_leave();
-	return nvml_copy_text(text, version, length);
-}
-
-/* The library's own version, available without a driver. */
-NVML_API(nvmlSystemGetNVMLVersion, char *version, unsigned int length)
-{
-	return nvml_copy_text("13.580.65.06", version, length);
-}
-
-NVML_API(nvmlSystemGetCudaDriverVersion_v2, int *version)
-{
-	nvmlReturn_t result = nvml_enter_any();
-
-	if (result != NVML_SUCCESS)
-		return result;
-	if (version)
-		*version = gpu_count ? (int)sim_link_gpu(gpus[0].link)->cuda_version : 0;
-	nvml_leave();
-	return version ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
-}
-
-NVML_API(nvmlSystemGetCudaDriverVersion, int *version)
-{
-	return nvmlSystemGetCudaDriverVersion_v2(version);
-}
-
-/* The tables are private to NVIDIA's own programs: every one is unknown here. */
-NVML_API(nvmlInternalGetExportTable, const void **table, const void *id)
-{
-	(void)table, (void)id;
-	return NVML_ERROR_INVALID_ARGUMENT;
-}
-
-NVML_API(nvmlSystemGetProcessName, unsigned int pid, char *name, unsigned int length)
-{
-	nvmlReturn_t result;
-	char path[32];
-	ssize_t got;
-	int fd;
-
-	result = nvml_enter_any();
-	if (result != NVML_SUCCESS)
-		return result;
-	nvml_leave();
-	if (!name || !length)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	snprintf(path, sizeof(path), "/proc/%u/cmdline", pid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return NVML_ERROR_NOT_FOUND;
-	got = read(fd, name, length - 1);
-	close(fd);
-	if (got < 0)
-		return NVML_ERROR_NOT_FOUND;
-	/* Arguments are NUL-terminated; the first one ends the name. */
-	name[got] = '\0';
-	return NVML_SUCCESS;
-}
-
-NVML_API(nvmlDeviceGetCount_v2, unsigned int *count)
-{
-	nvmlReturn_t result = nvml_enter_any();
-
-	if (result != NVML_SUCCESS)
-		return result;
-	if (count)
-		*count = (unsigned int)gpu_count;
-	nvml_leave();
-	return count ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
-}
-
-NVML_API(nvmlDeviceGetCount, unsigned int *count)
-{
-	return nvmlDeviceGetCount_v2(count);
-}
-
-/* A handle to a GPU that has fallen off the bus is refused, as by the real library. */
-static nvmlReturn_t hand_out(int index, nvmlReturn_t absent, nvmlDevice_t *device)
-{
-	struct sim_memory memory;
-	nvmlReturn_t result;
-
-	if (index < 0 || index >= gpu_count)
-		return absent;
-	result = nvml_query(&gpus[index], SIM_MEMORY_INFO, &memory, sizeof(memory), NULL);
-	if (result == NVML_SUCCESS)
-		*device = &gpus[index];
-	return result;
-}
-
-NVML_API(nvmlDeviceGetHandleByIndex_v2, unsigned int index, nvmlDevice_t *device)
-{
-	nvmlReturn_t result = nvml_enter_any();
-
-	if (result != NVML_SUCCESS)
-		return result;
-	result = NVML_ERROR_INVALID_ARGUMENT;
-	if (device && index < SIM_MAX_GPUS)
-		result = hand_out((int)index, NVML_ERROR_INVALID_ARGUMENT, device);
-	nvml_leave();
-	return result;
-}
-
-NVML_API(nvmlDeviceGetHandleByIndex, unsigned int index, nvmlDevice_t *device)
-{
-	return nvmlDeviceGetHandleByIndex_v2(index, device);
-}
-
-NVML_API(nvmlDeviceGetHandleByUUID, const char *uuid, nvmlDevice_t *device)
-{
-	nvmlReturn_t result = nvml_enter_any();
-	char text[NVML_DEVICE_UUID_BUFFER_SIZE];
-	bool instance = uuid && strncmp(uuid, "MIG-", 4) == 0;
-	int found = -1;
-
-	if (result != NVML_SUCCESS)
-		return result;
-	result = NVML_ERROR_INVALID_ARGUMENT;
-	if (uuid && device) {
-		for (int i = 0; i < gpu_count && found < 0; i++) {
-			nvml_format_uuid(sim_link_gpu(gpus[i].link), instance, text);
-			if (strcasecmp(text, uuid) == 0)
-				found = i;
-		}
-		result = hand_out(found, NVML_ERROR_NOT_FOUND, device);
-		if (result == NVML_SUCCESS && instance)
-			*device = &instances[found];
-	}
-	nvml_leave();
-	return result;
-}
-
-/* DOMAIN:BUS:DEVICE.FUNCTION, the domain of any width or absent. */
-static int parse_bus_id(const char *text, unsigned int *domain, unsigned int *bus,
-			unsigned int *device)
-{
-	unsigned int function = 0;
-	int end = 0;
-
-	if (sscanf(text, "%x:%x:%x%n.%x%n", domain, bus, device, &end, &function, &end) >= 3)
-		return text[end] == '\0' && function == 0;
-	*domain = 0;
-	if (sscanf(text, "%x:%x%n.%x%n", bus, device, &end, &function, &end) >= 2)
-		return text[end] == '\0' && function == 0;
-	return 0;
-}
-
-NVML_API(nvmlDeviceGetHandleByPciBusId_v2, const char *bus_id, nvmlDevice_t *device)
-{
-	unsigned int domain, bus, slot;
-	nvmlReturn_t result = nvml_enter_any();
-	int found = -1;
-
-	if (result != NVML_SUCCESS)
-		return result;
-	result = NVML_ERROR_INVALID_ARGUMENT;
-	if (bus_id && device && parse_bus_id(bus_id, &domain, &bus, &slot)) {
-		for (int i = 0; i < gpu_count && found < 0; i++) {
-			const struct sim_gpu *gpu = sim_link_gpu(gpus[i].link);
-
-			if (gpu->pci_domain == domain && gpu->pci_bus == bus &&
-			    gpu->pci_device == slot)
-				found = i;
-		}
-		result = hand_out(found, NVML_ERROR_NOT_FOUND, device);
-	}
-	nvml_leave();
-	return result;
-}
-
-NVML_API(nvmlDeviceGetHandleByPciBusId, const char *bus_id, nvmlDevice_t *device)
-{
-	return nvmlDeviceGetHandleByPciBusId_v2(bus_id, device);
 }

@@ -1,8 +1,7 @@
 /*
  * NVML's view of the GPUs: their list, and requests to one of them.
  *
- * nvml.c owns the links and their lock; nvml_device.c and nvml_load.c answer queries through this
- * header.
+ * nvml.c owns the links and their lock; the other files answer queries through this header.
  */
 #ifndef SIMGPU_NVML_GPUS_H
 #define SIMGPU_NVML_GPUS_H
@@ -26,6 +25,10 @@ struct nvmlDevice_st {
 nvmlReturn_t nvml_enter(nvmlDevice_t device);
 nvmlReturn_t nvml_enter_any(void);
 void nvml_leave(void);
+
+/* For callers that have entered. */
+int nvml_gpu_count(void);
+nvmlDevice_t nvml_gpu(int index);
 
 bool nvml_has_instance(const struct sim_gpu *gpu);
 

@@ -1,0 +1,120 @@
+/*
+ * What belongs to no device: the texts of error codes, versions, and the names of processes.
+ */
+#define _GNU_SOURCE
+#include "nvml/nvml_gpus.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+const char *nvmlErrorString(nvmlReturn_t result);
+__attribute__((visibility("default"))) const char *nvmlErrorString(nvmlReturn_t result)
+{
+	static const char *const texts[] = {
+	    "Success",
+	    "Uninitialized",
+	    "Invalid Argument",
+	    "Not Supported",
+	    "Insufficient Permissions",
+	    "Already Initialized",
+	    "Not Found",
+	    "Insufficient Size",
+	    "Insufficient External Power",
+	    "Driver Not Loaded",
+	    "Timeout",
+	    "Interrupt Request Issue",
+	    "NVML Shared Library Not Found",
+	    "Function Not Found",
+	    "Corrupted infoROM",
+	    "GPU is lost",
+	    "GPU requires reset",
+	    "GPU access blocked by the operating system",
+	    "Driver/library version mismatch",
+	    "In use by another client",
+	    "Insufficient Memory",
+	    "No data",
+	    "vGPU ECC not supported",
+	    "Insufficient Resources",
+	    "Invalid Frequency",
+	    "Argument version mismatch",
+	    "Requested functionality has been deprecated",
+	    "System is not in ready state",
+	    "No supported GPUs were found",
+	    "Resource not in correct state to perform requested operation",
+	};
+
+	if ((unsigned int)result < sizeof(texts) / sizeof(texts[0]))
+		return texts[result];
+	return "Unknown Error";
+}
+
+NVML_API(nvmlSystemGetDriverVersion, char *version, unsigned int length)
+{
+	char text[NVML_VERSION_BUFFER_SIZE] = "";
+	nvmlReturn_t result = nvml_enter_any();
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (nvml_gpu_count())
+		snprintf(text, sizeof(text), "%s", sim_link_gpu(nvml_gpu(0)->link)->driver_version);
+	nvml_leave();
+	return nvml_copy_text(text, version, length);
+}
+
+/* The library's own version, available without a driver. */
+NVML_API(nvmlSystemGetNVMLVersion, char *version, unsigned int length)
+{
+	return nvml_copy_text("13.580.65.06", version, length);
+}
+
+NVML_API(nvmlSystemGetCudaDriverVersion_v2, int *version)
+{
+	nvmlReturn_t result = nvml_enter_any();
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (version)
+		*version =
+		    nvml_gpu_count() ? (int)sim_link_gpu(nvml_gpu(0)->link)->cuda_version : 0;
+	nvml_leave();
+	return version ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+NVML_API(nvmlSystemGetCudaDriverVersion, int *version)
+{
+	return nvmlSystemGetCudaDriverVersion_v2(version);
+}
+
+/* The tables are private to NVIDIA's own programs: every one is unknown here. */
+NVML_API(nvmlInternalGetExportTable, const void **table, const void *id)
+{
+	(void)table, (void)id;
+	return NVML_ERROR_INVALID_ARGUMENT;
+}
+
+NVML_API(nvmlSystemGetProcessName, unsigned int pid, char *name, unsigned int length)
+{
+	nvmlReturn_t result;
+	char path[32];
+	ssize_t got;
+	int fd;
+
+	result = nvml_enter_any();
+	if (result != NVML_SUCCESS)
+		return result;
+	nvml_leave();
+	if (!name || !length)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	snprintf(path, sizeof(path), "/proc/%u/cmdline", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return NVML_ERROR_NOT_FOUND;
+	got = read(fd, name, length - 1);
+	close(fd);
+	if (got < 0)
+		return NVML_ERROR_NOT_FOUND;
+	/* Arguments are NUL-terminated; the first one ends the name. */
+	name[got] = '\0';
+	return NVML_SUCCESS;
+}
