@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.nri_plugin.fake_runtime import Dropped, FakeRuntime, RequestFailed
+from tests.nri_plugin.fake_runtime import FakeRuntime, RequestFailed
+from tests.nri_plugin.fake_trunk import Dropped
 
 
 @contextmanager

@@ -1,11 +1,9 @@
 """A container runtime's side of NRI, as strict as the Go one, for tests over a real socket.
 
-Shares nothing with nri_plugin.protocol but the generated messages: the mux, ttrpc and the dialogue
-are implemented a second time, from the Go code's behaviour. It reproduces on purpose:
+Shares nothing with nri_plugin.protocol but the generated messages: the mux (fake_trunk.py), ttrpc
+and the dialogue are implemented a second time, from the Go code's behaviour. It reproduces on
+purpose:
 
-- the trunk queues 256 frames per connection, and breaks at the next;
-- a connection is read through a buffer of 4096 bytes: a frame larger than the reader's request
-  breaks it (ENOMEM), so the first frame of a large message must be small;
 - one deadline per request; a plugin that misses it, or disconnects, is dropped, and the container
   is created without it, unless a validator or (NRI 0.12.5) the failure policy says otherwise;
 - an error status fails the request and keeps the plugin;
@@ -15,7 +13,6 @@ are implemented a second time, from the Go code's behaviour. It reproduces on pu
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import struct
 from collections.abc import Sequence
@@ -25,13 +22,9 @@ from google.protobuf.message import Message
 
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.messages import ttrpc_pb2
+from tests.nri_plugin.fake_trunk import MESSAGE_BYTES, PLUGIN, RUNTIME, Dropped, Trunk
 
 M = TypeVar("M", bound=Message)
-
-PLUGIN, RUNTIME = 1, 2
-QUEUE_FRAMES = 256
-BUFIO_BYTES = 4096
-MESSAGE_BYTES = 4 << 20
 SYNC_CHUNK_OBJECTS = 8
 
 NOTIFICATIONS: dict[str, tuple[int, type[Message]]] = {
@@ -42,10 +35,6 @@ NOTIFICATIONS: dict[str, tuple[int, type[Message]]] = {
 }
 
 
-class Dropped(Exception):
-    """The runtime has closed the plugin's connection, for the given reason."""
-
-
 class RequestFailed(Exception):
     """The pod's or container's operation fails, with this message to the user."""
 
@@ -53,86 +42,6 @@ class RequestFailed(Exception):
         super().__init__(f"{code}: {message}")
         self.code = code
         self.message = message
-
-
-class _Trunk:
-    """The mux of pkg/net/multiplex, and under it bufio's reading."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._queues: dict[int, asyncio.Queue[bytes | None]] = {
-            PLUGIN: asyncio.Queue(),
-            RUNTIME: asyncio.Queue(),
-        }
-        self._buffered: dict[int, bytes] = {PLUGIN: b"", RUNTIME: b""}
-        self.why_broken = ""
-        self._pump = asyncio.create_task(self._read_frames())
-
-    async def _read_frames(self) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, OSError):
-            while True:
-                header = await self._reader.readexactly(8)
-                connection, length = struct.unpack(">II", header)
-                payload = await self._reader.readexactly(length)
-                queue = self._queues.get(connection)
-                if queue is None:
-                    continue
-                if queue.qsize() == QUEUE_FRAMES:
-                    self.break_off("the queue of frames overflowed")
-                    break
-                queue.put_nowait(payload)
-        for queue in self._queues.values():
-            queue.put_nowait(None)
-
-    async def _conn_read(self, connection: int, capacity: int) -> bytes:
-        frame = await self._queues[connection].get()
-        if frame is None:
-            self._queues[connection].put_nowait(None)
-            raise Dropped(self.why_broken or "the plugin closed the connection")
-        if len(frame) > capacity:
-            self.break_off(f"ENOMEM: a frame of {len(frame)} bytes into {capacity}")
-            raise Dropped(self.why_broken)
-        return frame
-
-    async def read_full(self, connection: int, count: int) -> bytes:
-        """io.ReadFull over a bufio.Reader of BUFIO_BYTES."""
-        taken = b""
-        while len(taken) < count:
-            wanted = count - len(taken)
-            if not self._buffered[connection]:
-                if wanted >= BUFIO_BYTES:
-                    taken += await self._conn_read(connection, wanted)
-                    continue
-                self._buffered[connection] = await self._conn_read(connection, BUFIO_BYTES)
-            taken += self._buffered[connection][:wanted]
-            self._buffered[connection] = self._buffered[connection][wanted:]
-        return taken
-
-    def write(self, connection: int, message: bytes) -> None:
-        """Header and payload are separate writes in Go, and a message is split as bufio splits
-        it."""
-        for part in (message[:BUFIO_BYTES], message[BUFIO_BYTES:]):
-            if part:
-                self._writer.write(struct.pack(">II", connection, len(part)))
-                self._writer.write(part)
-
-    def write_raw(self, data: bytes) -> None:
-        self._writer.write(data)
-
-    def stop_reading(self) -> None:
-        self._pump.cancel()
-
-    def break_off(self, why: str) -> None:
-        if not self.why_broken:
-            self.why_broken = why
-        self._writer.close()
-
-    async def close(self) -> None:
-        self._pump.cancel()
-        self._writer.close()
-        with contextlib.suppress(OSError):
-            await self._writer.wait_closed()
 
 
 class FakeRuntime:
@@ -147,7 +56,7 @@ class FakeRuntime:
         nri_version: tuple[int, int, int] = (0, 12, 3),
         request_timeout_s: float = 2.0,
     ) -> None:
-        self._trunk = _Trunk(reader, writer)
+        self._trunk = Trunk(reader, writer)
         self._name, self._version = runtime
         self._nri = nri_version
         self._timeout_s = request_timeout_s

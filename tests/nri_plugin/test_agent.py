@@ -19,7 +19,8 @@ from lab import pages
 from nri_plugin import agent, command_line
 from nri_plugin.__main__ import main as agent_main
 from nri_plugin.settings import Settings
-from tests.nri_plugin.fake_runtime import Dropped, FakeRuntime, RequestFailed
+from tests.nri_plugin.fake_runtime import FakeRuntime, RequestFailed
+from tests.nri_plugin.fake_trunk import Dropped
 from tests.nri_plugin.kubelet.fake_kubelet import FakeKubelet
 from tests.nri_plugin.service_scene import Host
 from tests.support import until_async

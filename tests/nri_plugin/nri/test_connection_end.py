@@ -12,7 +12,8 @@ import pytest
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri.connection import QUIET_S
 from nri_plugin.protocol.errors import RemoteProtocolError
-from tests.nri_plugin.fake_runtime import Dropped, RequestFailed
+from tests.nri_plugin.fake_runtime import RequestFailed
+from tests.nri_plugin.fake_trunk import Dropped
 from tests.nri_plugin.nri.connection_scene import forever, rig, session
 from tests.nri_plugin.objects import container, pod
 
