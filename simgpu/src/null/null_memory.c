@@ -1,10 +1,10 @@
 /* See null_memory.h. */
 #define _GNU_SOURCE
 #include "null/null_memory.h"
+#include "null/null_numbers.h"
 
 #include <pthread.h>
 #include <string.h>
-#include <sys/mman.h>
 
 enum {
 	GRANULE_SHIFT = 9,
@@ -19,14 +19,6 @@ enum {
 #define SMALL_ADDRESS	 (UINT64_C(1) << 40)
 #define LARGE_ADDRESS	 (UINT64_C(1) << 44)
 #define POOL_PIECE_BYTES (UINT64_C(32) << 20)
-
-/* Free numbers: those freed, last first, then those never used. */
-struct numbers {
-	uint64_t top;	/* tag << 32 | first free number + 1 */
-	uint64_t fresh; /* from here on never used */
-	uint64_t count;
-	uint32_t *below; /* of a free number: the next one on the stack, + 1 */
-};
 
 struct block {
 	uint64_t words_with_places; /* bit: that word of `places` is not 0 */
@@ -51,7 +43,7 @@ struct large {
 static struct {
 	uint64_t total_bytes, used_bytes;
 	int large_shift; /* large addresses are this far apart */
-	struct numbers block_numbers, large_numbers;
+	struct null_numbers block_numbers, large_numbers;
 	struct block *blocks;
 	struct large *large;
 	struct arena arenas[ARENA_COUNT];
@@ -61,52 +53,6 @@ static struct {
 
 static uint32_t threads_seen;
 static __thread uint32_t own_arena; /* + 1 */
-
-static void *table(uint64_t bytes)
-{
-	void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-	return pages == MAP_FAILED ? NULL : pages;
-}
-
-static bool numbers_begin(struct numbers *numbers, uint64_t count)
-{
-	*numbers = (struct numbers){.count = count, .below = table(count * sizeof(uint32_t))};
-	return numbers->below;
-}
-
-/* A free number; the count if there is none. */
-static uint32_t number_take(struct numbers *numbers)
-{
-	uint64_t top = __atomic_load_n(&numbers->top, __ATOMIC_ACQUIRE);
-
-	while ((uint32_t)top) {
-		uint64_t tag = (top >> 32) + 1;
-		uint32_t below =
-		    __atomic_load_n(&numbers->below[(uint32_t)top - 1], __ATOMIC_RELAXED);
-
-		if (__atomic_compare_exchange_n(&numbers->top, &top, tag << 32 | below, true,
-						__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-			return (uint32_t)top - 1;
-	}
-	if (__atomic_load_n(&numbers->fresh, __ATOMIC_RELAXED) >= numbers->count)
-		return (uint32_t)numbers->count;
-	top = __atomic_fetch_add(&numbers->fresh, 1, __ATOMIC_RELAXED);
-	return top < numbers->count ? (uint32_t)top : (uint32_t)numbers->count;
-}
-
-static void number_give(struct numbers *numbers, uint32_t number)
-{
-	uint64_t top = __atomic_load_n(&numbers->top, __ATOMIC_ACQUIRE);
-	uint64_t tag;
-
-	do {
-		tag = (top >> 32) + 1;
-		__atomic_store_n(&numbers->below[number], (uint32_t)top, __ATOMIC_RELAXED);
-	} while (!__atomic_compare_exchange_n(&numbers->top, &top, tag << 32 | (number + 1), true,
-					      __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
-}
 
 static bool gpu_take(uint64_t bytes)
 {
@@ -223,7 +169,7 @@ static bool add_block(struct arena *arena, enum null_heap heap, int size)
 
 	if (!heap_take(heap, NULL_BLOCK_BYTES))
 		return false;
-	number = number_take(&memory.block_numbers);
+	number = null_number_take(&memory.block_numbers);
 	if (number == memory.block_numbers.count) {
 		heap_give(heap, NULL_BLOCK_BYTES);
 		return false;
@@ -302,7 +248,7 @@ static bool give_place(struct arena *arena, uint32_t number, uint64_t offset)
 	unlink_block(arena, number);
 	block->taken = false;
 	heap_give(block->heap, NULL_BLOCK_BYTES);
-	number_give(&memory.block_numbers, number);
+	null_number_give(&memory.block_numbers, number);
 	return true;
 }
 
@@ -328,7 +274,7 @@ static uint64_t take_large(enum null_heap heap, uint64_t bytes)
 
 	if (!heap_take(heap, rounded_bytes))
 		return 0;
-	number = number_take(&memory.large_numbers);
+	number = null_number_take(&memory.large_numbers);
 	if (number == memory.large_numbers.count) {
 		heap_give(heap, rounded_bytes);
 		return 0;
@@ -353,7 +299,7 @@ static bool give_large(uint64_t offset)
 		return false;
 	pool_count(heap, 0 - bytes);
 	heap_give(heap, bytes);
-	number_give(&memory.large_numbers, (uint32_t)number);
+	null_number_give(&memory.large_numbers, (uint32_t)number);
 	return true;
 }
 
@@ -404,11 +350,11 @@ bool null_memory_begin(uint64_t total_bytes)
 	for (int i = 0; i < ARENA_COUNT; i++)
 		pthread_mutex_init(&memory.arenas[i].lock, NULL);
 	pthread_mutex_init(&memory.pool_lock, NULL);
-	memory.blocks = table(MAX_BLOCKS * sizeof(struct block));
-	memory.large = table(MAX_LARGE * sizeof(struct large));
+	memory.blocks = null_table(MAX_BLOCKS * sizeof(struct block));
+	memory.large = null_table(MAX_LARGE * sizeof(struct large));
 	if (!watched)
 		watched = pthread_atfork(NULL, NULL, begin_anew) == 0;
 	return watched && memory.large_shift <= 46 && memory.blocks && memory.large &&
-	       numbers_begin(&memory.block_numbers, MAX_BLOCKS) &&
-	       numbers_begin(&memory.large_numbers, MAX_LARGE);
+	       null_numbers_begin(&memory.block_numbers, MAX_BLOCKS) &&
+	       null_numbers_begin(&memory.large_numbers, MAX_LARGE);
 }
