@@ -10,9 +10,10 @@
  * It prints "ready" when it begins. Once a second, and at the end, a line: seconds since the
  * start, finished launches, and the work in them in percent of the time (exact on the simulated
  * GPU, where a kernel takes the time that it is given; on a real GPU it counts loops). Then the
- * times from one launch to the next; "best" is the least mean between two marks. The driver is
- * loaded by dlopen, as programs with a statically linked runtime do.
+ * times from one launch to the next; "best" is the least mean between two marks.
  */
+#include "load_driver.h"
+
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -50,38 +51,6 @@ static const char code[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
 			   "again:\n	sub.u64 %left, %left, 1;\n"
 			   "	setp.ne.u64 %more, %left, 0;\n	@%more bra again;\n	ret;\n}\n";
 
-#define ENTRIES(X)                                                                                 \
-	X(cuInit, (unsigned int))                                                                  \
-	X(cuDevicePrimaryCtxRetain, (void **, int))                                                \
-	X(cuCtxSetCurrent, (void *))                                                               \
-	X(cuModuleLoadData, (void **, const void *))                                               \
-	X(cuModuleGetFunction, (void **, void *, const char *))                                    \
-	X(cuStreamCreate, (void **, unsigned int))                                                 \
-	X(cuStreamSynchronize, (void *))                                                           \
-	X(cuCtxSynchronize, (void))                                                                \
-	X(cuEventCreate, (void **, unsigned int))                                                  \
-	X(cuEventRecord, (void *, void *))                                                         \
-	X(cuEventQuery, (void *))                                                                  \
-	X(cuEventSynchronize, (void *))                                                            \
-	X(cuMemAlloc_v2, (unsigned long long *, size_t))                                           \
-	X(cuMemcpyDtoDAsync_v2, (unsigned long long, unsigned long long, size_t, void *))          \
-	X(cuLaunchKernel, (void *, unsigned int, unsigned int, unsigned int, unsigned int,         \
-			   unsigned int, unsigned int, unsigned int, void *, void **, void **))    \
-	X(cuLaunchCooperativeKernel,                                                               \
-	  (void *, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,           \
-	   unsigned int, unsigned int, void *, void **))                                           \
-	X(cuLaunchKernelEx, (const void *, void *, void **, void **))                              \
-	X(cuStreamBeginCapture_v2, (void *, int))                                                  \
-	X(cuStreamEndCapture, (void *, void **))                                                   \
-	X(cuGraphInstantiateWithFlags, (void **, void *, unsigned long long))                      \
-	X(cuGraphLaunch, (void *, void *))
-
-static struct {
-#define X(name, params) int(*name) params;
-	ENTRIES(X)
-#undef X
-} cu;
-
 struct attribute {
 	unsigned int id;
 	_Alignas(8) int value[16];
@@ -112,39 +81,12 @@ static struct {
 	const char *mode;
 } load;
 
-static void check(int result, const char *call)
-{
-	if (!result)
-		return;
-	fprintf(stderr, "cuda-load: %s: error %d\n", call, result);
-	exit(1);
-}
-#define CALL(name, ...) check(cu.name(__VA_ARGS__), #name)
-
 static uint64_t now_ns(void)
 {
 	struct timespec now;
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
-static void open_driver(void)
-{
-	const char *missing;
-
-	load.driver = dlopen("libcuda.so.1", RTLD_NOW);
-	missing = load.driver ? NULL : "libcuda.so.1";
-
-#define X(name, params)                                                                            \
-	if (load.driver && !(*(void **)&cu.name = dlsym(load.driver, #name)))                      \
-		missing = #name;
-	ENTRIES(X)
-#undef X
-	if (missing) {
-		fprintf(stderr, "cuda-load: %s is missing\n", missing);
-		exit(1);
-	}
 }
 
 static void find_for_runtime(const char *name, void *found)
@@ -212,7 +154,7 @@ static void prepare(void)
 {
 	void *context, *module;
 
-	open_driver();
+	load.driver = open_driver();
 	CALL(cuInit, 0);
 	CALL(cuDevicePrimaryCtxRetain, &context, 0);
 	CALL(cuCtxSetCurrent, context);
