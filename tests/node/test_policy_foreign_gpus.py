@@ -1,0 +1,136 @@
+"""The policy's rows on GPUs that another device plugin or NRI plugin injects."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from contract import names
+from lab.node.catalogue import PYTHON_IMAGE
+from lab.node.cri import CriError, Process
+from lab.node.lab import Lab
+from nri_plugin.messages import nri_pb2 as nri
+
+from .conftest import GIB, probe
+from .plugins import Meddling, plugin
+from .rows import HALF, OWN, QUARTER, one, refused
+
+pytestmark = pytest.mark.node
+
+
+@pytest.fixture
+def given(lab: Lab) -> Iterator[Process]:
+    """A container to which a device plugin gives the GPU by its CDI name, as the kubelet requests
+    it."""
+    there = lab.directory / "cdi" / "nvidia.json"
+    shutil.copy(lab.sim_dir / "cdi" / "nvidia.json", there)
+    yield Process(PYTHON_IMAGE, cdi=[f"{names.CDI_KIND}={lab.gpus[0].uuid}"])
+    there.unlink()
+
+
+def test_a_gpu_of_another_device_plugin(lab: Lab, given: Process) -> None:
+    with lab.pod("mixed", lab.share({"main": [(0, QUARTER, 25)]})) as pod:
+        main, other = pod.run("main", OWN), pod.run("other", given)
+        assert names.ENV_VISIBLE_DEVICES not in other.exec(["env"]).out
+        assert probe(main).held_to(QUARTER)
+        # Our limit is not in force: running two device plugins on one GPU leaves it unlimited.
+        taken = probe(other)
+        assert taken.driver and taken.total == 40 * GIB
+    assert "keeps the GPU of another device plugin" in lab.agent_log.read_text()
+
+
+def test_a_gpu_of_another_device_plugin_and_a_grant(lab: Lab, given: Process) -> None:
+    with (
+        lab.pod("twice", one(lab)) as pod,
+        refused("a_gpu_of_another_device_plugin_and_a_grant"),
+    ):
+        pod.create("main", given)
+
+
+CDI_NAMES = ("acme.com/thing=all", "management.nvidia.com/gpu=all", "acme.com/nic=0")
+
+
+@pytest.fixture
+def specs(lab: Lab) -> Iterator[Lab]:
+    """The GPU under names of other vendors, in the directory that the runtime reads and the agent
+    is configured with; and a device that is no GPU."""
+    gpu = json.loads((lab.sim_dir / "cdi" / "nvidia.json").read_text())
+    gpu["devices"][0]["name"] = "all"
+    nic = {"name": "0", "containerEdits": {"env": ["NIC=0"]}}
+    written = [
+        {**gpu, "kind": CDI_NAMES[0].partition("=")[0]},
+        {**gpu, "kind": CDI_NAMES[1].partition("=")[0]},
+        {"cdiVersion": "0.6.0", "kind": CDI_NAMES[2].partition("=")[0], "devices": [nic]},
+    ]
+    paths = [lab.directory / "cdi" / f"other-{number}.json" for number in range(3)]
+    for path, spec in zip(paths, written, strict=True):
+        path.write_text(json.dumps(spec))
+    lab.stop_agent()
+    lab.start_agent(options=["--cdi-dir", lab.directory / "cdi"])
+    yield lab
+    for path in paths:
+        path.unlink()
+    lab.stop_agent()
+    lab.start_agent()
+
+
+def _asks_for(name: str) -> Meddling:
+    def meddle(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
+        adjustment.cdi_devices.add(name=name)
+
+    return meddle
+
+
+def _opens(major: int) -> Meddling:
+    def meddle(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
+        rule = adjustment.linux.resources.devices.add(allow=True, type="c", access="rwm")
+        rule.major.value = major
+
+    return meddle
+
+
+def test_a_gpu_of_another_nri_plugin(specs: Lab) -> None:
+    with (
+        plugin(specs, _asks_for(CDI_NAMES[0])),
+        specs.pod("brought", one(specs)) as pod,
+        refused("a_gpu_of_another_nri_plugin"),
+    ):
+        pod.create("main", OWN)
+    for meddle, what in (
+        (_asks_for(CDI_NAMES[1]), f"CDI device {CDI_NAMES[1]}"),
+        (_opens(195), "the cgroup rule c 195:"),
+    ):
+        with (
+            plugin(specs, meddle),
+            specs.pod("brought", one(specs)) as pod,
+            pytest.raises(CriError, match=f"injected a GPU by {re.escape(what)}"),
+        ):
+            pod.create("main", OWN)
+        for written in ({}, specs.share({"other": [(0, HALF, 50)]})):
+            with plugin(specs, meddle), specs.pod("brought", written) as pod:
+                pod.create("main", OWN)
+
+
+def test_a_thing_of_another_nri_plugin(specs: Lab) -> None:
+    """Also if a device plugin gives it, beside a share."""
+    with plugin(specs, _opens(10)), specs.pod("opens", one(specs)) as pod:
+        assert probe(pod.run("main", OWN)).held_to(HALF)
+    with plugin(specs, _asks_for(CDI_NAMES[2])):
+        for written in ({}, one(specs)):
+            with specs.pod("brought", written) as pod:
+                container = pod.run("main", OWN)
+                assert "NIC=0\n" in container.exec(["env"]).out
+                assert probe(container).driver == bool(written)
+    with specs.pod("given", one(specs)) as pod:
+        container = pod.run("main", Process(PYTHON_IMAGE, cdi=[CDI_NAMES[2]]))
+        assert probe(container).held_to(HALF)
+    for name in CDI_NAMES[:2]:
+        with (
+            specs.pod("given", one(specs)) as pod,
+            pytest.raises(CriError, match=f"already has a GPU.*CDI device {name}"),
+        ):
+            pod.create("main", Process(PYTHON_IMAGE, cdi=[name]))
