@@ -252,7 +252,7 @@ def _open_lease(directory: Path) -> None:
     now_ns = time.monotonic_ns()
     lease = lease_file.Lease(now_ns + _AN_HOUR_NS, now_ns, now_ns + _AN_HOUR_NS)
     with (directory / names.FILE_LEASE).open("r+b", buffering=0) as file:
-        for write in (lease_file.gate(True), *lease_file.update(0, 1, lease)):
+        for write in (lease_file.check_launches(True), *lease_file.update(0, 1, lease)):
             os.pwrite(file.fileno(), write.data, write.offset)
 
 

@@ -39,7 +39,11 @@ HEADER: Final = Struct(
         Field("uint64_t", "magic", "VGPU_LEASE_MAGIC"),
         Field("uint32_t", "version", "VGPU_LEASE_VERSION"),
         Field("uint32_t", "gpu_count", "as in the grant"),
-        Field("uint32_t", "gated", "0: no container of its GPUs has a cap, launches need no check"),
+        Field(
+            "uint32_t",
+            "launches_checked",
+            "0: no container of its GPUs has a cap, launches need no check",
+        ),
         Field("uint32_t", "reserved_pad", "zero"),
         Field("uint64_t", "reserved", "zero", 5),
     ),
@@ -62,7 +66,7 @@ RECORD: Final = Struct(
     ),
 )
 FILE_BYTES: Final = 4096
-_GATED_OFFSET: Final = HEADER.offset("gated")
+_LAUNCHES_CHECKED_OFFSET: Final = HEADER.offset("launches_checked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +85,16 @@ class Lease:
 _in_order: Final = attrgetter(*(field.name for field in fields(Lease)))
 
 
-def fresh(gpu_count: int, *, gated: bool) -> bytes:
+def fresh(gpu_count: int, *, launches_checked: bool) -> bytes:
     """Return a complete new file without a lease: each container has its own part of each cycle."""
     if not 1 <= gpu_count <= names.MAX_GPUS:
         raise ValueError(f"{gpu_count} GPUs: must be 1 to {names.MAX_GPUS}")
-    header = {"magic": MAGIC, "version": VERSION, "gpu_count": gpu_count, "gated": int(gated)}
+    header = {
+        "magic": MAGIC,
+        "version": VERSION,
+        "gpu_count": gpu_count,
+        "launches_checked": int(launches_checked),
+    }
     return HEADER.pack(header).ljust(FILE_BYTES, b"\0")
 
 
@@ -95,9 +104,9 @@ def is_readable(data: bytes) -> bool:
     return len(data) == FILE_BYTES and data.startswith(begins)
 
 
-def gate(gated: bool) -> Write:
+def check_launches(launches_checked: bool) -> Write:
     """Return the write that turns the check of launches on or off."""
-    return Write(_GATED_OFFSET, struct.pack("<I", gated))
+    return Write(_LAUNCHES_CHECKED_OFFSET, struct.pack("<I", launches_checked))
 
 
 def update(gpu: int, sequence: int, lease: Lease) -> Sequence[Write]:
@@ -108,9 +117,9 @@ def update(gpu: int, sequence: int, lease: Lease) -> Sequence[Write]:
     return (Write(base + 8, record[8:]), Write(base, record[:8]))
 
 
-def is_gated(data: bytes) -> bool:
+def launches_are_checked(data: bytes) -> bool:
     """Return whether launches are checked. data: the file; a shorter one is of no arbiter."""
-    return data[_GATED_OFFSET : _GATED_OFFSET + 4] not in (b"", bytes(4))
+    return data[_LAUNCHES_CHECKED_OFFSET : _LAUNCHES_CHECKED_OFFSET + 4] not in (b"", bytes(4))
 
 
 def record_offset(gpu: int, sequence: int) -> int:

@@ -93,7 +93,7 @@ class Account:
         geometry = region_file.Geometry(len(gpus))
         end = lease_file.record_offset(len(gpus), 0)
         lease = os.pread(self._lease, end, 0) if self._lease >= 0 else b""
-        checked = lease_file.is_gated(lease)
+        checked = lease_file.launches_are_checked(lease)
         records = [
             os.pread(self._region, region_file.COMPUTE.size, geometry.compute_offset(index))
             for index in range(len(gpus))

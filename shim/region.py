@@ -83,7 +83,7 @@ def create(directory: Path, gpus: Sequence[grant_file.Gpu], created_ns: int | No
         names.FILE_GRANT: (0o600, grant_file.fresh(grant_file.Grant(grant_id, gpus))),
         names.FILE_LEASE: (
             0o600,
-            lease_file.fresh(len(gpus), gated=any(gpu.core_capped for gpu in gpus)),
+            lease_file.fresh(len(gpus), launches_checked=any(gpu.core_capped for gpu in gpus)),
         ),
     }
     for name, (mode, content) in contents.items():

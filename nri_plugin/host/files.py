@@ -225,7 +225,7 @@ class RunDirectory:
             (names.FILE_LIBRARY, 0o444, b""),
             *((f"{names.DIR_DRIVER}/{soname}", 0o444, b"") for soname in names.DRIVER_SONAMES),
             (names.FILE_REGION, 0o666, region),
-            (names.FILE_LEASE, 0o444, lease_file.fresh(count, gated=capped)),
+            (names.FILE_LEASE, 0o444, lease_file.fresh(count, launches_checked=capped)),
             (names.FILE_GRANT, 0o444, grant),
         ):
             size = region_file.Geometry(count).file_bytes if name == names.FILE_REGION else 0

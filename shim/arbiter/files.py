@@ -60,7 +60,7 @@ class Container:
         count = len(self.gpus)
         found = [lease_file.decode(data, gpu) for gpu in range(count)]
         self._sequences = [each[0] if each else 0 for each in found]
-        self._gated: bool | None = None
+        self._launches_checked: bool | None = None
         self.key = f"{directory.name}/{status.st_ino}"
         geometry = region_file.Geometry(count)
         self._activity_offsets = [geometry.compute_offset(gpu) for gpu in range(count)]
@@ -123,12 +123,12 @@ class Container:
         word = ctypes.c_void_p(self._address + write.offset)
         _libc.syscall(_SYS_FUTEX, word, _FUTEX_WAKE, _ALL, None, None, 0)
 
-    def gate(self, gated: bool) -> None:
+    def check_launches(self, launches_checked: bool) -> None:
         """Turn the check of its launches on or off."""
-        if gated is not self._gated:
-            write = lease_file.gate(gated)
+        if launches_checked is not self._launches_checked:
+            write = lease_file.check_launches(launches_checked)
             self._lease[write.offset : write.offset + len(write.data)] = write.data
-            self._gated = gated
+            self._launches_checked = launches_checked
 
 
 def _open(path: Path, flags: int) -> int:

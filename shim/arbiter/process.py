@@ -106,7 +106,9 @@ class Arbiter:
             self._gpus.setdefault(uuid, Turns()).set_shares(of_gpu)
         self._due_ns.clear()
         for container in self._containers.values():
-            container.gate(any(self._gpus[uuid].gated for uuid in container.shares()))
+            container.check_launches(
+                any(self._gpus[uuid].launches_checked for uuid in container.shares())
+            )
 
 
 def _activity(container: Container, gpu: int, now_ns: int) -> Activity:

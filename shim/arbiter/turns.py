@@ -158,7 +158,7 @@ class Turns:
             offset += part
 
     @property
-    def gated(self) -> bool:
+    def launches_checked(self) -> bool:
         """Whether launches must be checked: a container has a cap. One that is alone, too, because
         the work that it has in flight is what the next container waits for. Where none has a cap,
         the driver's own time slices do."""

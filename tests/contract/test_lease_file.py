@@ -18,7 +18,7 @@ leases = st.builds(Lease, times, times, times, parts, parts, st.booleans())
 
 @given(st.lists(leases, min_size=1, max_size=4), st.integers(0, 15))
 def test_the_newest_lease_is_read_back(written: list[Lease], gpu: int) -> None:
-    data = lease_file.fresh(16, gated=True)
+    data = lease_file.fresh(16, launches_checked=True)
     assert len(data) == lease_file.FILE_BYTES
     assert lease_file.decode(data, gpu) is None
     for number, lease in enumerate(written, 1):
@@ -31,7 +31,7 @@ def test_the_newest_lease_is_read_back(written: list[Lease], gpu: int) -> None:
 def test_a_writer_killed_anywhere_leaves_the_old_lease_or_the_new(
     old: Lease, new: Lease, data: st.DataObject
 ) -> None:
-    before = apply(lease_file.fresh(1, gated=True), list(lease_file.update(0, 1, old)))
+    before = apply(lease_file.fresh(1, launches_checked=True), list(lease_file.update(0, 1, old)))
     writes = list(lease_file.update(0, 2, new))
     whole = data.draw(st.integers(0, len(writes) - 1))
     cut = data.draw(st.integers(0, len(writes[whole].data)))
@@ -45,14 +45,14 @@ def test_a_reader_never_sees_a_new_number_before_its_content() -> None:
     assert (len(number.data), content.offset) == (8, number.offset + 8)
 
 
-def test_the_gate_is_one_aligned_word() -> None:
-    data = lease_file.fresh(1, gated=False)
-    write = lease_file.gate(True)
+def test_launches_checked_is_one_aligned_word() -> None:
+    data = lease_file.fresh(1, launches_checked=False)
+    write = lease_file.check_launches(True)
     assert write.offset % 4 == 0 and len(write.data) == 4
-    assert apply(data, [write]) == lease_file.fresh(1, gated=True)
+    assert apply(data, [write]) == lease_file.fresh(1, launches_checked=True)
 
 
 @pytest.mark.parametrize("count", [0, 17])
 def test_a_number_of_gpus_that_does_not_fit_is_refused(count: int) -> None:
     with pytest.raises(ValueError, match="must be 1 to 16"):
-        lease_file.fresh(count, gated=True)
+        lease_file.fresh(count, launches_checked=True)

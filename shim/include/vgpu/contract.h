@@ -86,7 +86,7 @@ struct vgpu_lease_header {
 	uint64_t magic; /* VGPU_LEASE_MAGIC */
 	uint32_t version; /* VGPU_LEASE_VERSION */
 	uint32_t gpu_count; /* as in the grant */
-	uint32_t gated; /* 0: no container of its GPUs has a cap, launches need no check */
+	uint32_t launches_checked; /* 0: no container of its GPUs has a cap, launches need no check */
 	uint32_t reserved_pad; /* zero */
 	uint64_t reserved[5]; /* zero */
 };

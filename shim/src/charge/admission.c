@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "ledger/ledger.h"
+#include "loader/capture_mode.h"
 #include "loader/hooks.h"
-#include "loader/relaxed.h"
 #include "os/step.h"
 #include "region/process.h"
 #include "region/shared.h"
@@ -58,11 +58,11 @@ CUresult vgpu_defer_to_driver(struct vgpu_reservation *reservation, CUresult res
 static bool has_grown(struct vgpu_teardown *teardown)
 {
 	size_t free_bytes = 0, total_bytes;
-	int mode = vgpu_relaxed_begin();
+	int mode = vgpu_capture_mode_relax();
 	CUresult result = real_cuMemGetInfo_v2(&free_bytes, &total_bytes);
 	bool grown = result != CUDA_SUCCESS || free_bytes > teardown->free_bytes;
 
-	vgpu_relaxed_end(mode);
+	vgpu_capture_mode_restore(mode);
 	teardown->free_bytes = free_bytes;
 	return grown;
 }

@@ -6,9 +6,9 @@
  */
 #include "charge/claims.h"
 
+#include "os/fork_wiped.h"
 #include "os/lock.h"
 #include "os/step.h"
-#include "os/wiped.h"
 #include "vgpu/region.h"
 
 enum { BUCKET_BITS = 14, ANY_DEVICE = VGPU_MULTICAST };
@@ -28,7 +28,7 @@ struct memory {
 
 /* Numbers begin at 1. `used`: numbers given so far. There are no more memories than claims. */
 struct table {
-	struct vgpu_wiped wiped;
+	struct vgpu_fork_wiped wiped;
 	struct vgpu_lock lock;
 	uint32_t claims_used, claims_free, memories_used, memories_free;
 	uint32_t kinds[VGPU_CLAIM_KINDS]; /* entries in the table */
@@ -39,7 +39,7 @@ struct table {
 
 static const struct vgpu_physical nothing = {.charge = {.place = {.gpu = VGPU_GPU_UNMANAGED}}};
 
-static struct vgpu_wiped *pages;
+static struct vgpu_fork_wiped *pages;
 bool vgpu_any_view; /* there was one */
 
 /* The table, locked; NULL if nothing was ever claimed, or the lock is not available. */
@@ -48,7 +48,7 @@ static struct table *enter(void)
 	struct table *t = NULL;
 
 	if (__atomic_load_n(&pages, __ATOMIC_ACQUIRE))
-		t = vgpu_wiped_pages(&pages, sizeof(struct table));
+		t = vgpu_fork_wiped_pages(&pages, sizeof(struct table));
 	return t && vgpu_lock(&t->lock) ? t : NULL;
 }
 
@@ -194,7 +194,7 @@ static void drop_list(uint32_t list)
 
 uint32_t vgpu_claim_new(const struct vgpu_physical *is)
 {
-	struct table *t = vgpu_wiped_pages(&pages, sizeof(struct table));
+	struct table *t = vgpu_fork_wiped_pages(&pages, sizeof(struct table));
 	uint32_t memory, claim = 0;
 
 	if (!t || !vgpu_lock(&t->lock))

@@ -1,7 +1,7 @@
 /*
  * See device_memory.h. The process has one block size, queried from the driver at first use: a
  * driver that does not report one has blocks of 2 MiB. Blocks smaller than SHARED_BYTES are not
- * shared (such is the simulated GPU's, for tests), and none is larger than blocks.h has places for.
+ * shared (such is the simulated GPU's, for tests), and none is larger than blocks.h has units for.
  */
 #include "charge/device_memory.h"
 
@@ -11,7 +11,7 @@
 #include "loader/hooks.h"
 #include "vgpu/region.h"
 
-#define LARGEST_BYTES  ((uint64_t)VGPU_BLOCK_PLACES * VGPU_BLOCK_PLACE_BYTES)
+#define LARGEST_BYTES  ((uint64_t)VGPU_BLOCK_UNITS * VGPU_BLOCK_UNIT_BYTES)
 #define SHARED_BYTES   (UINT64_C(64) << 10)
 #define SMALLEST_BYTES 512
 /* At least this far below the limit a small allocation reserves only when it needs a new block. */
@@ -67,9 +67,9 @@ static uint64_t block_of(uint64_t address)
 	return address >> __builtin_ctzll(block_bytes());
 }
 
-static unsigned int place_in(uint64_t address)
+static unsigned int unit_in(uint64_t address)
 {
-	return (unsigned int)((address & (block_bytes() - 1)) / VGPU_BLOCK_PLACE_BYTES);
+	return (unsigned int)((address & (block_bytes() - 1)) / VGPU_BLOCK_UNIT_BYTES);
 }
 
 static bool may_share(uint64_t size_bytes)
@@ -133,7 +133,7 @@ CUresult vgpu_keep_memory(struct vgpu_reservation *reservation, uint64_t address
 	if (!may_share(size_bytes) || block_of(address + size_bytes - 1) != block_of(address))
 		return keep_own(reservation, address, size_bytes);
 	switch (
-	    vgpu_block_enter(block_of(address), place_in(address), &owner, !reserved, &replaced)) {
+	    vgpu_block_enter(block_of(address), unit_in(address), &owner, !reserved, &replaced)) {
 	case VGPU_BLOCK_KNOWN:
 		vgpu_cancel(reservation);
 		return CUDA_SUCCESS;
@@ -150,7 +150,7 @@ CUresult vgpu_keep_memory(struct vgpu_reservation *reservation, uint64_t address
 
 bool vgpu_take_memory(uint64_t address, struct vgpu_charge *charge)
 {
-	if (!vgpu_block_take(block_of(address), place_in(address), charge))
+	if (!vgpu_block_take(block_of(address), unit_in(address), charge))
 		return vgpu_ledger_take(VGPU_KIND_MEMORY, address, charge);
 	charge->bytes = IN_BLOCK;
 	return true;
@@ -160,7 +160,7 @@ bool vgpu_release_memory(uint64_t address, const struct vgpu_charge *charge, boo
 {
 	if (charge->bytes != IN_BLOCK)
 		return false;
-	if (vgpu_block_release(block_of(address), place_in(address), charge, freed))
+	if (vgpu_block_release(block_of(address), unit_in(address), charge, freed))
 		vgpu_refund(charge->gpu, block_bytes());
 	return true;
 }

@@ -1,18 +1,18 @@
 /*
- * See generations.h. A table of handles: each has WAYS places that it may occupy, and a word beside
- * it with its meaning. That word is unique (a generation's number is given once) and 0 while the
- * handle changes, so a reader takes no lock: an equal word before and after reading the handle
+ * See generations.h. A table of handles: each has WAYS entries that it may occupy, and a word
+ * beside it with its meaning. That word is unique (a generation's number is given once) and 0 while
+ * the handle changes, so a reader takes no lock: an equal word before and after reading the handle
  * confirms it. Writers take the lock.
  *
- * If WAYS existing contexts occupy a handle's places, it gets the number 0: what it holds stays
+ * If WAYS existing contexts occupy a handle's entries, it gets the number 0: what it holds stays
  * charged until it is freed or the process ends.
  */
 #include "charge/generations.h"
 
 #include <stddef.h>
 
+#include "os/fork_wiped.h"
 #include "os/lock.h"
-#include "os/wiped.h"
 
 enum { HANDLE_BITS = 10, HANDLES = 1 << HANDLE_BITS, WAYS = 16 };
 
@@ -24,17 +24,17 @@ struct handle {
 };
 
 struct table {
-	struct vgpu_wiped wiped;
+	struct vgpu_fork_wiped wiped;
 	struct vgpu_lock lock;
 	uint32_t generations, serials; /* numbers given so far */
 	struct handle handles[HANDLES];
 };
 
-static struct vgpu_wiped *the_table;
+static struct vgpu_fork_wiped *the_table;
 
 static struct table *get_table(void)
 {
-	return vgpu_wiped_pages(&the_table, sizeof(struct table));
+	return vgpu_fork_wiped_pages(&the_table, sizeof(struct table));
 }
 
 /* With its lock; NULL: not available. */
@@ -87,8 +87,8 @@ uint32_t vgpu_generations_serial(void)
 	return table ? __atomic_load_n(&table->serials, __ATOMIC_ACQUIRE) : 0;
 }
 
-/* The handle's own place, else a free one; the caller holds the lock. */
-static struct handle *place_for(struct table *table, CUcontext context)
+/* The handle's own entry, else a free one; the caller holds the lock. */
+static struct handle *entry_for(struct table *table, CUcontext context)
 {
 	struct handle *found = NULL;
 
@@ -129,7 +129,7 @@ bool vgpu_generation_begin(CUcontext context, uint64_t driver_id, uint32_t seria
 	*replaced = 0;
 	if (!table)
 		return false;
-	handle = place_for(table, context);
+	handle = entry_for(table, context);
 	if (handle && handle->meaning && is_same(handle, driver_id, serial)) {
 		place->context = generation_of(handle);
 	} else if (handle) {
@@ -151,7 +151,7 @@ struct vgpu_generation vgpu_generation_of(CUcontext context)
 
 	if (!table)
 		return generation;
-	handle = place_for(table, context);
+	handle = entry_for(table, context);
 	if (handle && handle->meaning)
 		generation = (struct vgpu_generation){generation_of(handle), handle->driver_id};
 	vgpu_unlock(&table->lock);
@@ -205,7 +205,7 @@ void vgpu_place_join(CUcontext context, struct vgpu_place place)
 
 	if (!table)
 		return;
-	handle = place_for(table, context);
+	handle = entry_for(table, context);
 	if (handle)
 		write_down(table, handle, context, place, 0);
 	vgpu_unlock(&table->lock);
@@ -218,7 +218,7 @@ void vgpu_place_part(CUcontext context)
 
 	if (!table)
 		return;
-	handle = place_for(table, context);
+	handle = entry_for(table, context);
 	if (handle && handle->meaning)
 		__atomic_store_n(&handle->meaning, 0, __ATOMIC_RELEASE);
 	vgpu_unlock(&table->lock);

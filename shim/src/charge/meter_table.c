@@ -10,7 +10,7 @@ enum {
 };
 
 struct table {
-	struct vgpu_wiped wiped;
+	struct vgpu_fork_wiped wiped;
 	struct vgpu_lock lock; /* of adding */
 	uint32_t top;	       /* no meter in use at or above */
 	uint16_t
@@ -18,11 +18,11 @@ struct table {
 	struct vgpu_meter meters[VGPU_METERS];
 };
 
-static struct vgpu_wiped *pages;
+static struct vgpu_fork_wiped *pages;
 
 static struct table *get_table(void)
 {
-	return vgpu_wiped_pages(&pages, sizeof(struct table));
+	return vgpu_fork_wiped_pages(&pages, sizeof(struct table));
 }
 
 int vgpu_meter_gpu(const struct vgpu_meter *meter)

@@ -8,8 +8,8 @@
 #pragma once
 
 #include "loader/hooks.h"
+#include "os/fork_wiped.h"
 #include "os/lock.h"
-#include "os/wiped.h"
 #include "vgpu/region.h"
 
 enum { VGPU_METERS = 1024 };

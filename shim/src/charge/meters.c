@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "charge/meter_table.h"
-#include "ledger/execs.h"
-#include "loader/relaxed.h"
+#include "ledger/executable_graphs.h"
+#include "loader/capture_mode.h"
 #include "os/step.h"
 #include "vgpu/region.h"
 
@@ -116,7 +116,7 @@ static bool look_and_lock(struct vgpu_meter *meter, struct reading *reading)
 static void follow(int gpu, CUmemoryPool destroyed, bool graphs_shrank, int64_t delta_bytes)
 {
 	if (graphs_shrank)
-		vgpu_execs_trimmed(gpu);
+		vgpu_executable_graphs_trimmed(gpu);
 	if (destroyed)
 		(void)real_cuMemPoolDestroy(destroyed);
 	if (delta_bytes > 0 && gpu >= 0)
@@ -335,19 +335,19 @@ CUresult vgpu_trim_graphs(CUdevice device, int gpu)
 	if (meter)
 		(void)vgpu_meter_reserved(meter, &after_bytes);
 	if (after_bytes != before_bytes)
-		vgpu_execs_trimmed(gpu);
+		vgpu_executable_graphs_trimmed(gpu);
 	return result;
 }
 
 void vgpu_meter_trimmed(const struct vgpu_meter *meter)
 {
-	int mode = vgpu_relaxed_begin();
+	int mode = vgpu_capture_mode_relax();
 
 	if (vgpu_meter_state(meter) == VGPU_METER_GRAPHS)
 		(void)vgpu_trim_graphs(meter->device, vgpu_meter_gpu(meter));
 	else
 		(void)real_cuMemPoolTrimTo((CUmemoryPool)(uintptr_t)meter->pool, 0);
-	vgpu_relaxed_end(mode);
+	vgpu_capture_mode_restore(mode);
 }
 
 bool vgpu_meter_trim(struct vgpu_meter *meter)

@@ -3,7 +3,7 @@
 #include "charge/place.h"
 
 #include "charge/contexts.h"
-#include "charge/gate.h"
+#include "charge/enforcement.h"
 #include "charge/generations.h"
 #include "loader/hooks.h"
 #include "vgpu/region.h"
@@ -81,11 +81,12 @@ void vgpu_register_devices(void)
 /* False: return `result`. */
 static bool is_managed(struct vgpu_place *place, CUresult *result)
 {
-	enum vgpu_gate gate = vgpu_gate_use();
+	enum vgpu_enforcement enforcement = vgpu_enforcement_begin();
 
 	*place = (struct vgpu_place){VGPU_GPU_UNMANAGED, 0};
-	*result = gate == VGPU_GATE_SHUT ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS;
-	return gate == VGPU_GATE_MANAGED;
+	*result =
+	    enforcement == VGPU_ENFORCEMENT_FAILED ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS;
+	return enforcement == VGPU_ENFORCEMENT_ACTIVE;
 }
 
 /* Before CUDA 13 only the current context's device can be queried. */

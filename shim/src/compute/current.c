@@ -2,8 +2,8 @@
 #include "compute/current.h"
 
 #include "charge/place.h"
+#include "loader/capture_mode.h"
 #include "loader/hooks.h"
-#include "loader/relaxed.h"
 
 __thread int vgpu_current;
 int vgpu_open_captures;
@@ -18,12 +18,13 @@ int vgpu_current_find(void)
 	return place.gpu >= 0 ? place.gpu : -1;
 }
 
-/* A driver that cannot tell has no captures; an error is the program's to see, at its launch. */
+/* A driver without this query has no captures. For any other error the launch is not delayed, and
+ * returns it itself. */
 bool vgpu_is_captured_on(CUstream stream)
 {
-	int status = 0, mode = vgpu_relaxed_begin();
+	int status = 0, mode = vgpu_capture_mode_relax();
 	CUresult result = real_cuStreamIsCapturing(stream, &status);
 
-	vgpu_relaxed_end(mode);
+	vgpu_capture_mode_restore(mode);
 	return (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_FOUND) || status != 0;
 }

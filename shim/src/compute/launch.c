@@ -2,14 +2,14 @@
 #include "compute/launch.h"
 
 #include "compute/current.h"
-#include "compute/lane.h"
 #include "compute/markers.h"
+#include "compute/submitted_work.h"
 #include "os/lock.h"
 #include "region/mapping.h"
 #include "region/process.h"
 #include "vgpu/region.h"
 
-#define POLL_MOST_NS UINT64_C(100000)	  /* markers are looked at no more often */
+#define POLL_MOST_NS UINT64_C(100000)	  /* between polls of markers */
 #define PUBLISH_NS   UINT64_C(200000)	  /* smaller changes are not written to the region */
 #define LONG_NS	     UINT64_C(1000000000) /* work that takes longer is reported */
 
@@ -17,7 +17,7 @@
 
 #define BLOCKED_NS UINT64_C(20000)
 
-/* Between looks at the first launch of a kind that a call waits for. */
+/* Between polls of the first launch of a kind that a call waits for. */
 #define FIRST_POLL_NS	   UINT64_C(20000)
 #define FIRST_POLL_MOST_NS UINT64_C(1000000)
 
@@ -26,11 +26,11 @@ enum { MARKERS_AT_ONCE = 8, SPARE_LAUNCHES = 16 };
 /* One GPU, of this process. */
 static struct gpu {
 	struct vgpu_lock lock;
-	struct vgpu_lock looking; /* by the one thread that may end markers; before `lock` */
-	struct vgpu_lane lane;
+	struct vgpu_lock poll_lock; /* of the one thread that may end markers; before `lock` */
+	struct vgpu_submitted_work work;
 	struct vgpu_lease lease;
 	uint64_t published_ns; /* of the region's busy_until_ns */
-	uint64_t busy_ns;      /* of the lane, as counted in the region */
+	uint64_t busy_ns;      /* of work.busy_ns: as counted in the region */
 } gpus[VGPU_MOST_GPUS];
 
 /*
@@ -46,7 +46,7 @@ static __thread struct {
 
 static bool spare_admits(int gpu, CUstream stream, uint8_t kind)
 {
-	uint32_t cost_ns = __atomic_load_n(&gpus[gpu].lane.cost_ns[kind], __ATOMIC_RELAXED);
+	uint32_t cost_ns = __atomic_load_n(&gpus[gpu].work.cost_ns[kind], __ATOMIC_RELAXED);
 
 	if (spare.gpu_after != gpu + 1 || spare.stream != stream || !cost_ns ||
 	    spare.count == SPARE_LAUNCHES || spare.spent_ns + cost_ns > SPARE_NS)
@@ -57,11 +57,11 @@ static bool spare_admits(int gpu, CUstream stream, uint8_t kind)
 }
 
 /* With the GPU's lock. */
-static void enter_spare(struct vgpu_lane *lane, int gpu, uint64_t now_ns)
+static void enter_spare(struct vgpu_submitted_work *work, int gpu, uint64_t now_ns)
 {
 	if (spare.gpu_after == gpu + 1)
 		for (uint32_t i = 0; i < spare.count; i++)
-			vgpu_lane_add(lane, now_ns, spare.kinds[i],
+			vgpu_work_add(work, now_ns, spare.kinds[i],
 				      (uint64_t)(uintptr_t)spare.stream);
 	spare.gpu_after = 0;
 	spare.count = spare.spent_ns = 0;
@@ -74,7 +74,7 @@ static void enter_other_spare(int gpu, uint64_t now_ns)
 
 	if (other < 0 || other == gpu || !vgpu_lock(&gpus[other].lock))
 		return;
-	enter_spare(&gpus[other].lane, other, now_ns);
+	enter_spare(&gpus[other].work, other, now_ns);
 	vgpu_unlock(&gpus[other].lock);
 }
 
@@ -89,10 +89,10 @@ static struct vgpu_region_compute *record_of(int gpu)
 /* Processes of a container work at the same time; the GPU is busy once. */
 static void count_work(struct gpu *of, struct vgpu_region_compute *record)
 {
-	uint64_t work_ns = of->lane.busy_ns - of->busy_ns, end_ns = of->lane.finished_ns;
+	uint64_t work_ns = of->work.busy_ns - of->busy_ns, end_ns = of->work.finished_ns;
 	uint64_t from_ns = __atomic_load_n(&record->counted_ns, __ATOMIC_RELAXED);
 
-	of->busy_ns = of->lane.busy_ns;
+	of->busy_ns = of->work.busy_ns;
 	do
 		if (from_ns >= end_ns)
 			return;
@@ -107,9 +107,9 @@ static void count_work(struct gpu *of, struct vgpu_region_compute *record)
  * only from the value that it wrote itself. */
 static void publish(struct gpu *of, struct vgpu_region_compute *record, uint64_t now_ns)
 {
-	uint64_t free_ns = vgpu_lane_free_ns(&of->lane, now_ns);
+	uint64_t free_ns = vgpu_work_free_ns(&of->work, now_ns);
 	uint64_t shared_ns = __atomic_load_n(&record->busy_until_ns, __ATOMIC_RELAXED);
-	const struct vgpu_marker *oldest = vgpu_lane_oldest(&of->lane);
+	const struct vgpu_marker *oldest = vgpu_work_oldest(&of->work);
 	bool raises = free_ns > shared_ns + PUBLISH_NS;
 	bool lowers = shared_ns == of->published_ns && free_ns + PUBLISH_NS < shared_ns;
 
@@ -117,10 +117,10 @@ static void publish(struct gpu *of, struct vgpu_region_compute *record, uint64_t
 	    __atomic_compare_exchange_n(&record->busy_until_ns, &shared_ns, free_ns, false,
 					__ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		of->published_ns = free_ns;
-	if (of->lane.busy_ns != of->busy_ns)
+	if (of->work.busy_ns != of->busy_ns)
 		count_work(of, record);
-	if (oldest && now_ns > oldest->from_ns + LONG_NS && vgpu_lane_event(oldest) &&
-	    of->lane.looked_ns + PUBLISH_NS > now_ns)
+	if (oldest && now_ns > oldest->from_ns + LONG_NS && vgpu_work_event(oldest) &&
+	    of->work.polled_ns + PUBLISH_NS > now_ns)
 		__atomic_store_n(&record->unfinished_since_ns, oldest->from_ns, __ATOMIC_RELAXED);
 }
 
@@ -132,9 +132,9 @@ static vgpu_event oldest_event(struct gpu *of)
 
 	if (!vgpu_lock(&of->lock))
 		return 0;
-	oldest = vgpu_lane_oldest(&of->lane);
+	oldest = vgpu_work_oldest(&of->work);
 	if (oldest)
-		event = vgpu_lane_event(oldest);
+		event = vgpu_work_event(oldest);
 	vgpu_unlock(&of->lock);
 	return event;
 }
@@ -147,27 +147,27 @@ static bool end_marker(struct gpu *of, vgpu_event event, bool exactly)
 	if (!vgpu_lock(&of->lock))
 		return false;
 	if (event == VGPU_EVENT_LOST)
-		ended = vgpu_lane_lost(&of->lane, vgpu_now_ns());
+		ended = vgpu_work_lost(&of->work, vgpu_now_ns());
 	else if (ended) /* where work follows, that ended now, and this one some time before */
-		vgpu_lane_finished(&of->lane, vgpu_now_ns(),
-				   exactly && of->lane.count == 1 && !of->lane.open.kind_count);
+		vgpu_work_finished(&of->work, vgpu_now_ns(),
+				   exactly && of->work.count == 1 && !of->work.open.kind_count);
 	else
-		vgpu_lane_looked(&of->lane, vgpu_now_ns());
+		vgpu_work_polled(&of->work, vgpu_now_ns());
 	vgpu_unlock(&of->lock);
 	return ended;
 }
 
 /* Driver calls, so without the lock. One thread at a time: another could end the marker during the
  * query, and its event mark a later launch. */
-static void look_at_markers(struct gpu *of, int most, bool exactly)
+static void poll_markers(struct gpu *of, int most, bool exactly)
 {
 	vgpu_event event;
 
-	if (!vgpu_trylock(&of->looking))
+	if (!vgpu_trylock(&of->poll_lock))
 		return;
 	while (most-- && (event = oldest_event(of)) && end_marker(of, event, exactly))
 		vgpu_event_release(event);
-	vgpu_unlock(&of->looking);
+	vgpu_unlock(&of->poll_lock);
 }
 
 /* True: the launch is entered. With the lock. */
@@ -177,29 +177,29 @@ static bool enter(struct vgpu_launch *launch, struct gpu *of,
 	bool regardless = now_ns > waiting->since_ns + VGPU_LONGEST_WAIT_NS;
 	struct vgpu_turn turn;
 
-	enter_spare(&of->lane, launch->gpu, now_ns);
+	enter_spare(&of->work, launch->gpu, now_ns);
 	vgpu_lease_refresh(launch->gpu, &of->lease);
 	turn = vgpu_lease_turn(&of->lease, now_ns);
-	if (!vgpu_lane_admits(&of->lane, &turn, now_ns, waiting, again_ns) && !regardless) {
-		launch->slot = vgpu_lane_paused(&of->lane, &turn, now_ns);
+	if (!vgpu_work_admits(&of->work, &turn, now_ns, waiting, again_ns) && !regardless) {
+		launch->slot = vgpu_work_paused(&of->work, &turn, now_ns);
 		return false;
 	}
-	launch->slot = vgpu_lane_submitted(&of->lane, now_ns, waiting->kind,
+	launch->slot = vgpu_work_submitted(&of->work, now_ns, waiting->kind,
 					   (uint64_t)(uintptr_t)launch->stream);
 	spare.gpu_after = launch->gpu + 1;
 	spare.stream = launch->stream;
 	return true;
 }
 
-/* Looks at markers where that is due; true: the GPU's lock is taken. */
-static bool lock_after_look(struct gpu *of, uint64_t now_ns)
+/* Polls the markers where that is due; true: the GPU's lock is taken. */
+static bool lock_after_poll(struct gpu *of, uint64_t now_ns)
 {
 	if (!vgpu_lock(&of->lock))
 		return false;
-	if (!of->lane.count || now_ns <= of->lane.looked_ns + POLL_MOST_NS)
+	if (!of->work.count || now_ns <= of->work.polled_ns + POLL_MOST_NS)
 		return true;
 	vgpu_unlock(&of->lock);
-	look_at_markers(of, MARKERS_AT_ONCE, false);
+	poll_markers(of, MARKERS_AT_ONCE, false);
 	return vgpu_lock(&of->lock);
 }
 
@@ -212,7 +212,7 @@ static bool try(struct vgpu_launch *launch, const struct vgpu_waiting_launch *wa
 	bool entered;
 
 	enter_other_spare(launch->gpu, now_ns);
-	if (!lock_after_look(of, now_ns)) {
+	if (!lock_after_poll(of, now_ns)) {
 		launch->gpu = -1; /* a signal handler, in the middle of a launch */
 		return true;
 	}
@@ -240,12 +240,12 @@ static void count_wait(int gpu, uint64_t waited_ns)
 
 void vgpu_launch_wait(struct vgpu_launch *launch, CUstream stream, uint64_t handle, uint64_t size)
 {
-	struct vgpu_waiting_launch waiting = {.kind = vgpu_lane_kind(handle, size)};
+	struct vgpu_waiting_launch waiting = {.kind = vgpu_work_kind(handle, size)};
 	uint64_t now_ns, again_ns;
 	struct vgpu_lease lease;
 
 	vgpu_lease_file_find();
-	if (!vgpu_is_gated())
+	if (!vgpu_launches_are_checked())
 		return;
 	*launch = (struct vgpu_launch){vgpu_current_gpu(), VGPU_NO_MARKER, stream};
 	if (launch->gpu < 0 || vgpu_is_captured(stream)) {
@@ -266,7 +266,7 @@ void vgpu_launch_wait(struct vgpu_launch *launch, CUstream stream, uint64_t hand
 
 void vgpu_launch_mark(struct vgpu_launch *launch)
 {
-	vgpu_lane_marked(&gpus[launch->gpu].lane, launch->slot, vgpu_event_record(launch->stream));
+	vgpu_work_marked(&gpus[launch->gpu].work, launch->slot, vgpu_event_record(launch->stream));
 }
 
 /* The oldest marker, if it is old or of the first launch of its kind, and on the stream. */
@@ -277,27 +277,27 @@ static bool awaits(struct gpu *of, uint64_t from_ns, bool first, uint64_t stream
 
 	if (!vgpu_lock(&of->lock))
 		return false;
-	oldest = vgpu_lane_oldest(&of->lane);
-	found = oldest && vgpu_lane_event(oldest) && oldest->from_ns <= from_ns &&
+	oldest = vgpu_work_oldest(&of->work);
+	found = oldest && vgpu_work_event(oldest) && oldest->from_ns <= from_ns &&
 		(oldest->probes || !first) && (stream == VGPU_STREAMS || stream == oldest->stream);
 	vgpu_unlock(&of->lock);
 	return found;
 }
 
-/* Looks at the oldest marker, and publishes what is seen. */
-static void look_at_oldest(int gpu)
+/* Polls the oldest marker, and publishes the result. */
+static void poll_oldest(int gpu)
 {
 	struct vgpu_region_compute *record = record_of(gpu);
 
-	look_at_markers(&gpus[gpu], 1, true);
+	poll_markers(&gpus[gpu], 1, true);
 	if (!record || !vgpu_lock(&gpus[gpu].lock))
 		return;
 	publish(&gpus[gpu], record, vgpu_now_ns());
 	vgpu_unlock(&gpus[gpu].lock);
 }
 
-/* Of several threads that wait, the latest is seen. What the thread submitted without a check is
- * entered now, because its next check may be late. */
+/* Of several threads that wait, the region has the latest. What the thread submitted without a
+ * check is entered now, because its next check may be late. */
 static void begin_wait(int gpu, uint64_t now_ns)
 {
 	struct gpu *of = &gpus[gpu];
@@ -308,7 +308,7 @@ static void begin_wait(int gpu, uint64_t now_ns)
 	enter_other_spare(gpu, now_ns);
 	if (!spare.count || !vgpu_lock(&of->lock))
 		return;
-	enter_spare(&of->lane, gpu, now_ns);
+	enter_spare(&of->work, gpu, now_ns);
 	if (record)
 		publish(of, record, now_ns);
 	vgpu_unlock(&of->lock);
@@ -320,7 +320,7 @@ uint64_t vgpu_launches_wait_begins(CUstream stream, bool all)
 	uint64_t since_ns, now_ns, pause_ns;
 	int gpu;
 
-	if (!vgpu_is_gated())
+	if (!vgpu_launches_are_checked())
 		return 0;
 	since_ns = now_ns = vgpu_now_ns();
 	gpu = vgpu_current_gpu();
@@ -328,27 +328,27 @@ uint64_t vgpu_launches_wait_begins(CUstream stream, bool all)
 		begin_wait(gpu, now_ns);
 	while (gpu >= 0 && now_ns <= since_ns + LONG_NS &&
 	       awaits(&gpus[gpu], since_ns, true, of_stream)) {
-		look_at_oldest(gpu);
+		poll_oldest(gpu);
 		pause_ns = (now_ns - since_ns) / 16 + FIRST_POLL_NS;
 		vgpu_pause(pause_ns < FIRST_POLL_MOST_NS ? pause_ns : FIRST_POLL_MOST_NS);
 		now_ns = vgpu_now_ns();
 	}
 	if (now_ns > since_ns + LONG_NS)
-		look_at_oldest(gpu);
+		poll_oldest(gpu);
 	return since_ns;
 }
 
 void vgpu_launches_continue(void)
 {
-	int gpu = vgpu_is_gated() ? vgpu_current_gpu() : -1;
+	int gpu = vgpu_launches_are_checked() ? vgpu_current_gpu() : -1;
 
 	if (gpu >= 0 && awaits(&gpus[gpu], vgpu_now_ns() - LONG_NS, false, VGPU_STREAMS))
-		look_at_oldest(gpu);
+		poll_oldest(gpu);
 }
 
 void vgpu_launches_wait_ended(uint64_t since_ns, CUstream stream, bool all, bool done)
 {
-	int gpu = since_ns || vgpu_is_gated() ? vgpu_current_gpu() : -1;
+	int gpu = since_ns || vgpu_launches_are_checked() ? vgpu_current_gpu() : -1;
 	struct vgpu_region_compute *record;
 	uint64_t now_ns, own_ns = since_ns;
 	struct gpu *of;
@@ -361,19 +361,19 @@ void vgpu_launches_wait_ended(uint64_t since_ns, CUstream stream, bool all, bool
 	if (record && since_ns)
 		__atomic_compare_exchange_n(&record->waiting_since_ns, &own_ns, 0, false,
 					    __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-	if (!done || !vgpu_is_gated())
+	if (!done || !vgpu_launches_are_checked())
 		return;
 	/* A call that returned at once shows that work ended, and not when. */
 	blocked = since_ns && vgpu_now_ns() > since_ns + BLOCKED_NS;
-	look_at_markers(of, VGPU_LANE_MARKERS, blocked);
+	poll_markers(of, VGPU_WORK_MARKERS, blocked);
 	if (!vgpu_lock(&of->lock))
 		return;
 	now_ns = vgpu_now_ns();
 	if (blocked)
-		vgpu_lane_synchronized(&of->lane, now_ns,
+		vgpu_work_synchronized(&of->work, now_ns,
 				       all ? VGPU_STREAMS : (uint64_t)(uintptr_t)stream);
 	if (record) {
-		if (blocked && now_ns > since_ns + LONG_NS && of->lane.finished_ns > since_ns)
+		if (blocked && now_ns > since_ns + LONG_NS && of->work.finished_ns > since_ns)
 			__atomic_store_n(&record->unfinished_since_ns, since_ns, __ATOMIC_RELAXED);
 		publish(of, record, now_ns);
 	}

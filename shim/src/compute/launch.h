@@ -1,5 +1,5 @@
 /*
- * The gate before each launch: it waits for the container's turn on the GPU, and measures.
+ * The check before each launch: waits for the container's window on the GPU, and measures.
  *
  *	struct vgpu_launch launch;
  *	vgpu_launch_begin(&launch, stream, handle, size);
@@ -21,7 +21,7 @@
 #define VGPU_LONGEST_WAIT_NS UINT64_C(30000000000)
 
 struct vgpu_launch {
-	int gpu;  /* negative: not gated */
+	int gpu;  /* negative: not checked */
 	int slot; /* of the marker to record after it */
 	CUstream stream;
 };
@@ -34,7 +34,7 @@ static inline void vgpu_launch_begin(struct vgpu_launch *launch, CUstream stream
 				     uint64_t size)
 {
 	launch->gpu = -1;
-	if (vgpu_is_gated())
+	if (vgpu_launches_are_checked())
 		vgpu_launch_wait(launch, stream, handle, size);
 }
 
@@ -47,7 +47,7 @@ static inline void vgpu_launch_end(struct vgpu_launch *launch)
 /*
  * A call of the program that waits for the stream begins, or for all streams of the current
  * context; the result is for vgpu_launches_wait_ended. The driver waits without a bound, and no
- * other thread may ever look: so the end of a first launch of its kind is awaited here, for at most
+ * other thread may ever poll: so the end of a first launch of its kind is awaited here, for at most
  * a second, which shows that it is a long one.
  */
 uint64_t vgpu_launches_wait_begins(CUstream stream, bool all);

@@ -8,25 +8,25 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "charge/gate.h"
+#include "charge/enforcement.h"
 #include "os/file.h"
 #include "os/lock.h"
 #include "region/directory.h"
 #include "region/process.h"
 #include "vgpu/region.h"
 
-/* A waiter wakes at least so often, so that the arbiter sees that it still waits. */
+/* A waiter wakes at least so often, so that the arbiter observes the wait. */
 #define LONGEST_SLEEP_NS UINT64_C(40000000)
 
 static const volatile uint32_t yes = 1, no;
 
-/* Before the first launch, which finds out. */
-const volatile uint32_t *vgpu_gated_word = &yes;
+/* Before the first launch, which reads the lease file. */
+const volatile uint32_t *vgpu_launches_checked_word = &yes;
 static const char *mapping; /* NULL: no file */
 
 static void decide(const volatile uint32_t *word)
 {
-	__atomic_store_n(&vgpu_gated_word, word, __ATOMIC_RELEASE);
+	__atomic_store_n(&vgpu_launches_checked_word, word, __ATOMIC_RELEASE);
 }
 
 static const volatile struct vgpu_lease_record *records(int gpu)
@@ -73,14 +73,14 @@ static bool any_is_capped(void)
 
 static void find(void)
 {
-	if (vgpu_gate_use() != VGPU_GATE_MANAGED) {
+	if (vgpu_enforcement_begin() != VGPU_ENFORCEMENT_ACTIVE) {
 		decide(&no);
 		return;
 	}
 	if (!vgpu_limits_are_numbered())
 		mapping = map();
 	if (mapping)
-		decide(&((const volatile struct vgpu_lease_header *)mapping)->gated);
+		decide(&((const volatile struct vgpu_lease_header *)mapping)->launches_checked);
 	else
 		decide(any_is_capped() ? &yes : &no);
 }
@@ -98,7 +98,7 @@ void vgpu_lease_file_find(void)
 	vgpu_unlock(&lock);
 }
 
-/* No arbiter divides the cycle: containers begin at different places of it, by their regions. */
+/* No arbiter divides the cycle: containers begin at different instants of it, by their regions. */
 static uint32_t offset_ppm(uint32_t share_ppm)
 {
 	const struct vgpu_process *process = vgpu_process();

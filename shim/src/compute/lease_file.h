@@ -10,9 +10,9 @@
 #include <stdint.h>
 
 #include "compute/lease.h"
-#include "loader/gated.h"
+#include "loader/launches_checked.h"
 
-/* The process's first launch: find the file. After it, vgpu_is_gated is right. */
+/* The process's first launch: find the file. After it, vgpu_launches_are_checked is right. */
 void vgpu_lease_file_find(void);
 
 /* The newest lease of a GPU of the grant; `*lease` holds the last one read, and is replaced only

@@ -3,8 +3,8 @@
 
 #include "charge/generations.h"
 #include "charge/place.h"
+#include "loader/capture_mode.h"
 #include "loader/hooks.h"
-#include "loader/relaxed.h"
 #include "os/lock.h"
 
 enum { EVENTS = 256, DISABLE_TIMING = 2 };
@@ -77,10 +77,10 @@ vgpu_event vgpu_event_record(CUstream stream)
 	event = take(place.context);
 	if (!event)
 		return VGPU_EVENT_LOST;
-	mode = vgpu_relaxed_begin();
+	mode = vgpu_capture_mode_relax();
 	recorded = prepare(event, place.context) &&
 		   real_cuEventRecord(event->handle, stream) == CUDA_SUCCESS;
-	vgpu_relaxed_end(mode);
+	vgpu_capture_mode_restore(mode);
 	if (recorded)
 		return (vgpu_event)(event - events) + 1;
 	give(event);
@@ -95,9 +95,9 @@ bool vgpu_event_is_reached(vgpu_event number)
 
 	if (!vgpu_place_is_current(event->generation))
 		return true;
-	mode = vgpu_relaxed_begin();
+	mode = vgpu_capture_mode_relax();
 	result = real_cuEventQuery(event->handle);
-	vgpu_relaxed_end(mode);
+	vgpu_capture_mode_restore(mode);
 	return result != CUDA_ERROR_NOT_READY;
 }
 

@@ -10,7 +10,7 @@
  */
 #include "charge/claims.h"
 #include "charge/place.h"
-#include "charge/release.h"
+#include "charge/refund.h"
 #include "loader/hooks.h"
 #include "vgpu/region.h"
 
@@ -132,9 +132,9 @@ static CUresult end(enum vgpu_kind kind, uint64_t key, CUresult (*destroy)(uint6
 	uint32_t tiles = vgpu_take_tiles_of_array(key), view = vgpu_take_view(key);
 	CUresult result;
 
-	vgpu_take(kind, key, &charge);
+	vgpu_refund_begin(kind, key, &charge);
 	result = destroy(key);
-	vgpu_release(kind, key, &charge, result);
+	vgpu_refund_end(kind, key, &charge, result);
 	vgpu_settle_claims(tiles, result);
 	vgpu_settle_claims(view, result);
 	return result;

@@ -13,7 +13,7 @@
 #include "charge/generations.h"
 #include "charge/meters.h"
 #include "charge/place.h"
-#include "charge/release.h"
+#include "charge/refund.h"
 #include "compute/current.h"
 #include "loader/hooks.h"
 #include "vgpu/region.h"

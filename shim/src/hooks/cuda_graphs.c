@@ -9,7 +9,7 @@
 #include "charge/meters.h"
 #include "charge/place.h"
 #include "compute/launch.h"
-#include "ledger/execs.h"
+#include "ledger/executable_graphs.h"
 #include "loader/hooks.h"
 #include "vgpu/region.h"
 
@@ -82,7 +82,7 @@ static CUresult enter(CUresult result, CUgraphExec made, CUgraphExec *exec,
 {
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (needs->gpus && !vgpu_execs_put((uintptr_t)made, needs)) {
+	if (needs->gpus && !vgpu_executable_graphs_put((uintptr_t)made, needs)) {
 		real_cuGraphExecDestroy(made);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -163,11 +163,11 @@ static CUresult begin_growths(struct growths *growths, const struct vgpu_graph_n
 		struct vgpu_graph_needs needs;                                                     \
 		CUresult result;                                                                   \
                                                                                                    \
-		if (!vgpu_execs_find((uintptr_t)exec, &needs))                                     \
+		if (!vgpu_executable_graphs_find((uintptr_t)exec, &needs))                         \
 			return as_##symbol(real, exec, stream);                                    \
 		CALL_ALLOCATING(result, &needs, own, as_##symbol(real, exec, stream));             \
 		if (result == CUDA_SUCCESS)                                                        \
-			vgpu_execs_launched((uintptr_t)exec, &needs);                              \
+			vgpu_executable_graphs_launched((uintptr_t)exec, &needs);                  \
 		return result;                                                                     \
 	}
 
@@ -202,7 +202,7 @@ CUresult on_cuGraphInstantiateWithParams(enum vgpu_function real, CUgraphExec *e
 	CUresult result;
 
 	if (uploads) {
-		vgpu_execs_count_trims(&needs);
+		vgpu_executable_graphs_count_trims(&needs);
 		CALL_ALLOCATING(result, &needs, NULL,
 				as_cuGraphInstantiateWithParams(real, into, graph, parameters));
 	} else {
@@ -210,18 +210,18 @@ CUresult on_cuGraphInstantiateWithParams(enum vgpu_function real, CUgraphExec *e
 	}
 	result = enter(result, made, exec, &needs);
 	if (result == CUDA_SUCCESS && uploads)
-		vgpu_execs_launched((uintptr_t)made, &needs);
+		vgpu_executable_graphs_launched((uintptr_t)made, &needs);
 	return result;
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
 	struct vgpu_graph_needs needs;
-	bool known = vgpu_execs_remove((uintptr_t)exec, &needs);
+	bool known = vgpu_executable_graphs_remove((uintptr_t)exec, &needs);
 	CUresult result = real_cuGraphExecDestroy(exec);
 
 	if (result != CUDA_SUCCESS && known)
-		vgpu_execs_put((uintptr_t)exec, &needs);
+		vgpu_executable_graphs_put((uintptr_t)exec, &needs);
 	vgpu_meters_read();
 	return result;
 }

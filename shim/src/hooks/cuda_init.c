@@ -1,5 +1,5 @@
 /* Wrapper of cuInit: attaches the process, and keeps the driver loaded. */
-#include "charge/gate.h"
+#include "charge/enforcement.h"
 #include "charge/place.h"
 #include "loader/hooks.h"
 #include "loader/loader.h"
@@ -19,15 +19,15 @@ static void keep_driver(void)
 
 CUresult cuInit(unsigned int flags)
 {
-	enum vgpu_gate gate = vgpu_gate_use();
+	enum vgpu_enforcement enforcement = vgpu_enforcement_begin();
 	CUresult result;
 
-	if (gate == VGPU_GATE_SHUT)
+	if (enforcement == VGPU_ENFORCEMENT_FAILED)
 		return CUDA_ERROR_NOT_PERMITTED;
 	result = real_cuInit(flags);
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (gate == VGPU_GATE_MANAGED)
+	if (enforcement == VGPU_ENFORCEMENT_ACTIVE)
 		keep_driver();
 	vgpu_register_devices();
 	return CUDA_SUCCESS;

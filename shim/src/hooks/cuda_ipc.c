@@ -9,7 +9,7 @@
 #include "charge/admission.h"
 #include "charge/export_key.h"
 #include "charge/place.h"
-#include "charge/release.h"
+#include "charge/refund.h"
 #include "loader/hooks.h"
 #include "os/lock.h"
 #include "os/step.h"
@@ -156,7 +156,7 @@ static uint64_t take_latest(CUdeviceptr dptr, struct vgpu_charge *charge)
 	uint64_t opening = openings(dptr);
 	uint64_t key = dptr + (opening ? opening - 1 : 0);
 
-	vgpu_take(VGPU_KIND_IPC, key, charge);
+	vgpu_refund_begin(VGPU_KIND_IPC, key, charge);
 	if (alone)
 		vgpu_unlock(&numbering);
 	return key;
@@ -168,6 +168,6 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
 	uint64_t key = take_latest(dptr, &charge);
 	CUresult result = real_cuIpcCloseMemHandle(dptr);
 
-	vgpu_release(VGPU_KIND_IPC, key, &charge, result);
+	vgpu_refund_end(VGPU_KIND_IPC, key, &charge, result);
 	return result;
 }

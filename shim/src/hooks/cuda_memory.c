@@ -7,7 +7,7 @@
 #include "charge/device_memory.h"
 #include "charge/meters.h"
 #include "charge/place.h"
-#include "charge/release.h"
+#include "charge/refund.h"
 #include "hooks/pool_pointers.h"
 #include "loader/hooks.h"
 #include "vgpu/region.h"
@@ -164,11 +164,11 @@ static CUresult free_known(uint64_t address, CUresult (*driver_free)(uint64_t ad
 	uint32_t view;
 	CUresult result;
 
-	vgpu_take(VGPU_KIND_MEMORY, address, &charge);
+	vgpu_refund_begin(VGPU_KIND_MEMORY, address, &charge);
 	vgpu_take_pool_pointer(address, &pointer);
 	view = vgpu_take_view(address);
 	result = driver_free(address);
-	vgpu_release(VGPU_KIND_MEMORY, address, &charge, result);
+	vgpu_refund_end(VGPU_KIND_MEMORY, address, &charge, result);
 	vgpu_release_pool_pointer(address, &pointer, result);
 	if (view)
 		vgpu_settle_claims(view, result);

@@ -5,7 +5,7 @@
 #include "charge/export_key.h"
 #include "charge/meters.h"
 #include "charge/place.h"
-#include "charge/release.h"
+#include "charge/refund.h"
 #include "hooks/pool_pointers.h"
 #include "loader/hooks.h"
 #include "region/shared.h"
@@ -155,10 +155,10 @@ CUresult on_cuMemFreeAsync(enum vgpu_function real, CUdeviceptr dptr, CUstream s
 	struct vgpu_pool_pointer pointer;
 	CUresult result;
 
-	vgpu_take(VGPU_KIND_MEMORY, dptr, &charge);
+	vgpu_refund_begin(VGPU_KIND_MEMORY, dptr, &charge);
 	vgpu_take_pool_pointer(dptr, &pointer);
 	result = as_cuMemFreeAsync(real, dptr, stream);
-	vgpu_release(VGPU_KIND_MEMORY, dptr, &charge, result);
+	vgpu_refund_end(VGPU_KIND_MEMORY, dptr, &charge, result);
 	vgpu_release_pool_pointer(dptr, &pointer, result);
 	return result;
 }

@@ -8,8 +8,8 @@
 #include "charge/claims.h"
 #include "charge/export_key.h"
 #include "charge/place.h"
+#include "loader/capture_mode.h"
 #include "loader/hooks.h"
-#include "loader/relaxed.h"
 #include "os/step.h"
 #include "vgpu/region.h"
 
@@ -193,13 +193,13 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 
 	result = real_cuMemImportFromShareableHandle(handle ? &given : NULL, shareable, type);
 	if (result == CUDA_SUCCESS) {
-		mode = vgpu_relaxed_begin();
+		mode = vgpu_capture_mode_relax();
 		result = claim_import(given, &import);
 		if (result == CUDA_SUCCESS)
 			*handle = given;
 		else
 			(void)real_cuMemRelease(given);
-		vgpu_relaxed_end(mode);
+		vgpu_capture_mode_restore(mode);
 	}
 	vgpu_shared_leave(import.hold);
 	return result;

@@ -12,7 +12,7 @@
  */
 #include "charge/admission.h"
 #include "charge/device_memory.h"
-#include "charge/gate.h"
+#include "charge/enforcement.h"
 #include "loader/hooks.h"
 #include "os/uuid.h"
 #include "vgpu/region.h"
@@ -42,14 +42,15 @@ static int gpu_of(nvmlDevice_t device)
 	return gpu;
 }
 
-/* VGPU_GATE_OPEN: the driver's own answer stands. VGPU_GATE_SHUT: NVML_ERROR_NO_PERMISSION.
- * VGPU_GATE_MANAGED: *gpu is an index in the grant, or VGPU_GPU_NOT_GRANTED. */
-static enum vgpu_gate look_up(nvmlDevice_t device, int *gpu)
+/* VGPU_ENFORCEMENT_NONE: the driver's own answer stands. VGPU_ENFORCEMENT_FAILED:
+ * NVML_ERROR_NO_PERMISSION. VGPU_ENFORCEMENT_ACTIVE: *gpu is an index in the grant, or
+ * VGPU_GPU_NOT_GRANTED. */
+static enum vgpu_enforcement look_up(nvmlDevice_t device, int *gpu)
 {
-	enum vgpu_gate gate = vgpu_gate_peek();
+	enum vgpu_enforcement enforcement = vgpu_enforcement_peek();
 
-	*gpu = gate == VGPU_GATE_MANAGED ? gpu_of(device) : VGPU_GPU_NOT_GRANTED;
-	return *gpu == VGPU_GPU_UNMANAGED ? VGPU_GATE_OPEN : gate;
+	*gpu = enforcement == VGPU_ENFORCEMENT_ACTIVE ? gpu_of(device) : VGPU_GPU_NOT_GRANTED;
+	return *gpu == VGPU_GPU_UNMANAGED ? VGPU_ENFORCEMENT_NONE : enforcement;
 }
 
 /* Apply the limit to the driver's figures. False: they remain as they are. */
@@ -58,13 +59,13 @@ static bool look(nvmlDevice_t device, struct vgpu_memory_view *view, nvmlReturn_
 	int gpu;
 
 	switch (look_up(device, &gpu)) {
-	case VGPU_GATE_OPEN:
+	case VGPU_ENFORCEMENT_NONE:
 		return false;
-	case VGPU_GATE_SHUT:
+	case VGPU_ENFORCEMENT_FAILED:
 		*result = NVML_ERROR_NO_PERMISSION;
 		*view = (struct vgpu_memory_view){0};
 		return true;
-	case VGPU_GATE_MANAGED:
+	case VGPU_ENFORCEMENT_ACTIVE:
 		break;
 	}
 	*view = vgpu_view_of(gpu, view->total_bytes, view->free_bytes);
@@ -162,14 +163,15 @@ static nvmlReturn_t refuse(unsigned int *count)
 		unsigned int none = 0;                                                             \
 		nvmlReturn_t result;                                                               \
 		int gpu;                                                                           \
-		enum vgpu_gate gate = look_up(device, &gpu);                                       \
+		enum vgpu_enforcement enforcement = look_up(device, &gpu);                         \
                                                                                                    \
-		if (gate == VGPU_GATE_OPEN || !count || (*count && !rows))                         \
+		if (enforcement == VGPU_ENFORCEMENT_NONE || !count || (*count && !rows))           \
 			return real_##name(device, count, rows);                                   \
 		result = real_##name(device, &none, NULL);                                         \
 		if (!is_fine(result))                                                              \
 			return result;                                                             \
-		return gate == VGPU_GATE_SHUT ? refuse(count) : list(gpu, count, rows, put);       \
+		return enforcement == VGPU_ENFORCEMENT_FAILED ? refuse(count)                      \
+							      : list(gpu, count, rows, put);       \
 	}
 
 COMPUTE(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, put_v1)
@@ -182,15 +184,15 @@ COMPUTE(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, put_v2)
 	{                                                                                          \
 		unsigned int none = 0;                                                             \
 		nvmlReturn_t result;                                                               \
-		enum vgpu_gate gate = vgpu_gate_peek();                                            \
+		enum vgpu_enforcement enforcement = vgpu_enforcement_peek();                       \
                                                                                                    \
-		if (gate == VGPU_GATE_OPEN || !count || (*count && !rows))                         \
+		if (enforcement == VGPU_ENFORCEMENT_NONE || !count || (*count && !rows))           \
 			return real_##name(device, count, rows);                                   \
 		result = real_##name(device, &none, NULL);                                         \
 		if (!is_fine(result))                                                              \
 			return result;                                                             \
 		*count = 0;                                                                        \
-		return gate == VGPU_GATE_SHUT ? refuse(count) : NVML_SUCCESS;                      \
+		return enforcement == VGPU_ENFORCEMENT_FAILED ? refuse(count) : NVML_SUCCESS;      \
 	}
 
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
@@ -209,15 +211,15 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
 	nvmlProcessDetailList_v1_t none;
 	nvmlReturn_t result;
 	int gpu;
-	enum vgpu_gate gate = look_up(device, &gpu);
+	enum vgpu_enforcement enforcement = look_up(device, &gpu);
 
-	if (gate == VGPU_GATE_OPEN || !out)
+	if (enforcement == VGPU_ENFORCEMENT_NONE || !out)
 		return real_nvmlDeviceGetRunningProcessDetailList(device, out);
 	none = (nvmlProcessDetailList_v1_t){.version = out->version, .mode = out->mode};
 	result = real_nvmlDeviceGetRunningProcessDetailList(device, &none);
 	if (!is_fine(result))
 		return result;
-	if (gate == VGPU_GATE_SHUT)
+	if (enforcement == VGPU_ENFORCEMENT_FAILED)
 		return refuse(&out->numProcArrayEntries);
 	if (out->mode != NVML_PROCESS_MODE_COMPUTE)
 		gpu = VGPU_GPU_NOT_GRANTED;
@@ -231,7 +233,7 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
 		type unseen;                                                                       \
 		nvmlReturn_t result;                                                               \
                                                                                                    \
-		if (vgpu_gate_peek() == VGPU_GATE_OPEN || !out)                                    \
+		if (vgpu_enforcement_peek() == VGPU_ENFORCEMENT_NONE || !out)                      \
 			return real_##name args;                                                   \
 		unseen = begin;                                                                    \
 		result = real_##name unseen_args;                                                  \

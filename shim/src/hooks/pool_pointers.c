@@ -1,7 +1,7 @@
 /* Wrappers of cuMemPoolExportPointer and cuMemPoolImportPointer; see pool_pointers.h. */
 #include "hooks/pool_pointers.h"
 #include "charge/place.h"
-#include "charge/release.h"
+#include "charge/refund.h"
 
 #include "charge/export_key.h"
 #include "charge/meters.h"
@@ -24,9 +24,9 @@ static struct vgpu_meter *meter_of(CUdeviceptr dptr)
 
 void vgpu_take_known_pool_pointer(uint64_t address, struct vgpu_pool_pointer *pointer)
 {
-	if (vgpu_take(VGPU_KIND_EXPORT, address, &pointer->exported))
+	if (vgpu_refund_begin(VGPU_KIND_EXPORT, address, &pointer->exported))
 		pointer->meter = meter_of(address);
-	(void)vgpu_take(VGPU_KIND_IMPORT, address, &pointer->imported);
+	(void)vgpu_refund_begin(VGPU_KIND_IMPORT, address, &pointer->imported);
 }
 
 /* Freed memory returns to its pool: the meter is charged before the slot is released. */
@@ -36,10 +36,10 @@ void vgpu_release_pool_pointer(uint64_t address, const struct vgpu_pool_pointer 
 	if (pointer->exported.gpu >= 0) {
 		if (driver_result == CUDA_SUCCESS && pointer->meter)
 			vgpu_meter_unexported(pointer->meter, pointer->exported.bytes);
-		vgpu_release(VGPU_KIND_EXPORT, address, &pointer->exported, driver_result);
+		vgpu_refund_end(VGPU_KIND_EXPORT, address, &pointer->exported, driver_result);
 	}
 	if (pointer->imported.gpu >= 0)
-		vgpu_release(VGPU_KIND_IMPORT, address, &pointer->imported, driver_result);
+		vgpu_refund_end(VGPU_KIND_IMPORT, address, &pointer->imported, driver_result);
 }
 
 /* The GPU, and the size of the allocation. */

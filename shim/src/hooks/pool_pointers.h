@@ -17,7 +17,7 @@ struct vgpu_pool_pointer {
 
 extern uint32_t vgpu_pool_pointers; /* there was one */
 
-/* Around the driver's free, as vgpu_take and vgpu_release. */
+/* Around the driver's free, as vgpu_refund_begin and vgpu_refund_end. */
 void vgpu_take_known_pool_pointer(uint64_t address, struct vgpu_pool_pointer *pointer);
 void vgpu_release_pool_pointer(uint64_t address, const struct vgpu_pool_pointer *pointer,
 			       CUresult driver_result);

@@ -9,14 +9,14 @@ enum { WORD_BITS = 64, BITS_AT_ONCE = 64 };
 
 uint64_t vgpu_block_bytes = UINT64_C(2) << 20;
 
-static bool get_bit(const struct vgpu_bits *bits, unsigned int place)
+static bool get_bit(const struct vgpu_bits *bits, unsigned int unit)
 {
-	return bits->words[place / WORD_BITS] >> place % WORD_BITS & 1;
+	return bits->words[unit / WORD_BITS] >> unit % WORD_BITS & 1;
 }
 
-static void flip_bit(struct vgpu_bits *bits, unsigned int place)
+static void flip_bit(struct vgpu_bits *bits, unsigned int unit)
 {
-	bits->words[place / WORD_BITS] ^= UINT64_C(1) << place % WORD_BITS;
+	bits->words[unit / WORD_BITS] ^= UINT64_C(1) << unit % WORD_BITS;
 }
 
 static void give_bits(struct vgpu_shard *shard, struct vgpu_bits *bits)
@@ -73,7 +73,7 @@ static bool is_of(const struct vgpu_entry *entry, const struct vgpu_charge *owne
 	return entry->kind && entry->context == owner->context && entry->gpu == owner->gpu;
 }
 
-static enum vgpu_block enter_locked(struct vgpu_shard *shard, uint64_t block, unsigned int place,
+static enum vgpu_block enter_locked(struct vgpu_shard *shard, uint64_t block, unsigned int unit,
 				    const struct vgpu_charge *owner, bool only_known,
 				    struct vgpu_charge *replaced)
 {
@@ -83,9 +83,9 @@ static enum vgpu_block enter_locked(struct vgpu_shard *shard, uint64_t block, un
 	if (entry && is_of(entry, owner)) {
 		/* The bit is set already: the driver freed that allocation without a hooked
 		 * call. */
-		entry->live += !get_bit(entry->bits, place);
-		if (!get_bit(entry->bits, place))
-			flip_bit(entry->bits, place);
+		entry->live += !get_bit(entry->bits, unit);
+		if (!get_bit(entry->bits, unit))
+			flip_bit(entry->bits, unit);
 		return VGPU_BLOCK_KNOWN;
 	}
 	if (only_known)
@@ -101,7 +101,7 @@ static enum vgpu_block enter_locked(struct vgpu_shard *shard, uint64_t block, un
 		*replaced = (struct vgpu_charge){.gpu = entry->gpu, .context = entry->context};
 		vgpu_block_clear(shard, entry);
 	}
-	flip_bit(bits, place);
+	flip_bit(bits, unit);
 	vgpu_shard_set(shard, entry,
 		       (struct vgpu_entry){.key = block,
 					   .bits = bits,
@@ -113,9 +113,8 @@ static enum vgpu_block enter_locked(struct vgpu_shard *shard, uint64_t block, un
 	return VGPU_BLOCK_NEW;
 }
 
-enum vgpu_block vgpu_block_enter(uint64_t block, unsigned int place,
-				 const struct vgpu_charge *owner, bool only_known,
-				 struct vgpu_charge *replaced)
+enum vgpu_block vgpu_block_enter(uint64_t block, unsigned int unit, const struct vgpu_charge *owner,
+				 bool only_known, struct vgpu_charge *replaced)
 {
 	struct vgpu_shard *shard = vgpu_shard_enter(VGPU_KIND_BLOCK, block, true);
 	enum vgpu_block result;
@@ -123,12 +122,12 @@ enum vgpu_block vgpu_block_enter(uint64_t block, unsigned int place,
 	*replaced = (struct vgpu_charge){.gpu = -1};
 	if (!shard)
 		return VGPU_BLOCK_NO_MEMORY;
-	result = enter_locked(shard, block, place, owner, only_known, replaced);
+	result = enter_locked(shard, block, unit, owner, only_known, replaced);
 	vgpu_shard_leave(shard);
 	return result;
 }
 
-bool vgpu_block_take(uint64_t block, unsigned int place, struct vgpu_charge *owner)
+bool vgpu_block_take(uint64_t block, unsigned int unit, struct vgpu_charge *owner)
 {
 	struct vgpu_shard *shard = vgpu_shard_enter(VGPU_KIND_BLOCK, block, false);
 	struct vgpu_entry *entry;
@@ -137,16 +136,16 @@ bool vgpu_block_take(uint64_t block, unsigned int place, struct vgpu_charge *own
 	if (!shard)
 		return false;
 	entry = vgpu_shard_find(shard, VGPU_KIND_BLOCK, block);
-	known = entry && entry->kind && get_bit(entry->bits, place);
+	known = entry && entry->kind && get_bit(entry->bits, unit);
 	if (known) {
-		flip_bit(entry->bits, place);
+		flip_bit(entry->bits, unit);
 		*owner = (struct vgpu_charge){.gpu = entry->gpu, .context = entry->context};
 	}
 	vgpu_shard_leave(shard);
 	return known;
 }
 
-bool vgpu_block_release(uint64_t block, unsigned int place, const struct vgpu_charge *owner,
+bool vgpu_block_release(uint64_t block, unsigned int unit, const struct vgpu_charge *owner,
 			bool freed)
 {
 	struct vgpu_shard *shard = vgpu_shard_enter(VGPU_KIND_BLOCK, block, false);
@@ -158,8 +157,8 @@ bool vgpu_block_release(uint64_t block, unsigned int place, const struct vgpu_ch
 	entry = vgpu_shard_find(shard, VGPU_KIND_BLOCK, block);
 	/* Of another owner, or no longer there: forgotten and refunded meanwhile. */
 	if (entry && is_of(entry, owner)) {
-		if (!freed && !get_bit(entry->bits, place))
-			flip_bit(entry->bits, place);
+		if (!freed && !get_bit(entry->bits, unit))
+			flip_bit(entry->bits, unit);
 		else
 			last = --entry->live == 0;
 	}

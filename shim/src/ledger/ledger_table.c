@@ -1,27 +1,27 @@
 /*
  * See ledger_table.h. All of it is in anonymous pages that the kernel wipes in a fork child
- * (wiped.h): there the table reads zero, which is an empty ledger with free locks.
+ * (fork_wiped.h): there the table reads zero, which is an empty ledger with free locks.
  */
 #include "ledger/ledger_table.h"
 
 #include <string.h>
 #include <sys/mman.h>
 
-#include "os/wiped.h"
+#include "os/fork_wiped.h"
 
 enum { SHARD_BITS = 6, SHARD_COUNT = 1 << SHARD_BITS, FIRST_CAPACITY = 64 };
 
 struct table {
-	struct vgpu_wiped wiped;
+	struct vgpu_fork_wiped wiped;
 	uint32_t blocks[VGPU_MOST_GPUS];
 	struct vgpu_shard shards[SHARD_COUNT];
 };
 
-static struct vgpu_wiped *the_table;
+static struct vgpu_fork_wiped *the_table;
 
 static struct table *get_table(void)
 {
-	return vgpu_wiped_pages(&the_table, sizeof(struct table));
+	return vgpu_fork_wiped_pages(&the_table, sizeof(struct table));
 }
 
 static bool was_made(void)
@@ -34,7 +34,7 @@ void *vgpu_ledger_pages(uint64_t bytes)
 {
 	bool wiped;
 
-	return vgpu_wiped_fresh(bytes, &wiped);
+	return vgpu_fork_wiped_fresh(bytes, &wiped);
 }
 
 uint32_t *vgpu_ledger_blocks(int gpu)
@@ -118,7 +118,7 @@ bool vgpu_shard_grow(struct vgpu_shard *shard)
 	return true;
 }
 
-/* Close the gap: every entry behind it that a free place would make unreachable moves up. */
+/* Close the gap: every entry behind it that a free entry would make unreachable moves up. */
 void vgpu_shard_remove(struct vgpu_shard *shard, struct vgpu_entry *entry)
 {
 	uint64_t mask = shard->capacity - 1;

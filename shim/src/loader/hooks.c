@@ -1,7 +1,7 @@
 /* The exported pairs of CUDA_STREAM_HOOK: each records which twin was called and calls their common
  * function. */
 #include "loader/hooks.h"
-#include "loader/gated.h"
+#include "loader/launches_checked.h"
 
 #define HOOK(symbol, library, params, args)
 #define CUDA_STREAM_HOOK(symbol, base, first, last, suffix, twin_first, params, args)              \
@@ -19,7 +19,7 @@
 		CUresult(*real) params = (CUresult(*) params)__atomic_load_n(                      \
 		    &vgpu_real[VGPU_ID_##name], __ATOMIC_RELAXED);                                 \
                                                                                                    \
-		if (__builtin_expect(real && !vgpu_is_gated(), 1))                                 \
+		if (__builtin_expect(real && !vgpu_launches_are_checked(), 1))                     \
 			return real args;                                                          \
 		return on_##symbol(VGPU_ID_##name, VGPU_BARE args);                                \
 	}

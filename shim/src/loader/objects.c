@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <sys/auxv.h>
 
-#include "loader/fork_gate.h"
+#include "loader/fork_delay.h"
 #include "os/text.h"
 
 static const char self = 0; /* any address of this library */
@@ -167,9 +167,9 @@ static int each(int (*look)(struct dl_phdr_info *, size_t, void *), void *data)
 {
 	int result;
 
-	vgpu_fork_gate_enter();
+	vgpu_fork_delay_begin();
 	result = iterate()(look, data);
-	vgpu_fork_gate_leave();
+	vgpu_fork_delay_end();
 	return result;
 }
 

@@ -4,7 +4,7 @@
  * A signal handler may call the driver, and so the library, while its own thread is inside. It must
  * not wait for that thread: an unavailable lock is false, and the caller takes the action that
  * leaves a charge too high rather than too low. The same applies to a thread that already holds a
- * lock and has waited long for another, because two such threads could wait for ever.
+ * lock and has waited long for another, because two such threads could wait without end.
  *
  * No futex, no pthread: a waiter spins, yields, and periodically tests whether the holder still
  * exists, so that a thread that ended (or a copy of its lock in a fork child) blocks no other. The

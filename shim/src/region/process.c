@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "os/wiped.h"
+#include "os/fork_wiped.h"
 
 _Static_assert(offsetof(struct vgpu_process, start) == 0, "one page is both");
 
@@ -29,7 +29,7 @@ static struct vgpu_process_start *make_page(void)
 	struct vgpu_process_start *made, *expected = NULL;
 	bool wiped;
 
-	made = vgpu_wiped_fresh(bytes, &wiped);
+	made = vgpu_fork_wiped_fresh(bytes, &wiped);
 	if (!made)
 		return NULL;
 	if (!wiped)

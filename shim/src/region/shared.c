@@ -12,8 +12,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "os/fork_wiped.h"
 #include "os/step.h"
-#include "os/wiped.h"
 #include "region/mapping.h"
 #include "region/slot_lock.h"
 
@@ -25,15 +25,15 @@ struct hold {
 };
 
 struct holds {
-	struct vgpu_wiped wiped;
+	struct vgpu_fork_wiped wiped;
 	struct hold of_slot[VGPU_SHARED_SLOTS];
 };
 
-static struct vgpu_wiped *the_holds;
+static struct vgpu_fork_wiped *the_holds;
 
 static struct holds *get_holds(void)
 {
-	return vgpu_wiped_pages(&the_holds, sizeof(struct holds));
+	return vgpu_fork_wiped_pages(&the_holds, sizeof(struct holds));
 }
 
 /* The region, locked against attach; on true `end` follows. Without a descriptor of the

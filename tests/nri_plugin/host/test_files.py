@@ -77,7 +77,7 @@ def test_the_files_that_are_written_and_their_modes(run: RunDirectory, root: Pat
     assert region == region_file.fresh(2, GRANT_ID, MADE_NS)
     # Its blocks are allocated: a process's store never fails for a full file system.
     assert (directory / "region").stat().st_blocks * 512 >= len(region)
-    assert (directory / "lease").read_bytes() == lease_file.fresh(2, gated=True)
+    assert (directory / "lease").read_bytes() == lease_file.fresh(2, launches_checked=True)
     modes = {name: mode(directory / name) for name in os.listdir(directory)}
     assert modes == {
         "driver": 0o755,
@@ -101,12 +101,14 @@ def test_a_grant_has_what_a_process_is_charged_at_once(run: RunDirectory, root: 
     ]
 
 
-@pytest.mark.parametrize(("percents", "gated"), [((0, 100), False), ((100, 30), True)])
+@pytest.mark.parametrize(("percents", "launches_checked"), [((0, 100), False), ((100, 30), True)])
 def test_launches_are_checked_from_the_start_where_a_share_is_capped(
-    run: RunDirectory, root: Path, percents: Sequence[int], gated: bool
+    run: RunDirectory, root: Path, percents: Sequence[int], launches_checked: bool
 ) -> None:
     run.prepare("c1", [Share(f"GPU-{n}", n, 1, each) for n, each in enumerate(percents)], False)
-    assert (root / "c1/lease").read_bytes() == lease_file.fresh(2, gated=gated)
+    assert (root / "c1/lease").read_bytes() == lease_file.fresh(
+        2, launches_checked=launches_checked
+    )
 
 
 def test_a_share_is_forced_if_the_operator_configures_it(root: Path) -> None:
@@ -342,7 +344,7 @@ def test_killed_between_two_steps(step: str, root: Path) -> None:
     assert grant is not None
     assert grant.grant_id == (1 if step == "grant" else GRANT_ID)
     assert (root / "pod-u/region").read_bytes() == region_file.fresh(2, grant.grant_id, MADE_NS)
-    assert (root / "pod-u/lease").read_bytes() == lease_file.fresh(2, gated=True)
+    assert (root / "pod-u/lease").read_bytes() == lease_file.fresh(2, launches_checked=True)
     run.remove("pod-u")
     # ... or the next removal deletes the rest.
     child = multiprocessing.get_context("fork").Process(target=die_after, args=arguments)

@@ -1,6 +1,7 @@
 /*
- * A GPU, containers and programs in virtual time, around the library's real limiter (lane.c,
- * lease.c). tests/shim/compute/model.py drives it together with the real arbiter.
+ * A GPU, containers and programs in virtual time, around the library's real limiter
+ * (submitted_work.c, lease.c). tests/shim/compute/model.py drives it together with the real
+ * arbiter.
  *
  * It assumes of a GPU: one context runs at a time, in time slices, round robin; a context's work
  * runs in the order of submission; a context has at most 1,024 pending launches; an event is done
@@ -12,24 +13,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compute/lane.h"
+#include "compute/submitted_work.h"
 
 enum {
 	MOST_PROGRAMS = 16,
 	MOST_CONTAINERS = 8,
 	PENDING_MOST = 1024,
 	RING = 4096,
-	GATE_NONE = 0,
-	GATE_LIBRARY = 1,
-	GATE_BUCKET = 2, /* straw man: each container times itself by events */
+	LIMITER_NONE = 0,
+	LIMITER_LIBRARY = 1,
+	LIMITER_BUCKET = 2, /* straw man: each container times itself by events */
 };
 
 #define NEVER	     UINT64_MAX
-#define POLL_MOST_NS UINT64_C(100000) /* the library looks at its markers no more often */
+#define POLL_MOST_NS UINT64_C(100000) /* between the library's polls of its markers */
 
 struct model_options {
 	uint64_t slice_ns, launch_ns, wake_ns;
-	uint32_t gate;
+	uint32_t limiter;
 };
 
 struct program {
@@ -38,14 +39,14 @@ struct program {
 	uint32_t kernel_count, next_kernel;
 	bool waits_each;  /* synchronises after each launch */
 	uint64_t wake_ns; /* when its thread runs next; NEVER: it waits for the GPU */
-	bool gated;	  /* asleep in the gate */
-	struct vgpu_lane lane;
+	bool throttled;	  /* its launch waits for a window */
+	struct vgpu_submitted_work work;
 	uint64_t item_ns[RING];
 	uint64_t submitted, finished; /* items */
 	uint64_t left_ns;	      /* of the item at the head */
 	uint64_t done_ns;	      /* work done */
-	uint64_t throttled_ns, gate_from_ns, launches;
-	uint64_t busy_ns; /* of the lane, as counted in the container */
+	uint64_t throttled_ns, throttled_from_ns, launches;
+	uint64_t busy_ns; /* of work.busy_ns: as counted in the container */
 };
 
 struct container {
@@ -55,7 +56,7 @@ struct container {
 	double bucket_ns, bucket_share;
 	uint64_t bucket_at_ns;
 	bool stopped;	/* all its programs are killed */
-	bool not_gated; /* its launches are not checked */
+	bool unchecked; /* its launches are not checked */
 };
 
 struct model {
@@ -77,7 +78,7 @@ void model_write_lease(struct model *model, int container, uint32_t offset, cons
 		       uint32_t bytes);
 void model_sample(const struct model *model, int container, uint64_t out[3]);
 void model_kill(struct model *model, int container);
-void model_gate(struct model *model, int container, bool gated);
+void model_check_launches(struct model *model, int container, bool checked);
 void model_run(struct model *model, uint64_t until_ns);
 uint64_t model_done_ns(const struct model *model, int program);
 uint64_t model_idle_ns(const struct model *model);
@@ -134,7 +135,7 @@ void model_write_lease(struct model *model, int container, uint32_t offset, cons
 		struct program *program = &model->program[i];
 		uint64_t at_ns = model->now_ns + jitter(model, model->options.wake_ns);
 
-		if (program->container == container && program->gated && !of->stopped &&
+		if (program->container == container && program->throttled && !of->stopped &&
 		    program->wake_ns > at_ns)
 			program->wake_ns = at_ns;
 	}
@@ -160,9 +161,9 @@ void model_kill(struct model *model, int container)
 		}
 }
 
-void model_gate(struct model *model, int container, bool gated)
+void model_check_launches(struct model *model, int container, bool checked)
 {
-	model->container[container].not_gated = !gated;
+	model->container[container].unchecked = !checked;
 }
 
 uint64_t model_done_ns(const struct model *model, int program)
@@ -243,26 +244,26 @@ static void advance(struct model *model, uint64_t at_ns)
 		choose(model);
 }
 
-static void look_at_markers(struct model *model, struct program *program, bool exactly)
+static void poll_markers(struct model *model, struct program *program, bool exactly)
 {
 	const struct vgpu_marker *oldest;
 
-	while ((oldest = vgpu_lane_oldest(&program->lane))) {
+	while ((oldest = vgpu_work_oldest(&program->work))) {
 		if (oldest->event > program->finished) {
-			vgpu_lane_looked(&program->lane, model->now_ns);
+			vgpu_work_polled(&program->work, model->now_ns);
 			break;
 		}
-		vgpu_lane_finished(&program->lane, model->now_ns, exactly);
+		vgpu_work_finished(&program->work, model->now_ns, exactly);
 	}
 }
 
 /* As launch.c does. */
 static void count_work(struct container *container, struct program *program)
 {
-	uint64_t work_ns = program->lane.busy_ns - program->busy_ns;
-	uint64_t from_ns = container->counted_ns, end_ns = program->lane.finished_ns;
+	uint64_t work_ns = program->work.busy_ns - program->busy_ns;
+	uint64_t from_ns = container->counted_ns, end_ns = program->work.finished_ns;
 
-	program->busy_ns = program->lane.busy_ns;
+	program->busy_ns = program->work.busy_ns;
 	if (end_ns <= from_ns)
 		return;
 	container->busy_ns += work_ns < end_ns - from_ns ? work_ns : end_ns - from_ns;
@@ -276,7 +277,7 @@ static void publish(struct model *model, int container)
 	for (int i = 0; i < model->programs; i++)
 		if (model->program[i].container == container) {
 			uint64_t free_ns =
-			    vgpu_lane_free_ns(&model->program[i].lane, model->now_ns);
+			    vgpu_work_free_ns(&model->program[i].work, model->now_ns);
 
 			busy_ns = free_ns > busy_ns ? free_ns : busy_ns;
 			count_work(&model->container[container], &model->program[i]);
@@ -284,9 +285,10 @@ static void publish(struct model *model, int container)
 	model->container[container].busy_until_ns = busy_ns;
 }
 
-static bool is_gated(const struct model *model, const struct program *program)
+static bool is_checked(const struct model *model, const struct program *program)
 {
-	return model->options.gate != GATE_NONE && !model->container[program->container].not_gated;
+	return model->options.limiter != LIMITER_NONE &&
+	       !model->container[program->container].unchecked;
 }
 
 /* True: submit. The bucket's tokens are refilled with time, and each launch takes what the last one
@@ -300,11 +302,11 @@ static bool bucket_admits(struct model *model, struct program *program, uint64_t
 	container->bucket_at_ns = model->now_ns;
 	if (container->bucket_ns > 1e7)
 		container->bucket_ns = 1e7;
-	look_at_markers(model, program, true);
-	container->bucket_ns -= (double)program->lane.busy_ns;
-	program->lane.busy_ns = 0;
+	poll_markers(model, program, true);
+	container->bucket_ns -= (double)program->work.busy_ns;
+	program->work.busy_ns = 0;
 	*again_ns = model->now_ns + 500000;
-	return container->bucket_ns > 0 && program->lane.count < 4;
+	return container->bucket_ns > 0 && program->work.count < 4;
 }
 
 static bool gate_admits(struct model *model, struct program *program, uint8_t kind,
@@ -312,22 +314,22 @@ static bool gate_admits(struct model *model, struct program *program, uint8_t ki
 {
 	struct container *container = &model->container[program->container];
 	struct vgpu_turn turn = vgpu_lease_turn(&container->lease, model->now_ns);
-	struct vgpu_waiting_launch waiting = {kind, program->gated ? program->gate_from_ns
-								   : model->now_ns};
+	struct vgpu_waiting_launch waiting = {kind, program->throttled ? program->throttled_from_ns
+								       : model->now_ns};
 	bool admits;
 	int slot;
 
-	if (!is_gated(model, program))
+	if (!is_checked(model, program))
 		return true;
-	if (model->options.gate == GATE_BUCKET)
+	if (model->options.limiter == LIMITER_BUCKET)
 		return bucket_admits(model, program, again_ns);
 	container->launched_ns = model->now_ns;
-	if (model->now_ns >= program->lane.looked_ns + POLL_MOST_NS || program->gated)
-		look_at_markers(model, program, false);
-	admits = vgpu_lane_admits(&program->lane, &turn, model->now_ns, &waiting, again_ns);
-	slot = admits ? VGPU_NO_MARKER : vgpu_lane_paused(&program->lane, &turn, model->now_ns);
+	if (model->now_ns >= program->work.polled_ns + POLL_MOST_NS || program->throttled)
+		poll_markers(model, program, false);
+	admits = vgpu_work_admits(&program->work, &turn, model->now_ns, &waiting, again_ns);
+	slot = admits ? VGPU_NO_MARKER : vgpu_work_paused(&program->work, &turn, model->now_ns);
 	if (slot >= 0)
-		vgpu_lane_marked(&program->lane, slot, program->submitted);
+		vgpu_work_marked(&program->work, slot, program->submitted);
 	publish(model, program->container);
 	return admits;
 }
@@ -338,15 +340,15 @@ static void submit(struct model *model, struct program *program, uint8_t kind)
 	int slot = VGPU_NO_MARKER;
 
 	program->next_kernel = (program->next_kernel + 1) % program->kernel_count;
-	if (is_gated(model, program))
-		slot = vgpu_lane_submitted(&program->lane, model->now_ns, kind, 1);
+	if (is_checked(model, program))
+		slot = vgpu_work_submitted(&program->work, model->now_ns, kind, 1);
 	program->item_ns[program->submitted % RING] = cost_ns;
 	if (!has_work(program))
 		program->left_ns = cost_ns;
 	program->submitted++;
 	program->launches++;
 	if (slot >= 0)
-		vgpu_lane_marked(&program->lane, slot, program->submitted);
+		vgpu_work_marked(&program->work, slot, program->submitted);
 	if (model->current < 0)
 		choose(model);
 }
@@ -354,12 +356,12 @@ static void submit(struct model *model, struct program *program, uint8_t kind)
 /* The program's thread runs: it launches, or sleeps. */
 static void step(struct model *model, struct program *program)
 {
-	uint8_t kind = vgpu_lane_kind(64 * (program->next_kernel + 1), 0);
+	uint8_t kind = vgpu_work_kind(64 * (program->next_kernel + 1), 0);
 	uint64_t again_ns = NEVER;
 
 	if (program->waits_each && !has_work(program) && program->launches) {
-		look_at_markers(model, program, true);
-		vgpu_lane_synchronized(&program->lane, model->now_ns, 1);
+		poll_markers(model, program, true);
+		vgpu_work_synchronized(&program->work, model->now_ns, 1);
 		publish(model, program->container);
 	}
 	if ((program->waits_each && has_work(program)) ||
@@ -368,9 +370,9 @@ static void step(struct model *model, struct program *program)
 		return;
 	}
 	if (!gate_admits(model, program, kind, &again_ns)) {
-		if (!program->gated)
-			program->gate_from_ns = model->now_ns;
-		program->gated = true;
+		if (!program->throttled)
+			program->throttled_from_ns = model->now_ns;
+		program->throttled = true;
 		if (again_ns > model->now_ns + UINT64_C(50000000))
 			again_ns = model->now_ns + UINT64_C(50000000);
 		if (again_ns <= model->now_ns)
@@ -378,9 +380,9 @@ static void step(struct model *model, struct program *program)
 		program->wake_ns = again_ns + jitter(model, model->options.wake_ns);
 		return;
 	}
-	if (program->gated)
-		program->throttled_ns += model->now_ns - program->gate_from_ns;
-	program->gated = false;
+	if (program->throttled)
+		program->throttled_ns += model->now_ns - program->throttled_from_ns;
+	program->throttled = false;
 	submit(model, program, kind);
 	publish(model, program->container);
 	program->wake_ns = program->waits_each ? NEVER : model->now_ns + model->options.launch_ns;

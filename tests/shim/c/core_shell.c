@@ -3,7 +3,7 @@
  *
  * Each command is one function of region.h, or an action of a program that affects the library:
  * fork, clone, close every descriptor, exec, end a thread. `stop STEP N` makes the process stop
- * itself (SIGSTOP) at the Nth passage of that step (src/step.h); `end STEP N` ends the thread that
+ * itself (SIGSTOP) at the Nth passage of that step (os/step.h); `end STEP N` ends the thread that
  * passes there.
  */
 #include <fcntl.h>

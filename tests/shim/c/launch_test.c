@@ -1,6 +1,6 @@
 /*
- * The gate before launches alone: launch.c and lane.c over a clock, events and a lease of the test.
- * Prints nothing and exits 0 where all holds.
+ * The check before launches alone: launch.c and submitted_work.c over a clock, events and a lease
+ * of the test. Prints nothing and exits 0 where all holds.
  *
  *	vgpu-launch-test lost      an event that cannot be recorded ends when it is due
  *	vgpu-launch-test locked    a marker is recorded although the lock is not available
@@ -23,12 +23,12 @@ static bool reached;
 static void (*during_query)(void);
 
 static struct vgpu_process process = {.start = {1, 0}}; /* without a region */
-static const volatile uint32_t gated = 1;
+static const volatile uint32_t launches_checked = 1;
 
 /* In place of process.c, lease_file.c, current.c and markers.c. */
 struct vgpu_process_start *vgpu_process_start_page = &process.start;
 __thread struct vgpu_thread vgpu_thread;
-const volatile uint32_t *vgpu_gated_word = &gated;
+const volatile uint32_t *vgpu_launches_checked_word = &launches_checked;
 __thread int vgpu_current = 1;
 int vgpu_open_captures;
 
@@ -113,7 +113,7 @@ static void launch_on(int gpu, uint64_t kernel)
 
 static uint32_t cost_ns(int gpu)
 {
-	return gpus[gpu].lane.cost_ns[vgpu_lane_kind(KERNEL, 1)];
+	return gpus[gpu].work.cost_ns[vgpu_work_kind(KERNEL, 1)];
 }
 
 /* The GPU has worked for so long. */
@@ -121,7 +121,7 @@ static void finish(int gpu, uint64_t work_ns)
 {
 	now_ns += work_ns;
 	reached = true;
-	look_at_markers(&gpus[gpu], VGPU_LANE_MARKERS, true);
+	poll_markers(&gpus[gpu], VGPU_WORK_MARKERS, true);
 	reached = false;
 }
 
@@ -130,9 +130,9 @@ static void test_lost(void)
 	next_event = VGPU_EVENT_LOST;
 	launch_on(0, KERNEL);
 	finish(0, 1000);
-	MUST(gpus[0].lane.count == 1); /* not before it may be done */
+	MUST(gpus[0].work.count == 1); /* not before it may be done */
 	finish(0, 1000000);
-	MUST(gpus[0].lane.count == 0 && cost_ns(0) == 20000);
+	MUST(gpus[0].work.count == 0 && cost_ns(0) == 20000);
 }
 
 static void test_locked(void)
@@ -144,16 +144,16 @@ static void test_locked(void)
 	vgpu_launch_end(&launch);
 	vgpu_unlock(&gpus[0].lock);
 	finish(0, 70000);
-	MUST(gpus[0].lane.count == 0 && cost_ns(0) == 70000);
+	MUST(gpus[0].work.count == 0 && cost_ns(0) == 70000);
 }
 
 static uint32_t entered(int gpu)
 {
-	const struct vgpu_lane *lane = &gpus[gpu].lane;
-	uint32_t launches = lane->open.launches[0];
+	const struct vgpu_submitted_work *work = &gpus[gpu].work;
+	uint32_t launches = work->open.launches[0];
 
-	for (uint32_t i = 0; i < lane->count; i++)
-		launches += lane->markers[(lane->first + i) % VGPU_LANE_MARKERS].launches[0];
+	for (uint32_t i = 0; i < work->count; i++)
+		launches += work->markers[(work->first + i) % VGPU_WORK_MARKERS].launches[0];
 	return launches;
 }
 
@@ -186,7 +186,7 @@ static void test_reused(void)
 	launch_on(0, KERNEL);
 	during_query = reuse;
 	finish(0, 70000);
-	MUST(gpus[0].lane.count == 1);
+	MUST(gpus[0].work.count == 1);
 }
 
 static void test_waited(void)
@@ -199,13 +199,13 @@ static void test_waited(void)
 	for (int round = 0; round < ROUNDS; round++) {
 		for (int i = 0; i < LAUNCHES; i++)
 			launch_on(0, KERNEL);
-		MUST(gpus[0].lane.count > 2);
+		MUST(gpus[0].work.count > 2);
 		since_ns = vgpu_launches_wait_begins(NULL, false);
 		now_ns += LAUNCHES * COST_NS;
 		reached = true;
 		vgpu_launches_wait_ended(since_ns, NULL, false, true);
 		reached = false;
-		MUST(gpus[0].lane.count == 0 && cost_ns(0) > COST_NS * 9 / 10 &&
+		MUST(gpus[0].work.count == 0 && cost_ns(0) > COST_NS * 9 / 10 &&
 		     cost_ns(0) < COST_NS * 11 / 10);
 	}
 }

@@ -75,7 +75,7 @@ struct oracle_block {
 
 static unsigned int oracle_place(unsigned int which)
 {
-	return which * (VGPU_BLOCK_PLACES / 16) +
+	return which * (VGPU_BLOCK_UNITS / 16) +
 	       which; /* of several words, the first and last too */
 }
 

@@ -18,7 +18,7 @@ from tests.support import ROOT
 
 _LIBRARY: Final = ROOT / "build/dev/lib/tests/libcompute-model.so"
 _START_NS: Final = 1_000_000_000_000
-_GATES: Final = {"none": 0, "library": 1, "bucket": 2}
+_LIMITERS: Final = {"none": 0, "library": 1, "bucket": 2}
 
 
 class _Options(ctypes.Structure):
@@ -26,7 +26,7 @@ class _Options(ctypes.Structure):
         ("slice_ns", ctypes.c_uint64),
         ("launch_ns", ctypes.c_uint64),
         ("wake_ns", ctypes.c_uint64),
-        ("gate", ctypes.c_uint32),
+        ("limiter", ctypes.c_uint32),
     )
 
 
@@ -71,7 +71,7 @@ class Model:
     """A GPU with containers on it. arbiter_late_ns: how late the arbiter's steps come at most."""
 
     containers: Mapping[str, Container]
-    gate: Literal["none", "library", "bucket"] = "library"
+    limiter: Literal["none", "library", "bucket"] = "library"
     slice_us: int = 2000
     wake_us: int = 100
     arbiter_late_us: int = 300
@@ -86,7 +86,7 @@ class Model:
         self._c.model_new.restype = ctypes.c_void_p
         for name in ("done_ns", "idle_ns", "launches", "throttled_ns"):
             getattr(self._c, f"model_{name}").restype = ctypes.c_uint64
-        options = _Options(self.slice_us * 1000, 2000, self.wake_us * 1000, _GATES[self.gate])
+        options = _Options(self.slice_us * 1000, 2000, self.wake_us * 1000, _LIMITERS[self.limiter])
         self._model = ctypes.c_void_p(
             self._c.model_new(ctypes.byref(options), ctypes.c_uint64(_START_NS))
         )
@@ -112,8 +112,8 @@ class Model:
     def _share(self) -> None:
         self.turns.set_shares(self.shares)
         for number in self.numbers.values():
-            gated = self.turns.gated or self.gate == "bucket"
-            self._c.model_gate(self._model, number, gated)
+            launches_checked = self.turns.launches_checked or self.limiter == "bucket"
+            self._c.model_check_launches(self._model, number, launches_checked)
 
     def close(self) -> None:
         self._c.model_free(self._model)
@@ -213,5 +213,5 @@ class Model:
 
 def alone(program: Program, seconds: int = 2) -> float:
     """Return the GPU's time, in percent, that the program takes alone and without a limit."""
-    model = Model({"a": Container(100, (program,))}, gate="none")
+    model = Model({"a": Container(100, (program,))}, limiter="none")
     return model.measure(seconds, 0.1).share["a"]

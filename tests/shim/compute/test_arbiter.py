@@ -42,9 +42,9 @@ def share_ppm(directory: Path, gpu: int = 0) -> int:
     return found.share_ppm if found else 0
 
 
-def is_gated(directory: Path) -> bool:
+def launches_are_checked(directory: Path) -> bool:
     data = (directory / names.FILE_LEASE).read_bytes()
-    return bool(lease_file.HEADER.unpack(data)["gated"])
+    return bool(lease_file.HEADER.unpack(data)["launches_checked"])
 
 
 def write(directory: Path, field: str, value: int) -> None:
@@ -139,14 +139,14 @@ def test_a_changed_share_is_seen_soon(tmp_path: Path, works: bool, seen_ms: int)
     directory = make(tmp_path, "a", 30, forced=True)
     steps = Steps(tmp_path)
     steps.run(150)
-    assert is_gated(directory)
+    assert launches_are_checked(directory)
     for percent in (60, 0, 10):
         if works:
             launch(directory, steps.now_ns)
             steps.run(50)
         set_share(directory, percent)
         steps.run(seen_ms)
-        assert is_gated(directory) is (percent != 0)
+        assert launches_are_checked(directory) is (percent != 0)
         steps.run(700)  # the lease's next beat
         assert share_ppm(directory) == (percent * 10_000 or 1_000_000)
 
@@ -160,7 +160,7 @@ def test_each_gpu_of_a_container_has_its_own_share(tmp_path: Path) -> None:
     assert (share_ppm(both, 0), share_ppm(both, 1)) == (761_904, 700_000)
     assert share_ppm(small) == 190_476
     assert (share_ppm(rest, 0), share_ppm(rest, 1)) == (47_619, 300_000)
-    assert is_gated(rest)
+    assert launches_are_checked(rest)
 
 
 def test_a_work_counter_that_jumps_and_falls_is_no_idle_time(tmp_path: Path) -> None:

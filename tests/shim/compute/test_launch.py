@@ -1,4 +1,4 @@
-"""The gate before launches over a clock and events of the test; see launch_test.c."""
+"""The check before launches over a clock and events of the test; see launch_test.c."""
 
 from __future__ import annotations
 

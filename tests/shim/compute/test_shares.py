@@ -278,8 +278,8 @@ def test_other_limiters_fail_the_same_table() -> None:
     """No library; and a bucket that each container refills with its share and empties by events.
     Two like programs divide a GPU equally by themselves."""
     rows = [(shares, programs) for shares in SHARES for programs in PAIRS]
-    assert not any(holds(*row, gate="bucket") for row in rows)
-    assert not any(holds(*row, gate="none") for row in rows if row[0] != (50, 50))
-    for gate in ("none", "bucket"):
-        alone = {cap: measured(forced(cap, SMALL), gate=gate).share["a"] for cap in CAPS}
+    assert not any(holds(*row, limiter="bucket") for row in rows)
+    assert not any(holds(*row, limiter="none") for row in rows if row[0] != (50, 50))
+    for limiter in ("none", "bucket"):
+        alone = {cap: measured(forced(cap, SMALL), limiter=limiter).share["a"] for cap in CAPS}
         assert mean(abs(share - cap) for cap, share in alone.items()) > 1

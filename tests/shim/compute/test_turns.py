@@ -166,7 +166,7 @@ def test_a_container_that_leaves_and_returns_has_no_old_turn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shares", "gated"),
+    ("shares", "launches_checked"),
     [
         ([Share(100)], False),
         ([Share(30)], True),
@@ -176,7 +176,9 @@ def test_a_container_that_leaves_and_returns_has_no_old_turn() -> None:
         ([Share(100), Share(0)], False),
     ],
 )
-def test_launches_are_checked_only_where_it_matters(shares: list[Share], gated: bool) -> None:
+def test_launches_are_checked_only_where_it_matters(
+    shares: list[Share], launches_checked: bool
+) -> None:
     turns = Turns()
     turns.set_shares({str(number): share for number, share in enumerate(shares)})
-    assert turns.gated is gated
+    assert turns.launches_checked is launches_checked

@@ -1,5 +1,5 @@
-/* See release.h. */
-#include "charge/release.h"
+/* See refund.h. */
+#include "charge/refund.h"
 
 #include "charge/device_memory.h"
 #include "charge/generations.h"
@@ -12,7 +12,7 @@
 
 enum { RELEASE_THRESHOLD = 4 }; /* CU_MEMPOOL_ATTR_RELEASE_THRESHOLD */
 
-bool vgpu_take(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge)
+bool vgpu_refund_begin(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge)
 {
 	bool known;
 
@@ -41,8 +41,8 @@ static void put_back(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge
 	}
 }
 
-void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge,
-		  CUresult driver_result)
+void vgpu_refund_end(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge,
+		     CUresult driver_result)
 {
 	if (charge->gpu < 0)
 		return;

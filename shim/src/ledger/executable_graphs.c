@@ -1,12 +1,12 @@
-/* See execs.h. Open addressing over one array; the gap of a removed entry is closed, so that an
- * unsuccessful search, which each launch of another graph makes, stays short. */
-#include "ledger/execs.h"
+/* See executable_graphs.h. Open addressing over one array; the gap of a removed entry is closed, so
+ * that an unsuccessful search, which each launch of another graph makes, stays short. */
+#include "ledger/executable_graphs.h"
 
+#include "os/fork_wiped.h"
 #include "os/lock.h"
-#include "os/wiped.h"
 
 _Static_assert(VGPU_MOST_GPUS <= 64, "the mask of GPUs");
-_Static_assert(VGPU_EXECS == 1 << 11, "the bits of a hash");
+_Static_assert(VGPU_EXECUTABLE_GRAPHS == 1 << 11, "the bits of a hash");
 
 struct entry {
 	uint64_t exec;
@@ -15,17 +15,17 @@ struct entry {
 };
 
 static struct table {
-	struct vgpu_wiped wiped;
+	struct vgpu_fork_wiped wiped;
 	struct vgpu_lock lock;
 	uint32_t trims[VGPU_MOST_GPUS];
-	struct entry entries[VGPU_EXECS];
+	struct entry entries[VGPU_EXECUTABLE_GRAPHS];
 } *shared;
 
 static uint32_t live; /* entries; of this process or of its fork parent */
 
 static struct table *table(void)
 {
-	return vgpu_wiped_pages((struct vgpu_wiped **)&shared, sizeof(struct table));
+	return vgpu_fork_wiped_pages((struct vgpu_fork_wiped **)&shared, sizeof(struct table));
 }
 
 static uint32_t hash_position(uint64_t exec)
@@ -36,8 +36,9 @@ static uint32_t hash_position(uint64_t exec)
 /* With the lock: the entry of the exec, or the place for a new one; NULL if there is neither. */
 static struct entry *find(struct table *t, uint64_t exec, bool to_put)
 {
-	for (uint32_t step = 0; step < VGPU_EXECS; step++) {
-		struct entry *entry = &t->entries[(hash_position(exec) + step) % VGPU_EXECS];
+	for (uint32_t step = 0; step < VGPU_EXECUTABLE_GRAPHS; step++) {
+		struct entry *entry =
+		    &t->entries[(hash_position(exec) + step) % VGPU_EXECUTABLE_GRAPHS];
 
 		if (entry->exec == exec)
 			return entry;
@@ -50,9 +51,10 @@ static struct entry *find(struct table *t, uint64_t exec, bool to_put)
 /* With the lock: every entry stays reachable from its hash position. */
 static void remove_at(struct table *t, uint32_t hole)
 {
-	for (uint32_t step = 1; step < VGPU_EXECS; step++) {
-		uint32_t at = (hole + step) % VGPU_EXECS;
-		uint32_t distance = (at - hash_position(t->entries[at].exec)) % VGPU_EXECS;
+	for (uint32_t step = 1; step < VGPU_EXECUTABLE_GRAPHS; step++) {
+		uint32_t at = (hole + step) % VGPU_EXECUTABLE_GRAPHS;
+		uint32_t distance =
+		    (at - hash_position(t->entries[at].exec)) % VGPU_EXECUTABLE_GRAPHS;
 
 		if (!t->entries[at].exec)
 			break;
@@ -65,7 +67,7 @@ static void remove_at(struct table *t, uint32_t hole)
 	t->entries[hole].exec = 0;
 }
 
-bool vgpu_execs_put(uint64_t exec, const struct vgpu_graph_needs *bounds)
+bool vgpu_executable_graphs_put(uint64_t exec, const struct vgpu_graph_needs *bounds)
 {
 	struct table *t = table();
 	struct entry *entry;
@@ -87,7 +89,7 @@ static bool any(void)
 	return __atomic_load_n(&live, __ATOMIC_RELAXED);
 }
 
-bool vgpu_execs_remove(uint64_t exec, struct vgpu_graph_needs *bounds)
+bool vgpu_executable_graphs_remove(uint64_t exec, struct vgpu_graph_needs *bounds)
 {
 	struct table *t = any() ? table() : NULL;
 	struct entry *entry;
@@ -104,7 +106,7 @@ bool vgpu_execs_remove(uint64_t exec, struct vgpu_graph_needs *bounds)
 	return entry;
 }
 
-bool vgpu_execs_find(uint64_t exec, struct vgpu_graph_needs *bounds)
+bool vgpu_executable_graphs_find(uint64_t exec, struct vgpu_graph_needs *bounds)
 {
 	struct table *t = any() ? table() : NULL;
 	struct entry *entry;
@@ -124,7 +126,7 @@ bool vgpu_execs_find(uint64_t exec, struct vgpu_graph_needs *bounds)
 }
 
 /* If the lock is not available they stay at 0, which is soon outdated. */
-void vgpu_execs_count_trims(struct vgpu_graph_needs *bounds)
+void vgpu_executable_graphs_count_trims(struct vgpu_graph_needs *bounds)
 {
 	struct table *t = table();
 
@@ -135,7 +137,7 @@ void vgpu_execs_count_trims(struct vgpu_graph_needs *bounds)
 	vgpu_unlock(&t->lock);
 }
 
-void vgpu_execs_launched(uint64_t exec, const struct vgpu_graph_needs *bounds)
+void vgpu_executable_graphs_launched(uint64_t exec, const struct vgpu_graph_needs *bounds)
 {
 	struct table *t = any() ? table() : NULL;
 	struct entry *entry;
@@ -150,7 +152,7 @@ void vgpu_execs_launched(uint64_t exec, const struct vgpu_graph_needs *bounds)
 	vgpu_unlock(&t->lock);
 }
 
-void vgpu_execs_trimmed(int gpu)
+void vgpu_executable_graphs_trimmed(int gpu)
 {
 	struct table *t = __atomic_load_n(&shared, __ATOMIC_ACQUIRE) ? table() : NULL;
 

@@ -4,7 +4,7 @@
  * Fails closed: if a limit is set and grant or region is unusable, cuInit is refused, and with it
  * every use of the GPU. The program keeps running; one that never calls CUDA is unaffected.
  */
-#include "charge/gate.h"
+#include "charge/enforcement.h"
 
 #include <stdbool.h>
 
@@ -18,32 +18,32 @@ static bool is_unmanaged(void)
 	return __atomic_load_n(&unmanaged, __ATOMIC_RELAXED);
 }
 
-static enum vgpu_gate gate(enum vgpu_result (*enter)(struct vgpu_error *))
+static enum vgpu_enforcement evaluate(enum vgpu_result (*enter)(struct vgpu_error *))
 {
 	struct vgpu_error error = {.result = VGPU_OK};
 
 	if (is_unmanaged())
-		return VGPU_GATE_OPEN;
+		return VGPU_ENFORCEMENT_NONE;
 	switch (enter(&error)) {
 	case VGPU_OK:
-		return VGPU_GATE_MANAGED;
+		return VGPU_ENFORCEMENT_ACTIVE;
 	case VGPU_UNMANAGED:
 		__atomic_store_n(&unmanaged, true, __ATOMIC_RELAXED);
-		return VGPU_GATE_OPEN;
+		return VGPU_ENFORCEMENT_NONE;
 	default:
 		vgpu_error_print(&error);
-		return VGPU_GATE_SHUT;
+		return VGPU_ENFORCEMENT_FAILED;
 	}
 }
 
-enum vgpu_gate vgpu_gate_use(void)
+enum vgpu_enforcement vgpu_enforcement_begin(void)
 {
 	/* On the path of every allocation: once attached, no space for an error. */
-	return !is_unmanaged() && vgpu_attach(NULL) == VGPU_OK ? VGPU_GATE_MANAGED
-							       : gate(vgpu_attach);
+	return !is_unmanaged() && vgpu_attach(NULL) == VGPU_OK ? VGPU_ENFORCEMENT_ACTIVE
+							       : evaluate(vgpu_attach);
 }
 
-enum vgpu_gate vgpu_gate_peek(void)
+enum vgpu_enforcement vgpu_enforcement_peek(void)
 {
-	return gate(vgpu_peek);
+	return evaluate(vgpu_peek);
 }

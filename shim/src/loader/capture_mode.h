@@ -9,7 +9,7 @@
 enum { VGPU_CAPTURE_MODE_RELAXED = 2, VGPU_CAPTURE_MODE_UNKNOWN = -1 };
 
 /* Returns the mode to pass to the end. */
-static inline int vgpu_relaxed_begin(void)
+static inline int vgpu_capture_mode_relax(void)
 {
 	int mode = VGPU_CAPTURE_MODE_RELAXED;
 
@@ -18,7 +18,7 @@ static inline int vgpu_relaxed_begin(void)
 		   : VGPU_CAPTURE_MODE_UNKNOWN;
 }
 
-static inline void vgpu_relaxed_end(int mode)
+static inline void vgpu_capture_mode_restore(int mode)
 {
 	if (mode != VGPU_CAPTURE_MODE_UNKNOWN)
 		(void)real_cuThreadExchangeStreamCaptureMode(&mode);

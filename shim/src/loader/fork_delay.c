@@ -1,5 +1,5 @@
-/* See fork_gate.h. */
-#include "loader/fork_gate.h"
+/* See fork_delay.h. */
+#include "loader/fork_delay.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -76,7 +76,7 @@ static void register_once(void)
 		__register_atfork(before_fork, in_parent, in_child, NULL);
 }
 
-void vgpu_fork_gate_enter(void)
+void vgpu_fork_delay_begin(void)
 {
 	if (depth++)
 		return;
@@ -91,7 +91,7 @@ void vgpu_fork_gate_enter(void)
 	}
 }
 
-void vgpu_fork_gate_leave(void)
+void vgpu_fork_delay_end(void)
 {
 	if (!--depth)
 		__atomic_sub_fetch(&inside, 1, __ATOMIC_SEQ_CST);

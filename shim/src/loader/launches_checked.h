@@ -8,10 +8,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-extern const volatile uint32_t *vgpu_gated_word;
+extern const volatile uint32_t *vgpu_launches_checked_word;
 
 /* False: no container of the grant's GPUs has a cap now. */
-static inline bool vgpu_is_gated(void)
+static inline bool vgpu_launches_are_checked(void)
 {
-	return __builtin_expect(*__atomic_load_n(&vgpu_gated_word, __ATOMIC_RELAXED) != 0, 0);
+	return __builtin_expect(
+	    *__atomic_load_n(&vgpu_launches_checked_word, __ATOMIC_RELAXED) != 0, 0);
 }

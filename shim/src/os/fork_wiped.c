@@ -1,5 +1,5 @@
-/* See wiped.h. */
-#include "os/wiped.h"
+/* See fork_wiped.h. */
+#include "os/fork_wiped.h"
 
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -9,7 +9,7 @@
 #define MADV_WIPEONFORK 18
 #endif
 
-void *vgpu_wiped_fresh(size_t bytes, bool *wiped)
+void *vgpu_fork_wiped_fresh(size_t bytes, bool *wiped)
 {
 	void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
@@ -19,16 +19,16 @@ void *vgpu_wiped_fresh(size_t bytes, bool *wiped)
 	return pages;
 }
 
-void *vgpu_wiped_slow(struct vgpu_wiped **at, size_t bytes)
+void *vgpu_fork_wiped_slow(struct vgpu_fork_wiped **at, size_t bytes)
 {
-	struct vgpu_wiped *pages = __atomic_load_n(at, __ATOMIC_ACQUIRE);
+	struct vgpu_fork_wiped *pages = __atomic_load_n(at, __ATOMIC_ACQUIRE);
 	pid_t self = (pid_t)syscall(SYS_getpid);
-	struct vgpu_wiped *fresh;
+	struct vgpu_fork_wiped *fresh;
 	bool wiped;
 
 	if (pages && (!pages->owner || pages->owner == self))
 		return pages;
-	fresh = vgpu_wiped_fresh(bytes, &wiped);
+	fresh = vgpu_fork_wiped_fresh(bytes, &wiped);
 	if (!fresh)
 		return NULL;
 	if (!wiped)
