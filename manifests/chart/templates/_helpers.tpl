@@ -117,7 +117,7 @@ spec:
 {{- if gt (len $on) 1 }}- --dialects={{ join "," $on }}{{ end -}}
 {{- end }}
 
-{{/* Resources that no node offers to kube-scheduler, as JSON: the extender alone fits them, and refuses
+{{/* Resources that no node offers to kube-scheduler, as JSON: only the extender fits them, and refuses
 those of a dialect that is off with its switch. Where HAMi's is off, device plugins offer nvidia.com/gpu. */}}
 {{- define "gpuslice.ignoredResources" -}}
 {{- $ignored := list -}}
@@ -143,8 +143,8 @@ those of a dialect that is off with its switch. Where HAMi's is off, device plug
 {{- end }}
 
 {{/* CEL: whether a pod, or a template of one, requests a share. Arguments: its variable, the dialects,
-and whether by resources' earlier names too. Annotations request one in pods of the dialect's own
-scheduler alone, if it has one. */}}
+and whether by resources' earlier names too. Annotations request one only in pods of the
+dialect's own scheduler, if it has one. */}}
 {{- define "gpuslice.requestsShare" -}}
 {{- $pod := index . 0 -}}
 {{- $resources := list -}}
