@@ -128,7 +128,6 @@ async def run(
         if not settings.in_cluster:
             _LOG.info(Line(_NO_CLUSTER))
         elif not leaving.is_set():
-            # The import takes 9 MiB, which an agent without a cluster does not need.
             from nri_plugin.kube.cluster import Cluster
 
             side = Cluster(

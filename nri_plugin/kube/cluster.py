@@ -2,7 +2,7 @@
 
 Optional: containers are served with the runtime's data, whether the API server answers or not. A
 failure is logged and retried. A bug in this part stops only this part, for a while. Imported only
-if there is a cluster, because its libraries take memory.
+if there is a cluster.
 """
 
 from __future__ import annotations
