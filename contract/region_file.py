@@ -70,7 +70,7 @@ GPU: Final = Struct(
     (
         Field("uint64_t", "used_bytes", "low half of the counter word"),
         Field("uint64_t", "tag", "high half of the counter word: slot and sequence"),
-        Field("char", "uuid", "these four are zero where a grant says it; the GPU's 16 bytes", 16),
+        Field("char", "uuid", "16 bytes; with the next three, zero where a grant sets limits", 16),
         Field("uint64_t", "limit_bytes", "from the environment; all ones: no limit"),
         Field("uint32_t", "core_percent", "from the environment; 0: no limit"),
         Field("uint32_t", "known", "VGPU_GPU_NEW, VGPU_GPU_NAMED or VGPU_GPU_LIMITED"),

@@ -129,7 +129,7 @@ _Static_assert(sizeof(struct vgpu_region_header) == 128, "vgpu_region_header");
 struct vgpu_region_gpu {
 	uint64_t used_bytes; /* low half of the counter word */
 	uint64_t tag; /* high half of the counter word: slot and sequence */
-	char uuid[16]; /* these four are zero where a grant says it; the GPU's 16 bytes */
+	char uuid[16]; /* 16 bytes; with the next three, zero where a grant sets limits */
 	uint64_t limit_bytes; /* from the environment; all ones: no limit */
 	uint32_t core_percent; /* from the environment; 0: no limit */
 	uint32_t known; /* VGPU_GPU_NEW, VGPU_GPU_NAMED or VGPU_GPU_LIMITED */

@@ -3,7 +3,7 @@
  *
  * Handles files, slots and counters; independent of CUDA. No function exits, blocks without a
  * bound, starts a thread or handles a signal. All are safe from any thread. After fork the child is
- * detached and attaches afresh.
+ * detached and attaches again.
  */
 #pragma once
 
@@ -27,7 +27,8 @@ enum vgpu_result {
 	VGPU_ENVIRONMENT_CORE,
 	VGPU_ENVIRONMENT_CONTEXT,
 	VGPU_ENVIRONMENT_GPU, /* a variable's name ends in no number of a GPU */
-	VGPU_CACHE_INVALID, /* the object that CUDA_DEVICE_MEMORY_SHARED_CACHE names is no region */
+	VGPU_CACHE_INVALID, /* the object that CUDA_DEVICE_MEMORY_SHARED_CACHE names is not a region
+			     */
 	VGPU_CACHE_UNUSABLE, /* the region cannot be created or opened */
 };
 

@@ -14,7 +14,7 @@
 
 /* A new key, unique on the machine; of a multicast object, or of memory. */
 uint64_t vgpu_export_key_new(bool multicast);
-/* The key from the bytes of a handle that is no descriptor: the same in each process. */
+/* The key from the bytes of a handle that is not a descriptor: the same in each process. */
 uint64_t vgpu_export_key_of(const void *bytes, uint64_t count, bool multicast);
 bool vgpu_export_key_is_multicast(uint64_t key);
 

@@ -37,7 +37,7 @@ CUresult vgpu_growth_begin(struct vgpu_meter *meter, uint64_t bytes, CUstream ca
 bool vgpu_growth_end(struct vgpu_growth *growth);
 
 /* So many bytes of the pool have moved to a shared slot, with their charge; and are the pool's
- * again, which charges them anew. */
+ * again, which charges them again. */
 void vgpu_meter_exported(struct vgpu_meter *meter, uint64_t bytes);
 void vgpu_meter_unexported(struct vgpu_meter *meter, uint64_t bytes);
 
@@ -60,7 +60,7 @@ bool vgpu_meters_moved(int gpu);
 bool vgpu_meters_trim(int gpu);
 bool vgpu_meter_trim(struct vgpu_meter *meter);
 
-/* The driver's cuDeviceGraphMemTrim. The next launches have to reserve anew what it released. */
+/* The driver's cuDeviceGraphMemTrim. The next launches have to reserve again what it released. */
 CUresult vgpu_trim_graphs(CUdevice device, int gpu);
 
 /* With the meter's lock: what is charged for it. */

@@ -108,7 +108,7 @@ static CUresult device_of(CUcontext context, CUdevice *device)
 	return result;
 }
 
-/* A context that the table does not have; if it is no context, the driver reports that. */
+/* A context that the table does not have; if it is not a context, the driver reports that. */
 static CUresult first_use(CUcontext context, struct vgpu_place *place)
 {
 	CUdevice device;

@@ -18,7 +18,7 @@ struct event {
 static struct vgpu_lock lock;
 static struct event events[EVENTS];
 
-/* A free event of the context's generation, or a place for a new one; NULL: all are in use. */
+/* A free event of the context's generation, or an entry for a new one; NULL: all are in use. */
 static struct event *take(uint32_t generation)
 {
 	struct event *found = NULL;
@@ -51,7 +51,7 @@ static void give(struct event *event)
 	vgpu_unlock(&lock);
 }
 
-/* The place holds an event of the context. */
+/* The entry holds an event of the context. */
 static bool prepare(struct event *event, uint32_t generation)
 {
 	if (event->handle && event->generation == generation)

@@ -210,7 +210,7 @@ static void enter(struct vgpu_marker *open, uint64_t now_ns, uint8_t kind, uint6
 
 void vgpu_work_add(struct vgpu_submitted_work *work, uint64_t now_ns, uint8_t kind, uint64_t stream)
 {
-	/* The GPU was idle in between, which is no launch's cost. */
+	/* The GPU was idle in between, which no launch has cost. */
 	if (!work->count && work->open.kind_count && now_ns > work->free_ns + MARK_NS)
 		end_open(work, predicted_ns(work, &work->open), work->free_ns);
 	enter(&work->open, now_ns, kind, stream);

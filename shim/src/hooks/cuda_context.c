@@ -117,7 +117,7 @@ static void note_primary(CUdevice device, CUcontext context)
 		__atomic_store_n(&primaries[device], context, __ATOMIC_RELAXED);
 }
 
-/* It may have ended and begun anew since it was observed. */
+/* It may have ended and begun again since it was observed. */
 static CUresult retain_active(CUcontext *context, CUdevice device)
 {
 	struct vgpu_place place;

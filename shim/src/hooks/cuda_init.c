@@ -6,7 +6,7 @@
 
 /*
  * A driver that is unloaded may leave the GPU's memory allocated without any call; one loaded in
- * its place gives out the same handles anew, which would be mistaken for the old ones.
+ * its place gives out the same handles again, which would be mistaken for the old ones.
  */
 static void keep_driver(void)
 {

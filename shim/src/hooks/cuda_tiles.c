@@ -1,6 +1,6 @@
 /*
  * Wrapper of the call that backs parts of sparse and deferred arrays with physical memory: what is
- * mapped there holds its memory until that part is mapped anew or unmapped, or the array ends. A
+ * mapped there holds its memory until that part is mapped again or unmapped, or the array ends. A
  * part is identified by its exact description; one that is unmapped by another description stays
  * charged until its array ends.
  */

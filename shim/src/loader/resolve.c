@@ -26,7 +26,7 @@ static struct vgpu_object_changes seen[VGPU_LIBRARY_COUNT] = {
 
 /*
  * Identifies the driver among loaded objects: a forwarder of the same soname lacks its first
- * function. The other function is one that every driver has and that is no hook.
+ * function. The other function is one that every driver has and that is not hooked.
  */
 static const struct {
 	const char *soname, *first, *unhooked;

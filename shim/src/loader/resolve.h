@@ -19,10 +19,10 @@ int vgpu_hook_named(const char *name);
 uintptr_t vgpu_refresh(enum vgpu_library library);
 
 /* The wrapper if `found` is a driver library's own function `hook` (any copy of the library, so
- * that a second one is no bypass), and the table is then current; else `found`. */
+ * that a second one does not bypass ours), and the table is then current; else `found`. */
 void *vgpu_substitute(void *found, enum vgpu_function hook);
 
-/* A name of the hook's library that is no hook, so that a lookup of it finds the driver
+/* A name of the hook's library that is not hooked, so that a lookup of it finds the driver
  * itself... */
 const char *vgpu_unhooked(enum vgpu_function hook);
 

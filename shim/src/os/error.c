@@ -18,7 +18,7 @@ static const struct {
 } texts[] = {
     [VGPU_OK] = {"the limits are in force", ""},
     [VGPU_UNMANAGED] = {"no limit is set", ""},
-    [VGPU_OVER_LIMIT] = {"the allocation exceeds the memory granted", ""},
+    [VGPU_OVER_LIMIT] = {"the allocation exceeds the memory limit", ""},
     [VGPU_GRANT_MISSING] = {"the grant with this container's GPU limits cannot be read", AGENT_LOG},
     [VGPU_GRANT_INVALID] = {"the grant with this container's GPU limits is damaged or of "
 			    "another version",

@@ -199,7 +199,7 @@ enum vgpu_result vgpu_peek(struct vgpu_error *error)
 	return result;
 }
 
-enum vgpu_result vgpu_attach_anew(struct vgpu_process *process)
+enum vgpu_result vgpu_attach_again(struct vgpu_process *process)
 {
 	if (!vgpu_lock(&process->setup))
 		return VGPU_SYSTEM;

@@ -4,5 +4,5 @@
 #include "region/process.h"
 #include "vgpu/region.h"
 
-/* Attach anew after another process took this one for exited and took its slot. */
-enum vgpu_result vgpu_attach_anew(struct vgpu_process *process);
+/* Attach again after another process took this one for exited and took its slot. */
+enum vgpu_result vgpu_attach_again(struct vgpu_process *process);

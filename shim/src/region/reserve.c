@@ -68,7 +68,7 @@ static void reap_for_report(struct vgpu_process *process)
  * A refusal must not be caused by a process that exited before it: wait a millisecond or two until
  * a search that began after this call has ended, in whichever thread.
  */
-static void reap_afresh(struct vgpu_process *process)
+static void reap_since_now(struct vgpu_process *process)
 {
 	uint64_t since_ns = vgpu_now_ns();
 	struct timespec pause = {.tv_nsec = REAP_PAUSE_NS};
@@ -224,7 +224,7 @@ static bool leaves_growth(const struct vgpu_process *process, int gpu)
 	return left_bytes <= chargeable_bytes && left_bytes >= growing_bytes;
 }
 
-/* Under the GPU's lock. VGPU_LOST: attach anew first. */
+/* Under the GPU's lock. VGPU_LOST: attach again first. */
 static enum vgpu_applied apply_locked(struct vgpu_process *process, int gpu, enum change change,
 				      uint64_t bytes)
 {
@@ -306,7 +306,7 @@ static enum vgpu_result change_attached(struct vgpu_process *process, int gpu, e
 		case VGPU_REFUSED:
 			return VGPU_OVER_LIMIT;
 		case VGPU_LOST:
-			result = vgpu_attach_anew(process);
+			result = vgpu_attach_again(process);
 			if (result != VGPU_OK)
 				return result;
 		}
@@ -339,7 +339,7 @@ enum vgpu_result vgpu_reserve(int gpu, uint64_t bytes)
 	result = change_attached(process, gpu, ADD, bytes);
 	if (result != VGPU_OVER_LIMIT || !vgpu_may_ever_fit(gpu, bytes))
 		return result;
-	reap_afresh(process);
+	reap_since_now(process);
 	return vgpu_fits(gpu, bytes) ? change_attached(process, gpu, ADD, bytes) : result;
 }
 

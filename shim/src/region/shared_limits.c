@@ -46,7 +46,7 @@ static bool no_process_runs(const struct vgpu_view *view)
 	return true;
 }
 
-/* Limits of exited processes are void; the places remain, for processes that only queried. */
+/* Limits of exited processes are void; the entries remain, for processes that only queried. */
 static void forget_limits(struct vgpu_process *process)
 {
 	struct vgpu_slots slots = {&process->view, -1, &process->self};
@@ -111,34 +111,34 @@ enum vgpu_result vgpu_limits_poll(struct vgpu_process *process, vgpu_map_region 
 	return VGPU_OK;
 }
 
-/* The GPU's place, or the first free one; the caller holds the lock. */
-static int place_of(const struct vgpu_view *view, const uint8_t uuid[16])
+/* The GPU's entry, or the first free one; the caller holds the lock. */
+static int entry_of(const struct vgpu_view *view, const uint8_t uuid[16])
 {
 	int gpu = 0;
 
 	for (; gpu < view->gpu_count; gpu++) {
-		const struct vgpu_region_gpu *place = vgpu_view_gpu(view, gpu);
+		const struct vgpu_region_gpu *entry = vgpu_view_gpu(view, gpu);
 
-		if (place->known == VGPU_GPU_NEW || memcmp(place->uuid, uuid, 16) == 0)
+		if (entry->known == VGPU_GPU_NEW || memcmp(entry->uuid, uuid, 16) == 0)
 			return gpu;
 	}
 	return -1;
 }
 
-static void write_limit(struct vgpu_region_gpu *place, const uint8_t uuid[16],
+static void write_limit(struct vgpu_region_gpu *entry, const uint8_t uuid[16],
 			const struct vgpu_environment_limit *limit)
 {
-	memcpy(place->uuid, uuid, 16);
-	place->limit_bytes = limit->bytes;
-	place->core_percent = limit->core_percent;
-	__atomic_store_n(&place->known, VGPU_GPU_LIMITED, __ATOMIC_RELEASE);
+	memcpy(entry->uuid, uuid, 16);
+	entry->limit_bytes = limit->bytes;
+	entry->core_percent = limit->core_percent;
+	__atomic_store_n(&entry->known, VGPU_GPU_LIMITED, __ATOMIC_RELEASE);
 }
 
 int vgpu_limits_register(const uint8_t uuid[16], int number)
 {
 	const struct vgpu_environment *environment = vgpu_directory_environment();
 	struct vgpu_process *process = vgpu_process();
-	struct vgpu_region_gpu *place;
+	struct vgpu_region_gpu *entry;
 	int gpu = -1, fd, os_errno;
 
 	number = vgpu_environment_number(environment, uuid, number);
@@ -146,16 +146,16 @@ int vgpu_limits_register(const uint8_t uuid[16], int number)
 	    vgpu_reopen(process, &fd, &os_errno) != VGPU_OK)
 		return -1;
 	if (lock_limits(fd))
-		gpu = place_of(&process->view, uuid);
+		gpu = entry_of(&process->view, uuid);
 	if (gpu >= 0) {
-		place = vgpu_view_gpu(&process->view, gpu);
-		if (place->known != VGPU_GPU_LIMITED)
-			write_limit(place, uuid, &environment->limits[number]);
+		entry = vgpu_view_gpu(&process->view, gpu);
+		if (entry->known != VGPU_GPU_LIMITED)
+			write_limit(entry, uuid, &environment->limits[number]);
 		vgpu_grant_add(gpu, uuid,
 			       &(struct vgpu_grant_limits){
-				   .limit_bytes = place->limit_bytes,
+				   .limit_bytes = entry->limit_bytes,
 				   .context_bytes = environment->context_bytes,
-				   .core_percent = place->core_percent,
+				   .core_percent = entry->core_percent,
 			       });
 	}
 	syscall(SYS_close, fd);

@@ -33,9 +33,9 @@ void vgpu_slots_drop(const struct vgpu_slots *slots, const struct vgpu_owner *ow
 }
 
 /*
- * The caller holds the slot's lock. The new generation shows the last owner, if it still runs, that
- * the slot is taken; a nameless slot is judged by its lock, in case its next owner exits before it
- * has a name.
+ * The caller holds the slot's lock. A last owner that still runs detects by the new generation that
+ * it has lost the slot; a nameless slot is judged by its lock, in case its next owner exits before
+ * it has a name.
  */
 static void free_locked(struct vgpu_region_slot *slot, const struct vgpu_owner *owner)
 {

@@ -25,7 +25,7 @@ enum vgpu_search { VGPU_SEARCH_QUICK, VGPU_SEARCH_THOROUGH };
 
 /*
  * Drop the charges of exited processes and free their slots, except `except` (may be NULL). A
- * running one costs two system calls; thoroughly, three files more.
+ * running process costs two system calls, and three file reads with SEARCH_THOROUGH.
  */
 void vgpu_slots_reap(const struct vgpu_slots *slots, const struct vgpu_owner *except,
 		     enum vgpu_search search);

@@ -36,7 +36,7 @@ struct range *memory_find(uint64_t address, struct device **device)
 struct wish {
 	CUcontext handle;
 	struct device *device;
-	uint64_t context; /* the daemon's id: a primary context may end and begin anew under its
+	uint64_t context; /* the daemon's id: a primary context may end and begin again under its
 			     handle */
 	uint64_t bytes;
 	bool low, managed;

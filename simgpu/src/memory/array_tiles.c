@@ -1,7 +1,7 @@
 /*
  * Arrays that have no memory of their own: sparse ones, whose tiles are backed by pieces of
  * physical allocations, and those with deferred mapping, backed by one piece as a whole. A backed
- * tile holds its allocation until it is backed anew or unmapped, or its array ends.
+ * tile holds its allocation until it is backed again or unmapped, or its array ends.
  */
 #include "memory/array.h"
 
