@@ -1,4 +1,4 @@
-"""With 300 pods waiting that are hard to place, each call and each turn of the retry queue takes a
+"""With 300 pods waiting that are hard to place, each call and each check of waiting pods takes a
 bounded number of search steps, and all of them together do, too.
 
 A step is some 30 us (scheduler/core/search.py), so these bounds keep the event loop free.
