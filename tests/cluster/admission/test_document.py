@@ -74,7 +74,7 @@ def test_the_document_lists_the_denied_variables() -> None:
     assert told - {"void", "none"} == denied
 
 
-_REQUESTS: Final = table("asked | refusal")
+_REQUESTS: Final = table("request | refusal")
 
 
 @pytest.mark.cluster
