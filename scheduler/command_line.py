@@ -121,8 +121,8 @@ def serve(
         str,
         _option(
             "listen",
-            "Address of /filter, /prioritize and /bind, for kube-scheduler. Any process that can"
-            " connect to it can bind pods.",
+            "Address of /filter, /prioritize, /preempt and /bind, for kube-scheduler. Any process"
+            " that can connect to it can bind pods.",
             metavar="HOST:PORT",
         ),
     ] = "127.0.0.1:9444",
@@ -189,7 +189,7 @@ def serve(
 
     Several replicas may run. The replica whose kube-scheduler leads takes the Lease
     gpuslice-system/gpuslice-scheduler and binds; the others are ready standbys. On SIGTERM it
-    finishes pending work and gives the Lease back. The log goes to standard error.
+    finishes pending work and releases the Lease. The log goes to standard error.
 
     Its lines on standard output: "extender: http://...", the address for kube-scheduler; "serving:
     http://...", the address of --http; and "ready: ...", after it has read the cluster's state.

@@ -131,7 +131,7 @@ class Events:
             await self._kube.post(path, body, timeout_s=_ANSWER_S)
         except KubeError as error:
             self._metrics.events.labels("failed").inc()
-            _LOG.warning(Line("event", failed=reason, about=regarding[3], error=error))
+            _LOG.warning(Line("event not written", reason=reason, about=regarding[3], error=error))
         else:
             self._metrics.events.labels("written").inc()
 

@@ -43,8 +43,8 @@ class Gate(Protocol):
         if it may write now; else call `admit`."""
 
     async def admit(self) -> str:
-        """As `asked`, but waits briefly if the right is about to be acquired. "": this process may
-        write; else the verb's error."""
+        """As `record_call`, but waits briefly if the right is about to be acquired. "": this
+        process may write; else the verb's error."""
 
     def may_write(self) -> bool:
         """Whether a POST may be sent now. Call within `writing`, right before the POST."""
@@ -67,8 +67,8 @@ def boot_clock() -> float:
 
 
 class Leader:
-    """Implements Gate. `run` runs until `leave`; if cancelled instead, it does not give the Lease
-    back, and the other processes wait until it expires.
+    """Implements Gate. `run` runs until `leave`; if cancelled instead, it does not release the
+    Lease, and the other processes wait until it expires.
 
     relist: lists all objects again; awaited before the first write of each term.
     """
@@ -161,7 +161,7 @@ class Leader:
         if election.role is Role.ACQUIRING:
             return f"acquired the Lease {lease.NAME}; listing all objects before it binds"
         if election.role is Role.RELEASING:
-            return f"it is giving the Lease {lease.NAME} back"
+            return f"releasing the Lease {lease.NAME}"
         if self._lease_error:
             return f"the Lease {lease.NAME} cannot be acquired: {self._lease_error}"
         if record is None or not record.holder:
@@ -272,7 +272,7 @@ class Leader:
     def _fail(self, do: Do, error: KubeError) -> None:
         self._metrics.lease_failures.labels(do.value).inc()
         if str(error) != self._lease_error:
-            _LOG.warning(Line("lease", failed=do.value, error=error))
+            _LOG.warning(Line("Lease request failed", request=do.value, error=error))
         self._lease_error = str(error)
 
     # --- effects of the role
@@ -284,7 +284,7 @@ class Leader:
         if election.role is not self._role:
             role, was = election.role.value, self._role.value
             holder = election.record.holder if election.record else ""
-            _LOG.info(Line("lease", role=role, was=was, holder=holder))
+            _LOG.info(Line("leader election state changed", role=role, was=was, holder=holder))
             self._metrics.lease_changes.labels(election.role.value).inc()
             self._role = election.role
         self._metrics.lease_held.set(election.holds)
@@ -309,7 +309,7 @@ class Leader:
                 await self._relist()
                 break
             except KubeError as error:
-                _LOG.warning(Line("lease", failed="list afresh", error=error))
+                _LOG.warning(Line("relist failed", error=error))
                 await asyncio.sleep(_RETRY_S)
         self._election.listed()
         self._settle()

@@ -144,7 +144,7 @@ class Metrics:
         )
         self.enforced = counter(
             "gpuslice_scheduler_admission_enforced_total",
-            "Bindings of admission policies that this process changed from Warn to Deny.",
+            "Bindings of admission policies that this process changed to Deny.",
         )
         self.events = counter(
             "gpuslice_scheduler_events_total",

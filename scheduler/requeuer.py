@@ -59,10 +59,10 @@ class Requeuer:
                 if error.status in _NOT_THERE:
                     self._queue.forget(pending.uid)
                     continue
-                _LOG.warning(Line("retry", pod=pending.pod_key, requested="no", error=error))
+                _LOG.warning(Line("pod not requeued", pod=pending.pod_key, error=error))
                 return  # the others would fail as well
             self._metrics.requeued.inc()
-            _LOG.info(Line("retry", pod=pending.pod_key, requested="yes"))
+            _LOG.info(Line("pod requeued", pod=pending.pod_key))
 
     def _until(self, end_s: float) -> Callable[[], bool]:
         return lambda: self._clock() >= end_s

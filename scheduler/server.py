@@ -212,7 +212,7 @@ class _Connection(asyncio.Protocol):
     def _refuse(self, refused: Refused) -> None:
         """Reads and discards further input until the client has received the answer; closing
         earlier would send a reset and lose the answer."""
-        _LOG.warning(Line("no request", status=refused.status, error=refused))
+        _LOG.warning(Line("HTTP request refused", status=refused.status, error=refused))
         self._transport.write(
             encoded(Response(f"{refused}\n".encode(), TEXT, refused.status), False)
         )

@@ -79,7 +79,7 @@ class Settings:
     report_s: float = 20.0
     """Interval of writing Events about problems."""
     leave_s: float = 20.0
-    """Time limit for finishing pending work and giving the Lease back."""
+    """Time limit for finishing pending work and releasing the Lease."""
 
 
 class IdentityError(RuntimeError):
@@ -142,7 +142,9 @@ async def _run(
     gc.set_threshold(*COLLECTED_AFTER)
     metrics, state = Metrics(), State()
     after = len(me.exited) or None
-    _LOG.info(Line("start", identity=me.identity, installation=me.installation, after=after))
+    _LOG.info(
+        Line("scheduler started", identity=me.identity, installation=me.installation, after=after)
+    )
     served = {each.scheduler_name for each in DIALECTS if each.name in settings.dialects}
     profiles = {*(served - {""}), *settings.policies}
     retries = Unschedulable(state, profiles)
@@ -214,7 +216,7 @@ async def _run(
             leader.leave()
             done, _ = await asyncio.wait([leading], timeout=settings.leave_s)
             if not done:
-                _LOG.warning(Line("left without giving the Lease back", status=leader.status))
+                _LOG.warning(Line("exited without releasing the Lease", status=leader.status))
                 leading.cancel()
             for task in others:
                 task.cancel()

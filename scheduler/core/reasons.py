@@ -22,7 +22,7 @@ class Reason(IntEnum):
         return made
 
     FITS = 0, "fits"
-    NODE_UNKNOWN = 1, "node not seen yet by the GPU scheduler"
+    NODE_UNKNOWN = 1, "the GPU scheduler has not received this node yet"
     NO_DEVICE = 2, "node has no GPU inventory (Device object)"
     DEVICE_STALE = 3, "GPU inventory is of a former node of this name"
     DEVICE_UNREADABLE = 4, "GPU inventory (Device object) cannot be read"
@@ -38,14 +38,14 @@ class Reason(IntEnum):
     TOO_FEW_GPUS = 10, "node has fewer GPUs than requested"
     NO_GPU_SELECTED = 11, "no GPU matches the selector"
     GPU_TOO_SMALL = 12, "every GPU is smaller than the requested memory"
-    NO_USABLE_GPU = 13, "too few GPUs that are healthy and not cordoned"
+    NO_USABLE_GPU = 13, "too few healthy GPUs that are neither cordoned nor excluded"
     MEMORY = 14, "no GPU with enough free memory"
     CORE = 15, "no GPU with enough free core"
     MEMORY_AND_CORE = 16, "no GPU with enough free memory and core at once"
     GPUS = 17, "too few GPUs with free capacity"
     SCOPE = 18, "too few GPUs with free capacity within the required topology scope"
     TOGETHER = 19, "GPUs have too little free capacity for all containers together"
-    GIVEN_UP = 20, "search limit reached: too many ways to place the containers on the GPUs"
+    GIVEN_UP = 20, "search limit reached: too many possible placements"
     UNFINISHED = 21, "GPU search incomplete; it continues in the background"
     LEASES_LOST = 22, "the GPU scheduler cannot watch the Leases of GPU node agents"
 

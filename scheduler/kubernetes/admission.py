@@ -17,7 +17,7 @@ from kube.fields import Json, at
 COLLECTION: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
 _OPEN: Final = (["Audit"], ["Warn"])
 WARNS: Final = "-warn"
-"""Suffix of the binding that warns, which beside one that refuses says the same a second time."""
+"""Suffix of the binding that warns; the warning is redundant once the other one refuses."""
 AUDIT_ONLY: Final[Json] = {"spec": {"validationActions": ["Audit"]}}
 """Its patch. It is not deleted, because Helm waits for the chart's objects."""
 SELECTOR: Final = f"{names.LABEL_ADMISSION}={names.ADMISSION_AUTO}"

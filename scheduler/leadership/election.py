@@ -94,7 +94,7 @@ class Election:
         self.record: Record | None = None
         """The Lease as last read; None: it does not exist."""
         self.leaving = False
-        """Set once: gives the Lease back and never takes it again."""
+        """Set once: releases the Lease and never acquires it again."""
         self._seen = False
         self._uid = ""
         self._replaced_s = float("-inf")

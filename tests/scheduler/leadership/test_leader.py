@@ -207,7 +207,7 @@ async def test_a_leaving_process_finishes_pending_writes_first() -> None:
         with leader.writing():
             leader.leave()
             assert not leader.may_write() and leader.role is Role.RELEASING
-            assert "giving the Lease" in leader.refusal()
+            assert "releasing the Lease" in leader.refusal()
             seen = server.methods.count("PUT")
             await until_async(lambda: server.methods.count("PUT") > seen)
             assert server.holder == "a"
