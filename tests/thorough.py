@@ -94,7 +94,7 @@ THOROUGH: Final = {
     "tests/simgpu/test_programs.py::test_numba[[]libraries]": "compiles kernels for half a minute",
     "tests/traces/test_record.py::*": "records anew what test_replay.py replays",
     "tests/chart/test_oldest.py::*": "fetches the sources of another Kubernetes",
-    "tests/lab/test_place.py::test_clearing_ends_*": _KILLS,
+    "tests/lab/test_cluster_directory.py::test_clearing_ends_*": _KILLS,
     "tests/lab/test_setup.py::test_an_environment_that_was_half_made_*": _BUILDS,
     "tests/node/test_demo_node.py::*": "make demo verifies its checks",
     "tests/node/library/test_limits.py::test_sixteen_gpus_*": "as many GPUs as a grant may have",

@@ -1,4 +1,4 @@
 """A Kubernetes cluster of one node on this machine.
 
-Uses lab.node, the simulated driver and the tools' images; lab.demo, bench and tests use it.
+Uses lab.node, the simulated driver and tools; lab.demo, bench and tests use it.
 """

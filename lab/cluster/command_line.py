@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Final
 
 from contract.dialects import DIALECTS
-from lab.cluster.directory import DIRECTORY, Place, Seen
-from lab.cluster.marked_directory import PlaceError
+from lab.cluster.directory import DIRECTORY, ClusterDirectory, ClusterStatus
+from lab.cluster.marked_directory import DirectoryError
 from lab.cluster.owner import Owner, OwnerError, own
 from lab.cluster.product import GPU_NODE_LABEL
 from lab.cluster.running import ClusterError
@@ -39,8 +39,8 @@ from tools.releases import DEFAULT
 
 _GPUS: Final = "2x23040Mi"
 _SWITCHED: Final = [dialect.name for dialect in DIALECTS if dialect.switch]
-_MEND_S: Final = 90.0
-_LOOK_S: Final = 0.5
+_REPAIR_S: Final = 90.0
+_POLL_S: Final = 0.5
 _ABSENT: Final = 3
 """Exit status of `status` if there is no cluster, as service managers have it."""
 
@@ -83,7 +83,10 @@ def dialects(text: str) -> list[str]:
 
 
 def up(
-    place: Place, wanted: str | None, served: Sequence[str] | None, dialects: Sequence[str]
+    directory: ClusterDirectory,
+    wanted: str | None,
+    served: Sequence[str] | None,
+    dialects: Sequence[str],
 ) -> None:
     """Return when the cluster runs. served: None for one without gpuslice."""
     if os.geteuid() != 0:
@@ -91,85 +94,93 @@ def up(
     sizes = gpus(wanted) if wanted else []
     programs.ensure()
     kubernetes.ensure()
-    with place.changing():
-        seen = place.look()
-        if seen.there and not seen.well:
-            seen = _mended(place, seen)
-        if seen.well:
-            if other := _other(seen, sizes, served, dialects):
+    with directory.changing():
+        status = directory.read_status()
+        if status.exists and not status.is_healthy:
+            status = _repaired(directory, status)
+        if status.is_healthy:
+            if other := _other(status, sizes, served, dialects):
                 raise CommandError(
-                    f"a cluster runs in {place.directory} with other {other}; "
-                    f"make cluster-down{place.advice} ends it"
+                    f"a cluster runs in {directory.path} with other {other}; "
+                    f"make cluster-down{directory.advice} ends it"
                 )
-            _print(f"a cluster runs in {place.directory} already\n")
+            _print(f"a cluster runs in {directory.path} already\n")
         else:
-            had = seen.state
+            had = status.state
             sizes = sizes or had.get("gpus") or gpus(_GPUS)
             served = served if served is None else served or had.get("served") or ()
-            _start(place, sizes, served, dialects or had.get("dialects") or ())
-    _print(_how_to_use(place, place.look()))
+            _start(directory, sizes, served, dialects or had.get("dialects") or ())
+    _print(_how_to_use(directory, directory.read_status()))
 
 
 def _other(
-    seen: Seen, sizes: Sequence[int], served: Sequence[str] | None, dialects: Sequence[str]
+    status: ClusterStatus,
+    sizes: Sequence[int],
+    served: Sequence[str] | None,
+    dialects: Sequence[str],
 ) -> str:
     """How the cluster differs from the request; "" if it does not, or nothing is requested."""
-    if sizes and list(sizes) != seen.state["gpus"]:
-        return f"GPUs ({_of(seen)})"
-    has = seen.state["served"]
+    if sizes and list(sizes) != status.state["gpus"]:
+        return f"GPUs ({_of(status)})"
+    has = status.state["served"]
     if (served is None) != (has is None):
         return "programs: gpuslice" if served is None else "programs: without gpuslice"
     if served and set(served) != set(has):
         return f"schedulerNames served beside gpuslice's own ({', '.join(has) or 'none'})"
-    if dialects and set(dialects) != set(on := seen.state["dialects"]):
+    if dialects and set(dialects) != set(on := status.state["dialects"]):
         return f"dialects on beside Koordinator's ({', '.join(on) or 'none'})"
     return ""
 
 
-def _mended(place: Place, seen: Seen) -> Seen:
+def _repaired(directory: ClusterDirectory, status: ClusterStatus) -> ClusterStatus:
     """The cluster after its owner had time to repair it. If the cluster disappears instead, its
     last state."""
-    for fault in seen.faults:
-        _print(f"the cluster in {place.directory} is broken: {fault}\n")
-    deadline = time.monotonic() + _MEND_S
-    if seen.owner is not None:
-        with step("waiting until it is whole again") as shown:
-            while not seen.well and seen.owner is not None and time.monotonic() < deadline:
-                time.sleep(_LOOK_S)
-                seen = place.look()
-            shown.failed = not seen.well
-    if not seen.well:
-        with step("taking away what is left of it"):
-            place.empty()
-    return seen
+    for problem in status.problems:
+        _print(f"the cluster in {directory.path} is broken: {problem}\n")
+    deadline = time.monotonic() + _REPAIR_S
+    if status.owner is not None:
+        with step("waiting until it is healthy") as shown:
+            while (
+                not status.is_healthy and status.owner is not None and time.monotonic() < deadline
+            ):
+                time.sleep(_POLL_S)
+                status = directory.read_status()
+            shown.failed = not status.is_healthy
+    if not status.is_healthy:
+        with step("removing what is left of it"):
+            directory.empty()
+    return status
 
 
 def _start(
-    place: Place, sizes: Sequence[int], served: Sequence[str] | None, dialects: Sequence[str]
+    directory: ClusterDirectory,
+    sizes: Sequence[int],
+    served: Sequence[str] | None,
+    dialects: Sequence[str],
 ) -> None:
     """Start the owner in the background, and print its output until it is ready."""
-    owner = Owner(place, sizes, served, dialects)
+    owner = Owner(directory, sizes, served, dialects)
     owner.wait_ready(_print)
     owner.let_go()
 
 
-def _how_to_use(place: Place, seen: Seen) -> str:
-    kubectl = str(seen.state["kubectl"])
+def _how_to_use(directory: ClusterDirectory, status: ClusterStatus) -> str:
+    kubectl = str(status.state["kubectl"])
     lines = [
-        f"one node, {_of(seen)} (simulated), containerd {DEFAULT.version}, "
+        f"one node, {_of(status)} (simulated), containerd {DEFAULT.version}, "
         f"Kubernetes {kubernetes.VERSION}; images: busybox, ubuntu, {PYTHON_IMAGE}",
         "",
-        f"  export KUBECONFIG={shlex.quote(str(place.kubeconfig))}",
+        f"  export KUBECONFIG={shlex.quote(str(directory.kubeconfig))}",
     ]
     if network.proxied(os.environ):
         lines.append(f"  export NO_PROXY={network.ADDRESSES}")
     if shutil.which("kubectl") != kubectl:
         lines.append(f"  alias kubectl={shlex.quote(kubectl)}")
-    if seen.state["served"] is None:
-        values = shlex.quote(seen.state["values"])
+    if status.state["served"] is None:
+        values = shlex.quote(status.state["values"])
         lines += [
             f"  alias helm={shlex.quote(str(helm.ensure()))}",
-            f"  kubectl label node {seen.state['node']} {GPU_NODE_LABEL}",
+            f"  kubectl label node {status.state['node']} {GPU_NODE_LABEL}",
             "  helm install gpuslice manifests/chart -n gpuslice-system --create-namespace \\",
             f"    --values {values} --set nri.enable=true --wait",
         ]
@@ -178,41 +189,41 @@ def _how_to_use(place: Place, seen: Seen) -> str:
         "  kubectl run hello --image=busybox -- sleep 1d",
         "  kubectl exec -it hello -- bash",
         "",
-        f"logs: {seen.state['directory']}; make cluster-down{place.advice} ends it",
+        f"logs: {status.state['directory']}; make cluster-down{directory.advice} ends it",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _of(seen: Seen) -> str:
-    sizes: list[int] = seen.state["gpus"]
+def _of(status: ClusterStatus) -> str:
+    sizes: list[int] = status.state["gpus"]
     counted = {size: sizes.count(size) for size in sizes}
     groups = [f"{count} of {size >> 20} MiB" for size, count in counted.items()]
     return f"GPUs: {', '.join(groups)}"
 
 
-def down(place: Place) -> None:
-    with place.changing(make=False):
-        if not place.directory.exists():
-            _print(f"no cluster in {place.directory}\n")
+def down(directory: ClusterDirectory) -> None:
+    with directory.changing(make=False):
+        if not directory.path.exists():
+            _print(f"no cluster in {directory.path}\n")
             return
-        with step(f"ending the cluster in {place.directory}"):
-            place.clear()
+        with step(f"ending the cluster in {directory.path}"):
+            directory.clear()
 
 
-def status(place: Place) -> int:
+def show_status(directory: ClusterDirectory) -> int:
     """0: it runs. 1: it is broken, or still starting. 3: there is none."""
-    seen = place.look()
-    if not seen.there:
-        _print(f"no cluster in {place.directory}\n")
+    status = directory.read_status()
+    if not status.exists:
+        _print(f"no cluster in {directory.path}\n")
         return _ABSENT
-    for name, part in seen.state.get("parts", {}).items():
+    for name, part in status.state.get("parts", {}).items():
         again = f", started again {part['restarts']} times" if part["restarts"] else ""
         _print(f"{name:24} {part['pid'] or '-':>8}{again}\n")
-    for fault in seen.faults:
-        _print(f"broken: {fault}\n")
-    if not seen.ready and seen.owner is not None:
+    for problem in status.problems:
+        _print(f"broken: {problem}\n")
+    if not status.ready and status.owner is not None:
         _print("it is being started\n")
-    return 0 if seen.well else 1
+    return 0 if status.is_healthy else 1
 
 
 def _print(text: str) -> None:
@@ -226,15 +237,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("command", choices=("up", "down", "status", "own"))
-    parser.add_argument("--at", type=Path, default=Path(DIRECTORY), metavar="DIR")
+    parser.add_argument(
+        "command", choices=("up", "down", "status", "own"), metavar="{up,down,status}"
+    )
+    parser.add_argument(
+        "--at",
+        type=Path,
+        default=Path(DIRECTORY),
+        metavar="DIR",
+        help=f"the cluster's directory, by default {DIRECTORY}",
+    )
     parser.add_argument("--gpus", metavar="COUNTxSIZE", help=f"by default {_GPUS}")
     parser.add_argument(
         "--serve",
         action="append",
         default=[],
         metavar="NAME",
-        help="a schedulerName whose pods gpuslice takes too; again for more",
+        help="a schedulerName whose pods gpuslice schedules too; repeatable",
     )
     parser.add_argument(
         "--dialects",
@@ -250,17 +269,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--gpu", type=int, action="append", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     try:
-        place = Place(given.at)
+        directory = ClusterDirectory(given.at)
         served = None if given.bare else given.serve
         if given.command == "up":
-            up(place, given.gpus, served, dialects(given.dialects))
+            up(directory, given.gpus, served, dialects(given.dialects))
         elif given.command == "own":
-            own(place, given.gpu, served, dialects(given.dialects))
+            own(directory, given.gpu, served, dialects(given.dialects))
         elif given.command == "down":
-            down(place)
+            down(directory)
         else:
-            return status(place)
-    except (CommandError, ClusterError, OwnerError, PlaceError, ProgramsError) as error:
+            return show_status(directory)
+    except (CommandError, ClusterError, OwnerError, DirectoryError, ProgramsError) as error:
         _print(f"cluster: {error}\n")
         return 1
     except KeyboardInterrupt:

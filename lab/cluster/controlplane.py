@@ -4,7 +4,7 @@ Everything is in one directory and on ports that were free, and ends with its ow
 killed. By default it has no controller-manager and no kubelet. So default service accounts are not
 made and nodes are neither tainted nor untainted; the admission plugins that rely on these are off.
 `remove_namespace` finalises a deleted namespace; a bound pod is deleted without grace. A cluster
-that has these components (cluster.py) passes another `Serving`.
+that has these components (running.py) passes another `Serving`.
 """
 
 from __future__ import annotations

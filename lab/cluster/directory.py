@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lab.cluster import health, marked_directory
-from lab.cluster.marked_directory import Marked, PlaceError, one_spelling
+from lab.cluster.marked_directory import DirectoryError, Marked, one_spelling
 from lab.node import holder, network
 from lab.node.namespace import PARENT_CHARS_MAX, PREFIX
 
@@ -40,64 +40,64 @@ _CLEAR_S: Final = 40.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """The observed state. owner: its process number, None if no process holds the cluster. faults:
-    the problems found; none and `ready` means that the cluster runs."""
+class ClusterStatus:
+    """The observed state. owner: its process number, None if no process holds the cluster.
+    Without problems, and with `ready`, the cluster runs."""
 
-    there: bool
+    exists: bool
     owner: int | None
     ready: bool
-    faults: tuple[str, ...]
+    problems: tuple[str, ...]
     state: Mapping[str, Any]
 
     @property
-    def well(self) -> bool:
-        return self.ready and self.owner is not None and not self.faults
+    def is_healthy(self) -> bool:
+        return self.ready and self.owner is not None and not self.problems
 
 
-class Place:
-    """One directory; a cluster is in it, or none. Raises PlaceError."""
+class ClusterDirectory:
+    """One directory; a cluster is in it, or none. Raises DirectoryError."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = one_spelling(directory)
-        self._marked = Marked(self.directory, _FILES, _LAB)
-        length = len(os.fsencode(self.directory))
+        self.path = one_spelling(directory)
+        self._marked = Marked(self.path, _FILES, _LAB)
+        length = len(os.fsencode(self.path))
         if length > PARENT_CHARS_MAX:
-            raise PlaceError(
-                f"{self.directory}: {length} bytes; unix sockets below it must fit 107, so at most "
+            raise DirectoryError(
+                f"{self.path}: {length} bytes; unix sockets below it must fit 107, so at most "
                 f"{PARENT_CHARS_MAX}"
             )
-        if not (str(self.directory).isascii() and str(self.directory).isprintable()):
-            raise PlaceError(f"{str(self.directory)!r}: kubelet's paths must be printable ASCII")
+        if not (str(self.path).isascii() and str(self.path).isprintable()):
+            raise DirectoryError(f"{str(self.path)!r}: kubelet's paths must be printable ASCII")
 
     @property
     def kubeconfig(self) -> Path:
-        return self.directory / _KUBECONFIG
+        return self.path / _KUBECONFIG
 
     @property
     def advice(self) -> str:
         """The shell argument of `make cluster` that selects this directory."""
-        named = str(self.directory)
+        named = str(self.path)
         return "" if named == DIRECTORY else f" AT={shlex.quote(named)}"
 
     @property
     def log(self) -> Path:
-        return self.directory / _LOG
+        return self.path / _LOG
 
     @property
     def _state(self) -> Path:
-        return self.directory / _STATE
+        return self.path / _STATE
 
     @property
     def _owner(self) -> Path:
-        return self.directory / _OWNER
+        return self.path / _OWNER
 
     # --- locks ------------------------------------------------------------------------------
 
     @contextmanager
     def changing(self, make: bool = True) -> Iterator[None]:
         """Only one process at a time starts or ends a cluster here. If `make` is false, a missing
-        directory is not made. Raises PlaceError, also if the directory is not a cluster's alone."""
+        directory is not made. Raises DirectoryError, also if it has foreign content."""
         while True:
             if make:
                 self._marked.make()
@@ -120,42 +120,42 @@ class Place:
                 os.close(descriptor)
 
     def own(self) -> None:
-        """This process is the cluster's owner from now on, until it exits. Raises PlaceError."""
+        """This process becomes the cluster's owner, until it exits. Raises DirectoryError."""
         descriptor = os.open(self._owner, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(descriptor)
-            raise PlaceError(f"{self.directory} has an owner already") from error
+            raise DirectoryError(f"{self.path} has an owner already") from error
         os.ftruncate(descriptor, 0)
         os.write(descriptor, str(os.getpid()).encode())
 
     def write(self, state: Mapping[str, Any]) -> None:
-        """The state that `look` reads; only the owner writes it."""
-        fresh = self.directory / f"{_STATE}.new"
+        """The state that `read_status` reads; only the owner writes it."""
+        fresh = self.path / f"{_STATE}.new"
         fresh.write_text(json.dumps(state))
         fresh.rename(self._state)
 
     # --- state ------------------------------------------------------------------------------
 
-    def look(self) -> Seen:
-        """Raises PlaceError if access is denied."""
+    def read_status(self) -> ClusterStatus:
+        """Raises DirectoryError if access is denied."""
         try:
-            there = self._marked.is_marked() and any(self._marked.known())
+            exists = self._marked.is_marked() and any(self._marked.known())
             owner, state = self.owner(), self._read()
         except PermissionError as error:
-            raise PlaceError(f"only root may look into {self.directory}") from error
+            raise DirectoryError(f"only root may look into {self.path}") from error
         except FileNotFoundError:  # removed meanwhile
-            there, owner, state = False, None, {}
-        if not there:
-            return Seen(False, None, False, (), {})
+            exists, owner, state = False, None, {}
+        if not exists:
+            return ClusterStatus(False, None, False, (), {})
         ready = bool(state.get("ready"))
-        against: tuple[str, ...] = ()
+        problems: tuple[str, ...] = ()
         if owner is None:
-            against = ("the process that holds it has ended",)
+            problems = ("the process that holds it has ended",)
         elif ready:
-            against = tuple(health.problems(state))
-        return Seen(True, owner, ready, against, state)
+            problems = tuple(health.problems(state))
+        return ClusterStatus(True, owner, ready, problems, state)
 
     def owner(self) -> int | None:
         """Number of the process that holds the cluster; None if there is none."""
@@ -182,8 +182,8 @@ class Place:
     # --- removal ----------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Remove all that is left of a cluster, in any state, and the directory. Raises PlaceError
-        if something stays."""
+        """Remove all that is left of a cluster, in any state, and the directory. Raises
+        DirectoryError if something stays."""
         self.empty()
         self.remove()
 
@@ -199,17 +199,17 @@ class Place:
         patience = time.monotonic() + _CLEAR_S / 2
         while left := self._processes():
             if time.monotonic() > deadline:
-                raise PlaceError(f"processes {left} do not end")
+                raise DirectoryError(f"processes {left} do not end")
             if time.monotonic() > patience or owner is None:
                 for pid in left:
                     _kill(pid)
             time.sleep(0.1)
-        for each in self.directory.glob(f"{PREFIX}*"):
+        for each in self.path.glob(f"{PREFIX}*"):
             # The containers' processes end with their namespace, some time after its first process.
             holder.remove_cgroups(each.name)
             while holder.cgroups(each.name):
                 if time.monotonic() > deadline:
-                    raise PlaceError(f"cgroups {each.name} are still in use")
+                    raise DirectoryError(f"cgroups {each.name} are still in use")
                 time.sleep(0.1)
                 holder.remove_cgroups(each.name)
         if interface := state.get("interface"):
@@ -218,20 +218,20 @@ class Place:
 
     def remove(self) -> None:
         """Remove its known content and the directory, when no process of it runs. Raises
-        PlaceError."""
+        DirectoryError."""
         self._marked.remove()
 
-    def left(self, seen: Seen) -> list[str]:
+    def left(self, status: ClusterStatus) -> list[str]:
         """What remains of a cluster that was observed here, after its end."""
         mounts = Path("/proc/self/mounts").read_text().splitlines()
         left = [
             *(f"process {pid}" for pid in self._processes()),
-            *(f"mount {line.split()[1]}" for line in mounts if f"{self.directory}/" in line),
-            *([f"directory {self.directory}"] if self.directory.exists() else []),
+            *(f"mount {line.split()[1]}" for line in mounts if f"{self.path}/" in line),
+            *([f"directory {self.path}"] if self.path.exists() else []),
         ]
-        if lab := seen.state.get("directory"):
+        if lab := status.state.get("directory"):
             left += [f"cgroup {group}" for group in holder.cgroups(Path(lab).name)]
-        if (interface := seen.state.get("interface")) and network.is_there(interface):
+        if (interface := status.state.get("interface")) and network.is_there(interface):
             left.append(f"interface {interface}")
         return left
 
@@ -245,12 +245,12 @@ class Place:
                 time.sleep(0.05)
 
     def _processes(self) -> list[int]:
-        found = marked_directory.processes(MARK, self.directory)
+        found = marked_directory.processes(MARK, self.path)
         return [pid for pid in found if pid != os.getpid()]
 
     def _is(self, descriptor: int) -> bool:
         try:
-            return os.path.samestat(os.fstat(descriptor), self.directory.lstat())
+            return os.path.samestat(os.fstat(descriptor), self.path.lstat())
         except FileNotFoundError:
             return False
 

@@ -27,7 +27,7 @@ _REMOVING_S: Final = 10.0
 _LIBC: Final = ctypes.CDLL(None)
 
 
-def _die_with(keeper: int) -> None:
+def _exit_with_parent(keeper: int) -> None:
     """Runs in the child, before exec: the kernel signals only a parent's end that comes later."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != keeper:
@@ -50,7 +50,7 @@ def main(log: Path, removed: str, command: list[str]) -> int:
     def prepare() -> None:
         for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(ignored, signal.SIG_DFL)
-        _die_with(keeper)
+        _exit_with_parent(keeper)
 
     with log.open("ab") as out:
         program = (

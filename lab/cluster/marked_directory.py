@@ -31,7 +31,7 @@ def processes(mark: str, directory: Path) -> Iterator[int]:
                     yield int(entry.name)
 
 
-class PlaceError(RuntimeError):
+class DirectoryError(RuntimeError):
     """The directory cannot be used, or cannot be cleared; the text says why."""
 
 
@@ -49,7 +49,7 @@ class Marked:
         except FileExistsError:
             pass
         except OSError as error:
-            raise PlaceError(f"{self.path} cannot be made: {error.strerror}") from error
+            raise DirectoryError(f"{self.path} cannot be made: {error.strerror}") from error
 
     def exists(self) -> bool:
         return os.path.lexists(self.path)
@@ -59,7 +59,7 @@ class Marked:
         status = self.path.lstat()
         ours = status.st_uid == os.geteuid() and not status.st_mode & 0o077
         if not (stat.S_ISDIR(status.st_mode) and ours):
-            raise PlaceError(f"{self.path} is not a directory of ours with mode 0700")
+            raise DirectoryError(f"{self.path} is not a directory of ours with mode 0700")
         return os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
 
     def check(self) -> None:
@@ -68,12 +68,12 @@ class Marked:
             return
         inside = {path.name for path in self.path.iterdir()}
         if inside - {_MARKER} and not self.is_marked():
-            raise PlaceError(
+            raise DirectoryError(
                 f"{self.path} has other things in it, and is not marked as a cluster's: "
                 f"{_some(inside)}"
             )
         if foreign := inside - {_MARKER, *(path.name for path in self.known())}:
-            raise PlaceError(
+            raise DirectoryError(
                 f"{self.path} has other things in it than a cluster; move them away first: "
                 f"{_some(foreign)}"
             )
@@ -102,7 +102,7 @@ class Marked:
 
     def remove(self) -> None:
         """Remove the directory and its known content, of which no process runs any more. Raises
-        PlaceError if something stays."""
+        DirectoryError if something stays."""
         self.empty()
         try:
             if self.is_marked():
@@ -111,10 +111,10 @@ class Marked:
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise PlaceError(f"{self.path} cannot be removed: {error.strerror}") from error
+            raise DirectoryError(f"{self.path} cannot be removed: {error.strerror}") from error
 
     def empty(self) -> None:
-        """Remove its known content. Raises PlaceError if something stays."""
+        """Remove its known content. Raises DirectoryError if something stays."""
         if not self.is_marked():
             return
         for path in self.known():
@@ -123,7 +123,7 @@ class Marked:
             else:
                 path.unlink(missing_ok=True)
         if left := [path.name for path in self.known()]:
-            raise PlaceError(f"{', '.join(left)} in {self.path} cannot be removed")
+            raise DirectoryError(f"{', '.join(left)} in {self.path} cannot be removed")
 
 
 def one_spelling(directory: Path) -> Path:
@@ -133,7 +133,7 @@ def one_spelling(directory: Path) -> Path:
         named = directory.name not in ("", "..")
         return directory.parent.resolve() / directory.name if named else directory.resolve()
     except (OSError, RuntimeError) as error:  # the latter for a cycle of links
-        raise PlaceError(f"{directory}: {error}") from error
+        raise DirectoryError(f"{directory}: {error}") from error
 
 
 def _some(names: Iterable[str]) -> str:

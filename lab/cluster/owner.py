@@ -1,8 +1,8 @@
 """The process that owns a cluster, and the starter's handle on it.
 
-The owner starts the cluster (running.py), writes what `Place.look` reads, restarts parts that exit,
-and removes everything when it ends. It ends with the process that started it, even if that is
-killed, until that process calls `let_go`: so no unknown cluster remains.
+The owner starts the cluster (running.py), writes what `ClusterDirectory.read_status` reads,
+restarts parts that exit, and removes everything when it ends. It ends with the process that started
+it, even if that is killed, until that process calls `let_go`: so no unknown cluster remains.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from lab.cluster.directory import MARK, Place, Seen
+from lab.cluster.directory import MARK, ClusterDirectory, ClusterStatus
 from lab.cluster.product import VALUES
 from lab.cluster.running import NODE, Cluster
 from lab.node import network
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _START_S: Final = 300.0
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.5
 _LET_GO: Final = b"go on alone"
 _LOG_TAIL_CHARS: Final = 4000
 
@@ -43,29 +43,29 @@ class Owner:
 
     def __init__(
         self,
-        place: Place,
+        directory: ClusterDirectory,
         sizes: Sequence[int],
         served: Sequence[str] | None,
         dialects: Sequence[str] = (),
     ) -> None:
-        self._place = place
-        command = [sys.executable, "-m", "lab.cluster", "own", "--at", str(place.directory)]
+        self._directory = directory
+        command = [sys.executable, "-m", "lab.cluster", "own", "--at", str(directory.path)]
         command += [option for size in sizes for option in ("--gpu", str(size))]
         command += [option for name in served or () for option in ("--serve", name)]
         command += ["--dialects", ",".join(dialects)]
         command += ["--bare"] * (served is None)
-        with place.log.open("w") as log:
+        with directory.log.open("w") as log:
             self._process = subprocess.Popen(
                 command,
                 cwd=_ROOT,
-                env={**network.unproxied(os.environ), MARK: str(place.directory)},
+                env={**network.unproxied(os.environ), MARK: str(directory.path)},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
 
-    def wait_ready(self, print_line: Callable[[str], object]) -> Seen:
+    def wait_ready(self, print_line: Callable[[str], object]) -> ClusterStatus:
         """Return when the cluster runs; `print_line` gets the owner's lines meanwhile.
 
         Raises OwnerError if it does not start; then, as after any other exception here, it is
@@ -74,31 +74,31 @@ class Owner:
         try:
             return self._wait_ready(print_line)
         except BaseException as error:
-            output = self._place.log.read_text(errors="replace")[-_LOG_TAIL_CHARS:]
+            output = self._directory.log.read_text(errors="replace")[-_LOG_TAIL_CHARS:]
             self.end()
             if isinstance(error, OwnerError):
                 raise OwnerError(f"{error}:\n{output}") from error
             raise
 
-    def _wait_ready(self, print_line: Callable[[str], object]) -> Seen:
+    def _wait_ready(self, print_line: Callable[[str], object]) -> ClusterStatus:
         deadline = time.monotonic() + _START_S
-        with self._place.log.open() as log:
-            while not (seen := self._place.look()).ready:
+        with self._directory.log.open() as log:
+            while not (status := self._directory.read_status()).ready:
                 for line in log:
                     print_line(line)
                 if self._process.poll() is not None or time.monotonic() > deadline:
                     raise OwnerError("the cluster does not come up")
-                time.sleep(_LOOK_S / 5)
+                time.sleep(_POLL_S / 5)
             for line in log:
                 print_line(line)
-        if seen.faults:
-            raise OwnerError(f"the cluster came up broken: {'; '.join(seen.faults)}")
-        return seen
+        if status.problems:
+            raise OwnerError(f"the cluster came up broken: {'; '.join(status.problems)}")
+        return status
 
     def end(self) -> None:
-        """End it with all that it owns. Raises PlaceError."""
+        """End it with all that it owns. Raises DirectoryError."""
         assert self._process.stdin is not None
-        self._place.clear()
+        self._directory.clear()
         self._process.stdin.close()
         self._process.wait()
 
@@ -139,26 +139,29 @@ class _Starter(threading.Thread):
 
 
 def own(
-    place: Place, sizes: Sequence[int], served: Sequence[str] | None, dialects: Sequence[str]
+    directory: ClusterDirectory,
+    sizes: Sequence[int],
+    served: Sequence[str] | None,
+    dialects: Sequence[str],
 ) -> None:
     """Start the cluster and keep it running, until a signal."""
     for asked in (signal.SIGTERM, signal.SIGINT):
         signal.signal(asked, _end)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    place.own()
+    directory.own()
     starter = _Starter()
     starter.start()
     try:
-        with Cluster(sizes, place.directory, served, dialects) as cluster:
+        with Cluster(sizes, directory.path, served, dialects) as cluster:
             wanted = {"gpus": list(sizes), "served": served, "dialects": list(dialects)}
-            _keep(place, cluster, wanted)
+            _keep(directory, cluster, wanted)
     finally:
         if starter.has_ended:  # no other process would remove the directory
-            place.remove()
+            directory.remove()
 
 
-def _keep(place: Place, cluster: Cluster, wanted: dict[str, Any]) -> None:
-    shutil.copy2(cluster.plane.kubeconfig(), place.kubeconfig)
+def _keep(directory: ClusterDirectory, cluster: Cluster, wanted: dict[str, Any]) -> None:
+    shutil.copy2(cluster.plane.kubeconfig(), directory.kubeconfig)
     written: dict[str, Any] = {}
     while True:
         link = cluster.lab.namespace.link
@@ -169,7 +172,7 @@ def _keep(place: Place, cluster: Cluster, wanted: dict[str, Any]) -> None:
             "containerd": str(cluster.lab.namespace.outside(cluster.lab.containerd.paths.socket)),
             "interface": link.interface if link else None,
             "kubectl": str(cluster.plane.programs.kubectl),
-            "kubeconfig": str(place.kubeconfig),
+            "kubeconfig": str(directory.kubeconfig),
             "node": NODE,
             "pages": cluster.pages() if wanted["served"] is not None else {},
             "values": str(cluster.lab.directory / VALUES),
@@ -178,9 +181,9 @@ def _keep(place: Place, cluster: Cluster, wanted: dict[str, Any]) -> None:
             },
         }
         if state != written:
-            place.write(state)
+            directory.write(state)
             written = state
-        time.sleep(_LOOK_S)
-        for name in cluster.mend():
+        time.sleep(_POLL_S)
+        for name in cluster.restart_exited_parts():
             sys.stderr.write(f"{name} had ended: started again\n")
             sys.stderr.flush()

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from lab.cluster.directory import DIRECTORY, Place
-from lab.cluster.marked_directory import PlaceError
+from lab.cluster.directory import DIRECTORY, ClusterDirectory
+from lab.cluster.marked_directory import DirectoryError
 from lab.node.catalogue import Catalogue
 from lab.node.lab import CLUSTER_FILES
 from tools import building, programs
@@ -60,20 +60,20 @@ def own_image(
     return Image(reference(name), [*below.layers, layer], command or below.command, below.environ)
 
 
-def load(place: Place, archive: Path) -> None:
-    """Load it into the cluster's containerd. Raises PlaceError."""
-    seen = place.look()
-    if not seen.well:
-        raise PlaceError(
-            f"no cluster runs in {place.directory}; make cluster{place.advice} starts one"
+def load(directory: ClusterDirectory, archive: Path) -> None:
+    """Load it into the cluster's containerd. Raises DirectoryError."""
+    status = directory.read_status()
+    if not status.is_healthy:
+        raise DirectoryError(
+            f"no cluster runs in {directory.path}; make cluster{directory.advice} starts one"
         )
-    socket = seen.state["containerd"]
+    socket = status.state["containerd"]
     command = [str(programs.ensure().ctr), f"--address={socket}", "--namespace=k8s.io"]
     done = subprocess.run(
         [*command, "images", "import", "--local", str(archive)], text=True, capture_output=True
     )
     if done.returncode != 0:
-        raise PlaceError(f"ctr images import: {done.stderr.strip()}")
+        raise DirectoryError(f"ctr images import: {done.stderr.strip()}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,12 +82,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name")
-    parser.add_argument("--package", action="append", default=[], metavar="DEBIAN")
-    parser.add_argument("--file", action="append", default=[], metavar="HERE=INSIDE")
-    parser.add_argument("--command", type=shlex.split, default=[], metavar="WORDS")
-    parser.add_argument("--at", type=Path, default=Path(DIRECTORY), metavar="DIR")
-    parser.add_argument("--into", type=Path, metavar="FILE")
+    parser.add_argument("name", help="of the image, as a pod names it")
+    parser.add_argument(
+        "--package",
+        action="append",
+        default=[],
+        metavar="DEBIAN",
+        help="a Debian package to add; repeatable",
+    )
+    parser.add_argument(
+        "--file",
+        action="append",
+        default=[],
+        metavar="HERE=INSIDE",
+        help="a file of this machine, and its path in the image; repeatable",
+    )
+    parser.add_argument(
+        "--command",
+        type=shlex.split,
+        default=[],
+        metavar="WORDS",
+        help="the command of a container that specifies none",
+    )
+    parser.add_argument(
+        "--at",
+        type=Path,
+        default=Path(DIRECTORY),
+        metavar="DIR",
+        help=f"the cluster's directory, by default {DIRECTORY}",
+    )
+    parser.add_argument(
+        "--into", type=Path, metavar="FILE", help="write an OCI archive, and load nothing"
+    )
     given = parser.parse_args(arguments)
     try:
         image = own_image(given.name, given.package, given.file, given.command)
@@ -95,8 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.into:
             shutil.copyfile(archive, given.into)
         else:
-            load(Place(given.at), archive)
-    except (ImageError, PlaceError, OSError) as error:
+            load(ClusterDirectory(given.at), archive)
+    except (ImageError, DirectoryError, OSError) as error:
         sys.stderr.write(f"packing: {error}\n")
         return 1
     sys.stdout.write(f"{image.name}\n")

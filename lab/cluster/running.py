@@ -2,8 +2,8 @@
 
 Responsible for starting each part and restarting those that have exited. It owns a Lab (GPUs,
 containerd) and a ControlPlane, in whose directory all of it is, and installs gpuslice as its users
-do (product.py). Its owner calls `mend` repeatedly. If the lab's namespaces themselves are gone, it
-raises, and the owner exits.
+do (product.py). Its owner calls `restart_exited_parts` repeatedly. If the lab's namespaces
+themselves are gone, it raises, and the owner exits.
 """
 
 from __future__ import annotations
@@ -280,7 +280,7 @@ class Cluster:
 
     # --- keeping it alive -------------------------------------------------------------------
 
-    def mend(self) -> list[str]:
+    def restart_exited_parts(self) -> list[str]:
         """Start exited parts; return the names of those that run again, to be reported.
 
         Raises ClusterError if the namespaces are gone.
@@ -288,13 +288,13 @@ class Cluster:
         if not self.lab.namespace.alive:
             raise ClusterError("the lab's namespaces are gone, and all that was in them")
         self._look()
-        mended = []
+        restarted = []
         for part in self.parts:
             pid, now_s = part.pid(), time.monotonic()
             if pid is not None:
                 if part.last_pid not in (None, pid):
                     part.restarts += 1
-                    mended.append(part.name)
+                    restarted.append(part.name)
                 part.last_pid = pid
             elif part.start is not None and now_s - part.tried_s >= _AGAIN_S:
                 part.tried_s = now_s
@@ -302,7 +302,7 @@ class Cluster:
                     part.start()
                 except _FAILURES as error:
                     sys.stderr.write(f"{part.name} does not come up: {error}\n")
-        return mended
+        return restarted
 
 
 def _kept(process: Process | None) -> int | None:

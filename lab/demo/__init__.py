@@ -1,4 +1,4 @@
 """`make demo`, `make demo-node`, `make demo-faults`: checks with output.
 
-Uses lab.cluster and lab.node; nothing but its tests uses it.
+Uses lab.cluster, lab.node, the simulated driver and tools; only its tests use it.
 """

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, TextIO
 
-from lab.cluster.directory import Place
-from lab.cluster.marked_directory import PlaceError
+from lab.cluster.directory import ClusterDirectory
+from lab.cluster.marked_directory import DirectoryError
 from lab.demo import node, sample, seed, story
 from lab.demo.background_builds import Beside
 from lab.demo.live import Live
@@ -44,26 +44,26 @@ def perform(stage: Live, report: Report, where: Path, kept: bool) -> int:
 
 
 def _live(out: TextIO, where: Path, plain: bool, kept: bool) -> int:
-    with Beside() as beside, Live(Place(where), beside.wait) as live:
+    with Beside() as beside, Live(ClusterDirectory(where), beside.wait) as live:
         if beside.is_building and node.perform(sys.stdout, plain, masked=False) != 0:
             return 1
         code = perform(live, Report(out, plain, masked=False), where, kept)
         if kept and live.is_up:
             live.let_go()
-            out.write(_to_play(Place(where), live.kubectl))
+            out.write(_to_play(ClusterDirectory(where), live.kubectl))
     return code
 
 
-def _to_play(place: Place, kubectl: Path) -> str:
+def _to_play(directory: ClusterDirectory, kubectl: Path) -> str:
     proxy = f" NO_PROXY={network.ADDRESSES}" if network.proxied(os.environ) else ""
-    kubeconfig = shlex.quote(str(place.kubeconfig))
+    kubeconfig = shlex.quote(str(directory.kubeconfig))
     lines = (
-        f"It goes on, in {place.directory}. To try:",
+        f"It goes on, in {directory.path}. To try:",
         f"  export KUBECONFIG={kubeconfig}{proxy}; alias kubectl={shlex.quote(str(kubectl))}",
         f"  kubectl exec -it {story.LAST} -- bash     # and in it: nvidia-smi, cuda-probe",
         f"  kubectl describe pod {story.LAST}         # its annotations, and its events",
         f"  kubectl delete pod {story.LAST} --grace-period=1",
-        f"To end it: make cluster-down{place.advice}",
+        f"To end it: make cluster-down{directory.advice}",
     )
     return "\n".join(["", *lines, ""])
 
@@ -77,7 +77,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m lab.demo", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--plain", action="store_true", help="no colours, 80 columns")
-    parser.add_argument("--at", type=Path, default=Path(DIRECTORY), metavar="DIR")
+    parser.add_argument(
+        "--at",
+        type=Path,
+        default=Path(DIRECTORY),
+        metavar="DIR",
+        help=f"the cluster's directory, by default {DIRECTORY}",
+    )
     end = parser.add_mutually_exclusive_group()
     end.add_argument("--keep", action="store_true", help="leave the cluster up at the end")
     end.add_argument("--picture", action="store_true", help="write the output into docs/demo.md")
@@ -89,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = io.StringIO() if given.picture else sys.stdout
     try:
         code = _live(out, given.at, given.plain or given.picture, given.keep)
-    except (PlaceError, StageError) as error:
+    except (DirectoryError, StageError) as error:
         sys.stderr.write(f"demo: {error}\n")
         return 1
     except KeyboardInterrupt as interrupt:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from lab.cluster.command_line import gpus
-from lab.cluster.directory import Place
-from lab.cluster.marked_directory import PlaceError
+from lab.cluster.directory import ClusterDirectory
+from lab.cluster.marked_directory import DirectoryError
 from lab.cluster.owner import Owner, OwnerError
 from lab.demo import seed
 from lab.demo.stage import AGAIN_S, Act, Holds, Output, StageError
@@ -34,13 +34,15 @@ class Live:
     """One cluster. As a context manager it is removed at the end, unless `let_go` was called.
     Methods raise StageError."""
 
-    def __init__(self, place: Place, wait_built: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self, directory: ClusterDirectory, wait_built: Callable[[], object] = lambda: None
+    ) -> None:
         self._wait_built = wait_built
-        self._place = place
+        self._directory = directory
         self._owner: Owner | None = None
         self._kept = False
         self.kubectl = Path("kubectl")
-        self._seen = place.look()
+        self._status = directory.read_status()
 
     def __enter__(self) -> Live:
         return self
@@ -60,17 +62,19 @@ class Live:
             self._wait_built()
             programs.ensure()
             self.kubectl = kubernetes.ensure().kubectl
-            with self._place.changing():
-                seen = self._place.look()
-                if seen.owner is not None:
+            with self._directory.changing():
+                status = self._directory.read_status()
+                if status.owner is not None:
                     raise StageError(
-                        f"there is a cluster in {self._place.directory}: one that a demo has kept, "
-                        f"or is at; make cluster-down{self._place.advice} ends it"
+                        f"there is a cluster in {self._directory.path}: one that a demo has kept, "
+                        f"or is at; make cluster-down{self._directory.advice} ends it"
                     )
-                if seen.there:
-                    self._place.empty()
-                self._owner = Owner(self._place, gpus(seed.GPUS), [seed.SCHEDULER], seed.DIALECTS)
-                self._seen = self._owner.wait_ready(step)
+                if status.exists:
+                    self._directory.empty()
+                self._owner = Owner(
+                    self._directory, gpus(seed.GPUS), [seed.SCHEDULER], seed.DIALECTS
+                )
+                self._status = self._owner.wait_ready(step)
 
     def do(self, act: Act, holds: Holds | None = None, again_s: float = AGAIN_S) -> Output:
         """holds: the act is repeated, `again_s` after it ended, until this is true of its output,
@@ -85,7 +89,7 @@ class Live:
 
     def _done(self, act: Act) -> tuple[int, str]:
         command: list[str | Path] = [self.kubectl, *act.words[1:]]
-        environ = {**network.unproxied(os.environ), "KUBECONFIG": str(self._place.kubeconfig)}
+        environ = {**network.unproxied(os.environ), "KUBECONFIG": str(self._directory.kubeconfig)}
         if act.typed:
             return typed(command, act.typed, environ, _DO_S)
         done = subprocess.run(
@@ -104,18 +108,18 @@ class Live:
         asked = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, signal.SIG_IGN) for number in asked}
         try:
-            with _explained(), self._place.changing(make=False):
+            with _explained(), self._directory.changing(make=False):
                 if self._owner is not None:
                     self._owner.end()
                 self._owner = None
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-        return self._place.left(self._seen)
+        return self._directory.left(self._status)
 
     @property
     def is_up(self) -> bool:
-        return self._owner is not None and self._seen.ready
+        return self._owner is not None and self._status.ready
 
     def let_go(self) -> None:
         """The cluster continues without this process."""
@@ -128,5 +132,11 @@ class Live:
 def _explained() -> Iterator[None]:
     try:
         yield
-    except (OwnerError, PlaceError, ProgramsError, TerminalError, subprocess.SubprocessError) as e:
+    except (
+        OwnerError,
+        DirectoryError,
+        ProgramsError,
+        TerminalError,
+        subprocess.SubprocessError,
+    ) as e:
         raise StageError(str(e)) from e

@@ -1,7 +1,7 @@
 """The first process of the lab's own mount and PID namespaces, and the parent of all in it.
 
 Its standard input is a pipe that the lab's owner holds. When the owner ends, by any signal, the
-pipe closes; this process then kills all that is left, removes the lab's mounts, cgroups and
+pipe closes; this process then kills all remaining processes, removes the lab's mounts, cgroups and
 directory, and exits; the kernel then destroys both namespaces. So nothing of a lab remains.
 
     unshare --mount --propagation private --pid --fork --kill-child --mount-proc \\

@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--patient",
         action="store_true",
-        help="on a busy machine: the 30 s begin anew whenever any pod is bound",
+        help="on a busy machine: the 30 s restart whenever a pod is bound",
     )
     parser.add_argument(
         "--nominate",
@@ -80,8 +80,14 @@ def main(arguments: Sequence[str]) -> int:
         default=When.ALWAYS.value,
         help="the extender's option; always: its default leaves out fleets as small as this one",
     )
-    parser.add_argument("--seed", type=int, default=6)
-    parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results", metavar="DIR")
+    parser.add_argument("--seed", type=int, default=6, help="of the random choices")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=ROOT / "bench" / "results",
+        metavar="DIR",
+        help="where the table is written, by default bench/results",
+    )
     options = parser.parse_args(arguments)
     rows = []
     for name in options.disturbance or _DISTURBANCES:

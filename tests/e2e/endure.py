@@ -32,7 +32,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from lab.cluster.directory import Place
+from lab.cluster.directory import ClusterDirectory
 from tests.e2e import alone, machine
 from tests.e2e.endurance import Endurance
 from tests.e2e.whole import Whole
@@ -132,7 +132,7 @@ class _Run:
         with subprocess.Popen(whole.line("up"), stderr=subprocess.DEVNULL) as command:
             time.sleep(self._chance.uniform(*_EARLY_S))
             command.kill()
-        if (owner := Place(whole.directory).owner()) is not None:
+        if (owner := ClusterDirectory(whole.directory).owner()) is not None:
             os.kill(owner, signal.SIGKILL)
         self._down(whole)
 

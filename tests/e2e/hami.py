@@ -15,7 +15,7 @@ from typing import Final
 
 from contract import names
 from lab.cluster import packing
-from lab.cluster.directory import Place
+from lab.cluster.directory import ClusterDirectory
 from tests.e2e.whole import Whole
 from tests.support import ROOT
 from tools.images import oci
@@ -37,7 +37,7 @@ def distributing(whole: Whole, scratch: Path) -> Iterator[None]:
     payload.write_text(_LIBRARY)
     inside = f"/k8s-vgpu/lib/nvidia/{names.FILE_LIBRARY}"
     oci.pack([packing.own_image(_IMAGE, [], [f"{payload}={inside}"], [])], scratch / "tar", scratch)
-    packing.load(Place(whole.directory), scratch / "tar")
+    packing.load(ClusterDirectory(whole.directory), scratch / "tar")
     made = [each for each in DIRECTORIES if not each.exists()]
     _inside(whole, "mkdir", "-p", *DIRECTORIES)
     _inside(whole, "mount", "-t", "tmpfs", _NAME, DIRECTORIES[0])

@@ -14,7 +14,7 @@ from typing import IO
 
 import pytest
 
-from lab.cluster.directory import Place, Seen
+from lab.cluster.directory import ClusterDirectory, ClusterStatus
 from lab.demo import command_line as demo
 from lab.demo import story
 from tests.support import until
@@ -25,18 +25,18 @@ _PROGRAM = (sys.executable, "-m", "lab.demo", "--plain")
 
 
 @pytest.fixture
-def place(build_dir: Path) -> Iterator[Place]:
+def directory(build_dir: Path) -> Iterator[ClusterDirectory]:
     assert build_dir.is_dir()
-    place = Place(Path(f"/tmp/gs-{secrets.token_hex(4)}"))
-    yield place
-    left = place.directory.exists()
-    place.clear()
+    directory = ClusterDirectory(Path(f"/tmp/gs-{secrets.token_hex(4)}"))
+    yield directory
+    left = directory.path.exists()
+    directory.clear()
     assert not left
 
 
-def _begun(place: Place, *options: str) -> subprocess.Popen[str]:
+def _begun(directory: ClusterDirectory, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*_PROGRAM, "--at", str(place.directory), *options],
+        [*_PROGRAM, "--at", str(directory.path), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -53,11 +53,11 @@ def _read_to(out: IO[str] | None, chapter: str) -> None:
 
 
 def test_a_run_is_as_documented_and_leaves_nothing(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    directory: ClusterDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if a proxy is the way to everywhere else: none reaches the cluster."""
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
-    with _begun(place) as run:
+    with _begun(directory) as run:
         said, complaint = run.communicate()
     assert run.returncode == 0, said + complaint
     assert _from_its_second_chapter(said) == _from_its_second_chapter(demo.DOCUMENT.read_text())
@@ -67,59 +67,59 @@ def test_a_run_is_as_documented_and_leaves_nothing(
     ("chapter", "number"), [("1  ", signal.SIGINT), ("4  ", signal.SIGINT), ("2  ", signal.SIGTERM)]
 )
 def test_an_interrupted_demo_reports_it_and_leaves_nothing(
-    place: Place, chapter: str, number: signal.Signals
+    directory: ClusterDirectory, chapter: str, number: signal.Signals
 ) -> None:
-    with _begun(place) as run:
+    with _begun(directory) as run:
         _read_to(run.stdout, chapter)
-        until(lambda: place.owner() is not None, "the cluster has an owner")
-        seen = place.look()
+        until(lambda: directory.owner() is not None, "the cluster has an owner")
+        status = directory.read_status()
         send = os.killpg if number == signal.SIGINT else os.kill
         send(run.pid, number)
         _, complaint = run.communicate()
     assert run.returncode == 128 + number
     assert complaint.splitlines()[-1] == "demo: interrupted; all that it started is removed"
     assert "Traceback" not in complaint
-    assert _left(place, seen) == []
+    assert _left(directory, status) == []
 
 
-def test_a_killed_demo_stops_its_cluster(place: Place) -> None:
-    with _begun(place) as run:
+def test_a_killed_demo_stops_its_cluster(directory: ClusterDirectory) -> None:
+    with _begun(directory) as run:
         _read_to(run.stdout, "2  ")
-        seen = place.look()
+        status = directory.read_status()
         run.kill()
-    until(lambda: _left(place, seen) == [], "all of it has ended")
+    until(lambda: _left(directory, status) == [], "all of it has ended")
 
 
 def test_a_failed_check_is_the_exit_status_and_leaves_nothing(
-    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    directory: ClusterDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(story, "_GPU_MIB", 40960)
-    assert demo.main(["--plain", "--at", str(place.directory)]) == 1
+    assert demo.main(["--plain", "--at", str(directory.path)]) == 1
     said = capsys.readouterr().out
     assert "✗ nvidia-smi shows half of a GPU of 40960MiB" in said
     assert "✓ no process, mount, cgroup, interface or file of the cluster is left" in said
     assert "failed checks: 5" in said
 
 
-def test_a_kept_cluster_is_usable_and_blocks_a_second_demo(place: Place) -> None:
-    with _begun(place, "--keep") as run:
+def test_a_kept_cluster_is_usable_and_blocks_a_second_demo(directory: ClusterDirectory) -> None:
+    with _begun(directory, "--keep") as run:
         said, complaint = run.communicate()
     assert run.returncode == 0, said + complaint
-    assert f"make cluster-down AT={place.directory}" in said
+    assert f"make cluster-down AT={directory.path}" in said
     exported, first, second, third = _to_try(said)
     asked = first.replace("-it", "").replace("bash", "nvidia-smi")
     limit_mib = story._GPU_MIB * story.TURNS[story.LAST] // 100
     assert f" {limit_mib}MiB" in _typed(exported, asked)
     assert story.LAST in _typed(exported, second)
     assert "deleted" in _typed(exported, third)
-    with _begun(place) as another:
+    with _begun(directory) as another:
         _, complaint = another.communicate()
     assert another.returncode == 1
-    seen = place.look()
-    assert seen.well
-    down = [sys.executable, "-m", "lab.cluster", "down", "--at", str(place.directory)]
+    status = directory.read_status()
+    assert status.is_healthy
+    down = [sys.executable, "-m", "lab.cluster", "down", "--at", str(directory.path)]
     assert subprocess.run(down).returncode == 0
-    assert _left(place, seen) == []
+    assert _left(directory, status) == []
 
 
 def _from_its_second_chapter(text: str) -> Sequence[str]:
@@ -141,7 +141,7 @@ def _typed(exported: str, line: str) -> str:
     return done.stdout
 
 
-def _left(place: Place, seen: Seen) -> list[str]:
-    if seen.state:
-        return place.left(seen)
-    return [str(place.directory)] if place.directory.exists() else []
+def _left(directory: ClusterDirectory, status: ClusterStatus) -> list[str]:
+    if status.state:
+        return directory.left(status)
+    return [str(directory.path)] if directory.path.exists() else []
