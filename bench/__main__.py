@@ -17,7 +17,7 @@ BENCHES = {
     "core": "shares of the GPU's time on the simulated GPU, and what a launch costs",
     "node": "1,000 containers on a real containerd; the agent's memory and time with 50 (root)",
     "nri": "what the node agent adds to a container's creation, beside plugins in Go (root)",
-    "scheduler": "kube-scheduler with it, without, and as it comes; its verbs; its memory",
+    "scheduler": "kube-scheduler with and without the extender; the extender's verbs and memory",
     "shim": "driver calls and program starts under the library, beside the same without it",
 }
 
@@ -51,13 +51,13 @@ def _table(result: Result) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
-        description="Measure what the library costs, beside the same without it.",
+        description="Benchmarks of the library, the node agent and the scheduler.",
         epilog="\n".join(f"{name}: {about}" for name, about in BENCHES.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", choices=sorted(BENCHES))
-    parser.add_argument("--quick", action="store_true", help="some minutes; judges no goal")
-    parser.add_argument("--check", action="store_true", help="exit status 1 where a goal is missed")
+    parser.add_argument("--quick", action="store_true", help="some minutes; checks no goal")
+    parser.add_argument("--check", action="store_true", help="exit status 1 if a goal is missed")
     options = parser.parse_args(arguments)
     if options.quick and options.check:
         parser.error("--check: not allowed with --quick, which judges no goal")

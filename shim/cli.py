@@ -120,8 +120,8 @@ def _parser() -> argparse.ArgumentParser:
     shown = commands.add_parser("show", help=show.ABOUT)
     show.configure(shown)
     shown.set_defaults(action=show.run)
-    about = "where libvgpu.so is, for the node agent's --library"
-    path = commands.add_parser("path", help=about, description=f"Say {about}.")
+    about = "the path of libvgpu.so, for the node agent's --library"
+    path = commands.add_parser("path", help=about, description=f"Print {about}.")
     path.set_defaults(action=_path)
     turns = commands.add_parser(
         "arbiter",

@@ -18,14 +18,15 @@ from typing import Final
 from shim import region
 from shim.region import GpuStatus
 
-ABOUT: Final = "what a grant allows, what is used of it, and by which process"
+ABOUT: Final = "a grant's limits, their use, and the processes that use them"
 _DESCRIPTION: Final = (
-    f"Say {ABOUT}. USED counts against the limit; MEASURED is the part of it that the driver holds"
-    " beside what processes are charged, as NVML last showed it (0B too where it has no figure for"
-    " them, as under MPS). CORE is the share of the GPU's time, forced: also while the GPU is"
-    " otherwise idle. BUSY is the time of finished work, THROTTLED the time that launches waited"
-    " for their turn, summed over threads, IDLE the time of the container's turns in which no work"
-    " of it ran; they count only where launches are checked: a container of the GPU has a cap."
+    f"Print {ABOUT}. USED counts against the limit; MEASURED is the part of it that the driver"
+    " holds beside what processes are charged, as NVML last showed it (0B too where it has no"
+    " figure for them, as under MPS). CORE is the share of the GPU's time, forced: also while"
+    " the GPU is otherwise idle. BUSY is the time of finished work, THROTTLED the time that"
+    " launches waited for their turn, summed over threads, IDLE the time of the container's"
+    " turns in which no work of it ran; they count only where launches are checked: a"
+    " container of the GPU has a cap."
 )
 _WINDOWS_S: Final = (1, 10)
 _SECOND_NS: Final = 1_000_000_000

@@ -36,7 +36,7 @@ _DESCRIPTION: Final = (
     "A simulated NVIDIA driver: GPUs without hardware, for a laptop and for tests."
 )
 _EXAMPLE: Final = """\
-example: two GPUs, a program that looks at them, and the end
+example: start two GPUs, run nvidia-smi on them, and stop them
   python -m simgpu up --dir /tmp/sim
   export SIMGPU_DIR=/tmp/sim LD_LIBRARY_PATH=$PWD/build/dev/lib/simgpu
   build/dev/bin/nvidia-smi
@@ -110,9 +110,9 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument(
         "--build-dir", type=Path, metavar="B", help="where lib/simgpu and bin/nvidia-smi were built"
     )
-    command("down", _down, "stop the GPUs, and leave nothing behind")
+    command("down", _down, "stop the GPUs and remove their files")
     command("status", _status, "show the GPUs and what they hold")
-    fault = command("fault", _fault, "make a GPU misbehave", _FAULT_EXAMPLE)
+    fault = command("fault", _fault, "inject a fault into a GPU", _FAULT_EXAMPLE)
     fault.add_argument("--gpu", type=int, required=True, metavar="MINOR")
     fault.add_argument("fault", choices=tuple(_FAULTS))
     fault.add_argument(

@@ -66,13 +66,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--control",
         action="store_true",
-        help="with our own fail-closed measures switched off: the matrix can fail, and must",
+        help="control run without the fail-closed measures: expects unprotected containers",
     )
     parser.add_argument(
         "--runtime",
         action="append",
         choices=list(RELEASES),
-        help=f"one column, repeatable (default: all; `make test` has {DEFAULT.name})",
+        help=f"one column, repeatable (default: all; `make test-all` has {DEFAULT.name})",
     )
     parser.add_argument(
         "--own",
@@ -84,7 +84,9 @@ def _parser() -> argparse.ArgumentParser:
         " /usr/bin; it is run privately, the one that serves the machine is not touched",
     )
     parser.add_argument("--fault", action="append", choices=list(ROWS), help="one row, repeatable")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="put the table there, too")
+    parser.add_argument(
+        "--write", type=Path, metavar="FILE", help="also write the table to this file"
+    )
     return parser
 
 

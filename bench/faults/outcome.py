@@ -40,14 +40,17 @@ class Outcome:
 
 
 REFUSALS: Final[Mapping[str, tuple[str, str]]] = {
-    "late": (r"gpuslice did not decide", "the agent answered in time that it is late"),
+    "late": (
+        r"gpuslice did not decide",
+        "the agent refused in time, because it could not decide in time",
+    ),
     "error": (r"gpuslice failed at", "the agent answered with an error"),
     "agent": (r"gpuslice refuses", "the agent refused, by its rules"),
-    "required": (r"required plugin .* not present", "NRI's validator missed the agent"),
-    "validator": (r"validator plugin .* failed", "NRI could not ask the agent to validate"),
+    "required": (r"required plugin .* not present", "NRI's validator found the agent missing"),
+    "validator": (r"validator plugin .* failed", "NRI could not call the agent's validator"),
     "policy": (
         r"failed to handle \w+ request: (ttrpc: closed|context deadline exceeded)",
-        "NRI failed the request, as the agent's failure policy asks",
+        "NRI failed the request, as the agent's failure policy requires",
     ),
     "other": ("", "something else"),
 }

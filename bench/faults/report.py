@@ -28,23 +28,23 @@ _HEAD: Final = """\
 
 Containers that ran unprotected: in which a process could open the GPU with no limit in force.
 Pods, runtimes and the agent are real, the GPU is simulated. {runc}, kernel {kernel}.
-`{command}` made this table. In each cell: how many ran unprotected, and what those made under the
-fault came to, one that ran before it among them. Those that were made after it, until one had its
-limit again, count as well where they ran unprotected.
+`{command}` made this table. Each cell has the number of containers that ran unprotected, and the
+outcomes of those created during the fault, with one that ran before it. The number includes
+containers created after the fault, until one had its limit again.
 """
 _ON: Final = """
 ## With NRI's default validator on, where the runtime has one
 """
 _OFF: Final = """
-## With it off, as it comes
+## With it off, the default
 
-Nothing then heeds that a pod requires the agent. What is left is that only the agent brings the
+No component then enforces the required plugin. The protection is that only the agent injects the
 GPU.
 """
 _SIZES: Final = """
 ## Large messages
 
-A GPU whose CDI spec brings 1550 mounts, and a node with more pods than fit into one message.
+A GPU whose CDI spec has 1550 mounts, and a node with more pods than fit into one message.
 """
 _CONTROL: Final = """
 ## The control: our own measures switched off

@@ -22,7 +22,7 @@ from contract import names
 from shim import threads
 
 _COMMAND: Final = (sys.executable, "-m", "shim", "arbiter", "--heartbeat")
-_LOOK_S: Final = 4 * names.HEARTBEAT_S
+_POLL_S: Final = 4 * names.HEARTBEAT_S
 _START_LOOKS: Final = 15
 """Until the first heartbeat: Python may start slowly."""
 _MISSED_LOOKS: Final = 2
@@ -43,7 +43,7 @@ def arbiting(parent: Path, prefix: str) -> Iterator[None]:
     finally:
         ended.set()
         os.close(hold)
-        thread.join(2 * _LOOK_S)
+        thread.join(2 * _POLL_S)
         os.close(stdin)
 
 
@@ -68,7 +68,7 @@ def _follow(heartbeat: int, ended: threading.Event) -> None:
     """Return when the child exits or has no heartbeat."""
     misses, most = 0, _START_LOOKS
     while misses < (1 if ended.is_set() else most):
-        if not select.select([heartbeat], [], [], _LOOK_S)[0]:
+        if not select.select([heartbeat], [], [], _POLL_S)[0]:
             misses += 1
         elif os.read(heartbeat, 64):
             misses, most = 0, _MISSED_LOOKS

@@ -34,7 +34,10 @@ def main(arguments: Sequence[str]) -> int:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument(
-        "--prefix", default="", metavar="TEXT", help="of the containers' directories (default: any)"
+        "--prefix",
+        default="",
+        metavar="TEXT",
+        help="only directories whose name begins with TEXT (default: all)",
     )
     parser.add_argument(
         "--heartbeat",

@@ -1,8 +1,8 @@
 """Pairs of equal Volcano pods, created at once: each gets what its own annotation states.
 
 Volcano's device plugin finds the pod by its amount, and gives one pod the other's GPU. Here the
-scheduler's decisions are real, and so are containerd, NRI and the agent; the kubelet is played, as
-it would take most of an hour for 1,000 pods on two cores.
+scheduler's decisions are real, and so are containerd, NRI and the agent; the kubelet is simulated,
+as it would take most of an hour for 1,000 pods on two cores.
 """
 
 from __future__ import annotations

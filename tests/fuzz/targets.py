@@ -55,7 +55,7 @@ TARGETS: Final[Mapping[str, Target]] = {
         "contract/grants.py", "GrantsError", documents.container_grants, words=documents.WORDS
     ),
     "cluster": Target(
-        "scheduler/kubernetes/translate.py, requests.py, dialects.py, state.py",
+        "scheduler/kubernetes/translate.py, requests.py, scheduler/dialects/, decisions/state.py",
         "RequestError",
         objects.cluster,
         words=objects.WORDS,
