@@ -81,7 +81,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Got:
+class MeasuredWork:
     """The work of each second, in percent of it, over all processes; the share of all these
     seconds; and the time from one launch to the next: the best mean of some successive ones, and
     percentiles, of the process that waits longest."""
@@ -100,7 +100,7 @@ class Started:
     process: subprocess.Popen[bytes]
     files: Sequence[Path]
 
-    def end(self, seconds: int) -> Got:
+    def end(self, seconds: int) -> MeasuredWork:
         """Wait for its end, also that of the programs where the process was killed."""
         if self.process.wait() not in (0, -signal.SIGKILL):
             raise RuntimeError(f"a container of cuda-load ended with {self.process.returncode}")
@@ -112,7 +112,7 @@ class Started:
         return _together([file.read_text() for file in self.files], seconds)
 
 
-def _together(outputs: Sequence[str], seconds: int) -> Got:
+def _together(outputs: Sequence[str], seconds: int) -> MeasuredWork:
     """Of the processes of one container: seconds are numbered by the lines at their ends, which are
     late where a launch waits, and have the work since the line before."""
     parts = [0.0] * seconds
@@ -129,7 +129,7 @@ def _together(outputs: Sequence[str], seconds: int) -> Got:
         share += sum(took * each for _, took, each in kept) / sum(took for _, took, _ in kept)
     steps = [step for output in outputs for step in load_output.steps(output)]
     best, p50, p99 = zip(*steps, strict=True)
-    return Got(parts, share, min(best), max(p50), max(p99))
+    return MeasuredWork(parts, share, min(best), max(p50), max(p99))
 
 
 class Host:
@@ -141,7 +141,7 @@ class Host:
         self._runs = directory / "runs"
         self._runs.mkdir()
         self._outputs = (directory / f"output-{number}" for number in count())
-        self._alone: dict[object, Got] = {}
+        self._alone: dict[object, MeasuredWork] = {}
         self.started: Sequence[Started] = ()
         text = (_ROOT / "simgpu" / "default.toml").read_text()
         text = re.sub(r"copy_gib_per_s = \S+", f"copy_gib_per_s = {_COPY_GIB_PER_S}", text)
@@ -163,7 +163,7 @@ class Host:
         *,
         limited: bool = True,
         meanwhile: Callable[[], None] = lambda: None,
-    ) -> Sequence[Got]:
+    ) -> Sequence[MeasuredWork]:
         """Run them at the same time for `seconds`, after the first ones; then call `meanwhile`."""
         self.started = [self._start(load, seconds + _SKIPPED_S, limited) for load in loads]
         time.sleep(_SKIPPED_S)
@@ -173,7 +173,7 @@ class Host:
             shutil.rmtree(left)
         return got
 
-    def alone(self, load: Load, seconds: int = 3, again: bool = False) -> Got:
+    def alone(self, load: Load, seconds: int = 3, again: bool = False) -> MeasuredWork:
         """What such a program does alone and without a limit; measured once, or again."""
         free = replace(load, bucket=False)
         key = (*free.arguments, free.processes)

@@ -30,7 +30,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 _LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
 _PATH: Final = f"{_LEASES}/{names.LEASE_KUBE_SCHEDULER}"
-_LOOK_S: Final = 1.0
+_POLL_S: Final = 1.0
 _RENEWED_S: Final = 5.0
 """kube-scheduler renews its Lease every 2 s."""
 _ANSWER_S: Final = 3.0
@@ -65,7 +65,7 @@ class Admission:
         following = asyncio.create_task(reflector.run(), name="follow admission")
         try:
             while True:
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_POLL_S)
                 if reflector.problem not in ("", UNLISTED):
                     self._log_problem(reflector.problem)
                     continue

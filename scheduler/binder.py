@@ -47,7 +47,7 @@ UNOBSERVED_S: Final = 30.0
 _Task = asyncio.Task[str]
 _Work = Coroutine[Any, Any, str]
 
-_SHUT: Final = KubeError(0, "NotOurs", "another process may write")
+_NOT_HOLDER: Final = KubeError(0, "NotLeaseHolder", "this process does not hold the Lease")
 
 
 class Client(Protocol):
@@ -64,7 +64,7 @@ class _Attempt:
     """placement, request, annotations: None for a pod without a share. version: the resourceVersion
     that the Binding requires; "" for a pod without a share."""
 
-    wanted: BindingArguments
+    arguments: BindingArguments
     request: Request | None = None
     placement: Placement | None = None
     annotations: Mapping[str, str] | None = None
@@ -72,19 +72,19 @@ class _Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
+class _SentBinding:
     """A Binding that may have been applied, or may still be, while the pod has one of these
     versions."""
 
-    wanted: BindingArguments
+    arguments: BindingArguments
     versions: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """wanted: the arguments of a bind; None for a check."""
+    """arguments: None for a check."""
 
-    wanted: BindingArguments | None
+    arguments: BindingArguments | None
     task: _Task
 
 
@@ -118,7 +118,7 @@ class Binder:
         self._settled = settled
         self._posts = asyncio.Semaphore(MAX_POSTS)
         self._jobs: dict[str, _Job] = {}
-        self._sent: dict[str, _Sent] = {}
+        self._sent: dict[str, _SentBinding] = {}
         self._noticed: dict[str, Pending] = {}
 
     @property
@@ -126,20 +126,20 @@ class Binder:
         """Number of pods whose outcome is being determined."""
         return len(self._jobs)
 
-    async def bind(self, wanted: BindingArguments) -> str:
+    async def bind(self, arguments: BindingArguments) -> str:
         """Returns "" if the pod is bound to that node; else the reason, or that the outcome is
         unknown. Continues if the caller stops waiting."""
         until_s = self._clock() + WORK_S
-        await self._settled(wanted.uid)
-        while (job := self._jobs.get(wanted.uid)) is not None:
-            if job.wanted == wanted:
+        await self._settled(arguments.uid)
+        while (job := self._jobs.get(arguments.uid)) is not None:
+            if job.arguments == arguments:
                 return await asyncio.shield(job.task)
             await asyncio.wait((job.task,))
-        pending = self._verbs.pending_pod(wanted.uid)
-        chosen = None if pending is None else self._choose(wanted, pending)
+        pending = self._verbs.pending_pod(arguments.uid)
+        chosen = None if pending is None else self._choose(arguments, pending)
         if isinstance(chosen, str):
             return chosen
-        return await asyncio.shield(self._begin(wanted, self._bind(wanted, chosen, until_s)))
+        return await asyncio.shield(self._begin(arguments, self._bind(arguments, chosen, until_s)))
 
     def take_notices(self) -> Sequence[Pending]:
         """The pods with notices for which a GPU was chosen since the last call."""
@@ -156,14 +156,14 @@ class Binder:
             sent = self._sent.get(uid)
             if sent is None or uid in self._jobs:
                 continue  # settled during an earlier check, or in progress
-            if await self._begin(sent.wanted, self._check(sent), of_bind=False):
+            if await self._begin(sent.arguments, self._check(sent), of_bind=False):
                 return  # no answer; the others would get none either
 
     # --- jobs: at most one per pod
 
-    def _begin(self, wanted: BindingArguments, work: _Work, of_bind: bool = True) -> _Task:
-        task = asyncio.create_task(self._run(wanted.uid, work))
-        self._jobs[wanted.uid] = _Job(wanted if of_bind else None, task)
+    def _begin(self, arguments: BindingArguments, work: _Work, of_bind: bool = True) -> _Task:
+        task = asyncio.create_task(self._run(arguments.uid, work))
+        self._jobs[arguments.uid] = _Job(arguments if of_bind else None, task)
         return task
 
     async def _run(self, uid: str, work: _Work) -> str:
@@ -175,47 +175,47 @@ class Binder:
             del self._jobs[uid]
 
     async def _bind(
-        self, wanted: BindingArguments, attempt: _Attempt | None, until_s: float
+        self, arguments: BindingArguments, attempt: _Attempt | None, until_s: float
     ) -> str:
         if attempt is None:
-            read = await self._read(wanted, until_s)
+            read = await self._read(arguments, until_s)
             if isinstance(read, str):
                 return read
-            answer = self._apply(wanted, read)
+            answer = self._apply(arguments, read)
             if answer is not None:
                 return answer
-            chosen = self._choose(wanted, read.pending)
+            chosen = self._choose(arguments, read.pending)
             if not isinstance(chosen, _Attempt):
                 why = "the API server returned the pod unchanged"
-                return chosen or self._unconfirmed(wanted.uid, why)
+                return chosen or self._unconfirmed(arguments.uid, why)
             attempt = chosen
         return await self._write(attempt, until_s)
 
     async def _write(self, attempt: _Attempt, until_s: float) -> str:
         """POSTs until the outcome is known or the time is over."""
-        wanted, uid, pause = attempt.wanted, attempt.wanted.uid, Backoff()
+        arguments, uid, pause = attempt.arguments, attempt.arguments.uid, Backoff()
         while True:
             if not await self._post_begins(until_s):
                 return self._unconfirmed(uid, "the API server took too long to answer")
             try:
                 if attempt.placement is not None and self._state.assumed(uid) != attempt.placement:
-                    return self._overtaken(wanted)
+                    return self._overtaken(arguments)
                 error = await self._post(attempt)
             finally:
                 self._posts.release()
             if error is None:
                 return ""
-            if error is _SHUT:
+            if error is _NOT_HOLDER:
                 return self._unconfirmed(uid, self._gate.refusal())
             outcome = verdict(error)
             if outcome is Verdict.REFUSED and uid not in self._sent:
                 return str(error)
             wait_s = pause.next_s()
             if outcome is not Verdict.NOT_DONE:
-                read = await self._read(wanted, until_s)
+                read = await self._read(arguments, until_s)
                 if isinstance(read, str):
                     return self._unconfirmed(uid, f"{error}; {read}")
-                answer = self._apply(wanted, read)
+                answer = self._apply(arguments, read)
                 if answer is not None:
                     return answer
                 if read.pending.request != attempt.request:
@@ -227,60 +227,60 @@ class Binder:
                 return self._unconfirmed(uid, str(error))
             await asyncio.sleep(min(wait_s, left_s))
 
-    async def _check(self, sent: _Sent) -> str:
+    async def _check(self, sent: _SentBinding) -> str:
         """Returns "" if the outcome is known or still awaited; else why it could not be
         determined."""
-        wanted = sent.wanted
-        read = await self._read(wanted, self._clock())
+        arguments = sent.arguments
+        read = await self._read(arguments, self._clock())
         if isinstance(read, str):
             return read
-        self._apply(wanted, read)
-        held, sent_last = self._state.assumed(wanted.uid), self._state.sent(wanted.uid)
-        if held is not None and sent_last is not None and wanted.uid in self._sent:
-            self._hold(wanted, held, sent_last.annotations)
+        self._apply(arguments, read)
+        held, sent_last = self._state.assumed(arguments.uid), self._state.sent(arguments.uid)
+        if held is not None and sent_last is not None and arguments.uid in self._sent:
+            self._hold(arguments, held, sent_last.annotations)
         return ""
 
     # --- steps
 
-    def _choose(self, wanted: BindingArguments, pending: Pending) -> _Attempt | str | None:
+    def _choose(self, arguments: BindingArguments, pending: Pending) -> _Attempt | str | None:
         """Chooses and reserves what to send. A str is the reason for sending nothing. None: the
         outcome of an earlier Binding must be determined first. Awaits nothing."""
-        uid, state = wanted.uid, self._state
+        uid, state = arguments.uid, self._state
         if state.is_bound(uid):
-            return _at(state.node_of(uid), wanted)
+            return _at(state.node_of(uid), arguments)
         if pending.refusal:
             return pending.refusal
         if pending.request is None:
-            return _Attempt(wanted)
+            return _Attempt(arguments)
         placement, sent = state.assumed(uid), state.sent(uid)
-        if not pending.version or (placement is not None and placement.node != wanted.node):
+        if not pending.version or (placement is not None and placement.node != arguments.node):
             return None
         if placement is None:
-            found = self._place(wanted, pending, pending.request)
+            found = self._place(arguments, pending, pending.request)
             if isinstance(found, str):
                 return found
             placement = found
         if sent is None:
-            gpus = state.fleet.gpus[state.fleet.row_of(wanted.node)]
+            gpus = state.fleet.gpus[state.fleet.row_of(arguments.node)]
             outputs = pending.outputs(placement, gpus, self._wall_ns())
             annotations = binding.annotations_of(placement, outputs)
             if pending.notices:
-                self._noticed[wanted.uid] = pending
+                self._noticed[arguments.uid] = pending
         else:
             annotations = sent.annotations
-        self._hold(wanted, placement, annotations)
-        return _Attempt(wanted, pending.request, placement, annotations, pending.version)
+        self._hold(arguments, placement, annotations)
+        return _Attempt(arguments, pending.request, placement, annotations, pending.version)
 
     def _place(
-        self, wanted: BindingArguments, pending: Pending, request: Request
+        self, arguments: BindingArguments, pending: Pending, request: Request
     ) -> Placement | str:
         """The placement nominated by `prioritize` if it was for this node, else a new one; a str is
         the reason why the pod does not fit."""
         state = self._state
-        reserved = state.reservations.placement(wanted.uid, request, wanted.node)
+        reserved = state.reservations.placement(arguments.uid, request, arguments.node)
         if reserved is not None:
             return reserved
-        rows, policy = state.fleet.rows_of([wanted.node]), self._verbs.policy(pending)
+        rows, policy = state.fleet.rows_of([arguments.node]), self._verbs.policy(pending)
         row = int(rows[0])
         with state.budget.steps(MOST_STEPS, MOST_STEPS) as steps:
             found = place(state.fleet, request, row, policy, steps)
@@ -292,13 +292,13 @@ class Binder:
                     found = place(state.fleet, request, row, policy, steps)
             if isinstance(found, Placement):
                 return found
-            return f"node {wanted.node}: {why_not(state.fleet, request, row)}"
+            return f"node {arguments.node}: {why_not(state.fleet, request, row)}"
 
     def _hold(
-        self, wanted: BindingArguments, placement: Placement, annotations: Mapping[str, str]
+        self, arguments: BindingArguments, placement: Placement, annotations: Mapping[str, str]
     ) -> None:
-        until_s, pod_key = self._clock() + UNOBSERVED_S, f"{wanted.namespace}/{wanted.name}"
-        self._state.assume(wanted.uid, placement, until_s, pod_key, annotations)
+        until_s, pod_key = self._clock() + UNOBSERVED_S, f"{arguments.namespace}/{arguments.name}"
+        self._state.assume(arguments.uid, placement, until_s, pod_key, annotations)
 
     async def _post_begins(self, until_s: float) -> bool:
         """Waits until one of MAX_POSTS may begin; the caller releases it. False: it is too late."""
@@ -314,19 +314,19 @@ class Binder:
 
     async def _post(self, attempt: _Attempt) -> KubeError | None:
         """None: the pod is bound."""
-        wanted, uid = attempt.wanted, attempt.wanted.uid
+        arguments, uid = attempt.arguments, attempt.arguments.uid
         before = self._sent.get(uid)
         placement, version = attempt.placement, attempt.version
-        body = binding.binding(*wanted, attempt.annotations, self._gate.writer, version)
+        body = binding.binding(*arguments, attempt.annotations, self._gate.writer, version)
         try:
             with self._gate.writing():
                 if not self._gate.may_write():
-                    return _SHUT
+                    return _NOT_HOLDER
                 if placement is not None:
                     versions = before.versions if before else frozenset[str]()
-                    self._sent[uid] = _Sent(wanted, versions | {version})
+                    self._sent[uid] = _SentBinding(arguments, versions | {version})
                 try:
-                    path = f"{wanted.path}/binding"
+                    path = f"{arguments.path}/binding"
                     await self._kube.post(path, body, timeout_s=POST_S, fieldValidation=IGNORE)
                 except KubeError as error:
                     if verdict(error) is Verdict.UNKNOWN:
@@ -341,7 +341,7 @@ class Binder:
             return error
         return None
 
-    async def _read(self, wanted: BindingArguments, until_s: float) -> PodState | str:
+    async def _read(self, arguments: BindingArguments, until_s: float) -> PodState | str:
         """The pod as the API server has it; a str is the reason why it could not be read in
         time."""
         pause = Backoff()
@@ -349,41 +349,42 @@ class Binder:
             if self._clock() > until_s:
                 return "the pod could not be read in time"
             try:
-                raw = await self._kube.get(wanted.path, timeout_s=GET_S)
-                return pod_state(raw, wanted.uid, self.enabled)
+                raw = await self._kube.get(arguments.path, timeout_s=GET_S)
+                return pod_state(raw, arguments.uid, self.enabled)
             except KubeError as error:
                 if error.status == 404:
-                    return pod_state({}, wanted.uid, self.enabled)
+                    return pod_state({}, arguments.uid, self.enabled)
                 left_s = until_s - self._clock()
                 if left_s <= 0:
                     return f"the pod could not be read: {error}"
                 await asyncio.sleep(min(pause.next_s(), left_s))
 
-    def _apply(self, wanted: BindingArguments, read: PodState) -> str | None:
+    def _apply(self, arguments: BindingArguments, read: PodState) -> str | None:
         """Removes a Binding from `_sent` if it cannot be applied any more. Returns the verb's
         answer; None: the pod can be bound."""
-        uid, held, sent = wanted.uid, self._state.assumed(wanted.uid), self._sent.get(wanted.uid)
+        uid = arguments.uid
+        held, sent = self._state.assumed(uid), self._sent.get(uid)
         if read.gone or (read.deleting and not read.node):
             self._sent.pop(uid, None)
             return "the pod is gone" if read.gone else "the pod is being deleted"
         if read.node:
             if held is not None and held.node != read.node:
                 self._sent.pop(uid, None)
-            return _at(read.node, wanted)
+            return _at(read.node, arguments)
         version = read.pending.version
         if sent is not None and version in sent.versions:
-            self._sent[uid] = _Sent(sent.wanted, frozenset((version,)))
+            self._sent[uid] = _SentBinding(sent.arguments, frozenset((version,)))
         elif sent is not None:
             del self._sent[uid]
-            if sent.wanted.node != wanted.node:
+            if sent.arguments.node != arguments.node:
                 self._state.forget(uid)
         return None
 
-    def _overtaken(self, wanted: BindingArguments) -> str:
+    def _overtaken(self, arguments: BindingArguments) -> str:
         """The answer when the watch has already reported the outcome."""
-        self._sent.pop(wanted.uid, None)
-        if self._state.is_bound(wanted.uid):
-            return _at(self._state.node_of(wanted.uid), wanted)
+        self._sent.pop(arguments.uid, None)
+        if self._state.is_bound(arguments.uid):
+            return _at(self._state.node_of(arguments.uid), arguments)
         return "the pod is gone"
 
     def _unconfirmed(self, uid: str, why: str) -> str:
@@ -395,5 +396,5 @@ class Binder:
         return f"binding{node} not confirmed: {why}; kube-scheduler retries"
 
 
-def _at(node: str | None, wanted: BindingArguments) -> str:
-    return "" if node == wanted.node else f"the pod is bound to {node}"
+def _at(node: str | None, arguments: BindingArguments) -> str:
+    return "" if node == arguments.node else f"the pod is bound to {node}"

@@ -40,8 +40,8 @@ milliseconds and searches for any other in tens, so the writes must stay ahead o
 writes are in progress, 256 nominations take 0.7 s; if 16 were written at a time, 1.1 s. Without
 other writes they take 0.3 s either way."""
 PAUSE_S: Final = 0.02
-LOOK_S: Final = 0.002
-"""From one look at the nominations to the next, while an answer is held back."""
+POLL_S: Final = 0.002
+"""Poll interval of the nominations while an answer is delayed."""
 SLICE_S: Final = 0.005
 """How long one choice of nodes may block the event loop."""
 OFF_S: Final = 300.0
@@ -121,7 +121,7 @@ class Nominator:
         until_s = began_s + hold_s
         while not self._backlog.may_go_on(self._binding()) and self._clock() < until_s:
             self.write_due()
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
         self._backlog.answered()
         self._metrics.nomination_hold.inc(self._clock() - began_s)
 

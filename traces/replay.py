@@ -117,7 +117,7 @@ class Replay:
         self._is_other_size = limit_bytes != recording.memory_bytes
         self._outcome = Outcome()
         self._watch = watch
-        self._measurement = Measurement(self._grant, lambda: {host.UUID: watch.look().processes})
+        self._measurement = Measurement(self._grant, lambda: {host.UUID: watch.sample().processes})
         self._lock = threading.Lock()
         self._modules: dict[str, int] = {}
         self._running: list[subprocess.Popen[str]] = []
@@ -194,7 +194,7 @@ class Replay:
             )
 
     def _held(self) -> int:
-        return self._watch.look().of([each.pid for each in self._running])
+        return self._watch.sample().of([each.pid for each in self._running])
 
     def _differs(self, process: Process, step: int, result: int, argument: int, value: int) -> None:
         call = process.calls[step]

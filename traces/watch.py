@@ -28,7 +28,7 @@ def used_bytes(handle: object) -> int:
 
 
 @dataclass(frozen=True)
-class Seen:
+class MemoryUse:
     used_bytes: int
     processes: Mapping[int, int]
 
@@ -41,12 +41,14 @@ class Watch:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def look(self) -> Seen:
+    def sample(self) -> MemoryUse:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         sample = json.loads(self._process.stdout.readline())
-        return Seen(sample["used"], {int(pid): used for pid, used in sample["processes"].items()})
+        return MemoryUse(
+            sample["used"], {int(pid): used for pid, used in sample["processes"].items()}
+        )
 
     def end(self) -> None:
         self._process.communicate()

@@ -23,7 +23,7 @@ from typing import Final
 
 from bench.scheduling.caller import pod
 from bench.scheduling.fleets import GPUS, Size, filled, held
-from bench.scheduling.verbs import Asked, orders
+from bench.scheduling.verbs import PodCalls, orders
 from scheduler.decisions.requeue import TIMEOUT_S, Unschedulable
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
@@ -150,12 +150,12 @@ class _Seconds:
             self._state.fleet.note_freed(row)
 
 
-def _hard(size: Size, pods: int) -> Iterator[Asked]:
+def _hard(size: Size, pods: int) -> Iterator[PodCalls]:
     listed = orders(size.shape.node_names(), random.Random(0))
     for number, names in zip(range(pods), listed, strict=False):
         # 10 sizes of each of the first three containers: a shape of each pod's own.
         first = [51 + number // 10**digit % 10 for digit in range(3)]
-        yield Asked.of(pod(number, (*first, *[51] * (GPUS - 2))), names)
+        yield PodCalls.of(pod(number, (*first, *[51] * (GPUS - 2))), names)
 
 
 def _victims(size: Size, count: int) -> Mapping[str, object]:

@@ -41,11 +41,11 @@ def measure(size: Size, pods: int) -> Mapping[str, float]:
     return {dialect: median(each) for dialect, each in taken.items()}
 
 
-def _ready(size: Size, pods: int) -> Iterator[tuple[Dialect, verbs.Asked]]:
+def _ready(size: Size, pods: int) -> Iterator[tuple[Dialect, verbs.PodCalls]]:
     listed = verbs.orders(size.shape.node_names(), random.Random(0))
     for number, names in zip(range(pods * len(_ORDER)), listed, strict=False):
         dialect = _ORDER[number % len(_ORDER)]
-        yield dialect, verbs.Asked.of(_pod(dialect, number), names)
+        yield dialect, verbs.PodCalls.of(_pod(dialect, number), names)
 
 
 def _pod(dialect: Dialect, number: int) -> Mapping[str, Any]:

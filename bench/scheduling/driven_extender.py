@@ -22,7 +22,7 @@ import psutil
 from bench.scheduling import fleets, stage
 from bench.scheduling.caller import Caller
 from bench.scheduling.figures import Round, cpu_s, say
-from bench.scheduling.verbs import Asked, calibrated, drive, orders
+from bench.scheduling.verbs import PodCalls, calibrated, drive, orders
 from kube.client import Kube
 
 _BINDERS: Final = 8
@@ -74,18 +74,20 @@ async def _pods(kube: Kube, namespace: str, count: int) -> str:
     return path
 
 
-def _ready(pods: Sequence[Mapping[str, Any]], nodes: Sequence[str], seed: int) -> Iterator[Asked]:
+def _ready(
+    pods: Sequence[Mapping[str, Any]], nodes: Sequence[str], seed: int
+) -> Iterator[PodCalls]:
     for pod, names in zip(pods, orders(nodes, random.Random(seed)), strict=False):
-        yield Asked.of(pod, names)
+        yield PodCalls.of(pod, names)
 
 
-def _drive(port: int, ready: Sequence[Asked]) -> int:
+def _drive(port: int, ready: Sequence[PodCalls]) -> int:
     """Returns the number of retried binds."""
     _until_admitted(port, ready[0])
     return drive(port, ready, _BINDERS)
 
 
-def _until_admitted(port: int, asked: Asked) -> None:
+def _until_admitted(port: int, asked: PodCalls) -> None:
     """The extender acquires the Lease only when it receives calls."""
     until_s = time.monotonic() + _ADMITTED_S
     with closing(Caller(port)) as caller:

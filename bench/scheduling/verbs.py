@@ -32,7 +32,7 @@ _CHUNKS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PodCalls:
     """A pod's calls, ready to be sent. The nodes of prioritize and bind come from the answers.
     fits: the pod has a feasible node."""
 
@@ -44,7 +44,7 @@ class Asked:
     fits: bool = True
 
     @classmethod
-    def of(cls, pod: Mapping[str, Any], names: bytes, fits: bool = True) -> Asked:
+    def of(cls, pod: Mapping[str, Any], names: bytes, fits: bool = True) -> PodCalls:
         """names: of the candidates, as JSON."""
         metadata, text = pod["metadata"], json.dumps(pod, separators=(",", ":")).encode()
         namespace, name, uid = (str(metadata[key]) for key in ("namespace", "name", "uid"))
@@ -52,7 +52,7 @@ class Asked:
 
 
 @dataclass
-class Taken:
+class RoundResult:
     """The results of a round. pods_per_s: bound per second of elapsed time, with binds in parallel.
     per_core_s: bound per second of the extender's core. again: pods whose bind was refused because
     another had filled the GPU. alone_s: by verb, one call after the other."""
@@ -65,7 +65,7 @@ class Taken:
 
 @dataclass
 class Measured:
-    rounds: list[Taken] = field(default_factory=list)
+    rounds: list[RoundResult] = field(default_factory=list)
 
     @property
     def pods_per_s(self) -> float:
@@ -99,7 +99,7 @@ def measure(size: Size, rounds: int, pods: int, mix: Mix = ONE) -> Measured:
     return measured
 
 
-def _round(pid: int, port: int, ready: Sequence[Asked]) -> Taken:
+def _round(pid: int, port: int, ready: Sequence[PodCalls]) -> RoundResult:
     half = len(ready) // 2
     alone: dict[str, list[float]] = defaultdict(list)
     with closing(Caller(port)) as caller:
@@ -115,14 +115,14 @@ def _round(pid: int, port: int, ready: Sequence[Asked]) -> Taken:
     count = sum(each.fits for each in ready[half:])
     per_core_s = count / (cpu_s(pid) - had_s)
     in_a_round = Round(per_core_s, before_ms, calibrated(_ITS_CORE))
-    return Taken(count / took_s, in_a_round, again, alone)
+    return RoundResult(count / took_s, in_a_round, again, alone)
 
 
-def drive(port: int, ready: Sequence[Asked], binders: int) -> int:
+def drive(port: int, ready: Sequence[PodCalls], binders: int) -> int:
     """Calls the verbs pod after pod, with that many binds in parallel. Returns the number of
     retried binds."""
     again: list[str] = []
-    chosen: queue.SimpleQueue[tuple[Asked, str] | None] = queue.SimpleQueue()
+    chosen: queue.SimpleQueue[tuple[PodCalls, str] | None] = queue.SimpleQueue()
 
     def bind_all() -> None:
         with closing(Caller(port)) as binder:
@@ -153,7 +153,7 @@ def calibrated(core: int) -> float:
         return calibration_ms()
 
 
-def choose(caller: Caller, asked: Asked) -> tuple[str, Mapping[str, float]]:
+def choose(caller: Caller, asked: PodCalls) -> tuple[str, Mapping[str, float]]:
     """The node that kube-scheduler would choose: the first with the highest score."""
     found, filter_s = caller.call("filter", asked.filter)
     names = found.get("NodeNames")
@@ -165,14 +165,14 @@ def choose(caller: Caller, asked: Asked) -> tuple[str, Mapping[str, float]]:
     return node, {"filter": filter_s, "prioritize": prioritize_s}
 
 
-def refused(caller: Caller, asked: Asked) -> None:
+def refused(caller: Caller, asked: PodCalls) -> None:
     """A pod that fits nowhere is tried once: kube-scheduler then keeps it in its queue."""
     found, _ = caller.call("filter", asked.filter)
     if found.get("NodeNames") or found.get("Error"):
         raise RuntimeError(f"{asked.name} should fit nowhere: {str(found)[:300]}")
 
 
-def bind(caller: Caller, asked: Asked, node: str) -> tuple[bool, float]:
+def bind(caller: Caller, asked: PodCalls, node: str) -> tuple[bool, float]:
     """Whether the node still had capacity, and the seconds."""
     said = {
         "PodName": asked.name,
@@ -184,10 +184,10 @@ def bind(caller: Caller, asked: Asked, node: str) -> tuple[bool, float]:
     return not answer.get("Error"), taken_s
 
 
-def _ready(size: Size, first: int, count: int, mix: Mix) -> Iterator[Asked]:
+def _ready(size: Size, first: int, count: int, mix: Mix) -> Iterator[PodCalls]:
     listed = orders(size.shape.node_names(), random.Random(first))
     for number, names in zip(range(first, first + count), listed, strict=False):
-        yield Asked.of(pod(number, mix.asked(number)), names, mix.fits(number))
+        yield PodCalls.of(pod(number, mix.asked(number)), names, mix.fits(number))
 
 
 def orders(names: Sequence[str], chance: random.Random) -> Iterator[bytes]:

@@ -17,14 +17,14 @@ from tools.progress import step
 _MODULES: Final = ("tools.kubernetes", "tools.helm", "tools.images")
 
 
-class Beside:
+class BackgroundBuilds:
     """The build, begun on entry; a demo that ends early ends it."""
 
     def __init__(self) -> None:
         self._build: subprocess.Popen[bytes] | None = None
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
 
-    def __enter__(self) -> Beside:
+    def __enter__(self) -> BackgroundBuilds:
         if kubernetes.find() is None or helm.find() is None:
             one_by_one = " && ".join(f'"$0" -m {module}' for module in _MODULES)
             self._build = subprocess.Popen(

@@ -22,7 +22,7 @@ from typing import Final, TextIO
 from lab.cluster.directory import ClusterDirectory
 from lab.cluster.marked_directory import DirectoryError
 from lab.demo import node, sample, seed, story
-from lab.demo.background_builds import Beside
+from lab.demo.background_builds import BackgroundBuilds
 from lab.demo.live import Live
 from lab.demo.report import Report
 from lab.demo.stage import StageError
@@ -44,8 +44,8 @@ def perform(stage: Live, report: Report, where: Path, kept: bool) -> int:
 
 
 def _live(out: TextIO, where: Path, plain: bool, kept: bool) -> int:
-    with Beside() as beside, Live(ClusterDirectory(where), beside.wait) as live:
-        if beside.is_building and node.perform(sys.stdout, plain, masked=False) != 0:
+    with BackgroundBuilds() as builds, Live(ClusterDirectory(where), builds.wait) as live:
+        if builds.is_building and node.perform(sys.stdout, plain, masked=False) != 0:
             return 1
         code = perform(live, Report(out, plain, masked=False), where, kept)
         if kept and live.is_up:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.core.fleet import NO_CORE, Rows
-from scheduler.core.reservations import Taken
+from scheduler.core.reservations import GpuAmount
 
 Entries = NDArray[np.intp]
 """Indices into the columns."""
@@ -49,7 +49,7 @@ class Allocations:
         """Counts the calls of `put`."""
         self._grow(_SIZE)
 
-    def put(self, uid: str, row: int, taken: Sequence[Taken]) -> None:
+    def put(self, uid: str, row: int, taken: Sequence[GpuAmount]) -> None:
         """Replaces what the pod holds."""
         self.pop(uid)
         self.changes += 1
@@ -63,11 +63,11 @@ class Allocations:
             self.written[entry] = self.changes
         self._entries[uid] = entries
 
-    def of(self, uid: str) -> Sequence[Taken]:
+    def of(self, uid: str) -> Sequence[GpuAmount]:
         """What the pod holds; nothing for an unknown one."""
         return [self._taken(entry) for entry in self._entries.get(uid, ())]
 
-    def pop(self, uid: str) -> Sequence[Taken]:
+    def pop(self, uid: str) -> Sequence[GpuAmount]:
         """Removes what the pod holds, and returns it."""
         taken = self.of(uid)
         for entry in self._entries.pop(uid, ()):
@@ -81,10 +81,10 @@ class Allocations:
         counts = np.fromiter(map(len, found), np.intp, len(found))
         return np.fromiter(chain.from_iterable(found), np.intp), counts
 
-    def _taken(self, entry: int) -> Taken:
+    def _taken(self, entry: int) -> GpuAmount:
         core = int(self.core_percent[entry])
         size = int(self.memory_bytes[entry])
-        return Taken(int(self.slot[entry]), size, None if core == NO_CORE else core)
+        return GpuAmount(int(self.slot[entry]), size, None if core == NO_CORE else core)
 
     def _grow(self, size: int) -> None:
         had = 0

@@ -2,7 +2,7 @@
 
 For one requesting container the columns decide. For several they rule nodes out, a greedy pass
 rules nodes in, and `place` decides the rest. Pass and search are bounded by steps. Results per node
-are cached until the node changes (`Known`), so the next call continues where this one stopped. A
+are cached until the node changes (`FitCache`), so the next call continues where this one stopped. A
 node that was not reached is UNFINISHED.
 
 The reason for refusing a node is one text per reason: kube-scheduler counts equal texts and cuts
@@ -56,7 +56,7 @@ class _Found:
     """Results of searched nodes."""
 
 
-class Known:
+class FitCache:
     """Cached results for requests of several containers on the nodes of one fleet."""
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ def fit(
     request: Request,
     rows: Rows,
     steps: Steps | None = None,
-    known: Known | None = None,
+    known: FitCache | None = None,
 ) -> tuple[Bools, Reasons]:
     """feasible bool[R], reason uint8[R]: whether `place` finds GPUs on each node, else why not
     (FITS where it does). steps: budget of pass and searches, and steps taken. known: cache of this
@@ -97,14 +97,14 @@ def feasible(
     request: Request,
     rows: Rows,
     steps: Steps | None = None,
-    known: Known | None = None,
+    known: FitCache | None = None,
 ) -> Bools:
     """bool[R]: the first result of `fit`, at less cost."""
     return examine(fleet, request, rows, steps, known)[0]
 
 
 def examine(
-    fleet: Fleet, request: Request, rows: Rows, steps: Steps | None, known: Known | None
+    fleet: Fleet, request: Request, rows: Rows, steps: Steps | None, known: FitCache | None
 ) -> tuple[Bools, Reasons]:
     """As `fit`, at less cost: has reasons only for nodes that the columns do not rule out."""
     columns = Columns(fleet, request, rows)
@@ -116,7 +116,7 @@ def examine(
     reason = np.zeros(len(rows), np.uint8)
     if len(request.containers) > 1:
         left = np.flatnonzero(possible)
-        found = (known or Known()).of(fleet, request)
+        found = (known or FitCache()).of(fleet, request)
         reason[left] = _several(fleet, request, rows[left], steps, found)
         possible &= reason == Reason.FITS
     return possible, reason

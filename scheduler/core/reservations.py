@@ -35,7 +35,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class GpuAmount:
     """An amount of the GPU in this slot of the node's row; core_percent None: the share requests
     none."""
 
@@ -51,7 +51,7 @@ class Reservation:
     placement: Placement
     kind: Kind
     deadline_s: float
-    taken: Sequence[Taken]
+    taken: Sequence[GpuAmount]
 
 
 class Reservations:
@@ -135,7 +135,7 @@ class Reservations:
             slot = fleet.slot_of(row, peak.uuid, peak.minor)
             if slot is None or not fleet.fits(row, slot, peak.memory_bytes, peak.core_percent):
                 return
-            taken.append(Taken(slot, peak.memory_bytes, peak.core_percent))
+            taken.append(GpuAmount(slot, peak.memory_bytes, peak.core_percent))
         entered = replace(reservation, taken=tuple(taken))
         self._by_owner[entered.owner] = entered
         self._count(entered, 1)

@@ -17,12 +17,12 @@ from typing import NamedTuple
 import numpy as np
 
 from scheduler.core.allocations import Allocations
-from scheduler.core.fit import Known
+from scheduler.core.fit import FitCache
 from scheduler.core.fleet import NO_ROW, Fleet, Gpu
 from scheduler.core.place import Placement
 from scheduler.core.reasons import Reason
 from scheduler.core.request import WHOLE_PERCENT, Request
-from scheduler.core.reservations import Kind, Reservations, Taken
+from scheduler.core.reservations import GpuAmount, Kind, Reservations
 from scheduler.core.search import Budget
 from scheduler.decisions.agents import LEASE_EXPIRED_AFTER_S, Agents
 from scheduler.decisions.eviction import Eviction
@@ -53,7 +53,7 @@ class _Holding:
     annotations: Mapping[str, str] | None = None
 
 
-class Sent(NamedTuple):
+class SentBinding(NamedTuple):
     """The node and the annotations of an assumed pod's Binding."""
 
     node: str
@@ -67,7 +67,7 @@ class State:
         self.fleet = Fleet()
         self.reservations = Reservations(self.fleet)
         self.budget = Budget()
-        self.known = Known()
+        self.known = FitCache()
         self._agents = Agents(expired_after_s)
         self._nodes: dict[str, NodeFacts] = {}
         self._devices: dict[str, DeviceFacts] = {}
@@ -213,12 +213,12 @@ class State:
         holding = self._holdings.get(uid)
         return None if holding is None else holding.placement
 
-    def sent(self, uid: str) -> Sent | None:
+    def sent(self, uid: str) -> SentBinding | None:
         """The Binding of a pod for which it is pending. None for other pods."""
         holding = self._holdings.get(uid)
         if holding is None or holding.annotations is None:
             return None
-        return Sent(holding.node, holding.annotations)
+        return SentBinding(holding.node, holding.annotations)
 
     def is_bound(self, uid: str) -> bool:
         """Whether the pod was observed as bound and has not finished."""
@@ -318,7 +318,7 @@ class State:
             return
         if isinstance(holding.held, Unreadable):
             most_of = holding.held.most_of
-            taken = [Taken(slot, *most_of(c)) for slot, c in enumerate(self.fleet.gpus[row])]
+            taken = [GpuAmount(slot, *most_of(c)) for slot, c in enumerate(self.fleet.gpus[row])]
         else:
             taken, lost = self._resolve(row, holding.held)
             if lost:
@@ -327,7 +327,7 @@ class State:
             self.fleet.take(row, each.slot, each.memory_bytes, each.core_percent)
         self._allocations.put(uid, row, taken)
 
-    def _resolve(self, row: int, held: Iterable[HeldGpu]) -> tuple[list[Taken], list[str]]:
+    def _resolve(self, row: int, held: Iterable[HeldGpu]) -> tuple[list[GpuAmount], list[str]]:
         """Holdings of existing GPUs, and names of missing ones."""
         taken, lost = [], []
         for one in held:
@@ -338,7 +338,7 @@ class State:
                 size = one.memory_bytes
                 if size is None:
                     size = self.fleet.bytes_of(row, slot, one.memory_percent)
-                taken.append(Taken(slot, size, one.core_percent))
+                taken.append(GpuAmount(slot, size, one.core_percent))
         return taken, lost
 
     def _rebuild(self, name: str) -> None:

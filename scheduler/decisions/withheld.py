@@ -1,6 +1,6 @@
-"""Reports what an operator withholds of a node without effect: a misspelt UUID, or an index. Pure.
+"""Reports entries of cordoned-gpus and excluded-gpus that match no GPU of the node. Pure.
 
-New shares would go to the GPU that the operator meant.
+A misspelt UUID, or an index, has no effect: new shares would go to the GPU that the operator meant.
 """
 
 from __future__ import annotations

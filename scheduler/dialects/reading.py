@@ -26,7 +26,7 @@ FOREIGN: Final = frozenset((*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR
 
 
 MAX_REFUSAL: Final = 1024
-"""Characters, as in an event. The extender repeats a refusal for each node that it is asked of."""
+"""Characters, as in an event. The extender repeats a refusal for each candidate node."""
 _CUT: Final = " ... "
 
 
@@ -70,7 +70,7 @@ def amount(container: Container, name: str, written: object, whole: bool = True)
 
 
 def is_in_bytes(written: object) -> bool:
-    """Whether an amount of MiB has a unit of bytes (8Gi), and so was meant as bytes."""
+    """Whether the amount has a unit of bytes (8Gi) where a number of MiB is expected."""
     return str(written).endswith("i")
 
 

@@ -1,7 +1,7 @@
 """The dialects that this scheduler reads, and which of them a pod uses. Pure.
 
-A pod requests shares in one dialect. Two are refused, and so is one that is off, because the pod
-would run without what the other one's keys request.
+A pod requests shares in one dialect. Two are refused, and so is one that is off, because the keys
+of the second dialect, or of the one that is off, would have no effect.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from scheduler.dialects import hami, kai, koordinator, volcano
 from scheduler.dialects.reading import PodFields, Reader, Reading, RequestError, policy
 
 Enabled = frozenset[str] | None
-"""Names of the dialects that are on, and of what else a Reading needs. None: all, for a pod that
-is bound, by whatever scheduler."""
+"""Names of the dialects that are on, and of the features that are (`Reading.switches`). None: all,
+for a pod that some scheduler has bound."""
 DEFAULT: Final[Enabled] = frozenset({KOORDINATOR.name})
 
 READERS: Final[dict[Dialect, Reader]] = {

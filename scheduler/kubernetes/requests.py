@@ -53,7 +53,7 @@ _LABELS: Final = frozenset({names.LABEL_ISOLATION_PROVIDER})
 """Those that a dialect reads. Others differ between the pods of a StatefulSet or an indexed Job."""
 
 
-class Read(NamedTuple):
+class ParsedRequest(NamedTuple):
     """A pod's request, with what its dialect adds to the Binding, and texts for an event."""
 
     request: Request
@@ -78,7 +78,7 @@ def request(pod: Json, enabled: Enabled = DEFAULT) -> Request | None:
     return None if found is None else found.request
 
 
-def read(pod: Json, enabled: Enabled) -> Read | None:
+def read(pod: Json, enabled: Enabled) -> ParsedRequest | None:
     """As `request`, with the rest. enabled: the dialects that are on."""
     fields = _fields_of(pod)
     try:
@@ -132,11 +132,11 @@ def _fields_of(pod: Json) -> _Fields:
 
 
 @lru_cache(_MAX_CACHED)
-def _cached_request(text: str, enabled: Enabled) -> Read | None:
+def _cached_request(text: str, enabled: Enabled) -> ParsedRequest | None:
     return _request(_Fields(*json.loads(text)), enabled)
 
 
-def _request(fields: _Fields, enabled: Enabled) -> Read | None:
+def _request(fields: _Fields, enabled: Enabled) -> ParsedRequest | None:
     for name, _, _, limits, requests, _ in fields.containers:
         for key, value in (*limits.items(), *requests.items()):
             if must := misnamed(key):
@@ -152,7 +152,7 @@ def _request(fields: _Fields, enabled: Enabled) -> Read | None:
 
 def _read_fields(
     fields: _Fields, enabled: Enabled, readers: Mapping[Dialect, Reader] = table.READERS
-) -> Read | None:
+) -> ParsedRequest | None:
     containers = [Container(each[0], Phase(each[1]), *each[2:]) for each in fields.containers]
     annotations, labels, overhead = fields.annotations, fields.labels, fields.overhead
     scheduler_name = fields.scheduler_name
@@ -170,7 +170,7 @@ def _read_fields(
     if len(set(named)) < len(named):
         raise RequestError(f"containers: invalid value {', '.join(named)}: must be unique names")
     asked = Request(found.containers, found.policy, found.selector, found.scope, found.isolation)
-    return Read(asked, found.outputs, found.notices)
+    return ParsedRequest(asked, found.outputs, found.notices)
 
 
 def _refuse_foreign(pod: PodFields, foreign: frozenset[str]) -> None:

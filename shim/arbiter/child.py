@@ -23,9 +23,9 @@ from shim import threads
 
 _COMMAND: Final = (sys.executable, "-m", "shim", "arbiter", "--heartbeat")
 _POLL_S: Final = 4 * names.HEARTBEAT_S
-_START_LOOKS: Final = 15
+_START_POLLS: Final = 15
 """Until the first heartbeat: Python may start slowly."""
-_MISSED_LOOKS: Final = 2
+_MISSED_POLLS: Final = 2
 """After a halt of this machine one look comes before the heartbeats that the pipe holds."""
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 5.0
@@ -66,11 +66,11 @@ def _serve(command: Sequence[str], stdin: int, ended: threading.Event) -> None:
 
 def _follow(heartbeat: int, ended: threading.Event) -> None:
     """Return when the child exits or has no heartbeat."""
-    misses, most = 0, _START_LOOKS
+    misses, most = 0, _START_POLLS
     while misses < (1 if ended.is_set() else most):
         if not select.select([heartbeat], [], [], _POLL_S)[0]:
             misses += 1
         elif os.read(heartbeat, 64):
-            misses, most = 0, _MISSED_LOOKS
+            misses, most = 0, _MISSED_POLLS
         else:
             return

@@ -122,7 +122,7 @@ class _Refusing(BaseHTTPRequestHandler):
 
 
 def test_a_pod_that_is_not_bound_ends_the_bench() -> None:
-    asked = verbs.Asked.of({"metadata": {"namespace": "bench", "name": "p", "uid": "u"}}, b"[]")
+    asked = verbs.PodCalls.of({"metadata": {"namespace": "bench", "name": "p", "uid": "u"}}, b"[]")
     with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
         serving = threading.Thread(target=server.serve_forever)
         serving.start()

@@ -93,7 +93,7 @@ def node(installed: ControlPlane) -> Iterator[str]:
     installed.kubectl("delete", *LEASE, "--ignore-not-found")
 
 
-class Made:
+class CreatedObjects:
     """Objects deleted after the test, despite finalizers: no controller here would remove those."""
 
     def __init__(self, server: Server) -> None:
@@ -114,8 +114,8 @@ class Made:
 
 
 @pytest.fixture
-def made(server: Server) -> Iterator[Made]:
-    listed = Made(server)
+def made(server: Server) -> Iterator[CreatedObjects]:
+    listed = CreatedObjects(server)
     yield listed
     listed.end()
 
@@ -130,7 +130,7 @@ def _named(prefix: str, **more: Any) -> Json:
     return {"metadata": {"name": f"{prefix}-{secrets.token_hex(4)}"}, **more}
 
 
-def _with_volume(made: Made) -> str:
+def _with_volume(made: CreatedObjects) -> str:
     """A pod of half a GPU with a volume that is bound on first use: the claim's path."""
     mode = "WaitForFirstConsumer"
     kind = _named("c", provisioner="example.org/disks", volumeBindingMode=mode)
@@ -150,7 +150,7 @@ def _with_volume(made: Made) -> str:
 
 
 def test_a_volume_that_waits_for_its_first_consumer_gets_the_node(
-    server: Server, node: str, made: Made
+    server: Server, node: str, made: CreatedObjects
 ) -> None:
     path = _with_volume(made)
 
@@ -166,7 +166,7 @@ def _node_of(server: Server, path: str) -> str:
 
 
 def test_devices_that_a_driver_publishes_are_allocated_to_pods_under_our_name(
-    server: Server, node: str, made: Made
+    server: Server, node: str, made: CreatedObjects
 ) -> None:
     """By a claim, and by the name of a resource, for which kube-scheduler itself creates a
     claim."""
@@ -199,7 +199,7 @@ def test_devices_that_a_driver_publishes_are_allocated_to_pods_under_our_name(
 
 
 def test_kube_schedulers_metrics_are_read_as_rbac_allows(
-    installed: ControlPlane, server: Server, made: Made
+    installed: ControlPlane, server: Server, made: CreatedObjects
 ) -> None:
     port = free_port()
     running = installed.start_kube_scheduler(

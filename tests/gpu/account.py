@@ -34,11 +34,11 @@ class Account:
         return region.status(self._directory)[0]
 
     def held(self) -> int:
-        return self._watch.look().used_bytes
+        return self._watch.sample().used_bytes
 
     def held_by(self, pid: int) -> int:
         """NVML's figure for a process."""
-        return self._watch.look().of([pid])
+        return self._watch.sample().of([pid])
 
     def charged(self) -> int:
         return self._status().use.used_bytes

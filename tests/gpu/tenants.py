@@ -78,7 +78,7 @@ class Tenant:
         """Once nothing has been allocated for MEASURED_AFTER_S."""
         (status,) = region.status(self._directory)
         gpu = status.gpu
-        seen = watch.look().of(self._pids())
+        seen = watch.sample().of(self._pids())
         return Charge(seen, status.use.used_bytes, gpu.overhead_bytes, gpu.limit_bytes)
 
     def _pids(self) -> list[int]:

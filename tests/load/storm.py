@@ -22,7 +22,7 @@ from lab.cluster.supervised import Process
 from tests.load.accounts import Books
 from tests.load.generator import Load, LoadError
 
-_LOOK_S: Final = 1.0
+_POLL_S: Final = 1.0
 _UP_S: Final = 120.0
 _CHURN: Final = 40
 _CHURN_EVERY_S: Final = 1.0
@@ -53,7 +53,7 @@ class Storm(Load):
         while not (await self.account()).bound:
             if time.monotonic() > deadline_s:
                 raise LoadError(f"nothing is bound within {_UP_S:.0f} s, before the storm")
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     async def go(self, count: int) -> int:
         """Deletes this number of bound pods, or all if fewer; returns the number."""
@@ -90,7 +90,7 @@ class Storm(Load):
             if late and (self._strict or self.waited_s(self._progress_s) > self.timeout_s):
                 said = "\n".join(self._said(fitting))
                 raise LoadError(f"{late} pods fit and wait, for {max(waits):.0f} s:\n{said}")
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     def _said(self, uids: Set[str]) -> Sequence[str]:
         """kube-scheduler's messages for them, the most frequent first."""

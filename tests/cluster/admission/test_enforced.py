@@ -15,7 +15,7 @@ from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
 from lab.cluster.installation import Installation
-from scheduler.admission import _LEASES, _LOOK_S
+from scheduler.admission import _LEASES, _POLL_S
 from tests.cluster.admission.requested import asking, pod
 from tests.cluster.running import replica
 from tests.cluster.server import Answer, Server
@@ -82,13 +82,13 @@ def test_a_pod_is_warned_of_until_an_agent_and_the_scheduler_are_ready(
         alone.start_extender()
         alone.wait_ready()
         for _ in range(_LOOKS):
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
             assert invalid(server).done
         assert actions(server) == [["Audit"], ["Audit"], ["Warn", "Audit"]]
         alone.start_kube_scheduler()
         until(lambda: leads(server), "kube-scheduler leads")
         for _ in range(3 * _LOOKS):
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
             assert invalid(server).done
         with Fleet(plane, Shape(nodes=1, prefix="enforced-").all_nodes()):
             until(lambda: invalid(server).policy == "gpuslice-requests", "the pod is refused")

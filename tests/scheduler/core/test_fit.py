@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scheduler.core.fit import MAX_STEPS, Known, fit
+from scheduler.core.fit import MAX_STEPS, FitCache, fit
 from scheduler.core.fleet import Fleet
 from scheduler.core.reasons import Reason
 from scheduler.core.request import ContainerRequest, Request
@@ -39,7 +39,7 @@ def test_nodes_that_are_alike_are_searched_once() -> None:
 
 def test_a_call_takes_its_steps_at_most_and_the_next_one_continues() -> None:
     """A pod that is hard to place on every node must not block the scheduler."""
-    fleet, known = Fleet(), Known()
+    fleet, known = Fleet(), FitCache()
     rows = fleet.rows_of(hard(fleet, 40, alike=False))
     reached = []
     for _ in range(12):
@@ -55,7 +55,7 @@ def test_a_call_takes_its_steps_at_most_and_the_next_one_continues() -> None:
 
 
 def test_a_nodes_cached_result_holds_until_the_node_changes() -> None:
-    fleet, known = Fleet(), Known()
+    fleet, known = Fleet(), FitCache()
     rows = fleet.rows_of(hard(fleet, 2, alike=True))
     fit(fleet, TOO_MANY, rows, Steps(MAX_STEPS), known)
     for slot in range(16):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from scheduler.core.fit import Known
+from scheduler.core.fit import FitCache
 from scheduler.core.reasons import Reason
 from scheduler.core.search import (
     MAX_A_CALL,
@@ -148,7 +148,7 @@ def test_constant_hard_filters_leave_the_queue_steps_for_each_of_its_entries() -
         state.tick(float(second))
         for name in names:
             state.fleet.note_freed(state.fleet.row_of(name))
-        state.known = Known()  # as if their GPUs had changed, too
+        state.known = FitCache()  # as if their GPUs had changed, too
         with state.budget.steps(PER_SECOND) as drained:
             drained.taken = PER_SECOND
         queue.work(float(second), lambda: False)

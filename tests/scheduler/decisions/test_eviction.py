@@ -14,7 +14,7 @@ from scheduler.core.allocations import Allocations
 from scheduler.core.fit import feasible
 from scheduler.core.fleet import Fleet
 from scheduler.core.place import Placement, place
-from scheduler.core.reservations import Kind, Taken
+from scheduler.core.reservations import GpuAmount, Kind
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes.facts import DeviceFacts, HeldGpu, LeaseFacts, NodeFacts, PodFacts
@@ -153,14 +153,14 @@ def test_any_number_of_victims_is_released_by_one_operation_on_the_columns(
 
 def test_entries_of_allocations_are_reused() -> None:
     held, chance = Allocations(), random.Random(3)
-    there: dict[str, list[Taken]] = {}
+    there: dict[str, list[GpuAmount]] = {}
     for number in range(2000):
         uid = f"u{chance.randrange(40)}"
         if uid in there and chance.random() < 0.5:
             assert held.pop(uid) == there.pop(uid)
         else:
             cores = [chance.choice((None, 0, 50)) for _ in range(chance.randrange(9))]
-            there[uid] = [Taken(slot, number, core) for slot, core in enumerate(cores)]
+            there[uid] = [GpuAmount(slot, number, core) for slot, core in enumerate(cores)]
             held.put(uid, 1 + number, there[uid])
         entries, counts = held.find([*there, "unknown"])
         assert counts.tolist() == [*map(len, there.values()), 0]

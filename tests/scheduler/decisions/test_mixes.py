@@ -18,7 +18,7 @@ from scheduler.decisions.state import State
 from scheduler.dialects import volcano_conf
 from scheduler.kubernetes import binding, requests, translate
 from scheduler.kubernetes.facts import DeviceFacts, LeaseFacts, NodeFacts
-from scheduler.kubernetes.requests import Read
+from scheduler.kubernetes.requests import ParsedRequest
 from tests.scheduler.core import oracle
 
 MIXES = 1_000
@@ -126,7 +126,9 @@ def asking(chance: random.Random, uid: str) -> dict[str, Any]:
     }
 
 
-def bound(pod: dict[str, Any], read: Read, found: Placement, gpus: Sequence[Gpu]) -> dict[str, Any]:
+def bound(
+    pod: dict[str, Any], read: ParsedRequest, found: Placement, gpus: Sequence[Gpu]
+) -> dict[str, Any]:
     """The pod as the API server has it after the Binding."""
     added = binding.annotations_of(found, read.outputs(found, gpus, 1))
     metadata, spec = pod["metadata"], pod["spec"]

@@ -6,7 +6,7 @@ import re
 from typing import Final, NamedTuple
 
 
-class Known(NamedTuple):
+class KnownDifference(NamedTuple):
     versions: tuple[int, ...]
     question: re.Pattern[str]
     """Of a Difference, as compare.py words it, in full."""
@@ -18,8 +18,8 @@ _ONE_TABLE: Final = (
 )
 
 
-def _known(versions: tuple[int, ...], question: str, reason: str) -> Known:
-    return Known(versions, re.compile(question), reason)
+def _known(versions: tuple[int, ...], question: str, reason: str) -> KnownDifference:
+    return KnownDifference(versions, re.compile(question), reason)
 
 
 CUDA: Final = (

@@ -14,7 +14,7 @@ from tests import sanitizers
 from tests.simgpu.driver import answers
 from tests.simgpu.driver.__main__ import ask
 from tests.simgpu.driver.compare import Difference, differences
-from tests.simgpu.driver.exceptions import CUDA, NVML, Known
+from tests.simgpu.driver.exceptions import CUDA, NVML, KnownDifference
 
 pytestmark = [pytest.mark.sim, pytest.mark.shipped]
 
@@ -35,7 +35,7 @@ def _ask(part: str, directory: Path, preloaded: str = "") -> Any:
         )
 
 
-def _unknown(found: Sequence[Difference], known: Sequence[Known]) -> list[Difference]:
+def _unknown(found: Sequence[Difference], known: Sequence[KnownDifference]) -> list[Difference]:
     return [
         difference
         for difference in found
@@ -54,7 +54,7 @@ def _nvml(version: int, build_dir: Path) -> list[Difference]:
     return list(differences(answers.read("nvml", version), asked))
 
 
-def _of(version: int, table: Sequence[Known]) -> list[Known]:
+def _of(version: int, table: Sequence[KnownDifference]) -> list[KnownDifference]:
     return [known for known in table if version in known.versions]
 
 
