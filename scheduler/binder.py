@@ -31,7 +31,7 @@ from scheduler.kubernetes import binding
 from scheduler.kubernetes.arguments import BindingArguments
 from scheduler.kubernetes.binding import PodState, Verdict, pod_state, verdict
 from scheduler.kubernetes.requests import Pending
-from scheduler.leader import Gate
+from scheduler.leader import LeaseGuard
 from scheduler.leadership.election import POST_S
 
 WORK_S: Final = 8.0
@@ -101,7 +101,7 @@ class Binder:
         self,
         state: State,
         kube: Client,
-        gate: Gate,
+        guard: LeaseGuard,
         verbs: Verbs,
         clock: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
@@ -112,7 +112,7 @@ class Binder:
         self.enabled = enabled
         self._state = state
         self._kube = kube
-        self._gate = gate
+        self._guard = guard
         self._verbs = verbs
         self._clock = clock
         self._settled = settled
@@ -206,7 +206,7 @@ class Binder:
             if error is None:
                 return ""
             if error is _NOT_HOLDER:
-                return self._unconfirmed(uid, self._gate.refusal())
+                return self._unconfirmed(uid, self._guard.refusal())
             outcome = verdict(error)
             if outcome is Verdict.REFUSED and uid not in self._sent:
                 return str(error)
@@ -317,10 +317,10 @@ class Binder:
         arguments, uid = attempt.arguments, attempt.arguments.uid
         before = self._sent.get(uid)
         placement, version = attempt.placement, attempt.version
-        body = binding.binding(*arguments, attempt.annotations, self._gate.writer, version)
+        body = binding.binding(*arguments, attempt.annotations, self._guard.writer, version)
         try:
-            with self._gate.writing():
-                if not self._gate.may_write():
+            with self._guard.writing():
+                if not self._guard.may_write():
                     return _NOT_HOLDER
                 if placement is not None:
                     versions = before.versions if before else frozenset[str]()

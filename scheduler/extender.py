@@ -19,7 +19,7 @@ from scheduler.binder import Binder
 from scheduler.decisions.verbs import Verbs, error
 from scheduler.kubernetes import arguments
 from scheduler.kubernetes.arguments import ArgumentsError
-from scheduler.leader import Gate
+from scheduler.leader import LeaseGuard
 from scheduler.metrics import Metrics
 from scheduler.server import Server
 
@@ -52,14 +52,14 @@ class Extender:
         self,
         verbs: Verbs,
         binder: Binder,
-        gate: Gate,
+        guard: LeaseGuard,
         source: Source,
         metrics: Metrics,
         hold: Callable[[], Awaitable[None] | None] = lambda: None,
     ) -> None:
         self._verbs = verbs
         self._binder = binder
-        self._gate = gate
+        self._guard = guard
         self._source = source
         self._hold = hold
         self._calls: Final[Mapping[str, Call]] = {
@@ -110,7 +110,7 @@ class Extender:
 
     def _filter(self, body: bytes) -> Reply | Awaitable[Reply]:
         """Handles every pod, synchronously where possible."""
-        if self._source.synced and self._gate.record_call():
+        if self._source.synced and self._guard.record_call():
             reply = self._verbs.filter(body), ""
             held = self._hold()
             return reply if held is None else _after(held, reply)
@@ -144,7 +144,7 @@ class Extender:
         return _refused(refused)
 
     async def _refusal(self) -> str:
-        return await self._gate.admit() if self._source.synced else NOT_SYNCED
+        return await self._guard.admit() if self._source.synced else NOT_SYNCED
 
 
 async def _after(held: Awaitable[None], reply: Reply) -> Reply:

@@ -33,7 +33,7 @@ TIMEOUT_S: Final = 2.5
 _RETRY_S: Final = 0.5
 
 
-class Gate(Protocol):
+class LeaseGuard(Protocol):
     """The right to bind, as used by extender and binder. Only one process has it at a time, for a
     limited time. All calls run on the event loop's thread. Nothing may be awaited between
     `may_write` and the POST, whose timeout is POST_S."""
@@ -67,8 +67,8 @@ def boot_clock() -> float:
 
 
 class Leader:
-    """Implements Gate. `run` runs until `leave`; if cancelled instead, it does not release the
-    Lease, and the other processes wait until it expires.
+    """Implements LeaseGuard. `run` runs until `leave`; if cancelled instead, it does not release
+    the Lease, and the other processes wait until it expires.
 
     relist: lists all objects again; awaited before the first write of each term.
     """
@@ -96,7 +96,7 @@ class Leader:
         self._lease_error = ""
         self._second_installation = ""
 
-    # --- Gate
+    # --- LeaseGuard
 
     def record_call(self) -> bool:
         now_s = self._clock()

@@ -25,7 +25,7 @@ from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes import translate
 from scheduler.kubernetes.arguments import BindingArguments
 from tests.scheduler import calls, objects, virtual_time
-from tests.scheduler.gates import HandGate
+from tests.scheduler.lease_guards import ManualLeaseGuard
 
 NODES, GPUS = 2, 1
 PODS = 12
@@ -187,8 +187,8 @@ def test_no_gpu_is_over_nothing_leaks_and_no_pod_has_two_places(seed: int) -> No
         chance = random.Random(seed)
         state = calls.state(NODES, GPUS)
         store, verbs = Store(chance, state), Verbs(state)
-        gate = HandGate()
-        binder = Binder(state, store, gate, verbs, virtual_time.now)
+        guard = ManualLeaseGuard()
+        binder = Binder(state, store, guard, verbs, virtual_time.now)
         tries: set[asyncio.Task[None]] = set()
         for number in range(PODS):
             share = chance.choice((100, 50, 60, 30))
@@ -206,14 +206,14 @@ def test_no_gpu_is_over_nothing_leaks_and_no_pod_has_two_places(seed: int) -> No
             elif step < 0.85:
                 tries.add(asyncio.create_task(binder.check_overdue()))
             elif step < 0.9:
-                gate.is_open = not gate.is_open
+                guard.is_open = not guard.is_open
             elif step < 0.95:
                 state.tick(virtual_time.now())
             store.tell(chance.randrange(4))
             assert (state.fleet.used_bytes <= state.fleet.total_bytes).all()
             await asyncio.sleep(chance.choice((0.0, 0.3, 3.0, 40.0)) * chance.random())
             assert store.over() == []
-        store.calm = gate.is_open = True
+        store.calm = guard.is_open = True
         await asyncio.gather(*tries)
         await asyncio.sleep(LONGEST_S)
         assert store.over() == []

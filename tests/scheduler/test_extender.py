@@ -18,7 +18,7 @@ from scheduler.decisions.verbs import Verbs
 from scheduler.extender import NOT_SYNCED, Extender
 from scheduler.metrics import Metrics
 from tests.scheduler import calls, objects
-from tests.scheduler.gates import HandGate
+from tests.scheduler.lease_guards import ManualLeaseGuard
 from tests.scheduler.pod_server import PodServer
 
 
@@ -29,9 +29,9 @@ class Source:
 class Client:
     """An extender over HTTP: `post(verb, body)` returns the status and the answer."""
 
-    def __init__(self, server: PodServer, gate: HandGate, source: Source) -> None:
+    def __init__(self, server: PodServer, guard: ManualLeaseGuard, source: Source) -> None:
         self.server = server
-        self.gate = gate
+        self.guard = guard
         self.source = source
         self.metrics = Metrics()
         self.state = calls.state(nodes=2, gpus=1)
@@ -59,11 +59,11 @@ class Client:
 
 @asynccontextmanager
 async def serving(*pods: dict[str, Any]) -> AsyncIterator[Client]:
-    client = Client(PodServer(*pods), HandGate(), Source())
+    client = Client(PodServer(*pods), ManualLeaseGuard(), Source())
     async with client.server.serving() as access, Kube(access) as kube:
-        binder = Binder(client.state, kube, client.gate, client.verbs)
+        binder = Binder(client.state, kube, client.guard, client.verbs)
         extender = Extender(
-            client.verbs, binder, client.gate, client.source, client.metrics, client.hold
+            client.verbs, binder, client.guard, client.source, client.metrics, client.hold
         )
         server = await extender.serve("127.0.0.1", 0)
         host, port = server.address
@@ -86,7 +86,7 @@ async def test_a_pod_goes_through_the_verbs_to_its_gpu() -> None:
         assert binding["target"]["name"] == "n1"
         counted = [client.counted(verb, "answered") for verb in ("filter", "prioritize", "bind")]
         assert counted == [1, 1, 1]
-        assert client.gate.admitted == 2
+        assert client.guard.admitted == 2
 
 
 async def test_the_answer_to_filter_is_held_back_and_no_other() -> None:
@@ -117,7 +117,7 @@ async def test_before_the_cache_has_synced_each_verb_returns_an_error() -> None:
 async def test_on_standby_it_names_the_process_that_may_bind() -> None:
     raw = calls.pod()
     async with serving(raw) as client:
-        client.gate.is_open = False
+        client.guard.is_open = False
         answer = (200, {"Error": "another replica holds the Lease: pod-7"})
         assert await client.ask("filter", calls.arguments(raw, calls.names(2))) == answer
         assert await client.ask("bind", calls.binding(raw, "n1")) == answer
@@ -131,7 +131,7 @@ async def test_preempt_names_the_nodes_where_victims_free_a_gpu() -> None:
         body = calls.preemption(raw, {**victims, "unknown": ["busy"]})
         assert await client.ask("preempt", body) == (200, answer)
         assert client.counted("preempt", "answered") == 1
-        assert client.gate.admitted == 1
+        assert client.guard.admitted == 1
 
 
 async def test_an_error_of_preempt_has_an_http_status_of_its_own() -> None:
@@ -140,12 +140,12 @@ async def test_an_error_of_preempt_has_an_http_status_of_its_own() -> None:
     raw = calls.pod()
     async with serving() as client:
         body = calls.preemption(raw, {"n1": ["busy"]})
-        client.gate.is_open = False
+        client.guard.is_open = False
         said = {"Error": "another replica holds the Lease: pod-7"}
         assert await client.ask("preempt", body) == (503, said)
         client.source.synced = False
         assert await client.ask("preempt", body) == (503, {"Error": NOT_SYNCED})
-        client.source.synced = client.gate.is_open = True
+        client.source.synced = client.guard.is_open = True
         status, answer = await client.ask("preempt", calls.arguments(raw, ["n1"]))
         assert (status, answer["Error"][:22]) == (503, "NodeNameToMetaVictims:")
         assert client.counted("preempt", "error") == 3

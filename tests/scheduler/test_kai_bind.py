@@ -16,7 +16,7 @@ from scheduler.events import POD_NOTICE, Events
 from scheduler.kubernetes.arguments import BindingArguments
 from scheduler.metrics import Metrics
 from tests.scheduler import calls, objects
-from tests.scheduler.gates import HandGate
+from tests.scheduler.lease_guards import ManualLeaseGuard
 from tests.scheduler.pod_server import PodServer
 
 GiB = 2**30
@@ -41,7 +41,7 @@ async def test_the_binding_and_the_event(mps: str) -> None:
     state, server, api = calls.state(nodes=1, gpus=2), PodServer(raw), Api()
     verbs = Verbs(state, enabled=ENABLED)
     async with server.serving() as access, Kube(access) as kube:
-        binder = Binder(state, kube, HandGate(), verbs, enabled=ENABLED)
+        binder = Binder(state, kube, ManualLeaseGuard(), verbs, enabled=ENABLED)
         verbs.filter(calls.arguments(raw, calls.names(1)))
         assert await binder.bind(BindingArguments("default", "pod-u-1", "u-1", "n0")) == ""
     (binding,) = server.bindings

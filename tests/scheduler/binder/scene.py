@@ -13,20 +13,22 @@ from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes import translate
 from scheduler.kubernetes.arguments import BindingArguments
 from tests.scheduler import calls
-from tests.scheduler.gates import HandGate
+from tests.scheduler.lease_guards import ManualLeaseGuard
 from tests.scheduler.pod_server import PodServer
 
 
 class Scene:
     """A state of two nodes with one GPU each, a server, and a binder."""
 
-    def __init__(self, server: PodServer, kube: Kube, state: State, gate: HandGate) -> None:
+    def __init__(
+        self, server: PodServer, kube: Kube, state: State, guard: ManualLeaseGuard
+    ) -> None:
         self.server = server
         self.state = state
-        self.gate = gate
+        self.guard = guard
         self.now_s = 0.0
         self.verbs = Verbs(state)
-        self.binder = Binder(state, kube, gate, self.verbs, lambda: self.now_s)
+        self.binder = Binder(state, kube, guard, self.verbs, lambda: self.now_s)
 
     def ask(self, raw: dict[str, Any]) -> None:
         """kube-scheduler sends filter for the pod, as it knows it."""
@@ -49,4 +51,4 @@ class Scene:
 async def scene_of(*pods: dict[str, Any], state: State | None = None) -> AsyncIterator[Scene]:
     server = PodServer(*(pods or (calls.pod(),)))
     async with server.serving() as access, Kube(access) as kube:
-        yield Scene(server, kube, state or calls.state(nodes=2, gpus=1), HandGate())
+        yield Scene(server, kube, state or calls.state(nodes=2, gpus=1), ManualLeaseGuard())

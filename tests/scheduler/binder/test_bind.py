@@ -25,7 +25,7 @@ async def test_one_write_carries_the_pod_the_node_the_gpus_and_the_writer(scene:
     assert annotations[words.ANNOTATION_WRITER] == "pod-1 3"
     assert "GPU-n0-0" in annotations[words.ANNOTATION_GRANTS]
     assert scene.server.queries == [{"timeout": "1.000s", "fieldValidation": "Ignore"}]
-    assert (scene.server.seen_gets, scene.gate.most_under_way) == (0, 1)
+    assert (scene.server.seen_gets, scene.guard.most_under_way) == (0, 1)
     assert (scene.held(), scene.state.is_bound("u-1")) == (50, False)
     scene.watch()
     assert (scene.held(), scene.state.is_bound("u-1")) == (50, True)
@@ -56,7 +56,7 @@ async def test_few_bindings_are_sent_at_once_and_the_others_wait(
             scene.ask(calls.pod(f"u-{number}"))
         said = await asyncio.gather(*(scene.bind(f"u-{number}") for number in range(6)))
         assert said == [""] * 6
-        assert scene.gate.most_under_way == 2
+        assert scene.guard.most_under_way == 2
         sent = [binding["metadata"]["uid"] for binding in scene.server.bindings]
         assert sorted(sent) == [f"u-{number}" for number in range(6)]
 
@@ -131,7 +131,7 @@ async def test_a_request_that_is_refused_is_not_bound() -> None:
 
 
 async def test_a_pod_that_may_not_write_sends_nothing_and_holds_nothing(scene: Scene) -> None:
-    scene.gate.is_open = False
+    scene.guard.is_open = False
     scene.ask(calls.pod())
     assert await scene.bind() == "another replica holds the Lease: pod-7"
     assert (scene.server.bindings, scene.held()) == ([], 0)
@@ -142,7 +142,7 @@ async def test_a_pod_that_may_not_write_sends_nothing_and_holds_nothing(scene: S
 async def test_the_gate_is_checked_before_each_post(
     fate: Misfortune, held: int, scene: Scene
 ) -> None:
-    scene.gate.open_for = 1
+    scene.guard.open_for = 1
     scene.server.posts = [fate]
     scene.ask(calls.pod())
     said = await scene.bind()

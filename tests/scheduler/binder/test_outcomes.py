@@ -11,7 +11,7 @@ from kube.access import Access
 from kube.client import Kube
 from tests.scheduler import calls
 from tests.scheduler.binder.scene import Scene, scene_of
-from tests.scheduler.gates import HandGate
+from tests.scheduler.lease_guards import ManualLeaseGuard
 from tests.scheduler.pod_server import Fate, Misfortune, PodServer
 
 
@@ -37,7 +37,7 @@ async def test_a_binding_that_the_server_did_not_process_is_repeated(
 async def test_a_bind_without_an_api_server_holds_nothing() -> None:
     state = calls.state(nodes=2, gpus=1)
     async with Kube(Access("http://127.0.0.1:1")) as kube:
-        scene = Scene(PodServer(), kube, state, HandGate())
+        scene = Scene(PodServer(), kube, state, ManualLeaseGuard())
         scene.ask(calls.pod())
         assert (await scene.bind()).startswith("Unreachable")
         assert scene.held() == 0

@@ -17,7 +17,7 @@ from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes import translate
 from scheduler.kubernetes.arguments import BindingArguments
 from tests.scheduler import calls, objects
-from tests.scheduler.gates import HandGate
+from tests.scheduler.lease_guards import ManualLeaseGuard
 
 WHOLE = objects.container("main", gpu=100)
 BOTH = ["n0", "n1"]
@@ -39,7 +39,7 @@ class Scene:
     def __init__(self) -> None:
         self.state = calls.state(nodes=2, gpus=1)
         self.verbs = Verbs(self.state)
-        self.binder = Binder(self.state, _Yes(), HandGate(), self.verbs, lambda: 0.0)
+        self.binder = Binder(self.state, _Yes(), ManualLeaseGuard(), self.verbs, lambda: 0.0)
 
     def named(self, raw: dict[str, Any], among: Sequence[str] = BOTH) -> list[str]:
         found = calls.loads(self.verbs.filter(calls.arguments(raw, among)))["NodeNames"]

@@ -27,7 +27,7 @@ from scheduler.dialects.volcano_conf import ALL as SWITCHES
 from scheduler.kubernetes import requests
 from scheduler.kubernetes.arguments import BindingArguments
 from tests.scheduler import calls, objects
-from tests.scheduler.gates import HandGate
+from tests.scheduler.lease_guards import ManualLeaseGuard
 from tests.scheduler.pod_server import Fate, PodServer
 from tests.support import ROOT
 
@@ -81,7 +81,7 @@ class Scene:
         self.verbs = Verbs(self.state, enabled=ON)
         self.watch = _Pods(self.state, Unschedulable(self.state), ON)
         self.binder = Binder(
-            self.state, kube, HandGate(), self.verbs, lambda: 0.0, self._wall_ns, ON
+            self.state, kube, ManualLeaseGuard(), self.verbs, lambda: 0.0, self._wall_ns, ON
         )
 
     def _wall_ns(self) -> int:

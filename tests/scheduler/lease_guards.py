@@ -1,4 +1,4 @@
-"""A Gate that the test opens and closes."""
+"""A LeaseGuard whose right to write is set by the test."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class HandGate:
+class ManualLeaseGuard:
     """open_for: closes by itself after this number of checks; None: never."""
 
     def __init__(self, is_open: bool = True, open_for: int | None = None) -> None:
@@ -25,7 +25,7 @@ class HandGate:
         return self.refusal()
 
     def may_write(self) -> bool:
-        assert self.under_way, "asked within `writing`"
+        assert self.under_way, "called outside `writing`"
         if self.open_for is not None:
             self.is_open = self.open_for > 0
             self.open_for -= 1
