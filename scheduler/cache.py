@@ -192,7 +192,7 @@ class _Pods:
                 # Bound by kube-scheduler while another process was its extender.
                 self._retries.restore(requests.pending(raw, self.enabled))
             return uid
-        self._retries.forget(uid)
+        self._retries.remove(uid)
         if self._backlog is not None:
             self._backlog.bound(uid, raw["spec"]["nodeName"])
         sent = self._state.sent(uid)
@@ -219,8 +219,8 @@ class _Pods:
 
     def _forget(self, uid: str) -> None:
         self._marks.pop(uid, None)
-        self._retries.forget(uid)
+        self._retries.remove(uid)
         if self._backlog is not None:
-            self._backlog.forget(uid)
+            self._backlog.remove(uid)
         self._state.reservations.end(uid)
         self._state.remove_pod(uid)

@@ -57,7 +57,7 @@ class Requeuer:
                 await self._kube.patch(path, _seen(pending), timeout_s=_ANSWER_S)
             except KubeError as error:
                 if error.status in _NOT_THERE:
-                    self._queue.forget(pending.uid)
+                    self._queue.remove(pending.uid)
                     continue
                 _LOG.warning(Line("pod not requeued", pod=pending.pod_key, error=error))
                 return  # the others would fail as well

@@ -1,14 +1,13 @@
 """Pods that wait for kube-scheduler's first try, and the nodes nominated for them.
 
-Pure, over the state. With a node nominated, kube-scheduler looks at that node alone instead of all.
+Pure, over the state. With a node nominated, kube-scheduler filters only that node instead of all.
 The backlog chooses nodes in kube-scheduler's order (priority, then time), reserves the GPUs, and
 stays a bounded window ahead. kube-scheduler decides: it verifies the node, and searches by itself
 where it refuses.
 
-Which nodes pass kube-scheduler's own filters is learned from kube-scheduler: the nodes that it
-sends with `filter` are the candidates of all pods with equal constraints, until a later call. So
-the first pod of each kind is never nominated, and no selector, taint or amount of processors is
-evaluated twice.
+The nodes that kube-scheduler sends with `filter` have passed its own filters: they are the
+candidates of all pods with equal constraints, until a later call. So the first pod of each kind is
+never nominated, and no selector, taint or amount of processors is evaluated twice.
 
 The watch adds and removes pods; `verbs` reports kube-scheduler's calls; `nominator` writes. A
 nomination by preemption or by another component is left alone. One of ours is withdrawn at its
@@ -46,7 +45,7 @@ WINDOW: Final = 256
 those of lower priority do not count, but are at most MOST_AHEAD with the others."""
 MOST_AHEAD: Final = 4 * WINDOW
 REFRESH_S: Final = 10.0
-"""Then one pod of the kind is left to kube-scheduler's search, which shows the candidates anew."""
+"""Then one pod of the kind is not nominated: kube-scheduler's search renews the candidates."""
 RETRY_S: Final = 5.0
 """After a withdrawal that failed."""
 _NOW_S: Final = float("-inf")
@@ -127,9 +126,9 @@ class Backlog:
         pod = self._pods.get(uid)
         if pod is not None:
             self.counts[Outcome.CONFIRMED] += pod.is_counted and bool(node) and pod.node == node
-            self.forget(uid)
+            self.remove(uid)
 
-    def forget(self, uid: str) -> None:
+    def remove(self, uid: str) -> None:
         """The pod is bound or gone."""
         self._nominated.pop(uid, None)
         self._ahead.pop(uid, None)
@@ -163,7 +162,7 @@ class Backlog:
             return nominated
         if nominated:
             self._end(uid, pod, Outcome.REFUSED)
-        self._learn(uid, pod, nodes, bool(nominated))
+        self._record_candidates(uid, pod, nodes, bool(nominated))
         return ""
 
     def _is_reserved(self, pod: WaitingPod) -> bool:
@@ -172,8 +171,10 @@ class Backlog:
         held = self._state.reservations
         return request is not None and held.placement(uid, request, pod.node) is not None
 
-    def _learn(self, uid: str, pod: WaitingPod, nodes: Sequence[str], was_refused: bool) -> None:
-        """A single node shows no candidates: it may be another component's nomination."""
+    def _record_candidates(
+        self, uid: str, pod: WaitingPod, nodes: Sequence[str], was_refused: bool
+    ) -> None:
+        """A single node is no list of candidates: it may be another component's nomination."""
         key = pod.waiting.constraints
         kind = self._kinds.get(key)
         if not self._least_nodes or (kind is None and not pod.waiting.is_nominable):
@@ -182,9 +183,9 @@ class Backlog:
             if kind.probe != uid and not was_refused:
                 return
             if len(nodes) == 1:
-                self._kinds.unlearn(key)
+                self._kinds.drop_candidates(key)
         if len(nodes) > 1:
-            self._kinds.learn(key, self._state.fleet.rows_of(nodes), self._clock())
+            self._kinds.record_candidates(key, self._state.fleet.rows_of(nodes), self._clock())
 
     def preempts(self, uid: str, nodes: Container[str]) -> None:
         """kube-scheduler may preempt others for the pod on one of these nodes. It writes no
@@ -220,7 +221,7 @@ class Backlog:
             assert request is not None
             if len(request.containers) > 1 and self._state.budget.left < MOST_STEPS:
                 break
-            if not kind.probe and self._clock() - kind.learned_s > REFRESH_S:
+            if not kind.probe and self._clock() - kind.recorded_s > REFRESH_S:
                 kind.probe = uid
                 self._give_up(uid, pod)
             elif pod.waiting.pending.namespace in paused or self._state.node_of(uid) is not None:
@@ -231,8 +232,8 @@ class Backlog:
                 pod.is_counted = True
                 self.counts[Outcome.NOMINATED] += 1
                 found.append(Nomination(pod.waiting.pending, node))
-            else:  # until kube-scheduler has shown others
-                self._kinds.unlearn(pod.waiting.constraints)
+            else:  # until kube-scheduler sends others
+                self._kinds.drop_candidates(pod.waiting.constraints)
         return found
 
     def _open(self) -> list[tuple[PodKind, int]]:
@@ -240,7 +241,7 @@ class Backlog:
         pods at the front of all are left to kube-scheduler. In a small fleet none."""
         if not self._least_nodes or len(self._state.fleet) < self._least_nodes:
             return []
-        kinds = [kind for kind in self._kinds.learned if kind.queue]
+        kinds = [kind for kind in self._kinds.with_candidates if kind.queue]
         if not kinds or not self._leaves_head:
             return [(kind, 0) for kind in kinds]
         ahead = len(self._ahead)

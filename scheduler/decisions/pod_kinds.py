@@ -4,7 +4,7 @@ Pods of equal constraints are one kind. Its candidates are the nodes that kube-s
 with `filter` for a pod of the kind. Its queue has the pods to nominate, in order. Pure.
 
 Bounded: a queue has only pods that are to be nominated, and MAX_KINDS kinds have candidates; with
-more, those learned the longest ago lose them.
+more, those recorded the longest ago lose them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scheduler.core.fleet import Rows
 from scheduler.core.request import Shape
 
 MAX_KINDS: Final = 256
-"""Kinds whose candidates are known: 8 bytes per candidate each."""
+"""Kinds with candidates: 8 bytes per candidate each."""
 
 Order = tuple[int, str, int]
 """Sorts as kube-scheduler's queue: by priority, then by creation, then by arrival."""
@@ -27,12 +27,12 @@ Order = tuple[int, str, int]
 @dataclass(slots=True)
 class PodKind:
     """queue: pods by order and UID. candidates: None until kube-scheduler has sent them. latest: of
-    the last nomination, the request's shape and the row. probe: the pod that is left to
-    kube-scheduler's search, which shows the candidates anew."""
+    the last nomination, the request's shape and the row. probe: the pod that is not
+    nominated, so that kube-scheduler's search renews the candidates."""
 
     queue: list[tuple[Order, str]] = field(default_factory=list)
     candidates: Rows | None = None
-    learned_s: float = 0.0
+    recorded_s: float = 0.0
     latest: tuple[Shape, int] | None = None
     probe: str = ""
 
@@ -42,8 +42,8 @@ class PodKinds:
 
     def __init__(self) -> None:
         self._by_key: dict[bytes, PodKind] = {}
-        self._learned: dict[bytes, PodKind] = {}
-        """Kinds with candidates, those learned the longest ago first."""
+        self._with_candidates: dict[bytes, PodKind] = {}
+        """Kinds with candidates, those recorded the longest ago first."""
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -52,9 +52,9 @@ class PodKinds:
         return self._by_key.get(key)
 
     @property
-    def learned(self) -> Collection[PodKind]:
+    def with_candidates(self) -> Collection[PodKind]:
         """Those with candidates."""
-        return self._learned.values()
+        return self._with_candidates.values()
 
     def enter(self, key: bytes, order: Order, uid: str) -> None:
         """Adds the pod to its kind's queue."""
@@ -70,17 +70,17 @@ class PodKinds:
             del kind.queue[at]
         self._discard(key, kind)
 
-    def learn(self, key: bytes, candidates: Rows, now_s: float) -> None:
+    def record_candidates(self, key: bytes, candidates: Rows, now_s: float) -> None:
         kind = self._by_key.setdefault(key, PodKind())
-        kind.candidates, kind.learned_s, kind.latest, kind.probe = candidates, now_s, None, ""
-        self._learned.pop(key, None)
-        self._learned[key] = kind
-        if len(self._learned) > MAX_KINDS:
-            self.unlearn(next(iter(self._learned)))
+        kind.candidates, kind.recorded_s, kind.latest, kind.probe = candidates, now_s, None, ""
+        self._with_candidates.pop(key, None)
+        self._with_candidates[key] = kind
+        if len(self._with_candidates) > MAX_KINDS:
+            self.drop_candidates(next(iter(self._with_candidates)))
 
-    def unlearn(self, key: bytes) -> None:
-        """The kind's candidates are not known any more."""
-        kind = self._learned.pop(key, None)
+    def drop_candidates(self, key: bytes) -> None:
+        """The kind has no candidates until the next search."""
+        kind = self._with_candidates.pop(key, None)
         if kind is not None:
             kind.candidates = kind.latest = None
             self._discard(key, kind)

@@ -99,7 +99,7 @@ class Unschedulable:
         if pending.request is not None and pending.profile in self._profiles:
             self._enter(pending.request, _Pod(pending, None, 0, 0))
 
-    def forget(self, uid: str) -> None:
+    def remove(self, uid: str) -> None:
         """The pod is being scheduled again, is bound or is gone."""
         shape = self._shape_of.pop(uid, None)
         if shape is None:
@@ -145,13 +145,13 @@ class Unschedulable:
 
     def _enter(self, request: Request, pod: _Pod) -> None:
         uid = pod.pending.uid
-        self.forget(uid)
+        self.remove(uid)
         entry = self._entries.setdefault(request.shape, _Entry(request, pod.since))
         entry.seen = min(entry.seen, pod.since)
         entry.pods[uid] = pod
         self._shape_of[uid] = request.shape
         if len(self._shape_of) > MAX_PODS:
-            self.forget(next(iter(self._shape_of)))
+            self.remove(next(iter(self._shape_of)))
 
     def _turn(self, entry: _Entry, now_s: float) -> None:
         came = self._state.fleet.freed_version

@@ -58,7 +58,7 @@ class _Scored:
 class Verbs:
     """policies: by profile (schedulerName), for pods without a policy annotation. retries: receives
     the pods that are refused for lack of capacity. enabled: the dialects that are on. backlog:
-    learns each filter's candidates."""
+    receives each filter's candidates."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Verbs:
         """ExtenderFilterResult. Raises ArgumentsError."""
         pending, names = self._reader.arguments(body)
         self._store(pending)
-        self._retries.forget(pending.uid)
+        self._retries.remove(pending.uid)
         nominated = self._backlog.tried(pending.uid, names) if self._backlog is not None else ""
         if pending.refusal:
             refused = dict.fromkeys(names, pending.refusal.replace("%", _PERCENT))

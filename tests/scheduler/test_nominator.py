@@ -64,7 +64,7 @@ class Scene:
     def leave(self) -> None:
         """All pods."""
         for number in range(61):
-            self.backlog.forget(f"p{number}")
+            self.backlog.remove(f"p{number}")
 
     async def lasts(self, seconds: float) -> None:
         task = asyncio.create_task(self.nominator.run())

@@ -61,8 +61,8 @@ class Cluster:
     def planned(self, most: int = 1000) -> dict[str, str | None]:
         return {each.pending.uid: each.node for each in self.plan(most)}
 
-    def learned(self, *containers: Any) -> None:
+    def tried_first(self, *containers: Any) -> None:
         """kube-scheduler has tried one pod of the kind, which then left."""
         self.tries(self.comes("first", *containers))
         self.state.reservations.end("first")
-        self.backlog.forget("first")
+        self.backlog.remove("first")

@@ -28,7 +28,7 @@ def test_a_write_is_spent_only_where_pods_wait(
 ) -> None:
     in_small_fleets(monkeypatch)
     cluster = Cluster(when)
-    cluster.learned()
+    cluster.tried_first()
     cluster.many(count)
     assert len(cluster.plan()) == nominated
 
@@ -46,7 +46,7 @@ def test_the_foremost_pod_is_nominated_only_where_kube_scheduler_rests(
     left to it in either case."""
     in_small_fleets(monkeypatch)
     cluster = Cluster(When.BACKLOG)
-    cluster.learned(TINY)
+    cluster.tried_first(TINY)
     cluster.now_s += 1
     pods = cluster.many(count, TINY)
     cluster.now_s += waited_s
@@ -64,7 +64,7 @@ def test_of_pods_of_many_kinds_one_is_left_to_kube_scheduler(
     zones: list[dict[str, Any]] = [{"nodeSelector": {"zone": str(at)}} for at in range(FEW + 2)]
     for at, spec in enumerate(zones):
         cluster.tries(cluster.comes(f"first{at}", TINY, spec=spec))
-        cluster.backlog.forget(f"first{at}")
+        cluster.backlog.remove(f"first{at}")
     for at, spec in enumerate(zones):
         cluster.comes(f"p{at}", TINY, spec=spec)
     assert not cluster.backlog.may_go_on(0)
@@ -76,7 +76,7 @@ def test_pods_that_come_behind_nominated_ones_are_nominated_however_few(
 ) -> None:
     in_small_fleets(monkeypatch)
     cluster = Cluster(When.BACKLOG)
-    cluster.learned(TINY)
+    cluster.tried_first(TINY)
     cluster.many(FEW + 1, TINY)
     cluster.plan()
     cluster.comes("late", TINY)
@@ -85,13 +85,13 @@ def test_pods_that_come_behind_nominated_ones_are_nominated_however_few(
 
 def test_in_a_small_fleet_no_write_is_spent() -> None:
     cluster = Cluster(When.BACKLOG)
-    cluster.learned()
+    cluster.tried_first()
     cluster.many(20)
     assert cluster.plan() == []
 
 
 def test_pods_are_nominated_in_the_order_of_kube_schedulers_queue(cluster: Cluster) -> None:
-    cluster.learned()
+    cluster.tried_first()
     cluster.comes("late", metadata={"creationTimestamp": "2026-01-01T00:00:02Z"})
     cluster.comes("low", priority=-1)
     cluster.comes("early", metadata={"creationTimestamp": "2026-01-01T00:00:01Z"})
@@ -101,7 +101,7 @@ def test_pods_are_nominated_in_the_order_of_kube_schedulers_queue(cluster: Clust
 
 def test_the_window_ahead_of_kube_scheduler_is_bounded() -> None:
     cluster = Cluster(nodes=3, gpus=2)
-    cluster.learned(TINY)
+    cluster.tried_first(TINY)
     pods = cluster.many(WINDOW + 50, TINY)
     nodes = cluster.planned()
     assert len(nodes) == WINDOW
@@ -117,7 +117,7 @@ def test_pods_of_higher_priority_are_nominated_however_many_others_are(
     """kube-scheduler tries them first, and the others' nominations last for 30 s."""
     monkeypatch.setattr(backlog, "MOST_AHEAD", WINDOW + 10)
     cluster = Cluster(nodes=6, gpus=2)
-    cluster.learned(TINY)
+    cluster.tried_first(TINY)
     cluster.many(WINDOW, TINY)
     assert len(cluster.plan()) == WINDOW
     for number in range(12):
@@ -163,7 +163,7 @@ def test_these_pods_are_left_to_kube_scheduler(fields: dict[str, Any]) -> None:
 
 def test_a_pod_is_nominated_once_its_gate_is_removed() -> None:
     cluster = Cluster(When.ALWAYS)
-    cluster.learned()
+    cluster.tried_first()
     cluster.comes("gated", spec={"schedulingGates": [{"name": "queue"}]})
     assert cluster.plan() == []
     cluster.comes("gated")
@@ -196,7 +196,7 @@ def test_searches_take_no_more_than_the_common_budget(cluster: Cluster) -> None:
 
 
 def test_nothing_is_nominated_in_a_paused_namespace(cluster: Cluster) -> None:
-    cluster.learned()
+    cluster.tried_first()
     cluster.many(4)
     cluster.comes("other", metadata={"namespace": "research"})
     planned = cluster.backlog.plan(1000, lambda: False, {"default"})

@@ -24,7 +24,7 @@ def test_only_nodes_that_kube_scheduler_accepted_are_nominated(cluster: Cluster)
 
 
 def test_each_kind_of_pod_has_candidates_of_its_own(cluster: Cluster) -> None:
-    cluster.learned()
+    cluster.tried_first()
     cluster.many(8, spec={"nodeSelector": {"zone": "a"}})
     assert cluster.plan() == []
 
@@ -51,7 +51,7 @@ def test_candidates_on_which_no_pod_fits_are_forgotten(cluster: Cluster) -> None
 def test_the_kinds_with_candidates_are_bounded(cluster: Cluster) -> None:
     for number in range(MAX_KINDS + 20):
         cluster.tries(cluster.comes(f"p{number}", spec={"nodeSelector": {"at": str(number)}}))
-        cluster.backlog.forget(f"p{number}")
+        cluster.backlog.remove(f"p{number}")
     assert len(cluster.backlog._kinds) == MAX_KINDS
     cluster.comes("old", spec={"nodeSelector": {"at": "0"}})
     cluster.comes("new", spec={"nodeSelector": {"at": "200"}})
@@ -59,7 +59,7 @@ def test_the_kinds_with_candidates_are_bounded(cluster: Cluster) -> None:
 
 
 def test_candidates_are_renewed_by_leaving_one_pod_to_kube_scheduler(cluster: Cluster) -> None:
-    cluster.learned(TINY)
+    cluster.tried_first(TINY)
     cluster.now_s += REFRESH_S + 1
     pods = cluster.many(6, TINY)
     assert set(cluster.planned()) == {f"p{number}" for number in range(1, 6)}
@@ -72,7 +72,7 @@ def test_candidates_are_renewed_by_leaving_one_pod_to_kube_scheduler(cluster: Cl
 def test_the_pod_left_to_kube_scheduler_stays_left_when_the_watch_reports_it_again(
     cluster: Cluster,
 ) -> None:
-    cluster.learned(TINY)
+    cluster.tried_first(TINY)
     cluster.now_s += REFRESH_S + 1
     raw = cluster.comes("left", TINY)
     assert cluster.plan() == []

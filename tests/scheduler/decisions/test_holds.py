@@ -20,7 +20,7 @@ def test_kube_scheduler_is_held_back_until_it_has_received_enough_nominations(
     cluster: Cluster,
 ) -> None:
     """Not merely written: it searches all nodes for a pod whose nomination it has not received."""
-    cluster.learned(TINY)
+    cluster.tried_first(TINY)
     pods = cluster.many(LEAD + 8, TINY)
     first, *planned = cluster.plan()
     assert first.node is not None
@@ -60,11 +60,11 @@ def test_kube_scheduler_is_held_back_only_where_nominations_are_to_come(
     when: When, pods: int, nodes: int, is_held: bool
 ) -> None:
     cluster = Cluster(when, nodes=nodes)
-    cluster.learned(TINY)
+    cluster.tried_first(TINY)
     cluster.many(pods, TINY)
     assert cluster.backlog.may_go_on(0) is not is_held
     for number in range(pods):
-        cluster.backlog.forget(f"p{number}")
+        cluster.backlog.remove(f"p{number}")
     assert cluster.backlog.may_go_on(0)
 
 
@@ -84,7 +84,7 @@ def test_a_nominated_pods_turn_takes_no_longer_than_a_search(
     search_s: float, most_s: float, cluster: Cluster
 ) -> None:
     """However long kube-scheduler was held back before."""
-    cluster.learned(TINY)
+    cluster.tried_first(TINY)
     for raw in cluster.many(80, TINY):
         cluster.now_s += search_s
         cluster.tries(raw)
@@ -95,7 +95,7 @@ def test_a_nominated_pods_turn_takes_no_longer_than_a_search(
 
 
 def test_kube_scheduler_is_held_back_while_many_bindings_are_in_progress(cluster: Cluster) -> None:
-    cluster.learned(TINY)
+    cluster.tried_first(TINY)
     raw = cluster.comes("p0", TINY)
     node = cluster.planned()["p0"]
     assert node is not None
@@ -107,7 +107,7 @@ def test_kube_scheduler_is_held_back_while_many_bindings_are_in_progress(cluster
 def test_a_pod_for_which_no_nomination_saved_a_search_is_not_held_back(cluster: Cluster) -> None:
     """Else, where the API server takes seconds to refuse the writes, it would wait twice as
     long."""
-    cluster.learned(TINY)
+    cluster.tried_first(TINY)
     other = cluster.comes("other", TINY, priority=5, status={"nominatedNodeName": "n1"})
     searched, again, gone, *_ = cluster.many(8, TINY)
     cluster.tries(searched)
@@ -129,7 +129,7 @@ def test_a_pod_for_which_no_nomination_saved_a_search_is_not_held_back(cluster: 
 
 
 def test_time_in_which_kube_scheduler_had_no_pod_to_try_is_no_search(cluster: Cluster) -> None:
-    cluster.learned(TINY)
+    cluster.tried_first(TINY)
     for number in range(80):
         cluster.now_s += 0.5
         raw = cluster.comes(f"p{number}", TINY)
@@ -143,7 +143,7 @@ def test_time_in_which_kube_scheduler_had_no_pod_to_try_is_no_search(cluster: Cl
 
 def test_a_nomination_that_kube_scheduler_withdrew_is_not_waited_for(cluster: Cluster) -> None:
     """It withdraws those of lower priority on the node for which it evicts pods."""
-    cluster.learned(TINY)
+    cluster.tried_first(TINY)
     cluster.many(4, TINY)
     planned = cluster.plan()
     for each in planned:
@@ -155,7 +155,7 @@ def test_a_nomination_that_kube_scheduler_withdrew_is_not_waited_for(cluster: Cl
 
 
 def test_nominations_of_lower_priority_are_no_reason_to_answer(cluster: Cluster) -> None:
-    cluster.learned(TINY)
+    cluster.tried_first(TINY)
     cluster.many(LEAD + 1, TINY)
     for each in cluster.plan():
         received(cluster, each)

@@ -17,7 +17,7 @@ from tests.scheduler.decisions.test_verbs import WHOLE, chosen
 
 def test_a_binding_names_the_version_after_the_nomination(cluster: Cluster) -> None:
     """kube-scheduler may send the pod as it was before."""
-    cluster.learned()
+    cluster.tried_first()
     pods = cluster.many(4)
     planned = {each.pending.uid: each for each in cluster.plan()}
     node = planned["p0"].node
@@ -34,7 +34,7 @@ def test_a_binding_names_the_version_after_the_nomination(cluster: Cluster) -> N
 
 def test_gpus_are_reserved_so_that_no_two_nominations_need_the_same(cluster: Cluster) -> None:
     """Six nodes of two GPUs take 24 halves."""
-    cluster.learned()
+    cluster.tried_first()
     cluster.many(40)
     nominated = cluster.planned()
     assert len(nominated) == 24
@@ -42,7 +42,7 @@ def test_gpus_are_reserved_so_that_no_two_nominations_need_the_same(cluster: Clu
 
 
 def test_a_nominated_pod_gets_its_reservation(cluster: Cluster) -> None:
-    cluster.learned()
+    cluster.tried_first()
     pods = cluster.many(8)
     node = cluster.planned()["p3"]
     assert node is not None
@@ -57,7 +57,7 @@ def test_a_nominated_pod_gets_its_reservation(cluster: Cluster) -> None:
 def test_a_pod_that_kube_scheduler_takes_early_keeps_its_node(cluster: Cluster) -> None:
     """It searches all nodes, as it has not seen the nomination. A second search means that it
     refused the node after `filter`."""
-    cluster.learned()
+    cluster.tried_first()
     pods = cluster.many(8)
     node = cluster.planned()["p7"]
     reserved = cluster.reserved(pods[7], node)
@@ -71,7 +71,7 @@ def test_a_pod_that_kube_scheduler_takes_early_keeps_its_node(cluster: Cluster) 
 
 def test_where_kube_scheduler_refuses_the_node_others_are_spared_it(cluster: Cluster) -> None:
     """kube-scheduler's call for all other nodes shows it."""
-    cluster.learned()
+    cluster.tried_first()
     pods = cluster.many(8)
     node = cluster.planned(1)["p0"]
     assert node is not None
@@ -82,7 +82,7 @@ def test_where_kube_scheduler_refuses_the_node_others_are_spared_it(cluster: Clu
 
 
 def test_a_nomination_ends_at_its_deadline_and_is_withdrawn(cluster: Cluster) -> None:
-    cluster.learned()
+    cluster.tried_first()
     pods = cluster.many(4)
     node = cluster.planned()["p0"]
     free = cluster.state.fleet.free_bytes.sum()
@@ -156,7 +156,7 @@ def test_a_pod_that_kube_scheduler_reports_as_unschedulable_keeps_no_nomination(
     cluster: Cluster,
 ) -> None:
     """No `filter` is called where kube-scheduler's own filters leave no node."""
-    cluster.learned()
+    cluster.tried_first()
     raw = cluster.comes("p0")
     node = cluster.planned()["p0"]
     nominated(cluster, raw, node)
@@ -169,7 +169,7 @@ def test_a_pod_that_kube_scheduler_reports_as_unschedulable_keeps_no_nomination(
 
 def test_where_kube_scheduler_may_preempt_on_the_nominated_node_it_stays(cluster: Cluster) -> None:
     """kube-scheduler then writes no nomination of its own, as the node is the same."""
-    cluster.learned()
+    cluster.tried_first()
     raw = cluster.comes("p0")
     node = cluster.planned()["p0"]
     assert node is not None
@@ -184,7 +184,7 @@ def test_where_kube_scheduler_may_preempt_on_the_nominated_node_it_stays(cluster
 def test_a_failed_write_frees_the_gpus_and_leaves_the_pod_to_kube_scheduler(
     cluster: Cluster,
 ) -> None:
-    cluster.learned()
+    cluster.tried_first()
     cluster.many(4)
     free = cluster.state.fleet.free_bytes.sum()
     for each in cluster.plan():
@@ -194,15 +194,15 @@ def test_a_failed_write_frees_the_gpus_and_leaves_the_pod_to_kube_scheduler(
 
 
 def test_a_pod_that_left_frees_its_reservation_and_is_not_nominated(cluster: Cluster) -> None:
-    cluster.learned()
+    cluster.tried_first()
     cluster.many(5)
-    cluster.backlog.forget("p0")
+    cluster.backlog.remove("p0")
     assert set(cluster.planned()) == {"p1", "p2", "p3", "p4"}
 
 
 def test_a_reservation_makes_no_pod_wait(cluster: Cluster) -> None:
     """A pod of higher priority that arrives late takes the GPUs of nominated ones."""
-    cluster.learned(WHOLE)
+    cluster.tried_first(WHOLE)
     low = cluster.many(12, WHOLE, priority=-1)
     nominated = cluster.planned()
     assert len(nominated) == 12
