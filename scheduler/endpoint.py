@@ -116,7 +116,7 @@ class Endpoint:
     async def _fleet(self, request: web.Request) -> web.StreamResponse:
         """A JSON object, written node by node so that a large one does not block the scheduler."""
         if not is_local(request.remote):
-            text = "/debug/fleet is served to the pod itself alone: use kubectl port-forward\n"
+            text = "/debug/fleet is served only to the pod itself: use kubectl port-forward\n"
             return web.Response(text=text, status=403)
         async with self._fleet_lock:
             return await self._write_fleet(request)

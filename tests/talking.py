@@ -37,13 +37,13 @@ class Talk:
         assert line, f"ended: {self._process.wait()}"
         return line.strip()
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
 
     def ask(self, line: str) -> str:
-        self.tell(line)
+        self.send(line)
         return self.answer()
 
     def do(self, line: str) -> None:
@@ -57,7 +57,7 @@ class Talk:
 
     def stops(self, line: str) -> bool:
         """Send the line; True if the process stopped itself, False if it answered."""
-        self.tell(line)
+        self.send(line)
         assert self._process.stdout is not None
         while not select.select([self._process.stdout], [], [], 0.005)[0]:
             pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
@@ -69,7 +69,7 @@ class Talk:
 
     def end(self, line: str) -> None:
         """Send the command that ends it; the process has exited when this returns."""
-        self.tell(line)
+        self.send(line)
         self._process.wait()
 
 

@@ -85,7 +85,7 @@ def _unread(used: Dialect, pod: PodFields, readers: Iterable[Dialect]) -> Iterat
         for key in other.hints:
             if key in pod.annotations:
                 yield (
-                    f"metadata.annotations[{key}] has no effect: the dialect {other.name} alone"
+                    f"metadata.annotations[{key}] has no effect: only the dialect {other.name}"
                     f" reads it, and the pod requests shares in the dialect {used.name}"
                 )
 

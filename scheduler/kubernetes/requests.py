@@ -63,7 +63,7 @@ class ParsedRequest(NamedTuple):
 
 class _Fields(NamedTuple):
     """Everything in a pod that determines its request, as JSON. containers: the fields of
-    `Container`. Pods of one owner differ in their names alone, which no dialect reads."""
+    `Container`. Pods of one owner differ only in their names, which no dialect reads."""
 
     scheduler_name: str
     annotations: Mapping[str, str]
@@ -98,7 +98,7 @@ def requested(pod: Json) -> Request | None:
 
 
 def requested_of_koordinator(pod: Json) -> Request | None:
-    """The same in Koordinator's names alone: a request in others, without an allocation, is that of
+    """The same, only in Koordinator's names: a request in others, without an allocation, is that of
     another scheduler."""
     found = _read_fields(_fields_of(pod), None, {KOORDINATOR: koordinator.read})
     return None if found is None else found.request

@@ -287,7 +287,7 @@ def test_gpu_row_18_many_at_once(gpu: Gpu) -> None:
         for _ in range(50):
             free_bytes = gpu.limit_bytes - _charged(gpu)
             for talk in talkers:
-                talk.tell(f"alloc {free_bytes // 3 // (2 * MIB) * 2 * MIB}")
+                talk.send(f"alloc {free_bytes // 3 // (2 * MIB) * 2 * MIB}")
             answers = [talk.answer() for talk in talkers]
             assert answers.count(OUT_OF_MEMORY) == 1, answers
             assert _charged(gpu) <= gpu.limit_bytes

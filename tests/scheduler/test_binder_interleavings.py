@@ -124,7 +124,7 @@ class Store:
         pod = self.pods.pop(uid)
         self.events.append(("DELETED", pod))
 
-    def tell(self, most: int) -> None:
+    def deliver(self, most: int) -> None:
         """Delivers the watch's next events."""
         for _ in range(min(most, len(self.events))):
             kind, pod = self.events.pop(0)
@@ -209,7 +209,7 @@ def test_no_gpu_is_over_nothing_leaks_and_no_pod_has_two_places(seed: int) -> No
                 guard.is_open = not guard.is_open
             elif step < 0.95:
                 state.tick(virtual_time.now())
-            store.tell(chance.randrange(4))
+            store.deliver(chance.randrange(4))
             assert (state.fleet.used_bytes <= state.fleet.total_bytes).all()
             await asyncio.sleep(chance.choice((0.0, 0.3, 3.0, 40.0)) * chance.random())
             assert store.over() == []
@@ -217,7 +217,7 @@ def test_no_gpu_is_over_nothing_leaks_and_no_pod_has_two_places(seed: int) -> No
         await asyncio.gather(*tries)
         await asyncio.sleep(LONGEST_S)
         assert store.over() == []
-        store.tell(10**6)
+        store.deliver(10**6)
         await _settle(store, state, binder)
 
     virtual_time.run(play())
@@ -231,7 +231,7 @@ async def _settle(store: Store, state: State, binder: Binder) -> None:
     for _ in range(3):
         await asyncio.sleep(60)
         await binder.check_overdue()
-        store.tell(10**6)
+        store.deliver(10**6)
         state.tick(virtual_time.now())
     fresh = calls.state(NODES, GPUS)
     for pod in store.pods.values():

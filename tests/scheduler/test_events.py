@@ -33,7 +33,7 @@ class Scene:
         self.metrics = Metrics()
         self.events = Events(self.api, self.metrics, lambda: self.now_s, "me")
 
-    def tell(self, *problems: Problem) -> list[Any]:
+    def report(self, *problems: Problem) -> list[Any]:
         seen = len(self.api.written)
         asyncio.run(self.events.problems(problems))
         return self.api.written[seen:]
@@ -45,7 +45,7 @@ class Scene:
 
 def test_an_event_is_of_a_pod_or_of_a_node() -> None:
     scene = Scene()
-    (path, of_pod), (other, of_node) = scene.tell(
+    (path, of_pod), (other, of_node) = scene.report(
         Problem("n1", "team/train", "unreadable", "u-1"), Problem("n1", "", "a GPU is gone")
     )
     assert path == "/apis/events.k8s.io/v1/namespaces/team/events"
@@ -64,25 +64,25 @@ def test_an_event_is_of_a_pod_or_of_a_node() -> None:
 
 def test_the_same_problem_is_reported_once_an_hour() -> None:
     scene, problem = Scene(), Problem("n1", "", "a GPU is gone")
-    assert len(scene.tell(problem)) == 1
-    assert len(scene.tell(problem)) == 0
+    assert len(scene.report(problem)) == 1
+    assert len(scene.report(problem)) == 0
     scene.now_s += AGAIN_S
-    assert len(scene.tell(problem)) == 1
+    assert len(scene.report(problem)) == 1
 
 
 def test_there_are_never_more_than_the_bucket_gives() -> None:
     scene = Scene()
     many = [Problem(f"n{n}", "", "broken") for n in range(BURST + 10)]
-    assert len(scene.tell(*many)) == BURST
+    assert len(scene.report(*many)) == BURST
     assert scene.count("dropped") == 10
     scene.now_s += 2 / PER_S
-    assert len(scene.tell(*many)) == 2
+    assert len(scene.report(*many)) == 2
 
 
 def test_an_event_that_the_server_refuses_is_counted_and_dropped() -> None:
     scene = Scene()
     scene.api.refuses = True
-    assert scene.tell(Problem("n1", "", "broken")) == []
+    assert scene.report(Problem("n1", "", "broken")) == []
     assert scene.count("failed") == 1
 
 

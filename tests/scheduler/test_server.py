@@ -150,7 +150,7 @@ async def test_what_is_sent_while_a_request_is_answered_stays_with_the_client() 
         await client.got(ok(b""), ok(large))
 
 
-async def test_a_body_comes_as_its_client_likes() -> None:
+async def test_a_body_may_be_chunked_or_follow_100_continue() -> None:
     async with serving() as there, there.client() as client:
         client.send(b"POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
         client.send(b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n")

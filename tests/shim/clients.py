@@ -22,7 +22,7 @@ pynvml.nvmlInit()
 def gpu(index):
     return pynvml.nvmlDeviceGetHandleByIndex(index)
 """
-OBEY: Final = """
+SERVE_COMMANDS: Final = """
 import sys
 print("ready", flush=True)
 for line in sys.stdin:

@@ -14,7 +14,7 @@ import pytest
 
 from contract import grant_file, lease_file, names, region_file
 from shim import region
-from tests.shim.clients import CUDA, NVML, OBEY
+from tests.shim.clients import CUDA, NVML, SERVE_COMMANDS
 from tests.shim.conftest import GIB, GPUS, MIB, Grants, Host
 from tests.support import ROOT
 from tests.talking import TALKER, talking
@@ -215,7 +215,7 @@ def test_run_forwards_signals(host: Host, sent: signal.Signals) -> None:
 
 def test_show_prints_what_is_used(shim: Shim, gpu_host: Host, grants: Grants) -> None:
     directory = grants.make(GIB, 512 * MIB)
-    program = CUDA + "must(d.cuMemAlloc(MIB)); d.cuMemAlloc(GIB)" + OBEY
+    program = CUDA + "must(d.cuMemAlloc(MIB)); d.cuMemAlloc(GIB)" + SERVE_COMMANDS
     command = [sys.executable, "-c", program]
     with talking(command, gpu_host.environment(directory)) as running:
         rows = [line.split() for line in shim("show", directory).stdout.splitlines()]

@@ -68,7 +68,7 @@ def test_exec_ends_the_charge_of_both_copies(
     null_host: Host, null_box: Box, build_dir: Path
 ) -> None:
     with _two_copies(null_host, null_box, build_dir) as talk:
-        talk.tell("exec")
+        talk.send("exec")
         until(lambda: talk.comm == "sleep", "exec")
         assert null_box.used_seen_afresh() == 0
 

@@ -258,7 +258,7 @@ def test_the_dialects_own_policy_precedes_ours_with_a_notice() -> None:
 def test_a_hint_of_another_dialect_is_reported(dialect: str, key: str, of: str) -> None:
     found = annotated(dialect, key, "x")
     assert found.refusal == "" and list(found.notices) == [
-        f"metadata.annotations[{key}] has no effect: the dialect {of} alone reads it, and the pod"
+        f"metadata.annotations[{key}] has no effect: only the dialect {of} reads it, and the pod"
         f" requests shares in the dialect {dialect}"
     ]
 

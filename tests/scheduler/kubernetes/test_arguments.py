@@ -86,7 +86,7 @@ def test_a_binding_names_the_pod_and_the_node() -> None:
 
 @pytest.mark.parametrize("key", ["PodName", "PodNamespace", "PodUID", "Node"])
 @pytest.mark.parametrize("value", ["", None, 1])
-def test_a_binding_lacks_nothing(key: str, value: object) -> None:
+def test_a_binding_with_a_missing_field_is_refused(key: str, value: object) -> None:
     said = json.loads(calls.binding(calls.pod(), "n1"))
     with pytest.raises(ArgumentsError, match="PodUID"):
         arguments.binding(calls.dumps({**said, key: value}))

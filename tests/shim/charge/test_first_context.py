@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from shim import region
-from tests.shim.clients import CUDA, OBEY
+from tests.shim.clients import CUDA, SERVE_COMMANDS
 from tests.shim.conftest import GIB, MIB, Grants, Host
 from tests.talking import talking
 
@@ -58,7 +58,7 @@ def exact(expected):
     assert (held(), used()) == (expected, expected), (held(), used(), expected)
 must(d.cuInit(0))
 """
-_STEADY = "address = must(d.cuMemAlloc(GIB))\n" + OBEY
+_STEADY = "address = must(d.cuMemAlloc(GIB))\n" + SERVE_COMMANDS
 _RESTLESS = (
     """
 import threading
@@ -75,7 +75,7 @@ thread = threading.Thread(target=restless)
 address = must(d.cuMemAlloc(GIB))
 thread.start()
 """
-    + OBEY
+    + SERVE_COMMANDS
 )
 
 
@@ -185,7 +185,7 @@ must(d.cuCtxSetCurrent(must(d.cuDevicePrimaryCtxRetain(0))))
 kept = must(d.cuMemAlloc(64 * MIB))
 assert held() == CONTEXT + 64 * MIB
 """
-        + OBEY
+        + SERVE_COMMANDS
     )
     with ExitStack() as stack:
         for _ in range(pids):

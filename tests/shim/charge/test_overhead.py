@@ -14,7 +14,7 @@ from gpu import answers
 from gpu.account import Account
 from shim import region
 from shim.measurement import Measurement
-from tests.shim.clients import OBEY
+from tests.shim.clients import SERVE_COMMANDS
 from tests.shim.conftest import CONTEXT_BYTES, GIB, GPUS, MIB, Grants, Host
 from tests.shim.exact import CODE, GRAPHS
 from tests.talking import Talk, talking
@@ -27,7 +27,9 @@ _UUID = GPUS[0][0]
 @contextmanager
 def _program(host: Host, directory: Path, begin: str) -> Iterator[Talk]:
     """A process under a grant that executes given lines."""
-    with talking([sys.executable, "-c", begin + OBEY], host.environment(directory)) as talk:
+    with talking(
+        [sys.executable, "-c", begin + SERVE_COMMANDS], host.environment(directory)
+    ) as talk:
         yield talk
 
 

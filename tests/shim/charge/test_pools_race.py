@@ -51,7 +51,7 @@ def _started(stack: ExitStack, program: str, host: Host, directory: Path, *argum
 def _raced(racers: Sequence[Talk]) -> list[str]:
     """Their answers, after all have begun at once."""
     for racer in racers:
-        racer.tell("")
+        racer.send("")
     return [racer.answer() for racer in racers]
 
 
@@ -184,7 +184,7 @@ def test_processes_that_are_stopped_in_a_call_leave_the_rest_and_no_more(
         takers = [_started(stack, _TAKER, host, directory) for _ in range(_STOPPED)]
         filler = _started(stack, POOLS + _FILLER, host, directory, str(limit_bytes))
         for taker in takers:
-            taker.tell("")
+            taker.send("")
         assert filler.answer() == "stop"
         for taker in takers:
             os.kill(taker.pid, signal.SIGSTOP)

@@ -15,7 +15,7 @@ import pytest
 
 from contract import names
 from gpu.account import Account
-from tests.shim.clients import OBEY
+from tests.shim.clients import SERVE_COMMANDS
 from tests.shim.conftest import GIB, GPUS, MIB, Grants, Host, gpu_table, simulated, used
 from tests.shim.exact import PHYSICAL
 from tests.support import until
@@ -24,7 +24,7 @@ from tests.talking import Talk, talking
 pytestmark = pytest.mark.sim
 
 _SIZE = 100 * MIB
-_OBEY = (
+_SERVE_COMMANDS = (
     PHYSICAL
     + """
 import sys
@@ -41,7 +41,7 @@ def take():
     os.close(fd)
     return code, handle
 """
-    + OBEY
+    + SERVE_COMMANDS
 )
 
 
@@ -75,7 +75,7 @@ def _programs(host: Host, *directories: Path) -> Iterator[Sequence[Program]]:
 @contextmanager
 def _program(host: Host, directory: Path) -> Iterator[Program]:
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-c", _OBEY, str(theirs.fileno())]
+    command = [sys.executable, "-c", _SERVE_COMMANDS, str(theirs.fileno())]
     with (
         ours,
         theirs,

@@ -169,13 +169,13 @@ class Shell:
     def pid(self) -> int:
         return self._process.pid
 
-    def tell(self, command: str) -> None:
+    def send(self, command: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(command.encode() + b"\n")
         self._process.stdin.flush()
 
     def ask(self, command: str) -> str:
-        self.tell(command)
+        self.send(command)
         return self.answer(command)
 
     def answer(self, command: str) -> str:
@@ -201,7 +201,7 @@ class Shell:
         """Run the commands; True if the process stopped itself at that passage of the step."""
         assert self.ask(f"stop {step} {passage}") == "OK"
         for command in script:
-            self.tell(command)
+            self.send(command)
             if not self._answered_before_stopping(command):
                 return True
         return False

@@ -29,7 +29,7 @@ from tests.shim.region.counter_model import (
     successor,
 )
 
-DEAD: Hashable = "dead"
+EXITED: Hashable = "exited"
 LONGEST_ALONE = 200
 """More actions than any process needs that runs alone."""
 
@@ -223,10 +223,10 @@ class _Exploration:
             self._check(memory)
             moving = False
             for i, key in enumerate(keys):
-                if key == DEAD:
+                if key == EXITED:
                     continue
-                dead = self._kill(memory, i + 1), (*keys[:i], DEAD, *keys[i + 1 :])
-                reached = [dead]
+                exited = self._kill(memory, i + 1), (*keys[:i], EXITED, *keys[i + 1 :])
+                reached = [exited]
                 if key not in self._processes.ends:
                     moving = True
                     self._goes_on_alone(memory, key)

@@ -50,22 +50,22 @@ SCENARIOS = {
     "three race for the last bytes": Scenario(
         3, (_owner(0, 2, limit=3), _owner(1, 2, limit=3), _owner(2, 1, limit=3)), (1, 2, 3)
     ),
-    "one dies beside another that goes on": Scenario(
+    "one exits beside another that goes on": Scenario(
         3, (_owner(0, 2, -1, limit=3), _owner(1, 2, 1, limit=3), _reaper(3)), (1, 2)
     ),
-    "two find the same one dead": Scenario(
+    "two find the same process exited": Scenario(
         LARGE_LIMIT, (_owner(0, 2, -1, 3), _reaper(2), _reaper(3)), (1,)
     ),
-    "a dead one's slot is taken": Scenario(
+    "an exited process's slot is taken": Scenario(
         LARGE_LIMIT, (_owner(0, 2, -1), _reaper(2), _successor(3, 1)), (1,)
     ),
     "a slot is taken beside a slow reaper": Scenario(
         LARGE_LIMIT, (_owner(0, 2), _reaper(2), _reaper(3), _successor(4, 1)), (1,)
     ),
-    "a living one is held for dead": Scenario(
+    "a running process is taken for exited": Scenario(
         LARGE_LIMIT, (_owner(0, 2, -1), _reaper(2), _reaper(3)), (1,), unlocked=(1,)
     ),
-    "a living one's slot is taken": Scenario(
+    "a running process's slot is taken": Scenario(
         LARGE_LIMIT, (_owner(0, 2, 1), _reaper(2), _successor(3, 1)), (1,), unlocked=(1,)
     ),
 }
@@ -207,12 +207,12 @@ class ReapsWithoutTheLock(Protocol):
 MUTANTS: dict[type[Protocol], tuple[str, str]] = {
     NoProcessHelps: ("two race for the last bytes", "2 used"),
     HelpsWhatIsDone: ("two race for the last bytes", "0 used"),
-    HelpsAnyPublication: ("two find the same one dead", "0 used"),
+    HelpsAnyPublication: ("two find the same process exited", "0 used"),
     ChecksTheLimitOnce: ("two race for the last bytes", "over the limit"),
-    AppliesWhatWasDropped: ("a living one's slot is taken", "used"),
-    PublishesInAnothersName: ("a living one's slot is taken", "used"),
+    AppliesWhatWasDropped: ("a running process's slot is taken", "used"),
+    PublishesInAnothersName: ("a running process's slot is taken", "used"),
     DropsAnyHolder: ("a slot is taken beside a slow reaper", "[0] charged, [1] held"),
-    RenewsNothing: ("a living one's slot is taken", "[2] charged, [0] held"),
+    RenewsNothing: ("a running process's slot is taken", "[2] charged, [0] held"),
     WaitsForTheOther: ("two race for the last bytes", "blocked"),
     ReapsWithoutTheLock: ("a slot is taken beside a slow reaper", "[1] charged, [0] held"),
 }
@@ -227,5 +227,5 @@ def test_a_protocol_that_lacks_a_rule_is_found_out(mutant: type[Protocol]) -> No
 
 
 def test_a_protocol_with_all_rules_passes() -> None:
-    for scenario in ("two race for the last bytes", "a living one's slot is taken"):
+    for scenario in ("two race for the last bytes", "a running process's slot is taken"):
         explore(_Applies(), SCENARIOS[scenario])

@@ -192,7 +192,7 @@ def test_gpus_keep_their_places_and_the_last_has_none(processes: _Processes) -> 
         assert second.ask("reserve 30 1000") == "OK", "its neighbour has its own count"
 
 
-def test_a_process_that_only_looks_makes_no_limit_and_takes_no_slot(processes: _Processes) -> None:
+def test_a_read_only_process_makes_no_limit_and_takes_no_slot(processes: _Processes) -> None:
     with processes.shell(LIMIT) as looking:
         assert looking.ask("peek") == "OK"
         assert looking.ask(f"gpu {_uuid(1)}") == "0"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from contract import names, region_file
-from tests.shim.clients import CUDA, OBEY
+from tests.shim.clients import CUDA, SERVE_COMMANDS
 from tests.shim.conftest import GIB, MIB, Host
 from tests.shim.drivers import build
 from tests.shim.region.environment_scene import CACHE, LOOK, MEMORY, Container
@@ -41,7 +41,7 @@ for environment in (os.environ, looser):
 def test_the_first_process_sets_the_limit_until_the_last_exits(container: Container) -> None:
     assert container.totals({MEMORY: "1g"}) == [GIB, GIB]
     assert container.totals({MEMORY: "2g"}) == [2 * GIB, 2 * GIB], "no process was left"
-    program = LOOK.split("print(driver")[0] + "assert driver.cuInit(0) == 0\n" + OBEY
+    program = LOOK.split("print(driver")[0] + "assert driver.cuInit(0) == 0\n" + SERVE_COMMANDS
     with talking([sys.executable, "-c", program], container.environment({MEMORY: "1g"})):
         assert container.totals({MEMORY: "2g"})[0] == GIB, "initialised, and asked for nothing yet"
         assert container.totals({MEMORY: "512m"})[0] == GIB

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests import sanitizers
-from tests.shim.clients import OBEY
+from tests.shim.clients import SERVE_COMMANDS
 from tests.shim.conftest import GIB, MIB, Grants, Host, used
 from tests.shim.exact import GRAPHS, PHYSICAL, POOLS
 from tests.simgpu.peer import Peer
@@ -181,7 +181,7 @@ def test_row_21_killed_on_any_path(
     directory = grants.make(64 * GIB)
     steps = sanitizers.preload(steps_library)
     begin, lines = _LINES[path]
-    command = [sys.executable, "-c", begin + OBEY]
+    command = [sys.executable, "-c", begin + SERVE_COMMANDS]
     own = {**gpu_host.environment(directory), "LD_PRELOAD": steps}
     with _talker(gpu_host, directory, UNPAUSING) as bystander:
         assert bystander.ask(f"alloc {50 * MIB}") == "0 0"

@@ -95,7 +95,7 @@ def test_a_broken_region_is_refused_by_name_and_the_process_continues(
         assert shell.ask("used 0") == "0"
 
 
-def test_a_region_mended_is_accepted_by_the_same_process(box: Box) -> None:
+def test_a_repaired_region_is_accepted_by_the_same_process(box: Box) -> None:
     whole = box.region.read_bytes()
     with box.shell() as shell:
         os.truncate(box.region, 10)

@@ -111,16 +111,16 @@ def test_no_descriptor_stays_open(box: Box) -> None:
 
 def test_exec_into_a_program_that_attaches_ends_the_former_charge(box: Box) -> None:
     with box.holding(HELD) as holder:
-        holder.tell(f"exec {box.program} shell")
+        holder.send(f"exec {box.program} shell")
         assert holder.ask("attach") == "OK"
         assert holder.ask("used 0") == "0"
         assert holder.ask(f"reserve 0 {LIMIT_BYTES}") == "OK"
 
 
-def test_exec_into_a_program_that_only_looks_ends_the_charge(box: Box) -> None:
+def test_exec_into_a_read_only_program_ends_the_charge(box: Box) -> None:
     """Its maps show the region, as a holder's do; but it has no slot, so the slot is not its."""
     with box.holding(HELD) as holder:
-        holder.tell(f"exec {box.program} shell")
+        holder.send(f"exec {box.program} shell")
         assert holder.ask("peek") == "OK"
         assert holder.ask("used 0") == "0"
         assert box.used_seen_afresh() == 0
@@ -167,7 +167,7 @@ def test_a_process_whose_maps_may_not_be_read_counts_as_running(box: Box) -> Non
         assert stranger.ask("attach") == "OK"
         assert stranger.ask("used 0") == str(HELD)
         holder.kill_alone()
-        until(lambda: stranger.ask("used 0") == "0", "the dead process's bytes")
+        until(lambda: stranger.ask("used 0") == "0", "the exited process's bytes")
 
 
 @pytest.mark.parametrize("dropped", [False, True], ids=["lock-held", "lock-dropped"])

@@ -36,7 +36,7 @@ def test_the_device_and_the_totals_show_failed_gpus(whole: Whole) -> None:
     assert _totals(whole) == _of_gpus(3)
     (free,) = {0, 1, 2} - {_minor(whole, "good"), _minor(whole, "bad")}
     _to_gpus(whole, "lose", _minor(whole, "bad"), free)
-    until(lambda: _healthy(whole) == {_minor(whole, "good")}, "the Device says which are dead")
+    until(lambda: _healthy(whole) == {_minor(whole, "good")}, "the Device reports the failed GPUs")
     until(lambda: _totals(whole) == _of_gpus(2), "the totals are without the missing GPU")
 
 
@@ -69,8 +69,8 @@ def test_pods_are_placed_on_healthy_gpus_only(whole: Whole) -> None:
 
 
 def test_a_gpu_that_is_back_is_used_again(whole: Whole) -> None:
-    dead = {0, 1, 2} - _healthy(whole)
-    _to_gpus(whole, "restore", *dead)
+    failed = {0, 1, 2} - _healthy(whole)
+    _to_gpus(whole, "restore", *failed)
     until(lambda: _healthy(whole) == {0, 1, 2}, "the Device says that they are back")
     until(lambda: _totals(whole) == _of_gpus(3), "the totals are whole")
     whole.ready("late")
