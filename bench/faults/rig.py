@@ -93,7 +93,7 @@ class Rig:
             for scene in (*self._strikes(injection), *map(_SCENES.__getitem__, injection.scenes)):
                 outcomes += scene(self)
                 after += self._heal()
-            outcomes.append(self._look(running))
+            outcomes.append(self._probe(running))
         return Cell(outcomes, after)
 
     def _strikes(self, injection: Injection) -> Iterator[Callable[[Rig], list[Outcome]]]:
@@ -120,9 +120,9 @@ class Rig:
                 container.start()
             except CriError as error:
                 return outcome.refusal(str(error))
-            return self._look(container)
+            return self._probe(container)
 
-    def _look(self, container: Container) -> Outcome:
+    def _probe(self, container: Container) -> Outcome:
         done = container.exec(self._look_inside)
         *devices, seen = done.out.splitlines()
         return outcome.inside(devices, json.loads(seen), _GRANT)
@@ -176,7 +176,7 @@ class Rig:
         with large.many_mounts(self._lab.sim_dir / "cdi"), self._pod("large") as pod:
             container = pod.run(_CONTAINER, self._process)
             large.check(container)
-            return [self._look(container)]
+            return [self._probe(container)]
 
     def pieces(self) -> list[Outcome]:
         """More pods than fit into one message when the agent is restarted."""
@@ -190,7 +190,7 @@ class Rig:
             self._start_agent()
             if large.synchronized(self._lab.agent_http) < large.PODS:
                 raise LabError("the agent has not received all pods")
-            return [self._look(container) for container in running]
+            return [self._probe(container) for container in running]
 
     def _restart_containerd(self, number: int) -> None:
         self._lab.containerd.stop(number)

@@ -149,7 +149,7 @@ class Product:
             raise ProductError(f"helm {arguments[0]}: {done.stderr.strip()}")
         return done.stdout
 
-    def look(self) -> None:
+    def find_processes(self) -> None:
         """Find the programs' main processes, by their numbers outside of the lab's namespace."""
         found = {each: pid for each, pid in self._pids.items() if program_of(pid) is each}
         if len(found) < len(PROGRAMS):
@@ -159,7 +159,7 @@ class Product:
         self._pids = found
 
     def pid(self, program: Program) -> int | None:
-        """Its process when `look` was called last; None: it did not run."""
+        """Its process when `find_processes` was called last; None: it did not run."""
         return self._pids.get(program)
 
 

@@ -157,12 +157,12 @@ class Cluster:
                 self.product.install("--wait", "--timeout=90s")
                 self._wait(*_WITH_GPUS)
         self._wait(*_WHOLE)
-        self._look()
+        self._find_processes()
         self.parts = self._table()
 
-    def _look(self) -> None:
+    def _find_processes(self) -> None:
         if self._served is not None:
-            self.product.look()
+            self.product.find_processes()
 
     def _values(self) -> Mapping[str, Any]:
         """The chart's values for this cluster."""
@@ -287,7 +287,7 @@ class Cluster:
         """
         if not self.lab.namespace.alive:
             raise ClusterError("the lab's namespaces are gone, and all that was in them")
-        self._look()
+        self._find_processes()
         restarted = []
         for part in self.parts:
             pid, now_s = part.pid(), time.monotonic()
