@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from contract import names
 from kube.log_lines import Line
 from nri_plugin.endpoint import Endpoint
-from nri_plugin.gpu.arbiter import Arbiter
+from nri_plugin.gpu.arbiter_process import ArbiterProcess
 from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.gpu.measuring import Measuring
@@ -33,7 +33,7 @@ from nri_plugin.nri.service import Service
 from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.notices import Notices
 from nri_plugin.protocol.errors import NriError
-from nri_plugin.protocol.events import RuntimeInfo
+from nri_plugin.protocol.session_events import RuntimeInfo
 from nri_plugin.readiness import Readiness
 from nri_plugin.settings import Settings
 
@@ -55,14 +55,14 @@ async def run(
     announce: Callable[[str], None],
     leaving: asyncio.Event,
     identity: str,
-    alive: Callable[[], None] = lambda: None,
+    on_heartbeat: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until `leaving` is set and the requests received by then are answered.
 
     announce: called each time the agent begins to adjust containers. identity: shown to other
-    agents on this node. alive: called every second while the event loop runs.
+    agents on this node. on_heartbeat: called every second while the event loop runs.
     """
-    metrics, readiness = Metrics(), Readiness(time.monotonic, alive)
+    metrics, readiness = Metrics(), Readiness(time.monotonic, on_heartbeat)
     inventory, contexts = Inventory(settings.environment), Contexts(settings.environment)
     files = RunDirectory(
         settings.run_dir,
@@ -99,7 +99,7 @@ async def run(
             readiness,
             metrics,
         )
-    arbiter = Arbiter(settings.run_dir, settings.environment, metrics)
+    arbiter = ArbiterProcess(settings.run_dir, settings.environment, metrics)
     arbitrating: asyncio.Task[None] | None = None
     side: Cluster | None = None
     joined: asyncio.Task[None] | None = None

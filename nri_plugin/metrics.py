@@ -230,5 +230,5 @@ class Metrics:
         self.ready = gauge("gpuslice_ready", "1 while /readyz returns ok.")
 
     def render(self) -> bytes:
-        """Return the text format; called from the endpoint's threads."""
+        """Return the text format; called from the endpoint's thread."""
         return generate_latest(self.registry)

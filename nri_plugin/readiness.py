@@ -1,10 +1,10 @@
 """Whether this agent can give containers their share now, and if not, why.
 
-Plain state. The event loop sets it (observer.py, watch.py, node_status.py, verification.py), the
-endpoint's threads read it; each field is replaced as a whole, never modified. Ready means all of:
-registered with the runtime and synchronized, GPUs known, one of them usable, the library present,
-and no other device plugin for the GPUs. An unusable GPU is unhealthy in the Device object, and the
-node stays ready.
+Plain state. The event loop sets it (observer.py, watch.py, inventory_publisher.py,
+verification.py), the endpoint's thread reads it; each field is replaced as a whole, never modified.
+Ready means all of: registered with the runtime and synchronized, GPUs known, one of them usable,
+the library present, and no other device plugin for the GPUs. An unusable GPU is unhealthy in the
+Device object, and the node stays ready.
 
 The watchdog ends the process if its event loop has not run for too long, because an agent that
 hangs keeps the lock (lock.py), and no other agent can serve the node. The liveness probe reacts
@@ -27,11 +27,14 @@ _STDERR: Final = 2
 
 
 class Readiness:
-    """now: a monotonic clock in seconds, readable from any thread. alive: called at every beat."""
+    """now: a monotonic clock in seconds, readable from any thread. on_heartbeat: called every
+    BEAT_S while the event loop runs."""
 
-    def __init__(self, now: Callable[[], float], alive: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, now: Callable[[], float], on_heartbeat: Callable[[], None] = lambda: None
+    ) -> None:
         self._now = now
-        self._alive = alive
+        self._on_heartbeat = on_heartbeat
         self._beat_at = now()
         self.session: str | None = "not connected to the container runtime yet"
         """Why there is no session; None while there is one."""
@@ -48,7 +51,7 @@ class Readiness:
 
     def beat(self) -> None:
         self._beat_at = self._now()
-        self._alive()
+        self._on_heartbeat()
 
     @property
     def hang(self) -> str | None:

@@ -30,7 +30,7 @@ from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri import answers, connection
 from nri_plugin.nri.handler import Handler as Served
 from nri_plugin.protocol import session
-from nri_plugin.protocol.events import SERVED_EVENTS, EventMask
+from nri_plugin.protocol.session_events import SERVED_EVENTS, EventMask
 
 _SERVED: Final[Mapping[str, Event]] = {
     "create_container": Event.CREATE,

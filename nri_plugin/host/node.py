@@ -21,11 +21,11 @@ from nri_plugin.host.cdi_reader import Reader
 from nri_plugin.host.driver_root import DriverRoot
 from nri_plugin.host.store import Chosen, Store
 from nri_plugin.policy.gpu_modes import GpuModes, Mode
-from nri_plugin.policy.model import Bringing, Gpu, Paths, Specs
+from nri_plugin.policy.model import Gpu, InjectionOptions, Paths, Specs
 from nri_plugin.policy.refusals import StoreError
 from nri_plugin.policy.verdict import Host
 from nri_plugin.protocol import runtimes
-from nri_plugin.protocol.events import RuntimeInfo
+from nri_plugin.protocol.session_events import RuntimeInfo
 from nri_plugin.settings import Settings
 from nri_plugin.threads import Worker
 
@@ -105,7 +105,7 @@ class Node:
     async def inspect_host(self) -> HostState:
         return await self._work(self.inspect_host_now)
 
-    async def brought(self, cdi_names: Sequence[str]) -> Host:
+    async def resolve_cdi_names(self, cdi_names: Sequence[str]) -> Host:
         """Return the facts that show whether other programs' CDI names inject a GPU."""
         return await self._work(lambda: Host(self.with_gpu(cdi_names), cdi_vendor.majors()))
 
@@ -153,7 +153,7 @@ class Node:
     def inspect_host_now(self) -> HostState:
         """Read the current CDI specs and library; runs in the worker."""
         chosen = self._settings
-        run_dir, bringing = str(chosen.run_dir), self._bringing()
+        run_dir, injection = str(chosen.run_dir), self._injection_options()
         specs = self._specs.load()
         try:
             forwarders = self._store.forwarders() if chosen.strict else {}
@@ -161,11 +161,11 @@ class Node:
                 run_dir,
                 str(self._choose().path),
                 forwarders={soname: str(path) for soname, path in forwarders.items()},
-                bringing=bringing,
+                injection=injection,
             )
         except StoreError as error:
             self.library = None
-            return specs, Paths(run_dir, None, str(error), bringing=bringing)
+            return specs, Paths(run_dir, None, str(error), injection=injection)
 
     def _choose(self) -> Chosen:
         chosen = self._store.choose()
@@ -181,14 +181,14 @@ class Node:
             self.library = chosen
         return chosen
 
-    def _bringing(self) -> Bringing:
+    def _injection_options(self) -> InjectionOptions:
         by_name, problem = self._settings.cdi_by_name, None
         if by_name and self.runtime is None:
             problem = "the runtime has not reported its name yet"
         elif by_name and self.runtime is not None:
             problem = cdi_by_name_problem(self.runtime.name, self.runtime.version)
         default = self.unprotected != ""
-        return Bringing(self._settings.driver_capabilities, by_name, problem, default)
+        return InjectionOptions(self._settings.driver_capabilities, by_name, problem, default)
 
     async def _work(self, job: Callable[[], _T]) -> _T:
         return await self._worker.run(job, self._settings.work_deadline_s)

@@ -23,7 +23,7 @@ from kube.reflector import UNLISTED, Reflector
 from nri_plugin.gpu.inventory import Inventory, pace_s
 from nri_plugin.kube.events import Events
 from nri_plugin.kube.heartbeat import Heartbeat
-from nri_plugin.kube.node_status import DEVICES, NODES, NodeStatus
+from nri_plugin.kube.inventory_publisher import DEVICES, NODES, InventoryPublisher
 from nri_plugin.kube.pod_requests import PodRequests
 from nri_plugin.kube.verification import Verification
 from nri_plugin.metrics import Metrics
@@ -106,7 +106,7 @@ class Cluster:
 
     async def _run(self, kube: Kube) -> None:
         node_name = self._settings.node_name
-        node_status = NodeStatus(
+        publisher = InventoryPublisher(
             kube,
             node_name,
             self._inventory,
@@ -121,7 +121,7 @@ class Cluster:
         heartbeat = Heartbeat(
             kube,
             node_name,
-            lambda: node_status.node_uid,
+            lambda: publisher.node_uid,
             lambda: self._readiness.problems,
             self._metrics,
         )
@@ -132,8 +132,8 @@ class Cluster:
         }
         pods = _Pods(self._bound_pods)
         reflectors = {
-            "node": Reflector(kube, NODES, node_status.node, query=own),
-            "Device": Reflector(kube, DEVICES, node_status.device, query=own),
+            "node": Reflector(kube, NODES, publisher.node, query=own),
+            "Device": Reflector(kube, DEVICES, publisher.device, query=own),
             "pods": Reflector(kube, _PODS, pods, query=here, page=_PAGE),
         }
         pods.reflector = reflectors["pods"]
@@ -144,7 +144,7 @@ class Cluster:
         def connected() -> bool:
             return reflectors["pods"].synced and not reflectors["pods"].problem
 
-        events = Events(kube, node_name, lambda: node_status.node_uid, self._metrics)
+        events = Events(kube, node_name, lambda: publisher.node_uid, self._metrics)
         requests = PodRequests(
             kube,
             node_name,
@@ -159,7 +159,7 @@ class Cluster:
                 group.create_task(events.run(self._notices), name="events")
                 for name, reflector in reflectors.items():
                     group.create_task(reflector.run(), name=f"follow {name}")
-                group.create_task(node_status.run(synced), name="node status")
+                group.create_task(publisher.run(synced), name="inventory publisher")
                 group.create_task(heartbeat.run(), name="heartbeat")
                 group.create_task(self._report_state(reflectors), name="state of the API server")
         except asyncio.CancelledError:

@@ -144,14 +144,14 @@ class WholeGpus:
                 self._modes.unknown = f"the kubelet does not report them: {_text(error)}"
             return False
         self._log("list", "")
-        before, alive = frozenset(self._modes.held), None
+        before, existing_uids = frozenset(self._modes.held), None
         if self._knows_pods:
-            alive = self._bound_pods.uids()
+            existing_uids = self._bound_pods.uids()
         else:  # a GPU with shares was not held whole when they started, so its record is stale
             shared = self._shared()
             recorded = {uuid: u for uuid, u in found.recorded.items() if uuid not in shared}
             found = replace(found, recorded=recorded)
-        self._modes.assigned(found, alive, time.monotonic())
+        self._modes.assigned(found, existing_uids, time.monotonic())
         for uuid in sorted(before ^ self._modes.held):
             state = "GPU is held whole" if uuid in self._modes.held else "GPU is no more held whole"
             _LOG.info(Line(state, uuid=uuid, pod=found.pods.get(uuid)))

@@ -21,10 +21,10 @@ from kube.log_lines import printable
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri.handler import Answer, Handler
 from nri_plugin.policy.refusals import Refused
-from nri_plugin.protocol import events
+from nri_plugin.protocol import session_events
 from nri_plugin.protocol.errors import NriError
-from nri_plugin.protocol.events import Code
 from nri_plugin.protocol.session import Session
+from nri_plugin.protocol.session_events import Code
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Answers:
         handler: Handler,
         session: Session,
         send: Callable[[], None],
-        on_decision: Callable[[events.Request, Decision], None],
+        on_decision: Callable[[session_events.Request, Decision], None],
     ) -> None:
         self._handler = handler
         self._session = session
@@ -98,7 +98,7 @@ class Answers:
         self.requested = 0
         self.failure: SynchronizeFailed | None = None
 
-    def begin(self, request: events.Request) -> None:
+    def begin(self, request: session_events.Request) -> None:
         """Start the handler for `request`; an answer is sent in time in every case."""
         began_s = time.monotonic()
         self.requested += 1
@@ -124,7 +124,7 @@ class Answers:
                 logger.error("task=%r outcome=stuck", task.get_name())
 
     def _await(
-        self, request: events.Request, began_s: float, work: Coroutine[Any, Any, Any]
+        self, request: session_events.Request, began_s: float, work: Coroutine[Any, Any, Any]
     ) -> None:
         loop = asyncio.get_running_loop()
         task = loop.create_task(work, name=type(request).__name__)
@@ -155,7 +155,10 @@ class Answers:
         task.add_done_callback(ended)
 
     def _respond(
-        self, request: events.Request, began_s: float, reply: nri.CreateContainerResponse | None
+        self,
+        request: session_events.Request,
+        began_s: float,
+        reply: nri.CreateContainerResponse | None,
     ) -> None:
         if self._session.closed:
             return
@@ -166,7 +169,7 @@ class Answers:
             outcome = Outcome.PASSED if reply is None else Outcome.ADJUSTED
             self._answered(request, began_s, outcome)
 
-    def _fail(self, request: events.Request, began_s: float, error: BaseException) -> None:
+    def _fail(self, request: session_events.Request, began_s: float, error: BaseException) -> None:
         if self._session.closed:
             return
         what, code = type(request).__name__, Code.UNKNOWN
@@ -180,13 +183,13 @@ class Answers:
             case _:
                 text, bug = f"gpuslice failed at {what}: {type(error).__name__}: {error}", error
         self._session.fail(request.request_id, code, text)
-        if isinstance(request, events.Synchronize):
+        if isinstance(request, session_events.Synchronize):
             self.failure = SynchronizeFailed(text)
             self.failure.__cause__ = error
         self._answered(request, began_s, outcome, reason=reason, text=text, error=bug)
 
     def _answered(
-        self, request: events.Request, began_s: float, outcome: Outcome, **more: Any
+        self, request: session_events.Request, began_s: float, outcome: Outcome, **more: Any
     ) -> None:
         self._send()
         duration_s = time.monotonic() - began_s
@@ -195,19 +198,19 @@ class Answers:
         asyncio.get_running_loop().call_soon(report)
 
     def _report(
-        self, request: events.Request, outcome: Outcome, duration_s: float, **more: Any
+        self, request: session_events.Request, outcome: Outcome, duration_s: float, **more: Any
     ) -> None:
         what = type(request).__name__
         self._on_decision(request, Decision(what, outcome, duration_s, **more, **_of(request)))
 
 
 class _Late(Exception):
-    def __init__(self, request: events.Request, budget_s: float) -> None:
+    def __init__(self, request: session_events.Request, budget_s: float) -> None:
         what = type(request).__name__
         super().__init__(f"gpuslice did not decide {what} within {budget_s:.3g} s")
 
 
-def _worded(request: events.Request, refused: Refused) -> str:
+def _worded(request: session_events.Request, refused: Refused) -> str:
     """Return the text of the event that the pod's author reads."""
     of, text = _of(request), str(refused)
     if "container" in of:
@@ -221,14 +224,14 @@ def _error_of(work: asyncio.Task[Any]) -> BaseException | None:
     return asyncio.CancelledError("cancelled by itself") if work.cancelled() else work.exception()
 
 
-def _of(request: events.Request) -> dict[str, Any]:
+def _of(request: session_events.Request) -> dict[str, Any]:
     """Return the pod and container of the request, as a decision's fields."""
     match request:
-        case events.ContainerRequest(pod=pod, container=container):
+        case session_events.ContainerRequest(pod=pod, container=container):
             pass
-        case events.Validate(request=validation):
+        case session_events.Validate(request=validation):
             pod, container = validation.pod, validation.container
-        case events.Synchronize(pods=pods, containers=containers):
+        case session_events.Synchronize(pods=pods, containers=containers):
             return {"pods": len(pods), "containers": len(containers)}
         case _:
             return {}
@@ -241,11 +244,17 @@ def _of(request: events.Request) -> dict[str, Any]:
     }
 
 
-_HANDLERS: Final[Mapping[type[events.Request], Callable[[Handler, Any], Answer[Any]]]] = {
-    events.CreateContainer: lambda handler, of: handler.create_container(of.pod, of.container),
-    events.StartContainer: lambda handler, of: handler.start_container(of.pod, of.container),
-    events.StopContainer: lambda handler, of: handler.stop_container(of.pod, of.container),
-    events.RemoveContainer: lambda handler, of: handler.remove_container(of.pod, of.container),
-    events.Synchronize: lambda handler, of: handler.synchronize(of.pods, of.containers),
-    events.Validate: lambda handler, of: handler.validate(of.request),
+_HANDLERS: Final[Mapping[type[session_events.Request], Callable[[Handler, Any], Answer[Any]]]] = {
+    session_events.CreateContainer: lambda handler, of: handler.create_container(
+        of.pod, of.container
+    ),
+    session_events.StartContainer: lambda handler, of: handler.start_container(
+        of.pod, of.container
+    ),
+    session_events.StopContainer: lambda handler, of: handler.stop_container(of.pod, of.container),
+    session_events.RemoveContainer: lambda handler, of: handler.remove_container(
+        of.pod, of.container
+    ),
+    session_events.Synchronize: lambda handler, of: handler.synchronize(of.pods, of.containers),
+    session_events.Validate: lambda handler, of: handler.validate(of.request),
 }

@@ -22,10 +22,10 @@ from typing import Any, Final, cast
 from nri_plugin.nri import observer
 from nri_plugin.nri.answers import Answers, Decision, Outcome
 from nri_plugin.nri.handler import Handler
-from nri_plugin.protocol import events
+from nri_plugin.protocol import session_events
 from nri_plugin.protocol.errors import NriError
-from nri_plugin.protocol.events import SERVED_EVENTS, EventMask, RuntimeInfo
 from nri_plugin.protocol.session import Session
+from nri_plugin.protocol.session_events import SERVED_EVENTS, EventMask, RuntimeInfo
 
 logger = logging.getLogger(__name__)
 
@@ -128,9 +128,9 @@ class _Connection(asyncio.Protocol):
             self._end(error)
             return
         for event in received:
-            if isinstance(event, events.CreateContainer) and self._runtime_closed():
+            if isinstance(event, session_events.CreateContainer) and self._runtime_closed():
                 logger.debug("request ignored, connection closed: container=%s", event.container.id)
-            elif isinstance(event, events.Request):
+            elif isinstance(event, session_events.Request):
                 self._answers.begin(event)
             else:
                 logger.debug("event=%s", event)
@@ -196,9 +196,9 @@ class _Connection(asyncio.Protocol):
             refusal = self._session.refusal
             self._end(self._answers.failure if refusal is None else RuntimeRefused(refusal))
 
-    def _decided(self, request: events.Request, decision: Decision) -> None:
+    def _decided(self, request: session_events.Request, decision: Decision) -> None:
         self._on_decision(decision)
-        if isinstance(request, events.Synchronize) and decision.outcome is Outcome.PASSED:
+        if isinstance(request, session_events.Synchronize) and decision.outcome is Outcome.PASSED:
             self._on_ready(self._session.runtime)
 
     def _runtime_closed(self) -> bool:

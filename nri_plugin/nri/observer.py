@@ -14,7 +14,7 @@ from typing import Final
 from kube.log_lines import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.nri.answers import Decision, Outcome
-from nri_plugin.protocol.events import RuntimeInfo
+from nri_plugin.protocol.session_events import RuntimeInfo
 from nri_plugin.readiness import Readiness
 
 _LOG: Final = logging.getLogger(__name__)

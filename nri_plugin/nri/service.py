@@ -169,7 +169,9 @@ class Service:
 
     async def _check_plugins(self, merged: verdict.Merged, cdi_names: Sequence[str]) -> None:
         """Resolve other plugins' CDI names on the host, then check for GPUs."""
-        host = await in_time("resolve the CDI names of other plugins", self.node.brought(cdi_names))
+        host = await in_time(
+            "resolve the CDI names of other plugins", self.node.resolve_cdi_names(cdi_names)
+        )
         self._check_gpus(merged, host)
 
     def _check_gpus(self, merged: verdict.Merged, host: verdict.Host) -> None:

@@ -46,7 +46,7 @@ _FILES: Final[Sequence[tuple[re.Pattern[str], AbstractSet[str]]]] = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class DriverCapabilities:
     """given: what the container gets; cut: what it requested beyond, including unknown names."""
 
     given: AbstractSet[str]
@@ -58,17 +58,17 @@ class Held:
         return ",".join(each for each in CAPABILITIES if each in self.given)
 
 
-def held(env: Sequence[str], allowed: AbstractSet[str]) -> Held:
+def select(env: Sequence[str], allowed: AbstractSet[str]) -> DriverCapabilities:
     """Return what a container with the variables `env` gets of its request."""
-    asked: AbstractSet[str] = ALWAYS
+    requested: AbstractSet[str] = ALWAYS
     for line in env:
         key, _, value = line.partition("=")
         if key == names.ENV_DRIVER_CAPABILITIES:
-            asked = {each for part in value.split(",") if (each := part.strip())} or ALWAYS
-    if ALL in asked:
-        asked = frozenset(CAPABILITIES)
-    given = ALWAYS | (asked & allowed & frozenset(CAPABILITIES))
-    return Held(given, tuple(sorted(asked - given)))
+            requested = {each for part in value.split(",") if (each := part.strip())} or ALWAYS
+    if ALL in requested:
+        requested = frozenset(CAPABILITIES)
+    given = ALWAYS | (requested & allowed & frozenset(CAPABILITIES))
+    return DriverCapabilities(given, tuple(sorted(requested - given)))
 
 
 def cut(edits: Edits, given: AbstractSet[str]) -> Edits:

@@ -157,8 +157,10 @@ class GpuModes:
             self._holds[uuid] = _Hold("", now_s)
         return ""
 
-    def assigned(self, found: Assigned, alive: AbstractSet[str] | None, now_s: float) -> None:
-        """Take over the kubelet's assignments. alive: UIDs of the node's pods at the API server;
+    def assigned(
+        self, found: Assigned, existing_uids: AbstractSet[str] | None, now_s: float
+    ) -> None:
+        """Take over the kubelet's assignments. existing_uids: of the node's pods at the API server;
         None: not known yet.
 
         After its start the kubelet reports no pod until the API server answered it. Its record
@@ -167,7 +169,8 @@ class GpuModes:
         """
         self.unknown = ""
         recorded = {
-            uuid: uids if alive is None else uids & alive for uuid, uids in found.recorded.items()
+            uuid: uids if existing_uids is None else uids & existing_uids
+            for uuid, uids in found.recorded.items()
         }
         for uuid, hold in list(self._holds.items()):
             fresh = not hold.pod and now_s - hold.since_s < ADMISSION_S

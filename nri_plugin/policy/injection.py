@@ -21,11 +21,11 @@ from contract import names
 from nri_plugin.policy import capabilities
 from nri_plugin.policy.model import (
     Adjustment,
-    Bringing,
     CdiDevice,
     Claim,
     Container,
     Edits,
+    InjectionOptions,
     Mount,
     Paths,
     Specs,
@@ -57,23 +57,23 @@ def adjustment(
 ) -> Adjustment:
     """Return the whole adjustment; raises Refused for a conflict."""
     shared, shares = claim.shared, claim.shares
-    held = capabilities.held(container.env, paths.bringing.capabilities)
+    selected = capabilities.select(container.env, paths.injection.capabilities)
     devices = tuple(_device(share.uuid, specs) for share in shares)
     files = tuple(paths.forwarders.items())
-    if paths.bringing.by_name:
-        check_by_name(_edits(devices), paths.bringing)
-        brought = _brought(devices, None, files)
+    if paths.injection.by_name:
+        check_by_name(_edits(devices), paths.injection)
+        from_gpus = _gpu_edits(devices, None, files)
     else:
-        brought = _brought(devices, held.given, files)
-    edits, driver = brought.edits, brought.driver
-    ours = (*_our_mounts(container, key, shared, paths), *brought.forwarders)
+        from_gpus = _gpu_edits(devices, selected.given, files)
+    edits, driver = from_gpus.edits, from_gpus.driver
+    ours = (*_our_mounts(container, key, shared, paths), *from_gpus.forwarders)
     destinations = Destinations(mount.destination for mount in ours)
     for mount in container.mounts:
         _check_collision(mount, destinations)
-    for mount in brought.in_the_way:
+    for mount in from_gpus.in_the_way:
         _check_collision(mount, destinations)
-    by_name = paths.bringing.by_name
-    env = _environment(claim, held.text, () if by_name else edits.env)
+    by_name = paths.injection.by_name
+    env = _environment(claim, selected.text, () if by_name else edits.env)
     check_env(container, env)
     whole = Adjustment(
         env=env,
@@ -81,7 +81,7 @@ def adjustment(
         shared=shared,
         shares=shares,
         mounts=ours,
-        cut=held.cut,
+        cut=selected.cut,
         allocated=claim.allocated,
     )
     if by_name:
@@ -91,10 +91,10 @@ def adjustment(
     return replace(whole, mounts=mounts, devices=edits.devices, hooks=edits.hooks)
 
 
-def check_by_name(edits: Edits, bringing: Bringing) -> None:
+def check_by_name(edits: Edits, options: InjectionOptions) -> None:
     """Refuse edits that the runtime would not apply, or that exceed the allowed capabilities."""
-    problem = bringing.by_name_problem
-    beyond = capabilities.beyond(edits, bringing.capabilities)
+    problem = options.by_name_problem
+    beyond = capabilities.beyond(edits, options.capabilities)
     if problem is None and beyond:
         problem = (
             f"their spec holds files of {', '.join(beyond)}, and a runtime applies it whole; remove"
@@ -147,7 +147,7 @@ def _our_mounts(container: Container, key: str, shared: bool, paths: Paths) -> S
 
 
 @dataclass(frozen=True, slots=True)
-class _Brought:
+class _GpuEdits:
     """What GPUs add to every container that has them.
 
     in_the_way: those of the driver's mounts that may conflict with ours.
@@ -160,11 +160,11 @@ class _Brought:
 
 
 @lru_cache(maxsize=64)
-def _brought(
+def _gpu_edits(
     devices: Sequence[CdiDevice],
     given: AbstractSet[str] | None,
     files: Sequence[tuple[str, str]],
-) -> _Brought:
+) -> _GpuEdits:
     """given: the capabilities to which files are restricted; None: the runtime applies the spec.
 
     Cached: the same devices are requested repeatedly, and the runtime waits for the answer.
@@ -175,7 +175,7 @@ def _brought(
     driver, forwarders = _forwarded(edits.mounts, dict(files))
     destinations = Destinations((*_DESTINATIONS, *(mount.destination for mount in forwarders)))
     in_the_way = tuple(mount for mount in driver if destinations.hidden_by(mount) is not None)
-    return _Brought(edits, tuple(driver), tuple(forwarders), in_the_way)
+    return _GpuEdits(edits, tuple(driver), tuple(forwarders), in_the_way)
 
 
 def _forwarded(

@@ -214,7 +214,7 @@ class Specs:
 
 
 @dataclass(frozen=True, slots=True)
-class Bringing:
+class InjectionOptions:
     """How GPUs are injected, by the operator's settings.
 
     capabilities: of the driver, those that containers may request beyond compute and utility.
@@ -241,7 +241,7 @@ class Paths:
     library: str | None
     library_problem: str = ""
     forwarders: Mapping[str, str] = field(default_factory=dict)
-    bringing: Bringing = Bringing()
+    injection: InjectionOptions = InjectionOptions()
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ def with_share(
     if paths.library is None:
         raise refused(Reason.LIBRARY_MISSING, problem=paths.library_problem)
     key = grant_key(pod, container, claim.shared)
-    by_runtime = nvidia.may_read_variables(pod.runtime_handler, paths.bringing.nvidia_default)
+    by_runtime = nvidia.may_read_variables(pod.runtime_handler, paths.injection.nvidia_default)
     given = replace(claim, by_index=claim.by_index and not by_runtime)
     return injection.adjustment(container, key, given, specs, paths)
 

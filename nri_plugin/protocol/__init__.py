@@ -3,5 +3,5 @@
 No module here imports asyncio, socket, logging, os or time (import-linter enforces it). Deadlines
 are passed as numbers to nri_plugin.nri.connection, which owns the clock and the socket. The layers,
 from the wire upwards: mux (connections in one socket), ttrpc (calls in one connection), session
-(NRI's state machine), events (its requests and their answers).
+(NRI's state machine), session_events (its requests and their answers).
 """

@@ -1,6 +1,6 @@
 """The container runtimes that implement NRI: the NRI version of each release, and which we refuse.
 
-Pure: a table and functions of it, used by dialect.py, session.py, node.py and the doctor.
+Pure: a table and functions of it, used by nri_versions.py, session.py, node.py and the doctor.
 docs/runtimes.md documents it. A new release changes at most this file.
 Source: the releases' go.mod, and pkg/api/version.go of github.com/containerd/nri.
 """
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from nri_plugin.protocol.events import RuntimeInfo
+from nri_plugin.protocol.session_events import RuntimeInfo
 
 Version = tuple[int, int, int]
 

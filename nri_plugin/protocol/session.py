@@ -21,10 +21,10 @@ from typing import Any, Final, NamedTuple
 from google.protobuf.message import DecodeError, Message
 
 from nri_plugin.messages import nri_pb2 as nri
-from nri_plugin.protocol import dialect, events, mux, runtimes, ttrpc
-from nri_plugin.protocol.dialect import METHODS, PLUGIN_SERVICE, RUNTIME_SERVICE, STATE_CHANGES
+from nri_plugin.protocol import mux, nri_versions, runtimes, session_events, ttrpc
 from nri_plugin.protocol.errors import LocalProtocolError, RegistrationRejected
-from nri_plugin.protocol.events import Code, EventMask
+from nri_plugin.protocol.nri_versions import METHODS, PLUGIN_SERVICE, RUNTIME_SERVICE, STATE_CHANGES
+from nri_plugin.protocol.session_events import Code, EventMask
 
 SYNCHRONIZE_LIMIT_BYTES: Final = 256 << 20
 """Limit of all chunks together. 300 full containers are 7 MB; no node needs more than this."""
@@ -98,15 +98,15 @@ class Session:
         *,
         name: str,
         index: str,
-        wanted: EventMask = events.SERVED_EVENTS,
+        wanted: EventMask = session_events.SERVED_EVENTS,
         registration_budget_ms: int = DEFAULT_REGISTRATION_TIMEOUT_MS,
-        nri_version: str = dialect.NRI_VERSION,
+        nri_version: str = nri_versions.NRI_VERSION,
     ) -> None:
         if not re.fullmatch(r"[0-9]{2}", index):
             raise LocalProtocolError(f"the index {index!r} is not two digits")
         if not re.fullmatch(r"[A-Za-z0-9_.+-]+", name):
             raise LocalProtocolError(f"the name {name!r} is empty, or not of [A-Za-z0-9_.+-]")
-        if not wanted & events.EVENTS_BEFORE_0_10 or wanted & ~events.SERVED_EVENTS:
+        if not wanted & session_events.EVENTS_BEFORE_0_10 or wanted & ~session_events.SERVED_EVENTS:
             raise LocalProtocolError(f"the events {wanted!r} cannot be served to every runtime")
         self._registration = nri.RegisterPluginRequest(
             plugin_name=name, plugin_idx=index, nri_version=nri_version
@@ -116,7 +116,7 @@ class Session:
         self._state = State.UNCONFIGURED
         self._registering = False
         self._registered = False
-        self._runtime: events.RuntimeInfo | None = None
+        self._runtime: session_events.RuntimeInfo | None = None
         self.refusal: str | None = None
         """Why this runtime is not served and the session closed; None: it is, or is not known."""
         self._open: dict[int, _Open] = {}
@@ -143,7 +143,7 @@ class Session:
         return self._registered and self._runtime is not None
 
     @property
-    def runtime(self) -> events.RuntimeInfo:
+    def runtime(self) -> session_events.RuntimeInfo:
         """The runtime's identity; known since Configured."""
         if self._runtime is None:
             raise LocalProtocolError("the runtime has not named itself yet")
@@ -161,14 +161,14 @@ class Session:
             self._registration_budget_ms * 1_000_000,
         )
 
-    def receive_data(self, data: bytes) -> list[events.Event]:
+    def receive_data(self, data: bytes) -> list[session_events.Event]:
         """Take bytes from the runtime, split anywhere; return the events, in order.
 
         Every Request among them must be answered by respond() or fail(). Raises
         RemoteProtocolError, and closes the session, if the bytes cannot be NRI's. A closed session
         ignores bytes.
         """
-        received: list[events.Event] = []
+        received: list[session_events.Event] = []
         if self.closed:
             return received
         try:
@@ -240,13 +240,13 @@ class Session:
 
     # --- requests of the runtime ---------------------------------------------------------------
 
-    def _registration_reply(self, reply: ttrpc.Reply, received: list[events.Event]) -> None:
+    def _registration_reply(self, reply: ttrpc.Reply, received: list[session_events.Event]) -> None:
         if reply.code:
             raise RegistrationRejected(reply.code, reply.text)
         self._registered = True
-        received.append(events.Registered())
+        received.append(session_events.Registered())
 
-    def _serve_call(self, call: ttrpc.Call, received: list[events.Event]) -> None:
+    def _serve_call(self, call: ttrpc.Call, received: list[session_events.Event]) -> None:
         method = METHODS.get(call.method) if call.service == PLUGIN_SERVICE else None
         if method is None:
             # NRI 0.12 falls back to StateChange on exactly this code.
@@ -263,11 +263,11 @@ class Session:
         handle(self, call, message, received)
 
     def _configure(
-        self, call: ttrpc.Call, message: nri.ConfigureRequest, received: list[events.Event]
+        self, call: ttrpc.Call, message: nri.ConfigureRequest, received: list[session_events.Event]
     ) -> None:
         if not self._in_turn(call, Input.CONFIGURE):
             return
-        self._runtime = events.RuntimeInfo(
+        self._runtime = session_events.RuntimeInfo(
             name=message.runtime_name,
             version=message.runtime_version,
             nri_version=message.nri_version,
@@ -278,13 +278,16 @@ class Session:
             self._server.fail(call.stream, Code.FAILED_PRECONDITION, self.refusal)
             self._advance(Input.NOT_SERVED)
             return
-        subscribed = self._wanted & dialect.known_events(self._runtime)
+        subscribed = self._wanted & nri_versions.known_events(self._runtime)
         response = nri.ConfigureResponse(events=int(subscribed), failure_policy=FAILURE_POLICY)
         self._server.reply(call.stream, response.SerializeToString())
-        received.append(events.Configured(self._runtime, subscribed))
+        received.append(session_events.Configured(self._runtime, subscribed))
 
     def _synchronize(
-        self, call: ttrpc.Call, message: nri.SynchronizeRequest, received: list[events.Event]
+        self,
+        call: ttrpc.Call,
+        message: nri.SynchronizeRequest,
+        received: list[session_events.Event],
     ) -> None:
         self._collected_bytes += len(call.payload)
         if self._collected_bytes > SYNCHRONIZE_LIMIT_BYTES:
@@ -302,21 +305,23 @@ class Session:
         self._open[call.stream] = _Open(nri.SynchronizeResponse, is_synchronize=True)
         budget_ms = self._budget_ms(call)
         pods, containers = tuple(self._pods), tuple(self._containers)
-        received.append(events.Synchronize(call.stream, budget_ms, pods, containers))
+        received.append(session_events.Synchronize(call.stream, budget_ms, pods, containers))
         self._pods, self._containers = [], []
 
-    def _shutdown(self, call: ttrpc.Call, message: nri.Empty, received: list[events.Event]) -> None:
+    def _shutdown(
+        self, call: ttrpc.Call, message: nri.Empty, received: list[session_events.Event]
+    ) -> None:
         self._server.reply(call.stream, b"")
         self._advance(Input.SHUTDOWN)
-        received.append(events.ShutDown())
+        received.append(session_events.ShutDown())
 
     def _state_change(
-        self, call: ttrpc.Call, message: nri.StateChangeEvent, received: list[events.Event]
+        self, call: ttrpc.Call, message: nri.StateChangeEvent, received: list[session_events.Event]
     ) -> None:
         self._ask(call, nri.Empty, STATE_CHANGES.get(message.event), message, received)
 
     def _container_event(
-        self, call: ttrpc.Call, message: Message, received: list[events.Event]
+        self, call: ttrpc.Call, message: Message, received: list[session_events.Event]
     ) -> None:
         method = METHODS[call.method]
         self._ask(call, method.response, method.event, message, received)
@@ -325,9 +330,9 @@ class Session:
         self,
         call: ttrpc.Call,
         response: type[Message],
-        event: dialect.EventMaker | None,
+        event: nri_versions.EventMaker | None,
         message: Message,
-        received: list[events.Event],
+        received: list[session_events.Event],
     ) -> None:
         if event is None:
             self._server.reply(call.stream, b"")
@@ -349,7 +354,9 @@ class Session:
         return min(budget_ms, call.timeout_ns // 1_000_000) if call.timeout_ns else budget_ms
 
 
-_HANDLERS: Final[Mapping[str, Callable[[Session, ttrpc.Call, Any, list[events.Event]], None]]] = {
+_HANDLERS: Final[
+    Mapping[str, Callable[[Session, ttrpc.Call, Any, list[session_events.Event]], None]]
+] = {
     "Configure": Session._configure,
     "Synchronize": Session._synchronize,
     "Shutdown": Session._shutdown,

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from nri_plugin.messages import ttrpc_pb2
 from nri_plugin.protocol.errors import LocalProtocolError, RemoteProtocolError
-from nri_plugin.protocol.events import Code
+from nri_plugin.protocol.session_events import Code
 
 HEADER: Final = struct.Struct(">IIBB")
 DATA_LIMIT_BYTES: Final = 4 << 20

@@ -1,5 +1,6 @@
-"""Runs the arbiter as a child of `shim run`, beside the program; nri_plugin/gpu/arbiter.py does the
-same for the node agent.
+"""Runs the arbiter as a child of `shim run`, beside the program.
+
+nri_plugin/gpu/arbiter_process.py does the same for the node agent.
 
 A thread follows the child's heartbeat: it kills one without a heartbeat, and starts another one,
 with backoff, when it exits. The arbiters' standard input is one pipe, which ends with this process.

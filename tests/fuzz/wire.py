@@ -15,13 +15,13 @@ from google.protobuf.message import Message
 
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.messages import ttrpc_pb2
-from nri_plugin.protocol import dialect, events, mux, ttrpc
+from nri_plugin.protocol import mux, nri_versions, session_events, ttrpc
 from nri_plugin.protocol.errors import RemoteProtocolError
-from nri_plugin.protocol.events import Code
 from nri_plugin.protocol.session import Session, State
+from nri_plugin.protocol.session_events import Code
 from tests.fuzz.choices import Choices, cut
 
-_METHODS: Final = (*dialect.METHODS, "Other")
+_METHODS: Final = (*nri_versions.METHODS, "Other")
 _MANY: Final = 40
 
 
@@ -132,7 +132,7 @@ class _Talk:
         self._session = session
         self._choices = choices
         self._stream = 1
-        self._asked: list[events.Request] = []
+        self._asked: list[session_events.Request] = []
         self._replies = ttrpc.FrameParser()
         self._trunk = mux.Demultiplexer()
         self._answered: set[int] = set()
@@ -146,7 +146,7 @@ class _Talk:
             self._distinct = False
         for piece in cut(raw, choices):
             for event in self._session.receive_data(piece):
-                if isinstance(event, events.Request):
+                if isinstance(event, session_events.Request):
                     assert event.budget_ms >= 0
                     self._asked.append(event)
             self._settle(choices.byte() % 4)
@@ -162,7 +162,7 @@ class _Talk:
 
     def call(self, method: str, message: bytes) -> bytes:
         request = ttrpc_pb2.Request(
-            service=dialect.PLUGIN_SERVICE if self._choices.byte() % 16 else "other",
+            service=nri_versions.PLUGIN_SERVICE if self._choices.byte() % 16 else "other",
             method=method,
             payload=message,
             timeout_nano=self._choices.whole(4) - (1 << 16),
@@ -197,7 +197,9 @@ class _Talk:
 
     def event(self) -> bytes:
         method = self._choices.one_of(_METHODS)
-        request = dialect.METHODS[method].request if method in dialect.METHODS else nri.Empty
+        request = (
+            nri_versions.METHODS[method].request if method in nri_versions.METHODS else nri.Empty
+        )
         return self.call(method, self._filled(request).SerializeToString())
 
     def state_change(self) -> bytes:
@@ -233,7 +235,7 @@ class _Talk:
                 break
             if how == 2:
                 self._session.fail(request.request_id, Code.UNKNOWN, self._choices.text())
-            elif how == 3 and isinstance(request, events.CreateContainer):
+            elif how == 3 and isinstance(request, session_events.CreateContainer):
                 adjust = nri.ContainerAdjustment(env=[nri.KeyValue(key="K", value="v" * 5000)])
                 self._session.respond(
                     request.request_id, nri.CreateContainerResponse(adjust=adjust)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from lab.node.lab import Lab
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri import connection
-from nri_plugin.protocol.events import EventMask
+from nri_plugin.protocol.session_events import EventMask
 
 Meddling = Callable[[nri.Container, nri.ContainerAdjustment], None]
 

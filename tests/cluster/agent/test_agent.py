@@ -12,7 +12,7 @@ from contract import names
 from contract.dialects import KOORDINATOR, VOLCANO, VOLCANO_MEMORY, VOLCANO_NUMBER
 from lab.cluster.controlplane import ControlPlane
 from nri_plugin.kube.heartbeat import STOPPED
-from nri_plugin.kube.node_status import CONTEST_WRITES
+from nri_plugin.kube.inventory_publisher import CONTEST_WRITES
 from nri_plugin.policy.model import Pod
 from nri_plugin.policy.notices import Notice
 from scheduler.kubernetes import translate

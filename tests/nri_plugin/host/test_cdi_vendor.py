@@ -10,7 +10,15 @@ import pytest
 from contract import names
 from nri_plugin.host.node import cdi_by_name_problem
 from nri_plugin.nri import translate
-from nri_plugin.policy.model import Adjustment, Bringing, CdiDevice, Device, Edits, Mount, Specs
+from nri_plugin.policy.model import (
+    Adjustment,
+    CdiDevice,
+    Device,
+    Edits,
+    InjectionOptions,
+    Mount,
+    Specs,
+)
 from nri_plugin.policy.refusals import Refusal
 from tests.nri_plugin import objects
 from tests.nri_plugin.policy.pod_policy_scene import (
@@ -42,10 +50,10 @@ GRANTED = pod([HALF], {"main": [grant(A, 5 << 30, 30)]})
 
 
 def decided(
-    bringing: Bringing, specs: Specs = WHOLE_DRIVER, env: Sequence[str] = ()
+    options: InjectionOptions, specs: Specs = WHOLE_DRIVER, env: Sequence[str] = ()
 ) -> objects.Result:
     container = replace(MAIN, env=env)
-    return objects.decide(GRANTED, container, [A], specs, replace(PATHS, bringing=bringing))
+    return objects.decide(GRANTED, container, [A], specs, replace(PATHS, injection=options))
 
 
 @pytest.mark.parametrize(
@@ -63,23 +71,23 @@ def test_the_driver_is_held_to_what_the_operator_allows(
     allowed: set[str], asked: str | None, value: str, cut: bool, came: list[str]
 ) -> None:
     env = [] if asked is None else [f"{CAPABILITIES}={asked}"]
-    decision = decided(Bringing(allowed), env=env)
+    decision = decided(InjectionOptions(allowed), env=env)
     assert isinstance(decision, Adjustment)
     assert dict(decision.env)[CAPABILITIES] == value
     assert bool(decision.cut) is cut
-    brought = [mount.destination for mount in decision.mounts]
-    brought += [device.path for device in decision.devices]
-    assert LIBCUDA.destination in brought and "/dev/nvidia0" in brought
-    assert [path for path in (ENCODE.destination, RENDER.path) if path in brought] == came
+    injected = [mount.destination for mount in decision.mounts]
+    injected += [device.path for device in decision.devices]
+    assert LIBCUDA.destination in injected and "/dev/nvidia0" in injected
+    assert [path for path in (ENCODE.destination, RENDER.path) if path in injected] == came
 
 
 def test_by_name_the_limit_comes_and_the_spec_is_left_to_the_runtime() -> None:
-    decision = decided(Bringing(by_name=True), SPECS)
+    decision = decided(InjectionOptions(by_name=True), SPECS)
     applied = decide(GRANTED)
     assert isinstance(decision, Adjustment) and isinstance(applied, Adjustment)
     assert decision.cdi_devices == (f"nvidia.com/gpu={A.uuid}",)
     theirs = replace(SPECS.devices[A.uuid], kind=names.CDI_KINDS[1])
-    plugins = decided(Bringing(by_name=True), Specs({A.uuid: theirs}))
+    plugins = decided(InjectionOptions(by_name=True), Specs({A.uuid: theirs}))
     assert isinstance(plugins, Adjustment)
     assert plugins.cdi_devices == (f"k8s.device-plugin.nvidia.com/gpu={A.uuid}",)
     assert (decision.devices, decision.hooks) == ((), ())
@@ -92,30 +100,30 @@ def test_by_name_the_limit_comes_and_the_spec_is_left_to_the_runtime() -> None:
 
 def test_by_name_what_hides_the_driver_is_seen_in_the_spec() -> None:
     container = replace(MAIN, mounts=(Mount("/.gpuslice", "/x"),))
-    paths = replace(PATHS, bringing=Bringing(by_name=True))
+    paths = replace(PATHS, injection=InjectionOptions(by_name=True))
     decision = objects.decide(GRANTED, container, [A], SPECS, paths)
     assert isinstance(decision, Refusal)
     assert decision.reason.name == "MOUNT_COLLISION"
 
 
 @pytest.mark.parametrize(
-    ("bringing", "specs", "text"),
+    ("options", "specs", "text"),
     [
         (
-            Bringing(by_name=True, by_name_problem="it is old"),
+            InjectionOptions(by_name=True, by_name_problem="it is old"),
             SPECS,
             "by name (--cdi-by-name), but",
         ),
-        (Bringing(by_name=True), WHOLE_DRIVER, "holds files of display, graphics, video"),
-        (Bringing({"video", "display"}, True), WHOLE_DRIVER, None),
-        (Bringing({"video"}, True), WHOLE_DRIVER, "holds files of display, graphics,"),
-        (Bringing(by_name=True), Specs(), ": not found"),
+        (InjectionOptions(by_name=True), WHOLE_DRIVER, "holds files of display, graphics, video"),
+        (InjectionOptions({"video", "display"}, True), WHOLE_DRIVER, None),
+        (InjectionOptions({"video"}, True), WHOLE_DRIVER, "holds files of display, graphics,"),
+        (InjectionOptions(by_name=True), Specs(), ": not found"),
     ],
 )
 def test_by_name_what_the_runtime_would_not_do_right_is_refused(
-    bringing: Bringing, specs: Specs, text: str | None
+    options: InjectionOptions, specs: Specs, text: str | None
 ) -> None:
-    decision = decided(bringing, specs)
+    decision = decided(options, specs)
     if text is None:
         assert isinstance(decision, Adjustment)
     else:

@@ -25,7 +25,7 @@ from nri_plugin.host.cdi_generator import FILE
 from nri_plugin.host.node import Node
 from nri_plugin.host.store import Store
 from nri_plugin.metrics import Metrics
-from nri_plugin.protocol.events import RuntimeInfo
+from nri_plugin.protocol.session_events import RuntimeInfo
 from nri_plugin.readiness import Readiness
 from nri_plugin.settings import Settings
 from nri_plugin.threads import Worker

@@ -11,7 +11,7 @@ from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri.connection import serve
 from nri_plugin.nri.handler import Answer, Handler
 from nri_plugin.policy.refusals import Reason, Refused, refused
-from nri_plugin.protocol.events import RuntimeInfo
+from nri_plugin.protocol.session_events import RuntimeInfo
 from tests.nri_plugin.fake_runtime import FakeRuntime, connected_pair
 
 

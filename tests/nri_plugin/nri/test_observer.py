@@ -14,7 +14,7 @@ from nri_plugin.metrics import Metrics
 from nri_plugin.nri.answers import Decision, Outcome
 from nri_plugin.nri.observer import Observer
 from nri_plugin.policy.refusals import Reason
-from nri_plugin.protocol.events import RuntimeInfo
+from nri_plugin.protocol.session_events import RuntimeInfo
 from nri_plugin.readiness import BEAT_LATE_S, Readiness
 
 RUNTIME = RuntimeInfo("containerd", "v2.4.2", "v0.12.3", 2000)

@@ -11,7 +11,7 @@ from nri_plugin.nri.answers import SynchronizeFailed
 from nri_plugin.nri.connection import RegistrationTimedOut, RuntimeRefused, serve
 from nri_plugin.policy.refusals import Refused
 from nri_plugin.protocol.errors import RegistrationRejected
-from nri_plugin.protocol.events import RuntimeInfo
+from nri_plugin.protocol.session_events import RuntimeInfo
 from tests.nri_plugin.fake_runtime import FakeRuntime, RequestFailed, connected_pair
 from tests.nri_plugin.nri.connection_scene import Recorder, forever, objection, raiser, rig
 from tests.nri_plugin.objects import container, pod

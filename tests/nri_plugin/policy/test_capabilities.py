@@ -69,12 +69,12 @@ EDITS = Edits(
 def test_driver_capabilities_that_are_given_and_that_are_withheld(
     env: list[str], allowed: Set[str], text: str, cut: tuple[str, ...] | None
 ) -> None:
-    held = capabilities.held(env, allowed)
-    assert held.text == text
+    selected = capabilities.select(env, allowed)
+    assert selected.text == text
     if cut is None:
-        assert set(held.cut) == set(capabilities.CAPABILITIES) - held.given
+        assert set(selected.cut) == set(capabilities.CAPABILITIES) - selected.given
     else:
-        assert held.cut == cut
+        assert selected.cut == cut
 
 
 @pytest.mark.parametrize("beyond", [set(), {"video"}, {"graphics"}, {"display", "ngx", "compat32"}])

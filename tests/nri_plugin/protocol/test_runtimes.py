@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from nri_plugin.protocol import runtimes
-from nri_plugin.protocol.events import RuntimeInfo
 from nri_plugin.protocol.runtimes import RELEASES, Release
+from nri_plugin.protocol.session_events import RuntimeInfo
 from tests.support import ROOT
 
 DOCUMENT = ROOT / "docs" / "runtimes.md"

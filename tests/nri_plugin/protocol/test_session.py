@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nri_plugin.messages import nri_pb2 as nri
-from nri_plugin.protocol import events
 from nri_plugin.protocol import session as session_module
+from nri_plugin.protocol import session_events
 from nri_plugin.protocol.errors import LocalProtocolError
-from nri_plugin.protocol.events import Code, EventMask
 from nri_plugin.protocol.session import Session, State
+from nri_plugin.protocol.session_events import Code, EventMask
 from tests.nri_plugin.objects import container, pod
 from tests.nri_plugin.protocol.vectors import (
     CONFIGURE_REPLY_EVENTS_8,
@@ -54,13 +54,13 @@ def test_a_recorded_handshake_in_every_cut(
     assert not session.introduced
     received += fed(session.receive_data, cut(second[5:] + CONTAINERD_SYNCHRONIZE + b"\0\0"))
     assert session.introduced
-    configured = events.Configured(
-        events.RuntimeInfo("containerd", "2.4.2+unknown", "v0.12.3", 2000),
-        events.SERVED_EVENTS,
+    configured = session_events.Configured(
+        session_events.RuntimeInfo("containerd", "2.4.2+unknown", "v0.12.3", 2000),
+        session_events.SERVED_EVENTS,
     )
-    assert set(map(type, received[:2])) == {events.Registered, events.Configured}
+    assert set(map(type, received[:2])) == {session_events.Registered, session_events.Configured}
     assert configured in received
-    assert received[2:] == [events.Synchronize(3, 1999, (), ())]
+    assert received[2:] == [session_events.Synchronize(3, 1999, (), ())]
     session.respond(3)
     framed = bytes.fromhex("000000010000001300000009000000010200120710a84c1a020801")
     assert session.data_to_send() == framed + SYNCHRONIZE_REPLY
@@ -75,33 +75,33 @@ def test_a_recorded_lifecycle_in_every_cut(
     recording."""
     session = Session(name="gpuslice", index="50")
     session.register()
-    received: list[events.Event] = []
+    received: list[session_events.Event] = []
     for frame in split_frames(DIALOGUES[version]):
         for event in fed(session.receive_data, cut(frame)):
             received.append(event)
-            if isinstance(event, events.Request):
+            if isinstance(event, session_events.Request):
                 assert 0 < event.budget_ms <= 2000
                 session.respond(event.request_id)
     assert session.introduced
     # In the recording of 0.12.3 the answer to the registration comes even after Synchronize.
-    received.remove(events.Registered())
-    assert isinstance(received.pop(0), events.Configured)
+    received.remove(session_events.Registered())
+    assert isinstance(received.pop(0), session_events.Configured)
     synchronize, create, validate, start, stop, remove = received
-    assert isinstance(synchronize, events.Synchronize)
+    assert isinstance(synchronize, session_events.Synchronize)
     assert [p.id for p in synchronize.pods] == ["p0"]
     assert [c.id for c in synchronize.containers] == ["c0"]
-    assert isinstance(create, events.CreateContainer)
+    assert isinstance(create, session_events.CreateContainer)
     assert (create.pod.uid, list(create.container.env)) == ("u", ["PATH=/bin"])
     assert create.container.mounts[0].options == ["nosuid"]
     assert create.container.linux.devices[0].minor == 3
-    assert isinstance(validate, events.Validate)
+    assert isinstance(validate, session_events.Validate)
     assert validate.request.adjust.env == [nri.KeyValue(key="X", value="y")]
     owners = validate.request.owners.owners["c-main"].compound[nri.FIELD_ENV].owners
     assert dict(owners) == {"X": "50-gpuslice"}
     for event, kind in (
-        (start, events.StartContainer),
-        (stop, events.StopContainer),
-        (remove, events.RemoveContainer),
+        (start, session_events.StartContainer),
+        (stop, session_events.StopContainer),
+        (remove, session_events.RemoveContainer),
     ):
         assert type(event) is kind
         assert event.container.id == "c-main"
@@ -129,7 +129,7 @@ def test_only_supported_events_are_subscribed(nri_version: str, subscribed: int)
             runtime_name="containerd", runtime_version="v2.2.7", nri_version=nri_version
         ),
     )
-    assert isinstance(configured, events.Configured)
+    assert isinstance(configured, session_events.Configured)
     response = nri.ConfigureResponse.FromString(wire.reply().payload)
     assert response.events == configured.events == subscribed
     assert (response.failure_policy.fail_request, response.failure_policy.keep_connected) == (
@@ -147,7 +147,7 @@ def test_a_runtime_that_reports_no_timeouts_has_the_old_ones(timeout: int) -> No
             runtime_name="containerd", registration_timeout=timeout, request_timeout=timeout
         ),
     )
-    assert isinstance(configured, events.Configured)
+    assert isinstance(configured, session_events.Configured)
     assert configured.runtime.request_timeout_ms == 2000
 
 
@@ -164,7 +164,7 @@ def test_chunks_of_synchronize_are_joined() -> None:
         assert wire.session.state is State.COLLECTING
     last = nri.SynchronizeRequest(pods=[pod(3)])
     assert wire.call("Synchronize", last, timeout_ns=700_000_000) == [
-        events.Synchronize(
+        session_events.Synchronize(
             wire.stream, 700, tuple(map(pod, range(4))), tuple(map(container, range(3)))
         )
     ]

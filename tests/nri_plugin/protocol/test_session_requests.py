@@ -10,25 +10,25 @@ from google.protobuf.message import Message
 
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.messages import ttrpc_pb2
-from nri_plugin.protocol import dialect, events
+from nri_plugin.protocol import nri_versions, session_events
 from nri_plugin.protocol.errors import LocalProtocolError, RemoteProtocolError
-from nri_plugin.protocol.events import Code, EventMask
 from nri_plugin.protocol.session import Session, State
+from nri_plugin.protocol.session_events import Code, EventMask
 from tests.nri_plugin.objects import container, pod
 from tests.nri_plugin.protocol.vectors import CUTS, REGISTER_OK, fed
 from tests.nri_plugin.protocol.wire import Wire, about_container
 
 SERVED = [
-    ("CreateContainer", nri.CreateContainerRequest, events.CreateContainer),
-    ("StartContainer", nri.StartContainerRequest, events.StartContainer),
-    ("StopContainer", nri.StopContainerRequest, events.StopContainer),
-    ("RemoveContainer", nri.RemoveContainerRequest, events.RemoveContainer),
+    ("CreateContainer", nri.CreateContainerRequest, session_events.CreateContainer),
+    ("StartContainer", nri.StartContainerRequest, session_events.StartContainer),
+    ("StopContainer", nri.StopContainerRequest, session_events.StopContainer),
+    ("RemoveContainer", nri.RemoveContainerRequest, session_events.RemoveContainer),
 ]
 
 
 @pytest.mark.parametrize(("method", "request_type", "event"), SERVED, ids=lambda v: str(v)[:16])
 def test_an_event_and_its_empty_answer(
-    method: str, request_type: type[Message], event: type[events.ContainerRequest]
+    method: str, request_type: type[Message], event: type[session_events.ContainerRequest]
 ) -> None:
     wire = Wire().serve()
     received = wire.call(method, about_container(request_type), timeout_ns=1_500_000_000)
@@ -50,8 +50,8 @@ def test_other_state_changes_are_answered_empty(number: int) -> None:
 
 @pytest.mark.parametrize(
     "method",
-    [name for name, m in dialect.METHODS.items() if m.event is None and "Container" in name]
-    + [name for name in dialect.METHODS if "PodSandbox" in name],
+    [name for name, m in nri_versions.METHODS.items() if m.event is None and "Container" in name]
+    + [name for name in nri_versions.METHODS if "PodSandbox" in name],
 )
 @pytest.mark.parametrize("serving", [False, True], ids=["before", "serving"])
 def test_what_we_do_not_serve_is_answered_empty(method: str, serving: bool) -> None:
@@ -65,7 +65,7 @@ def test_validation_and_its_three_answers() -> None:
     request = nri.ValidateContainerAdjustmentRequest(pod=pod(1), container=container(2))
     request.owners.owners["container-2"].compound[nri.FIELD_ENV].owners["FOO"] = "50-gpuslice"
     assert wire.call("ValidateContainerAdjustment", request) == [
-        events.Validate(wire.stream, 2000, request)
+        session_events.Validate(wire.stream, 2000, request)
     ]
     assert wire.session.respond(wire.stream)
     assert wire.reply() == ttrpc_pb2.Response()
@@ -116,10 +116,10 @@ def test_out_of_turn_is_an_error_and_the_session_stays(
 @pytest.mark.parametrize(
     ("service", "method"),
     [
-        (dialect.PLUGIN_SERVICE, "AdjustPodSandboxNetwork"),
-        (dialect.PLUGIN_SERVICE, ""),
-        (dialect.RUNTIME_SERVICE, "RegisterPlugin"),
-        (dialect.RUNTIME_SERVICE, "Configure"),
+        (nri_versions.PLUGIN_SERVICE, "AdjustPodSandboxNetwork"),
+        (nri_versions.PLUGIN_SERVICE, ""),
+        (nri_versions.RUNTIME_SERVICE, "RegisterPlugin"),
+        (nri_versions.RUNTIME_SERVICE, "Configure"),
         ("", ""),
     ],
 )
@@ -129,7 +129,7 @@ def test_an_unknown_method_is_unimplemented(service: str, method: str) -> None:
     assert wire.reply().status.code == Code.UNIMPLEMENTED
 
 
-@pytest.mark.parametrize("method", [m for m in dialect.METHODS if m != "Shutdown"])
+@pytest.mark.parametrize("method", [m for m in nri_versions.METHODS if m != "Shutdown"])
 def test_an_undecodable_request_is_an_error_and_the_session_stays(method: str) -> None:
     wire = Wire().serve()
     assert wire.call(method, b"\x0a\xff\xff") == []
@@ -158,7 +158,7 @@ def test_shutdown_is_answered_and_closes() -> None:
     wire = Wire().serve()
     wire.call("CreateContainer")
     open_request = wire.stream
-    assert wire.call("Shutdown") == [events.ShutDown()]
+    assert wire.call("Shutdown") == [session_events.ShutDown()]
     assert wire.reply() == ttrpc_pb2.Response()
     assert wire.session.closed
     with pytest.raises(LocalProtocolError, match="no request waits"):

@@ -10,7 +10,7 @@ import pytest
 from nri_plugin.messages import ttrpc_pb2
 from nri_plugin.protocol import ttrpc
 from nri_plugin.protocol.errors import LocalProtocolError, RemoteProtocolError
-from nri_plugin.protocol.events import Code
+from nri_plugin.protocol.session_events import Code
 from tests.nri_plugin.protocol.vectors import (
     CONTAINERD_CONFIGURE,
     CUTS,

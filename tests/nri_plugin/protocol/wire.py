@@ -8,9 +8,9 @@ from google.protobuf.message import Message
 
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.messages import ttrpc_pb2
-from nri_plugin.protocol import dialect, events, mux
-from nri_plugin.protocol.events import EventMask
+from nri_plugin.protocol import mux, nri_versions, session_events
 from nri_plugin.protocol.session import Session, State
+from nri_plugin.protocol.session_events import EventMask
 from tests.nri_plugin.objects import container, pod
 from tests.nri_plugin.protocol.vectors import REGISTER_OK
 
@@ -18,7 +18,7 @@ from tests.nri_plugin.protocol.vectors import REGISTER_OK
 class Wire:
     """A session, and the runtime's side of its wire as plain calls."""
 
-    def __init__(self, wanted: EventMask = events.SERVED_EVENTS) -> None:
+    def __init__(self, wanted: EventMask = session_events.SERVED_EVENTS) -> None:
         self.session = Session(name="gpuslice", index="50", wanted=wanted)
         self.session.register()
         self.session.data_to_send()
@@ -30,8 +30,8 @@ class Wire:
         message: Message | bytes = b"",
         *,
         timeout_ns: int = 0,
-        service: str = dialect.PLUGIN_SERVICE,
-    ) -> list[events.Event]:
+        service: str = nri_versions.PLUGIN_SERVICE,
+    ) -> list[session_events.Event]:
         self.stream += 2
         payload = message if isinstance(message, bytes) else message.SerializeToString()
         data = ttrpc_pb2.Request(
@@ -77,7 +77,7 @@ class Wire:
         self.session.receive_data(REGISTER_OK)
         self.configure(nri_version)
         (synchronize,) = self.call("Synchronize")
-        assert isinstance(synchronize, events.Synchronize)
+        assert isinstance(synchronize, session_events.Synchronize)
         assert self.session.respond(synchronize.request_id)
         assert self.reply() == ttrpc_pb2.Response()
         assert self.session.state is State.SERVING

@@ -1,4 +1,4 @@
-"""nri_plugin.protocol.dialect: the events that each runtime supports, and that no method is
+"""nri_plugin.protocol.nri_versions: the events that each runtime supports, and that no method is
 missing."""
 
 from __future__ import annotations
@@ -6,8 +6,13 @@ from __future__ import annotations
 import pytest
 
 from nri_plugin.messages import nri_pb2 as nri
-from nri_plugin.protocol import dialect, events
-from nri_plugin.protocol.events import EVENTS_BEFORE_0_10, EVENTS_SINCE_0_10, EventMask, RuntimeInfo
+from nri_plugin.protocol import nri_versions, session_events
+from nri_plugin.protocol.session_events import (
+    EVENTS_BEFORE_0_10,
+    EVENTS_SINCE_0_10,
+    EventMask,
+    RuntimeInfo,
+)
 
 OLD, NEW = EVENTS_BEFORE_0_10, EVENTS_SINCE_0_10
 
@@ -43,7 +48,7 @@ OLD, NEW = EVENTS_BEFORE_0_10, EVENTS_SINCE_0_10
 def test_the_events_that_a_runtime_supports(
     name: str, version: str, nri_version: str, known: EventMask
 ) -> None:
-    assert dialect.known_events(RuntimeInfo(name, version, nri_version, 2000)) == known
+    assert nri_versions.known_events(RuntimeInfo(name, version, nri_version, 2000)) == known
 
 
 def test_every_event_has_its_bit() -> None:
@@ -61,11 +66,11 @@ def test_every_served_event_has_a_method_and_every_method_its_empty_reply() -> N
         "RemoveContainer",
         "ValidateContainerAdjustment",
     }
-    assert {name for name, method in dialect.METHODS.items() if method.event} == served
+    assert {name for name, method in nri_versions.METHODS.items() if method.event} == served
     mask = EventMask(0)
     for name in served:
         snake = "".join("_" + c if c.isupper() else c.upper() for c in name).lstrip("_")
         mask |= EventMask[snake]
-    assert mask == events.SERVED_EVENTS
-    for method in dialect.METHODS.values():
+    assert mask == session_events.SERVED_EVENTS
+    for method in nri_versions.METHODS.values():
         assert method.response().SerializeToString() == b""

@@ -12,8 +12,8 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from nri_plugin.messages import nri_pb2 as nri
-from nri_plugin.protocol import events, runtimes
-from nri_plugin.protocol.events import EventMask
+from nri_plugin.protocol import runtimes, session_events
+from nri_plugin.protocol.session_events import EventMask
 
 PLUGIN_SERVICE: Final = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE: Final = "nri.pkg.api.v1alpha1.Runtime"
@@ -21,7 +21,7 @@ RUNTIME_SERVICE: Final = "nri.pkg.api.v1alpha1.Runtime"
 NRI_VERSION: Final = "v0.12.5"
 """The version that we implement; the runtime logs it."""
 
-EventMaker = Callable[[int, int, Any], events.Request]
+EventMaker = Callable[[int, int, Any], session_events.Request]
 """(request id, budget in ms, decoded request) -> event."""
 
 
@@ -34,7 +34,7 @@ class Method:
     event: EventMaker | None = None
 
 
-def _of_container(kind: type[events.ContainerRequest]) -> EventMaker:
+def _of_container(kind: type[session_events.ContainerRequest]) -> EventMaker:
     return lambda request_id, budget_ms, message: kind(
         request_id, budget_ms, message.pod, message.container
     )
@@ -55,42 +55,42 @@ METHODS: Final[Mapping[str, Method]] = {
     "CreateContainer": Method(
         nri.CreateContainerRequest,
         nri.CreateContainerResponse,
-        _of_container(events.CreateContainer),
+        _of_container(session_events.CreateContainer),
     ),
     "StartContainer": Method(
         nri.StartContainerRequest,
         nri.StartContainerResponse,
-        _of_container(events.StartContainer),
+        _of_container(session_events.StartContainer),
     ),
     "StopContainer": Method(
         nri.StopContainerRequest,
         nri.StopContainerResponse,
-        _of_container(events.StopContainer),
+        _of_container(session_events.StopContainer),
     ),
     "RemoveContainer": Method(
         nri.RemoveContainerRequest,
         nri.RemoveContainerResponse,
-        _of_container(events.RemoveContainer),
+        _of_container(session_events.RemoveContainer),
     ),
     "ValidateContainerAdjustment": Method(
         nri.ValidateContainerAdjustmentRequest,
         nri.ValidateContainerAdjustmentResponse,
-        events.Validate,
+        session_events.Validate,
     ),
     **dict.fromkeys(_UNSERVED, Method(nri.Empty, nri.Empty)),
 }
 
 STATE_CHANGES: Final[Mapping[int, EventMaker]] = {
-    nri.START_CONTAINER: _of_container(events.StartContainer),
-    nri.REMOVE_CONTAINER: _of_container(events.RemoveContainer),
+    nri.START_CONTAINER: _of_container(session_events.StartContainer),
+    nri.REMOVE_CONTAINER: _of_container(session_events.RemoveContainer),
 }
 """The notifications we serve that NRI 0.11 and earlier send as StateChange. The other events that
 we serve have always had their own methods."""
 
 
-def known_events(runtime: events.RuntimeInfo) -> EventMask:
+def known_events(runtime: session_events.RuntimeInfo) -> EventMask:
     """Return the events of this runtime; it rejects a plugin that subscribes to others."""
     nri_version = runtimes.nri_of(runtime)
     if nri_version is not None and nri_version >= runtimes.VALIDATION:
-        return events.EVENTS_SINCE_0_10
-    return events.EVENTS_BEFORE_0_10
+        return session_events.EVENTS_SINCE_0_10
+    return session_events.EVENTS_BEFORE_0_10

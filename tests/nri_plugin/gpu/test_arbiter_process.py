@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.gpu.arbiter import COMMAND, Arbiter
+from nri_plugin.gpu.arbiter_process import COMMAND, ArbiterProcess
 from nri_plugin.metrics import Metrics
 from tests.support import until_async
 
@@ -30,7 +30,7 @@ IGNORES_EOF = "import time; time.sleep(600)"
 class Node:
     def __init__(self, root: Path, *command: str, **limits_s: float) -> None:
         self.metrics = Metrics()
-        self.arbiter = Arbiter(
+        self.arbiter = ArbiterProcess(
             root,
             dict(os.environ),
             self.metrics,

@@ -53,7 +53,7 @@ CONTEST_S: Final = 600.0
 _FIELDS: Final = re.compile(r"f:devices|f:(koordinator|volcano)\.sh/gpu")
 
 
-class NodeStatus:
+class InventoryPublisher:
     """holds: what running containers hold. readiness: the agent's; receives contests. interval_s:
     maximum age of NVML's result. modes: receives what the node shows. `node` and `device` are the
     watches' sinks. resources: whose totals the node shows. now: a monotonic clock in seconds.

@@ -31,7 +31,7 @@ _STDERR_TAIL_BYTES: Final = 4096
 _BEATS: Final = 64
 
 
-class Arbiter:
+class ArbiterProcess:
     """run_dir: of the containers' directories. leave_s: for the child to exit, before it is killed.
 
     start_s, heartbeat_timeout_s: without a heartbeat, after the start and between two of them,

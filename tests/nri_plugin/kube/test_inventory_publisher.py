@@ -13,11 +13,11 @@ from contract import names
 from kube.client import Kube
 from kube.errors import KubeError
 from nri_plugin.gpu.inventory import Inventory
-from nri_plugin.kube.node_status import (
+from nri_plugin.kube.inventory_publisher import (
     CONTEST_S,
     CONTEST_WRITES,
     Contest,
-    NodeStatus,
+    InventoryPublisher,
     other_writer,
 )
 from nri_plugin.metrics import Metrics
@@ -31,8 +31,8 @@ from tests.kube.api_server import client_of, refuse
 from tests.support import Clock
 
 
-def node_status(kube: Kube, modes: GpuModes, clock: Clock) -> NodeStatus:
-    return NodeStatus(
+def publisher(kube: Kube, modes: GpuModes, clock: Clock) -> InventoryPublisher:
+    return InventoryPublisher(
         kube,
         "node-1",
         Inventory(os.environ),
@@ -115,9 +115,9 @@ def test_writes_that_the_api_server_rejects_are_no_contest() -> None:
         asked.append(f"{request.method} {request.path}")
         return refuse(500, "InternalError")
 
-    async def scene() -> NodeStatus:
+    async def scene() -> InventoryPublisher:
         async with client_of(answer) as kube:
-            agent = node_status(kube, GpuModes(Offer()), clock)
+            agent = publisher(kube, GpuModes(Offer()), clock)
             for number in range(2 * CONTEST_WRITES):
                 clock.seconds += 1
                 metadata = {"name": "node-1", "resourceVersion": str(number)}
@@ -149,7 +149,7 @@ def test_the_other_writer_has_a_name() -> None:
 def test_a_node_of_another_device_plugin_is_not_ours(offer: Offer) -> None:
     """With a plugin of its own the agent sees its own resource there."""
     modes = GpuModes(offer)
-    status = node_status(cast(Any, None), modes, Clock())
+    status = publisher(cast(Any, None), modes, Clock())
     raw = {
         "metadata": {"labels": {"nvidia.com/gpu.deploy.device-plugin": "true"}},
         "status": {"allocatable": {"nvidia.com/gpu": "8"}},
