@@ -32,11 +32,11 @@ _OVER_HOST: Final = "SYS_PTRACE"
 
 LOOSENING: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "SYS_ADMIN": "unmounts what holds the limit",
-        "SYS_MODULE": "loads code into the kernel",
-        "SYS_RAWIO": "reaches the GPU past its driver",
-        "DAC_READ_SEARCH": "opens files by their numbers, the grant to be written among them",
-        _OVER_HOST: "reaches the host's files through its processes (hostPID)",
+        "SYS_ADMIN": "unmount the files of its limit",
+        "SYS_MODULE": "load code into the kernel",
+        "SYS_RAWIO": "access the GPU without its driver",
+        "DAC_READ_SEARCH": "open files by handle, also its grant for writing",
+        _OVER_HOST: "access the host's files through its processes (hostPID)",
     }
 )
 """By name, without CAP_: what a process with the capability can do to the limit: mount over a

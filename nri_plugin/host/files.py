@@ -122,7 +122,7 @@ class RunDirectory:
             if len(whole) > preload_list.MAX_BYTES:
                 raise refused(
                     Reason.IMAGE_PRELOAD_LONG,
-                    place=place,
+                    path=place,
                     size=len(whole),
                     most=preload_list.MAX_BYTES,
                 )

@@ -172,9 +172,9 @@ def _own_preload(root: int, place: str) -> Sequence[bytes]:
             return ()
         status = os.fstat(found)
         if not stat.S_ISREG(status.st_mode):
-            raise refused(Reason.IMAGE_PRELOAD, place=place, what=kind(status.st_mode))
+            raise refused(Reason.IMAGE_PRELOAD, path=place, what=kind(status.st_mode))
         if status.st_size > preload_list.MAX_BYTES:
-            raise refused(Reason.IMAGE_PRELOAD, place=place, what=f"{status.st_size} bytes")
+            raise refused(Reason.IMAGE_PRELOAD, path=place, what=f"{status.st_size} bytes")
         return preload_list.entries(rooted_open.read_all(found, preload_list.MAX_BYTES))
 
 
@@ -203,7 +203,7 @@ def check_capabilities(config: bundle.Config, process: Path, allowed: AbstractSe
     """Raise Refused if a program in the container could remove a limit."""
     name = _loosening(config, process, allowed)
     if name:
-        raise refused(Reason.CAPABILITY, name=name, does=bundle.LOOSENING[name])
+        raise refused(Reason.CAPABILITY, name=name, do=bundle.LOOSENING[name])
 
 
 def _loosening(config: bundle.Config, process: Path, allowed: AbstractSet[str]) -> str:
@@ -216,7 +216,7 @@ def check_volumes(process: Path, ours: AbstractSet[str], kept: Kept) -> None:
     point = mountinfo.shown(_mounts(process), ours, _limits(kept))
     if point:
         raise refused(
-            Reason.HOST_VOLUME, mount=point, source="(a host directory)", place=str(kept.run_dir)
+            Reason.HOST_VOLUME, mount=point, source="(a host directory)", path=str(kept.run_dir)
         )
 
 

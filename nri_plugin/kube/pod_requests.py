@@ -25,7 +25,7 @@ from nri_plugin.policy import kube_objects
 from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.model import Pod
 from nri_plugin.policy.notices import Notice
-from nri_plugin.policy.refusals import Refusal
+from nri_plugin.policy.refusals import RESCHEDULE, Refusal
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -140,7 +140,8 @@ class PodRequests:
             writes.labels("pod", "written").inc()
 
     async def _report(self, pod: Pod, refusal: Refusal) -> bool:
-        text, reason = f"gpuslice removes the pod: {refusal.text}", refusal.reason.name
+        text = f"gpuslice removes the pod: {refusal.text.removesuffix(RESCHEDULE)}"
+        reason = refusal.reason.name
         _LOG.error(Line("pod removed", **pod.log_fields, reason=reason, text=text))
         if not await self._events.write(
             Notice(pod, "", names.EVENT_GRANT_REFUSED, text, action="Remove")

@@ -30,7 +30,9 @@ WITHIN_S: Final = 2.0
 _ENDING_S: Final = 60.0
 """For a pod whose object was force-deleted while its containers still stop."""
 _NAMED_AT_MOST: Final = 4
-_POD_NOT_FOUND: Final = "container whose pod the API server does not have: find out how it was made"
+_POD_NOT_FOUND: Final = (
+    "container whose pod the API server does not have: find the component that created it"
+)
 
 
 class GrantState(StrEnum):
@@ -84,7 +86,10 @@ class Verification:
             refusal = mismatch.get(hold.pod_uid) or self._bound_pods.mismatch(hold, gpus)
             states[hold.container_id] = self._state_of(hold, refusal)
             if refusal is not None:  # reported only: the container keeps running
-                text = f'container "{hold.container}" runs with a GPU share, but {refusal.text}'
+                text = (
+                    f'container "{hold.container}" runs with a GPU share that would be refused now:'
+                    f" {refusal.text}"
+                )
                 self._report("grant mismatch", names.EVENT_GRANT_REFUSED, hold, text, refusal.text)
         self._note(holds, states, now_s)
 
@@ -109,8 +114,8 @@ class Verification:
                 problem = self._bound_pods.denied(hold.pod_uid)
                 text = (
                     f"container {hold.container_key} (pod UID {hold.pod_uid}) holds a share of a"
-                    f" GPU, but the API server has no such pod on this node: {problem}; find its"
-                    " creator"
+                    f" GPU, but the API server has no such pod on this node: {problem}; find the"
+                    " component that created it"
                 )
                 self._report(_POD_NOT_FOUND, names.EVENT_GRANT_UNCONFIRMED, hold, text, problem)
 

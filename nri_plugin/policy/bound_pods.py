@@ -27,7 +27,7 @@ from nri_plugin.policy import annotation_claims, ledger
 from nri_plugin.policy.kube_objects import Bound
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Gpu, Pod
-from nri_plugin.policy.refusals import Reason, Refusal, Refused, refuse
+from nri_plugin.policy.refusals import RESCHEDULE, Reason, Refusal, Refused, refuse
 from nri_plugin.policy.totals import Entry
 
 _T = TypeVar("_T")
@@ -40,6 +40,8 @@ _INVENTORY_DEPENDENT: Final = frozenset(
 """Refusals that may result from a GPU that failed or was replaced, and so prove nothing."""
 _MAX_STORED: Final = 256
 _CHANGED: Final = "annotation {key} was changed after the pod was bound"
+_DIFFERS: Final = "annotation {key} differs there" + RESCHEDULE
+_CREATOR: Final = "; find the component that created the container"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,7 @@ class BoundPods:
     def objection(self, pod: Pod, gpus: Sequence[Gpu], holding: AbstractSet[str]) -> Refusal | None:
         """Return why a container of this pod (as the runtime reports it) may not have its share."""
         if pod.uid in self._denied:
-            return refuse(Reason.GRANT_UNCONFIRMED, problem=self._denied[pod.uid])
+            return refuse(Reason.GRANT_UNCONFIRMED, problem=self._denied[pod.uid] + _CREATOR)
         bound = self.confirmed(pod.uid)
         if bound is None:
             return None
@@ -169,7 +171,7 @@ class BoundPods:
             return foreign
         other = _differing(bound.pod.annotations, pod.annotations)
         if other:
-            return refuse(Reason.GRANT_UNCONFIRMED, problem=f"annotation {other} differs there")
+            return refuse(Reason.GRANT_UNCONFIRMED, problem=_DIFFERS.format(key=other))
         return self.over(gpus, holding).get(pod.uid)
 
     def foreign(self) -> Mapping[str, Refusal]:
@@ -244,7 +246,7 @@ class BoundPods:
                     f" {part.core_percent} percent of {uuid}, granted are"
                     f" {has.memory_bytes} and {has.core_percent}"
                 )
-                return refuse(Reason.GRANT_UNCONFIRMED, problem=problem)
+                return refuse(Reason.GRANT_UNCONFIRMED, problem=problem + RESCHEDULE)
         return None
 
 
@@ -263,8 +265,10 @@ def _unnamed(hold: Hold, entries: Sequence[allocation.DeviceEntry]) -> Refusal |
     others = [uuid for uuid in hold.parts if uuid not in named]
     if not others or None in named:
         return None
-    problem = f"container {hold.container} has a part of {others[0]}, granted is none of it"
-    return refuse(Reason.GRANT_UNCONFIRMED, problem=problem)
+    problem = (
+        f"container {hold.container} has a share of {others[0]}, which the grant does not name"
+    )
+    return refuse(Reason.GRANT_UNCONFIRMED, problem=problem + RESCHEDULE)
 
 
 def _foreign(bound: Bound, before: Bound | None) -> Refusal | None:
@@ -279,10 +283,10 @@ def _foreign(bound: Bound, before: Bound | None) -> Refusal | None:
     elif _granted(now) and not bound.scheduled:
         # A Binding sets the node and the condition in one write.
         no_condition = "(it has no condition PodScheduled)"
-        problem = f"it was made with its node, and bound by no scheduler {no_condition}"
+        problem = f"the pod was created with spec.nodeName; no scheduler bound it {no_condition}"
     elif _granted(now) and not bound.writer and (bound.is_ours or names.ANNOTATION_GRANTS in now):
         key = names.ANNOTATION_WRITER
-        problem = f"annotation {key}, which our scheduler writes with it, is not there"
+        problem = f"annotation {key}, which our scheduler writes with it, is missing"
     return refuse(Reason.GRANT_FOREIGN, problem=problem) if problem else None
 
 

@@ -125,7 +125,7 @@ class GpuModes:
             return "pods have shares of it"
         if mode is Mode.EXCLUDED:
             return why
-        return "" if self.is_listed(gpu) else "it is for shares alone (--whole-gpus)"
+        return "" if self.is_listed(gpu) else "it is only for shares (--whole-gpus)"
 
     # --- whole GPUs ------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class GpuModes:
         for uuid in wanted:
             gpu = by_uuid.get(uuid)
             why = self.other_plugin or (
-                self.unavailable(gpu, shared) if gpu else "it is no GPU of this node"
+                self.unavailable(gpu, shared) if gpu else "must be a GPU of this node"
             )
             if why:
                 return f"{names.RESOURCE_NVIDIA_GPU}: {uuid} cannot be allocated: {why}"
@@ -188,8 +188,9 @@ class GpuModes:
         for uuid in uuids:
             hold = self._holds.get(uuid)
             if hold is not None:
-                unnamed = "of the kubelet's record" if hold.recorded else "that is being admitted"
-                pod = hold.pod or f"a pod {unnamed}"
+                recorded = "a pod in the kubelet's checkpoint"
+                admitted = "a pod that the kubelet admits now"
+                pod = hold.pod or (recorded if hold.recorded else admitted)
                 return refuse(Reason.GPU_WHOLE, uuid=uuid, pod=pod)
         return refuse(Reason.GPU_MODE_UNKNOWN, problem=self.unknown) if self.unknown else None
 

@@ -46,7 +46,7 @@ def check_volumes(container: Container, paths: Paths) -> None:
         place = (never if "ro" in mount.options else never_written).get(source)
         if place is not None:
             raise refused(
-                Reason.HOST_VOLUME, mount=mount.destination, source=mount.source, place=place
+                Reason.HOST_VOLUME, mount=mount.destination, source=mount.source, path=place
             )
 
 

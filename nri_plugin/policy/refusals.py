@@ -6,8 +6,9 @@
       StoreError        the library cannot be published (this host's fault)
       ChildError        NVML, CUDA or nvidia-ctk gave no usable answer (this host's, retryable)
 
-A reason's value is its text; the fields in braces are filled in where it is raised. The texts name
-the field, its value, the allowed values and what to do. `kubectl describe pod` shows them.
+A reason's value is its text; the fields in braces are filled in where it is raised. The text of a
+field names its value, the allowed ones and what to do; the text of a failure of the node names the
+cause and what to do. `kubectl describe pod` shows them.
 """
 
 from __future__ import annotations
@@ -15,61 +16,67 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from contract import names
 
-_ALLOCATION = f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}"
-_GRANTS = f"annotation {names.ANNOTATION_GRANTS}"
-_LABEL = f"label {names.LABEL_ISOLATION_PROVIDER}"
-_RESCHEDULE = "; delete the pod to reschedule it"
+_ALLOCATION: Final = f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}"
+_GRANTS: Final = f"annotation {names.ANNOTATION_GRANTS}"
+_LABEL: Final = f"label {names.LABEL_ISOLATION_PROVIDER}"
+RESCHEDULE: Final = "; delete the pod to reschedule it"
+_RETRIES: Final = "; the kubelet retries"
+_DOCTOR: Final = "; run the doctor on the node (python -m nri_plugin doctor)"
 
 
 class Reason(Enum):
     """Why a container is refused."""
 
-    PROVIDER_UNKNOWN = _LABEL + ": invalid value {value!r}: must be 'hami-core'"
-    ALLOCATION_MALFORMED = _ALLOCATION + ": {problem}" + _RESCHEDULE
-    GRANTS_MALFORMED = _GRANTS + ": {problem}" + _RESCHEDULE
-    GRANTS_ALONE = _GRANTS + ": must be unset where " + _ALLOCATION + " has no GPU" + _RESCHEDULE
+    PROVIDER_UNKNOWN = (
+        _LABEL + ": invalid value {value!r}: must be 'hami-core'; recreate the pod with that value,"
+        " or without the label"
+    )
+    ALLOCATION_MALFORMED = _ALLOCATION + ": {problem}" + RESCHEDULE
+    GRANTS_MALFORMED = _GRANTS + ": {problem}" + RESCHEDULE
+    GRANTS_ALONE = _GRANTS + ": must be unset where " + _ALLOCATION + " has no GPU" + RESCHEDULE
     TOO_MANY_GPUS = (
         _ALLOCATION
         + f": invalid value {{count}} GPUs: must be at most {names.MAX_GPUS}"
-        + _RESCHEDULE
+        + RESCHEDULE
     )
-    GPU_UNKNOWN = "{where}: invalid value {gpu}: must be a GPU of this node ({known})" + _RESCHEDULE
-    GPU_UNHEALTHY = "{where}: invalid value {uuid}: must be a healthy GPU: {problem}" + _RESCHEDULE
-    GPUS_UNKNOWN = "the agent cannot list this node's GPUs: {problem}"
+    GPU_UNKNOWN = "{where}: invalid value {gpu}: must be a GPU of this node ({known})" + RESCHEDULE
+    GPU_UNHEALTHY = "{where}: invalid value {uuid}: must be a healthy GPU: {problem}" + RESCHEDULE
+    GPUS_UNKNOWN = "the agent cannot list this node's GPUs: {problem}" + _DOCTOR
     GPU_MISMATCH = (
         "{where}.minor: invalid value {minor}: must be {actual}, the minor of {uuid} on this node"
-        + _RESCHEDULE
+        + RESCHEDULE
     )
-    GPU_TWICE = "{where}.id: duplicate value {uuid}: must be listed once" + _RESCHEDULE
+    GPU_TWICE = "{where}.id: duplicate value {uuid}: must be listed once" + RESCHEDULE
     MEMORY_MISSING = (
         "{where}.resources: required value: must have "
         + names.RESOURCE_MEMORY
         + " or "
         + names.RESOURCE_MEMORY_RATIO
-        + _RESCHEDULE
+        + RESCHEDULE
     )
     MEMORY_OUT_OF_RANGE = (
         "{where}: invalid value {value} bytes of memory: must be 1 to {total} (the whole GPU)"
-        + _RESCHEDULE
+        + RESCHEDULE
     )
     CORE_OUT_OF_RANGE = (
-        "{where}: invalid value {value} percent of core: must be 0 to 100" + _RESCHEDULE
+        "{where}: invalid value {value} percent of core: must be 0 to 100" + RESCHEDULE
     )
     GRANT_NOT_ALLOCATED = (
         _GRANTS
         + ": {where}: invalid value {gpu}: must be a GPU of the pod's allocation"
-        + _RESCHEDULE
+        + RESCHEDULE
     )
     GRANT_OVER_ALLOCATION = (
         _GRANTS + ": {where}.{what}: invalid value {value}: must be at most {allowed}, the pod's"
-        " allocation of {uuid}" + _RESCHEDULE
+        " allocation of {uuid}" + RESCHEDULE
     )
     ALLOCATION_FULL = (
         _GRANTS + ": containers.{container}: invalid value {asked} {unit} of {uuid}: must be at"
-        " most {left}, what is free of the pod's allocation of {total}; the kubelet retries;"
+        " most {left}, the free part of the pod's allocation of {total}; the kubelet retries;"
         " granted to running containers: {held}"
     )
     GPU_FULL = (
@@ -77,32 +84,43 @@ class Reason(Enum):
         " the kubelet retries; granted: {held}"
     )
     GPU_WHOLE = (
-        "GPU of the share: invalid value {uuid}: must not be held whole; {pod} holds it"
-        f" ({names.RESOURCE_NVIDIA_GPU})" + _RESCHEDULE
+        "GPU of the share: invalid value {uuid}: must be a shared GPU; it is assigned whole"
+        f" ({names.RESOURCE_NVIDIA_GPU}) to {{pod}}" + RESCHEDULE
     )
     GPU_MODE_UNKNOWN = (
-        "the agent cannot list the GPUs that pods hold whole: {problem}; the kubelet retries"
+        "the agent cannot list the GPUs that are assigned whole to pods: {problem}" + _RETRIES
     )
     GRANT_OVERFILLS = (
-        "{uuid} was full when the pod was bound: {asked} {unit} granted, {left} of {total} free;"
-        " granted to pods bound before it: {held}"
+        "{uuid}: insufficient free capacity when the pod was bound: {asked} {unit} granted, {left}"
+        " of {total} free; granted to pods bound before it: {held}" + RESCHEDULE
     )
-    GRANT_UNCONFIRMED = "the API server does not confirm the pod's grant: {problem}"
-    GRANT_FOREIGN = "no scheduler wrote the pod's grant: {problem}"
-    IDENTITY_INVALID = "{what}: invalid value {value!r}: must be a valid directory name"
+    GRANT_UNCONFIRMED = "GPU grant: must be that of the pod at the API server: {problem}"
+    GRANT_FOREIGN = (
+        "GPU grant: must be written by a scheduler: {problem}; recreate the pod without GPU"
+        " annotations and without spec.nodeName"
+    )
+    IDENTITY_INVALID = (
+        "{what}: invalid value {value!r}: must be a valid directory name; create the container by"
+        " Kubernetes"
+    )
     CDI_MISSING = (
         f"CDI device {names.CDI_KIND}={{uuid}}: not found: must be in a spec of the CDI"
         " directories{hint}; run nvidia-ctk cdi generate on the node"
     )
-    CDI_UNUSABLE = "CDI device {device} of {file}: {problem}"
+    CDI_UNUSABLE = (
+        "CDI device {device} of {file}: {problem}; regenerate the file with nvidia-ctk cdi generate"
+    )
     CDI_BY_NAME = "the agent requests CDI devices by name (--cdi-by-name), but {problem}"
     NOT_FORWARDED = (
         "strict mode: no CDI spec of the container's GPUs mounts a file of {soname} that a"
         " forwarder can replace; generate the spec with nvidia-ctk, or start the agent without"
         " --strict"
     )
-    CDI_CONFLICT = "the CDI specs of the container's GPUs disagree about {what}; generate them anew"
-    LIBRARY_MISSING = "the library is missing on this node: {problem}"
+    CDI_CONFLICT = (
+        "the CDI specs of the container's GPUs define {what} differently; regenerate them with"
+        " nvidia-ctk cdi generate"
+    )
+    LIBRARY_MISSING = "the library is missing on this node: {problem}" + _DOCTOR
     MOUNT_COLLISION = (
         "mountPath: invalid value {mount}: must not hide or move {ours}; mount the volume elsewhere"
     )
@@ -110,8 +128,13 @@ class Reason(Enum):
         "environment {key}: duplicate value ({count} times, image and pod together): must be set at"
         " most once, because the last one overrides the agent's"
     )
-    NOT_ADJUSTED = "the runtime did not request the container's adjustment from this agent"
-    ADJUSTMENT_LOST = "another NRI plugin changed the agent's adjustment: {what}"
+    NOT_ADJUSTED = (
+        "the container was created without this agent's adjustment; delete the pod to recreate it"
+    )
+    ADJUSTMENT_LOST = (
+        "another NRI plugin changed the agent's adjustment: {what}; exclude the pod from that"
+        " plugin, or remove the plugin from this node"
+    )
     GPU_FOREIGN = (
         "NRI plugin {plugin} injected a GPU by {what} into this container; a container with a GPU"
         " share must get GPUs from gpuslice only"
@@ -122,12 +145,13 @@ class Reason(Enum):
     )
     PRIVILEGED = (
         "securityContext.privileged: invalid value true: must be false in a container with a share"
-        " of a GPU, because it opens every GPU of the node"
+        " of a GPU, because it gives access to every GPU of the node; set it to false, or request"
+        " no share"
     )
     CAPABILITY = (
         "securityContext.capabilities: invalid value {name}: must not be set in a container with a"
-        " share of a GPU, because with it the container {does}; the operator can allow it with"
-        " --allow-capability"
+        " share of a GPU, because it lets the container {do}; remove it, or have the operator"
+        " allow it (--allow-capability of the agent)"
     )
     GPU_GIVEN = (
         "the container already has a GPU without a limit ({given}): remove it (nvidia.com/gpu in"
@@ -135,26 +159,26 @@ class Reason(Enum):
     )
     ENV_AUDITS = (
         "environment {key}: invalid value {value!r}: must be unset in a container with a share of a"
-        " GPU, because it decides which libraries load, the one that keeps the limit too"
+        " GPU, because an audit library can block the library that enforces the limit; unset it"
     )
     ENV_PRELOADS = (
         "environment {key}: invalid value {value!r}: must not name {library}, which would load"
-        " before the library that keeps the limit; remove it"
+        " before the library that enforces the limit; remove it"
     )
     HOST_VOLUME = (
-        "mount {mount}: invalid value {source}: must not expose {place}, where limits are kept;"
+        "mount {mount}: invalid value {source}: must not expose {path}, which limits depend on;"
         " mount another volume"
     )
     RESTORED = (
-        "mount {mount}: invalid value {source}: must not be another container's grant, as after a"
-        " restore from a checkpoint; create the container anew"
+        "mount {mount}: invalid value {source}: must not be another container's grant: a container"
+        " with a share of a GPU cannot be restored from a checkpoint; recreate it"
     )
     IMAGE_PRELOAD = (
-        "image file {place}: invalid value ({what}): must be a regular file that names a few"
-        " libraries; the loader loads them after the agent's"
+        "image file {path}: invalid value ({what}): must be a regular file that names a few"
+        " libraries; build the image with such a file, or without it"
     )
     IMAGE_PRELOAD_LONG = (
-        "image file {place}: invalid value ({size} bytes): must be at most {most} bytes with the"
+        "image file {path}: invalid value ({size} bytes): must be at most {most} bytes with the"
         " agent's library; name fewer libraries"
     )
     LIMIT_NOT_ENFORCEABLE = (
@@ -165,10 +189,15 @@ class Reason(Enum):
         "image path {path}: invalid value ({what}): must be absent, because the agent mounts the"
         " limit there; build the image without it"
     )
-    ROOTFS_UNKNOWN = "the agent cannot examine the container's root file system: {problem}"
-    VIEW_DIFFERS = "inside the container {path} is not the file that the agent mounted: {problem}"
-    FILES_FAILED = "the agent cannot create the container's files: {problem}"
-    TOO_SLOW = "timeout: the node took too long to {what}; the kubelet retries"
+    ROOTFS_UNKNOWN = (
+        "the agent cannot examine the container's root file system: {problem}" + _DOCTOR
+    )
+    VIEW_DIFFERS = (
+        "inside the container {path} is not the file that the agent mounted: {problem}; remove the"
+        " volume, link or hook that replaces it"
+    )
+    FILES_FAILED = "the agent cannot create the container's files: {problem}" + _DOCTOR
+    TOO_SLOW = "timeout: the node took too long to {what}" + _RETRIES
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,8 +57,8 @@ CASES: Final[Sequence[Case]] = (
         "an_init_container",
         "an init container: with a grant, of all that the pod was allocated, and without",
         "as for any container, by its name; while it runs, another one is refused the same part",
-        "its share, or no GPU; `containers.main: ... must be at most 0, what is free of the pod's"
-        " allocation of 21474836480; ... granted to running containers: ...init 21474836480`",
+        "its share, or no GPU; `containers.main: ... must be at most 0, the free part of the"
+        " pod's allocation of 21474836480; ... granted to running containers: ...init 21474836480`",
     ),
     Case(
         "a_sidecar",
@@ -110,7 +110,7 @@ CASES: Final[Sequence[Case]] = (
     Case(
         "privileged_without_a_grant",
         "privileged: true, without a grant",
-        "nothing: agents and drivers of the node are so",
+        "nothing, because node agents and drivers are privileged",
         "every device of the host, GPUs too; admission decides which users may write such pods",
     ),
     Case(
@@ -119,8 +119,8 @@ CASES: Final[Sequence[Case]] = (
         " privileged without the host's devices), SYS_MODULE, SYS_RAWIO, DAC_READ_SEARCH, with"
         " hostPID SYS_PTRACE; with a grant",
         _STOPS,
-        "`securityContext.capabilities: invalid value SYS_ADMIN: must not be set ... with it the"
-        " container unmounts what holds the limit`; without a grant it runs, and has no GPU",
+        "`securityContext.capabilities: invalid value SYS_ADMIN: must not be set ... it lets the"
+        " container unmount the files of its limit`; without a grant it runs, and has no GPU",
     ),
     Case(
         "a_capability_that_the_operator_allows",
@@ -130,7 +130,7 @@ CASES: Final[Sequence[Case]] = (
         " are visible to it",
     ),
     Case(
-        "a_strong_neighbour_that_sees_its_processes",
+        "a_neighbour_with_a_capability_that_sees_its_processes",
         "the same capabilities, or privileged: true, without a grant, in a pod that has one, where"
         " the others' processes are visible to the container: shareProcessNamespace, hostPID,"
         " kubectl debug with a target",
@@ -173,15 +173,15 @@ CASES: Final[Sequence[Case]] = (
     Case(
         "ld_preload_in_the_environment",
         "`LD_PRELOAD`, in the pod, in the image, or set later by a program: empty, or a library",
-        "leaves it: the limit is not loaded by it",
+        "leaves it, because it does not load the limit",
         "its share, and its own library too",
     ),
     Case(
         "an_ld_preload_of_libc_or_the_driver",
         "an `LD_PRELOAD` that names libc or a library of the driver, in the pod or the image",
         f"{_REFUSES}, with a grant",
-        "`environment LD_PRELOAD: invalid value ... must not name ... before the library that keeps"
-        " the limit`",
+        "`environment LD_PRELOAD: invalid value ... must not name ... before the library that"
+        " enforces the limit`",
     ),
     Case(
         "ld_audit_in_the_environment",
@@ -193,19 +193,19 @@ CASES: Final[Sequence[Case]] = (
         "limits_in_the_environment",
         "`CUDA_DEVICE_MEMORY_LIMIT`, `CUDA_DEVICE_SM_LIMIT`, with and without a number, and the"
         " file of the count",
-        "overwrites those that it sets; the grant outranks the rest",
+        "overwrites those that it sets; the grant takes precedence over the rest",
         _SHARE,
     ),
     Case(
         "a_core_policy_in_the_environment",
         "`GPU_CORE_UTILIZATION_POLICY=DISABLE`",
-        "leaves it: no component reads it",
+        "leaves it, because no component reads it",
         _SHARE,
     ),
     Case(
         "control_switched_off_in_the_environment",
         "`CUDA_DISABLE_CONTROL=true`",
-        "leaves it: no component reads it",
+        "leaves it, because no component reads it",
         _SHARE,
     ),
     Case(
@@ -236,7 +236,7 @@ CASES: Final[Sequence[Case]] = (
     ),
     Case(
         "an_image_with_a_dangling_preload_link",
-        "the same, leading nowhere",
+        "the same, with a missing target",
         _STOPS,
         "`image file /etc/ld.so.preload: invalid value (a symbolic link)`",
     ),
@@ -247,10 +247,10 @@ CASES: Final[Sequence[Case]] = (
         "both files name the library first (that loader itself is not on the test's machine)",
     ),
     Case(
-        "an_image_with_something_else_in_our_places",
+        "an_image_with_files_at_the_agents_mount_points",
         "a file at /.gpuslice in the image, or a directory at /etc/ld.so.preload",
-        "injects the GPU with its limit; the runtime fails to mount it: it mounts before a plugin"
-        " can inspect the image",
+        "injects the GPU with its limit; the runtime fails the mount, which it makes before the"
+        " agent can inspect the image",
         "the runtime's error at the start: `not a directory`; without a grant it runs",
     ),
     Case("an_image_without_etc", "no /etc in the image", _LIMITED, _SHARE),
@@ -284,8 +284,8 @@ CASES: Final[Sequence[Case]] = (
         "a hostPath over the agent's files, or above them (/run, /), with a grant",
         "refuses to create it, or, where only the mount table shows the target (a link, a subPath),"
         " to start it",
-        "`mount /host...: invalid value ...: must not expose ..., where limits are kept`; without a"
-        " grant it starts",
+        "`mount /host...: invalid value ...: must not expose ..., which limits depend on`;"
+        " without a grant it starts",
     ),
     # --- what the API server says, if the agent has one ---
     Case(
@@ -295,7 +295,7 @@ CASES: Final[Sequence[Case]] = (
         _SHARE,
     ),
     Case(
-        "without_the_api_server_containers_are_as_ever",
+        "without_the_api_server_nothing_changes",
         "a grant, while the API server does not answer",
         "as without an API server: the agent uses the runtime's data and the shares of running"
         " containers",
@@ -306,21 +306,23 @@ CASES: Final[Sequence[Case]] = (
         "a grant that the pod at the API server does not have, or no such pod",
         "refuses to create it; where its watch has not listed the pod, the agent queries the API"
         " server; without an answer it uses the runtime's data",
-        "`the API server does not confirm the pod's grant: ...`",
+        "`GPU grant: must be that of the pod at the API server: ...`",
     ),
     Case(
         "a_grant_that_no_scheduler_wrote",
-        "a grant that no scheduler wrote: the pod was made with its node, or its annotations were"
-        " changed after it was bound, or do not name their writer; also of a container that runs",
+        "a grant that no scheduler wrote: the pod was created with spec.nodeName, or its"
+        " annotations were changed after it was bound, or do not name their writer; also of a"
+        " container that runs",
         _REFUSES + "; a running one continues, with the event `GrantRefused` and a metric",
-        "`no scheduler wrote the pod's grant: ...`",
+        "`GPU grant: must be written by a scheduler: ...`",
     ),
     Case(
         "a_grant_of_a_gpu_that_was_full",
         "a grant of a GPU that is full with pods bound before it, even if its pod reached the node"
         " first",
         "refuses to create it; under `--remove-unverified` it deletes the pod, with an event",
-        "`GPU-... was full when the pod was bound: ...; granted to pods bound before it: ...`",
+        "`GPU-...: insufficient free capacity when the pod was bound: ...; granted to pods bound"
+        " before it: ...`",
     ),
     # --- GPUs ---
     Case(
@@ -346,7 +348,7 @@ CASES: Final[Sequence[Case]] = (
         " a container with a GPU share must get GPUs from gpuslice only`",
     ),
     Case(
-        "a_thing_of_another_nri_plugin",
+        "a_device_without_a_gpu_of_another_nri_plugin",
         "devices, mounts or variables without a GPU from another NRI plugin, by a CDI name too",
         "nothing",
         "these, and its share",
@@ -379,21 +381,21 @@ CASES: Final[Sequence[Case]] = (
     ),
     Case(
         "a_container_restored_from_a_checkpoint",
-        "a container made from a checkpoint, its mounts those of the one that was saved (the test"
-        " uses such mounts: CRIU is not on the test's machine)",
+        "a container restored from a checkpoint, with the mounts of the one that was saved (the"
+        " test uses such mounts: CRIU is not on the test's machine)",
         _REFUSES,
-        "`mount /.gpuslice: invalid value ...: must not be another container's grant, ... create"
-        " the container anew`",
+        "`mount /.gpuslice: invalid value ...: must not be another container's grant: ...;"
+        " recreate it`",
     ),
     Case(
         "a_pod_restarted_in_place",
-        "a pod whose sandbox is made anew, under the same UID",
+        "a pod whose sandbox is recreated, under the same UID",
         _LIMITED,
         _SHARE,
     ),
     Case(
         "a_container_restarted_100_times",
-        "a container that is made and removed 100 times",
+        "a container that is created and removed 100 times",
         "leaves no directory, mount or descriptor behind",
         "its share, each time",
     ),

@@ -23,8 +23,8 @@ class FailureRow:
 
 FAILURE_ROWS: Final[Sequence[FailureRow]] = (
     FailureRow(
-        "the allocation is malformed, or a limit in it wrong: not JSON (in a pod with the isolation"
-        " label or `gpuslice.io/grants`), not a quantity, no memory, more than the GPU",
+        "the allocation is malformed, or has an invalid limit: not JSON (in a pod with the"
+        " isolation label or `gpuslice.io/grants`), not a quantity, no memory, more than the GPU",
         "CreateContainer fails",
         "`gpuslice refuses container ...`, with the field, the value and the allowed values",
         "test_a_malformed_annotation_is_refused_with_its_reason",
@@ -33,7 +33,7 @@ FAILURE_ROWS: Final[Sequence[FailureRow]] = (
         "the allocation is not JSON, in a pod with neither the label nor `gpuslice.io/grants`",
         "it starts without a GPU",
         "event `WithoutGPU`: `annotation ...: not JSON: ...`",
-        "test_an_unreadable_allocation_of_a_pod_that_asks_for_no_share",
+        "test_an_unreadable_allocation_of_a_pod_that_requests_no_share",
     ),
     FailureRow(
         "the pod has the isolation label, but no allocation",
@@ -43,14 +43,14 @@ FAILURE_ROWS: Final[Sequence[FailureRow]] = (
     ),
     FailureRow(
         "a GPU of the pod failed",
-        "CreateContainer fails for the containers that have a part of it; others start",
+        "CreateContainer fails for the containers that have a share of it; others start",
         "`invalid value GPU-...: must be a healthy GPU: ...`, or, where NVML no longer lists it,"
         " `must be a GPU of this node (...)`",
         "test_a_container_without_a_share_starts_beside_a_gpu_that_failed",
     ),
     FailureRow(
         "the agent is not running, and the pod was placed by our scheduler",
-        "CreateContainer fails, until the agent is back",
+        "CreateContainer fails until an agent runs again",
         '`required plugin "gpuslice" not present`',
         "test_without_the_agent_a_pod_that_requires_it_is_refused",
     ),
@@ -58,7 +58,7 @@ FAILURE_ROWS: Final[Sequence[FailureRow]] = (
         "the agent is not running, and nothing in the pod requires it (Koordinator's own pods)",
         "the container runs without a GPU",
         "CUDA: no driver, as on a machine without one",
-        "test_without_the_agent_no_gpu_comes",
+        "test_without_the_agent_there_is_no_gpu",
     ),
     FailureRow(
         "the agent is killed while pods run",
@@ -74,24 +74,24 @@ FAILURE_ROWS: Final[Sequence[FailureRow]] = (
         "test_an_agent_killed_while_a_container_is_made_gives_no_gpu_away",
     ),
     FailureRow(
-        "the agent is away, or hangs, when a container starts that it has adjusted",
+        "the agent does not run, or hangs, while a container starts that it has adjusted",
         "it starts, with its limit; checks at start (images, volumes, capabilities that remove the"
-        " limit) run when the agent is back: the next two rows",
+        " limit) run once it runs again: the next two rows",
         "",
         "test_a_container_that_starts_while_the_agent_is_away_has_its_limit",
     ),
     FailureRow(
         "a container with an image, volume or capability that hides or removes the limit started"
-        " while the agent was away, or a hook of the runtime hid the limit after the checks at"
+        " while the agent did not run, or a hook of the runtime hid the limit after the checks at"
         " start",
         "it runs without its limit, and is reported at the agent's next check: after a container's"
-        " start, and of all running containers when the agent is back; delete its pod",
+        " start, and of all running containers once the agent runs again; delete its pod",
         "in the agent's log: `limit not in place`, and `gpuslice_limit_not_in_place_total`; in a"
         " cluster the pod's event `LimitNotInPlace`",
         "test_a_limit_that_was_hidden_while_the_agent_was_away_is_named",
     ),
     FailureRow(
-        "a GPU has no free capacity, and an annotation requests more (forged, or of two"
+        "a GPU has no free capacity, and an annotation grants more of it (forged, or written by two"
         " schedulers)",
         "CreateContainer fails until enough running containers have exited; also after a restart of"
         " agent or containerd",
@@ -106,7 +106,7 @@ FAILURE_ROWS: Final[Sequence[FailureRow]] = (
     ),
     FailureRow(
         "a second agent starts beside the first",
-        "it waits until the first has ended, and serves no container until then",
+        "it waits until the first has exited, and serves no container until then",
         "in its log and `/readyz`: `another agent serves this node (pid=...)`",
         "test_in_a_rolling_update_no_two_agents_conflict",
     ),
@@ -129,7 +129,7 @@ FAILURE_ROWS: Final[Sequence[FailureRow]] = (
         "containers run; their overhead stays as last measured",
         "`gpuslice_containers_not_measured`; in the agent's log, once: `the driver's own memory is"
         " not measured`",
-        "test_nvml_that_does_not_answer_is_let_alone_for_a_while",
+        "test_nvml_that_does_not_answer_is_not_queried_for_a_while",
     ),
     FailureRow(
         "containerd restarts",
@@ -152,14 +152,14 @@ FAILURE_ROWS: Final[Sequence[FailureRow]] = (
     ),
     FailureRow(
         "the arbiter hangs, stopped or in a system call",
-        "the same, after 4 s, when the agent kills it",
+        "as in the row above, once the agent has killed it, after 4 s",
         "logs `arbiter exited`, `killed: no heartbeat for 4 s`",
         "test_an_arbiter_that_hangs_is_killed_and_followed_by_another",
     ),
     FailureRow(
         "the agent is killed while containers share a GPU's time",
         "the arbiter exits with it; each container keeps its own part of each 100 ms until an"
-        " agent is back",
+        " agent runs again",
         "",
         "test_an_agent_that_is_killed_leaves_no_arbiter",
     ),
@@ -173,15 +173,15 @@ FAILURE_ROWS: Final[Sequence[FailureRow]] = (
     FailureRow(
         "the agent is stopped while these containers have work in flight, alone or with its"
         " arbiter",
-        "the arbiter goes on without it; without both, each container keeps its own part of each"
-        " 100 ms: the same bounds",
+        "the arbiter continues; if both are stopped, each container keeps its own part of each"
+        " 100 ms. The bounds are those of the row above",
         "",
         "test_an_agent_that_is_stopped_costs_no_container_its_share",
     ),
     FailureRow(
         "a kernel runs for more than a second",
         "the next container of the GPU starts beside it, 100 ms after its window; half of the time"
-        " is deducted from the container's later turns",
+        " is deducted from the container's later windows",
         "logs `LimitNotEnforceable`, and an event of the pod",
         "test_a_long_kernel_is_reported",
     ),
@@ -199,8 +199,8 @@ FAILURE_ROWS: Final[Sequence[FailureRow]] = (
     ),
     FailureRow(
         "the region is truncated while programs use it",
-        "each of the container's programs ends by SIGBUS at its next allocation; none gets "
-        "more; new ones as above",
+        "SIGBUS ends each program of the container at its next allocation; new programs: as in the"
+        " two rows above",
         "",
         "test_row_25_a_region_truncated_while_in_use_ends_its_process_before_it_gets_more",
     ),

@@ -48,7 +48,7 @@ def test_a_labelled_pod_without_an_allocation_has_no_gpu(lab: Lab) -> None:
         assert not probe(pod.run("main", OWN)).driver
 
 
-def test_an_unreadable_allocation_of_a_pod_that_asks_for_no_share(lab: Lab) -> None:
+def test_an_unreadable_allocation_of_a_pod_that_requests_no_share(lab: Lab) -> None:
     with lab.pod("unreadable", {ALLOCATED: "{"}) as pod:
         assert not probe(pod.run("main", OWN)).driver
 
@@ -76,7 +76,7 @@ def test_without_the_agent_a_pod_that_requires_it_is_refused(bare_lab: Lab) -> N
         pod.create("main", OWN)
 
 
-def test_without_the_agent_no_gpu_comes(bare_lab: Lab) -> None:
+def test_without_the_agent_there_is_no_gpu(bare_lab: Lab) -> None:
     """Nothing requires the agent in a pod of Koordinator's: it runs, and has no GPU."""
     bare_lab.stop_agent()
     with bare_lab.pod("koordinator", bare_lab.allocated([(0, HALF, 50)])) as pod:

@@ -181,7 +181,7 @@ def test_a_grant_of_a_gpu_that_was_full(cluster: Cluster) -> None:
     assert not cluster.removed(first) and not cluster.removed(second)
 
 
-def test_without_the_api_server_containers_are_as_ever(cluster: Cluster) -> None:
+def test_without_the_api_server_nothing_changes(cluster: Cluster) -> None:
     """Also if the agent starts then."""
     lab, annotations = cluster.lab, one(cluster.lab)
     cluster.plane.apiserver.kill()
@@ -191,7 +191,7 @@ def test_without_the_api_server_containers_are_as_ever(cluster: Cluster) -> None
             for anew in (False, True):
                 if anew:
                     cluster.serve()
-                full = refused("without_the_api_server_containers_are_as_ever")
+                full = refused("without_the_api_server_nothing_changes")
                 with lab.pod("more", one(lab, HALF + GIB)) as other, full:
                     other.create("main", OWN)
             with lab.pod("quarter", one(lab, 10 * GIB)) as other:

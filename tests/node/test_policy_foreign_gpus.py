@@ -115,7 +115,7 @@ def test_a_gpu_of_another_nri_plugin(specs: Lab) -> None:
                 pod.create("main", OWN)
 
 
-def test_a_thing_of_another_nri_plugin(specs: Lab) -> None:
+def test_a_device_without_a_gpu_of_another_nri_plugin(specs: Lab) -> None:
     """Also if a device plugin gives it, beside a share."""
     with plugin(specs, _opens(10)), specs.pod("opens", one(specs)) as pod:
         assert probe(pod.run("main", OWN)).held_to(HALF)

@@ -87,7 +87,7 @@ def test_an_image_with_a_nix_preload_file(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("image", [FILE_IN_PLACE_IMAGE, DIRECTORY_IN_PLACE_IMAGE])
-def test_an_image_with_something_else_in_our_places(lab: Lab, image: str) -> None:
+def test_an_image_with_files_at_the_agents_mount_points(lab: Lab, image: str) -> None:
     with lab.pod("in-the-way", lab.share({"main": [(0, HALF, 50)]})) as pod:
         with pytest.raises(CriError, match="not a directory"):
             pod.run("main", Process(image))

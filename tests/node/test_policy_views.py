@@ -73,7 +73,7 @@ def test_a_capability_that_loosens_the_limit(lab: Lab, names_given: list[str]) -
 
 
 @pytest.mark.parametrize("sees", ["POD", "NODE", "of a target"])
-def test_a_strong_neighbour_that_sees_its_processes(lab: Lab, sees: str) -> None:
+def test_a_neighbour_with_a_capability_that_sees_its_processes(lab: Lab, sees: str) -> None:
     """It can enter the other's mount namespace, and unmount there. It starts, and is reported."""
     targeted = sees == "of a target"
     of = Sandbox(pid="NODE" if sees == "NODE" else "CONTAINER" if targeted else "POD")

@@ -191,7 +191,7 @@ def test_a_pod_that_was_bound_to_a_full_gpu_is_reported_and_stays(
     side.holds = (of_pod(server, late, uuid, 2 * GIB),)
     until(lambda: bool(events(server, late)), "its event")
     (said,) = events(server, late)
-    assert f"runs with a GPU share, but {uuid} was full when the pod was bound" in said
+    assert f"refused now: {uuid}: insufficient free capacity when the pod was bound" in said
     time.sleep(2)  # several checks
     assert not leaving(server, late) and not leaving(server, first)
 
@@ -205,7 +205,8 @@ def test_a_pod_that_was_bound_to_a_full_gpu_is_deleted_with_an_event(
     )
     until(lambda: leaving(server, late) and leaving(server, small), "both late ones are removed")
     (said,) = events(server, late)
-    assert said.startswith(f"gpuslice removes the pod: {uuid} was full when the pod was bound")
+    assert said.startswith(f"gpuslice removes the pod: {uuid}: insufficient free capacity when")
+    assert "delete the pod" not in said
     assert f"{GIB} bytes of memory granted, 0 of {4 * GIB} free" in said
     for pod in (first, second):
         assert not leaving(server, pod)

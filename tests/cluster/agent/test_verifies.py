@@ -77,7 +77,7 @@ def test_a_grant_that_no_scheduler_wrote_is_reported_and_its_pod_stays(
     binding = {"apiVersion": "v1", "kind": "Binding", **with_admin, "target": target}
     assert server.ask("POST", f"{unsigned}/binding", binding).done
     wrong = {
-        made: "it was made with its node, and bound by no scheduler",
+        made: "the pod was created with spec.nodeName; no scheduler bound it",
         changed: f"annotation {names.ANNOTATION_DEVICE_ALLOCATED} was changed after",
         unsigned: f"annotation {names.ANNOTATION_WRITER}, which our scheduler writes with it",
     }
@@ -87,7 +87,7 @@ def test_a_grant_that_no_scheduler_wrote_is_reported_and_its_pod_stays(
     for path, why in wrong.items():
         until(lambda path=path: bool(events(server, path)), f"its event: {why}")  # type: ignore[misc]
         (said,) = events(server, path)
-        assert "but no scheduler wrote the pod's grant" in said and why in said
+        assert "refused now: GPU grant: must be written by a scheduler" in said and why in said
     time.sleep(2)  # several checks
     assert not any(leaving(server, path) for path in (*wrong, honest))
     assert events(server, honest) == []
@@ -124,7 +124,7 @@ def test_a_container_with_more_than_its_pod_was_granted(
     )
     until(lambda: bool(events(server, other)), "its event")
     (said,) = events(server, other)
-    assert "the API server does not confirm the pod's grant" in said
+    assert "GPU grant: must be that of the pod at the API server" in said
     assert f"has {2 * GIB} bytes and 50 percent of {uuid}, granted are {GIB} and 50" in said
     assert not leaving(server, other)
     assert (counts(side, GrantState.CONFIRMED), counts(side, GrantState.MISMATCH)) == (1, 1)

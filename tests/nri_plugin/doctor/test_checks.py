@@ -331,7 +331,7 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
 ]
 
 
-def test_a_whole_node_is_well() -> None:
+def test_a_healthy_node_has_no_findings() -> None:
     found = examine(WHOLE)
     assert {finding.level for finding in found} == {Level.OK}
     assert not [finding for finding in found if finding.do]

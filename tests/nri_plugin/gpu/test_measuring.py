@@ -142,7 +142,7 @@ for line in sys.stdin:
     ],
     ids=["no driver", "not JSON", "not a mapping", "hangs"],
 )
-def test_nvml_that_does_not_answer_is_let_alone_for_a_while(
+def test_nvml_that_does_not_answer_is_not_queried_for_a_while(
     node: Node, script: str, problem: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")

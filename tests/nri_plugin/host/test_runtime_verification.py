@@ -83,7 +83,7 @@ def test_a_capability_not_seen_before_the_start(bundle: Bundle) -> None:
     bundle.capabilities = {"bounding": ["CAP_DAC_READ_SEARCH"]}
     bundle.create()
     bundle.start()
-    with pytest.raises(Refused, match=r"value DAC_READ_SEARCH: .* the container opens"):
+    with pytest.raises(Refused, match=r"value DAC_READ_SEARCH: .* the container open"):
         prove(bundle)
     (bundle.path / "config.json").write_text("{")
     with pytest.raises(OSError, match=r"config\.json is not as the runtime reads it"):
@@ -163,7 +163,7 @@ def test_the_result_of_a_check_is_logged_and_failures_are_counted(desk: Desk) ->
 
 def test_a_container_without_all_mounts_is_reported_and_counted(desk: Desk) -> None:
     (said,) = desk.perform(replace(desk.one, required=None))
-    assert "limit not in place" in said and "did not request" in said
+    assert "limit not in place" in said and "without this agent" in said
     assert desk.counted == 1
 
 

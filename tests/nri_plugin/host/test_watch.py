@@ -113,7 +113,7 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-def test_a_whole_node_lacks_nothing(host: Host) -> None:
+def test_a_healthy_node_lacks_nothing(host: Host) -> None:
     assert host.lacks() == []
     assert not host.settings.generated_cdi_dir.exists()
 

@@ -166,7 +166,7 @@ def test_a_share_that_is_first_refuses_the_allocation(tmp_path: Path) -> None:
 def test_reserved_gpus_alone_are_listed(tmp_path: Path) -> None:
     async def work(kubelet: FakeKubelet, agent: Agent) -> None:
         assert kubelet.health() == {"GPU-3": True}
-        assert "shares alone" in await refused(kubelet.allocate(["GPU-0"]))
+        assert "only for shares" in await refused(kubelet.allocate(["GPU-0"]))
         assert agent.share("beside", GPUS[0])
 
     story(tmp_path, work, offer="GPU-3")

@@ -49,7 +49,8 @@ async def test_a_refusal_reaches_the_user_unchanged() -> None:
         assert (failed.value.code, failed.value.message) == (
             2,
             f'gpuslice refuses container "{made.name}" of pod {of.namespace}/{of.name}: the agent'
-            " cannot create the container's files: no GPU-7 on this node: \\udcff \\xe9",
+            " cannot create the container's files: no GPU-7 on this node: \\udcff \\xe9;"
+            " run the doctor on the node (python -m nri_plugin doctor)",
         )
         del r.handler.hooks["create"]
         r.handler.hooks["start"] = raiser(objection("the image brings a preload of its own"))

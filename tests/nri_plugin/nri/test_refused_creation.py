@@ -37,11 +37,11 @@ async def test_of_a_gpu_that_a_pod_holds_whole_no_share_is_given(host: Host) -> 
     modes, share = service.node.modes, pod(allocated=HALF, grants=GRANTS)
     async with serving(service) as runtime:
         text = await refused(runtime, share, container())
-        assert "the agent cannot list the GPUs that pods hold whole: " in text
+        assert "the agent cannot list the GPUs that are assigned whole to pods: " in text
         modes.assigned(Assigned({UUID: "team/whole"}, {}), frozenset(), 0)
         text = await refused(runtime, share, container())
-        wanted = f"invalid value {UUID}: must not be held whole; team/whole holds it"
-        assert wanted in text
+        wanted = f"invalid value {UUID}: must be a shared GPU; it is assigned whole"
+        assert f"{wanted} (nvidia.com/gpu) to team/whole" in text
         assert host.keys() == set()
         beside = await runtime.create(share, container(1, "sidecar"))
         assert beside is not None and not beside.adjust.mounts

@@ -16,11 +16,11 @@ async def test_a_container_that_was_not_adjusted_does_not_start(
     host: Host, nri_version: tuple[int, int, int]
 ) -> None:
     async with serving(host.service(), nri_version=nri_version) as runtime:
-        with pytest.raises(RequestFailed, match="did not request"):
+        with pytest.raises(RequestFailed, match="without this agent"):
             await runtime.notify("StartContainer", pod(allocated=HALF), container())
         made = container()
         made.mounts.add(destination="/.gpuslice", source=str(host.run / "c0"))
-        with pytest.raises(RequestFailed, match="did not request"):
+        with pytest.raises(RequestFailed, match="without this agent"):
             await runtime.notify("StartContainer", pod(allocated=HALF), made)
 
 
@@ -67,7 +67,7 @@ async def test_validation_rejects_changes_of_other_plugins(host: Host) -> None:
         nothing = nri.ContainerAdjustment()
         same = await verdict(nothing, container(), theirs=reply.adjust)
         assert same == "", "another plugin's, with the same limits"
-        assert "did not request" in await verdict(nothing, container(9))
+        assert "without this agent" in await verdict(nothing, container(9))
         web = pod(1, labels={})
         assert await verdict(nothing, container(9), web) == ""
         assert await verdict(nothing, container(9, "sidecar")) == ""

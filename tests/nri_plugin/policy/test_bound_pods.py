@@ -126,9 +126,9 @@ def test_the_refusal_names_the_holder() -> None:
     bounds.put(bound("b", 5 * GIB), listing=False)
     said = bounds.over(GPUS, NO_PODS)["b"].text
     assert said == (
-        f"GPU-0 was full when the pod was bound: {5 * GIB} bytes of memory granted,"
-        f" {3 * GIB} of {8 * GIB} free; granted to pods bound before it: team/pod-a"
-        f" {5 * GIB}"
+        f"GPU-0: insufficient free capacity when the pod was bound: {5 * GIB} bytes of memory"
+        f" granted, {3 * GIB} of {8 * GIB} free; granted to pods bound before it: team/pod-a"
+        f" {5 * GIB}; delete the pod to reschedule it"
     )
 
 
@@ -172,8 +172,8 @@ def with_annotations(of: Bound, annotations: dict[str, str]) -> Bound:
 @pytest.mark.parametrize(
     ("order", "problem"),
     [
-        ([bound("a", scheduled="")], "made with its node, and bound by no scheduler"),
-        ([bound("a", scheduled=""), bound("a")], "made with its node, and bound by no scheduler"),
+        ([bound("a", scheduled="")], "with spec.nodeName; no scheduler bound it"),
+        ([bound("a", scheduled=""), bound("a")], "with spec.nodeName; no scheduler bound it"),
         ([granted(bound("a"))], f"annotation {names.ANNOTATION_WRITER}, which our scheduler"),
         ([replace(bound("a"), is_ours=True)], f"annotation {names.ANNOTATION_WRITER}, which our"),
         (
@@ -358,7 +358,8 @@ def test_a_hold_within_its_grant_is_no_mismatch() -> None:
     bounds.put(bound("b", gpu=1), listing=False)
     mismatch = bounds.mismatch(hold(Pod("b", "team", "pod-b"), HALF), GPUS[:1])
     assert mismatch is not None and mismatch.text.endswith(
-        "container main has a part of GPU-0, granted is none of it"
+        "container main has a share of GPU-0, which the grant does not name; delete the pod to"
+        " reschedule it"
     )
     by_minor = {names.ANNOTATION_DEVICE_ALLOCATED: allocated(1, GIB, uuid=None)}
     bounds.put(with_annotations(bound("c"), by_minor), listing=False)

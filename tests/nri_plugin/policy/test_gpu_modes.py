@@ -44,7 +44,7 @@ def test_without_an_offer_each_gpu_is_shared_and_the_kubelet_sees_none() -> None
     modes = GpuModes()
     assert {modes.of(gpu) for gpu in GPUS} == {(Mode.SHARED, "")}
     assert kubelet_sees(modes) == {}
-    assert "shares alone" in modes.allocate(["GPU-0"], GPUS, NO_SHARES, 0)
+    assert "only for shares" in modes.allocate(["GPU-0"], GPUS, NO_SHARES, 0)
     assert modes.objection(["GPU-0"]) is None
 
 
@@ -53,7 +53,7 @@ def test_reserved_gpus_are_given_whole_only() -> None:
     modes = known(Offer(reserved=frozenset({"0", "GPU-2"})))
     assert [modes.of(gpu)[0] for gpu in GPUS] == [Mode.WHOLE, Mode.SHARED, Mode.WHOLE]
     assert kubelet_sees(modes) == {"GPU-0": True, "GPU-2": True}
-    assert "shares alone" in modes.allocate(["GPU-1"], GPUS, NO_SHARES, 0)
+    assert "only for shares" in modes.allocate(["GPU-1"], GPUS, NO_SHARES, 0)
     assert modes.offer.problem(GPUS) == ""
     missing = Offer(reserved=frozenset({"0", "7"})).problem(GPUS)
     assert missing == "--whole-gpus: invalid value 7: must be GPUs of this node"
@@ -78,7 +78,7 @@ def test_a_failed_an_excluded_and_an_unknown_gpu_are_not_allocated() -> None:
     for uuid, why in (
         ("GPU-0", names.ANNOTATION_EXCLUDED_GPUS),
         ("GPU-2", "MIG mode is enabled"),
-        ("GPU-9", "no GPU of this node"),
+        ("GPU-9", "must be a GPU of this node"),
     ):
         assert why in modes.allocate([uuid], failed, NO_SHARES, 0)
 
@@ -92,7 +92,7 @@ def test_a_held_gpu_stays_available_to_the_kubelet() -> None:
     assert modes.of(GPUS[0])[0] is Mode.WHOLE
     refusal = modes.objection(["GPU-1", "GPU-0"])
     assert refusal is not None and refusal.reason is Reason.GPU_WHOLE
-    wrong = "GPU of the share: invalid value GPU-0: must not be held whole; "
+    wrong = "GPU of the share: invalid value GPU-0: must be a shared GPU; "
     assert refusal.text.startswith(wrong)
 
 
@@ -139,7 +139,7 @@ def test_the_record_alone_counts_while_the_nodes_pods_are_not_known() -> None:
     modes.assigned(Assigned({}, {"GPU-0": {"uid-1"}}), None, 0)
     assert modes.held == {"GPU-0"}
     refusal = modes.objection(["GPU-0"])
-    assert refusal is not None and "a pod of the kubelet's record holds it" in refusal.text
+    assert refusal is not None and "to a pod in the kubelet's checkpoint" in refusal.text
     modes.assigned(Assigned({}, {"GPU-0": {"uid-1"}}), frozenset(), 100)
     assert not modes.held
 

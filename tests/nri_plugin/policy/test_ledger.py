@@ -128,7 +128,7 @@ def test_a_pods_running_containers_do_not_exceed_its_allocation() -> None:
     assert short is not None
     assert short.refusal().text == (
         "annotation gpuslice.io/grants: containers.debug: invalid value 1 bytes of memory of GPU-a:"
-        " must be at most 0, what is free of the pod's allocation of 50; the kubelet retries;"
+        " must be at most 0, the free part of the pod's allocation of 50; the kubelet retries;"
         " granted to running containers:"
         " team/pod-of-uid-1/sidecar 40, team/pod-of-uid-1/main 10"
     )

@@ -44,7 +44,7 @@ def test_untouched(of: Pod) -> None:
 
 @pytest.mark.parametrize("text", ["{", "", "[]", "null"])
 @pytest.mark.parametrize("labels", [{}, {names.LABEL_ISOLATION_PROVIDER: "another"}])
-def test_an_unreadable_allocation_of_a_pod_that_asks_for_no_share_is_no_gpu(
+def test_an_unreadable_allocation_of_a_pod_that_requests_no_share_is_no_gpu(
     text: str, labels: dict[str, str]
 ) -> None:
     of = pod(allocated=text, labels=labels)
