@@ -165,16 +165,16 @@ class _Connection(asyncio.Protocol):
             self._answers.feed(data)
             answer = self._answers.next()
         except Refused as refused:
-            self._fail(f"what came is no answer: {refused}")
+            self._fail(f"not an HTTP response: {refused}")
             return
         if self._asked is None or self._asked.done():
-            self._fail("something came that was not asked for")
+            self._fail("unrequested bytes on an idle connection")
         elif answer is not None:
             self.is_usable = answer.keeps and not self._answers.midway
             self._asked.set_result(answer)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._fail(f"the connection ended: {error or 'without a word'}")
+        self._fail(f"the connection ended: {error or 'no response'}")
 
     def _fail(self, why: str) -> None:
         self.close()

@@ -1,6 +1,6 @@
 """`python -m nri_plugin`: the node agent, and its sub-commands.
 
-The only module that reads argv and the environment. A sub-command imports only what it needs: the
+Passes argv and the environment to the sub-command, which imports only what it needs: the
 distributor, which runs beside the agent on each node, takes 23 MiB.
 """
 

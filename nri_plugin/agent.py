@@ -45,8 +45,8 @@ _LOG: Final = logging.getLogger(__name__)
 
 _SOCKET_LOOK_S: Final = 1.0
 _NO_CLUSTER: Final = (
-    "no cluster: no kubeconfig is named, and this is not a pod; containers are served all the same,"
-    " and this node's GPUs are not published"
+    "running without an API server: --kubeconfig is not set, and this is not a pod; containers are"
+    " served, this node's GPU inventory is not published"
 )
 
 
@@ -201,8 +201,8 @@ async def _serve(
         except (FileNotFoundError, ConnectionRefusedError) as error:
             observer.lost(
                 "absent",
-                f"nothing listens at {place} ({error.strerror}):"
-                " is containerd running, with NRI on?",
+                f"no process listens at {place} ({error.strerror}); start containerd with NRI"
+                " enabled",
             )
         except (OSError, NriError) as error:
             observer.lost("failed", f"no session at {place}: {error}")

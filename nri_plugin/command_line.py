@@ -1,7 +1,7 @@
 """Settings from flags and the environment, and the text of --help.
 
-Only the commands call it; no other module reads arguments or environment. Each flag (flags.py) has
-a variable, e.g. GPUSLICE_AGENT_RUN_DIR for `--run-dir`; the flag takes precedence.
+The commands call it with the arguments and the environment that __main__.py reads. Each flag
+(flags.py) has a variable, e.g. GPUSLICE_AGENT_RUN_DIR for `--run-dir`; the flag takes precedence.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from nri_plugin.policy.model import Rules
 from nri_plugin.settings import Settings
 
 _DESCRIPTION: Final = """\
-gpuslice's node agent: brings containers their share of a GPU, with its limit, through the container
-runtime's NRI. A pod gets a GPU from this agent or not at all.
+gpuslice's node agent: injects shares of GPUs, with their limits, into containers through the
+container runtime's NRI. A pod gets a GPU from this agent or not at all.
 
-  python -m nri_plugin [settings]          serve (what this page is about)
+  python -m nri_plugin [settings]          serve, with the settings below
   python -m nri_plugin doctor [settings]   check this node and list what to change; changes nothing
-  python -m nri_plugin enable-nri          turn NRI on in containerd, or leave it as it was
-  python -m nri_plugin uninstall           remove what gpuslice put on this node
+  python -m nri_plugin enable-nri          turn NRI on in containerd, or restore its configuration
+  python -m nri_plugin distribute          publish the library on this node
+  python -m nri_plugin uninstall           remove gpuslice's files from this node
 """
 
 _EPILOG: Final = """\
-Each setting is also read from the environment: --run-dir from GPUSLICE_AGENT_RUN_DIR; switches take
-true or false, what is repeatable is separated by colons. A flag outranks the environment.
+Each setting is also read from the environment: --run-dir from GPUSLICE_AGENT_RUN_DIR. Switches take
+true or false; separate the values of a repeatable flag with colons. A flag takes precedence.
 
 The agent serves until SIGTERM, and reconnects when containerd restarts. Its one line on standard
 output, "ready: ...", means that containers are adjusted from then on; its log is on standard error.
-HTTP endpoints: /healthz (the event loop runs), /readyz (containers get their share now; else the
-reasons), /metrics (for Prometheus).
+HTTP endpoints: /healthz (the event loop runs), /readyz (containers get their share now; otherwise
+the reasons), /metrics (for Prometheus).
 
 In a pod it needs: root, hostPID, the host's directories under the same paths as on the host, the
 run directory and containerd's state with mount propagation (Bidirectional, HostToContainer), and
@@ -67,12 +68,17 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def command_parser(command: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """Of a command that takes the agent's settings, none of which it requires."""
+def command_parser(
+    command: str, description: str, epilog: str, uses: Sequence[str]
+) -> argparse.ArgumentParser:
+    """Of a command that takes the agent's settings and requires none. uses: the flags that have an
+    effect on it; --help lists no others."""
     known = parser()
     known.prog, known.description, known.epilog = f"{known.prog} {command}", description, epilog
     for action in known._actions:
         action.required = False
+        if not {"--help", *uses} & {*action.option_strings}:
+            action.help = argparse.SUPPRESS
     return known
 
 

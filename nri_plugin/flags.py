@@ -47,43 +47,45 @@ FLAGS: Final[Mapping[str, _Flag]] = {
     ),
     "--nri-socket": _value("containerd's NRI socket", absolute, "PATH", "/var/run/nri/nri.sock"),
     "--run-dir": _value(
-        "where containers' grants and regions live",
+        "directory of the containers' grants and regions",
         absolute,
         "PATH",
         names.HOST_RUN_DIR,
     ),
     "--store-dir": _value(
-        "where the library is kept, by content hash",
+        "directory of the releases of the library, by content hash",
         absolute,
         "PATH",
         names.HOST_STORE_DIR,
     ),
     "--containerd-state": _value(
-        "containerd's state directory (default: that of these which has containers of Kubernetes:"
+        "containerd's state directory (default: the first of these that has Kubernetes containers:"
         f" {', '.join(map(str, bundle.STATES))})",
         absolute,
         "PATH",
     ),
     "--cdi-dir": _list(
-        "directory of CDI specs beside /etc/cdi and /var/run/cdi, repeatable; the last outranks the"
-        " others, and these two",
+        "directory of CDI specs beside /etc/cdi and /var/run/cdi, repeatable; a later directory"
+        " takes precedence over earlier ones and over these two",
         absolute,
         "DIR",
     ),
     "--cdi-kind": _list(
         "kind of CDI device that describes GPUs by UUID, before"
-        f" {' and '.join(names.CDI_KINDS)}, repeatable; the first with a GPU's device counts",
+        f" {' and '.join(names.CDI_KINDS)}, repeatable; the first one that has the GPU is used",
         setting_types.cdi_kind,
         "KIND",
     ),
-    "--index": _value("two digits, place among NRI plugins", setting_types.nri_index, None, "50"),
+    "--index": _value(
+        "two digits: the order among NRI plugins", setting_types.nri_index, None, "50"
+    ),
     "--remove-unverified": _switch(
         "delete pods that do not fit on their GPU in the order of binding, instead of refusing"
         " their containers; the chart's agent.deletePods grants the right"
     ),
     "--strict": _switch(
-        "mount a forwarder over each driver library, so that programs of musl, and libraries opened"
-        " by dlmopen, meet the limit too; needs forwarder.so beside --library"
+        "mount a forwarder over each driver library, so that the limit also applies to programs"
+        " linked with musl and to libraries opened by dlmopen; needs forwarder.so beside --library"
     ),
     "--driver-capabilities": _value(
         "what containers may request by NVIDIA_DRIVER_CAPABILITIES: compute and utility, always,"
@@ -98,24 +100,24 @@ FLAGS: Final[Mapping[str, _Flag]] = {
         " default validator rejects OCI hooks; needs containerd 1.7.30 or 2.1, and not --strict"
     ),
     "--whole-gpus": _value(
-        f"which GPUs pods may hold whole, by {names.RESOURCE_NVIDIA_GPU}, with the agent as the"
-        " node's device plugin: off; any without a share; or a comma-separated list of indexes and"
-        " UUIDs of GPUs that are given whole only; needs a containerd with CDI",
+        f"GPUs that the agent, as the node's device plugin, offers as {names.RESOURCE_NVIDIA_GPU}:"
+        " off; any (every GPU without a share); or a comma-separated list of indexes and UUIDs of"
+        " GPUs that are only for whole use; needs a containerd with CDI",
         setting_types.offer,
         "GPUS",
         "off",
     ),
     "--kubelet-dir": _value("the kubelet's --root-dir", absolute, "PATH", "/var/lib/kubelet"),
     "--dialects": _value(
-        "request dialects whose totals the node shows, comma-separated:"
+        "request dialects whose resources the node reports, comma-separated:"
         f" {', '.join(each.name for each in DIALECTS)}",
         setting_types.dialects,
         "LIST",
         KOORDINATOR.name,
     ),
     "--code-bytes": _value(
-        "what a process is charged for code beside its CUDA context, until the second in which a"
-        " measurement has seen it: bytes, or 256Mi",
+        "what a process is charged for code beside its CUDA context, until a measurement includes"
+        " it: bytes, or 256Mi",
         setting_types.size,
         "SIZE",
         f"{CODE_BYTES >> 20}Mi",
@@ -133,8 +135,8 @@ FLAGS: Final[Mapping[str, _Flag]] = {
         "force",
     ),
     "--nvidia-ctk": _value(
-        "makes CDI specs for GPUs that have none, e.g. 'chroot /host nvidia-ctk'; off: nothing"
-        " does",
+        "command that generates CDI specs for GPUs that have none, e.g. 'chroot /host nvidia-ctk';"
+        " off: no spec is generated",
         setting_types.command,
         "COMMAND",
         "nvidia-ctk",
@@ -148,13 +150,14 @@ FLAGS: Final[Mapping[str, _Flag]] = {
         "/",
     ),
     "--driver-root-mount": _value(
-        "where the agent sees that directory, if it runs in a pod (default: the same path)",
+        "path of that directory in the agent's pod (default: the same path)",
         absolute,
         "PATH",
     ),
     "--kubeconfig": _value(
-        "how to reach the API server, which receives this node's GPUs and totals (default: as a pod"
-        " of the cluster; outside of one the agent works without)",
+        "file with the address and credentials of the API server, which receives this node's GPUs"
+        " and totals (default: those of the agent's pod; outside a pod the agent runs without an"
+        " API server)",
         absolute,
         "PATH",
     ),
@@ -165,32 +168,30 @@ FLAGS: Final[Mapping[str, _Flag]] = {
         socket.gethostname().lower(),
     ),
     "--http": _value(
-        "HOST:PORT, unix:PATH or off, where /healthz, /readyz and /metrics are served",
+        "address of /healthz, /readyz and /metrics: HOST:PORT, unix:PATH or off",
         setting_types.address,
         "ADDRESS",
         "127.0.0.1:10275",
     ),
-    "--log-format": _value(
-        "how the lines of the log are written", Format, None, "logfmt", choices=tuple(Format)
-    ),
+    "--log-format": _value("format of the log", Format, None, "logfmt", choices=tuple(Format)),
     "--unenforceable": _choice(
-        "what becomes of a container with a grant whose entry point no limit reaches (static, musl,"
-        " 32 bit): report it (LimitNotEnforceable), or refuse to start it",
+        "a container with a grant whose entry point does not load the library (static, musl, 32"
+        " bit): report it (LimitNotEnforceable), or refuse to start it",
         "report",
         "refuse",
     ),
     "--runtime-handler": _list(
-        "another runtime handler that runs containers on this kernel, repeatable; grants are"
-        " refused under all but these and the default, runc, crun and NVIDIA's",
+        "another runtime handler that runs containers on this kernel, repeatable; containers with a"
+        " grant are refused except under these and the default, runc, crun and NVIDIA's",
         str,
         "NAME",
     ),
     "--allow-capability": _list(
-        "Linux capability that a container with a grant may have, though it can take its limit away"
-        f" with it, repeatable: {', '.join(LOOSENING)} (default: none)",
+        "Linux capability that a container with a grant may have although the container can then"
+        f" remove its own limit, repeatable: {', '.join(LOOSENING)} (default: none)",
         setting_types.loosening,
         "NAME",
     ),
-    "--verbose": _switch("log what is routine, too"),
+    "--verbose": _switch("also log routine requests"),
 }
 """Help text and argparse options of each flag. Texts, defaults too, are converted by its type."""

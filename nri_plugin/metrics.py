@@ -117,7 +117,7 @@ class Metrics:
         self.library = gauge(
             "gpuslice_library",
             "1 for the library that new containers mount, by the component that published it"
-            " (distributor, agent) and its SHA-256. No sample: there is none.",
+            " (distributor, agent) and its SHA-256. No series while the node has no library.",
             "source",
             "sha256",
         )
@@ -129,7 +129,7 @@ class Metrics:
         )
         self.whole_gpus = gauge(
             "gpuslice_whole_gpus",
-            "GPUs that pods hold whole (nvidia.com/gpu of the agent's device plugin).",
+            "GPUs assigned whole to pods (nvidia.com/gpu of the agent's device plugin).",
         )
         self.whole_refused = counter(
             "gpuslice_whole_gpu_refusals_total",
@@ -149,7 +149,7 @@ class Metrics:
         )
         self.throttled = counter(
             "gpuslice_container_gpu_throttled_seconds_total",
-            "Time that launches of the container waited for its turn on the GPU, summed over"
+            "Time that launches of the container waited for its window on the GPU, summed over"
             " threads.",
             *_CONTAINER,
         )
@@ -161,9 +161,10 @@ class Metrics:
         )
         self.turn_idle = counter(
             "gpuslice_container_gpu_turn_idle_seconds_total",
-            "Time of the container's turns in which no work of it ran: from the begin of a turn to"
-            " the first work, from the last work to the end (hand-over), and the program's own"
-            " pauses. Only turns that others wait for, or of a forced share.",
+            "Time of the container's windows in which no work of it ran: from the start of a window"
+            " to the first work, from the last work to the end (hand-over), and the program's own"
+            " pauses. Counts only windows for which other containers waited, and those under"
+            " --core-policy force.",
             *_CONTAINER,
         )
         self.share = gauge(

@@ -83,7 +83,7 @@ class Settings:
     """Cap the compute of containers that are created from now on also while a GPU is idle."""
 
     dialects: Sequence[Dialect] = (KOORDINATOR,)
-    """Those whose totals the node shows."""
+    """Those whose totals the node reports."""
 
     kubeconfig: str = ""
     """Access to the API server; "": as a pod of the cluster, or none outside a cluster."""
@@ -116,7 +116,7 @@ class Settings:
 
     @property
     def node_resources(self) -> Sequence[str]:
-        """The resources whose totals the node shows."""
+        """The resources whose totals the node reports."""
         return [name for dialect in self.dialects for name in dialect.node_resources]
 
     @property

@@ -19,26 +19,28 @@ from nri_plugin.policy.refusals import StoreError
 from nri_plugin.setting_types import absolute
 
 _DESCRIPTION: Final = """\
-Removes what gpuslice put on this node, after its agent and distributor have ended. Running
+Removes gpuslice's files from this node, after its agent and distributor have exited. Running
 containers keep their library, their limit and their files; no container is stopped. Give it the
-settings of the agent, by flags or environment.
+settings of the agent, by flags or environment; those that are not listed here are accepted, and
+have no effect.
 
 Removes: releases of the library that no container mounts, store/current, and the copy at
 /usr/local/vgpu/libvgpu.so if it is gpuslice's; the files of grants under --run-dir whose container
-is gone; the CDI spec that the agent generated. It prints each path, and why others stay.
+does not exist; the CDI spec that the agent generated. It prints each path, and why others remain.
 """
 _EPILOG: Final = """\
-It does not change containerd's configuration, because that restarts containerd: a node on which NRI
-was turned on keeps it until `python -m nri_plugin enable-nri --undo`. Without a plugin NRI does
-nothing.
+The command does not change containerd's configuration, because that needs a restart of containerd:
+a node on which NRI was turned on keeps it until `python -m nri_plugin enable-nri --undo`. NRI
+without a plugin does nothing.
 
-It may be repeated, and killed at any moment. `python -m scheduler uninstall` removes what gpuslice
-wrote into the cluster. docs/upgrade.md has the whole order.
+The command may be repeated, and killed at any moment. `python -m scheduler uninstall` removes what
+gpuslice wrote into the cluster. docs/upgrade.md has the whole order.
 
 examples:
   python -m nri_plugin uninstall --dry-run
   python -m nri_plugin uninstall --stay     # in a DaemonSet; removes later what is used now
 """
+_USES: Final = ("--run-dir", "--store-dir", "--cdi-dir", "--containerd-state")
 _AGAIN_S: Final = 60.0
 _RETRY_S: Final = 5.0
 
@@ -61,12 +63,14 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    known = command_line.command_parser("uninstall", _DESCRIPTION, _EPILOG)
-    known.add_argument("--dry-run", action="store_true", help="change nothing; print what would be")
+    known = command_line.command_parser("uninstall", _DESCRIPTION, _EPILOG, _USES)
+    known.add_argument(
+        "--dry-run", action="store_true", help="change nothing; print what would be removed"
+    )
     known.add_argument(
         "--stay",
         action="store_true",
-        help="run until SIGTERM, and remove once a minute what containers do not use any more",
+        help="run until SIGTERM, and remove once a minute files that containers no longer use",
     )
     known.add_argument(
         "--done-file",

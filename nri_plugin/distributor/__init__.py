@@ -1,1 +1,1 @@
-"""The distributor: brings a library to the node, so that it is changed without the agent."""
+"""The distributor: publishes the library on the node, so that it is replaced without the agent."""

@@ -39,8 +39,8 @@ releases that no container uses.
 With --source hami the library is HAMi's. It cannot read gpuslice's grants, so it is only copied to
 libvgpu.so, for pods that Koordinator or HAMi serve; the agent mounts its own release.
 
-Of two distributors the one that started last is in charge, and the other one changes nothing. It
-runs until SIGTERM; an error (full disk, read-only file system) is logged and retried.
+Of two distributors the one that started last is in charge, and the other one changes nothing. A
+distributor runs until SIGTERM; an error (full disk, read-only file system) is logged and retried.
 
 examples:
   python -m nri_plugin distribute --library /opt/gpuslice/libvgpu.so
@@ -110,7 +110,7 @@ def parser() -> argparse.ArgumentParser:
         type=Format,
         choices=tuple(Format),
         default=Format.LOGFMT,
-        help="how the lines of the log are written (default: logfmt)",
+        help="format of the log (default: logfmt)",
     )
     return known
 
@@ -124,7 +124,7 @@ def _run(published: Publication) -> None:
         wait_s, problem = _VERIFY_EVERY_S, ""
         try:
             for lacking in published.restore():
-                _LOG.info(Line("written", reason=lacking))
+                _LOG.info(Line("files restored", reason=lacking))
                 wait_s = 0.0  # a directory may be new, and is watched from the next round on
         except StoreError as error:
             wait_s, problem = _RETRY_S, f"not published, retried: {error}"
@@ -134,7 +134,7 @@ def _run(published: Publication) -> None:
             if problem:
                 _LOG.error(Line(problem))
             else:
-                _LOG.info(Line("published", sha256=published.sha256))
+                _LOG.info(Line("library published", sha256=published.sha256))
         logged = problem
         changes.wait(wait_s)
         changes.pause(_SETTLE_S)

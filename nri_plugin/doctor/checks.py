@@ -23,12 +23,12 @@ _ACCEPT_MOUNTS: Final = "accept-nvidia-visible-devices-as-volume-mounts"
 
 def root(facts: Facts) -> Answer:
     if not facts.root:
-        do = "run it as root: much of what follows cannot be seen otherwise"
+        do = "run it as root: other checks are incomplete otherwise"
         return fail("the doctor does not run as root", do)
     if not facts.kernel.host_pids:
         return warn(
-            "this is not the host's PID namespace: other processes and the driver's list of them"
-            " are not seen",
+            "this is not the host's PID namespace: other processes, and the driver's list of them,"
+            " are not visible",
             "set hostPID: true in the agent's pod",
         )
     return ok("root, in the host's PID namespace")
@@ -37,15 +37,15 @@ def root(facts: Facts) -> Answer:
 def library(facts: Facts) -> Answer:
     found, store = facts.library, facts.settings.store_dir
     if found.problem is not None:
-        do = "name it by --library, or GPUSLICE_AGENT_LIBRARY: containers with a share are refused"
+        do = "set --library, or GPUSLICE_AGENT_LIBRARY: containers with a share are refused"
         return fail(found.problem, do)
     if found.store_noexec:
         return fail(
-            f"{store} lies on a file system mounted noexec: no program could load the library",
-            f"remount it with exec, or give --store-dir another place than {store}",
+            f"{store} is on a file system mounted noexec: no program can load the library",
+            f"remount it with exec, or set --store-dir to a directory other than {store}",
         )
     if not found.published:
-        return warn(f"not in {store} yet", "the agent puts it there at its start")
+        return warn(f"not in {store} yet", "the agent publishes it at its start")
     return ok(f"in {store}, as it is in {facts.settings.library}")
 
 
@@ -53,16 +53,16 @@ def driver(facts: Facts) -> Answer:
     if facts.gpus_problem is not None:
         return fail(
             f"NVML cannot list the GPUs: {facts.gpus_problem}",
-            "see that nvidia-smi works on the host, and that libnvidia-ml.so.1 is found here: in a"
-            " pod below --driver-root-mount",
+            "check that nvidia-smi works on the host, and that libnvidia-ml.so.1 is found here: in"
+            " a pod below --driver-root-mount",
         )
     if facts.failed_gpus:
         found = "; ".join(f"{gpu.uuid}: {gpu.problem}" for gpu in facts.failed_gpus)
         answer = warn if facts.gpus else fail
         return answer(found, "repair or exclude these GPUs; the agent shares the others")
     if not facts.gpus:
-        do = "run the agent on nodes with a GPU alone"
-        return fail("the driver shows no GPU", do)
+        do = "run the agent only on nodes with a GPU"
+        return fail("the driver lists no GPU", do)
     gpus = ", ".join(f"{gpu.uuid} ({gpu.memory_bytes >> 20} MiB)" for gpu in facts.gpus)
     root = facts.settings.driver_root
     below = "" if str(root) == "/" else f", below {root}"
@@ -85,20 +85,21 @@ def _cdi_of(facts: Facts, uuid: str) -> Answer:
             f" generate --device-name-strategy=uuid --output={directories[0]}/nvidia.yaml",
         )
     if device.problem is not None:
-        do = "generate it anew, and keep one file that describes the GPU"
+        do = "regenerate it, and keep one file that describes the GPU"
         return fail(f"{uuid} in {device.file}: {device.problem}", do)
     gone = facts.missing.get(uuid, ())
     if gone:
         return fail(
-            f"{uuid} in {device.file} names files that are not here: {', '.join(gone[:3])}",
-            "it was made for another driver: generate it anew, or restart the agent that did",
+            f"{uuid} in {device.file} lists files that do not exist: {', '.join(gone[:3])}",
+            "it was generated for another driver: regenerate it, or restart the agent that"
+            " generated it",
         )
     allowed = facts.settings.driver_capabilities
     parts = sorted({*beyond(device.common, allowed), *beyond(device.own, allowed)})
     if parts and facts.settings.cdi_by_name:
         return fail(
-            f"{uuid} in {device.file} brings files of {', '.join(parts)}, and by name the runtime"
-            " applies it whole: containers are refused",
+            f"{uuid} in {device.file} has files of {', '.join(parts)}, and by name the runtime"
+            " applies all of it: containers are refused",
             "remove these files from it, or allow them by --driver-capabilities",
         )
     return ok(f"{uuid} in {device.file}")
@@ -113,7 +114,7 @@ def nvidia_runtime(facts: Facts) -> Answer:
     if facts.runtime.config is None:
         theirs = ["unknown"] if toolkit.config is not None else []
     if not theirs and facts.runtime.config is None:
-        found = "neither containerd's configuration is known, nor one of NVIDIA's toolkit"
+        found = "neither containerd's configuration nor that of NVIDIA's toolkit is known"
         do = "run the doctor as root with hostPID, while containerd runs"
         return warn(found, do)
     if not theirs:
@@ -126,17 +127,21 @@ def nvidia_runtime(facts: Facts) -> Answer:
         if config.get(key, default_value)
     ]
     if not open_ways:
-        found = "NVIDIA's runtime gives unprivileged pods no GPU on their own demand"
+        found = "NVIDIA's runtime ignores NVIDIA_VISIBLE_DEVICES of unprivileged pods"
         return ok(found)
     is_default = default in theirs
-    pods = "every pod" if is_default else f"a pod whose RuntimeClass leads to {', '.join(theirs)}"
+    pods = (
+        "every pod"
+        if is_default
+        else f"a pod whose RuntimeClass has the handler {', '.join(theirs)}"
+    )
     lines = "\n".join(f"{key} = false" for key in open_ways)
     unread = f" ({toolkit.problem})" if toolkit.problem else ""
     answer = fail if is_default else warn
     return answer(
         f"{pods} gets GPUs without a limit by its own NVIDIA_VISIBLE_DEVICES{unread}",
         f"at the top of {toolkit.file}:\n{lines}"
-        + ("\nor make runc containerd's default_runtime_name" if is_default else ""),
+        + ("\nor set containerd's default_runtime_name to runc" if is_default else ""),
     )
 
 
@@ -158,7 +163,7 @@ def device_plugins(facts: Facts) -> Answer:
         if resource not in ours and (resource.startswith(_OURS) or resource in offering)
     ]
     do = (
-        "keep that device plugin off nodes whose GPUs are shared: it gives whole GPUs, unlimited;"
+        "keep that device plugin off nodes whose GPUs are shared: its GPUs have no limit;"
         f" with GPU Operator: kubectl label node NODE {names.LABEL_DEPLOY_DEVICE_PLUGIN}=false"
         " --overwrite"
     )
@@ -168,7 +173,7 @@ def device_plugins(facts: Facts) -> Answer:
         return fail("; ".join(what), do)
     if seen.problem is not None:
         do = (
-            "give the doctor's pod hostPID, or see by kubectl describe node that no nvidia.com/"
+            "set hostPID in the doctor's pod, or check by kubectl describe node that no nvidia.com/"
             " resource is offered"
         )
         return warn(seen.problem, do)
@@ -188,7 +193,7 @@ def _names_a_gpu(ids: Sequence[str], uuids: Sequence[str]) -> bool:
 def run_dir(facts: Facts) -> Answer:
     path, seen = facts.settings.run_dir, facts.run_dir
     if seen.problem is not None:
-        return fail(seen.problem, "give --run-dir a place that is there")
+        return fail(seen.problem, "set --run-dir to an existing directory")
     if seen.free_bytes < _LEAST_FREE_BYTES or seen.free_inodes < _LEAST_FREE_INODES:
         return fail(
             f"{path}: {seen.free_bytes >> 10} KiB and {seen.free_inodes} inodes free: must be at"
@@ -209,8 +214,8 @@ def run_dir(facts: Facts) -> Answer:
         )
     if not seen.tmpfs:
         return warn(
-            f"{path} is not on a tmpfs: what it holds outlives a reboot, and is swept then",
-            "give --run-dir a place under /run",
+            f"{path} is not on a tmpfs: its files remain after a reboot, and are removed then",
+            "set --run-dir to a directory below /run",
         )
     return ok(f"{path}, on a tmpfs with {seen.free_bytes >> 20} MiB free")
 
@@ -219,7 +224,7 @@ def kernel(facts: Facts) -> Answer:
     seen = facts.kernel
     if seen.lacks:
         lacking = "; ".join(f"{name}, for {what}" for name, what in seen.lacks.items())
-        do = "run a newer kernel, or see what seccomp profile forbids it"
+        do = "run a newer kernel, or check which seccomp profile forbids it"
         return fail(f"{seen.release} does not offer {lacking}", do)
     return ok(seen.release)
 
@@ -229,7 +234,7 @@ def agent(facts: Facts) -> Answer:
     seen = facts.agent
     if seen.ready is None:
         do = "start it: python -m nri_plugin"
-        return warn(f"it does not answer: {seen.problem}", do)
+        return warn(f"it does not respond: {seen.problem}", do)
     if not seen.ready:
         return fail(f"not ready: {seen.text}", "see the checks above")
     return ok("ready")

@@ -19,17 +19,23 @@ from nri_plugin.doctor.facts import Finding, Level
 from nri_plugin.setting_types import absolute
 
 _DESCRIPTION: Final = """\
-Inspects this node, and reports line by line whether the agent can work here, and what to change.
-It changes nothing. Give it the settings of the agent, by flags or environment; without flags it
-takes those of the agent that runs in the same pod.
+Checks whether the agent can work on this node, and prints for each check the result and what to
+change. It changes nothing. Give it the settings of the agent, by flags or environment; without
+flags it takes those of the agent that runs in the same pod. Settings of the agent that are not
+listed here are accepted, and have no effect.
 """
 _EPILOG: Final = """\
-The exit status is 1 where a check fails; what is only warned of does not count.
+The exit status is 1 if a check fails; warnings do not change it.
 
 examples:
   python -m nri_plugin doctor
   kubectl exec -n gpuslice-system ds/gpuslice-agent -- python -m nri_plugin doctor --json
 """
+_USES: Final = (
+    *("--library", "--nri-socket", "--run-dir", "--store-dir", "--containerd-state", "--cdi-dir"),
+    *("--cdi-kind", "--driver-capabilities", "--cdi-by-name", "--whole-gpus", "--kubelet-dir"),
+    *("--dialects", "--nvidia-ctk", "--driver-root", "--driver-root-mount", "--http"),
+)
 _INDENT: Final = " " * 8
 
 
@@ -48,7 +54,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    known = command_line.command_parser("doctor", _DESCRIPTION, _EPILOG)
+    known = command_line.command_parser("doctor", _DESCRIPTION, _EPILOG, _USES)
     known.add_argument(
         "--containerd-config",
         type=Path,

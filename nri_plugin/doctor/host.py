@@ -229,7 +229,9 @@ def find_device_plugins(root: Path, directory: Path) -> DevicePlugins:
     """root: the host's, as seen here; directory: the kubelet's."""
     kubelet = _under(root, directory)
     if not (kubelet / "device-plugins").is_dir():
-        return DevicePlugins(problem=f"{directory}/device-plugins is not there, or not seen")
+        return DevicePlugins(
+            problem=f"{directory}/device-plugins does not exist, or is not visible"
+        )
     sockets = [
         str(path.relative_to(kubelet))
         for folder in ("device-plugins", "plugins_registry")

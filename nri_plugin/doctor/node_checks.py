@@ -48,7 +48,7 @@ def security_modules(facts: Facts) -> Answer:
 def dialects(facts: Facts) -> Answer:
     """Information: a pod in a dialect that is off is the scheduler's to refuse."""
     on = ", ".join(each.name for each in facts.settings.dialects)
-    return ok(f"{on}; the node shows {', '.join(facts.settings.node_resources)}")
+    return ok(f"{on}; the node reports {', '.join(facts.settings.node_resources)}")
 
 
 CHECKS: Final[Mapping[str, Callable[[Facts], Answer]]] = {

@@ -22,12 +22,12 @@ _VALIDATOR_TABLE: Final = "[plugins.'io.containerd.nri.v1.nri'.default_validator
 def socket(facts: Facts) -> Answer:
     path, seen = facts.settings.nri_socket, facts.socket
     if seen.problem is not None:
-        return fail(seen.problem, "name the socket by --nri-socket")
+        return fail(seen.problem, "set --nri-socket to the socket")
     if not seen.present:
-        return fail(f"{path} is not there", _turn_on(facts.runtime))
+        return fail(f"{path} does not exist", _turn_on(facts.runtime))
     if not seen.listening:
         return fail(
-            f"{path} is there, but no process of this network namespace listens at it",
+            f"{path} exists, but no process of this network namespace listens at it",
             "start containerd; in a pod, mount the socket's directory, not the socket, and use"
             " hostNetwork",
         )
@@ -79,22 +79,22 @@ def validator(facts: Facts) -> Answer:
         return _unread(runtime)
     if not _at_least(runtime, _VALIDATOR_SINCE):
         return warn(
-            f"{runtime.name} {runtime.version or ''} has no validator: while the agent is away,"
-            " pods with a share start without their GPU",
+            f"{runtime.name} {runtime.version or ''} has no validator: while the agent does not"
+            " run, pods with a share start without their GPU",
             "upgrade to containerd 2.2 or later",
         )
     table = runtime.nri.get("default_validator", {})
     if not table.get("enable"):
         return warn(
-            "the default validator is off: while the agent is away, pods with a share start without"
-            " their GPU, instead of waiting for it",
+            "the default validator is off: while the agent does not run, pods with a share start"
+            " without their GPU, instead of waiting for it",
             _lines(runtime, _VALIDATOR_TABLE, "enable = true"),
         )
     if table.get("reject_oci_hook_adjustment") and not facts.settings.cdi_by_name:
         hooks = [gpu.uuid for gpu in facts.gpus if _has_hooks(facts, gpu.uuid)]
         if hooks:
             return fail(
-                f"the default validator rejects OCI hooks, which the CDI spec of {hooks[0]} holds:"
+                f"the default validator rejects OCI hooks, which the CDI spec of {hooks[0]} has:"
                 " every pod with a share is refused",
                 "start the agent with --cdi-by-name, or: "
                 + _lines(runtime, _VALIDATOR_TABLE, "reject_oci_hook_adjustment = false"),
@@ -102,8 +102,8 @@ def validator(facts: Facts) -> Answer:
     tolerated = table.get("tolerate_missing_plugins_annotation")
     if tolerated:
         return warn(
-            f"pods with the annotation {tolerated} need no plugin, whatever wrote it",
-            "let admission forbid that annotation outside of system namespaces",
+            f"pods with the annotation {tolerated} need no plugin, whichever component wrote it",
+            "forbid that annotation outside of system namespaces by an admission policy",
         )
     return ok("the default validator is on")
 
@@ -112,7 +112,7 @@ def cdi_by_name(facts: Facts) -> Answer:
     """Checked only if containerd applies specs, for all containers or for whole GPUs."""
     settings, runtime = facts.settings, facts.runtime
     if not settings.cdi_by_name and not settings.whole_gpus:
-        return ok("not chosen: the agent applies the specs itself")
+        return ok("not set: the agent applies the specs itself")
     problem = cdi_by_name_problem(runtime.name or "", runtime.version or "")
     if settings.cdi_by_name and problem is not None:
         do = "start the agent without --cdi-by-name, or upgrade containerd"
@@ -131,7 +131,7 @@ def cdi_by_name(facts: Facts) -> Answer:
         return fail(
             f"containerd reads CDI specs in {', '.join(directories)}, the agent in"
             f" {', '.join(sorted(ours))}",
-            "give the agent containerd's directories by --cdi-dir",
+            "set the agent's --cdi-dir to containerd's directories",
         )
     return ok("containerd applies CDI devices that the agent names")
 
@@ -189,9 +189,9 @@ def state(facts: Facts) -> Answer:
     theirs = str(config.get("state") or bundle.STATES[0])
     if path != theirs:
         return fail(
-            f"containerd's state is in {theirs}, the agent looks in {path}: containers with a share"
+            f"containerd's state is in {theirs}, the agent reads {path}: containers with a share"
             " are refused at their start",
-            f"give the agent --containerd-state {theirs}",
+            f"start the agent with --containerd-state {theirs}",
         )
     if not facts.state_seen:
         return warn(

@@ -18,11 +18,13 @@ from nri_plugin.enable_nri.change import Files, Journal, Record, State
 from nri_plugin.enable_nri.host import Containerd, Host, HostError, find, socket_of, wait
 
 _DESCRIPTION: Final = """\
-Turns NRI on in this host's containerd, which the agent needs, and NRI's default validator, where
-it has one, so that pods with a share wait while the agent is away: writes a drop-in, has containerd
-check its configuration, restarts it, and waits for its sockets. If they do not come back, restores
-every file and restarts it again. Changes nothing where NRI is on. Containers keep running while
-containerd restarts. For a privileged init container with hostPID and the host's root at /host.
+Turns NRI on in this host's containerd, which the agent needs. Turns on NRI's default validator too,
+where containerd has one, so that pods with a share wait while no agent runs. The command changes
+nothing where both are on. Otherwise it writes a drop-in, runs containerd's check of its
+configuration, restarts containerd, and waits for containerd's sockets. If the sockets are missing
+afterwards, the command restores every file and restarts containerd again. Containers keep running
+while containerd restarts. Run it in a privileged init container with hostPID and the host's root at
+/host.
 """
 _EPILOG: Final = """\
 A run that was killed is repaired by the next one. A configuration that did not work is not tried

@@ -129,7 +129,8 @@ class Inventory:
         self.gpus = tuple(gpu for gpu in seen if not gpu.problem)
         uuids = ",".join(gpu.uuid for gpu in self.gpus)
         level = logging.INFO if new else logging.DEBUG
-        _LOG.log(level, Line("inventory", gpus=len(self.gpus), uuids=uuids))
+        text = "GPU inventory changed" if new else "GPU inventory read"
+        _LOG.log(level, Line(text, gpus=len(self.gpus), uuids=uuids))
         for gpu in seen if new else ():
             if gpu.problem:
                 _LOG.error(Line("GPU unhealthy", uuid=gpu.uuid, problem=gpu.problem))

@@ -91,8 +91,8 @@ class DriverRoot:
         nvidia-ctk names its default.
 
         It is a copy of ours in `directory`, which has the same path on the host: a toolkit of the
-        host that is older than our nvidia-ctk fails for hooks that it does not know. If ours does
-        not run there, because of an old libc, the host's is used. Raises OSError.
+        host that is older than our nvidia-ctk fails for hooks that it does not implement. If ours
+        does not run there, because of an old libc, the host's is used. Raises OSError.
         """
         host = host_root() if self.host != _ROOT else self.mount
         ours = shutil.which("nvidia-cdi-hook") or shutil.which(command[0])
@@ -109,7 +109,7 @@ class DriverRoot:
     def translate(self, spec: dict[str, Any]) -> dict[str, Any]:
         """Return the spec with the host's paths, as `nvidia-ctk cdi transform root` does.
 
-        Leaves what is not as the format requires: cdi.py judges it.
+        Leaves what is not as the format requires: cdi_reader.py judges it.
         """
         devices = [self._translate_edits(each) for each in spec.get("devices") or ()]
         return {**self._translate_edits(spec), "devices": devices}

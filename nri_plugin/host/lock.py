@@ -82,7 +82,7 @@ def _secure(run_dir: Path) -> str | None:
         if found.st_uid != os.geteuid():
             return (
                 f"{run_dir}: invalid owner, user {found.st_uid}: must be user {os.geteuid()};"
-                " remove the directory, or give --run-dir another place"
+                " remove the directory, or set --run-dir to another directory"
             )
         if found.st_mode & _OTHERS:
             os.fchmod(descriptor, _MODE)

@@ -188,7 +188,7 @@ def check_view(root: int, mounts: Sequence[Mount]) -> None:
         ours = os.stat(mount.source)
         with (_at if _is_own(mount.destination) else _behind)(root, mount.destination) as found:
             if found is None:
-                problem = "it is not there"
+                problem = "it does not exist"
             else:
                 there = os.fstat(found)
                 if _file(there) == _file(ours):

@@ -62,7 +62,7 @@ class Sweeper:
         except (OSError, TimeoutError) as error:
             _LOG.warning(Line("the run directory cannot be swept", error=repr(error)))
         if removed or stay:
-            _LOG.info(Line("swept", removed=removed, stay=stay))
+            _LOG.info(Line("unused directories removed", removed=removed, stay=stay))
 
     async def _remove(self, key: str) -> bool:
         try:

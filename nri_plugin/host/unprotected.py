@@ -50,7 +50,7 @@ def problem(
     return (
         f"containerd's default runtime is {program}: it gives all GPUs, without a limit, to each"
         f" container with NVIDIA_VISIBLE_DEVICES=all; set {_ACCEPT} = false in"
-        f" {'/' / file.relative_to(host)}, or make runc containerd's default runtime"
+        f" {'/' / file.relative_to(host)}, or set containerd's default runtime to runc"
     )
 
 

@@ -91,7 +91,7 @@ async def inspect(node: Node) -> Found:
         return Found(
             [f"no GPU of this node can be shared: {'; '.join(failures)}"]
             if failures
-            else ["the driver shows no GPU on this node"]
+            else ["the driver lists no GPU on this node"]
         )
     try:
         await node.look_for_plugins()

@@ -69,7 +69,13 @@ class Events:
                 return True
             self._failed.inc()
             _LOG.warning(
-                Line("event", namespace=pod.namespace, pod=pod.name, failed=reason, error=error)
+                Line(
+                    "event not written",
+                    namespace=pod.namespace,
+                    pod=pod.name,
+                    reason=reason,
+                    error=error,
+                )
             )
             return 400 <= error.status < 500 and error.status not in (401, 429)
         self._written.inc()

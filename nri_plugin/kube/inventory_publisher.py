@@ -55,8 +55,8 @@ _FIELDS: Final = re.compile(r"f:devices|f:(koordinator|volcano)\.sh/gpu")
 
 class InventoryPublisher:
     """holds: what running containers hold. readiness: the agent's; receives contests. interval_s:
-    maximum age of NVML's result. modes: receives what the node shows. `node` and `device` are the
-    watches' sinks. resources: whose totals the node shows. now: a monotonic clock in seconds.
+    maximum age of NVML's result. modes: receives what the Node object has. `node` and `device` are
+    the watches' sinks. resources: whose totals the node reports. now: a monotonic clock in seconds.
     """
 
     def __init__(
@@ -128,7 +128,8 @@ class InventoryPublisher:
     async def _mend(self) -> bool:
         """Write the differences. Returns whether anything was written."""
         if not self.node.raw:
-            self._log(f"there is no node {self._node_name}: is --node-name its name?")
+            name = self._node_name
+            self._log(f"--node-name: invalid value {name}: must be the name of this host's Node")
             return False
         facts = kube_objects.node(self.node.raw)
         self._note(facts)
@@ -154,7 +155,8 @@ class InventoryPublisher:
     def _note(self, facts: NodeFacts) -> None:
         """Give the modes what the node's operator excludes, and which device plugin is there."""
         self._modes.excluded = facts.excluded
-        # With an offer of its own the agent cannot tell whose resource it is; see device_plugins.py
+        # With an offer of its own the agent cannot determine which component offers the resource:
+        # see device_plugins.py.
         offered = {} if self._modes.offer else facts.plugin_gpus
         text = ", ".join(f"{key}: {count}" for key, count in offered.items())
         sign = f"status.allocatable of the node has {text}" if text else ""
@@ -178,9 +180,9 @@ class InventoryPublisher:
             if self._contests[what].lasts:
                 other = other_writer(raw) or "another program"
                 return (
-                    f"{what} {self._node_name}: {other} changes what this agent writes of its GPUs:"
-                    " must have one writer; switch off the other's report of GPUs on this node, or"
-                    " take gpuslice's agent off it"
+                    f"{what} {self._node_name}: {other} overwrites this agent's values of its GPUs:"
+                    " must have one writer; disable the other one's report of GPUs on this node, or"
+                    " remove gpuslice's agent from it"
                 )
         return None
 
@@ -225,7 +227,7 @@ class InventoryPublisher:
 
     def _log(self, problem: str) -> None:
         if problem and problem != self._logged_problem:
-            _LOG.warning(Line("node status not written", error=problem))
+            _LOG.warning(Line("GPU inventory not published", error=problem))
         self._logged_problem = problem
 
 

@@ -153,10 +153,12 @@ class WholeGpus:
             found = replace(found, recorded=recorded)
         self._modes.assigned(found, existing_uids, time.monotonic())
         for uuid in sorted(before ^ self._modes.held):
-            state = "GPU is held whole" if uuid in self._modes.held else "GPU is no more held whole"
+            state = (
+                "GPU assigned whole" if uuid in self._modes.held else "GPU no longer assigned whole"
+            )
             _LOG.info(Line(state, uuid=uuid, pod=found.pods.get(uuid)))
         for uuid in sorted(self._modes.held & self._shared()):
-            self._log(uuid, f"{uuid} is held whole by a pod, and others have shares of it")
+            self._log(uuid, f"{uuid} is assigned whole to a pod, and others have shares of it")
         return True
 
     async def _stay_registered(self) -> None:

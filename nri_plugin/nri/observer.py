@@ -50,7 +50,7 @@ class Observer:
         self._readiness.session = why
         if self._logged_cause != why:
             self._logged_cause = why
-            _LOG.warning(Line("waiting", why=why))
+            _LOG.warning(Line("waiting for the other agent to exit", why=why))
 
     def connected(self, place: str) -> None:
         """A runtime accepted the connection; no container is adjusted yet."""

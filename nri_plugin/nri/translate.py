@@ -82,8 +82,8 @@ def is_unchanged(
     request: nri.ValidateContainerAdjustmentRequest, sent: nri.CreateContainerResponse
 ) -> bool:
     """Whether the adjustment is exactly the one that we sent: the case of every container that no
-    other plugin adjusts. Both messages are normalized: the runtime adds fields that we do not know,
-    and empty messages."""
+    other plugin adjusts. Both messages are normalized: the runtime adds fields that this version
+    does not define, and empty messages."""
     adjust = request.adjust
     adjust.DiscardUnknownFields()
     for each in (adjust, sent.adjust):

@@ -97,7 +97,7 @@ def check_by_name(edits: Edits, options: InjectionOptions) -> None:
     beyond = capabilities.beyond(edits, options.capabilities)
     if problem is None and beyond:
         problem = (
-            f"their spec holds files of {', '.join(beyond)}, and a runtime applies it whole; remove"
+            f"their spec has files of {', '.join(beyond)}, and a runtime applies all of it; remove"
             " them from the spec, or allow them (--driver-capabilities)"
         )
     if problem is not None:

@@ -31,12 +31,12 @@ class Stray(StrEnum):
 
 
 ADVICE: Mapping[Stray, str] = {
-    Stray.NOT_ADJUSTED: "container without its GPU: it was made while this agent was away;"
+    Stray.NOT_ADJUSTED: "container without its GPU: it was created while this agent did not run;"
     " delete the pod to recreate it",
-    Stray.FILES_LOST: "container whose grant is gone from this host: its limit is in force, and can"
-    " no more be changed or read; delete the pod to recreate it",
-    Stray.FOREIGN_GPU: "container with a GPU that this agent did not bring, and no limit on it:"
-    " find out which runtime, device plugin or NRI plugin did",
+    Stray.FILES_LOST: "container whose grant is missing on this host: its limit is enforced, but"
+    " cannot be changed or read any more; delete the pod to recreate it",
+    Stray.FOREIGN_GPU: "container with a GPU that another component injected, without a limit: find"
+    " the runtime, device plugin or NRI plugin that injected it",
 }
 
 

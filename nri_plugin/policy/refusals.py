@@ -6,9 +6,9 @@
       StoreError        the library cannot be published (this host's fault)
       ChildError        NVML, CUDA or nvidia-ctk gave no usable answer (this host's, retryable)
 
-A reason's value is its text; the fields in braces are filled in where it is raised. The text of a
-field names its value, the allowed ones and what to do; the text of a failure of the node names the
-cause and what to do. `kubectl describe pod` shows them.
+A reason's value is its text; the fields in braces are filled in where it is raised. The texts name
+the cause and what to do; if the cause is a field, also its value and the allowed values. `kubectl
+describe pod` shows them.
 """
 
 from __future__ import annotations

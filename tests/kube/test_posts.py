@@ -159,7 +159,7 @@ def test_a_connection_is_not_reused_if(why: str) -> None:
 NO_ANSWER = {
     "it hangs up": (b"", "the connection ended"),
     "it hangs up in the middle": (OK[:-1], "no answer within 0.2 s"),
-    "what it says is no answer": (b"SSH-2.0-OpenSSH\r\n\r\n", "what came is no answer"),
+    "what it says is no answer": (b"SSH-2.0-OpenSSH\r\n\r\n", "not an HTTP response"),
     "it says nothing": (None, "no answer within 0.2 s"),
 }
 

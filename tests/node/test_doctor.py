@@ -208,7 +208,7 @@ BROKEN: Mapping[str, tuple[Callable[[Patient], object], str, str, str, str]] = {
         lambda patient: patient.spec(
             lambda document: document["containerEdits"]["mounts"][0].update(hostPath="/gone.so.1")
         ),
-        *("cdi", "fail", "names files that are not here: /gone.so.1", "generate it anew"),
+        *("cdi", "fail", "lists files that do not exist: /gone.so.1", "regenerate it"),
     ),
     "NVIDIA's runtime for everybody": (
         lambda patient: _nvidia(patient, "true"),
@@ -224,7 +224,7 @@ BROKEN: Mapping[str, tuple[Callable[[Patient], object], str, str, str, str]] = {
     ),
     "no agent": (
         lambda patient: patient.flags.update({"--http": f"unix:{patient.directory / 'none'}"}),
-        *("agent", "warn", "it does not answer", "start it"),
+        *("agent", "warn", "it does not respond", "start it"),
     ),
 }
 

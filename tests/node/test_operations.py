@@ -42,7 +42,7 @@ def test_readiness_follows_the_session(lab: Lab) -> None:
     sessions = sample(lab, "gpuslice_nri_sessions_total")
     lab.containerd.stop()
     lab.wait_until(lambda: get(lab, "/readyz")[0] == 503, "the agent to see that containerd went")
-    lab.wait_until(lambda: "nothing listens" in get(lab, "/readyz")[1], "the reason")
+    lab.wait_until(lambda: "no process listens" in get(lab, "/readyz")[1], "the reason")
     assert get(lab, "/healthz") == (200, "ok\n")
     assert sample(lab, "gpuslice_nri_session_up") == 0
     lab.containerd.start()

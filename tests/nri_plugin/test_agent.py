@@ -165,7 +165,7 @@ def test_the_agent_reconnects_after_the_runtime_restarts(host: Host) -> None:
     agent = beside = start()
     assert agent.stdout is not None and agent.stderr is not None
     told = next(line for line in agent.stderr if str(host.socket) in line)
-    assert "is containerd running, with NRI on?" in told
+    assert "start containerd with NRI enabled" in told
 
     async def one_life() -> None:
         connected: asyncio.Queue[FakeRuntime] = asyncio.Queue()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from contract import names
 from contract.dialects import KOORDINATOR, VOLCANO
-from nri_plugin import command_line
+from nri_plugin import command_line, uninstall
+from nri_plugin.doctor import command as doctor
 from nri_plugin.host import bundle
 from nri_plugin.policy.capabilities import CAPABILITIES
 
@@ -80,14 +82,24 @@ def test_every_setting_can_come_from_the_environment() -> None:
     assert known >= set(variables)
 
 
-def test_a_flag_outranks_the_environment() -> None:
+@pytest.mark.parametrize("command", [doctor, uninstall])
+def test_the_help_of_a_command_lists_the_settings_that_it_uses(command: ModuleType) -> None:
+    known = command.parser()
+    assert set(command._USES) <= {
+        name for action in known._actions for name in action.option_strings
+    }
+    assert "--run-dir" in known.format_help() and "--remove-unverified" not in known.format_help()
+    assert known.parse_args(["--remove-unverified"]).remove_unverified, "an agent's flags are valid"
+
+
+def test_a_flag_takes_precedence_over_the_environment() -> None:
     variables = {"GPUSLICE_AGENT_CDI_DIR": "/a", "GPUSLICE_AGENT_INDEX": "07"}
     chosen = command_line.from_arguments(["--library", "/l", "--index", "08"], variables)
     assert (chosen.index, chosen.cdi_dirs) == ("08", (*CDI, Path("/a")))
     chosen = command_line.from_arguments(["--library", "/l", "--cdi-dir", "/b"], variables)
     assert (chosen.index, chosen.cdi_dirs) == ("07", (*CDI, Path("/b")))
     chosen = command_line.from_arguments(["--library", "/l", "--cdi-dir", "/etc/cdi"], {})
-    assert chosen.cdi_dirs == (CDI[1], CDI[0]), "it outranks the other now"
+    assert chosen.cdi_dirs == (CDI[1], CDI[0]), "it takes precedence over the other now"
 
 
 def test_capabilities_of_linux_that_are_allowed() -> None:

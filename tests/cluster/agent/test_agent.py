@@ -106,7 +106,7 @@ def test_another_writer_of_the_totals_is_left_alone(side: Side, node: Node, serv
     for _ in range(CONTEST_WRITES):
         node.have(of_gpus(8 * GIB, 4 * GIB))
         assert server.ask("PATCH", f"{node.path}/status", zeros, MERGE_PATCH).done
-    until(lambda: "changes what this agent writes" in node.ready(), "it is said")
+    until(lambda: "overwrites this agent's values" in node.ready(), "it is said")
     time.sleep(2)
     assert {node.get()["status"]["capacity"][key] for key in KOORDINATOR.node_resources} == {"0"}
 

@@ -49,7 +49,10 @@ class Node:
         with log.open("w") as errors:
             process = subprocess.Popen(self.command(data, *options), cwd=ROOT, stderr=errors)
         try:
-            until(lambda: "msg=published" in log.read_text(), f"it published: {log.read_text()}")
+            until(
+                lambda: 'msg="library published"' in log.read_text(),
+                f"it published: {log.read_text()}",
+            )
             yield log
         finally:
             process.send_signal(signal.SIGTERM)
@@ -104,7 +107,7 @@ def test_of_two_the_last_started_is_in_charge(node: Node) -> None:
             assert node.release() == node.copy.read_bytes() == NEW
             assert "in charge" not in second.read_text()
         assert node.release() == NEW
-    assert first.read_text().count("msg=written") == 3
+    assert first.read_text().count('msg="files restored"') == 3
     with node.distributor(OLD):
         assert node.release() == node.copy.read_bytes() == OLD
 
@@ -118,7 +121,7 @@ def test_an_error_is_logged_once_and_retried(node: Node) -> None:
         until(lambda: "not published, retried" in log.read_text(), "the error is logged")
         assert node.run(NEW, "--check").returncode == 1
         node.store.parent.unlink()
-        until(lambda: "msg=published" in log.read_text(), "it has published")
+        until(lambda: 'msg="library published"' in log.read_text(), "it has published")
         assert log.read_text().count("not published") == 1
     finally:
         process.kill()

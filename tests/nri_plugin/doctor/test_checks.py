@@ -57,7 +57,13 @@ from tests.nri_plugin.doctor.whole_node import (
 ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     ("root", {"root": False}, FAIL, "not run as root", ""),
     ("root", {"kernel": Kernel("6.1", host_pids=False)}, WARN, "PID namespace", "hostPID"),
-    ("nri-socket", {"socket": Socket(False, False)}, FAIL, "nri.sock is not there", "disable = f"),
+    (
+        "nri-socket",
+        {"socket": Socket(False, False)},
+        FAIL,
+        "nri.sock does not exist",
+        "disable = f",
+    ),
     ("nri-socket", {"socket": Socket(True, False)}, FAIL, "no process", "start containerd"),
     (
         "nri-socket",
@@ -77,7 +83,7 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         "containerd-state",
         {"runtime": Runtime("containerd", "v2.4.0", {"state": "/run/k3s/containerd"})},
         FAIL,
-        "containerd's state is in /run/k3s/containerd, the agent looks in /run/containerd",
+        "containerd's state is in /run/k3s/containerd, the agent reads /run/containerd",
         "--containerd-state /run/k3s/containerd",
     ),
     (
@@ -112,7 +118,7 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     (
         "dialects",
         chosen("--dialects=koordinator,volcano"),
-        *(OK, "koordinator, volcano; the node shows koordinator.sh/gpu, ", ""),
+        *(OK, "koordinator, volcano; the node reports koordinator.sh/gpu, ", ""),
     ),
     (
         "driver",
@@ -151,7 +157,7 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         "validator",
         runtime(validator=REJECTS),
         FAIL,
-        "rejects OCI hooks, which the CDI spec of GPU-a holds",
+        "rejects OCI hooks, which the CDI spec of GPU-a has",
         "--cdi-by-name",
     ),
     (
@@ -210,7 +216,7 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     ("library", {"library": Library(None, True, True)}, FAIL, "noexec", "--store-dir"),
     ("library", {"library": Library()}, WARN, "not in /usr/local/vgpu/store yet", "at its start"),
     ("driver", {"gpus_problem": "NVML: no"}, FAIL, "NVML: no", "nvidia-smi"),
-    ("driver", {"gpus": ()}, FAIL, "shows no GPU", "with a GPU"),
+    ("driver", {"gpus": ()}, FAIL, "lists no GPU", "with a GPU"),
     (
         "driver",
         {"failed_gpus": [MIG]},
@@ -233,13 +239,13 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         "unreadable: /etc/cdi/x.yaml: bad",
         "--device-name-strategy=uuid",
     ),
-    ("cdi", with_spec(replace(DEVICE, problem="twice")), FAIL, "nvidia.yaml: twice", "anew"),
-    ("cdi", {"missing": {"GPU-a": ["/x.so.1"]}}, FAIL, "not here: /x.so.1", "another driver"),
+    ("cdi", with_spec(replace(DEVICE, problem="twice")), FAIL, "nvidia.yaml: twice", "regenerate"),
+    ("cdi", {"missing": {"GPU-a": ["/x.so.1"]}}, FAIL, "do not exist: /x.so.1", "another driver"),
     (
         "cdi",
         {**with_spec(replace(DEVICE, common=Edits(mounts=(ENCODE,)))), **BY_NAME},
         FAIL,
-        "brings files of video",
+        "has files of video",
         "--driver-capabilities",
     ),
     ("cdi", with_spec(replace(DEVICE, common=Edits(mounts=(ENCODE,)))), OK, "GPU-a in", ""),
@@ -248,14 +254,14 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         "nvidia-runtime",
         runtime(handlers={"gpu": NVIDIA}),
         WARN,
-        "whose RuntimeClass leads to gpu",
+        "whose RuntimeClass has the handler gpu",
         f"{ENVVAR} = false",
     ),
     (
         "nvidia-runtime",
         {**NVIDIAS, "nvidia": NvidiaRuntime(REFUSES)},
         OK,
-        "no GPU on their own demand",
+        "runtime ignores NVIDIA_VISIBLE_DEVICES",
         "",
     ),
     (
@@ -269,7 +275,7 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         "nvidia-runtime",
         {"runtime": Runtime(problem="x"), "nvidia": NvidiaRuntime({}, problem=None)},
         WARN,
-        "RuntimeClass leads to unknown",
+        "RuntimeClass has the handler unknown",
         "= false",
     ),
     ("nvidia-runtime", {"runtime": Runtime(problem="x")}, WARN, "neither", "hostPID"),
@@ -326,7 +332,13 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         "4.4 does not offer ope",
         "newer",
     ),
-    ("agent", {"agent": Agent(None, problem="refused")}, WARN, "does not answer: refused", "start"),
+    (
+        "agent",
+        {"agent": Agent(None, problem="refused")},
+        WARN,
+        "does not respond: refused",
+        "start",
+    ),
     ("agent", {"agent": Agent(False, "no GPU")}, FAIL, "not ready: no GPU", "above"),
 ]
 

@@ -54,7 +54,7 @@ def test_a_malformed_checkpoint_is_a_problem(tmp_path: Path, text: str) -> None:
 
 def test_no_kubelet_at_all(tmp_path: Path) -> None:
     found = host.find_device_plugins(Path("/"), tmp_path)
-    assert found.problem == f"{tmp_path}/device-plugins is not there, or not seen"
+    assert found.problem == f"{tmp_path}/device-plugins does not exist, or is not visible"
     (tmp_path / "device-plugins").mkdir()
     found = host.find_device_plugins(Path("/"), tmp_path)
     assert found == DevicePlugins(allocated=[], sockets=[])

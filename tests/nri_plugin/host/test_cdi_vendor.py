@@ -114,9 +114,9 @@ def test_by_name_what_hides_the_driver_is_seen_in_the_spec() -> None:
             SPECS,
             "by name (--cdi-by-name), but",
         ),
-        (InjectionOptions(by_name=True), WHOLE_DRIVER, "holds files of display, graphics, video"),
+        (InjectionOptions(by_name=True), WHOLE_DRIVER, "has files of display, graphics, video"),
         (InjectionOptions({"video", "display"}, True), WHOLE_DRIVER, None),
-        (InjectionOptions({"video"}, True), WHOLE_DRIVER, "holds files of display, graphics,"),
+        (InjectionOptions({"video"}, True), WHOLE_DRIVER, "has files of display, graphics,"),
         (InjectionOptions(by_name=True), Specs(), ": not found"),
     ],
 )

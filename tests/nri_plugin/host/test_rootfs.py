@@ -150,7 +150,7 @@ def test_a_volume_that_a_link_of_the_image_leads_over_ours(bundle: Bundle, tmp_p
     (tmp_path / "volume").mkdir()
     bundle.create(Mount("/a/b/c/d", str(tmp_path / "volume"), ("bind", "rw")))
     expect_refusal(
-        bundle, Reason.VIEW_DIFFERS, "/etc/ld.so.preload is not the file", "it is not there"
+        bundle, Reason.VIEW_DIFFERS, "/etc/ld.so.preload is not the file", "it does not exist"
     )
 
 
@@ -177,7 +177,7 @@ def test_a_forwarder_that_is_not_in_its_place(bundle: Bundle, tmp_path: Path, th
         (bundle.root / "lib/libcuda.so.1").write_bytes(b"own")
     bundle.places = [*bundle.places, Mount("/lib/libcuda.so.1", str(forwarder))]
     bundle.create()
-    problem = "a regular file of 3 bytes" if there else "it is not there"
+    problem = "a regular file of 3 bytes" if there else "it does not exist"
     expect_refusal(bundle, Reason.VIEW_DIFFERS, problem, forwarded=True)
 
 

@@ -99,7 +99,7 @@ def test_a_container_in_the_middle_of_a_thousand_waits_for_one_removal(
 
     assert asyncio.run(work()) > 10, "it was made before the sweep was over"
     assert run.keys() == {"new", "c999"}
-    assert "swept removed=999 stay=0" in caplog.text
+    assert "unused directories removed removed=999 stay=0" in caplog.text
 
 
 async def test_stopped_it_leaves_the_rest(run: RunDirectory, root: Path) -> None:

@@ -160,7 +160,7 @@ def test_unknown_gpus_are_queried_again(host: Host) -> None:
     host.gpus.write_text("x")
     assert "this node's GPUs are not known: unreadable answer" in host.lacks(node)[0]
     host.show()
-    assert host.lacks(node) == ["the driver shows no GPU on this node"]
+    assert host.lacks(node) == ["the driver lists no GPU on this node"]
     host.show({**GPU, "problem": "GPU is lost"})
     assert host.lacks(node) == [f"no GPU of this node can be shared: {UUID}: GPU is lost"]
     host.show(GPU)

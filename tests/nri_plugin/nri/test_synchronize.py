@@ -58,7 +58,7 @@ async def test_synchronize_adopts_200_containers_beside_1000_stale_directories(
         await runtime.stop(pods[0], listed[0])
         assert await runtime.create(rest, container(200)) is not None
     assert len(host.keys()) == 200
-    lost = [r.getMessage() for r in caplog.records if "whose grant is gone" in r.getMessage()]
+    lost = [r.getMessage() for r in caplog.records if "whose grant is missing" in r.getMessage()]
     assert len(lost) == 1 and "pod=train-7" in lost[0]
 
 
