@@ -46,9 +46,9 @@ METADATA_ONLY: Final = "PartialObjectMetadata"
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
-"""For built-in types alone. The API server takes less processor time than for a merge patch."""
+"""Only for built-in types. The API server takes less processor time than for a merge patch."""
 IGNORE: Final = "Ignore"
-"""Value of `fieldValidation` for a body that this program composes: the server does not look for
+"""Value of `fieldValidation` for a body that this program composes: the server does not check for
 unknown and repeated fields."""
 
 _JSON: Final = "application/json"

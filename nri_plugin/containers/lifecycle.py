@@ -1,8 +1,8 @@
 """The events in a container's life, of any runtime: listed, created, started, stopped, removed.
 
 The event loop never blocks on a disk, a driver or a tenant: that work runs in threads and a child,
-under deadlines. On a timeout a container with a share is refused. What is a coroutine waits for
-such work; None: there was none.
+under deadlines. On a timeout a container with a share is refused. A method that returns a coroutine
+waits for that work; one that returns None has done all of it.
 """
 
 from __future__ import annotations

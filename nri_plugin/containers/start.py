@@ -1,8 +1,8 @@
-"""Starts a container: it is created, its root file system mounted, not yet running.
+"""Checks a created container before its program starts; its root file system is mounted.
 
-A container with a share is checked, the image's own preloads are appended to ours, and once it runs
-it is verified; Refused is raised if it must not start. A container without a share in the same pod
-always starts.
+The image's own preloads are appended to those of a container with a share, and once it runs it is
+verified; Refused is raised if it must not start. A container without a share in the same pod always
+starts.
 Keeps no state per container: what must be mounted is read from its mounts, which the runtime keeps,
 and from the record beside its grant, so that a restarted agent obtains the same result.
 """

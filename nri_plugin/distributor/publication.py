@@ -9,7 +9,7 @@ Each file is complete or absent at each moment, and `current` is written after i
 distributor that started last is in charge: it writes its name into the lock's file, and an earlier
 one, which finds another name there, writes nothing from then on.
 HAMi's library cannot read gpuslice's grants. It is only copied, and no release is current.
-Blocks.
+All methods block.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def _cdi_of(facts: Facts, uuid: str) -> Answer:
 
 
 def nvidia_runtime(facts: Facts) -> Answer:
-    """A GPU that an environment variable alone injects has no limit."""
+    """A GPU that only an environment variable requests has no limit."""
     known = runtime_checks.handlers(facts.runtime)
     theirs = [name for name, table in known.items() if "nvidia" in str(table).lower()]
     default = runtime_checks.default_handler(facts.runtime)

@@ -2,10 +2,10 @@
 
 Where containerd has NRI's default validator (2.2), it is turned on too: without it, pods with a
 share that start before the agent, as after a restart of the node, run without their GPU. It affects
-pods alone that name a required plugin.
+only pods that name a required plugin.
 
-containerd reads a drop-in only if the main file imports it: its default pattern is in
-`config default` alone, not in a file without the line. containerd 1.7 replaces a plugin's table by
+containerd reads a drop-in only if the main file imports it: its default pattern is only in
+`config default`, not in a file without the line. containerd 1.7 replaces a plugin's table by
 the drop-in's as a whole, later ones merge by key; therefore for 1.7 the drop-in repeats the table.
 Source: containerd's mergeConfig and resolveImports, releases 1.7.35, 2.2.9 and 2.4.2.
 """

@@ -8,7 +8,7 @@
 
 A container is known by its bundle, and by the mounts of its processes, which outlive a bundle that
 was lost. Either is enough to keep what it uses. Each step may be repeated after a kill.
-Blocks.
+All functions block.
 """
 
 from __future__ import annotations

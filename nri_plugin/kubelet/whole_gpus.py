@@ -118,8 +118,8 @@ class WholeGpus:
         self._metrics.whole_gpus.set(len(self._modes.held))
 
     def _knows_shares(self) -> bool:
-        """Return whether the kubelet may allocate: an agent that has just started does not know
-        yet of which GPUs shares are granted. Once known, they stay known."""
+        """Return whether the kubelet may allocate: an agent that has just started has not read the
+        granted shares yet. Once known, they stay known."""
         problem = ""
         if not self._knows_holds():
             problem = "the container runtime has not listed its containers yet"

@@ -1,11 +1,11 @@
 """The mode of each GPU of this node: shared, whole or excluded. The node's totals, its Device, its
 readiness, the kubelet's device plugin and the ledger of shares all read it here.
 
-Pure: events in, answers out; a clock's seconds are arguments. Used on the event loop alone, so that
+Pure: events in, answers out; a clock's seconds are arguments. Used only on the event loop, so that
 each call is one step: of a share and an `allocate` for the same GPU, the first call wins.
 
 A whole GPU is held from the answer to the kubelet's Allocate, which names no pod, until the kubelet
-has assigned it to no pod any more. Nothing is stored on disk: the kubelet's own records give the
+no longer lists it for a pod. Nothing is stored on disk: the kubelet's own records give the
 holds after a restart.
 """
 
@@ -25,7 +25,7 @@ from nri_plugin.policy.refusals import Reason, Refusal, refuse
 
 ADMISSION_S: Final = 10.0
 """An allocated GPU that the kubelet assigns to no pod is free after this time: the kubelet rejected
-the pod, for want of another resource. It assigns the GPU milliseconds after the answer."""
+the pod, for lack of another resource. It assigns the GPU milliseconds after the answer."""
 OTHER_GONE_S: Final = 60.0
 """The other device plugin counts as gone after this time without a sign of it: when the kubelet
 starts, it drops each plugin's resource until that plugin has registered again."""
@@ -106,7 +106,7 @@ class GpuModes:
         return Mode.SHARED, ""
 
     def is_listed(self, gpu: Gpu) -> bool:
-        """Whether the kubelet learns of the GPU, allocatable or not."""
+        """Whether the device plugin lists the GPU for the kubelet, allocatable or not."""
         return self.offer.any or self.offer.reserves(gpu) or gpu.uuid in self._holds
 
     def unavailable(self, gpu: Gpu, shared: AbstractSet[str]) -> str:

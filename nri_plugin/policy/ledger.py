@@ -1,4 +1,4 @@
-"""Which container holds how much of which GPU on this node, and whether a new hold fits.
+"""The ledger: the share of each GPU that each container holds, and whether a new one fits.
 
 Pure: events in, shortages out. Every user with write access to pods can write an annotation, so
 this ledger prevents that a GPU, or a pod's allocation, is granted twice. A pod's init containers

@@ -1,6 +1,6 @@
 """The plugin's side of an NRI session: register, be configured, synchronize, serve.
 
-Rule 1: TRANSITIONS alone decides whether a message is allowed now, and the next state.
+Rule 1: only TRANSITIONS decides whether a message is allowed now, and the next state.
 Rule 2: every request is answered exactly once: at once if it needs no decision, else by the caller.
 Rule 3: a request that is out of turn, unknown or undecodable gets an error status; the session
 continues. An error fails the request; after a lost connection the container would run without
