@@ -232,8 +232,8 @@ class Kube:
         else:
             timeout = aiohttp.ClientTimeout(total=timeout_s)
             try:
-                asked = self._request(method, path, query, data, timeout, only, kind)
-                async with asked as response:
+                request = self._request(method, path, query, data, timeout, only, kind)
+                async with request as response:
                     status, content = response.status, await response.read()
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 raise _failure(error) from error

@@ -137,19 +137,19 @@ class _Connection(asyncio.Protocol):
         self.is_usable = True
         """Whether another request may be sent."""
         self._answers = Answers(_MOST_BYTES)
-        self._asked: asyncio.Future[Answer] | None = None
+        self._response: asyncio.Future[Answer] | None = None
 
     async def exchange(self, data: bytes, timeout_s: float) -> Answer:
         loop = asyncio.get_running_loop()
-        asked: asyncio.Future[Answer] = loop.create_future()
-        self._asked = asked
+        response: asyncio.Future[Answer] = loop.create_future()
+        self._response = response
         timer = loop.call_later(timeout_s, self._fail, f"no answer within {timeout_s:.1f} s")
         self._transport.write(data)
         try:
-            return await asked
+            return await response
         finally:
             timer.cancel()
-            self._asked = None
+            self._response = None
 
     def close(self) -> None:
         self.is_usable = False
@@ -167,16 +167,16 @@ class _Connection(asyncio.Protocol):
         except Refused as refused:
             self._fail(f"not an HTTP response: {refused}")
             return
-        if self._asked is None or self._asked.done():
+        if self._response is None or self._response.done():
             self._fail("unrequested bytes on an idle connection")
         elif answer is not None:
             self.is_usable = answer.keeps and not self._answers.midway
-            self._asked.set_result(answer)
+            self._response.set_result(answer)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._fail(f"the connection ended: {error or 'no response'}")
 
     def _fail(self, why: str) -> None:
         self.close()
-        if self._asked is not None and not self._asked.done():
-            self._asked.set_exception(NotAnswered(why))
+        if self._response is not None and not self._response.done():
+            self._response.set_exception(NotAnswered(why))

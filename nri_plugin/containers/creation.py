@@ -152,9 +152,9 @@ class ContainerCreation(Generic[_T]):
 
     def _with_gpus_only(self, container: Container) -> Container:
         """Leave out CDI devices that inject no GPU. Runs in the worker."""
-        asked = container.cdi_names
-        found = self._node.with_gpu(asked)
-        return replace(container, cdi_names=tuple(name for name in asked if name in found))
+        cdi_names = container.cdi_names
+        found = self._node.with_gpu(cdi_names)
+        return replace(container, cdi_names=tuple(name for name in cdi_names if name in found))
 
     def _warn(self, pod: Pod, container: Container, warning: str) -> None:
         if warning:

@@ -47,7 +47,7 @@ def inspect_socket(path: Path) -> Socket:
     except OSError as error:
         return Socket(False, False, f"{path}: {error.strerror}")
     if not stat.S_ISSOCK(found.st_mode):
-        return Socket(True, False, f"{path} is no socket")
+        return Socket(True, False, f"{path} is not a socket")
     return Socket(True, inode(path) is not None)
 
 

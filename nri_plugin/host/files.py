@@ -75,13 +75,13 @@ class RunDirectory:
         """Create the files of `key`, or verify existing ones.
 
         shared: other containers may be using them already; they are then kept, and shares that
-        differ from theirs are an error. preloads: files of one container, always created anew.
+        differ from theirs are an error. preloads: files of one container, always recreated.
         Raises FilesError, and leaves nothing behind.
         """
         path = self._root / key
         try:
             if shared and (present := _read_grant(path)) is not None:
-                # Made anew, they would be a second limit beside that of the running containers.
+                # Recreated, they would be a second limit beside that of the running containers.
                 if isinstance(present, int):
                     raise FilesError(
                         f"its running containers have a grant of version {present}, of another"

@@ -67,7 +67,7 @@ class DevicePlugin:
                 changed.set()
 
     async def register(self) -> None:
-        """Serve anew, and register. Raises OSError and grpc.RpcError.
+        """Serve again, and register. Raises OSError and grpc.RpcError.
 
         An earlier stream ends first: the kubelet drops the newest registration with it.
         """

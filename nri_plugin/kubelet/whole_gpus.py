@@ -108,7 +108,7 @@ class WholeGpus:
             await self._take_over()
         if self._modes.other_plugin:
             # It keeps its registration, which the kubelet drops when the agent's stream ends. The
-            # agent registers anew when the other one is gone.
+            # agent registers again when the other one has left.
             self._kubelet = None
         elif self._knows_shares():
             self._log("offer", self._modes.offer.problem(self._inventory.seen))

@@ -151,11 +151,11 @@ class Service:
         lost = verdict.lost(answer.wanted, merged, me)
         if lost is not None:
             raise refused(Reason.ADJUSTMENT_LOST, what=lost)
-        asked = verdict.host_names(merged, me)
-        if asked is None:
+        cdi_names = verdict.host_names(merged, me)
+        if cdi_names is None:
             self._check_gpus(merged, verdict.Host())
             return None
-        return self._check_plugins(merged, asked)
+        return self._check_plugins(merged, cdi_names)
 
     def _count_foreign(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
         """Count a GPU that another plugin gives to a container without a share; it is allowed."""

@@ -85,8 +85,8 @@ def adjustment(
         allocated=claim.allocated,
     )
     if by_name:
-        asked = tuple(f"{device.kind}={device.name}" for device in devices)
-        return replace(whole, cdi_devices=asked)
+        cdi_devices = tuple(f"{device.kind}={device.name}" for device in devices)
+        return replace(whole, cdi_devices=cdi_devices)
     mounts = (*driver, *ours)
     return replace(whole, mounts=mounts, devices=edits.devices, hooks=edits.hooks)
 

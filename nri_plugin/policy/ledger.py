@@ -73,7 +73,7 @@ class Shortage:
     """The requesting container."""
     uuid: str
     what: str
-    asked: int
+    requested: int
     total: int
     left: int
     """Free capacity; negative if the GPU is overcommitted."""
@@ -88,7 +88,7 @@ class Shortage:
             self.reason,
             container=self.container,
             uuid=self.uuid,
-            asked=self.asked,
+            requested=self.requested,
             unit=_UNITS[self.what],
             left=self.left,
             total=self.total,
@@ -212,15 +212,17 @@ def short(
     others = list(held)
     for uuid, part in wanted.parts.items():
         for what in _UNITS:
-            asked, total = int(getattr(part, what)), int(getattr(totals[uuid], what))
+            requested, total = int(getattr(part, what)), int(getattr(totals[uuid], what))
             amounts = [
                 (other.container_key, int(getattr(other.parts[uuid], what)))
                 for other in others
                 if uuid in other.parts
             ]
             left = total - sum(amount for _, amount in amounts)
-            if asked > left:
+            if requested > left:
                 amounts.sort(key=lambda entry: -entry[1])
                 held_by = tuple(amounts)
-                return Shortage(reason, wanted.container, uuid, what, asked, total, left, held_by)
+                return Shortage(
+                    reason, wanted.container, uuid, what, requested, total, left, held_by
+                )
     return None

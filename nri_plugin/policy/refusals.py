@@ -75,12 +75,12 @@ class Reason(Enum):
         " allocation of {uuid}" + RESCHEDULE
     )
     ALLOCATION_FULL = (
-        _GRANTS + ": containers.{container}: invalid value {asked} {unit} of {uuid}: must be at"
+        _GRANTS + ": containers.{container}: invalid value {requested} {unit} of {uuid}: must be at"
         " most {left}, the free part of the pod's allocation of {total}; the kubelet retries;"
         " granted to running containers: {held}"
     )
     GPU_FULL = (
-        "{uuid}: insufficient free capacity: {asked} {unit} requested, {left} of {total} free;"
+        "{uuid}: insufficient free capacity: {requested} {unit} requested, {left} of {total} free;"
         " the kubelet retries; granted: {held}"
     )
     GPU_WHOLE = (
@@ -91,8 +91,8 @@ class Reason(Enum):
         "the agent cannot list the GPUs that are assigned whole to pods: {problem}" + _RETRIES
     )
     GRANT_OVERFILLS = (
-        "{uuid}: insufficient free capacity when the pod was bound: {asked} {unit} granted, {left}"
-        " of {total} free; granted to pods bound before it: {held}" + RESCHEDULE
+        "{uuid}: insufficient free capacity when the pod was bound: {requested} {unit} granted,"
+        " {left} of {total} free; granted to pods bound before it: {held}" + RESCHEDULE
     )
     GRANT_UNCONFIRMED = "GPU grant: must be that of the pod at the API server: {problem}"
     GRANT_FOREIGN = (

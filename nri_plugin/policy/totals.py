@@ -82,10 +82,10 @@ def entries(
 def totals(
     listed: Iterable[Entry],
     granted: AbstractSet[str],
-    asked: Mapping[str, int],
+    requested: Mapping[str, int],
     reported: Sequence[str] = dialects.KOORDINATOR.node_resources,
 ) -> Mapping[str, int]:
-    """Return the totals of the reported resources. asked: the sum of the requests of the node's
+    """Return the totals of the reported resources. requested: the sum of the requests of the node's
     pods, by resource."""
     counted = [entry.gpu for entry in listed if entry.offered or entry.gpu.uuid in granted]
     parts = {
@@ -94,7 +94,7 @@ def totals(
         dialects.VOLCANO_NUMBER: len(counted),
     }
     percent = PERCENT * len(counted)
-    return {key: max(parts.get(key, percent), asked.get(key, 0)) for key in reported}
+    return {key: max(parts.get(key, percent), requested.get(key, 0)) for key in reported}
 
 
 def granted_gpus(

@@ -93,7 +93,7 @@ def _lost_mounts(wanted: Adjustment, merged: Merged, me: str) -> Iterator[str]:
             continue
         what = f"mount {mount.destination}"
         if found is None or found.source != mount.source:
-            yield f"{what} is gone or has another source"
+            yield f"{what} was removed or has another source"
         elif set(mount.options) - set(found.options):
             yield f"{what} has the options {','.join(found.options)}"
         yield from _not_mine(what, owner, me)
@@ -114,14 +114,14 @@ def _lost_devices(wanted: Adjustment, merged: Merged, me: str) -> Iterator[str]:
         number = attrgetter("type", "major", "minor")
         found = last.get(device.path)
         if found is None or number(found) != number(device):
-            yield f"{what} is gone or another one"
+            yield f"{what} was removed or replaced"
         yield from _not_mine(what, merged.owners.devices.get(device.path), me)
 
 
 def _lost_hooks(wanted: Adjustment, merged: Merged, me: str) -> Iterator[str]:
     for hook in wanted.hooks:
         if hook not in merged.hooks or me not in merged.owners.hooks:
-            yield f"{hook.stage.value} hook {hook.path} is gone"
+            yield f"{hook.stage.value} hook {hook.path} was removed"
 
 
 def _not_mine(what: str, owner: str | None, me: str) -> Iterator[str]:
@@ -140,8 +140,8 @@ class Host:
 
 def host_names(merged: Merged, me: str) -> Sequence[str] | None:
     """Return other plugins' CDI names to resolve on the host; None: the host is not needed."""
-    asked = [name for name in merged.cdi_names if merged.owners.cdi_names.get(name) != me]
-    return asked if asked or merged.cgroup_rules else None
+    cdi_names = [name for name in merged.cdi_names if merged.owners.cdi_names.get(name) != me]
+    return cdi_names if cdi_names or merged.cgroup_rules else None
 
 
 def foreign_gpu(merged: Merged, me: str, host: Host = Host()) -> ForeignGpu | None:

@@ -44,8 +44,8 @@ def remove_the_grant(container: nri.Container, adjustment: nri.ContainerAdjustme
 @pytest.mark.parametrize(
     ("meddle", "what"),
     [
-        (steal_the_preload, "mount /etc/ld.so.preload is gone or has another source"),
-        (remove_the_grant, "mount /.gpuslice is gone"),
+        (steal_the_preload, "mount /etc/ld.so.preload was removed or has another source"),
+        (remove_the_grant, "mount /.gpuslice was removed"),
         (take_the_variable_over, "environment NVIDIA_VISIBLE_DEVICES was set by 60-other"),
     ],
 )

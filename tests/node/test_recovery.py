@@ -121,7 +121,7 @@ def test_a_container_whose_files_were_lost_is_named_and_counted_still(
     lab.start_agent()
     expect_full(lab, HALF + 1)
     named = [line for line in lab.agent_log.read_text().splitlines() if half.id in line]
-    assert any("whose grant is gone" in line for line in named)
+    assert any("whose grant is missing" in line for line in named)
     assert probe(half).held_to(HALF)
 
 

@@ -55,7 +55,7 @@ def test_where_nothing_listens_the_file_is_read(tmp_path: Path) -> None:
 def test_what_is_no_socket(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     found = containerd.inspect_socket(tmp_path / "file")
-    assert found.problem == f"{tmp_path / 'file'} is no socket"
+    assert found.problem == f"{tmp_path / 'file'} is not a socket"
     assert containerd.inspect_socket(tmp_path / "file" / "below").problem is not None
 
 

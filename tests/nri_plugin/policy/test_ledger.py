@@ -46,7 +46,7 @@ def test_exactly_the_gpu_fits_and_not_one_more() -> None:
         "main",
         A.uuid,
         "memory_bytes",
-        asked=1,
+        requested=1,
         total=100,
         left=0,
         held=(("team/pod-of-x/main", 60), ("team/pod-of-y/main", 40)),

@@ -50,16 +50,16 @@ def test_the_totals(
     before: Sequence[Entry],
     told: Sequence[Gpu],
     excluded: AbstractSet[str],
-    asked: Mapping[str, int],
+    requested: Mapping[str, int],
 ) -> None:
     granted = {gpu.uuid for gpu in told}
     listed = [
         replace(entry, mode=Mode.EXCLUDED if entry.gpu.uuid in excluded else Mode.SHARED)
         for entry in entries(seen, before, granted, told)
     ]
-    found = totals(listed, granted, asked, NODE_RESOURCES)
+    found = totals(listed, granted, requested, NODE_RESOURCES)
     assert set(found) == set(NODE_RESOURCES)
-    for key, amount in asked.items():
+    for key, amount in requested.items():
         assert found[key] >= amount
     healthy = {c.uuid: c.memory_bytes for c in seen if not c.problem}
     usable = {uuid: size for uuid, size in healthy.items() if uuid not in excluded}
@@ -68,12 +68,14 @@ def test_the_totals(
         uuid: size for uuid, size in healthy.items() if uuid in granted
     }
     counted = usable | held
-    assert found[names.RESOURCE_CORE] == max(100 * len(counted), asked.get(names.RESOURCE_CORE, 0))
-    memory = max(sum(counted.values()), asked.get(names.RESOURCE_MEMORY, 0))
+    assert found[names.RESOURCE_CORE] == max(
+        100 * len(counted), requested.get(names.RESOURCE_CORE, 0)
+    )
+    memory = max(sum(counted.values()), requested.get(names.RESOURCE_MEMORY, 0))
     assert found[names.RESOURCE_MEMORY] == memory
     memory_mib = sum(size >> 20 for size in counted.values())
-    assert found[VOLCANO_MEMORY] == max(memory_mib, asked.get(VOLCANO_MEMORY, 0))
-    assert found[VOLCANO_NUMBER] == max(len(counted), asked.get(VOLCANO_NUMBER, 0))
+    assert found[VOLCANO_MEMORY] == max(memory_mib, requested.get(VOLCANO_MEMORY, 0))
+    assert found[VOLCANO_NUMBER] == max(len(counted), requested.get(VOLCANO_NUMBER, 0))
 
 
 def test_the_totals_of_volcanos_guide() -> None:

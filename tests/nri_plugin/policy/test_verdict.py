@@ -77,8 +77,8 @@ CHANGED: Mapping[str, Merged] = {
         "env", "NVIDIA_VISIBLE_DEVICES"
     ),
     "environment NVIDIA_VISIBLE_DEVICES was set by no plugin": replace(WHOLE, owners=Owners()),
-    "mount /etc/ld.so.preload is gone": replace(WHOLE, mounts=REST),
-    "mount /etc/ld.so.preload is gone or": replace(
+    "mount /etc/ld.so.preload was removed": replace(WHOLE, mounts=REST),
+    "mount /etc/ld.so.preload was removed or": replace(
         WHOLE,
         mounts=(*MOUNTS, PRELOAD._replace(source="/evil", destination="/etc/x/../ld.so.preload")),
     ),
@@ -92,11 +92,11 @@ CHANGED: Mapping[str, Merged] = {
     "mount /.gpuslice/x hides /.gpuslice": replace(
         WHOLE, mounts=(*MOUNTS, Mount("/.gpuslice/x", "/x"))
     ),
-    "device /dev/nvidia0 is gone": replace(WHOLE, devices=()),
-    "device /dev/nvidia0 is gone or another": replace(WHOLE, devices=(GPU._replace(minor=1),)),
+    "device /dev/nvidia0 was removed": replace(WHOLE, devices=()),
+    "device /dev/nvidia0 was removed or replaced": replace(WHOLE, devices=(GPU._replace(minor=1),)),
     "device /dev/nvidia0 was set by 60-other": owned_by_another("devices", "/dev/nvidia0"),
-    "createContainer hook /usr/bin/nvidia-ctk is gone": replace(WHOLE, hooks=()),
-    "createContainer hook /usr/bin/nvidia-ctk is": replace(
+    "createContainer hook /usr/bin/nvidia-ctk was removed": replace(WHOLE, hooks=()),
+    "createContainer hook /usr/bin/nvidia-ctk was": replace(
         WHOLE, owners=replace(WHOLE.owners, hooks=("10-early",))
     ),
 }
