@@ -110,7 +110,7 @@ class Endpoint:
         serving = await self._loop.create_server(connected, sock=listener, backlog=_BACKLOG)
         chosen = isinstance(self._address, Path)
         self.served = _written(self._address if chosen else listener.getsockname()[:2])
-        _LOG.info(Line("endpoint", address=self.served))
+        _LOG.info(Line("endpoint served", address=self.served))
         async with serving:
             await self._leaving.wait()
             serving.close()

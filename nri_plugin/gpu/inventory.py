@@ -109,7 +109,7 @@ class Inventory:
         except ChildError as error:
             level = logging.DEBUG if str(error) == self.problem else logging.ERROR
             self.problem = str(error)
-            _LOG.log(level, Line("inventory failed", error=error, gpus=len(self.gpus)))
+            _LOG.log(level, Line("GPU inventory failed", error=error, gpus=len(self.gpus)))
         else:
             self._take(answer)
         finally:

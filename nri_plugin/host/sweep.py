@@ -68,6 +68,8 @@ class Sweeper:
         try:
             await self._worker.run(partial(self._files.remove, key), self._deadline_s)
         except (FilesError, TimeoutError) as error:
-            _LOG.warning(Line("orphan stays until the next sweep", key=key, error=repr(error)))
+            _LOG.warning(
+                Line("unused directory remains until the next sweep", key=key, error=repr(error))
+            )
             return False
         return True

@@ -153,10 +153,8 @@ class WholeGpus:
             found = replace(found, recorded=recorded)
         self._modes.assigned(found, existing_uids, time.monotonic())
         for uuid in sorted(before ^ self._modes.held):
-            state = (
-                "GPU assigned whole" if uuid in self._modes.held else "GPU no longer assigned whole"
-            )
-            _LOG.info(Line(state, uuid=uuid, pod=found.pods.get(uuid)))
+            change = "assigned" if uuid in self._modes.held else "no longer assigned"
+            _LOG.info(Line(f"GPU {change} whole", uuid=uuid, pod=found.pods.get(uuid)))
         for uuid in sorted(self._modes.held & self._shared()):
             self._log(uuid, f"{uuid} is assigned whole to a pod, and others have shares of it")
         return True
@@ -179,7 +177,7 @@ class WholeGpus:
 
     def _log(self, what: str, problem: str) -> None:
         if problem and problem != self._problems.get(what):
-            _LOG.warning(Line("whole GPUs", problem=problem))
+            _LOG.warning(Line("problem with whole GPUs", problem=problem))
         self._problems[what] = problem
 
     # --- the kubelet's questions -----------------------------------------------------------------

@@ -98,11 +98,11 @@ class GpuModes:
         if self.other_plugin:
             return Mode.EXCLUDED, self.other_plugin
         if gpu.uuid in self._holds:
-            return Mode.WHOLE, f"a pod holds it whole ({names.RESOURCE_NVIDIA_GPU})"
+            return Mode.WHOLE, f"assigned whole to a pod ({names.RESOURCE_NVIDIA_GPU})"
         if gpu.uuid in self.excluded:
             return Mode.EXCLUDED, f"annotation {names.ANNOTATION_EXCLUDED_GPUS} of the node"
         if self.offer.reserves(gpu):
-            return Mode.WHOLE, "reserved for pods that hold it whole (--whole-gpus)"
+            return Mode.WHOLE, "reserved for whole use (--whole-gpus)"
         return Mode.SHARED, ""
 
     def is_listed(self, gpu: Gpu) -> bool:

@@ -60,7 +60,7 @@ def test_it_deletes_no_file(
     (root / "link").symlink_to("/")
     sweep(run)
     assert (root / "foreign/file").read_text() == "another program's"
-    assert caplog.text.count("orphan stays until the next sweep") == 1, "a link is none"
+    assert caplog.text.count("unused directory remains until the next sweep") == 1, "a link is none"
     (root / "foreign/file").unlink()
     (root / "link").unlink()
 
