@@ -37,7 +37,10 @@ _CHECKS: Final = {
 
 
 _MAX_COLUMNS: Final = 120
-_VAGUE: Final = re.compile(r"\b(who|whom|whoever|nobody|somebody|anybody)\b", re.IGNORECASE)
+_VAGUE: Final = re.compile(
+    r"\b(who|whom|whoever|nobody|somebody|anybody|everybody|everyone|anyone|someone)\b",
+    re.IGNORECASE,
+)
 _QUOTED: Final = "nobody:x:65534"
 """A line of passwd; the user's name is the system's."""
 _TEXTS: Final = (

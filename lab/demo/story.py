@@ -69,7 +69,7 @@ def run(report: Report, stage: Live, where: Path) -> None:
     scene.second()
     scene.third()
     scene.turns()
-    scene.everyone()
+    scene.four_dialects()
     scene.malformed()
     report.chapter("Limits of the method")
     report.text(
@@ -200,7 +200,7 @@ class _Scene:
                 got,
             )
 
-    def everyone(self) -> None:
+    def four_dialects(self) -> None:
         leaving, staying = TURNS
         percent = TURNS[staying]
         request = f"gpu-memory-ratio: {percent}"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from contract import names
+from kube.fields import at
 from scheduler.core.fit import fit, texts
 from scheduler.core.place import Placement, Share, place
 from scheduler.core.request import Policy
@@ -22,7 +23,6 @@ from scheduler.dialects.reading import RequestError
 from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes import requests, translate
 from scheduler.kubernetes.facts import LeaseFacts
-from scheduler.kubernetes.requests import at
 
 Json = Mapping[str, Any]
 

@@ -15,8 +15,7 @@ from urllib.parse import quote
 
 from contract import names, quantity
 from contract.dialects import KOORDINATOR, Dialect
-from kube.fields import Json, objects, texts
-from kube.fields import at as at
+from kube.fields import Json, at, objects, texts
 from scheduler.core.request import Phase, Request
 from scheduler.dialects import koordinator, table
 from scheduler.dialects.koordinator import misnamed

@@ -98,12 +98,12 @@ class Endurance:
             await asyncio.sleep(self._chance.uniform(*_MIDDLE_S))
 
         asyncio.run(self._during(middle, until_gone=False))
-        everyone = self._whole.marked()
-        chosen = self._chance.sample(everyone, round(share * len(everyone)))
+        processes = self._whole.marked()
+        chosen = self._chance.sample(processes, round(share * len(processes)))
         for pid in chosen:
             with contextlib.suppress(ProcessLookupError):  # it ended with one of the others
                 os.kill(pid, signal.SIGKILL)
-        self._say(f"killed {len(chosen)} of {len(everyone)} processes")
+        self._say(f"killed {len(chosen)} of {len(processes)} processes")
 
     async def _kill(self, part: str, crowd: Crowd) -> None:
         before = self._whole.pid(part)

@@ -210,7 +210,7 @@ BROKEN: Mapping[str, tuple[Callable[[Patient], object], str, str, str, str]] = {
         ),
         *("cdi", "fail", "lists files that do not exist: /gone.so.1", "regenerate it"),
     ),
-    "NVIDIA's runtime for everybody": (
+    "NVIDIA's runtime as the default": (
         lambda patient: _nvidia(patient, "true"),
         *("nvidia-runtime", "fail", "every pod gets GPUs", "when-unprivileged = false"),
     ),

@@ -252,7 +252,7 @@ GIVEN = replace(MAIN, devices=(Device("/dev/nvidia0", "c", 195, 0),))
 SHOWING = replace(MAIN, mounts=(Mount("/x", "/run/gpuslice"),))
 BROUGHT: Mapping[str, tuple[Container, Mapping[str, Reason | None]]] = {
     "a GPU already": (GIVEN, {"main": Reason.GPU_GIVEN, "side": None}),
-    "everybody's limits": (SHOWING, {"main": Reason.HOST_VOLUME}),
+    "limits of all containers": (SHOWING, {"main": Reason.HOST_VOLUME}),
     "every device": (replace(MAIN, privileged=True), {"main": Reason.PRIVILEGED}),
 }
 

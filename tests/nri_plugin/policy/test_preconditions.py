@@ -72,7 +72,7 @@ def test_a_library_before_ours_is_refused_in_every_spelling(env: Sequence[str], 
 VOLUMES: dict[str, tuple[Mount, Reason | None]] = {
     "another container's files": (Mount("/.gpuslice", f"{RUN}/old"), Reason.RESTORED),
     "a file of them": (Mount("/grant", f"{RUN}/old/grant"), Reason.RESTORED),
-    "everybody's files": (Mount("/x", RUN), Reason.HOST_VOLUME),
+    "files of all containers": (Mount("/x", RUN), Reason.HOST_VOLUME),
     "above them": (Mount("/x", "/run", ("rbind", "ro")), Reason.HOST_VOLUME),
     "above them, in other words": (Mount("/x", "//run/../run/."), Reason.HOST_VOLUME),
     "above them, by the link that every host has": (
@@ -140,7 +140,7 @@ def rule(**fields: int) -> nri.LinuxDeviceCgroup:
 
 
 RULES = {
-    "the runtime's for everybody": (nri.LinuxDeviceCgroup(access="rwm"), False),
+    "the runtime's for all containers": (nri.LinuxDeviceCgroup(access="rwm"), False),
     "a privileged one's": (rule(), True),
     "every device": (nri.LinuxDeviceCgroup(allow=True, type="a", access="rwm"), True),
     "character devices": (nri.LinuxDeviceCgroup(allow=True, type="c", access="rwm"), False),

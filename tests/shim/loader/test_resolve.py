@@ -27,7 +27,7 @@ def _as_ours(lines: Sequence[str]) -> Sequence[str]:
 _HISTORIES = {
     "no driver": "",
     "driver loaded for all": "global:{driver} handle:cuMemAlloc_v2 vhandle:cuMemAlloc_v2",
-    "names of no one": "global:{driver} handle:cuNoSuch default:cuNoSuch next:nvmlNoSuch",
+    "names of no library": "global:{driver} handle:cuNoSuch default:cuNoSuch next:nvmlNoSuch",
     "private alone, local": "open:{private} private-next private-default handle:cuInit"
     " call:cuMemAlloc_v2",
     "private alone, for all": "global:{private} private-next private-default",
