@@ -32,6 +32,7 @@ pytestmark = pytest.mark.cluster
 
 Json = dict[str, Any]
 _POLICY: Final = "gpuslice-dialects"
+_REQUESTS: Final = "gpuslice-requests"
 _ALL_ON: Final = ALL | {each.name for each in DIALECTS}
 LIMIT: Final = "nvidia.com/container.main.gpu-memory.limit"
 _ORDERED: Final = {KAI_MEMORY: "1", KAI_FRACTION: "1", LIMIT: "1Gi"}
@@ -98,12 +99,14 @@ def refused(server: Server, raw: Json) -> Answer:
 
 @pytest.fixture(scope="module", autouse=True)
 def all_on(installed: ControlPlane, server: Server) -> Iterator[None]:
-    installed.apply_json(*rendered(ALL_DIALECTS, _POLICY, "gpuslice-requests"))
+    installed.apply_json(*rendered(ALL_DIALECTS, _POLICY, _REQUESTS))
     until(
         lambda: tried(server, RIGHT["Volcano's, by gpuslice's scheduler"]).done,
         "all dialects are on",
     )
-    until(lambda: not tried(server, MIXED["three"]).done, "the policy is in force")
+    core_alone = pod(asking({names.RESOURCE_CORE: 1}))
+    until(lambda: tried(server, MIXED["three"]).policy == _POLICY, f"{_POLICY} is in force")
+    until(lambda: tried(server, core_alone).policy == _REQUESTS, f"{_REQUESTS} is in force")
     yield
     serve(installed)
     until(
@@ -144,7 +147,7 @@ def test_the_api_server_and_the_scheduler_agree(server: Server) -> None:
         annotations = chance.choice(({}, {}, {}, {KAI_MEMORY: "1"}))
         raw = pod(*made, scheduler=scheduler, annotations=annotations)
         answer, said = tried(server, raw), verdict(raw, _ALL_ON)
-        with_core_alone = answer.policy == "gpuslice-requests"
+        with_core_alone = answer.policy == _REQUESTS
         kai_and_whole = said == "cannot request both GPU and GPU memory"
         assert answer.done == (said == "") or kai_and_whole, (answer.text, said, raw)
         accepted += answer.done
