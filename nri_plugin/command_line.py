@@ -25,7 +25,7 @@ container runtime's NRI. A pod gets a GPU from this agent or not at all.
 
   python -m nri_plugin [settings]          serve, with the settings below
   python -m nri_plugin doctor [settings]   check this node and list what to change; changes nothing
-  python -m nri_plugin enable-nri          turn NRI on in containerd, or restore its configuration
+  python -m nri_plugin enable-nri          turn NRI on in containerd, or restore it if that fails
   python -m nri_plugin distribute          publish the library on this node
   python -m nri_plugin uninstall           remove gpuslice's files from this node
 """

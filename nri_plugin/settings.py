@@ -62,7 +62,7 @@ class Settings:
     driver_capabilities: AbstractSet[str] = ALWAYS
     """The values of NVIDIA_DRIVER_CAPABILITIES that containers may request."""
     cdi_kinds: Sequence[str] = names.CDI_KINDS
-    """Kinds of CDI device that describe GPUs; the first that has a GPU's device counts."""
+    """Kinds of CDI device that describe GPUs; the first one that has the GPU is used."""
     cdi_by_name: bool = False
     """Have the runtime inject CDI devices by name, instead of applying their specs."""
     nvidia_ctk: Sequence[str] = ("nvidia-ctk",)

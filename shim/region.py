@@ -37,7 +37,7 @@ class GpuStatus:
     use: region_file.GpuUse
     work: region_file.Compute
     turn_idle_ns: int
-    """Time of its turns in which no work of it ran, since the arbiter began."""
+    """Time of its windows in which no work of it ran, since the arbiter began."""
 
     @property
     def used_bytes(self) -> int:

@@ -24,8 +24,8 @@ _DESCRIPTION: Final = (
     " holds beside what processes are charged, as NVML last showed it (0B too where it has no"
     " figure for them, as under MPS). CORE is the share of the GPU's time, forced: also while"
     " the GPU is otherwise idle. BUSY is the time of finished work, THROTTLED the time that"
-    " launches waited for their turn, summed over threads, IDLE the time of the container's"
-    " turns in which no work of it ran; they count only where launches are checked: a"
+    " launches waited for their window, summed over threads, IDLE the time of the container's"
+    " windows in which no work of it ran; they count only where launches are checked: a"
     " container of the GPU has a cap."
 )
 _WINDOWS_S: Final = (1, 10)

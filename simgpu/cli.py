@@ -1,6 +1,7 @@
 """The commands: up, down, status, fault.
 
-The only reader of argv and the environment, and the only module that starts or stops the daemon.
+Reads argv and the environment, as beside it only nvidia_ctk.py does; the only module that starts or
+stops the daemon.
 Prints what it made and the next command; an error is one line on stderr and status 1.
 """
 

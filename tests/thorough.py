@@ -13,6 +13,7 @@ from typing import Final
 _SANITIZERS: Final = "a sanitizer's build of what runs in the shipped build"
 _KILLS: Final = "many kills in a row; single ones run in make test"
 _BUILDS: Final = "builds the library or the wheel again"
+_CHECKED: Final = "containerd checks what test_edits.py edits"
 _SEEDS: Final = "more seeds of a random test; others run in make test"
 
 THOROUGH: Final = {
@@ -42,8 +43,8 @@ THOROUGH: Final = {
     "tests/node/test_enable_nri.py::test_killed_*": _KILLS,
     "tests/node/test_enable_nri.py::test_other_releases*": "other releases of containerd",
     "tests/node/test_enable_nri.py::test_sockets_*": "as the test of a restart that fails",
-    "tests/node/test_enable_nri.py::test_a_configuration_that_*": "as the tests of edits.py",
-    "tests/node/test_enable_nri.py::test_what_else_*": "as the tests of edits.py",
+    "tests/node/test_enable_nri.py::test_a_configuration_that_*": _CHECKED,
+    "tests/node/test_enable_nri.py::test_what_else_*": _CHECKED,
     "tests/node/test_policy_lives.py::test_a_container_restarted_100_times": _KILLS,
     "tests/node/test_recovery.py::test_a_thousand_*": _KILLS,
     "tests/node/library/test_upgrades.py::*": "fifty containers; test_store.py has one of each",
@@ -54,6 +55,7 @@ THOROUGH: Final = {
     ),
     "tests/cluster/test_preemption.py::*[[]off-*": "the same without nominations",
     "tests/cluster/test_preemption.py::test_nominations_of_*": _KILLS,
+    "tests/cluster/test_preemption.py::test_a_late_pod_*": "test_backlog.py has the order",
     "tests/cluster/test_storms.py::*": "hundreds of pods; the demo binds a few",
     "tests/cluster/test_cache.py::test_after_turmoil_*": (
         "random changes; the other tests of the file make one each"

@@ -30,7 +30,7 @@ _CHECKS: Final = {
     "ruff": ["ruff", "check", "."],
     "ruff format": ["ruff", "format", "--check", "."],
     # Outlives `make clean`. One for each checkout: mypy mixes up the versions of a module else.
-    "mypy --strict": ["mypy", "--num-workers=2", f"--cache-dir={_MYPY_CACHE}"],
+    "mypy --strict": ["mypy", f"--cache-dir={_MYPY_CACHE}"],
     "import contracts": ["lint-imports"],
     "clang-format": ["clang-format", "--dry-run", "-Werror"],
 }

@@ -1,5 +1,6 @@
-"""How long one call, or one slice of the requeue queue, blocks the event loop while pods wait that
-are hard to place, and how late a timer fires meanwhile that stands for the renewal of the Lease.
+"""How long one call, or one slice of the queue of unschedulable pods, blocks the event loop while
+pods wait that are hard to place, and how late a timer fires meanwhile that stands for the renewal
+of the Lease.
 
 In process, without HTTP and the API server; the garbage collector is set as in the service. Each
 pod has one container more than a node has GPUs, each for more than half of a GPU, and a shape of

@@ -38,7 +38,7 @@ _READINGS_MOST: Final = 1 + max(_WINDOWS_S)
 """Of a container: one per second."""
 _TEXT: Final = (
     "a kernel runs for more than a second; kernels of more than a second cannot be interrupted;"
-    " their excess is deducted from later turns, and other containers of the GPU wait meanwhile;"
+    " their excess is deducted from later windows, and other containers of the GPU wait meanwhile;"
     " launch shorter kernels, or give the pod a whole GPU"
 )
 
@@ -162,7 +162,7 @@ class ComputeUse:
 
 def increase(before: Reading, now: Reading, uuid: str) -> tuple[float, float, float]:
     """Return the seconds between two readings that launches waited, that the GPU worked, and that
-    turns were idle."""
+    windows were idle."""
     elapsed_ns = now.at_ns - before.at_ns
     if elapsed_ns <= 0 or now.gpus is before.gpus or uuid not in before.gpus:
         return 0.0, 0.0, 0.0

@@ -100,8 +100,8 @@ class Reason(Enum):
         " annotations and without spec.nodeName"
     )
     IDENTITY_INVALID = (
-        "{what}: invalid value {value!r}: must be a valid directory name; create the container by"
-        " Kubernetes"
+        "{what}: invalid value {value!r}: must be a valid directory name; create the container"
+        " through Kubernetes"
     )
     CDI_MISSING = (
         f"CDI device {names.CDI_KIND}={{uuid}}: not found: must be in a spec of the CDI"
@@ -126,7 +126,8 @@ class Reason(Enum):
     )
     ENV_TWICE = (
         "environment {key}: duplicate value ({count} times, image and pod together): must be set at"
-        " most once, because the last one overrides the agent's"
+        " most once, because the last one overrides the agent's; remove it from the image or"
+        " the pod"
     )
     NOT_ADJUSTED = (
         "the container was created without this agent's adjustment; delete the pod to recreate it"
@@ -137,11 +138,13 @@ class Reason(Enum):
     )
     GPU_FOREIGN = (
         "NRI plugin {plugin} injected a GPU by {what} into this container; a container with a GPU"
-        " share must get GPUs from gpuslice only"
+        " share must get GPUs from gpuslice only; exclude the pod from that plugin, or remove the"
+        " plugin from this node"
     )
     HANDLER_UNKNOWN = (
         "runtimeClassName: invalid value {handler!r}: must be the default, {allowed}, or a"
-        " --runtime-handler of the agent: shares can be limited on this node's kernel only"
+        " --runtime-handler of the agent: shares can be limited on this node's kernel only;"
+        " change it, or have the operator add the handler"
     )
     PRIVILEGED = (
         "securityContext.privileged: invalid value true: must be false in a container with a share"

@@ -238,5 +238,7 @@ def _near(fleet: Fleet, request: Request, rows: Rows, reason: Reason) -> str:
     largest = np.maximum.reduce(np.where(selected, free, 0), axis=0)
     if largest.min() != largest.max():
         return ""
-    left, asked = (f"{amount / scale:.1f}".removesuffix(".0") for amount in (largest[0], wanted))
-    return f"largest free slice {left}{free_unit} of the {asked}{unit} requested"
+    left, requested = (
+        f"{amount / scale:.1f}".removesuffix(".0") for amount in (largest[0], wanted)
+    )
+    return f"largest free slice {left}{free_unit} of the {requested}{unit} requested"

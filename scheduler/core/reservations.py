@@ -2,8 +2,8 @@
 
 A reservation has an owner (a pod's UID), a kind and a deadline. It is counted in the fleet's
 columns `reserved_*`, in addition to what is used, so later placements avoid it. It is the placement
-that the extender expects kube-scheduler to bind. It refuses no pod: if a pod fits nowhere, `lifted`
-shows the fleet without reservations, and ends none of them.
+that the extender expects kube-scheduler to bind. It makes no pod unschedulable: if a pod fits
+nowhere, `lifted` shows the fleet without reservations, and ends none of them.
 
 A reservation ends with its pod's binding or next filter, at its deadline, and when its node changes
 so that it no longer fits. Part of `scheduler.decisions.state`, which reports changes.

@@ -22,7 +22,7 @@ MOST_STEPS: Final = 250
 PER_SECOND: Final = 4_000
 """Steps of some 30 us each: an eighth of a core."""
 QUEUE_PER_SECOND: Final = 400
-"""Of these, steps only for the requeue queue."""
+"""Of these, steps only for the queue of unschedulable pods."""
 MAX_A_CALL: Final = 2 * MOST_STEPS
 """Enough for the search on one node, however many containers and moments the request has."""
 MIN_A_CALL: Final = 100
@@ -42,8 +42,9 @@ class Budget:
     Requests of several containers need searches, whose cost tenants choose. A call gets MAX_A_CALL
     at most, so that none blocks the event loop for long, and PER_SECOND in the long run. A call of
     kube-scheduler gets at least MIN_A_CALL, so that one tenant's searches never prevent another's;
-    kube-scheduler makes one such call at a time. QUEUE_PER_SECOND are the requeue queue's alone, so
-    that constant filters of one tenant do not stop the search for another's waiting pods.
+    kube-scheduler makes one such call at a time. QUEUE_PER_SECOND are only for the queue of
+    unschedulable pods, so that constant filters of one tenant do not stop the search for another's
+    waiting pods.
     """
 
     def __init__(self) -> None:
@@ -72,7 +73,7 @@ class Budget:
 
     @contextmanager
     def queue_steps(self) -> Iterator[Steps]:
-        """Steps for one entry of the requeue queue: shared ones first, then those of the queue."""
+        """Steps for one unschedulable pod: shared ones first, then those of the queue."""
         given = Steps(min(MAX_A_CALL, int(self._left + self._left_of_queue)))
         try:
             yield given

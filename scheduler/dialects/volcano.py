@@ -51,18 +51,18 @@ _LARGEST: Final[Mapping[str, tuple[int, str]]] = {
 _SWITCHES: Final = {VOLCANO_MEMORY: SHARING, VOLCANO_NUMBER: NUMBER}
 """Arguments of Volcano's configuration that turn a resource on; the other resources are vgpu's."""
 
-Asked = Mapping[str, int]
+Amounts = Mapping[str, int]
 
 
 def read(pod: PodFields) -> Reading | None:
-    asked = [(each, amounts) for each in pod.containers if (amounts := _amounts(each))]
-    if not asked:
+    requesting = [(each, amounts) for each in pod.containers if (amounts := _amounts(each))]
+    if not requesting:
         return None
-    of_pod = [name for name in _LARGEST if any(name in amounts for _, amounts in asked)]
+    of_pod = [name for name in _LARGEST if any(name in amounts for _, amounts in requesting)]
     _refuse_mixed(of_pod)
     switch = _switch(of_pod[0])
     return Reading(
-        containers=[_container_request(each, amounts) for each, amounts in asked],
+        containers=[_container_request(each, amounts) for each, amounts in requesting],
         policy=None if switch == VGPU else Policy.FIRST,
         scope=Scope.DEVICE if switch == SHARING else Scope.NODE,
         foreign=FOREIGN,
@@ -71,23 +71,23 @@ def read(pod: PodFields) -> Reading | None:
     )
 
 
-def _amounts(container: Container) -> Asked:
+def _amounts(container: Container) -> Amounts:
     amounts = {}
     for name, (most, unit) in _LARGEST.items():
         written = container.limits.get(name)
-        asked = amount(container, name, written)
-        if asked > most or (unit and is_in_bytes(written)):
+        requested = amount(container, name, written)
+        if requested > most or (unit and is_in_bytes(written)):
             raise RequestError(
                 f"container {container.name}: {name}: invalid value {written}: must be 1 to"
                 f" {most}{unit}"
             )
-        if asked:
-            amounts[name] = asked
+        if requested:
+            amounts[name] = requested
     _refuse_incomplete(container, amounts)
     return amounts
 
 
-def _refuse_incomplete(container: Container, amounts: Asked) -> None:
+def _refuse_incomplete(container: Container, amounts: Amounts) -> None:
     """Volcano gives a container with vgpu amounts and no number no GPU at all, except for memory,
     which means one GPU."""
     vgpu = [name for name in amounts if name not in _SWITCHES]
@@ -125,18 +125,18 @@ def _switch(name: str) -> str:
     return _SWITCHES.get(name, VGPU)
 
 
-def _container_request(container: Container, asked: Asked) -> ContainerRequest:
+def _container_request(container: Container, amounts: Amounts) -> ContainerRequest:
     of = container.name, container.phase, container.order
-    if VOLCANO_MEMORY in asked:
-        return ContainerRequest(*of, memory_bytes=asked[VOLCANO_MEMORY] << _MIB_SHIFT)
-    if VOLCANO_NUMBER in asked:
-        gpus = asked[VOLCANO_NUMBER]
+    if VOLCANO_MEMORY in amounts:
+        return ContainerRequest(*of, memory_bytes=amounts[VOLCANO_MEMORY] << _MIB_SHIFT)
+    if VOLCANO_NUMBER in amounts:
+        gpus = amounts[VOLCANO_NUMBER]
         return ContainerRequest(*of, gpus, core_percent=WHOLE_PERCENT, memory_ratio=Fraction(1))
-    gpus, core_percent = asked.get(VOLCANO_VGPU_NUMBER, 1), asked.get(VOLCANO_VGPU_CORES)
-    if VOLCANO_VGPU_PERCENT not in asked and VOLCANO_VGPU_MEMORY in asked:
-        memory_bytes = asked[VOLCANO_VGPU_MEMORY] << _MIB_SHIFT
+    gpus, core_percent = amounts.get(VOLCANO_VGPU_NUMBER, 1), amounts.get(VOLCANO_VGPU_CORES)
+    if VOLCANO_VGPU_PERCENT not in amounts and VOLCANO_VGPU_MEMORY in amounts:
+        memory_bytes = amounts[VOLCANO_VGPU_MEMORY] << _MIB_SHIFT
         return ContainerRequest(*of, gpus, core_percent, memory_bytes=memory_bytes)
-    ratio = Fraction(asked.get(VOLCANO_VGPU_PERCENT, WHOLE_PERCENT), WHOLE_PERCENT)
+    ratio = Fraction(amounts.get(VOLCANO_VGPU_PERCENT, WHOLE_PERCENT), WHOLE_PERCENT)
     return ContainerRequest(*of, gpus, core_percent, memory_ratio=ratio)
 
 

@@ -7,6 +7,7 @@ these totals, so of GPUs filled with 60 and 40 it takes the 40s if 50 are reques
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final
@@ -32,6 +33,7 @@ Json = dict[str, Any]
 _PODS: Final = "/api/v1/namespaces/default/pods"
 _CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
 _PRIORITIES: Final = {"low": 1, "middle": 10, "high": 1000}
+_RECEIVED_S: Final = 0.5
 _SPARED: Final = "no candidate node for preemption"
 """kube-scheduler's message if the extender returns no node."""
 
@@ -196,14 +198,18 @@ def test_a_pod_that_frees_a_gpu_is_preempted_and_that_gpu_is_given(
     assert given.resources[names.RESOURCE_CORE] == 50
 
 
-def show_candidates(pods: Pods, fleet: Fleet) -> None:
-    """kube-scheduler tries pods once it has received all nodes; several, because the extender
-    learns nothing from one that its own watch has not reported yet."""
+def show_candidates(pods: Pods, fleet: Fleet, ours: Installation) -> None:
+    """kube-scheduler tries pods once it has received all nodes; each after the extender received it
+    by its own watch: from a pod that it does not know yet it records no candidates."""
     there = [f"at-{node}" for node in fleet.nodes]
     for name, node in zip(there, fleet.nodes, strict=True):
         pods.fill(node, (name, 100, "low"))
     firsts = [f"first-{number}" for number in range(4)]
-    pods.fill("", *((name, 100, "low") for name in firsts))
+    for name in firsts:
+        with ours.kube_scheduler.frozen():
+            pods.make(name, 100, "low")
+            time.sleep(_RECEIVED_S)
+        until(partial(pods.node_of, name), f"{name} is bound")
     for name in (*there, *firsts):
         pods.remove(name)
 
@@ -219,7 +225,7 @@ def test_a_late_pod_of_high_priority_overtakes_nominated_ones(
     """GPUs are reserved for nominated pods of low priority when it arrives. kube-scheduler tries it
     next, and it gets one of them. When kube-scheduler continues, it receives the pods one after the
     other, and tries some before the last."""
-    show_candidates(pods, fleet)
+    show_candidates(pods, fleet, ours)
     with ours.kube_scheduler.frozen():
         for name in LOW:
             pods.make(name, 100, "low")
@@ -239,7 +245,7 @@ def test_nominations_of_an_extender_that_was_killed_hold(
 ) -> None:
     """The next one adopts them: pods are bound on the nodes nominated for them, but for those that
     kube-scheduler tries before the extender has the Lease: it clears their nominations."""
-    show_candidates(pods, fleet)
+    show_candidates(pods, fleet, ours)
     with ours.kube_scheduler.frozen():
         for name in LOW[:12]:
             pods.make(name, 100, "low")

@@ -33,7 +33,7 @@ static uint32_t hash_position(uint64_t exec)
 	return (uint32_t)((exec * UINT64_C(0x9e3779b97f4a7c15)) >> 53);
 }
 
-/* With the lock: the entry of the exec, or the place for a new one; NULL if there is neither. */
+/* With the lock: the executable graph's entry, or the free one for it; NULL if there is neither. */
 static struct entry *find(struct table *t, uint64_t exec, bool to_put)
 {
 	for (uint32_t step = 0; step < VGPU_EXECUTABLE_GRAPHS; step++) {

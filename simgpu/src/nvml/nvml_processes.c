@@ -3,7 +3,7 @@
  *
  * The answers are the host's: every process with a context, whichever process asks and in whatever
  * container, with the daemon's pids. No graphics and no MPS on these GPUs, so those lists are
- * empty. Accounting lists running processes alone.
+ * empty. Accounting lists only running processes.
  */
 #include "client/channel.h"
 #include "nvml/nvml_gpus.h"

@@ -1,7 +1,7 @@
 /*
  * Every other function of NVML: exported, returns NOT_SUPPORTED.
  *
- * nvml_unsupported.def is the list, names alone. The arguments are never read, so the real
+ * nvml_unsupported.def is the list, only names. The arguments are never read, so the real
  * prototypes do not matter to a caller under the C calling conventions of Linux.
  */
 #include "nvml/nvml_gpus.h"

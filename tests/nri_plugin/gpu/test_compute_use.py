@@ -189,7 +189,7 @@ def test_a_long_kernel_is_reported_once_per_container(
     assert (notice.pod.uid, notice.reason) == ("u", names.EVENT_LIMIT_NOT_ENFORCEABLE)
     assert notice.text.startswith("GPU-1, used by d/p/main-c1: ")
     assert "kernels of more than a second cannot be interrupted" in notice.text
-    assert "their excess is deducted from later turns" in notice.text
+    assert "their excess is deducted from later windows" in notice.text
     node.notices.done(notice)
     assert node.notices.first() is None
     assert node.metric("long_kernel_containers_total") == 1
