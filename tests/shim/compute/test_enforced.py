@@ -96,7 +96,7 @@ def test_two_programs_divide_the_gpu_by_their_shares(start: Start) -> None:
     one, other = (start(["--core", share], *load("500")) for share in ("25", "75"))
     shares = percent(one), percent(other)
     assert 1.8 <= shares[1] / shares[0] <= 4.2
-    assert sum(shares) >= 75
+    assert sum(shares) >= 60
 
 
 def test_without_the_library_they_divide_it_equally(gpu_host: Host) -> None:
@@ -112,7 +112,7 @@ def test_without_the_library_they_divide_it_equally(gpu_host: Host) -> None:
 
 
 def test_one_program_alone_has_the_whole_gpu(start: Start) -> None:
-    assert percent(start(["--core", "25"], *load("500"))) >= 80
+    assert percent(start(["--core", "25"], *load("500"))) >= 60
 
 
 def arbiter_of(process: subprocess.Popen[str], but: int = 0) -> psutil.Process:
