@@ -20,11 +20,10 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from contract.dialects import DIALECTS
-from lab.cluster.directory import DIRECTORY, ClusterDirectory, ClusterStatus
+from lab.cluster.directory import ClusterDirectory, ClusterStatus, add_option
 from lab.cluster.marked_directory import DirectoryError
 from lab.cluster.owner import Owner, OwnerError, own
 from lab.cluster.product import GPU_NODE_LABEL
@@ -240,13 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "command", choices=("up", "down", "status", "own"), metavar="{up,down,status}"
     )
-    parser.add_argument(
-        "--at",
-        type=Path,
-        default=Path(DIRECTORY),
-        metavar="DIR",
-        help=f"the cluster's directory, by default {DIRECTORY}",
-    )
+    add_option(parser)
     parser.add_argument("--gpus", metavar="COUNTxSIZE", help=f"by default {_GPUS}")
     parser.add_argument(
         "--serve",

@@ -8,6 +8,7 @@ cluster carries the directory's name in its environment, every cgroup that of a 
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import fcntl
 import json
@@ -37,6 +38,17 @@ _FILES: Final = (_LOG, _OWNER, _STATE, f"{_STATE}.new", _KUBECONFIG, f"{_KUBECON
 _LAB: Final = re.compile(re.escape(PREFIX) + "[a-z0-9_]{8}")
 _OWNER_END_S: Final = 60.0
 _CLEAR_S: Final = 40.0
+
+
+def add_option(parser: argparse.ArgumentParser, default: str = DIRECTORY) -> None:
+    """Adds --at, which names the directory."""
+    parser.add_argument(
+        "--at",
+        type=Path,
+        default=Path(default),
+        metavar="DIR",
+        help=f"the cluster's directory, by default {default}",
+    )
 
 
 @dataclass(frozen=True, slots=True)

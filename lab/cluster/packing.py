@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from lab.cluster.directory import DIRECTORY, ClusterDirectory
+from lab.cluster.directory import ClusterDirectory, add_option
 from lab.cluster.marked_directory import DirectoryError
 from lab.node.catalogue import Catalogue
 from lab.node.lab import CLUSTER_FILES
@@ -104,13 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="WORDS",
         help="the command of a container that specifies none",
     )
-    parser.add_argument(
-        "--at",
-        type=Path,
-        default=Path(DIRECTORY),
-        metavar="DIR",
-        help=f"the cluster's directory, by default {DIRECTORY}",
-    )
+    add_option(parser)
     parser.add_argument(
         "--into", type=Path, metavar="FILE", help="write an OCI archive, and load nothing"
     )

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, TextIO
 
-from lab.cluster.directory import ClusterDirectory
+from lab.cluster.directory import ClusterDirectory, add_option
 from lab.cluster.marked_directory import DirectoryError
 from lab.demo import node, sample, seed, story
 from lab.demo.background_builds import BackgroundBuilds
@@ -77,13 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m lab.demo", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--plain", action="store_true", help="no colours, 80 columns")
-    parser.add_argument(
-        "--at",
-        type=Path,
-        default=Path(DIRECTORY),
-        metavar="DIR",
-        help=f"the cluster's directory, by default {DIRECTORY}",
-    )
+    add_option(parser, DIRECTORY)
     end = parser.add_mutually_exclusive_group()
     end.add_argument("--keep", action="store_true", help="leave the cluster up at the end")
     end.add_argument("--picture", action="store_true", help="write the output into docs/demo.md")
