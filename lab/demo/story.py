@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from contract import names
 from lab.cluster.running import NODE
 from lab.demo import four_dialects, seed
 from lab.demo.live import Live
-from lab.demo.report import Report, folded
+from lab.demo.report import Bars, Report, folded
 from lab.demo.stage import Act, StageError, kubectl, probed
 from simgpu import load_output
 from tools import kubernetes
@@ -46,6 +46,9 @@ _POLL_S: Final = 0.5
 _BOTH_S: Final = (3, 6)
 """The seconds in which both loads run, and both have started."""
 _WITHIN: Final = 5
+_LOADS: Final = 3
+"""At most. A busy machine can start a program's launches too late for its percentage, which is no
+fault of the limit: a result below it is measured again."""
 _SHELL: Final = ("exec", "-it", FIRST, "--", "bash")
 _TYPED: Final = ("nvidia-smi", "cuda-probe", "exit")
 _ALLOCATED: Final = names.ANNOTATION_DEVICE_ALLOCATED
@@ -182,16 +185,10 @@ class _Scene:
             busy = seed.like(pod, percent).replace("cpu: 40m", "cpu: 400m")
             self._run(pod, busy, f"{pod}: {percent} percent")
         with report.watching(f"$ kubectl exec {' and '.join(TURNS)} -- cuda-load 8 10000") as show:
-
-            def ended(logs: str) -> bool:
-                latest = {pod: (_seconds(logs, pod) or [(0.0, 0.0)])[-1][1] for pod in TURNS}
-                show([(pod, got / 100, f"{got:.0f} %") for pod, got in latest.items()])
-                return logs.count("] total ") == len(TURNS)
-
-            for pod in TURNS:
-                self._output_of(kubectl("exec", pod, "--", "sh", "-c", _LOAD))
-            logs = self._stage.do(kubectl(*_LOGS), ended, _POLL_S).text
-        got = {pod: _worked(logs, pod) for pod in TURNS}
+            for load in range(_LOADS):
+                got = self._worked(load, show)
+                if all(got[pod] >= percent - _WITHIN for pod, percent in TURNS.items()):
+                    break
         report.bars([(pod, round(each, -1) / 100, f"{each:.1f} %") for pod, each in got.items()])
         for pod, percent in TURNS.items():
             report.check(
@@ -199,6 +196,19 @@ class _Scene:
                 abs(got[pod] - percent) <= _WITHIN,
                 got,
             )
+
+    def _worked(self, load: int, show: Callable[[Bars], None]) -> dict[str, float]:
+        """The GPU's work for each pod in the load of this index, in percent of the time."""
+
+        def ended(logs: str) -> bool:
+            latest = {pod: (_seconds(logs, pod, load) or [(0.0, 0.0)])[-1][1] for pod in TURNS}
+            show([(pod, got / 100, f"{got:.0f} %") for pod, got in latest.items()])
+            return logs.count("] total ") == len(TURNS) * (load + 1)
+
+        for pod in TURNS:
+            self._output_of(kubectl("exec", pod, "--", "sh", "-c", _LOAD))
+        logs = self._stage.do(kubectl(*_LOGS), ended, _POLL_S).text
+        return {pod: _while_both_run(logs, pod, load) for pod in TURNS}
 
     def four_dialects(self) -> None:
         leaving, staying = TURNS
@@ -266,17 +276,18 @@ class _Scene:
         )
 
 
-def _seconds(logs: str, pod: str) -> Sequence[tuple[float, float]]:
-    """When cuda-load printed, seconds after its start, and the GPU's work in percent of the second
-    before."""
+def _seconds(logs: str, pod: str, load: int) -> Sequence[tuple[float, float]]:
+    """When the load of this index printed, seconds after its start, and the GPU's work in percent
+    of the second before. A load's last line begins with "total"."""
     lines = [line for line in logs.splitlines() if line.startswith(f"[pod/{pod}/")]
-    return load_output.seconds("\n".join(line.partition("] ")[2] for line in lines))
+    loads = "\n".join(line.partition("] ")[2] for line in lines).split("\ntotal ")
+    return load_output.seconds(loads[load])
 
 
-def _worked(logs: str, pod: str) -> float:
-    """The GPU's work for a load while both run, in percent of the time."""
+def _while_both_run(logs: str, pod: str, load: int) -> float:
+    """The GPU's work for a pod's load while both run, in percent of the time."""
     first, last = _BOTH_S
-    kept = [got for at_s, got in _seconds(logs, pod) if first <= at_s <= last + 0.5]
+    kept = [got for at_s, got in _seconds(logs, pod, load) if first <= at_s <= last + 0.5]
     if not kept:
         raise StageError(f"no line of cuda-load in {pod}: {logs!r}")
     return sum(kept) / len(kept)
