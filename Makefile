@@ -48,7 +48,7 @@ images: base  ## the product's images as OCI archives, without a daemon or a reg
 lint: base  ## words, ruff, mypy --strict, import contracts, clang-format
 	@$(VENV)/python -m tools.lint
 
-PYTEST := $(VENV)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
+PYTEST := $(VENV)/python -m pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder
 
 test: setup  ## lint, then the tests: 12 minutes on two cores (root, else without containers and clusters)
 	@$(VENV)/python -m tools.lint
