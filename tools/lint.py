@@ -38,7 +38,8 @@ _CHECKS: Final = {
 
 _MAX_COLUMNS: Final = 120
 _VAGUE: Final = re.compile(
-    r"\b(who|whom|whoever|nobody|somebody|anybody|everybody|everyone|anyone|someone)\b",
+    r"(?<![a-z])(who|whom|whoever|nobody|somebody|anybody|everybody|everyone|anyone|someone)"
+    r"(?![a-z])",
     re.IGNORECASE,
 )
 _QUOTED: Final = "nobody:x:65534"

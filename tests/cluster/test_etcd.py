@@ -13,7 +13,7 @@ from lab.cluster.controlplane import ControlPlane
 
 pytestmark = pytest.mark.cluster
 
-_NOBODY_UID = 65534
+_OTHER_UID = 65534
 _ASK = """
 import os, ssl, sys, urllib.request
 scheme, port, path, certificate, *user = sys.argv[1:]
@@ -63,7 +63,7 @@ def test_etcd_refuses_clients_without_the_certificate_on_every_port(
     ports = _ports(control_plane)
     assert clients in ports
     assert len(ports) == 2, "one for clients, one for peers"
-    as_user = [str(_NOBODY_UID)] if os.geteuid() == 0 else []
+    as_user = [str(_OTHER_UID)] if os.geteuid() == 0 else []
     for port in ports:
         for scheme in ("http", "https"):
             for path in (_CLIENTS, _PEERS):
@@ -81,7 +81,7 @@ def test_a_pod_that_has_the_certificate_is_answered(control_plane: ControlPlane)
 def test_another_user_cannot_read_the_certificate(control_plane: ControlPlane) -> None:
     port = int(control_plane._etcd_url.rpartition(":")[2])
     certificate = control_plane.directory / "etcd.crt"
-    assert "PermissionError" in _ask("https", port, _CLIENTS, certificate, str(_NOBODY_UID))
+    assert "PermissionError" in _ask("https", port, _CLIENTS, certificate, str(_OTHER_UID))
 
 
 def test_secrets_are_for_their_owner_alone(control_plane: ControlPlane) -> None:

@@ -14,6 +14,7 @@ LONG = f"{'words ' * 20}[and a link](https://example.com)"
     [
         ("a.S", "/* who calls */", ["a.S:1: who: name the component instead\n"]),
         ("a.md", "whole\nNobody waits.", ["a.md:2: Nobody: name the component instead\n"]),
+        ("a.py", "def _who(one):", ["a.py:1: who: name the component instead\n"]),
         ("a.txt", "nobody:x:65534:65534", []),
         ("a.md", LONG, [f"a.md:1: {len(LONG)} columns, at most 120\n"]),
         ("a.md", f"```\n{LONG}\n```\n| {LONG} |", []),

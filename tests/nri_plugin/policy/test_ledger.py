@@ -153,7 +153,7 @@ class Running:
     alive: bool = True
 
 
-def _who(one: Running) -> tuple[str, str]:
+def _identity(one: Running) -> tuple[str, str]:
     return one.held.pod_uid, one.held.container
 
 
@@ -184,7 +184,7 @@ class Node(RuleBasedStateMachine):
         """By GPU; of one pod, if `uid` is given."""
         grants: dict[str, Hold] = {}
         for one in self.running:
-            if uid in (None, one.held.pod_uid) and one.alive and _who(one) != without:
+            if uid in (None, one.held.pod_uid) and one.alive and _identity(one) != without:
                 grants.setdefault(one.held.key, one.held)
         total: dict[str, Part] = {}
         for held in grants.values():
@@ -216,7 +216,9 @@ class Node(RuleBasedStateMachine):
             return  # the policy refuses it, whatever is running
         wanted = hold(identity, key, uid == "z", pod, name, shares)
         others = self.expected(without=(uid, name))
-        siblings = {one.held.key for one in self.running if one.alive and _who(one) != (uid, name)}
+        siblings = {
+            one.held.key for one in self.running if one.alive and _identity(one) != (uid, name)
+        }
         of_pod = self.expected(without=(uid, name), uid=uid)
         fits = key in siblings or not any(
             exceeds(total.get(gpu, Part(0, 0)).plus(part), most[gpu])
@@ -227,7 +229,7 @@ class Node(RuleBasedStateMachine):
         if not fits:
             return
         for one in self.running:
-            if _who(one) == (uid, name):
+            if _identity(one) == (uid, name):
                 one.alive = False
         if undone:
             self.ledger.drop(identity)
