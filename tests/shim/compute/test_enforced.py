@@ -130,7 +130,8 @@ def arbiter_of(process: subprocess.Popen[str], but: int = 0) -> psutil.Process:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_lost_arbiter_costs_little(start: Start, number: signal.Signals) -> None:
     """Both programs' arbiters are lost: each keeps its own part of each cycle, until its parent has
-    noticed and started another one."""
+    noticed and started another one. On a busy machine a program launches too late for its whole
+    percentage; blocked until its end, it would get a quarter of it."""
     programs = [start(["--core", share], LOAD, "9", "500") for share in ("30", "70")]
     lost = [arbiter_of(program) for program in programs]
     time.sleep(2)
@@ -140,7 +141,9 @@ def test_a_lost_arbiter_costs_little(start: Start, number: signal.Signals) -> No
         arbiter_of(program, but=arbiter.pid)
         assert not arbiter.is_running()
     shares = [percent(program) for program in programs]
-    assert abs(shares[0] - 30) <= 15 and abs(shares[1] - 70) <= 15
+    assert all(
+        0.6 * limit <= got <= limit + 15 for limit, got in zip((30, 70), shares, strict=True)
+    ), shares
 
 
 PREPARED = """
