@@ -92,9 +92,9 @@ class Settings:
 
     inventory_max_age_s: float = 15.0
     """Maximum age of NVML's result when a container gets a GPU; if older, NVML is queried then."""
-    inventory_look_s: float = 5.0
+    inventory_interval_s: float = 5.0
     """Interval of NVML queries in a cluster, so that the scheduler is notified of a failed GPU."""
-    inventory_look_most_s: float = 30.0
+    inventory_interval_most_s: float = 30.0
     """Maximum interval of NVML queries if NVML answers slowly."""
     work_deadline_s: float = 1.2
     """Deadline for files and for checks of a container; below 75 % of NRI's default of 2 s."""

@@ -102,7 +102,7 @@ class Cluster:
     def _query_interval_s(self) -> float:
         chosen = self._settings
         took_s = self._inventory.took_s
-        return pace_s(took_s, chosen.inventory_look_s, chosen.inventory_look_most_s)
+        return pace_s(took_s, chosen.inventory_interval_s, chosen.inventory_interval_most_s)
 
     async def _run(self, kube: Kube) -> None:
         node_name = self._settings.node_name

@@ -50,8 +50,8 @@ class Side:
             environment={**os.environ, **environment},
             kubeconfig=str(kubeconfig),
             node_name=node,
-            inventory_look_s=0.5,
-            inventory_look_most_s=0.5,
+            inventory_interval_s=0.5,
+            inventory_interval_most_s=0.5,
             remove_unverified=removes,
             dialects=dialects,
         )
