@@ -242,12 +242,18 @@ class Election:
                 duration_s=self.timing.lease_s,
                 renewed=at,
                 acquired=at,
-                waits=seen is None or not (self._is_released(seen) or self._has_exited(seen)),
+                fencing_pending=(
+                    seen is None or not (self._is_released(seen) or self._has_exited(seen))
+                ),
                 raw=seen.raw if seen else None,
             )
         assert seen is not None
-        waits = seen.waits and self.role is Role.ACQUIRING
-        renewed = replace(seen, renewed=at, duration_s=self.timing.lease_s, waits=waits)
+        renewed = replace(
+            seen,
+            renewed=at,
+            duration_s=self.timing.lease_s,
+            fencing_pending=seen.fencing_pending and self.role is Role.ACQUIRING,
+        )
         return released(renewed) if do is Do.RELEASE else renewed
 
     # --- internals
@@ -271,7 +277,7 @@ class Election:
 
     def _has_exited(self, record: Record) -> bool:
         """Whether the holder, and every holder before it, has sent its last write."""
-        return record.holder in self.me.exited and not record.waits
+        return record.holder in self.me.exited and not record.fencing_pending
 
     def _is_expired(self, now_s: float) -> bool:
         record = self.record

@@ -31,7 +31,7 @@ class Campaign:
 class Record:
     """The Lease as read, or as it will be written. holder "": released. term: changes with the
     holder. renewed: an opaque text that changes with each renewal; no clock is compared with it.
-    waits: an earlier holder may still run, and its writes are not waited out yet."""
+    fencing_pending: an earlier holder's writes may still arrive."""
 
     holder: str
     term: int
@@ -39,7 +39,7 @@ class Record:
     duration_s: float
     renewed: str
     acquired: str = ""
-    waits: bool = False
+    fencing_pending: bool = False
     campaign: Campaign | None = None
     raw: Json | None = None
     """The object as read, with its resourceVersion."""
@@ -67,7 +67,7 @@ def read(raw: Json) -> Record:
         duration_s=_number(spec.get("leaseDurationSeconds")),
         renewed=str(spec.get("renewTime") or ""),
         acquired=str(spec.get("acquireTime") or ""),
-        waits=names.ANNOTATION_FENCING_PENDING in annotations,
+        fencing_pending=names.ANNOTATION_FENCING_PENDING in annotations,
         campaign=_campaign(annotations.get(names.ANNOTATION_CANDIDATE)),
         raw=raw,
     )
@@ -83,7 +83,7 @@ def written(record: Record) -> Json:
     annotations[names.ANNOTATION_INSTALLATION] = record.installation
     annotations.pop(names.ANNOTATION_CANDIDATE, None)
     annotations.pop(names.ANNOTATION_FENCING_PENDING, None)
-    if record.waits:
+    if record.fencing_pending:
         annotations[names.ANNOTATION_FENCING_PENDING] = "true"
     if record.campaign is not None:
         annotations[names.ANNOTATION_CANDIDATE] = _candidate(record.campaign)

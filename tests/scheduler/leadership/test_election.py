@@ -116,9 +116,9 @@ def test_an_exited_holder_that_still_waited_is_waited_for() -> None:
     first = standby()
     first.record_call(TIMING.lease_s)
     take(first, TIMING.lease_s)
-    assert first.record is not None and first.record.waits
+    assert first.record is not None and first.record.fencing_pending
     renew(first, TIMING.lease_s + 1)
-    assert first.record.waits
+    assert first.record.fencing_pending
     second = standby(replace(first.record, holder="other"), 10, exited="other")
     second.record_call(10)
     assert second.step(10) is not Do.ACQUIRE
@@ -127,7 +127,7 @@ def test_an_exited_holder_that_still_waited_is_waited_for() -> None:
     assert not second.must_list(10 + TIMING.lease_s + TIMING.wait_s - 0.1)
     first.listed()
     renew(first, TIMING.lease_s + TIMING.wait_s)
-    assert not first.record.waits
+    assert not first.record.fencing_pending
 
 
 def test_a_deleted_lease_is_recreated_after_the_holders_time() -> None:
@@ -149,7 +149,7 @@ def test_a_recreated_lease_is_not_one_that_was_given_back() -> None:
     election.record_call(10)
     election.observed(anew, 10)
     take(election, 10)
-    assert election.record is not None and election.record.waits
+    assert election.record is not None and election.record.fencing_pending
     assert not election.must_list(10 + TIMING.lease_s + TIMING.wait_s - 0.1)
     assert election.must_list(10 + TIMING.lease_s + TIMING.wait_s)
 

@@ -71,6 +71,7 @@ def test_a_released_lease_keeps_its_term() -> None:
 
 
 def test_a_waiting_holder_is_written_and_read() -> None:
-    waiting = lease.written(Record("a", 1, "here", 8, "t0", waits=True))
-    assert lease.read(waiting).waits
-    assert not lease.read(lease.written(Record("a", 1, "here", 8, "t1", raw=waiting))).waits
+    waiting = lease.written(Record("a", 1, "here", 8, "t0", fencing_pending=True))
+    assert lease.read(waiting).fencing_pending
+    renewed = lease.written(Record("a", 1, "here", 8, "t1", raw=waiting))
+    assert not lease.read(renewed).fencing_pending
