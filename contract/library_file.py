@@ -19,7 +19,7 @@ from contract import grant_file, lease_file, region_file
 CONTRACT: Final = (
     f"grant {grant_file.VERSION}, region {region_file.VERSION}, lease {lease_file.VERSION}"
 )
-"""What this release's library reports, and what this release's agent requires."""
+"""This release's library reports it, and this release's agent requires it."""
 NOTE_OWNER: Final = "gpuslice"
 NOTE_TYPE: Final = 1
 MACHINES: Final = {"x86_64": 62, "aarch64": 183}
@@ -38,7 +38,7 @@ _ALIGNMENT: Final = 4
 
 
 class LibraryFileError(Exception):
-    """What the file must be; completes "invalid value: must be "."""
+    """The file is unfit; the text says what it must be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +52,19 @@ class Library:
 def parse(data: bytes) -> Library:
     """Raises LibraryFileError if the data is not a shared library of 64 bits."""
     if len(data) < ELF_HEADER.size:
-        raise LibraryFileError("a shared library (ELF)")
+        raise LibraryFileError("must be a shared library (ELF)")
     magic, width, order, _, kind, machine, _, _, segments_at, _, _, _, size, count, *_ = (
         ELF_HEADER.unpack_from(data)
     )
     if (magic, width, order, kind) != (b"\x7fELF", ELF_WIDE, ELF_LITTLE, _SHARED_OBJECT):
-        raise LibraryFileError("a shared library (ELF of 64 bits, little-endian)")
+        raise LibraryFileError("must be a shared library (ELF of 64 bits, little-endian)")
     if size != ELF_SEGMENT.size or not count or segments_at + size * count > len(data):
-        raise LibraryFileError("a complete shared library: its program headers are missing")
+        raise LibraryFileError("must be a complete shared library: its program headers are missing")
     contract = None
     for at in range(segments_at, segments_at + size * count, size):
         kind, _, offset, _, _, file_bytes, _, _ = ELF_SEGMENT.unpack_from(data, at)
         if offset + file_bytes > len(data):
-            raise LibraryFileError("a complete shared library: its end is missing")
+            raise LibraryFileError("must be a complete shared library: its end is missing")
         if kind == _NOTES:
             for text in _notes(data[offset : offset + file_bytes]):
                 contract = text
@@ -80,10 +80,13 @@ def check(data: bytes, machine: str, contract: str | None = CONTRACT) -> None:
     if found.machine != MACHINES.get(machine):
         built_for = {number: name for name, number in MACHINES.items()}.get(found.machine)
         raise LibraryFileError(
-            f"a library for {machine}, not for {built_for or f'ELF machine {found.machine}'}"
+            f"must be a library for {machine},"
+            f" not for {built_for or f'ELF machine {found.machine}'}"
         )
     if contract is not None and found.contract != contract:
-        raise LibraryFileError(f"a library of contract {contract!r}, not {found.contract!r}")
+        raise LibraryFileError(
+            f"must be a library of contract {contract!r}, not {found.contract!r}"
+        )
 
 
 def _notes(segment: bytes) -> Iterator[str]:

@@ -79,7 +79,7 @@ def _context(uuid: str) -> Iterator[None]:
 def _check(cuda: ctypes.CDLL, name: str, *arguments: object) -> None:
     code = getattr(cuda, name)(*arguments)
     if code != 0:
-        raise UnknownSizeError(f"{name} says {code}")
+        raise UnknownSizeError(f"{name} returned {code}")
 
 
 def main() -> int:

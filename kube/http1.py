@@ -20,7 +20,7 @@ from httptools import HttpParserError, HttpRequestParser, HttpResponseParser
 
 MOST_HEAD_BYTES: Final = 16 << 10
 """Limit for a head including its trailers."""
-_FIELDS: Final = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*\r\n)*")
+_FIELD: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*\r\n")
 _PATH: Final = re.compile(r"/[!-~]*")
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -216,16 +216,17 @@ def _too_large() -> Refused:
 
 def fields_of(values: Mapping[str, str]) -> bytes:
     """Return the header fields of a request. Raises ValueError if a value could inject a field."""
-    text = "".join(f"{name}: {value}\r\n" for name, value in values.items()).encode()
-    if not _FIELDS.fullmatch(text) or text.count(b"\r\n") != len(values):
-        raise ValueError(f"the value of {' or '.join(values)} has a character that HTTP has not")
-    return text
+    fields = {name: f"{name}: {value}\r\n".encode() for name, value in values.items()}
+    for name, field in fields.items():
+        if not _FIELD.fullmatch(field):
+            raise ValueError(f"header {name}: invalid value: must have no control characters")
+    return b"".join(fields.values())
 
 
 def request(method: bytes, path: str, fields: bytes, body: bytes) -> bytes:
     """Return a request. Raises ValueError for an invalid path. fields: from `fields_of`."""
     if not _PATH.fullmatch(path):
-        raise ValueError(f"{path!r}: expected a path, what is not ASCII quoted")
+        raise ValueError(f"path: invalid value {path!r}: must be an absolute path, percent-encoded")
     return b"%b %b HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n%b" % (
         method,
         path.encode(),

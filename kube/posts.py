@@ -59,7 +59,7 @@ class Posts:
     ) -> None:
         url = urlsplit(server)
         if url.scheme not in _PORTS or not url.hostname:
-            raise ValueError("expected https://HOST or http://HOST")
+            raise ValueError("invalid value: must be https://HOST or http://HOST")
         self._host = url.hostname
         self._port = url.port or _PORTS[url.scheme]
         self._prefix = url.path.rstrip("/")

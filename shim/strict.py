@@ -38,4 +38,7 @@ def _loaded_from(soname: str) -> Path:
     for path in (Path(line.split(maxsplit=5)[-1]) for line in maps):
         if path.name.startswith(stem):
             return path
-    raise DriverError(f"run --strict: {soname} is loaded, and from no file of that name")
+    raise DriverError(
+        f"run --strict: {soname}: not found in /proc/self/maps: the loaded driver must be a file of"
+        " that name"
+    )

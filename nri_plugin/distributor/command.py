@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         data = publication.read(given.library, Origin(given.source))
     except LibraryFileError as error:
-        known.error(f"--library: invalid value {str(given.library)!r}: must be {error}")
+        known.error(f"--library: invalid value {str(given.library)!r}: {error}")
     since = datetime.now(UTC).isoformat(timespec="microseconds")
     identity = f"pid={os.getpid()} host={socket.gethostname()} since={since}"
     published = Publication(data, Origin(given.source), given.store_dir, identity)

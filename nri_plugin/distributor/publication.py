@@ -26,7 +26,7 @@ from nri_plugin.host import releases
 from nri_plugin.policy.refusals import StoreError
 
 _NAME_BYTES: Final = 200
-"""Of the lock's file: one block, which is there before the name is written over the earlier one."""
+"""Size of the lock's file: one block, which exists before the name replaces the earlier one."""
 _CURRENT_MODE: Final = 0o644
 
 
@@ -46,10 +46,10 @@ def read(path: Path, origin: Origin) -> bytes:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise LibraryFileError(f"a readable file: {error.strerror}") from error
+        raise LibraryFileError(f"must be a readable file: {error.strerror}") from error
     library_file.check(data, os.uname().machine, contract=None)
     if origin is Origin.GPUSLICE and library_file.parse(data).contract is None:
-        raise LibraryFileError("gpuslice's library; for HAMi's set --source hami")
+        raise LibraryFileError("must be gpuslice's library; for HAMi's set --source hami")
     return data
 
 

@@ -93,7 +93,10 @@ def with_import(main: str, pattern: str) -> str:
     except tomllib.TOMLDecodeError:
         same = False
     if not same:
-        raise EditError(f'imports: not understood: add "{pattern}" to it by hand')
+        raise EditError(
+            "imports: invalid value: must have the form imports = [PATH, ...] without other"
+            f' brackets; add "{pattern}" to it by hand'
+        )
     return text
 
 

@@ -178,7 +178,7 @@ def _misfit(data: bytes, name: str) -> str:
     try:
         library_file.check(data, os.uname().machine)
     except library_file.LibraryFileError as error:
-        return f"invalid value: must be {error}"
+        return f"invalid value: {error}"
     return ""
 
 

@@ -103,9 +103,11 @@ class Session:
         nri_version: str = nri_versions.NRI_VERSION,
     ) -> None:
         if not re.fullmatch(r"[0-9]{2}", index):
-            raise LocalProtocolError(f"the index {index!r} is not two digits")
+            raise LocalProtocolError(f"index: invalid value {index!r}: must be two digits")
         if not re.fullmatch(r"[A-Za-z0-9_.+-]+", name):
-            raise LocalProtocolError(f"the name {name!r} is empty, or not of [A-Za-z0-9_.+-]")
+            raise LocalProtocolError(
+                f"name: invalid value {name!r}: must be letters, digits or any of _.+-"
+            )
         if not wanted & session_events.EVENTS_BEFORE_0_10 or wanted & ~session_events.SERVED_EVENTS:
             raise LocalProtocolError(f"the events {wanted!r} cannot be served to every runtime")
         self._registration = nri.RegisterPluginRequest(

@@ -1,4 +1,4 @@
-"""What a pod requests of a node, independent of its dialect.
+"""A pod's request of a node, independent of its dialect.
 
 Created by `scheduler.kubernetes.requests`.
 """
@@ -78,7 +78,7 @@ class ContainerRequest:
 
     def __post_init__(self) -> None:
         if (self.memory_bytes is None) == (self.memory_ratio is None):
-            raise ValueError("exactly one of memory_bytes and memory_ratio is there")
+            raise ValueError("memory_bytes and memory_ratio: exactly one must be set")
         if self.memory_ratio is not None and not 0 < self.memory_ratio <= 1:
             raise ValueError(f"memory_ratio: invalid value {self.memory_ratio}: must be 0 to 1")
 
@@ -97,7 +97,7 @@ class ContainerRequest:
 
 
 class Attribute(Enum):
-    """What of a GPU a requirement is about."""
+    """The GPU's attribute that a requirement tests."""
 
     LABEL = "label"
     MODEL = "model"

@@ -235,7 +235,7 @@ def test_unusable_credentials_are_reported_until_they_are_replaced() -> None:
                     now[0] += 61
                     assert await kube.get("/p") == {"as": "Bearer secret"}
                     await until_async(lambda: kube._renewing is None)
-                    assert "has a character that HTTP has not" in kube.problem
+                    assert "header Authorization: invalid value" in kube.problem
                 assert await kube.post("/p", {}) == {"as": "Bearer secret"}
                 assert await kube.get("/p") == {"as": "Bearer secret"}
 

@@ -105,11 +105,11 @@ def test_a_request_is_one_that_a_server_reads() -> None:
 
 @pytest.mark.parametrize("value", ["a\r\nX: b", "a\nb", "a\r\n\r\nPOST /", "a\x00"])
 def test_a_value_that_would_be_more_than_one_is_refused(value: str) -> None:
-    with pytest.raises(ValueError, match="the value of Host or Authorization has a character"):
+    with pytest.raises(ValueError, match="header Authorization: invalid value: must have"):
         fields_of({"Host": "h", "Authorization": value})
 
 
 @pytest.mark.parametrize("path", ["", "p", "/a b", "/a\r\n", "/ä", "/a\x00"])
 def test_a_path_that_is_none_is_refused(path: str) -> None:
-    with pytest.raises(ValueError, match="expected a path"):
+    with pytest.raises(ValueError, match="must be an absolute path"):
         request(b"POST", path, b"", b"")
