@@ -67,7 +67,7 @@ KAI_MEMORY: Final = "gpu-memory"
 KAI_DEVICES: Final = "gpu-fraction-num-devices"
 KAI_CONTAINER: Final = "gpu-fraction-container-name"
 KAI_CONTAINER_TYPE: Final = "gpu-fraction-container-type"
-"""Of releases before 0.10; its only value with a meaning is KAI_INIT_CONTAINER."""
+"""KAI before 0.10 has it; its only value with a meaning is KAI_INIT_CONTAINER."""
 KAI_INIT_CONTAINER: Final = "InitContainer"
 KAI_MPS: Final = "mps"
 KAI_CONTAINER_PREFIX: Final = "nvidia.com/container."
@@ -160,4 +160,4 @@ HAMI: Final = Dialect(
 DIALECTS: Final = (KOORDINATOR, KAI, VOLCANO, HAMI)
 
 NODE_RESOURCES: Final = tuple(name for dialect in DIALECTS for name in dialect.node_resources)
-"""Of all dialects; a node has those of the dialects that are on."""
+"""All dialects' resources; a node has those of the dialects that are on."""

@@ -219,7 +219,7 @@ CONTAINER_PRELOADS: Final = {
 }
 """Preload file in the container -> our file that is mounted there."""
 CONTAINER_LIBRARY_VISIBLE: Final = "/usr/local/vgpu/libvgpu.so"
-"""Where users of HAMi expect the library. The same file; nothing depends on it."""
+"""Users of HAMi expect the library here. The same file; nothing depends on it."""
 
 # --- paths on the host ---------------------------------------------------------------------------
 
@@ -248,7 +248,7 @@ MAX_SLOTS: Final = 4096
 # --- the arbiter's standard output ---------------------------------------------------------------
 
 HEARTBEAT_S: Final = 0.5
-"""Between two bytes that an arbiter writes for its parent."""
+"""Interval of the bytes that an arbiter writes for its parent."""
 HEARTBEAT_SERVING: Final = b"s"
 HEARTBEAT_WAITING: Final = b"w"
 """Another arbiter serves the directory."""

@@ -177,7 +177,7 @@ class RegionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """What a container's processes hold on one GPU, and how often they reached the limit."""
+    """One GPU's use by a container's processes, and how often they reached the limit."""
 
     used_bytes: int
     refused_count: int

@@ -45,7 +45,7 @@ class Account:
         self._directory = directory
         self._region = self._grant = self._lease = -1
         self._gpus: Sequence[grant_file.Gpu] | None = None
-        # What was read last, and its meaning: most containers change little within a second.
+        # The bytes read last, and their meaning: most containers change little within a second.
         self._grant_seen: tuple[bytes, grant_file.Grant] | None = None
         self._uses_seen: tuple[bytes, Sequence[region_file.GpuUse]] = b"", ()
         self._compute_seen: tuple[object, Mapping[str, Use]] = None, {}

@@ -1,4 +1,4 @@
-"""What the processes that query the driver answer: gpu/processes.py and gpu/context_size.py.
+"""Answers of the processes that query the driver: gpu/processes.py and gpu/context_size.py.
 
 Separate from the queries, because pynvml takes 5 MiB, which a reader of answers does not need. The
 memory of a process is that of contexts, code and allocations. NVML uses process numbers of the

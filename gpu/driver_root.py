@@ -30,7 +30,7 @@ DIRECTORIES: Final = (
     "usr/lib",
     "usr/lib/wsl/lib",
 )
-"""Those that nvidia-ctk searches, in its order; then those of Arch and of WSL."""
+"""Directories that nvidia-ctk searches, in its order; then those of Arch and of WSL."""
 _MOST_LINKS: Final = 40
 """Linux follows as many in a path."""
 

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from kubernetes.client import Configuration
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where the kubelet writes and refreshes a pod's token."""
+"""The kubelet writes and refreshes a pod's token here."""
 
 _UNUSABLE: Final = (yaml.YAMLError, OSError, AttributeError, LookupError, TypeError, ValueError)
-"""What the loader raises for malformed files, beside its own exception."""
+"""The loader raises these for malformed files, beside its own exception."""
 
 
 class AccessError(RuntimeError):

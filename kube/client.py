@@ -32,12 +32,12 @@ from kube.http1 import fields_of
 from kube.posts import KEEP_S, KEEPALIVE, NotAnswered, NotSent, Posts
 
 TIMEOUT_S: Final = 10.0
-"""Of one request, from its start to the last byte of the answer; the caller may override it."""
+"""Timeout of one request, to the last byte of the answer; the caller may override it."""
 WATCH_IDLE_S: Final = 150.0
 """The API server sends a bookmark about every minute. A watch without any data for longer is
 treated as disconnected, whatever TCP reports."""
 PAGE_TIMEOUT_S: Final = 30.0
-"""Of one page. It is long because a timeout discards all earlier pages."""
+"""Timeout of one page. It is long because a timeout discards all earlier pages."""
 PAGE: Final = 500
 """Objects per page of a list: a few megabytes of text, tens of megabytes as objects."""
 

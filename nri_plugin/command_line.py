@@ -71,8 +71,8 @@ def parser() -> argparse.ArgumentParser:
 def command_parser(
     command: str, description: str, epilog: str, uses: Sequence[str]
 ) -> argparse.ArgumentParser:
-    """Of a command that takes the agent's settings and requires none. uses: the flags that have an
-    effect on it; --help lists no others."""
+    """Parser of a command that takes the agent's settings and requires none. uses: the flags that
+    have an effect on it; --help lists no others."""
     known = parser()
     known.prog, known.description, known.epilog = f"{known.prog} {command}", description, epilog
     for action in known._actions:

@@ -39,7 +39,7 @@ class Readiness:
         self.session: str | None = "not connected to the container runtime yet"
         """Why there is no session; None while there is one."""
         self.node: Sequence[str] = ("the node has not been inspected yet",)
-        """What this node lacks."""
+        """This node's problems."""
         self.cluster: str | None = None
         """Why the agent does not write its objects at the API server; None: it does."""
         self.device_plugin: str | None = None

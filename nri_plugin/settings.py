@@ -45,7 +45,7 @@ class Settings:
     driver_root: Path = Path("/")
     """The directory of the driver's files on the host."""
     driver_root_mount: Path = Path("/")
-    """Where the agent sees that directory."""
+    """That directory's path in the agent's file system."""
     remove_unverified: bool = False
     """Delete pods that were bound to a full GPU, instead of refusing their containers."""
     strict: bool = False
@@ -53,7 +53,7 @@ class Settings:
     refuse_unenforceable: bool = False
     """Refuse a container whose entry point does not load the library, instead of reporting it."""
     rules: Rules = Rules()  # noqa: RUF009
-    """What the operator allows for containers with a grant."""
+    """The operator's permissions for containers with a grant."""
     verbose: bool = False
     """Also log routine requests."""
     log_format: Format = Format.LOGFMT
@@ -83,7 +83,7 @@ class Settings:
     """Cap the compute of containers that are created from now on also while a GPU is idle."""
 
     dialects: Sequence[Dialect] = (KOORDINATOR,)
-    """Those whose totals the node reports."""
+    """Dialects whose totals the node reports."""
 
     kubeconfig: str = ""
     """Access to the API server; "": as a pod of the cluster, or none outside a cluster."""

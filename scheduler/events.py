@@ -93,7 +93,7 @@ class Events:
                 await self._write(NODE_PROBLEM, ("v1", "Node", "", each.node, each.node), each.text)
 
     async def notices(self, pods: Iterable[Pending]) -> None:
-        """What a pod's author should read of a request that was accepted."""
+        """Writes notices for the author of a pod whose request was accepted."""
         for pod in pods:
             for text in pod.notices:
                 about = ("v1", "Pod", pod.namespace, pod.name, pod.uid)

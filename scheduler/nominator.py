@@ -33,7 +33,7 @@ NOMINATES: Final[Mapping[str, str]] = {
     "fieldManager": names.SCHEDULER_NAME,
     "fieldValidation": IGNORE,
 }
-"""How `Kube.patch` sends a nomination. Of the answer only the pod's new version is read."""
+"""How `Kube.patch` sends a nomination. Only the pod's new version is read of the answer."""
 MAX_WRITES: Final = 48
 """At a time. More than Bindings (binder.MAX_POSTS): kube-scheduler takes a nominated pod in two
 milliseconds and searches for any other in tens, so the writes must stay ahead of it. While 16 other
@@ -111,7 +111,7 @@ class Nominator:
             await asyncio.wait((write,))
 
     def hold(self) -> Awaitable[None] | None:
-        """What to await before kube-scheduler gets its answer; None: nothing. kube-scheduler makes
+        """A wait before kube-scheduler gets its answer; None: no wait. kube-scheduler makes
         its calls one after the other, so it tries no other pod meanwhile."""
         hold_s = self._backlog.hold_s(self._binding())
         return self._hold(hold_s) if hold_s else None

@@ -247,7 +247,7 @@ def _complete(daemon_set: Json) -> bool:
 
 
 def _is_ready(raw: Json, unknown: bool = False) -> bool:
-    """Of a pod or a node. unknown: the result without that condition."""
+    """Whether a pod or a node is ready. unknown: the result without that condition."""
     conditions = objects(at(raw, "status"), "conditions")
     found = [each.get("status") == "True" for each in conditions if each.get("type") == "Ready"]
     return found[0] if found else unknown

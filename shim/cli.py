@@ -23,7 +23,7 @@ _EPILOG: Final = """examples:
   python -m shim show --watch /run/gpuslice/0f0f
 """
 _PREFIX: Final = "gpuslice-"
-"""Of the names of private grant directories."""
+"""Prefix of private grant directories' names."""
 _RUN_HELP: Final = """Run CMD so that it, and all that it starts, sees and gets at most --memory of
 each GPU. GPUs that --gpu leaves out have no memory at all. The exit status is CMD's; 128 + N
 where signal N ended it.

@@ -81,7 +81,7 @@ class ContainerCreation(Generic[_T]):
             return await self._share(pod, container, claim)
         if container.cdi_names:
             job = partial(self._with_gpus_only, container)
-            # Where the specs cannot be read in time, each name may be a GPU of another plugin.
+            # If the specs cannot be read in time, each name may be a GPU of another plugin.
             with suppress(TimeoutError):
                 container = await self._worker.run(job, self._settings.work_deadline_s)
         decision = pod_policy.without_share(container, claim)

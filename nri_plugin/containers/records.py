@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Answered(Generic[_T]):
-    """What a container gets, and what was sent to the runtime."""
+    """A container's adjustment, and the answer that was sent to the runtime."""
 
     wanted: Adjustment
     sent: _T

@@ -24,7 +24,7 @@ _DELETE, _DELETE_SELF, _MOVE_SELF = 0x200, 0x400, 0x800
 _MASK: Final = (
     _ATTRIB | _CLOSE_WRITE | _MOVED_FROM | _MOVED_TO | _DELETE | _DELETE_SELF | _MOVE_SELF
 )
-"""What leaves a file other than it was. A write in progress is reported when it is closed."""
+"""Events after which a file differs. A write is reported when the file is closed."""
 _EVENT: Final = struct.Struct("iIII")
 """Watch, mask, cookie, size of the name that follows."""
 _READ_BYTES: Final = 1 << 16

@@ -34,7 +34,7 @@ class BusyError(Exception):
 
 
 class State(StrEnum):
-    """What the journal's change is: under way, complete, or rolled back for `reason`."""
+    """State of the journal's change: under way, complete, or rolled back for `reason`."""
 
     CHANGING = "changing"
     DONE = "done"

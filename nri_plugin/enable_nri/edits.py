@@ -1,4 +1,4 @@
-"""What to write so that containerd has NRI on: the drop-in, and an imports line. Pure.
+"""Edits that turn containerd's NRI on: the drop-in, and an imports line. Pure.
 
 Where containerd has NRI's default validator (2.2), it is turned on too: without it, pods with a
 share that start before the agent, as after a restart of the node, run without their GPU. It affects
@@ -30,7 +30,7 @@ _HEADER: Final = """\
 _IMPORTS: Final = re.compile(r"^imports\s*=\s*\[(?P<body>[^\]]*)\]", re.MULTILINE)
 _VERSION: Final = re.compile(r"^version\s*=.*$", re.MULTILINE)
 _IGNORED: Final = ("imports", "version")
-"""Of the effective configuration: they may differ, because a drop-in was added."""
+"""Keys of the effective configuration that may differ, because a drop-in was added."""
 
 
 class EditError(Exception):

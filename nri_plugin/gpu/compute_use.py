@@ -1,4 +1,4 @@
-"""What containers do with their share of each GPU's time: metrics, and a notice of long kernels.
+"""Containers' use of their share of each GPU's time: metrics, and a notice of long kernels.
 
 Input: the compute records of regions and the leases, read once a second by measuring.py, and NVML's
 utilization of processes, by which an operator can check them. The library writes the records while
@@ -32,10 +32,10 @@ _LOG: Final = logging.getLogger(__name__)
 
 _SECOND_NS: Final = 1_000_000_000
 _WAITING_THREADS_MOST: Final = names.MAX_SLOTS
-"""Of a container: bounds the waiting time, a sum over threads, that one reading can add."""
+"""Bounds a container's waiting time, a sum over threads, that one reading can add."""
 _WINDOWS_S: Final = (1, 10)
 _READINGS_MOST: Final = 1 + max(_WINDOWS_S)
-"""Of a container: one per second."""
+"""Readings kept of a container: one per second."""
 _TEXT: Final = (
     "a kernel runs for more than a second; kernels of more than a second cannot be interrupted;"
     " their excess is deducted from later windows, and other containers of the GPU wait meanwhile;"

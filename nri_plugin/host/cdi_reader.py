@@ -4,7 +4,7 @@ Implements the Container Device Interface, versions 0.3 to 1.x, for some kinds o
 decisions: unusable content becomes a problem of its device, an unreadable file a problem of the
 whole set, and the policy refuses only containers that request the device.
 Source: github.com/cncf-tags/container-device-interface SPEC.md. Later directories override earlier
-ones; a device defined twice in one directory is unusable. Of several kinds with a device of one
+ones; a device defined twice in one directory is unusable. If several kinds have a device of one
 name, the first counts.
 """
 

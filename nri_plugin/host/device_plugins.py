@@ -1,4 +1,4 @@
-"""What the kubelet's directory shows of device plugins: their sockets, and the kubelet's record.
+"""Device plugins in the kubelet's directory: their sockets, and the kubelet's record.
 
 The record (`kubelet_internal_checkpoint`) lists what each container was assigned. The kubelet
 writes it at each assignment, before it starts the container, and reads it at its own start; it
@@ -29,7 +29,7 @@ class RecordError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one container was assigned of one resource; its pod may be gone."""
+    """One container's devices of one resource; its pod may be gone."""
 
     pod_uid: str
     container: str

@@ -31,7 +31,7 @@ _HOOKS: Final = (
     "/usr/local/nvidia/toolkit/nvidia-cdi-hook",
     "/usr/local/nvidia/toolkit/nvidia-ctk",
 )
-"""Where packages and GPU Operator install the program of a spec's hooks, which runc executes on the
+"""Packages and GPU Operator install the program of a spec's hooks here; runc executes it on the
 host."""
 COPIED: Final = ("nvidia-cdi-hook", "nvidia-ctk")
 """Names of the copies for hooks."""

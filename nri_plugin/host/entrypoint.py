@@ -59,7 +59,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What the runtime will start, from the bundle's configuration with NRI's adjustments."""
+    """The process to start, from the bundle's configuration with NRI's adjustments."""
 
     args: Sequence[str]
     env: Mapping[str, str]

@@ -53,7 +53,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What containers have mounted. paths: of files and directories, those of processes from the
+    """Containers' mounts. paths: of files and directories, those of processes from the
     root of their file system. devices: of grants' file systems, MAJOR:MINOR."""
 
     paths: AbstractSet[str]

@@ -37,7 +37,7 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What new containers mount. problem: why it is not the current release, if there is one."""
+    """Library for new containers. problem: why it is not the current release, if there is one."""
 
     path: Path
     source: Source

@@ -1,1 +1,1 @@
-"""What the agent reads from the API server and publishes there."""
+"""Reads from the API server for the agent, and publishes there."""

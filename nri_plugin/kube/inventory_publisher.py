@@ -270,7 +270,7 @@ class Contest:
         self._now = now
         self._taken_back: deque[float] = deque(maxlen=CONTEST_WRITES)
         self._wanted: object = None
-        """What the API server accepted last; None: nothing, or its revert has been counted."""
+        """The API server accepted it last; None: nothing, or its revert has been counted."""
         self._version = ""
         self._paused_until = self._over_at = now()
 

@@ -1,8 +1,8 @@
 """The request handler of the node agent: answers NRI's requests according to the policy.
 
-Converts NRI's requests to events of containers.Lifecycle, and its adjustments to replies. What only
-NRI has is here: the validation of all plugins' adjustments. A pod without a claim is answered at
-once, whatever the state of the node.
+Converts NRI's requests to events of containers.Lifecycle, and its adjustments to replies. Validates
+all plugins' adjustments, which only NRI offers. A pod without a claim is answered at once, whatever
+the state of the node.
 """
 
 from __future__ import annotations

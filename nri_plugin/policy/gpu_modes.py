@@ -60,7 +60,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """What the kubelet has assigned. pods: NAMESPACE/NAME by UUID, of running pods. recorded: UIDs
+    """The kubelet's assignments. pods: NAMESPACE/NAME by UUID, of running pods. recorded: UIDs
     of pods by UUID, also of init containers, and of pods that may be gone since."""
 
     pods: Mapping[str, str]

@@ -148,7 +148,7 @@ def _our_mounts(container: Container, key: str, shared: bool, paths: Paths) -> S
 
 @dataclass(frozen=True, slots=True)
 class _GpuEdits:
-    """What GPUs add to every container that has them.
+    """Edits for every container that has the GPUs.
 
     in_the_way: those of the driver's mounts that may conflict with ours.
     """
@@ -184,7 +184,7 @@ def _forwarded(
     """Return the CDI specs' mounts that stay, and ours that replace the driver's libraries.
 
     Each path of a driver library gets a forwarder; the file itself is mounted where the forwarder
-    loads it from. Of several files, the one with the longest name is the target of the links.
+    loads it from. The links' target is the file with the longest name.
     """
     destinations: dict[str, list[Mount]] = {soname: [] for soname in files}
     for mount in mounts:

@@ -48,7 +48,7 @@ _UNITS: Final = {"memory_bytes": "bytes of memory", "core_percent": "percent of 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What one container holds. `key` names the grant's files; equal keys hold one grant."""
+    """One container's hold. `key` names the grant's files; equal keys hold one grant."""
 
     container_id: str
     key: str
@@ -68,7 +68,7 @@ class Shortage:
     """The first resource (memory or core) of the first GPU with insufficient capacity."""
 
     reason: Reason
-    """What is short: the GPU, or the pod's allocation of it."""
+    """Names the shortage: of the GPU, or of the pod's allocation of it."""
     container: str
     """The requesting container."""
     uuid: str

@@ -85,7 +85,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What a process is charged at once, in addition to its allocations.
+    """A process's initial charge, in addition to its allocations.
 
     context_bytes: for a context, by GPU UUID, if known. code_bytes: for code, with its first
     context. managed_free: managed memory is not charged.
@@ -98,7 +98,7 @@ class Floor:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a container may hold; no shares: no GPU. shared: the pod's containers share a grant.
+    """Shares that a container may hold; none: no GPU. shared: the pod's containers share a grant.
 
     allocated: the pod's allocation of the same GPUs, the upper bound for its running containers
     together. warning: why a container that appears to expect a GPU has none. env: further variables
@@ -145,7 +145,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the operator allows.
+    """The operator's permissions.
 
     runtime_handlers: those under which a container may hold a GPU, because they run it on this
     kernel, where our mounts are effective. "" is the runtime's default. capabilities: those that a
@@ -180,7 +180,7 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """What a CDI spec adds to a container."""
+    """A CDI spec's additions to a container."""
 
     env: Sequence[tuple[str, str]] = ()
     devices: Sequence[Device] = ()
@@ -246,7 +246,7 @@ class Paths:
 
 @dataclass(frozen=True, slots=True)
 class Adjustment:
-    """What a container gets. `key` names its directory under the run directory; None: no GPU.
+    """The changes to a container. `key` names its directory under the run directory; None: no GPU.
 
     shared: the directory belongs to the pod, and its other containers use it too. cdi_devices:
     names that the runtime must inject. cut: driver capabilities that were requested and not given.

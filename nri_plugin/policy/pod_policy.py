@@ -34,7 +34,7 @@ _NO_GPU: Final = ((names.ENV_VISIBLE_DEVICES, names.VISIBLE_DEVICES_NONE),)
 
 
 class ClaimSource(Protocol):
-    """Where the claims of containers on GPUs come from. A module may be one."""
+    """Source of containers' claims on GPUs. A module may be one."""
 
     def may_claim(self, labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
         """Whether a pod may have claims; all others are answered at once."""

@@ -23,7 +23,7 @@ from nri_plugin.policy.refusals import Refused
 
 
 class Stray(StrEnum):
-    """What is wrong with a running container; values are the metric's label."""
+    """Fault of a running container; values are the metric's label."""
 
     NOT_ADJUSTED = "not_adjusted"
     FILES_LOST = "files_lost"
@@ -54,7 +54,7 @@ class Running:
     nodes: Sequence[str] = ()
     """The device nodes of GPUs that it has."""
     mounts: Sequence[Mount] = ()
-    """Of one that runs."""
+    """Empty unless it runs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What this node reports: the GPUs of its Device object, the totals in its capacity, and the pods
+"""This node's reports: the GPUs of its Device object, the totals in its capacity, and the pods
 that hold a share of a failed GPU.
 
 Pure. When the kubelet restarts, it admits running pods again, against the totals. If a failed GPU
@@ -22,7 +22,7 @@ from nri_plugin.policy.model import Gpu
 from nri_plugin.policy.notices import Notice
 
 PERCENT: Final = 100
-"""Of one GPU, for each percentage resource; also the maximum number of shares of one GPU."""
+"""Capacity of one GPU in each percentage resource; also the maximum number of shares of one GPU."""
 
 GONE: Final = "NVML does not list it"
 """Problem of a GPU that no longer exists."""

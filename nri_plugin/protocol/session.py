@@ -40,7 +40,7 @@ annotation, and neither gets a GPU."""
 
 
 class State(enum.Enum):
-    """Where the session stands. The reply to RegisterPlugin may arrive at any time, so it is
+    """The session's progress. The reply to RegisterPlugin may arrive at any time, so it is
     separate."""
 
     UNCONFIGURED = enum.auto()

@@ -1,4 +1,4 @@
-"""What pods hold of GPUs, as columns: an entry for each pod and GPU.
+"""Pods' shares of GPUs, as columns: an entry for each pod and GPU.
 
 Contains the pods that are bound and those whose binding is assumed; `scheduler.decisions.state`
 writes it together with the fleet. The entries of any number of pods are found without a loop over
@@ -64,11 +64,11 @@ class Allocations:
         self._entries[uid] = entries
 
     def of(self, uid: str) -> Sequence[GpuAmount]:
-        """What the pod holds; nothing for an unknown one."""
+        """The pod's amounts; none for an unknown pod."""
         return [self._taken(entry) for entry in self._entries.get(uid, ())]
 
     def pop(self, uid: str) -> Sequence[GpuAmount]:
-        """Removes what the pod holds, and returns it."""
+        """Removes the pod's amounts, and returns them."""
         taken = self.of(uid)
         for entry in self._entries.pop(uid, ()):
             self.written[entry] = _UNUSED

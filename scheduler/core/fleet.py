@@ -42,7 +42,7 @@ NO_CORE: Final = -1
 """In columns of allocations: the share requests no core."""
 IN_USE: Final = 0.5
 FULL: Final = 0.4
-"""Of a score of 1, the weight of a GPU's being in use, and of its fullness, for binpack."""
+"""Weights of a GPU's being in use, and of its fullness, in a binpack score of 1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from scheduler.core.search import Search, SearchLimitError, Slot, Steps, unused_
 from scheduler.core.together import assignment
 
 FITS_BY: Final = Policy.BINPACK
-"""By which `fit` searches for requests without a policy, whatever policy places the pod."""
+"""`fit` searches by it for requests without a policy, whatever policy places the pod."""
 
 _SLOT_COLUMNS: Final = (
     *("total_bytes", "used_bytes", "used_core", "is_open"),

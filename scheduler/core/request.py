@@ -110,8 +110,8 @@ class Requirement:
     selectors.
 
     values None: `key` exists (negated: does not). Else its value is one of them (negated: is none
-    of them, or the key is absent). Of another attribute, without a key: the model contains one of
-    the values, which are in lower case; the UUID is one of them.
+    of them, or the key is absent). Other attributes have no key: the model contains one of the
+    values, which are in lower case; the UUID is one of them.
     """
 
     key: str

@@ -22,7 +22,7 @@ MOST_STEPS: Final = 250
 PER_SECOND: Final = 4_000
 """Steps of some 30 us each: an eighth of a core."""
 QUEUE_PER_SECOND: Final = 400
-"""Of these, steps only for the queue of unschedulable pods."""
+"""Their part for the queue of unschedulable pods alone."""
 MAX_A_CALL: Final = 2 * MOST_STEPS
 """Enough for the search on one node, however many containers and moments the request has."""
 MIN_A_CALL: Final = 100

@@ -80,7 +80,7 @@ class Agents:
         return Reason.AGENT_NOT_READY if lease.facts.not_ready else Reason.FITS
 
     def problems(self) -> Iterable[Problem]:
-        """What agents that are not ready report."""
+        """Reports of agents that are not ready."""
         for name, lease in self._leases.items():
             if lease.facts.not_ready:
                 yield Problem(name, "", f"node agent: {lease.facts.not_ready}")

@@ -52,7 +52,7 @@ _NOW_S: Final = float("-inf")
 
 
 _LEAST_NODES: Final = {When.OFF: 0, When.BACKLOG: MIN_NODES, When.ALWAYS: 1}
-"""Of the fleet; 0: nothing is nominated."""
+"""Minimum nodes of the fleet; 0: no pod is nominated."""
 
 
 class Backlog:
@@ -199,8 +199,8 @@ class Backlog:
     def plan(
         self, most: int, is_over: Callable[[], bool], paused: Container[str] = ()
     ) -> Sequence[Nomination]:
-        """What to write now, at most so many, found before `is_over`. The GPUs are reserved.
-        paused: namespaces without nominations."""
+        """Nominations to write now, at most so many, found before `is_over`. Their GPUs are
+        reserved. paused: namespaces without nominations."""
         found = self._due(most)
         known = self._open()
         ahead = sorted(pod.order for pod in self._ahead.values())

@@ -19,7 +19,7 @@ class When(Enum):
 
 
 class Outcome(Enum):
-    """What became of a nomination of this process."""
+    """Result of a nomination of this process."""
 
     NOMINATED = "nominated"
     CONFIRMED = "confirmed"

@@ -23,9 +23,9 @@ MAX_BINDING: Final = 64
 """Pods in kube-scheduler's binding cycle, so that its call is answered at once."""
 MAX_HOLD_S: Final = 0.1
 SEARCH_S: Final = 0.02
-"""Of a search of all nodes, until it is measured."""
+"""Seconds of a search of all nodes, until one is measured."""
 REST_S: Final = 0.25
-"""Where kube-scheduler has tried none of several pods for so long, it is halted or has others to
+"""If kube-scheduler has tried none of several pods for so long, it is halted or has others to
 try first, and a nomination of the foremost pod comes in time, too."""
 FEW: Final = 8
 """So few pods are left to kube-scheduler's search: a write would gain too little."""

@@ -53,7 +53,7 @@ class PodKinds:
 
     @property
     def with_candidates(self) -> Collection[PodKind]:
-        """Those with candidates."""
+        """Kinds with candidates."""
         return self._with_candidates.values()
 
     def enter(self, key: bytes, order: Order, uid: str) -> None:

@@ -38,7 +38,7 @@ MAX_DUE: Final = 10
 _MAX_READY: Final = 5 * MAX_DUE
 """Pods that wait for `due`: with more, no entry searches for others."""
 MAX_PODS: Final = 8192
-"""Pods kept. Those refused longest ago are dropped and wait for kube-scheduler's five minutes."""
+"""Pods kept. Pods refused longest ago are dropped and wait for kube-scheduler's five minutes."""
 
 Candidates = bytes | None
 """A bit for each row of the fleet; None: any node."""

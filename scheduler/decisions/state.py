@@ -42,7 +42,7 @@ from scheduler.kubernetes.facts import (
 
 @dataclass(frozen=True, slots=True)
 class _Holding:
-    """What a pod holds on a node. placement, deadline_s, annotations: only for an assumed pod."""
+    """A pod's shares on a node. placement, deadline_s, annotations: only for an assumed pod."""
 
     node: str
     pod_key: str

@@ -119,7 +119,7 @@ def _container_request(container: Container, amounts: Mapping[str, int]) -> Cont
 
 
 def _written(container: Container, name: str) -> object:
-    """Of limit and request, which the API server requires to be equal, HAMi reads the limit."""
+    """HAMi reads the limit; the API server requires the request to equal it."""
     return container.limits.get(name, container.requests.get(name))
 
 
@@ -153,7 +153,7 @@ def _selector(annotations: Mapping[str, str]) -> Iterator[Requirement]:
 
 
 def _parts(name: str) -> Sequence[str]:
-    """What a model must contain to match, with HAMi's prefix or without."""
+    """Texts of which a matching model contains one: with HAMi's prefix or without."""
     return ("",) if name in _VENDOR else (name, name.removeprefix(_VENDOR))
 
 

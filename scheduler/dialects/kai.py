@@ -49,7 +49,7 @@ _FLOAT_OF_GO: Final = re.compile(
     rf"|0x_?({_H}([.]({_H})?)?|[.]{_H})p[+-]?0*[0-9]{{1,2}})",
     re.IGNORECASE,
 )
-"""What Go's ParseFloat reads beside infinity: also NaN, hexadecimal, and underscores."""
+"""Texts that Go's ParseFloat reads beside infinity: also NaN, hexadecimal, and underscores."""
 _MAX_CHARS: Final = 64
 _OF_CONTAINER: Final = re.compile(
     rf"{re.escape(KAI_CONTAINER_PREFIX)}(.+)"

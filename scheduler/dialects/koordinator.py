@@ -33,10 +33,10 @@ _SHARED: Final = names.RESOURCE_SHARED
 RESOURCES: Final = frozenset(KOORDINATOR.resources)
 
 _SHOWN_CHARS: Final = 40
-"""Of an invalid annotation."""
+"""Characters of an invalid annotation that a message shows."""
 
 _MAX_CHARACTERS: Final = 16384
-"""Of a hint: each of its requirements is compared with every kind of GPU."""
+"""Bounds a hint: each of its requirements is compared with every kind of GPU."""
 
 _OF_GPUS: Final = ("koordinator.sh/gpu", "kubernetes.io/gpu")
 
@@ -46,7 +46,7 @@ _ALLOWED: Final = (
 
 
 def misnamed(resource: str) -> str:
-    """What the name of a GPU resource must be; "" if it is valid. No node has a resource of another
+    """How to mend the name of a GPU resource; "" if it is valid. No node has a resource of another
     name, so the pod would wait for ever: Koordinator's scheduler translates old names before it
     schedules, the stock scheduler does not."""
     if resource in RESOURCES or not resource.lower().startswith(_OF_GPUS):

@@ -1,4 +1,4 @@
-"""What a dialect's reader gets and returns. Pure.
+"""Input and output of a dialect's reader. Pure.
 
 A reader turns the fields of one pod into a Reading. It reads only its own names; None: the pod
 requests no share in this dialect. An invalid request raises RequestError, whose text is for the
@@ -75,7 +75,7 @@ def is_in_bytes(written: object) -> bool:
 
 
 POLICIES: Final = {policy.value: policy for policy in (Policy.BINPACK, Policy.SPREAD)}
-"""Those that a pod may choose."""
+"""Policies that a pod may choose."""
 
 
 def policy(annotations: Mapping[str, str], key: str = names.ANNOTATION_POLICY) -> Policy | None:
@@ -105,9 +105,9 @@ class PodFields:
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What a Binding adds for the dialect's own readers. annotations: of the pod. environment: by
-    container name, only of containers with a share. visible_devices: what NVIDIA_VISIBLE_DEVICES
-    is in these containers; "index": the GPU's minor where the agent injects the device, else the
+    """A Binding's additions for the dialect's own readers. annotations: of the pod. environment: by
+    container name, only of containers with a share. visible_devices: NVIDIA_VISIBLE_DEVICES in
+    these containers; "index": the GPU's minor where the agent injects the device, else the
     UUID, as always."""
 
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -121,7 +121,7 @@ def no_outputs(placement: Placement, gpus: Sequence[Gpu], now_ns: int) -> Output
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a pod requests. containers: at least one.
+    """A pod's request. containers: at least one.
 
     foreign: names of resources that this dialect does not allocate, and a pod must not request
     beside it. switches: what must be on besides the dialect, and how to turn it on, by its name in

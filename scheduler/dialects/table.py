@@ -29,13 +29,13 @@ READERS: Final[dict[Dialect, Reader]] = {
 }
 
 RESOURCES: Final = frozenset(name for dialect in DIALECTS for name in dialect.resources)
-"""By which any dialect requests shares."""
+"""Names by which a dialect requests shares."""
 
 
 def read(
     pod: PodFields, enabled: Enabled, readers: Mapping[Dialect, Reader] = READERS
 ) -> Reading | None:
-    """What the pod requests; None: no share. Raises RequestError."""
+    """The pod's request; None: no share. Raises RequestError."""
     keys = [(dialect, key) for dialect in readers for key in islice(_keys(dialect, pod), 1)]
     for dialect, key in keys:
         if not _is_on(dialect, enabled):

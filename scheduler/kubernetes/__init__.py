@@ -1,1 +1,1 @@
-"""Between objects of the API server and the core's values."""
+"""Translates between objects of the API server and the core's values."""

@@ -16,7 +16,7 @@ from scheduler.core.request import WHOLE_PERCENT, Request
 
 @dataclass(frozen=True, slots=True)
 class HeldGpu:
-    """What a bound pod holds of one GPU of its node.
+    """A bound pod's share of one GPU of its node.
 
     uuid None: an older writer recorded only the minor. memory_bytes None: memory_percent of the
     GPU's total applies. core_percent None: the pod requested no compute.

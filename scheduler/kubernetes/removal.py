@@ -1,5 +1,5 @@
-"""What an uninstallation removes from nodes and Devices: what gpuslice's agents wrote, as recorded
-in managedFields.
+"""An uninstallation's patches of nodes and Devices: they remove what gpuslice's agents wrote, as
+recorded in managedFields.
 
 Pure. Values of other programs (Koordinator's, an operator's) stay. Capacity is removed, not set to
 zero: a kubelet that restarts admits its running pods again, ignores requests for a resource that

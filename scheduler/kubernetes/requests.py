@@ -49,7 +49,7 @@ def pod_path(namespace: str, name: str) -> str:
 
 
 _LABELS: Final = frozenset({names.LABEL_ISOLATION_PROVIDER})
-"""Those that a dialect reads. Others differ between the pods of a StatefulSet or an indexed Job."""
+"""A dialect reads these. Others differ between the pods of a StatefulSet or an indexed Job."""
 
 
 class ParsedRequest(NamedTuple):

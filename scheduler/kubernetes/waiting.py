@@ -74,7 +74,7 @@ def nomination(pending: Pending, node: str | None) -> Mapping[str, Any]:
 
 
 def _constraints(spec: Json) -> bytes:
-    """What kube-scheduler's filters of nodes read, amounts of processors and memory included."""
+    """Fields that kube-scheduler's filters of nodes read, amounts of processors and memory too."""
     amounts = [
         at(container, "resources").get("requests")
         for kind in ("initContainers", "containers")

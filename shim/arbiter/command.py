@@ -19,8 +19,8 @@ from shim.arbiter import process
 
 ABOUT: Final = "divide each GPU's time among the containers of a directory"
 DESCRIPTION: Final = (
-    f"{ABOUT[0].upper()}{ABOUT[1:]}, until standard input ends. Of several arbiters of one"
-    " directory, one works and the others wait to take over."
+    f"{ABOUT[0].upper()}{ABOUT[1:]}, until standard input ends. If several arbiters serve"
+    " one directory, one works and the others wait to take over."
 )
 
 

@@ -101,7 +101,7 @@ class Container:
         }
 
     def activity(self, gpu: int) -> Activity:
-        """What its processes do on that GPU; nothing if the region is truncated."""
+        """Its processes' activity on that GPU; none if the region is truncated."""
         record = os.pread(self._region, _RECORD_BYTES, self._activity_offsets[gpu])
         if record != self._activities[gpu][0]:
             work = region_file.compute(record)

@@ -16,9 +16,9 @@ from shim.arbiter.files import Container, directories
 from shim.arbiter.turns import IDLE_NS, Activity, Share, Turns
 
 _SCAN_NS: Final = CYCLE_NS // 2
-"""Between looks for new and removed containers and changed grants."""
+"""Interval of checks for new and removed containers and changed grants."""
 _RESTING_SCAN_NS: Final = 180_000_000
-"""The same while no GPU has work, together with the looks at the containers' activity."""
+"""The same while no GPU has work, together with the checks of the containers' activity."""
 _EMPTY_SCAN_NS: Final = 2 * CYCLE_NS
 _PRIORITY: Final = 10
 _TAKE_OVER_S: Final = 0.1

@@ -1,8 +1,8 @@
 """Whose turn it is on one GPU: deficit round robin with debt. Pure: time is an argument.
 
 One container at a time may submit work, in a window by its share of a cycle of 100 ms. Its turn
-ends when its submitted work is almost done, at most one cycle after its window. What the turn took
-beyond its credit is debt, and makes its next windows shorter or fewer. A container without work
+ends when its submitted work is almost done, at most one cycle after its window. Time beyond its
+credit is debt, and makes its next windows shorter or fewer. A container without work
 gives up its turn; what it leaves is divided by the same shares. So the containers that use the GPU
 divide it by their shares, and one alone gets all of it, unless its share is forced.
 
@@ -27,7 +27,7 @@ _INACTIVE_AFTER_NS: Final = CYCLE_NS
 """A container that has not tried to launch for so long has no work. One that waits tries twice in
 this time."""
 _LOOK_NS: Final = 5 * _MS
-"""Between looks at containers that may begin or end to have work, while several have some."""
+"""Poll interval while several containers have work."""
 _ALONE_LOOK_NS: Final = 10 * _MS
 _IDLE_LOOK_NS: Final = 50 * _MS
 _RESTING_LOOK_NS: Final = 180 * _MS
@@ -56,7 +56,7 @@ _UNCAPPED_LEAST_PPM: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a container may have of the GPU's time. core_percent: 0 and 100 mean no cap."""
+    """A container's share of the GPU's time. core_percent: 0 and 100 mean no cap."""
 
     core_percent: int
     forced: bool = False
@@ -69,7 +69,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What a container's processes wrote into its region; CLOCK_MONOTONIC nanoseconds."""
+    """Activity of a container's processes, from its region; CLOCK_MONOTONIC nanoseconds."""
 
     launched_ns: int = 0
     """The latest launch, or attempt to launch."""
@@ -85,7 +85,7 @@ class Activity:
 class _Member:
     share: Share
     part_ppm: int = 0
-    """Of each cycle, if all containers have work."""
+    """The container's part of a cycle while all containers have work."""
     offset_ppm: int = 0
     seen: Activity = Activity()
     credit_ns: int = 0
@@ -100,7 +100,7 @@ class _Member:
     turn_ns: int = 0
     """Length of that turn, and of those just before it, until their work is counted."""
     busy_before_ns: int = 0
-    """What was counted before these turns."""
+    """Work counted before these turns."""
     idle_ns: int = 0
     """Time of all its turns in which no work of it ran."""
     lease: Lease = field(default_factory=lambda: Lease(0))
@@ -364,8 +364,8 @@ class Turns:
 
 
 def _plausible(seen: Activity, now_ns: int) -> Activity:
-    """One of several processes, killed, leaves its prediction behind; a live one tries or waits
-    again soon. Work that a call waits for longer than predicted has no end that is known."""
+    """A killed process leaves its prediction in the region. A running process writes a new one at
+    its next launch or wait. If a call waits longer than predicted, its work's end is unknown."""
     busy_until_ns = min(seen.busy_until_ns, seen.launched_ns + _PREDICTED_MOST_NS)
     if now_ns - _PREDICTED_MOST_NS < seen.waiting_since_ns and busy_until_ns < now_ns:
         busy_until_ns = now_ns + _ANNOUNCE_NS + 2 * _DRAIN_LOOK_NS
