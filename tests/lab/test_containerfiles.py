@@ -54,7 +54,7 @@ def test_its_containerfile_copies_what_the_wheel_is_built_from(recipe: Recipe) -
     building, _ = _containerfile(recipe)
     copied = {name for line in re.findall(r"COPY (.*) \S+\n", building) for name in line.split()}
     assert copied == {
-        *("CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "cmake", "simgpu"),
+        *("CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "cmake"),
         *_PRODUCT,
         "manifests/images/slim.sh",
     }

@@ -29,7 +29,7 @@ from tools.scratch import scratch
 
 CONTENTS: Final = "/usr/share/gpuslice/contents.txt"
 _LICENSE: Final = "/usr/share/gpuslice/LICENSE"
-_LIBRARY_SOURCES: Final = ("CMakeLists.txt", "cmake", "shim", "simgpu/CMakeLists.txt")
+_LIBRARY_SOURCES: Final = ("CMakeLists.txt", "cmake", "shim")
 _RULES: Final = (
     *("LICENSE", "pyproject.toml", "tools/images"),
     *("manifests/images/images.toml", "manifests/images/slim.sh"),
