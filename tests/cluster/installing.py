@@ -29,6 +29,11 @@ PROBES: Final[dict[str, dict[str, Any]]] = {
 """By policy, a pod that only this policy refuses."""
 
 
+def policies() -> dict[str, dict[str, Any]]:
+    """The chart's admission policies: the spec of each by name."""
+    return {each["metadata"]["name"]: each["spec"] for each in manifests.objects(manifests.POLICY)}
+
+
 def install(plane: ControlPlane) -> None:
     """Applies all objects, with the policies in force, and waits until the API server does so."""
     plane.install_kinds()
@@ -42,8 +47,7 @@ def serve(plane: ControlPlane, *others: str) -> None:
     """Changes the served schedulerNames, as `helm upgrade` does."""
     served = (names.SCHEDULER_NAME, *others)
     rendered = manifests.serving(served) if others else manifests.objects()
-    policies = (each for each in rendered if each["kind"] == manifests.POLICY)
-    plane.apply_json(*policies)
+    plane.apply_json(*(each for each in rendered if each["kind"] == manifests.POLICY))
     refused = _probe(**PROBES[NAMES_POLICY])
     with Server(plane) as server:
         until(

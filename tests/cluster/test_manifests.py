@@ -11,12 +11,12 @@ import pytest
 from contract import names
 from contract.dialects import DIALECTS
 from lab.cluster import manifests
-from lab.cluster.manifests import BINDING, NAMES, POLICY, named
+from lab.cluster.manifests import BINDING, NAMES, named
 from nri_plugin.distributor import command as distributor
 from scheduler.core.fleet import MAX_BYTES
 from scheduler.service import Settings
 from tests.cluster.admission.test_placement import DENIED
-from tests.cluster.installing import PROBES
+from tests.cluster.installing import PROBES, policies
 from tools import chart
 
 Json = dict[str, Any]
@@ -48,10 +48,6 @@ def test_every_name_of_the_wire_is_the_contracts(path: Path) -> None:
 
 
 # --- policies
-
-
-def policies() -> dict[str, Json]:
-    return {each["metadata"]["name"]: each["spec"] for each in manifests.objects(POLICY)}
 
 
 def test_policies_on_tenants_warn_until_the_scheduler_is_available() -> None:

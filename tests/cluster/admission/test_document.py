@@ -11,8 +11,8 @@ from contract import names
 from tests.cluster.admission.requested import asking, pod
 from tests.cluster.admission.test_allocations import ALLOCATION
 from tests.cluster.admission.test_placement import DENIED
+from tests.cluster.installing import policies
 from tests.cluster.server import Server
-from tests.cluster.test_manifests import policies
 from tests.support import ROOT
 
 _TEXT: Final = (ROOT / "docs" / "admission.md").read_text()
