@@ -1,7 +1,8 @@
-"""Helpers of tests in several areas: the checkout's path, sizes, waiting, a table, a clock."""
+"""Helpers of tests in several areas: the checkout, sizes, waiting, a table, imports, a clock."""
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import time
 from collections.abc import Callable
@@ -43,6 +44,17 @@ def table_below(text: str, heading: str) -> list[list[str]]:
             break
         rows.append([cell.strip() for cell in line.strip("|").split("|")])
     return rows
+
+
+def imported(source: bytes) -> set[str]:
+    """Top-level names of the modules that a file imports, wherever in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {each.name.split(".")[0] for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.split(".")[0])
+    return found
 
 
 class Clock:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT
+from tests.support import ROOT, imported
 
 PACKAGES = {"contract", "gpu", "kube", "nri_plugin", "scheduler", "shim"}
 # Modules whose import name differs from the name of their distribution.
@@ -43,17 +42,6 @@ def test_the_wheel_holds_the_library_beside_its_package(wheel: Path) -> None:
     assert wheel.name.startswith("gpuslice-0.1.0-py3-none-linux_")
     assert {name.split("/")[0] for name in names if "dist-info" not in name} == PACKAGES
     assert not [name for name in names if name.endswith((".c", ".def", "CMakeLists.txt"))]
-
-
-def imported(source: bytes) -> set[str]:
-    """Top-level names of the modules that a file imports, wherever in it."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            found |= {each.name.split(".")[0] for each in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module.split(".")[0])
-    return found
 
 
 @pytest.mark.sim

@@ -25,12 +25,14 @@ _BIN: Final = Path(sys.executable).parent
 
 _MYPY_CACHE: Final = building.cache_dir() / "mypy" / _ROOT.as_posix().strip("/").replace("/", "-")
 _STUBS: Final = "type stubs of messages"
+_SCRIPTS: Final = "mypy --strict of the chart"
 _CHECKS: Final = {
     _STUBS: ["python", "-m", "grpc_tools.protoc", "-I.", "--mypy_out=quiet:."],
     "ruff": ["ruff", "check", "."],
     "ruff format": ["ruff", "format", "--check", "."],
     # Outlives `make clean`. One for each checkout: mypy mixes up the versions of a module else.
     "mypy --strict": ["mypy", f"--cache-dir={_MYPY_CACHE}"],
+    _SCRIPTS: ["mypy", f"--cache-dir={_MYPY_CACHE}"],
     "import contracts": ["lint-imports"],
     "clang-format": ["clang-format", "--dry-run", "-Werror"],
 }
@@ -52,7 +54,11 @@ _TEXTS: Final = (
 _RECORDS: Final = ("bench/results/", "traces/data/", "tools/lint.py", "tests/lab/test_lint.py")
 """Recorded output, the list of the words itself, and its test."""
 
-_FILES: Final = {_STUBS: ["*.proto"], "clang-format": ["*.c", "*.h"]}
+_FILES: Final = {
+    _STUBS: ["*.proto"],
+    _SCRIPTS: ["manifests/chart/files/*.py"],
+    "clang-format": ["*.c", "*.h"],
+}
 """Checks that take file names, by pattern."""
 
 

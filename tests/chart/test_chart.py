@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any, Final
@@ -16,6 +17,7 @@ from contract import names
 from nri_plugin import command_line
 from nri_plugin.distributor import command as distributor
 from tests.chart.rendering import EVERYTHING, command, keys, objects, one
+from tests.support import imported
 from tools import chart, helm
 
 pytestmark = pytest.mark.cluster
@@ -37,6 +39,14 @@ def test_the_committed_manifest_is_the_charts() -> None:
 
 def test_the_committed_names_of_the_dialects_are_the_contracts() -> None:
     assert chart.DIALECTS_FILE.read_text() == chart.dialects(), "run `python -m tools.chart`"
+
+
+def test_the_programs_of_the_chart_import_only_the_standard_library() -> None:
+    """They run in the scheduler's image, as text of the chart."""
+    programs = [*(chart.CHART / "files").glob("*.py")]
+    assert len(programs) == 2
+    for path in programs:
+        assert imported(path.read_bytes()) <= sys.stdlib_module_names, path
 
 
 @pytest.mark.parametrize("options", [[], [f"--values={EVERYTHING}"]], ids=["default", "everything"])

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import ROOT
+from tests.support import ROOT, imported
 from tools.images import product
 from tools.images.nvidia_ctk import NVIDIA_CTK, PROGRAMS
 from tools.images.oci import Image, Layer, pack
@@ -40,22 +40,12 @@ _OF_BLAS |= {"roots", "tensordot", "vdot", "vecdot", "vecmat"}
 _RECIPES = pytest.mark.parametrize("recipe", table().recipes.values(), ids=table().recipes)
 
 
-def _imported(package: str) -> set[str]:
-    found: set[str] = set()
-    for path in (ROOT / package).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                found |= {each.name.split(".")[0] for each in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                found.add(node.module.split(".")[0])
-    return found
-
-
 @_RECIPES
 def test_an_image_requires_what_its_packages_import(recipe: Recipe) -> None:
-    imported = set().union(*map(_imported, recipe.packages))
-    assert imported & _PRODUCT == set(recipe.packages)
-    foreign = imported - _PRODUCT - sys.stdlib_module_names
+    sources = (path for name in recipe.packages for path in (ROOT / name).rglob("*.py"))
+    found = set().union(*(imported(path.read_bytes()) for path in sources))
+    assert found & _PRODUCT == set(recipe.packages)
+    foreign = found - _PRODUCT - sys.stdlib_module_names
     foreign -= _ONLY_WITH_A_KUBECONFIG
     assert {_MODULES.get(name, name) for name in foreign} == set(recipe.requirements)
 

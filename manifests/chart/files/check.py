@@ -10,13 +10,15 @@ import ssl
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from typing import Any
 
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 NAMESPACE = "gpuslice-system"
 RESOURCE = "koordinator.sh/gpu"
 
 
-def read(path):
+def read(path: str) -> Any:
     server = os.environ.get("KUBERNETES_SERVICE_HOST", "kubernetes.default.svc")
     server = f"[{server}]" if ":" in server else server
     with open(f"{ACCOUNT}/token") as file:
@@ -28,12 +30,12 @@ def read(path):
         return json.load(answer)
 
 
-def is_ready(pod):
+def is_ready(pod: dict[str, Any]) -> bool:
     conditions = pod.get("status", {}).get("conditions", ())
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
-def check_pods(component, version):
+def check_pods(component: str, version: str) -> Iterator[str]:
     selector = f"labelSelector=app.kubernetes.io/name={component}"
     pods = read(f"/api/v1/namespaces/{NAMESPACE}/pods?{selector}")["items"]
     if not pods:
@@ -49,7 +51,7 @@ def check_pods(component, version):
             yield from check_scheduler(name, pod.get("status", {}).get("podIP", ""))
 
 
-def check_scheduler(name, address):
+def check_scheduler(name: str, address: str) -> Iterator[str]:
     host = f"[{address}]" if ":" in address else address
     try:
         with urllib.request.urlopen(f"http://{host}:9445/readyz", timeout=10):
@@ -60,14 +62,14 @@ def check_scheduler(name, address):
         yield f"pod {name}: {error}"
 
 
-def check_nodes():
+def check_nodes() -> Iterator[str]:
     nodes = read("/api/v1/nodes")["items"]
     offered = [node.get("status", {}).get("allocatable", {}).get(RESOURCE, "0") for node in nodes]
     if all(amount == "0" for amount in offered):
         yield f"nodes: none of {len(nodes)} offers {RESOURCE}; run the doctor on a node with a GPU"
 
 
-def main(version, *components):
+def main(version: str, *components: str) -> int:
     problems = [line for each in components for line in check_pods(each, version)]
     if "gpuslice-agent" in components:
         problems += check_nodes()

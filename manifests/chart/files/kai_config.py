@@ -17,7 +17,7 @@ DEADLINE_S = 60
 PATH = "/apis/kai.scheduler/v1/configs"
 
 
-def create(body):
+def create(body: str) -> int:
     """The status of the answer."""
     server = os.environ.get("KUBERNETES_SERVICE_HOST", "kubernetes.default.svc")
     server = f"[{server}]" if ":" in server else server
@@ -28,12 +28,12 @@ def create(body):
     request = urllib.request.Request(url, body.encode(), headers)
     try:
         with urllib.request.urlopen(request, timeout=10, context=context) as answer:
-            return answer.status
+            return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
 
 
-def main():
+def main() -> int | str:
     until_s = time.monotonic() + DEADLINE_S
     while (status := create(sys.argv[1])) == 404 and time.monotonic() < until_s:
         time.sleep(0.5)
