@@ -41,7 +41,8 @@ def test_the_wheel_holds_the_library_beside_its_package(wheel: Path) -> None:
     assert {"shim/libvgpu.so", "shim/forwarder.so"} <= {*names}
     assert wheel.name.startswith("gpuslice-0.1.0-py3-none-linux_")
     assert {name.split("/")[0] for name in names if "dist-info" not in name} == PACKAGES
-    assert not [name for name in names if name.endswith((".c", ".def", "CMakeLists.txt"))]
+    sources = (".c", ".def", ".h", ".proto", "CMakeLists.txt")
+    assert not [name for name in names if name.endswith(sources)]
 
 
 @pytest.mark.sim
