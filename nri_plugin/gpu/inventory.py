@@ -87,6 +87,12 @@ class Inventory:
         if self._refreshing is not None:
             await asyncio.shield(self._refreshing)
 
+    def with_problems(self, problems: Mapping[str, str]) -> Sequence[Gpu]:
+        """Return NVML's GPUs; one without a problem of its own has that of its UUID."""
+        return [
+            replace(gpu, problem=gpu.problem or problems.get(gpu.uuid, "")) for gpu in self.seen
+        ]
+
     def query_if_older(self, max_age_s: float) -> None:
         """Start a query unless one started within `max_age_s`; returns at once."""
         due = self._queried_at is None or self._now() - self._queried_at >= max_age_s

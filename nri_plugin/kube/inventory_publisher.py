@@ -33,7 +33,6 @@ from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.gpu_modes import GpuModes
 from nri_plugin.policy.kube_objects import NodeFacts
 from nri_plugin.policy.ledger import Hold
-from nri_plugin.policy.model import Gpu
 from nri_plugin.policy.totals import Entry, entries, granted_gpus, totals
 from nri_plugin.readiness import Readiness
 
@@ -140,7 +139,8 @@ class InventoryPublisher:
         reconstructed = granted_gpus(holds, self._bound_pods.allocated())
         # Before NVML's first answer, only what the Device lists is known.
         known = self._inventory.problem is None or self._inventory.seen
-        found = entries(self._gpus(), before, granted, reconstructed) if known else now
+        gpus = self._inventory.with_problems(self._readiness.unusable)
+        found = entries(gpus, before, granted, reconstructed) if known else now
         listed = [self._with_mode(entry) for entry in found]
         self._listed = listed if known else before
         at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -166,14 +166,6 @@ class InventoryPublisher:
     def _with_mode(self, entry: Entry) -> Entry:
         mode, why = self._modes.of(entry.gpu)
         return replace(entry, mode=mode, why=why)
-
-    def _gpus(self) -> Sequence[Gpu]:
-        """Return NVML's GPUs, with the problems that prevent their injection into containers."""
-        unusable = self._readiness.unusable
-        return [
-            replace(gpu, problem=gpu.problem or unusable.get(gpu.uuid, ""))
-            for gpu in self._inventory.seen
-        ]
 
     def _contest(self) -> str | None:
         for what, raw in (("Device", self.device.raw), ("node", self.node.raw)):

@@ -183,11 +183,7 @@ class WholeGpus:
     # --- the kubelet's questions -----------------------------------------------------------------
 
     def _gpus(self) -> Sequence[Gpu]:
-        unusable = self._readiness.unusable
-        return [
-            replace(gpu, problem=gpu.problem or unusable.get(gpu.uuid, ""))
-            for gpu in self._inventory.seen
-        ]
+        return self._inventory.with_problems(self._readiness.unusable)
 
     def _shared(self) -> AbstractSet[str]:
         """Return the GPUs of which a share is granted, started or not."""
