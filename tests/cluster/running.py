@@ -3,9 +3,10 @@ replicas of one Deployment, or as another installation by mistake."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from http.client import HTTPException
-from typing import Final
+from typing import Any, Final, Self
 
 from contract import names
 from lab import pages
@@ -13,8 +14,49 @@ from lab.cluster.controlplane import ControlPlane
 from lab.cluster.installation import Installation
 from lab.cluster.manifests import NAMES, configuration, named
 from scheduler.service import Settings
+from tests.support import until
 
 OURS: Final = "gpuslice"
+
+
+class Pods:
+    """Pods of one test, in the namespace `default`; deleted at its end."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+        self._names: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._plane.kubectl("delete", "pod", "--force", "--grace-period=0", *self._names)
+
+    def add(self, made: dict[str, Any]) -> str:
+        """The pod's name."""
+        self._plane.kubectl("create", "-f", "-", given=json.dumps(made))
+        self._names.append(str(made["metadata"]["name"]))
+        return self._names[-1]
+
+    def get(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self._plane.kubectl("get", "pod", name, "-o=json"))
+        return found
+
+    def is_bound(self, name: str) -> bool:
+        return bool(self.get(name)["spec"].get("nodeName"))
+
+    def bound(self, name: str) -> dict[str, Any]:
+        until(lambda: self.is_bound(name), f"{name} is bound")
+        return self.get(name)
+
+    def events(self, name: str) -> list[tuple[str, str]]:
+        """Reason and note."""
+        listed = json.loads(self._plane.kubectl("get", "events", "-o=json"))["items"]
+        return [
+            (each["reason"], each["message"])
+            for each in listed
+            if each["involvedObject"].get("name") == name
+        ]
 
 
 def running(

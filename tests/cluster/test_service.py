@@ -21,7 +21,7 @@ from lab.cluster.fleet_objects import Shape
 from lab.cluster.installation import Installation
 from scheduler.events import NODE_PROBLEM, POD_PROBLEM, SECOND_INSTALLATION
 from tests.cluster.admission import requested
-from tests.cluster.running import holds, keeps, replica
+from tests.cluster.running import Pods, holds, keeps, replica
 from tests.support import ROOT, until
 
 pytestmark = pytest.mark.cluster
@@ -45,54 +45,23 @@ def plane(installed: ControlPlane, nodes: Fleet) -> Iterator[ControlPlane]:
     installed.kubectl("delete", *LEASE, "--ignore-not-found")
 
 
-class Pods:
-    """Pods of one test, in the namespace `default`."""
-
-    def __init__(self, plane: ControlPlane) -> None:
-        self._plane = plane
-        self.names: list[str] = []
-
+class _Pods(Pods):
     def create(self, ratio: int = 40) -> str:
-        made = self.manifest(ratio)
-        self._plane.kubectl("create", "-f", "-", given=json.dumps(made))
-        name = str(made["metadata"]["name"])
-        self.names.append(name)
-        return name
+        return self.add(self.manifest(ratio))
 
     def manifest(self, ratio: int) -> dict[str, Any]:
         asked = {names.RESOURCE_MEMORY_RATIO: ratio, names.RESOURCE_CORE: ratio}
         return requested.pod(requested.asking(asked), name=f"pod-{secrets.token_hex(4)}")
 
-    def get(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._plane.kubectl("get", "pod", name, "-o=json"))
-        return found
-
-    def is_bound(self, name: str) -> bool:
-        return bool(self.get(name)["spec"].get("nodeName"))
-
-    def bound(self, name: str) -> dict[str, Any]:
-        until(lambda: self.is_bound(name), f"{name} is bound")
-        return self.get(name)
-
-    def events(self, name: str) -> list[tuple[str, str]]:
-        """Reason and note."""
-        listed = json.loads(self._plane.kubectl("get", "events", "-o=json"))["items"]
-        return [
-            (each["reason"], each["message"])
-            for each in listed
-            if each["involvedObject"].get("name") == name
-        ]
-
 
 @pytest.fixture
-def pods(plane: ControlPlane) -> Iterator[Pods]:
-    made = Pods(plane)
-    yield made
-    plane.kubectl("delete", "pod", "--force", "--grace-period=0", *made.names)
+def pods(plane: ControlPlane) -> Iterator[_Pods]:
+    with _Pods(plane) as made:
+        yield made
 
 
 def test_a_pod_is_bound_with_its_gpu_by_one_write_and_one_event(
-    plane: ControlPlane, pods: Pods
+    plane: ControlPlane, pods: _Pods
 ) -> None:
     """kube-scheduler writes the event for a pod that the extender has bound; the extender writes
     none."""
@@ -112,7 +81,7 @@ def test_a_pod_is_bound_with_its_gpu_by_one_write_and_one_event(
         assert holders == [f"default/{name}"]
 
 
-def test_a_simulation_of_the_cluster_sees_what_is_held(plane: ControlPlane, pods: Pods) -> None:
+def test_a_simulation_of_the_cluster_sees_what_is_held(plane: ControlPlane, pods: _Pods) -> None:
     """With the scheduler's rights; it shows the same GPUs as the following Binding."""
     with replica(plane, "a"):
         pods.bound(pods.create(60))
@@ -135,7 +104,7 @@ def test_a_simulation_of_the_cluster_sees_what_is_held(plane: ControlPlane, pods
 
 
 def test_problems_of_a_pod_and_a_node_become_events(
-    plane: ControlPlane, nodes: Fleet, pods: Pods
+    plane: ControlPlane, nodes: Fleet, pods: _Pods
 ) -> None:
     nodes.set_ready("service-0001", "the driver is away")
     name = pods.create()
@@ -166,7 +135,7 @@ def test_problems_of_a_pod_and_a_node_become_events(
 
 
 def test_an_unschedulable_pods_event_has_the_extenders_reason(
-    plane: ControlPlane, pods: Pods
+    plane: ControlPlane, pods: _Pods
 ) -> None:
     with replica(plane, "a"):
         for _ in range(6):
@@ -179,7 +148,7 @@ def test_an_unschedulable_pods_event_has_the_extenders_reason(
             assert "3 no GPU with enough free memory and core at once" in words
 
 
-def test_the_lease_follows_kube_schedulers_own_leader(plane: ControlPlane, pods: Pods) -> None:
+def test_the_lease_follows_kube_schedulers_own_leader(plane: ControlPlane, pods: _Pods) -> None:
     with replica(plane, "a") as first, replica(plane, "b") as second:
         pods.bound(pods.create())
         until(lambda: holds(first) or holds(second), "one of them holds the Lease")
@@ -196,7 +165,7 @@ def test_the_lease_follows_kube_schedulers_own_leader(plane: ControlPlane, pods:
 
 
 def test_a_leader_whose_extender_does_not_start_stops_leading(
-    plane: ControlPlane, pods: Pods
+    plane: ControlPlane, pods: _Pods
 ) -> None:
     """kube-scheduler by itself renews its Lease and refuses all pods. The test acts as the kubelet,
     which restarts kube-scheduler by the chart's probe; the probe passes when the extender is back.
@@ -230,7 +199,7 @@ def test_a_leader_whose_extender_does_not_start_stops_leading(
         assert holds(other)
 
 
-def test_an_extender_that_is_killed_is_replaced_in_place(plane: ControlPlane, pods: Pods) -> None:
+def test_an_extender_that_is_killed_is_replaced_in_place(plane: ControlPlane, pods: _Pods) -> None:
     with replica(plane, "a") as one:
         pods.bound(pods.create())
         one.extender.kill()
@@ -239,7 +208,7 @@ def test_an_extender_that_is_killed_is_replaced_in_place(plane: ControlPlane, po
         assert " after=" in one.extender.log.read_text()
 
 
-def test_a_process_that_is_stopped_gives_the_lease_back(plane: ControlPlane, pods: Pods) -> None:
+def test_a_process_that_is_stopped_gives_the_lease_back(plane: ControlPlane, pods: _Pods) -> None:
     with replica(plane, "a") as one:
         pods.bound(pods.create())
         one.extender.stop(signal.SIGTERM)
@@ -248,7 +217,7 @@ def test_a_process_that_is_stopped_gives_the_lease_back(plane: ControlPlane, pod
 
 
 def test_a_second_installation_binds_nothing_and_reports_it(
-    plane: ControlPlane, pods: Pods
+    plane: ControlPlane, pods: _Pods
 ) -> None:
     with replica(plane, "a") as first, replica(plane, "z", "by-mistake") as second:
         until(lambda: _settled(first, second, pods), "one of them has bound, the other has not")
@@ -274,7 +243,7 @@ def test_a_second_installation_binds_nothing_and_reports_it(
         )
 
 
-def _settled(first: Installation, second: Installation, pods: Pods) -> bool:
+def _settled(first: Installation, second: Installation, pods: _Pods) -> bool:
     name = pods.create(10)
     until(lambda: pods.is_bound(name), f"{name} is bound by either")
     return holds(first) != holds(second)

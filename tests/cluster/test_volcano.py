@@ -20,6 +20,7 @@ from lab.cluster.installation import Installation
 from scheduler.dialects.volcano_conf import CONFIG_MAP, KEY, NAMESPACE
 from scheduler.events import VOLCANO_PROBLEM
 from tests.cluster.admission.requested import asking, pod
+from tests.cluster.running import Pods
 from tests.scheduler.dialects.test_volcano_conf import GUIDE
 from tests.support import until
 from tools import chart
@@ -59,42 +60,22 @@ def plane(installed: ControlPlane) -> Iterator[ControlPlane]:
     installed.remove_namespace(NAMESPACE)
 
 
-class Pods:
-    def __init__(self, plane: ControlPlane) -> None:
-        self._plane = plane
-        self.names: list[str] = []
-
+class _Pods(Pods):
     def create(self, limits: dict[str, Any]) -> str:
         name = f"volcano-{secrets.token_hex(4)}"
-        made = pod(asking(limits), scheduler=VOLCANO.scheduler_name, name=name)
-        self._plane.kubectl("create", "-f", "-", given=json.dumps(made))
-        self.names.append(name)
-        return name
-
-    def bound(self, name: str) -> dict[str, str]:
-        """The annotations."""
-
-        def get() -> dict[str, Any]:
-            found: dict[str, Any] = json.loads(self._plane.kubectl("get", "pod", name, "-o=json"))
-            return found
-
-        until(lambda: "nodeName" in get()["spec"], f"{name} is bound")
-        annotations: dict[str, str] = get()["metadata"]["annotations"]
-        return annotations
+        return self.add(pod(asking(limits), scheduler=VOLCANO.scheduler_name, name=name))
 
     def refused(self, name: str, text: str) -> None:
-        def notes() -> list[str]:
-            listed = json.loads(self._plane.kubectl("get", "events", "-o=json"))["items"]
-            return [e["message"] for e in listed if e["involvedObject"].get("name") == name]
-
-        until(lambda: any(text in note for note in notes()), f"{name} is refused: {text}")
+        until(
+            lambda: any(text in note for _, note in self.events(name)),
+            f"{name} is refused: {text}",
+        )
 
 
 @pytest.fixture
-def pods(plane: ControlPlane) -> Iterator[Pods]:
-    made = Pods(plane)
-    yield made
-    plane.kubectl("delete", "pod", "--force", "--grace-period=0", *made.names)
+def pods(plane: ControlPlane) -> Iterator[_Pods]:
+    with _Pods(plane) as made:
+        yield made
 
 
 def configure(plane: ControlPlane, text: str) -> None:
@@ -103,11 +84,12 @@ def configure(plane: ControlPlane, text: str) -> None:
     plane.kubectl("apply", "-f", "-", given=json.dumps(written))
 
 
-def test_pods_of_the_guide_are_on_gpu_0(plane: ControlPlane, pods: Pods) -> None:
+def test_pods_of_the_guide_are_on_gpu_0(plane: ControlPlane, pods: _Pods) -> None:
     """And a pod with a whole GPU gets the first that has nothing on it."""
     configure(plane, GUIDE)
     for _ in range(2):
-        written = pods.bound(pods.create({VOLCANO_MEMORY: 1024}))
+        pod = pods.bound(pods.create({VOLCANO_MEMORY: 1024}))
+        written = pod["metadata"]["annotations"]
         assert written["volcano.sh/gpu-index"] == "0"
         assert len(written["volcano.sh/predicate-time"]) == len("1593764466550835304")
         grants = json.loads(written[names.ANNOTATION_GRANTS])
@@ -124,7 +106,8 @@ def test_pods_of_the_guide_are_on_gpu_0(plane: ControlPlane, pods: Pods) -> None
     plane.kubectl("delete", *_CM)
     log = plane.directory / "volcano.extender.log"
     until(lambda: 'on="deviceshare' in log.read_text(), "the deletion is seen")
-    assert pods.bound(pods.create({VOLCANO_NUMBER: 2}))["volcano.sh/gpu-index"] == "1,2"
+    two = pods.bound(pods.create({VOLCANO_NUMBER: 2}))
+    assert two["metadata"]["annotations"]["volcano.sh/gpu-index"] == "1,2"
 
 
 def test_what_volcano_would_not_accept_becomes_an_event(plane: ControlPlane) -> None:

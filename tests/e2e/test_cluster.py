@@ -48,7 +48,7 @@ def test_a_pod_that_does_not_fit_waits_until_another_is_deleted(whole: Whole) ->
     whole.run_pod("other-half", HALF)
     assert '"minor":1,' in whole.allocated("other-half")
     whole.make_pod("late", HALF)
-    until(lambda: "FailedScheduling" in _events(whole, "late"), "it is said why it waits")
+    until(lambda: "FailedScheduling" in whole.events("late"), "it is said why it waits")
     assert whole.kubectl("get", "pod", "late", "-o=jsonpath={.spec.nodeName}") == ""
     whole.kubectl("delete", "pod", "other-half")
     whole.ready("late")
@@ -177,7 +177,3 @@ def test_down_leaves_nothing_also_after_kills(whole: Whole) -> None:
     assert whole.marked() == []
     assert whole.command("status").returncode == 3
     assert "no cluster" in whole.command("down").stderr
-
-
-def _events(whole: Whole, pod: str) -> str:
-    return whole.kubectl("get", "events", f"--field-selector=involvedObject.name={pod}")

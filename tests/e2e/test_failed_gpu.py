@@ -41,8 +41,8 @@ def test_the_device_and_the_totals_show_failed_gpus(whole: Whole) -> None:
 
 
 def test_a_pod_that_has_a_share_of_a_failed_gpu_gets_an_event(whole: Whole) -> None:
-    until(lambda: names.EVENT_GPU_FAILED in _events(whole, "bad"), "an event of the pod")
-    assert names.EVENT_GPU_FAILED not in _events(whole, "good")
+    until(lambda: names.EVENT_GPU_FAILED in whole.events("bad"), "an event of the pod")
+    assert names.EVENT_GPU_FAILED not in whole.events("good")
 
 
 @pytest.mark.parametrize("part", ["kubelet", "gpuslice node agent", "containerd"])
@@ -65,7 +65,7 @@ def test_pods_are_placed_on_healthy_gpus_only(whole: Whole) -> None:
     whole.run_pod("beside", HALF)
     assert _minor(whole, "beside") == _minor(whole, "good")
     whole.make_pod("late", HALF)
-    until(lambda: "FailedScheduling" in _events(whole, "late"), "it is said why it waits")
+    until(lambda: "FailedScheduling" in whole.events("late"), "it is said why it waits")
 
 
 def test_a_gpu_that_is_back_is_used_again(whole: Whole) -> None:
@@ -113,10 +113,6 @@ def _of_gpus(count: int) -> Mapping[str, str]:
         **dict.fromkeys(parts, str(100 * count)),
         names.RESOURCE_MEMORY: str(_GPU_BYTES * count),
     }
-
-
-def _events(whole: Whole, pod: str) -> str:
-    return whole.kubectl("get", "events", f"--field-selector=involvedObject.name={pod}")
 
 
 def _phase(whole: Whole, pod: str) -> str:

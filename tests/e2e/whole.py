@@ -88,6 +88,9 @@ class Whole:
         assert done.returncode == 0, f"kubectl {arguments}: {done.stderr}"
         return done.stdout
 
+    def events(self, pod: str) -> str:
+        return self.kubectl("get", "events", f"--field-selector=involvedObject.name={pod}")
+
     def try_kubectl(self, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
         cache = f"{self.state['directory']}/kubectl"
         options = (f"--kubeconfig={self.directory}/kubeconfig", f"--cache-dir={cache}")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from contract import names
+from contract.dialects import VOLCANO
 
 Json = dict[str, Any]
 
@@ -61,6 +62,10 @@ def pod(*containers: Json, scheduler: str = names.SCHEDULER_NAME, **metadata: An
             "initContainers": inits,
         },
     }
+
+
+def of_volcano(*containers: Json) -> Json:
+    return pod(*containers, scheduler=VOLCANO.scheduler_name)
 
 
 def binding(name: str, node: str, annotations: Mapping[str, str] | None = None) -> Json:

@@ -17,13 +17,12 @@ from contract.dialects import (
     KAI,
     KAI_FRACTION,
     KAI_MEMORY,
-    VOLCANO,
     VOLCANO_MEMORY,
 )
 from lab.cluster.controlplane import ControlPlane
 from scheduler.dialects.volcano_conf import ALL
 from tests.cluster.admission.judging import ALL_DIALECTS, rendered, tried, verdict
-from tests.cluster.admission.requested import HALF, asking, pod
+from tests.cluster.admission.requested import HALF, asking, of_volcano, pod
 from tests.cluster.installing import serve
 from tests.cluster.server import Answer, Server
 from tests.support import until
@@ -41,10 +40,6 @@ _ORDERED: Final = {KAI_MEMORY: "1", KAI_FRACTION: "1", LIMIT: "1Gi"}
 def of_kai(*containers: Json, **annotations: str) -> Json:
     asked = annotations or {KAI_FRACTION: "0.5"}
     return pod(*containers, scheduler=KAI.scheduler_name, annotations=asked)
-
-
-def of_volcano(*containers: Json) -> Json:
-    return pod(*containers, scheduler=VOLCANO.scheduler_name)
 
 
 def many(limits: Json, count: int) -> Json:

@@ -12,7 +12,7 @@ from contract.dialects import VOLCANO
 from lab.cluster.controlplane import ControlPlane
 from scheduler.dialects.volcano_conf import ALL
 from tests.cluster.admission.judging import DRY, enforced, tried, verdict
-from tests.cluster.admission.requested import asking, container, pod, workloads
+from tests.cluster.admission.requested import asking, container, of_volcano, pod, workloads
 from tests.cluster.server import MERGE_PATCH, Server
 
 pytestmark = pytest.mark.cluster
@@ -22,10 +22,6 @@ _POLICY: Final = "gpuslice-volcano"
 _SEEDED: Final = 150
 _ENABLED: Final = ALL | {VOLCANO.name}
 MEMORY, NUMBER, VNUMBER, VMEMORY, PERCENT, CORES = VOLCANO.resources
-
-
-def of_volcano(*containers: Json) -> Json:
-    return pod(*containers, scheduler=VOLCANO.scheduler_name)
 
 
 @pytest.fixture(scope="module", autouse=True)
