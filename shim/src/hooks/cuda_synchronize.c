@@ -37,7 +37,7 @@ static CUresult waited(CUresult result, uint64_t since_ns, CUstream stream, bool
 	return after(result);
 }
 
-/* Of an event's stream, which is not known here, markers alone are looked at. */
+/* The event's stream is unknown here: only the markers show which work has ended. */
 CUresult cuEventSynchronize(CUevent event)
 {
 	CUstream unknown = (CUstream)&cuEventSynchronize;

@@ -173,24 +173,25 @@ static int each(int (*look)(struct dl_phdr_info *, size_t, void *), void *data)
 	return result;
 }
 
-struct still {
-	vgpu_look_still *look;
+struct unchanged {
+	vgpu_objects_use *use;
 	void *data;
 };
 
-static int look_still(struct dl_phdr_info *info, size_t bytes, void *data)
+static int use_once(struct dl_phdr_info *info, size_t bytes, void *data)
 {
-	const struct still *still = data;
+	const struct unchanged *unchanged = data;
 
 	(void)bytes;
-	still->look((struct vgpu_object_changes){info->dlpi_adds, info->dlpi_subs}, still->data);
+	unchanged->use((struct vgpu_object_changes){info->dlpi_adds, info->dlpi_subs},
+		       unchanged->data);
 	return 1;
 }
 
-void vgpu_objects_still(vgpu_look_still *look, void *data)
+void vgpu_objects_while_unchanged(vgpu_objects_use *use, void *data)
 {
-	struct still still = {look, data};
-	each(look_still, &still);
+	struct unchanged unchanged = {use, data};
+	each(use_once, &unchanged);
 }
 
 bool vgpu_object_by_soname(const char *soname, struct vgpu_object *out)

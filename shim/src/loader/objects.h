@@ -15,10 +15,10 @@ struct vgpu_object_changes {
 	uint64_t loads, unloads;
 };
 
-/* Use the functions below while nothing is loaded or unloaded; the loader must not be called (its
- * other lock precedes the one that is then held). */
-typedef void vgpu_look_still(struct vgpu_object_changes now, void *data);
-void vgpu_objects_still(vgpu_look_still *look, void *data);
+/* Runs `use` while nothing is loaded or unloaded. It may call the functions below, but not the
+ * loader (whose other lock precedes the one that is then held). */
+typedef void vgpu_objects_use(struct vgpu_object_changes now, void *data);
+void vgpu_objects_while_unchanged(vgpu_objects_use *use, void *data);
 
 /* A loaded object as found; valid while it stays loaded. */
 struct vgpu_object {

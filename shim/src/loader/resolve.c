@@ -81,7 +81,7 @@ static void read_functions(enum vgpu_library library, const struct vgpu_object *
 
 /* Each load requires a search, each unload a reading: another driver may lie at the old one's
  * address. */
-static void refresh_still(struct vgpu_object_changes now, void *data)
+static void refresh_unchanged(struct vgpu_object_changes now, void *data)
 {
 	enum vgpu_library library = *(enum vgpu_library *)data;
 	struct vgpu_object object;
@@ -103,7 +103,7 @@ static void refresh_still(struct vgpu_object_changes now, void *data)
 /* Threads run one after the other: an earlier one cannot undo what a later one finds. */
 uintptr_t vgpu_refresh(enum vgpu_library library)
 {
-	vgpu_objects_still(refresh_still, &library);
+	vgpu_objects_while_unchanged(refresh_unchanged, &library);
 	return __atomic_load_n(&real_base[library], __ATOMIC_ACQUIRE);
 }
 
@@ -119,13 +119,13 @@ struct answer {
 };
 
 /* If another thread unloads it meanwhile, not even the name may be read. */
-static void substitute_still(struct vgpu_object_changes now, void *data)
+static void substitute_unchanged(struct vgpu_object_changes now, void *data)
 {
 	struct answer *answer = data;
 	enum vgpu_library library = FUNCTIONS[answer->hook].library;
 	struct vgpu_object object;
 
-	refresh_still(now, &library);
+	refresh_unchanged(now, &library);
 	if (answer->found != __atomic_load_n(&vgpu_real[answer->hook], __ATOMIC_RELAXED) &&
 	    (!vgpu_object_by_address(answer->found, &object) ||
 	     !vgpu_text_same(object.soname, LIBRARIES[library].soname) ||
@@ -139,7 +139,7 @@ void *vgpu_substitute(void *found, enum vgpu_function hook)
 	struct answer answer = {found, hook};
 
 	if (found)
-		vgpu_objects_still(substitute_still, &answer);
+		vgpu_objects_while_unchanged(substitute_unchanged, &answer);
 	return answer.found;
 }
 
