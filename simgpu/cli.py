@@ -244,7 +244,7 @@ def _fault(state_dir: StateDir, arguments: argparse.Namespace) -> None:
         if name == "call":
             _check_call(arguments.fault, text)
         elif not text.isdigit():
-            raise CommandError(f"{arguments.fault}: {text!r} is not a number")
+            raise CommandError(f"{arguments.fault}: invalid value {text!r}: must be a number")
         request[name] = text if name == "call" else int(text)
     _ask(state_dir, request)
     _print(f"GPU {arguments.gpu}: {arguments.fault} {' '.join(arguments.operands)}".rstrip() + "\n")

@@ -128,7 +128,7 @@ def parse(text: str) -> HostConfig:
     merged = {**defaults, **given}
     tables = merged["gpu"]
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise ConfigError("gpu: write each GPU as a [[gpu]] table")
+        raise ConfigError("gpu: invalid value: must be one [[gpu]] table per GPU")
     return checked(
         HostConfig(
             driver_version=_typed(merged, "driver_version", str),
@@ -158,21 +158,23 @@ def load(path: Path) -> HostConfig:
 def checked(host: HostConfig) -> HostConfig:
     """`host` itself, if it can be simulated."""
     if not 1 <= len(host.gpus) <= MAX_GPUS:
-        raise ConfigError(f"gpu: {len(host.gpus)} GPUs, 1 to {MAX_GPUS} are possible")
-    if not 0 < len(host.driver_version) < 80:
-        raise ConfigError("driver_version: 1 to 79 characters")
-    if not 1 <= host.granule_bytes <= 2**30:
-        raise ConfigError("granule: 1 byte to 1Gi")
-    if not 0 <= host.teardown_delay_s <= 3600:
-        raise ConfigError("teardown_delay_s: 0 to 3600")
-    if not 0 <= host.launch_default_ns <= 10**12:
-        raise ConfigError("launch_default_ns: 0 to 10^12")
-    if not 1 <= host.time_slice_us <= 10**9:
-        raise ConfigError("time_slice_us: 1 to 10^9")
-    if not (host.copy_gib_per_s == 0 or 0.001 <= host.copy_gib_per_s <= 10**6):
-        raise ConfigError("copy_gib_per_s: 0, or 0.001 to 10^6")
-    if not 1000 <= host.cuda_version < 100_000:
-        raise ConfigError("cuda_version: 1000 * major + 10 * minor, for example 13000")
+        raise ConfigError(f"gpu: {len(host.gpus)} GPUs: must be 1 to {MAX_GPUS}")
+    version, delay_s, copies = host.driver_version, host.teardown_delay_s, host.copy_gib_per_s
+    launch_ns, slice_us, cuda = host.launch_default_ns, host.time_slice_us, host.cuda_version
+    _require(0 < len(version) < 80, "driver_version", version, "1 to 79 characters")
+    _require(1 <= host.granule_bytes <= 2**30, "granule", host.granule_bytes, "1 byte to 1Gi")
+    _require(0 <= delay_s <= 3600, "teardown_delay_s", delay_s, "0 to 3600")
+    _require(0 <= launch_ns <= 10**12, "launch_default_ns", launch_ns, "0 to 10^12")
+    _require(1 <= slice_us <= 10**9, "time_slice_us", slice_us, "1 to 10^9")
+    _require(
+        copies == 0 or 0.001 <= copies <= 10**6, "copy_gib_per_s", copies, "0, or 0.001 to 10^6"
+    )
+    _require(
+        1000 <= cuda < 100_000,
+        "cuda_version",
+        cuda,
+        "1000 * major + 10 * minor, for example 13000",
+    )
     for index, gpu in enumerate(host.gpus):
         _check_gpu(f"gpu[{index}]", gpu, host.granule_bytes)
     for key in ("uuid", "minor"):
@@ -185,22 +187,32 @@ def checked(host: HostConfig) -> HostConfig:
 
 
 def _check_gpu(where: str, gpu: GpuConfig, granule_bytes: int) -> None:
-    if not _UUID.fullmatch(gpu.uuid):
-        raise ConfigError(f"{where}.uuid: {gpu.uuid!r} is not GPU- and a lower-case UUID")
-    if gpu.mig_uuid and not _UUID.fullmatch("GPU-" + gpu.mig_uuid.removeprefix("MIG-")):
-        raise ConfigError(f"{where}.mig_uuid: {gpu.mig_uuid!r} is not MIG- and a lower-case UUID")
-    if not 0 < len(gpu.name.encode()) < 96:
-        raise ConfigError(f"{where}.name: 1 to 95 bytes")
-    if not 0 <= gpu.minor < 256:
-        raise ConfigError(f"{where}.minor: 0 to 255")
-    if not 0 < gpu.memory_bytes < 2**48 or gpu.memory_bytes % granule_bytes:
-        raise ConfigError(f"{where}.memory: a positive multiple of {granule_bytes}, below 256Ti")
+    def require(valid: bool, key: str, value: object, rule: str) -> None:
+        _require(valid, f"{where}.{key}", value, rule)
+
+    mig = not gpu.mig_uuid or _UUID.fullmatch("GPU-" + gpu.mig_uuid.removeprefix("MIG-"))
+    size = gpu.memory_bytes
+    require(bool(_UUID.fullmatch(gpu.uuid)), "uuid", gpu.uuid, "GPU-<lower-case UUID>")
+    require(bool(mig), "mig_uuid", gpu.mig_uuid, "MIG-<lower-case UUID>")
+    require(0 < len(gpu.name.encode()) < 96, "name", gpu.name, "1 to 95 bytes")
+    require(0 <= gpu.minor < 256, "minor", gpu.minor, "0 to 255")
+    require(
+        0 < size < 2**48 and size % granule_bytes == 0,
+        "memory",
+        size,
+        f"a positive multiple of {granule_bytes}, below 256Ti",
+    )
     for key, limit in {"pci_domain": 2**16, "pci_bus": 2**8, "pci_device": 32}.items():
-        if not 0 <= getattr(gpu, key) < limit:
-            raise ConfigError(f"{where}.{key}: 0 to {limit - 1}")
+        value = getattr(gpu, key)
+        require(0 <= value < limit, key, value, f"0 to {limit - 1}")
     for key in _COUNTS:
-        if not 0 < getattr(gpu, key) + (key == "capability_minor") < 2**31:
-            raise ConfigError(f"{where}.{key}: a positive number")
+        value = getattr(gpu, key)
+        require(0 < value + (key == "capability_minor") < 2**31, key, value, "a positive number")
+
+
+def _require(valid: bool, field: str, value: object, rule: str) -> None:
+    if not valid:
+        raise ConfigError(f"{field}: invalid value {value!r}: must be {rule}")
 
 
 _COUNTS: Final = (
@@ -240,7 +252,7 @@ def _reject_unknown(
 ) -> None:
     for key in given:
         if key not in known:
-            raise ConfigError(f"{where}{key}: not a key; known are {', '.join(known)}")
+            raise ConfigError(f"{where}{key}: unknown: must be one of {', '.join(known)}")
 
 
 def _typed(
@@ -250,5 +262,5 @@ def _typed(
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         kinds = kind if isinstance(kind, tuple) else (kind,)
         wanted = " or ".join(each.__name__ for each in kinds)
-        raise ConfigError(f"{where}{key}: {value!r} is not {wanted}")
+        raise ConfigError(f"{where}{key}: invalid value {value!r}: must be {wanted}")
     return value

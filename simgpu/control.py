@@ -78,7 +78,7 @@ class Control:
     def _seat(self, request: Mapping[str, Any]) -> Seat:
         minor = request["gpu"]
         if minor not in self._seats:
-            raise ValueError(f"no GPU {minor!r}")
+            raise ValueError(f"gpu: invalid value {minor!r}: must be a GPU's minor number")
         return self._seats[minor]
 
     def _status(self) -> dict[str, Any]:
@@ -111,12 +111,14 @@ class Control:
 def _call(request: Mapping[str, Any]) -> str:
     name = request["call"]
     if not is_call(name):
-        raise ValueError(f"call: {name!r} names no operation and no entry of the driver")
+        raise ValueError(
+            f"call: invalid value {name!r}: must be an operation or an entry of the driver"
+        )
     return str(name)
 
 
 def _count(request: Mapping[str, Any], key: str, limit: int) -> int:
     value = request[key]
     if not isinstance(value, int) or not 0 <= value <= limit:
-        raise ValueError(f"{key}: {value!r} is not a number from 0 to {limit}")
+        raise ValueError(f"{key}: invalid value {value!r}: must be 0 to {limit}")
     return value

@@ -102,7 +102,8 @@ def role_of(request: Request) -> Role:
     try:
         return Role(role)
     except ValueError:
-        raise WireError(f"role {role} is not known") from None
+        roles = " or ".join(f"{each.value} ({each.name})" for each in Role)
+        raise WireError(f"role: invalid value {role}: must be {roles}") from None
 
 
 def hello_reply(host: HostConfig, gpu: GpuConfig, connection: int) -> bytes:

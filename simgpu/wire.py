@@ -100,7 +100,9 @@ class Request(NamedTuple):
         try:
             known = Op(op)
         except ValueError:
-            raise WireError(f"operation {op} is not known") from None
+            raise WireError(
+                f"operation: invalid value {op}: must be {min(Op)} to {max(Op)}"
+            ) from None
         name = _REQUEST_STRUCT[known]
         expected = STRUCTS[name].size if name else 0
         if len(payload) != expected:

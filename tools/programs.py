@@ -71,7 +71,7 @@ def of_machine(directory: Path) -> Release:
     try:
         return releases.of_machine(directory, done.stdout.split()[2])
     except (IndexError, ValueError) as error:
-        raise ProgramsError(f"{programs.containerd} does not say its version") from error
+        raise ProgramsError(f"{programs.containerd} --version: no version in the output") from error
 
 
 def ensure(environ: Mapping[str, str] = os.environ, release: Release = DEFAULT) -> Programs:

@@ -38,6 +38,7 @@ from tools.releases import DEFAULT
 
 _GPUS: Final = "2x23040Mi"
 _SWITCHED: Final = [dialect.name for dialect in DIALECTS if dialect.switch]
+_FORM: Final = f"must be COUNTxSIZE, as in {_GPUS}"
 _REPAIR_S: Final = 90.0
 _POLL_S: Final = 0.5
 _ABSENT: Final = 3
@@ -54,19 +55,19 @@ def gpus(text: str) -> list[int]:
     for group in text.split(","):
         matched = re.fullmatch(r"(?:([0-9]{1,9})x)?(.+)", group)
         if matched is None:
-            raise CommandError(f"GPUs {text!r}: write COUNTxSIZE, as in {_GPUS}")
+            raise CommandError(f"--gpus: invalid value {text!r}: {_FORM}")
         try:
             # one above the limit suffices to be refused
             count = min(int(matched[1] or 1), config.MAX_GPUS + 1)
-            sizes += [config.parse_bytes(matched[2], "gpus")] * count
+            sizes += [config.parse_bytes(matched[2], "--gpus")] * count
         except config.ConfigError as error:
-            raise CommandError(f"{error}; write COUNTxSIZE, as in {_GPUS}") from error
+            raise CommandError(f"{error}; the option {_FORM}") from error
     if not sizes:
-        raise CommandError(f"GPUs {text!r}: no GPU; a cluster here has at least one")
+        raise CommandError(f"--gpus: invalid value {text!r}: must be at least one GPU")
     try:
         config.load(config.DEFAULT_FILE).with_gpus(sizes)
     except config.ConfigError as error:
-        raise CommandError(f"GPUs {text!r}: {error}") from error
+        raise CommandError(f"--gpus: invalid value {text!r}: {error}") from error
     return sizes
 
 
@@ -74,7 +75,9 @@ def dialects(text: str) -> list[str]:
     chosen = [name for name in text.split(",") if name]
     for name in chosen:
         if name not in _SWITCHED:
-            raise CommandError(f"dialect {name!r}: choose from {', '.join(_SWITCHED)}")
+            raise CommandError(
+                f"--dialects: invalid value {name!r}: must be some of {', '.join(_SWITCHED)}"
+            )
     return chosen
 
 

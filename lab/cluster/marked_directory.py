@@ -69,13 +69,13 @@ class Marked:
         inside = {path.name for path in self.path.iterdir()}
         if inside - {_MARKER} and not self.is_marked():
             raise DirectoryError(
-                f"{self.path} has other things in it, and is not marked as a cluster's: "
-                f"{_some(inside)}"
+                f"--at: invalid value {self.path}: must be empty or a cluster's directory: it has"
+                f" {_some(inside)}"
             )
         if foreign := inside - {_MARKER, *(path.name for path in self.known())}:
             raise DirectoryError(
-                f"{self.path} has other things in it than a cluster; move them away first: "
-                f"{_some(foreign)}"
+                f"--at: invalid value {self.path}: must have only a cluster's files; move away"
+                f" {_some(foreign)}"
             )
 
     def is_marked(self) -> bool:

@@ -25,17 +25,17 @@ def test_gpus_are_a_count_and_a_size(text: str, sizes: list[int]) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "write COUNTxSIZE"),
-        ("2x", "write COUNTxSIZE"),
-        ("two", "write COUNTxSIZE"),
-        ("2x40Gi,", "write COUNTxSIZE"),
+        ("", "must be COUNTxSIZE"),
+        ("2x", "must be COUNTxSIZE"),
+        ("two", "must be COUNTxSIZE"),
+        ("2x40Gi,", "must be COUNTxSIZE"),
         ("0x40Gi", "at least one"),
-        ("-1x40Gi", "write COUNTxSIZE"),
+        ("-1x40Gi", "must be COUNTxSIZE"),
         ("1x0", "a positive multiple"),
         ("1x1", "a positive multiple"),
-        ("1000000000x1Gi", "write COUNTxSIZE"),
-        ("999999999x1Gi", "1 to 64 are possible"),
-        ("60x1Gi,5x1Gi", "1 to 64 are possible"),
+        ("1000000000x1Gi", "must be COUNTxSIZE"),
+        ("999999999x1Gi", "GPUs: must be 1 to 64"),
+        ("60x1Gi,5x1Gi", "GPUs: must be 1 to 64"),
     ],
 )
 def test_other_texts_for_gpus_are_refused_with_the_expected_form(text: str, says: str) -> None:
@@ -53,5 +53,7 @@ def test_dialects_are_values_of_the_chart() -> None:
 def test_an_unknown_dialect_is_refused_with_the_choices() -> None:
     assert dialects("") == []
     assert dialects("kai,volcano") == ["kai", "volcano"]
-    with pytest.raises(CommandError, match="'kia': choose from kai, volcano, hami"):
+    with pytest.raises(
+        CommandError, match="--dialects: invalid value 'kia': must be some of kai, volcano, hami"
+    ):
         dialects("kai,kia")

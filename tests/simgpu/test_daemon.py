@@ -151,7 +151,7 @@ def test_a_killed_daemon_is_followed_by_a_new_one(host: Host) -> None:
     ("arguments", "message"),
     [
         (["--gpu", "many"], "--gpu: invalid value 'many': must be a quantity"),
-        (["--gpu", "0"], "gpu[0].memory: a positive multiple"),
+        (["--gpu", "0"], "gpu[0].memory: invalid value 0: must be a positive"),
         (["--config", "absent.toml"], "absent.toml: No such file"),
     ],
 )
