@@ -102,7 +102,7 @@ def test_a_pod_that_is_labelled_while_it_runs(
 # --- restored pods
 
 
-def test_a_restored_share_is_scheduled_anew(plane: ControlPlane, server: Server) -> None:
+def test_a_restored_share_is_scheduled_again(plane: ControlPlane, server: Server) -> None:
     """As Velero restores it, without its node, or `kubectl debug --copy-to` copies it: the Binding
     overwrites the first pod's allocation."""
     stale = dict.fromkeys(ALLOCATION, '["gpuslice"]')

@@ -51,26 +51,26 @@ def lab(build_dir: Path) -> Iterator[Lab]:
 @pytest.fixture(scope="module")
 def story(lab: Lab, bystanders: dict[str, Json]) -> Iterator[Story]:
     """Running pods end with the lab."""
-    told = Story()
+    recorded = Story()
     with plugin(lab, _nothing):
         there: dict[tuple[str, str], Running] = {}
         for phase in _PHASES:
             if phase == "beside":
                 lab.start_agent()
             elif phase == "after":
-                told.log = lab.agent_log.read_text()
+                recorded.log = lab.agent_log.read_text()
                 lab.stop_agent()
             for row in ROWS:
                 try:
                     running = start(lab, bystanders[row])
                 except CriError as error:
-                    told.refused[phase, row] = str(error)
+                    recorded.refused[phase, row] = str(error)
                     continue
                 there[phase, row] = running
-                told.specifications[phase, row] = running.specifications(lab)
+                recorded.specifications[phase, row] = running.specifications(lab)
             ended = (key for key, running in there.items() if not running.running())
-            told.ended += [(*key, phase) for key in ended]
-        yield told
+            recorded.ended += [(*key, phase) for key in ended]
+        yield recorded
 
 
 @pytest.mark.parametrize("row", ROWS)

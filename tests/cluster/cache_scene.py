@@ -151,8 +151,8 @@ class World:
                 while not true():  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
         except TimeoutError:
-            told = (self.used(), self.blocked_by(), self.problems(), self.cache.problems())
-            raise AssertionError(f"never: {what}; known: {told}") from None
+            state = (self.used(), self.blocked_by(), self.problems(), self.cache.problems())
+            raise AssertionError(f"never: {what}; known: {state}") from None
 
     async def until_used(self, **gib: int) -> None:
         wanted = {f"GPU-{key}": value for key, value in gib.items()}

@@ -29,7 +29,7 @@ def placement(node: str) -> Placement:
     return Placement(node, (Share("c", "GPU-a", 0, 2**30, 50),), (Peak("GPU-a", 0, 2**30, 50, 50),))
 
 
-class Told:
+class Commands:
     def __init__(self, kube: Kube, leader: Leader) -> None:
         self._kube = kube
         self._leader = leader
@@ -80,11 +80,11 @@ async def main(kubeconfig: str) -> None:
 
             leader = Leader(kube, me, relist, Metrics())
             running = asyncio.create_task(leader.run())
-            told = Told(kube, leader)
+            commands = Commands(kube, leader)
             print(json.dumps({"identity": me.identity}), flush=True)  # noqa: T201
             while line := await reader.readline():
                 command, *arguments = json.loads(line)
-                answer = await getattr(told, command)(*arguments)
+                answer = await getattr(commands, command)(*arguments)
                 print(json.dumps({**answer, "listed": listed}), flush=True)  # noqa: T201
             running.cancel()
 

@@ -53,8 +53,8 @@ def run(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Helm]:
     control_plane.try_kubectl("delete", _DEFINITION)
 
 
-def told(plane: ControlPlane) -> str:
-    """What the query of KAI's guide prints; "" where there is no object."""
+def gpu_sharing(plane: ControlPlane) -> str:
+    """The output of the query of KAI's guide; "" where there is no object."""
     query = ("get", "config", "-n", "kai-scheduler", "kai-config", "--ignore-not-found")
     return plane.kubectl(*query, "-o", "jsonpath={.spec.admission.gpuSharing}")
 
@@ -86,13 +86,13 @@ def test_the_guides_query(control_plane: ControlPlane, run: Helm, tmp_path: Path
     """The definition stays, and no object of it does."""
     run("install", _ON, "--no-hooks")
     run_job(control_plane, list(yaml.safe_load_all(run("get hooks"))), tmp_path / "account")
-    assert told(control_plane) == "true"
+    assert gpu_sharing(control_plane) == "true"
     run("upgrade", _OFF)
-    assert told(control_plane) == ""
+    assert gpu_sharing(control_plane) == ""
     run("upgrade", _ON)
-    assert told(control_plane) == "true"
+    assert gpu_sharing(control_plane) == "true"
     run("uninstall")
-    assert told(control_plane) == ""
+    assert gpu_sharing(control_plane) == ""
 
     # As KAI's chart leaves it.
     control_plane.kubectl("label", _DEFINITION, "app.kubernetes.io/part-of-")

@@ -224,7 +224,7 @@ def test_kube_schedulers_metrics_are_read_as_rbac_allows(
             subjects=[{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "tenant"}],
         )
         made.make(_ROLES.replace("clusterroles", "clusterrolebindings"), bound)
-        until(lambda: _scraped(port, token) == 200, "the reader's right is asked for anew")
+        until(lambda: _scraped(port, token) == 200, "the reader's right is checked again")
         assert _scraped(port, "unknown") == 401
     finally:
         running.kill()

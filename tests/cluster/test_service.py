@@ -99,8 +99,8 @@ def test_a_simulation_of_the_cluster_sees_what_is_held(plane: ControlPlane, pods
         (account,) = json.loads(done.stdout)
         pod = pods.bound(pods.create(60))
         assert pod["spec"]["nodeName"] == account["node"]
-        told = account["candidates"][0]["containers"][0]["uuid"]
-        assert told in pod["metadata"]["annotations"][names.ANNOTATION_GRANTS]
+        simulated = account["candidates"][0]["containers"][0]["uuid"]
+        assert simulated in pod["metadata"]["annotations"][names.ANNOTATION_GRANTS]
 
 
 def test_problems_of_a_pod_and_a_node_become_events(
@@ -229,11 +229,11 @@ def test_a_second_installation_binds_nothing_and_reports_it(
             pods.bound(pods.create(60))
         name = pods.create(60)  # it fits nowhere, so both continue to receive calls
 
-        def is_told() -> bool:
+        def is_reported() -> bool:
             said = [words for _, words in pods.events(name)]
             return any("another installation, " in words for words in said)
 
-        until(is_told, "the pod's events name the binder")
+        until(is_reported, "the pod's events name the binder")
         until(lambda: _value(other, metric) == 1, "the metric says so")
         assert _value(holder, metric) == 0
         assert "second installation" in other.extender.log.read_text()

@@ -79,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
         say(f"failed: {error}")
         return 1
     finally:
-        sys.stdout.write(run.told.text())
+        sys.stdout.write(run.summary.text())
     return 0
 
 
@@ -91,28 +91,28 @@ class _Run:
         self._phases = options.phases or _PHASES
         self._chance = random.Random(options.seed)
         self._before = machine.look()
-        self.told = report.Report(options.seed, options.pods, options.gpus)
+        self.summary = report.Report(options.seed, options.pods, options.gpus)
 
     def all_phases(self) -> None:
         """Raises LoadError; phases that passed until then are reported all the same."""
-        options, told = self._options, self.told
+        options, summary = self._options, self.summary
         if {"calm", "kills", "down"} & set(self._phases):
             with self._up() as endurance:
                 if "calm" in self._phases:
                     about = f"calm, {options.minutes:g} min"
-                    told.enter(about, endurance.calm(options.minutes * 60))
+                    summary.enter(about, endurance.calm(options.minutes * 60))
                 if "kills" in self._phases:
                     about = f"each killed {options.kills} times"
-                    told.enter(about, endurance.kills(options.kills))
-            told.ended("after all pods have gone")
+                    summary.enter(about, endurance.kills(options.kills))
+            summary.ended("after all pods have gone")
         for phase, share in (("some", 0.5), ("all", 1.0)):
             if phase in self._phases:
                 with self._up() as endurance:
                     endurance.kill_processes(share)
-                told.ended(f"{share:.0%} of its processes killed while pods came and went")
+                summary.ended(f"{share:.0%} of its processes killed while pods came and went")
         if "early" in self._phases:
             self._early()
-            told.ended("killed while it came up, with the command that starts it")
+            summary.ended("killed while it came up, with the command that starts it")
 
     @contextlib.contextmanager
     def _up(self) -> Iterator[Endurance]:

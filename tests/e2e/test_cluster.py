@@ -152,7 +152,7 @@ def test_gpuslice_is_removed_and_installed_again_under_a_running_pod(whole: Whol
     whole.kubectl("delete", "pod", "beside")
 
 
-def test_a_cluster_whose_owner_was_killed_is_detected_and_started_anew(whole: Whole) -> None:
+def test_a_cluster_whose_owner_was_killed_is_detected_and_restarted(whole: Whole) -> None:
     whole.kill(whole.owner)
     until(lambda: whole.command("status").returncode == 1, "the owner is gone")
     had = {each: whole.state[each] for each in ("gpus", "served")}
@@ -162,7 +162,7 @@ def test_a_cluster_whose_owner_was_killed_is_detected_and_started_anew(whole: Wh
     assert {each: whole.state[each] for each in had} == had, "as it was, though not asked for"
     assert "is broken: the process that holds it has ended" in said
     assert whole.well()
-    whole.run_pod("anew", HALF)
+    whole.run_pod("again", HALF)
 
 
 def test_down_leaves_nothing_also_after_kills(whole: Whole) -> None:

@@ -31,14 +31,14 @@ def demultiplexer(data: bytes) -> None:
     alone = mux.Demultiplexer().feed(mux.frames(connection, message))
     assert b"".join(piece for _, piece in alone) == message
     stream = choices.rest()
-    at_once = _heard(mux.Demultiplexer(), [stream])
-    in_pieces = _heard(mux.Demultiplexer(), cut(stream, Choices(data)))
+    at_once = _received(mux.Demultiplexer(), [stream])
+    in_pieces = _received(mux.Demultiplexer(), cut(stream, Choices(data)))
     # The same byte breaks it, so all before it was received, in one piece or in several.
     assert at_once is None or in_pieces is None or at_once == in_pieces
     assert (at_once is None) == (in_pieces is None)
 
 
-def _heard(
+def _received(
     parser: mux.Demultiplexer, pieces: Iterator[bytes] | Sequence[bytes]
 ) -> list[tuple[int, bytes]] | None:
     """Bytes by run of one connection; None if the stream broke."""

@@ -303,7 +303,7 @@ def test_gpu_row_19_a_killed_holders_memory(gpu: Gpu) -> None:
         assert other.ask(f"alloc {size}") == OUT_OF_MEMORY
         holder.kill()
         assert other.ask(f"alloc {size}") == "0 0", "at once, or after the library's own retries"
-        until(lambda: _charged(gpu) < gpu.limit_bytes, "the end of the dead one's charge")
+        until(lambda: _charged(gpu) < gpu.limit_bytes, "the end of the killed process's charge")
 
 
 def test_gpu_row_27_the_limit_follows_the_gpu(gpu: Gpu) -> None:

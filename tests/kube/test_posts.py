@@ -169,10 +169,10 @@ NO_ANSWER = {
 def test_a_request_without_an_answer_is_sent_once_and_reported_as_such(
     why: str, method: bytes
 ) -> None:
-    said, told = NO_ANSWER[why]
+    said, reason = NO_ANSWER[why]
 
     async def act(scene: Scene) -> None:
-        with pytest.raises(NotAnswered, match=told):
+        with pytest.raises(NotAnswered, match=reason):
             await scene.send(method, timeout_s=0.2)
         assert await scene.send(method) == b"{}"
 

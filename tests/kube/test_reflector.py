@@ -75,7 +75,7 @@ def test_retry_delays_grow_until_a_watch_has_lasted_however_it_ends(breaks: bool
 def test_a_watch_that_is_ended_for_being_behind_is_taken_up_at_once() -> None:
     """The API server ends watches of clients that are too slow. The event rate is at its maximum
     then, and a delay would increase the backlog."""
-    waited, told = list[float](), 100
+    waited, watch_count = list[float](), 100
 
     async def scene() -> None:
         done = asyncio.Event()
@@ -85,7 +85,7 @@ def test_a_watch_that_is_ended_for_being_behind_is_taken_up_at_once() -> None:
                 return listed({"metadata": {"name": "a"}}, version="5")
             waited.append(reflector.waited_s)
             number = int(request.query["resourceVersion"]) - 5
-            if number == told:
+            if number == watch_count:
                 done.set()
                 return await stream(request, hold=True)
             raw = {"metadata": {"name": f"n{number}"}}
@@ -99,7 +99,7 @@ def test_a_watch_that_is_ended_for_being_behind_is_taken_up_at_once() -> None:
                 await done.wait()
             following.cancel()
             await asyncio.wait({following})
-            assert len(sink.known) == told + 1
+            assert len(sink.known) == watch_count + 1
 
     asyncio.run(scene())
-    assert waited == [0.0] * (told + 1)
+    assert waited == [0.0] * (watch_count + 1)

@@ -59,7 +59,7 @@ def test_another_requirement_makes_the_environment_stale(
     assert not setup._made_from(["lab"]) <= before
 
 
-def test_an_environment_that_was_half_made_is_made_anew(
+def test_an_environment_that_was_half_made_is_recreated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an interruption there is an interpreter, but no pip yet."""

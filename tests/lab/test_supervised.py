@@ -14,7 +14,7 @@ from lab.cluster.supervised import Process
 from tests.support import until
 
 
-def lives(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     """A zombie has exited: the process that reaps orphans may be slow."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -23,23 +23,23 @@ def lives(pid: int) -> bool:
 
 
 def test_a_program_writes_its_log_and_gets_the_signal(tmp_path: Path) -> None:
-    script = "trap 'echo told; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+    script = "trap 'echo terminated; exit 0' TERM; echo up; while :; do sleep 0.05; done"
     process = Process(["bash", "-c", script], tmp_path / "log")
     until(lambda: process.log_tail() == "up\n", "it runs")
     assert process.running
     process.stop()
     assert not process.running
-    assert process.log_tail() == "up\ntold\n"
+    assert process.log_tail() == "up\nterminated\n"
 
 
 def test_one_that_ignores_the_signal_or_is_stopped_ends_too(tmp_path: Path) -> None:
-    deaf = Process(["bash", "-c", "trap '' TERM; echo up; sleep 600"], tmp_path / "log")
-    until(lambda: deaf.log_tail() == "up\n", "it runs")
-    deaf.stop(within_s=0.1)
+    ignoring = Process(["bash", "-c", "trap '' TERM; echo up; sleep 600"], tmp_path / "log")
+    until(lambda: ignoring.log_tail() == "up\n", "it runs")
+    ignoring.stop(within_s=0.1)
     stopped = Process(["sleep", "600"], tmp_path / "other")
     stopped.send(signal.SIGSTOP)
     stopped.kill()
-    assert not lives(deaf.pid) and not lives(stopped.pid)
+    assert not is_running(ignoring.pid) and not is_running(stopped.pid)
 
 
 def test_a_program_that_is_not_there_is_an_error(tmp_path: Path) -> None:
@@ -71,12 +71,12 @@ def test_a_program_ends_with_its_owner_and_its_directory_is_removed(
         assert owner.stdout is not None
         program, keeper = (int(pid) for pid in owner.stdout.readline().split())
         owner.send_signal(number)
-    until(lambda: not lives(program) and not lives(keeper), "both have ended")
+    until(lambda: not is_running(program) and not is_running(keeper), "both have ended")
     assert not directory.exists()
 
 
 def test_a_program_ends_with_its_keeper(tmp_path: Path) -> None:
     process = Process(["sleep", "600"], tmp_path / "log")
     os.kill(process._keeper.pid, signal.SIGKILL)
-    until(lambda: not lives(process.pid), "it has ended")
+    until(lambda: not is_running(process.pid), "it has ended")
     process.stop()

@@ -124,8 +124,8 @@ def test_the_doctor_changes_nothing(patient: Patient) -> None:
 
 def _stale_socket(patient: Patient) -> None:
     path = patient.directory / "nri.sock"
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(path))
+    with socket.socket(socket.AF_UNIX) as unserved:
+        unserved.bind(str(path))
     patient.flags["--nri-socket"] = path
 
 

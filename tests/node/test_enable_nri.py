@@ -220,18 +220,18 @@ def test_of_two_at_once_the_second_changes_nothing(node: Node) -> None:
 
 _KILLED = """import os, pathlib, signal, subprocess, sys
 left = [int(sys.argv.pop(1))]
-def deadly(real):
+def killing(real):
     def call(*arguments, **options):
         if left[0] == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         left[0] -= 1
         return real(*arguments, **options)
     return call
-pathlib.Path.rename = deadly(pathlib.Path.rename)
-pathlib.Path.unlink = deadly(pathlib.Path.unlink)
-pathlib.Path.rmdir = deadly(pathlib.Path.rmdir)
-os.fsync = deadly(os.fsync)
-subprocess.run = deadly(subprocess.run)
+pathlib.Path.rename = killing(pathlib.Path.rename)
+pathlib.Path.unlink = killing(pathlib.Path.unlink)
+pathlib.Path.rmdir = killing(pathlib.Path.rmdir)
+os.fsync = killing(os.fsync)
+subprocess.run = killing(subprocess.run)
 sys.path.insert(0, {root!r})
 from nri_plugin.__main__ import main
 sys.exit(main())

@@ -55,9 +55,9 @@ def test_an_unreadable_allocation_of_a_pod_that_requests_no_share(lab: Lab) -> N
 
 def test_a_container_without_a_share_starts_beside_a_gpu_that_failed(lab: Lab) -> None:
     written = lab.share({"main": [(0, HALF, 50)]})
-    dead = {key: text.replace(lab.gpus[0].uuid, "GPU-dead") for key, text in written.items()}
-    with lab.pod("broken", dead) as pod:
-        with pytest.raises(CriError, match="invalid value GPU-dead: must be a GPU of this node"):
+    failed = {key: text.replace(lab.gpus[0].uuid, "GPU-failed") for key, text in written.items()}
+    with lab.pod("broken", failed) as pod:
+        with pytest.raises(CriError, match="invalid value GPU-failed: must be a GPU of this node"):
             pod.create("main", OWN)
         for name in ("istio-proxy", "debugger-x7k2p"):
             assert not probe(pod.run(name, OWN)).driver

@@ -191,10 +191,10 @@ def test_limits_in_the_environment(lab: Lab) -> None:
         process = _environ(**written, CUDA_DEVICE_MEMORY_SHARED_CACHE="/tmp/mine")
         container = pod.run("main", process)
         assert probe(container).held_to(HALF)
-        told = container.exec(["env"]).out
-        assert f"{names.ENV_MEMORY_LIMIT}_0={HALF}\n" in told
-        assert f"{names.ENV_CORE_LIMIT}=50\n" in told
-        assert f"{names.ENV_SHARED_CACHE}={names.SHARED_CACHE_PATH}\n" in told
+        printed = container.exec(["env"]).out
+        assert f"{names.ENV_MEMORY_LIMIT}_0={HALF}\n" in printed
+        assert f"{names.ENV_CORE_LIMIT}=50\n" in printed
+        assert f"{names.ENV_SHARED_CACHE}={names.SHARED_CACHE_PATH}\n" in printed
 
 
 def test_a_core_policy_in_the_environment(lab: Lab) -> None:

@@ -188,8 +188,8 @@ def test_without_the_api_server_nothing_changes(cluster: Cluster) -> None:
     try:
         with lab.pod("unknown", annotations) as pod:
             assert probe(pod.run("main", OWN)).held_to(HALF)
-            for anew in (False, True):
-                if anew:
+            for restarted in (False, True):
+                if restarted:
                     cluster.serve()
                 full = refused("without_the_api_server_nothing_changes")
                 with lab.pod("more", one(lab, HALF + GIB)) as other, full:

@@ -107,15 +107,15 @@ def test_a_read_only_root(lab: Lab) -> None:
 
 
 def test_a_static_entry_point(lab: Lab) -> None:
-    def told() -> list[str]:
+    def notices() -> list[str]:
         return [line for line in lab.agent_log.read_text().splitlines() if event in line]
 
     event = f"msg={names.EVENT_LIMIT_NOT_ENFORCEABLE}"
-    before = len(told())
+    before = len(notices())
     with lab.pod("static", one(lab)) as pod:
         container = pod.run("main", STATIC)
         assert probe(container).held_to(HALF)
-        (line,) = told()[before:]
+        (line,) = notices()[before:]
         for words in ("pod=static", "container=main", f"container_id={container.id}"):
             assert words in line
         assert "'busybox' is statically linked" in line
@@ -123,7 +123,7 @@ def test_a_static_entry_point(lab: Lab) -> None:
         pod.run("main", Process(PYTHON_IMAGE))
     with lab.pod("ungranted") as pod:
         pod.run("main", STATIC)
-    assert len(told()) == before + 1
+    assert len(notices()) == before + 1
 
 
 @pytest.fixture

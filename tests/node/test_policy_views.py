@@ -143,20 +143,20 @@ network, and the lab has no other."""
 
 @pytest.fixture
 def networked(lab: Lab) -> Lab:
-    for name in ("told", "loopback"):
+    for name in ("static", "loopback"):
         program = lab.directory / "cni/bin" / name
         program.write_text(_NETWORK)
         program.chmod(0o755)
-    network = {"cniVersion": "1.0.0", "name": "told", "plugins": [{"type": "told"}]}
-    (lab.directory / "cni/conf/10-told.conflist").write_text(json.dumps(network))
+    network = {"cniVersion": "1.0.0", "name": "static", "plugins": [{"type": "static"}]}
+    (lab.directory / "cni/conf/10-static.conflist").write_text(json.dumps(network))
     # The pod's root is an unprivileged user on the host, and its root file system lies below.
     lab.directory.chmod(0o711)
     return lab
 
 
 def _runc_maps_mounts() -> bool:
-    told = subprocess.run(["runc", "features"], capture_output=True, check=False).stdout
-    features = json.loads(told or "{}").get("linux", {})
+    printed = subprocess.run(["runc", "features"], capture_output=True, check=False).stdout
+    features = json.loads(printed or "{}").get("linux", {})
     enabled = features.get("mountExtensions", {}).get("idmap", {}).get("enabled", False)
     return bool(enabled)
 

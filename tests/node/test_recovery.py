@@ -102,15 +102,15 @@ def test_an_agent_killed_while_a_container_is_made_grants_nothing_twice(
     with lab.pod("torn", lab.share({"main": [(0, HALF, 10)]})) as pod:
         killing.start()
         try:
-            lives = probe(pod.run("main", OWN)).driver
+            started = probe(pod.run("main", OWN)).driver
         except CriError:
-            lives = False
+            started = False
         finally:
             killing.join()
         lab.start_agent()
-        if lives:
+        if started:
             expect_full(lab, WHOLE)
-        expect_free(lab, HALF if lives else WHOLE)
+        expect_free(lab, HALF if started else WHOLE)
 
 
 def test_a_container_whose_files_were_lost_is_named_and_counted_still(
@@ -196,8 +196,8 @@ def test_a_thousand_directories_of_deleted_containers_are_removed(lab: Lab) -> N
         made = lab.namespace.run(
             [
                 *("sh", "-ec"),
-                "for n in $(seq 1000); do mkdir $0/dead-$n;"
-                f" mount -t tmpfs -o size=4k {names.PLUGIN_NAME} $0/dead-$n; done",
+                "for n in $(seq 1000); do mkdir $0/deleted-$n;"
+                f" mount -t tmpfs -o size=4k {names.PLUGIN_NAME} $0/deleted-$n; done",
                 lab.run_dir,
             ]
         )
@@ -207,5 +207,5 @@ def test_a_thousand_directories_of_deleted_containers_are_removed(lab: Lab) -> N
             assert probe(other.run("main", OWN)).held_to(HALF // 2)
         kept = f"{container.id}\n"
         lab.wait_until(lambda: lab.namespace.run(["ls", lab.run_dir]).stdout == kept, "the sweep")
-        assert "dead-" not in lab.namespace.run(["cat", "/proc/mounts"]).stdout
+        assert "deleted-" not in lab.namespace.run(["cat", "/proc/mounts"]).stdout
         assert probe(container).held_to(HALF)

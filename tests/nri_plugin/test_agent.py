@@ -26,7 +26,7 @@ from tests.nri_plugin.service_scene import Host
 from tests.support import until_async
 
 
-async def test_a_pause_ends_where_containerd_makes_its_socket_anew(tmp_path: Path) -> None:
+async def test_a_pause_ends_where_containerd_recreates_its_socket(tmp_path: Path) -> None:
     """After a runtime that was reached has refused the agent, the agent pauses for minutes."""
     place = tmp_path / "nri.sock"
     place.touch()
@@ -164,8 +164,8 @@ def test_the_agent_reconnects_after_the_runtime_restarts(host: Host) -> None:
     start = partial(subprocess.Popen, command, stdout=-1, stderr=-1, text=True)
     agent = beside = start()
     assert agent.stdout is not None and agent.stderr is not None
-    told = next(line for line in agent.stderr if str(host.socket) in line)
-    assert "start containerd with NRI enabled" in told
+    logged = next(line for line in agent.stderr if str(host.socket) in line)
+    assert "start containerd with NRI enabled" in logged
 
     async def one_life() -> None:
         connected: asyncio.Queue[FakeRuntime] = asyncio.Queue()
@@ -191,8 +191,8 @@ def test_the_agent_reconnects_after_the_runtime_restarts(host: Host) -> None:
             asyncio.run(one_life())
         beside = start()
         assert beside.stderr is not None
-        told = next(line for line in beside.stderr if "another agent" in line)
-        assert f"another agent serves this node (pid={agent.pid} host=" in told
+        logged = next(line for line in beside.stderr if "another agent" in line)
+        assert f"another agent serves this node (pid={agent.pid} host=" in logged
     finally:
         ended = []
         for each in dict.fromkeys((beside, agent)):

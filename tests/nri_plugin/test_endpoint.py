@@ -138,8 +138,8 @@ def test_a_head_of_any_size_is_not_read(served: Served, caplog: pytest.LogCaptur
 
 def test_a_socket_that_an_exited_agent_left_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "agent.sock"
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(path))
+    with socket.socket(socket.AF_UNIX) as unserved:
+        unserved.bind(str(path))
     served = Served(path)
     assert served.get("/healthz")[0] == 200
     assert path.stat().st_mode & 0o777 == 0o600

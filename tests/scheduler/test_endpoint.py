@@ -27,14 +27,14 @@ class Cache:
     def __init__(self) -> None:
         self.synced = True
         self.wrong: list[str] = []
-        self.heard: dict[str, float] = {"pods": 3.0}
+        self.ages_s: dict[str, float] = {"pods": 3.0}
         self.listed = {"pods": 2}
 
     def problems(self) -> Sequence[str]:
         return self.wrong
 
     def ages(self) -> Mapping[str, float]:
-        return self.heard
+        return self.ages_s
 
     def lists(self) -> Mapping[str, int]:
         return self.listed
@@ -75,7 +75,7 @@ async def test_not_ready_gives_the_reasons() -> None:
         assert await get("/readyz") == (503, "nodes: cannot be listed\non standby\n")
         cache.wrong, cache.synced = [], False
         assert (await get("/readyz"))[1].startswith("the lists of pods, nodes and GPUs are not")
-        cache.synced, cache.heard = True, {"pods": 999.0}
+        cache.synced, cache.ages_s = True, {"pods": 999.0}
         status, text = await get("/readyz")
         assert status == 503 and "pods: no message from the API server for 999 s" in text
         assert (await get("/livez"))[0] == 200
@@ -114,8 +114,8 @@ async def test_the_fleet_is_one_json_object(nodes: int) -> None:
     if not nodes:
         state.remove_node("n0")
     async with serving(Cache(), state) as get:
-        told = json.loads((await get("/debug/fleet"))[1])
-        assert len(told["nodes"]) == nodes and told["problems"] == []
+        whole = json.loads((await get("/debug/fleet"))[1])
+        assert len(whole["nodes"]) == nodes and whole["problems"] == []
         one = json.loads((await get("/debug/fleet?node=n0"))[1])
         assert [each["name"] for each in one["nodes"]] == (["n0"] if nodes else [])
 

@@ -137,7 +137,7 @@ def test_where_the_field_is_refused_nothing_is_written_for_a_while(
         assert [path for path, _ in scene.server.patches[before:]] == [
             "/api/v1/namespaces/research/pods/pod-q0/status"
         ]
-        scene.comes("p201")  # left to kube-scheduler's search, which shows the candidates anew
+        scene.comes("p201")  # left to kube-scheduler's search, which shows the candidates again
         scene.comes("p202")
         await scene.lasts(1.0)
         assert len(scene.server.patches) == before + 2

@@ -65,19 +65,19 @@ def test_the_library_for_aarch64_needs_libc_2_17_and_nothing_else(library: Path)
     """Its exports are those of the x86-64 one."""
     ours = _built("aarch64", "vgpu") / "lib" / "libvgpu.so"
 
-    def told(option: str, file: Path) -> str:
+    def printed(option: str, file: Path) -> str:
         return subprocess.run(
             ["readelf", "--wide", option, file], text=True, capture_output=True, check=True
         ).stdout
 
-    assert "AArch64" in told("--file-header", ours)
-    assert re.findall(r"NEEDED.*\[(.*)\]", told("--dynamic", ours)) == ["libc.so.6"]
-    versions = re.findall(r"GLIBC_(\d+)\.(\d+)", told("--dyn-syms", ours))
+    assert "AArch64" in printed("--file-header", ours)
+    assert re.findall(r"NEEDED.*\[(.*)\]", printed("--dynamic", ours)) == ["libc.so.6"]
+    versions = re.findall(r"GLIBC_(\d+)\.(\d+)", printed("--dyn-syms", ours))
     assert versions and max((int(major), int(minor)) for major, minor in versions) <= (2, 17)
     exported = {
         file: {
             line.split()[7].split("@")[0]
-            for line in told("--dyn-syms", file).splitlines()
+            for line in printed("--dyn-syms", file).splitlines()
             if len(line.split()) == 8 and line.split()[4] == "GLOBAL" and line.split()[6] != "UND"
         }
         for file in (ours, library)

@@ -231,18 +231,18 @@ def test_show_distinguishes_exited_processes(shim: Shim, gpu_host: Host, grants:
     """No process of the container is left to refund it; the region is only read."""
     directory = grants.make(GIB)
     environment = gpu_host.environment(directory)
-    with talking(TALKER, environment) as dead, talking(TALKER, environment) as living:
-        for talk in (dead, living):
+    with talking(TALKER, environment) as exited, talking(TALKER, environment) as running:
+        for talk in (exited, running):
             assert talk.ask(f"alloc {20 * MIB}") == "0 0"
-        dead.kill()
+        exited.kill()
         before = (directory / names.FILE_REGION).read_bytes()
         said = shim("show", directory).stdout.splitlines()
         assert (directory / names.FILE_REGION).read_bytes() == before
         assert said[1].split()[:4] == [GPUS[0][0], "640MiB", "0B", "1GiB"]
         assert said[2:] == [
-            f"  slot 0: process {dead.pid}, which ended: 320MiB, reclaimed when a process"
+            f"  slot 0: process {exited.pid}, which ended: 320MiB, reclaimed when a process"
             " starts, queries memory or would be refused",
-            f"  slot 1: process {living.pid}: 320MiB",
+            f"  slot 1: process {running.pid}: 320MiB",
         ]
 
 

@@ -83,10 +83,10 @@ def test_row_34_nothing_large_is_mapped(library: Path, directory: Path) -> None:
     """The library itself, without grant and region; under a megabyte in all."""
 
     def maps(environment: dict[str, str]) -> list[tuple[int, str]]:
-        told = subprocess.run(
+        listed = subprocess.run(
             ["cat", "/proc/self/maps"], env=environment, text=True, capture_output=True, check=True
         ).stdout
-        rows = [line.split() for line in told.splitlines()]
+        rows = [line.split() for line in listed.splitlines()]
         return [
             (int(row[0].split("-")[1], 16) - int(row[0].split("-")[0], 16), row[-1]) for row in rows
         ]

@@ -138,7 +138,7 @@ def test_row_19_reports_omit_exited_processes_without_any_pressure(
         assert holder.ask(f"alloc {200 * MIB}").startswith("0 ")
         assert _free(survivor) == before - 200 * MIB
         holder.kill()
-        until(lambda: _free(survivor) >= before, "the dead process's bytes in a report")
+        until(lambda: _free(survivor) >= before, "the killed process's bytes in a report")
 
 
 def test_row_20_ended_processes_disturb_no_other(null_host: Host, null_box: Box) -> None:

@@ -333,7 +333,7 @@ uint64_t null_pool_used_bytes(void)
 }
 
 /* A child is a process of its own; its parent's locks may have been held at fork. */
-static void begin_anew(void)
+static void begin_in_child(void)
 {
 	(void)null_memory_begin(memory.total_bytes);
 }
@@ -353,7 +353,7 @@ bool null_memory_begin(uint64_t total_bytes)
 	memory.blocks = null_table(MAX_BLOCKS * sizeof(struct block));
 	memory.large = null_table(MAX_LARGE * sizeof(struct large));
 	if (!watched)
-		watched = pthread_atfork(NULL, NULL, begin_anew) == 0;
+		watched = pthread_atfork(NULL, NULL, begin_in_child) == 0;
 	return watched && memory.large_shift <= 46 && memory.blocks && memory.large &&
 	       null_numbers_begin(&memory.block_numbers, MAX_BLOCKS) &&
 	       null_numbers_begin(&memory.large_numbers, MAX_LARGE);

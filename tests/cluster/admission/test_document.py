@@ -50,8 +50,8 @@ def test_each_policy_has_its_row_and_its_resources() -> None:
     for name, where in rows.items():
         rules = policies()[name]["matchConstraints"]["resourceRules"]
         matched = {resource for rule in rules for resource in rule["resources"]}
-        told = {resource for resource, words in _SUBRESOURCES.items() if words in where}
-        assert told == matched & set(_SUBRESOURCES), name
+        listed = {resource for resource, words in _SUBRESOURCES.items() if words in where}
+        assert listed == matched & set(_SUBRESOURCES), name
 
 
 def test_the_document_has_the_number_of_policies() -> None:
@@ -62,16 +62,16 @@ def test_the_document_has_the_number_of_policies() -> None:
 
 
 def test_the_allocations_annotations() -> None:
-    told = {code(cell)[0] for cell, _ in table("annotation | says")}
+    listed = {code(cell)[0] for cell, _ in table("annotation | says")}
     written = {key.partition("/")[0] if "required" in key else key for key in ALLOCATION}
-    assert told == written
-    assert names.ANNOTATION_REQUIRED_PLUGINS in told
+    assert listed == written
+    assert names.ANNOTATION_REQUIRED_PLUGINS in listed
 
 
 def test_the_document_lists_the_denied_variables() -> None:
-    told = {name for cell, _ in table("variable | because") for name in code(cell)}
+    listed = {name for cell, _ in table("variable | because") for name in code(cell)}
     denied = {re.sub(r"_\d+$", "_N", name) for name in DENIED}
-    assert told - {"void", "none"} == denied
+    assert listed - {"void", "none"} == denied
 
 
 _REQUESTS: Final = table("request | refusal")

@@ -40,7 +40,7 @@ def said(holds: Iterable[Hold]) -> str:
     )
 
 
-def heard(text: str) -> tuple[Hold, ...]:
+def holds_from(text: str) -> tuple[Hold, ...]:
     return tuple(
         ledger.hold(c, c, False, Pod(uid, ns, name), "main", [Share(uuid, 1, memory_bytes, 50)])
         for c, uid, ns, name, uuid, memory_bytes in json.loads(text)
@@ -58,11 +58,11 @@ class Fatal(Kube):
     at = when = ""
 
     async def _write(self, method: str, path: str, *rest: Any) -> Any:
-        deadly = kind_of(method, path) == self.at
-        if deadly and self.when == "sent":
+        is_fatal = kind_of(method, path) == self.at
+        if is_fatal and self.when == "sent":
             os.kill(os.getpid(), signal.SIGKILL)
         answer = await super()._write(method, path, *rest)
-        if deadly:
+        if is_fatal:
             os.kill(os.getpid(), signal.SIGKILL)
         return answer
 
@@ -78,7 +78,7 @@ def main() -> None:
     Fatal.at, Fatal.when = asked.at, asked.when
     setattr(cluster, "Kube", Fatal)  # noqa: B010 (mypy takes it for a constant)
     side = Side(asked.node, asked.kubeconfig, {}, removes=True)
-    side.holds = heard(asked.holds)
+    side.holds = holds_from(asked.holds)
     side.start()
     sys.stdout.write("up\n")
     sys.stdout.flush()

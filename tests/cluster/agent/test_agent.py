@@ -149,14 +149,14 @@ def test_a_gpu_that_fails_counts_while_it_is_held(
     node.have(of_gpus(8 * GIB))
 
 
-@pytest.mark.parametrize("agent", ["lives", "was killed"])
+@pytest.mark.parametrize("agent", ["runs", "was killed"])
 def test_a_failed_gpu_that_is_held_outlives_its_device_object(
     account: Path, node: Node, server: Server, host: Host, pods: Pods, agent: str
 ) -> None:
     """An agent remembers the GPUs that it has listed; a restarted one derives them from the
     grants."""
 
-    def dead(memory_bytes: int) -> bool:
+    def is_failed(memory_bytes: int) -> bool:
         listed = node.device().get("spec", {}).get("devices", [])
         found = [(each["id"], each["minor"], each["health"]) for each in listed]
         return [each[1:] for each in found] == [(0, True), (1, False)] and (
@@ -168,15 +168,15 @@ def test_a_failed_gpu_that_is_held_outlives_its_device_object(
         uuid = small_gpu(node)
         pods.bind(node, uuid, 1, 2 * GIB)
         host.fault("lose", gpu=1)
-        until(lambda: dead(4 * GIB), "the GPU is listed as unhealthy")
-        if agent == "lives":
+        until(lambda: is_failed(4 * GIB), "the GPU is listed as unhealthy")
+        if agent == "runs":
             assert server.ask("DELETE", f"{DEVICES}/{node.name}").done
-            until(lambda: dead(4 * GIB), "the Device is as it was")
+            until(lambda: is_failed(4 * GIB), "the Device is as it was")
             node.have(of_gpus(8 * GIB, 4 * GIB))
             return
     assert server.ask("DELETE", f"{DEVICES}/{node.name}").done
     with agent_side.serving(node.name, account, host.env()):
-        until(lambda: dead(2 * GIB), "the GPU is listed with what is granted of it")
+        until(lambda: is_failed(2 * GIB), "the GPU is listed with what is granted of it")
         node.have(of_gpus(8 * GIB, 2 * GIB))
 
 
@@ -248,11 +248,11 @@ def test_a_notice_for_a_pods_author_becomes_an_event(
         side.notices.add(Notice(of, "main", reason, "static\n" + "x" * 2000))
     events = f"/apis/events.k8s.io/v1/namespaces/{pod.namespace}/events"
 
-    def told() -> list[Json]:
+    def written() -> list[Json]:
         return list(server.ask("GET", events).body["items"])
 
-    until(lambda: bool(told()), "the event")
-    (said,) = told()
+    until(lambda: bool(written()), "the event")
+    (said,) = written()
     assert (said["regarding"]["uid"], said["reason"]) == (pod.uid, reason)
     assert said["note"].startswith("static\\nxxx") and len(said["note"]) == 1000
     until(lambda: side.notices.first() is None, "nothing waits")
@@ -285,7 +285,7 @@ def test_missed_writes_are_repeated_after_an_outage(
     side: Side, node: Node, installed: ControlPlane
 ) -> None:
     node.have(of_gpus(8 * GIB, 4 * GIB))
-    until(lambda: side.metrics.api_up._value.get() == 1, "it is heard")
+    until(lambda: side.metrics.api_up._value.get() == 1, "the server answers")
     installed.apiserver.kill()
     until(lambda: side.metrics.api_up._value.get() == 0, "the server does not answer")
     side.readiness.node = ("no GPU",)
@@ -293,7 +293,7 @@ def test_missed_writes_are_repeated_after_an_outage(
     with Server(installed) as again:
         node = Node(again, node.name)
         until(lambda: node.ready() == "no GPU", "the Lease is renewed")
-        until(lambda: side.metrics.api_up._value.get() == 1, "it is heard again")
+        until(lambda: side.metrics.api_up._value.get() == 1, "the server answers again")
         zeros = {"status": {"capacity": dict.fromkeys(KOORDINATOR.node_resources, "0")}}
         assert again.ask("PATCH", f"{node.path}/status", zeros, MERGE_PATCH).done
         node.have(of_gpus(8 * GIB, 4 * GIB))

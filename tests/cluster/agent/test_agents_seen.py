@@ -79,9 +79,9 @@ def test_another_pod_of_the_name_is_left_alone(cleared: ControlPlane) -> None:
 def test_a_lease_that_expired_before_the_extender_began_gets_no_pod(cleared: ControlPlane) -> None:
     """After a restart the extender must not wait another 40 s to treat a Lease as expired."""
     with Fleet(cleared, Shape(nodes=2, gpus=1).all_nodes()) as fleet:
-        dead, alive = sorted(fleet.nodes)
-        fleet.kill_agent(dead)
-        path = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases/agent-{dead}"
+        killed, alive = sorted(fleet.nodes)
+        fleet.kill_agent(killed)
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases/agent-{killed}"
         long_ago = {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}}
         ask(cleared, "PATCH", path, long_ago, content=MERGE_PATCH)
         with running(cleared):

@@ -47,13 +47,13 @@ pytestmark = [pytest.mark.cluster, pytest.mark.sim]
 
 __all__ = ["account", "host", "may_remove", "node", "pods", "server"]
 
-_LIVES_AT_RANDOM = 5
-_LONGEST_LIFE_S = 3.0
+_RANDOM_RUNS = 5
+_LONGEST_RUN_S = 3.0
 
 
 @dataclass
 class World:
-    """The conditions of one run of the agent: everything remains to be written, each time anew."""
+    """The conditions of one run of the agent: each time everything remains to be written."""
 
     node: Node
     server: Server
@@ -81,7 +81,7 @@ class World:
         share = [Share(self.uuid, 1, GIB, 50)]
         self.holds.append(ledger.hold(f"c-{number}", "c", False, unknown, "main", share))
 
-    def life(self, *fate: str, seconds: float | None = None) -> None:
+    def run(self, *fate: str, seconds: float | None = None) -> None:
         """Runs until killed, by the given fate or after this number of seconds."""
         command = [sys.executable, "-m", "tests.cluster.agent.killed", self.node.name]
         options = [str(self.account), said(self.holds), *fate]
@@ -103,9 +103,9 @@ class World:
         assert not leaving(self.server, self.honest)
         assert events(self.server, self.honest) == []
         for path in (*self.late, *self.greedy):
-            told = len(events(self.server, path))
-            assert told <= 1
-            assert told or not leaving(self.server, path), "no event says why it goes"
+            count = len(events(self.server, path))
+            assert count <= 1
+            assert count or not leaving(self.server, path), "no event says why it goes"
         assert not any(leaving(self.server, path) for path in self.greedy)
 
     def is_whole(self) -> None:
@@ -117,10 +117,10 @@ class World:
             until(lambda path=path: bool(events(self.server, path)), f"{path} is reported")  # type: ignore[misc]
         of_unknown = [hold.pod.name for hold in self.holds if hold.pod.name.startswith("unknown")]
 
-        def told() -> list[str]:
+        def reported() -> list[str]:
             return sorted(e["related"]["name"] for e in node_events(self.server, self.node))
 
-        until(lambda: told() == sorted(of_unknown), "each is told of once")
+        until(lambda: reported() == sorted(of_unknown), "each is reported once")
         self.is_sound()
         # While they exist, no total is below their requests.
         for path in (*self.late, *self.greedy):
@@ -152,7 +152,7 @@ def test_killed_in_each_of_its_writes(world: World) -> None:
     for what in WRITES:
         for when in WHEN:
             world.disturb()
-            world.life("--at", what, "--when", when)
+            world.run("--at", what, "--when", when)
             world.is_sound()
     with agent_side.serving(world.node.name, world.account, world.host.env(), removes=True) as side:
         side.holds = tuple(world.holds)
@@ -161,10 +161,10 @@ def test_killed_in_each_of_its_writes(world: World) -> None:
 
 @pytest.mark.e2e
 def test_killed_at_any_moment(world: World) -> None:
-    lives_s = [random.uniform(0, _LONGEST_LIFE_S) for _ in range(_LIVES_AT_RANDOM)]
-    for life_s in lives_s:
+    runs_s = [random.uniform(0, _LONGEST_RUN_S) for _ in range(_RANDOM_RUNS)]
+    for run_s in runs_s:
         world.disturb()
-        world.life(seconds=life_s)
+        world.run(seconds=run_s)
         world.is_sound()
     with agent_side.serving(world.node.name, world.account, world.host.env(), removes=True) as side:
         side.holds = tuple(world.holds)

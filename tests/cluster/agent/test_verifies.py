@@ -186,7 +186,7 @@ def test_an_unconfirmed_grant_runs_is_reported_and_confirmed_later(
     try:
         with agent_side.serving(node.name, account, host.env()) as side:
             side.holds = (honest, greedy)
-            until(lambda: bool(side.readiness.notes), "it is told")
+            until(lambda: bool(side.readiness.notes), "the note is there")
             (note,) = side.readiness.notes
             assert note.startswith("grants that the API server has not confirmed: ")
             assert honest.container_key in note and greedy.container_key in note

@@ -5,7 +5,7 @@
  *     limit_loop LIMIT_BYTES                one pass; exit status 0 if the limit was in force
  *
  * Each pass: the driver reports exactly LIMIT_BYTES of memory, refuses that many bytes beside the
- * context, and gives and takes back a few. Every two seconds it also starts itself anew, because a
+ * context, and gives and takes back a few. Every two seconds it also starts itself again, because a
  * new process loads the library from the container's mount. The report has the passes, the starts,
  * and what was wrong; it is replaced by rename.
  */
@@ -74,7 +74,7 @@ static int pass(size_t limit_bytes)
 	return 0;
 }
 
-static int starts_anew(char *program, char *limit)
+static int starts_again(char *program, char *limit)
 {
 	int status = -1;
 	pid_t child = fork();
@@ -119,7 +119,7 @@ int main(int argc, char **argv)
 	for (;;) {
 		bad += !pass(limit_bytes);
 		if (++passes % PASSES_A_START == 1) {
-			bad += !starts_anew(argv[0], argv[1]);
+			bad += !starts_again(argv[0], argv[1]);
 			starts++;
 			report(argv[2], passes, starts, bad);
 		}

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.node, pytest.mark.timeout(900)]
 
 CONTAINERS: Final = 50
 REPLACED: Final = 8
-"""Containers that end, and start anew, after each change of the library."""
+"""Containers that end, and start again, after each change of the library."""
 LIMIT_BYTES: Final = GIB * 3 // 4
 """Two contexts and what is allocated fit; fifty of these fit on the GPU."""
 RELEASES: Final = (1, 2, 3, 4, 5, 3)

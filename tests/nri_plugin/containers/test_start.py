@@ -37,7 +37,7 @@ def start(tmp_path: Path) -> ContainerStart:
 async def test_pods_whose_inspections_hang_leave_slots_to_the_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The file that is read never ends, as on a dead NFS server, and the kubelet retries."""
+    """The read file never ends, as on an NFS server that hangs, and the kubelet retries."""
     starts, hung = start(tmp_path), []
     for number in range(PODS - 1):
         directory = bundle.of(tmp_path, f"hung-{number}")

@@ -195,15 +195,15 @@ async def test_one_child_answers_all_queries_and_is_replaced_when_it_exits(
 
 
 async def test_an_xid_of_the_gpu_lasts_and_one_of_a_program_does_not_count() -> None:
-    told = [[["GPU-1", 31], ["GPU-1", 79]], [["GPU-1", 43]], []]
+    xids = [[["GPU-1", 31], ["GPU-1", 79]], [["GPU-1", 43]], []]
     script = (
-        f"import json, os, sys; left = sys.__dict__.setdefault('left', {told!r});"
+        f"import json, os, sys; left = sys.__dict__.setdefault('left', {xids!r});"
         " print(json.dumps({'gpus': [{'uuid': 'GPU-1', 'minor': 0, 'memory_bytes': 5}],"
         " 'xids': left.pop(0)}))"
     )
     clock = Clock()
     gpus = inventory(script, clock)
-    for _ in told:
+    for _ in xids:
         await gpus.refresh()
         assert gpus.gpus == ()
         (seen,) = gpus.seen

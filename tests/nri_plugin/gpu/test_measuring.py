@@ -87,7 +87,7 @@ def test_processes_that_nvml_does_not_list_have_no_figure(
     assert node.overhead("key-1") == 0
 
 
-def test_an_agent_that_starts_anew_leaves_the_last_figure_until_it_has_its_own(node: Node) -> None:
+def test_a_restarted_agent_leaves_the_last_figure_until_it_has_its_own(node: Node) -> None:
     node.add("c1", "key-1", 500)
     node.process(11, "c1")
     node.nvml({11: 700})

@@ -224,7 +224,7 @@ def test_umask_does_not_matter(run: RunDirectory, root: Path) -> None:
     assert mode(root / "c1/region") == 0o666
 
 
-def test_a_container_of_its_own_is_made_anew(run: RunDirectory, root: Path) -> None:
+def test_a_container_of_its_own_is_recreated(run: RunDirectory, root: Path) -> None:
     run.prepare("c1", SHARES, shared=False)
     (root / "c1/region").write_bytes(b"")
     run.prepare("c1", SHARES[:1], shared=False)

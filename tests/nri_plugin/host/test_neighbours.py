@@ -99,7 +99,7 @@ def test_a_second_container_of_a_shared_grant_of_another_version_is_refused(
     assert (tmp_path / "run/pod-u/region").stat().st_ino == inode
 
 
-def test_shared_files_that_a_kill_left_half_written_are_made_anew(
+def test_shared_files_that_a_kill_left_half_written_are_rewritten(
     run: RunDirectory, tmp_path: Path
 ) -> None:
     run.prepare("pod-u", SHARES, shared=True)

@@ -93,7 +93,7 @@ def story(
 ) -> None:
     """On uvloop, as the agent."""
 
-    async def told() -> None:
+    async def run() -> None:
         kubelet = FakeKubelet(tmp_path)
         await kubelet.start()
         agent = Agent(kubelet, **more)
@@ -106,7 +106,7 @@ def story(
             await kubelet.stop()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(told())
+        runner.run(run())
 
 
 async def refused(admission: Awaitable[object]) -> str:
@@ -150,7 +150,7 @@ def test_gpus_of_one_link_are_preferred(tmp_path: Path) -> None:
 
 
 def test_a_share_that_is_first_refuses_the_allocation(tmp_path: Path) -> None:
-    """At that instant, whatever the kubelet was told before."""
+    """At that instant, whatever the kubelet received before."""
 
     async def work(kubelet: FakeKubelet, agent: Agent) -> None:
         assert agent.share("first", GPUS[0])
@@ -172,7 +172,7 @@ def test_reserved_gpus_alone_are_listed(tmp_path: Path) -> None:
     story(tmp_path, work, offer="GPU-3")
 
 
-def test_a_kubelet_that_starts_anew_gets_the_plugin_again(tmp_path: Path) -> None:
+def test_a_kubelet_that_restarts_gets_the_plugin_again(tmp_path: Path) -> None:
     """It knows no pod until the API server answers it: the holds stay."""
 
     async def work(kubelet: FakeKubelet, agent: Agent) -> None:
@@ -190,7 +190,7 @@ def test_a_kubelet_that_starts_anew_gets_the_plugin_again(tmp_path: Path) -> Non
     story(tmp_path, work)
 
 
-def test_an_agent_that_starts_anew_has_the_holds_before_it_serves(tmp_path: Path) -> None:
+def test_a_restarted_agent_has_the_holds_before_it_serves(tmp_path: Path) -> None:
     async def work(kubelet: FakeKubelet, agent: Agent) -> None:
         (uuid,) = await kubelet.admit("default/whole")
         second = Agent(kubelet)
@@ -202,7 +202,7 @@ def test_an_agent_that_starts_anew_has_the_holds_before_it_serves(tmp_path: Path
     story(tmp_path, work)
 
 
-def test_an_agent_that_starts_anew_has_the_holds_of_init_containers(tmp_path: Path) -> None:
+def test_a_restarted_agent_has_the_holds_of_init_containers(tmp_path: Path) -> None:
     """Of its sources only the kubelet's record has them, and until the API server has listed the
     node's pods nothing shows whether the record is stale."""
 

@@ -109,9 +109,9 @@ async def test_a_runtime_that_is_not_served_is_refused_by_name_at_configure(
 ) -> None:
     """It gets the reason, and the agent's side ends with the same words; nothing is served."""
     async with rig(runtime=(name, version), nri_version=nri_version) as built:
-        with pytest.raises(RequestFailed, match=f"{name} {version} is not served") as told:
+        with pytest.raises(RequestFailed, match=f"{name} {version} is not served") as failure:
             await built.runtime.handshake()
         with pytest.raises(RuntimeRefused) as refused:
             await built.plugin
-        assert str(refused.value) == told.value.message
+        assert str(refused.value) == failure.value.message
         assert (built.handler.asked, built.ready) == ([], [])

@@ -48,7 +48,7 @@ async def test_synchronize_adopts_200_containers_beside_1000_stale_directories(
         if made.id != "c7":
             files.prepare(made.id, [Share(UUID, 0, part, 0)], shared=False)
     for number in range(1000):
-        (host.run / f"dead{number}").mkdir()
+        (host.run / f"deleted{number}").mkdir()
     handler = host.service()
     await handler._lifecycle._inventory.refresh()
     async with serving(handler, pods, listed) as runtime:

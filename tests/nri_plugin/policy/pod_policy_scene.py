@@ -107,6 +107,6 @@ def entry(resources: Mapping[str, int], uuid: str | None = A.uuid, minor: int = 
 
 MEMORY, RATIO, CORE = names.RESOURCE_MEMORY, names.RESOURCE_MEMORY_RATIO, names.RESOURCE_CORE
 
-DEAD = GpuGrant("GPU-dead", 9, 1, 1)
+FAILED = GpuGrant("GPU-failed", 9, 1, 1)
 
 SIDE = replace(MAIN, name="side")

@@ -152,7 +152,7 @@ def test_the_totals_of_requests_and_the_gpus_of_all_bound_pods() -> None:
 # --- the writer of a grant
 
 
-def told(*order: Bound) -> BoundPods:
+def ordered(*order: Bound) -> BoundPods:
     bounds = BoundPods()
     for each in order:
         bounds.put(each, listing=False)
@@ -193,7 +193,7 @@ def with_annotations(of: Bound, annotations: dict[str, str]) -> Bound:
 def test_a_grant_that_no_scheduler_wrote_stays_foreign_until_deletion(
     order: Sequence[Bound], problem: str
 ) -> None:
-    bounds = told(*order)
+    bounds = ordered(*order)
     found = bounds.foreign()["a"]
     assert found.reason is Reason.GRANT_FOREIGN
     assert problem in found.text
@@ -225,7 +225,7 @@ RDMA_TOO = {names.ANNOTATION_DEVICE_ALLOCATED: '{"rdma":[{"minor":1,"resources":
     ],
 )
 def test_a_grant_that_a_scheduler_may_have_written_is_not_foreign(order: Sequence[Bound]) -> None:
-    assert told(*order).foreign() == {}
+    assert ordered(*order).foreign() == {}
 
 
 def test_a_pod_that_changed_after_it_was_looked_up_is_foreign() -> None:
@@ -252,7 +252,7 @@ def test_a_pod_that_changed_after_it_was_looked_up_is_foreign() -> None:
 def test_a_label_put_on_a_running_pod_changes_nothing(label: str) -> None:
     known, then = bound("a"), replace(bound("a").pod, labels={})
     labels = {names.LABEL_ISOLATION_PROVIDER: label}
-    bounds = told(known, replace(known, pod=replace(known.pod, labels=labels)))
+    bounds = ordered(known, replace(known, pod=replace(known.pod, labels=labels)))
     assert bounds.foreign() == {}
     assert bounds.objection(then, GPUS, NO_PODS) is None
     assert bounds.mismatch(hold(then, HALF), GPUS) is None
@@ -261,7 +261,7 @@ def test_a_label_put_on_a_running_pod_changes_nothing(label: str) -> None:
 def test_an_allocation_that_was_changed_without_an_agent_is_detected() -> None:
     """The runtime has the annotations of the container's creation; the label belongs to its
     owner."""
-    bounds = told(bound("a", 2 * GIB))
+    bounds = ordered(bound("a", 2 * GIB))
     mismatch = bounds.mismatch(hold(bound("a", GIB).pod, HALF), GPUS)
     assert mismatch is not None and mismatch.reason is Reason.GRANT_FOREIGN
     for then in (replace(bound("a", 2 * GIB).pod, labels={}), Pod("a", "team", "pod-a")):
@@ -275,12 +275,12 @@ def test_a_pod_that_is_as_the_api_server_has_it() -> None:
     bounds, known = BoundPods(), bound("a")
     assert bounds.objection(known.pod, GPUS, NO_PODS) is None
     bounds.put(known, listing=False)
-    told = replace(known.pod, labels={**known.pod.labels, "app": "x"})
-    assert bounds.objection(told, GPUS, NO_PODS) is None
+    described = replace(known.pod, labels={**known.pod.labels, "app": "x"})
+    assert bounds.objection(described, GPUS, NO_PODS) is None
 
 
 @pytest.mark.parametrize(
-    "told",
+    "described",
     [
         replace(bound("a").pod, annotations={}),
         bound("a", 2 * GIB).pod,
@@ -290,11 +290,11 @@ def test_a_pod_that_is_as_the_api_server_has_it() -> None:
         ),
     ],
 )
-def test_a_pod_that_differs_from_the_api_servers_is_refused(told: Pod) -> None:
-    for tell in (BoundPods.confirm, lambda bounds, known: bounds.put(known, listing=False)):
+def test_a_pod_that_differs_from_the_api_servers_is_refused(described: Pod) -> None:
+    for receive in (BoundPods.confirm, lambda bounds, known: bounds.put(known, listing=False)):
         bounds = BoundPods()
-        tell(bounds, bound("a"))
-        objection = bounds.objection(told, GPUS, NO_PODS)
+        receive(bounds, bound("a"))
+        objection = bounds.objection(described, GPUS, NO_PODS)
         assert objection is not None
         assert objection.reason is Reason.GRANT_UNCONFIRMED
         assert " differs there" in objection.text

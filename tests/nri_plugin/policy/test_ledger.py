@@ -259,7 +259,7 @@ class Node(RuleBasedStateMachine):
         assert not unconfirmed
 
     @invariant()
-    def the_ledger_is_what_lives(self) -> None:
+    def the_ledger_has_the_running_containers(self) -> None:
         assert self.ledger.granted() == self.expected()
         for gpu in GPUS:
             assert not exceeds(self.ledger.granted().get(gpu.uuid, Part(0, 0)), WHOLE[gpu.uuid])

@@ -32,11 +32,11 @@ def test_each_notice_is_reported_once() -> None:
     assert all(notices.add(notice(number)) for number in range(1000))
     for _ in range(3):
         assert not any(notices.add(notice(number)) for number in range(1000))
-    told = 0
+    reported = 0
     while (found := notices.first()) is not None:
         notices.done(found)
-        told += 1
-    assert told == 1000
+        reported += 1
+    assert reported == 1000
 
 
 def test_few_notices_of_deleted_pods_are_kept() -> None:

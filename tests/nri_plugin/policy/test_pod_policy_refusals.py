@@ -25,7 +25,7 @@ from nri_plugin.policy.model import (
 from nri_plugin.policy.refusals import Reason, Refusal
 from tests.nri_plugin.policy.pod_policy_scene import (
     CORE,
-    DEAD,
+    FAILED,
     HALF,
     LIBCUDA,
     MAIN,
@@ -242,7 +242,7 @@ def test_the_grant_refuses_variables_of_no_dialect() -> None:
 
 
 def test_containers_with_a_share_of_a_failed_gpu_are_refused() -> None:
-    of = pod([HALF, entry({MEMORY: 1}, "GPU-dead", 9)], {"main": [grant(A, 1)], "side": [DEAD]})
+    of = pod([HALF, entry({MEMORY: 1}, "GPU-failed", 9)], {"main": [grant(A, 1)], "side": [FAILED]})
     assert isinstance(decide(of), Adjustment)
     refused = decide(of, SIDE)
     assert isinstance(refused, Refusal) and refused.reason is Reason.GPU_UNKNOWN

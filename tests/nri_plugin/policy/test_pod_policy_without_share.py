@@ -11,7 +11,7 @@ from contract import names
 from nri_plugin.policy import annotation_claims
 from nri_plugin.policy.model import Adjustment, Container, Mount, Pod, Specs, Untouched
 from tests.nri_plugin.policy.pod_policy_scene import (
-    DEAD,
+    FAILED,
     HALF,
     MAIN,
     MEMORY,
@@ -67,7 +67,7 @@ def test_which_pods_may_claim_a_gpu() -> None:
 
 
 RESTLESS: Mapping[str, tuple[Pod, Container]] = {
-    "a GPU that failed": (pod([entry({MEMORY: 1}, "GPU-dead", 9)], {"main": [DEAD]}), SIDE),
+    "a GPU that failed": (pod([entry({MEMORY: 1}, "GPU-failed", 9)], {"main": [FAILED]}), SIDE),
     "a GPU without a spec": (pod([HALF], {"main": [grant(A, 1)]}), SIDE),
     "a grant that is too much": (pod([HALF], {"main": [grant(A, 41 * GIB)]}), SIDE),
     "a variable twice": (

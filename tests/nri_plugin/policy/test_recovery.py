@@ -111,8 +111,8 @@ def test_a_created_container_without_successor_holds_its_share() -> None:
         (replace(waiting, pod=nameless), replace(second, pod=nameless)),
     ):
         assert len(look(one, other).holds) == 2
-    dead = replace(MAIN, id="c2", key="c2", stopped=True)
-    assert [held.container_id for held in look(waiting, dead).holds] == ["c1"]
+    exited = replace(MAIN, id="c2", key="c2", stopped=True)
+    assert [held.container_id for held in look(waiting, exited).holds] == ["c1"]
 
 
 def test_a_granted_container_without_adjustment_is_reported() -> None:

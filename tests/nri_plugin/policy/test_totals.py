@@ -37,25 +37,25 @@ def gpus(draw: st.DrawFn) -> Sequence[Gpu]:
     ]
 
 
-tolds = st.dictionaries(UUIDS, st.integers(1, 80), max_size=5).map(
+holdings = st.dictionaries(UUIDS, st.integers(1, 80), max_size=5).map(
     lambda found: [Gpu(uuid, 7, size * GIB) for uuid, size in found.items()]
 )
 befores = gpus().map(lambda found: [Entry(c, healthy=True) for c in found if c.memory_bytes])
 amounts = st.dictionaries(st.sampled_from(NODE_RESOURCES), st.integers(0, 1 << 40))
 
 
-@given(gpus(), befores, tolds, st.frozensets(UUIDS), amounts)
+@given(gpus(), befores, holdings, st.frozensets(UUIDS), amounts)
 def test_the_totals(
     seen: Sequence[Gpu],
     before: Sequence[Entry],
-    told: Sequence[Gpu],
+    held_gpus: Sequence[Gpu],
     excluded: AbstractSet[str],
     requested: Mapping[str, int],
 ) -> None:
-    granted = {gpu.uuid for gpu in told}
+    granted = {gpu.uuid for gpu in held_gpus}
     listed = [
         replace(entry, mode=Mode.EXCLUDED if entry.gpu.uuid in excluded else Mode.SHARED)
-        for entry in entries(seen, before, granted, told)
+        for entry in entries(seen, before, granted, held_gpus)
     ]
     found = totals(listed, granted, requested, NODE_RESOURCES)
     assert set(found) == set(NODE_RESOURCES)
@@ -64,7 +64,7 @@ def test_the_totals(
     healthy = {c.uuid: c.memory_bytes for c in seen if not c.problem}
     usable = {uuid: size for uuid, size in healthy.items() if uuid not in excluded}
     known = {e.gpu.uuid: e.gpu.memory_bytes for e in before}
-    held = {c.uuid: max(c.memory_bytes, known.get(c.uuid, 0)) for c in told} | {
+    held = {c.uuid: max(c.memory_bytes, known.get(c.uuid, 0)) for c in held_gpus} | {
         uuid: size for uuid, size in healthy.items() if uuid in granted
     }
     counted = usable | held
@@ -86,34 +86,34 @@ def test_the_totals_of_volcanos_guide() -> None:
     assert found == {"volcano.sh/gpu-memory": 89424, "volcano.sh/gpu-number": 8}
 
 
-@given(gpus(), befores, tolds, st.frozensets(UUIDS))
+@given(gpus(), befores, holdings, st.frozensets(UUIDS))
 def test_what_the_device_lists(
-    seen: Sequence[Gpu], before: Sequence[Entry], told: Sequence[Gpu], others: AbstractSet[str]
+    seen: Sequence[Gpu], before: Sequence[Entry], held_gpus: Sequence[Gpu], others: AbstractSet[str]
 ) -> None:
-    granted = {gpu.uuid for gpu in told} | others
-    listed = entries(seen, before, granted, told)
+    granted = {gpu.uuid for gpu in held_gpus} | others
+    listed = entries(seen, before, granted, held_gpus)
     by_uuid = {entry.gpu.uuid: entry for entry in listed}
     assert len(by_uuid) == len(listed)
     assert {u for u, e in by_uuid.items() if e.healthy} == {c.uuid for c in seen if not c.problem}
     # A holder of a share of a GPU that was listed, or that it reports, finds the GPU listed.
     assert granted & {entry.gpu.uuid for entry in before} <= by_uuid.keys()
-    assert {gpu.uuid for gpu in told} <= by_uuid.keys()
-    for gpu in told:
+    assert {gpu.uuid for gpu in held_gpus} <= by_uuid.keys()
+    for gpu in held_gpus:
         entry = by_uuid[gpu.uuid]
         assert entry.healthy or entry.gpu.memory_bytes >= gpu.memory_bytes
     assert by_uuid.keys() <= granted | {gpu.uuid for gpu in seen}
     assert all(entry.gpu.memory_bytes for entry in listed)
     assert [e.gpu.minor for e in listed] == sorted(e.gpu.minor for e in listed)
     # A second evaluation gives the same.
-    assert entries(seen, listed, granted, told) == listed
+    assert entries(seen, listed, granted, held_gpus) == listed
 
 
 def test_a_gpu_that_is_no_more_takes_no_place_in_the_list() -> None:
     """The scheduler reads a limited number, and every account may write an allocation without a
     policy."""
     here = [Gpu(f"GPU-{n}", n + 2, GIB) for n in range(names.MAX_GPUS - 1)]
-    told = [Gpu("GPU-a", 0, GIB), Gpu("GPU-b", 1, GIB)]
-    listed = entries(here, (), {"GPU-a", "GPU-b"}, told)
+    absent = [Gpu("GPU-a", 0, GIB), Gpu("GPU-b", 1, GIB)]
+    listed = entries(here, (), {"GPU-a", "GPU-b"}, absent)
     assert [entry.gpu.uuid for entry in listed] == ["GPU-a", *(gpu.uuid for gpu in here)]
 
 
@@ -162,18 +162,18 @@ def test_the_granted_gpus_are_derived_from_their_grants() -> None:
 
 def test_the_holds_complete_an_incomplete_annotation() -> None:
     held = hold("x", ZERO)
-    for told in (entry(None, 3, GIB), entry("GPU-0", 3)):
-        assert granted_gpus([held], {"a": [told]}) == [Gpu("GPU-0", 3, GIB)]
-        assert granted_gpus([], {"a": [told]}) == []
+    for partial in (entry(None, 3, GIB), entry("GPU-0", 3)):
+        assert granted_gpus([held], {"a": [partial]}) == [Gpu("GPU-0", 3, GIB)]
+        assert granted_gpus([], {"a": [partial]}) == []
     assert granted_gpus([replace(held, minors={})], {}) == []
 
 
 def test_pods_with_a_share_of_a_failed_gpu_get_a_notice() -> None:
     good, bad = Gpu("GPU-0", 3, GIB), Gpu("GPU-1", 4, 0, problem="GPU is lost")
     holds = [hold("x", ZERO, ONE), hold("y", ZERO)]
-    (told,) = failed_gpu_notices(holds, [good, bad])
-    assert (told.pod.uid, told.reason) == ("a", names.EVENT_GPU_FAILED)
-    assert "GPU-1, used by team/train/main, is unhealthy: GPU is lost" in (told.text)
-    (told,) = failed_gpu_notices([hold("x", ONE)], [good])
-    assert "is unhealthy: NVML does not list it" in told.text
+    (notice,) = failed_gpu_notices(holds, [good, bad])
+    assert (notice.pod.uid, notice.reason) == ("a", names.EVENT_GPU_FAILED)
+    assert "GPU-1, used by team/train/main, is unhealthy: GPU is lost" in notice.text
+    (notice,) = failed_gpu_notices([hold("x", ONE)], [good])
+    assert "is unhealthy: NVML does not list it" in notice.text
     assert not list(failed_gpu_notices(holds, [good, replace(bad, problem="")]))

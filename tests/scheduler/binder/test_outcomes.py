@@ -56,7 +56,7 @@ async def test_a_pod_that_another_scheduler_bound_first(node: str, said: str, sc
 
 
 @pytest.mark.usefixtures("patient")
-async def test_a_pod_whose_request_changed_since_filter_is_tried_anew(scene: Scene) -> None:
+async def test_a_pod_whose_request_changed_since_filter_is_tried_again(scene: Scene) -> None:
     scene.ask(calls.pod())
     scene.server.pods["pod-u-1"]["metadata"]["annotations"] = {words.ANNOTATION_POLICY: "spread"}
     scene.server.touch("pod-u-1")

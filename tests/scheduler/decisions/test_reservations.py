@@ -133,7 +133,7 @@ def test_a_pod_that_is_bound_to_another_node_has_no_reservation_left() -> None:
     assert scene.used() == (0, 100)
 
 
-def test_a_pod_whose_request_has_changed_is_placed_anew() -> None:
+def test_a_pod_whose_request_has_changed_is_placed_again() -> None:
     scene = Scene()
     scene.ranked(calls.pod("a"), ["n0"])
     scene.verbs.filter(calls.arguments(calls.pod("b"), BOTH))

@@ -101,8 +101,8 @@ def test_nodes_whose_agents_leases_expired_are_left_out(now: datetime | None, ex
     devices = [kind("Device", device("n3", gpu("GPU-e", 0)))]
     found = [*FLEET, *devices, *(kind("Lease", each) for each in leases)]
     account = simulate.simulate(simulate.fleet(found, now.timestamp() if now else None), HALF)
-    told = {each.text: each.nodes for each in account.refused}
-    assert told == {"GPU node agent has not renewed its Lease": expired}
+    refused = {each.text: each.nodes for each in account.refused}
+    assert refused == {"GPU node agent has not renewed its Lease": expired}
 
 
 def test_without_a_renewal_time_every_lease_is_expired() -> None:

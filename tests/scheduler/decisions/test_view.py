@@ -63,9 +63,9 @@ def test_each_gpu_and_its_holders() -> None:
     assert view.names_of(state) == ["n1", "n2"]
     assert view.names_of(state, "n2") == ["n2"]
     assert view.names_of(state, "n9") == []
-    (told,) = view.nodes(state, ["gone", "n1"])
-    first, second = told["gpus"]
-    assert (told["reason"], told["isolates"]) == ("FITS", True)
+    (node,) = view.nodes(state, ["gone", "n1"])
+    first, second = node["gpus"]
+    assert (node["reason"], node["isolates"]) == ("FITS", True)
     assert first["holders"] == [
         {
             "pod": "default/pod-u-1",

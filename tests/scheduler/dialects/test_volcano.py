@@ -17,7 +17,7 @@ from scheduler.dialects.reading import Container, PodFields, Reading, RequestErr
 from tests.scheduler.core import one_node
 from tests.support import MIB
 
-CARD_BYTES = 11178 * MIB
+GPU_BYTES = 11178 * MIB
 
 Limits = Mapping[str, Any]
 
@@ -52,9 +52,9 @@ def minors(of: Any, *mains: Limits, **others: Sequence[Limits]) -> dict[str, lis
     return one_node.minors(of, request(*mains, **others))
 
 
-def cards(*held_mib: int) -> Any:
-    """Free GPUs but for so many MiB on each."""
-    gpus = one_node.gpus(len(held_mib), CARD_BYTES)
+def gpus_with(*held_mib: int) -> Any:
+    """GPUs of which each holds so many MiB."""
+    gpus = one_node.gpus(len(held_mib), GPU_BYTES)
     return one_node.fleet(*([(mib * MIB, None)] if mib else [] for mib in held_mib), of=gpus)
 
 
@@ -84,12 +84,12 @@ def placed(of: Any, wanted: Request) -> Placement:
 def test_a_pod_is_charged_as_in_volcano(pod: dict[str, Any], mib: int) -> None:
     """gpushare/device_info_test.go."""
     wanted = request(*pod.pop("mains"), **pod)
-    assert wanted.peak_of(CARD_BYTES) == (mib * MIB, None)
+    assert wanted.peak_of(GPU_BYTES) == (mib * MIB, None)
 
 
 def test_gpu_numbers_are_counted_alike() -> None:
     """gpushare/device_info_test.go: 1 + 3 are 4, and 2 after inits of 1 and 3 are 3 in all."""
-    free, numbers = cards(*[0] * 8), [{"gpu-number": 1}, {"gpu-number": 3}]
+    free, numbers = gpus_with(*[0] * 8), [{"gpu-number": 1}, {"gpu-number": 3}]
     assert [peak.minor for peak in placed(free, request(*numbers)).peaks] == [0, 1, 2, 3]
     found = placed(free, request({"gpu-number": 2}, inits=numbers))
     assert [peak.minor for peak in found.peaks] == [0, 1, 2]
@@ -98,15 +98,15 @@ def test_gpu_numbers_are_counted_alike() -> None:
 def test_all_containers_share_the_lowest_gpu_that_fits() -> None:
     """Binpack would take GPU 2. share_test.go: a GPU with more than it has is not offered."""
     pod = ({"gpu-memory": 3000}, {"gpu-memory": 1000})
-    assert minors(cards(8000, 0, 7000), *pod) == {"m0": [1], "m1": [1]}
-    assert minors(cards(7178, 0, 7000), *pod) == {"m0": [0], "m1": [0]}
-    assert isinstance(minors(cards(7179, 7179), *pod), Reason)
-    assert minors(cards(30000, 11178, 0), {"gpu-memory": 500}) == {"m0": [2]}
+    assert minors(gpus_with(8000, 0, 7000), *pod) == {"m0": [1], "m1": [1]}
+    assert minors(gpus_with(7178, 0, 7000), *pod) == {"m0": [0], "m1": [0]}
+    assert isinstance(minors(gpus_with(7179, 7179), *pod), Reason)
+    assert minors(gpus_with(30000, 11178, 0), {"gpu-memory": 500}) == {"m0": [2]}
 
 
 def test_a_gpu_of_a_gpu_number_has_nothing_else_on_it() -> None:
-    assert minors(cards(1, 0, 0), {"gpu-number": 2}) == {"m0": [1, 2]}
-    assert isinstance(minors(cards(1, 0, 0), {"gpu-number": 3}), Reason)
+    assert minors(gpus_with(1, 0, 0), {"gpu-number": 2}) == {"m0": [1, 2]}
+    assert isinstance(minors(gpus_with(1, 0, 0), {"gpu-number": 3}), Reason)
     (requested,) = read({"gpu-number": 2}).containers
     assert requested == ContainerRequest("m0", gpus=2, core_percent=100, memory_ratio=Fraction(1))
 
@@ -147,7 +147,7 @@ def test_each_container_has_its_own_vgpus() -> None:
     ]
     # vgpu/utils_test.go: binpack takes the GPU of the others; and Test_FilterNode.
     vgpu = {"vgpu-number": 1, "vgpu-memory": 4096}
-    assert minors(cards(0, 4096, 0), vgpu) == {"m0": [1]}
+    assert minors(gpus_with(0, 4096, 0), vgpu) == {"m0": [1]}
     sizes = [Gpu(f"GPU-{n}", n, mib * MIB) for n, mib in enumerate((30000, 20000, 30000))]
     mixed = one_node.fleet([], [], [], of=sizes)
     assert minors(mixed, {"vgpu-number": 3, "vgpu-cores": 100}) == {"m0": [0, 1, 2]}
@@ -179,7 +179,7 @@ def test_what_is_no_number_is_refused(limits: Limits, text: str) -> None:
 
 def test_the_outputs_of_the_guide() -> None:
     """Volcano gives MiB of the node's first GPU as every GPU's total: issue 4713."""
-    gpus = [Gpu("GPU-0", 0, 1000 * MIB), Gpu("GPU-1", 1, CARD_BYTES + 5)]
+    gpus = [Gpu("GPU-0", 0, 1000 * MIB), Gpu("GPU-1", 1, GPU_BYTES + 5)]
     found = read({"gpu-memory": 1024}, {}, inits=[{"gpu-memory": 512}])
     wanted = Request(found.containers, found.policy, (), found.scope)
     chosen = placed(one_node.fleet([(1000 * MIB, None)], [], of=gpus), wanted)
@@ -198,8 +198,8 @@ def test_the_outputs_of_the_guide() -> None:
 
 def test_a_container_with_several_gpus_has_no_variables_of_one() -> None:
     found = read({"gpu-number": 2})
-    chosen = placed(cards(0, 1, 0), Request(found.containers, found.policy))
-    written = found.outputs(chosen, one_node.gpus(3, CARD_BYTES), 1)
+    chosen = placed(gpus_with(0, 1, 0), Request(found.containers, found.policy))
+    written = found.outputs(chosen, one_node.gpus(3, GPU_BYTES), 1)
     assert written.annotations["volcano.sh/gpu-index"] == "0,2"
     assert written.environment == {}
 

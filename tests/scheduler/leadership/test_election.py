@@ -140,14 +140,14 @@ def test_a_deleted_lease_is_recreated_after_the_holders_time() -> None:
 
 def test_a_recreated_lease_is_not_one_that_was_given_back() -> None:
     """As by `kubectl delete` and `kubectl apply` while the holder runs."""
-    anew = Record("", 0, "", 0, "", raw={"metadata": {"uid": "another"}})
-    fresh = standby(anew)
+    recreated = Record("", 0, "", 0, "", raw={"metadata": {"uid": "another"}})
+    fresh = standby(recreated)
     fresh.record_call(0)
     take(fresh, 0)
     assert fresh.must_list(0), "the process that starts with it holds it at once"
     election = standby(at_s=0)
     election.record_call(10)
-    election.observed(anew, 10)
+    election.observed(recreated, 10)
     take(election, 10)
     assert election.record is not None and election.record.fencing_pending
     assert not election.must_list(10 + TIMING.lease_s + TIMING.wait_s - 0.1)

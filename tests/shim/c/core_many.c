@@ -2,7 +2,7 @@
  * Very many processes in one container.
  *
  *   many COUNT   as many attach at once and hold 1000 bytes each; prints how many did, how many
- * were told that there is no slot, and the bytes that are charged; then all are killed, and a last
+ * found no slot, and the bytes that are charged; then all are killed, and a last
  * attach prints what is charged still
  */
 #include <inttypes.h>

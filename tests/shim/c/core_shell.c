@@ -150,7 +150,7 @@ static void do_end_main(void)
 	pthread_exit(NULL);
 }
 
-/* Map the page that holds the lock (no access, shared) anew, through another description: as on
+/* Map the page that holds the lock (no access, shared) again, through another description: as on
  * overlayfs, where the mapping remains and the lock does not. */
 static void do_drop_lock(char *out)
 {

@@ -132,7 +132,7 @@ must(d.cuMemFree(inside(context, 512 * MIB)))
 must(d.cuCtxDestroy(context))
 assert used() == idle + 64 * MIB
 """,
-    "a thousand lives leave nothing": """
+    "a thousand contexts leave nothing": """
 kept = create()
 inside(kept, 64 * MIB)
 before = used()

@@ -26,7 +26,7 @@ def sleeps(thread):
 )
 
 
-def test_a_graph_that_was_trimmed_while_it_was_launched_reserves_anew(
+def test_a_graph_that_was_trimmed_while_it_was_launched_reserves_again(
     gpu_host: Host, grants: Grants
 ) -> None:
     gpu_host.python(
@@ -72,13 +72,13 @@ with slow("cuMemFree_v2", 6000):
     thread = beside(lambda: library.cuMemFree_v2(ctypes.c_uint64(int(address))))
     until(lambda: sleeps(thread.native_id))
     again = address
-    def allocate_anew():
+    def allocate_again():
         global again
         must(d.cuMemFreeAsync(again, 0))
         must(d.cuStreamSynchronize(0))
         again = must(d.cuMemAlloc(64 * MIB))
         return int(again) == int(address)
-    until(allocate_anew, pause=0)
+    until(allocate_again, pause=0)
     thread.join()
 exact(CONTEXT + 64 * MIB)
 must(d.cuMemFree(again))

@@ -51,10 +51,10 @@ import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")
 assert cuda.cuInit(0) == 0 and cuda.cuCtxSetCurrent(None) == 0
 for given in ((1, 1), (1, 0), (0, 1), (0, 0)):
-    told = [ctypes.{kind}(7), ctypes.{kind}(7)]
-    assert cuda.{call}(*(ctypes.byref(one) if use else None for one, use in zip(told, given))) == 0
+    sizes = [ctypes.{kind}(7), ctypes.{kind}(7)]
+    assert cuda.{call}(*(ctypes.byref(one) if use else None for one, use in zip(sizes, given))) == 0
     expected = [{GIB} if use else 7 for use in given]
-    assert [one.value for one in told] == expected, (given, told)
+    assert [one.value for one in sizes] == expected, (given, sizes)
 """,
         tmp_path,
     )

@@ -16,11 +16,11 @@ from itertools import product
 from pathlib import Path
 from typing import Final
 
-_TOLD: Final = (
+_VERSIONS: Final = (
     "2000 3020 4000 6050 7000 7050 8000 9000 10000 10010 11000 11010 11020 11030 11040 11060 11070"
     " 11080 12000 12010 12020 12030 12040 12050 12060 12080 12090 13000 3010 13010 14000"
 )
-VERSIONS: Final = tuple(map(int, _TOLD.split()))
+VERSIONS: Final = tuple(map(int, _VERSIONS.split()))
 FLAGS: Final = (0, 1, 2, 3)
 _STATUS_UNTOUCHED: Final = -7
 

@@ -58,7 +58,7 @@ def test_a_fork_child_holds_nothing_of_its_parent(box: Box) -> None:
         exporter.child("fork leave")
         assert box.used_seen_afresh() == SHARED
         exporter.kill_alone()
-        assert box.used_seen_afresh() == 0, "though the child lives"
+        assert box.used_seen_afresh() == 0, "though the child runs"
 
 
 def test_a_process_that_joins_before_the_slot_is_reclaimed_keeps_the_charge(box: Box) -> None:
