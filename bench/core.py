@@ -174,8 +174,8 @@ def _stop(processes: Sequence[psutil.Process], stop_s: float) -> None:
 
 
 def _faults(table: _Table, host: Host, seconds: int, quick: bool) -> None:
-    """Of all arbiters, of the one that leases the GPU, or of their parents, which are what the node
-    agent is on a node; in the middle of the measurement."""
+    """Kills all arbiters, the one that leases the GPU, or their parents (as the node agent is on a
+    node), in the middle of the measurement."""
 
     def kill(count: int | None) -> None:
         for arbiter in host.arbiters()[:count]:

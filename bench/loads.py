@@ -38,7 +38,7 @@ _COPY_GIB_PER_S: Final = 5.0
 """So slow that the processor, which copies on the simulated GPU, is not what limits copies."""
 _HAS_CLUSTERS: Final = "capability_major = 9"
 COPY_US: Final = 1e6 / 1024 / _COPY_GIB_PER_S
-"""What cuda-load's copy of a MiB takes on this host."""
+"""Duration of cuda-load's copy of a MiB on this host."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ class Started:
 
 
 def _together(outputs: Sequence[str], seconds: int) -> MeasuredWork:
-    """Of the processes of one container: seconds are numbered by the lines at their ends, which are
-    late where a launch waits, and have the work since the line before."""
+    """One container's processes: a second has the number of the line at its end, which is late
+    where a launch waits, and the work since the line before."""
     parts = [0.0] * seconds
     share = 0.0
     for output in outputs:
@@ -174,7 +174,7 @@ class Host:
         return got
 
     def alone(self, load: Load, seconds: int = 3, again: bool = False) -> MeasuredWork:
-        """What such a program does alone and without a limit; measured once, or again."""
+        """The work of such a program alone and without a limit; measured once, or again."""
         free = replace(load, bucket=False)
         key = (*free.arguments, free.processes)
         if again or key not in self._alone:

@@ -128,7 +128,7 @@ class Board:
             board.lock = 0
 
     def busy_percent(self) -> int:
-        """Of the second before the last look at the engine."""
+        """Use in the second before the last look at the engine."""
         return self._percent(self._shared.board.busy)
 
     def channel_busy_percent(self, index: int) -> int:

@@ -69,7 +69,7 @@ class HostConfig:
     granule_bytes: int
     """Allocations are charged in whole granules."""
     context_overhead_bytes: int
-    """What each context itself takes from the pool."""
+    """Bytes that each context itself takes from the pool."""
     module_overhead_bytes: int
     """Memory of a module's code, unless its text states it."""
     teardown_delay_s: float

@@ -1,4 +1,4 @@
-"""What cuda-load prints (src/load.c): launches that the GPU has finished, and the work in them in
+"""The output of cuda-load (src/load.c): launches that the GPU has finished, and the work in them in
 percent of the time. Pure; the output may be that of several processes."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the daemon answers to a client: the greeting, and one function per operation.
+"""The daemon's answers to a client: the greeting, and one function per operation.
 
 A request names an operation; an NVML client may only read. gpus.py interprets its fields.
 """

@@ -154,7 +154,7 @@ def _requirements(extras: Sequence[str]) -> list[str]:
 
 
 def _made_from(extras: Sequence[str]) -> set[str]:
-    """What an environment is made from; one made from more serves, too."""
+    """An environment's sources; one made from more serves, too."""
     return {f"{sys.version} in {ROOT}".replace("\n", " "), *_requirements(extras)}
 
 

@@ -35,9 +35,9 @@ PODS: Final = 300
 VICTIMS: Final = (2, 4, 8)
 """Per node."""
 _PREEMPTIONS: Final = 10
-"""Of each number of victims, by a hard pod and by one that then fits on all nodes."""
+"""For each number of victims, by a hard pod and by one that then fits on all nodes."""
 _SECONDS: Final = 3
-"""Of the queue's work."""
+"""Duration of the queue's work."""
 _TIMER_S: Final = 0.02
 
 

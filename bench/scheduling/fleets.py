@@ -15,7 +15,7 @@ from scheduler.kubernetes.facts import DeviceFacts, HeldGpu, LeaseFacts, NodeFac
 GPU_BYTES: Final = 80 << 30
 GPUS: Final = 8
 _PERCENTS: Final = (5, 10, 15)
-"""What each pod holds of its GPU. Five per GPU leave at least a quarter free."""
+"""Each pod's part of its GPU. Five per GPU leave at least a quarter free."""
 _ZONES: Final = 10
 _SEED: Final = 6
 

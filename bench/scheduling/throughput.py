@@ -58,7 +58,7 @@ NAMED: Final = frozenset(
 _READY_S: Final = 120.0
 _REST_S: Final = 1.0
 _AT_REST: Final = 0.2
-"""Of a processor: they renew Leases, and the extender examines its queue every second."""
+"""Part of a processor: they renew Leases, and the extender examines its queue every second."""
 _NOMINATIONS: Final = re.compile(
     r'^gpuslice_scheduler_nominations_total{outcome="(.*)"} (.*)', re.M
 )

@@ -234,7 +234,7 @@ class ClusterDirectory:
         self._marked.remove()
 
     def left(self, status: ClusterStatus) -> list[str]:
-        """What remains of a cluster that was observed here, after its end."""
+        """Remains of a cluster that was observed here, after its end."""
         mounts = Path("/proc/self/mounts").read_text().splitlines()
         left = [
             *(f"process {pid}" for pid in self._processes()),

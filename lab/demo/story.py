@@ -298,7 +298,7 @@ def _running(pod: str) -> Act:
 
 
 def _takes_all_of(percent: int, taken: dict[str, Any]) -> bool:
-    """Of its share of a GPU: all that the driver reports free."""
+    """The program took its whole share: all that the driver reports free."""
     limit = _GPU_MIB * percent // 100 * _MIB
     return (taken["total"], taken["filled"]) == (limit, _SUCCESS)
 

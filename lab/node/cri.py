@@ -49,7 +49,7 @@ class Finished(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What a container runs, and as which user.
+    """A container's program and user.
 
     environ: variables that the pod's author sets. mounts: path inside to path outside; read_mounts:
     the same, read-only; propagation: Kubernetes' word for it, by the path inside. seccomp: with the

@@ -31,7 +31,7 @@ _GLIBC: Final = range(5, 37)
 _BUNDLE: Final = ".libs/"
 """A wheel with libraries of its own has rewritten ELF files; strip would damage these."""
 _SLIM: Final = ROOT / "manifests" / "images" / "slim.sh"
-"""What the Containerfiles run too."""
+"""The Containerfiles run it too."""
 
 
 @contextmanager

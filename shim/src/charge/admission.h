@@ -19,7 +19,7 @@ struct vgpu_reservation {
 	uint64_t bytes;
 };
 
-/* What device memory of that size costs the GPU: whole blocks. */
+/* Bytes of the whole blocks that device memory of that size takes. */
 uint64_t vgpu_whole_blocks(int gpu, uint64_t size_bytes);
 
 /* After CUDA_SUCCESS exactly one of commit, settle and cancel must follow; any other code the

@@ -24,7 +24,7 @@ enum { VGPU_CLAIMS = 1 << 18 };
 /* In place of a device: a multicast object, which takes no memory. */
 enum { VGPU_MULTICAST = -1 };
 
-/* What one physical memory costs. */
+/* The charge for one physical memory. */
 struct vgpu_physical {
 	struct vgpu_reservation charge; /* this process's; 0 bytes where it is shared or foreign */
 	CUdevice device;		/* as the driver numbers it, or VGPU_MULTICAST */

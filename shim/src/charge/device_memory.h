@@ -1,5 +1,5 @@
 /*
- * What device memory costs: the blocks of the GPU that it lies in and that are not charged yet.
+ * The charge for device memory: the blocks of the GPU that it lies in, if not charged yet.
  *
  * A driver places allocations smaller than a block into the context's blocks while they have space.
  * So reserve for the worst case, check where the memory lies, and refund the excess. If the process

@@ -211,8 +211,8 @@ static bool try_reserve(struct vgpu_reservation *reservation, uint64_t bytes)
 }
 
 /*
- * What the call may grow the pool by. Whether unused memory of the pool will serve it is unknown,
- * so it is reserved anyway. Graphs take what they request.
+ * Reserves the bytes that the call may grow the pool by, though the pool's unused memory may serve
+ * it. Graphs take the size that they request.
  */
 static bool reserve_growth(struct vgpu_growth *growth, uint64_t bytes)
 {

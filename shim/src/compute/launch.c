@@ -67,7 +67,7 @@ static void enter_spare(struct vgpu_submitted_work *work, int gpu, uint64_t now_
 	spare.count = spare.spent_ns = 0;
 }
 
-/* Of the GPU that the thread launched on before this one. */
+/* Enters those of the GPU that the thread launched on before this one. */
 static void enter_other_spare(int gpu, uint64_t now_ns)
 {
 	int other = spare.gpu_after - 1;
@@ -296,8 +296,8 @@ static void poll_oldest(int gpu)
 	vgpu_unlock(&gpus[gpu].lock);
 }
 
-/* Of several threads that wait, the region has the latest. What the thread submitted without a
- * check is entered now, because its next check may be late. */
+/* The region has the latest wait of several threads. The thread's launches without a check are
+ * entered now, because its next check may be late. */
 static void begin_wait(int gpu, uint64_t now_ns)
 {
 	struct gpu *of = &gpus[gpu];

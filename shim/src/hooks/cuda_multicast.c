@@ -21,7 +21,7 @@ CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmultica
 	return result;
 }
 
-/* What is bound, by its handle or its address, is claimed before the driver is called. */
+/* The memory to bind, by its handle or its address, is claimed before the driver is called. */
 #define BINDING(symbol, params, args, claim)                                                       \
 	CUresult symbol params                                                                     \
 	{                                                                                          \

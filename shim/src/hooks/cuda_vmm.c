@@ -138,7 +138,7 @@ static struct import join_exporter(const void *shareable, int type)
 	return import;
 }
 
-/* What an imported handle costs. False: it is unknown, and only the driver is called. */
+/* Finds the charge for an imported handle. False: unknown, and only the driver is called. */
 static bool is_known(CUmemGenericAllocationHandle handle, const struct import *import,
 		     struct vgpu_physical *memory, CUresult *result)
 {

@@ -226,7 +226,7 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
 	return list(gpu, &out->numProcArrayEntries, out->procArray, put_detail);
 }
 
-/* What only the driver has, and only by the host's pids; it answers into `unseen`. */
+/* Only the driver has it, by the host's pids alone; it answers into `unseen`. */
 #define NOT_FOUND(name, params, args, out, type, begin, unseen_args)                               \
 	nvmlReturn_t name params                                                                   \
 	{                                                                                          \

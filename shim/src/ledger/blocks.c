@@ -155,7 +155,7 @@ bool vgpu_block_release(uint64_t block, unsigned int unit, const struct vgpu_cha
 	if (!shard)
 		return false;
 	entry = vgpu_shard_find(shard, VGPU_KIND_BLOCK, block);
-	/* Of another owner, or no longer there: forgotten and refunded meanwhile. */
+	/* Another owner's, or no longer there: forgotten and refunded meanwhile. */
 	if (entry && is_of(entry, owner)) {
 		if (!freed && !get_bit(entry->bits, unit))
 			flip_bit(entry->bits, unit);

@@ -1,4 +1,4 @@
-/* What the ledger's entries say: the kind of a key, and the charge for it. */
+/* Fields of the ledger's entries: the kind of a key, and the charge for it. */
 #pragma once
 
 #include <stdint.h>

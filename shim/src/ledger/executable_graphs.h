@@ -25,12 +25,11 @@ bool vgpu_executable_graphs_put(uint64_t exec, const struct vgpu_graph_needs *bo
 /* False, and no output: unknown. */
 bool vgpu_executable_graphs_remove(uint64_t exec, struct vgpu_graph_needs *bounds);
 
-/* What a launch may still take: nothing of a GPU where it was launched since the last trim there.
+/* Bytes that a launch may still take: none of a GPU where it was launched since its last trim.
  * False: the graph allocates nothing. */
 bool vgpu_executable_graphs_find(uint64_t exec, struct vgpu_graph_needs *bounds);
 
-/* Before an executable graph that is not entered yet is launched: what find returns for the others.
- */
+/* Counts trims before the launch of an executable graph that is not entered yet. */
 void vgpu_executable_graphs_count_trims(struct vgpu_graph_needs *bounds);
 
 /* The executable graph has been launched since the trims were counted: the GPU has allocated all

@@ -1,5 +1,5 @@
 /*
- * What this process holds and is charged for: (kind, key) -> {bytes, GPU, context}.
+ * The memory that this process holds and is charged for: (kind, key) -> {bytes, GPU, context}.
  *
  * Independent of CUDA and of the shared region; the caller that enters a key defines its meaning.
  * Safe from any thread. A fork child starts with an empty ledger: the driver's memory is its

@@ -11,7 +11,7 @@
 #include "os/lock.h"
 #include "vgpu/contract.h"
 
-/* Of a block: a bit for each unit that an allocation begins at. */
+/* A bit for each unit of a block that an allocation begins at. */
 struct vgpu_bits {
 	uint64_t words[64];
 };

@@ -1,5 +1,5 @@
 /*
- * What dlsym and dlvsym return for the names of hooks.
+ * Results of dlsym and dlvsym for the names of hooks.
  *
  * The real lookup is made first. If it finds the driver's own function, the caller gets the
  * wrapper; if it finds this library's export (it is preloaded, so a search of the whole process

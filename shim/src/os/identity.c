@@ -148,7 +148,7 @@ static bool parse(const char *text, struct maps_line *line)
 
 enum { FOUND, NOT_FOUND, EMPTY, UNREADABLE };
 
-/* What to search for: the mapping at `start` or, if start is 0, the one of `file` at `offset`. */
+/* The mapping to find: the one at `start` or, if start is 0, the one of `file` at `offset`. */
 struct wanted {
 	uint64_t start;
 	uint64_t offset;

@@ -1,4 +1,4 @@
-/* What attaching provides to reserving. */
+/* The part of attaching that reserving uses. */
 #pragma once
 
 #include "region/process.h"

@@ -124,7 +124,7 @@ typedef struct {
 	unsigned char rest[44];
 } CUdevResource;
 
-/* Of version 2; version 1 ends before `kern`. */
+/* Version 2; version 1 ends before `kern`. */
 typedef struct {
 	CUfunction func;
 	unsigned int gridDimX, gridDimY, gridDimZ;

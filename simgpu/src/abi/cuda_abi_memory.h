@@ -42,7 +42,7 @@ typedef struct {
 	unsigned int NumChannels, Flags;
 } CUDA_ARRAY3D_DESCRIPTOR;
 
-/* Of the interface before CUDA 3.2. */
+/* The interface before CUDA 3.2. */
 typedef struct {
 	unsigned int Width, Height;
 	int Format;

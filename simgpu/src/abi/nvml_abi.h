@@ -70,7 +70,7 @@ typedef struct {
 	unsigned int gpu, memory;
 } nvmlUtilization_t;
 
-/* Of nvmlDeviceGetPciInfo and _v2. */
+/* nvmlDeviceGetPciInfo and _v2 use it. */
 typedef struct {
 	char busId[16];
 	unsigned int domain, bus, device, pciDeviceId, pciSubSystemId;
@@ -88,7 +88,7 @@ typedef struct {
 	unsigned long long usedGpuMemory;
 } nvmlProcessInfo_v1_t;
 
-/* Of the functions of version 2 and 3 alike. */
+/* The functions of version 2 and 3 use it. */
 typedef struct {
 	unsigned int pid;
 	unsigned long long usedGpuMemory;

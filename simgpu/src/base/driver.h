@@ -85,7 +85,7 @@ struct extra {
 	uint64_t id, bytes;
 };
 
-/* Of every context but those of the interface before CUDA 3.2, whichever call made it. */
+/* Every context has it but those of the interface before CUDA 3.2. */
 #define CONTEXT_API_VERSION 3020
 
 struct context {

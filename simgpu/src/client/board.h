@@ -30,7 +30,7 @@ struct sim_item {
 };
 
 /*
- * What a context has submitted, in order. Items have numbers, from 1 on, which never begin again:
+ * A context's submitted items, in order. They have numbers, from 1 on, which never begin again:
  * a number of an ended context stays reached in a channel that another context uses.
  */
 struct sim_channel {

@@ -195,7 +195,7 @@ uint64_t engine_submit(struct sim_shared *shared, uint32_t index, uint64_t durat
 	return number;
 }
 
-/* What is left of the items up to that number. */
+/* Remaining duration of the items up to that number. */
 static uint64_t left_ns(const struct sim_channel *channel, uint64_t number)
 {
 	const struct sim_item *first = first_item(channel);

@@ -33,7 +33,7 @@ struct graph_memory {
 	struct mark done;	   /* the last work that may use it */
 };
 
-/* What a launch does for a node that has no memory of its own; of these, that of its type. */
+/* The work of a launch for a node without memory of its own; only its type's field is set. */
 struct work {
 	CUDA_KERNEL_NODE_PARAMS kernel;
 	uint64_t kernel_ns; /* its duration */

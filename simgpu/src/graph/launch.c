@@ -28,7 +28,7 @@ struct shape {
 	unsigned int cluster[3]; /* blocks; zeros: none was requested */
 };
 
-/* What is launched: a node of a graph has its duration, another launch its parameters. */
+/* One launch: a node of a graph has its duration, another launch its parameters. */
 struct launch {
 	CUfunction function;
 	CUstream stream;

@@ -139,7 +139,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* What is still allocated from it remains, and ends the pool when it is freed. */
+/* Memory that is still allocated from it remains; freeing the last of it ends the pool. */
 CUresult cuMemPoolDestroy(CUmemoryPool handle)
 {
 	struct chunk *gone = NULL;

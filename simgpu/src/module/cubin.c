@@ -100,7 +100,7 @@ static int by_function(const void *left, const void *right)
 		      ((const struct info *)right)->function);
 }
 
-/* What one walk over the sections finds. */
+/* Findings of one walk over the sections. */
 struct reader {
 	const struct elf_file *file;
 	struct ptx *ptx;

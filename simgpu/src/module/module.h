@@ -64,7 +64,7 @@ bool loading_is_lazy(void);
 /* The code of a module: loaded onto the GPU, if it is not there yet, and unloaded. */
 CUresult module_load_code(struct module *module);
 void module_unload_code(struct module *module);
-/* Of a function: its code for the context; and for a launch its local memory too. */
+/* Loads a function's code for the context; a launch needs its local memory too. */
 CUresult function_load(struct function *function, struct context *context);
 CUresult function_grow_local(struct function *function, struct context *context);
 

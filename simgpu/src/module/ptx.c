@@ -147,7 +147,7 @@ static enum ptx_result read_parameter(struct scanner *scanner, struct ptx_entry 
 		const char *number = scanner->token;
 
 		if (is(scanner, ".ptr")) {
-			/* What it points to may have an alignment of its own. */
+			/* Its target may have an alignment of its own. */
 			while (next(scanner) && !is(scanner, ",") && !is(scanner, ")"))
 				;
 			break;

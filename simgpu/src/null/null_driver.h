@@ -1,5 +1,5 @@
 /*
- * What the null driver's files share: its entries (null_entry.h), its memory (null_memory.h), and
+ * Shared by the null driver's files: its entries (null_entry.h), its memory (null_memory.h), and
  * the beginning of every allocation.
  */
 #ifndef SIMGPU_NULL_DRIVER_H

@@ -1,9 +1,9 @@
 /*
  * The null driver's memory: numbers for addresses, allocated as a GPU does.
  *
- * What fits half a block is placed inside 2 MiB blocks by a suballocator, aligned to 512 bytes;
- * what is larger gets whole blocks of its own. Every operation costs the same with one allocation
- * or two million. A pool keeps what was freed until it is trimmed, in pieces of 32 MiB.
+ * A suballocator places an allocation of up to half a block in a 2 MiB block, aligned to 512 bytes;
+ * a larger one gets whole blocks of its own. Every operation costs the same with one allocation
+ * or two million. A pool keeps freed memory until it is trimmed, in pieces of 32 MiB.
  */
 #ifndef SIMGPU_NULL_MEMORY_H
 #define SIMGPU_NULL_MEMORY_H

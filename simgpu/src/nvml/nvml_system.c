@@ -1,5 +1,5 @@
 /*
- * What belongs to no device: the texts of error codes, versions, and the names of processes.
+ * Entries that need no device: the texts of error codes, versions, and the names of processes.
  */
 #define _GNU_SOURCE
 #include "nvml/nvml_gpus.h"
