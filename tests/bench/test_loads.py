@@ -1,4 +1,4 @@
-"""What the bench of shares computes from the output of cuda-load."""
+"""Figures that the bench of shares computes from the output of cuda-load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the chart refuses, and what each value does."""
+"""Values that the chart refuses, and the effect of each value."""
 
 from __future__ import annotations
 

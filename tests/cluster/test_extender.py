@@ -195,7 +195,7 @@ Play = Callable[[Act], None]
 
 @pytest.fixture
 def gpus() -> int:
-    """Of a node."""
+    """Number per node."""
     return 1
 
 

@@ -86,7 +86,7 @@ def waits(whole: Whole, pod: str) -> str:
 
 
 def logs(whole: Whole, pod: str, container: str, namespace: str = "default") -> str:
-    """Of a container that has run, also if it has exited since."""
+    """The container has run, and may have exited since."""
 
     def read() -> str:
         return whole.try_kubectl("logs", f"-n={namespace}", pod, f"--container={container}").stdout

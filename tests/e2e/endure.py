@@ -147,7 +147,7 @@ class _Run:
 
 
 def _keep(whole: Whole) -> None:
-    """Of a failed run, the logs, copied out of the machine before it is removed."""
+    """Copies the logs of a failed run out of the machine before it is removed."""
     kept = ROOT / "build" / "endure"
     kept.mkdir(parents=True, exist_ok=True)
     lab = Path(whole.state["directory"])

@@ -25,7 +25,7 @@ _IMAGE: Final = "docker.m.daocloud.io/projecthami/hami:v2.4.0"
 _NAME: Final = "hami-core-distribute"
 _LIBRARY: Final = "HAMi's libvgpu.so"
 _NAMESPACES: Final = {"default": "/usl/", "hami": "/usr/"}
-"""Of the two DaemonSets, and where their directories are."""
+"""The two DaemonSets', and where their directories are."""
 DIRECTORIES: Final = (Path("/usl"), Path("/tmp/vgpulock"))
 """Those that the DaemonSet makes on the host, and the lab shares with the machine."""
 

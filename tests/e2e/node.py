@@ -1,4 +1,4 @@
-"""What pods have left on a cluster's node, and the figures of our programs and the GPUs for it.
+"""Remains of pods on a cluster's node, and the figures of our programs and the GPUs for it.
 
 Read from outside, by the namespaces of its containerd; the cluster must be healthy.
 """
@@ -58,7 +58,7 @@ class Node:
         return [*shims, *(each for each in found["cgroup"] if "/pod" in each.split("kubepods")[-1])]
 
     def left(self) -> Sequence[str]:
-        """What was added since the beginning, and figures that are not zero: one line each."""
+        """Additions since the beginning, and figures that are not zero: one line each."""
         more = [line for line in machine.left(self._before, self._look()) if line[0] == "+"]
         return [*more, *self._grants(), *self._gpus()]
 

@@ -1,4 +1,4 @@
-"""What an installation of gpuslice, or a removal, leaves in a cluster and on its node."""
+"""Remains of gpuslice's installation, or its removal, in a cluster and on its node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OF_NRI: Final = (
     *("/etc/containerd/.gpuslice-enable-nri.json", "/etc/containerd/conf.d/gpuslice-nri.toml"),
     "/run/nri/nri.sock",
 )
-"""Of containerd's configuration, which stays until `enable-nri --undo`."""
+"""Files of containerd's configuration, which stay until `enable-nri --undo`."""
 _SYSTEM: Final = f"--namespace={names.NAMESPACE}"
 
 
@@ -48,7 +48,7 @@ def new_files(whole: Whole, before: Sequence[str]) -> Sequence[str]:
 
 
 def is_clean(whole: Whole, before: Sequence[str], of_hooks: bool = True) -> None:
-    """Of gpuslice the definition of Devices is left in the cluster, and nothing on the node.
+    """The cluster still has the definition of Devices, and the node nothing of gpuslice.
     of_hooks: also what only the chart's hooks remove."""
     node = json.loads(whole.kubectl("get", "node", whole.state["node"], "-o", "json"))
     for place in ("capacity", "allocatable"):

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _there(gpu: facts.Facts | facts.GpuError) -> Iterator[str]:
-    """What the tests find on this machine, and what they skip."""
+    """The tests' findings on this machine, and the skipped tests."""
     if isinstance(gpu, facts.GpuError):
         yield f"{'GPU':<20}none: {gpu}"
     else:

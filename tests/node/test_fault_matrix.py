@@ -34,7 +34,7 @@ EXPECTED = {
     "answer": {Kind.LIMITED: 2},
     "pieces": {Kind.LIMITED: 7},
 }
-"""What becomes of the other containers, the one that ran before among them."""
+"""Outcome for the other containers, the one that ran before among them."""
 
 
 @pytest.fixture(scope="module")

@@ -130,7 +130,7 @@ class Grants:
 
 
 def used(directory: Path, gpu: int = 0) -> int:
-    """What the grant's processes are charged."""
+    """The charge of the grant's processes."""
     return region.status(directory)[gpu].use.used_bytes
 
 

@@ -48,7 +48,7 @@ except CudaAPIError as error:
     assert error.code == 2, error
 else:
     raise AssertionError("never refused")
-# What numba has not yet given back of the launch's arrays, it gives back at the refusal.
+# At the refusal numba frees the rest of the launch's arrays.
 assert 0 <= len(held) - free // (64 * MIB) <= 1, (len(held), free)
 held.clear()
 launch()

@@ -22,7 +22,7 @@ DRY: Final = "?dryRun=All"
 
 
 def tried(server: Server, raw: Json) -> Answer:
-    """What the API server answers to the pod's creation."""
+    """The API server's answer to the pod's creation."""
     return server.ask("POST", PODS + DRY, raw)
 
 

@@ -90,7 +90,7 @@ def test_pods_without_a_share_and_of_other_schedulers_pass(server: Server) -> No
 def test_a_toy_dialect_is_a_table_to_the_policy_too(
     installed: ControlPlane, server: Server, tmp_path: Path
 ) -> None:
-    """Of annotations and resources, without a schedulerName of its own."""
+    """It has annotations and resources, without a schedulerName of its own."""
     by, of = "toy.example/eighths", "toy.example/thing"
     toy = Dialect("toy", "dialects.toy.enabled", annotations=(by,), resources=(of,))
     copied = tmp_path / "chart"

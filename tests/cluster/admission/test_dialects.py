@@ -1,4 +1,4 @@
-"""What the policies permit and refuse in pods of other request dialects, at the real API server."""
+"""The policies on pods of other request dialects, at the real API server."""
 
 from __future__ import annotations
 

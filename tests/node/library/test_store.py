@@ -67,7 +67,7 @@ def mounted(container: Container) -> str:
 
 
 def held(container: Container) -> str:
-    """What the program that `hold_all` started maps of the library; fails if it has ended."""
+    """Mappings of the library in the program that `hold_all` started; fails if it has ended."""
     script = f"kill -0 $(cat /tmp/pid) && grep {names.FILE_LIBRARY} /proc/$(cat /tmp/pid)/maps"
     done = container.exec(["sh", "-c", script])
     assert done.code == 0, done

@@ -1,4 +1,4 @@
-"""What the agent answers to the creation of a container: files, mounts and the GPU, or nothing."""
+"""The agent's answer to the creation of a container: files, mounts and the GPU, or nothing."""
 
 from __future__ import annotations
 

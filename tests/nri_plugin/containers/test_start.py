@@ -19,7 +19,7 @@ from nri_plugin.policy.notices import Notices
 from nri_plugin.threads import Worker
 
 PODS = 110
-"""Of a node, the kubelet's default."""
+"""Pods of a node, the kubelet's default."""
 RETRIES = 5
 STRONG = {
     "process": {"cwd": "/", "capabilities": {"effective": ["CAP_SYS_ADMIN"]}},

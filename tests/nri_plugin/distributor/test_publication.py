@@ -1,4 +1,4 @@
-"""What the distributor writes, whatever fails: every system call, the disk, another distributor."""
+"""The distributor's files, whatever fails: every system call, the disk, another distributor."""
 
 from __future__ import annotations
 

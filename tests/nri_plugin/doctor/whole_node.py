@@ -1,4 +1,4 @@
-"""What the doctor finds on a node without a problem, and the changes that make one."""
+"""The doctor's findings on a node without a problem, and the changes that make one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What enable-nri writes into containerd's main file, and what it leaves to the operator."""
+"""Edits by enable-nri of containerd's main file, and those left to the operator."""
 
 from __future__ import annotations
 

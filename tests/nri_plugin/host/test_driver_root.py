@@ -21,7 +21,7 @@ UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 
 
 def spec(root: str) -> dict[str, Any]:
-    """Of nvidia-ctk 1.18, shortened, with what it finds below that root."""
+    """That of nvidia-ctk 1.18, shortened, with the files below that root."""
     hook = {"hookName": "createContainer", "path": "/usr/bin/nvidia-ctk"}
     own = {
         "deviceNodes": [

@@ -1,4 +1,4 @@
-"""What is removed from a node, what stays, and a kill at each step."""
+"""Files that are removed from a node, files that stay, and a kill at each step."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Node:
         return sorted(str(each.relative_to(self.root)) for each in self.root.rglob("*"))
 
     def bundle(self, *sources: Path) -> Path:
-        """Of a container with these mounts."""
+        """Adds a container with these mounts."""
         path = of(self.places.containerd_state, "c")
         path.mkdir(parents=True)
         mounts = [{"destination": "/x", "source": str(source)} for source in sources]
@@ -153,7 +153,7 @@ def test_a_process_that_ends_while_it_is_read_is_passed_over(tmp_path: Path) -> 
     (process / "ns").mkdir(parents=True)
     (process / "root").symlink_to("/")
     (process / "ns/mnt").symlink_to("mnt:[1]")
-    # Of a process that has ended the kernel answers EINVAL.
+    # The kernel answers EINVAL for a process that has ended.
     (process / "mountinfo").symlink_to(f"/proc/{pid}/mountinfo")
     try:
         assert used_by_containers(tmp_path / "containerd", tmp_path).paths == set()

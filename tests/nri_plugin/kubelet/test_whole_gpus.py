@@ -203,7 +203,7 @@ def test_a_restarted_agent_has_the_holds_before_it_serves(tmp_path: Path) -> Non
 
 
 def test_a_restarted_agent_has_the_holds_of_init_containers(tmp_path: Path) -> None:
-    """Of its sources only the kubelet's record has them, and until the API server has listed the
+    """Only the kubelet's record has them, and until the API server has listed the
     node's pods nothing shows whether the record is stale."""
 
     async def work(kubelet: FakeKubelet, _agent: Agent) -> None:

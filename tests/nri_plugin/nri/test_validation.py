@@ -1,4 +1,4 @@
-"""What the agent verifies after a creation: at validation, and at the container's start."""
+"""The agent's checks after a creation: at validation, and at the container's start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `bind` sends: which pods, with what, when, and only as long as the process may write."""
+"""Requests of `bind`: pods, content, time, and only as long as the process may write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `bind` makes of refusals, of lost answers and of the watch's events."""
+"""Reactions of `bind` to refusals, lost answers and the watch's events."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def live_sets(containers: Sequence[ContainerRequest]) -> Iterator[list[int]]:
 def holds(
     containers: Sequence[ContainerRequest], on: Sequence[int], gpu: Gpu
 ) -> tuple[int, int | None]:
-    """What the containers with the indices `on` hold of the GPU together."""
+    """Sum that the containers with the indices `on` hold of the GPU."""
     size, core = 0, 0
     for alive in live_sets(containers):
         here = [containers[number] for number in alive if number in on]

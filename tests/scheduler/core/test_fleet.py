@@ -40,7 +40,7 @@ def test_the_row_of_no_node_never_fits() -> None:
 
 @pytest.mark.parametrize("totals", [[46068 * 2**20], [997, 46068 * 2**20, MAX_BYTES]], ids=len)
 def test_a_ratio_fits_to_the_byte(totals: list[int]) -> None:
-    """Of GPUs of one size and of several, up to the largest; the last ratio overflows int64."""
+    """GPUs have one size or several, up to the largest; the last ratio overflows int64."""
     chance = random.Random(len(totals))
     ratios = [*map(Fraction, ("0.125", "0.1", "0.57", "1/3", "0.999999999999999999"))]
     ratios += [Fraction(chance.randint(1, 10**18), 10**18) for _ in range(20)]

@@ -1,4 +1,4 @@
-"""What a pod's author writes is bounded before it costs work or memory for each node.
+"""A pod's annotations are bounded before it costs work or memory for each node.
 
 An annotation has up to 256 KiB. The extender repeats a refusal for each candidate node.
 """

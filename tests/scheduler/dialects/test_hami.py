@@ -104,7 +104,7 @@ def test_whole_gpus_are_a_device_plugins_where_the_dialect_is_off() -> None:
 
 
 def test_a_bound_pod_of_a_device_plugin_has_no_request() -> None:
-    """Of another scheduler, with a privileged container too: it is not an error of the node's."""
+    """Another scheduler's, also with a privileged container: it is not an error of the node's."""
     bound = raw({GPU: 1})
     bound["spec"]["containers"][0]["securityContext"] = {"privileged": True}
     assert requests.requested(bound) is None

@@ -1,4 +1,4 @@
-"""What a bound pod holds of its node's GPUs."""
+"""Shares that a bound pod holds of its node's GPUs."""
 
 from __future__ import annotations
 

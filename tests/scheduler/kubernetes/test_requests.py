@@ -1,4 +1,4 @@
-"""What a pod requests, and the requests that are refused."""
+"""A pod's request, and the requests that are refused."""
 
 from __future__ import annotations
 

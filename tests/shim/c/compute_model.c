@@ -68,7 +68,7 @@ struct model {
 	uint64_t idle_ns;
 };
 
-/* What Python calls. */
+/* Python calls these. */
 #pragma GCC visibility push(default)
 struct model *model_new(const struct model_options *options, uint64_t now_ns);
 void model_free(struct model *model);

@@ -89,7 +89,7 @@ assert d.cuMipmappedArrayCreate(shape(4096, 4096), 3)[0] == OOM
 for array in made:
     must(d.cuArrayDestroy(array))
 took(0)
-# What is no array is the driver's to refuse, and more than the gpu has is refused by the limit.
+# The driver refuses an invalid array; the limit refuses more than the GPU has.
 assert d.cuArray3DCreate(shape(64, 32, 6, flags=CUBEMAP))[0] == INVALID
 assert d.cuArray3DCreate(shape(131072, 131072, channels=4))[0] == OOM
 assert d.cuArrayDestroy(array)[0] == d.CUresult.CUDA_ERROR_INVALID_HANDLE

@@ -1,4 +1,4 @@
-"""What ends with its context is refunded: each way to end one, and the ways that do not."""
+"""Memory that ends with its context is refunded: each way to end one, and the ways that do not."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ while time.monotonic() < last_load + 30 and within is None:
     if abs(used() - true_bytes()) <= {_TOLERANCE_BYTES}:
         within = round(time.monotonic() - last_load, 2)
     time.sleep(0.05)
-# What is left of the limit is what can be allocated.
+# The rest of the limit can be allocated.
 filled = 0
 while d.cuMemAlloc(64 * MIB)[0] == OK:
     filled += 64 * MIB

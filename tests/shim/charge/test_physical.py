@@ -37,7 +37,7 @@ unmap(at, 20 * MIB)
 took(20 * MIB)
 release(again)
 took(0)
-# What this process exports and imports again is one memory, and is charged once.
+# Memory that this process exports and imports again is charged once.
 mine = create(BLOCK, shareable=FD)
 fd = int(must(d.cuMemExportToShareableHandle(mine, FD, 0)))
 theirs = must(d.cuMemImportFromShareableHandle(fd, FD))

@@ -49,13 +49,13 @@ class Container:
 
 @dataclass
 class Outcome:
-    """What each container got of the GPU's time, over the whole run and in windows of a second."""
+    """Each container's part of the GPU's time, over the whole run and in windows of a second."""
 
     share: Mapping[str, float]
     windows: Mapping[str, Sequence[float]]
     idle: float
     turns_idle: float
-    """What the arbiter counts of it, over all containers."""
+    """The arbiter's count of it, over all containers."""
     throttled_ns: Mapping[str, int]
 
     def error(self, wanted: Mapping[str, float]) -> float:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.sim
 
 STREAM = re.compile(r"_pt[sd][sz]$")
 OF_2009 = re.compile(r"cuLaunch|cuMem(cpy|set)")
-"""What submits work without a twin for per-thread default streams."""
+"""They submit work and have no twin for per-thread default streams."""
 PROGRAM = """
 import ctypes, os, time
 cuda = ctypes.CDLL("libcuda.so.1")

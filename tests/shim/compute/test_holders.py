@@ -1,4 +1,4 @@
-"""What the holder of a window does to the others, in real time: it ends, it forks, it waits for a
+"""The holder of a window and the others, in real time: it ends, it forks, it waits for a
 kernel on another GPU whose holder waits for one on this GPU."""
 
 from __future__ import annotations

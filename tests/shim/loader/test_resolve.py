@@ -75,7 +75,7 @@ def test_a_driver_loaded_for_one_library_alone_is_found_by_default(
 def test_a_driver_unloaded_and_loaded_again_is_followed(
     look: Look, library: Path, driver: Path, private: Path
 ) -> None:
-    """What lay at the driver's old address must not be called: another library may be there now."""
+    """Code at the driver's old address must not be called: another library may be there now."""
     again = [f"open:{driver}", "call:cuMemAlloc_v2", "close"]
     answers = look(*again, f"open:{private}", *again, "default:cuInit", *again, preload=[library])
     assert answers == _as_ours(look(*again, f"open:{private}", *again, "default:cuInit", *again))

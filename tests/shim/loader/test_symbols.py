@@ -79,7 +79,7 @@ def test_row_31_get_proc_address_of_every_name(
 def test_row_33_drivers_of_every_generation(
     generation: int, build_dir: Path, library: Path
 ) -> None:
-    """What the driver lacks is missing as without the library, even if that wraps it."""
+    """A function that the driver lacks is missing, even if the library wraps it."""
     driver = _driver_dir(build_dir, generation)
     had = set(exports(driver / "libcuda.so.1").values())
     hooks = {name for name in exports(library).values() if name.startswith("cu")}

@@ -98,7 +98,7 @@ def test_gpus_are_counted_apart_and_unknown_ones_refused(box: Box) -> None:
 
 
 def test_a_zeroed_counter_is_wrong_but_never_wraps(box: Box) -> None:
-    """What a tenant does to its own counter is visible only from outside; no process gets stuck."""
+    """A tenant's change of its own counter is visible only from outside; no process gets stuck."""
     with box.shell() as shell:
         shell.ask("reserve 0 5000")
         patch(box.region, region_file.Geometry(1).gpu_offset(0), bytes(8))

@@ -43,7 +43,7 @@ def names_of_the_lists() -> set[str]:
 
 
 def ask(part: str, directory: Path, *options: str, **environ: str) -> Any:
-    """What ask.py prints of the library in `directory`; part: cuda or nvml."""
+    """Output of ask.py on the library in `directory`; part: cuda or nvml."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.simgpu.driver.ask", part, *options],
         input="\n".join(sorted(names_of_the_lists())),

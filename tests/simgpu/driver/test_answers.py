@@ -88,7 +88,7 @@ def test_the_library_in_front_of_it_answers_alike(version: int, build_dir: Path)
 
 @pytest.mark.parametrize("version", answers.VERSIONS)
 def test_recorded_drivers(version: int) -> None:
-    """Of each driver there are hundreds of answers: to the calls that libvgpu.so hooks, of
+    """Each driver has hundreds of answers: to the calls that libvgpu.so hooks, of
     cuGetProcAddress for every name."""
     cuda, nvml = (answers.read(library, version) for library in ("cuda", "nvml"))
     assert cuda["values"]["version"] == f"0 {version}"
@@ -97,7 +97,7 @@ def test_recorded_drivers(version: int) -> None:
 
 
 def test_no_call_before_cuinit_crashes(build_dir: Path) -> None:
-    """Of the generation that is not compared with any recorded driver."""
+    """This generation is not compared with any recorded driver."""
     calls = _ask("cuda", build_dir / "lib" / "simgpu")["calls"]
     assert len(calls) > 650
     assert {name: said for name, said in calls.items() if "SIG" in said} == {}

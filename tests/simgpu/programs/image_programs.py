@@ -72,7 +72,7 @@ def _read(address: Any, size: int) -> bytes:
 
 
 def variables() -> None:
-    """Of machine code: with its initial values, in the memory that the code takes."""
+    """Machine code's: with their initial values, in the memory that the code takes."""
     begin()
     before = free_bytes()
     source = SOURCE.replace(b"__device__ int", b'extern "C" __device__ int')

@@ -189,7 +189,7 @@ def graph_memory() -> None:
 
 
 def graph_memory_that_outlives_its_launch() -> None:
-    """What a graph allocates and does not free is freed by the program, or at the next launch."""
+    """The program, or the next launch, frees memory that a graph allocates and does not free."""
     begin()
     graph = ok(driver.cuGraphCreate(0))
     _, address = add_alloc(graph, MIB)

@@ -50,7 +50,7 @@ def kernels() -> None:
 
 
 def libraries() -> None:
-    """What numba compiles from Python functions: a vectorised one, a reduction."""
+    """Python functions that numba compiles: a vectorised one, a reduction."""
 
     @vectorize(["float32(float32, float32)"], target="cuda")
     def added(a: Any, b: Any) -> Any:
