@@ -194,7 +194,7 @@ def test_an_unconfirmed_grant_runs_is_reported_and_confirmed_later(
             assert counts(side, GrantState.UNKNOWN) == 2
             installed.restart_apiserver()
             until(lambda: counts(side, GrantState.CONFIRMED) == 1, "the one is confirmed")
-            assert side.readiness.notes == ()
+            until(lambda: not side.readiness.notes, "the note is gone")
             with Server(installed) as again:
                 until(lambda: bool(events(again, other)), "the event of the other")
                 assert not leaving(again, other)
