@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from lab.node.lab import Lab
+from tests.support import until
 
 pytestmark = pytest.mark.node
 
@@ -116,10 +117,11 @@ def test_the_doctor_changes_nothing(patient: Patient) -> None:
         places: list[str | Path] = ["find", lab.run_dir, lab.store_dir, lab.sim_dir / "cdi"]
         return lab.times_ready(), lab.namespace.run(places).stdout.split(), lab.agent_ready_line()
 
-    before, said = state(), lab.agent_log.stat().st_size
+    until(lambda: "msg=ready" in lab.agent_log.read_text(), "the agent has logged its start")
+    before, logged = state(), lab.agent_log.read_text()
     patient.examined()
     assert state() == before
-    assert lab.agent_log.stat().st_size == said
+    assert lab.agent_log.read_text() == logged
 
 
 def _stale_socket(patient: Patient) -> None:
