@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from contract import names
 from lab.cluster.running import NODE
 from lab.demo import four_dialects, seed
 from lab.demo.live import Live
-from lab.demo.report import Bars, Report, folded
+from lab.demo.report import Report, folded
 from lab.demo.stage import Act, StageError, kubectl, probed
 from simgpu import load_output
 from tools import kubernetes
@@ -46,9 +46,9 @@ _POLL_S: Final = 0.5
 _BOTH_S: Final = (3, 6)
 """The seconds in which both loads run, and both have started."""
 _WITHIN: Final = 5
-_LOADS: Final = 3
-"""At most. A busy machine can start a program's launches too late for its percentage, which is no
-fault of the limit: a result below it is measured again."""
+_WORK_AT_LEAST: Final = 75
+"""Some 99 percent on an idle machine. On a busy one the programs wait for a processor, which the
+simulated GPU does not."""
 _SHELL: Final = ("exec", "-it", FIRST, "--", "bash")
 _TYPED: Final = ("nvidia-smi", "cuda-probe", "exit")
 _ALLOCATED: Final = names.ANNOTATION_DEVICE_ALLOCATED
@@ -185,30 +185,30 @@ class _Scene:
             busy = seed.like(pod, percent).replace("cpu: 40m", "cpu: 400m")
             self._run(pod, busy, f"{pod}: {percent} percent")
         with report.watching(f"$ kubectl exec {' and '.join(TURNS)} -- cuda-load 8 10000") as show:
-            for load in range(_LOADS):
-                got = self._worked(load, show)
-                if all(got[pod] >= percent - _WITHIN for pod, percent in TURNS.items()):
-                    break
-        report.bars([(pod, round(each, -1) / 100, f"{each:.1f} %") for pod, each in got.items()])
+
+            def ended(logs: str) -> bool:
+                latest = {pod: (_seconds(logs, pod) or [(0.0, 0.0)])[-1][1] for pod in TURNS}
+                show([(pod, got / 100, f"{got:.0f} %") for pod, got in latest.items()])
+                return logs.count("] total ") == len(TURNS)
+
+            for pod in TURNS:
+                self._output_of(kubectl("exec", pod, "--", "sh", "-c", _LOAD))
+            logs = self._stage.do(kubectl(*_LOGS), ended, _POLL_S).text
+        got = {pod: _worked(logs, pod) for pod in TURNS}
+        work = sum(got.values()) or 1.0
+        shares = {pod: 100 * each / work for pod, each in got.items()}
+        report.bars([(pod, round(shares[pod], -1) / 100, f"{got[pod]:.1f} %") for pod in TURNS])
         for pod, percent in TURNS.items():
             report.check(
-                f"the GPU works {percent} percent of the time for {pod}, within {_WITHIN} points",
-                abs(got[pod] - percent) <= _WITHIN,
+                f"{pod} gets {percent} percent of the GPU's work, within {_WITHIN} points",
+                abs(shares[pod] - percent) <= _WITHIN,
                 got,
             )
-
-    def _worked(self, load: int, show: Callable[[Bars], None]) -> dict[str, float]:
-        """The GPU's work for each pod in the load of this index, in percent of the time."""
-
-        def ended(logs: str) -> bool:
-            latest = {pod: (_seconds(logs, pod, load) or [(0.0, 0.0)])[-1][1] for pod in TURNS}
-            show([(pod, got / 100, f"{got:.0f} %") for pod, got in latest.items()])
-            return logs.count("] total ") == len(TURNS) * (load + 1)
-
-        for pod in TURNS:
-            self._output_of(kubectl("exec", pod, "--", "sh", "-c", _LOAD))
-        logs = self._stage.do(kubectl(*_LOGS), ended, _POLL_S).text
-        return {pod: _while_both_run(logs, pod, load) for pod in TURNS}
+        report.check(
+            f"the GPU works at least {_WORK_AT_LEAST} percent of the time",
+            work >= _WORK_AT_LEAST,
+            got,
+        )
 
     def four_dialects(self) -> None:
         leaving, staying = TURNS
@@ -276,18 +276,17 @@ class _Scene:
         )
 
 
-def _seconds(logs: str, pod: str, load: int) -> Sequence[tuple[float, float]]:
-    """When the load of this index printed, seconds after its start, and the GPU's work in percent
-    of the second before. A load's last line begins with "total"."""
+def _seconds(logs: str, pod: str) -> Sequence[tuple[float, float]]:
+    """When cuda-load printed, seconds after its start, and the GPU's work in percent of the second
+    before."""
     lines = [line for line in logs.splitlines() if line.startswith(f"[pod/{pod}/")]
-    loads = "\n".join(line.partition("] ")[2] for line in lines).split("\ntotal ")
-    return load_output.seconds(loads[load])
+    return load_output.seconds("\n".join(line.partition("] ")[2] for line in lines))
 
 
-def _while_both_run(logs: str, pod: str, load: int) -> float:
-    """The GPU's work for a pod's load while both run, in percent of the time."""
+def _worked(logs: str, pod: str) -> float:
+    """The GPU's work for a load while both run, in percent of the time."""
     first, last = _BOTH_S
-    kept = [got for at_s, got in _seconds(logs, pod, load) if first <= at_s <= last + 0.5]
+    kept = [got for at_s, got in _seconds(logs, pod) if first <= at_s <= last + 0.5]
     if not kept:
         raise StageError(f"no line of cuda-load in {pod}: {logs!r}")
     return sum(kept) / len(kept)
@@ -298,7 +297,7 @@ def _running(pod: str) -> Act:
 
 
 def _takes_all_of(percent: int, taken: dict[str, Any]) -> bool:
-    """The program took its whole share: all that the driver reports free."""
+    """Of its share of a GPU: all that the driver reports free."""
     limit = _GPU_MIB * percent // 100 * _MIB
     return (taken["total"], taken["filled"]) == (limit, _SUCCESS)
 
