@@ -155,25 +155,27 @@ def load(path: Path) -> HostConfig:
         raise ConfigError(f"{path}: {error}") from error
 
 
+_HOST_RANGES: Final = (
+    ("granule", "granule_bytes", 1, 2**30, "1 byte to 1Gi"),
+    ("teardown_delay_s", "teardown_delay_s", 0, 3600, "0 to 3600"),
+    ("launch_default_ns", "launch_default_ns", 0, 10**12, "0 to 10^12"),
+    ("time_slice_us", "time_slice_us", 1, 10**9, "1 to 10^9"),
+    ("cuda_version", "cuda_version", 1000, 99_999, "1000 * major + 10 * minor, for example 13000"),
+)
+"""Key of the file, attribute, minimum, maximum, and the rule as a message states it."""
+
+
 def checked(host: HostConfig) -> HostConfig:
     """`host` itself, if it can be simulated."""
     if not 1 <= len(host.gpus) <= MAX_GPUS:
         raise ConfigError(f"gpu: {len(host.gpus)} GPUs: must be 1 to {MAX_GPUS}")
-    version, delay_s, copies = host.driver_version, host.teardown_delay_s, host.copy_gib_per_s
-    launch_ns, slice_us, cuda = host.launch_default_ns, host.time_slice_us, host.cuda_version
+    version, copies = host.driver_version, host.copy_gib_per_s
     _require(0 < len(version) < 80, "driver_version", version, "1 to 79 characters")
-    _require(1 <= host.granule_bytes <= 2**30, "granule", host.granule_bytes, "1 byte to 1Gi")
-    _require(0 <= delay_s <= 3600, "teardown_delay_s", delay_s, "0 to 3600")
-    _require(0 <= launch_ns <= 10**12, "launch_default_ns", launch_ns, "0 to 10^12")
-    _require(1 <= slice_us <= 10**9, "time_slice_us", slice_us, "1 to 10^9")
+    for field, key, least, most, rule in _HOST_RANGES:
+        value = getattr(host, key)
+        _require(least <= value <= most, field, value, rule)
     _require(
         copies == 0 or 0.001 <= copies <= 10**6, "copy_gib_per_s", copies, "0, or 0.001 to 10^6"
-    )
-    _require(
-        1000 <= cuda < 100_000,
-        "cuda_version",
-        cuda,
-        "1000 * major + 10 * minor, for example 13000",
     )
     for index, gpu in enumerate(host.gpus):
         _check_gpu(f"gpu[{index}]", gpu, host.granule_bytes)
