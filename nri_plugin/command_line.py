@@ -110,10 +110,6 @@ def parse(
     for name, value in lists.items():
         if not getattr(given, name):
             setattr(given, name, value)
-    if given.strict and given.cdi_by_name:
-        known.error(
-            "--strict: must not be set with --cdi-by-name, under which containerd mounts the driver"
-        )
     return given
 
 

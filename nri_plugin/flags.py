@@ -95,10 +95,6 @@ FLAGS: Final[Mapping[str, _Flag]] = {
         "LIST",
         "compute,utility",
     ),
-    "--cdi-by-name": _switch(
-        "request the GPU's CDI device of containerd, instead of applying its spec: for nodes whose"
-        " default validator rejects OCI hooks; needs containerd 1.7.30 or 2.1, and not --strict"
-    ),
     "--whole-gpus": _value(
         f"GPUs that the agent, as the node's device plugin, offers as {names.RESOURCE_NVIDIA_GPU}:"
         " off; any (every GPU without a share); or a comma-separated list of indexes and UUIDs of"

@@ -63,8 +63,6 @@ class Settings:
     """The values of NVIDIA_DRIVER_CAPABILITIES that containers may request."""
     cdi_kinds: Sequence[str] = names.CDI_KINDS
     """Kinds of CDI device that describe GPUs; the first one that has the GPU is used."""
-    cdi_by_name: bool = False
-    """Have the runtime inject CDI devices by name, instead of applying their specs."""
     nvidia_ctk: Sequence[str] = ("nvidia-ctk",)
     """Command that generates CDI specs for GPUs that have none; empty: none are generated."""
 
@@ -132,5 +130,4 @@ class Settings:
     @property
     def generated_cdi_dir(self) -> Path:
         """Directory of generated specs: private, unless the runtime must read them."""
-        by_runtime = self.cdi_by_name or self.whole_gpus
-        return self.cdi_dirs[-1] if by_runtime else self.run_dir / ".cdi"
+        return self.cdi_dirs[-1] if self.whole_gpus else self.run_dir / ".cdi"

@@ -11,7 +11,6 @@ from typing import Final
 from contract import names
 from nri_plugin.doctor import node_checks, runtime_checks
 from nri_plugin.doctor.facts import Answer, Facts, Finding, fail, ok, warn
-from nri_plugin.policy.capabilities import beyond
 
 _LEAST_FREE_BYTES: Final = 8 << 20
 _LEAST_FREE_INODES: Final = 1000
@@ -93,14 +92,6 @@ def _cdi_of(facts: Facts, uuid: str) -> Answer:
             f"{uuid} in {device.file} lists files that do not exist: {', '.join(gone[:3])}",
             "it was generated for another driver: regenerate it, or restart the agent that"
             " generated it",
-        )
-    allowed = facts.settings.driver_capabilities
-    parts = sorted({*beyond(device.common, allowed), *beyond(device.own, allowed)})
-    if parts and facts.settings.cdi_by_name:
-        return fail(
-            f"{uuid} in {device.file} has files of {', '.join(parts)}, and by name the runtime"
-            " applies all of it: containers are refused",
-            "remove these files from it, or allow them by --driver-capabilities",
         )
     return ok(f"{uuid} in {device.file}")
 

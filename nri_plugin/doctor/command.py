@@ -33,7 +33,7 @@ examples:
 """
 _USES: Final = (
     *("--library", "--nri-socket", "--run-dir", "--store-dir", "--containerd-state", "--cdi-dir"),
-    *("--cdi-kind", "--driver-capabilities", "--cdi-by-name", "--whole-gpus", "--kubelet-dir"),
+    *("--cdi-kind", "--driver-capabilities", "--whole-gpus", "--kubelet-dir"),
     *("--dialects", "--nvidia-ctk", "--driver-root", "--driver-root-mount", "--http"),
 )
 _INDENT: Final = " " * 8

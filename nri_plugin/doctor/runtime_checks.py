@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from nri_plugin.doctor.facts import Answer, Facts, Runtime, fail, ok, warn
 from nri_plugin.host import bundle
-from nri_plugin.host.node import cdi_by_name_problem
 from nri_plugin.protocol import runtimes
 from nri_plugin.protocol.runtimes import Version
 
@@ -90,14 +89,13 @@ def validator(facts: Facts) -> Answer:
             " without their GPU, instead of waiting for it",
             _lines(runtime, _VALIDATOR_TABLE, "enable = true"),
         )
-    if table.get("reject_oci_hook_adjustment") and not facts.settings.cdi_by_name:
+    if table.get("reject_oci_hook_adjustment"):
         hooks = [gpu.uuid for gpu in facts.gpus if _has_hooks(facts, gpu.uuid)]
         if hooks:
             return fail(
                 f"the default validator rejects OCI hooks, which the CDI spec of {hooks[0]} has:"
                 " every pod with a share is refused",
-                "start the agent with --cdi-by-name, or: "
-                + _lines(runtime, _VALIDATOR_TABLE, "reject_oci_hook_adjustment = false"),
+                _lines(runtime, _VALIDATOR_TABLE, "reject_oci_hook_adjustment = false"),
             )
     tolerated = table.get("tolerate_missing_plugins_annotation")
     if tolerated:
@@ -108,15 +106,11 @@ def validator(facts: Facts) -> Answer:
     return ok("the default validator is on")
 
 
-def cdi_by_name(facts: Facts) -> Answer:
-    """Checked only if containerd applies specs, for all containers or for whole GPUs."""
+def cdi(facts: Facts) -> Answer:
+    """Checked only if containerd applies specs: those of whole GPUs, which the kubelet names."""
     settings, runtime = facts.settings, facts.runtime
-    if not settings.cdi_by_name and not settings.whole_gpus:
-        return ok("not set: the agent applies the specs itself")
-    problem = cdi_by_name_problem(runtime.name or "", runtime.version or "")
-    if settings.cdi_by_name and problem is not None:
-        do = "start the agent without --cdi-by-name, or upgrade containerd"
-        return fail(problem, do)
+    if not settings.whole_gpus:
+        return ok("not used: the agent applies the specs itself")
     version = runtimes.parse(runtime.version or "")
     if version is not None and version < (2, 0, 0) and not runtime.cri.get("enable_cdi"):
         table = "[plugins.'io.containerd.grpc.v1.cri']"
@@ -133,7 +127,7 @@ def cdi_by_name(facts: Facts) -> Answer:
             f" {', '.join(sorted(ours))}",
             "set the agent's --cdi-dir to containerd's directories",
         )
-    return ok("containerd applies CDI devices that the agent names")
+    return ok("containerd applies CDI devices that the kubelet names")
 
 
 def _unread(runtime: Runtime) -> Answer:
@@ -207,5 +201,5 @@ CHECKS: Final[Mapping[str, Callable[[Facts], Answer]]] = {
     "containerd-state": state,
     "nri": nri,
     "validator": validator,
-    "cdi-by-name": cdi_by_name,
+    "containerd-cdi": cdi,
 }

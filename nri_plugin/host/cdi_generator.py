@@ -4,7 +4,7 @@ nvidia-ctk runs in a child under a deadline, and only for GPUs that no other spe
 output is parsed like any other spec before it is stored; only the missing GPUs' devices are kept,
 under their UUIDs, in one file that is replaced atomically. The file's directory decides which
 programs can use it: only this agent reads its own directory, so the GPU is injected only with our
-adjustment. If the runtime injects the device by name, the file must be in a directory it reads.
+adjustment. Where pods hold whole GPUs, the file must be in a directory that the runtime reads.
 """
 
 from __future__ import annotations

@@ -24,7 +24,6 @@ from nri_plugin.policy.gpu_modes import GpuModes, Mode
 from nri_plugin.policy.model import Gpu, InjectionOptions, Paths, Specs
 from nri_plugin.policy.refusals import StoreError
 from nri_plugin.policy.verdict import Host
-from nri_plugin.protocol import runtimes
 from nri_plugin.protocol.session_events import RuntimeInfo
 from nri_plugin.settings import Settings
 from nri_plugin.threads import Worker
@@ -153,7 +152,8 @@ class Node:
     def inspect_host_now(self) -> HostState:
         """Read the current CDI specs and library; runs in the worker."""
         chosen = self._settings
-        run_dir, injection = str(chosen.run_dir), self._injection_options()
+        run_dir = str(chosen.run_dir)
+        injection = InjectionOptions(chosen.driver_capabilities, self.unprotected != "")
         specs = self._specs.load()
         try:
             forwarders = self._store.forwarders() if chosen.strict else {}
@@ -181,33 +181,5 @@ class Node:
             self.library = chosen
         return chosen
 
-    def _injection_options(self) -> InjectionOptions:
-        by_name, problem = self._settings.cdi_by_name, None
-        if by_name and self.runtime is None:
-            problem = "the runtime has not reported its name yet"
-        elif by_name and self.runtime is not None:
-            problem = cdi_by_name_problem(self.runtime.name, self.runtime.version)
-        default = self.unprotected != ""
-        return InjectionOptions(self._settings.driver_capabilities, by_name, problem, default)
-
     async def _work(self, job: Callable[[], _T]) -> _T:
         return await self._worker.run(job, self._settings.work_deadline_s)
-
-
-def cdi_by_name_problem(runtime: str, version: str) -> str | None:
-    """Return why this runtime cannot inject a CDI device by name; None: it can.
-
-    The operator may choose that instead of applying the spec, for nodes whose default validator
-    rejects the OCI hooks of NVIDIA's specs. The runtime then applies the whole spec, from its own
-    directories. Older runtimes drop the request silently, so that a container would run without its
-    GPU; on those it is refused.
-    """
-    if runtimes.parse(version) is None:
-        return f"the version of {runtime}, {version!r}, is not understood"
-    release = runtimes.find(runtime, version)
-    if release is not None and release.carries_cdi:
-        return None
-    return (
-        f"{runtime} {version} drops CDI devices that a plugin requests; 1.7.30 or later of 1.7,"
-        " or 2.1 or later, is needed"
-    )

@@ -128,8 +128,6 @@ def judge(
 ) -> Found:
     """Judge the library and the CDI devices of these GPUs. Pure."""
     lacks = []
-    if paths.injection.by_name_problem is not None:
-        lacks.append(f"CDI devices are requested by name, but {paths.injection.by_name_problem}")
     if paths.library is None:
         lacks.append(f"the library is missing: {paths.library_problem}")
     hints = [f"unreadable: {problem}" for problem in specs.problems]

@@ -176,8 +176,6 @@ def reply(wanted: Adjustment) -> nri.CreateContainerResponse:
         message.env.add(key=key, value=value)
     for device in wanted.devices:
         message.linux.devices.append(_device(device))
-    for name in wanted.cdi_devices:
-        message.cdi_devices.add(name=name)
     for hook in wanted.hooks:
         getattr(message.hooks, _HOOK_FIELDS[hook.stage]).append(_hook(hook))
     return response

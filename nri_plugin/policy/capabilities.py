@@ -80,13 +80,6 @@ def cut(edits: Edits, given: AbstractSet[str]) -> Edits:
     )
 
 
-def beyond(edits: Edits, given: AbstractSet[str]) -> Sequence[str]:
-    """Return the capabilities of the files that `cut` would omit."""
-    paths = [mount.destination for mount in edits.mounts]
-    paths += [device.path for device in edits.devices]
-    return sorted({each for path in paths if not _within(path, given) for each in _of(path)})
-
-
 def _within(path: str, given: AbstractSet[str]) -> bool:
     owners = _of(path)
     return not owners or bool(owners & given)

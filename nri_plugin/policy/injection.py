@@ -13,7 +13,7 @@ import posixpath
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeVar
 
@@ -25,7 +25,6 @@ from nri_plugin.policy.model import (
     Claim,
     Container,
     Edits,
-    InjectionOptions,
     Mount,
     Paths,
     Specs,
@@ -60,11 +59,7 @@ def adjustment(
     selected = capabilities.select(container.env, paths.injection.capabilities)
     devices = tuple(_device(share.uuid, specs) for share in shares)
     files = tuple(paths.forwarders.items())
-    if paths.injection.by_name:
-        check_by_name(_edits(devices), paths.injection)
-        from_gpus = _gpu_edits(devices, None, files)
-    else:
-        from_gpus = _gpu_edits(devices, selected.given, files)
+    from_gpus = _gpu_edits(devices, selected.given, files)
     edits, driver = from_gpus.edits, from_gpus.driver
     ours = (*_our_mounts(container, key, shared, paths), *from_gpus.forwarders)
     destinations = Destinations(mount.destination for mount in ours)
@@ -72,36 +67,19 @@ def adjustment(
         _check_collision(mount, destinations)
     for mount in from_gpus.in_the_way:
         _check_collision(mount, destinations)
-    by_name = paths.injection.by_name
-    env = _environment(claim, selected.text, () if by_name else edits.env)
+    env = _environment(claim, selected.text, edits.env)
     check_env(container, env)
-    whole = Adjustment(
+    return Adjustment(
         env=env,
         key=key,
         shared=shared,
         shares=shares,
-        mounts=ours,
+        mounts=(*driver, *ours),
+        devices=edits.devices,
+        hooks=edits.hooks,
         cut=selected.cut,
         allocated=claim.allocated,
     )
-    if by_name:
-        cdi_devices = tuple(f"{device.kind}={device.name}" for device in devices)
-        return replace(whole, cdi_devices=cdi_devices)
-    mounts = (*driver, *ours)
-    return replace(whole, mounts=mounts, devices=edits.devices, hooks=edits.hooks)
-
-
-def check_by_name(edits: Edits, options: InjectionOptions) -> None:
-    """Refuse edits that the runtime would not apply, or that exceed the allowed capabilities."""
-    problem = options.by_name_problem
-    beyond = capabilities.beyond(edits, options.capabilities)
-    if problem is None and beyond:
-        problem = (
-            f"their spec has files of {', '.join(beyond)}, and a runtime applies all of it; remove"
-            " them from the spec, or allow them (--driver-capabilities)"
-        )
-    if problem is not None:
-        raise refused(Reason.CDI_BY_NAME, problem=problem)
 
 
 def check_env(container: Container, env: Sequence[tuple[str, str]]) -> None:
@@ -162,16 +140,14 @@ class _GpuEdits:
 @lru_cache(maxsize=64)
 def _gpu_edits(
     devices: Sequence[CdiDevice],
-    given: AbstractSet[str] | None,
+    given: AbstractSet[str],
     files: Sequence[tuple[str, str]],
 ) -> _GpuEdits:
-    """given: the capabilities to which files are restricted; None: the runtime applies the spec.
+    """given: the capabilities to which files are restricted.
 
     Cached: the same devices are requested repeatedly, and the runtime waits for the answer.
     """
-    edits = _edits(devices)
-    if given is not None:
-        edits = capabilities.cut(edits, given)
+    edits = capabilities.cut(_edits(devices), given)
     driver, forwarders = _forwarded(edits.mounts, dict(files))
     destinations = Destinations((*_DESTINATIONS, *(mount.destination for mount in forwarders)))
     in_the_way = tuple(mount for mount in driver if destinations.hidden_by(mount) is not None)

@@ -218,14 +218,11 @@ class InjectionOptions:
     """How GPUs are injected, by the operator's settings.
 
     capabilities: of the driver, those that containers may request beyond compute and utility.
-    by_name: the runtime injects the CDI device, instead of our applying its spec; if the runtime
-    cannot do that, `by_name_problem` states why. nvidia_default: the default runtime is, or may be,
-    NVIDIA's, and injects what the variables name.
+    nvidia_default: the default runtime is, or may be, NVIDIA's, and injects what the variables
+    name.
     """
 
     capabilities: Set[str] = frozenset()
-    by_name: bool = False
-    by_name_problem: str | None = None
     nvidia_default: bool = True
 
 
@@ -248,10 +245,9 @@ class Paths:
 class Adjustment:
     """The changes to a container. `key` names its directory under the run directory; None: no GPU.
 
-    shared: the directory belongs to the pod, and its other containers use it too. cdi_devices:
-    names that the runtime must inject. cut: driver capabilities that were requested and not given.
-    allocated: the pod's shares, of which `shares` are this container's part. warning: why a
-    container that appears to expect a GPU has none.
+    shared: the directory belongs to the pod, and its other containers use it too. cut: driver
+    capabilities that were requested and not given. allocated: the pod's shares, of which `shares`
+    are this container's part. warning: why a container that appears to expect a GPU has none.
     """
 
     env: Sequence[tuple[str, str]]
@@ -261,7 +257,6 @@ class Adjustment:
     mounts: Sequence[Mount] = ()
     devices: Sequence[Device] = ()
     hooks: Sequence[Hook] = ()
-    cdi_devices: Sequence[str] = ()
     cut: Sequence[str] = ()
     allocated: Sequence[Share] = ()
     warning: str = ""

@@ -110,7 +110,6 @@ class Reason(Enum):
     CDI_UNUSABLE = (
         "CDI device {device} of {file}: {problem}; regenerate the file with nvidia-ctk cdi generate"
     )
-    CDI_BY_NAME = "the agent requests CDI devices by name (--cdi-by-name), but {problem}"
     NOT_FORWARDED = (
         "strict mode: no CDI spec of the container's GPUs mounts a file of {soname} that a"
         " forwarder can replace; generate the spec with nvidia-ctk, or start the agent without"

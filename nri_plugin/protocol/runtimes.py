@@ -1,6 +1,6 @@
 """The container runtimes that implement NRI: the NRI version of each release, and which we refuse.
 
-Pure: a table and functions of it, used by nri_versions.py, session.py, node.py and the doctor.
+Pure: a table and functions of it, used by nri_versions.py, session.py and the doctor.
 docs/runtimes.md documents it. A new release changes at most this file.
 Source: the releases' go.mod, and pkg/api/version.go of github.com/containerd/nri.
 """
@@ -34,8 +34,6 @@ class Release:
     """The name in Configure, in lower case."""
     since: Version
     nri: Version
-    carries_cdi: bool = True
-    """Whether the runtime injects CDI devices that a plugin names."""
     refused: str | None = None
 
     @property
@@ -51,15 +49,13 @@ _NO_PLUGINS: Final = "its NRI ({nri}) lets no plugin connect; "
 _TO_1_7_26: Final = "use containerd 1.7.26 or newer"
 
 RELEASES: Final[Sequence[Release]] = (
-    Release("containerd", (1, 6, 0), (0, 1, 0), False, _NO_PLUGINS + _TO_1_7_26),
-    Release("containerd", (1, 7, 0), (0, 3, 0), False, _SENDS_NOTHING + _TO_1_7_26),
-    Release("containerd", (1, 7, 7), (0, 4, 0), False, _SENDS_NOTHING + _TO_1_7_26),
-    Release("containerd", (1, 7, 14), (0, 6, 0), False, _SENDS_NOTHING + _TO_1_7_26),
-    Release("containerd", (1, 7, 16), (0, 6, 1), False, _SENDS_NOTHING + _TO_1_7_26),
-    Release("containerd", (1, 7, 26), (0, 8, 0), False),
-    Release("containerd", (1, 7, 30), (0, 8, 0)),
-    Release("containerd", (2, 0, 0), (0, 8, 0), False),
-    Release("containerd", (2, 1, 0), (0, 8, 0)),
+    Release("containerd", (1, 6, 0), (0, 1, 0), _NO_PLUGINS + _TO_1_7_26),
+    Release("containerd", (1, 7, 0), (0, 3, 0), _SENDS_NOTHING + _TO_1_7_26),
+    Release("containerd", (1, 7, 7), (0, 4, 0), _SENDS_NOTHING + _TO_1_7_26),
+    Release("containerd", (1, 7, 14), (0, 6, 0), _SENDS_NOTHING + _TO_1_7_26),
+    Release("containerd", (1, 7, 16), (0, 6, 1), _SENDS_NOTHING + _TO_1_7_26),
+    Release("containerd", (1, 7, 26), (0, 8, 0)),
+    Release("containerd", (2, 0, 0), (0, 8, 0)),
     Release("containerd", (2, 2, 0), (0, 10, 0)),
     Release("containerd", (2, 2, 1), (0, 11, 0)),
     Release("containerd", (2, 3, 0), (0, 12, 0)),

@@ -174,7 +174,6 @@ def test_all_values_of_the_agent_become_flags() -> None:
     assert ("DaemonSet", "gpuslice-agent") not in keys(rendered)
     assert (plain.strict, operator.strict) == (True, False)
     assert (plain.whole_gpus.reserved, operator.whole_gpus.reserved) == ({"6", "7"}, set())
-    assert (plain.cdi_by_name, operator.cdi_by_name) == (False, True)
     assert operator.driver_root == Path("/run/nvidia/driver")
     assert operator.containerd_state == Path("/run/k3s/containerd")
     assert operator.nri_socket == Path("/var/run/nri/other.sock")

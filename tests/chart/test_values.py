@@ -124,10 +124,6 @@ REFUSED: Final[dict[str, tuple[Json, str]]] = {
         {"monitoring": {"podMonitor": {"enabled": True}}},
         "agent.http.address: invalid value 127.0.0.1: must be reachable by Prometheus",
     ),
-    "strict_by_name": (
-        {"agent": {"strict": True}, "cdi": {"byName": True}},
-        "agent.strict: invalid value true: must be false with cdi.byName",
-    ),
     "hami_beside_a_device_plugin": (
         {"dialects": {"hami": {"enabled": True}}, "wholeGpus": "any"},
         "wholeGpus: invalid value any: must be off while dialects.hami.enabled is true",

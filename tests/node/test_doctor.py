@@ -184,7 +184,7 @@ BROKEN: Mapping[str, tuple[Callable[[Patient], object], str, str, str, str]] = {
     ),
     "hooks rejected": (
         _rejects_hooks,
-        *("validator", "fail", "rejects OCI hooks, which the CDI spec", "--cdi-by-name"),
+        *("validator", "fail", "rejects OCI hooks, which the CDI spec", "adjustment = false"),
     ),
     "a broken configuration": (
         lambda patient: patient.configure(("disable = false", "disable = ")),

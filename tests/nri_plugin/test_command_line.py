@@ -63,7 +63,6 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "http": "unix:/h.sock",
         "driver_capabilities": "video",
         "dialects": "kai,volcano",
-        "cdi_by_name": "false",
         "core_policy": "force",
         "nvidia_ctk": "chroot /host nvidia-ctk",
     }
@@ -130,7 +129,7 @@ def test_where_generated_specs_lie() -> None:
     """Other readers see them only if the runtime must see them."""
     hidden = command_line.from_arguments(["--library", "/l"], {})
     assert hidden.generated_cdi_dir == Path(names.HOST_RUN_DIR, ".cdi")
-    seen = command_line.from_arguments(["--library", "/l", "--cdi-by-name"], {})
+    seen = command_line.from_arguments(["--library", "/l", "--whole-gpus", "any"], {})
     assert seen.generated_cdi_dir == Path("/var/run/cdi")
 
 
@@ -191,7 +190,6 @@ def test_what_the_operator_allows() -> None:
         ("--library /l --index 123", "must be two digits"),
         ("--library /l --unenforceable ignore", "invalid choice: 'ignore'"),
         ("--library /l --indices 12", "unrecognized arguments"),
-        ("--library /l --strict --cdi-by-name", "--strict: must not be set with --cdi-by-name"),
         (
             "--library /l --driver-capabilities gaming",
             "invalid value 'gaming': must be some of compute, ",

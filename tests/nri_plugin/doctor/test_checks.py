@@ -29,7 +29,6 @@ from nri_plugin.doctor.facts import (
 )
 from nri_plugin.policy.model import Edits
 from tests.nri_plugin.doctor.whole_node import (
-    BY_NAME,
     CGROUPFS,
     DEVICE,
     ENCODE,
@@ -158,7 +157,7 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         runtime(validator=REJECTS),
         FAIL,
         "rejects OCI hooks, which the CDI spec of GPU-a has",
-        "--cdi-by-name",
+        "reject_oci_hook_adjustment = false",
     ),
     (
         "validator",
@@ -167,7 +166,6 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         "is on",
         "",
     ),
-    ("validator", {**runtime(validator=REJECTS), **BY_NAME}, OK, "is on", ""),
     (
         "validator",
         runtime(validator={"enable": True, **TOLERATE}),
@@ -175,39 +173,26 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         "annotation free",
         "forbid",
     ),
-    ("cdi-by-name", BY_NAME, OK, "that the agent names", ""),
-    ("cdi-by-name", {"settings": GIVES_WHOLE, **runtime("v2.0.3")}, OK, "applies CDI", ""),
+    ("containerd-cdi", {}, OK, "not used", ""),
+    ("containerd-cdi", {"settings": GIVES_WHOLE}, OK, "that the kubelet names", ""),
+    ("containerd-cdi", {"settings": GIVES_WHOLE, **runtime("v2.0.3")}, OK, "applies CDI", ""),
     (
-        "cdi-by-name",
+        "containerd-cdi",
         {"settings": GIVES_WHOLE, **runtime("v1.7.30", old=True)},
         FAIL,
         "CDI is off",
         "enable_cdi = true",
     ),
     (
-        "cdi-by-name",
-        {**BY_NAME, **runtime("v2.0.3")},
-        FAIL,
-        "v2.0.3 drops CDI devices",
-        "without --cdi-by-name",
-    ),
-    (
-        "cdi-by-name",
-        {**BY_NAME, **runtime("v1.7.30", old=True)},
-        FAIL,
-        "CDI is off",
-        "enable_cdi = true",
-    ),
-    (
-        "cdi-by-name",
-        {**BY_NAME, **runtime("v1.7.30", old=True, cri={"enable_cdi": True})},
+        "containerd-cdi",
+        {"settings": GIVES_WHOLE, **runtime("v1.7.30", old=True, cri={"enable_cdi": True})},
         OK,
-        "that the agent names",
+        "that the kubelet names",
         "",
     ),
     (
-        "cdi-by-name",
-        chosen("--cdi-by-name", "--cdi-dir", "/x"),
+        "containerd-cdi",
+        chosen("--whole-gpus", "any", "--cdi-dir", "/x"),
         FAIL,
         "containerd reads CDI specs in /etc/cdi, /var/run/cdi, the agent in",
         "--cdi-dir",
@@ -241,13 +226,6 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     ),
     ("cdi", with_spec(replace(DEVICE, problem="twice")), FAIL, "nvidia.yaml: twice", "regenerate"),
     ("cdi", {"missing": {"GPU-a": ["/x.so.1"]}}, FAIL, "do not exist: /x.so.1", "another driver"),
-    (
-        "cdi",
-        {**with_spec(replace(DEVICE, common=Edits(mounts=(ENCODE,)))), **BY_NAME},
-        FAIL,
-        "has files of video",
-        "--driver-capabilities",
-    ),
     ("cdi", with_spec(replace(DEVICE, common=Edits(mounts=(ENCODE,)))), OK, "GPU-a in", ""),
     ("nvidia-runtime", NVIDIAS, FAIL, "every pod gets GPUs without a limit", f"{ENVVAR} = false"),
     (

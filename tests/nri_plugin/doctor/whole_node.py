@@ -95,7 +95,6 @@ def with_spec(device: CdiDevice | None, *problems: str) -> dict[str, Any]:
     return {"specs": Specs({} if device is None else {"GPU-a": device}, problems)}
 
 
-BY_NAME = chosen("--cdi-by-name")
 NVIDIAS = runtime(handlers={"nvidia": NVIDIA}, default="nvidia")
 MIG = Gpu("GPU-m", 1, 1 << 30, problem="MIG mode is enabled")
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL

@@ -25,7 +25,6 @@ from nri_plugin.host.cdi_generator import FILE
 from nri_plugin.host.node import Node
 from nri_plugin.host.store import Store
 from nri_plugin.metrics import Metrics
-from nri_plugin.protocol.session_events import RuntimeInfo
 from nri_plugin.readiness import Readiness
 from nri_plugin.settings import Settings
 from nri_plugin.threads import Worker
@@ -255,9 +254,8 @@ def test_a_spec_that_cannot_be_written(host: Host) -> None:
 def test_a_generated_spec_gives_way_to_a_second_description(tmp_path: Path) -> None:
     """If the runtime must find it, it lies in the directory of other specs, which may come
     later."""
-    host = Host(tmp_path, "--cdi-by-name")
+    host = Host(tmp_path, "--whole-gpus", "any")
     node = host.node()
-    node.runtime = RuntimeInfo("containerd", "v2.4.2", "", 0)
     written = host.spec.read_text()
     host.spec.unlink()
     host.ctk.write_text(spec(UUID))
@@ -273,9 +271,8 @@ def test_a_second_description_of_one_gpu_leaves_the_generated_ones_of_the_others
     tmp_path: Path, name: str
 ) -> None:
     """name: sorted before or after the generated file."""
-    host = Host(tmp_path, "--cdi-by-name")
+    host = Host(tmp_path, "--whole-gpus", "any")
     node = host.node()
-    node.runtime = RuntimeInfo("containerd", "v2.4.2", "", 0)
     host.spec.unlink()
     host.show(*TWO)
     host.ctk.write_text(spec(UUID, OTHER))
@@ -340,14 +337,6 @@ def test_a_renewal_that_timed_out_is_repeated(host: Host) -> None:
 
     run(renew)
     assert "/host/newer" in (host.settings.generated_cdi_dir / FILE).read_text()
-
-
-def test_a_runtime_that_drops_cdi_devices_by_name_is_a_problem(tmp_path: Path) -> None:
-    host = Host(tmp_path, "--cdi-by-name")
-    node = host.node()
-    assert "the runtime has not reported its name yet" in host.lacks(node)[0]
-    node.runtime = RuntimeInfo("containerd", "v2.0.3", "", 0)
-    assert "containerd v2.0.3 drops CDI devices" in host.lacks(node)[0]
 
 
 async def test_the_watch_reports_a_library_that_is_lost_and_restored(

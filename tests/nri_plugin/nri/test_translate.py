@@ -66,7 +66,6 @@ WANTED = Adjustment(
     mounts=(Mount("/a", "/on/host", ("ro",)), Mount("/b", "/on/host", ("rw",))),
     devices=(Device("/dev/a", "c", 1, 2),),
     hooks=(Hook(HookStage.PRESTART, "/h"),),
-    cdi_devices=("vendor/gpu=0",),
 )
 
 
@@ -82,7 +81,6 @@ def judged(wanted: Adjustment = WANTED) -> nri.ValidateContainerAdjustmentReques
         (nri.FIELD_ENV, [each.key for each in adjust.env]),
         (nri.FIELD_MOUNTS, [each.destination for each in adjust.mounts]),
         (nri.FIELD_DEVICES, [each.path for each in adjust.linux.devices]),
-        (nri.FIELD_CDI_DEVICES, [each.name for each in adjust.cdi_devices]),
     ):
         for key in keys:
             fields.compound[number].owners[key] = ME

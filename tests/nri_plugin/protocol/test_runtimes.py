@@ -75,9 +75,6 @@ def test_the_table_ascends() -> None:
             assert earlier.nri <= later.nri
 
 
-_CDI = {True: "yes", False: "no"}
-
-
 def _row(release: Release) -> str:
     def yes(since: runtimes.Version) -> str:
         return "yes" if release.nri >= since else "no"
@@ -90,7 +87,6 @@ def _row(release: Release) -> str:
         yes(runtimes.VALIDATION),
         yes(runtimes.METHODS),
         yes(runtimes.FAILURE_POLICY),
-        _CDI[release.carries_cdi],
     ]
     return f"| {' | '.join(cells)} |"
 
