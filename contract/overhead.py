@@ -26,19 +26,18 @@ CODE_BYTES: Final = 64 << 20
 class Sample:
     """One sample of a container's share of a GPU, in bytes.
 
-    held: sum of NVML's values for its processes. imported: the part of it that NVML may count
-    twice, because one process exports it and another imports it. charged: the region's counter,
-    the larger of two reads, one before the NVML query and one after.
+    held: sum of NVML's values for its processes. NVML counts memory that one process exports and
+    another imports once, as the region does. charged: the region's counter, the larger of two
+    reads, one before the NVML query and one after.
     """
 
     held_bytes: int
-    imported_bytes: int
     charged_bytes: int
 
     @property
     def overhead_bytes(self) -> int:
         """Bytes that no charge in the region accounts for."""
-        return max(0, self.held_bytes - self.imported_bytes - self.charged_bytes)
+        return max(0, self.held_bytes - self.charged_bytes)
 
 
 class Overhead:

@@ -17,7 +17,7 @@ Locks are open file description locks on bytes beyond the end of the file. LIVE 
 the slot's process until it exits, or, shared, by each process that holds the memory. Each holder
 maps a page of the file without access at ANCHOR + slot * ANCHOR_BYTES, which keeps its lock.
 
-Version 3 added `imported_bytes` and `created_ns`, version 4 the records of compute at the end. The
+Version 3 added `created_ns`, version 4 the records of compute at the end. The
 GPU records have the same offset as in version 1, so `uses` reads all versions.
 """
 
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import binascii
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -35,7 +35,6 @@ from contract.layout import Field, Struct, whole
 MAGIC: Final = int.from_bytes(b"gpsregio", "little")
 VERSION: Final = 4
 _READABLE: Final = (1, 2, 3, VERSION)
-_WITH_IMPORTS: Final = 3
 LOCK_LIVE: Final = 1 << 40
 ANCHOR: Final = 1 << 40
 ANCHOR_BYTES: Final = 1 << 16
@@ -122,14 +121,13 @@ SLOT: Final = Struct(
 )
 SLOT_GPU: Final = Struct(
     "vgpu_region_slot_gpu",
-    "A process's charge on one GPU, and the operation it has published: two 16-byte words; and"
-    " what it holds of others' memory.",
+    "A process's charge on one GPU, and the operation it has published: two 16-byte words.",
     (
         Field("uint64_t", "bytes", "charged to this slot, as of `sequence`"),
         Field("uint64_t", "sequence", "operations of this slot that are in `bytes`"),
         Field("int64_t", "delta_bytes", "published: what the operation adds"),
         Field("uint64_t", "delta_sequence", "published: its sequence number"),
-        Field("uint64_t", "imported_bytes", "held, and charged to a shared slot of the container"),
+        Field("uint64_t", "reserved", "written by older libraries, never read"),
         Field("uint64_t", "growing", "1: a call under way may take a chunk that is not charged"),
     ),
 )
@@ -141,8 +139,6 @@ SLOT_FREE: Final = 0
 SLOT_LIVE: Final = 1
 SLOT_SHARED: Final = 2
 _LINE: Final = 64
-_SLOTS_AT_ONCE: Final = 32
-"""Read together; few containers ever used more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,32 +251,3 @@ def compute(record: bytes) -> Compute:
         return Compute()
     values = COMPUTE.unpack(record)
     return Compute(**{name: whole(values[name]) for name in _COMPUTE})
-
-
-def imported_bytes(pread: Callable[[int, int], bytes]) -> Sequence[int]:
-    """Return bytes per GPU that processes hold and a shared slot is charged for.
-
-    pread: reads (size, offset) of the file. An exited process counts until another process frees
-    its slot. A file of an older version has no such values and gives zeros. Raises RegionError as
-    `uses` does.
-    """
-    head = pread(Geometry(names.MAX_GPUS).slots_offset, 0)
-    geometry = Geometry(len(uses(head)))
-    totals = [0] * geometry.gpu_count
-    if whole(HEADER.unpack(head)["version"]) < _WITH_IMPORTS:
-        return totals
-    size = _SLOTS_AT_ONCE * geometry.slot_stride
-    for offset in range(geometry.slots_offset, geometry.compute_offset(0), size):
-        slots = pread(size, offset)
-        if len(slots) < size:
-            raise RegionError(f"truncated: {offset + len(slots)} bytes")
-        for at in range(0, size, geometry.slot_stride):
-            slot = SLOT.unpack(slots, at)
-            if not slot["generation"]:
-                return totals  # this slot and all after it were never used
-            if slot["state"] != SLOT_LIVE:
-                continue
-            for gpu in range(geometry.gpu_count):
-                record = SLOT_GPU.unpack(slots, at + SLOT.size + gpu * SLOT_GPU.size)
-                totals[gpu] += whole(record["imported_bytes"])
-    return totals

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -109,10 +108,6 @@ class Account:
             self._compute_seen = seen, uses
         return self._compute_seen[1]
 
-    def imported_bytes(self) -> Sequence[int]:
-        """Return bytes per GPU that processes hold and a shared slot is charged for."""
-        return region_file.imported_bytes(partial(os.pread, self._region))
-
     def write_overheads(self, overhead_bytes: Mapping[str, int]) -> None:
         """Write overheads by GPU UUID into the grant; writes nothing if nothing changed."""
         if all(overhead_bytes.get(gpu.uuid) in (None, gpu.overhead_bytes) for gpu in self.gpus()):
@@ -152,16 +147,16 @@ class Measured:
         in which case the grant keeps its previous one. Raises as Account.
         """
         gpus, after = account.gpus(), account.charged_bytes()
-        imported = account.imported_bytes() if pids else [0] * len(gpus)
         found: dict[str, int | None] = {}
         known = {}
-        for gpu, *charged_bytes, imported_bytes in zip(gpus, before, after, imported, strict=True):
-            held_bytes = self._held_bytes(gpu.uuid, usage, pids, max(charged_bytes))
+        for gpu, *reads in zip(gpus, before, after, strict=True):
+            charged_bytes = max(reads)
+            held_bytes = self._held_bytes(gpu.uuid, usage, pids, charged_bytes)
             found[gpu.uuid] = None if held_bytes is None else gpu.overhead_bytes
             if held_bytes is None:
                 continue
             overhead = self._overheads.setdefault(gpu.uuid, Overhead())
-            least = overhead.add(Sample(held_bytes, imported_bytes, max(charged_bytes)))
+            least = overhead.add(Sample(held_bytes, charged_bytes))
             if least is not None:
                 found[gpu.uuid] = known[gpu.uuid] = least
         account.write_overheads(known)

@@ -80,8 +80,6 @@ class HostConfig:
     """How long a context has the GPU while others wait for it."""
     copy_gib_per_s: float
     """Rate of copies and fills on the GPU; 0: they take no time."""
-    nvml_counts_imports: bool
-    """Whether NVML's list of processes counts shared memory for each process that has it."""
     gpus: tuple[GpuConfig, ...]
 
     def with_gpus(self, sizes_bytes: Sequence[int]) -> HostConfig:
@@ -140,7 +138,6 @@ def parse(text: str) -> HostConfig:
             launch_default_ns=_typed(merged, "launch_default_ns", int),
             time_slice_us=_typed(merged, "time_slice_us", int),
             copy_gib_per_s=float(_typed(merged, "copy_gib_per_s", (int, float))),
-            nvml_counts_imports=_typed(merged, "nvml_counts_imports", bool),
             gpus=tuple(_gpu(index, table) for index, table in enumerate(tables)),
         )
     )

@@ -191,7 +191,7 @@ class Gpu:
     def processes(self) -> list[ProcessUse]:
         """One row per process with a context, by pid, as NVML lists compute processes: the memory
         of its contexts, its code and its allocations. Memory that processes share counts for the
-        first that has it; if the host is configured so, for the others too."""
+        first that has it, as on an H200."""
         rows: dict[int, ProcessUse] = {}
         self._not_lost()
         for client in self._clients.values():
@@ -200,24 +200,7 @@ class Gpu:
                 rows[client.pid] = ProcessUse(
                     client.pid, used + client.used_bytes, contexts + len(client.contexts)
                 )
-        if self._host.nvml_counts_imports:
-            for pid, imported_bytes in self._imported_bytes().items():
-                if pid in rows:
-                    rows[pid] = rows[pid]._replace(used_bytes=rows[pid].used_bytes + imported_bytes)
         return [rows[pid] for pid in sorted(rows)]
-
-    def _imported_bytes(self) -> dict[int, int]:
-        """By pid, the memory that it has and that counts for another process; each piece once."""
-        pieces = {
-            (client.pid, id(memory)): memory.charged_bytes
-            for client in self._clients.values()
-            for _, memory in client.allocations.values()
-            if self._clients[memory.holders[0]].pid != client.pid
-        }
-        imported: dict[int, int] = {}
-        for (pid, _), charged in pieces.items():
-            imported[pid] = imported.get(pid, 0) + charged
-        return imported
 
     def memory(self) -> tuple[int, int]:
         """(total, free) in bytes."""

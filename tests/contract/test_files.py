@@ -159,28 +159,6 @@ BROKEN = [
 ]
 
 
-def test_imported_memory_is_found_in_any_slot() -> None:
-    """Slots are read in parts, up to the first that was never used."""
-    geometry = region_file.Geometry(2)
-    data = bytearray(region_file.fresh(2, 7))
-    for slot in range(101):
-        at = geometry.slots_offset + slot * geometry.slot_stride
-        state = region_file.SLOT_FREE if slot == 50 else region_file.SLOT_LIVE
-        struct.pack_into("<I", data, at + region_file.SLOT.offset("state"), state)
-        struct.pack_into("<Q", data, at + region_file.SLOT.offset("generation"), 1)
-        imported = at + region_file.SLOT.size + region_file.SLOT_GPU.offset("imported_bytes")
-        struct.pack_into("<Q", data, imported, slot)
-        struct.pack_into("<Q", data, imported + region_file.SLOT_GPU.size, 1)
-
-    def pread(size: int, offset: int) -> bytes:
-        return bytes(data[offset : offset + size])
-
-    assert region_file.imported_bytes(pread) == [5000, 100]
-    del data[geometry.slots_offset + 40 * geometry.slot_stride :]
-    with pytest.raises(region_file.RegionError, match="truncated"):
-        region_file.imported_bytes(pread)
-
-
 def test_a_running_containers_older_region_is_still_read() -> None:
     assert region_file.uses(patched("version", 1)) == (region_file.GpuUse(0, 0, 0),)
 

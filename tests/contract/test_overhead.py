@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.overhead import WINDOW, Overhead, Sample
+from contract.overhead import CODE_BYTES, WINDOW, Overhead, Sample
 
+MIB, GIB = 1 << 20, 1 << 30
 _BYTES = st.integers(0, 2**40)
-_SAMPLES = st.lists(st.builds(Sample, _BYTES, _BYTES, _BYTES), max_size=12)
+_SAMPLES = st.lists(st.builds(Sample, _BYTES, _BYTES), max_size=12)
 
 
 def test_what_nothing_explains_is_overhead() -> None:
-    assert Sample(held_bytes=1000, imported_bytes=0, charged_bytes=600).overhead_bytes == 400
-    assert Sample(held_bytes=1000, imported_bytes=300, charged_bytes=600).overhead_bytes == 100
-    assert Sample(held_bytes=500, imported_bytes=0, charged_bytes=600).overhead_bytes == 0
+    assert Sample(held_bytes=1000, charged_bytes=600).overhead_bytes == 400
+    assert Sample(held_bytes=500, charged_bytes=600).overhead_bytes == 0
+
+
+@pytest.mark.parametrize("importers", [1, 3])
+@pytest.mark.parametrize("exported_bytes", [256 * MIB, 8 * GIB])
+def test_shared_memory_hides_nothing_of_the_drivers(exported_bytes: int, importers: int) -> None:
+    """As on an H200: NVML counts an import as nothing, and the region the export once."""
+    context_bytes, own_bytes = 518 * MIB, 2 * GIB
+    charged_bytes = exported_bytes + (1 + importers) * (context_bytes + CODE_BYTES)
+    held_bytes = exported_bytes + (1 + importers) * context_bytes + own_bytes
+    measured = Sample(held_bytes, charged_bytes).overhead_bytes
+    assert measured == own_bytes - (1 + importers) * CODE_BYTES
 
 
 @given(_SAMPLES)

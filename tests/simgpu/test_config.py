@@ -43,7 +43,6 @@ def test_what_is_left_out_is_as_in_the_default() -> None:
         ("cuda_version = '13'", "cuda_version: invalid value '13': must be int"),
         ("cuda_version = true", "cuda_version: invalid value True: must be int"),
         ("cuda_version = 13", "cuda_version: invalid value 13: must be 1000 * major"),
-        ("nvml_counts_imports = 1", "nvml_counts_imports: invalid value 1: must be bool"),
         ("driver_version = ''", "driver_version: invalid value '': must be 1 to 79"),
         ("granule = 'half'", "granule: invalid value 'half': must be a quantity"),
         ("granule = 0", "granule: invalid value 0: must be 1 byte"),

@@ -25,11 +25,9 @@ def refused(status: Status) -> pytest.RaisesExc[GpuError]:
     return pytest.RaisesExc(GpuError, match=status.name, check=lambda error: error.status is status)
 
 
-@pytest.mark.parametrize("counts", [False, True])
-def test_nvml_lists_what_a_process_has(counts: bool) -> None:
-    """Contexts, code and allocations, and shared memory once for each process that has it, or for
-    the first alone; the GPU has it once."""
-    gpu = gpu_of(context_overhead_bytes=1024, nvml_counts_imports=counts)
+def test_nvml_lists_what_a_process_has() -> None:
+    """Contexts, code and allocations; shared memory for the first process that has it, alone."""
+    gpu = gpu_of(context_overhead_bytes=1024)
     one, two = gpu.join(11), gpu.join(22)
     contexts = [gpu.context_create(client)[0] for client in (one, two)]
     shared = gpu.memory_alloc(one, contexts[0], 4096)
@@ -38,8 +36,7 @@ def test_nvml_lists_what_a_process_has(counts: bool) -> None:
     first, _ = gpu.memory_import(two, contexts[1], token)
     again, _ = gpu.memory_import(two, 0, token)
     assert gpu.used_bytes == 2 * 1024 + 4096 + 512
-    imported = 4096 if counts else 0
-    assert gpu.processes() == [(11, 1024 + 4096, 1), (22, 1024 + 512 + imported, 1)]
+    assert gpu.processes() == [(11, 1024 + 4096, 1), (22, 1024 + 512, 1)]
     gpu.memory_free(one, shared)
     assert gpu.processes() == [(11, 1024, 1), (22, 1024 + 512 + 4096, 1)]
     gpu.memory_free(two, first)

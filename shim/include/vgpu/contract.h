@@ -155,13 +155,13 @@ struct vgpu_region_slot {
 };
 _Static_assert(sizeof(struct vgpu_region_slot) == 64, "vgpu_region_slot");
 
-/* A process's charge on one GPU, and the operation it has published: two 16-byte words; and what it holds of others' memory. */
+/* A process's charge on one GPU, and the operation it has published: two 16-byte words. */
 struct vgpu_region_slot_gpu {
 	uint64_t bytes; /* charged to this slot, as of `sequence` */
 	uint64_t sequence; /* operations of this slot that are in `bytes` */
 	int64_t delta_bytes; /* published: what the operation adds */
 	uint64_t delta_sequence; /* published: its sequence number */
-	uint64_t imported_bytes; /* held, and charged to a shared slot of the container */
+	uint64_t reserved; /* written by older libraries, never read */
 	uint64_t growing; /* 1: a call under way may take a chunk that is not charged */
 };
 _Static_assert(sizeof(struct vgpu_region_slot_gpu) == 48, "vgpu_region_slot_gpu");

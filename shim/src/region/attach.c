@@ -112,10 +112,8 @@ static enum vgpu_result take_slot(struct vgpu_process *process, int fd, const ch
 		return vgpu_fail(error, VGPU_SYSTEM, os_errno, path);
 	}
 	VGPU_AT(ATTACH_ANCHORED);
-	for (int gpu = 0; gpu < process->view.gpu_count; gpu++) {
+	for (int gpu = 0; gpu < process->view.gpu_count; gpu++)
 		vgpu_recharge(process, gpu);
-		vgpu_publish_imported(process, gpu);
-	}
 	return VGPU_OK;
 }
 

@@ -37,13 +37,6 @@ void vgpu_recharge(struct vgpu_process *process, int gpu)
 				    held_bytes - charged_bytes, VGPU_NO_LIMIT);
 }
 
-void vgpu_publish_imported(struct vgpu_process *process, int gpu)
-{
-	__atomic_store_n(
-	    &vgpu_view_slot_gpu(&process->view, process->owner.slot, gpu)->imported_bytes,
-	    process->gpus[gpu].imported_bytes, __ATOMIC_RELAXED);
-}
-
 void *vgpu_anchor_cast(int fd, uint32_t slot)
 {
 	void *anchor =

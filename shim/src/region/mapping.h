@@ -26,9 +26,6 @@ enum vgpu_result vgpu_reopen(const struct vgpu_process *process, int *fd, int *o
  */
 void vgpu_recharge(struct vgpu_process *process, int gpu);
 
-/* Write what the process holds of shared memory into its slot, for the agent. */
-void vgpu_publish_imported(struct vgpu_process *process, int gpu);
-
 /*
  * Map the page that keeps the lock of that slot, which the description `fd` holds, for as long as
  * the page stays mapped; no child inherits it. NULL: see errno.

@@ -17,9 +17,8 @@
 /* On its own cache line: threads on different GPUs must not share one. */
 struct vgpu_process_gpu {
 	struct vgpu_lock lock;
-	uint64_t held_bytes;	 /* sum of the reservations, in case the slot is lost */
-	int64_t late_bytes;	 /* deferred changes, applied by the lock's next holder */
-	uint64_t imported_bytes; /* held, and charged to a shared slot (shared.c) */
+	uint64_t held_bytes; /* sum of the reservations, in case the slot is lost */
+	int64_t late_bytes;  /* deferred changes, applied by the lock's next holder */
 } __attribute__((aligned(64)));
 
 struct vgpu_process {

@@ -21,7 +21,6 @@ struct hold {
 	void *anchor; /* NULL: no hold on this slot */
 	uint64_t generation;
 	uint32_t count;
-	struct vgpu_shared_charge imported; /* 0 bytes where this process is the exporter */
 };
 
 struct holds {
@@ -121,19 +120,8 @@ static struct vgpu_shared_charge charge_of(const struct vgpu_view *view, uint32_
 	return charge;
 }
 
-/* With the setup lock. */
-static void count_imported(struct vgpu_process *process, struct vgpu_shared_charge charge,
-			   bool begins)
-{
-	uint64_t *bytes = &process->gpus[charge.gpu].imported_bytes;
-
-	*bytes = begins ? *bytes + charge.bytes : *bytes - charge.bytes;
-	if (vgpu_is_attached(process))
-		vgpu_publish_imported(process, charge.gpu);
-}
-
-static bool join_locked(struct vgpu_process *process, const struct vgpu_slots *slots, uint64_t key,
-			struct vgpu_owner *owner, struct vgpu_shared_charge *charge)
+static bool join_locked(const struct vgpu_slots *slots, uint64_t key, struct vgpu_owner *owner,
+			struct vgpu_shared_charge *charge)
 {
 	struct hold *hold;
 
@@ -148,8 +136,6 @@ static bool join_locked(struct vgpu_process *process, const struct vgpu_slots *s
 	if (!vgpu_slots_join(slots, owner, key) || !enter(slots, owner))
 		return false;
 	*charge = charge_of(slots->view, owner->slot);
-	hold->imported = *charge;
-	count_imported(process, *charge, true);
 	return true;
 }
 
@@ -162,20 +148,17 @@ vgpu_hold vgpu_shared_join(uint64_t key, struct vgpu_shared_charge *charge)
 
 	if (!begin(&process, &slots))
 		return 0;
-	if (join_locked(process, &slots, key, &owner, charge))
+	if (join_locked(&slots, key, &owner, charge))
 		hold = owner.slot + 1;
 	end(process, &slots);
 	VGPU_AT(JOIN_DONE);
 	return hold;
 }
 
-static void let_go(struct vgpu_process *process, struct hold *hold, const struct vgpu_slots *slots,
-		   uint32_t slot)
+static void let_go(struct hold *hold, const struct vgpu_slots *slots, uint32_t slot)
 {
 	struct vgpu_owner owner = {slot, hold->generation};
 
-	count_imported(process, hold->imported, false);
-	hold->imported.bytes = 0;
 	munmap(hold->anchor, VGPU_ANCHOR_MAPPED_BYTES);
 	hold->anchor = NULL;
 	hold->count = 0;
@@ -195,6 +178,6 @@ void vgpu_shared_leave(vgpu_hold held)
 		return;
 	hold = &get_holds()->of_slot[held - 1];
 	if (hold->anchor && --hold->count == 0)
-		let_go(process, hold, &slots, held - 1);
+		let_go(hold, &slots, held - 1);
 	end(process, &slots);
 }

@@ -205,7 +205,6 @@ static void take_locked(const struct vgpu_slots *slots, struct vgpu_owner *owner
 	for (int gpu = 0; gpu < slots->view->gpu_count; gpu++) {
 		vgpu_counter_renew(slots->view, gpu, owner);
 		entry = vgpu_view_slot_gpu(slots->view, owner->slot, gpu);
-		__atomic_store_n(&entry->imported_bytes, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&entry->growing, 0, __ATOMIC_RELAXED);
 	}
 	__atomic_store_n(&slot->state, state, __ATOMIC_RELEASE);
