@@ -60,6 +60,8 @@ class SimBoard(ctypes.LittleEndianStructure):
         ("lost", ctypes.c_uint32),
         ("lock", ctypes.c_uint32),
         ("current", ctypes.c_uint32),
+        ("recovery_action", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
         ("launch_default_ns", ctypes.c_uint64),
         ("time_slice_ns", ctypes.c_uint64),
         ("copy_bytes_per_s", ctypes.c_uint64),
@@ -72,6 +74,7 @@ class SimBoard(ctypes.LittleEndianStructure):
     armed: int
     lost: int
     lock: int
+    recovery_action: int
     launch_default_ns: int
     time_slice_ns: int
     copy_bytes_per_s: int
@@ -103,6 +106,9 @@ class Board:
     def show(self, armed: int, lost: bool) -> None:
         self._shared.board.armed = armed
         self._shared.board.lost = lost
+
+    def show_recovery(self, action: int) -> None:
+        self._shared.board.recovery_action = action
 
     def open_channel(self) -> int | None:
         """A channel for a new context; None: all are in use."""

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from contract import quantity
 from simgpu import cdi, config
-from simgpu.faults import is_call
+from simgpu.faults import RECOVERY_ACTIONS, is_call
 from simgpu.state_dir import StateDir, StateDirError
 from simgpu.wire import Op
 
@@ -60,6 +60,9 @@ examples
                                                                  each call begins 1 ms later
   python -m simgpu fault --dir /tmp/sim --gpu 0 fail cuMemFree_v2 214 2
                                                                  two calls return 214 and do nothing
+  python -m simgpu fault --dir /tmp/sim --gpu 0 recovery reset  NVML reports that the GPU needs a
+                                                                 reset; none, reboot, drain-p2p and
+                                                                 drain-and-reset likewise
 operations for latency: {" ".join(op.name for op in Op)}, or the name of an entry
 """
 
@@ -119,7 +122,8 @@ def _parser() -> argparse.ArgumentParser:
     fault.add_argument(
         "operands",
         nargs="*",
-        help="COUNT for fail-allocs; CALL NS for latency; CALL CODE COUNT for fail",
+        help="COUNT for fail-allocs; CALL NS for latency; CALL CODE COUNT for fail; ACTION for"
+        " recovery",
     )
     return parser
 
@@ -231,6 +235,7 @@ _FAULTS: Final[dict[str, tuple[str, ...]]] = {
     "fail-allocs": ("count",),
     "latency": ("call", "ns"),
     "fail": ("call", "code", "count"),
+    "recovery": ("action",),
 }
 
 
@@ -243,9 +248,13 @@ def _fault(state_dir: StateDir, arguments: argparse.Namespace) -> None:
     for name, text in zip(wanted, arguments.operands, strict=True):
         if name == "call":
             _check_call(arguments.fault, text)
+        elif name == "action":
+            if text not in RECOVERY_ACTIONS:
+                allowed = ", ".join(RECOVERY_ACTIONS)
+                raise CommandError(f"recovery: invalid value {text!r}: must be one of {allowed}")
         elif not text.isdigit():
             raise CommandError(f"{arguments.fault}: invalid value {text!r}: must be a number")
-        request[name] = text if name == "call" else int(text)
+        request[name] = int(text) if name in ("count", "code", "ns") else text
     _ask(state_dir, request)
     _print(f"GPU {arguments.gpu}: {arguments.fault} {' '.join(arguments.operands)}".rstrip() + "\n")
 

@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from simgpu.config import HostConfig
-from simgpu.faults import is_call
+from simgpu.faults import RECOVERY_ACTIONS, is_call
 from simgpu.seat import Seat
 from simgpu.wire import Op
 
 log = logging.getLogger(__name__)
 CONTROL_LINE_BYTES: Final = 65536
+_LATENCY_MOST_NS: Final = 3600 * 10**9
+"""An hour: a GPU that hangs."""
 
 
 class Control:
@@ -58,6 +60,10 @@ class Control:
                 self._seat(request).gpu.failing_allocs = _count(request, "count", 2**32)
             case "latency":
                 self._latency(request)
+            case "recovery":
+                if request["action"] not in RECOVERY_ACTIONS:
+                    raise ValueError(f"action: must be one of {' '.join(RECOVERY_ACTIONS)}")
+                self._seat(request).needs(RECOVERY_ACTIONS[request["action"]])
             case "fail":
                 seat = self._seat(request)
                 count = _count(request, "count", 2**32)
@@ -68,7 +74,7 @@ class Control:
         return {}
 
     def _latency(self, request: Mapping[str, Any]) -> None:
-        seat, wanted_ns = self._seat(request), _count(request, "ns", 10 * 10**9)
+        seat, wanted_ns = self._seat(request), _count(request, "ns", _LATENCY_MOST_NS)
         if request["call"] in Op.__members__:
             seat.latency_ns[Op[request["call"]]] = wanted_ns
         else:

@@ -150,6 +150,10 @@ class Seat:
         self.gpu.lost = lost
         self.show_faults()
 
+    def needs(self, action: int) -> None:
+        """The recovery action that NVML reports from now on."""
+        self._board.show_recovery(action)
+
     async def _converse(
         self, peer: Peer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from tests.simgpu.host import GIB, Host
+from tests.simgpu.host import GIB, Host, simgpu
 from tests.support import ROOT
 
 pytestmark = pytest.mark.sim
@@ -297,6 +297,44 @@ subprocess.run([sys.executable, "-m", "simgpu", "down"], check=True, stdout=subp
 print(code(nvmlDeviceGetMemoryInfo, h), nvmlDeviceGetUUID(h))
 """
     assert driver_host.python(program) == f"{pynvml.NVML_ERROR_GPU_IS_LOST} {UUID_0}\n"
+
+
+def test_the_recovery_action_is_the_field_that_a_fault_sets(driver_host: Host) -> None:
+    ask = """
+def field(number):
+    (found,) = nvmlDeviceGetFieldValues(h, [number])
+    return found.nvmlReturn, found.valueType, found.value.uiVal
+out = field(NVML_FI_DEV_GET_GPU_RECOVERY_ACTION), field(NVML_FI_DEV_RESET_STATUS)[0]
+"""
+    other = pynvml.NVML_ERROR_NOT_SUPPORTED
+    unsigned = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
+    assert evaluate(driver_host, ask) == ((0, unsigned, 0), other)
+    driver_host.fault("recovery", "drain-and-reset")
+    drain = pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET
+    assert evaluate(driver_host, ask) == ((0, unsigned, drain), other)
+    driver_host.fault("recovery", "none")
+    assert evaluate(driver_host, ask) == ((0, unsigned, 0), other)
+    done = simgpu("fault", "--dir", driver_host.directory, "--gpu", "0", "recovery", "repair")
+    assert "recovery: invalid value 'repair': must be one of none, reset, reboot" in done.stderr
+
+
+def test_a_gpu_that_does_not_answer_delays_no_call_about_another(driver_host: Host) -> None:
+    """For an hour, as far as this test is concerned."""
+    driver_host.fault("latency", "MEMORY_INFO", str(3600 * 10**9), gpu=1)
+    program = """
+import threading
+entered = threading.Event()
+def hang():
+    entered.set()
+    nvmlDeviceGetHandleByIndex(1)
+thread = threading.Thread(target=hang, daemon=True)
+thread.start()
+entered.wait()
+out = [nvmlDeviceGetMemoryInfo(h).total for _ in range(200)][-1], thread.is_alive()
+print(repr(out), flush=True)
+os._exit(0)
+"""
+    assert evaluate(driver_host, program) == (40 << 30, True)
 
 
 def test_a_fork_child_uses_connections_of_its_own(idle_host: Host) -> None:

@@ -62,6 +62,21 @@ typedef struct {
 	unsigned long long total, reserved, free, used;
 } nvmlMemory_v2_t;
 
+/* NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, an unsigned int. */
+#define NVML_FI_DEV_GET_GPU_RECOVERY_ACTION 230
+#define NVML_VALUE_TYPE_UNSIGNED_INT	    1
+
+typedef struct {
+	unsigned int fieldId, scopeId;
+	long long timestamp, latencyUsec;
+	unsigned int valueType, nvmlReturn;
+	union {
+		double dVal;
+		unsigned int uiVal;
+		unsigned long long ullVal;
+	} value;
+} nvmlFieldValue_t;
+
 typedef struct {
 	unsigned long long bar1Total, bar1Free, bar1Used;
 } nvmlBAR1Memory_t;

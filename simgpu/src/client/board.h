@@ -3,8 +3,8 @@
  *
  * The daemon makes it and passes its descriptor with the reply to SIM_HELLO; clients map it and
  * change the engine under `lock` (channel.h). The daemon takes no lock: it writes `armed`, `lost`,
- * `ended_ns`, a free channel, and `lock` once its holder has exited. Its side is simgpu/board.py; a
- * test compares the two.
+ * `recovery_action`, `ended_ns`, a free channel, and `lock` once its holder has exited. Its side is
+ * simgpu/board.py; a test compares the two.
  */
 #ifndef SIMGPU_BOARD_H
 #define SIMGPU_BOARD_H
@@ -47,6 +47,8 @@ struct sim_board {
 	uint32_t lost;	  /* the GPU has fallen off the bus, or the daemon has exited */
 	uint32_t lock;	  /* 0, or the connection that holds it and SIM_LOCK_WAITERS */
 	uint32_t current; /* channel that has the GPU */
+	uint32_t recovery_action; /* that NVML reports: nvmlDeviceGpuRecoveryAction_t */
+	uint32_t reserved;
 	uint64_t launch_default_ns, time_slice_ns;
 	uint64_t copy_bytes_per_s; /* 0: copies take no time */
 	uint64_t now_ns;	   /* simulated until then */

@@ -1,8 +1,9 @@
 /*
  * libnvidia-ml.so.1: initialisation, shutdown, and the GPUs behind the device handles.
  *
- * One lock around every call, as in the real library: a shutdown in one thread waits for the
- * queries of the others. A fork child works too: at its first call it opens links of its own.
+ * A shutdown in one thread waits for the queries of the others, which do not wait for each other:
+ * a GPU that does not answer delays the calls about that GPU only. A fork child works too: at its
+ * first call it opens links of its own.
  */
 #define _GNU_SOURCE
 #include "nvml/nvml_gpus.h"
@@ -13,7 +14,8 @@
 #include <string.h>
 #include <time.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+/* Written by init, shutdown and the first call of a fork child. */
+static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static bool forks_watched;
 static unsigned int init_count;
 static int gpu_count;
@@ -21,19 +23,27 @@ static struct nvmlDevice_st gpus[SIM_MAX_GPUS], instances[SIM_MAX_GPUS];
 
 static void before_fork(void)
 {
-	pthread_mutex_lock(&lock);
+	pthread_rwlock_rdlock(&lock);
 }
 
 static void after_fork(void)
 {
-	pthread_mutex_unlock(&lock);
+	pthread_rwlock_unlock(&lock);
+}
+
+/* The only thread of the child: readers of the parent's other threads do not exist here. */
+static void after_fork_in_child(void)
+{
+	static const pthread_rwlock_t fresh = PTHREAD_RWLOCK_INITIALIZER;
+
+	lock = fresh;
 }
 
 /* Under the lock. Not pthread_once, which glibc has at GLIBC_2.34: containers have older ones. */
 static void watch_forks(void)
 {
 	if (!forks_watched)
-		forks_watched = pthread_atfork(before_fork, after_fork, after_fork) == 0;
+		forks_watched = pthread_atfork(before_fork, after_fork, after_fork_in_child) == 0;
 }
 
 /* Under the lock. */
@@ -64,18 +74,30 @@ bool nvml_has_instance(const struct sim_gpu *gpu)
 	return memcmp(gpu->mig_uuid, none, sizeof(none)) != 0;
 }
 
+/* Under the lock. */
+static bool is_parents(void)
+{
+	return gpu_count && !sim_link_mine(gpus[0].link);
+}
+
 nvmlReturn_t nvml_enter_any(void)
 {
-	pthread_mutex_lock(&lock);
-	if (!init_count) {
-		pthread_mutex_unlock(&lock);
-		return NVML_ERROR_UNINITIALIZED;
+	for (;;) {
+		pthread_rwlock_rdlock(&lock);
+		if (!init_count) {
+			pthread_rwlock_unlock(&lock);
+			return NVML_ERROR_UNINITIALIZED;
+		}
+		if (!is_parents())
+			return NVML_SUCCESS;
+		pthread_rwlock_unlock(&lock);
+		pthread_rwlock_wrlock(&lock);
+		if (init_count && is_parents()) {
+			close_gpus();
+			open_gpus();
+		}
+		pthread_rwlock_unlock(&lock);
 	}
-	if (gpu_count && !sim_link_mine(gpus[0].link)) {
-		close_gpus();
-		open_gpus();
-	}
-	return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvml_enter(nvmlDevice_t device)
@@ -95,7 +117,7 @@ nvmlReturn_t nvml_enter(nvmlDevice_t device)
 
 void nvml_leave(void)
 {
-	pthread_mutex_unlock(&lock);
+	pthread_rwlock_unlock(&lock);
 }
 
 int nvml_gpu_count(void)
@@ -172,7 +194,7 @@ NVML_API(nvmlInitWithFlags, unsigned int flags)
 {
 	nvmlReturn_t result = NVML_SUCCESS;
 
-	pthread_mutex_lock(&lock);
+	pthread_rwlock_wrlock(&lock);
 	watch_forks();
 	if (!init_count && !open_gpus())
 		result = NVML_ERROR_DRIVER_NOT_LOADED;
@@ -180,7 +202,7 @@ NVML_API(nvmlInitWithFlags, unsigned int flags)
 		result = NVML_ERROR_INVALID_ARGUMENT;
 	else
 		init_count++;
-	pthread_mutex_unlock(&lock);
+	pthread_rwlock_unlock(&lock);
 	return result;
 }
 
@@ -196,9 +218,9 @@ NVML_API(nvmlInit, void)
 
 NVML_API(nvmlShutdown, void)
 {
-	pthread_mutex_lock(&lock);
+	pthread_rwlock_wrlock(&lock);
 	if (init_count && !--init_count)
 		close_gpus();
-	pthread_mutex_unlock(&lock);
+	pthread_rwlock_unlock(&lock);
 	return NVML_SUCCESS;
 }

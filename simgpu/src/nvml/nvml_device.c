@@ -277,6 +277,35 @@ NVML_API(nvmlDeviceGetTotalEccErrors, nvmlDevice_t device, unsigned int error_ty
 	return result;
 }
 
+/* One field is simulated. The call succeeds also where a field of it is not supported. */
+NVML_API(nvmlDeviceGetFieldValues, nvmlDevice_t device, int count, nvmlFieldValue_t *values)
+{
+	nvmlReturn_t result = nvml_enter(device);
+	struct sim_shared *shared;
+
+	if (result != NVML_SUCCESS)
+		return result;
+	shared = sim_link_shared(device->link);
+	if (count < 1 || !values)
+		result = NVML_ERROR_INVALID_ARGUMENT;
+	for (int i = 0; result == NVML_SUCCESS && i < count; i++) {
+		nvmlFieldValue_t *field = &values[i];
+
+		field->timestamp = (long long)nvml_now_us();
+		field->latencyUsec = 0;
+		field->nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
+		if (field->fieldId != NVML_FI_DEV_GET_GPU_RECOVERY_ACTION || !shared)
+			continue;
+		field->nvmlReturn = NVML_SUCCESS;
+		field->valueType = NVML_VALUE_TYPE_UNSIGNED_INT;
+		field->value.ullVal = 0;
+		field->value.uiVal =
+		    __atomic_load_n(&shared->board.recovery_action, __ATOMIC_RELAXED);
+	}
+	nvml_leave();
+	return result;
+}
+
 /* No simulated GPU has access to another's memory. */
 NVML_API(nvmlDeviceGetP2PStatus, nvmlDevice_t device, nvmlDevice_t peer, unsigned int index,
 	 unsigned int *status)
