@@ -242,7 +242,7 @@ MAX_GPUS: Final = 16
 MOST_GPUS: Final = 32
 """GPUs in a region whose limits come from the environment, which does not state their number.
 At least MAX_GPUS."""
-MAX_SLOTS: Final = 4096
+MAX_SLOTS: Final = 512
 """Processes of one container that may hold the GPU at the same time."""
 
 # --- the arbiter's standard output ---------------------------------------------------------------

@@ -5,8 +5,9 @@
 A slot belongs to one process, or to memory that several processes hold (exported and imported).
 
 The agent writes the header once and afterwards only reads, by pread, because the tenant can write
-and truncate this file. The geometry depends only on the number of GPUs. A reader computes it and
-rejects a file that contradicts it; no value that a tenant writes is ever used as an offset.
+and truncate this file. The geometry depends on the numbers of GPUs and slots alone. A reader
+computes it and rejects a file that contradicts it; no value that a tenant writes is ever used as an
+offset.
 
 Counter: {used_bytes, tag} is one 16-byte word, changed only by compare-and-swap. tag contains the
 slot and the sequence number of the last operation: slot << VGPU_TAG_SLOT_SHIFT | sequence. Per GPU,
@@ -17,15 +18,16 @@ Locks are open file description locks on bytes beyond the end of the file. LIVE 
 the slot's process until it exits, or, shared, by each process that holds the memory. Each holder
 maps a page of the file without access at ANCHOR + slot * ANCHOR_BYTES, which keeps its lock.
 
-Version 3 added `created_ns`, version 4 the records of compute at the end. The
-GPU records have the same offset as in version 1, so `uses` reads all versions.
+Version 3 added `created_ns`, version 4 the records of compute at the end; version 5 has 512
+slots in place of 4096. A container keeps the file and the library of one version; the agent and the arbiter
+read all versions, by the header's `slot_count`.
 """
 
 from __future__ import annotations
 
 import binascii
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -33,8 +35,9 @@ from contract import names
 from contract.layout import Field, Struct, whole
 
 MAGIC: Final = int.from_bytes(b"gpsregio", "little")
-VERSION: Final = 4
-_READABLE: Final = (1, 2, 3, VERSION)
+VERSION: Final = 5
+_READABLE: Final = (1, 2, 3, 4, VERSION)
+_SLOT_COUNTS: Final = (names.MAX_SLOTS, 4096)
 LOCK_LIVE: Final = 1 << 40
 ANCHOR: Final = 1 << 40
 ANCHOR_BYTES: Final = 1 << 16
@@ -146,6 +149,7 @@ class Geometry:
     """Byte offsets from the file's start in a region of `gpu_count` GPUs."""
 
     gpu_count: int
+    slot_count: int = names.MAX_SLOTS
 
     @property
     def slots_offset(self) -> int:
@@ -161,7 +165,7 @@ class Geometry:
         return self.compute_offset(self.gpu_count)
 
     def compute_offset(self, gpu: int) -> int:
-        return self.slots_offset + names.MAX_SLOTS * self.slot_stride + gpu * COMPUTE.size
+        return self.slots_offset + self.slot_count * self.slot_stride + gpu * COMPUTE.size
 
     def gpu_offset(self, gpu: int) -> int:
         return HEADER.size + gpu * GPU.size
@@ -215,7 +219,7 @@ def header(gpu_count: int, grant_id: int, created_ns: int) -> bytes:
             "gpu_count": gpu_count,
             "file_bytes": geometry.file_bytes,
             "grant_id": grant_id,
-            "slot_count": names.MAX_SLOTS,
+            "slot_count": geometry.slot_count,
             "slot_stride": geometry.slot_stride,
             "slots_offset": geometry.slots_offset,
             "created_ns": created_ns,
@@ -225,11 +229,41 @@ def header(gpu_count: int, grant_id: int, created_ns: int) -> bytes:
     return packed + struct.pack("<I", binascii.crc32(packed))
 
 
-def uses(data: bytes) -> Sequence[GpuUse]:
-    """Return the content of each GPU's record. `data`: the file's start, read by pread.
+def version(data: bytes) -> int | None:
+    """Return the version of a file that begins with `data`; None: it is not a readable one."""
+    try:
+        return whole(_header(data)["version"])
+    except RegionError:
+        return None
+
+
+def geometry(data: bytes) -> Geometry:
+    """Return the geometry that the header states. `data`: the file's start, read by pread.
 
     Raises RegionError if the tenant has truncated or overwritten it.
     """
+    header = _header(data)
+    found = Geometry(whole(header["gpu_count"]), whole(header["slot_count"]))
+    if not 1 <= found.gpu_count <= names.MAX_GPUS:
+        raise RegionError(f"invalid gpu_count {found.gpu_count}: must be 1 to {names.MAX_GPUS}")
+    if found.slot_count not in _SLOT_COUNTS:
+        raise RegionError(f"invalid slot_count {found.slot_count}: must be one of {_SLOT_COUNTS}")
+    return found
+
+
+def uses(data: bytes) -> Sequence[GpuUse]:
+    """Return the content of each GPU's record. `data`: the file's start, read by pread.
+
+    Raises RegionError as `geometry` does.
+    """
+    found = geometry(data)
+    if len(data) < found.slots_offset:
+        raise RegionError("truncated GPU records")
+    gpus = (GPU.unpack(data, found.gpu_offset(i)) for i in range(found.gpu_count))
+    return tuple(GpuUse(**{name: whole(gpu[name]) for name in _USES}) for gpu in gpus)
+
+
+def _header(data: bytes) -> Mapping[str, int | bytes]:
     if len(data) < HEADER.size:
         raise RegionError(f"truncated: {len(data)} bytes")
     header = HEADER.unpack(data)
@@ -237,11 +271,7 @@ def uses(data: bytes) -> Sequence[GpuUse]:
         raise RegionError("invalid checksum of the header")
     if header["magic"] != MAGIC or header["version"] not in _READABLE:
         raise RegionError(f"invalid version {header['version']!r}: must be one of {_READABLE}")
-    geometry = Geometry(whole(header["gpu_count"]))
-    if not 1 <= geometry.gpu_count <= names.MAX_GPUS or len(data) < geometry.slots_offset:
-        raise RegionError("truncated or overwritten GPU records")
-    gpus = (GPU.unpack(data, geometry.gpu_offset(i)) for i in range(geometry.gpu_count))
-    return tuple(GpuUse(**{name: whole(gpu[name]) for name in _USES}) for gpu in gpus)
+    return header
 
 
 def compute(record: bytes) -> Compute:

@@ -44,6 +44,7 @@ class Account:
         self._directory = directory
         self._region = self._grant = self._lease = -1
         self._gpus: Sequence[grant_file.Gpu] | None = None
+        self._geometry: region_file.Geometry | None = None
         # The bytes read last, and their meaning: most containers change little within a second.
         self._grant_seen: tuple[bytes, grant_file.Grant] | None = None
         self._uses_seen: tuple[bytes, Sequence[region_file.GpuUse]] = b"", ()
@@ -60,7 +61,7 @@ class Account:
             self._lease = os.open(f"{self._directory}/{names.FILE_LEASE}", _READ)
         except OSError:  # made by an older agent
             self._lease = -1
-        self._gpus = None
+        self._gpus = self._geometry = None
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -89,12 +90,14 @@ class Account:
         """Return the use by GPU UUID; no work where the region lacks the record. The same object
         as before, if no work was done since."""
         gpus = self.gpus()
-        geometry = region_file.Geometry(len(gpus))
+        if self._geometry is None:
+            head = os.pread(self._region, region_file.HEADER.size, 0)
+            self._geometry = region_file.geometry(head)
         end = lease_file.record_offset(len(gpus), 0)
         lease = os.pread(self._lease, end, 0) if self._lease >= 0 else b""
         checked = lease_file.launches_are_checked(lease)
         records = [
-            os.pread(self._region, region_file.COMPUTE.size, geometry.compute_offset(index))
+            os.pread(self._region, region_file.COMPUTE.size, self._geometry.compute_offset(index))
             for index in range(len(gpus))
         ]
         seen = (gpus, checked, records)

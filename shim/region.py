@@ -94,8 +94,7 @@ def create(directory: Path, gpus: Sequence[grant_file.Gpu], created_ns: int | No
 
 def holders(directory: Path) -> Sequence[Holder]:
     """Every slot in use, lowest first. Raises RegionDirectoryError as `status` does."""
-    gpu_count = len(status(directory))
-    geometry = region_file.Geometry(gpu_count)
+    geometry = _region(directory, len(status(directory)))[0]
     path = directory / names.FILE_REGION
     end_of_slots = geometry.compute_offset(0)
     data = _read(path, end_of_slots)
@@ -115,7 +114,7 @@ def is_locked(descriptor: int, slot: int, count: int = 1) -> bool:
 
 
 def _holders(data: bytes, geometry: region_file.Geometry, descriptor: int) -> Iterator[Holder]:
-    for number in range(names.MAX_SLOTS):
+    for number in range(geometry.slot_count):
         at = geometry.slots_offset + number * geometry.slot_stride
         slot = {name: whole(value) for name, value in region_file.SLOT.unpack(data, at).items()}
         if not slot["generation"]:
@@ -136,14 +135,8 @@ def status(directory: Path) -> Sequence[GpuStatus]:
     grant = grant_file.decode(_read(directory / names.FILE_GRANT, grant_file.FILE_BYTES))
     if grant is None:
         raise RegionDirectoryError(f"{directory / names.FILE_GRANT}: no valid copy of a grant")
-    geometry = region_file.Geometry(len(grant.gpus))
+    geometry, uses = _region(directory, len(grant.gpus))
     path = directory / names.FILE_REGION
-    try:
-        uses = region_file.uses(_read(path, geometry.slots_offset))
-    except region_file.RegionError as error:
-        raise RegionDirectoryError(f"{path}: {error}") from error
-    if len(uses) != len(grant.gpus):
-        raise RegionDirectoryError(f"{path}: {len(uses)} GPUs, the grant has {len(grant.gpus)}")
     records = _read(path, len(uses) * region_file.COMPUTE.size, geometry.compute_offset(0))
     try:
         leases = _read(directory / names.FILE_LEASE, lease_file.FILE_BYTES)
@@ -156,6 +149,20 @@ def status(directory: Path) -> Sequence[GpuStatus]:
         lease = lease_file.decode(leases, index)
         found.append(GpuStatus(gpu, use, work, lease[1].idle_ns if lease else 0))
     return found
+
+
+def _region(
+    directory: Path, gpu_count: int
+) -> tuple[region_file.Geometry, Sequence[region_file.GpuUse]]:
+    path = directory / names.FILE_REGION
+    head = _read(path, region_file.Geometry(gpu_count).slots_offset)
+    try:
+        geometry, uses = region_file.geometry(head), region_file.uses(head)
+    except region_file.RegionError as error:
+        raise RegionDirectoryError(f"{path}: {error}") from error
+    if len(uses) != gpu_count:
+        raise RegionDirectoryError(f"{path}: {len(uses)} GPUs, the grant has {gpu_count}")
+    return geometry, uses
 
 
 def _read(path: Path, size: int, offset: int = 0) -> bytes:

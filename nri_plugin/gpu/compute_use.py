@@ -31,7 +31,7 @@ from nri_plugin.policy.notices import Notice, Notices
 _LOG: Final = logging.getLogger(__name__)
 
 _SECOND_NS: Final = 1_000_000_000
-_WAITING_THREADS_MOST: Final = names.MAX_SLOTS
+_WAITING_THREADS_MOST: Final = 4096
 """Bounds a container's waiting time, a sum over threads, that one reading can add."""
 _WINDOWS_S: Final = (1, 10)
 _READINGS_MOST: Final = 1 + max(_WINDOWS_S)

@@ -91,6 +91,7 @@ class RunDirectory:
                     raise FilesError(
                         "the pod's allocation is not the one that its running containers have"
                     )
+                _require_region_of_this_version(path)
                 _begin_lists(path, preloads)
                 return
             self._empty_directory(path)
@@ -298,6 +299,18 @@ def _read_grant(path: Path) -> grant_file.Grant | int | None:
     version = grant_file.version(data)
     other = version not in (None, grant_file.VERSION)
     return version if other else grant_file.decode(data)
+
+
+def _require_region_of_this_version(path: Path) -> None:
+    """The library that this agent mounts refuses another. The library also judges one that the
+    tenant broke, so this passes here."""
+    with (path / names.FILE_REGION).open("rb", buffering=0) as file:
+        version = region_file.version(file.read(region_file.HEADER.size))
+    if version not in (None, region_file.VERSION):
+        raise FilesError(
+            f"its running containers have a region of version {version}, of another release of the"
+            " agent: delete the pod to recreate it"
+        )
 
 
 def _same(grant: grant_file.Grant, shares: Sequence[Share]) -> bool:

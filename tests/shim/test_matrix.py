@@ -38,7 +38,7 @@ ROWS: Final = {
     21: "killed at any step: the next process goes on, the counter is right",
     22: "PID reuse and PID namespaces: none killed falsely, none alive falsely",
     23: "fork, vfork and exec, posix_spawn, daemons: the parent's charge is intact",
-    24: "1100 processes",
+    24: "1100 processes: one to a slot, and the others are refused",
     25: "region missing, read-only, full, truncated, corrupt, of another version: cuInit fails",
     27: "the limit follows the physical GPU, however the program numbers it",
     28: "cuMemGetInfo: no argument crashes it, use above the limit is 0 free, never underflows",

@@ -158,7 +158,7 @@ def test_another_arbiter_counts_idle_turns_from_zero(node: Node) -> None:
 @pytest.mark.parametrize(
     ("after", "expected"),
     [
-        (Compute(throttled_ns=2**64 - 1, busy_ns=2**64 - 1), (names.MAX_SLOTS, 1, 0)),
+        (Compute(throttled_ns=2**64 - 1, busy_ns=2**64 - 1), (4096, 1, 0)),
         (Compute(), (0, 0, 0)),
         (Compute(throttled_ns=100 * S, busy_ns=100 * S), (0, 0, 0)),
     ],

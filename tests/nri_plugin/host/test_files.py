@@ -18,6 +18,7 @@ from nri_plugin.host.files import RunDirectory
 from nri_plugin.policy import preload_list
 from nri_plugin.policy.model import Floor, Mount, Share
 from nri_plugin.policy.refusals import FilesError, Refused
+from tests.earlier_region import earlier_region
 from tests.nri_plugin.objects import clear
 
 pytestmark = pytest.mark.node
@@ -241,6 +242,17 @@ def test_a_shared_directory_stays_as_its_users_have_it(run: RunDirectory, root: 
     with pytest.raises(FilesError, match="not the one that its running containers have"):
         run.prepare("pod-u", SHARES[:1], shared=True)
     assert (root / "pod-u/region").read_bytes() == b"used"
+
+
+def test_a_shared_region_of_an_earlier_release_takes_no_further_container(
+    run: RunDirectory, root: Path
+) -> None:
+    """The library that this agent mounts would refuse it inside the container."""
+    run.prepare("pod-u", SHARES, shared=True)
+    (root / "pod-u/region").write_bytes(earlier_region(2, GRANT_ID))
+    with pytest.raises(FilesError, match=r"region of version 4, .* delete the pod"):
+        run.prepare("pod-u", SHARES, shared=True)
+    assert (root / "pod-u/region").stat().st_size == len(earlier_region(2, GRANT_ID))
 
 
 def test_remove_is_idempotent_and_unmounts_what_is_stacked(run: RunDirectory, root: Path) -> None:

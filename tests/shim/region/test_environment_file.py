@@ -82,7 +82,7 @@ def test_a_full_disk_refuses_at_the_start_and_keeps_no_half_of_a_file(
     container: Container, tmp_path: Path
 ) -> None:
     program = LOOK.split("print(*")[0] + f"import os; print(os.listdir({str(tmp_path)!r}))"
-    small = 'mount -t tmpfs -o size=1m none "$0"; exec "$@"'
+    small = 'mount -t tmpfs -o size=512k none "$0"; exec "$@"'
     unshare = ["unshare", "--mount", "--user", "--map-root-user", "sh", "-c", small]
     done = subprocess.run(
         [*unshare, tmp_path, sys.executable, "-c", program],
