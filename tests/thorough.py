@@ -115,6 +115,7 @@ THOROUGH: Final = {
 WHOLE: Final = {
     "tests/e2e/test_demo.py::test_a_run_is_as_documented_and_leaves_nothing",
     "tests/e2e/test_install.py::test_helm_install_turns_nri_on_and_the_documents_pod_runs",
+    "tests/e2e/test_install.py::test_strict_mode_runs_a_limited_container",
     "tests/e2e/test_install.py::test_helm_uninstall_leaves_nothing_where_no_pod_has_a_share",
 }
 """Tests of tests/e2e in `make test`: to a limit that holds; from a bare cluster to a clean one."""

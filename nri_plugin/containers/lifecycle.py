@@ -62,7 +62,14 @@ class Lifecycle(Generic[_T]):
         self.records: ContainerRecords[_T] = ContainerRecords(
             settings, files, self.worker, metrics, bound_pods, self.node.modes, claims
         )
-        self._start = ContainerStart(settings, files, self.worker, metrics, notices)
+        self._start = ContainerStart(
+            settings,
+            files,
+            self.worker,
+            metrics,
+            notices,
+            lambda path: self.node.driver_root.stat(path),
+        )
         self._creation = ContainerCreation(
             settings,
             self.node,

@@ -10,8 +10,9 @@ and from the record beside its grant, so that a restarted agent obtains the same
 from __future__ import annotations
 
 import logging
+import os
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -38,7 +39,7 @@ containers one after the other."""
 
 
 class ContainerStart:
-    """worker: the one that does all work on `files`."""
+    """worker: the one that does all work on `files`. driver_status: as in rootfs.Kept."""
 
     def __init__(
         self,
@@ -47,13 +48,16 @@ class ContainerStart:
         worker: Worker,
         metrics: Metrics,
         notices: Notices,
+        driver_status: Callable[[str], os.stat_result],
     ) -> None:
         self._notices = notices
         self._settings = settings
         self._files = files
         self._worker = worker
         self._metrics = metrics
-        self._kept = rootfs.Kept(settings.run_dir, settings.store_dir, settings.nri_socket)
+        self._kept = rootfs.Kept(
+            settings.run_dir, settings.store_dir, settings.nri_socket, driver_status
+        )
         self._threads = ThreadPool("inspection", _AT_ONCE, _OF_A_POD)
         self._proofs = Proofs(
             settings.containerd_state,

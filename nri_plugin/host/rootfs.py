@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ from contract.library_file import MACHINES
 from nri_plugin.host import bundle, entrypoint, rooted_open
 from nri_plugin.host.rooted_open import kind
 from nri_plugin.policy import mountinfo, preload_list
+from nri_plugin.policy.injection import is_below
 from nri_plugin.policy.model import Mount
 from nri_plugin.policy.refusals import Reason, Refused, refused
 
@@ -61,11 +62,16 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Host locations of the grants and the library."""
+    """Host locations of the grants and the library.
+
+    driver_status: the status of the driver's file of that host path (DriverRoot.stat), because in a
+    pod the driver lies elsewhere than on the host.
+    """
 
     run_dir: Path
     store_dir: Path
     nri_socket: Path
+    driver_status: Callable[[str], os.stat_result] = os.stat
 
 
 def examine(
@@ -89,7 +95,7 @@ def examine(
         check_capabilities(config, process, allowed)
         check_volumes(process, {mount.destination for mount in mounts}, kept)
         with _directory(process / "root") as root:
-            check_view(root, mounts)
+            check_view(root, mounts, kept.driver_status)
             machine = MACHINES[os.uname().machine]
             why = entrypoint.out_of_reach(root, config.process, machine, forwarded)
         waits_in = _runs(process)
@@ -141,7 +147,8 @@ def prove(
             return Proof.ENDED
         try:
             check_volumes(process, {mount.destination for mount in mounts}, kept)
-            check_view(stack.enter_context(_directory(process / "root")), mounts)
+            root = stack.enter_context(_directory(process / "root"))
+            check_view(root, mounts, kept.driver_status)
             check_capabilities(bundle.config(place), process, allowed)
         except (OSError, Refused):
             try:
@@ -178,14 +185,17 @@ def _own_preload(root: int, place: str) -> Sequence[bytes]:
         return preload_list.entries(rooted_open.read_all(found, preload_list.MAX_BYTES))
 
 
-def check_view(root: int, mounts: Sequence[Mount]) -> None:
+def check_view(
+    root: int, mounts: Sequence[Mount], driver_status: Callable[[str], os.stat_result]
+) -> None:
     """`root`: descriptor of the process's own root; sources are the host's.
 
     Outside our own directory, where strict mode mounts forwarders, an image's links are followed,
     because the file that a program opens is what counts.
     """
     for mount in mounts:
-        ours = os.stat(mount.source)
+        of_driver = is_below(mount.destination, names.CONTAINER_DRIVER_DIR)
+        ours = (driver_status if of_driver else os.stat)(mount.source)
         with (_at if _is_own(mount.destination) else _behind)(root, mount.destination) as found:
             if found is None:
                 problem = "it does not exist"

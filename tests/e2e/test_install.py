@@ -151,6 +151,17 @@ def test_helm_install_turns_nri_on_and_the_documents_pod_runs(
     assert whole.inside("full", f"{_QUERY}=memory.total") == "23040\n"
 
 
+def test_strict_mode_runs_a_limited_container(whole: Whole) -> None:
+    """The agent's pod has the driver elsewhere than the host, whose paths the mounts have."""
+    whole.install("--reuse-values", "--set=agent.strict=true")
+    whole.kubectl("apply", "-f", str(ROOT / "docs/examples/half.yaml"))
+    whole.ready("half")
+    assert whole.kubectl("exec", "half", "--", *_SMI).strip() == "11520"
+    assert "libcuda.so.1" in whole.kubectl("exec", "half", "--", "ls", names.CONTAINER_DRIVER_DIR)
+    whole.kubectl("delete", "pod", "half", "--grace-period=1")
+    whole.install("--reuse-values", "--set=agent.strict=false")
+
+
 def test_hami_core_distribute_changes_nothing_that_is_used(whole: Whole, tmp_path: Path) -> None:
     """It overwrites our copy of the library for Koordinator and HAMi, which is restored."""
     ours, count = _library_files(whole), hami.restorations(whole)

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 from contract import names
 from nri_plugin.host import rootfs
+from nri_plugin.host.driver_root import DriverRoot
 from nri_plugin.policy.model import Mount
 from nri_plugin.policy.refusals import Reason, Refused
 from tests.nri_plugin.bundle import SHARES, Bundle, bundle
@@ -192,6 +194,24 @@ def test_a_driver_that_nvidias_runtime_mounts_over_the_forwarder(
     bundle.create(place, Mount(place.destination, str(driver), ("bind", "ro")))
     cause = "as where NVIDIA's container runtime mounts the driver over the agent's forwarder"
     expect_refusal(bundle, Reason.VIEW_DIFFERS, f"of 6 bytes, {cause}", forwarded=True)
+
+
+def test_a_driver_that_the_agents_pod_has_elsewhere_than_the_host(
+    bundle: Bundle, tmp_path: Path
+) -> None:
+    """In strict mode the driver's own files are mounted, by the host's path, which a pod lacks."""
+    in_pod = tmp_path / "driver-root"
+    (in_pod / "lib").mkdir(parents=True)
+    (in_pod / "lib/libcuda.so.1").write_bytes(b"driver")
+    root = DriverRoot(Path("/no/such/root"), in_pod)
+    bundle.kept = replace(bundle.kept, driver_status=root.stat)
+    inside = f"{names.CONTAINER_DRIVER_DIR}/libcuda.so.1"
+    bundle.places = [*bundle.places, Mount(inside, "/no/such/root/lib/libcuda.so.1")]
+    bundle.create(Mount(inside, str(in_pod / "lib/libcuda.so.1"), ("bind", "ro")))
+    bundle.examine(forwarded=True)
+    (in_pod / "lib/libcuda.so.1").unlink()
+    (in_pod / "lib/libcuda.so.1").write_bytes(b"another")
+    expect_refusal(bundle, Reason.VIEW_DIFFERS, "a regular file of 6 bytes", forwarded=True)
 
 
 def test_a_configuration_of_any_size_is_not_read(bundle: Bundle) -> None:
