@@ -1,4 +1,4 @@
-"""One program of a published Go module: images/nvidia_ctk.py has two.
+"""One program of a published Go module: images/nvidia_ctk.py has three.
 
 Built once into the cache, under name and version. Standard library only: setup runs it.
 """

@@ -19,7 +19,11 @@ PAUSE_IMAGE: Final = "docker.io/local/pause:1"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of an operator. `validator`: NRI's own, which is off by default."""
+    """Options of an operator. `validator`: NRI's own, which is off by default.
+
+    default_runtime: the handler of NVIDIA's runtime, which is then a host's default
+    (nvidia_runtime.py installs it); "": runc is the default.
+    """
 
     nri: bool = True
     validator: bool = True
@@ -29,6 +33,7 @@ class Options:
     """Plugins that the validator requires of every container of the node, except pods with this
     annotation."""
     toleration: str = ""
+    default_runtime: str = ""
 
 
 _COMMON: Final = """\
@@ -140,12 +145,23 @@ imports = ["/etc/containerd/conf.d/*.toml"]
     enable = {validator}
 """
 
+_NVIDIA: Final = """\
+[plugins.'io.containerd.cri.v1.runtime'.containerd]
+  default_runtime_name = "{handler}"
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.{handler}]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.{handler}.options]
+      BinaryName = "/usr/bin/nvidia-container-runtime"
+"""
+
 
 def of_host(options: Options) -> str:
     """containerd's defaults, as far as a machine without a network allows. NRI is on by default
     from containerd 2.0."""
-    return _HOST.format(
+    text = _HOST + _NVIDIA * bool(options.default_runtime)
+    return text.format(
         pause=PAUSE_IMAGE,
         nri_off=str(not options.nri).lower(),
         validator=str(options.validator).lower(),
+        handler=options.default_runtime,
     )

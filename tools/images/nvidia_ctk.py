@@ -3,6 +3,8 @@ with NVML.
 
 nvidia-ctk describes GPUs to a container runtime. nvidia-cdi-hook is what a description has the
 runtime execute on the host, where the image's glibc is not: it is linked statically.
+nvidia-container-runtime runs runc with the GPUs that a container requests: the tests' default
+runtime, as some platforms have it.
 """
 
 from __future__ import annotations
@@ -24,5 +26,8 @@ NVIDIA_CTK: Final = Published(
 )
 NVIDIA_CDI_HOOK: Final = dataclasses.replace(
     NVIDIA_CTK, name="nvidia-cdi-hook", package="cmd/nvidia-cdi-hook", static=True
+)
+NVIDIA_CONTAINER_RUNTIME: Final = dataclasses.replace(
+    NVIDIA_CTK, name="nvidia-container-runtime", package="cmd/nvidia-container-runtime"
 )
 PROGRAMS: Final = {each.name: each for each in (NVIDIA_CDI_HOOK, NVIDIA_CTK)}
