@@ -79,16 +79,15 @@ class Containerd:
         programs: Programs,
         release: Release = DEFAULT,
         options: Options | None = None,
-        on_host: bool = False,
+        installed: tuple[Paths, str] | None = None,
     ) -> None:
-        """on_host: the namespace is a host of the lab's own, whose standard paths it uses."""
+        """installed: its paths and configuration on a host of the lab's own (host.py)."""
         directory = namespace.directory
         self._namespace = namespace
         self._programs = programs
         self._process: Inside | None = None
-        if on_host:
-            self.paths = standard(directory)
-            text = containerd_config.of_host(options or Options())
+        if installed is not None:
+            self.paths, text = installed
         else:
             self.paths = private(directory)
             for name in ("cdi", "cni/bin", "cni/conf", "nri/plugins", "nri/conf.d", "opt"):

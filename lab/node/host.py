@@ -8,9 +8,14 @@ spec that the container toolkit would generate.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from lab.node import containerd, containerd_config
+from lab.node.containerd import Paths
+from lab.node.containerd_config import Options
 from lab.node.namespace import Namespace
 from simgpu.cdi import library_dir
 
@@ -28,8 +33,8 @@ done
 _LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 
-def make(namespace: Namespace, build: Path, sim_dir: Path, containerd: Path) -> None:
-    """build: where the simulated driver was built. containerd: the directory of its programs.
+def make(namespace: Namespace, build: Path, sim_dir: Path, programs: Path) -> None:
+    """build: where the simulated driver was built. programs: containerd's directory.
 
     Raises NamespaceError.
     """
@@ -44,10 +49,23 @@ def make(namespace: Namespace, build: Path, sim_dir: Path, containerd: Path) -> 
     for name in _LIBRARIES:
         shutil.copy(build / "lib" / "simgpu" / name, namespace.outside(Path(library_dir(), name)))
     shutil.copy(build / "bin" / "nvidia-smi", namespace.outside(Path("/usr/bin/nvidia-smi")))
-    for program in containerd.iterdir():
+    for program in programs.iterdir():
         installed = namespace.outside(Path("/usr/bin", program.name))
         installed.unlink(missing_ok=True)
         installed.symlink_to(program)
     namespace.write(RESTART, _RESTART, 0o755)
     # systemd does the same at boot: agents in pods make mounts that containerd must see.
     namespace.mount("--make-rshared", "/")
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A kind of host. make: its files and mounts, before containerd starts. paths: containerd's,
+    from the lab's directory. config: containerd's configuration."""
+
+    make: Callable[[Namespace, Path, Path, Path], None] = make
+    paths: Callable[[Path], Paths] = containerd.standard
+    config: Callable[[Options], str] = containerd_config.of_host
+
+
+STANDARD: Final = Host()

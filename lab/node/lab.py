@@ -20,11 +20,11 @@ from typing import Final
 
 from contract import allocation, grants, names, required_plugins
 from contract.overhead import CODE_BYTES
-from lab.node import host
 from lab.node.catalogue import Catalogue
 from lab.node.containerd import Containerd
 from lab.node.containerd_config import Options
 from lab.node.cri import ORDINARY, Cri, Pod, Sandbox
+from lab.node.host import STANDARD, Host
 from lab.node.namespace import Inside, Namespace, children
 from simgpu import config
 from simgpu.state_dir import StateDir
@@ -59,8 +59,8 @@ class Lab:
     GPUs: as simgpu.config describes them. files: added to every image beside the catalogue's own
     (path inside: file here, mode). release, options: containerd's release and configuration. load:
     import the catalogue's images; otherwise there are none until `load` is called. on_host: the
-    namespace is a host of its own, with a network of its own and standard paths (host.py). parent:
-    as for Namespace.
+    namespace is a host of its own, of that kind, with a network of its own (host.py). parent: as
+    for Namespace.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Lab:
         release: Release = DEFAULT,
         options: Options | None = None,
         load: bool = True,
-        on_host: bool = False,
+        on_host: bool | Host = False,
         parent: Path | None = None,
     ) -> None:
         simulated = config.load(config.DEFAULT_FILE).with_gpus(memory_bytes)
@@ -83,12 +83,13 @@ class Lab:
         self._options = options
         self.library = library
         self._loads = load
-        self._on_host, self._parent = on_host, parent
+        self._host = STANDARD if on_host is True else on_host or None
+        self._parent = parent
         self._agent: Inside | None = None
         self._newcomer: Inside | None = None
 
     def __enter__(self) -> Lab:
-        self.namespace = Namespace(self._on_host, self._parent)
+        self.namespace = Namespace(self._host is not None, self._parent)
         try:
             self._open()
         except BaseException:
@@ -105,13 +106,14 @@ class Lab:
         self.sim_dir = self.directory / "sim"
         self.run_dir = self._tmpfs("run") / names.PLUGIN_NAME
         self.store_dir = self.directory / "store"
-        self.start_gpus()
         built = programs.ensure(release=self.release)
-        if self._on_host:
-            host.make(self.namespace, BUILD, self.sim_dir, built.directory)
-        self.containerd = Containerd(
-            self.namespace, built, self.release, self._options, self._on_host
-        )
+        installed = None
+        if self._host is not None:
+            self._host.make(self.namespace, BUILD, self.sim_dir, built.directory)
+            config = self._host.config(self._options or Options())
+            installed = self._host.paths(self.directory), config
+        self.start_gpus()
+        self.containerd = Containerd(self.namespace, built, self.release, self._options, installed)
         self.containerd.start()
         if self._loads:
             self.load(Catalogue(self._files).images())
