@@ -200,10 +200,18 @@ def _install(python: Path, requirements: Sequence[str]) -> None:
 
 def c_libraries(targets: Sequence[str]) -> None:
     named = ["--target", *targets] if targets else []
+    _remove_builds_of_another_path()
     with step("building the C libraries"):
         _run(["cmake", "--preset", "dev"])
         parallel = ["--parallel", str(os.cpu_count() or 1)]
         _run(["cmake", "--build", "--preset", "dev", *parallel, *named])
+
+
+def _remove_builds_of_another_path() -> None:
+    """CMake refuses a build directory that was moved, or copied, with its checkout."""
+    for cache in ROOT.glob("build/*/CMakeCache.txt"):
+        if f"CMAKE_HOME_DIRECTORY:INTERNAL={ROOT}\n" not in cache.read_text():
+            shutil.rmtree(cache.parent)
 
 
 def _containerd() -> subprocess.Popen[str] | None:

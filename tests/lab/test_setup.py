@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -70,3 +72,43 @@ def test_an_environment_that_was_half_made_is_recreated(
     monkeypatch.setattr(setup, "_requirements", lambda extras: ["pip"])
     setup.virtual_environment([])
     assert set((environment / "stamp").read_text().splitlines()) == setup._made_from([])
+
+
+def test_builds_of_a_checkout_that_was_moved_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup, "ROOT", tmp_path)
+    for name, built_at in {"dev": tmp_path, "asan": tmp_path / "before"}.items():
+        (tmp_path / "build" / name).mkdir(parents=True)
+        cache = tmp_path / "build" / name / "CMakeCache.txt"
+        cache.write_text(f"A:B=c\nCMAKE_HOME_DIRECTORY:INTERNAL={built_at}\n")
+    setup._remove_builds_of_another_path()
+    assert os.listdir(tmp_path / "build") == ["dev"]
+
+
+_TARGETS = re.findall(r"^([a-z0-9-]+):", (setup.ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+def _make(checkout: Path, target: str) -> subprocess.CompletedProcess[str]:
+    checkout.mkdir(exist_ok=True)
+    shutil.copy(setup.ROOT / "Makefile", checkout)
+    command = ["make", "--dry-run", "--directory", str(checkout), target]
+    return subprocess.run(command, text=True, capture_output=True, check=False)
+
+
+@pytest.mark.parametrize("name", ["a b", " a", "a:b", "a;b", "a$b", "a'b", 'a"b', "a#b", "a%b"])
+def test_make_refuses_a_checkout_whose_path_the_loader_cannot_take(
+    tmp_path: Path, name: str
+) -> None:
+    for target in _TARGETS if name == "a b" else ["help"]:
+        done = _make(tmp_path / name, target)
+        assert done.returncode == 2, target
+        (line,) = done.stderr.splitlines()
+        assert "checkout: invalid path " in line and "must not contain a space" in line
+        assert not done.stdout.replace("make: Entering directory", "").count("\n") > 2, target
+
+
+@pytest.mark.parametrize("name", ["gpuslice", "vgpu", "tests", "A-b_c.d+e@f~g=h,i", "Ä-路"])
+def test_make_takes_a_checkout_of_another_name(tmp_path: Path, name: str) -> None:
+    done = _make(tmp_path / name, "help")
+    assert (done.returncode, done.stderr) == (0, "")
