@@ -4,8 +4,9 @@ Shares nothing with nri_plugin.protocol but the generated messages: the mux (fak
 and the dialogue are implemented a second time, from the Go code's behaviour. It reproduces on
 purpose:
 
-- one deadline per request; a plugin that misses it, or disconnects, is dropped, and the container
-  is created without it, unless a validator or (NRI 0.12.5) the failure policy says otherwise;
+- a plugin that does not answer, or disconnects, is dropped, and the container is created without
+  it, unless a validator or (NRI 0.12.5) the failure policy says otherwise. It waits longer than the
+  request timeout that it announces, so that a stalled machine is not a plugin that is late;
 - an error status fails the request and keeps the plugin;
 - NRI 0.12 calls a method per event, and falls back to StateChange for good on Unimplemented.
 """
@@ -26,6 +27,7 @@ from tests.nri_plugin.fake_trunk import MESSAGE_BYTES, PLUGIN, RUNTIME, Dropped,
 
 M = TypeVar("M", bound=Message)
 SYNC_CHUNK_OBJECTS = 8
+_PATIENCE_S = 120.0
 
 NOTIFICATIONS: dict[str, tuple[int, type[Message]]] = {
     "PostCreateContainer": (nri.POST_CREATE_CONTAINER, nri.StartContainerRequest),
@@ -54,12 +56,13 @@ class FakeRuntime:
         *,
         runtime: tuple[str, str] = ("containerd", "2.4.2"),
         nri_version: tuple[int, int, int] = (0, 12, 3),
-        request_timeout_s: float = 2.0,
+        request_timeout_s: float = 60.0,
     ) -> None:
         self._trunk = Trunk(reader, writer)
         self._name, self._version = runtime
         self._nri = nri_version
-        self._timeout_s = request_timeout_s
+        self.request_timeout_s = request_timeout_s
+        """May be set for the requests that follow."""
         self._stream = -1
         self._state_change_only = nri_version < (0, 12)
         self.dropped: str | None = None
@@ -103,7 +106,7 @@ class FakeRuntime:
         request = nri.ConfigureRequest(runtime_name=self._name, runtime_version=self._version)
         if self._nri >= (0, 7):
             request.registration_timeout = 5000
-            request.request_timeout = round(self._timeout_s * 1000)
+            request.request_timeout = round(self.request_timeout_s * 1000)
         if self._nri >= (0, 12):
             request.nri_version = "v{}.{}.{}".format(*self._nri)
         reply = await self.call("Configure", request, nri.ConfigureResponse)
@@ -233,12 +236,12 @@ class FakeRuntime:
     # --- calls --------------------------------------------------------------------------------
 
     async def call(self, method: str, request: Message, response: type[M]) -> M:
-        """One call to the plugin, within the request timeout."""
+        """One call to the plugin."""
         if self.dropped is not None:
             raise Dropped(self.dropped)
         stream = self.send_call(method, request.SerializeToString())
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(_PATIENCE_S):
                 return response.FromString(await self.receive_reply(stream))
         except TimeoutError:
             self.drop(f"{method} timed out")
@@ -254,7 +257,7 @@ class FakeRuntime:
             service="nri.pkg.api.v1alpha1.Plugin",
             method=method,
             payload=payload,
-            timeout_nano=round(self._timeout_s * 1e9),
+            timeout_nano=round(self.request_timeout_s * 1e9),
         )
         request.metadata.add(key="traceparent", value="00-0af7651916cd43dd8448eb211c80319c")
         self._write_message(PLUGIN, self._stream, 1, request.SerializeToString())

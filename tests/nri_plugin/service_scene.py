@@ -118,10 +118,9 @@ async def serving(
     pods: list[nri.PodSandbox] | None = None,
     containers: list[nri.Container] | None = None,
     nri_version: tuple[int, int, int] = (0, 12, 5),
-    request_timeout_s: float = 60,
 ) -> AsyncIterator[FakeRuntime]:
     theirs, ours = await connected_pair()
-    runtime = FakeRuntime(*theirs, nri_version=nri_version, request_timeout_s=request_timeout_s)
+    runtime = FakeRuntime(*theirs, nri_version=nri_version)
     task = asyncio.create_task(connection.serve(ours, handler, name="gpuslice", index="50"))
     try:
         await runtime.handshake(pods or [], containers or [])

@@ -171,7 +171,7 @@ def test_the_agent_reconnects_after_the_runtime_restarts(host: Host) -> None:
         connected: asyncio.Queue[FakeRuntime] = asyncio.Queue()
 
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            runtime = FakeRuntime(reader, writer, request_timeout_s=60)
+            runtime = FakeRuntime(reader, writer)
             await connected.put(runtime)
 
         server = await asyncio.start_unix_server(accept, host.socket)

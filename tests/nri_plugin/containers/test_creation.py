@@ -117,13 +117,15 @@ async def test_an_rdma_allocation_that_changes_while_its_pod_runs_changes_nothin
 
 
 async def test_a_container_without_a_share_starts_though_cdi_specs_hang(host: Host) -> None:
-    host.settings = replace(host.settings, work_deadline_s=0.2)
     handler, hangs = host.service(), threading.Event()
     made = container(name="sidecar")
     made.cdi_devices.add(name="example.com/nic=0")
     async with serving(handler) as runtime:
         stuck = asyncio.create_task(handler._worker.run(hangs.wait, 60))
+        creation = handler._lifecycle._creation
+        creation._settings = replace(host.settings, work_deadline_s=0.2)
         assert await runtime.create(pod(allocated=HALF, grants=GRANTS), made) is not None
+        assert not stuck.done()
         hangs.set()
         await stuck
 

@@ -33,8 +33,10 @@ async def test_a_verdict_may_await_an_examination(objects: bool) -> None:
 
 
 async def test_a_verdict_that_comes_too_late_fails_the_creation() -> None:
-    async with session(request_timeout_s=1) as r:
+    async with session() as r:
+        r.handler.at_once = True
         r.handler.hooks["look"] = asyncio.Event().wait
+        r.runtime.request_timeout_s = 1
         with pytest.raises(RequestFailed, match="did not decide Validate within"):
             await r.runtime.create(pod(), container())
         assert r.runtime.dropped is None
@@ -87,12 +89,14 @@ async def test_a_bug_in_the_handler_fails_the_request_and_is_logged(
 async def test_a_late_handler_is_answered_for_before_the_runtime_gives_up(
     hook: Callable[[], Awaitable[None]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with session(request_timeout_s=1.0) as r:
+    async with session() as r:
         r.handler.hooks["create"] = hook
+        r.runtime.request_timeout_s = 1
         with pytest.raises(RequestFailed, match=r"did not decide .* within 0\.75 s"):
             await r.runtime.create(pod(), container())
         assert r.runtime.dropped is None
         del r.handler.hooks["create"]
+        r.runtime.request_timeout_s = 60
         assert await r.runtime.create(pod(), container()) is not None
     assert "outcome=late" in caplog.text
 
@@ -120,7 +124,7 @@ async def test_a_handler_that_answers_at_once_has_the_same_replies(
 
 
 async def test_a_late_handler_is_cancelled() -> None:
-    async with session(request_timeout_s=0.4) as r:
+    async with session() as r:
         cancelled = asyncio.Event()
 
         async def hook() -> None:
@@ -130,6 +134,7 @@ async def test_a_late_handler_is_cancelled() -> None:
                 cancelled.set()
 
         r.handler.hooks["create"] = hook
+        r.runtime.request_timeout_s = 0.4
         with pytest.raises(RequestFailed):
             await r.runtime.create(pod(), container())
         await cancelled.wait()

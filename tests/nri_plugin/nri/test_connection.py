@@ -73,7 +73,7 @@ async def test_a_containers_lifecycle_in_every_version(version: dict[str, Any]) 
 
 @pytest.mark.parametrize("size", [4000, 4096, 5000, 3 << 20], ids=str)
 async def test_a_reply_of_any_size_crosses(size: int) -> None:
-    async with session(request_timeout_s=20) as r:
+    async with session() as r:
         r.handler.adjustment = nri.ContainerAdjustment(annotations={"size": "x" * size})
         reply = await r.runtime.create(pod(), container())
         assert reply is not None
@@ -83,7 +83,7 @@ async def test_a_reply_of_any_size_crosses(size: int) -> None:
 async def test_a_reply_over_the_limit_fails_the_container_and_keeps_the_plugin(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with session(request_timeout_s=20) as r:
+    async with session() as r:
         r.handler.adjustment = nri.ContainerAdjustment(annotations={"size": "x" * (4 << 20)})
         with pytest.raises(RequestFailed, match="8: a reply of"):
             await r.runtime.create(pod(), container())

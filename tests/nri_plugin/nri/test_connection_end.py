@@ -10,12 +10,21 @@ import struct
 import pytest
 
 from nri_plugin.messages import nri_pb2 as nri
-from nri_plugin.nri.connection import QUIET_S
 from nri_plugin.protocol.errors import RemoteProtocolError
 from tests.nri_plugin.fake_runtime import RequestFailed
 from tests.nri_plugin.fake_trunk import Dropped
 from tests.nri_plugin.nri.connection_scene import forever, rig, session
 from tests.nri_plugin.objects import container, pod
+from tests.support import jump
+
+_QUIET_S = 10.0
+"""Long, and passed by the test."""
+
+
+async def turns() -> None:
+    """Of the event loop, for what is due."""
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +88,10 @@ async def test_a_handler_that_cannot_be_cancelled_does_not_hold_the_end_up(
     assert "outcome=stuck" in caplog.text
 
 
-async def test_a_stopping_plugin_answers_open_requests_first() -> None:
+async def test_a_stopping_plugin_answers_open_requests_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nri_plugin.nri.connection.QUIET_S", _QUIET_S)
     async with session(nri_version=(0, 12, 5)) as r:
         asked, may_end = asyncio.Event(), asyncio.Event()
 
@@ -92,19 +104,23 @@ async def test_a_stopping_plugin_answers_open_requests_first() -> None:
         creating = asyncio.create_task(r.runtime.create(pod(), container()))
         await asked.wait()
         r.leaving.set()
-        await asyncio.sleep(QUIET_S * 3)
+        for _ in range(3):
+            jump(_QUIET_S)
+            await turns()
         assert not r.plugin.done()
         # Requests that arrive meanwhile are answered, too: validation, here.
         may_end.set()
         reply = await creating
         assert reply is not None and reply.adjust.env[0].key == "A"
+        assert not r.plugin.done()
+        jump(_QUIET_S)
         await r.plugin
         with pytest.raises(Dropped):
             await r.runtime.call("CreateContainer", nri.CreateContainerRequest(), nri.Empty)
 
 
 async def test_a_stopping_plugin_does_not_wait_for_timed_out_handlers() -> None:
-    async with session(request_timeout_s=0.5) as r:
+    async with session() as r:
         entered, release = asyncio.Event(), asyncio.Event()
 
         async def stubborn() -> None:
@@ -114,6 +130,7 @@ async def test_a_stopping_plugin_does_not_wait_for_timed_out_handlers() -> None:
                     await release.wait()
 
         r.handler.hooks["create"] = stubborn
+        r.runtime.request_timeout_s = 0.5
         creating = asyncio.create_task(r.runtime.create(pod(), container()))
         await entered.wait()
         r.leaving.set()
@@ -146,7 +163,7 @@ async def test_a_peer_that_does_not_read_does_not_hold_the_end_up(
 ) -> None:
     monkeypatch.setattr("nri_plugin.nri.connection.CLOSING_TIMEOUT_S", 0.05)
     caplog.set_level(logging.CRITICAL)
-    async with session(registration_timeout_s=0.5) as r:
+    async with session() as r:
         r.handler.adjustment = nri.ContainerAdjustment(annotations={"size": "x" * (3 << 20)})
         for _ in range(3):
             r.runtime.send_call("CreateContainer", b"")

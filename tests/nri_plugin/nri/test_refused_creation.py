@@ -129,7 +129,8 @@ async def test_the_work_of_one_request_has_one_deadline_below_the_runtimes(host:
     """Whatever each step may take: here 60 s each, and a runtime that waits for one."""
     free = threading.Event()
     handler = host.service()
-    async with serving(handler, request_timeout_s=1) as runtime:
+    async with serving(handler) as runtime:
+        runtime.request_timeout_s = 1
         stuck = asyncio.create_task(handler._worker.run(lambda: free.wait(60), 60))
         text = await refused(runtime, pod(allocated=HALF), container())
         assert text == "gpuslice did not decide CreateContainer within 0.75 s"
@@ -142,13 +143,13 @@ async def test_the_work_of_one_request_has_one_deadline_below_the_runtimes(host:
 
 async def test_a_step_that_is_late_is_refused_by_its_name(host: Host) -> None:
     """The share is released, and files that are made too late are removed."""
-    host.settings = replace(host.settings, work_deadline_s=1.0)
     free = threading.Event()
     handler = host.service()
     async with serving(handler) as runtime:
         await handler._lifecycle._inventory.refresh()
         stuck = asyncio.create_task(handler._worker.run(free.wait, 60))
-        made = container(0)
+        made, creation = container(0), handler._lifecycle._creation
+        creation._settings = replace(host.settings, work_deadline_s=1.0)
         text = await refused(runtime, pod(allocated=HALF), made)
         assert "the node took too long to make the container's files" in text
         assert not handler._containers.ledger.holds()

@@ -8,13 +8,19 @@ import pytest
 
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri.answers import SynchronizeFailed
-from nri_plugin.nri.connection import RegistrationTimedOut, RuntimeRefused, serve
+from nri_plugin.nri.connection import (
+    REGISTRATION_TIMEOUT_S,
+    RegistrationTimedOut,
+    RuntimeRefused,
+    serve,
+)
 from nri_plugin.policy.refusals import Refused
 from nri_plugin.protocol.errors import RegistrationRejected
 from nri_plugin.protocol.session_events import RuntimeInfo
 from tests.nri_plugin.fake_runtime import FakeRuntime, RequestFailed, connected_pair
 from tests.nri_plugin.nri.connection_scene import Recorder, forever, objection, raiser, rig
 from tests.nri_plugin.objects import container, pod
+from tests.support import jump
 
 
 async def test_a_failed_synchronize_ends_the_session_with_its_cause() -> None:
@@ -69,24 +75,27 @@ async def test_a_fault_of_on_ready_is_logged_and_harms_no_session(
 
 
 async def test_a_registration_without_an_answer_times_out() -> None:
-    async with rig(registration_timeout_s=0.05) as r:
+    async with rig() as r:
+        await r.runtime.receive_registration()
+        jump(REGISTRATION_TIMEOUT_S)
         with pytest.raises(RegistrationTimedOut, match="holding the line"):
             await r.plugin
 
 
 async def test_a_registration_without_configure_times_out_too() -> None:
-    async with rig(registration_timeout_s=0.2) as r:
+    async with rig() as r:
         r.runtime.accept_registration(await r.runtime.receive_registration())
+        jump(REGISTRATION_TIMEOUT_S)
         with pytest.raises(RegistrationTimedOut):
             await r.plugin
 
 
 async def test_synchronize_may_take_its_time() -> None:
     """The runtime may delay it until a pod with a long grace period has stopped."""
-    async with rig(registration_timeout_s=0.5) as r:
+    async with rig() as r:
         r.runtime.accept_registration(await r.runtime.receive_registration())
         await r.runtime.configure()
-        await asyncio.sleep(0.7)
+        jump(REGISTRATION_TIMEOUT_S)
         await r.runtime.synchronize()
         assert await r.runtime.create(pod(), container()) is not None
 
