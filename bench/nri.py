@@ -202,7 +202,7 @@ class Stage:
         command: list[str | Path] = [sys.executable, "-m", "nri_plugin"]
         command += ["--nri-socket", self._socket("gpuslice"), "--cdi-dir", specs]
         command += ["--library", BUILD / "lib" / names.FILE_LIBRARY]
-        command += ["--run-dir", run_dir, "--store-dir", self._directory / "store"]
+        command += ["--run-dir", run_dir]
         command += ["--containerd-state", self._directory / "state"]
         driver = {"SIMGPU_DIR": str(sim), "LD_LIBRARY_PATH": str(BUILD / "lib" / "simgpu")}
         self._start("agent", command, driver)

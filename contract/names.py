@@ -223,10 +223,11 @@ CONTAINER_LIBRARY_VISIBLE: Final = "/usr/local/vgpu/libvgpu.so"
 
 # --- paths on the host ---------------------------------------------------------------------------
 
-HOST_STORE_DIR: Final = "/usr/local/vgpu/store"
-"""Containers mount `<sha256>/libvgpu.so` from here. A published file never changes."""
-FILE_CURRENT: Final = "current"
-"""In the store: the SHA-256 of the library that new containers mount; the distributor writes it."""
+DIR_STORE: Final = ".store"
+"""In the run directory, a tmpfs: containers mount `<sha256>/libvgpu.so` from here. A published file
+never changes."""
+HOST_LIBRARY: Final = CONTAINER_LIBRARY_VISIBLE
+"""A copy for pods that Koordinator or HAMi serve; the distributor keeps it."""
 DEVICE_PLUGIN_SOCKET: Final = "gpuslice-gpu.sock"
 """In the kubelet's directory of device plugins."""
 HOST_RUN_DIR: Final = "/run/gpuslice"

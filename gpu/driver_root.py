@@ -1,14 +1,19 @@
-"""Loads the driver's libraries from the driver root: the directory of the driver's files.
+"""Finds the driver root, the directory of the driver's files on the host, and loads its libraries.
 
-In a pod the dynamic loader does not find them: they are the host's, below a mount that
-$GPUSLICE_DRIVER_ROOT names. A library is loaded by its full path there; the loader then has it by
+GPU Operator's validator writes the root down; elsewhere it is the first of the directories that
+installers use in which NVML's library lies. Every call searches anew: the driver may appear late,
+and a driver container that restarts mounts its root anew.
+
+In a pod the dynamic loader does not find the libraries: they are the host's, below a mount that
+$GPUSLICE_HOST_ROOT names. A library is loaded by its full path there; the loader then has it by
 its soname, and pynvml's own dlopen returns it. The mount's other libraries stay unused, because the
-host's libc need not fit this process: LD_LIBRARY_PATH would be wrong. Without the variable the
-loader searches as usual.
+host's libc need not fit this process: LD_LIBRARY_PATH would be wrong. On the host, with the driver
+below /, the loader searches as usual.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -16,6 +21,9 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 VARIABLE: Final = "GPUSLICE_DRIVER_ROOT"
+"""The driver root's path on the host, where an operator chose it."""
+HOST_VARIABLE: Final = "GPUSLICE_HOST_ROOT"
+"""Where the agent and its children see the host's root directory."""
 NVML: Final = "libnvidia-ml.so.1"
 CUDA: Final = "libcuda.so.1"
 DIRECTORIES: Final = (
@@ -31,6 +39,20 @@ DIRECTORIES: Final = (
     "usr/lib/wsl/lib",
 )
 """Directories that nvidia-ctk searches, in its order; then those of Arch and of WSL."""
+READY: Final = "/run/nvidia/validations/driver-ready"
+"""GPU Operator's validator writes it once the driver works."""
+_READY_BYTES: Final = 4096
+ROOTS: Final = (
+    "/run/nvidia/driver",
+    "/home/kubernetes/bin/nvidia",
+    "/var/lib/nvidia",
+    "/opt/nvidia/current",
+    "/",
+    "/usr/local",
+)
+"""GPU Operator's driver container; GKE's node images; GKE's public installer on Ubuntu; Flatcar; a
+distribution's package; Talos. A directory that has nothing but a driver precedes /, whose loader
+cache may list the same libraries without the programs beside them."""
 _MOST_LINKS: Final = 40
 """Linux follows as many in a path."""
 
@@ -41,8 +63,55 @@ class NotFoundError(Exception):
 
 def load(soname: str) -> ctypes.CDLL:
     """Return the driver's library. Raises NotFoundError, or OSError if it cannot be loaded."""
-    root = os.environ.get(VARIABLE)
-    return ctypes.CDLL(str(find(Path(root), soname)) if root else soname)
+    root = seen_root()
+    return ctypes.CDLL(str(find(root, soname)) if root else soname)
+
+
+def seen_root() -> Path | None:
+    """Return the driver root as this process sees it; None: the loader finds the libraries. Raises
+    NotFoundError."""
+    host, chosen = os.environ.get(HOST_VARIABLE), os.environ.get(VARIABLE)
+    if not host and not chosen:
+        return None
+    seen = Path(host or "/")
+    root = Path(chosen) if chosen else locate(seen)
+    if root is None and seen != Path("/"):
+        raise NotFoundError(
+            f"driver root: must contain {NVML}: none of {', '.join(ROOTS)} of the host does, in"
+            f" {', '.join(DIRECTORIES)}; install the driver, or set --driver-root to the host's"
+            " directory that holds its files"
+        )
+    found = resolve(seen, str(root or "/"))
+    return None if found == Path("/") else found
+
+
+def locate(host: Path) -> Path | None:
+    """Return the driver root's path on the host; None: no driver is found. host: the host's root
+    directory as seen here."""
+    written = ready(_text(host))
+    for root in (*([written] if written else []), *ROOTS):
+        with contextlib.suppress(NotFoundError, OSError):
+            find(resolve(host, root), NVML)
+            return Path(root)
+    return None
+
+
+def ready(text: str) -> str:
+    """Return the root that the validator's file names; "": none. Pure."""
+    for line in text.splitlines():
+        name, _, value = line.strip().partition("=")
+        root = value.strip("\"'")
+        if name == "NVIDIA_DRIVER_ROOT" and root.startswith("/") and ".." not in root.split("/"):
+            return root
+    return ""
+
+
+def _text(host: Path) -> str:
+    try:
+        with resolve(host, READY).open("rb") as file:
+            return file.read(_READY_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def find(root: Path, soname: str) -> Path:
@@ -57,7 +126,7 @@ def find(root: Path, soname: str) -> Path:
     raise NotFoundError(
         f"driver root: invalid value {root}: must contain {soname} in one of"
         f" {', '.join(DIRECTORIES)}; install the driver, or set --driver-root to the host's"
-        " directory that holds the driver's files (and mount it)"
+        " directory that holds the driver's files"
     )
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-
 import pynvml
 
-from gpu.driver_root import NVML, VARIABLE, NotFoundError, load
+from gpu.driver_root import NVML, NotFoundError, load, seen_root
 
 
 def start() -> None:
     """Initialize NVML. Raises NotFoundError and pynvml.NVMLError."""
-    if os.environ.get(VARIABLE):
+    if seen_root() is not None:
         try:
             load(NVML)
         except OSError as error:

@@ -13,7 +13,7 @@ import sys
 def main() -> int:
     name, *rest = sys.argv[1:] or [""]
     if name == "distribute":
-        from nri_plugin.distributor import command as distributor
+        from nri_plugin import distributor
 
         return distributor.main(rest)
     if name == "enable-nri":

@@ -15,7 +15,8 @@ from typing import Any, Final
 from contract import names
 from gpu import driver_root
 from nri_plugin.flags import FLAGS
-from nri_plugin.host import bundle
+from nri_plugin.host import discovery
+from nri_plugin.host.discovery import HostView
 from nri_plugin.policy.model import Rules
 from nri_plugin.settings import Settings
 
@@ -26,7 +27,7 @@ container runtime's NRI. A pod gets a GPU from this agent or not at all.
   python -m nri_plugin [settings]          serve, with the settings below
   python -m nri_plugin doctor [settings]   check this node and list what to change; changes nothing
   python -m nri_plugin enable-nri          turn NRI on in containerd, or restore it if that fails
-  python -m nri_plugin distribute          publish the library on this node
+  python -m nri_plugin distribute          keep a copy of the library for other projects' pods
   python -m nri_plugin uninstall           remove gpuslice's files from this node
 """
 
@@ -39,10 +40,9 @@ output, "ready: ...", means that containers are adjusted from then on; its log i
 HTTP endpoints: /healthz (the event loop runs), /readyz (containers get their share now; otherwise
 the reasons), /metrics (for Prometheus).
 
-In a pod it needs: root, hostPID, the host's directories under the same paths as on the host, the
-run directory and containerd's state with mount propagation (Bidirectional, HostToContainer), and
-the driver root read-only (HostToContainer; --driver-root, --driver-root-mount). For probes by the
-kubelet, hostNetwork and httpGet with host 127.0.0.1.
+In a pod it needs: root, hostPID, the run directory under the same path as on the host (mount
+propagation Bidirectional), the host's / at --host-root (HostToContainer), and its /dev. For probes
+by the kubelet, hostNetwork and httpGet with host 127.0.0.1.
 
 examples:
   python -m nri_plugin --library /opt/gpuslice/libvgpu.so
@@ -50,7 +50,6 @@ examples:
   curl 127.0.0.1:10275/readyz
 """
 _ENVIRONMENT_PREFIX: Final = "GPUSLICE_AGENT_"
-_CDI_DIRS: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))
 _SWITCH: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -118,17 +117,21 @@ def of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
     known = {field.name for field in fields(Settings)}
     settings = {name: value for name, value in vars(given).items() if name in known}
     handlers = (*Rules().runtime_handlers, *given.runtime_handler)
-    mount = given.driver_root_mount or given.driver_root
-    below = {} if mount == Path("/") else {driver_root.VARIABLE: str(mount)}
+    view = HostView(given.host_root)
+    found = {driver_root.HOST_VARIABLE: str(given.host_root)}
+    if given.driver_root:
+        found[driver_root.VARIABLE] = str(given.driver_root)
     settings |= {
         "cdi_kinds": tuple(dict.fromkeys((*given.cdi_kind, *names.CDI_KINDS))),
-        "cdi_dirs": _extended(_CDI_DIRS, given.cdi_dir or ()),
-        "containerd_state": given.containerd_state or bundle.find_state(),
+        "cdi_dirs": [*map(view.seen, _extended(discovery.CDI_DIRS, given.cdi_dir or ()))],
+        "containerd_state": view.seen(given.containerd_state or view.containerd_state()),
         "core_forced": given.core_policy == "force",
-        "driver_root_mount": mount,
-        "environment": {**environment, **below},
+        "device_plugin_dir": view.seen(discovery.DEVICE_PLUGINS),
+        "environment": {**environment, **found},
         "kubeconfig": str(given.kubeconfig or ""),
+        "kubelet_dir": view.seen(given.kubelet_dir or view.kubelet()),
         "managed_free": given.managed_memory == "free",
+        "nri_socket": view.seen(given.nri_socket),
         "refuse_unenforceable": given.unenforceable == "refuse",
         "rules": Rules(handlers, frozenset(given.allow_capability)),
     }

@@ -9,9 +9,10 @@ from typing import Any, Final
 from contract import names
 from contract.dialects import DIALECTS, KOORDINATOR
 from contract.overhead import CODE_BYTES
+from gpu import driver_root
 from kube.log_lines import Format
 from nri_plugin import setting_types
-from nri_plugin.host import bundle
+from nri_plugin.host import bundle, discovery
 from nri_plugin.host.bundle import LOOSENING
 from nri_plugin.policy.capabilities import ALWAYS, CAPABILITIES
 from nri_plugin.setting_types import absolute
@@ -45,21 +46,23 @@ FLAGS: Final[Mapping[str, _Flag]] = {
         "PATH",
         required=True,
     ),
-    "--nri-socket": _value("containerd's NRI socket", absolute, "PATH", "/var/run/nri/nri.sock"),
+    "--host-root": _value(
+        "directory at which the host's root directory is seen; in a pod, where it is mounted. The"
+        " other paths of the host are given as the host has them",
+        absolute,
+        "PATH",
+        "/",
+    ),
+    "--nri-socket": _value("containerd's NRI socket", absolute, "PATH", str(discovery.NRI_SOCKET)),
     "--run-dir": _value(
-        "directory of the containers' grants and regions",
+        "directory of the containers' grants, regions and library; it has the same path in a pod"
+        " and on the host",
         absolute,
         "PATH",
         names.HOST_RUN_DIR,
     ),
-    "--store-dir": _value(
-        "directory of the releases of the library, by content hash",
-        absolute,
-        "PATH",
-        names.HOST_STORE_DIR,
-    ),
     "--containerd-state": _value(
-        "containerd's state directory (default: the first of these that has Kubernetes containers:"
+        "containerd's state directory (default: of these, where containers of Kubernetes run:"
         f" {', '.join(map(str, bundle.STATES))})",
         absolute,
         "PATH",
@@ -103,7 +106,12 @@ FLAGS: Final[Mapping[str, _Flag]] = {
         "GPUS",
         "off",
     ),
-    "--kubelet-dir": _value("the kubelet's --root-dir", absolute, "PATH", "/var/lib/kubelet"),
+    "--kubelet-dir": _value(
+        "the kubelet's --root-dir (default: the first of these that the kubelet uses:"
+        f" {', '.join(map(str, discovery.KUBELETS))})",
+        absolute,
+        "PATH",
+    ),
     "--dialects": _value(
         "request dialects whose resources the node reports, comma-separated:"
         f" {', '.join(each.name for each in DIALECTS)}",
@@ -138,15 +146,10 @@ FLAGS: Final[Mapping[str, _Flag]] = {
         "nvidia-ctk",
     ),
     "--driver-root": _value(
-        "the host's directory of the driver's files, /run/nvidia/driver for GPU Operator's driver"
-        " container; its libcuda.so.1 and libnvidia-ml.so.1 are used, and CDI specs are generated"
-        " from it (default: /, whose libraries the dynamic loader finds)",
-        absolute,
-        "PATH",
-        "/",
-    ),
-    "--driver-root-mount": _value(
-        "path of that directory in the agent's pod (default: the same path)",
+        "the host's directory of the driver's files: its libcuda.so.1 and libnvidia-ml.so.1 are"
+        " used, and CDI specs are generated from it (default: what GPU Operator's validator"
+        f" reports, else the first of these that has {driver_root.NVML}:"
+        f" {', '.join(driver_root.ROOTS)})",
         absolute,
         "PATH",
     ),

@@ -116,9 +116,8 @@ class Metrics:
         )
         self.library = gauge(
             "gpuslice_library",
-            "1 for the library that new containers mount, by the component that published it"
-            " (distributor, agent) and its SHA-256. No series while the node has no library.",
-            "source",
+            "1 for the library that new containers mount, by its SHA-256. No series while the node"
+            " has no library.",
             "sha256",
         )
         self.gpus = gauge("gpuslice_gpus", "GPUs of this node that the driver lists.")

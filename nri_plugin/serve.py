@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 
 import uvloop
 
+from gpu import driver_root
 from kube.log_lines import Formatter, Line
 from nri_plugin import agent, command_line
 from nri_plugin.host.store import Store
@@ -33,6 +34,17 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     if os.geteuid() != 0:
         _LOG.error("the node agent needs root: it mounts the files that containers get")
         return 1
+    _LOG.info(
+        Line(
+            "directories of the host",
+            seen_at=chosen.host_root,
+            containerd=chosen.view.on_host(chosen.containerd_state),
+            nri=chosen.view.on_host(chosen.nri_socket),
+            kubelet=chosen.view.on_host(chosen.kubelet_dir),
+            cdi=",".join(str(chosen.view.on_host(d)) for d in chosen.cdi_dirs if d.is_dir()),
+            driver=chosen.driver_root or driver_root.locate(chosen.host_root) or "not found yet",
+        )
+    )
     # The containers' users must be able to enter directories under the store, whatever our umask.
     os.umask(0o022)
     try:

@@ -14,6 +14,7 @@ from contract import names
 from contract.dialects import KOORDINATOR, Dialect
 from contract.overhead import CODE_BYTES
 from kube.log_lines import Format
+from nri_plugin.host.discovery import HostView
 from nri_plugin.policy.capabilities import ALWAYS
 from nri_plugin.policy.gpu_modes import Offer
 from nri_plugin.policy.model import Rules
@@ -24,7 +25,8 @@ Address = Path | tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The node agent's settings; paths are the host's."""
+    """The node agent's settings. Paths of the host are as the agent sees them, but for run_dir,
+    which is the same in both."""
 
     nri_socket: Path
     """containerd's NRI socket; containerd replaces it whenever it starts."""
@@ -32,8 +34,6 @@ class Settings:
     """Two digits: plugins run in this order, and later ones see what earlier ones did."""
     run_dir: Path
     """Holds a small tmpfs per container with a grant."""
-    store_dir: Path
-    """Holds the library, by content hash; containers mount it from there."""
     library: Path
     """The library to publish; if it is missing, containers with a grant are refused."""
     cdi_dirs: Sequence[Path]
@@ -42,10 +42,10 @@ class Settings:
     """containerd's state directory, which contains bundles and root file systems."""
     environment: Mapping[str, str]
     """Environment of the children that query NVML."""
-    driver_root: Path = Path("/")
-    """The directory of the driver's files on the host."""
-    driver_root_mount: Path = Path("/")
-    """That directory's path in the agent's file system."""
+    host_root: Path = Path("/")
+    """Where the agent sees the host's root directory."""
+    driver_root: Path | None = None
+    """The directory of the driver's files, as the host has it; None: the agent searches for it."""
     remove_unverified: bool = False
     """Delete pods that were bound to a full GPU, instead of refusing their containers."""
     strict: bool = False
@@ -111,6 +111,15 @@ class Settings:
     last_refused_s: float = 300.0
     """The longest pause if containerd was reached and no session resulted, because each attempt
     delays containerd. It ends at once if containerd replaces its socket."""
+
+    @property
+    def store_dir(self) -> Path:
+        """Holds the library, by content hash; containers mount it from there."""
+        return self.run_dir / names.DIR_STORE
+
+    @property
+    def view(self) -> HostView:
+        return HostView(self.host_root)
 
     @property
     def node_resources(self) -> Sequence[str]:

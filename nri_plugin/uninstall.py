@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from contract import names
 from nri_plugin import command_line
 from nri_plugin.host.lock import Lock
 from nri_plugin.host.removal import Places, Removal
@@ -24,9 +25,9 @@ containers keep their library, their limit and their files; no container is stop
 settings of the agent, by flags or environment; those that are not listed here are accepted, and
 have no effect.
 
-Removes: releases of the library that no container mounts, store/current, and the copy at
-/usr/local/vgpu/libvgpu.so if it is gpuslice's; the files of grants under --run-dir whose container
-does not exist; the CDI spec that the agent generated. It prints each path, and why others remain.
+Removes, under --run-dir, releases of the library that no container mounts and the files of grants
+whose container does not exist; the copy at /usr/local/vgpu/libvgpu.so if it is gpuslice's; the CDI
+spec that the agent generated. It prints each path, and why others remain.
 """
 _EPILOG: Final = """\
 The command does not change containerd's configuration, because that needs a restart of containerd:
@@ -40,7 +41,7 @@ examples:
   python -m nri_plugin uninstall --dry-run
   python -m nri_plugin uninstall --stay     # in a DaemonSet; removes later what is used now
 """
-_USES: Final = ("--run-dir", "--store-dir", "--cdi-dir", "--containerd-state")
+_USES: Final = ("--host-root", "--run-dir", "--cdi-dir", "--containerd-state")
 _AGAIN_S: Final = 60.0
 _RETRY_S: Final = 5.0
 
@@ -51,7 +52,11 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     given.library = given.library or Path("/")  # unused: nothing is published
     settings = command_line.of(given, environment)
     places = Places(
-        settings.run_dir, settings.store_dir, settings.cdi_dirs, settings.containerd_state
+        settings.run_dir,
+        settings.cdi_dirs,
+        settings.containerd_state,
+        settings.view.seen(Path(names.HOST_LIBRARY)),
+        settings.host_root,
     )
     lock = Lock(settings.run_dir, f"pid={os.getpid()} host={socket.gethostname()} uninstall")
     if not given.stay:

@@ -164,7 +164,7 @@ class Uninstallation:
             f".{names.DEVICE_API_VERSION.partition('/')[0]}: Koordinator uses it too",
             f"validatingadmissionpolicy/{_KEPT_POLICY}, which affects no request: the API server"
             " would not read the Lease for a later installation",
-            f"on each node {names.HOST_STORE_DIR} and {names.HOST_RUN_DIR}, until `python -m"
+            f"on each node {names.HOST_RUN_DIR} and {names.HOST_LIBRARY}, until `python -m"
             " nri_plugin uninstall` ran there",
         ]
         for line in self._stays:

@@ -105,7 +105,7 @@ class Lab:
         self.directory = self.namespace.directory
         self.sim_dir = self.directory / "sim"
         self.run_dir = self._tmpfs("run") / names.PLUGIN_NAME
-        self.store_dir = self.directory / "store"
+        self.store_dir = self.run_dir / names.DIR_STORE
         built = programs.ensure(release=self.release)
         installed = None
         if self._host is not None:
@@ -245,7 +245,7 @@ class Lab:
         paths = self.containerd.paths
         command: list[str | Path] = [sys.executable, "-m", *program]
         command += ["--nri-socket", paths.nri_socket, "--containerd-state", paths.state]
-        command += ["--run-dir", self.run_dir, "--store-dir", self.store_dir]
+        command += ["--run-dir", self.run_dir]
         command += ["--library", self.library, "--cdi-dir", cdi_dir or self.sim_dir / "cdi"]
         command += ["--http", f"unix:{self.agent_http}", *options]
         with self._agent_out.open("a") as out, self.agent_log.open("a") as log:

@@ -6,6 +6,7 @@ CHECKS lists all checks in the order of output; docs/operations.md has the same 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from contract import names
@@ -38,11 +39,6 @@ def library(facts: Facts) -> Answer:
     if found.problem is not None:
         do = "set --library, or GPUSLICE_AGENT_LIBRARY: containers with a share are refused"
         return fail(found.problem, do)
-    if found.store_noexec:
-        return fail(
-            f"{store} is on a file system mounted noexec: no program can load the library",
-            f"remount it with exec, or set --store-dir to a directory other than {store}",
-        )
     if not found.published:
         return warn(f"not in {store} yet", "the agent publishes it at its start")
     return ok(f"in {store}, as it is in {facts.settings.library}")
@@ -52,8 +48,8 @@ def driver(facts: Facts) -> Answer:
     if facts.gpus_problem is not None:
         return fail(
             f"NVML cannot list the GPUs: {facts.gpus_problem}",
-            "check that nvidia-smi works on the host, and that libnvidia-ml.so.1 is found here: in"
-            " a pod below --driver-root-mount",
+            "check that nvidia-smi works on the host; if its driver is in another directory than"
+            " these, set --driver-root",
         )
     if facts.failed_gpus:
         found = "; ".join(f"{gpu.uuid}: {gpu.problem}" for gpu in facts.failed_gpus)
@@ -63,7 +59,7 @@ def driver(facts: Facts) -> Answer:
         do = "run the agent only on nodes with a GPU"
         return fail("the driver lists no GPU", do)
     gpus = ", ".join(f"{gpu.uuid} ({gpu.memory_bytes >> 20} MiB)" for gpu in facts.gpus)
-    root = facts.settings.driver_root
+    root = facts.driver_root
     below = "" if str(root) == "/" else f", below {root}"
     return ok(f"{gpus}; driver {facts.driver}{below}")
 
@@ -73,7 +69,9 @@ def cdi(facts: Facts) -> Sequence[Answer]:
 
 
 def _cdi_of(facts: Facts, uuid: str) -> Answer:
-    device, directories = facts.specs.devices.get(uuid), facts.settings.cdi_dirs
+    device = facts.specs.devices.get(uuid)
+    file = device and facts.settings.view.on_host(Path(device.file))
+    directories = [facts.settings.view.on_host(each) for each in facts.settings.cdi_dirs]
     if device is None:
         unread = "".join(f"; unreadable: {problem}" for problem in facts.specs.problems)
         answer = warn if facts.settings.nvidia_ctk else fail
@@ -85,15 +83,15 @@ def _cdi_of(facts: Facts, uuid: str) -> Answer:
         )
     if device.problem is not None:
         do = "regenerate it, and keep one file that describes the GPU"
-        return fail(f"{uuid} in {device.file}: {device.problem}", do)
+        return fail(f"{uuid} in {file}: {device.problem}", do)
     gone = facts.missing.get(uuid, ())
     if gone:
         return fail(
-            f"{uuid} in {device.file} lists files that do not exist: {', '.join(gone[:3])}",
+            f"{uuid} in {file} lists files that do not exist: {', '.join(gone[:3])}",
             "it was generated for another driver: regenerate it, or restart the agent that"
             " generated it",
         )
-    return ok(f"{uuid} in {device.file}")
+    return ok(f"{uuid} in {file}")
 
 
 def nvidia_runtime(facts: Facts) -> Answer:

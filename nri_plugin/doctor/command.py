@@ -32,9 +32,9 @@ examples:
   kubectl exec -n gpuslice-system ds/gpuslice-agent -- python -m nri_plugin doctor --json
 """
 _USES: Final = (
-    *("--library", "--nri-socket", "--run-dir", "--store-dir", "--containerd-state", "--cdi-dir"),
-    *("--cdi-kind", "--driver-capabilities", "--whole-gpus", "--kubelet-dir"),
-    *("--dialects", "--nvidia-ctk", "--driver-root", "--driver-root-mount", "--http"),
+    *("--library", "--host-root", "--nri-socket", "--run-dir", "--containerd-state", "--cdi-dir"),
+    *("--cdi-kind", "--driver-capabilities", "--whole-gpus", "--kubelet-dir", "--dialects"),
+    *("--nvidia-ctk", "--driver-root", "--http"),
 )
 _INDENT: Final = " " * 8
 
@@ -47,8 +47,10 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     given = command_line.parse(known, arguments, environment)
     library = given.library
     given.library = library or Path("/")  # unused: `collect` receives `library` itself, None too
-    paths = host.HostPaths(given.containerd_config, given.nvidia_config, given.kubelet_dir)
-    findings = examine(host.collect(command_line.of(given, environment), library, paths))
+    settings = command_line.of(given, environment)
+    kubelet = settings.view.on_host(settings.kubelet_dir)
+    paths = host.HostPaths(given.containerd_config, given.nvidia_config, kubelet)
+    findings = examine(host.collect(settings, library, paths))
     sys.stdout.write(as_json(findings) if given.json else as_text(findings))
     return int(any(finding.level is Level.FAIL for finding in findings))
 

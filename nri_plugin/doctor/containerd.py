@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from gpu.driver_root import resolve
 from nri_plugin.doctor.facts import Runtime, Socket
 from nri_plugin.host.host_command import in_root
 
@@ -39,7 +40,8 @@ class Process:
         return os.path.basename(self.argv[0])
 
 
-def inspect_socket(path: Path) -> Socket:
+def inspect_socket(path: Path, root: Path = Path("/")) -> Socket:
+    """path: as seen here. root: the host's root directory as seen here."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -48,12 +50,12 @@ def inspect_socket(path: Path) -> Socket:
         return Socket(False, False, f"{path}: {error.strerror}")
     if not stat.S_ISSOCK(found.st_mode):
         return Socket(True, False, f"{path} is not a socket")
-    return Socket(True, inode(path) is not None)
+    return Socket(True, inode(path, root) is not None)
 
 
 def inspect_runtime(socket: Path, config: Path | None, root: Path = Path("/")) -> Runtime:
     """config: its file, if neither the command line nor the default names it. root: the host's."""
-    process = listener(socket)
+    process = listener(socket, root)
     if process is None:
         named = str(config or _DEFAULT_CONFIG)
         problem = f"no process is seen that listens at {socket}"
@@ -83,19 +85,28 @@ def _without_process(file: Path, root: Path, problem: str) -> Runtime:
         return known
 
 
-def inode(socket: Path) -> str | None:
+def inode(socket: Path, root: Path = Path("/")) -> str | None:
     """Return the kernel's inode of the socket that listens at this path.
 
-    Searches our network namespace and, if visible, that of the host's first process.
+    socket: as seen here. root: the host's root directory as seen here, in which the kernel's list
+    has its paths. Searches our network namespace and, if visible, that of the host's first process.
     """
     wanted = os.path.realpath(socket)
     for table in ("/proc/net/unix", "/proc/1/net/unix"):
         with contextlib.suppress(OSError):
             for line in Path(table).read_text(errors="replace").splitlines()[1:]:
                 number, path = _listening(line.split(maxsplit=7))
-                if path and os.path.realpath(path) == wanted:
+                if path.startswith("/") and _seen(root, path) == wanted:
                     return number
     return None
+
+
+def _seen(root: Path, path: str) -> str:
+    if root == Path("/"):
+        return os.path.realpath(path)
+    with contextlib.suppress(OSError):
+        return str(resolve(root, path))
+    return ""
 
 
 def _listening(fields: Sequence[str]) -> tuple[str, str]:
@@ -105,8 +116,8 @@ def _listening(fields: Sequence[str]) -> tuple[str, str]:
     return fields[6], fields[7]
 
 
-def listener(socket: Path) -> Process | None:
-    number = inode(socket)
+def listener(socket: Path, root: Path = Path("/")) -> Process | None:
+    number = inode(socket, root)
     if number is None:
         return None
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from nri_plugin.policy.model import Gpu, Specs
@@ -89,7 +90,6 @@ class Library:
 
     problem: str | None = None
     published: bool = False
-    store_noexec: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +184,8 @@ class Facts:
     """GPUs that NVML lists and that cannot be shared."""
     driver: str = ""
     """The driver's version."""
+    driver_root: Path = Path("/")
+    """The directory of the driver's files, as the host has it."""
     dev_char: DevChar = DevChar()
     security: Security = Security()
     state_seen: bool = True

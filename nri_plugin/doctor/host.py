@@ -32,13 +32,16 @@ from nri_plugin.doctor.facts import (
     RunDir,
 )
 from nri_plugin.gpu.inventory import Inventory
-from nri_plugin.host import bundle, cdi_reader, device_plugins, releases, rooted_open, store
-from nri_plugin.host.driver_root import (
-    WITHOUT_MOUNT,
-    DriverRoot,
-    host_root,
-    in_hosts_pids,
+from nri_plugin.host import (
+    bundle,
+    cdi_reader,
+    device_plugins,
+    driver_root,
+    releases,
+    rooted_open,
+    store,
 )
+from nri_plugin.host.driver_root import DriverRoot
 from nri_plugin.policy.model import Gpu, Specs
 from nri_plugin.policy.refusals import StoreError
 from nri_plugin.settings import Settings
@@ -59,32 +62,33 @@ class HostPaths:
 
 def collect(settings: Settings, library: Path | None, paths: HostPaths) -> Facts:
     """Collect the facts. library: None if it is not configured."""
-    root = host_root()
+    root = settings.host_root
     inventory = _inventory(settings)
     gpus = inventory.gpus
-    driver_root = DriverRoot(settings.driver_root, settings.driver_root_mount)
+    drivers = driver_root.find(root, settings.driver_root)
     directories = dict.fromkeys((settings.generated_cdi_dir, *settings.cdi_dirs))
-    specs = cdi_reader.load(directories, settings.cdi_kinds, driver_root.stat)
+    specs = cdi_reader.load(directories, settings.cdi_kinds, drivers.stat)
     return Facts(
         settings=settings,
         root=os.geteuid() == 0,
-        socket=containerd.inspect_socket(settings.nri_socket),
+        socket=containerd.inspect_socket(settings.nri_socket, root),
         runtime=containerd.inspect_runtime(settings.nri_socket, paths.containerd_config, root),
         library=_library(settings, library),
         gpus=gpus,
         gpus_problem=inventory.problem,
         failed_gpus=[gpu for gpu in inventory.seen if gpu.problem],
         specs=specs,
-        missing={gpu.uuid: missing(gpu, specs, root, driver_root) for gpu in gpus},
+        missing={gpu.uuid: missing(gpu, specs, drivers) for gpu in gpus},
         nvidia=read_nvidia_runtime(root, paths.nvidia_config),
         plugins=find_device_plugins(root, paths.kubelet),
         run_dir=_run_dir(settings.run_dir, root),
         kernel=_kernel(),
         agent=_agent(settings),
         driver=inventory.driver,
-        dev_char=host_kernel.dev_char(root, driver_root),
+        driver_root=drivers.host,
+        dev_char=host_kernel.dev_char(root, drivers),
         security=host_kernel.security(root),
-        state_seen=root == Path("/") or bundle.has_pods(settings.containerd_state),
+        state_seen=root == Path("/") or bundle.changed_s(settings.containerd_state) is not None,
     )
 
 
@@ -99,33 +103,20 @@ def _inventory(settings: Settings) -> Inventory:
     return inventory
 
 
-def missing(
-    gpu: Gpu, specs: Specs, root: Path, driver_root: DriverRoot = WITHOUT_MOUNT
-) -> Sequence[str]:
-    """Return files and hooks that the GPU's CDI device names and the host does not have. root: the
-    host's, as seen here; if that is not visible, the driver's files are below its mount."""
+def missing(gpu: Gpu, specs: Specs, drivers: DriverRoot) -> Sequence[str]:
+    """Return files and hooks that the GPU's CDI device names and the host does not have."""
     device = specs.devices.get(gpu.uuid)
     if device is None or device.problem is not None:
         return ()
     named = [mount.source for edits in (device.common, device.own) for mount in edits.mounts]
     named += [hook.path for edits in (device.common, device.own) for hook in edits.hooks]
-    return sorted({path for path in named if not _exists(root, path, driver_root)})
+    return sorted({path for path in named if not _exists(path, drivers)})
 
 
-def _exists(root: Path, path: str, driver_root: DriverRoot) -> bool:
-    """Whether the path exists; links are resolved relative to that root."""
-    if root == Path("/"):
-        with contextlib.suppress(OSError):
-            return driver_root.seen(path).exists()
-        return False
-    descriptor = os.open(root, os.O_PATH | os.O_DIRECTORY)
-    try:
-        with rooted_open.found(descriptor, path):
-            return True
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
+def _exists(path: str, drivers: DriverRoot) -> bool:
+    with contextlib.suppress(OSError):
+        return drivers.seen(path).exists()
+    return False
 
 
 def _library(settings: Settings, library: Path | None) -> Library:
@@ -135,8 +126,7 @@ def _library(settings: Settings, library: Path | None) -> Library:
         stored = releases.place(store.read(library), names.FILE_LIBRARY, settings.store_dir)
     except StoreError as error:
         return Library(str(error))
-    flags = os.statvfs(_existing(settings.store_dir)).f_flag
-    return Library(None, stored.is_file(), bool(flags & os.ST_NOEXEC))
+    return Library(None, stored.is_file())
 
 
 def _existing(path: Path) -> Path:
@@ -189,7 +179,7 @@ def _kernel() -> Kernel:
             lacks["MADV_WIPEONFORK"] = "the library, in programs that fork (Linux 4.14)"
     host_pids = False
     with contextlib.suppress(OSError):
-        host_pids = in_hosts_pids()
+        host_pids = host_kernel.in_hosts_pids()
     return Kernel(os.uname().release, lacks, host_pids)
 
 

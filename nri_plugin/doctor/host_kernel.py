@@ -1,7 +1,7 @@
 """Collects facts that the host's kernel and device files show, also from within the agent's pod.
 
-There /dev, /sys and the mount table are the container's own; the host's are below its first
-process's root, which needs hostPID.
+There /sys and the mount table are the container's own; the host's are below its root directory as
+seen there.
 """
 
 from __future__ import annotations
@@ -19,19 +19,24 @@ from nri_plugin.host.driver_root import DriverRoot
 from nri_plugin.policy import mountinfo
 
 _ENABLED: Final = "Y"
+_HOSTS_PID_NAMESPACE: Final = 0xEFFFFFFC
+"""Inode of /proc/self/ns/pid in the initial PID namespace, on every machine."""
+
+
+def in_hosts_pids() -> bool:
+    return os.stat("/proc/self/ns/pid").st_ino == _HOSTS_PID_NAMESPACE
 
 
 def dev_char(root: Path, driver_root: DriverRoot) -> DevChar:
     """Return the driver's device nodes, and those without a link in /dev/char. root: the host's."""
-    host = root if root != Path("/") or driver_root.host != Path("/") else driver_root.mount
     numbers: dict[str, str] = {}
-    directories = [host / "dev"]
+    directories = [root / "dev"]
     if driver_root.host != Path("/"):
         directories.append(driver_root.seen(str(driver_root.host / "dev")))
     for directory in directories:
         numbers |= dict(_nodes(directory))
     lacking = [
-        path for number, path in numbers.items() if not os.path.lexists(host / "dev/char" / number)
+        path for number, path in numbers.items() if not os.path.lexists(root / "dev/char" / number)
     ]
     return DevChar(tuple(numbers.values()), tuple(lacking))
 

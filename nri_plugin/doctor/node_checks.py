@@ -20,7 +20,7 @@ def dev_char(facts: Facts) -> Answer:
         return ok(f"has links for the driver's {len(seen.nodes)} device nodes")
     if runtime_checks.cgroup_driver(facts.runtime) == "cgroupfs":
         return ok("lacks links for the driver, which the cgroup driver cgroupfs does not need")
-    root = facts.settings.driver_root
+    root = facts.driver_root
     more = f" --driver-root={root}" if str(root) != "/" else ""
     return warn(
         f"has no link for {', '.join(seen.lacking[:3])}: with systemd's cgroup driver, containers"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from nri_plugin.doctor.facts import Answer, Facts, Runtime, fail, ok, warn
@@ -19,7 +19,8 @@ _VALIDATOR_TABLE: Final = "[plugins.'io.containerd.nri.v1.nri'.default_validator
 
 
 def socket(facts: Facts) -> Answer:
-    path, seen = facts.settings.nri_socket, facts.socket
+    settings, seen = facts.settings, facts.socket
+    path = settings.view.on_host(settings.nri_socket)
     if seen.problem is not None:
         return fail(seen.problem, "set --nri-socket to the socket")
     if not seen.present:
@@ -119,8 +120,8 @@ def cdi(facts: Facts) -> Answer:
         )
     directories = runtime.cri.get("cdi_spec_dirs")
     # The directories of the GPUs' CDI devices, and the one for generated specs.
-    files = (device.file for device in facts.specs.devices.values())
-    ours = {str(settings.generated_cdi_dir), *map(posixpath.dirname, files)}
+    files = (Path(device.file).parent for device in facts.specs.devices.values())
+    ours = {str(settings.view.on_host(each)) for each in (settings.generated_cdi_dir, *files)}
     if directories is not None and not {str(each) for each in directories} >= ours:
         return fail(
             f"containerd reads CDI specs in {', '.join(directories)}, the agent in"
@@ -177,7 +178,8 @@ def cgroup_driver(runtime: Runtime) -> str:
 
 def state(facts: Facts) -> Answer:
     """Compare the agent's containerd state directory with containerd's."""
-    path, config = str(facts.settings.containerd_state), facts.runtime.config
+    settings, config = facts.settings, facts.runtime.config
+    path = str(settings.view.on_host(settings.containerd_state))
     if config is None:
         return _unread(facts.runtime)
     theirs = str(config.get("state") or bundle.STATES[0])
@@ -190,7 +192,7 @@ def state(facts: Facts) -> Answer:
     if not facts.state_seen:
         return warn(
             f"{path} shows no container of Kubernetes",
-            "in a pod, mount it under the same path, with mountPropagation: HostToContainer",
+            "in a pod, mount the host's / at --host-root, with mountPropagation: HostToContainer",
         )
     return ok(path)
 

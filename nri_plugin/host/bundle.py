@@ -23,9 +23,10 @@ _CONFIG_BYTES: Final = 16 << 20
 STATES: Final = (
     Path("/run/containerd"),
     Path("/run/k3s/containerd"),
+    Path("/run/k0s/containerd"),
     Path("/var/snap/microk8s/common/run/containerd"),
 )
-"""containerd's state directories: its own default, that of k3s and RKE2, and MicroK8s'."""
+"""containerd's state directories: its own default, that of k3s and RKE2, k0s' and MicroK8s'."""
 
 _PREFIX: Final = "CAP_"
 _OVER_HOST: Final = "SYS_PTRACE"
@@ -59,17 +60,13 @@ class Config:
     sees_others: bool
 
 
-def find_state(states: Sequence[Path] = STATES) -> Path:
-    """Return the state directory of the kubelet's containerd. If none has Kubernetes containers
-    yet, the first that exists. A Docker containerd beside it has no Kubernetes containers."""
-    with_pods = (path for path in states if has_pods(path))
-    there = (path for path in states if path.is_dir())
-    return next(with_pods, None) or next(there, states[0])
-
-
-def has_pods(state: Path) -> bool:
-    """Whether the state directory has containers of Kubernetes, as seen here."""
-    return (state / _TASKS).is_dir()
+def changed_s(state: Path) -> float | None:
+    """Return when a container of Kubernetes came or went last, in seconds; None: the state
+    directory has none, as seen here."""
+    try:
+        return (state / _TASKS).stat().st_mtime
+    except OSError:
+        return None
 
 
 def of(containerd_state: Path, container_id: str) -> Path:

@@ -53,7 +53,7 @@ class Generator:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.file = directory / FILE
-        self._command, self._root = (*command, *OPTIONS), root
+        self._command, self.root = (*command, *OPTIONS), root
         self._child = Child(self._command, environment, deadline_s=deadline_s, subject="nvidia-ctk")
         self._min_interval_s = min_interval_s
         self._now = now
@@ -70,8 +70,8 @@ class Generator:
     def options(self, programs: Path) -> Sequence[str]:
         """Return nvidia-ctk's further options. programs: directory for a copy of the program that
         runs the spec's hooks, if the host has none. Raises OSError."""
-        below_mount = self._root.mount != Path("/")
-        return self._root.options(self._root.hook(self._command, programs)) if below_mount else ()
+        below_mount = self.root.mount != Path("/")
+        return self.root.options(self.root.hook(self._command, programs)) if below_mount else ()
 
     async def generate(self, uuids: Iterable[str], options: Sequence[str] = ()) -> str | None:
         """Return a spec's text for those of these GPUs that nvidia-ctk describes; None: it
@@ -80,7 +80,7 @@ class Generator:
         self._child.command = (*self._command, *options)
         wanted = sorted(uuids)
         try:
-            text, problem = render(await self._child.request(), wanted, self._root)
+            text, problem = render(await self._child.request(), wanted, self.root)
         except ChildError as error:
             text, problem = None, str(error)
         if problem and problem != self.problem:

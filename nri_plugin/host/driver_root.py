@@ -1,8 +1,8 @@
-"""The driver root in two views: the host's path, which the runtime gets, and the agent's mount.
+"""The driver root in two views: the host's path, which the runtime gets, and the agent's.
 
 GPU Operator's driver container has the driver below /run/nvidia/driver; without one the root is /.
 In a pod both lie elsewhere than on the host. CDI specs hold the host's paths: this module looks
-them up below the mount, and has nvidia-ctk generate a spec there.
+them up below the host's root as seen here, and has nvidia-ctk generate a spec there.
 Blocks: call it from a worker thread.
 """
 
@@ -17,12 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gpu.driver_root import resolve
+from gpu.driver_root import locate, resolve
 from nri_plugin.host.host_command import in_root
 
 _ROOT: Final = Path("/")
-_HOSTS_PID_NAMESPACE: Final = 0xEFFFFFFC
-"""Inode of /proc/self/ns/pid in the initial PID namespace, on every machine."""
 _VERSION_S: Final = 1.0
 """Less than the worker's deadline."""
 _HOOKS: Final = (
@@ -39,32 +37,21 @@ _CONTAINERS_OWN: Final = ("createContainer", "startContainer")
 """Hooks whose arguments are paths in the container."""
 
 
-def host_root() -> Path:
-    """Return the host's root directory as seen here: in a pod with hostPID, process 1's."""
-    of_first = Path("/proc/1/root")
-    with contextlib.suppress(OSError):
-        if in_hosts_pids() and not os.path.samefile(of_first, "/"):
-            return of_first
-    return _ROOT
-
-
-def in_hosts_pids() -> bool:
-    return os.stat("/proc/self/ns/pid").st_ino == _HOSTS_PID_NAMESPACE
-
-
 @dataclass(frozen=True, slots=True)
 class DriverRoot:
-    """host: the driver root on the host. mount: where the agent sees that directory."""
+    """host: the driver root on the host. mount: where the agent sees that directory. root: where it
+    sees the host's root directory."""
 
     host: Path = _ROOT
     mount: Path = _ROOT
+    root: Path = _ROOT
 
     def seen(self, path: str) -> Path:
         """Return where the agent sees the host's file of that path, with links resolved there. The
         file need not exist. Raises OSError."""
         if self.mount != self.host and Path(path).is_relative_to(self.host):
             return resolve(self.mount, f"/{Path(path).relative_to(self.host)}")
-        return Path(path)
+        return Path(path) if self.root == _ROOT else resolve(self.root, path)
 
     def stat(self, path: str) -> os.stat_result:
         """Return the status of the host's file of that path. Raises OSError."""
@@ -94,15 +81,14 @@ class DriverRoot:
         host that is older than our nvidia-ctk fails for hooks that it does not implement. If ours
         does not run there, because of an old libc, the host's is used. Raises OSError.
         """
-        host = host_root() if self.host != _ROOT else self.mount
         ours = shutil.which("nvidia-cdi-hook") or shutil.which(command[0])
         if ours:
             copy = _copied(Path(ours), directory / Path(ours).name)
-            if _runs(host, copy):
+            if _runs(self.root, copy):
                 return str(copy)
         for path in _HOOKS:
             with contextlib.suppress(OSError):
-                if os.access(resolve(host, path), os.X_OK):
+                if os.access(resolve(self.root, path), os.X_OK):
                     return path
         return ""
 
@@ -143,6 +129,17 @@ class DriverRoot:
         if not isinstance(argument, str):
             return argument
         return "::".join(map(self.on_host, argument.split("::", 1)))
+
+
+def find(host: Path, chosen: Path | None, earlier: DriverRoot | None = None) -> DriverRoot:
+    """Return the driver root as it is now. host: the host's root directory as seen here. chosen:
+    the operator's. earlier: what is returned without one and without a driver, as while a driver
+    container restarts; else it is the host's root directory."""
+    root = chosen or locate(host) or (earlier.host if earlier else _ROOT)
+    try:
+        return DriverRoot(root, resolve(host, str(root)), host)
+    except OSError:
+        return DriverRoot(root, host / root.relative_to(_ROOT), host)
 
 
 WITHOUT_MOUNT: Final = DriverRoot()

@@ -7,19 +7,20 @@ worker or a child, under a deadline. A CDI spec is generated for a GPU that has 
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
+from pathlib import Path
 from typing import Final, TypeVar
 
 from kube.log_lines import Line
 from nri_plugin.gpu.inventory import Inventory
-from nri_plugin.host import cdi_vendor, device_plugins
+from nri_plugin.host import cdi_vendor, device_plugins, discovery, driver_root
 from nri_plugin.host.cdi_generator import Generator
 from nri_plugin.host.cdi_reader import Reader
-from nri_plugin.host.driver_root import DriverRoot
-from nri_plugin.host.store import Chosen, Store
+from nri_plugin.host.store import Store
 from nri_plugin.policy.gpu_modes import GpuModes, Mode
 from nri_plugin.policy.model import Gpu, InjectionOptions, Paths, Specs
 from nri_plugin.policy.refusals import StoreError
@@ -46,7 +47,7 @@ class Node:
         self.modes = GpuModes(settings.whole_gpus)
         self._store = store
         self._worker = worker
-        self.driver_root = DriverRoot(settings.driver_root, settings.driver_root_mount)
+        self.driver_root = driver_root.find(settings.host_root, settings.driver_root)
         self.generator = Generator(
             settings.nvidia_ctk,
             settings.generated_cdi_dir,
@@ -54,9 +55,9 @@ class Node:
             self.driver_root,
         )
         directories = dict.fromkeys((settings.generated_cdi_dir, *settings.cdi_dirs))
-        self._specs = Reader(directories, settings.cdi_kinds, self.driver_root.stat)
-        self._renewed_for: str | None = None
-        """The driver's version for which specs were generated; None: an earlier agent's."""
+        self._specs = Reader(directories, settings.cdi_kinds, self._status)
+        self._renewed_for: tuple[str, Path] | None = None
+        """Driver's version and root for which specs were generated; None: an earlier agent's."""
         self.unprotected: str | None = None
         """Why containers without a share may get GPUs without a limit; "": no cause is known;
         None: not even the default runtime."""
@@ -64,7 +65,7 @@ class Node:
         """Why SELinux keeps containers from their limits; "": no cause is known."""
         self.runtime: RuntimeInfo | None = None
         """The connected runtime; set when its session is ready."""
-        self.library: Chosen | None = None
+        self.library: Path | None = None
         """The library that new containers mount; None: there is none."""
         self._collecting = False
 
@@ -79,6 +80,29 @@ class Node:
         """Return why the node is another device plugin's, or may be held; None: it is ours."""
         unknown = self.modes.unknown and f"whole GPUs: {self.modes.unknown}"
         return self.modes.conflict(self._settings.node_name) or unknown or None
+
+    def _status(self, path: str) -> os.stat_result:
+        return self.driver_root.stat(path)
+
+    def as_on_host(self, text: str) -> str:
+        """Return a text in which paths that are seen below the host's root are the host's own."""
+        root = self._settings.host_root
+        return text if root == Path("/") else text.replace(f"{root}/", "/")
+
+    async def find_directories(self) -> Sequence[str]:
+        """Search for the driver's root anew, and return what the host lacks."""
+        return await self._work(self._find_driver_and_missing)
+
+    def _find_driver_and_missing(self) -> Sequence[str]:
+        chosen = self._settings
+        found = driver_root.find(chosen.host_root, chosen.driver_root, self.driver_root)
+        if found != self.driver_root:
+            _LOG.info(Line("driver root", path=found.host, earlier=self.driver_root.host))
+            self.driver_root = self.generator.root = found
+        plugins = chosen.device_plugin_dir if chosen.whole_gpus else None
+        return discovery.missing(
+            chosen.host_root, chosen.containerd_state, plugins, chosen.view.on_host
+        )
 
     async def look_for_plugins(self) -> None:
         directory = self._settings.device_plugin_dir
@@ -120,19 +144,19 @@ class Node:
         """
         if not self._settings.nvidia_ctk or not self.generator.due:
             return False
-        options = await self._work(partial(self.generator.options, self._settings.store_dir.parent))
+        options = await self._work(partial(self.generator.options, self._settings.store_dir))
         text = await self.generator.generate(uuids, options)
         if text is not None:
             await self._work(partial(self.generator.write, text))
         return text is not None
 
     async def renew_specs(self) -> None:
-        """Generate again the specs made for another driver version, or by an earlier agent.
+        """Generate again the specs made for another driver version or root, or by an earlier agent.
 
         The earlier specs stay until that succeeds, and are removed if it fails. Raises OSError; the
         next call then tries again, as after a timeout.
         """
-        driver = self.inventory.driver
+        driver = self.inventory.driver, self.driver_root.host
         if driver == self._renewed_for:
             return
         uuids = await self._work(self.generator.present)
@@ -159,7 +183,7 @@ class Node:
             forwarders = self._store.forwarders() if chosen.strict else {}
             return specs, Paths(
                 run_dir,
-                str(self._choose().path),
+                str(self._library()),
                 forwarders={soname: str(path) for soname, path in forwarders.items()},
                 injection=injection,
             )
@@ -167,19 +191,12 @@ class Node:
             self.library = None
             return specs, Paths(run_dir, None, str(error), injection=injection)
 
-    def _choose(self) -> Chosen:
-        chosen = self._store.choose()
-        if chosen != self.library:
-            level = logging.WARNING if chosen.problem else logging.INFO
-            line = Line(
-                "library for new containers",
-                path=chosen.path,
-                source=chosen.source,
-                current_release_refused=chosen.problem or None,
-            )
-            _LOG.log(level, line)
-            self.library = chosen
-        return chosen
+    def _library(self) -> Path:
+        path = self._store.own()
+        if path != self.library:
+            _LOG.info(Line("library for new containers", path=path))
+            self.library = path
+        return path
 
     async def _work(self, job: Callable[[], _T]) -> _T:
         return await self._worker.run(job, self._settings.work_deadline_s)

@@ -54,7 +54,7 @@ def holds(path: Path, data: bytes) -> bool:
 
 
 def replace(path: Path, data: bytes, mode: int = _MODE) -> None:
-    """Make `data` the content of the path, under the store's lock. Raises StoreError."""
+    """Make `data` the content of the path, as its only writer. Raises StoreError."""
     aside = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)

@@ -1,10 +1,9 @@
 """Removes from this host what gpuslice put there, except what containers still use.
 
-    STORE/SHA256/      a release of the library that no container mounts
-    STORE/current      the distributor's choice
-    STORE/../libvgpu.so  the copy, if it is gpuslice's library
     RUN/KEY/           the files of a grant that no container mounts
-    CDI/gpuslice-generated.json, and STORE/../nvidia-cdi-hook, which runs its hooks
+    RUN/.store/SHA256/ a release of the library that no container mounts; the last with the store
+    CDI/gpuslice-generated.json, and RUN/.store/nvidia-cdi-hook, which runs its hooks
+    /usr/local/vgpu/libvgpu.so  the distributor's copy, if it is gpuslice's library
 
 A container is known by its bundle, and by the mounts of its processes, which outlive a bundle that
 was lost. Either is enough to keep what it uses. Each step may be repeated after a kill.
@@ -36,19 +35,25 @@ _NO_MOUNTS: Final = {errno.ENOENT, errno.ESRCH, errno.EINVAL, errno.EACCES, errn
 """Errors of /proc/PID. The process has ended; EINVAL: it is ending, and mountinfo has no namespace.
 Or it is outside of our user namespace, of no container of this runtime: EACCES, EPERM."""
 _PROC: Final = Path("/proc")
-_WRITTEN: Final = tuple(f".{each}." for each in (names.FILE_LIBRARY, *driver_root.COPIED))
-"""Beginnings of the names of half-written files beside the store."""
+_WRITTEN: Final = f".{names.FILE_LIBRARY}."
+"""Beginning of the names of half-written files beside the copy."""
 _STAYS: Final = "stays: a container has it mounted"
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Paths of the host, as the agent's settings have them."""
+    """Paths of the host, as the agent's settings have them. copy: the distributor's. host_root:
+    where the host's root directory is seen."""
 
     run_dir: Path
-    store_dir: Path
     cdi_dirs: Iterable[Path]
     containerd_state: Path
+    copy: Path
+    host_root: Path = Path("/")
+
+    @property
+    def store_dir(self) -> Path:
+        return self.run_dir / names.DIR_STORE
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +78,15 @@ class Removal:
         used = used_by_containers(self._places.containerd_state)
         self._grants(used)
         self._specs()
-        if self._places.store_dir.is_dir():
-            with nullcontext() if self._dry_run else releases.locked(self._places.store_dir):
-                self._releases(used.paths)
-            self._empty(self._places.store_dir, releases.LOCK, f".{names.FILE_CURRENT}.new")
+        store, left = self._places.store_dir, False
+        if os.path.ismount(store):
+            with nullcontext() if self._dry_run else releases.locked(store):
+                left = self._releases(used.paths)
+        if store.is_dir() and not left:
+            self._remove(store, tmpfs.clear)
         self._copy(used.paths)
-        self._empty(
-            self._places.store_dir.parent, *_partial(self._places.store_dir.parent, *_WRITTEN)
-        )
+        copies = self._places.copy.parent
+        self._empty(copies, *_partial(copies, _WRITTEN))
         self._empty(self._places.run_dir, lock.FILE)
 
     # --- parts
@@ -97,22 +103,23 @@ class Removal:
         private = self._places.run_dir / ".cdi"
         specs = (each / cdi_generator.FILE for each in (*self._places.cdi_dirs, private))
         # The programs of the specs' hooks run while a container is created.
-        programs = (self._places.store_dir.parent / each for each in driver_root.COPIED)
+        programs = (self._places.store_dir / each for each in driver_root.COPIED)
         for path in (*specs, *programs):
             if path.exists():
                 self._remove(path, os.unlink)
         self._empty(private, *_partial(private, "."))
 
-    def _releases(self, used: AbstractSet[str]) -> None:
+    def _releases(self, used: AbstractSet[str]) -> bool:
+        """Return whether any stays."""
         mounted = {Path(each).parent.name for each in used}
         store = self._places.store_dir
-        for release in sorted(each for each in store.iterdir() if _HASH(each.name)):
+        found = sorted(each for each in store.iterdir() if _HASH(each.name))
+        for release in found:
             self._remove(release, _remove_release, stays=release.name in mounted)
-        if (store / names.FILE_CURRENT).exists():
-            self._remove(store / names.FILE_CURRENT, os.unlink)
+        return any(each.exists() and each.name in mounted for each in found)
 
     def _copy(self, used: AbstractSet[str]) -> None:
-        path = self._places.store_dir.parent / names.FILE_LIBRARY
+        path = self._places.copy
         try:
             contract = library_file.parse(path.read_bytes()).contract
         except FileNotFoundError:
@@ -150,8 +157,8 @@ class Removal:
             return
         for name in last:
             (directory / name).unlink(missing_ok=True)
-        # In a pod the directory itself is a mount, and only the host can remove it.
-        for path in (directory, Path(f"{_PROC}/1/root{directory}")):
+        # In a pod the run directory itself is a mount, and is removed where it is none.
+        for path in (directory, self._places.host_root / directory.relative_to("/")):
             with suppress(OSError):
                 path.rmdir()
 

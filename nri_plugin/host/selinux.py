@@ -15,7 +15,6 @@ from typing import Final
 import orjson
 
 from nri_plugin.host import bundle
-from nri_plugin.host.unprotected import HOST_ROOT
 
 UNSUPPORTED: Final = (
     "SELinux is enforcing for containers: not supported: the agent does not label its files, and a"
@@ -33,11 +32,9 @@ def enforcing(host: Path) -> bool:
         return False
 
 
-def problem(
-    containerd_state: Path, sandbox_ids: Iterable[str], host: Path = HOST_ROOT
-) -> str | None:
+def problem(containerd_state: Path, sandbox_ids: Iterable[str], host: Path) -> str | None:
     """Return why this node cannot hold shares; "": SELinux is not enforcing; None: it is, and none
-    of these sandboxes has a label."""
+    of these sandboxes has a label. host: the host's root directory as seen here."""
     if not enforcing(host):
         return ""
     labelled = any(_label(containerd_state, each) for each in sandbox_ids)

@@ -22,11 +22,12 @@ _LIBC.mount.argtypes = (*[ctypes.c_char_p] * 3, ctypes.c_ulong, ctypes.c_char_p)
 _LIBC.umount2.argtypes = (ctypes.c_char_p, ctypes.c_int)
 
 
-def mount(path: Path, size_bytes: int, inodes: int) -> None:
-    """Mount a new one over the directory `path`. Raises OSError."""
+def mount(path: Path, size_bytes: int, inodes: int, source: str = names.PLUGIN_NAME) -> None:
+    """Mount a new one over the directory `path`. source: its name in mount tables, by which those
+    of grants are known. Raises OSError."""
     options = f"mode={_MODE},size={size_bytes},nr_inodes={inodes}".encode()
-    source, target = names.PLUGIN_NAME.encode(), os.fsencode(path)
-    _check(_LIBC.mount(source, target, b"tmpfs", _NOSUID | _NODEV, options), path)
+    target = os.fsencode(path)
+    _check(_LIBC.mount(source.encode(), target, b"tmpfs", _NOSUID | _NODEV, options), path)
 
 
 def clear(path: Path) -> None:

@@ -18,8 +18,6 @@ from typing import Final
 from nri_plugin.host import bundle
 from nri_plugin.policy import nvidia
 
-HOST_ROOT: Final = Path("/proc/1/root")
-"""The host's file system, as seen by an agent in the host's PID namespace."""
 HANDLERS: Final = ("nvidia", "nvidia-cdi", "nvidia-legacy")
 """Runtime handlers that select NVIDIA's runtime whatever the default is."""
 
@@ -28,14 +26,12 @@ _CONFIG: Final = "nvidia-container-runtime/config.toml"
 _ACCEPT: Final = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 
 
-def problem(
-    containerd_state: Path, sandbox_ids: Iterable[str], host: Path = HOST_ROOT
-) -> str | None:
+def problem(containerd_state: Path, sandbox_ids: Iterable[str], host: Path) -> str | None:
     """Return why this node cannot hold shares; "": it can; None: no sandbox shows the default
     runtime.
 
     sandbox_ids: of pods with the default runtime handler. The newest counts: the default may have
-    changed while older ones run.
+    changed while older ones run. host: the host's root directory as seen here.
     """
     found = [_program(containerd_state, each) for each in sandbox_ids]
     newest = max(filter(None, found), default=None)

@@ -11,11 +11,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from kube.log_lines import Line
 from nri_plugin.host.node import Node
-from nri_plugin.host.store import Chosen
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.model import Gpu, Paths, Specs
 from nri_plugin.readiness import BEAT_S, Readiness
@@ -23,6 +23,10 @@ from nri_plugin.readiness import BEAT_S, Readiness
 _LOG: Final = logging.getLogger(__name__)
 
 LOOK_EVERY_BEATS: Final = 5
+_LATE: Final = (
+    "this node's files (directories of the host, library, CDI specs) could not be read or written"
+    " in time"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,16 @@ def report(found: Found, readiness: Readiness) -> None:
 
 async def inspect(node: Node) -> Found:
     """Repair what can be repaired, then return what the node lacks."""
+    try:
+        missing = await node.find_directories()
+    except TimeoutError:
+        return Found([_LATE])
+    found = await _inspect(node)
+    unusable = {uuid: node.as_on_host(text) for uuid, text in found.unusable.items()}
+    return Found([*missing, *map(node.as_on_host, found.lacks)], unusable)
+
+
+async def _inspect(node: Node) -> Found:
     if node.inventory.problem is not None or not node.inventory.gpus:
         await node.inventory.refresh()
     if node.inventory.problem is not None:
@@ -113,9 +127,7 @@ async def inspect(node: Node) -> Found:
         if missing and await node.generate_specs([*(missing | ours.keys())]):
             specs, paths = await node.inspect_host()
     except TimeoutError:
-        return Found(
-            ["this node's files (library, CDI specs) could not be read or written in time"]
-        )
+        return Found([_LATE])
     except OSError as error:
         return Found([f"no CDI spec can be written: {error}"])
     judged = judge(node.gpus, specs, paths, node.generator.problem)
@@ -145,10 +157,10 @@ def judge(
     return Found(lacks, unusable)
 
 
-def _show(library: Chosen | None, metrics: Metrics) -> None:
+def _show(library: Path | None, metrics: Metrics) -> None:
     metrics.library.clear()
     if library is not None:
-        metrics.library.labels(library.source, library.path.parent.name).set(1)
+        metrics.library.labels(library.parent.name).set(1)
 
 
 def _log(problems: Sequence[str]) -> None:

@@ -102,10 +102,11 @@ class Service:
 
     def _note_sandboxes(self, sandbox_ids: Sequence[str]) -> None:
         """Runs in the worker."""
-        problem = unprotected.problem(self._settings.containerd_state, sandbox_ids)
+        state, host = self._settings.containerd_state, self._settings.host_root
+        problem = unprotected.problem(state, sandbox_ids, host)
         if problem is not None:
             self.node.unprotected = problem
-        problem = selinux.problem(self._settings.containerd_state, sandbox_ids)
+        problem = selinux.problem(state, sandbox_ids, host)
         if problem is not None:
             self.node.selinux = problem
 

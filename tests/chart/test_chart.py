@@ -14,8 +14,7 @@ import pytest
 import yaml
 
 from contract import names
-from nri_plugin import command_line
-from nri_plugin.distributor import command as distributor
+from nri_plugin import command_line, distributor
 from tests.chart.rendering import EVERYTHING, command, keys, objects, one
 from tests.support import imported
 from tools import chart, helm
@@ -163,8 +162,12 @@ def test_the_agents_flags_are_its_own_and_their_defaults_too() -> None:
         for field in settings.__dataclass_fields__
         if getattr(settings, field) != getattr(plain, field)
     }
-    assert differing == {"driver_root_mount", "environment"}
-    assert settings.driver_root_mount == Path("/driver-root")
+    assert differing == {
+        *("host_root", "environment", "nri_socket", "cdi_dirs", "containerd_state"),
+        *("kubelet_dir", "device_plugin_dir"),
+    }
+    assert settings.host_root == Path("/host")
+    assert settings.driver_root is None, "it is searched for"
 
 
 def test_all_values_of_the_agent_become_flags() -> None:
@@ -175,9 +178,10 @@ def test_all_values_of_the_agent_become_flags() -> None:
     assert (plain.strict, operator.strict) == (True, False)
     assert (plain.whole_gpus.reserved, operator.whole_gpus.reserved) == ({"6", "7"}, set())
     assert operator.driver_root == Path("/run/nvidia/driver")
-    assert operator.containerd_state == Path("/run/k3s/containerd")
-    assert operator.nri_socket == Path("/var/run/nri/other.sock")
-    assert operator.cdi_dirs[-1] == Path("/run/cdi-of-ours")
+    assert operator.containerd_state == Path("/host/run/k3s/containerd")
+    assert operator.nri_socket == Path("/host/var/run/nri/other.sock")
+    assert operator.cdi_dirs[-1] == Path("/host/run/cdi-of-ours")
+    assert operator.kubelet_dir == Path("/host/data/kubelet")
     for settings in (plain, operator):
         assert settings.core_forced and settings.managed_free and settings.refuse_unenforceable
         assert settings.remove_unverified and settings.code_bytes == 128 << 20
@@ -197,7 +201,7 @@ def test_the_agents_pod_has_what_it_needs() -> None:
     assert (pod["hostPID"], pod["hostNetwork"]) == (True, True)
     assert pod["priorityClassName"] == "system-node-critical"
     assert pod["tolerations"] == [{"operator": "Exists"}]
-    assert pod["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
+    assert "nodeSelector" not in pod
     assert spec["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}
     (container,) = pod["containers"]
     assert container["securityContext"]["privileged"] is True
@@ -209,44 +213,111 @@ def test_the_agents_pod_has_what_it_needs() -> None:
     assert f"--http=127.0.0.1:{port['containerPort']}" in container["command"]
     hosts = {v["name"]: v["hostPath"]["path"] for v in pod["volumes"] if "hostPath" in v}
     mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
-    same = {name: path for name, path in hosts.items() if mounts[name]["mountPath"] == path}
-    assert hosts.keys() - same.keys() == {"driver-root"}
-    assert set(same.values()) == {
-        *("/dev", "/run/gpuslice", "/run/containerd", "/var/run/nri", "/usr/local/vgpu"),
-        "/etc/cdi",
-        *("/var/run/cdi", "/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources"),
+    assert {name: mounts[name]["mountPath"] for name in hosts} == {
+        **{"run": "/run/gpuslice", "host": "/host", "dev": "/dev"},
     }
+    assert hosts == {"run": "/run/gpuslice", "host": "/", "dev": "/dev"}, "no other must exist"
     assert mounts["run"]["mountPropagation"] == "Bidirectional"
-    assert mounts["containerd"]["mountPropagation"] == "HostToContainer"
-    assert mounts["driver-root"] == {
-        "name": "driver-root",
-        "mountPath": "/driver-root",
-        "readOnly": True,
-        "mountPropagation": "HostToContainer",
-    }
+    assert mounts["host"]["mountPropagation"] == "HostToContainer"
 
 
-def test_every_directory_that_a_flag_names_is_mounted() -> None:
+def test_every_directory_that_a_flag_names_is_below_a_mount() -> None:
     rendered = objects({}, f"--values={EVERYTHING}")
     for pool in ("plain", "operator"):
         spec = one(rendered, "DaemonSet", f"gpuslice-agent-{pool}")["spec"]
         pod = spec["template"]["spec"]
         mounted = [PurePath(m["mountPath"]) for m in pod["containers"][0]["volumeMounts"]]
         settings = _settings(pod["containers"][0]["command"])
-        needed: Mapping[str, Path] = {
-            "run": settings.run_dir,
-            "store": settings.store_dir,
-            "socket": settings.nri_socket,
-            "state": settings.containerd_state,
-            "driver": settings.driver_root_mount,
-            "device plugins": settings.device_plugin_dir,
-            "assignments": settings.kubelet_dir / "pod-resources",
-            **{str(each): each for each in settings.cdi_dirs},
-        }
-        assert all(any(path.is_relative_to(each) for each in mounted) for path in needed.values())
+        needed = [
+            *(settings.run_dir, settings.store_dir, settings.nri_socket, settings.kubelet_dir),
+            *(settings.containerd_state, settings.device_plugin_dir, *settings.cdi_dirs),
+        ]
+        assert all(any(path.is_relative_to(each) for each in mounted) for path in needed)
         assert spec["selector"]["matchLabels"].items() <= (
             spec["template"]["metadata"]["labels"].items()
         )
+
+
+# --- the nodes of agent and distributor
+
+
+def _matches(expression: Json, labels: Mapping[str, str]) -> bool:
+    value, values = labels.get(expression["key"]), expression.get("values")
+    match expression["operator"]:
+        case "Exists":
+            return value is not None
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+    raise AssertionError(expression)
+
+
+def _runs_on(pod: Json, labels: Mapping[str, str]) -> bool:
+    """As kube-scheduler evaluates the required terms."""
+    if not pod.get("nodeSelector", {}).items() <= labels.items():
+        return False
+    nodes = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    terms = (term["matchExpressions"] for term in nodes["nodeSelectorTerms"])
+    return any(all(_matches(each, labels) for each in term) for term in terms)
+
+
+_GPU_NODES: Final[Mapping[str, Mapping[str, str]]] = {
+    "GPU Operator": {"nvidia.com/gpu.present": "true"},
+    "GKE": {"cloud.google.com/gke-accelerator": "nvidia-l4"},
+    "AKS": {"kubernetes.azure.com/accelerator": "nvidia"},
+    "a node group of EKS": {"k8s.amazonaws.com/accelerator": "nvidia-tesla-t4"},
+    "EKS Auto Mode": {"eks.amazonaws.com/instance-gpu-manufacturer": "nvidia"},
+    "Karpenter": {"karpenter.k8s.aws/instance-gpu-manufacturer": "nvidia"},
+    "Node Feature Discovery": {"feature.node.kubernetes.io/pci-10de.present": "true"},
+    "its class and vendor": {"feature.node.kubernetes.io/pci-0302_10de.present": "true"},
+    "its class of displays": {"feature.node.kubernetes.io/pci-0300_10de.present": "true"},
+}
+_OTHER_NODES: Final[Mapping[str, Mapping[str, str]]] = {
+    "no GPU": {"kubernetes.io/os": "linux"},
+    "another vendor's": {"karpenter.k8s.aws/instance-gpu-manufacturer": "amd"},
+    "none at present": {"nvidia.com/gpu.present": "false"},
+    **{
+        state: {
+            **{"nvidia.com/gpu.present": "true", "cloud.google.com/gke-accelerator": "x"},
+            "nvidia.com/gpu.deploy.container-toolkit": state,
+        }
+        for state in ("paused-for-driver-upgrade", "paused-for-mig-change")
+    },
+}
+
+
+@pytest.mark.parametrize("component", ["agent", "distributor"])
+def test_agents_run_where_a_label_of_a_provider_says_that_there_is_a_gpu(component: str) -> None:
+    """And leave a node whose driver GPU Operator is about to unload."""
+    pod = one(objects(), "DaemonSet", f"gpuslice-{component}")["spec"]["template"]["spec"]
+    for node, labels in _GPU_NODES.items():
+        assert _runs_on(pod, labels), node
+        assert _runs_on(pod, {**labels, "nvidia.com/gpu.deploy.container-toolkit": "true"}), node
+    for node, labels in _OTHER_NODES.items():
+        assert not _runs_on(pod, labels), node
+
+
+def test_a_node_selector_restricts_and_an_affinity_replaces() -> None:
+    values = {"agent": {"nodeSelector": {"pool": "a"}, "affinity": {"podAffinity": {"x": 1}}}}
+    pod = _daemon_set(values)["template"]["spec"]
+    assert not _runs_on(pod, _GPU_NODES["GKE"])
+    assert _runs_on(pod, {**_GPU_NODES["GKE"], "pool": "a"})
+    assert pod["affinity"]["podAffinity"] == {"x": 1}
+    terms = [{"matchExpressions": [{"key": "mine", "operator": "Exists"}]}]
+    mine = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    pod = _daemon_set({"agent": {"affinity": {"nodeAffinity": mine}}})["template"]["spec"]
+    assert pod["affinity"] == {"nodeAffinity": mine}
+
+
+@pytest.mark.parametrize("off", ["", "agent"])
+def test_the_removal_runs_on_the_same_nodes_and_while_a_driver_is_replaced(off: str) -> None:
+    options = [f"--set={off}.enabled=false"] if off else []
+    rendered = [each for each in yaml.safe_load_all(chart.render(*options)) if each]
+    pod = one(rendered, "DaemonSet", "gpuslice-uninstall")["spec"]["template"]["spec"]
+    for labels in (*_GPU_NODES.values(), _OTHER_NODES["paused-for-driver-upgrade"]):
+        assert _runs_on(pod, labels)
+    assert not _runs_on(pod, _OTHER_NODES["no GPU"])
 
 
 def test_nri_is_turned_on_only_by_request() -> None:
@@ -266,14 +337,6 @@ def test_pools_are_daemon_sets_of_their_own() -> None:
     assert selectors[0] != selectors[1]
     for each, name in zip(agents, "ab", strict=True):
         assert each["spec"]["template"]["spec"]["nodeSelector"] == {"pool": name}
-
-
-def test_the_removal_starts_on_nodes_of_any_runtime() -> None:
-    """A pod that mounts a directory of type Directory never starts where it is missing."""
-    rendered = [each for each in yaml.safe_load_all(chart.render()) if each]
-    pod = one(rendered, "DaemonSet", "gpuslice-uninstall")["spec"]["template"]["spec"]
-    types = {each["hostPath"]["type"] for each in pod["volumes"] if "hostPath" in each}
-    assert types == {"DirectoryOrCreate"}
 
 
 def test_the_distributors_payload_is_a_value() -> None:

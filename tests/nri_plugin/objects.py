@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from nri_plugin.host.files import RunDirectory
+from nri_plugin.host.store import Store
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.policy import annotation_claims, pod_policy
 from nri_plugin.policy.model import (
@@ -60,3 +62,8 @@ def clear(directory: RunDirectory) -> None:
     """Remove its whole content."""
     for key in directory.keys():  # noqa: SIM118 - a method, not a mapping
         directory.remove(key)
+
+
+def plain_store(directory: Path, library: Path) -> Store:
+    """A store in a directory that is no file system of its own: its tests need not be root."""
+    return Store(directory, library, lambda _: None)

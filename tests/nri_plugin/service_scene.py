@@ -28,6 +28,7 @@ from nri_plugin.nri import connection
 from nri_plugin.nri.service import Service
 from nri_plugin.settings import Settings
 from tests.nri_plugin.fake_runtime import FakeRuntime, RequestFailed, connected_pair
+from tests.nri_plugin.objects import plain_store
 
 UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 TOTAL = 40 << 30
@@ -52,6 +53,7 @@ class Host:
 
     def __init__(self, tmp_path: Path) -> None:
         self.run = tmp_path / "run"
+        self.store = tmp_path / "store"
         self.cdi = tmp_path / "cdi"
         self.library = tmp_path / "libvgpu.so"
         self.socket = tmp_path / "nri.sock"
@@ -73,7 +75,6 @@ class Host:
             nri_socket=self.socket,
             index="50",
             run_dir=self.run,
-            store_dir=tmp_path / "store",
             library=self.library,
             cdi_dirs=(self.cdi,),
             containerd_state=tmp_path / "state",
@@ -102,7 +103,7 @@ class Host:
             command=(sys.executable, "-c", context),
         )
         files = RunDirectory(self.run, lambda: 7)
-        store = Store(self.settings.store_dir, self.library)
+        store = plain_store(self.store, self.library)
         return inventory, self.contexts, files, store
 
     def service(self, gpus: str = GPUS, context: str = "print(300 << 20)") -> Service:

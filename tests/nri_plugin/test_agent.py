@@ -42,7 +42,7 @@ async def test_a_pause_ends_where_containerd_recreates_its_socket(tmp_path: Path
 def _settings(tmp_path: Path, *more: str) -> Settings:
     flags = ["--library", tmp_path / "absent.so", "--http", f"unix:{tmp_path / 'agent.sock'}"]
     flags += ["--nri-socket", tmp_path / "nri.sock", "--run-dir", tmp_path / "run"]
-    flags += ["--store-dir", tmp_path / "store", "--cdi-dir", tmp_path / "cdi"]
+    flags += ["--containerd-state", tmp_path, "--cdi-dir", tmp_path / "cdi"]
     return command_line.from_arguments([*map(str, flags), *more], {})
 
 
@@ -160,7 +160,7 @@ def test_the_agent_reconnects_after_the_runtime_restarts(host: Host) -> None:
     agent, which waits."""
     command = [sys.executable, "-m", "nri_plugin", "--library", host.library, "--cdi-dir", host.cdi]
     command += ["--nri-socket", host.socket, "--run-dir", host.run, "--http", "off"]
-    command += ["--store-dir", host.settings.store_dir]
+    command += ["--containerd-state", host.run.parent]
     start = partial(subprocess.Popen, command, stdout=-1, stderr=-1, text=True)
     agent = beside = start()
     assert agent.stdout is not None and agent.stderr is not None

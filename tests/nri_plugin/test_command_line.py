@@ -13,7 +13,6 @@ from contract import names
 from contract.dialects import KOORDINATOR, VOLCANO
 from nri_plugin import command_line, uninstall
 from nri_plugin.doctor import command as doctor
-from nri_plugin.host import bundle
 from nri_plugin.policy.capabilities import CAPABILITIES
 
 CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))
@@ -24,11 +23,11 @@ def test_defaults() -> None:
     assert chosen.library == Path("/l.so")
     assert chosen.nri_socket == Path("/var/run/nri/nri.sock")
     assert chosen.run_dir == Path(names.HOST_RUN_DIR)
-    assert chosen.store_dir == Path(names.HOST_STORE_DIR)
+    assert chosen.store_dir == Path(names.HOST_RUN_DIR, ".store")
     assert chosen.containerd_state == Path("/run/containerd")
-    assert chosen.cdi_dirs == CDI
+    assert tuple(chosen.cdi_dirs) == CDI
     assert chosen.index == "50"
-    assert chosen.environment == {"A": "b"}
+    assert chosen.environment == {"A": "b", "GPUSLICE_HOST_ROOT": "/"}
     assert not chosen.verbose
     assert not chosen.core_forced
     assert chosen.http == ("127.0.0.1", 10275)
@@ -39,7 +38,7 @@ def test_defaults() -> None:
 def test_everything_given() -> None:
     arguments = "--library /l --cdi-dir /a --cdi-dir /b --index 07 --run-dir /r/ --verbose"
     chosen = command_line.from_arguments(arguments.split(), {})
-    assert chosen.cdi_dirs == (*CDI, Path("/a"), Path("/b"))
+    assert tuple(chosen.cdi_dirs) == (*CDI, Path("/a"), Path("/b"))
     assert (chosen.index, str(chosen.run_dir), chosen.verbose) == ("07", "/r", True)
     assert chosen.cdi_kinds == names.CDI_KINDS
     arguments = f"--library /l --cdi-kind a.b/gpu --cdi-kind {names.CDI_KINDS[1]}"
@@ -53,7 +52,6 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "library": "/l.so",
         "nri_socket": "/n.sock",
         "run_dir": "/r",
-        "store_dir": "/s",
         "containerd_state": "/c",
         "cdi_dir": "/a:/b",
         "index": "07",
@@ -69,7 +67,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
     variables = {f"GPUSLICE_AGENT_{name.upper()}": value for name, value in said.items()}
     chosen = command_line.from_arguments([], variables)
     assert chosen.library == Path("/l.so")
-    assert chosen.cdi_dirs == (*CDI, Path("/a"), Path("/b"))
+    assert tuple(chosen.cdi_dirs) == (*CDI, Path("/a"), Path("/b"))
     assert chosen.http == Path("/h.sock")
     assert (chosen.index, chosen.strict, chosen.verbose) == ("07", True, True)
     assert (chosen.run_dir, chosen.log_format) == (Path("/r"), "json")
@@ -94,11 +92,11 @@ def test_the_help_of_a_command_lists_the_settings_that_it_uses(command: ModuleTy
 def test_a_flag_takes_precedence_over_the_environment() -> None:
     variables = {"GPUSLICE_AGENT_CDI_DIR": "/a", "GPUSLICE_AGENT_INDEX": "07"}
     chosen = command_line.from_arguments(["--library", "/l", "--index", "08"], variables)
-    assert (chosen.index, chosen.cdi_dirs) == ("08", (*CDI, Path("/a")))
+    assert (chosen.index, tuple(chosen.cdi_dirs)) == ("08", (*CDI, Path("/a")))
     chosen = command_line.from_arguments(["--library", "/l", "--cdi-dir", "/b"], variables)
-    assert (chosen.index, chosen.cdi_dirs) == ("07", (*CDI, Path("/b")))
+    assert (chosen.index, tuple(chosen.cdi_dirs)) == ("07", (*CDI, Path("/b")))
     chosen = command_line.from_arguments(["--library", "/l", "--cdi-dir", "/etc/cdi"], {})
-    assert chosen.cdi_dirs == (CDI[1], CDI[0]), "it takes precedence over the other now"
+    assert tuple(chosen.cdi_dirs) == (CDI[1], CDI[0]), "it takes precedence over the other now"
 
 
 def test_capabilities_of_linux_that_are_allowed() -> None:
@@ -224,15 +222,3 @@ def test_help_has_examples_and_defaults() -> None:
         "default: /run/gpuslice",
     ):
         assert word in " ".join(done.stdout.split())
-
-
-def test_the_state_directory_is_that_of_the_kubelets_containerd(tmp_path: Path) -> None:
-    """Docker's containerd may run beside k3s'."""
-    docker, k3s = states = (tmp_path / "containerd", tmp_path / "k3s/containerd")
-    assert bundle.find_state(states) == docker
-    k3s.mkdir(parents=True)
-    assert bundle.find_state(states) == k3s
-    (docker / "io.containerd.runtime.v2.task/moby").mkdir(parents=True)
-    assert bundle.find_state(states) == docker
-    (k3s / "io.containerd.runtime.v2.task/k8s.io").mkdir(parents=True)
-    assert bundle.find_state(states) == k3s

@@ -6,31 +6,37 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from contract import names
-from nri_plugin.host import releases
+from nri_plugin.host import releases, tmpfs
 from nri_plugin.host.bundle import of
 from nri_plugin.host.lock import Lock
+from nri_plugin.host.store import keep_mounted
 from tests.contract.libraries import library
 from tests.support import ROOT, until
+
+pytestmark = pytest.mark.node
 
 _AGENT: Final = "pid=7 host=node"
 
 
 class Node:
     def __init__(self, root: Path) -> None:
-        self.run_dir, self.store, self.state = root / "run", root / "vgpu/store", root / "state"
+        self.run_dir, self.state = root / "run", root / "state"
+        self.store = self.run_dir / names.DIR_STORE
         self.root = root
+        keep_mounted(self.store)
         self.release = releases.publish(library(), names.FILE_LIBRARY, self.store).parent
 
     def command(self, *options: str) -> list[str]:
         command = [sys.executable, "-m", "nri_plugin", "uninstall", *options]
-        command += [f"--run-dir={self.run_dir}", f"--store-dir={self.store}"]
-        return [*command, f"--containerd-state={self.state}"]
+        command += [f"--run-dir={self.run_dir}", f"--host-root={self.root}"]
+        return [*command, "--containerd-state=/state"]
 
     def run(self, *options: str) -> subprocess.CompletedProcess[str]:
         command = self.command(*options)
@@ -38,16 +44,22 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(tmp_path)
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = Node(tmp_path)
+    yield made
+    if made.store.exists():
+        tmpfs.clear(made.store)
 
 
 def test_it_removes_and_prints_each_path(node: Node) -> None:
     tried = node.run("--dry-run")
-    assert (tried.returncode, tried.stdout) == (0, f"{node.release}: removed (dry run)\n")
-    assert node.release.exists() and not node.run_dir.exists()
+    paths = (node.release, node.store)
+    lines = [f"{path}: removed (dry run)" for path in paths]
+    assert (tried.returncode, tried.stdout.splitlines()) == (0, lines)
+    assert node.release.exists()
     done = node.run()
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{node.release}: removed\n", "")
+    lines = [f"{path}: removed" for path in paths]
+    assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, lines, "")
     assert list(node.root.iterdir()) == []
     again = node.run()
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")

@@ -39,7 +39,7 @@ def check_pods(component: str, version: str) -> Iterator[str]:
     selector = f"labelSelector=app.kubernetes.io/name={component}"
     pods = read(f"/api/v1/namespaces/{NAMESPACE}/pods?{selector}")["items"]
     if not pods:
-        yield f"{component}: no pods; no node has the labels of its nodeSelector"
+        yield f"{component}: no pods; no node has a label of its affinity and nodeSelector"
     for pod in pods:
         name = pod["metadata"]["name"]
         if not is_ready(pod):

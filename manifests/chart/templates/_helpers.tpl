@@ -167,13 +167,10 @@ dialect's own scheduler, if it has one. */}}
 ({{ join "\n|| " $by }})
 {{- end }}
 
-{{/* An image of ours. Arguments: the root, its value, and perhaps the tag and digest that replace
-its own. */}}
+{{/* An image of ours. Arguments: the root, and its value. */}}
 {{- define "gpuslice.image" -}}
 {{- $root := first . -}}
 {{- $image := index . 1 -}}
-{{- $own := last . -}}
-{{- if or $own.tag $own.digest }}{{ $image = dict "repository" $image.repository "tag" $own.tag "digest" $own.digest }}{{ end -}}
 {{- $registry := coalesce $root.Values.images.registry $root.Values.global.registry -}}
 {{- with $registry }}{{ trimSuffix "/" . }}/{{ end -}}
 {{- $image.repository -}}
@@ -278,26 +275,49 @@ imagePullSecrets:
 {{- with (first .).extraEnv }}{{ dict "env" . | toYaml | nindent (last $) }}{{ end -}}
 {{- end }}
 
-{{/* The directories on a node in which gpuslice writes, as mounts. Argument: the values for the node. */}}
-{{- define "gpuslice.nodeMounts" -}}
-# The files of containers: each a tmpfs, mounted here and seen by the runtime.
-- {name: run, mountPath: /run/gpuslice, mountPropagation: Bidirectional}
-- {name: library, mountPath: {{ .libraryDir }}}
-- {name: etc-cdi, mountPath: /etc/cdi}
-- {name: run-cdi, mountPath: /var/run/cdi}
-{{- range $number, $dir := .cdi.dirs }}
-- {name: cdi-{{ $number }}, mountPath: {{ $dir }}}
+{{/* The labels by which clusters mark nodes with NVIDIA GPUs, as JSON: key, and values (none: any). */}}
+{{- define "gpuslice.gpuLabels" -}}
+{{- dict
+  "nvidia.com/gpu.present" (list "true")
+  "cloud.google.com/gke-accelerator" list
+  "k8s.amazonaws.com/accelerator" list
+  "eks.amazonaws.com/instance-gpu-manufacturer" (list "nvidia")
+  "karpenter.k8s.aws/instance-gpu-manufacturer" (list "nvidia")
+  "kubernetes.azure.com/accelerator" (list "nvidia")
+  "feature.node.kubernetes.io/pci-10de.present" (list "true")
+  "feature.node.kubernetes.io/pci-0300_10de.present" (list "true")
+  "feature.node.kubernetes.io/pci-0302_10de.present" (list "true")
+  | toJson -}}
 {{- end }}
+
+{{/* The affinity of pods of agent and distributor: nodes with one of these labels. GPU Operator sets
+a label while it replaces the driver or changes MIG; the pods then leave the node, because a process
+that uses NVML keeps the driver loaded. Arguments: the component's affinity, whose parts replace these,
+and whether its pods leave. */}}
+{{- define "gpuslice.gpuNodes" -}}
+{{- $pauses := dict "key" "nvidia.com/gpu.deploy.container-toolkit" "operator" "NotIn" "values" (list "paused-for-driver-upgrade" "paused-for-mig-change") -}}
+{{- $terms := list -}}
+{{- range $key, $values := include "gpuslice.gpuLabels" . | fromJson -}}
+{{- $label := empty $values | ternary (dict "key" $key "operator" "Exists") (dict "key" $key "operator" "In" "values" $values) -}}
+{{- $terms = append $terms (dict "matchExpressions" (last $ | ternary (list $label $pauses) (list $label))) -}}
+{{- end -}}
+{{- $nodes := dict "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms) -}}
+{{- merge (deepCopy (first .)) (dict "nodeAffinity" $nodes) | toJson -}}
+{{- end }}
+
+{{/* What pods on the nodes mount: the host's root directory, so that no directory of the host has to
+exist, and where they mount the files of containers, which the runtime then sees. */}}
+{{- define "gpuslice.nodeMounts" -}}
+- {name: run, mountPath: /run/gpuslice, mountPropagation: Bidirectional}
+# With what is mounted there later: the file systems of containers, a driver container's root.
+- {name: host, mountPath: /host, mountPropagation: HostToContainer}
+- {name: tmp, mountPath: /tmp}
 {{- end }}
 
 {{- define "gpuslice.nodeVolumes" -}}
 - {name: run, hostPath: {path: /run/gpuslice, type: DirectoryOrCreate}}
-- {name: library, hostPath: {path: {{ .libraryDir }}, type: DirectoryOrCreate}}
-- {name: etc-cdi, hostPath: {path: /etc/cdi, type: DirectoryOrCreate}}
-- {name: run-cdi, hostPath: {path: /var/run/cdi, type: DirectoryOrCreate}}
-{{- range $number, $dir := .cdi.dirs }}
-- {name: cdi-{{ $number }}, hostPath: {path: {{ $dir }}, type: DirectoryOrCreate}}
-{{- end }}
+- {name: host, hostPath: {path: /, type: Directory}}
+- {name: tmp, emptyDir: {medium: Memory, sizeLimit: 16Mi}}
 {{- end }}
 
 {{/* The last elements of a component's lists. Arguments: the list, and its indentation. */}}

@@ -43,7 +43,6 @@ class Side:
             nri_socket=NOWHERE,
             index="50",
             run_dir=NOWHERE,
-            store_dir=NOWHERE,
             library=NOWHERE,
             cdi_dirs=(),
             containerd_state=NOWHERE,

@@ -15,14 +15,13 @@ from typing import Any, Final
 
 import pytest
 
-from contract import names
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import Container, Process
 from lab.node.cri_v1.cri_pb2 import CONTAINER_RUNNING
 from lab.node.lab import Lab
 
 from ..conftest import _C, _STRICT, GIB
-from .test_store import current, distributed, mounted, sha256
+from .test_store import mounted, releases, sha256, upgrade
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(900)]
 
@@ -72,7 +71,7 @@ class Tenants:
 
     def start(self, count: int) -> None:
         """With the current release."""
-        release = current(self._lab) or sha256(self._lab.library.read_bytes())
+        release = sha256(self._lab.library.read_bytes())
         for _ in range(count):
             self._started += 1
             name = f"tenant-{self._started}"
@@ -117,33 +116,28 @@ class Tenants:
 
 @pytest.fixture
 def tenants(lab: Lab, program: Path, tmp_path: Path) -> Iterator[Tenants]:
-    made = Tenants(lab, program, tmp_path)
+    made, library = Tenants(lab, program, tmp_path), lab.library
     yield made
     with ThreadPoolExecutor(4) as at_once:
         list(at_once.map(lambda each: each.end.close(), made.running))
-    (lab.store_dir / names.FILE_CURRENT).unlink(missing_ok=True)
-
-
-def releases(lab: Lab) -> set[str]:
-    return {each.name for each in lab.store_dir.iterdir() if len(each.name) == len(sha256(b""))}
+    lab.library = library
+    lab.stop_agent()
+    lab.start_agent()
 
 
 def test_fifty_containers_through_five_upgrades_and_a_downgrade(lab: Lab, tenants: Tenants) -> None:
     own = lab.library.read_bytes()
-    agent_pid = lab.agent_pid
     tenants.start(CONTAINERS)
     for version in RELEASES:
         data = own + f"release {version}".encode()
-        with distributed(lab, data):
-            tenants.stop(REPLACED)
-            tenants.start(REPLACED)
-            tenants.are_right()
+        upgrade(lab, data)
+        tenants.stop(REPLACED)
+        tenants.start(REPLACED)
+        tenants.are_right()
         assert {each.release for each in tenants.running} | {sha256(data)} <= releases(lab)
     tenants.stop(len(tenants.running) - REPLACED)
-    left = {each.release for each in tenants.running} | {sha256(own), current(lab)}
+    left = {each.release for each in tenants.running} | {sha256(data)}
     lab.wait_until(lambda: releases(lab) == left, "releases without a container to be removed")
     tenants.stop(REPLACED)
-    left = {sha256(own), current(lab)}
-    lab.wait_until(lambda: releases(lab) == left, "all but the current release to be removed")
-    assert lab.agent_pid == agent_pid
+    lab.wait_until(lambda: releases(lab) == {sha256(data)}, "all but the agent's to be removed")
     print(f"{tenants.passes} passes, {tenants.starts} starts")  # noqa: T201

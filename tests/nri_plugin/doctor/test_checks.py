@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,7 +103,7 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     ("dev-char", {"dev_char": LACKING}, WARN, "no link for /dev/nvidia0: with", "at each boot"),
     (
         "dev-char",
-        {"dev_char": LACKING, **chosen("--driver-root", "/run/nvidia/driver")},
+        {"dev_char": LACKING, "driver_root": Path("/run/nvidia/driver")},
         *(WARN, "daemon-reload", "--create-all --driver-root=/run/nvidia/driver"),
     ),
     ("dev-char", {"dev_char": LACKING, **runtime(handlers=CGROUPFS)}, OK, "cgroupfs", ""),
@@ -121,7 +122,7 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     ),
     (
         "driver",
-        {"driver": "580.65.06", **chosen("--driver-root", "/run/nvidia/driver")},
+        {"driver": "580.65.06", "driver_root": Path("/run/nvidia/driver")},
         *(OK, "driver 580.65.06, below /run/nvidia/driver", ""),
     ),
     (
@@ -198,8 +199,7 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         "--cdi-dir",
     ),
     ("library", {"library": Library("/l: gone")}, FAIL, "/l: gone", "--library"),
-    ("library", {"library": Library(None, True, True)}, FAIL, "noexec", "--store-dir"),
-    ("library", {"library": Library()}, WARN, "not in /usr/local/vgpu/store yet", "at its start"),
+    ("library", {"library": Library()}, WARN, "not in /run/gpuslice/.store yet", "at its start"),
     ("driver", {"gpus_problem": "NVML: no"}, FAIL, "NVML: no", "nvidia-smi"),
     ("driver", {"gpus": ()}, FAIL, "lists no GPU", "with a GPU"),
     (

@@ -9,6 +9,7 @@ import pytest
 
 from nri_plugin.doctor import host
 from nri_plugin.doctor.facts import DevicePlugins
+from nri_plugin.host.driver_root import DriverRoot
 from nri_plugin.policy.model import CdiDevice, Edits, Mount, Specs
 from tests.nri_plugin.doctor.whole_node import GPU
 
@@ -73,8 +74,9 @@ def test_the_hosts_files_are_looked_for_under_its_root(tmp_path: Path) -> None:
     names = ("/lib/libcuda.so", "/lib/gone.so", "/usr/gone")
     mounts = tuple(Mount(name, name) for name in names)
     specs = Specs({"GPU-a": CdiDevice("GPU-a", "/x", Edits(mounts=mounts))})
-    assert host.missing(GPU, specs, tmp_path) == ["/lib/gone.so", "/usr/gone"]
-    assert host.missing(GPU, Specs(), tmp_path) == ()
+    drivers = DriverRoot(Path("/"), tmp_path, tmp_path)
+    assert host.missing(GPU, specs, drivers) == ["/lib/gone.so", "/usr/gone"]
+    assert host.missing(GPU, Specs(), drivers) == ()
 
 
 @pytest.mark.parametrize(

@@ -43,22 +43,26 @@ def install(build_dir: Path, root: Path) -> None:
         (root / LIBRARIES / name).symlink_to(f"/etc/alternatives/{name}")
 
 
-def settings(sim: Host, mount: Path) -> Settings:
+def settings(sim: Host, root: Path, *options: str) -> Settings:
     environment = {k: v for k, v in sim.env().items() if k != "LD_LIBRARY_PATH"}
-    flags = f"--library /l --driver-root /run/nvidia/driver --driver-root-mount {mount}"
-    return from_arguments(flags.split(), environment)
+    return from_arguments(["--library", "/l", f"--host-root={root}", *options], environment)
 
 
 @pytest.mark.sim
-async def test_a_driver_installed_later_below_the_mount_is_found(
-    sim: Host, build_dir: Path, tmp_path: Path
+@pytest.mark.parametrize("chosen", [[], ["--driver-root=/run/nvidia/driver"]], ids=str)
+async def test_a_driver_installed_later_is_found(
+    sim: Host, build_dir: Path, tmp_path: Path, chosen: list[str]
 ) -> None:
-    mount = tmp_path / "driver-root"
-    environment = settings(sim, mount).environment
+    """Below the root that the operator chose, or that is found; and after it moved."""
+    host = tmp_path / "host"
+    mount = host / "run/nvidia/driver"
+    mount.mkdir(parents=True)
+    environment = settings(sim, host, *chosen).environment
     gpus = Inventory(environment, deadline_s=60, min_interval_s=0)
     await gpus.refresh()
     assert gpus.problem is not None
-    assert f"driver root: invalid value {mount}: must contain libnvidia-ml.so.1" in gpus.problem
+    assert "must contain libnvidia-ml.so.1" in gpus.problem
+    assert str(mount if chosen else "/run/nvidia/driver") in gpus.problem
     assert LIBRARIES in gpus.problem and "--driver-root" in gpus.problem
 
     install(build_dir, mount)
@@ -73,10 +77,10 @@ async def test_a_driver_installed_later_below_the_mount_is_found(
 
 @pytest.mark.sim
 async def test_a_library_that_cannot_be_loaded_is_named(sim: Host, tmp_path: Path) -> None:
-    library = tmp_path / "driver-root/usr/lib64/libnvidia-ml.so.1"
+    library = tmp_path / "host/usr/lib64/libnvidia-ml.so.1"
     library.parent.mkdir(parents=True)
     library.write_bytes(b"\x7fELF")
-    environment = settings(sim, tmp_path / "driver-root").environment
+    environment = settings(sim, tmp_path / "host").environment
     gpus = Inventory(environment, deadline_s=60, min_interval_s=0)
     await gpus.refresh()
     assert str(library) in (gpus.problem or ""), gpus.problem
@@ -93,8 +97,12 @@ def test_links_stay_below_the_root(tmp_path: Path) -> None:
         driver_root.resolve(root, "/a/loop")
 
 
-def test_without_a_mount_the_loader_searches(tmp_path: Path) -> None:
-    assert from_arguments(["--library", "/l"], {"A": "b"}).environment == {"A": "b"}
-    same = from_arguments(["--library", "/l", "--driver-root", "/run/nvidia/driver"], {})
-    assert same.driver_root_mount == Path("/run/nvidia/driver")
-    assert same.environment == {driver_root.VARIABLE: "/run/nvidia/driver"}
+def test_on_the_host_the_loader_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also programs other than the agent and its children, which set neither variable."""
+    assert driver_root.seen_root() is None
+    monkeypatch.setenv(driver_root.VARIABLE, "/")
+    assert driver_root.seen_root() is None
+    monkeypatch.setenv(driver_root.VARIABLE, str(tmp_path))
+    assert driver_root.seen_root() == tmp_path
+    environment = from_arguments(["--library", "/l", f"--driver-root={tmp_path}"], {}).environment
+    assert environment == {driver_root.VARIABLE: str(tmp_path), driver_root.HOST_VARIABLE: "/"}

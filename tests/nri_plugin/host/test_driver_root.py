@@ -68,7 +68,7 @@ def test_device_nodes_are_looked_up_below_the_mount(tmp_path: Path) -> None:
     (mount / "dev/real").touch()
     cdi_dir.mkdir()
     (cdi_dir / "nvidia.json").write_text(json.dumps(spec("")))
-    root = DriverRoot(Path("/"), mount)
+    root = DriverRoot(Path("/"), mount, mount)
     seen: list[Path] = []
 
     def status(path: str) -> os.stat_result:
@@ -91,10 +91,10 @@ def test_missing_files_are_looked_up_below_the_mount(tmp_path: Path) -> None:
     (cdi_dir / "nvidia.json").write_text(json.dumps(document))
     specs = cdi_reader.load([cdi_dir])
     root = DriverRoot(Path("/run/nvidia/driver"), mount)
-    gone = missing(Gpu(UUID, 0, 1), specs, Path("/"), root)
+    gone = missing(Gpu(UUID, 0, 1), specs, root)
     assert "/run/nvidia/driver/usr/lib64/libcuda.so.580" in gone
     (mount / "usr/lib64/libcuda.so.580").touch()
-    gone = missing(Gpu(UUID, 0, 1), specs, Path("/"), root)
+    gone = missing(Gpu(UUID, 0, 1), specs, root)
     assert "/run/nvidia/driver/usr/lib64/libcuda.so.580" not in gone
 
 
@@ -129,7 +129,7 @@ def test_hooks_run_a_program_of_the_host(tmp_path: Path) -> None:
     assert (programs / "nvidia-ctk").read_text() == ours.read_text()
 
     # The directory that stands for the host's root has no libraries: ours does not run there.
-    root = DriverRoot(Path("/"), mount)
+    root = DriverRoot(Path("/"), mount, mount)
     assert root.hook([str(ours)], programs) == ""
     (mount / "usr/bin").mkdir(parents=True)
     (mount / "usr/bin/nvidia-cdi-hook").write_text("#!/bin/sh\n")

@@ -1,8 +1,8 @@
 """Agent, library, arbiter and scheduler of neighbouring releases on one node, in both orders: each
 meets files and annotations of a synthetic release before or after this one.
 
-Which library is mounted: test_store.py, and that of tests/node/library. The region: test_files.py
-of the contract. Annotations: test_grants.py and test_allocation.py there.
+The agent mounts its own release of the library: test_store.py. The region: test_files.py of the
+contract. Annotations: test_grants.py and test_allocation.py there.
 """
 
 from __future__ import annotations
@@ -20,18 +20,14 @@ from contract import (
     grant_file,
     grants,
     lease_file,
-    library_file,
     names,
-    region_file,
 )
 from nri_plugin.host.files import RunDirectory
-from nri_plugin.host.store import Source, Store
 from nri_plugin.policy import annotation_claims, recovery
 from nri_plugin.policy.model import Gpu, Pod, Share
 from nri_plugin.policy.recovery import Running, Stray
 from nri_plugin.policy.refusals import FilesError
 from shim.arbiter.files import Container
-from tests.contract.libraries import library
 from tests.nri_plugin.objects import clear
 from tests.support import GIB
 
@@ -106,24 +102,6 @@ def test_shared_files_that_a_kill_left_half_written_are_rewritten(
     (tmp_path / "run/pod-u/grant").write_bytes(b"")
     run.prepare("pod-u", SHARES, shared=True)
     assert run.grants(["pod-u"])
-
-
-@pytest.mark.parametrize("step", NEIGHBOURS)
-@pytest.mark.parametrize("part", ["grant", "region", "lease"])
-def test_a_library_of_another_contract_is_not_mounted(part: str, step: int, tmp_path: Path) -> None:
-    versions = {"grant": grant_file, "region": region_file, "lease": lease_file}
-    is_now = f"{part} {versions[part].VERSION}"
-    contract = library_file.CONTRACT.replace(is_now, f"{part} {versions[part].VERSION + step}")
-    assert contract != library_file.CONTRACT
-    own, store = tmp_path / "libvgpu.so", Store(tmp_path / "store", tmp_path / "libvgpu.so")
-    own.write_bytes(library())
-    other = Store(tmp_path / "store", tmp_path / "other.so")
-    (tmp_path / "other.so").write_bytes(library(contract))
-    (tmp_path / "store" / names.FILE_CURRENT).parent.mkdir()
-    (tmp_path / "store" / names.FILE_CURRENT).write_text(other.own().parent.name)
-    chosen = store.choose()
-    assert (chosen.source, chosen.path.read_bytes()) == (Source.AGENT, library())
-    assert f"{part} {versions[part].VERSION + step}" in chosen.problem
 
 
 @pytest.mark.parametrize("step", NEIGHBOURS)

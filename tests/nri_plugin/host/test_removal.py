@@ -14,12 +14,12 @@ from typing import Any, Final
 import pytest
 
 from contract import names
-from nri_plugin.distributor.publication import Origin, Publication
 from nri_plugin.host import cdi_generator, driver_root, releases, tmpfs
 from nri_plugin.host.bundle import of
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.lock import FILE
 from nri_plugin.host.removal import Places, Removal, used_by_containers
+from nri_plugin.host.store import keep_mounted
 from nri_plugin.policy.model import Share
 from tests.contract.libraries import library
 from tests.nri_plugin.objects import clear
@@ -36,19 +36,26 @@ class Node:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.places = Places(
-            root / "run/gpuslice", root / "vgpu/store", (root / "cdi",), root / "containerd"
+            root / "run/gpuslice",
+            (root / "cdi",),
+            root / "containerd",
+            root / "vgpu/libvgpu.so",
+            root,
         )
         self.files = RunDirectory(self.places.run_dir, lambda: 7)
 
     def fill(self) -> None:
         store = self.places.store_dir
+        keep_mounted(store)
         self.old = releases.publish(OLD, names.FILE_LIBRARY, store).parent
-        Publication(NEW, Origin.GPUSLICE, store, "one").restore()
+        releases.publish(NEW, names.FILE_LIBRARY, store)
+        releases.replace(self.places.copy, NEW)
         for key in ("c1", "c2"):
             self.files.prepare(key, SHARES, shared=False)
         (self.places.run_dir / FILE).touch()
-        (store.parent / driver_root.COPIED[0]).touch()
-        (store.parent / f".{driver_root.COPIED[0]}.17").touch()
+        (store / driver_root.COPIED[0]).touch()
+        (store / f".{driver_root.COPIED[0]}.17").touch()
+        (self.places.copy.parent / f".{names.FILE_LIBRARY}.new").touch()
         for directory in (*self.places.cdi_dirs, self.places.run_dir / ".cdi"):
             directory.mkdir()
             (directory / cdi_generator.FILE).write_text("{}")
@@ -96,6 +103,8 @@ def node(tmp_path: Path) -> Iterator[Node]:
     made.fill()
     yield made
     clear(made.files)
+    if made.places.store_dir.exists():
+        tmpfs.clear(made.places.store_dir)
 
 
 LEFT: Final = ["cdi", "cdi/nvidia.yaml", "run"]
@@ -117,13 +126,14 @@ def test_files_in_a_containers_bundle_stay_until_it_is_deleted(node: Node) -> No
     bundle = node.bundle(grant, node.old / names.FILE_LIBRARY)
     done = node.uninstall()
     stays = {path for path, what in done.items() if what.startswith("stays: a container")}
-    assert stays == {"run/gpuslice/c1", f"vgpu/store/{node.old.name}"}
+    assert stays == {"run/gpuslice/c1", f"run/gpuslice/.store/{node.old.name}"}
     assert grant.exists() and node.files.keys() == {"c1"}
     assert (node.old / names.FILE_LIBRARY).read_bytes() == OLD
-    assert not (node.places.store_dir / names.FILE_CURRENT).exists()
+    left = {node.old.name, releases.LOCK, f".{driver_root.COPIED[0]}.17"}
+    assert set(os.listdir(node.places.store_dir)) == left
     (bundle / "config.json").unlink()
     bundle.rmdir()
-    assert set(node.uninstall()) == stays
+    assert set(node.uninstall()) == stays | {"run/gpuslice/.store"}
     assert [each for each in node.there() if not each.startswith("containerd")] == LEFT
 
 
@@ -140,8 +150,12 @@ def test_what_a_process_has_mounted_stays_without_a_bundle(node: Node, tmp_path:
     ):
         done = node.uninstall()
         stays = {path for path, what in done.items() if what.startswith("stays: a container")}
-        assert stays == {"run/gpuslice/c1", "run/gpuslice/c2", f"vgpu/store/{node.old.name}"}
-    assert set(node.uninstall()) == stays
+        assert stays == {
+            "run/gpuslice/c1",
+            "run/gpuslice/c2",
+            f"run/gpuslice/.store/{node.old.name}",
+        }
+    assert set(node.uninstall()) == stays | {"run/gpuslice/.store"}
 
 
 def test_a_process_that_ends_while_it_is_read_is_passed_over(tmp_path: Path) -> None:
@@ -162,7 +176,7 @@ def test_a_process_that_ends_while_it_is_read_is_passed_over(tmp_path: Path) -> 
 
 
 def test_a_copy_that_another_container_mounts_stays(node: Node, tmp_path: Path) -> None:
-    copied = node.places.store_dir.parent / names.FILE_LIBRARY
+    copied = node.places.copy
     (tmp_path / "inside").touch()
     with node.process((copied, tmp_path / "inside")):
         assert node.uninstall()["vgpu/libvgpu.so"] == "stays: a container has it mounted"
@@ -170,7 +184,7 @@ def test_a_copy_that_another_container_mounts_stays(node: Node, tmp_path: Path) 
 
 
 def test_files_of_other_programs_stay(node: Node) -> None:
-    (node.places.store_dir.parent / names.FILE_LIBRARY).write_bytes(library(None))
+    node.places.copy.write_bytes(library(None))
     (node.places.run_dir / "foreign").mkdir()
     (node.places.run_dir / "foreign/file").touch()
     done = node.uninstall()
@@ -179,7 +193,7 @@ def test_files_of_other_programs_stay(node: Node) -> None:
     assert node.there() == [
         *LEFT,
         *(f"run/gpuslice{each}" for each in ("", "/.lock", "/foreign", "/foreign/file")),
-        *("vgpu", "vgpu/.nvidia-cdi-hook.17", "vgpu/libvgpu.so"),
+        *("vgpu", "vgpu/.libvgpu.so.new", "vgpu/libvgpu.so"),
     ]
     (node.places.run_dir / "foreign/file").unlink()
 

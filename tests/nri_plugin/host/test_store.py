@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
 import threading
 from pathlib import Path
 
 import pytest
 
 from contract import forwarder, names
-from nri_plugin.host import releases
-from nri_plugin.host.store import Chosen, Source, Store, publish_forwarders, read
+from nri_plugin.host import releases, tmpfs
+from nri_plugin.host.store import Store, keep_mounted, publish_forwarders, read
 from nri_plugin.policy.refusals import StoreError
-from tests.contract.libraries import library as built
+from tests.nri_plugin.objects import plain_store
 
 ELF = b"\x7fELF one"
 
@@ -49,7 +50,7 @@ def test_a_release_that_nothing_uses_is_removed(library: Path, tmp_path: Path) -
         publish(_written(library, data), directory) for data in (b"\x7fELF 0", b"\x7fELF used")
     )
     (directory / "notes").mkdir()
-    store = Store(directory, _written(library, ELF))
+    store = plain_store(directory, _written(library, ELF))
     own = store.own()
     mounts = {str(used), "/etc/hosts"}
     assert not store.collect(lambda: None)
@@ -62,77 +63,16 @@ def test_a_release_that_nothing_uses_is_removed(library: Path, tmp_path: Path) -
     assert store.collect(tuple) == [used.parent.name]
 
 
-def test_the_current_release_and_those_of_other_agents_are_kept(
-    library: Path, tmp_path: Path
-) -> None:
+def test_the_releases_of_other_agents_are_kept(library: Path, tmp_path: Path) -> None:
     directory = tmp_path / "store"
     beside = _written(tmp_path / "other.so", b"\x7fELF other agent")
     beside.with_name(forwarder.TEMPLATE).write_bytes(TEMPLATE)
-    other = Store(directory, beside)
-    kept = {other.own(), *other.forwarders().values(), current(directory, built())}
-    store = Store(directory, library)
+    other = plain_store(directory, beside)
+    kept = {other.own(), *other.forwarders().values()}
+    store = plain_store(directory, library)
     kept.add(store.own())
     assert not store.collect(tuple)
     assert all(path.is_file() for path in kept)
-
-
-def current(store: Path, data: bytes) -> Path:
-    path = releases.publish(data, names.FILE_LIBRARY, store)
-    releases.replace(store / names.FILE_CURRENT, f"{path.parent.name}\n".encode())
-    return path
-
-
-def test_the_distributors_release_is_chosen_and_followed(library: Path, tmp_path: Path) -> None:
-    directory = tmp_path / "store"
-    store = Store(directory, library)
-    own = Chosen(store.own(), Source.AGENT)
-    assert store.choose() == own
-    for content in (b"one", b"two"):
-        path = current(directory, built(content=content))
-        assert store.choose() == Chosen(path, Source.DISTRIBUTOR)
-    (directory / names.FILE_CURRENT).unlink()
-    assert store.choose() == own
-
-
-MISFITS = {
-    "another contract": (built("grant 0"), "must be a library of contract"),
-    "another machine": (
-        built(machine="aarch64" if os.uname().machine == "x86_64" else "x86_64"),
-        "must be a library for",
-    ),
-    "HAMi's": (built(None), "not None"),
-}
-
-
-@pytest.mark.parametrize("case", MISFITS)
-def test_a_current_release_that_does_not_fit_is_not_mounted(
-    case: str, library: Path, tmp_path: Path
-) -> None:
-    data, why = MISFITS[case]
-    store = Store(tmp_path / "store", library)
-    current(tmp_path / "store", data)
-    chosen = store.choose()
-    assert (chosen.path, chosen.source) == (store.own(), Source.AGENT)
-    assert why in chosen.problem
-
-
-def test_a_current_release_that_was_changed_is_not_mounted(library: Path, tmp_path: Path) -> None:
-    directory = tmp_path / "store"
-    store = Store(directory, library)
-    path = current(directory, built())
-    assert store.choose().path == path
-    with path.open("r+b") as file:
-        file.write(b"\x7fELF another program's cp -f")
-    assert "another SHA-256" in store.choose().problem
-    path.unlink()
-    assert "No such file" in store.choose().problem
-    for text in ("../../etc", "a" * 63, "A" * 64, "a" * 65, ""):
-        (directory / names.FILE_CURRENT).write_text(text)
-        assert "must be a SHA-256" in store.choose().problem
-    library.unlink()
-    store.own().unlink()
-    with pytest.raises(StoreError, match="No such file"):
-        store.choose()
 
 
 def _written(library: Path, data: bytes) -> Path:
@@ -141,7 +81,7 @@ def _written(library: Path, data: bytes) -> Path:
 
 
 def test_an_upgrade_stands_beside(library: Path, tmp_path: Path) -> None:
-    store = Store(tmp_path / "store", library)
+    store = plain_store(tmp_path / "store", library)
     first = store.own()
     library.write_bytes(b"\x7fELF two")
     assert store.own() == first
@@ -168,13 +108,13 @@ def test_many_at_once_publish_one_file(library: Path, tmp_path: Path) -> None:
 
 def test_a_library_that_comes_late_is_found(library: Path, tmp_path: Path) -> None:
     library.unlink()
-    store = Store(tmp_path / "store", library)
+    store = plain_store(tmp_path / "store", library)
     with pytest.raises(StoreError, match=r"libvgpu.so: No such file"):
-        store.choose()
+        store.own()
     library.write_bytes(ELF)
-    path = store.choose().path
+    path = store.own()
     path.unlink()
-    assert store.choose().path.read_bytes() == ELF
+    assert store.own().read_bytes() == ELF
 
 
 def test_only_a_shared_library_is_published_and_never_over_a_file_in_use(
@@ -203,7 +143,7 @@ TEMPLATE = b"\x7fELF " + b"".join(
 
 
 def test_forwarders_are_published_for_both_libraries(library: Path, tmp_path: Path) -> None:
-    store = Store(tmp_path / "store", library)
+    store = plain_store(tmp_path / "store", library)
     with pytest.raises(StoreError, match=r"forwarder\.so: No such file"):
         store.forwarders()
     library.with_name(forwarder.TEMPLATE).write_bytes(TEMPLATE)
@@ -230,3 +170,42 @@ def test_a_malformed_template_of_a_forwarder_is_refused(template: bytes, tmp_pat
     path.write_bytes(template)
     with pytest.raises(StoreError, match=r"template|does not fit"):
         publish_forwarders(path, tmp_path / "store")
+
+
+@pytest.mark.node
+def test_the_store_is_one_file_system_that_allows_execution(library: Path, tmp_path: Path) -> None:
+    """Also where the run directory does not, and for an agent that follows."""
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    tmpfs.mount(run_dir, 1 << 20, 100)
+    try:
+        subprocess.run(["mount", "-o", "remount,noexec", run_dir], check=True)
+        directory = run_dir / names.DIR_STORE
+        threads = [threading.Thread(target=keep_mounted, args=(directory,)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        (line,) = [each.split() for each in lines if each.split()[4] == str(directory)]
+        assert {"nosuid", "nodev"} <= {*line[5].split(",")} and "noexec" not in line[5]
+        program = directory / "program"
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+        keep_mounted(directory)
+        assert subprocess.run([program], check=False).returncode == 0
+        path = Store(directory, library).own()
+        assert Store(directory, library).own() == path
+        tmpfs.clear(directory)
+        store = Store(directory, library)
+        assert store.own() == path, "an uninstallation removed it meanwhile"
+        assert os.path.ismount(directory)
+        tmpfs.clear(directory)
+    finally:
+        tmpfs.clear(run_dir)
+
+
+def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("in the way")
+    with pytest.raises(StoreError, match="/run: File exists"):
+        keep_mounted(tmp_path / "run/.store")

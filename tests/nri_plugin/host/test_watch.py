@@ -23,11 +23,11 @@ from nri_plugin.host import selinux
 from nri_plugin.host import watch as module
 from nri_plugin.host.cdi_generator import FILE
 from nri_plugin.host.node import Node
-from nri_plugin.host.store import Store
 from nri_plugin.metrics import Metrics
 from nri_plugin.readiness import Readiness
 from nri_plugin.settings import Settings
 from nri_plugin.threads import Worker
+from tests.nri_plugin.objects import plain_store
 from tests.support import until_async
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class Host:
         )
         program = f"{sys.executable} {tmp_path / 'cat.py'}"
         arguments = f"--library {self.library} --cdi-dir {self.cdi} --run-dir {tmp_path / 'run'}"
-        places = ["--store-dir", str(tmp_path / "store"), "--nvidia-ctk", f"{program} {self.ctk}"]
+        places = ["--containerd-state", str(tmp_path), "--nvidia-ctk", f"{program} {self.ctk}"]
         self.settings: Settings = from_arguments(
             [*arguments.split(), *places, *options], os.environ
         )
@@ -83,7 +83,7 @@ class Host:
         inventory = Inventory(
             os.environ, deadline_s=60, min_interval_s=0, now=time.monotonic, command=self.command
         )
-        store = Store(self.settings.store_dir, self.settings.library)
+        store = plain_store(self.settings.store_dir, self.settings.library)
         return Node(self.settings, inventory, store, Worker("files"))
 
     def lacks(self, node: Node | None = None) -> Sequence[str]:

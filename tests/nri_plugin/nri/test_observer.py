@@ -165,7 +165,7 @@ __main__.main()
 def test_an_agent_whose_event_loop_hangs_gives_its_lock_back(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     places = {
-        **{"--nri-socket": "nri.sock", "--run-dir": "run", "--store-dir": "store"},
+        **{"--nri-socket": "nri.sock", "--run-dir": "run"},
         **{"--cdi-dir": "cdi", "--library": "absent.so"},
     }
     flags = [word for flag, name in places.items() for word in (flag, str(tmp_path / name))]

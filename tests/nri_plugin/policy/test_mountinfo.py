@@ -58,6 +58,7 @@ CASES = {
     "the library's copy to see": (LIBRARY.replace("/.gpuslice/", "/usr/local/vgpu/"), ""),
     "beside the store": ("50 30 8:1 /opt/stores /x rw - ext4 /dev/sda1 rw", ""),
     "another disk": ("50 30 8:2 / /x rw - ext4 /dev/sda2 rw", ""),
+    "the store's tmpfs, to read": ("50 30 0:70 / /x ro - tmpfs gpuslice-store rw", ""),
     "another program's tmpfs": ("50 30 0:70 / /x rw - tmpfs gpuslices rw", ""),
     "an escaped point": (GRANT.format("/", "/with\\040blank"), "/with blank"),
     "not a line": ("50 30 8:1 / /host rw", ""),

@@ -1,0 +1,164 @@
+"""The command `distribute`: keeps a copy of one library on this node, for other projects' pods.
+
+Koordinator and HAMi mount /usr/local/vgpu/libvgpu.so into the pods that they serve. No container of
+gpuslice maps it, so nothing of gpuslice depends on this program. The file is replaced by a rename,
+never written in place, because programs map it; what another program copies over it is replaced
+again. Where the host does not allow it, the program logs that once, and continues.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from contract import library_file, names
+from contract.library_file import LibraryFileError
+from kube.log_lines import Format, Formatter, Line
+from nri_plugin.host import releases
+from nri_plugin.host.discovery import HostView
+from nri_plugin.policy.refusals import StoreError
+
+_LOG: Final = logging.getLogger(__name__)
+
+_DESCRIPTION: Final = f"""\
+Keeps a copy of libvgpu.so at {names.HOST_LIBRARY} of this node, for pods that Koordinator or HAMi
+serve. Containers with a share by gpuslice mount the agent's own library, and need no distributor.
+"""
+_EPILOG: Final = """\
+With --source hami the library is HAMi's. A distributor runs until SIGTERM. What another program
+writes over the copy is replaced within seconds; programs that map a file keep it. Where the copy
+cannot be written (a read-only /usr), that is logged once, and tried again.
+
+examples:
+  python -m nri_plugin distribute --library /opt/gpuslice/libvgpu.so
+"""
+_AGAIN_S: Final = 5.0
+"""Between two looks at the copy's status: one system call."""
+_RETRY_S: Final = 60.0
+
+
+class Origin(StrEnum):
+    """Which project built the library: the values of --source."""
+
+    GPUSLICE = "gpuslice"
+    HAMI = "hami"
+
+
+def main(arguments: Sequence[str]) -> int:
+    known = parser()
+    given = known.parse_args(arguments)
+    try:
+        data = read(given.library, Origin(given.source))
+    except LibraryFileError as error:
+        known.error(f"--library: invalid value {str(given.library)!r}: {error}")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Formatter(given.log_format))
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
+    # The containers' users must be able to enter the directory, whatever our umask.
+    os.umask(0o022)
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    copy = Copy(data, Path(names.HOST_LIBRARY), HostView(given.host_root))
+    while not stopped.is_set():
+        stopped.wait(copy.restore())
+    _LOG.info("stopped")
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    known = argparse.ArgumentParser(
+        prog="python -m nri_plugin distribute",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    known.add_argument(
+        "--library", type=Path, required=True, metavar="PATH", help="the library to copy"
+    )
+    known.add_argument(
+        "--source",
+        choices=tuple(Origin),
+        default=Origin.GPUSLICE,
+        help="which project built the library (default: gpuslice)",
+    )
+    known.add_argument(
+        "--host-root",
+        type=Path,
+        default=Path("/"),
+        metavar="PATH",
+        help="directory at which the host's root directory is seen (default: /)",
+    )
+    known.add_argument(
+        "--log-format",
+        type=Format,
+        choices=tuple(Format),
+        default=Format.LOGFMT,
+        help="format of the log (default: logfmt)",
+    )
+    return known
+
+
+def read(path: Path, origin: Origin) -> bytes:
+    """Return the library at the path. Raises LibraryFileError."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise LibraryFileError(f"must be a readable file: {error.strerror}") from error
+    library_file.check(data, os.uname().machine, contract=None)
+    if origin is Origin.GPUSLICE and library_file.parse(data).contract is None:
+        raise LibraryFileError("must be gpuslice's library; for HAMi's set --source hami")
+    return data
+
+
+class Copy:
+    """path: of the copy, as the host has it."""
+
+    def __init__(self, data: bytes, path: Path, view: HostView) -> None:
+        self._data = data
+        self._path = path
+        self._view = view
+        self._verified: object = None
+        self._problem = ""
+
+    def restore(self) -> float:
+        """Write the copy unless it is there. Return the seconds until it should be looked at."""
+        seen = self._view.seen(self._path)
+        try:
+            if self._verified is None or _identity(seen) != self._verified:
+                if not releases.holds(seen, self._data):
+                    releases.replace(seen, self._data)
+                    _LOG.info(Line("copy of the library written", path=self._path))
+                self._verified = _identity(seen)
+        except StoreError as error:
+            self._verified = None
+            if str(error) != self._problem:
+                self._problem = str(error)
+                _LOG.warning(
+                    Line(
+                        "no copy of the library for Koordinator's and HAMi's pods; gpuslice's own"
+                        " pods need none",
+                        path=self._path,
+                        error=error,
+                    )
+                )
+            return _RETRY_S
+        self._problem = ""
+        return _AGAIN_S
+
+
+def _identity(path: Path) -> object:
+    """What changes with every change of the file; None: there is none."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mode, found.st_size, found.st_ctime_ns

@@ -1,0 +1,118 @@
+"""Finds the host's directories that the agent uses, below where it sees the host's root.
+
+In a pod the host's file system is mounted as a whole, at --host-root. So no directory has to exist
+before the pod starts, and what appears later is seen. Every path is translated here, once, at the
+agent's start; links are resolved as the host resolves them (/var/run leads to /run). What the
+container runtime is told stays the host's path.
+The choice among directories is a function of what is there (`Seen`).
+Reads directories only. Blocks: not for the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gpu.driver_root import resolve
+from nri_plugin.host import bundle
+
+_ROOT: Final = Path("/")
+NRI_SOCKET: Final = Path("/var/run/nri/nri.sock")
+CDI_DIRS: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))
+DEVICE_PLUGINS: Final = Path("/var/lib/kubelet/device-plugins")
+"""The same for every --root-dir of the kubelet."""
+KUBELETS: Final = (
+    Path("/var/lib/kubelet"),
+    Path("/var/lib/k0s/kubelet"),
+    Path("/var/snap/microk8s/common/var/lib/kubelet"),
+)
+"""The kubelet's own default, and the --root-dir that k0s and MicroK8s give it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostView:
+    """root: where the host's root directory is seen; / outside of a pod."""
+
+    root: Path = _ROOT
+
+    def seen(self, path: Path) -> Path:
+        """Return where the host's file of that path is seen; it need not exist. A loop of links is
+        left to its reader."""
+        if self.root == _ROOT:
+            return path
+        try:
+            return resolve(self.root, str(path))
+        except OSError:
+            return self.root / path.relative_to(_ROOT)
+
+    def on_host(self, path: Path) -> Path:
+        """Return the host's path of what is seen there."""
+        if self.root != _ROOT and path.is_relative_to(self.root):
+            return _ROOT / path.relative_to(self.root)
+        return path
+
+    def containerd_state(self) -> Path:
+        """Return the state directory of the kubelet's containerd, as the host has it."""
+        return find_state({state: _state(self.seen(state)) for state in bundle.STATES})
+
+    def kubelet(self) -> Path:
+        """Return the kubelet's --root-dir, as the host has it: the first that has its socket."""
+        with_socket = (k for k in KUBELETS if self.seen(k / "pod-resources/kubelet.sock").exists())
+        return next(with_socket, KUBELETS[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A state directory. changed_s: when a container of Kubernetes came or went last; None: it has
+    none."""
+
+    exists: bool
+    changed_s: float | None = None
+
+
+def find_state(states: Mapping[Path, Seen]) -> Path:
+    """Return the one whose containers of Kubernetes changed last; in a pod, the agent's own did. A
+    Docker containerd beside it has none, and an earlier installation's do not change. If none has
+    any yet, return the first that exists. Pure."""
+    with_pods = [(seen.changed_s, path) for path, seen in states.items() if seen.changed_s]
+    if with_pods:
+        return max(with_pods, key=lambda each: each[0] or 0.0)[1]
+    return next((path for path, seen in states.items() if seen.exists), next(iter(states)))
+
+
+def _state(path: Path) -> Seen:
+    try:
+        return Seen(path.is_dir(), bundle.changed_s(path))
+    except OSError:
+        return Seen(False)
+
+
+def missing(
+    host_root: Path, state: Path, device_plugins: Path | None, on_host: Callable[[Path], Path]
+) -> Sequence[str]:
+    """Return what this node lacks, as text that names the path and what to do. Paths as seen here.
+    device_plugins: None if the agent is no device plugin."""
+    if not (host_root / "proc").is_dir():
+        return [
+            f"{host_root}: must be the host's root directory: mount the host's / there, or set"
+            " --host-root"
+        ]
+    found = []
+    if not state.is_dir():
+        found.append(
+            f"{on_host(state)} does not exist: containerd's state directory is not found; set"
+            " containerd.stateDir (--containerd-state) to `state` in containerd's configuration;"
+            f" searched: {_list(bundle.STATES)}"
+        )
+    if device_plugins is not None and not device_plugins.is_dir():
+        found.append(
+            f"{on_host(device_plugins)} does not exist: the kubelet makes it at its start; whole"
+            " GPUs are not offered without it"
+        )
+    return found
+
+
+def _list(paths: Iterable[Path]) -> str:
+    return ", ".join(map(str, paths))
