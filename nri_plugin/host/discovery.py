@@ -10,7 +10,7 @@ Reads directories only. Blocks: not for the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -89,30 +89,18 @@ def _state(path: Path) -> Seen:
         return Seen(False)
 
 
-def missing(
-    host_root: Path, state: Path, device_plugins: Path | None, on_host: Callable[[Path], Path]
-) -> Sequence[str]:
-    """Return what this node lacks, as text that names the path and what to do. Paths as seen here.
-    device_plugins: None if the agent is no device plugin."""
-    if not (host_root / "proc").is_dir():
+def missing(view: HostView, state: Path) -> Sequence[str]:
+    """Return what no share can do without on this node, as text that names the path and what to do.
+    state: containerd's state directory, as seen here."""
+    if not (view.root / "proc").is_dir():
         return [
-            f"{host_root}: must be the host's root directory: mount the host's / there, or set"
+            f"{view.root}: must be the host's root directory: mount the host's / there, or set"
             " --host-root"
         ]
-    found = []
     if not state.is_dir():
-        found.append(
-            f"{on_host(state)} does not exist: containerd's state directory is not found; set"
+        return [
+            f"{view.on_host(state)} does not exist: containerd's state directory is not found; set"
             " containerd.stateDir (--containerd-state) to `state` in containerd's configuration;"
-            f" searched: {_list(bundle.STATES)}"
-        )
-    if device_plugins is not None and not device_plugins.is_dir():
-        found.append(
-            f"{on_host(device_plugins)} does not exist: the kubelet makes it at its start; whole"
-            " GPUs are not offered without it"
-        )
-    return found
-
-
-def _list(paths: Iterable[Path]) -> str:
-    return ", ".join(map(str, paths))
+            f" searched: {', '.join(map(str, bundle.STATES))}"
+        ]
+    return []

@@ -99,10 +99,7 @@ class Node:
         if found != self.driver_root:
             _LOG.info(Line("driver root", path=found.host, earlier=self.driver_root.host))
             self.driver_root = self.generator.root = found
-        plugins = chosen.device_plugin_dir if chosen.whole_gpus else None
-        return discovery.missing(
-            chosen.host_root, chosen.containerd_state, plugins, chosen.view.on_host
-        )
+        return discovery.missing(chosen.view, chosen.containerd_state)
 
     async def look_for_plugins(self) -> None:
         directory = self._settings.device_plugin_dir

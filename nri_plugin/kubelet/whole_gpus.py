@@ -160,9 +160,10 @@ class WholeGpus:
         return True
 
     async def _stay_registered(self) -> None:
-        kubelet = _identity(self._settings.device_plugin_dir / KUBELETS_OWN)
+        place = self._settings.device_plugin_dir / KUBELETS_OWN
+        kubelet = _identity(place)
         if kubelet is None:
-            self._log("register", "no kubelet listens for device plugins")
+            self._log("register", f"no kubelet listens for device plugins at {place}")
             return
         lost = kubelet != self._kubelet or not self._plugin.connected
         if not lost or (kubelet == self._kubelet and time.monotonic() < self._try_at):

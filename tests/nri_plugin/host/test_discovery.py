@@ -82,18 +82,15 @@ def test_the_kubelets_directory_is_the_one_with_its_socket(root: Path) -> None:
 
 def test_what_is_missing_names_the_hosts_path_and_what_to_do(root: Path) -> None:
     found = settings(root)
-    plugins = found.device_plugin_dir
-    assert not discovery.missing(root, found.containerd_state, None, found.view.on_host)
-    (text,) = discovery.missing(root, found.containerd_state, plugins, found.view.on_host)
-    assert text.startswith("/var/lib/kubelet/device-plugins does not exist: the kubelet makes it")
+    assert not discovery.missing(found.view, found.containerd_state)
     (root / "run/k3s/containerd").rmdir()
     (root / "run/containerd").rmdir()
     found = settings(root)
-    (text,) = discovery.missing(root, found.containerd_state, None, found.view.on_host)
+    (text,) = discovery.missing(found.view, found.containerd_state)
     assert text.startswith("/run/containerd does not exist: ")
     assert "set containerd.stateDir" in text and all(str(each) in text for each in bundle.STATES)
     nowhere = root / "nowhere"
-    (text,) = discovery.missing(nowhere, found.containerd_state, plugins, found.view.on_host)
+    (text,) = discovery.missing(HostView(nowhere), found.containerd_state)
     assert text.startswith(f"{nowhere}: must be the host's root directory: mount the host's /")
 
 
