@@ -188,5 +188,7 @@ class Facts:
     """The directory of the driver's files, as the host has it."""
     dev_char: DevChar = DevChar()
     security: Security = Security()
+    platform: str = ""
+    """Which one configures containerd in a way of its own (platform.py); "": none."""
     state_seen: bool = True
     """False in a pod that does not see containers of Kubernetes at containerd's state directory."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from contract import names
-from nri_plugin.doctor import containerd, host_kernel
+from nri_plugin.doctor import containerd, host_kernel, platform
 from nri_plugin.doctor.facts import (
     Agent,
     DevicePlugins,
@@ -88,6 +88,7 @@ def collect(settings: Settings, library: Path | None, paths: HostPaths) -> Facts
         driver_root=drivers.host,
         dev_char=host_kernel.dev_char(root, drivers),
         security=host_kernel.security(root),
+        platform=platform.find(root),
         state_seen=root == Path("/") or bundle.changed_s(settings.containerd_state) is not None,
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from nri_plugin.doctor import platform
 from nri_plugin.doctor.facts import Answer, Facts, Runtime, fail, ok, warn
 from nri_plugin.host import bundle
 from nri_plugin.protocol import runtimes
@@ -24,7 +25,7 @@ def socket(facts: Facts) -> Answer:
     if seen.problem is not None:
         return fail(seen.problem, "set --nri-socket to the socket")
     if not seen.present:
-        return fail(f"{path} does not exist", _turn_on(facts.runtime))
+        return fail(f"{path} does not exist", _turn_on(facts))
     if not seen.listening:
         return fail(
             f"{path} exists, but no process of this network namespace listens at it",
@@ -64,7 +65,7 @@ def nri(facts: Facts) -> Answer:
     if runtime.config is None:
         return _unread(runtime)
     if table.get("disable", not _at_least(runtime, _NRI_ON_BY_DEFAULT)):
-        return fail(f"NRI is off in {runtime.config_file}", _turn_on(runtime))
+        return fail(f"NRI is off in {runtime.config_file}", _turn_on(facts))
     if table.get("disable_connections"):
         return fail(
             f"{runtime.config_file} lets no plugin connect (disable_connections)",
@@ -138,8 +139,9 @@ def _unread(runtime: Runtime) -> Answer:
     )
 
 
-def _turn_on(runtime: Runtime) -> str:
-    return _lines(runtime, _NRI_TABLE, "disable = false")
+def _turn_on(facts: Facts) -> str:
+    own = platform.NRI.get(facts.platform)
+    return f"turn NRI on: {own}" if own else _lines(facts.runtime, _NRI_TABLE, "disable = false")
 
 
 def _lines(runtime: Runtime, table: str, *settings: str) -> str:
