@@ -17,8 +17,11 @@ import contextlib
 import ctypes
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
+
+from gpu import library_cache
 
 VARIABLE: Final = "GPUSLICE_DRIVER_ROOT"
 """The driver root's path on the host, where an operator chose it."""
@@ -35,10 +38,19 @@ DIRECTORIES: Final = (
     "lib64",
     "lib/x86_64-linux-gnu",
     "lib/aarch64-linux-gnu",
+    "lib/x86_64-linux-gnu/nvidia/current",
+    "lib/aarch64-linux-gnu/nvidia/current",
+)
+"""Directories that nvidia-ctk searches, in its order, before the root's ld.so.cache."""
+FURTHER_DIRECTORIES: Final = (
     "usr/lib",
     "usr/lib/wsl/lib",
+    "usr/local/nvidia/lib64",
+    "usr/lib/nvidia/tesla",
+    "run/opengl-driver/lib",
+    "usr/local/lib",
 )
-"""Directories that nvidia-ctk searches, in its order; then those of Arch and of WSL."""
+"""Then those of Arch, WSL, container images of drivers, Bottlerocket, NixOS and Talos."""
 READY: Final = "/run/nvidia/validations/driver-ready"
 """GPU Operator's validator writes it once the driver works."""
 _READY_BYTES: Final = 4096
@@ -116,18 +128,26 @@ def _text(host: Path) -> str:
 
 def find(root: Path, soname: str) -> Path:
     """Return the library's own path, with all links resolved. Raises NotFoundError."""
-    for directory in DIRECTORIES:
+    for path in _candidates(root, soname):
         try:
-            found = resolve(root, f"/{directory}/{soname}")
+            found = resolve(root, path)
         except OSError:
             continue
         if found.is_file():
             return found
     raise NotFoundError(
-        f"driver root: invalid value {root}: must contain {soname} in one of"
-        f" {', '.join(DIRECTORIES)}; install the driver, or set --driver-root to the host's"
-        " directory that holds the driver's files"
+        f"driver root: invalid value {root}: must contain {soname} in its {library_cache.PLACE}, or"
+        f" in one of {', '.join((*DIRECTORIES, *FURTHER_DIRECTORIES))}; install the driver and run"
+        " ldconfig, or set --driver-root to the host's directory that holds the driver's files"
     )
+
+
+def _candidates(root: Path, soname: str) -> Iterator[str]:
+    yield from (f"/{directory}/{soname}" for directory in DIRECTORIES)
+    with contextlib.suppress(OSError):
+        cache = resolve(root, f"/{library_cache.PLACE}").read_bytes()
+        yield from library_cache.find(cache, soname)
+    yield from (f"/{directory}/{soname}" for directory in FURTHER_DIRECTORIES)
 
 
 def resolve(root: Path, path: str) -> Path:

@@ -1,0 +1,57 @@
+"""Reads ld.so.cache: where the dynamic loader of a root directory finds libraries by their sonames.
+
+Bytes in, paths out. nvidia-ctk reads the same format, so it and the agent find the same libraries.
+A damaged cache has no libraries.
+Source: glibc sysdeps/generic/dl-cache.h; the fields have the machine's byte order, here
+little-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+PLACE: Final = "etc/ld.so.cache"
+
+_MAGIC: Final = b"glibc-ld.so.cache1.1"
+_OLD_MAGIC: Final = b"ld.so-1.7.0\0"
+_OLD_HEADER: Final = struct.Struct("<12sI")
+_OLD_ENTRY_BYTES: Final = 12
+_HEADER: Final = struct.Struct("<20sII5I")
+"""Magic and version, number of entries, bytes of strings; the rest is not needed."""
+_ENTRY: Final = struct.Struct("<iIIIQ")
+"""Flags, offsets of soname and path, two fields that are not needed."""
+_ALIGNMENT: Final = 8
+_FLAGS_64_BIT: Final = frozenset({0x0301, 0x0303, 0x0A01, 0x0A03})
+"""ELF of x86_64 and of aarch64, each with and without glibc's own mark."""
+
+
+def find(cache: bytes, soname: str) -> Iterator[str]:
+    """Yield the paths of the 64-bit libraries of that soname, in the loader's order."""
+    start = _start(cache)
+    if len(cache) < start + _HEADER.size:
+        return
+    magic, count, *_ = _HEADER.unpack_from(cache, start)
+    if magic != _MAGIC or len(cache) < start + _HEADER.size + count * _ENTRY.size:
+        return
+    wanted = soname.encode()
+    for index in range(count):
+        at = start + _HEADER.size + index * _ENTRY.size
+        flags, key, value, _, _ = _ENTRY.unpack_from(cache, at)
+        if flags in _FLAGS_64_BIT and _text(cache, start + key) == wanted:
+            yield _text(cache, start + value).decode(errors="surrogateescape")
+
+
+def _start(cache: bytes) -> int:
+    """Return the offset of the new format, which older systems put behind their own."""
+    if not cache.startswith(_OLD_MAGIC) or len(cache) < _OLD_HEADER.size:
+        return 0
+    _, count = _OLD_HEADER.unpack_from(cache)
+    end: int = _OLD_HEADER.size + count * _OLD_ENTRY_BYTES
+    return -(-end // _ALIGNMENT) * _ALIGNMENT
+
+
+def _text(cache: bytes, start: int) -> bytes:
+    end = cache.find(b"\0", start)
+    return cache[start:end] if end >= 0 else b""
