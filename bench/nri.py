@@ -223,7 +223,9 @@ def _with_mounts(spec: dict[str, Any], count: int) -> str:
     for number in range(len(mounts), count):
         path = f"/usr/lib/x86_64-linux-gnu/libnvidia-part-{number}.so.580.65.06"
         options = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
-        mounts.append({"hostPath": path, "containerPath": path, "options": options})
+        # The agent leaves out, or rejects, files that the host does not have.
+        host = mounts[0]["hostPath"]
+        mounts.append({"hostPath": host, "containerPath": path, "options": options})
     text: str = yaml.safe_dump(spec)
     return text
 

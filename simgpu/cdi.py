@@ -1,19 +1,20 @@
 """The GPUs as a CDI spec: the edits by which a container runtime adds a GPU to a container.
 
-Paths in, a JSON document out. A device is one GPU, named by its UUID, and adds that GPU's
-socket alone. The driver's libraries and nvidia-smi are added with any GPU, as by the NVIDIA
-container toolkit, from the host; they are never part of an image.
+Paths in, a JSON document out. A device is one GPU, named by its UUID, and adds that GPU's device
+node and socket alone. The driver's control nodes, its libraries and nvidia-smi are added with any
+GPU, as by the NVIDIA container toolkit, from the host; they are never part of an image.
 """
 
 from __future__ import annotations
 
 import json
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from simgpu import device_nodes
 from simgpu.config import GpuConfig
 
 KIND: Final = "nvidia.com/gpu"
@@ -50,8 +51,13 @@ def library_dir(multiarch: str | None = None) -> PurePosixPath:
     return PurePosixPath("/usr/lib") / str(name)
 
 
-def spec(gpus: Sequence[GpuConfig], sockets: Mapping[int, Path], driver: Driver) -> dict[str, Any]:
-    """`sockets` is by minor."""
+def spec(
+    gpus: Sequence[GpuConfig],
+    sockets: Mapping[int, Path],
+    driver: Driver,
+    nodes: Path | None = None,
+) -> dict[str, Any]:
+    """`sockets` is by minor. nodes: directory of the device nodes; None: there are none."""
     libraries = library_dir()
     files = {
         driver.libcuda: libraries / "libcuda.so.1",
@@ -65,21 +71,33 @@ def spec(gpus: Sequence[GpuConfig], sockets: Mapping[int, Path], driver: Driver)
             {
                 "name": gpu.uuid,
                 "containerEdits": {
+                    **_nodes(nodes, [device_nodes.name(gpu.minor)]),
                     "mounts": [
                         _mount(sockets[gpu.minor], GPU_DIR / f"{gpu.minor}.sock", _SOCKET_OPTIONS)
-                    ]
+                    ],
                 },
             }
             for gpu in gpus
         ],
         "containerEdits": {
-            "mounts": [_mount(host, inside, _FILE_OPTIONS) for host, inside in files.items()]
+            **_nodes(nodes, device_nodes.CONTROL),
+            "mounts": [_mount(host, inside, _FILE_OPTIONS) for host, inside in files.items()],
         },
     }
 
 
 def render(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=2) + "\n"
+
+
+def _nodes(directory: Path | None, names: Iterable[str]) -> dict[str, Any]:
+    if directory is None:
+        return {}
+    return {
+        "deviceNodes": [
+            {"path": f"/dev/{name}", "hostPath": str(directory / name)} for name in names
+        ]
+    }
 
 
 def _mount(host: Path, container: PurePosixPath, options: Sequence[str]) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """The commands: up, down, status, fault.
 
-Reads argv and the environment, as beside it only nvidia_ctk.py does; the only module that starts or
-stops the daemon.
-Prints what it made and the next command; an error is one line on stderr and status 1.
+Reads argv and the environment; the only module that starts or stops the daemon. Prints what it made
+and the next command; an error is one line on stderr and status 1.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from contract import quantity
-from simgpu import cdi, config
+from simgpu import cdi, config, device_nodes
 from simgpu.faults import RECOVERY_ACTIONS, is_call
 from simgpu.state_dir import StateDir, StateDirError
 from simgpu.wire import Op
@@ -159,7 +158,9 @@ def _serve(state_dir: StateDir, host: config.HostConfig, driver: cdi.Driver) -> 
     )
     lock = state_dir.lock()
     sockets = {gpu.minor: state_dir.gpu_socket(gpu.minor) for gpu in host.gpus}
-    _write_atomically(state_dir.cdi_spec, cdi.render(cdi.spec(host.gpus, sockets, driver)))
+    made = device_nodes.make(state_dir.device_nodes, sockets)
+    nodes = state_dir.device_nodes if made else None
+    _write_atomically(state_dir.cdi_spec, cdi.render(cdi.spec(host.gpus, sockets, driver, nodes)))
     try:
         asyncio.run(daemon.run(host, state_dir))
     finally:

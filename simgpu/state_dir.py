@@ -5,6 +5,7 @@
     D/gpus/N.sock    GPU N: a process that may connect has the GPU
     D/control.sock   JSON lines, for root or the owner: status, faults, stop
     D/cdi/           nvidia.json, the CDI spec
+    D/dev/           the driver's device nodes, where root started the daemon
 
 Uses files and locks only; independent of GPUs and protocols.
 """
@@ -67,6 +68,10 @@ class StateDir:
     def cdi_spec(self) -> Path:
         return self.root / "cdi" / "nvidia.json"
 
+    @property
+    def device_nodes(self) -> Path:
+        return self.root / "dev"
+
     def gpu_socket(self, minor: int) -> Path:
         return self.gpus / f"{minor}.sock"
 
@@ -112,8 +117,8 @@ class StateDir:
         if not self.root.is_dir():
             return
         self.clear_sockets()
-        for path in (self.cdi_spec, self.log, self.pid_file):
+        for path in (self.cdi_spec, self.log, self.pid_file, *self.device_nodes.glob("nvidia*")):
             path.unlink(missing_ok=True)
-        for directory in (self.gpus, self.cdi_spec.parent, self.root):
+        for directory in (self.gpus, self.cdi_spec.parent, self.device_nodes, self.root):
             with contextlib.suppress(OSError):
                 directory.rmdir()

@@ -82,14 +82,17 @@ def _cdi_of(facts: Facts, uuid: str) -> Answer:
             f" generate --device-name-strategy=uuid --output={directories[0]}/nvidia.yaml",
         )
     if device.problem is not None:
-        do = "regenerate it, and keep one file that describes the GPU"
+        do = (
+            "correct the cause, and keep one file that describes the GPU; the agent uses a spec of"
+            " its own instead where it can run nvidia-ctk"
+        )
         return fail(f"{uuid} in {file}: {device.problem}", do)
     gone = facts.missing.get(uuid, ())
     if gone:
         return fail(
-            f"{uuid} in {file} lists files that do not exist: {', '.join(gone[:3])}",
-            "it was generated for another driver: regenerate it, or restart the agent that"
-            " generated it",
+            f"{uuid} in {file} has hooks whose programs do not exist: {', '.join(gone[:3])}",
+            "install NVIDIA's container toolkit again, or remove the file: the agent then generates"
+            " a spec of its own",
         )
     return ok(f"{uuid} in {file}")
 

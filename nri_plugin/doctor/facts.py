@@ -164,7 +164,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All facts. missing: by GPU, files that its CDI device names and this host lacks."""
+    """All facts. missing: by GPU, hooks of its CDI device that this host lacks."""
 
     settings: Settings
     root: bool

@@ -105,12 +105,12 @@ def _inventory(settings: Settings) -> Inventory:
 
 
 def missing(gpu: Gpu, specs: Specs, drivers: DriverRoot) -> Sequence[str]:
-    """Return files and hooks that the GPU's CDI device names and the host does not have."""
+    """Return the hooks' programs that the GPU's CDI device names and the host does not have; of
+    files and device nodes the reader of specs reports that."""
     device = specs.devices.get(gpu.uuid)
     if device is None or device.problem is not None:
         return ()
-    named = [mount.source for edits in (device.common, device.own) for mount in edits.mounts]
-    named += [hook.path for edits in (device.common, device.own) for hook in edits.hooks]
+    named = [hook.path for edits in (device.common, device.own) for hook in edits.hooks]
     return sorted({path for path in named if not _exists(path, drivers)})
 
 

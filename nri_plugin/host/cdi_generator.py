@@ -1,10 +1,11 @@
 """Generates CDI specs with nvidia-ctk for GPUs that have none, for this agent's use.
 
-nvidia-ctk runs in a child under a deadline, and only for GPUs that no other spec describes. Its
+nvidia-ctk runs in a child under a deadline, and only for GPUs without a usable CDI device. Its
 output is parsed like any other spec before it is stored; only the missing GPUs' devices are kept,
 under their UUIDs, in one file that is replaced atomically. The file's directory decides which
 programs can use it: only this agent reads its own directory, so the GPU is injected only with our
-adjustment. Where pods hold whole GPUs, the file must be in a directory that the runtime reads.
+adjustment. Where pods hold whole GPUs, the file must be in a directory that the runtime reads; it
+then has all that NVIDIA's program describes, and what no share may have is cut at injection.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from kube.log_lines import Line
 from nri_plugin.child import Child
 from nri_plugin.host import cdi_reader
 from nri_plugin.host.driver_root import WITHOUT_MOUNT, DriverRoot
+from nri_plugin.policy import nvidia
 from nri_plugin.policy.refusals import ChildError
 
 _LOG: Final = logging.getLogger(__name__)
@@ -53,8 +55,8 @@ class Generator:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.file = directory / FILE
-        self._command, self.root = (*command, *OPTIONS), root
-        self._child = Child(self._command, environment, deadline_s=deadline_s, subject="nvidia-ctk")
+        self._program, self.root = tuple(command), root
+        self._child = Child(command, environment, deadline_s=deadline_s, subject="nvidia-ctk")
         self._min_interval_s = min_interval_s
         self._now = now
         self._generated_at: float | None = None
@@ -71,22 +73,55 @@ class Generator:
         """Return nvidia-ctk's further options. programs: directory for a copy of the program that
         runs the spec's hooks, if the host has none. Raises OSError."""
         below_mount = self.root.mount != Path("/")
-        return self.root.options(self.root.hook(self._command, programs)) if below_mount else ()
+        return self.root.options(self.root.hook(self._program, programs)) if below_mount else ()
 
-    async def generate(self, uuids: Iterable[str], options: Sequence[str] = ()) -> str | None:
+    def node_commands(self) -> Sequence[Sequence[str]]:
+        """Return what creates the control device nodes; empty if the host has them."""
+        return self.root.node_commands(self._program)
+
+    async def generate(
+        self,
+        uuids: Iterable[str],
+        options: Sequence[str] = (),
+        before: Sequence[Sequence[str]] = (),
+    ) -> str | None:
         """Return a spec's text for those of these GPUs that nvidia-ctk describes; None: it
-        describes none of them. `problem` lists what is missing."""
+        describes none of them. `problem` lists what is missing.
+
+        before: commands to run first; if the last one fails, a problem.
+        """
         self._generated_at = self._now()
-        self._child.command = (*self._command, *options)
+        unprepared = await self._prepare(before)
         wanted = sorted(uuids)
         try:
-            text, problem = render(await self._child.request(), wanted, self.root)
+            reply = await self._run((*self._program, *OPTIONS, *options))
+            text, problem = render(reply, wanted, self.root)
         except ChildError as error:
             text, problem = None, str(error)
+        problem = "; ".join(filter(None, (problem, unprepared)))
         if problem and problem != self.problem:
             _LOG.warning(Line("no CDI spec generated", gpus=",".join(wanted), error=problem))
         self.problem = problem or None
         return text
+
+    async def _prepare(self, commands: Sequence[Sequence[str]]) -> str:
+        """Return why the last command failed; "": it did not. A module may be loaded although
+        modprobe does not find it."""
+        failed = ""
+        for command in commands:
+            try:
+                await self._run(command)
+                failed = ""
+            except ChildError as error:
+                failed = (
+                    f"the control device nodes are missing, and {' '.join(self._program)} cannot"
+                    f" create them ({error}): run {nvidia.CREATE_NODES} on the host"
+                )
+        return failed
+
+    async def _run(self, command: Sequence[str]) -> bytes:
+        self._child.command = command
+        return await self._child.request()
 
     def present(self) -> Sequence[str]:
         """Return the GPUs that the file describes. Raises OSError."""

@@ -4,16 +4,18 @@ Implements the Container Device Interface, versions 0.3 to 1.x, for some kinds o
 decisions: unusable content becomes a problem of its device, an unreadable file a problem of the
 whole set, and the policy refuses only containers that request the device.
 Source: github.com/cncf-tags/container-device-interface SPEC.md. Later directories override earlier
-ones; a device defined twice in one directory is unusable. If several kinds have a device of one
-name, the first counts.
+ones, but an unusable device overrides no usable one; a device defined twice in one directory is
+unusable. If several kinds have a usable device of one name, the first counts.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import posixpath
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -21,24 +23,20 @@ from typing import Any, Final
 import yaml
 
 from contract import names
-from nri_plugin.policy.model import CdiDevice, Device, Edits, Hook, HookStage, Mount, Specs
+from nri_plugin.host import cdi_edits
+from nri_plugin.host.cdi_edits import SpecError, Stat
+from nri_plugin.policy import nvidia
+from nri_plugin.policy.model import CdiDevice, Edits, Specs
 
 _MAX_BYTES: Final = 4 << 20
 _YAML: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_SHOWN_CHARS: Final = 200
 SUFFIXES: Final = (".json", ".yaml", ".yml")
-_STAGES: Final = {stage.value: stage for stage in HookStage}
-_UNSUPPORTED: Final = ("additionalGids", "intelRdt", "netDevices")
-"""Edits that an NRI adjustment cannot express for every runtime that we support."""
-_DEFAULT_MOUNT_OPTIONS: Final = ("ro", "nosuid", "nodev", "rbind", "rprivate")
-
-Stat = Callable[[str], os.stat_result]
 
 
 class Reader:
     """The specs of some directories. Every creation with a grant needs them while the runtime
-    waits, so the result is cached while files and device nodes are unchanged. Belongs to one
-    thread.
+    waits, so the result is cached while the specs and the directories of the driver's files and
+    device nodes are unchanged. Belongs to one thread.
     """
 
     def __init__(
@@ -51,19 +49,22 @@ class Reader:
         self._kinds = kinds
         self._status = status
         self._files: object = None
-        self._nodes: dict[str, object] = {}
+        self._host: dict[str, object] = {}
         self._specs = Specs()
 
     def load(self) -> Specs:
         files = [_listing(directory) for directory in self._directories]
-        nodes = {path: _seen(self._status, path) for path in self._nodes}
-        if files != self._files or nodes != self._nodes:
-            self._files, self._nodes = files, {}
+        host = {path: _seen(self._status, path) for path in self._host}
+        if files != self._files or host != self._host:
+            self._files, self._host = files, {}
             self._specs = load(self._directories, self._kinds, self._record_status)
         return self._specs
 
     def _record_status(self, path: str) -> os.stat_result:
-        self._nodes[path] = _seen(self._status, path)
+        """A file that appears or vanishes changes its directory: one query for many libraries."""
+        place = posixpath.dirname(path)
+        if place not in self._host:
+            self._host[place] = _seen(self._status, place)
         return self._status(path)
 
 
@@ -84,10 +85,6 @@ def _seen(status: Stat, path: str) -> object:
     return found.st_mode, found.st_rdev, state(found)
 
 
-class SpecError(Exception):
-    """One spec or device violates the format; the text names the field."""
-
-
 def load(
     directories: Iterable[Path],
     kinds: Sequence[str] = names.CDI_KINDS,
@@ -95,7 +92,7 @@ def load(
 ) -> Specs:
     """Return every device of these kinds. Reads files: call it from a worker thread.
 
-    status: stat function for the host's device nodes, for numbers that the spec omits.
+    status: stat function for the host's files and device nodes.
     """
     devices: dict[tuple[str, str], CdiDevice] = {}
     problems: list[str] = []
@@ -111,8 +108,14 @@ def load(
                 key = device.kind, device.name
                 twice = here.get(key)
                 here[key] = device if twice is None else _doubled(device, twice)
-        devices.update(here)
-    ranked = sorted(devices.values(), key=lambda device: -kinds.index(device.kind))
+        for key, device in here.items():
+            if device.problem is None or key not in devices or devices[key].problem is not None:
+                devices[key] = device
+
+    def rank(device: CdiDevice) -> tuple[bool, int]:
+        return device.problem is None, -kinds.index(device.kind)
+
+    ranked = sorted(devices.values(), key=rank)
     return Specs({device.name: device for device in ranked}, tuple(problems))
 
 
@@ -180,137 +183,40 @@ def document(path: Path) -> Any:
 
 
 def _read_spec(path: Path, kinds: Sequence[str], status: Stat) -> Sequence[CdiDevice]:
-    spec = _Object("", document(path))
+    spec = cdi_edits.Object("", document(path))
     kind = spec.raw.get("kind")
     if not isinstance(kind, str) or kind not in kinds:
         return ()
     version = spec.text("cdiVersion")
     if version.partition(".")[0] not in {"0", "1"}:
-        raise SpecError(f"cdiVersion: invalid value {_shown(version)}: must be 0.3 to 1.x")
-    common, common_problem = _try_edits(spec, status)
+        raise SpecError(f"cdiVersion: invalid value {version[:20]!r}: must be 0.3 to 1.x")
+    common, common_gids, common_problem = _try_edits(spec, status)
     devices = []
     for entry in spec.objects("devices"):
-        own, problem = _try_edits(entry, status)
-        name = entry.text("name")
-        devices.append(CdiDevice(name, str(path), own, common, problem or common_problem, kind))
+        own, gids, problem = _try_edits(entry, status)
+        gids |= common_gids
+        own, shared = (cdi_edits.opened(each, gids) for each in (own, common))
+        problem = problem or common_problem or _lacking(own, common)
+        devices.append(CdiDevice(entry.text("name"), str(path), own, shared, problem, kind))
     return devices
 
 
-def _try_edits(parent: _Object, status: Stat) -> tuple[Edits, str | None]:
-    """Return the edits, or why they are unusable; one broken GPU leaves the others usable."""
+def _try_edits(
+    parent: cdi_edits.Object, status: Stat
+) -> tuple[Edits, AbstractSet[int], str | None]:
+    """Return the edits and groups, or why they are unusable; one broken GPU leaves the others
+    usable."""
     try:
-        raw = parent.raw.get("containerEdits")
-        edits = _Object(parent.at("containerEdits"), {} if raw is None else raw)
-        for name in _UNSUPPORTED:
-            if edits.raw.get(name):
-                raise SpecError(f"{edits.at(name)}: not supported: remove it from the spec")
-        return Edits(
-            env=tuple(_variable(edits.at("env"), line) for line in edits.texts("env")),
-            devices=tuple(_device(each, status) for each in edits.objects("deviceNodes")),
-            mounts=tuple(map(_mount, edits.objects("mounts"))),
-            hooks=tuple(map(_hook, edits.objects("hooks"))),
-        ), None
+        return *cdi_edits.parse(parent, status), None
     except SpecError as error:
-        return Edits(), str(error)
+        return Edits(), frozenset(), str(error)
 
 
-def _variable(where: str, line: str) -> tuple[str, str]:
-    key, equals, value = line.partition("=")
-    if not key or not equals:
-        raise SpecError(f"{where}: invalid value {_shown(line)}: must be KEY=VALUE")
-    return key, value
-
-
-def _device(node: _Object, status: Stat) -> Device:
-    path, raw = node.path("path"), node.raw
-    major, minor = node.whole("major"), node.whole("minor")
-    if not raw.get("type") or major is None or minor is None:
-        # nvidia-ctk writes only the path: the numbers are those of the host's node, now.
-        kind, major, minor = _numbers(node.where, str(raw.get("hostPath") or path), status)
-    else:
-        kind = node.text("type")
-    mode, uid, gid = map(node.whole, ("fileMode", "uid", "gid"))
-    return Device(path, kind, major, minor, mode, uid, gid)
-
-
-def _numbers(where: str, path: str, status: Stat) -> tuple[str, int, int]:
-    try:
-        node = status(path)
-    except OSError as error:
-        raise SpecError(f"{where}: {path}: {error.strerror}") from error
-    for test, kind in ((stat.S_ISCHR, "c"), (stat.S_ISBLK, "b")):
-        if test(node.st_mode):
-            return kind, os.major(node.st_rdev), os.minor(node.st_rdev)
-    raise SpecError(f"{where}: invalid value {path}: must be a device node")
-
-
-def _mount(mount: _Object) -> Mount:
-    return Mount(
-        mount.path("containerPath"),
-        mount.path("hostPath"),
-        mount.texts("options") or _DEFAULT_MOUNT_OPTIONS,
-        mount.text("type") if mount.raw.get("type") else "bind",
+def _lacking(*edits: Edits) -> str | None:
+    nodes = nvidia.lacking_nodes([device.path for each in edits for device in each.devices])
+    if not nodes:
+        return None
+    return (
+        f"deviceNodes: must contain {' and '.join(nodes)}, without which no program can compute on"
+        f" the GPU; load the driver's modules and create its device nodes: {nvidia.CREATE_NODES}"
     )
-
-
-def _hook(hook: _Object) -> Hook:
-    name = hook.text("hookName")
-    if name not in _STAGES:
-        at = hook.at("hookName")
-        raise SpecError(f"{at}: invalid value {_shown(name)}: must be one of {', '.join(_STAGES)}")
-    args, env = hook.texts("args"), hook.texts("env")
-    return Hook(_STAGES[name], hook.path("path"), args, env, hook.whole("timeout"))
-
-
-def _shown(raw: object) -> str:
-    return repr(raw)[:_SHOWN_CHARS]
-
-
-class _Object:
-    """A JSON object of a spec, and its location. Each method reads one field, and raises SpecError
-    for a value of another type."""
-
-    def __init__(self, where: str, raw: object) -> None:
-        if not isinstance(raw, dict):
-            place = where or "the spec"
-            raise SpecError(f"{place}: invalid type {type(raw).__name__}: must be an object")
-        self.where = where
-        self.raw: Mapping[str, Any] = raw
-
-    def at(self, key: str) -> str:
-        return f"{self.where}.{key}" if self.where else key
-
-    def text(self, key: str) -> str:
-        return self._text(key, self.raw.get(key))
-
-    def path(self, key: str) -> str:
-        path = self.text(key)
-        if not path.startswith("/"):
-            raise SpecError(
-                f"{self.at(key)}: invalid value {_shown(path)}: must be an absolute path"
-            )
-        return path
-
-    def whole(self, key: str) -> int | None:
-        raw = self.raw.get(key)
-        if raw is not None and (not isinstance(raw, int) or isinstance(raw, bool) or raw < 0):
-            raise SpecError(f"{self.at(key)}: invalid value {_shown(raw)}: must be an integer >= 0")
-        return raw
-
-    def texts(self, key: str) -> Sequence[str]:
-        return tuple(self._text(key, each) for each in self._list(key))
-
-    def objects(self, key: str) -> Iterator[_Object]:
-        for index, each in enumerate(self._list(key)):
-            yield _Object(f"{self.at(key)}[{index}]", each)
-
-    def _text(self, key: str, raw: object) -> str:
-        if not isinstance(raw, str) or not raw:
-            raise SpecError(f"{self.at(key)}: invalid value {_shown(raw)}: must be a string")
-        return raw
-
-    def _list(self, key: str) -> Sequence[Any]:
-        raw = self.raw.get(key)
-        if raw is None or isinstance(raw, list):
-            return raw or ()
-        raise SpecError(f"{self.at(key)}: invalid type {type(raw).__name__}: must be a list")

@@ -14,19 +14,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from nri_plugin.host import cdi_reader
+from nri_plugin.host.cdi_edits import SpecError, Stat
 from nri_plugin.policy import nvidia
 from nri_plugin.policy.injection import normal
 
 _DEVICES: Final = Path("/proc/devices")
 _UNREADABLE: Final = (
-    *(cdi_reader.SpecError, OSError, ValueError, RecursionError),
+    *(SpecError, OSError, ValueError, RecursionError),
     *(TypeError, AttributeError, KeyError),
 )
 """Raised for a file that is not a spec, or an entry that violates the format."""
 
 
 def by_name(
-    directories: Iterable[Path], wanted: Sequence[str], status: cdi_reader.Stat = os.stat
+    directories: Iterable[Path], wanted: Sequence[str], status: Stat = os.stat
 ) -> AbstractSet[str]:
     """Return those of the `wanted` CDI names that inject a GPU. A name with two definitions, one of
     them with a GPU, counts as injecting it."""
@@ -48,7 +49,7 @@ def _documents(directories: Iterable[Path]) -> Iterator[Any]:
                 continue
 
 
-def _brings(name: str, documents: Iterable[Any], status: cdi_reader.Stat) -> bool:
+def _brings(name: str, documents: Iterable[Any], status: Stat) -> bool:
     kind, _, device = name.partition("=")
     known = undetermined = False
     for document in documents:
@@ -72,7 +73,7 @@ def _edits(spec: Any, kind: str, device: str) -> Iterator[Any]:
             yield spec.get("containerEdits") or {}
 
 
-def _has_gpu(edits: Any, status: cdi_reader.Stat) -> bool:
+def _has_gpu(edits: Any, status: Stat) -> bool:
     for node in edits.get("deviceNodes") or ():
         paths = [normal(node[key]) for key in ("path", "hostPath") if key in node]
         if any(nvidia.is_node(path, 0) for path in paths):
@@ -87,7 +88,7 @@ def _has_gpu(edits: Any, status: cdi_reader.Stat) -> bool:
     return any(nvidia.names_gpus(key, value) for key, value in variables)
 
 
-def _major(node: Any, status: cdi_reader.Stat) -> int:
+def _major(node: Any, status: Stat) -> int:
     """Return the major number of a device node; 0 if neither its spec nor the host has it."""
     if isinstance(major := node.get("major"), int) and major:
         return major

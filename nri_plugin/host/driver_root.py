@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from gpu.driver_root import locate, resolve
 from nri_plugin.host.host_command import in_root
+from nri_plugin.policy.nvidia import CONTROL_NODES
 
 _ROOT: Final = Path("/")
 _VERSION_S: Final = 1.0
@@ -33,6 +34,7 @@ _HOOKS: Final = (
 host."""
 COPIED: Final = ("nvidia-cdi-hook", "nvidia-ctk")
 """Names of the copies for hooks."""
+_MODULES: Final = ("nvidia", "nvidia-uvm")
 _CONTAINERS_OWN: Final = ("createContainer", "startContainer")
 """Hooks whose arguments are paths in the container."""
 
@@ -58,20 +60,41 @@ class DriverRoot:
         return os.stat(self.seen(path))
 
     def on_host(self, path: str) -> str:
-        """Return the host's path of a file that lies below the mount; other paths unchanged."""
-        if self.mount == self.host or not Path(path).is_relative_to(self.mount):
+        """Return the host's path of a file that lies below the mount, or below the host's root as
+        seen here; other paths unchanged."""
+        if self.mount == self.host:
             return path
-        return str(self.host / Path(path).relative_to(self.mount))
+        for seen, there in ((self.mount, self.host), (self.root, _ROOT)):
+            if seen != _ROOT and Path(path).is_relative_to(seen):
+                return str(there / Path(path).relative_to(seen))
+        return path
+
+    @property
+    def dev_root(self) -> Path:
+        """Return the directory whose /dev has the driver's device nodes: a driver container has
+        nodes of its own, or uses those of the host."""
+        own_nodes = (self.mount / "dev/nvidiactl").exists()
+        return self.mount if own_nodes or self.host == _ROOT else self.root
 
     def options(self, hook: str) -> Sequence[str]:
-        """Return nvidia-ctk's options for this root. hook: the host's path of the hooks' program.
-
-        A driver container has device nodes of its own, or uses those of the host.
-        """
-        own_nodes = (self.mount / "dev/nvidiactl").exists()
-        nodes = self.mount if own_nodes or self.host == _ROOT else _ROOT
-        roots = (f"--driver-root={self.mount}", f"--dev-root={nodes}")
+        """Return nvidia-ctk's options for this root. hook: the host's path of hooks' program."""
+        roots = (f"--driver-root={self.mount}", f"--dev-root={self.dev_root}")
         return (*roots, f"--nvidia-cdi-hook-path={hook}") if hook else roots
+
+    def node_commands(self, ctk: Sequence[str]) -> Sequence[Sequence[str]]:
+        """Return the commands that load the driver's modules and create the control device nodes,
+        as NVIDIA's unit nvidia-cdi-refresh.service does; empty if there are all, or no nvidia-ctk.
+
+        nvidia-ctk would load modules by a chroot program, which the agent's image does not have.
+        """
+        nodes = (self.dev_root / node[1:] for node in CONTROL_NODES)
+        if all(node.exists() for node in nodes) or shutil.which(ctk[0]) is None:
+            return ()
+        create = ("system", "create-device-nodes", "--control-devices")
+        return (
+            in_root(self.mount, ("/sbin/modprobe", "-a", *_MODULES)),
+            (*ctk, *create, f"--driver-root={self.mount}", f"--dev-root={self.dev_root}"),
+        )
 
     def hook(self, command: Sequence[str], directory: Path) -> str:
         """Return the host's path of the program for a spec's hooks; "": there is none, and

@@ -1,7 +1,7 @@
 """The node's current state: its GPUs, their CDI specs, and the library.
 
 Queried for every container with a grant, and by the watch (watch.py). Blocking work runs in the
-worker or a child, under a deadline. A CDI spec is generated for a GPU that has none.
+worker or a child, under a deadline. A CDI spec is generated for a GPU that has no usable one.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class Node:
             settings.environment,
             self.driver_root,
         )
+        # The agent's own directory comes first: its spec counts where no other one is usable.
         directories = dict.fromkeys((settings.generated_cdi_dir, *settings.cdi_dirs))
         self._specs = Reader(directories, settings.cdi_kinds, self._status)
         self._renewed_for: tuple[str, Path] | None = None
@@ -134,7 +135,25 @@ class Node:
         directories, status = self._settings.cdi_dirs, self.driver_root.stat
         return cdi_vendor.by_name(directories, cdi_names, status) if cdi_names else frozenset()
 
-    async def generate_specs(self, uuids: Sequence[str]) -> bool:
+    def to_generate(self, specs: Specs) -> AbstractSet[str]:
+        """Return the GPUs for which a CDI spec is to be generated: none is usable.
+
+        A spec in the directory of generated ones would only be doubled. One file has all GPUs, so
+        those that it describes already are generated again, too.
+        """
+        ours, found = self.generator.file, specs.devices
+        described = {uuid for uuid, device in found.items() if device.file == str(ours)}
+        wanted = set()
+        for uuid in (gpu.uuid for gpu in self.gpus):
+            device = found.get(uuid)
+            if device is None or (
+                device.problem is not None
+                and (uuid in described or Path(device.file).parent != ours.parent)
+            ):
+                wanted.add(uuid)
+        return wanted | described if wanted else frozenset()
+
+    async def generate_specs(self, uuids: Collection[str]) -> bool:
         """Generate CDI specs for these GPUs, unless that was tried just now; False: none is new.
 
         Raises OSError if they cannot be written.
@@ -142,7 +161,8 @@ class Node:
         if not self._settings.nvidia_ctk or not self.generator.due:
             return False
         options = await self._work(partial(self.generator.options, self._settings.store_dir))
-        text = await self.generator.generate(uuids, options)
+        before = await self._work(self.generator.node_commands)
+        text = await self.generator.generate(uuids, options, before)
         if text is not None:
             await self._work(partial(self.generator.write, text))
         return text is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -116,15 +116,9 @@ async def _inspect(node: Node) -> Found:
         # description is then valid, so ours is removed.
         if any(device and device.also_in for device in found) and await node.withdraw_duplicates():
             specs, paths = await node.inspect_host()
-        ours = {
-            uuid: device
-            for uuid, device in specs.devices.items()
-            if device.file == str(node.generator.file)
-        }
-        broken = {uuid for uuid, device in ours.items() if device.problem}
-        missing = {gpu.uuid for gpu in node.gpus} - (specs.devices.keys() - broken)
-        # One file has all GPUs, so those that it describes already are generated again, too.
-        if missing and await node.generate_specs([*(missing | ours.keys())]):
+        wanted = node.to_generate(specs)
+        if wanted and await node.generate_specs(wanted):
+            _log_replaced(wanted, specs, node.generator.file)
             specs, paths = await node.inspect_host()
     except TimeoutError:
         return Found([_LATE])
@@ -145,16 +139,27 @@ def judge(
     hints = [f"unreadable: {problem}" for problem in specs.problems]
     hints += [f"none was generated: {generator_problem}"] if generator_problem else []
     hint = f" ({'; '.join(hints)})" if hints else ""
+    instead = f" (instead: {generator_problem})" if generator_problem else ""
     unusable = {}
     for gpu in gpus:
         device = specs.devices.get(gpu.uuid)
         if device is None:
             unusable[gpu.uuid] = f"{gpu.uuid} has no CDI device{hint}"
         elif device.problem is not None:
-            unusable[gpu.uuid] = f"CDI device of {gpu.uuid} in {device.file}: {device.problem}"
+            problem = f"{device.problem}{instead}"
+            unusable[gpu.uuid] = f"CDI device of {gpu.uuid} in {device.file}: {problem}"
     if len(unusable) == len(gpus):
         lacks += unusable.values()
     return Found(lacks, unusable)
+
+
+def _log_replaced(generated: Iterable[str], before: Specs, ours: Path) -> None:
+    """Log the unusable devices of other programs' specs in place of which ours are used."""
+    for uuid in sorted(generated):
+        device = before.devices.get(uuid)
+        if device is not None and device.problem is not None and device.file != str(ours):
+            problem = f"CDI device in {device.file}: {device.problem}"
+            _LOG.warning(Line("CDI spec replaced", uuid=uuid, by=ours, problem=problem))
 
 
 def _show(library: Path | None, metrics: Metrics) -> None:

@@ -43,6 +43,13 @@ _FILES: Final[Sequence[tuple[re.Pattern[str], AbstractSet[str]]]] = tuple(
         (r"^/dev/(dri/|nvidia-modeset$)", _GRAPHICS),
     )
 )
+_LIBRARY: Final = re.compile(r"\.so(\.|$)")
+_FOR_NO_SHARE: Final = re.compile(r"/nvidia-(persistenced|fabricmanager)/|/nvidia-mps(/|$)")
+"""Sockets of the host's daemons. Compute needs neither of the first two, and they may vanish; the
+third makes each program a client of the host's MPS."""
+_HOOKS_FOR_NO_SHARE: Final = frozenset({"apply-cuda-memory-limits"})
+"""Hooks by an argument. This one has the driver reserve memory that a variable of the container's
+own names: the tenant's choice, in place of its grant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +79,20 @@ def select(env: Sequence[str], allowed: AbstractSet[str]) -> DriverCapabilities:
 
 
 def cut(edits: Edits, given: AbstractSet[str]) -> Edits:
-    """Return the edits without files that belong only to other capabilities."""
+    """Return the edits without files that belong only to other capabilities, and without what no
+    container with a share may have."""
+    mounts = (mount for mount in edits.mounts if _within(mount.destination, given))
     return replace(
         edits,
-        mounts=tuple(mount for mount in edits.mounts if _within(mount.destination, given)),
+        mounts=tuple(each for each in mounts if not _FOR_NO_SHARE.search(each.destination)),
         devices=tuple(device for device in edits.devices if _within(device.path, given)),
+        hooks=tuple(hook for hook in edits.hooks if not _HOOKS_FOR_NO_SHARE & {*hook.args}),
     )
+
+
+def is_needed(path: str) -> bool:
+    """Whether the file is a library that compute and utility may load."""
+    return _LIBRARY.search(path) is not None and not _of(path)
 
 
 def _within(path: str, given: AbstractSet[str]) -> bool:

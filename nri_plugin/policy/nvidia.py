@@ -7,6 +7,7 @@ dynamic majors and are useless without one of these) and NVIDIA's container tool
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -16,6 +17,16 @@ _MAJOR: Final = 195
 _DRIVER: Final = "nvidia"
 _LIBRARY: Final = "libcuda.so"
 _NODE: Final = re.compile(r"/dev/nvidia[^/]*(/.*)?")
+_NEEDED: Final = {
+    "/dev/nvidiaN": re.compile(r"/dev/nvidia\d+"),
+    "/dev/nvidiactl": re.compile(r"/dev/nvidiactl"),
+    "/dev/nvidia-uvm": re.compile(r"/dev/nvidia-uvm"),
+}
+"""N: the GPU's number."""
+_WSL: Final = "/dev/dxg"
+CONTROL_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm")
+CREATE_NODES: Final = "nvidia-modprobe -c 0 -u"
+"""The driver's own command, for every GPU by its number."""
 _NO_GPUS: Final = frozenset({"", "none", names.VISIBLE_DEVICES_NONE})
 _WITHOUT_NVIDIA: Final = ("runc", "crun")
 _CDI_VENDOR: Final = names.CDI_KIND.partition("/")[0]
@@ -24,6 +35,18 @@ _CDI_VENDOR: Final = names.CDI_KIND.partition("/")[0]
 def is_node(path: str, major: int) -> bool:
     """Whether a device node gives access to a GPU, or is needed for it."""
     return major == _MAJOR or _NODE.fullmatch(path) is not None
+
+
+def is_needed_node(path: str) -> bool:
+    """Whether no program can compute on a GPU without this device node."""
+    return path == _WSL or any(node.fullmatch(path) for node in _NEEDED.values())
+
+
+def lacking_nodes(paths: Sequence[str]) -> Sequence[str]:
+    """Return the needed device nodes that are not among `paths`, as in _NEEDED."""
+    if _WSL in paths:
+        return ()
+    return [name for name, node in _NEEDED.items() if not any(map(node.fullmatch, paths))]
 
 
 def is_driver(path: str) -> bool:

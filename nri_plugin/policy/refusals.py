@@ -105,10 +105,12 @@ class Reason(Enum):
     )
     CDI_MISSING = (
         f"CDI device {names.CDI_KIND}={{uuid}}: not found: must be in a spec of the CDI"
-        " directories{hint}; run nvidia-ctk cdi generate on the node"
+        " directories{hint}; the agent generates one where it can run nvidia-ctk, and its /readyz"
+        " says why not"
     )
     CDI_UNUSABLE = (
-        "CDI device {device} of {file}: {problem}; regenerate the file with nvidia-ctk cdi generate"
+        "CDI device {device} of {file}: {problem}; the agent generates a usable one where it can"
+        " run nvidia-ctk, and its /readyz says why not"
     )
     NOT_FORWARDED = (
         "strict mode: no CDI spec of the container's GPUs mounts a file of {soname} that a"
@@ -116,8 +118,8 @@ class Reason(Enum):
         " --strict"
     )
     CDI_CONFLICT = (
-        "the CDI specs of the container's GPUs define {what} differently; regenerate them with"
-        " nvidia-ctk cdi generate"
+        "the CDI specs of the container's GPUs define {what} differently: keep one file that"
+        " describes all GPUs of the node"
     )
     LIBRARY_MISSING = "the library is missing on this node: {problem}" + _DOCTOR
     MOUNT_COLLISION = (

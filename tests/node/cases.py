@@ -335,7 +335,7 @@ CASES: Final[Sequence[Case]] = (
         "a_gpu_of_another_device_plugin_and_a_grant",
         "a GPU of another device plugin, and a grant",
         _REFUSES,
-        "`the container already has a GPU without a limit (CDI device nvidia.com/gpu=`",
+        "`the container already has a GPU without a limit (device /dev/nvidia`",
     ),
     Case(
         "a_gpu_of_another_nri_plugin",

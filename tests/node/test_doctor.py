@@ -205,7 +205,7 @@ BROKEN: Mapping[str, tuple[Callable[[Patient], object], str, str, str, str]] = {
         lambda patient: patient.spec(
             lambda document: document["containerEdits"]["mounts"][0].update(hostPath="/gone.so.1")
         ),
-        *("cdi", "fail", "lists files that do not exist: /gone.so.1", "regenerate it"),
+        *("cdi", "fail", "mounts[0]: /gone.so.1: No such file", "keep one file"),
     ),
     "NVIDIA's runtime as the default": (
         lambda patient: _nvidia(patient, "true"),

@@ -27,6 +27,7 @@ from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri import connection
 from nri_plugin.nri.service import Service
 from nri_plugin.settings import Settings
+from tests.nri_plugin.cdi_nodes import NODES
 from tests.nri_plugin.fake_runtime import FakeRuntime, RequestFailed, connected_pair
 from tests.nri_plugin.objects import plain_store
 
@@ -59,14 +60,14 @@ class Host:
         self.socket = tmp_path / "nri.sock"
         self.library.write_bytes(b"\x7fELF")
         self.cdi.mkdir()
-        mounts = [{"hostPath": "/host/gpu0", "containerPath": "/dev/gpu0", "options": ["bind"]}]
+        mounts = [{"hostPath": "/dev/zero", "containerPath": "/dev/gpu0", "options": ["bind"]}]
         hooks = [{"hookName": "createContainer", "path": "/bin/true", "args": ["true"]}]
         node = {"path": "/dev/x", "type": "c", "major": 1, "minor": 3, "fileMode": 0, "uid": 0}
         document = {
             "cdiVersion": "0.6.0",
             "kind": names.CDI_KIND,
             "devices": [
-                {"name": UUID, "containerEdits": {"mounts": mounts, "deviceNodes": [node]}}
+                {"name": UUID, "containerEdits": {"mounts": mounts, "deviceNodes": [node, *NODES]}}
             ],
             "containerEdits": {"hooks": hooks},
         }

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path
 
-from simgpu import cdi, config
+import pytest
+
+from simgpu import cdi, config, device_nodes
 
 HOST = config.load(config.DEFAULT_FILE)
 SOCKETS = {gpu.minor: Path(f"/d/gpus/{gpu.minor}.sock") for gpu in HOST.gpus}
@@ -47,6 +51,22 @@ def test_the_driver_comes_with_any_gpu(tmp_path: Path) -> None:
             )
         ]
     }
+
+
+def test_device_nodes_are_those_of_a_driver(tmp_path: Path) -> None:
+    minors = [gpu.minor for gpu in HOST.gpus]
+    if not device_nodes.make(tmp_path / "dev", minors):
+        pytest.skip("device nodes need root")
+    spec = cdi.spec(HOST.gpus, SOCKETS, driver_in(tmp_path), tmp_path / "dev")
+    for of, names in (
+        (spec, ["nvidiactl", "nvidia-uvm"]),
+        *((spec["devices"][minor], [f"nvidia{minor}"]) for minor in minors),
+    ):
+        nodes = of["containerEdits"]["deviceNodes"]
+        assert [node["path"] for node in nodes] == [f"/dev/{name}" for name in names]
+        assert all(stat.S_ISCHR(os.stat(node["hostPath"]).st_mode) for node in nodes)
+    numbers = os.stat(tmp_path / "dev/nvidia0").st_rdev
+    assert (os.major(numbers), os.minor(numbers)) == (195, 0)
 
 
 def test_no_symlink_is_left_in_a_path(tmp_path: Path) -> None:

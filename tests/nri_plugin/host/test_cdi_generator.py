@@ -16,12 +16,13 @@ from contract import names
 from nri_plugin.host import cdi_reader
 from nri_plugin.host.cdi_generator import FILE, OPTIONS, Generator, render
 from nri_plugin.policy.refusals import ChildError
+from tests.nri_plugin.cdi_nodes import NODES
 
 UUID, OTHER = "GPU-a", "GPU-b"
 
 
 def document(*devices: str, kind: str = names.CDI_KIND) -> dict[str, Any]:
-    mount = {"hostPath": "/x", "containerPath": "/x"}
+    mount = {"hostPath": "/dev/zero", "containerPath": "/x"}
     return {
         "cdiVersion": "0.5.0",
         "kind": kind,
@@ -29,7 +30,7 @@ def document(*devices: str, kind: str = names.CDI_KIND) -> dict[str, Any]:
             {"name": name, "containerEdits": {"mounts": [{**mount, "containerPath": f"/{name}"}]}}
             for name in devices
         ],
-        "containerEdits": {"mounts": [mount]},
+        "containerEdits": {"mounts": [mount], "deviceNodes": [*NODES]},
     }
 
 

@@ -15,6 +15,7 @@ from contract import names
 from nri_plugin.host import cdi_reader
 from nri_plugin.host.cdi_reader import Reader
 from nri_plugin.policy.model import Device, Edits, Hook, HookStage, Mount, Specs
+from tests.nri_plugin.cdi_nodes import CONTROL, DEVICES, NODES
 
 CTK = """\
 cdiVersion: 0.5.0
@@ -24,6 +25,7 @@ containerEdits:
     - NVIDIA_VISIBLE_DEVICES=void
   deviceNodes:
     - path: /dev/nvidiactl
+    - path: /dev/nvidia-uvm
   mounts:
     - hostPath: /usr/lib/libcuda.so.580
       containerPath: /usr/lib/libcuda.so.580
@@ -43,17 +45,24 @@ devices:
   - name: all
     containerEdits:
       deviceNodes:
-        - {path: /dev/nvidia9, type: c, major: 195, minor: 9, uid: 0, gid: 44}
+        - {path: /dev/nvidia0, hostPath: /dev/host0, uid: 0, gid: 44}
+        - {path: /dev/nvidia-of-tomorrow, type: c, major: 7, minor: 9}
 """
 
 
 def spec(*devices: Mapping[str, Any], **fields: Any) -> str:
-    return json.dumps({"cdiVersion": "0.6.0", "kind": names.CDI_KIND, "devices": devices, **fields})
+    """Devices without edits of their own get those of a GPU."""
+    whole = [{"containerEdits": {"deviceNodes": NODES}, **device} for device in devices]
+    return json.dumps({"cdiVersion": "0.6.0", "kind": names.CDI_KIND, "devices": whole, **fields})
 
 
-def node(path: str) -> os.stat_result:
-    numbers = {"/dev/nvidiactl": (195, 255), "/dev/host0": (195, 0), "/dev/sd": (8, 1)}
-    if path == "/dev/plain":
+LIBCUDA = "/usr/lib/libcuda.so.580"
+NUMBERS = {"/dev/nvidiactl": (195, 255), "/dev/nvidia-uvm": (511, 0), "/dev/host0": (195, 0)}
+
+
+def node(path: str, numbers: Mapping[str, tuple[int, int]] = NUMBERS) -> os.stat_result:
+    numbers = {"/dev/sd": (8, 1), "/dev/null": (1, 3), **numbers}
+    if path in {"/dev/plain", "/a", LIBCUDA}:
         return os.stat_result([stat.S_IFREG | 0o644] + [0] * 9)
     if path not in numbers:
         raise FileNotFoundError(2, "No such file or directory", path)
@@ -71,7 +80,10 @@ def test_what_nvidia_ctk_writes(tmp_path: Path) -> None:
     assert gpu.own == Edits(devices=(Device("/dev/nvidia0", "c", 195, 0, 438),))
     assert gpu.common == Edits(
         env=(("NVIDIA_VISIBLE_DEVICES", "void"),),
-        devices=(Device("/dev/nvidiactl", "c", 195, 255),),
+        devices=(
+            Device("/dev/nvidiactl", "c", 195, 255),
+            Device("/dev/nvidia-uvm", "c", 511, 0),
+        ),
         mounts=(
             Mount(
                 "/usr/lib/libcuda.so.580",
@@ -89,7 +101,10 @@ def test_what_nvidia_ctk_writes(tmp_path: Path) -> None:
             ),
         ),
     )
-    assert specs.devices["all"].own.devices == (Device("/dev/nvidia9", "c", 195, 9, None, 0, 44),)
+    assert specs.devices["all"].own.devices == (
+        Device("/dev/nvidia0", "c", 195, 0, None, 0, 44),
+        Device("/dev/nvidia-of-tomorrow", "c", 7, 9),
+    )
 
 
 def test_other_files_are_none_of_ours(tmp_path: Path) -> None:
@@ -102,7 +117,7 @@ def test_later_directories_outrank_earlier_ones(tmp_path: Path) -> None:
     for name in ("low", "high"):
         directory = tmp_path / name
         directory.mkdir()
-        edits = {"env": [f"FROM={name}"]}
+        edits = {"env": [f"FROM={name}"], "deviceNodes": NODES}
         (directory / "s.json").write_text(spec({"name": "G", "containerEdits": edits}))
     specs = cdi_reader.load([tmp_path / "low", tmp_path / "high"])
     assert specs.devices["G"].own.env == (("FROM", "high"),)
@@ -180,17 +195,27 @@ def test_broken_yaml_large_files_and_dangling_links(tmp_path: Path) -> None:
 
 BROKEN_EDITS: Mapping[str, tuple[Any, str]] = {
     "not an object": ([], "containerEdits: invalid type list: must be an object"),
-    "gids": ({"additionalGids": [44]}, "containerEdits.additionalGids: not supported"),
     "env": ({"env": ["NOVALUE"]}, "containerEdits.env: invalid value 'NOVALUE'"),
     "env key": ({"env": ["=x"]}, "must be KEY=VALUE"),
     "relative": (
         {"deviceNodes": [{"path": "dev/x"}]},
         "deviceNodes[0].path: invalid value 'dev/x'",
     ),
-    "absent": ({"deviceNodes": [{"path": "/dev/gone"}]}, "/dev/gone: No such file"),
+    "absent": (
+        {"deviceNodes": [{"path": "/dev/nvidia1", "hostPath": "/dev/gone"}]},
+        "deviceNodes[0]: /dev/gone: No such file",
+    ),
     "plain": (
-        {"deviceNodes": [{"path": "/dev/plain"}]},
-        "invalid value /dev/plain: must be a device node",
+        {"deviceNodes": [{"path": "/dev/nvidiactl", "hostPath": "/dev/plain"}]},
+        "/dev/plain: must be a device node",
+    ),
+    "library": (
+        {"mounts": [{"hostPath": "/gone", "containerPath": "/lib/libcuda.so.580"}]},
+        "mounts[0]: /gone: No such file",
+    ),
+    "argument": (
+        {"hooks": [{"hookName": "prestart", "path": "/x", "args": ["", 7]}]},
+        "hooks[0].args: invalid value 7: must be a string",
     ),
     "numbers": (
         {"deviceNodes": [{"path": "/d", "type": "c", "major": -1, "minor": 0}]},
@@ -215,6 +240,86 @@ def test_broken_edits_make_their_device_unusable(case: str, tmp_path: Path) -> N
     assert problem in str(devices["bad"].problem)
     path.write_text(spec({"name": "bad"}, containerEdits=edits))
     assert problem in str(cdi_reader.load([tmp_path], status=node).devices["bad"].problem)
+
+
+DISPENSABLE: Mapping[str, Any] = {
+    "a node of graphics": {"deviceNodes": [{"path": "/dev/dri/card0"}]},
+    "a node that is none": {"deviceNodes": [{"path": "/dev/nvidia-fs0", "hostPath": "/dev/plain"}]},
+    "a program": {"mounts": [{"hostPath": "/gone", "containerPath": "/usr/bin/nvidia-smi"}]},
+    "a socket": {"mounts": [{"hostPath": "/gone", "containerPath": "/run/x/socket"}]},
+    "a library of video": {
+        "mounts": [{"hostPath": "/gone", "containerPath": "/usr/lib/libnvcuvid.so.580"}]
+    },
+    "groups": {"additionalGids": [44, 105]},
+    "what are no groups": {"additionalGids": "video"},
+    "cache allocation": {"intelRdt": {"closID": "gpu", "enableMonitoring": True}},
+    "a network device": {"netDevices": [{"hostInterfaceName": "ib0", "name": "ib0"}]},
+    "a field of tomorrow": {"cgroups": ["x"]},
+}
+
+
+@pytest.mark.parametrize("case", DISPENSABLE)
+def test_what_no_program_needs_makes_no_gpu_unusable(case: str, tmp_path: Path) -> None:
+    whole = {"deviceNodes": NODES, "annotations": {"a": "b"}}
+    for common, own in ((whole, DISPENSABLE[case]), (DISPENSABLE[case], whole)):
+        device = {"name": "G", "containerEdits": own, "annotations": {"a": "b"}}
+        (tmp_path / "s.json").write_text(spec(device, cdiVersion="1.1.0", containerEdits=common))
+        found = cdi_reader.load([tmp_path], status=node).devices["G"]
+        assert found.problem is None
+        assert {*found.own.devices, *found.common.devices} == {*DEVICES}
+        assert found.own.mounts == found.common.mounts == ()
+
+
+@pytest.mark.parametrize("lacking", ["/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm"])
+def test_a_device_without_the_drivers_nodes_is_unusable(lacking: str, tmp_path: Path) -> None:
+    """nvidia-ctk leaves out what does not exist when it runs."""
+    nodes = [node for node in NODES if node["path"] != lacking]
+    (tmp_path / "s.json").write_text(spec({"name": "G", "containerEdits": {"deviceNodes": nodes}}))
+    problem = str(cdi_reader.load([tmp_path]).devices["G"].problem)
+    assert problem.startswith(
+        f"deviceNodes: must contain {lacking.replace('nvidia0', 'nvidiaN')}, "
+    )
+    assert "nvidia-modprobe" in problem
+
+
+def test_wsl_has_one_device_node(tmp_path: Path) -> None:
+    edits = {"deviceNodes": [{"path": "/dev/dxg", "hostPath": "/dev/null"}]}
+    (tmp_path / "s.json").write_text(spec({"name": "G", "containerEdits": edits}))
+    assert cdi_reader.load([tmp_path]).devices["G"].problem is None
+
+
+@pytest.mark.parametrize(
+    ("gids", "mode", "given"),
+    [([44], 0o660, 0o666), ([44], 0o640, 0o644), ([7], 0o660, 0o660), ([], 0o660, 0o660)],
+)
+def test_a_group_of_the_container_is_that_of_all_its_users(
+    gids: list[int], mode: int, given: int, tmp_path: Path
+) -> None:
+    """NRI gives no process a group. A node's mode applies in the container alone."""
+    gpu = {**NODES[0], "fileMode": mode | stat.S_IFCHR, "gid": 44}
+    own = {"deviceNodes": [gpu, *CONTROL]}
+    for common in ({}, {"additionalGids": gids}):
+        edits = own if common else {**own, "additionalGids": gids}
+        text = spec({"name": "G", "containerEdits": edits}, containerEdits=common)
+        (tmp_path / "s.json").write_text(text)
+        (device, *_) = cdi_reader.load([tmp_path]).devices["G"].own.devices
+        assert device.file_mode == given
+
+
+def test_an_unusable_device_overrides_no_usable_one(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "s.json").write_text(spec({"name": "G"}))
+    broken: Any = {"name": "G", "containerEdits": {}}
+    (tmp_path / "b/s.json").write_text(spec(broken))
+    directories = [tmp_path / "a", tmp_path / "b"]
+    assert cdi_reader.load(directories).devices["G"].file == f"{tmp_path}/a/s.json"
+    (tmp_path / "b/s.json").write_text(spec({"name": "G"}))
+    assert cdi_reader.load(directories).devices["G"].file == f"{tmp_path}/b/s.json"
+    # Of another kind, too.
+    (tmp_path / "a/s.json").write_text(spec({"name": "G"}, kind=PLUGIN))
+    (tmp_path / "b/s.json").write_text(spec(broken))
+    assert cdi_reader.load(directories).devices["G"].kind == PLUGIN
 
 
 STRANGE_YAML = {
@@ -268,7 +373,7 @@ def test_aliases_stand_for_no_more_than_a_file_may_hold(tmp_path: Path) -> None:
 def test_defaults_and_block_devices(tmp_path: Path) -> None:
     edits = {
         "deviceNodes": [{"path": "/dev/sd"}],
-        "mounts": [{"hostPath": "/a", "containerPath": "/b"}],
+        "mounts": [{"hostPath": "/a", "containerPath": "/b", "options": [""]}],
         "additionalGids": [],
     }
     (tmp_path / "s.json").write_text(spec({"name": "G", "containerEdits": edits}))
@@ -285,51 +390,41 @@ def test_a_spec_is_read_again_when_it_changes(tmp_path: Path) -> None:
     fresh.write_text(spec({"name": "H"}))
     fresh.rename(path)
     assert list(cdi_reader.load([tmp_path]).devices) == ["H"]
-    edits = {"deviceNodes": [{"path": "/dev/late"}]}
-    path.write_text(spec({"name": "late", "containerEdits": edits}))
-    nodes: list[OSError | os.stat_result] = [
-        FileNotFoundError(2, "No such file or directory"),
-        node("/dev/nvidiactl"),
-    ]
-
-    def status(path: str) -> os.stat_result:
-        answer = nodes.pop(0)
-        if isinstance(answer, OSError):
-            raise answer
-        return answer
-
-    assert cdi_reader.load([tmp_path], status=status).devices["late"].problem is not None
+    path.write_text(spec({"name": "late"}))
     # The spec is the same, the host is not.
-    assert cdi_reader.load([tmp_path], status=status).devices["late"].problem is None
+    missing = cdi_reader.load([tmp_path], status=lambda path: os.stat(f"/nowhere{path}"))
+    assert missing.devices["late"].problem is not None
+    assert cdi_reader.load([tmp_path], status=node).devices["late"].problem is None
 
 
 def test_a_reader_looks_at_what_has_changed_alone(tmp_path: Path) -> None:
-    numbers = {"/dev/nvidiactl": 255, "/dev/host0": 0}
-
-    def status(path: str) -> os.stat_result:
-        if path not in numbers:
-            raise FileNotFoundError(2, "No such file or directory", path)
-        device = {"st_rdev": os.makedev(195, numbers[path])}
-        return os.stat_result([stat.S_IFCHR | 0o666] + [0] * 9, device)
-
+    host = tmp_path / "host"
+    for place in ("dev/nvidiactl", "dev/nvidia-uvm", "dev/host0", LIBCUDA[1:]):
+        (host / place).parent.mkdir(parents=True, exist_ok=True)
+        (host / place).symlink_to("/dev/null")
     file = tmp_path / "nvidia.yaml"
     file.write_text(CTK)
+
+    def status(path: str) -> os.stat_result:
+        return os.stat(f"{host}{path}")
+
     reader = Reader([tmp_path, tmp_path / "absent"], status=status)
     first = reader.load()
     assert first == cdi_reader.load([tmp_path], status=status)
+    assert first.devices["GPU-1"].problem is None
     assert reader.load() is first
     (tmp_path / "notes.txt").write_text("none of ours")
     assert reader.load() is first
-    numbers["/dev/host0"] = 7
-    assert reader.load().devices["GPU-1"].own.devices[0].minor == 7
-    del numbers["/dev/host0"]
-    assert reader.load().devices["GPU-1"].problem is not None
-    numbers["/dev/host0"] = 0
-    assert reader.load() == first
+    for place, problem in (("dev/host0", "/dev/host0: No such"), (LIBCUDA[1:], LIBCUDA)):
+        (host / place).unlink()
+        assert problem in str(reader.load().devices["GPU-1"].problem)
+        (host / place).symlink_to("/dev/zero")
+        assert reader.load().devices["GPU-1"].problem is None
+    assert reader.load().devices["GPU-1"].own.devices[0].minor == 5, "the host's number"
     file.write_text(CTK.replace("GPU-1", "GPU-2"))
     assert set(reader.load().devices) == {"GPU-2", "all"}
     (tmp_path / "absent").mkdir()
-    (tmp_path / "absent" / "more.json").write_text(spec({"name": "GPU-3", "containerEdits": {}}))
+    (tmp_path / "absent" / "more.json").write_text(spec({"name": "GPU-3"}))
     assert set(reader.load().devices) == {"GPU-2", "GPU-3", "all"}
     (tmp_path / "dangling.json").symlink_to("nowhere")
     assert "dangling.json" in reader.load().problems[0]

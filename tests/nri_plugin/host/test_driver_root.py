@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from nri_plugin.doctor.host import missing
 from nri_plugin.host import cdi_reader
 from nri_plugin.host.cdi_generator import render
 from nri_plugin.host.driver_root import DriverRoot
-from nri_plugin.policy.model import Gpu
+from nri_plugin.policy.model import Gpu, Specs
 
 UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 
@@ -60,42 +59,40 @@ def test_what_a_spec_must_not_hold_stays_for_its_reader() -> None:
     assert root.translate(odd) == odd
 
 
-def test_device_nodes_are_looked_up_below_the_mount(tmp_path: Path) -> None:
+def test_files_are_looked_up_below_the_mount(tmp_path: Path) -> None:
     """A pod's own /dev has only the nodes of the time at which the pod was created."""
     cdi_dir, mount = tmp_path / "cdi", tmp_path / "driver-root"
-    (mount / "dev").mkdir(parents=True)
+    for place in ("usr/lib64", "usr/bin", "dev"):
+        (mount / place).mkdir(parents=True)
+    for node in ("nvidia-uvm", "nvidiactl", "real"):
+        (mount / "dev" / node).touch()
     (mount / "dev/nvidia0").symlink_to("/dev/real")
-    (mount / "dev/real").touch()
+    (mount / "usr/lib64/libcuda.so.580").touch()
     cdi_dir.mkdir()
-    (cdi_dir / "nvidia.json").write_text(json.dumps(spec("")))
-    root = DriverRoot(Path("/"), mount, mount)
-    seen: list[Path] = []
+    document = spec("/run/nvidia/driver")
+    nodes = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm")
+    document["devices"][0]["containerEdits"]["deviceNodes"] = [
+        {"path": path, "hostPath": f"/run/nvidia/driver{path}"} for path in nodes
+    ]
+    document["containerEdits"]["mounts"][0]["containerPath"] = "/usr/lib64/libcuda.so.580"
+    (cdi_dir / "nvidia.json").write_text(json.dumps(document))
+    root = DriverRoot(Path("/run/nvidia/driver"), mount)
+    seen: set[Path] = set()
 
     def status(path: str) -> os.stat_result:
-        seen.append(root.seen(path))
-        return os.stat("/dev/null")
+        seen.add(root.seen(path))
+        found = root.stat(path)
+        return os.stat("/dev/null") if "/dev/" in path else found
 
-    (device,) = cdi_reader.load([cdi_dir], status=status).devices.values()
-    assert device.problem is None
-    assert seen == [mount / "dev/real", mount / "dev/nvidiactl"]
-    assert stat.S_ISREG(root.stat("/dev/nvidia0").st_mode)
+    def load() -> Specs:
+        return cdi_reader.load([cdi_dir], status=status)
 
-
-def test_missing_files_are_looked_up_below_the_mount(tmp_path: Path) -> None:
-    cdi_dir, mount = tmp_path / "cdi", tmp_path / "driver-root"
-    cdi_dir.mkdir()
-    (mount / "usr/lib64").mkdir(parents=True)
-    document = spec("/run/nvidia/driver")
-    for node in document["devices"][0]["containerEdits"]["deviceNodes"]:
-        node |= {"type": "c", "major": 195, "minor": 0}
-    (cdi_dir / "nvidia.json").write_text(json.dumps(document))
-    specs = cdi_reader.load([cdi_dir])
-    root = DriverRoot(Path("/run/nvidia/driver"), mount)
-    gone = missing(Gpu(UUID, 0, 1), specs, root)
-    assert "/run/nvidia/driver/usr/lib64/libcuda.so.580" in gone
-    (mount / "usr/lib64/libcuda.so.580").touch()
-    gone = missing(Gpu(UUID, 0, 1), specs, root)
-    assert "/run/nvidia/driver/usr/lib64/libcuda.so.580" not in gone
+    assert load().devices[UUID].problem is None
+    assert seen >= {mount / "dev/real", mount / "usr/lib64/libcuda.so.580"}
+    hook = ("/run/nvidia/driver/bin/x",)
+    assert hook[0] in missing(Gpu(UUID, 0, 1), load(), root)
+    (mount / "usr/lib64/libcuda.so.580").unlink()
+    assert "/usr/lib64/libcuda.so.580: No such file" in str(load().devices[UUID].problem)
 
 
 def test_the_options_of_nvidia_ctk(tmp_path: Path) -> None:

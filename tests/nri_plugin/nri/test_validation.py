@@ -72,8 +72,8 @@ async def test_validation_rejects_changes_of_other_plugins(host: Host) -> None:
         assert await verdict(nothing, container(9), web) == ""
         assert await verdict(nothing, container(9, "sidecar")) == ""
         gpu = nri.ContainerAdjustment()
-        gpu.linux.devices.add(path="/dev/nvidia0", type="c", major=195)
-        brought = "NRI plugin 60-other injected a GPU by device /dev/nvidia0"
+        gpu.linux.devices.add(path="/dev/nvidia1", type="c", major=195)
+        brought = "NRI plugin 60-other injected a GPU by device /dev/nvidia1"
         assert await verdict(nothing, container(9), web, gpu) == ""
         assert await verdict(nothing, container(9, "sidecar"), of, gpu) == ""
         counted = handler._metrics.unlimited.labels("nri_plugin")

@@ -8,7 +8,7 @@ import pytest
 
 from nri_plugin.policy import capabilities
 from nri_plugin.policy.capabilities import ALWAYS
-from nri_plugin.policy.model import Device, Edits, Mount
+from nri_plugin.policy.model import Device, Edits, Hook, HookStage, Mount
 
 KEY = "NVIDIA_DRIVER_CAPABILITIES"
 LIB = "/usr/lib/x86_64-linux-gnu"
@@ -84,3 +84,27 @@ def test_files_come_with_their_capability_alone(beyond: set[str]) -> None:
     assert [mount.destination for mount in kept.mounts] == want
     nodes = [path for path, owners in DEVICES.items() if not owners or owners & beyond]
     assert [device.path for device in kept.devices] == nodes
+
+
+def test_what_no_container_with_a_share_may_have() -> None:
+    """Sockets of the host's daemons, and the hook by which a tenant reserves memory."""
+    places = (
+        *("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket"),
+        *("/var/run/nvidia-persistenced/socket", "/tmp/nvidia-mps"),
+    )
+    kept = (Mount("/usr/bin/nvidia-persistenced", "/x"), Mount("/usr/bin/nvidia-cuda-mps-server"))
+    hook = Hook(HookStage.CREATE_CONTAINER, "/x", ("nvidia-cdi-hook", "update-ldcache"))
+    limits = ("nvidia-cdi-hook", "apply-cuda-memory-limits", "--driver-root", "", "--gpu-id", "G")
+    edits = Edits(
+        mounts=(*(Mount(place, place) for place in places), *kept),
+        hooks=(Hook(HookStage.CREATE_RUNTIME, "/x", limits), hook),
+    )
+    cut = capabilities.cut(edits, frozenset(capabilities.CAPABILITIES))
+    assert (cut.mounts, cut.hooks) == (kept, (hook,))
+
+
+def test_libraries_that_compute_needs() -> None:
+    needed = [path for path in FILES if capabilities.is_needed(path)]
+    libraries = [path for path, owners in FILES.items() if not owners and ".so" in path]
+    assert needed == libraries
+    assert not capabilities.is_needed("/run/nvidia-persistenced/socket")
