@@ -160,7 +160,7 @@ class Node:
         """
         if not self._settings.nvidia_ctk or not self.generator.due:
             return False
-        options = await self._work(partial(self.generator.options, self._settings.store_dir))
+        options = await self._work(lambda: self.generator.options(self._store.directory()))
         before = await self._work(self.generator.node_commands)
         text = await self.generator.generate(uuids, options, before)
         if text is not None:

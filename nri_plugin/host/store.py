@@ -69,6 +69,15 @@ class Store:
             self._hold(self._own)
         return self._own
 
+    def directory(self) -> Path:
+        """Return the store's directory, in which other programs of ours may be put. Raises OSError
+        if it cannot be mounted."""
+        try:
+            self._prepare(self._directory)
+        except StoreError as error:
+            raise OSError(str(error)) from error
+        return self._directory
+
     def forwarders(self) -> Mapping[str, Path]:
         """Return forwarders by soname, published like the library. Raises StoreError."""
         present = self._forwarders.values()

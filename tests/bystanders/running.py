@@ -87,7 +87,6 @@ def _path(lab: Lab, volume: Json) -> Path:
     the_agents = {
         "/run": lab.run_dir.parent,
         "/var/run": lab.run_dir.parent,
-        "/usr/local": lab.store_dir.parent,
         "/var/run/nri": lab.containerd.paths.nri_socket.parent,
     }
     return the_agents.get(path) or _own(lab, path.strip("/"))

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import pytest
 
 from contract import names
+from gpu.driver_root import NVML
 from nri_plugin.command_line import from_arguments
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.host import selinux
@@ -308,6 +309,53 @@ def test_another_driver_renews_the_generated_spec(host: Host) -> None:
         run(lambda: ask(node))
         assert host.lacks(node) == []
         assert path in generated.read_text()
+
+
+def test_a_driver_root_that_appears_or_moves_is_used_at_once(host: Host, tmp_path: Path) -> None:
+    """GPU Operator's driver container mounts it after the agent started, and again after each of
+    its own restarts; while it is away, the last one stays."""
+    root = tmp_path / "host"
+    (root / "proc").mkdir(parents=True)
+    host.spec.unlink()
+    host.ctk.write_text(spec(UUID))
+    host.settings = replace(host.settings, host_root=root)
+    node = host.node()
+    node.generator._min_interval_s = 0
+    assert host.lacks(node) == [] and node.driver_root.host == Path("/")
+    generated = host.settings.generated_cdi_dir / FILE
+    for path in ("/run/nvidia/driver", "/home/kubernetes/bin/nvidia"):
+        library = root / path.lstrip("/") / "lib64" / NVML
+        library.parent.mkdir(parents=True)
+        library.touch()
+        host.ctk.write_text(spec(UUID).replace("/host/x", path))
+        assert host.lacks(node) == []
+        assert node.driver_root.host == node.generator.root.host == Path(path)
+        assert node.driver_root.mount == root / path.lstrip("/")
+        assert path in generated.read_text(), "it was generated for the earlier root"
+        library.unlink()
+        assert host.lacks(node) == [] and node.driver_root.host == Path(path)
+
+
+def test_a_missing_directory_is_a_reason_with_the_hosts_path(host: Host, tmp_path: Path) -> None:
+    """Beside what else is missing, and until it is there."""
+    root = tmp_path / "host"
+    (root / "proc").mkdir(parents=True)
+    state = root / "run/other/containerd"
+    host.settings = replace(host.settings, host_root=root, containerd_state=state)
+    host.library.unlink()
+    node = host.node()
+    lacks = host.lacks(node)
+    assert lacks[0].startswith("/run/other/containerd does not exist: ")
+    assert "the library is missing" in lacks[1]
+    state.mkdir(parents=True)
+    assert "the library is missing" in host.lacks(node)[0]
+
+
+def test_an_unusable_spec_is_named_by_the_hosts_path(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    host.settings = replace(host.settings, host_root=tmp_path)
+    (host.cdi / "again.json").write_text(spec(UUID))
+    assert f"CDI device of {UUID} in /cdi/nvidia.json: duplicate name: " in host.lacks()[0]
 
 
 def test_a_renewal_that_timed_out_is_repeated(host: Host) -> None:
