@@ -21,6 +21,7 @@ from typing import Final
 
 from tools import helm, kubernetes, programs
 from tools.building import ProgramsError
+from tools.images import nvidia_ctk
 from tools.progress import step
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -77,6 +78,8 @@ class Goal:
     extras: tuple[str, ...] = ("lab", "dev", "fuzz")
     targets: tuple[str, ...] = ()
     without: frozenset[str] = frozenset()
+    nvidia: bool = False
+    """NVIDIA's programs that describe GPUs to a container runtime."""
     kubernetes: bool = False
 
 
@@ -89,8 +92,8 @@ GOALS: Final = {
         ),
         without=_FOR_TESTS,
     ),
-    "base": Goal(),
-    "all": Goal(kubernetes=True),
+    "base": Goal(nvidia=True),
+    "all": Goal(nvidia=True, kubernetes=True),
 }
 
 
@@ -257,6 +260,9 @@ def install(goal: Goal) -> None:
         if containerd is not None and containerd.poll() is None:
             containerd.terminate()
             containerd.wait()
+    if goal.nvidia and os.geteuid() == 0:
+        for program in nvidia_ctk.PROGRAMS.values():
+            program.ensure()
     if goal.kubernetes:
         kubernetes.ensure()
         helm.ensure()

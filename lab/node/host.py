@@ -1,8 +1,9 @@
 """The lab's mount namespace as a host of its own: a GPU node as its operator finds it.
 
 Later writes below its system directories are visible in the lab only, and end with it. NVIDIA's
-driver is installed: the simulated one, in the directories of a distribution's package, with the CDI
-spec that the container toolkit would generate.
+driver is installed: the simulated one, in the directories of a distribution's package, with device
+nodes and a CDI spec of simgpu's. NVIDIA's own nvidia-ctk describes it, too: a socket of each GPU is
+where the toolkit finds files that it mounts into every container.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from lab.node import containerd, containerd_config
 from lab.node.containerd import Paths
 from lab.node.containerd_config import Options
 from lab.node.namespace import Namespace
+from simgpu import device_nodes
 from simgpu.cdi import library_dir
+from simgpu.config import HostConfig
+from simgpu.state_dir import StateDir
 
 _COVERED: Final = ("/etc", "/opt", "/run", "/usr", "/var")
 CONTAINERD_ROOT: Final = Path("/var/lib/containerd")
@@ -30,25 +34,27 @@ for process in /proc/[0-9]*; do
 done
 """
 """The lab has no systemd."""
-_LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
+_LIBRARIES: Final = ("libcuda.so", "libnvidia-ml.so")
+_FIRMWARE: Final = Path("/usr/lib/firmware/nvidia")
+_BELOW_DEV: Final = ("pts", "shm", "mqueue")
 
 
-def make(namespace: Namespace, build: Path, sim_dir: Path, programs: Path) -> None:
+def make(
+    namespace: Namespace, build: Path, sim_dir: Path, simulated: HostConfig, programs: Path
+) -> None:
     """build: where the simulated driver was built. programs: containerd's directory.
 
     Raises NamespaceError.
     """
     for place in map(Path, _COVERED):
         namespace.cover(place)
+    _install_driver(namespace, build, sim_dir, simulated)
     root = namespace.directory / "root" / "containerd"
     for made, place in ((root, CONTAINERD_ROOT), (sim_dir / "cdi", Path("/run/cdi"))):
         made.mkdir(parents=True, exist_ok=True)
         namespace.outside(place).mkdir(parents=True, exist_ok=True)
         # containerd's snapshots are overlays, which cannot have their upper layer on an overlay.
         namespace.mount("--bind", made, place)
-    for name in _LIBRARIES:
-        shutil.copy(build / "lib" / "simgpu" / name, namespace.outside(Path(library_dir(), name)))
-    shutil.copy(build / "bin" / "nvidia-smi", namespace.outside(Path("/usr/bin/nvidia-smi")))
     for program in programs.iterdir():
         installed = namespace.outside(Path("/usr/bin", program.name))
         installed.unlink(missing_ok=True)
@@ -63,9 +69,41 @@ class Host:
     """A kind of host. make: its files and mounts, before containerd starts. paths: containerd's,
     from the lab's directory. config: containerd's configuration."""
 
-    make: Callable[[Namespace, Path, Path, Path], None] = make
+    make: Callable[[Namespace, Path, Path, HostConfig, Path], None] = make
     paths: Callable[[Path], Paths] = containerd.standard
     config: Callable[[Options], str] = containerd_config.of_host
 
 
 STANDARD: Final = Host()
+
+
+def _install_driver(
+    namespace: Namespace, build: Path, sim_dir: Path, simulated: HostConfig
+) -> None:
+    """In the files of a driver's package: named by its version, with links by soname."""
+    version = simulated.driver_version
+    libraries = namespace.outside(Path(library_dir()))
+    for name in _LIBRARIES:
+        shutil.copy(build / "lib" / "simgpu" / f"{name}.1", libraries / f"{name}.{version}")
+        (libraries / f"{name}.1").symlink_to(f"{name}.{version}")
+    shutil.copy(build / "bin" / "nvidia-smi", namespace.outside(Path("/usr/bin/nvidia-smi")))
+    firmware = namespace.outside(_FIRMWARE / version)
+    firmware.mkdir(parents=True)
+    state_dir = StateDir.at(sim_dir)
+    for gpu in simulated.gpus:
+        socket = state_dir.gpu_socket(gpu.minor)
+        (firmware / f"gsp_simgpu{gpu.minor}.bin").symlink_to(socket)
+    _cover_dev(namespace)
+    device_nodes.make(namespace.outside(Path("/dev")), [gpu.minor for gpu in simulated.gpus])
+
+
+def _cover_dev(namespace: Namespace) -> None:
+    """Later device nodes are the lab's only; what is mounted below /dev stays."""
+    kept = namespace.directory / "root" / "dev"
+    below = [name for name in _BELOW_DEV if Path("/dev", name).is_mount()]
+    for name in below:
+        (kept / name).mkdir(parents=True)
+        namespace.mount("--bind", Path("/dev", name), kept / name)
+    namespace.cover(Path("/dev"))
+    for name in below:
+        namespace.mount("--move", kept / name, Path("/dev", name))

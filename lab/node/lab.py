@@ -74,8 +74,9 @@ class Lab:
         on_host: bool | Host = False,
         parent: Path | None = None,
     ) -> None:
-        simulated = config.load(config.DEFAULT_FILE).with_gpus(memory_bytes)
-        self.gpus, self.context_bytes = simulated.gpus, simulated.context_overhead_bytes
+        self._simulated = config.load(config.DEFAULT_FILE).with_gpus(memory_bytes)
+        self.gpus = self._simulated.gpus
+        self.context_bytes = self._simulated.context_overhead_bytes
         self.floor_bytes = self.context_bytes + CODE_BYTES
         self._memory = memory_bytes
         self._files = files or {}
@@ -109,7 +110,7 @@ class Lab:
         built = programs.ensure(release=self.release)
         installed = None
         if self._host is not None:
-            self._host.make(self.namespace, BUILD, self.sim_dir, built.directory)
+            self._host.make(self.namespace, BUILD, self.sim_dir, self._simulated, built.directory)
             config = self._host.config(self._options or Options())
             installed = self._host.paths(self.directory), config
         self.start_gpus()

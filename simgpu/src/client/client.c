@@ -8,18 +8,20 @@
 #define _GNU_SOURCE
 #include "client/client.h"
 
-#include <dirent.h>
 #include <errno.h>
+#include <glob.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #define SIM_DEVICE_DIR "/dev/simgpu"
+#define SIM_FIRMWARE "gsp_simgpu"
 
 struct sim_link {
 	struct sim_gpu gpu;
@@ -164,10 +166,10 @@ enum sim_status sim_call(struct sim_link *link, enum sim_op op, const void *req,
 	return status;
 }
 
-static int connect_to(const char *directory, const char *name)
+static int connect_to(const char *path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	int length = snprintf(address.sun_path, sizeof(address.sun_path), "%s/%s", directory, name);
+	int length = snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
 	int fd;
 
 	if (length < 0 || (size_t)length >= sizeof(address.sun_path))
@@ -217,10 +219,10 @@ static bool greet(struct sim_link *link, enum sim_role role)
 	       head.bytes == sizeof(link->gpu) && recv_all(link->fd, &link->gpu, sizeof(link->gpu));
 }
 
-static struct sim_link *open_link(const char *directory, const char *name, enum sim_role role)
+static struct sim_link *open_link(const char *path, enum sim_role role)
 {
 	struct sim_link *link;
-	int fd = connect_to(directory, name);
+	int fd = connect_to(path);
 
 	if (fd < 0)
 		return NULL;
@@ -257,31 +259,41 @@ static int by_bus(const void *left, const void *right)
 	return (first > second) - (first < second);
 }
 
+/* As with a real driver, the device node decides who has the GPU; the sockets are beside all. */
+static bool has_node(const char *path)
+{
+	char node[32];
+	struct stat found;
+	const char *minor = strstr(path, SIM_FIRMWARE);
+
+	if (!minor)
+		return true;
+	(void)snprintf(node, sizeof(node), "/dev/nvidia%ld",
+		       strtol(minor + strlen(SIM_FIRMWARE), NULL, 10));
+	return stat(node, &found) == 0 && S_ISCHR(found.st_mode);
+}
+
 int sim_links_open(struct sim_link **links, int cap, enum sim_role role)
 {
 	const char *base = getenv("SIMGPU_DIR");
-	char directory[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
-	struct dirent *entry;
+	char pattern[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
+	glob_t found = {0};
 	int count = 0;
 	int length;
-	DIR *dir;
 
-	length = base ? snprintf(directory, sizeof(directory), "%s/gpus", base)
-		      : snprintf(directory, sizeof(directory), "%s", SIM_DEVICE_DIR);
-	if (length < 0 || (size_t)length >= sizeof(directory))
+	length = base ? snprintf(pattern, sizeof(pattern), "%s/gpus/*.sock", base)
+		      : snprintf(pattern, sizeof(pattern), "%s", SIM_DEVICE_DIR "/*.sock");
+	if (length < 0 || (size_t)length >= sizeof(pattern))
 		return 0;
-	dir = opendir(directory);
-	if (!dir)
-		return 0;
-	while (count < cap && (entry = readdir(dir))) {
-		const char *dot = strrchr(entry->d_name, '.');
-
-		if (!dot || strcmp(dot, ".sock") != 0)
+	if (glob(pattern, 0, NULL, &found) && !base)
+		(void)glob("/lib/firmware/nvidia/*/" SIM_FIRMWARE "*.bin", 0, NULL, &found);
+	for (size_t i = 0; i < found.gl_pathc && count < cap; i++) {
+		if (!has_node(found.gl_pathv[i]))
 			continue;
-		links[count] = open_link(directory, entry->d_name, role);
+		links[count] = open_link(found.gl_pathv[i], role);
 		count += links[count] != NULL;
 	}
-	closedir(dir);
+	globfree(&found);
 	if (count)
 		qsort(links, (size_t)count, sizeof(*links), by_bus);
 	return count;

@@ -19,8 +19,10 @@ struct sim_link;
 
 /*
  * Connects to every GPU that can be reached, in the order of their PCI addresses: the *.sock files
- * of $SIMGPU_DIR/GPUs where SIMGPU_DIR is set, else of /dev/simgpu. Returns how many were stored
- * in `links`; 0 where there is no GPU.
+ * of $SIMGPU_DIR/GPUs where SIMGPU_DIR is set, else of /dev/simgpu. Where that has none, the files
+ * gsp_simgpuN.bin of the driver's firmware, which NVIDIA's toolkit gives to each container, and of
+ * these the GPUs whose device node is here. Returns how many were stored in `links`; 0 where there
+ * is no GPU.
  */
 int sim_links_open(struct sim_link **links, int cap, enum sim_role role);
 
