@@ -31,7 +31,7 @@ class Installation:
 
     configuration: kube-scheduler's, as in the chart; the extender's
     address is added. module: the extender's program. installation: the name that replicas share; ""
-    for a single one. arguments: more of the extender's.
+    for a single one. arguments: more of the extender's. options: more of kube-scheduler's.
     """
 
     def __init__(
@@ -42,8 +42,10 @@ class Installation:
         module: str = "scheduler",
         installation: str = "",
         arguments: Sequence[str] = (),
+        options: Sequence[str] = (),
     ) -> None:
         self._arguments = arguments
+        self._options = options
         self.name = name
         self._installation = installation or name
         self._plane = plane
@@ -111,7 +113,10 @@ class Installation:
         with self._starting:
             if self._kube_scheduler is None or not self._kube_scheduler.running:
                 self._kube_scheduler = self._plane.start_kube_scheduler(
-                    self.config, self._kubeconfig, f"{self.name}.kube-scheduler"
+                    self.config,
+                    self._kubeconfig,
+                    f"{self.name}.kube-scheduler",
+                    *self._options,
                 )
 
     def wait_ready(self) -> None:
