@@ -105,6 +105,8 @@ ANNOTATION_EXCLUDED_GPUS: Final = "gpuslice.io/excluded-gpus"
 LABEL_DEPLOY_DEVICE_PLUGIN: Final = "nvidia.com/gpu.deploy.device-plugin"
 """Node label of NVIDIA's GPU Operator: `true` where it runs its device plugin. It sets `true` where
 the label is missing, and respects another value."""
+LABEL_DEPLOY_VALIDATOR: Final = "nvidia.com/gpu.deploy.operator-validator"
+"""The same for its validator, which fails on a node that offers no nvidia.com/gpu."""
 
 NAMESPACE: Final = "gpuslice-system"
 """Namespace of our own objects."""

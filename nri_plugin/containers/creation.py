@@ -110,6 +110,8 @@ class ContainerCreation(Generic[_T]):
         one job. Releases the share if that fails or is cancelled."""
         if self._bound_pods.look_up is not None and self._bound_pods.unknown(pod):
             await self._bound_pods.look_up(pod)
+        if self._node.selinux:
+            raise refused(Reason.SELINUX, problem=self._node.selinux)
         key = pod_policy.grant_key(pod, container, claim.shared)
         self._containers.take(pod, container, claim, key, self._inventory.gpus)
         self._inventory.query_if_older(self._settings.inventory_max_age_s)
@@ -138,6 +140,7 @@ class ContainerCreation(Generic[_T]):
         context_bytes: Mapping[str, int],
     ) -> Answered[_T]:
         """Runs in the worker. Raises Refused and FilesError."""
+        self._node.check_assignments(claim.shares)
         settings, container = self._settings, self._with_gpus_only(container)
         specs, paths = self._node.inspect_host_now()
         wanted = pod_policy.with_share(pod, container, claim, specs, paths, settings.rules)

@@ -58,7 +58,7 @@ class Lifecycle(Generic[_T]):
         self._inventory = inventory
         self._collecting: asyncio.TimerHandle | None = None
         self.worker = Worker("files")
-        self.node = Node(settings, inventory, store, self.worker)
+        self.node = Node(settings, inventory, store, self.worker, bound_pods)
         self.records: ContainerRecords[_T] = ContainerRecords(
             settings, files, self.worker, metrics, bound_pods, self.node.modes, claims
         )

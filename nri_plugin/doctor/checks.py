@@ -154,10 +154,13 @@ def device_plugins(facts: Facts) -> Answer:
         for pod, container, resource in seen.allocated
         if resource not in ours and (resource.startswith(_OURS) or resource in offering)
     ]
+    if seen.dra:
+        do = "keep one of the two off the node, as the agent's /readyz says; docs/coexistence.md"
+        return fail(f"{seen.dra}: which GPUs its claims hold is not known here", do)
     do = (
         "keep that device plugin off nodes whose GPUs are shared: its GPUs have no limit;"
         f" with GPU Operator: kubectl label node NODE {names.LABEL_DEPLOY_DEVICE_PLUGIN}=false"
-        " --overwrite"
+        f" {names.LABEL_DEPLOY_VALIDATOR}=false --overwrite"
     )
     if offering or holding:
         what = [f"a device plugin offers {', '.join(offering)}"] if offering else []

@@ -105,13 +105,15 @@ class NvidiaRuntime:
 class DevicePlugins:
     """Other device plugins that allocate GPUs, from the kubelet's directories.
 
-    registered: device ids by resource; allocated: (pod uid, container, resource).
+    registered: device ids by resource; allocated: (pod uid, container, resource). dra: the sign of
+    NVIDIA's DRA driver; "": there is none.
     """
 
     registered: Mapping[str, Sequence[str]] = field(default_factory=dict)
     allocated: Sequence[tuple[str, str, str]] = ()
     sockets: Sequence[str] = ()
     problem: str | None = None
+    dra: str = ""
 
 
 @dataclass(frozen=True, slots=True)

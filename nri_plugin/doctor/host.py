@@ -15,8 +15,8 @@ import mmap
 import os
 import socket
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -80,7 +80,7 @@ def collect(settings: Settings, library: Path | None, paths: HostPaths) -> Facts
         specs=specs,
         missing={gpu.uuid: missing(gpu, specs, drivers) for gpu in gpus},
         nvidia=read_nvidia_runtime(root, paths.nvidia_config),
-        plugins=find_device_plugins(root, paths.kubelet),
+        plugins=find_device_plugins(root, paths.kubelet, settings.cdi_dirs),
         run_dir=_run_dir(settings.run_dir, root),
         kernel=_kernel(),
         agent=_agent(settings),
@@ -216,9 +216,17 @@ def read_nvidia_runtime(root: Path, file: Path) -> NvidiaRuntime:
         return NvidiaRuntime(None, str(file), f"{file}: {error}")
 
 
-def find_device_plugins(root: Path, directory: Path) -> DevicePlugins:
+def find_device_plugins(
+    root: Path, directory: Path, cdi_dirs: Iterable[Path] = ()
+) -> DevicePlugins:
     """root: the host's, as seen here; directory: the kubelet's."""
     kubelet = _under(root, directory)
+    dra = device_plugins.dra_sign(kubelet, cdi_dirs)
+    found = _device_plugins(kubelet, directory)
+    return replace(found, dra=dra.text if dra else "")
+
+
+def _device_plugins(kubelet: Path, directory: Path) -> DevicePlugins:
     if not (kubelet / "device-plugins").is_dir():
         return DevicePlugins(
             problem=f"{directory}/device-plugins does not exist, or is not visible"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from nri_plugin.doctor import runtime_checks
-from nri_plugin.doctor.facts import Answer, Facts, fail, ok, warn
+from nri_plugin.doctor.facts import Answer, Facts, ok, warn
 from nri_plugin.host import selinux
 
 
@@ -32,14 +32,15 @@ def dev_char(facts: Facts) -> Answer:
 
 def security_modules(facts: Facts) -> Answer:
     if facts.security.selinux:
-        labels = facts.runtime.cri.get("enable_selinux")
-        if labels is False:
-            return warn(
-                "SELinux is enforcing; containerd does not label containers (enable_selinux is"
-                " off), and this combination is not tested",
-                f"verify a container's limit before you rely on it, or {selinux.DO}",
-            )
-        return fail(selinux.UNSUPPORTED, selinux.DO)
+        if facts.runtime.cri.get("enable_selinux") is False:
+            return ok("SELinux is enforcing; containerd does not label containers (enable_selinux)")
+        labels = f"SELinux is enforcing; the agent labels its files {selinux.LABEL}"
+        if facts.agent.ready:
+            return ok(f"{labels}, and the policy lets containers use them")
+        return warn(
+            f"{labels}; whether the policy lets containers use them is what the agent says",
+            f"see the agent's /readyz; {selinux.DO}",
+        )
     if facts.security.apparmor:
         return ok("AppArmor: containerd's default profile allows the agent's files")
     return ok("neither SELinux is enforcing nor AppArmor enabled")

@@ -52,12 +52,13 @@ class Config:
     """capabilities: plain names of all that a process in the container can have.
 
     sees_others: the container has no PID namespace of its own, but its pod's, another container's
-    or the host's.
+    or the host's. selinux_label: of its processes; "": none.
     """
 
     process: entrypoint.Process
     capabilities: AbstractSet[str]
     sees_others: bool
+    selinux_label: str = ""
 
 
 def changed_s(state: Path) -> float | None:
@@ -113,7 +114,7 @@ def config(bundle: Path) -> Config:
         held = _held(process.get("capabilities") or {})
         namespaces = (written.get("linux") or {}).get("namespaces") or ()
         own = any(each["type"] == "pid" and not each.get("path") for each in namespaces)
-        return Config(starts, held, not own)
+        return Config(starts, held, not own, str(process.get("selinuxLabel") or ""))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise OSError(f"config.json is not as the runtime reads it: {error!r}") from error
 

@@ -1,26 +1,46 @@
-"""Device plugins in the kubelet's directory: their sockets, and the kubelet's record.
+"""Other programs that allocate GPUs, by their sockets and files; and the kubelet's record.
+
+A program of NVIDIA's that listens in a directory of the kubelet serves the node. Node images run it
+without a pod; the cgroup of the process that listens then names its systemd unit. A DRA driver also
+leaves a CDI spec for each claim that it has prepared.
 
 The record (`kubelet_internal_checkpoint`) lists what each container was assigned. The kubelet
 writes it at each assignment, before it starts the container, and reads it at its own start; it
 does not write it when a pod ends. Blocks: run it in a thread.
 Source: k8s.io/kubernetes/pkg/kubelet/cm/devicemanager (manager.go, checkpoint/), NVIDIA's
-k8s-device-plugin (its socket is `nvidia-`, the resource's name and `.sock`).
+k8s-device-plugin (its socket is `nvidia-`, the resource's name and `.sock`), Google's
+(`nvidiaGPU-` and a time; its IDs name a GPU by its device node), NVIDIA's DRA driver
+(cmd/gpu-kubelet-plugin/cdi.go), and k8s.io/dynamic-resource-allocation/kubeletplugin (its sockets).
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import socket
 import stat
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from nri_plugin.policy.other_plugins import Sign
+
 RECORD: Final = "kubelet_internal_checkpoint"
 KUBELETS_OWN: Final = "kubelet.sock"
+DRA_DRIVER: Final = "gpu.nvidia.com"
+"""NVIDIA's; its second driver, compute-domain.nvidia.com, allocates no GPU."""
+_CLAIM: Final = f"k8s.{DRA_DRIVER}-claim_"
+_REGISTRY: Final = "plugins_registry"
 _NVIDIAS: Final = "nvidia"
+_GKES: Final = "nvidiaGPU-"
 _CONNECT_S: Final = 0.2
+_CREDENTIALS: Final = struct.Struct("3i")
+_UNIT: Final = re.compile(r"/([^/\n]+\.service)$", re.MULTILINE)
+_UUID: Final = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class RecordError(Exception):
@@ -61,6 +81,44 @@ def read_record(directory: Path) -> Record:
         raise RecordError(f"{file}: {error!r}") from error
 
 
+class Assignments:
+    """The pods to which the kubelet assigned whole GPUs, by its record: whatever plugin offers
+    them. The record is read again when it has changed."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._read: object = None
+        self._pods: Mapping[str, AbstractSet[str]] = {}
+
+    def pods(self, uuid: str, minor: int) -> AbstractSet[str]:
+        """Return the UIDs of the GPU's pods, of which some may be gone. Raises RecordError."""
+        version = self._version()
+        if version is None or version != self._read:
+            self._pods = holders(read_record(self._directory))
+            self._read = version
+        none: AbstractSet[str] = frozenset()
+        return self._pods.get(uuid, none) | self._pods.get(f"nvidia{minor}", none)
+
+    def _version(self) -> object:
+        try:
+            found = os.stat(self._directory / RECORD)
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def holders(record: Record) -> Mapping[str, AbstractSet[str]]:
+    """Return the UIDs of pods by GPU: its UUID, or Google's name. IDs of several replicas of a GPU
+    contain it."""
+    found: dict[str, set[str]] = {}
+    for entry in record.entries:
+        for each in entry.ids:
+            match = _UUID.search(each)
+            gpu = match[0] if match else re.split("::|/", each)[0]
+            found.setdefault(gpu, set()).add(entry.pod_uid)
+    return found
+
+
 def _ids(listed: Sequence[object] | None) -> Sequence[str]:
     return [str(each) for each in listed or ()]
 
@@ -86,20 +144,60 @@ def sockets(directory: Path) -> Sequence[Path]:
         return ()
 
 
-def sign_of_nvidias(directory: Path) -> str:
-    """Return the socket on which a device plugin of NVIDIA listens; "": none."""
+def plugin_sign(directory: Path) -> Sign | None:
+    """Return the sign of a device plugin of NVIDIA's; None: there is none."""
     for path in sockets(directory):
-        if path.name.startswith(_NVIDIAS) and _listens(path):
-            return f"a device plugin listens on {path}"
-    return ""
+        if path.name.startswith(_NVIDIAS):
+            is_gke = path.name.startswith(_GKES)
+            sign = _listener(path, "a device plugin", is_gke=is_gke)
+            if sign is not None:
+                return sign
+    return None
 
 
-def _listens(path: Path) -> bool:
-    """A plugin that was killed leaves its socket behind."""
+def dra_sign(kubelet_dir: Path, cdi_dirs: Iterable[Path]) -> Sign | None:
+    """Return the sign of NVIDIA's DRA driver; None: there is none."""
+    registered = (p for p in sockets(kubelet_dir / _REGISTRY) if p.name.startswith(DRA_DRIVER))
+    for path in (*registered, *sockets(kubelet_dir / "plugins" / DRA_DRIVER)):
+        sign = _listener(path, "NVIDIA's DRA driver", is_dra=True)
+        if sign is not None:
+            return sign
+    for claim in _claims(cdi_dirs):
+        return Sign(f"NVIDIA's DRA driver has prepared the claim of {claim}", is_dra=True)
+    return None
+
+
+def _claims(cdi_dirs: Iterable[Path]) -> Iterator[Path]:
+    for directory in cdi_dirs:
+        try:
+            found = sorted(directory.iterdir())
+        except OSError:
+            continue
+        yield from (path for path in found if path.name.startswith(_CLAIM))
+
+
+def _listener(path: Path, what: str, is_dra: bool = False, is_gke: bool = False) -> Sign | None:
+    """Return the sign of the process that listens there; None: none does. A program that was killed
+    leaves its socket behind."""
     with socket.socket(socket.AF_UNIX) as trying:
         trying.settimeout(_CONNECT_S)
         try:
             trying.connect(str(path))
+            credentials = trying.getsockopt(
+                socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+            )
         except OSError:
-            return False
-        return True
+            return None
+    pid, _, _ = _CREDENTIALS.unpack(credentials)
+    service = unit(pid)
+    of = f", the host's {service}" if service else ""
+    return Sign(f"{what} listens on {path}{of}", is_dra, service, is_gke)
+
+
+def unit(pid: int, proc: Path = Path("/proc")) -> str:
+    """Return the systemd unit of a process of the host; "": it is none, or not visible."""
+    try:
+        found = _UNIT.search((proc / str(pid) / "cgroup").read_text())
+    except OSError:
+        return ""
+    return found[1] if found else ""

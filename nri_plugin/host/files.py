@@ -30,7 +30,7 @@ from typing import Final
 
 from contract import grant_file, lease_file, names, region_file
 from kube.log_lines import Line
-from nri_plugin.host import tmpfs
+from nri_plugin.host import selinux, tmpfs
 from nri_plugin.policy import preload_list
 from nri_plugin.policy.model import Floor, Mount, Share
 from nri_plugin.policy.refusals import FilesError, Reason, refused
@@ -45,6 +45,8 @@ _SLACK_BYTES: Final = 128 * _PAGE
 """For the file system's metadata and three files of each container that shares it; also the most
 that a tenant can add to its region."""
 _MOUNTS: Final = "mounts"
+_LABELLED: Final = "selinux-label"
+"""A directory that exists for a moment; a sweep removes one that a kill left."""
 
 
 class RunDirectory:
@@ -177,6 +179,16 @@ class RunDirectory:
             tmpfs.clear(path)
         except OSError as error:
             raise FilesError(f"{error.filename or path}: {error.strerror}") from error
+
+    def label(self) -> str:
+        """Return the label of SELinux that the files of new containers get. Raises OSError."""
+        path = self._root / _LABELLED
+        self._empty_directory(path)
+        try:
+            tmpfs.mount(path, _PAGE, 1)
+            return selinux.label_of(path)
+        finally:
+            tmpfs.clear(path)
 
     def grants(self, keys: Iterable[str]) -> Mapping[str, grant_file.Grant]:
         """Return the grants of those of `keys` that are complete directories."""

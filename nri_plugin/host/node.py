@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -21,9 +22,11 @@ from nri_plugin.host import cdi_vendor, device_plugins, discovery, driver_root
 from nri_plugin.host.cdi_generator import Generator
 from nri_plugin.host.cdi_reader import Reader
 from nri_plugin.host.store import Store
-from nri_plugin.policy.gpu_modes import GpuModes, Mode
-from nri_plugin.policy.model import Gpu, InjectionOptions, Paths, Specs
-from nri_plugin.policy.refusals import StoreError
+from nri_plugin.policy.bound_pods import BoundPods
+from nri_plugin.policy.gpu_modes import Assigned, GpuModes, Mode
+from nri_plugin.policy.model import Gpu, InjectionOptions, Paths, Share, Specs
+from nri_plugin.policy.other_plugins import Sign
+from nri_plugin.policy.refusals import Reason, StoreError, refused
 from nri_plugin.policy.verdict import Host
 from nri_plugin.protocol.session_events import RuntimeInfo
 from nri_plugin.settings import Settings
@@ -40,11 +43,18 @@ class Node:
     """Its methods raise TimeoutError if the node does not answer in time."""
 
     def __init__(
-        self, settings: Settings, inventory: Inventory, store: Store, worker: Worker
+        self,
+        settings: Settings,
+        inventory: Inventory,
+        store: Store,
+        worker: Worker,
+        bound_pods: BoundPods | None = None,
     ) -> None:
         self._settings = settings
         self.inventory = inventory
+        self._bound_pods = bound_pods or BoundPods()
         self.modes = GpuModes(settings.whole_gpus)
+        self._assignments = device_plugins.Assignments(settings.device_plugin_dir)
         self._store = store
         self._worker = worker
         self.driver_root = driver_root.find(settings.host_root, settings.driver_root)
@@ -103,9 +113,53 @@ class Node:
         return discovery.missing(chosen.view, chosen.containerd_state)
 
     async def look_for_plugins(self) -> None:
-        directory = self._settings.device_plugin_dir
-        sign = await self._work(lambda: device_plugins.sign_of_nvidias(directory))
-        self.modes.note("socket", sign, time.monotonic())
+        """Note the signs of other programs that allocate GPUs, and what the kubelet assigned.
+        WholeGpus reads the assignments where the agent is a device plugin itself."""
+        chosen = self._settings
+        plugin, dra, assigned = await self._work(self._others)
+        now_s = time.monotonic()
+        for source, sign in (("socket", plugin), ("dra", dra)):
+            seen = sign and replace(sign, text=self.as_on_host(sign.text))
+            self.modes.note(source, seen, now_s)
+        if chosen.whole_gpus:
+            return
+        if isinstance(assigned, str):
+            self.modes.unknown = self.as_on_host(assigned)
+        else:
+            self.modes.assigned(Assigned({}, assigned), self._existing_uids, now_s)
+
+    def _others(self) -> tuple[Sign | None, Sign | None, Mapping[str, AbstractSet[str]] | str]:
+        """Runs in the worker."""
+        chosen = self._settings
+        plugin = device_plugins.plugin_sign(chosen.device_plugin_dir)
+        dra = device_plugins.dra_sign(chosen.kubelet_dir, chosen.cdi_dirs)
+        pods = self._assignments.pods
+        try:
+            gpus = self.inventory.seen
+            return plugin, dra, {gpu.uuid: pods(gpu.uuid, gpu.minor) for gpu in gpus}
+        except device_plugins.RecordError as error:
+            return plugin, dra, str(error)
+
+    def check_assignments(self, shares: Sequence[Share]) -> None:
+        """Raise Refused if another device plugin has given one of these GPUs to a pod. Runs in the
+        worker. The kubelet records an assignment before it starts the container."""
+        if self._settings.whole_gpus:
+            return
+        existing = self._existing_uids
+        for share in shares:
+            try:
+                pods = self._assignments.pods(share.uuid, share.minor)
+            except device_plugins.RecordError as error:
+                raise refused(Reason.GPU_MODE_UNKNOWN, problem=error) from error
+            for uid in sorted(pods):
+                if existing is None or uid in existing:
+                    pod = self._bound_pods.name(uid)
+                    raise refused(Reason.GPU_WHOLE, uuid=share.uuid, pod=pod)
+
+    @property
+    def _existing_uids(self) -> AbstractSet[str] | None:
+        """Return the UIDs of the node's pods; None: not known, so that each recorded pod counts."""
+        return self._bound_pods.uids() if self._bound_pods.listed else None
 
     def collect_releases(self, mounted: Callable[[], Collection[str] | None]) -> None:
         """Remove releases of the library that nothing uses; returns at once. mounted: as for

@@ -26,7 +26,7 @@ from typing import Final
 
 from contract import names
 from contract.library_file import MACHINES
-from nri_plugin.host import bundle, entrypoint, rooted_open
+from nri_plugin.host import bundle, entrypoint, rooted_open, selinux
 from nri_plugin.host.rooted_open import kind
 from nri_plugin.policy import mountinfo, preload_list
 from nri_plugin.policy.injection import is_below
@@ -72,6 +72,7 @@ class Kept:
     store_dir: Path
     nri_socket: Path
     driver_status: Callable[[str], os.stat_result] = os.stat
+    policy: selinux.Policy = selinux.Policy()  # noqa: RUF009
 
 
 def examine(
@@ -91,7 +92,9 @@ def examine(
     try:
         with _directory(place / "rootfs") as root:
             preloads = check_image(root)
-        process, config = bundle.init(place), bundle.config(place)
+        config = bundle.config(place)
+        process = _init(place)
+        check_labels(config.selinux_label, mounts, kept.policy)
         check_capabilities(config, process, allowed)
         check_volumes(process, {mount.destination for mount in mounts}, kept)
         with _directory(process / "root") as root:
@@ -207,6 +210,35 @@ def check_view(
                 if not _is_own(mount.destination):
                     problem += _DRIVER_AGAIN
         raise refused(Reason.VIEW_DIFFERS, path=mount.destination, problem=problem)
+
+
+def _init(place: Path) -> Path:
+    """Return the /proc directory of the container's first process, as runc's shim has it."""
+    try:
+        return bundle.init(place)
+    except FileNotFoundError as error:
+        raise refused(Reason.RUNTIME_SANDBOXED, path=place / "init.pid") from error
+
+
+def check_labels(label: str, mounts: Sequence[Mount], policy: selinux.Policy) -> None:
+    """Raise Refused if SELinux keeps processes of that label from our files."""
+    if not label:
+        return
+    for mount in mounts:
+        wanted, kind = _use(mount.destination)
+        found = policy.objection(label, selinux.label_of(mount.source), wanted, kind)
+        if found:
+            raise refused(Reason.SELINUX, problem=found)
+
+
+def _use(destination: str) -> tuple[AbstractSet[str], str]:
+    """Return what a container's processes do with our file there, and its class."""
+    if destination == names.CONTAINER_DIR:
+        return frozenset({"search"}), "dir"
+    if destination == f"{names.CONTAINER_DIR}/{names.FILE_REGION}":
+        return selinux.WRITE, "file"
+    is_data = _is_own(destination) and destination != names.CONTAINER_LIBRARY
+    return (selinux.READ if is_data else selinux.EXECUTE), "file"
 
 
 def check_capabilities(config: bundle.Config, process: Path, allowed: AbstractSet[str]) -> None:

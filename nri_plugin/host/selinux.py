@@ -1,14 +1,21 @@
-"""Detects whether SELinux keeps containers from the agent's files.
+"""SELinux: the label of the agent's files, and whether containers may use files of a label.
 
-The agent does not label them. Where containerd labels containers (enable_selinux), a container that
-may not read /etc/ld.so.preload runs without its limit. containerd writes the label into the bundle
-of each sandbox, except that of a privileged pod. Blocks: run it in a thread.
-Source: containerd's internal/cri/server (sandbox_run_linux.go).
+A container that may not read /etc/ld.so.preload runs without its limit. So the agent's file systems
+are mounted with a label that every container may use: container_file_t without categories, as that
+of a volume that containers share. A kernel without SELinux does not know the option.
+Whether a container may use them is asked of the kernel, as user-space object managers do: policies
+differ, and Bottlerocket's has another type, and lets containers use all files in memory.
+containerd writes a container's label into its bundle (enable_selinux); without one, it runs
+unconfined. Blocks: run it in a thread.
+Source: containerd's internal/cri/server (sandbox_run_linux.go); Linux, security/selinux/hooks.c
+(the option `context`) and selinuxfs.c (`access`, `class`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final
 
@@ -16,29 +23,125 @@ import orjson
 
 from nri_plugin.host import bundle
 
-UNSUPPORTED: Final = (
-    "SELinux is enforcing for containers: not supported: the agent does not label its files, and a"
-    " container that cannot read them runs without its limit"
+LABEL: Final = "system_u:object_r:container_file_t:s0"
+DO: Final = (
+    "install the package container-selinux, whose policy has the type container_file_t, or set"
+    " SELinux to permissive on nodes whose GPUs are shared"
 )
-DO: Final = "set it to permissive on nodes whose GPUs are shared"
+READ: Final = frozenset({"open", "read", "getattr"})
+EXECUTE: Final = READ | {"map", "execute"}
+WRITE: Final = READ | {"map", "write"}
+"""What a process does with a file of the limit: read its grant, load the library, write its
+region."""
 
+_FILES: Final = "sys/fs/selinux"
 _ENFORCING: Final = "1"
+_PERMISSIVE_DOMAIN: Final = 1
+_ANSWER_BYTES: Final = 4096
+_XATTR: Final = "security.selinux"
+_SYSTEMS: Final = Path("/proc/filesystems")
+
+
+def label(systems: Path = _SYSTEMS) -> str:
+    """Return the label for our files; "" on a kernel that runs without SELinux."""
+    return LABEL if "selinuxfs" in systems.read_text().split() else ""
 
 
 def enforcing(host: Path) -> bool:
     try:
-        return (host / "sys/fs/selinux/enforce").read_text().strip() == _ENFORCING
+        return (host / _FILES / "enforce").read_text().strip() == _ENFORCING
     except OSError:
         return False
 
 
-def problem(containerd_state: Path, sandbox_ids: Iterable[str], host: Path) -> str | None:
-    """Return why this node cannot hold shares; "": SELinux is not enforcing; None: it is, and none
-    of these sandboxes has a label. host: the host's root directory as seen here."""
-    if not enforcing(host):
-        return ""
-    labelled = any(_label(containerd_state, each) for each in sandbox_ids)
-    return f"{UNSUPPORTED}; {DO}" if labelled else None
+def label_of(path: str | Path) -> str:
+    """Return a file's label. Raises OSError."""
+    return os.getxattr(path, _XATTR).rstrip(b"\0").decode(errors="replace")
+
+
+def _ask(path: Path, question: str) -> str:
+    """A transaction of selinuxfs: the answer is read from the descriptor that was written."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, question.encode())
+        return os.pread(descriptor, _ANSWER_BYTES, 0).decode()
+    finally:
+        os.close(descriptor)
+
+
+class Policy:
+    """The kernel's. host: the host's root directory as seen here."""
+
+    def __init__(self, host: Path, ask: Callable[[Path, str], str] = _ask) -> None:
+        self._host = host
+        self._ask = ask
+
+    def objection(
+        self, subject: str, target: str, wanted: AbstractSet[str], kind: str = "file"
+    ) -> str:
+        """Return why a process may not use a file; "": it may. subject, target: their labels.
+
+        An answer that cannot be had is an objection.
+        """
+        if not subject or not enforcing(self._host):
+            return ""
+        try:
+            denied = self._denied(subject, target, wanted, kind)
+        except (OSError, ValueError, IndexError) as error:
+            return f"SELinux is enforcing, and its policy cannot be read: {error!r}"
+        if not denied:
+            return ""
+        return (
+            f"SELinux does not let {subject} {', '.join(sorted(denied))} a {kind} of {target}:"
+            f" a container that cannot use the agent's files runs without its limit; {DO}"
+        )
+
+    def _denied(
+        self, subject: str, target: str, wanted: AbstractSet[str], kind: str
+    ) -> AbstractSet[str]:
+        files = self._host / _FILES
+        index = (files / "class" / kind / "index").read_text().strip()
+        answer = self._ask(files / "access", f"{subject} {target} {index}").split()
+        allowed, flags = int(answer[0], 16), int(answer[5], 16)
+        if flags & _PERMISSIVE_DOMAIN:
+            return frozenset()
+        permissions = files / "class" / kind / "perms"
+        return {each for each in wanted if not allowed & _bit(permissions / each)}
+
+
+def _bit(permission: Path) -> int:
+    """Return the permission's bit; all bits for one that an older policy does not know."""
+    try:
+        return 1 << (int(permission.read_text()) - 1)
+    except FileNotFoundError:
+        return ~0
+
+
+def problem(
+    containerd_state: Path,
+    sandbox_ids: Iterable[str],
+    files_label: Callable[[], str],
+    policy: Policy,
+) -> str | None:
+    """Return why containers of these sandboxes cannot have shares; "": they can; None: none of them
+    has a label.
+
+    files_label: the label that new files of a limit get; raises OSError. The label of a privileged
+    pod's sandbox is empty.
+    """
+    labels = {_label(containerd_state, each) for each in sandbox_ids} - {""}
+    if not labels:
+        return None
+    try:
+        target = files_label()
+    except OSError as error:
+        return f"SELinux labels containers, and the agent's files have no label: {error!r}"
+    for each in sorted(labels):
+        for wanted, kind in ((EXECUTE | WRITE, "file"), ({"search"}, "dir")):
+            found = policy.objection(each, target, wanted, kind)
+            if found:
+                return found
+    return ""
 
 
 def _label(containerd_state: Path, sandbox_id: str) -> str:

@@ -1,13 +1,21 @@
-"""Mounts and removes small tmpfs file systems, by mount(2) and umount2(2)."""
+"""Mounts and removes small tmpfs file systems, by mount(2) and umount2(2).
+
+On a kernel with SELinux all their files have the label that containers may use (selinux.py), by a
+mount option. A policy without that label refuses the option; the files then have the label that the
+policy gives files in memory, and whether that suffices is judged when a container is to use them.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from contract import names
+from nri_plugin.host import selinux
 
 _NOSUID: Final = 2
 _NODEV: Final = 4
@@ -22,12 +30,32 @@ _LIBC.mount.argtypes = (*[ctypes.c_char_p] * 3, ctypes.c_ulong, ctypes.c_char_p)
 _LIBC.umount2.argtypes = (ctypes.c_char_p, ctypes.c_int)
 
 
-def mount(path: Path, size_bytes: int, inodes: int, source: str = names.PLUGIN_NAME) -> None:
+def _mount(path: Path, source: str, options: str) -> None:
+    target, flags = os.fsencode(path), _NOSUID | _NODEV
+    _check(_LIBC.mount(source.encode(), target, b"tmpfs", flags, options.encode()), path)
+
+
+def mount(
+    path: Path,
+    size_bytes: int,
+    inodes: int,
+    source: str = names.PLUGIN_NAME,
+    label: str | None = None,
+    call: Callable[[Path, str, str], None] = _mount,
+) -> None:
     """Mount a new one over the directory `path`. source: its name in mount tables, by which those
-    of grants are known. Raises OSError."""
-    options = f"mode={_MODE},size={size_bytes},nr_inodes={inodes}".encode()
-    target = os.fsencode(path)
-    _check(_LIBC.mount(source.encode(), target, b"tmpfs", _NOSUID | _NODEV, options), path)
+    of grants are known. label: of its files; "": the kernel's own; None: selinux.label(). Raises
+    OSError."""
+    options = f"mode={_MODE},size={size_bytes},nr_inodes={inodes}"
+    wanted = selinux.label() if label is None else label
+    if wanted:
+        try:
+            call(path, source, f'{options},context="{wanted}"')
+            return
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+    call(path, source, options)
 
 
 def clear(path: Path) -> None:

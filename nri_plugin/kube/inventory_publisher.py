@@ -33,6 +33,7 @@ from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.gpu_modes import GpuModes
 from nri_plugin.policy.kube_objects import NodeFacts
 from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.other_plugins import Sign
 from nri_plugin.policy.totals import Entry, entries, granted_gpus, totals
 from nri_plugin.readiness import Readiness
 
@@ -160,7 +161,7 @@ class InventoryPublisher:
         offered = {} if self._modes.offer else facts.plugin_gpus
         text = ", ".join(f"{key}: {count}" for key, count in offered.items())
         sign = f"status.allocatable of the node has {text}" if text else ""
-        self._modes.note("node", sign, self._now())
+        self._modes.note("node", Sign(sign) if sign else None, self._now())
         self._modes.operator = facts.operator
 
     def _with_mode(self, entry: Entry) -> Entry:

@@ -39,12 +39,7 @@ async def read(kubelet_dir: Path, device_plugin_dir: Path) -> Assigned:
             response_deserializer=api.ListPodResourcesResponse.FromString,
         )
         listed = await ask(api.ListPodResourcesRequest(), timeout=_ANSWER_S)
-    recorded: dict[str, set[str]] = {}
-    for entry in record.entries:
-        if entry.resource == names.RESOURCE_NVIDIA_GPU:
-            for each in entry.ids:
-                recorded.setdefault(_uuid(each), set()).add(entry.pod_uid)
-    return Assigned(dict(_pods(listed)), recorded)
+    return Assigned(dict(_pods(listed)), device_plugins.holders(record))
 
 
 def _pods(listed: api.ListPodResourcesResponse) -> Iterator[tuple[str, str]]:

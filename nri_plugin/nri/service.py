@@ -53,6 +53,7 @@ class Service:
         self._settings = settings
         self._metrics = metrics or Metrics()
         self._run_dir = str(settings.run_dir)
+        self._files = files
         self._recheck_s = 0.0
         self._claims = claims
         self._lifecycle = Lifecycle(
@@ -106,7 +107,8 @@ class Service:
         problem = unprotected.problem(state, sandbox_ids, host)
         if problem is not None:
             self.node.unprotected = problem
-        problem = selinux.problem(state, sandbox_ids, host)
+        policy = selinux.Policy(host)
+        problem = selinux.problem(state, sandbox_ids, self._files.label, policy)
         if problem is not None:
             self.node.selinux = problem
 

@@ -111,6 +111,11 @@ class BoundPods:
     def uids(self) -> AbstractSet[str]:
         return self._pods.keys()
 
+    def name(self, uid: str) -> str:
+        """Return NAMESPACE/NAME; of a pod that is not known, its UID."""
+        known = self._pods.get(uid)
+        return f"{known.bound.pod.namespace}/{known.bound.pod.name}" if known else f"pod {uid}"
+
     def requested(self) -> Mapping[str, int]:
         """Return the sum of all pods' requests, by resource."""
         total: Counter[str] = Counter()

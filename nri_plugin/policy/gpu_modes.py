@@ -20,7 +20,9 @@ from math import inf
 from typing import Final
 
 from contract import names
+from nri_plugin.policy import other_plugins
 from nri_plugin.policy.model import Gpu
+from nri_plugin.policy.other_plugins import Sign
 from nri_plugin.policy.refusals import Reason, Refusal, refuse
 
 ADMISSION_S: Final = 10.0
@@ -83,13 +85,13 @@ class GpuModes:
         self.excluded: AbstractSet[str] = frozenset()
         """UUIDs of the node's annotation."""
         self.other_plugin = ""
-        """The sign of another device plugin that offers this node's GPUs; "": there is none."""
+        """The signs of other programs that allocate this node's GPUs; "": there is none."""
         self.operator = False
         """Whether NVIDIA's GPU Operator manages the node."""
         self.unknown = "the kubelet has not reported its assignments yet" if offer else ""
         """Why it is not known which GPUs are held; "": it is known."""
         self._holds: dict[str, _Hold] = {}
-        self._signs: dict[str, tuple[str, float]] = {}
+        self._signs: dict[str, tuple[Sign, float]] = {}
 
     # --- one mode per GPU ------------------------------------------------------------------------
 
@@ -192,29 +194,25 @@ class GpuModes:
                 admitted = "a pod that the kubelet admits now"
                 pod = hold.pod or (recorded if hold.recorded else admitted)
                 return refuse(Reason.GPU_WHOLE, uuid=uuid, pod=pod)
+            dra = next((sign.text for sign, _ in self._signs.values() if sign.is_dra), "")
+            if dra:
+                return refuse(Reason.GPU_OF_DRA, uuid=uuid, sign=dra)
         return refuse(Reason.GPU_MODE_UNKNOWN, problem=self.unknown) if self.unknown else None
 
-    # --- another device plugin -------------------------------------------------------------------
+    # --- another device plugin, or a DRA driver --------------------------------------------------
 
-    def note(self, source: str, sign: str, now_s: float) -> None:
-        """Record the sign of another device plugin that `source` finds now; "": none."""
-        if sign:
+    def note(self, source: str, sign: Sign | None, now_s: float) -> None:
+        """Record the sign of another program that `source` finds now; None: there is none."""
+        if sign is not None:
             self._signs[source] = sign, now_s
         elif source in self._signs and now_s - self._signs[source][1] >= OTHER_GONE_S:
             del self._signs[source]
-        self.other_plugin = "; ".join(text for text, _ in self._signs.values())
+        self.other_plugin = "; ".join(sign.text for sign, _ in self._signs.values())
 
     def conflict(self, node_name: str) -> str | None:
-        """Return why the node is another plugin's, and what to change; None: it is ours."""
-        if not self.other_plugin:
-            return None
-        label = f"kubectl label node {node_name} {names.LABEL_DEPLOY_DEVICE_PLUGIN}=false"
-        keep = "keep it off this node"
-        return (
-            f"another device plugin offers this node's GPUs ({self.other_plugin}): must be one"
-            f" component only; {f'{label} --overwrite' if self.operator else keep}, or keep"
-            " gpuslice off it by nodeSelector"
-        )
+        """Return why the node is another program's, and what to change; None: it is ours."""
+        signs = [sign for sign, _ in self._signs.values()]
+        return other_plugins.conflict(signs, node_name, self.operator) or None
 
 
 def preferred(

@@ -90,6 +90,11 @@ class Reason(Enum):
     GPU_MODE_UNKNOWN = (
         "the agent cannot list the GPUs that are assigned whole to pods: {problem}" + _RETRIES
     )
+    GPU_OF_DRA = (
+        "GPU of the share: invalid value {uuid}: must be a GPU that only gpuslice allocates, but"
+        " NVIDIA's DRA driver serves this node ({sign}); keep one of the two off the node"
+        + RESCHEDULE
+    )
     GRANT_OVERFILLS = (
         "{uuid}: insufficient free capacity when the pod was bound: {requested} {unit} granted,"
         " {left} of {total} free; granted to pods bound before it: {held}" + RESCHEDULE
@@ -147,6 +152,12 @@ class Reason(Enum):
         " --runtime-handler of the agent: shares can be limited on this node's kernel only;"
         " change it, or have the operator add the handler"
     )
+    RUNTIME_SANDBOXED = (
+        "runtime: invalid value (a sandbox of its own, such as Kata's: {path} does not exist): must"
+        " be runc or crun, because the limit holds on this node's kernel only; give the pod a"
+        " RuntimeClass of runc, where the node's default is another"
+    )
+    SELINUX = "{problem}"
     PRIVILEGED = (
         "securityContext.privileged: invalid value true: must be false in a container with a share"
         " of a GPU, because it gives access to every GPU of the node; set it to false, or request"

@@ -151,6 +151,34 @@ CASES: Final[Sequence[Case]] = (
         _REFUSES,
         "`runtimeClassName: invalid value 'kata': must be the default, runc, crun, nvidia`",
     ),
+    # --- what the node must be ---
+    Case(
+        "a_gpu_that_another_device_plugin_gave_to_a_pod",
+        "a share of a GPU that NVIDIA's device plugin has given to a pod; a share of another"
+        " GPU of the node starts",
+        _REFUSES,
+        "`GPU of the share: invalid value GPU-...: must be a shared GPU; it is assigned whole"
+        " (nvidia.com/gpu) to ...`",
+    ),
+    Case(
+        "a_node_that_nvidias_dra_driver_serves",
+        "a share of any GPU of a node that NVIDIA's DRA driver serves",
+        _REFUSES,
+        "`must be a GPU that only gpuslice allocates, but NVIDIA's DRA driver serves this node`",
+    ),
+    Case(
+        "labels_that_keep_containers_from_their_limit",
+        "SELinux labels containers, and its policy does not let them use the agent's files",
+        _REFUSES,
+        "`SELinux does not let ...container_t... a container that cannot use the agent's files"
+        " runs without its limit`",
+    ),
+    Case(
+        "labels_that_let_containers_use_their_limit",
+        "SELinux labels containers, and its policy has the type `container_file_t`",
+        "mounts the files with that label; " + _LIMITED,
+        _SHARE,
+    ),
     # --- variables of image and pod ---
     Case(
         "visible_devices_of_an_image",

@@ -42,6 +42,14 @@ FAILURE_ROWS: Final[Sequence[FailureRow]] = (
         "test_a_labelled_pod_without_an_allocation_has_no_gpu",
     ),
     FailureRow(
+        "the node's default runtime runs containers in a sandbox of their own (Kata), and the pod"
+        " has no RuntimeClass",
+        "StartContainer fails",
+        "`runtime: invalid value (a sandbox of its own, such as Kata's: ...): must be runc or"
+        " crun`",
+        "test_a_runtime_that_runs_containers_in_a_sandbox",
+    ),
+    FailureRow(
         "a GPU of the pod failed",
         "CreateContainer fails for the containers that have a share of it; others start",
         "`invalid value GPU-...: must be a healthy GPU: ...`, or, where NVML no longer lists it,"

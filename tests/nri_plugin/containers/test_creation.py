@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from nri_plugin.host import watch
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.policy.kube_objects import Bound
 from nri_plugin.policy.model import Pod
+from tests.nri_plugin.host.test_device_plugins import write
 from tests.nri_plugin.service_scene import (
     GRANTS,
     HALF,
@@ -114,6 +116,28 @@ async def test_an_rdma_allocation_that_changes_while_its_pod_runs_changes_nothin
         assert await runtime.create(of, made) == nri.CreateContainerResponse()
         await runtime.notify("StartContainer", of, made)
         assert (handler.holds, bound_pods.foreign(), host.keys()) == ((), {}, set())
+
+
+async def test_a_share_of_a_gpu_that_another_plugin_gave_to_a_pod_is_refused(
+    host: Host, tmp_path: Path
+) -> None:
+    """By the kubelet's record at that moment. A pod that is gone holds nothing."""
+    host.settings = replace(host.settings, device_plugin_dir=tmp_path)
+    handler = host.service()
+    bound_pods = handler._lifecycle._creation._bound_pods
+    async with serving(handler) as runtime:
+        write(tmp_path, {"other": ["GPU-bbbbbbbb-0000-0000-0000-000000000000"]}, "nvidia.com/gpu")
+        assert await runtime.create(pod(allocated=HALF), container()) is not None
+        write(tmp_path, {"other": [UUID]}, "nvidia.com/gpu")
+        of, what = pod(1, allocated=HALF), container(1, sandbox=1)
+        text = await refused(runtime, of, what)
+        assert "must be a shared GPU; it is assigned whole (nvidia.com/gpu) to pod other" in text
+        theirs = Bound(Pod("other", "team", "train"), "", False, False, {})
+        bound_pods.put(theirs, listing=True)
+        bound_pods.keep({"other"})
+        assert "(nvidia.com/gpu) to team/train" in await refused(runtime, of, what)
+        bound_pods.deleted("other")
+        assert await runtime.create(of, what) is not None
 
 
 async def test_a_container_without_a_share_starts_though_cdi_specs_hang(host: Host) -> None:

@@ -108,11 +108,16 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     ),
     ("dev-char", {"dev_char": LACKING, **runtime(handlers=CGROUPFS)}, OK, "cgroupfs", ""),
     ("dev-char", {"dev_char": DevChar(LACKING.nodes)}, OK, "for the driver's 2 device nodes", ""),
-    ("security-modules", {"security": Security(selinux=True)}, FAIL, "not supported", "permissive"),
+    ("security-modules", {"security": Security(selinux=True)}, OK, "lets containers use", ""),
+    (
+        "security-modules",
+        {"security": Security(selinux=True), "agent": Agent(False, "SELinux does not let")},
+        *(WARN, "container_file_t:s0; whether the policy", "the agent's /readyz"),
+    ),
     (
         "security-modules",
         {"security": Security(selinux=True), **runtime(cri={"enable_selinux": False})},
-        *(WARN, "this combination is not tested", "permissive"),
+        *(OK, "does not label containers", ""),
     ),
     ("security-modules", {"security": Security(apparmor=True)}, OK, "default profile allows", ""),
     (
@@ -305,6 +310,11 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         "nvidia.com/gpu.deploy.device-plugin=false",
     ),
     ("device-plugins", {"plugins": DevicePlugins(problem="torn")}, WARN, "torn", "kubectl"),
+    (
+        "device-plugins",
+        {"plugins": DevicePlugins(problem="torn", dra="NVIDIA's DRA driver listens on x.sock")},
+        *(FAIL, "DRA driver listens on x.sock: which GPUs its claims hold", "keep one of the two"),
+    ),
     ("run-dir", {"run_dir": RunDir(False, 1 << 30, 1 << 20)}, WARN, "not on a tmpfs", "/run"),
     ("run-dir", {"run_dir": RunDir(True, 1000, 1 << 20)}, FAIL, "0 KiB", "free space"),
     ("run-dir", {"run_dir": RunDir(True, 1 << 30, 3)}, FAIL, "3 inodes", "free space"),

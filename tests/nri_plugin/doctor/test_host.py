@@ -53,6 +53,15 @@ def test_a_malformed_checkpoint_is_a_problem(tmp_path: Path, text: str) -> None:
     assert host.find_device_plugins(Path("/"), tmp_path).problem is not None
 
 
+def test_nvidias_dra_driver_is_found(tmp_path: Path) -> None:
+    claim = tmp_path / "cdi/k8s.gpu.nvidia.com-claim_0f0f.yaml"
+    claim.parent.mkdir()
+    claim.touch()
+    assert host.find_device_plugins(Path("/"), tmp_path).dra == ""
+    found = host.find_device_plugins(Path("/"), tmp_path, [claim.parent])
+    assert str(claim) in found.dra
+
+
 def test_no_kubelet_at_all(tmp_path: Path) -> None:
     found = host.find_device_plugins(Path("/"), tmp_path)
     assert found.problem == f"{tmp_path}/device-plugins does not exist, or is not visible"

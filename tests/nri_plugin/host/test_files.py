@@ -337,7 +337,8 @@ def die_after(step: str, root: Path, shares: Sequence[Share]) -> None:
         if step == os.path.basename(path):
             os._exit(9)
 
-    files._write, tmpfs.mount = dying_write, dying_mount
+    files._write = dying_write
+    tmpfs.mount = dying_mount  # type: ignore[assignment]
     RunDirectory(root, lambda: 1, now).prepare("pod-u", shares, shared=True)
     os._exit(1)
 

@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 
 from contract import names
-from nri_plugin.host import rootfs
+from nri_plugin.host import rootfs, selinux
 from nri_plugin.host.driver_root import DriverRoot
+from nri_plugin.host.selinux import LABEL
 from nri_plugin.policy.model import Mount
 from nri_plugin.policy.refusals import Reason, Refused
 from tests.nri_plugin.bundle import SHARES, Bundle, bundle
+from tests.nri_plugin.host.test_selinux import ALL, OF_TMPFS, SUBJECT, Kernel, bits
 
 __all__ = ["bundle"]
 
@@ -299,8 +301,36 @@ def test_a_strong_container_without_a_share_beside_one(
     assert look({"SYS_ADMIN"}) == ""
 
 
-@pytest.mark.parametrize("gone", ["init.pid", "rootfs"])
-def test_what_cannot_be_examined_is_refused(gone: str, bundle: Bundle) -> None:
+def test_a_root_file_system_that_cannot_be_examined_is_refused(bundle: Bundle) -> None:
     bundle.create()
-    (bundle.path / gone).rename(bundle.path / "gone")
+    (bundle.path / "rootfs").rename(bundle.path / "gone")
     expect_refusal(bundle, Reason.ROOTFS_UNKNOWN)
+
+
+def test_a_runtime_that_runs_containers_in_a_sandbox(bundle: Bundle) -> None:
+    """Kata as the node's default: the pod has no RuntimeClass, and its bundle no process."""
+    bundle.create()
+    (bundle.path / "init.pid").unlink()
+    expect_refusal(bundle, Reason.RUNTIME_SANDBOXED, "must be runc or crun", "RuntimeClass of runc")
+
+
+def test_a_label_that_may_not_use_our_files(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file is asked for what a process does with it. The kernel here is another (Kernel)."""
+    bundle.create()
+    written = json.loads((bundle.path / "config.json").read_text())
+    written["process"]["selinuxLabel"] = SUBJECT
+    (bundle.path / "config.json").write_text(json.dumps(written))
+    kernel = Kernel(tmp_path / "host", {LABEL: ALL, OF_TMPFS: bits("open", "read", "getattr")})
+    bundle.kept = replace(bundle.kept, policy=kernel.policy)
+    labels: dict[str, str] = {}
+    monkeypatch.setattr(selinux, "label_of", lambda path: labels.get(str(path), LABEL))
+    bundle.examine()
+    (library,) = (m.source for m in bundle.places if m.destination == names.CONTAINER_LIBRARY)
+    labels = {f"{bundle.files._root}/{bundle.id}/{each}": OF_TMPFS for each in ("grant", "preload")}
+    bundle.examine()
+    labels = {library: OF_TMPFS}
+    expect_refusal(bundle, Reason.SELINUX, f"does not let {SUBJECT} execute, map a file")
+    labels = {f"{bundle.files._root}/{bundle.id}/region": OF_TMPFS}
+    expect_refusal(bundle, Reason.SELINUX, f"does not let {SUBJECT} map, write a file")

@@ -1,48 +1,222 @@
-"""SELinux with labelled containers, read from the kernel and the bundles that containerd wrote."""
+"""SELinux: the label of our files, and whether the policy lets containers use them.
+
+No kernel with SELinux runs here: its files are a directory, and its answers a function.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
-from nri_plugin.host import bundle, selinux
+from nri_plugin.host import bundle, selinux, tmpfs
+from nri_plugin.host.selinux import EXECUTE, LABEL, READ, WRITE, Policy
 
-LABEL = "system_u:system_r:container_t:s0:c1,c2"
+SUBJECT: Final = "system_u:system_r:container_t:s0:c1,c2"
+OF_TMPFS: Final = "system_u:object_r:tmpfs_t:s0"
+PERMISSIONS: Final = ("ioctl", "read", "write", "getattr", "execute", "open", "map")
+ALL: Final = (1 << len(PERMISSIONS)) - 1
+
+
+class Kernel:
+    """The files of selinuxfs, and the kernel's answers: the permissions that a label has."""
+
+    def __init__(self, host: Path, allowed: Mapping[str, int], flags: int = 0) -> None:
+        self.host, self.allowed, self.flags = host, allowed, flags
+        self.files = host / "sys/fs/selinux"
+        for number, (kind, names) in enumerate({"file": PERMISSIONS, "dir": ("search",)}.items()):
+            perms = self.files / "class" / kind / "perms"
+            perms.mkdir(parents=True)
+            (perms.parent / "index").write_text(f"{number + 6}\n")
+            for bit, name in enumerate(names, 1):
+                (perms / name).write_text(f"{bit}\n")
+        self.enforces("1")
+        self.asked: list[str] = []
+
+    def enforces(self, text: str) -> None:
+        (self.files / "enforce").write_text(text)
+
+    def answer(self, path: Path, question: str) -> str:
+        assert path == self.files / "access"
+        self.asked.append(question)
+        target = question.split()[1]
+        if target not in self.allowed:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return f"{self.allowed[target]:x} ffffffff 0 ffffffff 7 {self.flags:x}"
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(self.host, self.answer)
+
+
+def bits(*names: str) -> int:
+    return sum(1 << PERMISSIONS.index(name) for name in names)
+
+
+def test_what_the_policy_allows_is_no_objection(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path, {LABEL: ALL})
+    for wanted in (READ, EXECUTE, WRITE):
+        assert kernel.policy.objection(SUBJECT, LABEL, wanted) == ""
+    assert kernel.asked[0] == f"{SUBJECT} {LABEL} 6"
+    assert kernel.policy.objection(SUBJECT, LABEL, frozenset({"search"}), "dir") == ""
+    assert kernel.asked[-1] == f"{SUBJECT} {LABEL} 7"
 
 
 @pytest.mark.parametrize(
-    ("enforce", "process", "found"),
+    ("wanted", "allowed", "text"),
     [
-        ("1\n", {"selinuxLabel": LABEL}, True),
-        ("1\n", {"selinuxLabel": ""}, None),
-        ("1\n", {}, None),
-        ("0\n", {"selinuxLabel": LABEL}, False),
-        (None, {"selinuxLabel": LABEL}, False),
+        (READ, ("getattr", "open"), f"does not let {SUBJECT} read a file of {OF_TMPFS}"),
+        (EXECUTE, ("read", "getattr", "open"), f"does not let {SUBJECT} execute, map a file"),
+        (WRITE, ("read", "getattr", "open", "map"), f"does not let {SUBJECT} write a file"),
     ],
 )
-def test_enforcing_with_labels_is_a_problem(
-    tmp_path: Path, enforce: str | None, process: Mapping[str, Any], found: bool | None
+def test_what_the_policy_denies_is_named(
+    tmp_path: Path, wanted: frozenset[str], allowed: tuple[str, ...], text: str
+) -> None:
+    policy = Kernel(tmp_path, {OF_TMPFS: bits(*allowed)}).policy
+    found = policy.objection(SUBJECT, OF_TMPFS, wanted)
+    assert text in found and "install the package container-selinux" in found
+
+
+def test_a_permission_that_an_older_policy_lacks_is_not_denied(tmp_path: Path) -> None:
+    """`map` is of Linux 4.13."""
+    kernel = Kernel(tmp_path, {LABEL: bits("read", "getattr", "open", "execute")})
+    assert "map" in kernel.policy.objection(SUBJECT, LABEL, EXECUTE)
+    (kernel.files / "class/file/perms/map").unlink()
+    assert kernel.policy.objection(SUBJECT, LABEL, EXECUTE) == ""
+
+
+def test_where_selinux_enforces_nothing_there_is_no_objection(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path, {OF_TMPFS: 0})
+    assert kernel.policy.objection(SUBJECT, OF_TMPFS, READ)
+    assert kernel.policy.objection("", OF_TMPFS, READ) == "", "the process is not confined"
+    kernel.flags = 1
+    assert kernel.policy.objection(SUBJECT, OF_TMPFS, READ) == "", "its domain is permissive"
+    kernel.flags = 0
+    kernel.enforces("0")
+    assert kernel.policy.objection(SUBJECT, OF_TMPFS, READ) == ""
+    assert Policy(tmp_path / "no").objection(SUBJECT, OF_TMPFS, READ) == "", "no SELinux at all"
+
+
+@pytest.mark.parametrize("answer", ["", "ff", "x ff 0 ff 7 0"])
+def test_an_answer_that_cannot_be_had_is_an_objection(tmp_path: Path, answer: str) -> None:
+    kernel = Kernel(tmp_path, {})
+    assert "cannot be read" in kernel.policy.objection(SUBJECT, LABEL, READ)
+    said = Policy(tmp_path, lambda path, question: answer).objection(SUBJECT, LABEL, READ)
+    assert "its policy cannot be read" in said
+
+
+def test_the_question_is_a_transaction_on_one_descriptor(tmp_path: Path) -> None:
+    """A file that keeps what was written answers the question itself."""
+    (tmp_path / "access").touch()
+    assert selinux._ask(tmp_path / "access", f"{SUBJECT} {LABEL} 6") == f"{SUBJECT} {LABEL} 6"
+
+
+@pytest.mark.parametrize(
+    ("process", "target", "found"),
+    [
+        ({"selinuxLabel": SUBJECT}, OF_TMPFS, "does not let"),
+        ({"selinuxLabel": SUBJECT}, LABEL, ""),
+        ({"selinuxLabel": ""}, OF_TMPFS, None),
+        ({}, OF_TMPFS, None),
+    ],
+)
+def test_the_label_of_a_sandbox_decides_for_the_node(
+    tmp_path: Path, process: Mapping[str, Any], target: str, found: str | None
 ) -> None:
     """None: a sandbox without a label says nothing of others."""
-    host, sandbox = tmp_path / "host", bundle.of(tmp_path, "sandbox")
-    if enforce is not None:
-        (host / "sys/fs/selinux").mkdir(parents=True)
-        (host / "sys/fs/selinux/enforce").write_text(enforce)
+    kernel = Kernel(tmp_path / "host", {OF_TMPFS: 0, LABEL: ALL})
+    sandbox = bundle.of(tmp_path, "sandbox")
     sandbox.mkdir(parents=True)
     (sandbox / "config.json").write_text(json.dumps({"process": process}))
-    text = selinux.problem(tmp_path, ["gone", "sandbox"], host)
-    assert text is None if found is None else bool(text) == found
+    of = (tmp_path, ["gone", "sandbox"], lambda: target, kernel.policy)
+    text = selinux.problem(*of)
+    assert text is None if found is None else found in (text or "") and bool(text) == bool(found)
+    kernel.enforces("0")
+    assert selinux.problem(*of) == (None if found is None else "")
+
+
+def test_files_without_a_label_are_a_problem(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path / "host", {LABEL: ALL})
+    sandbox = bundle.of(tmp_path, "sandbox")
+    sandbox.mkdir(parents=True)
+    (sandbox / "config.json").write_text(json.dumps({"process": {"selinuxLabel": SUBJECT}}))
+
+    def none() -> str:
+        raise OSError(errno.ENODATA, "No data available")
+
+    text = selinux.problem(tmp_path, ["sandbox"], none, kernel.policy)
+    assert "the agent's files have no label" in (text or "")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"process": null}'])
 def test_a_bundle_that_cannot_be_read_is_no_problem(tmp_path: Path, text: str) -> None:
-    (tmp_path / "sys/fs/selinux").mkdir(parents=True)
-    (tmp_path / "sys/fs/selinux/enforce").write_text("1")
+    kernel = Kernel(tmp_path / "host", {OF_TMPFS: 0})
     sandbox = bundle.of(tmp_path, "sandbox")
     sandbox.mkdir(parents=True)
     (sandbox / "config.json").write_text(text)
-    assert selinux.problem(tmp_path, ["sandbox"], tmp_path) is None
+    assert selinux.problem(tmp_path, ["sandbox"], lambda: OF_TMPFS, kernel.policy) is None
+
+
+# --- the label of our files ------------------------------------------------------------------
+
+
+def test_the_label_is_set_on_a_kernel_with_selinux_alone(tmp_path: Path) -> None:
+    (tmp_path / "filesystems").write_text("nodev\ttmpfs\nnodev\tselinuxfs\n\text4\n")
+    assert selinux.label(tmp_path / "filesystems") == LABEL
+    (tmp_path / "filesystems").write_text("nodev\ttmpfs\n\text4\n")
+    assert selinux.label(tmp_path / "filesystems") == ""
+
+
+@pytest.mark.parametrize(
+    ("label", "knows", "mounts"),
+    [
+        ("", True, [""]),
+        (LABEL, True, [f',context="{LABEL}"']),
+        (LABEL, False, [f',context="{LABEL}"', ""]),  # the policy has no such type
+    ],
+)
+def test_a_file_system_is_mounted_with_the_label(
+    tmp_path: Path, label: str, knows: bool, mounts: list[str]
+) -> None:
+    tried = []
+
+    def mount(path: Path, options: str) -> None:
+        assert path == tmp_path
+        tried.append(options)
+        if "context=" in options and not knows:
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    tmpfs.mount(tmp_path, 4096, 8, label, mount)
+    assert tried == [f"mode=0755,size=4096,nr_inodes=8{each}" for each in mounts]
+
+
+def test_another_failure_of_a_mount_is_not_tried_again(tmp_path: Path) -> None:
+    tried = []
+
+    def mount(path: Path, options: str) -> None:
+        tried.append(options)
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        tmpfs.mount(tmp_path, 4096, 8, LABEL, mount)
+    assert len(tried) == 1
+
+
+@pytest.mark.node
+def test_this_kernel_refuses_the_option_as_a_policy_without_the_type_does(tmp_path: Path) -> None:
+    if selinux.label():
+        pytest.skip("this kernel runs with SELinux")
+    with pytest.raises(OSError) as refused:
+        tmpfs._mount(tmp_path, f'mode=0755,context="{LABEL}"')
+    assert refused.value.errno == errno.EINVAL
+    place = tmp_path / "place"
+    place.mkdir()
+    tmpfs.mount(place, 4096, 8, LABEL)
+    assert os.path.ismount(place)
+    tmpfs.clear(place)

@@ -20,18 +20,23 @@ from contract import names
 from gpu.driver_root import NVML
 from nri_plugin.command_line import from_arguments
 from nri_plugin.gpu.inventory import Inventory
-from nri_plugin.host import selinux
+from nri_plugin.host import device_plugins
 from nri_plugin.host import watch as module
 from nri_plugin.host.cdi_generator import FILE
 from nri_plugin.host.node import Node
 from nri_plugin.metrics import Metrics
+from nri_plugin.policy.gpu_modes import Mode
 from nri_plugin.policy.nvidia import CONTROL_NODES
+from nri_plugin.protocol.session_events import RuntimeInfo
 from nri_plugin.readiness import Readiness
 from nri_plugin.settings import Settings
 from nri_plugin.threads import Worker
 from tests.nri_plugin.cdi_nodes import NODES
+from tests.nri_plugin.host.test_device_plugins import short, write
 from tests.nri_plugin.objects import plain_store
 from tests.support import until_async
+
+__all__ = ["short"]
 
 T = TypeVar("T")
 
@@ -147,10 +152,45 @@ def test_a_node_with_a_plugin_of_nvidias_is_not_ours(host: Host, tmp_path: Path)
     assert node.gpus == []
 
 
+def test_a_node_with_nvidias_dra_driver_is_not_ours(host: Host, short: Path) -> None:
+    kubelet = short / "kubelet"
+    (kubelet / "plugins/gpu.nvidia.com").mkdir(parents=True)
+    host.settings = replace(host.settings, kubelet_dir=kubelet)
+    node = host.node()
+    with socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(str(kubelet / "plugins/gpu.nvidia.com/dra.sock"))
+        theirs.listen()
+        assert host.lacks(node) == [], "the GPUs themselves are in order"
+    assert "keep the DRA driver's kubelet plugin off this node" in (node.conflict or "")
+    assert node.gpus == []
+
+
+def test_a_gpu_that_another_plugin_gave_to_a_pod_is_whole(host: Host, tmp_path: Path) -> None:
+    """Until the pod has ended, also after the plugin has left."""
+    host.show(*TWO)
+    host.spec.write_text(spec(UUID, OTHER))
+    host.settings = replace(host.settings, device_plugin_dir=tmp_path)
+    node = host.node()
+    write(tmp_path, {"uid-1": [UUID]}, "nvidia.com/gpu")
+    assert host.lacks(node) == []
+    assert [node.modes.of(gpu)[0] for gpu in node.gpus] == [Mode.WHOLE, Mode.SHARED]
+    write(tmp_path, {}, "nvidia.com/gpu")
+    assert host.lacks(node) == []
+    assert [node.modes.of(gpu)[0] for gpu in node.gpus] == [Mode.SHARED, Mode.SHARED]
+
+
+def test_a_record_of_the_kubelets_that_cannot_be_read(host: Host, tmp_path: Path) -> None:
+    (tmp_path / device_plugins.RECORD).write_text("{")
+    host.settings = replace(host.settings, device_plugin_dir=tmp_path)
+    node = host.node()
+    assert host.lacks(node) == []
+    assert str(tmp_path / device_plugins.RECORD) in (node.conflict or "")
+
+
 def test_a_node_whose_selinux_hides_the_files(host: Host) -> None:
     node = host.node()
-    node.selinux = selinux.UNSUPPORTED
-    assert host.lacks(node) == [selinux.UNSUPPORTED]
+    node.selinux = "SELinux does not let container_t read a file of tmpfs_t"
+    assert host.lacks(node) == [node.selinux]
 
 
 def test_a_missing_library(host: Host) -> None:

@@ -161,8 +161,8 @@ def test_a_node_of_another_device_plugin_is_not_ours(offer: Offer) -> None:
         return
     assert found.mode is Mode.EXCLUDED and not found.offered
     assert modes.conflict("node-1") == (
-        "another device plugin offers this node's GPUs (status.allocatable of the node has"
+        "another program allocates this node's GPUs (status.allocatable of the node has"
         " nvidia.com/gpu: 8): must be one component only; kubectl label node node-1"
-        " nvidia.com/gpu.deploy.device-plugin=false --overwrite, or keep gpuslice off it by"
-        " nodeSelector"
+        " nvidia.com/gpu.deploy.device-plugin=false nvidia.com/gpu.deploy.operator-validator=false"
+        " --overwrite, or keep gpuslice off it by nodeSelector"
     )

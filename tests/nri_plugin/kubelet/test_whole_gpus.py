@@ -255,16 +255,14 @@ def test_beside_another_device_plugin_the_agent_keeps_its_stream(tmp_path: Path)
     async def work(kubelet: FakeKubelet, agent: Agent) -> None:
         with socket.socket(socket.AF_UNIX) as theirs:
             theirs.bind(str(kubelet.plugins / "nvidia-gpu.sock"))
-            assert device_plugins.sign_of_nvidias(kubelet.plugins) == "", "no process listens"
             theirs.listen()
-            sign = device_plugins.sign_of_nvidias(kubelet.plugins)
-            assert sign.endswith("nvidia-gpu.sock")
+            sign = device_plugins.plugin_sign(kubelet.plugins)
             agent.modes.note("socket", sign, 0)
             assert "nvidia-gpu.sock" in await refused(kubelet.allocate(["GPU-0"]))
             kubelet.devices = {}
             await asyncio.sleep(1.2)
         assert len(kubelet.registered) == 1 and not kubelet.devices
-        agent.modes.note("socket", "", gpu_modes.OTHER_GONE_S)
+        agent.modes.note("socket", None, gpu_modes.OTHER_GONE_S)
         await until_async(lambda: len(kubelet.registered) == 2 and kubelet.devices)
 
     story(tmp_path, work)

@@ -21,6 +21,7 @@ from nri_plugin.policy.gpu_modes import (
 )
 from nri_plugin.policy.ledger import Ledger
 from nri_plugin.policy.model import Gpu, Pod, Share
+from nri_plugin.policy.other_plugins import Sign
 from nri_plugin.policy.refusals import Reason
 from tests.support import GIB
 
@@ -155,17 +156,27 @@ def test_shares_are_refused_until_the_kubelets_holds_are_listed() -> None:
 def test_another_device_plugin_excludes_all_gpus_until_it_has_ended() -> None:
     modes = known()
     assert modes.conflict("node-1") is None
-    modes.note("socket", "a device plugin listens on nvidia-gpu.sock", 0)
+    modes.note("socket", Sign("a device plugin listens on nvidia-gpu.sock"), 0)
     assert {modes.of(gpu)[0] for gpu in GPUS} == {Mode.EXCLUDED}
     assert "nvidia-gpu.sock" in modes.allocate(["GPU-0"], GPUS, NO_SHARES, 0)
     assert "keep it off this node" in (modes.conflict("node-1") or "")
-    modes.operator = True
-    command = "kubectl label node node-1 nvidia.com/gpu.deploy.device-plugin=false --overwrite"
-    assert command in (modes.conflict("node-1") or "")
-    modes.note("socket", "", OTHER_GONE_S - 1)
+    assert modes.objection(["GPU-0"]) is None, "it has given the GPU to no pod"
+    modes.note("socket", None, OTHER_GONE_S - 1)
     assert modes.other_plugin, "the kubelet restarts, and drops the plugin for some seconds"
-    modes.note("socket", "", OTHER_GONE_S)
+    modes.note("socket", None, OTHER_GONE_S)
     assert modes.conflict("node-1") is None
+
+
+def test_beside_a_dra_driver_no_gpu_has_a_share() -> None:
+    """Which of them its claims hold is recorded nowhere on the node."""
+    modes = GpuModes()
+    modes.note("dra", Sign("NVIDIA's DRA driver listens on dra.sock", is_dra=True), 0)
+    for gpu in GPUS:
+        refusal = modes.objection([gpu.uuid])
+        assert refusal is not None and refusal.reason is Reason.GPU_OF_DRA
+        assert "serves this node (NVIDIA's DRA driver listens on dra.sock)" in refusal.text
+    modes.note("dra", None, OTHER_GONE_S)
+    assert modes.objection(["GPU-0"]) is None
 
 
 # --- exactly one wins ----------------------------------------------------------------------------

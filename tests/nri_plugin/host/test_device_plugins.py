@@ -1,0 +1,171 @@
+"""Other programs that allocate GPUs: their sockets, their claims, and the kubelet's record."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.host import device_plugins
+from nri_plugin.host.device_plugins import Assignments, RecordError
+from nri_plugin.policy.other_plugins import Sign
+
+UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A socket's path has at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="k-") as directory:
+        yield Path(directory)
+
+
+def write(directory: Path, assigned: Mapping[str, Sequence[str]], resource: str) -> None:
+    """As the kubelet does, by rename. assigned: by the pod's UID."""
+    entries = [
+        {
+            "PodUID": uid,
+            "ContainerName": "main",
+            "ResourceName": resource,
+            "DeviceIDs": {"-1": list(ids)},
+        }
+        for uid, ids in assigned.items()
+    ]
+    new = directory / ".new"
+    new.write_text(json.dumps({"Data": {"PodDeviceEntries": entries}}))
+    new.rename(directory / device_plugins.RECORD)
+
+
+@pytest.mark.parametrize(
+    ("resource", "identity"),
+    [
+        ("nvidia.com/gpu", UUID),
+        ("nvidia.com/gpu.shared", f"{UUID}::1"),  # NVIDIA's time slices
+        ("nvidia.com/gpu", f"{UUID}-3"),  # HAMi's and Volcano's replicas
+        ("aliyun.com/gpu-mem", f"{UUID}-_-7"),
+        ("nvidia.com/gpu", "nvidia2"),  # Google's
+        ("nvidia.com/gpu", "nvidia2/vgpu0"),
+    ],
+)
+def test_the_pods_of_a_gpu_by_the_ids_of_plugins(
+    tmp_path: Path, resource: str, identity: str
+) -> None:
+    write(tmp_path, {"uid-1": [identity]}, resource)
+    assigned = Assignments(tmp_path)
+    assert assigned.pods(UUID, 2) == {"uid-1"}
+    assert assigned.pods("GPU-bbbbbbbb-0000-0000-0000-000000000000", 20) == set()
+
+
+def test_a_mig_device_is_no_gpu(tmp_path: Path) -> None:
+    """A GPU in MIG mode has no shares."""
+    write(tmp_path, {"uid-1": [UUID.replace("GPU", "MIG")]}, "nvidia.com/mig-1g.5gb")
+    assert Assignments(tmp_path).pods(UUID, 0) == set()
+
+
+def test_a_record_that_changed_is_read_again(tmp_path: Path) -> None:
+    assigned = Assignments(tmp_path)
+    assert assigned.pods(UUID, 0) == set(), "the kubelet has written none"
+    write(tmp_path, {"uid-1": [UUID]}, "nvidia.com/gpu")
+    assert assigned.pods(UUID, 0) == {"uid-1"}
+    write(tmp_path, {"uid-1": [UUID], "uid-2": [UUID]}, "nvidia.com/gpu")
+    assert assigned.pods(UUID, 0) == {"uid-1", "uid-2"}
+    (tmp_path / device_plugins.RECORD).write_text("{")
+    for _ in range(2):
+        with pytest.raises(RecordError):
+            assigned.pods(UUID, 0)
+    (tmp_path / device_plugins.RECORD).unlink()
+    assert assigned.pods(UUID, 0) == set()
+
+
+def test_a_plugin_that_listens_is_a_sign(tmp_path: Path) -> None:
+    path = tmp_path / "nvidiaGPU-1700000000.sock"
+    with socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(str(path))
+        assert device_plugins.plugin_sign(tmp_path) is None, "no process listens"
+        theirs.listen()
+        sign = device_plugins.plugin_sign(tmp_path)
+    assert sign == Sign(f"a device plugin listens on {path}", is_gke=True)
+
+
+@pytest.mark.parametrize(
+    ("place", "is_sign"),
+    [
+        ("plugins/gpu.nvidia.com/dra.sock", True),
+        ("plugins/gpu.nvidia.com/dra-0f0f.sock", True),  # with rolling updates
+        ("plugins_registry/gpu.nvidia.com-reg.sock", True),
+        ("plugins_registry/gpu.nvidia.com-0f0f-reg.sock", True),
+        ("plugins_registry/compute-domain.nvidia.com-reg.sock", False),
+        ("plugins/compute-domain.nvidia.com/dra.sock", False),
+        ("plugins_registry/example.com-reg.sock", False),
+    ],
+)
+def test_a_dra_driver_that_listens_is_a_sign(short: Path, place: str, is_sign: bool) -> None:
+    """NVIDIA's other driver allocates channels between nodes, no GPU."""
+    path = short / place
+    path.parent.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(str(path))
+        assert device_plugins.dra_sign(short, []) is None, "no process listens"
+        theirs.listen()
+        sign = device_plugins.dra_sign(short, [])
+    expected = Sign(f"NVIDIA's DRA driver listens on {path}", is_dra=True)
+    assert sign == (expected if is_sign else None)
+
+
+def test_a_claim_that_is_prepared_is_a_sign(tmp_path: Path) -> None:
+    """Its pod has the GPU, also while the driver does not run."""
+    assert device_plugins.dra_sign(tmp_path, [tmp_path / "missing", tmp_path]) is None
+    (tmp_path / "nvidia.yaml").touch()
+    assert device_plugins.dra_sign(tmp_path, [tmp_path]) is None
+    claim = tmp_path / "k8s.gpu.nvidia.com-claim_0f0f.yaml"
+    claim.touch()
+    sign = device_plugins.dra_sign(tmp_path, [tmp_path])
+    assert sign is not None and sign.is_dra and str(claim) in sign.text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0::/system.slice/nvidia-k8s-device-plugin.service\n", "nvidia-k8s-device-plugin.service"),
+        (
+            "0::/../../../system.slice/nvidia-device-plugin.service\n",
+            "nvidia-device-plugin.service",
+        ),
+        (
+            "12:cpu:/\n1:name=systemd:/system.slice/x.service\n0::/system.slice/x.service\n",
+            "x.service",
+        ),
+        ("0::/kubepods.slice/kubepods-pod1.slice/cri-containerd-0f0f.scope\n", ""),
+        ("0::/kubepods/besteffort/pod1/0f0f\n", ""),
+        ("0::/\n", ""),
+    ],
+)
+def test_the_unit_of_a_process(tmp_path: Path, text: str, expected: str) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/cgroup").write_text(text)
+    assert device_plugins.unit(7, tmp_path) == expected
+    assert device_plugins.unit(8, tmp_path) == "", "it is in another PID namespace"
+
+
+def test_the_unit_is_that_of_the_process_that_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def unit(pid: int) -> str:
+        asked.append(pid)
+        return "nvidia-device-plugin.service"
+
+    monkeypatch.setattr(device_plugins, "unit", unit)
+    with socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(str(tmp_path / "nvidia-gpu.sock"))
+        theirs.listen()
+        sign = device_plugins.plugin_sign(tmp_path)
+    assert asked == [os.getpid()]
+    assert sign is not None and sign.service == "nvidia-device-plugin.service"
+    assert sign.text.endswith("nvidia-gpu.sock, the host's nvidia-device-plugin.service")
