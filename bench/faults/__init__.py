@@ -9,4 +9,5 @@ force. Pods, containerd and agent are real; agent.py injects the agent's faults.
     rig.py      one containerd with that agent; performs a cell
     large.py    the large messages in the rows of sizes
     report.py   cells as a table
+    bystanders.py  a program of its own: what a fault does to containers without a share
 """

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.faults import bystanders
 from contract import names
 from lab.node.catalogue import (
     LINKED_VOLUME,
@@ -41,6 +42,17 @@ def test_a_malformed_annotation_is_refused_with_its_reason(lab: Lab) -> None:
     refused = pytest.raises(CriError, match=r"gpuslice refuses .*12 potatoes")
     with lab.pod("malformed", {ALLOCATED: MALFORMED}, LABELS) as pod, refused:
         pod.create("main", OWN)
+
+
+@pytest.mark.parametrize("title", ["killed between requests", bystanders.OWN_EXIT, "hangs"])
+def test_the_agents_end_fails_at_most_the_next_container_without_a_share(
+    bare_lab: Lab, title: str
+) -> None:
+    """docs/bystanders.md has the counts on each containerd."""
+    bare_lab.stop_agent(signal.SIGKILL)
+    harm = bystanders.measure(bare_lab, 1, [title])[title]
+    assert harm.created > 1 and harm.later == 0
+    assert harm.failed <= bystanders.most(bare_lab.release, title), harm.texts
 
 
 def test_a_labelled_pod_without_an_allocation_has_no_gpu(lab: Lab) -> None:
