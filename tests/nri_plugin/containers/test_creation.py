@@ -140,6 +140,17 @@ async def test_a_share_of_a_gpu_that_another_plugin_gave_to_a_pod_is_refused(
         assert await runtime.create(of, what) is not None
 
 
+async def test_a_share_is_refused_where_selinux_hides_the_files_of_its_limit(host: Host) -> None:
+    """And a container without one starts."""
+    handler = host.service()
+    async with serving(handler) as runtime:
+        handler.node.selinux = "SELinux does not let container_t read a file of tmpfs_t"
+        text = await refused(runtime, pod(allocated=HALF), container())
+        assert handler.node.selinux in text
+        assert host.keys() == set()
+        assert await runtime.create(pod(1, labels={}), container(1, sandbox=1)) is not None
+
+
 async def test_a_container_without_a_share_starts_though_cdi_specs_hang(host: Host) -> None:
     handler, hangs = host.service(), threading.Event()
     made = container(name="sidecar")

@@ -27,7 +27,6 @@ from nri_plugin.host.node import Node
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.gpu_modes import Mode
 from nri_plugin.policy.nvidia import CONTROL_NODES
-from nri_plugin.protocol.session_events import RuntimeInfo
 from nri_plugin.readiness import Readiness
 from nri_plugin.settings import Settings
 from nri_plugin.threads import Worker
