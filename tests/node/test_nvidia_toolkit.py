@@ -53,10 +53,10 @@ def lab(host: Lab) -> Iterator[Lab]:
 def refresh(lab: Lab) -> dict[str, object]:
     """As nvidia-cdi-refresh.service of the toolkit's package does."""
     environment = {k: v for k, v in lab.driver_environment().items() if k != "LD_LIBRARY_PATH"}
-    command = [CTK, "--quiet", "cdi", "generate", f"--output={HOSTS}"]
-    done = lab.namespace.run(command, environment)
+    command = [str(CTK), "--quiet", "cdi", "generate"]
+    done = lab.namespace.run([*command, f"--output={HOSTS}"], environment)
     assert done.returncode == 0, done.stderr
-    shown = lab.namespace.run([*command[:-1], "--format=json"], environment)
+    shown = lab.namespace.run([*command, "--format=json"], environment)
     spec: dict[str, object] = json.loads(shown.stdout)
     return spec
 

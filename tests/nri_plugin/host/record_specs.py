@@ -1,0 +1,171 @@
+"""`python -m tests.nri_plugin.host.record_specs`: records what NVIDIA's nvidia-ctk writes.
+
+Builds nvidia-ctk of each version from the Go module proxy into the cache, once, and runs it as root
+on trees of platforms over simgpu's NVML. The output goes to `recorded/`, unchanged.
+test_recorded_specs.py says what the agent makes of each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from lab.node.lab import BUILD
+from lab.node.namespace import Namespace
+from nri_plugin.host.cdi_generator import OPTIONS
+from simgpu import config, device_nodes
+from tools.images.nvidia_ctk import NVIDIA_CTK
+
+RECORDED: Final = Path(__file__).parent / "recorded"
+_VERSION: Final = "580.65.06"
+_DEBIAN: Final = "usr/lib/x86_64-linux-gnu"
+_LIBRARIES: Final = (
+    *("libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler", "libnvidia-nvvm", "libcudadebugger"),
+    *("libnvidia-encode", "libnvcuvid", "libEGL_nvidia", "libGLX_nvidia", "libnvidia-glcore"),
+)
+_PROGRAMS: Final = (
+    *("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced"),
+    *("nvidia-cuda-mps-control", "nvidia-cuda-mps-server"),
+)
+_OTHERS: Final = (
+    *("etc/vulkan/icd.d/nvidia_icd.json", "usr/share/glvnd/egl_vendor.d/10_nvidia.json"),
+    f"lib/firmware/nvidia/{_VERSION}/gsp_ga10x.bin",
+)
+_SOCKETS: Final = ("run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket")
+_DRM: Final = {"card0": (0, 0o660, 44), "renderD128": (128, 0o660, 105)}
+_COVERED: Final = ("/etc", "/run", "/usr")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """libraries: below the driver root. root: the driver root on the host. in_pod: recorded as the
+    agent in a pod generates it, with the driver root at MOUNT; else as NVIDIA's unit
+    nvidia-cdi-refresh.service does. drm: nvidia-drm is loaded."""
+
+    libraries: str = _DEBIAN
+    root: str = "/"
+    in_pod: bool = False
+    gpus: int = 1
+    drm: bool = False
+    uvm: bool = True
+    sockets: Sequence[str] = _SOCKETS
+
+
+MOUNT: Final = "/driver-root"
+"""Where the agent's pod sees the driver root."""
+LAYOUTS: Final = {
+    "package": Layout(drm=True),
+    "package-8": Layout(gpus=8, drm=True),
+    "aks": Layout(),
+    "eks": Layout("usr/lib64", sockets=_SOCKETS[:1]),
+    "no-uvm": Layout(uvm=False, sockets=()),
+    "pod": Layout(in_pod=True, drm=True),
+    "driver-container": Layout(root="/run/nvidia/driver", in_pod=True),
+    "gke": Layout("lib64", root="/home/kubernetes/bin/nvidia", in_pod=True, sockets=()),
+}
+RECORDINGS: Final = (
+    *(("package", version) for version in ("1.17.8", "1.18.2", "1.19.1", "1.20.1")),
+    *(("pod", version) for version in ("1.17.8", "1.18.2", "1.19.1", "1.20.1")),
+    *(("driver-container", "1.17.8"), ("driver-container", "1.20.1")),
+    *(("package-8", "1.20.1"), ("aks", "1.19.1"), ("eks", "1.20.1")),
+    *(("no-uvm", "1.20.1"), ("gke", "1.20.1")),
+)
+"""Combinations whose specs differ in what matters to the agent."""
+
+
+def _install(layout: Layout, namespace: Namespace, root: Path, gpus: Sequence[int]) -> None:
+    """The driver's files below `root`, and the host's device nodes."""
+    libraries = root / layout.libraries
+    libraries.mkdir(parents=True, exist_ok=True)
+    for name in _LIBRARIES:
+        file = libraries / f"{name}.so.{_VERSION}"
+        real = BUILD / "lib/simgpu" / f"{name}.so.1"
+        shutil.copy(real, file) if real.exists() else file.touch()
+        (libraries / f"{name}.so.1").symlink_to(file.name)
+    for place in (*_OTHERS, *layout.sockets):
+        file = root / place
+        if place.startswith("lib/") and not layout.in_pod:
+            file = root / "usr" / place
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    for name in _PROGRAMS:
+        program = root / "usr/bin" / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    dev = namespace.outside(Path("/dev"))
+    device_nodes.make(dev, gpus)
+    if not layout.uvm:
+        (dev / "nvidia-uvm").unlink()
+
+
+def _drm(namespace: Namespace, buses: Sequence[str]) -> None:
+    """The kernel's links from each GPU to its DRM nodes: here all have the first GPU's."""
+    dri = namespace.outside(Path("/dev/dri"))
+    shutil.rmtree(dri, ignore_errors=True)
+    dri.mkdir()
+    namespace.mount("-t", "tmpfs", "pci", "/sys/bus/pci/devices")
+    for index, bus in enumerate(buses):
+        for node, (minor, mode, group) in _DRM.items():
+            kind = node.rstrip("0123456789")
+            name = f"{kind}{int(node.removeprefix(kind)) + index}"
+            os.mknod(dri / name, 0o020000 | mode, os.makedev(226, minor + index))
+            (dri / name).chmod(mode)
+            os.chown(dri / name, 0, group)
+            place = namespace.outside(Path("/sys/bus/pci/devices", bus, "drm", name))
+            place.mkdir(parents=True)
+
+
+def _buses(host: config.HostConfig) -> list[str]:
+    return [f"{gpu.pci_domain:04x}:{gpu.pci_bus:02x}:{gpu.pci_device:02x}.0" for gpu in host.gpus]
+
+
+def record(name: str, version: str) -> str:
+    """Return what nvidia-ctk of that version prints. Raises NamespaceError, RuntimeError."""
+    layout = LAYOUTS[name]
+    ctk = dataclasses.replace(NVIDIA_CTK, version=version).ensure()
+    host = config.load(config.DEFAULT_FILE).with_gpus([40 << 30] * layout.gpus)
+    namespace = Namespace()
+    try:
+        for place in (*_COVERED, "/dev"):
+            namespace.cover(Path(place))
+        simulated = namespace.directory / "sim"
+        sizes = [option for gpu in host.gpus for option in ("--gpu", str(gpu.memory_bytes))]
+        up = [sys.executable, "-m", "simgpu", "up", "--dir", str(simulated)]
+        namespace.run([*up, "--config", str(config.DEFAULT_FILE), *sizes])
+        root = namespace.outside(Path("/"))
+        options: list[str] = []
+        if layout.in_pod:
+            tree = namespace.directory / "tree"
+            tree.mkdir()
+            namespace.run(["mkdir", "-p", MOUNT])
+            namespace.mount("--bind", tree, MOUNT)
+            options = [*OPTIONS[2:], f"--driver-root={MOUNT}", "--dev-root=/"]
+            options += ["--nvidia-cdi-hook-path=/usr/local/vgpu/nvidia-cdi-hook"]
+            root = tree
+        _install(layout, namespace, root, [gpu.minor for gpu in host.gpus])
+        if layout.drm:
+            _drm(namespace, _buses(host))
+        command = [str(ctk), "--quiet", "cdi", "generate", *(options or ["--format=json"])]
+        done = namespace.run(command, {"SIMGPU_DIR": str(simulated)})
+        if done.returncode != 0:
+            raise RuntimeError(f"{name} {version}: {done.stderr}")
+        return done.stdout
+    finally:
+        namespace.close()
+
+
+def main() -> None:
+    RECORDED.mkdir(exist_ok=True)
+    for name, version in RECORDINGS:
+        (RECORDED / f"{name}-{version}.json").write_text(record(name, version))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""What the agent makes of the specs of NVIDIA's nvidia-ctk 1.17 to 1.20: record_specs.py."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.host import cdi_reader
+from nri_plugin.host.cdi_generator import FILE, render
+from nri_plugin.host.driver_root import DriverRoot
+from nri_plugin.policy import capabilities
+from nri_plugin.policy.model import CdiDevice, Edits
+from tests.nri_plugin.host.record_specs import LAYOUTS, MOUNT, RECORDED, RECORDINGS
+
+VERSION = ".580.65.06"
+UUIDS = [f"GPU-5e1f0a70-0000-4000-8000-{number:012x}" for number in range(8)]
+NODES = {"/dev/nvidiactl", "/dev/nvidia-uvm"}
+KEPT = {
+    *("libcuda.so", "libnvidia-ml.so", "libnvidia-ptxjitcompiler.so", "libnvidia-nvvm.so"),
+    *("libcudadebugger.so", "nvidia-smi", "nvidia-debugdump", "nvidia-persistenced"),
+    *("nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "gsp_ga10x.bin"),
+}
+GRAPHICS = {
+    *("libEGL_nvidia.so", "libGLX_nvidia.so", "libnvidia-glcore.so", "nvidia_icd.json"),
+    *("10_nvidia.json", "libnvidia-encode.so", "libnvcuvid.so"),
+}
+OLDEST = ["create-symlinks", "enable-cuda-compat", "update-ldcache"]
+OLD = [*OLDEST, "disable-device-node-modification"]
+NEW = [*OLD, "update-application-profile"]
+
+
+@dataclass(frozen=True)
+class Made:
+    """hooks: those of a container with a share. sockets: of the host's daemons, which it has not.
+    opened: whether DRM nodes are open to all users of a container that may use graphics."""
+
+    hooks: Sequence[str]
+    sockets: int = 2
+    opened: bool = False
+    problem: str | None = None
+
+
+TABLE = {
+    "package-1.17.8": Made([*OLDEST, "chmod"]),
+    "package-1.18.2": Made(OLD),
+    "package-1.19.1": Made(OLD, opened=True),
+    "package-1.20.1": Made(NEW, opened=True),
+    "package-8-1.20.1": Made(NEW, opened=True),
+    "pod-1.17.8": Made([*OLDEST, "chmod"]),
+    "pod-1.18.2": Made(OLD),
+    "pod-1.19.1": Made(OLD, opened=True),
+    "pod-1.20.1": Made(NEW, opened=True),
+    "driver-container-1.17.8": Made(OLDEST),
+    "driver-container-1.20.1": Made(NEW),
+    "aks-1.19.1": Made(OLD),
+    "eks-1.20.1": Made(NEW, sockets=1),
+    "gke-1.20.1": Made(NEW, sockets=0),
+    "no-uvm-1.20.1": Made(NEW, sockets=0, problem="must contain /dev/nvidia-uvm, without which"),
+}
+
+
+def _status(path: str) -> os.stat_result:
+    """A host with all that a spec may name: its device nodes are those of this driver now."""
+    if path.startswith("/dev/"):
+        return os.stat_result([stat.S_IFCHR | 0o660] + [0] * 9, {"st_rdev": os.makedev(7, 9)})
+    return os.stat_result([stat.S_IFREG | 0o644] + [0] * 9)
+
+
+def _load(recording: str, tmp_path: Path) -> Sequence[CdiDevice]:
+    """The spec as it lies on the host: the toolkit's own, or the agent's."""
+    layout = LAYOUTS[recording.rpartition("-")[0]]
+    uuids = UUIDS[: layout.gpus]
+    text = (RECORDED / f"{recording}.json").read_text()
+    if layout.in_pod:
+        text, problem = render(text.encode(), uuids, DriverRoot(Path(layout.root), Path(MOUNT)))
+        assert not problem
+    (tmp_path / FILE).write_text(text)
+    specs = cdi_reader.load([tmp_path], status=_status)
+    assert not specs.problems
+    return [specs.devices[uuid] for uuid in uuids]
+
+
+def _names(edits: Edits) -> list[str]:
+    return [posixpath.basename(mount.destination).replace(VERSION, "") for mount in edits.mounts]
+
+
+def _whole(device: CdiDevice, given: set[str]) -> Edits:
+    own, common = (capabilities.cut(each, given) for each in (device.own, device.common))
+    return Edits(
+        devices=(*own.devices, *common.devices),
+        mounts=(*own.mounts, *common.mounts),
+        hooks=(*common.hooks, *own.hooks),
+    )
+
+
+def test_the_table_has_each_recording() -> None:
+    assert set(TABLE) == {f"{name}-{version}" for name, version in RECORDINGS}
+    assert {f"{name}.json" for name in TABLE} == {path.name for path in RECORDED.iterdir()}
+
+
+@pytest.mark.parametrize("recording", TABLE)
+def test_a_container_with_a_share(recording: str, tmp_path: Path) -> None:
+    made = TABLE[recording]
+    root = LAYOUTS[recording.rpartition("-")[0]].root.rstrip("/")
+    for minor, device in enumerate(_load(recording, tmp_path)):
+        if made.problem is not None:
+            assert made.problem in str(device.problem)
+            return
+        assert device.problem is None
+        share = _whole(device, {*capabilities.ALWAYS})
+        assert {each.path for each in share.devices} == NODES | {f"/dev/nvidia{minor}"}
+        assert {(each.type, each.major, each.minor) for each in share.devices} == {("c", 7, 9)}
+        assert set(_names(share)) == KEPT
+        assert all(mount.source.startswith(f"{root}/") for mount in share.mounts)
+        assert not any(MOUNT in str(mount) for mount in share.mounts)
+        assert [hook.args[1] for hook in share.hooks] == made.hooks
+        dropped = [*_names(device.common), *_names(device.own)]
+        assert dropped.count("socket") == made.sockets
+        assert set(dropped) - {"socket"} == KEPT | GRAPHICS
+
+
+@pytest.mark.parametrize("recording", [name for name in TABLE if "no-uvm" not in name])
+def test_a_container_that_may_use_graphics(recording: str, tmp_path: Path) -> None:
+    """nvidia-ctk 1.19 has the groups of DRM nodes added to processes; NRI cannot."""
+    drm = LAYOUTS[recording.rpartition("-")[0]].drm
+    for minor, device in enumerate(_load(recording, tmp_path)):
+        edits = _whole(device, {*capabilities.CAPABILITIES})
+        assert set(_names(edits)) == KEPT | GRAPHICS
+        nodes = {each.path: each for each in edits.devices if "/dri/" in each.path}
+        names = (f"/dev/dri/card{minor}", f"/dev/dri/renderD{128 + minor}")
+        assert set(nodes) == set(names if drm else ())
+        if TABLE[recording].opened:
+            assert {each.file_mode for each in nodes.values()} == {0o666}
