@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from contract import names
 from gpu import driver_root
+from gpu.host_view import HostView
 from nri_plugin.flags import FLAGS
 from nri_plugin.host import discovery
-from nri_plugin.host.discovery import HostView
 from nri_plugin.policy.model import Rules
 from nri_plugin.settings import Settings
 
@@ -124,12 +124,12 @@ def of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
     settings |= {
         "cdi_kinds": tuple(dict.fromkeys((*given.cdi_kind, *names.CDI_KINDS))),
         "cdi_dirs": [*map(view.seen, _extended(discovery.CDI_DIRS, given.cdi_dir or ()))],
-        "containerd_state": view.seen(given.containerd_state or view.containerd_state()),
+        "containerd_state": view.seen(given.containerd_state or discovery.containerd_state(view)),
         "core_forced": given.core_policy == "force",
         "device_plugin_dir": view.seen(discovery.DEVICE_PLUGINS),
         "environment": {**environment, **found},
         "kubeconfig": str(given.kubeconfig or ""),
-        "kubelet_dir": view.seen(given.kubelet_dir or view.kubelet()),
+        "kubelet_dir": view.seen(given.kubelet_dir or discovery.kubelet(view)),
         "managed_free": given.managed_memory == "free",
         "nri_socket": view.seen(given.nri_socket),
         "refuse_unenforceable": given.unenforceable == "refuse",

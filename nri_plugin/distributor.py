@@ -21,9 +21,9 @@ from typing import Final
 
 from contract import library_file, names
 from contract.library_file import LibraryFileError
+from gpu.host_view import HostView
 from kube.log_lines import Format, Formatter, Line
 from nri_plugin.host import releases
-from nri_plugin.host.discovery import HostView
 from nri_plugin.policy.refusals import StoreError
 
 _LOG: Final = logging.getLogger(__name__)

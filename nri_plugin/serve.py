@@ -38,10 +38,10 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         Line(
             "directories of the host",
             seen_at=chosen.host_root,
-            containerd=chosen.view.on_host(chosen.containerd_state),
-            nri=chosen.view.on_host(chosen.nri_socket),
-            kubelet=chosen.view.on_host(chosen.kubelet_dir),
-            cdi=",".join(str(chosen.view.on_host(d)) for d in chosen.cdi_dirs if d.is_dir()),
+            containerd=chosen.on_host(chosen.containerd_state),
+            nri=chosen.on_host(chosen.nri_socket),
+            kubelet=chosen.on_host(chosen.kubelet_dir),
+            cdi=",".join(chosen.on_host(d) for d in chosen.cdi_dirs if d.is_dir()),
             driver=chosen.driver_root or driver_root.locate(chosen.host_root) or "not found yet",
         )
     )

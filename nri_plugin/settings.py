@@ -13,8 +13,8 @@ from pathlib import Path
 from contract import names
 from contract.dialects import KOORDINATOR, Dialect
 from contract.overhead import CODE_BYTES
+from gpu.host_view import HostView
 from kube.log_lines import Format
-from nri_plugin.host.discovery import HostView
 from nri_plugin.policy.capabilities import ALWAYS
 from nri_plugin.policy.gpu_modes import Offer
 from nri_plugin.policy.model import Rules
@@ -120,6 +120,10 @@ class Settings:
     @property
     def view(self) -> HostView:
         return HostView(self.host_root)
+
+    def on_host(self, path: object) -> str:
+        """Return the host's path of what is seen at this one, for messages."""
+        return str(self.view.on_host(Path(str(path))))
 
     @property
     def node_resources(self) -> Sequence[str]:

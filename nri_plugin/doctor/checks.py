@@ -6,7 +6,6 @@ CHECKS lists all checks in the order of output; docs/operations.md has the same 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from contract import names
@@ -70,8 +69,8 @@ def cdi(facts: Facts) -> Sequence[Answer]:
 
 def _cdi_of(facts: Facts, uuid: str) -> Answer:
     device = facts.specs.devices.get(uuid)
-    file = device and facts.settings.view.on_host(Path(device.file))
-    directories = [facts.settings.view.on_host(each) for each in facts.settings.cdi_dirs]
+    file = device and facts.settings.on_host(device.file)
+    directories = [facts.settings.on_host(each) for each in facts.settings.cdi_dirs]
     if device is None:
         unread = "".join(f"; unreadable: {problem}" for problem in facts.specs.problems)
         answer = warn if facts.settings.nvidia_ctk else fail

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 from nri_plugin.policy.model import Gpu, Specs
@@ -186,7 +185,7 @@ class Facts:
     """GPUs that NVML lists and that cannot be shared."""
     driver: str = ""
     """The driver's version."""
-    driver_root: Path = Path("/")
+    driver_root: str = "/"
     """The directory of the driver's files, as the host has it."""
     dev_char: DevChar = DevChar()
     security: Security = Security()

@@ -85,7 +85,7 @@ def collect(settings: Settings, library: Path | None, paths: HostPaths) -> Facts
         kernel=_kernel(),
         agent=_agent(settings),
         driver=inventory.driver,
-        driver_root=drivers.host,
+        driver_root=str(drivers.host),
         dev_char=host_kernel.dev_char(root, drivers),
         security=host_kernel.security(root),
         platform=platform.find(root),

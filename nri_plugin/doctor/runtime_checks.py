@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from nri_plugin.doctor import platform
@@ -21,7 +21,7 @@ _VALIDATOR_TABLE: Final = "[plugins.'io.containerd.nri.v1.nri'.default_validator
 
 def socket(facts: Facts) -> Answer:
     settings, seen = facts.settings, facts.socket
-    path = settings.view.on_host(settings.nri_socket)
+    path = settings.on_host(settings.nri_socket)
     if seen.problem is not None:
         return fail(seen.problem, "set --nri-socket to the socket")
     if not seen.present:
@@ -121,8 +121,8 @@ def cdi(facts: Facts) -> Answer:
         )
     directories = runtime.cri.get("cdi_spec_dirs")
     # The directories of the GPUs' CDI devices, and the one for generated specs.
-    files = (Path(device.file).parent for device in facts.specs.devices.values())
-    ours = {str(settings.view.on_host(each)) for each in (settings.generated_cdi_dir, *files)}
+    files = (posixpath.dirname(device.file) for device in facts.specs.devices.values())
+    ours = {settings.on_host(each) for each in (settings.generated_cdi_dir, *files)}
     if directories is not None and not {str(each) for each in directories} >= ours:
         return fail(
             f"containerd reads CDI specs in {', '.join(directories)}, the agent in"
@@ -181,7 +181,7 @@ def cgroup_driver(runtime: Runtime) -> str:
 def state(facts: Facts) -> Answer:
     """Compare the agent's containerd state directory with containerd's."""
     settings, config = facts.settings, facts.runtime.config
-    path = str(settings.view.on_host(settings.containerd_state))
+    path = settings.on_host(settings.containerd_state)
     if config is None:
         return _unread(facts.runtime)
     theirs = str(config.get("state") or bundle.STATES[0])

@@ -1,9 +1,8 @@
 """Finds the host's directories that the agent uses, below where it sees the host's root.
 
 In a pod the host's file system is mounted as a whole, at --host-root. So no directory has to exist
-before the pod starts, and what appears later is seen. Every path is translated here, once, at the
-agent's start; links are resolved as the host resolves them (/var/run leads to /run). What the
-container runtime is told stays the host's path.
+before the pod starts, and what appears later is seen. Every path is translated once, at the agent's
+start (gpu/host_view.py). What the container runtime is told stays the host's path.
 The choice among directories is a function of what is there (`Seen`).
 Reads directories only. Blocks: not for the event loop.
 """
@@ -15,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpu.driver_root import resolve
+from gpu.host_view import HostView
 from nri_plugin.host import bundle
 
-_ROOT: Final = Path("/")
 NRI_SOCKET: Final = Path("/var/run/nri/nri.sock")
 CDI_DIRS: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))
 DEVICE_PLUGINS: Final = Path("/var/lib/kubelet/device-plugins")
@@ -31,36 +29,15 @@ KUBELETS: Final = (
 """The kubelet's own default, and the --root-dir that k0s and MicroK8s give it."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostView:
-    """root: where the host's root directory is seen; / outside of a pod."""
+def containerd_state(view: HostView) -> Path:
+    """Return the state directory of the kubelet's containerd, as the host has it."""
+    return find_state({state: _state(view.seen(state)) for state in bundle.STATES})
 
-    root: Path = _ROOT
 
-    def seen(self, path: Path) -> Path:
-        """Return where the host's file of that path is seen; it need not exist. A loop of links is
-        left to its reader."""
-        if self.root == _ROOT:
-            return path
-        try:
-            return resolve(self.root, str(path))
-        except OSError:
-            return self.root / path.relative_to(_ROOT)
-
-    def on_host(self, path: Path) -> Path:
-        """Return the host's path of what is seen there."""
-        if self.root != _ROOT and path.is_relative_to(self.root):
-            return _ROOT / path.relative_to(self.root)
-        return path
-
-    def containerd_state(self) -> Path:
-        """Return the state directory of the kubelet's containerd, as the host has it."""
-        return find_state({state: _state(self.seen(state)) for state in bundle.STATES})
-
-    def kubelet(self) -> Path:
-        """Return the kubelet's --root-dir, as the host has it: the first that has its socket."""
-        with_socket = (k for k in KUBELETS if self.seen(k / "pod-resources/kubelet.sock").exists())
-        return next(with_socket, KUBELETS[0])
+def kubelet(view: HostView) -> Path:
+    """Return the kubelet's --root-dir, as the host has it: the first that has its socket."""
+    with_socket = (k for k in KUBELETS if view.seen(k / "pod-resources/kubelet.sock").exists())
+    return next(with_socket, KUBELETS[0])
 
 
 @dataclass(frozen=True, slots=True)

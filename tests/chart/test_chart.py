@@ -242,7 +242,7 @@ def test_every_directory_that_a_flag_names_is_below_a_mount() -> None:
 
 
 def _matches(expression: Json, labels: Mapping[str, str]) -> bool:
-    value, values = labels.get(expression["key"]), expression.get("values")
+    value, values = labels.get(expression["key"]), expression.get("values", [])
     match expression["operator"]:
         case "Exists":
             return value is not None

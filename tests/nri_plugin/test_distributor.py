@@ -14,8 +14,8 @@ import pytest
 
 from contract import names
 from contract.library_file import MACHINES
+from gpu.host_view import HostView
 from nri_plugin.distributor import Copy
-from nri_plugin.host.discovery import HostView
 from tests.contract.libraries import library
 from tests.support import ROOT, until
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,7 +102,7 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     ("dev-char", {"dev_char": LACKING}, WARN, "no link for /dev/nvidia0: with", "at each boot"),
     (
         "dev-char",
-        {"dev_char": LACKING, "driver_root": Path("/run/nvidia/driver")},
+        {"dev_char": LACKING, "driver_root": "/run/nvidia/driver"},
         *(WARN, "daemon-reload", "--create-all --driver-root=/run/nvidia/driver"),
     ),
     ("dev-char", {"dev_char": LACKING, **runtime(handlers=CGROUPFS)}, OK, "cgroupfs", ""),
@@ -127,7 +126,7 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     ),
     (
         "driver",
-        {"driver": "580.65.06", "driver_root": Path("/run/nvidia/driver")},
+        {"driver": "580.65.06", "driver_root": "/run/nvidia/driver"},
         *(OK, "driver 580.65.06, below /run/nvidia/driver", ""),
     ),
     (

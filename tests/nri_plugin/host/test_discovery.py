@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from gpu import driver_root
+from gpu.host_view import HostView
 from nri_plugin.command_line import from_arguments
 from nri_plugin.host import bundle, discovery
-from nri_plugin.host.discovery import HostView, Seen, find_state
+from nri_plugin.host.discovery import Seen, find_state
 from nri_plugin.settings import Settings
 
 DOCKERS, K3S, K0S = map(Path, ("/run/containerd", "/run/k3s/containerd", "/run/k0s/containerd"))

@@ -322,8 +322,10 @@ def die_after(step: str, root: Path, shares: Sequence[Share]) -> None:
     """In a process of its own: prepare, and exit right after `step`."""
     write, mount = files._write, tmpfs.mount
 
-    def dying_mount(path: Path, size_bytes: int, inodes: int) -> None:
-        mount(path, size_bytes, inodes)
+    def dying_mount(
+        path: Path, size_bytes: int, inodes: int, source: str = names.PLUGIN_NAME
+    ) -> None:
+        mount(path, size_bytes, inodes, source)
         if step == "mount":
             os._exit(9)
 
