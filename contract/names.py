@@ -173,10 +173,21 @@ EVENT_CAPABILITIES_CUT: Final = "DriverCapabilitiesCut"
 ANNOTATION_MIRROR: Final = "kubernetes.io/config.mirror"
 """The kubelet's annotation on the API object of a static pod."""
 
+RUNTIME_HANDLERS: Final = (
+    *("runc", "crun"),
+    *("nvidia", "nvidia-cdi", "nvidia-legacy", "nvidia-experimental", "nvidia-container-runtime"),
+)
+"""containerd's handlers that run containers on the host's kernel: its own, and NVIDIA's as its
+toolkit, k3s and AKS call them."""
+
 # --- environment in the container: what HAMi-core reads ------------------------------------------
 
 ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 VISIBLE_DEVICES_NONE: Final = "void"
+ENV_CUDA_VERSION: Final = "CUDA_VERSION"
+ENV_REQUIRED_CUDA: Final = "NVIDIA_REQUIRE_CUDA"
+"""An image with the first and without the second is of before NVIDIA_VISIBLE_DEVICES: unless it is
+set, NVIDIA's runtime gives such a container all GPUs."""
 ENV_DRIVER_CAPABILITIES: Final = "NVIDIA_DRIVER_CAPABILITIES"
 """Parts of the driver that the image or the pod requests; restricted to the operator's list."""
 ENV_MEMORY_LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"

@@ -90,7 +90,8 @@ class Metrics:
             "gpuslice_stray_containers",
             "Containers at the last Synchronize that differ from the agent's adjustment:"
             " not_adjusted (created without the agent: no GPU for its share), files_lost (its grant"
-            " is missing on this host), foreign_gpu (a GPU without a limit). The log names them.",
+            " is missing on this host), foreign_gpu (a GPU without a limit), nvidia_runtime (GPUs"
+            " from NVIDIA's runtime: created without the agent). The log names them.",
             "kind",
         )
         self.with_grant = gauge(

@@ -11,13 +11,17 @@ from typing import Final
 from contract import names
 from nri_plugin.doctor import node_checks, runtime_checks
 from nri_plugin.doctor.facts import Answer, Facts, Finding, fail, ok, warn
+from nri_plugin.host.nvidia_runtime import (
+    ACCEPT_MOUNTS,
+    ACCEPT_VARIABLES,
+    OPERATORS_CONFIG,
+    OTHER_VARIABLES,
+)
 
 _LEAST_FREE_BYTES: Final = 8 << 20
 _LEAST_FREE_INODES: Final = 1000
 _OURS: Final = ("nvidia.com/", "koordinator.sh/gpu")
 """Resources of device plugins that allocate NVIDIA GPUs."""
-_ACCEPT_ENV: Final = "accept-nvidia-visible-devices-envvar-when-unprivileged"
-_ACCEPT_MOUNTS: Final = "accept-nvidia-visible-devices-as-volume-mounts"
 
 
 def root(facts: Facts) -> Answer:
@@ -112,27 +116,34 @@ def nvidia_runtime(facts: Facts) -> Answer:
         return ok("no runtime handler is NVIDIA's")
     # A missing value means the toolkit's default.
     config = toolkit.config or {}
-    open_ways = [
-        key
-        for key, default_value in ((_ACCEPT_ENV, True), (_ACCEPT_MOUNTS, False))
-        if config.get(key, default_value)
-    ]
-    if not open_ways:
+    by_variable = bool(config.get(ACCEPT_VARIABLES, True))
+    by_mount = bool(config.get(ACCEPT_MOUNTS, False))
+    if not (by_variable or by_mount):
         found = "NVIDIA's runtime ignores NVIDIA_VISIBLE_DEVICES of unprivileged pods"
         return ok(found)
     is_default = default in theirs
-    pods = (
-        "every pod"
-        if is_default
-        else f"a pod whose RuntimeClass has the handler {', '.join(theirs)}"
-    )
-    lines = "\n".join(f"{key} = false" for key in open_ways)
+    by_class = "" if is_default else f" whose RuntimeClass has the handler {', '.join(theirs)}"
+    ways = ["its own NVIDIA_VISIBLE_DEVICES"] * by_variable + ["a volume mount"] * by_mount
     unread = f" ({toolkit.problem})" if toolkit.problem else ""
-    answer = fail if is_default else warn
-    return answer(
-        f"{pods} gets GPUs without a limit by its own NVIDIA_VISIBLE_DEVICES{unread}",
-        f"at the top of {toolkit.file}:\n{lines}"
-        + ("\nor set containerd's default_runtime_name to runc" if is_default else ""),
+    found = f"a pod{by_class} gets GPUs without a limit by {' or '.join(ways)}{unread}"
+    if is_default and by_variable and config.get(OTHER_VARIABLES):
+        return fail(found, f"remove {OTHER_VARIABLES} from {toolkit.file}")
+    if is_default and by_variable:
+        found += ", where it is created while the agent does not run"
+    keys = [ACCEPT_VARIABLES] * by_variable + [ACCEPT_MOUNTS] * by_mount
+    return warn(found, _refuse(toolkit.file, keys))
+
+
+def _refuse(file: str, keys: Sequence[str]) -> str:
+    """Return how to turn these settings of NVIDIA's toolkit off."""
+    if file == str(OPERATORS_CONFIG):
+        lines = ", ".join(f"{key.upper().replace('-', '_')}=false" for key in keys)
+        return (
+            f"in spec.toolkit.env of GPU Operator's ClusterPolicy: {lines}; or its cdi.enabled:"
+            f" true (its toolkit rewrites {file})"
+        )
+    return "on the node: " + "; ".join(
+        f"nvidia-ctk config --config-file={file} --in-place --set {key}=false" for key in keys
     )
 
 

@@ -42,6 +42,7 @@ from nri_plugin.host import (
     store,
 )
 from nri_plugin.host.driver_root import DriverRoot
+from nri_plugin.host.nvidia_runtime import OPERATORS_CONFIG
 from nri_plugin.policy.model import Gpu, Specs
 from nri_plugin.policy.refusals import StoreError
 from nri_plugin.settings import Settings
@@ -207,7 +208,9 @@ def _agent(settings: Settings) -> Agent:
 
 
 def read_nvidia_runtime(root: Path, file: Path) -> NvidiaRuntime:
-    """root: the host's, as seen here."""
+    """root: the host's, as seen here. file: unless GPU Operator's toolkit has its own."""
+    if _under(root, OPERATORS_CONFIG).is_file():
+        file = OPERATORS_CONFIG
     try:
         return NvidiaRuntime(tomllib.loads(_under(root, file).read_text()), str(file))
     except FileNotFoundError:

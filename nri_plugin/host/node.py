@@ -18,13 +18,14 @@ from typing import Final, TypeVar
 
 from kube.log_lines import Line
 from nri_plugin.gpu.inventory import Inventory
-from nri_plugin.host import cdi_vendor, device_plugins, discovery, driver_root
+from nri_plugin.host import cdi_vendor, device_plugins, discovery, driver_root, nvidia_runtime
 from nri_plugin.host.cdi_generator import Generator
 from nri_plugin.host.cdi_reader import Reader
 from nri_plugin.host.store import Store
 from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.gpu_modes import Assigned, GpuModes, Mode
 from nri_plugin.policy.model import Gpu, InjectionOptions, Paths, Share, Specs
+from nri_plugin.policy.nvidia import Toolkit
 from nri_plugin.policy.other_plugins import Sign
 from nri_plugin.policy.refusals import Reason, StoreError, refused
 from nri_plugin.policy.verdict import Host
@@ -69,9 +70,12 @@ class Node:
         self._specs = Reader(directories, settings.cdi_kinds, self._status)
         self._renewed_for: tuple[str, Path] | None = None
         """Driver's version and root for which specs were generated; None: an earlier agent's."""
-        self.unprotected: str | None = None
-        """Why containers without a share may get GPUs without a limit; "": no cause is known;
-        None: not even the default runtime."""
+        self.default_runtime: str | None = None
+        """The OCI runtime's program of pods without a RuntimeClass; None: not known yet."""
+        self.toolkit = Toolkit()
+        """What that runtime accepts, if it is NVIDIA's."""
+        self.unprotected = ""
+        """Why containers without a share get GPUs without a limit; "": no cause is known."""
         self.selinux = ""
         """Why SELinux keeps containers from their limits; "": no cause is known."""
         self.runtime: RuntimeInfo | None = None
@@ -79,6 +83,7 @@ class Node:
         self.library: Path | None = None
         """The library that new containers mount; None: there is none."""
         self._collecting = False
+        self._looked = False
 
     @property
     def gpus(self) -> Sequence[Gpu]:
@@ -91,6 +96,26 @@ class Node:
         """Return why the node is another device plugin's, or may be held; None: it is ours."""
         unknown = self.modes.unknown and f"whole GPUs: {self.modes.unknown}"
         return self.modes.conflict(self._settings.node_name) or unknown or None
+
+    @property
+    def is_ours(self) -> bool:
+        """Return whether gpuslice allocates this node's GPUs: no other program does, as far as
+        it was looked for, and the operator has not excluded them all."""
+        of, seen = self.modes.of, self.inventory.seen
+        ours = not seen or any(of(gpu)[0] is not Mode.EXCLUDED for gpu in seen)
+        return ours and self._looked and not self.modes.other_plugin
+
+    def note_default_runtime(self, sandbox_ids: Sequence[str]) -> None:
+        """Read it from the newest of these sandboxes, of pods without a RuntimeClass. Runs in the
+        worker."""
+        state, host = self._settings.containerd_state, self._settings.host_root
+        program = nvidia_runtime.default(state, sandbox_ids)
+        if program is None:
+            return
+        self.default_runtime, self.unprotected = program, ""
+        if nvidia_runtime.is_nvidias(program):
+            self.toolkit = nvidia_runtime.toolkit(program, host)
+            self.unprotected = nvidia_runtime.problem(program, self.toolkit, host)
 
     def _status(self, path: str) -> os.stat_result:
         return self.driver_root.stat(path)
@@ -121,6 +146,7 @@ class Node:
         for source, sign in (("socket", plugin), ("dra", dra)):
             seen = sign and replace(sign, text=self.as_on_host(sign.text))
             self.modes.note(source, seen, now_s)
+        self._looked = True
         if chosen.whole_gpus:
             return
         if isinstance(assigned, str):
@@ -248,7 +274,9 @@ class Node:
         """Read the current CDI specs and library; runs in the worker."""
         chosen = self._settings
         run_dir = str(chosen.run_dir)
-        injection = InjectionOptions(chosen.driver_capabilities, self.unprotected != "")
+        default = self.default_runtime
+        nvidia_default = default is None or nvidia_runtime.is_nvidias(default)
+        injection = InjectionOptions(chosen.driver_capabilities, nvidia_default)
         specs = self._specs.load()
         try:
             forwarders = self._store.forwarders() if chosen.strict else {}

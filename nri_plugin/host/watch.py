@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -90,6 +91,8 @@ async def inspect(node: Node) -> Found:
         missing = await node.find_directories()
     except TimeoutError:
         return Found([_LATE])
+    with suppress(TimeoutError):
+        await node.look_for_plugins()
     found = await _inspect(node)
     unusable = {uuid: node.as_on_host(text) for uuid, text in found.unusable.items()}
     return Found([*missing, *map(node.as_on_host, found.lacks)], unusable)
@@ -108,7 +111,6 @@ async def _inspect(node: Node) -> Found:
             else ["the driver lists no GPU on this node"]
         )
     try:
-        await node.look_for_plugins()
         await node.renew_specs()
         specs, paths = await node.inspect_host()
         found = [specs.devices.get(gpu.uuid) for gpu in node.gpus]

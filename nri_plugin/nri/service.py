@@ -8,26 +8,31 @@ the state of the node.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from contract import names
 from nri_plugin.containers.lifecycle import Lifecycle
 from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory
-from nri_plugin.host import selinux, unprotected
+from nri_plugin.host import nvidia_runtime, selinux
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.store import Store
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
 from nri_plugin.nri import translate
 from nri_plugin.nri.handler import Answer
-from nri_plugin.policy import annotation_claims, nvidia, verdict
+from nri_plugin.policy import annotation_claims, bystanders, nvidia, verdict
 from nri_plugin.policy.bound_pods import BoundPods
+from nri_plugin.policy.bystanders import Gpus
 from nri_plugin.policy.ledger import Hold
-from nri_plugin.policy.notices import Notices
+from nri_plugin.policy.model import Pod
+from nri_plugin.policy.notices import Notice, Notices
 from nri_plugin.policy.pod_policy import ClaimSource
+from nri_plugin.policy.recovery import Running
 from nri_plugin.policy.refusals import Reason, refused
 from nri_plugin.settings import Settings
 from nri_plugin.threads import in_time
@@ -52,6 +57,7 @@ class Service:
     ) -> None:
         self._settings = settings
         self._metrics = metrics or Metrics()
+        self._notices = notices or Notices()
         self._run_dir = str(settings.run_dir)
         self._files = files
         self._recheck_s = 0.0
@@ -64,7 +70,7 @@ class Service:
             store,
             self._metrics,
             bound_pods or BoundPods(),
-            notices or Notices(),
+            self._notices,
             claims,
             translate.reply,
         )
@@ -78,14 +84,16 @@ class Service:
     async def synchronize(
         self, pods: Sequence[nri.PodSandbox], containers: Sequence[nri.Container]
     ) -> None:
-        by_sandbox = {pod.id: translate.pod(pod) for pod in pods}
-        running = [
-            translate.running(one, by_sandbox.get(one.pod_sandbox_id), self._run_dir)
-            for one in containers
-        ]
         self._recheck_s = 0.0  # a restarted containerd may have another default
-        await self._lifecycle.listed(running)
         await self._check_sandboxes(pods)
+        by_sandbox = {pod.id: translate.pod(pod) for pod in pods}
+        running = [self._running(one, by_sandbox.get(one.pod_sandbox_id)) for one in containers]
+        await self._lifecycle.listed(running)
+
+    def _running(self, message: nri.Container, of: Pod | None) -> Running:
+        one = translate.running(message, of, self._run_dir)
+        found = self._from_nvidias_runtime(message.pod_sandbox_id, message, lambda: one.pod)
+        return replace(one, missed=found is Gpus.OVERRIDDEN)
 
     async def _check_sandboxes(self, pods: Sequence[nri.PodSandbox]) -> None:
         plain = [pod.id for pod in pods if not pod.runtime_handler]
@@ -103,10 +111,8 @@ class Service:
 
     def _note_sandboxes(self, sandbox_ids: Sequence[str]) -> None:
         """Runs in the worker."""
+        self.node.note_default_runtime(sandbox_ids)
         state, host = self._settings.containerd_state, self._settings.host_root
-        problem = unprotected.problem(state, sandbox_ids, host)
-        if problem is not None:
-            self.node.unprotected = problem
         policy = selinux.Policy(host)
         problem = selinux.problem(state, sandbox_ids, self._files.label, policy)
         if problem is not None:
@@ -117,11 +123,35 @@ class Service:
     ) -> Answer[nri.CreateContainerResponse | None]:
         self._check_new_sandbox(pod)
         if not self._claims.may_claim(pod.labels, pod.annotations):
-            by_default = bool(self.node.unprotected)
-            if unprotected.gets_all(pod.runtime_handler, container.env, by_default):
-                self._metrics.unlimited.labels("nvidia_runtime").inc()
-            return None
+            return self._without_claim(pod, container)
         return self._lifecycle.created(translate.pod(pod), translate.container(container))
+
+    def _without_claim(
+        self, pod: nri.PodSandbox, message: nri.Container
+    ) -> nri.CreateContainerResponse | None:
+        """Keep GPUs of NVIDIA's runtime from the container, or count that it gets them."""
+        found = self._from_nvidias_runtime(pod.id, message, lambda: translate.pod(pod))
+        if found is Gpus.UNLIMITED:
+            self._metrics.unlimited.labels("nvidia_runtime").inc()
+        if found is not Gpus.OVERRIDDEN:
+            return None
+        of, text = translate.pod(pod), f'container "{message.name}": {bystanders.WARNING}'
+        self._notices.add(Notice(of, message.name, names.EVENT_WITHOUT_GPU, text, warning=False))
+        return translate.reply(bystanders.OVERRIDE)
+
+    def _from_nvidias_runtime(
+        self, sandbox_id: str, message: nri.Container, of: Callable[[], Pod]
+    ) -> Gpus:
+        """Return what NVIDIA's runtime gives the container. Nearly all request nothing."""
+        toolkit, settings = self.node.toolkit, self._settings
+        asks = nvidia.asks_for_gpus(message.env) or (
+            toolkit.of_mounts and any(nvidia.is_request(m.destination) for m in message.mounts)
+        )
+        if not (asks and nvidia_runtime.runs(settings.containerd_state, sandbox_id)):
+            return Gpus.NONE
+        assigned, kubelet_dir = self.node.modes.pods, str(settings.kubelet_dir)
+        here = bystanders.Situation(toolkit, self.node.is_ours, assigned, kubelet_dir)
+        return bystanders.gpus(of(), translate.container(message), here)
 
     def start_container(self, pod: nri.PodSandbox, container: nri.Container) -> Answer[None]:
         if not self._claims.may_claim(pod.labels, pod.annotations):

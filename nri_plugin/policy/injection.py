@@ -53,8 +53,13 @@ def adjustment(
     claim: Claim,
     specs: Specs,
     paths: Paths,
+    hidden: bool = False,
 ) -> Adjustment:
-    """Return the whole adjustment; raises Refused for a conflict."""
+    """Return the whole adjustment; raises Refused for a conflict.
+
+    hidden: NVIDIA's runtime may run the container. It would inject the GPUs that
+    NVIDIA_VISIBLE_DEVICES names once more, with all of the driver's files.
+    """
     shared, shares = claim.shared, claim.shares
     selected = capabilities.select(container.env, paths.injection.capabilities)
     devices = tuple(_device(share.uuid, specs) for share in shares)
@@ -67,7 +72,7 @@ def adjustment(
         _check_collision(mount, destinations)
     for mount in from_gpus.in_the_way:
         _check_collision(mount, destinations)
-    env = _environment(claim, selected.text, edits.env)
+    env = _environment(claim, selected.text, edits.env, hidden)
     check_env(container, env)
     return Adjustment(
         env=env,
@@ -243,21 +248,19 @@ def _prefix(directory: str) -> str:
 
 
 def _environment(
-    claim: Claim, driver_capabilities: str, cdi: Sequence[tuple[str, str]]
+    claim: Claim, driver_capabilities: str, cdi: Sequence[tuple[str, str]], hidden: bool
 ) -> Sequence[tuple[str, str]]:
     """Return the claim's variables and ours, which override those of the CDI specs.
 
     HAMi-core reads the N in a key as the driver's GPU number, which follows the minors.
     """
     shares = sorted(claim.shares, key=lambda share: share.minor)
-    by_index = claim.by_index
+    visible = [str(share.minor) if claim.by_index else share.uuid for share in shares]
     # HAMi-core reads 0 percent as no limit; the grant file has the exact value.
     percents = [str(max(share.core_percent, 1)) for share in shares]
     ours = {
         **dict(claim.env),
-        names.ENV_VISIBLE_DEVICES: ",".join(
-            str(share.minor) if by_index else share.uuid for share in shares
-        ),
+        names.ENV_VISIBLE_DEVICES: names.VISIBLE_DEVICES_NONE if hidden else ",".join(visible),
         names.ENV_DRIVER_CAPABILITIES: driver_capabilities,
         names.ENV_CORE_LIMIT: percents[0],
         names.ENV_SHARED_CACHE: names.SHARED_CACHE_PATH,

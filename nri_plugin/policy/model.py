@@ -102,7 +102,8 @@ class Claim:
 
     allocated: the pod's allocation of the same GPUs, the upper bound for its running containers
     together. warning: why a container that appears to expect a GPU has none. env: further variables
-    for its programs. by_index: they expect minors in NVIDIA_VISIBLE_DEVICES, not UUIDs.
+    for its programs. by_index: they expect minors in NVIDIA_VISIBLE_DEVICES, not UUIDs; NVIDIA's
+    runtime gets neither.
     """
 
     shares: Sequence[Share] = ()
@@ -152,7 +153,7 @@ class Rules:
     container with a GPU may have although they let it remove its limit.
     """
 
-    runtime_handlers: Sequence[str] = ("", "runc", "crun", "nvidia", "nvidia-cdi", "nvidia-legacy")
+    runtime_handlers: Sequence[str] = ("", *names.RUNTIME_HANDLERS)
     capabilities: Set[str] = frozenset()
 
 
@@ -223,7 +224,7 @@ class InjectionOptions:
     """
 
     capabilities: Set[str] = frozenset()
-    nvidia_default: bool = True
+    nvidia_default: bool = False
 
 
 @dataclass(frozen=True, slots=True)

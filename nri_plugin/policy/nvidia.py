@@ -1,14 +1,16 @@
-"""Detects GPUs that another program gave to a container: device nodes, variables, CDI names.
+"""Detects GPUs that another program gave to a container, or will give: device nodes, variables,
+CDI names.
 
 Pure. Source: NVIDIA's driver (major 195 for GPUs and their control node; the other nodes have
-dynamic majors and are useless without one of these) and NVIDIA's container toolkit.
+dynamic majors and are useless without one of these) and NVIDIA's container toolkit (1.17 to 1.20).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Final
 
 from contract import names
@@ -30,6 +32,18 @@ CREATE_NODES: Final = "nvidia-modprobe -c 0 -u"
 _NO_GPUS: Final = frozenset({"", "none", names.VISIBLE_DEVICES_NONE})
 _WITHOUT_NVIDIA: Final = ("runc", "crun")
 _CDI_VENDOR: Final = names.CDI_KIND.partition("/")[0]
+_READ: Final = (names.ENV_VISIBLE_DEVICES, names.ENV_CUDA_VERSION, names.ENV_REQUIRED_CUDA)
+
+
+@dataclass(frozen=True, slots=True)
+class Toolkit:
+    """Which requests for GPUs NVIDIA's runtime accepts, with its defaults. of_unprivileged: by
+    variables of unprivileged containers; privileged ones may always. of_mounts: by volume mounts.
+    other_variables: names of those that come before NVIDIA_VISIBLE_DEVICES."""
+
+    of_unprivileged: bool = True
+    of_mounts: bool = False
+    other_variables: str = ""
 
 
 def is_node(path: str, major: int) -> bool:
@@ -61,7 +75,23 @@ def may_be_node(text: str) -> bool:
 
 def names_gpus(variable: str, value: str) -> bool:
     """Whether NVIDIA's container runtime would inject a GPU because of this variable."""
-    return variable == names.ENV_VISIBLE_DEVICES and value not in _NO_GPUS
+    return variable == names.ENV_VISIBLE_DEVICES and any(
+        each.strip() not in _NO_GPUS for each in value.split(",")
+    )
+
+
+def asks_for_gpus(env: Iterable[str]) -> bool:
+    """Whether NVIDIA's container runtime would inject GPUs because of these variables, of which the
+    last of the same name counts."""
+    found = {}
+    for line in env:
+        name, _, value = line.partition("=")
+        if name in _READ:
+            found[name] = value
+    visible = found.get(names.ENV_VISIBLE_DEVICES)
+    if visible is not None:
+        return names_gpus(names.ENV_VISIBLE_DEVICES, visible)
+    return bool(found.get(names.ENV_CUDA_VERSION)) and not found.get(names.ENV_REQUIRED_CUDA)
 
 
 def may_read_variables(runtime_handler: str, nvidia_default: bool) -> bool:

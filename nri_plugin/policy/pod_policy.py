@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final, Protocol
 
 from contract import names
@@ -70,9 +69,8 @@ def with_share(
     if paths.library is None:
         raise refused(Reason.LIBRARY_MISSING, problem=paths.library_problem)
     key = grant_key(pod, container, claim.shared)
-    by_runtime = nvidia.may_read_variables(pod.runtime_handler, paths.injection.nvidia_default)
-    given = replace(claim, by_index=claim.by_index and not by_runtime)
-    return injection.adjustment(container, key, given, specs, paths)
+    hidden = nvidia.may_read_variables(pod.runtime_handler, paths.injection.nvidia_default)
+    return injection.adjustment(container, key, claim, specs, paths, hidden)
 
 
 def grant_key(pod: Pod, container: Container, shared: bool) -> str:

@@ -28,6 +28,7 @@ class Stray(StrEnum):
     NOT_ADJUSTED = "not_adjusted"
     FILES_LOST = "files_lost"
     FOREIGN_GPU = "foreign_gpu"
+    NVIDIA_RUNTIME = "nvidia_runtime"
 
 
 ADVICE: Mapping[Stray, str] = {
@@ -37,6 +38,8 @@ ADVICE: Mapping[Stray, str] = {
     " cannot be changed or read any more; delete the pod to recreate it",
     Stray.FOREIGN_GPU: "container with a GPU that another component injected, without a limit: find"
     " the runtime, device plugin or NRI plugin that injected it",
+    Stray.NVIDIA_RUNTIME: "container with GPUs from NVIDIA's runtime, without a limit: it was"
+    " created while this agent did not run; delete the pod to recreate it without them",
 }
 
 
@@ -55,6 +58,8 @@ class Running:
     """The device nodes of GPUs that it has."""
     mounts: Sequence[Mount] = ()
     """Empty unless it runs."""
+    missed: bool = False
+    """NVIDIA's runtime gave it GPUs, which this agent would have prevented."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,8 @@ def survey(
             users.setdefault(one.key, set()).add(one.id)
         if one.stopped or (one.waiting and one.pod.uid and _place(one) in at_work):
             continue
+        if one.missed:
+            strays.append((Stray.NVIDIA_RUNTIME, one))
         claim = _claim_of(one, gpus, claims)
         if one.key is None:
             if claim is None or claim.shares:

@@ -209,7 +209,7 @@ BROKEN: Mapping[str, tuple[Callable[[Patient], object], str, str, str, str]] = {
     ),
     "NVIDIA's runtime as the default": (
         lambda patient: _nvidia(patient, "true"),
-        *("nvidia-runtime", "fail", "every pod gets GPUs", "when-unprivileged = false"),
+        *("nvidia-runtime", "warn", "while the agent does not run", "when-unprivileged=false"),
     ),
     "another device plugin's socket": (
         _plugins_socket,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +13,12 @@ import pytest
 
 from contract import grant_file, grants, names
 from contract.grants import GpuGrant
-from nri_plugin.host import watch
+from nri_plugin.host import bundle
 from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.nri.service import Service
 from nri_plugin.policy.kube_objects import Bound
 from nri_plugin.policy.model import Pod
+from tests.nri_plugin.fake_runtime import FakeRuntime
 from tests.nri_plugin.host.test_device_plugins import write
 from tests.nri_plugin.service_scene import (
     GRANTS,
@@ -31,10 +35,14 @@ from tests.nri_plugin.service_scene import (
 
 pytestmark = pytest.mark.node
 
+NVIDIA = "/usr/bin/nvidia-container-runtime"
+
 
 async def test_a_grant_becomes_files_mounts_and_the_gpu(host: Host) -> None:
+    of = pod(allocated=HALF, grants=GRANTS)
+    of.runtime_handler = "runc"
     async with serving(host.service()) as runtime:
-        reply = await runtime.create(pod(allocated=HALF, grants=GRANTS), container())
+        reply = await runtime.create(of, container())
         assert reply is not None
         adjust = reply.adjust
         places = {m.destination: m.source for m in adjust.mounts}
@@ -53,7 +61,7 @@ async def test_a_grant_becomes_files_mounts_and_the_gpu(host: Host) -> None:
         gpu = grant_file.Gpu(UUID, 5 << 30, 20, 0, context_bytes=512 << 20, code_bytes=64 << 20)
         assert grant == grant_file.Grant(7, (gpu,))
         made = as_made(container(), reply)
-        await runtime.notify("RemoveContainer", pod(), made)
+        await runtime.notify("RemoveContainer", of, made)
         assert host.keys() == set()
 
 
@@ -165,37 +173,87 @@ async def test_a_container_without_a_share_starts_though_cdi_specs_hang(host: Ho
         await stuck
 
 
-async def test_gpus_that_nvidias_default_runtime_gives_are_counted(host: Host) -> None:
-    sandbox = pod(labels={})
-    bundle = host.settings.containerd_state / "io.containerd.runtime.v2.task/k8s.io" / sandbox.id
-    bundle.mkdir(parents=True)
-    (bundle / "runtime").write_text("/usr/bin/nvidia-container-runtime")
+def _sandbox(host: Host, of: nri.PodSandbox, program: str) -> None:
+    """As containerd makes it."""
+    made = bundle.of(host.settings.containerd_state, of.id)
+    made.mkdir(parents=True)
+    (made / "runtime").write_text(program)
+
+
+def _asks(value: str) -> nri.Container:
+    made = container()
+    made.env[:] = ["PATH=/bin", f"NVIDIA_VISIBLE_DEVICES={value}"]
+    return made
+
+
+@contextlib.asynccontextmanager
+async def _at_nvidias_default(host: Host) -> AsyncIterator[tuple[Service, FakeRuntime]]:
+    """The agent looks for other device plugins before it serves."""
     handler = host.service()
-    async with serving(handler, [sandbox]) as runtime:
-        for value in ("all", "void"):
-            made = container()
-            del made.env[:]
-            made.env.append(f"NVIDIA_VISIBLE_DEVICES={value}")
-            assert await runtime.create(sandbox, made) == nri.CreateContainerResponse()
-        assert handler._metrics.unlimited.labels("nvidia_runtime")._value.get() == 1
-        assert "default runtime is /usr/bin/nvidia" in (await watch.inspect(handler.node)).lacks[0]
+    _sandbox(host, pod(labels={}), NVIDIA)
+    await handler.node.look_for_plugins()
+    async with serving(handler) as runtime:
+        yield handler, runtime
+
+
+async def test_nvidias_default_runtime_gives_no_gpus_to_a_container_without_a_share(
+    host: Host,
+) -> None:
+    of = pod(labels={})
+    async with _at_nvidias_default(host) as (handler, runtime):
+        for value in ("void", "none", ""):
+            assert await runtime.create(of, _asks(value)) == nri.CreateContainerResponse()
+        for value in ("all", "0", UUID):
+            reply = await runtime.create(of, _asks(value))
+            assert reply is not None
+            written = [(each.key, each.value) for each in reply.adjust.env]
+            key = "NVIDIA_VISIBLE_DEVICES"
+            assert written == [(f"-{key}", ""), (key, "void")]
+            del reply.adjust.env[:]
+            assert reply == nri.CreateContainerResponse(adjust=nri.ContainerAdjustment())
+        assert handler._metrics.unlimited.labels("nvidia_runtime")._value.get() == 0
+        assert handler.node.unprotected == ""
+        notice = handler._notices.first()
+        assert notice is not None and not notice.warning
+        assert "request one, or use a RuntimeClass" in notice.text
+
+
+async def test_gpus_that_nvidias_runtime_gives_are_counted(host: Host) -> None:
+    by_class, privileged, theirs = pod(labels={}), container(), pod(labels={})
+    by_class.runtime_handler = "nvidia"
+    privileged.linux.resources.devices.add(allow=True, access="rwm")
+    async with _at_nvidias_default(host) as (handler, runtime):
+        for of, made in ((by_class, _asks("all")), (theirs, privileged)):
+            assert await runtime.create(of, made) == nri.CreateContainerResponse()
+        handler.node.modes.note("socket", "a device plugin listens", 0.0)
+        assert await runtime.create(theirs, _asks("all")) == nri.CreateContainerResponse()
+        assert handler._metrics.unlimited.labels("nvidia_runtime")._value.get() == 3
+
+
+async def test_before_other_device_plugins_are_looked_for_nothing_is_overridden(
+    host: Host,
+) -> None:
+    handler = host.service()
+    _sandbox(host, pod(labels={}), NVIDIA)
+    async with serving(handler) as runtime:
+        assert await runtime.create(pod(labels={}), _asks("all")) == nri.CreateContainerResponse()
 
 
 @pytest.mark.parametrize(
-    ("default", "handler", "index"),
+    ("default", "handler", "visible"),
     [
-        ("/usr/bin/runc", "", True),
-        ("/usr/bin/nvidia-container-runtime", "", False),
-        ("/usr/bin/nvidia-container-runtime", "runc", True),
-        ("/usr/bin/runc", "nvidia", False),
-        ("", "", False),
+        ("/usr/bin/runc", "", "0"),
+        (NVIDIA, "", "void"),
+        (NVIDIA, "runc", "0"),
+        ("/usr/bin/runc", "nvidia", "void"),
+        ("", "", "void"),
     ],
     ids=["runc", "nvidia", "runc-by-handler", "nvidia-by-handler", "unknown"],
 )
 async def test_variables_of_a_grant_in_the_container(
-    host: Host, default: str, handler: str, index: bool
+    host: Host, default: str, handler: str, visible: str
 ) -> None:
-    """NVIDIA's runtime would inject the GPU that the index names, which is NVML's."""
+    """NVIDIA's runtime would inject the GPU once more, and an index as NVML's."""
     granted = {"main": [GpuGrant(UUID, 0, 5 << 30, 20)]}
     variables = {"main": {"VOLCANO_GPU_ALLOCATED": "5120"}}
     of = pod(allocated=HALF, grants=grants.encode(granted, variables, "index"))
@@ -213,7 +271,7 @@ async def test_variables_of_a_grant_in_the_container(
         assert reply is not None
         env = {each.key: each.value for each in reply.adjust.env}
         assert env["VOLCANO_GPU_ALLOCATED"] == "5120"
-        assert env["NVIDIA_VISIBLE_DEVICES"] == ("0" if index else UUID)
+        assert env["NVIDIA_VISIBLE_DEVICES"] == visible
 
 
 async def test_a_container_gets_what_the_node_is_when_it_is_made(host: Host) -> None:

@@ -20,7 +20,7 @@ from nri_plugin.policy.recovery import Running
 from nri_plugin.policy.refusals import Reason, Refused
 from tests.nri_plugin.service_scene import UUID, Host
 
-POD = Pod("uid-0", "team", "plain")
+POD = Pod("uid-0", "team", "plain", runtime_handler="runc")
 MAIN, BESIDE = Container("c0", "main"), Container("c1", "beside")
 SHARE = Share(UUID, 0, 5 << 30, 20)
 

@@ -27,6 +27,7 @@ from nri_plugin.doctor.facts import (
     Security,
     Socket,
 )
+from nri_plugin.host.nvidia_runtime import OPERATORS_CONFIG
 from nri_plugin.policy.model import Edits
 from tests.nri_plugin.doctor.whole_node import (
     CGROUPFS,
@@ -237,13 +238,27 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     ),
     ("cdi", {"missing": {"GPU-a": ["/x/hook"]}}, FAIL, "do not exist: /x/hook", "toolkit again"),
     ("cdi", with_spec(replace(DEVICE, common=Edits(mounts=(ENCODE,)))), OK, "GPU-a in", ""),
-    ("nvidia-runtime", NVIDIAS, FAIL, "every pod gets GPUs without a limit", f"{ENVVAR} = false"),
+    ("nvidia-runtime", NVIDIAS, WARN, "while the agent does not run", f"--set {ENVVAR}=false"),
+    (
+        "nvidia-runtime",
+        {**NVIDIAS, "nvidia": NvidiaRuntime({}, str(OPERATORS_CONFIG))},
+        WARN,
+        "a pod gets GPUs without a limit by its own NVIDIA_VISIBLE_DEVICES",
+        "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED=false; or its cdi.enabled: true",
+    ),
+    (
+        "nvidia-runtime",
+        {**NVIDIAS, "nvidia": NvidiaRuntime({"swarm-resource": "ANY"})},
+        FAIL,
+        "a pod gets GPUs without a limit",
+        "remove swarm-resource from /etc/nvidia-container-runtime/config.toml",
+    ),
     (
         "nvidia-runtime",
         runtime(handlers={"gpu": NVIDIA}),
         WARN,
         "whose RuntimeClass has the handler gpu",
-        f"{ENVVAR} = false",
+        f"{ENVVAR}=false",
     ),
     (
         "nvidia-runtime",
@@ -255,16 +270,16 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     (
         "nvidia-runtime",
         {**NVIDIAS, "nvidia": NvidiaRuntime({**REFUSES, MOUNTS: 1})},
-        FAIL,
-        "every pod gets GPUs",
-        f"{MOUNTS} = false",
+        WARN,
+        "a pod gets GPUs without a limit by a volume mount",
+        f"{MOUNTS}=false",
     ),
     (
         "nvidia-runtime",
         {"runtime": Runtime(problem="x"), "nvidia": NvidiaRuntime({}, problem=None)},
         WARN,
         "RuntimeClass has the handler unknown",
-        "= false",
+        "=false",
     ),
     ("nvidia-runtime", {"runtime": Runtime(problem="x")}, WARN, "neither", "hostPID"),
     (

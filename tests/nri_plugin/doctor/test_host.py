@@ -10,6 +10,7 @@ import pytest
 from nri_plugin.doctor import host
 from nri_plugin.doctor.facts import DevicePlugins
 from nri_plugin.host.driver_root import DriverRoot
+from nri_plugin.host.nvidia_runtime import OPERATORS_CONFIG
 from nri_plugin.policy.model import CdiDevice, Edits, Hook, HookStage, Specs
 from tests.nri_plugin.doctor.whole_node import GPU
 
@@ -99,3 +100,11 @@ def test_nvidias_configuration(tmp_path: Path, text: str | None, known: object) 
     found = host.read_nvidia_runtime(Path("/"), file)
     assert found.config == known
     assert (found.problem is not None) is (text == "a = \n")
+
+
+def test_the_configuration_of_gpu_operators_toolkit(tmp_path: Path) -> None:
+    own = tmp_path / str(OPERATORS_CONFIG).lstrip("/")
+    own.parent.mkdir(parents=True)
+    own.write_text("b = 2\n")
+    found = host.read_nvidia_runtime(tmp_path, Path("/etc/nvidia.toml"))
+    assert (found.config, found.file) == ({"b": 2}, str(OPERATORS_CONFIG))

@@ -11,6 +11,7 @@ import pytest
 from contract import allocation, grants, names
 from contract.allocation import Allocation, DeviceEntry
 from contract.grants import GpuGrant
+from nri_plugin.host import bundle
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.policy.ledger import Part
 from nri_plugin.policy.model import Share
@@ -143,3 +144,25 @@ async def test_containers_made_without_the_agent_are_logged_and_counted(
     lines = [r.getMessage() for r in caplog.records if "without its GPU" in r.getMessage()]
     assert len(lines) == 1
     assert "namespace=team pod=train-0 uid=uid-0 container=main" in lines[0]
+
+
+async def test_gpus_of_nvidias_default_runtime_from_before_the_agent_are_counted(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A container of the agent's time has `void`; one of a RuntimeClass keeps its GPUs."""
+    pods = [pod(number, labels={}) for number in range(3)]
+    pods[2].runtime_handler = "nvidia"
+    for each in pods:
+        made = bundle.of(host.settings.containerd_state, each.id)
+        made.mkdir(parents=True)
+        (made / "runtime").write_text("/usr/bin/nvidia-container-runtime")
+    listed = [container(number, sandbox=number) for number in range(3)]
+    listed[1].env[:] = ["NVIDIA_VISIBLE_DEVICES=void"]
+    handler = host.service()
+    await handler.node.look_for_plugins()
+    async with serving(handler, pods, listed):
+        pass
+    counted = handler._metrics.registry.get_sample_value
+    assert counted("gpuslice_stray_containers", {"kind": "nvidia_runtime"}) == 1
+    (line,) = (r.getMessage() for r in caplog.records if "from NVIDIA's runtime" in r.getMessage())
+    assert "pod=train-0" in line and "delete the pod" in line

@@ -132,6 +132,14 @@ def test_a_gpu_of_another_plugin_is_reported() -> None:
     assert look(replace(MAIN, nodes=["/dev/nvidia0"])).strays == []
 
 
+def test_gpus_of_nvidias_runtime_are_reported() -> None:
+    """It was created while the agent did not run; a sidecar of a pod with a share may be, too."""
+    for of in (ABSENT, MAIN.pod):
+        missed = Running("c1", "sidecar", of, None, missed=True)
+        assert look(missed).strays == [(Stray.NVIDIA_RUNTIME, missed)]
+        assert look(replace(missed, stopped=True)).strays == []
+
+
 def test_a_whole_gpu_of_our_device_plugin_is_not() -> None:
     held = Running("c1", "main", ABSENT, None, nodes=["/dev/nvidia0"])
     whole = {f"{ABSENT.namespace}/{ABSENT.name}"}

@@ -1,0 +1,89 @@
+"""Detects NVIDIA's container runtime, and what its configuration accepts.
+
+Where it is containerd's default runtime, an image with NVIDIA_VISIBLE_DEVICES=all gets all GPUs
+without a limit, and NRI does not report it. containerd writes the OCI runtime's program into the
+bundle of each sandbox, so the sandbox of any pod without a RuntimeClass shows the default.
+Blocks, except `runs`, which reads a small file of a tmpfs: run it in a thread.
+Source: containerd's cmd/containerd-shim-runc-v2/runc (WriteRuntime), NVIDIA's container toolkit
+(1.17 to 1.20).
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from nri_plugin.host import bundle
+from nri_plugin.policy.nvidia import Toolkit
+
+_PROGRAM: Final = "nvidia-container-runtime"
+_CONFIG: Final = "nvidia-container-runtime/config.toml"
+OPERATORS_CONFIG: Final = Path("/usr/local/nvidia/toolkit/.config", _CONFIG)
+"""Where GPU Operator's toolkit has it by default."""
+ACCEPT_VARIABLES: Final = "accept-nvidia-visible-devices-envvar-when-unprivileged"
+ACCEPT_MOUNTS: Final = "accept-nvidia-visible-devices-as-volume-mounts"
+OTHER_VARIABLES: Final = "swarm-resource"
+
+
+def default(containerd_state: Path, sandbox_ids: Iterable[str]) -> str | None:
+    """Return the program of containerd's default runtime; None: no sandbox shows it.
+
+    sandbox_ids: of pods with the default runtime handler. The newest counts: the default may have
+    changed while older ones run.
+    """
+    found = [_program(containerd_state, each) for each in sandbox_ids]
+    newest = max(filter(None, found), default=None)
+    return newest[1] if newest else None
+
+
+def runs(containerd_state: Path, sandbox_id: str) -> bool:
+    """Whether NVIDIA's runtime runs the containers of this sandbox."""
+    found = _program(containerd_state, sandbox_id)
+    return found is not None and is_nvidias(found[1])
+
+
+def is_nvidias(program: str) -> bool:
+    return program.rpartition("/")[2].startswith(_PROGRAM)
+
+
+def toolkit(program: str, host: Path) -> Toolkit:
+    """Return what the runtime accepts; its defaults if its configuration cannot be read. host: the
+    host's root directory as seen here."""
+    try:
+        config = tomllib.loads(_file(program, host).read_text())
+    except (OSError, ValueError):
+        return Toolkit()
+    return Toolkit(
+        bool(config.get(ACCEPT_VARIABLES, True)),
+        bool(config.get(ACCEPT_MOUNTS, False)),
+        str(config.get(OTHER_VARIABLES) or ""),
+    )
+
+
+def problem(program: str, accepted: Toolkit, host: Path) -> str:
+    """Return why the agent cannot keep its GPUs from containers without a share; "": it can."""
+    if not (accepted.other_variables and accepted.of_unprivileged):
+        return ""
+    return (
+        f"containerd's default runtime is {program}: it gives GPUs, without a limit, to each"
+        f" container that sets {accepted.other_variables}: remove {OTHER_VARIABLES} from"
+        f" {'/' / _file(program, host).relative_to(host)}"
+    )
+
+
+def _program(containerd_state: Path, sandbox_id: str) -> tuple[int, str] | None:
+    """When the sandbox was made, in nanoseconds, and its OCI runtime's program."""
+    try:
+        file = bundle.of(containerd_state, sandbox_id) / "runtime"
+        return file.stat().st_mtime_ns, file.read_text().strip()
+    except (OSError, ValueError):
+        return None
+
+
+def _file(program: str, host: Path) -> Path:
+    """Return the configuration's path; GPU Operator's toolkit has it beside the program."""
+    beside = host / program.rpartition("/")[0].lstrip("/") / ".config" / _CONFIG
+    return beside if os.path.isfile(beside) else host / "etc" / _CONFIG

@@ -1,0 +1,199 @@
+"""NVIDIA's container runtime as containerd's default, as EKS and AKS have it.
+
+The program is NVIDIA's own. It asks the simulated driver, on a host of the lab.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract import names
+from lab.node import nvidia_runtime
+from lab.node.catalogue import ENVIRON_IMAGE, PYTHON_IMAGE, TWICE_IMAGE
+from lab.node.containerd_config import Options
+from lab.node.cri import Container, Pod, Process, Sandbox
+from lab.node.lab import Lab
+from nri_plugin.host import bundle
+from nri_plugin.host.nvidia_runtime import ACCEPT_VARIABLES
+from tests.node.conftest import GIB, probe
+from tests.support import until
+
+pytestmark = pytest.mark.node
+
+HALF = 20 * GIB
+NODES = ("/dev/nvidia0", "/dev/nvidia1")
+VISIBLE = names.ENV_VISIBLE_DEVICES
+_KUBELET = "/var/lib/kubelet/pod-resources"
+
+
+@pytest.fixture(scope="module", params=["auto", "cdi"])
+def node(
+    build_dir: Path, test_programs: dict[str, tuple[Path, int]], request: pytest.FixtureRequest
+) -> Iterator[Lab]:
+    """auto: the toolkit's default, by which it describes the GPUs that NVML lists. cdi: it takes
+    them from a CDI spec of the host."""
+    assert build_dir.is_dir()
+    options = Options(default_runtime="nvidia")
+    with Lab([40 * GIB] * 2, test_programs, options=options, on_host=True) as lab:
+        config = f'[nvidia-container-runtime]\nmode = "{request.param}"\n'
+        nvidia_runtime.install(lab.namespace, lab.sim_dir, 2, config)
+        if request.param == "cdi":
+            generate = ["nvidia-ctk", "cdi", "generate", "--output=/etc/cdi/nvidia.yaml"]
+            done = lab.namespace.run(generate, lab.driver_environment())
+            assert done.returncode == 0, done
+        yield lab
+
+
+@pytest.fixture
+def lab(node: Lab) -> Lab:
+    if not node.agent_running:
+        node.start_agent()
+    return node
+
+
+def _asks(value: str) -> Process:
+    return Process(PYTHON_IMAGE, environ={VISIBLE: value})
+
+
+def _spec(lab: Lab, container: Container) -> Any:
+    """What the OCI runtime got from NVIDIA's."""
+    file = bundle.of(lab.containerd.paths.state, container.id) / "config.json"
+    return json.loads(lab.namespace.outside(file).read_text())
+
+
+def _gpus(lab: Lab, container: Container) -> Sequence[str]:
+    devices = _spec(lab, container)["linux"].get("devices", ())
+    return sorted(each["path"] for each in devices if each["path"] in NODES)
+
+
+def _visible(container: Container) -> str:
+    lines = container.exec(["env"]).out.splitlines()
+    return next((line for line in lines if line.startswith(f"{VISIBLE}=")), "")
+
+
+def _strays(lab: Lab) -> str:
+    lines = lab.agent_log.read_text().splitlines()
+    return "\n".join(line for line in lines if "from NVIDIA's runtime" in line)
+
+
+def test_an_image_gets_all_gpus_without_the_agent_and_none_beside_it(node: Lab) -> None:
+    node.stop_agent()
+    with node.pod("before") as pod:
+        early = pod.run("main", Process(ENVIRON_IMAGE))
+        assert _gpus(node, early) == [*NODES]
+        assert probe(early).driver
+        node.start_agent()
+        until(lambda: early.id in _strays(node), "the agent reports the earlier container")
+        assert probe(early).driver, "it keeps what it has"
+        with node.pod("beside") as other:
+            late = other.run("main", Process(ENVIRON_IMAGE))
+            assert _gpus(node, late) == [] and not probe(late).driver
+            assert _visible(late) == f"{VISIBLE}={names.VISIBLE_DEVICES_NONE}"
+
+
+def test_nothing_else_of_the_container_changes(node: Lab) -> None:
+    """It is as if the pod's author had set the variable, and the agent did not run."""
+    node.stop_agent()
+    with node.pod("web") as pod:
+        written = _whole(node, pod, pod.run("main", _asks(names.VISIBLE_DEVICES_NONE)))
+    node.start_agent()
+    with node.pod("web") as pod:
+        assert _whole(node, pod, pod.run("main", _asks("all"))) == written
+
+
+def _whole(lab: Lab, pod: Pod, container: Container) -> Any:
+    """The specification without the parts that differ each time."""
+    text = json.dumps(_spec(lab, container))
+    for own in (container.id, pod.id, pod.uid):
+        text = text.replace(own, "OWN")
+    return json.loads(re.sub(r"/proc/\d+/ns", "/proc/OWN/ns", text))
+
+
+def test_the_agent_is_ready(lab: Lab) -> None:
+    until(lambda: "msg=ready" in lab.agent_log.read_text(), "the agent is ready")
+
+
+@pytest.mark.parametrize("gpu", [0, 1])
+def test_a_share_gets_exactly_its_gpu_and_its_limit(lab: Lab, gpu: int) -> None:
+    """NVIDIA's runtime adds nothing, whatever the pod's variables name."""
+    for process in (Process(PYTHON_IMAGE), Process(ENVIRON_IMAGE)):
+        with lab.pod("share", lab.share({"main": [(gpu, HALF, 50)]})) as pod:
+            main = pod.run("main", process)
+            assert probe(main).held_to(HALF)
+            listed = main.exec(["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"])
+            assert listed.out.split() == [lab.gpus[gpu].uuid]
+            assert _visible(main) == f"{VISIBLE}={names.VISIBLE_DEVICES_NONE}"
+            mounts = [each["destination"] for each in _spec(lab, main)["mounts"]]
+            assert len(mounts) == len(set(mounts))
+            assert _gpus(lab, main) == []  # the simulated GPU is a socket
+
+
+def test_a_container_that_requests_none_is_not_adjusted(lab: Lab) -> None:
+    for environ in ({}, {VISIBLE: "void"}, {VISIBLE: ""}, {"PLAIN": "all"}):
+        with lab.pod("plain") as pod:
+            container = pod.run("main", Process(PYTHON_IMAGE, environ=environ))
+            assert _visible(container) == "".join(
+                f"{VISIBLE}={value}" for name, value in environ.items() if name == VISIBLE
+            )
+            assert _gpus(lab, container) == []
+            assert not _adjusted(lab, container)
+
+
+def _adjusted(lab: Lab, container: Container) -> bool:
+    lines = lab.agent_log.read_text().splitlines()
+    return any("outcome=adjusted" in line and container.id in line for line in lines)
+
+
+def test_an_image_of_before_the_variable_gets_none(lab: Lab) -> None:
+    """NVIDIA's runtime gives it all GPUs."""
+    lab.stop_agent()
+    old = Process(PYTHON_IMAGE, environ={names.ENV_CUDA_VERSION: "9.0"})
+    with lab.pod("before") as pod:
+        assert _gpus(lab, pod.run("main", old)) == [*NODES]
+    lab.start_agent()
+    with lab.pod("beside") as pod:
+        assert _gpus(lab, pod.run("main", old)) == []
+
+
+def test_what_keeps_its_gpus(lab: Lab) -> None:
+    with lab.pod("class", of=Sandbox(runtime_handler="nvidia")) as pod:
+        assert _gpus(lab, pod.run("main", Process(ENVIRON_IMAGE))) == [*NODES]
+    with lab.pod("privileged", of=Sandbox(privileged=True)) as pod:
+        made = pod.run("main", Process(ENVIRON_IMAGE, privileged=True))
+        assert set(_gpus(lab, made)) == {*NODES}
+        assert probe(made).driver
+    lab.namespace.outside(Path(_KUBELET)).mkdir(parents=True, exist_ok=True)
+    with lab.pod("exporter") as pod:
+        exporter = Process(ENVIRON_IMAGE, read_mounts={"/pods": Path(_KUBELET)})
+        assert _gpus(lab, pod.run("main", exporter)) == [*NODES]
+    with lab.pod("twice") as pod:
+        # containerd lists the image's value and the pod's. NRI replaces the first, NVIDIA's runtime
+        # reads the last.
+        twice = Process(ENVIRON_IMAGE, environ={VISIBLE: "0"})
+        assert _gpus(lab, pod.run("main", twice)) == [NODES[0]]
+        assert _gpus(lab, pod.run("none", Process(TWICE_IMAGE))) == []
+
+
+def test_a_toolkit_that_refuses_variables(lab: Lab) -> None:
+    """The command is the doctor's. The runtime reads its configuration for each container."""
+    where = f"--config-file={nvidia_runtime.CONFIG}"
+    command = ["nvidia-ctk", "config", where, "--in-place", "--set", f"{ACCEPT_VARIABLES}=false"]
+    done = lab.namespace.run(command)
+    assert done.returncode == 0, done
+    lab.stop_agent()
+    try:
+        with lab.pod("plain") as pod:
+            container = pod.run("main", Process(ENVIRON_IMAGE))
+            assert _gpus(lab, container) == []
+            assert _visible(container) == f"{VISIBLE}=all"
+    finally:
+        lab.namespace.run(
+            ["nvidia-ctk", "config", "--in-place", "--set", f"{ACCEPT_VARIABLES}=true"]
+        )
+        lab.start_agent()
