@@ -36,12 +36,6 @@ from nri_plugin.policy.refusals import Reason, Refused, refused
 _LOOK: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY: Final = _LOOK | os.O_DIRECTORY
 
-_DRIVER_AGAIN: Final = (
-    ", as where NVIDIA's container runtime mounts the driver over the agent's forwarder: in strict"
-    " mode the pod must run under runc, by its runtimeClassName or as the node's default"
-)
-"""Only forwarders of the driver's libraries are mounted outside our own places."""
-
 File = tuple[int, int]
 """A file by its device and inode."""
 
@@ -207,8 +201,6 @@ def check_view(
                 if _file(there) == _file(ours):
                     continue
                 problem = f"{kind(there.st_mode)} of {there.st_size} bytes"
-                if not _is_own(mount.destination):
-                    problem += _DRIVER_AGAIN
         raise refused(Reason.VIEW_DIFFERS, path=mount.destination, problem=problem)
 
 

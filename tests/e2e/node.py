@@ -33,6 +33,7 @@ _GAUGES: Final[Mapping[str, Sequence[str]]] = {
         'gpuslice_stray_containers{kind="not_adjusted"}',
         'gpuslice_stray_containers{kind="files_lost"}',
         'gpuslice_stray_containers{kind="foreign_gpu"}',
+        'gpuslice_stray_containers{kind="nvidia_runtime"}',
     ),
 }
 """All zero without pods."""

@@ -134,6 +134,17 @@ def test_a_share_gets_exactly_its_gpu_and_its_limit(lab: Lab, gpu: int) -> None:
             assert _gpus(lab, main) == []  # the simulated GPU is a socket
 
 
+def test_strict_mode(node: Lab) -> None:
+    """NVIDIA's runtime mounts nothing over the forwarders."""
+    node.stop_agent()
+    node.start_agent(strict=True)
+    try:
+        with node.pod("share", node.share({"main": [(0, HALF, 50)]})) as pod:
+            assert probe(pod.run("main", Process(ENVIRON_IMAGE))).held_to(HALF)
+    finally:
+        node.stop_agent()
+
+
 def test_a_container_that_requests_none_is_not_adjusted(lab: Lab) -> None:
     for environ in ({}, {VISIBLE: "void"}, {VISIBLE: ""}, {"PLAIN": "all"}):
         with lab.pod("plain") as pod:

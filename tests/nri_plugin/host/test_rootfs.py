@@ -185,7 +185,7 @@ def test_a_forwarder_that_is_not_in_its_place(bundle: Bundle, tmp_path: Path, th
     expect_refusal(bundle, Reason.VIEW_DIFFERS, problem, forwarded=True)
 
 
-def test_a_driver_that_nvidias_runtime_mounts_over_the_forwarder(
+def test_a_driver_that_another_program_mounts_over_the_forwarder(
     bundle: Bundle, tmp_path: Path
 ) -> None:
     forwarder, driver = tmp_path / "store/libcuda.so.1", tmp_path / "libcuda.so.1"
@@ -194,8 +194,7 @@ def test_a_driver_that_nvidias_runtime_mounts_over_the_forwarder(
     place = Mount("/lib/libcuda.so.1", str(forwarder), ("bind", "ro"))
     bundle.places = [*bundle.places, place]
     bundle.create(place, Mount(place.destination, str(driver), ("bind", "ro")))
-    cause = "as where NVIDIA's container runtime mounts the driver over the agent's forwarder"
-    expect_refusal(bundle, Reason.VIEW_DIFFERS, f"of 6 bytes, {cause}", forwarded=True)
+    expect_refusal(bundle, Reason.VIEW_DIFFERS, "a regular file of 6 bytes", forwarded=True)
 
 
 def test_a_driver_that_the_agents_pod_has_elsewhere_than_the_host(
