@@ -32,7 +32,10 @@ CREATE_NODES: Final = "nvidia-modprobe -c 0 -u"
 _NO_GPUS: Final = frozenset({"", "none", names.VISIBLE_DEVICES_NONE})
 _WITHOUT_NVIDIA: Final = ("runc", "crun")
 _CDI_VENDOR: Final = names.CDI_KIND.partition("/")[0]
-_READ: Final = (names.ENV_VISIBLE_DEVICES, names.ENV_CUDA_VERSION, names.ENV_REQUIRED_CUDA)
+_READ: Final = tuple(
+    f"{name}="
+    for name in (names.ENV_VISIBLE_DEVICES, names.ENV_CUDA_VERSION, names.ENV_REQUIRED_CUDA)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +86,7 @@ def names_gpus(variable: str, value: str) -> bool:
 def asks_for_gpus(env: Iterable[str]) -> bool:
     """Whether NVIDIA's container runtime would inject GPUs because of these variables, of which the
     last of the same name counts."""
-    found = {}
-    for line in env:
-        name, _, value = line.partition("=")
-        if name in _READ:
-            found[name] = value
+    found = dict(line.split("=", 1) for line in env if line.startswith(_READ))
     visible = found.get(names.ENV_VISIBLE_DEVICES)
     if visible is not None:
         return names_gpus(names.ENV_VISIBLE_DEVICES, visible)
