@@ -53,7 +53,9 @@ def _name_versions(namespace: Namespace) -> None:
 
 
 def _make_nodes(namespace: Namespace, gpus: int) -> None:
-    """In a /dev of the lab's own."""
+    """In a /dev of the lab's own, unless the host has them."""
+    if namespace.outside(Path("/dev/nvidiactl")).exists():
+        return
     namespace.cover(Path("/dev"))
     nodes = {f"nvidia{minor}": (_MAJOR, minor) for minor in range(gpus)}
     nodes |= {"nvidiactl": (_MAJOR, 255), "nvidia-uvm": _UVM}
