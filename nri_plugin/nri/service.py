@@ -18,7 +18,7 @@ from contract import names
 from nri_plugin.containers.lifecycle import Lifecycle
 from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory
-from nri_plugin.host import nvidia_runtime, selinux
+from nri_plugin.host import discovery, nvidia_runtime, selinux
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.store import Store
 from nri_plugin.messages import nri_pb2 as nri
@@ -60,6 +60,9 @@ class Service:
         self._notices = notices or Notices()
         self._run_dir = str(settings.run_dir)
         self._files = files
+        # Its own path, and the one under which it looks for device plugins in any case.
+        kubelet = settings.view.on_host(settings.kubelet_dir)
+        self._kubelet_dirs = {str(kubelet), str(discovery.DEVICE_PLUGINS.parent)}
         self._recheck_s = 0.0
         self._claims = claims
         self._lifecycle = Lifecycle(
@@ -149,8 +152,9 @@ class Service:
         )
         if not (asks and nvidia_runtime.runs(settings.containerd_state, sandbox_id)):
             return Gpus.NONE
-        assigned, kubelet_dir = self.node.modes.pods, str(settings.kubelet_dir)
-        here = bystanders.Situation(toolkit, self.node.is_ours, assigned, kubelet_dir)
+        here = bystanders.Situation(
+            toolkit, self.node.is_ours, self.node.modes.pods, self._kubelet_dirs
+        )
         return bystanders.gpus(of(), translate.container(message), here)
 
     def start_container(self, pod: nri.PodSandbox, container: nri.Container) -> Answer[None]:

@@ -9,6 +9,7 @@ Invariant: a container to which the runtime gives nothing is not adjusted.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
@@ -41,12 +42,13 @@ class Gpus(Enum):
 @dataclass(frozen=True, slots=True)
 class Situation:
     """toolkit: of the runtime. ours: gpuslice allocates this node's GPUs. assigned: pods to which
-    the kubelet assigned a GPU, by NAMESPACE/NAME and UID. kubelet_dir: on the host."""
+    the kubelet assigned a GPU, by NAMESPACE/NAME and UID. kubelet_dirs: the kubelet's directory, by
+    each of its paths on the host."""
 
     toolkit: Toolkit
     ours: bool
     assigned: AbstractSet[str]
-    kubelet_dir: str
+    kubelet_dirs: Collection[str]
 
 
 def gpus(pod: Pod, container: Container, here: Situation) -> Gpus:
@@ -62,7 +64,7 @@ def gpus(pod: Pod, container: Container, here: Situation) -> Gpus:
         or container.privileged
         or not here.assigned.isdisjoint((pod.uid, f"{pod.namespace}/{pod.name}"))
         or _has_gpu(container)
-        or _manages_gpus(container, here.kubelet_dir)
+        or _manages_gpus(container, here.kubelet_dirs)
         or _sets_twice(container)
     )
     return Gpus.UNLIMITED if keeps else Gpus.OVERRIDDEN
@@ -74,12 +76,14 @@ def _has_gpu(container: Container) -> bool:
     return any(nodes) or any(map(nvidia.is_of_vendor, container.cdi_names))
 
 
-def _manages_gpus(container: Container, kubelet_dir: str) -> bool:
+def _manages_gpus(container: Container, kubelet_dirs: Collection[str]) -> bool:
     """Whether it has directories of the kubelet, as device plugins and exporters have. The volumes
     of all pods are below the kubelet's directory of pods."""
-    pods = f"{kubelet_dir}/{_PODS}"
-    sources = (normal(mount.source) for mount in container.mounts if mount.source.startswith("/"))
-    return any(is_below(f"{each}/", kubelet_dir) and not is_below(each, pods) for each in sources)
+    return any(
+        is_below(f"{source}/", kubelet) and not is_below(source, f"{kubelet}/{_PODS}")
+        for source in (normal(m.source) for m in container.mounts if m.source.startswith("/"))
+        for kubelet in kubelet_dirs
+    )
 
 
 def _sets_twice(container: Container) -> bool:

@@ -12,7 +12,7 @@ from nri_plugin.policy.nvidia import Toolkit
 
 POD = Pod("u1", "team", "web")
 ALL = Container("c1", "main", ("PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all"))
-HERE = Situation(Toolkit(), True, frozenset(), "/var/lib/kubelet")
+HERE = Situation(Toolkit(), True, frozenset(), ("/var/lib/kubelet", "/data/kubelet"))
 REQUEST = Mount("/var/run/nvidia-container-devices/all", "/dev/null")
 OF_POD = "/var/lib/kubelet/pods/u1/volumes/kubernetes.io~empty-dir/data"
 
@@ -54,8 +54,9 @@ def test_what_the_variables_request(env: list[str], found: Gpus) -> None:
         {"mounts": (Mount("/pr", "/var/lib/kubelet/pod-resources"),)},
         {"mounts": (Mount("/dp", "/var/lib/kubelet/device-plugins/"),)},
         {"mounts": (Mount("/kubelet", "/var/lib/kubelet"),)},
+        {"mounts": (Mount("/pr", "/data/kubelet/pod-resources"),)},
     ],
-    ids=["privileged", "device", "cdi", "pod-resources", "device-plugins", "kubelet"],
+    ids=["privileged", "device", "cdi", "pod-resources", "device-plugins", "kubelet", "moved"],
 )
 def test_a_container_that_manages_gpus_or_was_given_one_keeps_them(
     changes: dict[str, object],
@@ -67,6 +68,7 @@ def test_volumes_of_pods_are_no_sign_of_it() -> None:
     mounts = (
         Mount("/data", OF_POD),
         Mount("/other", "/var/lib/kubelet2"),
+        Mount("/config", "/data/kubelet/pods/u1/volumes/kubernetes.io~configmap/config"),
         Mount("/tmp", "tmpfs", type="tmpfs"),
     )
     container = replace(ALL, mounts=mounts, cdi_names=("acme.com/nic=0",))
