@@ -6,10 +6,11 @@ SHELL := /bin/bash
 # Hundreds of Python programs start in a test run: none should compile its modules again.
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-# The loader splits LD_PRELOAD at blanks and colons, and it, CMake or make expand the other signs.
-CHECKOUT := $(shell LC_ALL=C; [[ $$(pwd -P) == *[!a-zA-Z0-9/._+@~=,$$'\x80'-$$'\xff'-]* ]] && pwd -P)
+# The loader splits LD_PRELOAD at blanks and colons, env takes a program with = as a variable, and
+# loader, CMake or make expand the other signs.
+CHECKOUT := $(shell LC_ALL=C; [[ $$(pwd -P) == *[!a-zA-Z0-9/._+@~,$$'\x80'-$$'\xff'-]* ]] && pwd -P)
 ifneq ($(CHECKOUT),)
-$(error checkout: invalid path $(CHECKOUT): must not contain a space, a colon or another sign than / . _ - + @ ~ = and comma; move it)
+$(error checkout: invalid path $(CHECKOUT): must not contain a space, a colon or another sign than / . _ - + @ ~ and comma; move it)
 endif
 .PHONY: help setup base show build demo demo-picture demo-node demo-faults cluster cluster-down test test-all e2e e2e-install endure gpu lint sanitize fuzz bench faults storm images clean
 

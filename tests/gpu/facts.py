@@ -83,7 +83,9 @@ def main(gpu: str) -> None:
         context_bytes=context_bytes,
         driver_version=_text(pynvml.nvmlSystemGetDriverVersion()),
         cuda_version=pynvml.nvmlSystemGetCudaDriverVersion(),
-        driver_dir=next(str(Path(each).parent) for each in loaded if "/libcuda.so" in each),
+        driver_dir=next(
+            str(Path(each).parent) for each in loaded if Path(each).name.startswith("libcuda.so")
+        ),
     )
     sys.stdout.write(json.dumps(asdict(facts)))
 

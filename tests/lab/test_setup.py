@@ -96,7 +96,9 @@ def _make(checkout: Path, target: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, text=True, capture_output=True, check=False)
 
 
-@pytest.mark.parametrize("name", ["a b", " a", "a:b", "a;b", "a$b", "a'b", 'a"b', "a#b", "a%b"])
+@pytest.mark.parametrize(
+    "name", ["a b", " a", "a:b", "a;b", "a$b", "a'b", 'a"b', "a#b", "a%b", "a=b"]
+)
 def test_make_refuses_a_checkout_whose_path_the_loader_cannot_take(
     tmp_path: Path, name: str
 ) -> None:
@@ -108,7 +110,7 @@ def test_make_refuses_a_checkout_whose_path_the_loader_cannot_take(
         assert not done.stdout.replace("make: Entering directory", "").count("\n") > 2, target
 
 
-@pytest.mark.parametrize("name", ["gpuslice", "vgpu", "tests", "A-b_c.d+e@f~g=h,i", "Ä-路"])
+@pytest.mark.parametrize("name", ["gpuslice", "vgpu", "tests", "A-b_c.d+e@f~g,h", "Ä-路"])
 def test_make_takes_a_checkout_of_another_name(tmp_path: Path, name: str) -> None:
     done = _make(tmp_path / name, "help")
     assert (done.returncode, done.stderr) == (0, "")

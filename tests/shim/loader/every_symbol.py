@@ -34,9 +34,8 @@ def exports(library: Path) -> Mapping[int, str]:
 
 
 def _loaded(name: str) -> tuple[int, int, Path] | None:
-    spans = [
-        line.split() for line in Path("/proc/self/maps").read_text().splitlines() if name in line
-    ]
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    spans = [line.split() for line in maps if line.endswith(f"/{name}")]
     if not spans:
         return None
     start = int(spans[0][0].split("-")[0], 16)

@@ -91,7 +91,7 @@ cuda = ctypes.CDLL("libcuda.so.1")
 version = ctypes.c_int()
 print(cuda.cuDriverGetVersion(ctypes.byref(version)), version.value)
 print([name for name in names if not hasattr(cuda, name)])
-maps = [line.split() for line in open("/proc/self/maps") if "libvgpu.so" in line]
+maps = [line.split() for line in open("/proc/self/maps") if line.endswith("/libvgpu.so\\n")]
 inside = lambda pointer: any(int(m[0].split("-")[0], 16) <= pointer < int(m[0].split("-")[1], 16)
                              for m in maps)
 print([name for name in names if hasattr(cuda, name)

@@ -59,8 +59,8 @@ def exports(library: Path) -> list[str]:
 
 def _located(name: str) -> Path:
     for line in Path("/proc/self/maps").read_text().splitlines():
-        if f"/{name}" in line:
-            return Path(line.split(maxsplit=5)[5])
+        if (path := Path(line.split(maxsplit=5)[-1])).name.startswith(name):
+            return path
     raise FileNotFoundError(name)
 
 
