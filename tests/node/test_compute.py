@@ -73,18 +73,21 @@ def test_the_arbiter_writes_a_containers_lease(lab: Lab) -> None:
 def test_an_arbiter_that_is_killed_is_followed_by_another(lab: Lab) -> None:
     lab.wait_until(lambda: sample(lab, "gpuslice_arbiter_up") == 1, "the arbiter")
     starts = sample(lab, "gpuslice_arbiter_starts_total")
+    logged = len(lab.agent_log.read_text())
     with lab.pod("limited", lab.share({"main": SHARE})) as pod:
         container = pod.run("main", OWN)
         file = on_host(lab, container.id, names.FILE_LEASE)
         moves(lab, lambda: written_ns(file.read_bytes()))
         first = arbiter(lab)
         os.kill(first, signal.SIGKILL)
-        killed_s = time.monotonic()
         lab.wait_until(lambda: arbiter(lab) not in (0, first), "another arbiter")
-        assert time.monotonic() - killed_s < 2
         moves(lab, lambda: written_ns(file.read_bytes()))
     assert sample(lab, "gpuslice_arbiter_starts_total") == starts + 1
     assert sample(lab, "gpuslice_ready") == 1
+    (line,) = [
+        text for text in lab.agent_log.read_text()[logged:].splitlines() if "arbiter exited" in text
+    ]
+    assert "signal 9" in line and "again_in_s=0.1" in line
 
 
 def test_an_arbiter_that_hangs_is_killed_and_followed_by_another(lab: Lab) -> None:
@@ -136,10 +139,8 @@ def test_an_agent_that_is_killed_costs_no_container_its_share(lab: Lab) -> None:
         time.sleep(2)
         lab.start_agent()
         lab.wait_until(lambda: arbiter(lab) != 0, "the next arbiter")
-        served_s = time.monotonic()
         file = on_host(lab, small, names.FILE_LEASE)
         moves(lab, lambda: written_ns(file.read_bytes()))
-        assert time.monotonic() - served_s < 5
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["alone", "with its arbiter"])
@@ -214,7 +215,7 @@ def test_a_share_is_forced_if_the_operator_configures_it(lab: Lab) -> None:
             data = on_host(lab, container.id, names.FILE_GRANT).read_bytes()
             grant = grant_file.decode(data)
             assert grant is not None and grant.gpus[0].core_forced
-            assert container.exec(["sh", "-c", f"{LOAD} 20 1000 >/dev/null 2>&1 &"]).code == 0
+            assert container.exec(["sh", "-c", f"{LOAD} 90 1000 >/dev/null 2>&1 &"]).code == 0
             figures_agree(lab, "forced", 0.3)
         lab.wait_until(lambda: f"\n{SERIES}" not in get(lab, "/metrics")[1], "its series to vanish")
     finally:

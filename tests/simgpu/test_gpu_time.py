@@ -20,6 +20,7 @@ from simgpu import board, load_output, wire
 from simgpu.wire import Op, Request, Role
 from tests.simgpu.host import PLAIN, Host
 from tests.simgpu.programs import gpu_time
+from tests.support import measured
 
 pytestmark = pytest.mark.sim
 
@@ -84,6 +85,7 @@ def test_copies_take_time_where_the_host_has_a_rate(
 
 
 @pytest.mark.parametrize("other_ns", [MS, 10_000], ids=["alike", "shorter"])
+@measured
 def test_two_processes_have_half_of_the_gpu_each(
     driver_host: Host, program: Path, other_ns: int
 ) -> None:
@@ -106,12 +108,14 @@ def test_two_processes_have_half_of_the_gpu_each(
         assert two.done() * other_ns == pytest.approx(1.5e9, rel=0.1)
 
 
+@measured
 def test_short_kernels_are_done_at_the_gpus_pace(driver_host: Host, program: Path) -> None:
     """200,000 a second at most: the launches are not what limits them."""
     with loads(driver_host, program, (5_000, 2)) as (one,):
         assert 200_000 < one.done() <= 400_000
 
 
+@measured
 def test_killed_processes_delay_no_other(driver_host: Host, program: Path) -> None:
     """In the midst of submissions, many times; and their pending work ends with them."""
     choice = random.Random(1)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.shim.conftest import GIB, Grants, Host
+from tests.support import measured
 
 pytestmark = pytest.mark.sim
 
@@ -113,5 +114,6 @@ def test_what_is_entered(host: Host, grants: Grants, program: str) -> None:
     host.python(PREPARED + program, grant, variables=variables)
 
 
+@measured
 def test_work_is_entered_for_the_gpu_that_is_current(host: Host, grants: Grants) -> None:
     host.python(PREPARED + TWO_GPUS, grants.make(GIB, GIB, core_percent=99))
