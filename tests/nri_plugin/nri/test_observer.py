@@ -170,7 +170,7 @@ def test_an_agent_whose_event_loop_hangs_gives_its_lock_back(tmp_path: Path) -> 
     }
     flags = [word for flag, name in places.items() for word in (flag, str(tmp_path / name))]
     child = subprocess.run(
-        [sys.executable, "-c", AGENT, *flags, "--http", "off", "2"],
+        [sys.executable, "-c", AGENT, *flags, "--http", "off", "5"],
         stderr=subprocess.PIPE,
         text=True,
         timeout=120,
