@@ -12,6 +12,7 @@ import pytest
 
 from contract.overhead import CODE_BYTES
 from lab.node.catalogue import OWN_PRELOAD, PYTHON_IMAGE
+from lab.node.containerd_config import Options
 from lab.node.cri import Container, Process
 from lab.node.lab import Lab
 from tests.support import GIB as GIB
@@ -116,7 +117,8 @@ def test_programs(
 def bare_lab(build_dir: Path, test_programs: dict[str, tuple[Path, int]]) -> Iterator[Lab]:
     """One GPU of 40 GiB; the agent is as the last test left it."""
     assert build_dir.is_dir()
-    with Lab([40 * GIB], test_programs) as lab:
+    # A stall of the machine is no agent that hangs.
+    with Lab([40 * GIB], test_programs, options=Options(request_timeout_s=8)) as lab:
         yield lab
 
 
