@@ -33,7 +33,7 @@ Json = dict[str, Any]
 _PODS: Final = "/api/v1/namespaces/default/pods"
 _CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
 _PRIORITIES: Final = {"low": 1, "middle": 10, "high": 1000}
-_RECEIVED_S: Final = 0.5
+_RECEIVED_S: Final = 3.0
 _SPARED: Final = "no candidate node for preemption"
 """kube-scheduler's message if the extender returns no node."""
 
