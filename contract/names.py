@@ -266,3 +266,5 @@ HEARTBEAT_S: Final = 0.5
 HEARTBEAT_SERVING: Final = b"s"
 HEARTBEAT_WAITING: Final = b"w"
 """Another arbiter serves the directory."""
+ARBITER_REPORTS: Final = "gpuslice arbiter: "
+"""Beginning of a line on its standard error that states a problem; it continues to serve."""

@@ -18,9 +18,9 @@ Locks are open file description locks on bytes beyond the end of the file. LIVE 
 the slot's process until it exits, or, shared, by each process that holds the memory. Each holder
 maps a page of the file without access at ANCHOR + slot * ANCHOR_BYTES, which keeps its lock.
 
-Version 3 added `created_ns`, version 4 the records of compute at the end; version 5 has 512 slots in
-place of 4096. A container keeps the file and the library of one version; the agent and the arbiter
-read all versions, by the header's `slot_count`.
+Version 3 added `created_ns`, version 4 the records of compute at the end; version 5 has 512 slots,
+earlier ones 4096. A container keeps the file and the library of one version; the agent and the
+arbiter read all versions, by the header's `slot_count`.
 """
 
 from __future__ import annotations

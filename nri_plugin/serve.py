@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -34,6 +35,9 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     if os.geteuid() != 0:
         _LOG.error("the node agent needs root: it mounts the files that containers get")
         return 1
+    # A pod may open 1024 files by default; the agent and its arbiter open three of each container.
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     _LOG.info(
         Line(
             "directories of the host",

@@ -82,7 +82,7 @@ class ContainerCreation(Generic[_T]):
         if container.cdi_names:
             job = partial(self._with_gpus_only, container)
             # If the specs cannot be read in time, each name may be a GPU of another plugin.
-            with suppress(TimeoutError):
+            with suppress(TimeoutError, Refused):
                 container = await self._worker.run(job, self._settings.work_deadline_s)
         decision = pod_policy.without_share(container, claim)
         if isinstance(decision, Untouched):

@@ -25,7 +25,7 @@ from nri_plugin.metrics import Metrics
 from nri_plugin.policy import required_mounts
 from nri_plugin.policy.model import Container, Mount, Pod
 from nri_plugin.policy.notices import Notice, Notices
-from nri_plugin.policy.refusals import FilesError, Reason, refused
+from nri_plugin.policy.refusals import FilesError, Reason, Refused, refused
 from nri_plugin.settings import Settings
 from nri_plugin.threads import ThreadPool, Worker, in_time
 
@@ -109,7 +109,7 @@ class ContainerStart:
         """Verify a container with a share that was started before this session."""
         try:
             required = await self._required(container, key)
-        except TimeoutError:  # its state is unknown, so nothing is reported
+        except (TimeoutError, Refused):  # its state is unknown, so nothing is reported
             return
         self._proofs.begin(Started(pod, container.name, container.id, required))
 

@@ -147,9 +147,13 @@ class ArbiterProcess:
 
 
 async def _stderr_tail(child: Process) -> bytes:
-    """Read its standard error until it ends; return the last bytes of it."""
+    """Read its standard error until it ends; return the last bytes of it. Log what it reports."""
     assert child.stderr is not None
     last = b""
     while read := await child.stderr.read(_STDERR_TAIL_BYTES):
         last = (last + read)[-_STDERR_TAIL_BYTES:]
+        for line in read.decode(errors="replace").splitlines():
+            if line.startswith(names.ARBITER_REPORTS):
+                text = line.removeprefix(names.ARBITER_REPORTS)
+                _LOG.warning(Line("arbiter reports", problem=text))
     return last

@@ -25,6 +25,7 @@ import yaml
 from contract import names
 from nri_plugin.host import cdi_edits
 from nri_plugin.host.cdi_edits import SpecError, Stat
+from nri_plugin.host.shortage import raise_shortage
 from nri_plugin.policy import nvidia
 from nri_plugin.policy.model import CdiDevice, Edits, Specs
 
@@ -90,7 +91,8 @@ def load(
     kinds: Sequence[str] = names.CDI_KINDS,
     status: Stat = os.stat,
 ) -> Specs:
-    """Return every device of these kinds. Reads files: call it from a worker thread.
+    """Return every device of these kinds. Reads files: call it from a worker thread. Raises Refused
+    for a shortage.
 
     status: stat function for the host's files and device nodes.
     """
@@ -102,6 +104,7 @@ def load(
             try:
                 found = _read_spec(path, kinds, status)
             except (SpecError, OSError, ValueError, RecursionError) as error:
+                raise_shortage(error)
                 problems.append(f"{path}: {error}")
                 continue
             for device in found:
@@ -131,6 +134,7 @@ def spec_files(directory: Path, problems: list[str]) -> Sequence[Path]:
     except FileNotFoundError:
         return ()
     except OSError as error:
+        raise_shortage(error)
         problems.append(f"{directory}: {error.strerror}")
         return ()
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from nri_plugin.host import cdi_reader
 from nri_plugin.host.cdi_edits import SpecError, Stat
+from nri_plugin.host.shortage import raise_shortage
 from nri_plugin.policy import nvidia
 from nri_plugin.policy.injection import normal
 
@@ -30,7 +31,7 @@ def by_name(
     directories: Iterable[Path], wanted: Sequence[str], status: Stat = os.stat
 ) -> AbstractSet[str]:
     """Return those of the `wanted` CDI names that inject a GPU. A name with two definitions, one of
-    them with a GPU, counts as injecting it."""
+    them with a GPU, counts as injecting it. Raises Refused for a shortage."""
     documents = list(_documents(directories)) if wanted else []
     return frozenset(name for name in wanted if _brings(name, documents, status))
 
@@ -45,8 +46,8 @@ def _documents(directories: Iterable[Path]) -> Iterator[Any]:
         for path in cdi_reader.spec_files(directory, []):
             try:
                 yield cdi_reader.document(path)
-            except _UNREADABLE:
-                continue
+            except _UNREADABLE as error:
+                raise_shortage(error)
 
 
 def _brings(name: str, documents: Iterable[Any], status: Stat) -> bool:

@@ -31,6 +31,7 @@ from typing import Final
 from contract import grant_file, lease_file, names, region_file
 from kube.log_lines import Line
 from nri_plugin.host import selinux, tmpfs
+from nri_plugin.host.shortage import raise_shortage
 from nri_plugin.policy import preload_list
 from nri_plugin.policy.model import Floor, Mount, Share
 from nri_plugin.policy.refusals import FilesError, Reason, refused
@@ -147,11 +148,13 @@ class RunDirectory:
             raise FilesError(f"{path}: {error.strerror}") from error
 
     def recorded(self, key: str, container: str) -> Mapping[str, str] | None:
-        """Return what the container must have mounted, by path; None: there is no record."""
+        """Return what the container must have mounted, by path; None: there is no record. Raises
+        Refused for a shortage."""
         for name in (_record(container), _MOUNTS):
             try:
                 found = json.loads((self._root / key / name).read_bytes())
-            except (OSError, ValueError):
+            except (OSError, ValueError) as error:
+                raise_shortage(error)
                 continue
             if isinstance(found, dict):
                 return found
@@ -191,12 +194,14 @@ class RunDirectory:
             tmpfs.clear(path)
 
     def grants(self, keys: Iterable[str]) -> Mapping[str, grant_file.Grant]:
-        """Return the grants of those of `keys` that are complete directories."""
+        """Return the grants of those of `keys` that are complete directories. Raises Refused for a
+        shortage."""
         found = {}
         for key in keys:
             try:
                 grant = _read_grant(self._root / key)
             except OSError as error:
+                raise_shortage(error)
                 _LOG.warning(Line("grant cannot be read", key=key, error=error))
                 continue
             if isinstance(grant, grant_file.Grant):

@@ -28,6 +28,7 @@ from contract import names
 from contract.library_file import MACHINES
 from nri_plugin.host import bundle, entrypoint, rooted_open, selinux
 from nri_plugin.host.rooted_open import kind
+from nri_plugin.host.shortage import raise_shortage
 from nri_plugin.policy import mountinfo, preload_list
 from nri_plugin.policy.injection import is_below
 from nri_plugin.policy.model import Mount
@@ -97,6 +98,7 @@ def examine(
             why = entrypoint.out_of_reach(root, config.process, machine, forwarded)
         waits_in = _runs(process)
     except (OSError, ValueError) as error:
+        raise_shortage(error)
         raise refused(Reason.ROOTFS_UNKNOWN, problem=error) from error
     return Found(preloads, why, waits_in)
 
@@ -131,6 +133,7 @@ def prove(
     them.
 
     waits_in: what its process ran before its start, as in Found; None: it has been started.
+    A shortage is Refused, and says nothing about the container.
     """
     place = bundle.of(containerd_state, container_id)
     with ExitStack() as stack:
@@ -140,14 +143,16 @@ def prove(
             process = Path("/proc/self/fd", str(stack.enter_context(_directory(init))))
             if _runs(process) == waits_in:
                 return Proof.WAITS
-        except OSError:
+        except OSError as error:
+            raise_shortage(error)
             return Proof.ENDED
         try:
             check_volumes(process, {mount.destination for mount in mounts}, kept)
             root = stack.enter_context(_directory(process / "root"))
             check_view(root, mounts, kept.driver_status)
             check_capabilities(bundle.config(place), process, allowed)
-        except (OSError, Refused):
+        except (OSError, Refused) as error:
+            raise_shortage(error)
             try:
                 _runs(process)
             except OSError:

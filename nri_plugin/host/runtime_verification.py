@@ -7,7 +7,8 @@ was not connected. No container is stopped.
 
 Containers are checked one after another, each in a separate thread and under a deadline. A check
 that hangs, e.g. on an unreachable NFS server, reports nothing about its container, and delays no
-other check. Runs on the event loop; no answer to the runtime waits for it.
+other check. One for which the agent has no descriptor left is repeated. Runs on the event loop; no
+answer to the runtime waits for it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from contract import names
 from kube.log_lines import Line
 from nri_plugin.host import rootfs
 from nri_plugin.host.rootfs import Proof
+from nri_plugin.host.shortage import is_shortage
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.model import Mount, Pod
 from nri_plugin.policy.notices import Notice, Notices
@@ -94,6 +96,7 @@ class Proofs:
             await asyncio.wait(self._tasks)
 
     async def _prove(self, one: Started) -> None:
+        short: Exception | None = None
         for pause_s in _PAUSES_S:
             await asyncio.sleep(pause_s)
             try:
@@ -102,6 +105,9 @@ class Proofs:
                 _LOG.warning(_line("limit not checked: the inspection hangs", one))
                 return
             except (Refused, OSError) as error:
+                if is_shortage(error):
+                    short = error
+                    continue
                 self._metrics.not_in_place.inc()
                 _LOG.error(_line("limit not in place", one, problem=error))
                 text = f'container "{one.name}" runs, but its limit is not in place: {error}'
@@ -110,6 +116,8 @@ class Proofs:
             if proof is not Proof.WAITS:
                 _LOG.info(_line(proof.value, one))
                 return
+        if short is not None:
+            _LOG.warning(_line("limit not checked", one, problem=short))
 
     async def _inspect(self, one: Started) -> Proof:
         if one.required is None:

@@ -20,7 +20,8 @@ from typing import Final
 
 from contract import forwarder, names
 from nri_plugin.host import releases, tmpfs
-from nri_plugin.policy.refusals import StoreError
+from nri_plugin.host.shortage import raise_shortage
+from nri_plugin.policy.refusals import Refused, StoreError
 
 _HASH: Final = re.compile("[0-9a-f]{64}").fullmatch
 _BYTES: Final = 64 << 20
@@ -104,7 +105,7 @@ class Store:
             in_use = {Path(source).parent.name for source in sources}
             with releases.locked(self._directory, wait_s=0):
                 return [each.name for each in self._unused(in_use) if _remove(each)]
-        except (OSError, StoreError):
+        except (OSError, StoreError, Refused):
             return ()
 
     def _hold(self, path: Path) -> None:
@@ -140,6 +141,7 @@ def read(library: Path) -> bytes:
     try:
         data = library.read_bytes()
     except OSError as error:
+        raise_shortage(error)
         raise StoreError(f"{library}: {error.strerror}") from error
     if not data.startswith(b"\x7fELF"):
         raise StoreError(f"{library}: not a shared library")

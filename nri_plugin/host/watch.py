@@ -19,6 +19,7 @@ from kube.log_lines import Line
 from nri_plugin.host.node import Node
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.model import Gpu, Paths, Specs
+from nri_plugin.policy.refusals import Refused
 from nri_plugin.readiness import BEAT_S, Readiness
 
 _LOG: Final = logging.getLogger(__name__)
@@ -124,6 +125,8 @@ async def _inspect(node: Node) -> Found:
             specs, paths = await node.inspect_host()
     except TimeoutError:
         return Found([_LATE])
+    except Refused as error:
+        return Found([str(error)])
     except OSError as error:
         return Found([f"no CDI spec can be written: {error}"])
     judged = judge(node.gpus, specs, paths, node.generator.problem)

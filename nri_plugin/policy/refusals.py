@@ -212,6 +212,10 @@ class Reason(Enum):
         " volume, link or hook that replaces it"
     )
     FILES_FAILED = "the agent cannot create the container's files: {problem}" + _DOCTOR
+    SHORTAGE = (
+        "the agent has no file descriptors or no memory left: {problem}; raise the limit of its"
+        " process or pod" + _RETRIES
+    )
     TOO_SLOW = "timeout: the node took too long to {what}" + _RETRIES
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import select
 import signal
 import sys
@@ -55,10 +56,17 @@ def run(options: argparse.Namespace) -> int:
     ends.register(sys.stdin, select.POLLIN)
     # `shim run` starts it from a thread that blocks all signals.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    arbiter = process.Arbiter(options.parent, options.prefix)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    arbiter = process.Arbiter(options.parent, options.prefix, _report)
     alive = _Heartbeat() if options.heartbeat else lambda _: None
     process.run(arbiter, lambda: bool(ends.poll(0)), alive)
     return 0
+
+
+def _report(text: str) -> None:
+    sys.stderr.write(f"{names.ARBITER_REPORTS}{text}\n")
+    sys.stderr.flush()
 
 
 class _Heartbeat:

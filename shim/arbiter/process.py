@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import time
@@ -20,15 +21,23 @@ _SCAN_NS: Final = CYCLE_NS // 2
 _RESTING_SCAN_NS: Final = 180_000_000
 """The same while no GPU has work, together with the checks of the containers' activity."""
 _EMPTY_SCAN_NS: Final = 2 * CYCLE_NS
+_SHORTAGES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_SHORTAGE_NS: Final = 1_000_000_000
+"""Interval of attempts to open more containers, after one failed for lack of descriptors."""
 _PRIORITY: Final = 10
 _TAKE_OVER_S: Final = 0.1
 
 
 class Arbiter:
-    """All GPUs of the containers below `parent`. No clock of its own: `step` gets the time."""
+    """All GPUs of the containers below `parent`. No clock of its own: `step` gets the time. report:
+    called when it cannot open the files of all containers, and when it can again."""
 
-    def __init__(self, parent: Path, prefix: str = "") -> None:
+    def __init__(
+        self, parent: Path, prefix: str = "", report: Callable[[str], None] = lambda _: None
+    ) -> None:
         self.parent = parent
+        self._report = report
+        self._short = False
         self._prefix = prefix
         self._containers: dict[Path, Container] = {}
         self._gpus: dict[str, Turns] = {}
@@ -38,6 +47,8 @@ class Arbiter:
         self._scan_ns = 0
         self._changed_ns = self._listed_ns = -1
         self._missing = False
+        self._list_ns = 0
+        """When to list again, after a shortage of descriptors."""
 
     def close(self) -> None:
         for container in self._containers.values():
@@ -47,7 +58,7 @@ class Arbiter:
     def step(self, now_ns: int) -> int:
         """Do what is due; return when to call again (CLOCK_MONOTONIC nanoseconds)."""
         if now_ns >= self._scan_ns:
-            self._scan()
+            self._scan(now_ns)
             self._scan_ns = now_ns + self._pause_ns(now_ns)
         for uuid, turns in self._gpus.items():
             if now_ns < self._due_ns.get(uuid, 0):
@@ -66,32 +77,50 @@ class Arbiter:
         rest = all(turns.rests(now_ns) for turns in self._gpus.values())
         return _RESTING_SCAN_NS if rest else _SCAN_NS
 
-    def _scan(self) -> None:
+    def _scan(self, now_ns: int) -> None:
         """See what changed: containers come and go with an entry of the directory."""
         changed = False
         before_ns, self._changed_ns = self._changed_ns, self.parent.stat().st_mtime_ns
-        if self._changed_ns != self._listed_ns or self._missing:
+        if now_ns >= self._list_ns and (self._changed_ns != self._listed_ns or self._missing):
             # Once more next time: the kernel's timestamps have ticks of some milliseconds.
             self._listed_ns = self._changed_ns if self._changed_ns == before_ns else -1
-            changed = self._list()
+            changed = self._list(now_ns)
         for container in self._containers.values():
             changed |= container.refresh()
         if changed:
             self._regroup()
 
-    def _list(self) -> bool:
-        there = set(directories(self.parent, self._prefix))
+    def _list(self, now_ns: int) -> bool:
+        short: OSError | None = None
+        try:
+            there = set(directories(self.parent, self._prefix))
+        except OSError as error:
+            short, there = _shortage(error), set(self._containers)
         gone = {at for at, held in self._containers.items() if not held.is_in(at)}
         new = there - (self._containers.keys() - gone)
         for directory in gone:
             self._containers.pop(directory).close()
-        self._missing = False
-        for directory in new:
+        self._missing = short is not None
+        for directory in new if short is None else ():
             try:
                 self._containers[directory] = Container(directory)
-            except (OSError, ValueError):  # being made or removed, or of an older agent
+            except (OSError, ValueError) as error:  # being made or removed, or of an older agent
                 self._missing = True
+                if isinstance(error, OSError) and error.errno in _SHORTAGES:
+                    short = error
+                    break
+        if short is not None:
+            self._list_ns = now_ns + _SHORTAGE_NS
+        self._report_shortage(short)
         return bool(gone or new)
+
+    def _report_shortage(self, short: OSError | None) -> None:
+        if (short is not None) is self._short:
+            return
+        self._short = short is not None
+        served = f"serves {len(self._containers)} containers"
+        others = "the others keep their own part of each cycle"
+        self._report(f"{served}, and no more: {short}; {others}" if short else f"{served}: all")
 
     def _regroup(self) -> None:
         self._members = {}
@@ -109,6 +138,13 @@ class Arbiter:
             container.check_launches(
                 any(self._gpus[uuid].launches_checked for uuid in container.shares())
             )
+
+
+def _shortage(error: OSError) -> OSError:
+    """Return it; raise it if it is another one."""
+    if error.errno not in _SHORTAGES:
+        raise error
+    return error
 
 
 def _activity(container: Container, gpu: int, now_ns: int) -> Activity:

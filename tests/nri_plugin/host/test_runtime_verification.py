@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from nri_plugin.host.runtime_verification import Proofs, Started
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.model import Mount, Pod
 from nri_plugin.policy.refusals import Refused
+from tests.descriptors import no_descriptors
 from tests.nri_plugin.bundle import Bundle, bundle
 
 __all__ = ["bundle"]
@@ -165,6 +167,16 @@ def test_a_container_without_all_mounts_is_reported_and_counted(desk: Desk) -> N
     (said,) = desk.perform(replace(desk.one, required=None))
     assert "limit not in place" in said and "without this agent" in said
     assert desk.counted == 1
+
+
+def test_without_a_descriptor_a_container_is_not_checked(desk: Desk) -> None:
+    """That is no fault of the container's."""
+    desk.bundle.create()
+    with ExitStack() as stack:
+        (said,) = desk.perform(desk.one, do=lambda _: stack.enter_context(no_descriptors()))
+    assert said.startswith(f"limit not checked {WHOSE}{desk.bundle.id}")
+    assert "Too many open files" in said
+    assert desk.counted == 0
 
 
 def test_a_hanging_check_reports_no_container(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

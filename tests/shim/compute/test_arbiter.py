@@ -9,6 +9,7 @@ import signal
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from contract import grant_file, lease_file, names, region_file
 from shim import region
 from shim.arbiter.files import Container
 from shim.arbiter.process import Arbiter
+from tests.descriptors import no_descriptors
 from tests.earlier_region import SLOTS, earlier_region
 from tests.shim.conftest import set_share
 from tests.support import ROOT
@@ -68,8 +70,8 @@ def launch(directory: Path, now_ns: int) -> None:
 class Steps:
     """The arbiter in virtual time: as often as it wants to."""
 
-    def __init__(self, parent: Path) -> None:
-        self.arbiter = Arbiter(parent)
+    def __init__(self, parent: Path, report: Callable[[str], None] = lambda _: None) -> None:
+        self.arbiter = Arbiter(parent, report=report)
         self.now_ns = 10**12
 
     def run(self, milliseconds: int) -> None:
@@ -185,6 +187,23 @@ def test_a_container_with_an_earlier_releases_region_is_served(tmp_path: Path) -
         fcntl.fcntl(file.fileno(), fcntl.F_OFD_SETLK, lock)
         assert container.has_processes()
     container.close()
+
+
+def test_containers_beyond_the_limit_of_open_files_are_reported(tmp_path: Path) -> None:
+    """And not opened again in each cycle, but once in a second."""
+    first = make(tmp_path, "a", 20, forced=True)
+    said: list[str] = []
+    steps = Steps(tmp_path, said.append)
+    steps.run(300)
+    others = [make(tmp_path, f"b{number}", 20, forced=True) for number in range(3)]
+    with no_descriptors():
+        steps.run(2000)
+    (text,) = said
+    assert text.startswith("serves 1 containers, and no more: [Errno 24] Too many open files")
+    assert share_ppm(first) == 200_000
+    steps.run(1500)
+    assert all(share_ppm(each) == 200_000 for each in others)
+    assert said[1:] == ["serves 4 containers: all"]
 
 
 def test_a_container_that_overwrote_its_header_is_served(tmp_path: Path) -> None:

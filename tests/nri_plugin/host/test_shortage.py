@@ -1,0 +1,60 @@
+"""Without a descriptor, each inspection says so: nothing about the file that it was to read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from contract import names
+from nri_plugin.host import cdi_reader, cdi_vendor, rootfs
+from nri_plugin.host.shortage import is_shortage
+from nri_plugin.host.store import Source, Store
+from nri_plugin.policy.refusals import Refused
+from tests.contract.libraries import library
+from tests.descriptors import no_descriptors
+from tests.nri_plugin.bundle import Bundle, bundle
+
+__all__ = ["bundle"]
+
+
+def _raises_shortage(work: Callable[[], object]) -> None:
+    with no_descriptors(), pytest.raises(Refused, match="no file descriptors") as raised:
+        work()
+    assert is_shortage(raised.value)
+
+
+def test_a_cdi_spec_that_cannot_be_opened_is_not_missing(tmp_path: Path) -> None:
+    (tmp_path / "nvidia.json").write_text('{"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu"}')
+    reader = cdi_reader.Reader([tmp_path])
+    _raises_shortage(reader.load)
+    _raises_shortage(lambda: cdi_vendor.by_name([tmp_path], ["vendor.com/gpu=0"]))
+    assert not reader.load().problems
+
+
+def test_the_current_release_is_not_refused(tmp_path: Path) -> None:
+    data = library()
+    release = tmp_path / "store" / hashlib.sha256(data).hexdigest()
+    release.mkdir(parents=True)
+    (release / names.FILE_LIBRARY).write_bytes(data)
+    (tmp_path / "store" / names.FILE_CURRENT).write_text(release.name)
+    own = tmp_path / names.FILE_LIBRARY
+    own.write_bytes(data)
+    store = Store(tmp_path / "store", own)
+    _raises_shortage(store.choose)
+    chosen = store.choose()
+    assert (chosen.source, chosen.problem) == (Source.DISTRIBUTOR, "")
+
+
+@pytest.mark.node
+def test_a_running_containers_limit_is_not_judged(bundle: Bundle) -> None:
+    bundle.create()
+    state, allowed = bundle.state, frozenset[str]()
+    arguments = (state, bundle.id, bundle.places, bundle.kept)
+    _raises_shortage(lambda: rootfs.examine(*arguments, False, allowed))
+    _raises_shortage(lambda: rootfs.prove(*arguments, None, allowed))
+    _raises_shortage(lambda: bundle.files.recorded(bundle.id, "main"))
+    _raises_shortage(lambda: bundle.files.grants([bundle.id]))
+    assert rootfs.prove(*arguments, None, allowed) is rootfs.Proof.HOLDS
