@@ -83,7 +83,7 @@ async def run(
         settings.run_dir, lambda: service.holds, settings.environment, metrics, notices
     )
     measuring = asyncio.create_task(measure.run(), name="measuring")
-    observer = Observer(metrics, readiness)
+    observer = Observer(metrics, readiness, service.granted)
     lock = Lock(settings.run_dir, identity)
     whole: WholeGpus | None = None
     if settings.whole_gpus:

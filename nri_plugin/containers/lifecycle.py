@@ -60,7 +60,7 @@ class Lifecycle(Generic[_T]):
         self.worker = Worker("files")
         self.node = Node(settings, inventory, store, self.worker, bound_pods)
         self.records: ContainerRecords[_T] = ContainerRecords(
-            settings, files, self.worker, metrics, bound_pods, self.node.modes, claims
+            settings, files, self.worker, metrics, bound_pods, self.node.modes, notices, claims
         )
         self._start = ContainerStart(
             settings,
@@ -92,12 +92,16 @@ class Lifecycle(Generic[_T]):
         self._start.close()
 
     async def listed(self, running: Sequence[Running]) -> None:
-        """Replace the state by what the runtime lists."""
+        """Replace the state by what the runtime lists: the holds, which the next creation depends
+        on. The runtime waits for no more than that: the containers are verified afterwards."""
         await self.records.take_over(running, self._inventory.gpus)
-        for one in running:
-            if one.mounts and one.key is not None:
-                container = Container(one.id, one.name, mounts=one.mounts)
-                await self._start.running(one.pod, container, one.key)
+        self._start.verify(
+            [
+                (one.pod, Container(one.id, one.name, mounts=one.mounts), one.key)
+                for one in running
+                if one.mounts and one.key is not None
+            ]
+        )
         if self._collecting is None:
             self._collect()
         _LOG.info(Line("synchronized", containers=len(running)))

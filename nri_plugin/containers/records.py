@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic, TypeVar
 
+from contract import names
 from kube.log_lines import Line
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.sweep import Sweeper
@@ -25,6 +26,7 @@ from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.gpu_modes import GpuModes
 from nri_plugin.policy.ledger import Ledger
 from nri_plugin.policy.model import Adjustment, Claim, Container, Gpu, Pod
+from nri_plugin.policy.notices import Notice, Notices
 from nri_plugin.policy.pod_policy import ClaimSource
 from nri_plugin.policy.recovery import Running, Stray
 from nri_plugin.policy.refusals import FilesError, Refused
@@ -33,6 +35,10 @@ from nri_plugin.threads import Worker
 
 _LOG: Final = logging.getLogger(__name__)
 
+_MISSED: Final = (
+    "it was created while the node agent did not run; delete the pod to recreate it; until then its"
+    " share stays reserved"
+)
 _T = TypeVar("_T")
 """The runtime's form of an adjustment."""
 
@@ -56,8 +62,10 @@ class ContainerRecords(Generic[_T]):
         metrics: Metrics,
         bound_pods: BoundPods,
         modes: GpuModes,
+        notices: Notices,
         claims: ClaimSource,
     ) -> None:
+        self._notices = notices
         self._claims = claims
         self._bound_pods = bound_pods
         self._modes = modes
@@ -191,6 +199,9 @@ class ContainerRecords(Generic[_T]):
 
     def _report(self, strays: Sequence[tuple[Stray, Running]]) -> None:
         for stray, one in strays:
+            if stray is Stray.NOT_ADJUSTED:
+                text = f'container "{one.name}" runs without its GPU: {_MISSED}'
+                self._notices.add(Notice(one.pod, one.name, names.EVENT_WITHOUT_GPU, text))
             _LOG.error(
                 Line(
                     recovery.ADVICE[stray],

@@ -9,6 +9,7 @@ and from the record beside its grant, so that a restarted agent obtains the same
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import posixpath
@@ -50,6 +51,7 @@ class ContainerStart:
         notices: Notices,
         driver_status: Callable[[str], os.stat_result],
     ) -> None:
+        self._verifying: asyncio.Task[None] | None = None
         self._notices = notices
         self._settings = settings
         self._files = files
@@ -70,10 +72,14 @@ class ContainerStart:
 
     def close(self) -> None:
         """Stop the verification of running containers."""
+        if self._verifying is not None:
+            self._verifying.cancel()
         self._proofs.stop()
 
     async def settled(self) -> None:
         """Wait until all started verifications have ended."""
+        if self._verifying is not None:
+            await asyncio.wait([self._verifying])
         await self._proofs.settled()
 
     async def with_share(self, pod: Pod, container: Container, key: str) -> None:
@@ -105,13 +111,21 @@ class ContainerStart:
             )
             self._not_enforceable(pod, container, problem)
 
-    async def running(self, pod: Pod, container: Container, key: str) -> None:
-        """Verify a container with a share that was started before this session."""
-        try:
-            required = await self._required(container, key)
-        except (TimeoutError, Refused):  # its state is unknown, so nothing is reported
-            return
-        self._proofs.begin(Started(pod, container.name, container.id, required))
+    def verify(self, running: Sequence[tuple[Pod, Container, str]]) -> None:
+        """Verify containers with a share that were started before this session; returns at once.
+        By container, the key of its files."""
+        if self._verifying is not None:
+            self._verifying.cancel()
+        self._verifying = asyncio.create_task(self._verify(running), name="verify what runs")
+
+    async def _verify(self, running: Sequence[tuple[Pod, Container, str]]) -> None:
+        for pod, container, key in running:
+            try:
+                required = await self._required(container, key)
+            except (TimeoutError, Refused) as error:  # its state is unknown: nothing is reported
+                self._warn("limit not checked", pod, container, str(error) or "timeout")
+                continue
+            self._proofs.begin(Started(pod, container.name, container.id, required))
 
     async def _required(self, container: Container, key: str) -> Sequence[Mount] | None:
         """Return what must be mounted in a container to enforce its limit; None: its own mounts

@@ -99,7 +99,7 @@ class Measuring:
 
     async def sample(self) -> None:
         """Take one sample. A failure is logged once and leaves the grants as they are."""
-        holds = tuple(self._holds())
+        holds = tuple(hold for hold in self._holds() if hold.adjusted)
         keys = {hold.container_id: hold.key for hold in holds}
         self._measured = {
             key: self._measured.get(key) or (Account(self._root / key), Measured())

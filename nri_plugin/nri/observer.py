@@ -8,7 +8,8 @@ level debug, and counted like the rest.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from kube.log_lines import Line
@@ -28,9 +29,20 @@ _LEVELS: Final[Mapping[Outcome, int]] = {
 }
 
 
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
 class Observer:
-    def __init__(self, metrics: Metrics, readiness: Readiness) -> None:
+    """granted: what an answer gave a container, by its ID, as fields of the log."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        readiness: Readiness,
+        granted: Callable[[str], Mapping[str, str]] = lambda _: {},
+    ) -> None:
         self._metrics = metrics
+        self._granted = granted
         self._readiness = readiness
         self._logged_cause: str | None = None
 
@@ -43,7 +55,8 @@ class Observer:
         if decision.pods is not None and decision.containers is not None:
             self._metrics.synchronized_pods.set(decision.pods)
             self._metrics.synchronized_containers.set(decision.containers)
-        write(decision)
+        adjusted = decision.outcome is Outcome.ADJUSTED
+        write(decision, self._granted(decision.container_id) if adjusted else {})
 
     def waiting(self, why: str) -> None:
         """Another agent serves the node. The same text is logged once."""
@@ -84,8 +97,8 @@ class Observer:
         _LOG.log(level, Line("no session", cause=cause, why=why))
 
 
-def write(decision: Decision) -> None:
-    """Log one line for one decision."""
+def write(decision: Decision, granted: Mapping[str, str] = _NOTHING) -> None:
+    """Log one line for one decision. granted: fields that state what the answer gave."""
     level = _LEVELS[decision.outcome]
     if not _LOG.isEnabledFor(level):
         return
@@ -105,6 +118,7 @@ def write(decision: Decision) -> None:
             text=decision.text or None,
             pods=decision.pods,
             containers=decision.containers,
+            **granted,
         ),
         exc_info=decision.error,
     )

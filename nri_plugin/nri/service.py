@@ -8,7 +8,7 @@ the state of the node.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -88,21 +88,20 @@ class Service:
         self, pods: Sequence[nri.PodSandbox], containers: Sequence[nri.Container]
     ) -> None:
         self._recheck_s = 0.0  # a restarted containerd may have another default
-        await self._check_sandboxes(pods)
+        plain = [pod.id for pod in pods if not pod.runtime_handler]
+        with suppress(TimeoutError):
+            job = partial(self.node.note_default_runtime, plain)
+            await self._worker.run(job, self._settings.work_deadline_s)
         by_sandbox = {pod.id: translate.pod(pod) for pod in pods}
         running = [self._running(one, by_sandbox.get(one.pod_sandbox_id)) for one in containers]
         await self._lifecycle.listed(running)
+        # The worker does this before the files of the next container.
+        self._worker.post(partial(self._note_labels, plain))
 
     def _running(self, message: nri.Container, of: Pod | None) -> Running:
         one = translate.running(message, of, self._run_dir)
         found = self._from_nvidias_runtime(message.pod_sandbox_id, message, lambda: one.pod)
         return replace(one, missed=found is Gpus.OVERRIDDEN)
-
-    async def _check_sandboxes(self, pods: Sequence[nri.PodSandbox]) -> None:
-        plain = [pod.id for pod in pods if not pod.runtime_handler]
-        with suppress(TimeoutError):
-            job = partial(self._note_sandboxes, plain)
-            await self._worker.run(job, self._settings.work_deadline_s)
 
     def _check_new_sandbox(self, pod: nri.PodSandbox) -> None:
         """Once a minute: containerd's default runtime may have become another one, or SELinux
@@ -110,11 +109,11 @@ class Service:
         now_s = asyncio.get_running_loop().time()
         if not pod.runtime_handler and now_s >= self._recheck_s:
             self._recheck_s = now_s + _RECHECK_S
-            self._worker.post(partial(self._note_sandboxes, [pod.id]))
+            self._worker.post(partial(self.node.note_default_runtime, [pod.id]))
+            self._worker.post(partial(self._note_labels, [pod.id]))
 
-    def _note_sandboxes(self, sandbox_ids: Sequence[str]) -> None:
+    def _note_labels(self, sandbox_ids: Sequence[str]) -> None:
         """Runs in the worker."""
-        self.node.note_default_runtime(sandbox_ids)
         state, host = self._settings.containerd_state, self._settings.host_root
         policy = selinux.Policy(host)
         problem = selinux.problem(state, sandbox_ids, self._files.label, policy)
@@ -221,6 +220,11 @@ class Service:
     def holds(self) -> Sequence[Hold]:
         """Return what running containers hold."""
         return self._containers.ledger.holds()
+
+    def granted(self, container_id: str) -> Mapping[str, str]:
+        """Return what the answer to its creation gave the container, as fields of the log."""
+        answer = self._containers.answer_of(container_id)
+        return {} if answer is None else answer.wanted.log_fields
 
     @property
     def knows_holds(self) -> bool:

@@ -61,6 +61,9 @@ class Hold:
     pod: Pod
     minors: Mapping[str, int] = field(default_factory=dict)
     """By GPU: its minor when the grant was made."""
+    adjusted: bool = True
+    """False: it was created without the agent. It has no GPU and no files, and its pod keeps its
+    allocation: else the GPU could be granted again before the pod is recreated."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,16 @@ translate.py converts NRI's protobuf messages to these types and back.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from contract import names, overhead
+from contract.quantity import format_binary
+
+_HASH_SHOWN: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +265,23 @@ class Adjustment:
     cut: Sequence[str] = ()
     allocated: Sequence[Share] = ()
     warning: str = ""
+
+    @property
+    def log_fields(self) -> Mapping[str, str]:
+        """Return the grant as fields of a log line: UUID:MEMORY:PERCENT of each GPU, the beginning
+        of the library's hash, and the directory of the files."""
+        if self.key is None:
+            return {}
+        gpus = (
+            f"{share.uuid}:{format_binary(share.memory_bytes)}:{share.core_percent}"
+            for share in self.shares
+        )
+        library = next(
+            (mount.source for mount in self.mounts if mount.destination == names.CONTAINER_LIBRARY),
+            "",
+        )
+        release = posixpath.basename(posixpath.dirname(library))
+        return {"gpus": ",".join(gpus), "library": release[:_HASH_SHOWN], "key": self.key}
 
 
 @dataclass(frozen=True, slots=True)

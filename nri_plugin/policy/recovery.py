@@ -3,15 +3,16 @@
 Pure. Inputs: the runtime's list, and the grants read from this host's files. Outputs: users of
 files, holds of GPUs, and containers that differ from what this agent creates.
 
-A grant file overrides the container's claim, because it is what is in force. If it is missing, the
-claim gives the container's share, so that the GPU is not granted twice.
+A grant file overrides the container's claim, because it is what is in force. If it is missing, also
+because the container was created without the agent, the claim gives the container's share, so that
+the GPU is not granted twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from contract import grant_file, names
@@ -95,6 +96,8 @@ def survey(
         if one.key is None:
             if claim is None or claim.shares:
                 strays.append((Stray.NOT_ADJUSTED, one))
+            if claim is not None and claim.shares:
+                holds.append(_unadjusted(one, claim))
             # The agent's own pod has every GPU's node.
             theirs = one.pod.namespace != names.NAMESPACE
             holder = {f"{one.pod.namespace}/{one.pod.name}", one.pod.uid}
@@ -108,6 +111,14 @@ def survey(
         shared = one.key.startswith(pod_policy.POD_KEY_PREFIX)
         holds.append(ledger.hold(one.id, one.key, shared, one.pod, one.name, shares))
     return Found(users, holds, strays)
+
+
+def _unadjusted(one: Running, claim: Claim) -> Hold:
+    """Return the hold of a container that has no files. Its share of a pod's grant is that of the
+    pod's other containers."""
+    key = f"{pod_policy.POD_KEY_PREFIX}{one.pod.uid}" if claim.shared else one.id
+    hold = ledger.hold(one.id, key, claim.shared, one.pod, one.name, claim.shares)
+    return replace(hold, adjusted=False)
 
 
 def _place(one: Running) -> tuple[str, str]:

@@ -140,6 +140,23 @@ FAILURE_ROWS: Final[Sequence[FailureRow]] = (
         "test_nvml_that_does_not_answer_is_not_queried_for_a_while",
     ),
     FailureRow(
+        "the node restarts, and a share starts before the agent (Koordinator's own pods, or NRI's"
+        " validator is off)",
+        "it runs without a GPU until its pod is deleted; its share stays reserved. A container that"
+        " the kubelet starts in its place gets the GPU",
+        "event `WithoutGPU`: `... was created while the node agent did not run; delete the pod`;"
+        ' `gpuslice_stray_containers{kind="not_adjusted"}`',
+        "test_a_share_that_started_before_the_agent_keeps_its_allocation",
+    ),
+    FailureRow(
+        "the agent or the arbiter has no file descriptor left",
+        "CreateContainer fails for containers with a grant until one is free; a running container"
+        " may not be checked or measured, and keeps its limit",
+        "`the agent has no file descriptors or no memory left: ...`; logs `limit not checked`,"
+        " `arbiter reports`",
+        "test_without_descriptors_the_agent_names_no_other_cause",
+    ),
+    FailureRow(
         "containerd restarts",
         "limits stay in force; the agent registers again",
         "",

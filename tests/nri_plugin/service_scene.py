@@ -120,13 +120,16 @@ async def serving(
     pods: list[nri.PodSandbox] | None = None,
     containers: list[nri.Container] | None = None,
     nri_version: tuple[int, int, int] = (0, 12, 5),
+    settled: bool = True,
 ) -> AsyncIterator[FakeRuntime]:
+    """settled: begin when the work that follows Synchronize is done."""
     theirs, ours = await connected_pair()
     runtime = FakeRuntime(*theirs, nri_version=nri_version)
     task = asyncio.create_task(connection.serve(ours, handler, name="gpuslice", index="50"))
     try:
         await runtime.handshake(pods or [], containers or [])
-        await handler._containers.sweeper.settled()
+        if settled:
+            await handler._containers.sweeper.settled()
         yield runtime
     finally:
         await runtime.close()

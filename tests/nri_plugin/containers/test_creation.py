@@ -41,7 +41,8 @@ NVIDIA = "/usr/bin/nvidia-container-runtime"
 async def test_a_grant_becomes_files_mounts_and_the_gpu(host: Host) -> None:
     of = pod(allocated=HALF, grants=GRANTS)
     of.runtime_handler = "runc"
-    async with serving(host.service()) as runtime:
+    handler = host.service()
+    async with serving(handler) as runtime:
         reply = await runtime.create(of, container())
         assert reply is not None
         adjust = reply.adjust
@@ -60,9 +61,13 @@ async def test_a_grant_becomes_files_mounts_and_the_gpu(host: Host) -> None:
         grant = grant_file.decode((host.run / "c0/grant").read_bytes())
         gpu = grant_file.Gpu(UUID, 5 << 30, 20, 0, context_bytes=512 << 20, code_bytes=64 << 20)
         assert grant == grant_file.Grant(7, (gpu,))
+        release = places["/.gpuslice/libvgpu.so"].split("/")[-2]
+        given = {"gpus": f"{UUID}:5Gi:20", "library": release[:8], "key": "c0"}
+        assert handler.granted("c0") == given
         made = as_made(container(), reply)
         await runtime.notify("RemoveContainer", of, made)
         assert host.keys() == set()
+        assert handler.granted("c0") == {}
 
 
 async def test_grants_get_the_size_of_a_context_as_soon_as_it_is_measured(

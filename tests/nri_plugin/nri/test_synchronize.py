@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from dataclasses import replace
 
 import pytest
@@ -13,8 +14,11 @@ from contract.allocation import Allocation, DeviceEntry
 from contract.grants import GpuGrant
 from nri_plugin.host import bundle
 from nri_plugin.host.files import RunDirectory
+from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.nri.service import Service
 from nri_plugin.policy.ledger import Part
 from nri_plugin.policy.model import Share
+from nri_plugin.policy.notices import Notices
 from tests.nri_plugin.fake_runtime import RequestFailed
 from tests.nri_plugin.service_scene import (
     GRANTS,
@@ -166,3 +170,57 @@ async def test_gpus_of_nvidias_default_runtime_from_before_the_agent_are_counted
     assert counted("gpuslice_stray_containers", {"kind": "nvidia_runtime"}) == 1
     (line,) = (r.getMessage() for r in caplog.records if "from NVIDIA's runtime" in r.getMessage())
     assert "pod=train-0" in line and "delete the pod" in line
+
+
+async def test_a_container_made_without_the_agent_keeps_its_pods_allocation(host: Host) -> None:
+    """As after a node's reboot without NRI's validator: the pod's author gets an event, and no
+    other pod its capacity, so that the pod can be recreated."""
+    of, whole = pod(allocated=HALF), HALF.replace("50", "100")
+    notices = Notices()
+    handler = Service(host.settings, *host.parts(), notices=notices)
+    await handler._lifecycle._inventory.refresh()
+    async with serving(handler, [of], [container()]) as runtime:
+        other = pod(1, allocated=whole)
+        text = await refused(runtime, other, container(1, sandbox=1))
+        assert "insufficient free capacity" in text and "team/train-0" in text
+        notice = notices.first()
+        assert notice is not None
+        assert (notice.pod.uid, notice.reason) == ("uid-0", names.EVENT_WITHOUT_GPU)
+        assert "delete the pod to recreate it" in notice.text
+        # A container that the kubelet starts in its place is adjusted, and holds the same share.
+        again = container(2)
+        made = as_made(again, await runtime.create(of, again))
+        assert [hold.adjusted for hold in handler.holds] == [True]
+        await runtime.notify("RemoveContainer", of, made)
+        await runtime.notify("RemoveContainer", of, container())
+        assert await runtime.create(other, container(3, sandbox=1)) is not None
+
+
+async def test_the_answer_does_not_wait_for_the_verification_of_700_containers(
+    host: Host,
+) -> None:
+    """The record of the first cannot be read. The ledger has all shares when the answer is sent."""
+    part = TOTAL // 700
+    resources = {names.RESOURCE_MEMORY: part, names.RESOURCE_CORE: 0}
+    text = allocation.encode(Allocation({"gpu": [DeviceEntry(0, resources, UUID)]}))
+    granted = grants.encode({"main": [GpuGrant(UUID, 0, part, 0)]})
+    pods = [pod(number, allocated=text, grants=granted) for number in range(700)]
+    listed = [as_made(container(number, sandbox=number), None) for number in range(700)]
+    for made in listed:
+        made.state = nri.CONTAINER_RUNNING
+        made.mounts.add(destination="/.gpuslice", source=str(host.run / made.id))
+        (host.run / made.id).mkdir(parents=True)
+    slow = host.run / "c0" / "mounts"
+    os.mkfifo(slow)
+    handler = host.service()
+    await handler._lifecycle._inventory.refresh()
+    async with serving(handler, pods, listed, settled=False):
+        assert handler._containers.ledger.granted() == {UUID: Part(700 * part, 0)}
+        start = handler._lifecycle._start
+        assert start._verifying is not None and not start._proofs._tasks
+        await asyncio.to_thread(slow.write_text, "{}")
+        slow.unlink()
+        await start.settled()
+        counted = handler._metrics.registry.get_sample_value
+        assert counted("gpuslice_limit_not_in_place_total") == 700, "none has our files"
+        await handler._containers.sweeper.settled()

@@ -118,8 +118,11 @@ def test_a_created_container_without_successor_holds_its_share() -> None:
 def test_a_granted_container_without_adjustment_is_reported() -> None:
     missed = replace(MAIN, key=None)
     assert look(missed).strays == [(Stray.NOT_ADJUSTED, missed)]
+    (held,) = look(missed).holds
+    assert (held.adjusted, held.parts) == (False, {GPU.uuid: Part(300, 40)}), "it is not free"
     unreadable = replace(missed, pod=pod("{"))
     assert look(unreadable).strays == [(Stray.NOT_ADJUSTED, unreadable)]
+    assert look(unreadable).holds == []
     assert look(replace(missed, name="sidecar")).strays == []
     assert look(replace(missed, pod=ABSENT)).strays == []
 
