@@ -68,7 +68,7 @@ class Lifecycle(Generic[_T]):
             self.worker,
             metrics,
             notices,
-            lambda path: self.node.driver_root.stat(path),
+            lambda path: self.node.driver_root.seen(path),
         )
         self._creation = ContainerCreation(
             settings,

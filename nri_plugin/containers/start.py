@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from contract import names
 from kube.log_lines import Line
-from nri_plugin.host import rootfs
+from nri_plugin.host import rootfs, selinux
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.runtime_verification import Proofs, Started
 from nri_plugin.metrics import Metrics
@@ -40,7 +40,7 @@ containers one after the other."""
 
 
 class ContainerStart:
-    """worker: the one that does all work on `files`. driver_status: as in rootfs.Kept."""
+    """worker: the one that does all work on `files`. driver_seen: as in rootfs.Kept."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class ContainerStart:
         worker: Worker,
         metrics: Metrics,
         notices: Notices,
-        driver_status: Callable[[str], os.stat_result],
+        driver_seen: Callable[[str], Path],
     ) -> None:
         self._verifying: asyncio.Task[None] | None = None
         self._notices = notices
@@ -58,7 +58,11 @@ class ContainerStart:
         self._worker = worker
         self._metrics = metrics
         self._kept = rootfs.Kept(
-            settings.run_dir, settings.store_dir, settings.nri_socket, driver_status
+            settings.run_dir,
+            settings.store_dir,
+            settings.nri_socket,
+            driver_seen,
+            selinux.Policy(settings.host_root),
         )
         self._threads = ThreadPool("inspection", _AT_ONCE, _OF_A_POD)
         self._proofs = Proofs(

@@ -59,15 +59,15 @@ class Found:
 class Kept:
     """Host locations of the grants and the library.
 
-    driver_status: the status of the driver's file of that host path (DriverRoot.stat), because in a
-    pod the driver lies elsewhere than on the host.
+    driver_seen: where the driver's file of that host path is seen (DriverRoot.seen), because in a
+    pod the driver lies elsewhere than on the host. policy: SELinux's.
     """
 
     run_dir: Path
     store_dir: Path
     nri_socket: Path
-    driver_status: Callable[[str], os.stat_result] = os.stat
-    policy: selinux.Policy = selinux.Policy()  # noqa: RUF009
+    driver_seen: Callable[[str], Path]
+    policy: selinux.Policy
 
 
 def examine(
@@ -89,11 +89,11 @@ def examine(
             preloads = check_image(root)
         config = bundle.config(place)
         process = _init(place)
-        check_labels(config.selinux_label, mounts, kept.policy)
+        check_labels(config.selinux_label, mounts, kept)
         check_capabilities(config, process, allowed)
         check_volumes(process, {mount.destination for mount in mounts}, kept)
         with _directory(process / "root") as root:
-            check_view(root, mounts, kept.driver_status)
+            check_view(root, mounts, kept.driver_seen)
             machine = MACHINES[os.uname().machine]
             why = entrypoint.out_of_reach(root, config.process, machine, forwarded)
         waits_in = _runs(process)
@@ -149,7 +149,7 @@ def prove(
         try:
             check_volumes(process, {mount.destination for mount in mounts}, kept)
             root = stack.enter_context(_directory(process / "root"))
-            check_view(root, mounts, kept.driver_status)
+            check_view(root, mounts, kept.driver_seen)
             check_capabilities(bundle.config(place), process, allowed)
         except (OSError, Refused) as error:
             raise_shortage(error)
@@ -187,17 +187,14 @@ def _own_preload(root: int, place: str) -> Sequence[bytes]:
         return preload_list.entries(rooted_open.read_all(found, preload_list.MAX_BYTES))
 
 
-def check_view(
-    root: int, mounts: Sequence[Mount], driver_status: Callable[[str], os.stat_result]
-) -> None:
+def check_view(root: int, mounts: Sequence[Mount], driver_seen: Callable[[str], Path]) -> None:
     """`root`: descriptor of the process's own root; sources are the host's.
 
     Outside our own directory, where strict mode mounts forwarders, an image's links are followed,
     because the file that a program opens is what counts.
     """
     for mount in mounts:
-        of_driver = is_below(mount.destination, names.CONTAINER_DRIVER_DIR)
-        ours = (driver_status if of_driver else os.stat)(mount.source)
+        ours = os.stat(_source(mount, driver_seen))
         with (_at if _is_own(mount.destination) else _behind)(root, mount.destination) as found:
             if found is None:
                 problem = "it does not exist"
@@ -209,6 +206,12 @@ def check_view(
         raise refused(Reason.VIEW_DIFFERS, path=mount.destination, problem=problem)
 
 
+def _source(mount: Mount, driver_seen: Callable[[str], Path]) -> Path:
+    """Return where the mount's source is seen here. Raises OSError."""
+    of_driver = is_below(mount.destination, names.CONTAINER_DRIVER_DIR)
+    return driver_seen(mount.source) if of_driver else Path(mount.source)
+
+
 def _init(place: Path) -> Path:
     """Return the /proc directory of the container's first process, as runc's shim has it."""
     try:
@@ -217,13 +220,14 @@ def _init(place: Path) -> Path:
         raise refused(Reason.RUNTIME_SANDBOXED, path=place / "init.pid") from error
 
 
-def check_labels(label: str, mounts: Sequence[Mount], policy: selinux.Policy) -> None:
+def check_labels(label: str, mounts: Sequence[Mount], kept: Kept) -> None:
     """Raise Refused if SELinux keeps processes of that label from our files."""
     if not label:
         return
     for mount in mounts:
         wanted, kind = _use(mount.destination)
-        found = policy.objection(label, selinux.label_of(mount.source), wanted, kind)
+        target = selinux.label_of(_source(mount, kept.driver_seen))
+        found = kept.policy.objection(label, target, wanted, kind)
         if found:
             raise refused(Reason.SELINUX, problem=found)
 

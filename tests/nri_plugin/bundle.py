@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lab.node import holder
-from nri_plugin.host import rootfs
+from nri_plugin.host import rootfs, selinux
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.policy import injection
 from nri_plugin.policy.model import CdiDevice, Claim, Container, Gpu, Mount, Paths, Share, Specs
@@ -52,7 +52,11 @@ class Bundle:
         required = in_place(self.mounts, f"{tmp_path}/run/{name}", str(library.parent))
         assert required is not None
         self.places = required
-        self.kept = rootfs.Kept(tmp_path / "run", tmp_path / "store", tmp_path / "nri/nri.sock")
+        self.kept = rootfs.Kept(
+            *(tmp_path / name for name in ("run", "store", "nri/nri.sock")),
+            Path,
+            selinux.Policy(Path("/")),
+        )
         self.capabilities: dict[str, list[str]] = {}
         self.host_pid = False
         self.cgroup = f"gpuslice-test-{os.getpid()}"

@@ -31,7 +31,7 @@ def start(tmp_path: Path) -> ContainerStart:
     arguments = ["--library", "/l.so", "--containerd-state", str(tmp_path)]
     settings = replace(from_arguments(arguments, {}), work_deadline_s=0.01)
     files = RunDirectory(tmp_path / "run", lambda: 1)
-    return ContainerStart(settings, files, Worker("files"), Metrics(), Notices(), os.stat)
+    return ContainerStart(settings, files, Worker("files"), Metrics(), Notices(), Path)
 
 
 async def test_pods_whose_inspections_hang_leave_slots_to_the_others(

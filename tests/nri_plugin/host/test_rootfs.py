@@ -205,7 +205,7 @@ def test_a_driver_that_the_agents_pod_has_elsewhere_than_the_host(
     (in_pod / "lib").mkdir(parents=True)
     (in_pod / "lib/libcuda.so.1").write_bytes(b"driver")
     root = DriverRoot(Path("/no/such/root"), in_pod)
-    bundle.kept = replace(bundle.kept, driver_status=root.stat)
+    bundle.kept = replace(bundle.kept, driver_seen=root.seen)
     inside = f"{names.CONTAINER_DRIVER_DIR}/libcuda.so.1"
     bundle.places = [*bundle.places, Mount(inside, "/no/such/root/lib/libcuda.so.1")]
     bundle.create(Mount(inside, str(in_pod / "lib/libcuda.so.1"), ("bind", "ro")))
