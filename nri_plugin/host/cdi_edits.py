@@ -94,11 +94,19 @@ def _devices(nodes: Iterator[Object], status: Stat) -> Iterator[Device]:
 def _numbers(path: str, status: Stat) -> tuple[str, int, int]:
     """Those of the host's node now: nvidia-ctk may write only the path, and the driver's numbers
     may change at each boot."""
-    found = status(path)
+    found = _found(status, path)
     kind = "c" if stat.S_ISCHR(found.st_mode) else "b" if stat.S_ISBLK(found.st_mode) else None
     if kind is None:
         raise OSError(errno.ENODEV, "must be a device node", path)
     return kind, os.major(found.st_rdev), os.minor(found.st_rdev)
+
+
+def _found(status: Stat, path: str) -> os.stat_result:
+    """Raises OSError, also for a path that no file can have."""
+    try:
+        return status(path)
+    except ValueError as error:
+        raise OSError(errno.EINVAL, str(error), path) from error
 
 
 def _mounts(mounts: Iterator[Object], status: Stat) -> Iterator[Mount]:
@@ -110,7 +118,7 @@ def _mounts(mounts: Iterator[Object], status: Stat) -> Iterator[Mount]:
             continue
         source = mount.path("hostPath")
         try:
-            status(source)
+            _found(status, source)
         except OSError as error:
             if capabilities.is_needed(place):
                 raise SpecError(f"{mount.where}: {source}: {error.strerror}") from error

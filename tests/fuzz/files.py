@@ -1,4 +1,4 @@
-"""Files of a grant, as a tenant may leave them: the region's header, the grant's two copies.
+"""Files: those of a grant, as a tenant may leave them, and ld.so.cache of a driver root.
 
 Documented exception: RegionError. Invariant: after an update of any bytes the grant holds the
 written values, whatever it held before.
@@ -13,6 +13,7 @@ from functools import cache
 from typing import Final
 
 from contract import grant_file, names, region_file
+from gpu import library_cache
 from tests.fuzz.choices import Choices
 
 _HEADER_BYTES: Final = region_file.HEADER.size
@@ -74,3 +75,12 @@ def _copy(choices: Choices) -> bytes:
         end = grant_file.CHECKSUM_OFFSET
         raw[end : end + 4] = struct.pack("<I", binascii.crc32(raw[:end]))
     return bytes(raw[: grant_file.COPY_STRIDE])
+
+
+def library_caches(data: bytes) -> None:
+    """As they are, and behind a header that the parser accepts."""
+    count = data[0] if data else 0
+    header = b"glibc-ld.so.cache1.1" + struct.pack("<II5I", count, len(data), 0, 0, 0, 0, 0)
+    for file in (data, header + data):
+        for path in library_cache.find(file, "libcuda.so.1"):
+            assert isinstance(path, str)

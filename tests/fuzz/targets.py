@@ -71,4 +71,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     ),
     "answers": Target("kube/http1.py, kube/posts.py", "nothing", http.answers, words=http.WORDS),
     "grant": Target("contract/grant_file.py", "nothing", files.grant_files, 9000),
+    "library-cache": Target(
+        "gpu/library_cache.py", "nothing", files.library_caches, words=("libcuda.so.1",)
+    ),
 }

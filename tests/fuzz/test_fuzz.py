@@ -73,6 +73,7 @@ def test_an_undocumented_error_of_a_parser_is_detected(
         "quantity": "contract.quantity.parse",
         "region": "contract.region_file.uses",
         "grant": "contract.grant_file.decode",
+        "library-cache": "gpu.library_cache.find",
         "program": "nri_plugin.host.entrypoint.parse",
         "requests": "kube.http1.Requests.feed",
         "answers": "kube.http1.Answers.feed",

@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #define SIM_DEVICE_DIR "/dev/simgpu"
-#define SIM_FIRMWARE "gsp_simgpu"
+#define SIM_FIRMWARE   "gsp_simgpu"
 
 struct sim_link {
 	struct sim_gpu gpu;
@@ -259,7 +259,7 @@ static int by_bus(const void *left, const void *right)
 	return (first > second) - (first < second);
 }
 
-/* As with a real driver, the device node decides who has the GPU; the sockets are beside all. */
+/* As with a real driver, a container has the GPUs of its device nodes; each has all sockets. */
 static bool has_node(const char *path)
 {
 	char node[32];

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from nri_plugin.host import cdi_reader
+from nri_plugin.host.cdi_reader import Reader
 from nri_plugin.policy.model import Device, Mount
 from tests.nri_plugin.cdi_nodes import CONTROL, DEVICES, NODES
 from tests.nri_plugin.host.test_cdi_reader import node, spec
@@ -65,8 +66,11 @@ def test_broken_edits_make_their_device_unusable(case: str, tmp_path: Path) -> N
 
 DISPENSABLE: Mapping[str, Any] = {
     "a node of graphics": {"deviceNodes": [{"path": "/dev/dri/card0"}]},
-    "a node that is none": {"deviceNodes": [{"path": "/dev/nvidia-fs0", "hostPath": "/dev/plain"}]},
+    "a node that is none": {
+        "deviceNodes": [{"path": "/dev/nvidia-fs0", "hostPath": "/etc/passwd"}]
+    },
     "a program": {"mounts": [{"hostPath": "/gone", "containerPath": "/usr/bin/nvidia-smi"}]},
+    "a path of no file": {"mounts": [{"hostPath": "/a\0b", "containerPath": "/etc/x"}]},
     "a socket": {"mounts": [{"hostPath": "/gone", "containerPath": "/run/x/socket"}]},
     "a library of video": {
         "mounts": [{"hostPath": "/gone", "containerPath": "/usr/lib/libnvcuvid.so.580"}]
@@ -85,7 +89,7 @@ def test_what_no_program_needs_makes_no_gpu_unusable(case: str, tmp_path: Path) 
     for common, own in ((whole, DISPENSABLE[case]), (DISPENSABLE[case], whole)):
         device = {"name": "G", "containerEdits": own, "annotations": {"a": "b"}}
         (tmp_path / "s.json").write_text(spec(device, cdiVersion="1.1.0", containerEdits=common))
-        found = cdi_reader.load([tmp_path], status=node).devices["G"]
+        found = Reader([tmp_path]).load().devices["G"]
         assert found.problem is None
         assert {*found.own.devices, *found.common.devices} == {*DEVICES}
         assert found.own.mounts == found.common.mounts == ()
