@@ -22,7 +22,7 @@ from tests.cluster.admission.requested import asking, container, pod
 from tests.cluster.installing import PROBES
 from tests.cluster.server import MERGE_PATCH, Server
 from tests.support import until
-from tools import chart
+from tools import chart, helm
 
 pytestmark = pytest.mark.cluster
 
@@ -101,7 +101,7 @@ def test_helms_test_names_what_is_missing(
 
     code, lines = check()
     assert code == 1 and lines[-1] == "failed"
-    assert "gpuslice-agent: no pods; no node has the labels of its nodeSelector" in lines
+    assert "gpuslice-agent: no pods; no node has a label of its affinity and nodeSelector" in lines
     assert "run the doctor on a node with a GPU" in lines[-2]
     labels = {"app.kubernetes.io/name": "gpuslice-agent", "app.kubernetes.io/version": "0.0.9"}
     agent = pod(container(), name="agent-1", labels=labels)
@@ -124,6 +124,37 @@ def test_helms_test_names_what_is_missing(
     finally:
         server.ask("DELETE", f"{pods}/agent-1?gracePeriodSeconds=0")
         server.ask("DELETE", "/api/v1/nodes/n-offering")
+
+
+def test_the_notes_say_that_no_node_is_known_to_have_a_gpu_and_name_taints(
+    installed: ControlPlane, server: Server
+) -> None:
+    nodes, kubeconfig = "/api/v1/nodes", f"--kubeconfig={installed.kubeconfig()}"
+    command = [str(helm.ensure()), "install", "other", str(chart.CHART), *_CONNECTED, kubeconfig]
+
+    def notes() -> str:
+        place = f"--namespace={names.NAMESPACE}"
+        done = subprocess.run([*command, place], text=True, capture_output=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.partition("\nNOTES:\n")[2]
+
+    node: Json = {"metadata": {"name": "n-1", "labels": {"kubernetes.io/os": "linux"}}}
+    assert server.ask("POST", nodes, node).done
+    try:
+        text = notes()
+        assert "NO NODE HAS SUCH A LABEL" in text and "have taints" not in text
+        assert "kubectl label node NODE nvidia.com/gpu.present=true" in text
+        assert "kubernetes.azure.com/accelerator, nvidia.com/gpu.present" in text
+        gke = {"metadata": {"labels": {"cloud.google.com/gke-accelerator": "nvidia-l4"}}}
+        taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+        own = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
+        tainted = {**gke, "spec": {"taints": [taint, own]}}
+        assert server.ask("PATCH", f"{nodes}/n-1", tainted, MERGE_PATCH).done
+        text = notes()
+        assert "NO NODE" not in text
+        assert "must tolerate (docs/install.md): nvidia.com/gpu=present:NoSchedule\n" in text
+    finally:
+        server.ask("DELETE", f"{nodes}/n-1")
 
 
 def test_a_name_whose_own_scheduler_runs_here_is_not_served(
