@@ -49,7 +49,7 @@ def plugin(lab: Lab, meddle: Meddling, name: str = "other", index: str = "60") -
 
     async def serve() -> None:
         await connection.serve(
-            await connection.connected(lab.containerd.paths.nri_socket),
+            await connection.connected(lab.namespace.outside(lab.containerd.paths.nri_socket)),
             Meddler(meddle),
             name=name,
             index=index,

@@ -21,7 +21,9 @@ from lab.node.cri import Container, Pod, Process, Sandbox
 from lab.node.lab import Lab
 from nri_plugin.host import bundle
 from nri_plugin.host.nvidia_runtime import ACCEPT_VARIABLES
+from nri_plugin.messages import nri_pb2 as nri
 from tests.node.conftest import GIB, probe
+from tests.node.plugins import plugin
 from tests.support import until
 
 pytestmark = pytest.mark.node
@@ -159,6 +161,17 @@ def test_a_container_that_requests_none_is_not_adjusted(lab: Lab) -> None:
 def _adjusted(lab: Lab, container: Container) -> bool:
     lines = lab.agent_log.read_text().splitlines()
     return any("outcome=adjusted" in line and container.id in line for line in lines)
+
+
+def _gives_all(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
+    adjustment.env.add(key=VISIBLE, value="all")
+
+
+def test_a_variable_of_an_earlier_nri_plugin_is_no_conflict(lab: Lab) -> None:
+    with plugin(lab, _gives_all, index="10"), lab.pod("both") as pod:
+        container = pod.run("main", Process(PYTHON_IMAGE))
+        assert _gpus(lab, container) == []
+        assert _visible(container) == f"{VISIBLE}={names.VISIBLE_DEVICES_NONE}"
 
 
 def test_an_image_of_before_the_variable_gets_none(lab: Lab) -> None:
