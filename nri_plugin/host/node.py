@@ -99,11 +99,11 @@ class Node:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether gpuslice allocates this node's GPUs: no other program does, as far as
-        it was looked for, and the operator has not excluded them all."""
+        """Return whether gpuslice alone allocates this node's GPUs: other programs were looked for,
+        none does, it is known which GPUs are held, and the operator has not excluded them all."""
         of, seen = self.modes.of, self.inventory.seen
         ours = not seen or any(of(gpu)[0] is not Mode.EXCLUDED for gpu in seen)
-        return ours and self._looked and not self.modes.other_plugin
+        return ours and self._looked and self.conflict is None
 
     def note_default_runtime(self, sandbox_ids: Sequence[str]) -> None:
         """Read it from the newest of these sandboxes, of pods without a RuntimeClass. Runs in the

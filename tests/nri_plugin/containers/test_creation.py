@@ -244,6 +244,15 @@ async def test_before_other_device_plugins_are_looked_for_nothing_is_overridden(
         assert await runtime.create(pod(labels={}), _asks("all")) == nri.CreateContainerResponse()
 
 
+async def test_while_it_is_not_known_which_gpus_are_held_nothing_is_overridden(
+    host: Host,
+) -> None:
+    """The container may be of a pod to which the kubelet assigned a GPU."""
+    async with _at_nvidias_default(host) as (handler, runtime):
+        handler.node.modes.unknown = "the kubelet's record cannot be read"
+        assert await runtime.create(pod(labels={}), _asks("all")) == nri.CreateContainerResponse()
+
+
 @pytest.mark.parametrize(
     ("default", "handler", "visible"),
     [
