@@ -183,7 +183,7 @@ CASES: Final[Sequence[Case]] = (
     Case(
         "visible_devices_of_an_image",
         "`NVIDIA_VISIBLE_DEVICES=all` in the image",
-        "overwrites it: with the granted GPU's UUID, or `void`",
+        "overwrites it: with the granted GPU's UUID (`void` under NVIDIA's runtime), or `void`",
         "its share, or no GPU",
     ),
     Case(
