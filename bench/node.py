@@ -4,11 +4,14 @@ sequence.
 Each container holds a share of a GPU, and is created, started and removed. An NRI timeout would
 appear as a refused container or as a new session of the agent; both are counted. Then fifty
 containers run while the node is otherwise idle. Memory and processor time of the agent and its
-children are the kernel's own figures (psutil).
+children are the kernel's own figures (psutil). The memory's goal is for the proportional set size,
+which counts shared pages once, as the kubelet's working set of a pod does; the files of containers
+come on top of that.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Sequence
@@ -31,7 +34,7 @@ _MIB: Final = 1 << 20
 _AT_MOST: Final = {
     "containers_failed": 0.0,
     "sessions_lost": 0.0,
-    "agent_rss_mib": 80.0,
+    "agent_pss_mib": 64.0,
     "agent_idle_percent": 1.0,
 }
 
@@ -68,6 +71,8 @@ def _agent(lab: Lab) -> list[psutil.Process]:
 
 def run(quick: bool) -> Result:
     built()
+    # Else each start of a child compiles its modules again, which takes 15 MiB.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     count, idle_s = (50, 20) if quick else (1000, 120)
     figures: dict[str, float] = {}
     with Lab([_GPU]) as lab, ExitStack() as stack:
@@ -107,8 +112,8 @@ def run(quick: bool) -> Result:
             for rank in ("p50", "p99")
         ),
         ("the agent's part, the longest (dropped at 2,000)", "ms", f"{max(hook_ms):.2f}", ""),
-        (f"agent with {_RUNNING} containers, RSS", "MiB", f"{figures['agent_rss_mib']}", "80"),
-        (f"agent with {_RUNNING} containers, PSS", "MiB", f"{figures['agent_pss_mib']}", ""),
+        (f"agent with {_RUNNING} containers, RSS", "MiB", f"{figures['agent_rss_mib']}", ""),
+        (f"agent with {_RUNNING} containers, PSS", "MiB", f"{figures['agent_pss_mib']}", "64"),
         (f"agent, {idle_s} s of nothing", "% core", f"{figures['agent_idle_percent']}", "1"),
     ]
     return Result(figures, _AT_MOST, ("", "unit", "measured", "at most"), rows)
