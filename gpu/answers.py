@@ -1,4 +1,4 @@
-"""Answers of the processes that query the driver: gpu/processes.py and gpu/context_size.py.
+"""Answers of the queries of the driver: gpu/processes.py and gpu/context_size.py.
 
 Separate from the queries, because pynvml takes 5 MiB, which a reader of answers does not need. The
 memory of a process is that of contexts, code and allocations. NVML uses process numbers of the
@@ -7,7 +7,6 @@ initial PID namespace.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -23,24 +22,9 @@ Utilization = Mapping[str, Mapping[int, int] | None]
 of it ran; a process without any is missing. None for a GPU: it has no such figures (MIG)."""
 
 
-def encode(usage: Usage, utilized: Utilization) -> str:
-    """Return one line of JSON."""
-    return json.dumps({"memory": usage, "utilization": utilized}) + "\n"
-
-
-def decode(line: str | bytes) -> tuple[Usage, Utilization]:
-    """Parse the output of `encode`; raises ValueError for anything else."""
-    found = json.loads(line)
-    if not isinstance(found, dict) or found.keys() != {"memory", "utilization"}:
-        raise ValueError(f"not an answer: {line[:80]!r}")
-    return _by_pid(found["memory"]), _by_pid(found["utilization"])
-
-
-def _by_pid(found: Mapping[str, Mapping[str, Any] | None]) -> dict[str, dict[int, Any] | None]:
-    return {
-        uuid: None if of_gpu is None else {int(pid): value for pid, value in of_gpu.items()}
-        for uuid, of_gpu in found.items()
-    }
+def by_pid(found: Mapping[str, Any] | None) -> dict[int, Any] | None:
+    """Convert a JSON object of one GPU, whose keys are text. Raises ValueError."""
+    return None if found is None else {int(pid): value for pid, value in found.items()}
 
 
 class UnknownSizeError(Exception):

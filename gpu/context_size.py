@@ -1,8 +1,8 @@
 """GPU memory that a CUDA context takes by itself, in bytes, measured in a separate process.
 
 The process creates the GPU's primary context and reads its own memory use from NVML. All of it is
-freed when the process exits. Since it briefly takes a context's memory, it does nothing if less
-than LEAST_FREE_BYTES are free.
+freed when the process exits. Since it briefly takes a context's memory, it does nothing if another
+process uses the GPU.
 Run as `python -m gpu.context_size UUID`; it prints one number. The caller sets CUDA_VISIBLE_DEVICES
 to the UUID, and a deadline.
 """
@@ -18,10 +18,9 @@ from typing import Final
 
 import pynvml
 
-from gpu import driver_root, nvml
+from gpu import driver_root, nvml, processes
 from gpu.answers import UnknownSizeError
 
-LEAST_FREE_BYTES: Final = 1 << 30
 _UUID_BYTES: Final = 16
 
 
@@ -29,9 +28,11 @@ def measure(uuid: str) -> int:
     """Return the bytes of this process's context on the GPU, from NVML's list of processes."""
     nvml.start()
     gpu = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-    free_bytes = pynvml.nvmlDeviceGetMemoryInfo(gpu).free
-    if free_bytes < LEAST_FREE_BYTES:
-        raise UnknownSizeError(f"less than {LEAST_FREE_BYTES} bytes of the GPU are free")
+    others = processes.of(gpu)
+    if others is None:
+        raise UnknownSizeError("NVML does not list the GPU's processes")
+    if others:
+        raise UnknownSizeError("another process uses the GPU")
     if pynvml.nvmlDeviceGetComputeMode(gpu) == pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS:
         raise UnknownSizeError(
             "compute mode EXCLUSIVE_PROCESS: a context here would fail a tenant's cuInit meanwhile"

@@ -1,34 +1,34 @@
-"""Queries NVML for the GPU memory and utilization of every process (gpu/answers.py).
+"""Queries NVML for the GPU memory and utilization of a GPU's processes (gpu/answers.py).
 
-`python -m gpu.processes` is a server for a caller that must not block on the driver: for each line
-on standard input it writes one line of JSON, formatted by `answers.encode`. It exits at the end of
-its input.
+The calls may block in the driver.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator, Mapping
-from typing import Final, TextIO
+from typing import Final
 
 import pynvml
 
-from gpu import driver_root, nvml
-from gpu.answers import Usage, encode
+from gpu.answers import Usage
 
 _LISTS: Final = (
     pynvml.nvmlDeviceGetComputeRunningProcesses,
     pynvml.nvmlDeviceGetGraphicsRunningProcesses,
 )
+_MPS: Final = pynvml.nvmlDeviceGetMPSComputeRunningProcesses
+"""The clients of MPS, which the other lists lack. Drivers before 470, and some GPUs, have no such
+list."""
 _SAMPLES_US: Final = 2_000_000
 """Age of the samples that are read: the driver takes one per second at the least."""
 _WHOLE_PERCENT: Final = 100
+_NO_LIST: Final = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 
 
 def query() -> Usage:
     """Query NVML, which must be initialized. Raises pynvml.NVMLError if it lists no GPU at all."""
-    return {uuid: _processes(gpu) for uuid, gpu in _gpus()}
+    return {uuid: of(gpu) for uuid, gpu in _gpus()}
 
 
 def _gpus() -> Iterator[tuple[str, object]]:
@@ -42,21 +42,27 @@ def _gpus() -> Iterator[tuple[str, object]]:
         yield uuid, gpu
 
 
-def _processes(handle: object) -> Mapping[int, int | None] | None:
-    """A process with contexts of both kinds is in both lists, each time with its total."""
+def of(handle: object) -> Mapping[int, int | None] | None:
+    """Return bytes by process. A process with contexts of several kinds is in several lists, each
+    time with its total. None: NVML has no list."""
     held: dict[int, int | None] = {}
-    for listed in _LISTS:
+    for listed in (*_LISTS, _MPS):
         try:
             rows = listed(handle)
-        except pynvml.NVMLError:
+        except pynvml.NVMLError as error:
+            if listed is _MPS and error.value in _NO_LIST:
+                continue
             return None
         held |= {row.pid: row.usedGpuMemory for row in rows if row.pid not in held}
     return held
 
 
-def _utilization(handle: object) -> Mapping[int, int] | None:
-    """The driver keeps several samples of a process, and those of a process that has exited. It may
-    write numbers above 100 percent where it has none."""
+def utilization(handle: object) -> Mapping[int, int] | None:
+    """Return percent by process; None: the GPU has no such figures (MIG).
+
+    The driver keeps several samples of a process, and those of a process that has exited. It may
+    write numbers above 100 percent where it has none.
+    """
     since_us = time.time_ns() // 1000 - _SAMPLES_US
     try:
         samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since_us)
@@ -64,27 +70,3 @@ def _utilization(handle: object) -> Mapping[int, int] | None:
         return {} if error.value == pynvml.NVML_ERROR_NOT_FOUND else None
     ordered = sorted(samples, key=lambda each: each.timeStamp)
     return {each.pid: each.smUtil for each in ordered if each.smUtil <= _WHOLE_PERCENT}
-
-
-def serve(requests: TextIO, answers: TextIO) -> None:
-    """Answer each line of `requests` until end of input."""
-    for _ in requests:
-        gpus = list(_gpus())
-        usage = {uuid: _processes(gpu) for uuid, gpu in gpus}
-        answers.write(encode(usage, {uuid: _utilization(gpu) for uuid, gpu in gpus}))
-        answers.flush()
-
-
-def main() -> int:
-    """Return the exit status. On failure the last line on stderr states the cause."""
-    try:
-        nvml.start()
-        serve(sys.stdin, sys.stdout)
-    except (pynvml.NVMLError, driver_root.NotFoundError) as error:
-        sys.stderr.write(f"NVML: {error}\n")
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

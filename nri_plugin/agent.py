@@ -11,7 +11,7 @@ import gc
 import logging
 import random
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,20 +22,25 @@ from nri_plugin.gpu.arbiter_process import ArbiterProcess
 from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.gpu.measuring import Measuring
+from nri_plugin.gpu.record import Record
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.lock import Lock
+from nri_plugin.host.node import Node
 from nri_plugin.host.store import Store
-from nri_plugin.host.watch import inspect, report, watch
+from nri_plugin.host.watch import SILENT_S, inspect, report, watch
 from nri_plugin.metrics import Metrics
 from nri_plugin.nri import connection
 from nri_plugin.nri.observer import Observer
 from nri_plugin.nri.service import Service
 from nri_plugin.policy.bound_pods import BoundPods
+from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.model import Gpu
 from nri_plugin.policy.notices import Notices
 from nri_plugin.protocol.errors import NriError
 from nri_plugin.protocol.session_events import RuntimeInfo
 from nri_plugin.readiness import Readiness
 from nri_plugin.settings import Settings
+from nri_plugin.supervision import supervised
 
 if TYPE_CHECKING:
     from nri_plugin.kube.cluster import Cluster
@@ -63,7 +68,8 @@ async def run(
     agents on this node. on_heartbeat: called every second while the event loop runs.
     """
     metrics, readiness = Metrics(), Readiness(time.monotonic, on_heartbeat)
-    inventory, contexts = Inventory(settings.environment), Contexts(settings.environment)
+    inventory = Inventory(settings.environment, record=Record(settings.run_dir))
+    contexts = Contexts(settings.environment, inventory)
     files = RunDirectory(
         settings.run_dir,
         lambda: random.SystemRandom().randrange(1, 1 << 64),
@@ -76,13 +82,7 @@ async def run(
     endpoint = settings.http and Endpoint(settings.http, readiness, metrics)
     if endpoint:
         endpoint.start()
-    watching = asyncio.create_task(
-        watch(service.node, lambda: len(service.holds), readiness, metrics), name="watch"
-    )
-    measure = Measuring(
-        settings.run_dir, lambda: service.holds, settings.environment, metrics, notices
-    )
-    measuring = asyncio.create_task(measure.run(), name="measuring")
+    measure = Measuring(settings.run_dir, lambda: service.holds, inventory.nvml, metrics, notices)
     observer = Observer(metrics, readiness, service.granted)
     lock = Lock(settings.run_dir, identity)
     whole: WholeGpus | None = None
@@ -100,29 +100,35 @@ async def run(
             metrics,
         )
     arbiter = ArbiterProcess(settings.run_dir, settings.environment, metrics)
-    arbitrating: asyncio.Task[None] | None = None
     side: Cluster | None = None
-    joined: asyncio.Task[None] | None = None
-    serving_whole: asyncio.Task[None] | None = None
+    tasks: set[asyncio.Task[None]] = set()
+
+    def start(name: str, work: Callable[[], Awaitable[None]]) -> None:
+        tasks.add(asyncio.create_task(supervised(name, work), name=name))
+
+    def for_contexts() -> Sequence[Gpu]:
+        knows_pods = bound_pods.listed or not settings.in_cluster
+        if readiness.problems or not knows_pods:
+            return ()
+        return unused_gpus(service.node, service.holds)
 
     async def prepare() -> None:
-        await inventory.refresh()
+        await inventory.refresh(SILENT_S)
         report(await inspect(service.node), readiness)
         if whole is not None:
             await whole.recover()
-        # The first containers after a start, often all of the node's, need the value too. A pod
-        # that holds a GPU whole may use all of its memory.
-        held = service.node.modes.held
-        contexts.measure(gpu.uuid for gpu in inventory.gpus if gpu.uuid not in held)
-        await contexts.settled()
         await lock.acquire(observer.waiting)
+        inventory.record.begin()
         if whole is not None:  # the agent that had the lock may have allocated GPUs since
             await whole.recover()
 
+    start("watch", lambda: watch(service.node, lambda: len(service.holds), readiness, metrics))
+    start("measuring", measure.run)
     try:
         await _unless(leaving, prepare())
         if not leaving.is_set():
-            arbitrating = asyncio.create_task(arbiter.run(), name="arbiter")
+            start("arbiter", arbiter.run)
+            start("contexts", lambda: contexts.run(for_contexts))
         # Objects that exist now are permanent: exclude them from garbage collection, which would
         # delay answers to containers.
         if not settings.in_cluster:
@@ -143,24 +149,26 @@ async def run(
         gc.collect()
         gc.freeze()
         if side is not None:
-            joined = asyncio.create_task(side.run(), name="API server")
+            start("connection to the API server", side.run)
         if whole is not None and not leaving.is_set():
-            serving_whole = asyncio.create_task(whole.run(), name="whole GPUs")
+            start("whole GPUs", whole.run)
         await _serve(settings, service, observer, announce, leaving)
     finally:
-        watching.cancel()
-        measuring.cancel()
-        ending = {task for task in (arbitrating, joined, serving_whole) if task is not None}
-        for task in ending:
+        for task in tasks:
             task.cancel()
-        if ending:
-            await asyncio.wait(ending)
+        await asyncio.wait(tasks)
         lock.release()
         service.close()
         if endpoint:
             endpoint.close()
-        await contexts.close()
         await inventory.close()
+
+
+def unused_gpus(node: Node, holds: Iterable[Hold]) -> Sequence[Gpu]:
+    """Return the GPUs on which a context may be made: those that are offered for shares, which none
+    is on a node of another device plugin, and of which no pod has one, or the whole GPU."""
+    used = {uuid for hold in holds for uuid in hold.parts} | node.modes.held
+    return [gpu for gpu in node.gpus if gpu.uuid not in used]
 
 
 async def _serve(

@@ -142,6 +142,12 @@ class Metrics:
             " code, local memory, larger contexts. Measured every second; it lowers their limits.",
             "uuid",
         )
+        self.sample_age = gauge(
+            "gpuslice_sample_age_seconds",
+            "Time since the last complete sample of the containers' memory; one is due every second"
+            " (every three while no container uses a GPU). It grows while NVML does not answer, and"
+            " if the measuring task has ended.",
+        )
         self.not_measured = gauge(
             "gpuslice_containers_not_measured",
             "Containers with a share for which NVML had no figure at the last sample (MPS, some MIG"

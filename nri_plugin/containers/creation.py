@@ -100,10 +100,20 @@ class ContainerCreation(Generic[_T]):
         except Refused as error:
             if error.refusal.reason not in _INVENTORY_DEPENDENT:
                 raise
-        await in_time("query the GPUs", self._refreshed())
+        try:
+            await in_time("query the GPUs", self._refreshed())
+        except Refused:
+            if self._inventory.problem is None:
+                raise
         if self._inventory.problem is not None:
             raise refused(Reason.GPUS_UNKNOWN, problem=self._inventory.problem)
-        return self._claims.claim(pod, container.name, self._inventory.seen)
+        try:
+            return self._claims.claim(pod, container.name, self._inventory.seen)
+        except Refused as error:
+            unnamed = "; ".join(self._inventory.unnamed)
+            if error.refusal.reason is Reason.GPU_UNKNOWN and unnamed:
+                raise refused(Reason.GPUS_UNKNOWN, problem=unnamed) from error
+            raise
 
     async def _share(self, pod: Pod, container: Container, claim: Claim) -> _T:
         """Enter the share in the ledger, then inspect the host and create the container's files, in
@@ -115,7 +125,6 @@ class ContainerCreation(Generic[_T]):
         key = pod_policy.grant_key(pod, container, claim.shared)
         self._containers.take(pod, container, claim, key, self._inventory.gpus)
         self._inventory.query_if_older(self._settings.inventory_max_age_s)
-        self._contexts.measure(share.uuid for share in claim.shares)
         made = False
         try:
             making = partial(self._make, pod, container, claim, key, dict(self._contexts.sizes))

@@ -32,6 +32,7 @@ from nri_plugin.doctor.facts import (
     RunDir,
 )
 from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.gpu.nvml_process import FIRST_S
 from nri_plugin.host import (
     bundle,
     cdi_reader,
@@ -95,7 +96,7 @@ def collect(settings: Settings, library: Path | None, paths: HostPaths) -> Facts
 
 
 def _inventory(settings: Settings) -> Inventory:
-    inventory = Inventory(settings.environment)
+    inventory = Inventory(settings.environment, deadline_s=FIRST_S)
 
     async def refresh_once() -> None:
         await inventory.refresh()

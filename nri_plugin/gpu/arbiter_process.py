@@ -21,7 +21,7 @@ from typing import Final
 
 from contract import names
 from kube.log_lines import Line
-from nri_plugin.child import importing, last_line
+from nri_plugin.child import cause, importing
 from nri_plugin.metrics import Metrics
 
 _LOG: Final = logging.getLogger(__name__)
@@ -104,8 +104,7 @@ class ArbiterProcess:
             self._metrics.arbiter_up.set(0)
             stderr.cancel()
             await self._end(child)
-        cause = f"signal {-status}" if status < 0 else f"status {status}"
-        return f"{cause}: {last_line(last)}" if last else cause
+        return cause(status, last)
 
     async def _follow_heartbeat(self, child: Process) -> float:
         """Follow the heartbeat; kill a child without one, and return for how long it had none. 0:

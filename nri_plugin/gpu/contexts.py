@@ -1,8 +1,10 @@
-"""GPU memory that a CUDA context takes by itself, for grants: measured once per GPU, in a child.
+"""GPU memory that a CUDA context takes by itself, for grants: measured in a child process.
 
-The child process creates a context and measures it (gpu/context_size.py). A known size is kept. A
-failure is logged once and retried later; meanwhile grants contain CONTEXT_BYTES_ASSUMED. No
-container waits for a measurement, or fails because of it.
+The child creates a context and measures it (gpu/context_size.py), which takes half a GiB of a GPU
+for a moment. Therefore it is done once for each product and driver version, one at a time, on a GPU
+that is offered for shares and has no process; the size is kept across restarts (record.py). A
+failure is logged once and retried later; meanwhile, grants contain CONTEXT_BYTES_ASSUMED, and what
+a context takes beyond that is measured with the overhead. Nothing waits for a measurement.
 """
 
 from __future__ import annotations
@@ -12,78 +14,85 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
 from typing import Final
 
 from gpu import answers
 from kube.log_lines import Line
 from nri_plugin.child import Child
+from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.gpu.record import model_key
+from nri_plugin.policy.model import Gpu
 from nri_plugin.policy.refusals import ChildError
 
 _LOG: Final = logging.getLogger(__name__)
 
+_LOOK_S: Final = 1.0
+
 
 class Contexts:
-    """The known sizes. Each unknown GPU is measured at most once per `min_interval_s`.
-
-    deadline_s: of one measurement; the agent waits for it at its start. now: a monotonic clock in
-    seconds.
-    """
+    """Each product is tried at most once per `min_interval_s`, each time on another GPU.
+    deadline_s: of one measurement. now: a monotonic clock in seconds."""
 
     def __init__(
         self,
         environment: Mapping[str, str],
+        inventory: Inventory,
         *,
-        deadline_s: float = 10.0,
-        min_interval_s: float = 30.0,
+        deadline_s: float = 30.0,
+        min_interval_s: float = 60.0,
         now: Callable[[], float] = time.monotonic,
         command: Sequence[str] = (sys.executable, "-m", "gpu.context_size"),
     ) -> None:
         self._environment = environment
+        self._inventory = inventory
         self._deadline_s = deadline_s
         self._min_interval_s = min_interval_s
         self._now = now
         self._command = command
-        self.sizes: dict[str, int] = {}
-        """The known sizes in bytes, by GPU."""
         self._children: dict[str, Child] = {}
-        self._tried_at: dict[str, float] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tries: dict[str, tuple[int, float]] = {}
         self._logged: dict[str, str] = {}
 
-    def measure(self, uuids: Iterable[str]) -> None:
-        """Start to measure those of these GPUs that are unknown; returns at once."""
-        self._tasks = {uuid: task for uuid, task in self._tasks.items() if not task.done()}
-        for uuid in uuids:
-            tried_at = self._tried_at.get(uuid)
-            due = tried_at is None or self._now() - tried_at >= self._min_interval_s
-            if uuid in self.sizes or not due or uuid in self._tasks:
-                continue
-            self._tried_at[uuid] = self._now()
-            self._tasks[uuid] = asyncio.create_task(self._measure(uuid), name=f"context of {uuid}")
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Return the known sizes in bytes, by GPU."""
+        known = self._inventory.record.contexts
+        sizes = {gpu.uuid: known.get(self._key(gpu)) for gpu in self._inventory.seen}
+        return {uuid: size for uuid, size in sizes.items() if size is not None}
 
-    async def settled(self) -> None:
-        """Wait until the running measurements have ended, each within its deadline."""
-        await asyncio.gather(*self._under_way(), return_exceptions=True)
+    async def run(self, free: Callable[[], Iterable[Gpu]]) -> None:
+        """Measure until cancelled. free: returns the GPUs on which a context may be made now."""
+        while True:
+            await self.measure(free())
+            await asyncio.sleep(_LOOK_S)
 
-    async def close(self) -> None:
-        """Cancel the running measurements."""
-        for task in self._under_way():
-            task.cancel()
-        await self.settled()
+    async def measure(self, gpus: Iterable[Gpu]) -> None:
+        """Measure one context for each unknown product of these GPUs."""
+        unknown: dict[str, list[Gpu]] = {}
+        for gpu in gpus:
+            if gpu.model and self._key(gpu) not in self._inventory.record.contexts:
+                unknown.setdefault(self._key(gpu), []).append(gpu)
+        for key, candidates in unknown.items():
+            tries, tried_at = self._tries.get(key, (0, -inf))
+            if self._now() - tried_at >= self._min_interval_s:
+                self._tries[key] = tries + 1, self._now()
+                await self._measure(candidates[tries % len(candidates)])
 
-    def _under_way(self) -> Sequence[asyncio.Task[None]]:
-        return [task for task in self._tasks.values() if not task.done()]
+    def _key(self, gpu: Gpu) -> str:
+        return model_key(self._inventory.driver, gpu.model)
 
-    async def _measure(self, uuid: str) -> None:
+    async def _measure(self, gpu: Gpu) -> None:
+        key, record = self._key(gpu), self._inventory.record
         try:
-            size_bytes = answers.context_bytes(await self._child(uuid).request())
+            size_bytes = answers.context_bytes(await self._child(gpu.uuid).request())
         except (ChildError, answers.UnknownSizeError) as error:
-            if self._logged.get(uuid) != str(error):
-                self._logged[uuid] = str(error)
-                _LOG.warning(Line("context size unknown", gpu=uuid, error=error))
+            if self._logged.get(gpu.uuid) != str(error):
+                self._logged[gpu.uuid] = str(error)
+                _LOG.warning(Line("context size unknown", gpu=gpu.uuid, error=error))
             return
-        self.sizes[uuid] = size_bytes
-        _LOG.info(Line("context size", gpu=uuid, bytes=size_bytes))
+        record.keep(contexts={**record.contexts, key: size_bytes})
+        _LOG.info(Line("context size", gpu=gpu.uuid, model=gpu.model, bytes=size_bytes))
 
     def _child(self, uuid: str) -> Child:
         if uuid not in self._children:

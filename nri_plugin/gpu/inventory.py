@@ -1,42 +1,33 @@
-"""The GPUs of this node, queried from NVML in a child process, under a deadline.
+"""The GPUs of this node, queried from NVML's process, each under its own deadline.
 
-nvml.py is the child. A GPU for which the driver reported one of XIDS counts as failed until the
-agent restarts, because NVML does not report when the cause is gone.
+A GPU that does not answer is unhealthy, and the others stay in use. While NVML as a whole does not
+answer, and until each GPU has answered once, the GPUs count as they were last known, also after a
+restart of the agent (record.py). A GPU that is not known is not offered.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 from kube.log_lines import Line
-from nri_plugin.child import Child, Server
+from nri_plugin.gpu import health
+from nri_plugin.gpu.nvml_process import COMMAND, DEADLINE_S, FIRST_S, Answers, NvmlProcess
+from nri_plugin.gpu.nvml_queries import BOARD, GPUS, LINKS
+from nri_plugin.gpu.record import Record
 from nri_plugin.policy.model import Gpu
 from nri_plugin.policy.refusals import ChildError
 
 _LOG: Final = logging.getLogger(__name__)
 
 _REST: Final = 20
-"""Minimum pause between background queries, as a multiple of the last one's duration: initializing
-NVML takes seconds if persistence mode is off, and wakes the GPUs."""
-
-XIDS: Final[Mapping[int, str]] = {
-    48: "double-bit ECC error",
-    63: "row remapping or page retirement recorded",
-    64: "row remapping or page retirement failed",
-    74: "NVLink error",
-    79: "GPU has fallen off the bus",
-    94: "contained memory error",
-    95: "uncontained memory error",
-}
-"""Errors of the GPU itself, from NVIDIA's list; programs cause the others."""
+"""Minimum pause between background queries, as a multiple of the last one's duration: a query wakes
+the GPUs if persistence mode is off."""
 
 
 def pace_s(took_s: float, shortest_s: float, longest_s: float) -> float:
@@ -47,28 +38,38 @@ def pace_s(took_s: float, shortest_s: float, longest_s: float) -> float:
 class Inventory:
     """The cached GPUs; queried again on demand, at most once per `min_interval_s`.
 
-    deadline_s: NVML takes seconds if persistence mode is off. now: a monotonic clock in seconds.
+    deadline_s, first_s, command: of NVML's process. record: None: none. now: a monotonic clock in
+    seconds.
     """
 
     def __init__(
         self,
         environment: Mapping[str, str],
         *,
-        deadline_s: float = 10.0,
+        deadline_s: float = DEADLINE_S,
+        first_s: float = FIRST_S,
         min_interval_s: float = 5.0,
         now: Callable[[], float] = time.monotonic,
-        command: Sequence[str] = (sys.executable, "-m", "nri_plugin.gpu.nvml"),
+        command: Sequence[str] = COMMAND,
+        record: Record | None = None,
     ) -> None:
-        self._child = Child(command, environment, deadline_s=deadline_s, subject="NVML")
-        self._server = Server(self._child, min_interval_s=0, now=now)
+        self.nvml = NvmlProcess(
+            environment,
+            deadline_s=deadline_s,
+            first_s=first_s,
+            pause_s=min_interval_s,
+            now=now,
+            command=command,
+        )
+        self.record = record or Record()
         self._min_interval_s = min_interval_s
         self._now = now
-        self.gpus: Sequence[Gpu] = ()
-        """The last successful query's result without failed GPUs."""
-        self.seen: Sequence[Gpu] = ()
-        """The same including failed GPUs."""
-        self._xids: dict[str, int] = {}
-        self._without_uuid: Sequence[str] = ()
+        self.seen: Sequence[Gpu] = tuple(self.record.gpus)
+        """All GPUs, failed ones too."""
+        self._by_index = {gpu.index: gpu for gpu in self.seen if gpu.index is not None}
+        """The GPUs as they answered last."""
+        self.unnamed: Sequence[str] = ()
+        """Why GPUs do not return even their UUIDs."""
         self.driver = ""
         """The driver's version; "" until the first query succeeded."""
         self._queried_at: float | None = None
@@ -78,14 +79,22 @@ class Inventory:
         self.problem: str | None = "NVML has not reported the GPUs yet"
         """Why the last query failed; None if it did not."""
 
-    async def refresh(self) -> None:
+    @property
+    def gpus(self) -> Sequence[Gpu]:
+        """Return the GPUs without failed ones."""
+        return tuple(gpu for gpu in self.seen if not gpu.problem)
+
+    async def refresh(self, wait_s: float | None = None) -> None:
         """Query again unless that was done just now. A failure is logged and keeps the GPUs.
 
-        A cancelled caller does not cancel the query; it serves the next caller.
+        wait_s: return after it, if GPUs are known that can serve meanwhile. A caller that waits no
+        more does not cancel the query; it serves the next caller.
         """
         self.query_if_older(self._min_interval_s)
         if self._refreshing is not None:
-            await asyncio.shield(self._refreshing)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s if self.gpus else None):
+                    await asyncio.shield(self._refreshing)
 
     def with_problems(self, problems: Mapping[str, str]) -> Sequence[Gpu]:
         """Return NVML's GPUs; one without a problem of its own has that of its UUID."""
@@ -101,38 +110,82 @@ class Inventory:
             self._refreshing = asyncio.create_task(self._refresh(), name="inventory")
 
     async def close(self) -> None:
-        """Cancel a running query, and end the child."""
+        """Cancel a running query, and end NVML's process."""
         if self._refreshing is not None:
             self._refreshing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._refreshing
-        await self._server.close()
+        await self.nvml.close()
 
     async def _refresh(self) -> None:
         began_s = self._now()
         try:
-            answer = decode(await self._server.request())
+            answers = await self.nvml.ask(GPUS)
+            links = await self._links(answers)
+            self._take(answers, links)
         except ChildError as error:
             level = logging.DEBUG if str(error) == self.problem else logging.ERROR
             self.problem = str(error)
             _LOG.log(level, Line("GPU inventory failed", error=error, gpus=len(self.gpus)))
-        else:
-            self._take(answer)
         finally:
             self.took_s = self._now() - began_s
 
-    def _take(self, answer: Answer) -> None:
-        for uuid, xid in answer.xids:
-            if xid in XIDS:
-                self._xids.setdefault(uuid, xid)
-        seen = tuple(map(self._with_xid, answer.gpus))
-        new = self.problem is not None or (seen, answer.without_uuid) != (
-            self.seen,
-            self._without_uuid,
-        )
-        self.problem, self.seen, self._without_uuid = None, seen, answer.without_uuid
-        self.driver = answer.driver
-        self.gpus = tuple(gpu for gpu in seen if not gpu.problem)
+    async def _links(self, answers: Answers) -> Sequence[str]:
+        """Return the NVLink groups by index; as last known while a GPU does not answer, because the
+        query is about all of them."""
+        links = answers.head.get("links")
+        if links is None and not answers.late and not answers.starting:
+            links = (await self.nvml.ask(LINKS)).lines.get(BOARD, {}).get("links")
+        if links is not None:
+            return [str(link) for link in links]
+        known = range(answers.head["count"])
+        return [self._by_index[i].link if i in self._by_index else "" for i in known]
+
+    def _take(self, answers: Answers, links: Sequence[str]) -> None:
+        """Raises ChildError for unreadable answers."""
+        found: dict[int, Gpu] = {}
+        conditions: dict[str, int | None] = {}
+        xids = [*answers.head.get("xids", ())]
+        unnamed = []
+        try:
+            for index, line in sorted(answers.lines.items()):
+                xids += line.get("xids", ())
+                if "gpu" not in line:
+                    unnamed.append(f"GPU {index}: {line['error']}")
+                    continue
+                described: dict[str, Any] = {**line["gpu"], "link": links[index]}
+                conditions[described["uuid"]] = described.pop("recovery", None)
+                found[index] = Gpu(**described)
+            self._note(xids)
+            driver = str(answers.head.get("driver", ""))
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            raise ChildError(f"unreadable answer: {error!r}") from error
+        seen = {i: self._judged(gpu, conditions[gpu.uuid]) for i, gpu in found.items()}
+        silent = {**answers.late, **answers.starting}
+        answered = {gpu.uuid for gpu in found.values()}
+        for index, why in silent.items():
+            last = self._by_index.get(index)
+            if last is None or last.uuid in answered:
+                unnamed.append(f"GPU {index}: {why}")
+            else:
+                seen[index] = last if index in answers.starting else replace(last, problem=why)
+        self._by_index |= seen
+        self.driver = driver
+        self._show(tuple(gpu for _, gpu in sorted(seen.items())), unnamed)
+
+    def _note(self, xids: Sequence[Any]) -> None:
+        """Keep the first error of each GPU."""
+        new = {str(uuid): int(xid) for uuid, xid in reversed(xids) if xid in health.XIDS}
+        self.record.keep(xids={**new, **self.record.xids})
+
+    def _judged(self, gpu: Gpu, recovery: int | None) -> Gpu:
+        problem = gpu.problem or health.problem(recovery, self.record.xids.get(gpu.uuid))
+        return replace(gpu, problem=problem)
+
+    def _show(self, seen: Sequence[Gpu], unnamed: Sequence[str]) -> None:
+        new = self.problem is not None or (seen, unnamed) != (self.seen, self.unnamed)
+        self.problem, self.seen, self.unnamed = None, seen, unnamed
+        self.record.keep(gpus=seen)
         uuids = ",".join(gpu.uuid for gpu in self.gpus)
         level = logging.INFO if new else logging.DEBUG
         text = "GPU inventory changed" if new else "GPU inventory read"
@@ -140,34 +193,5 @@ class Inventory:
         for gpu in seen if new else ():
             if gpu.problem:
                 _LOG.error(Line("GPU unhealthy", uuid=gpu.uuid, problem=gpu.problem))
-        for problem in answer.without_uuid if new else ():
+        for problem in unnamed if new else ():
             _LOG.error(Line("GPU unhealthy", problem=problem))
-
-    def _with_xid(self, gpu: Gpu) -> Gpu:
-        xid = self._xids.get(gpu.uuid)
-        if xid is None or gpu.problem:
-            return gpu
-        return replace(gpu, problem=f"the driver reported XID {xid} ({XIDS[xid]})")
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The child's answer. without_uuid: why GPUs do not return even their UUIDs."""
-
-    driver: str
-    gpus: Sequence[Gpu]
-    xids: Sequence[tuple[str, int]]
-    without_uuid: Sequence[str]
-
-
-def decode(reply: bytes) -> Answer:
-    """Parse the child's line, whose GPUs have Gpu's fields; raises ChildError for other data."""
-    try:
-        reported = json.loads(reply)
-        gpus = tuple(Gpu(**gpu) for gpu in reported["gpus"])
-        xids = tuple((uuid, xid) for uuid, xid in reported.get("xids", ()))
-        return Answer(
-            reported.get("driver", ""), gpus, xids, tuple(reported.get("without_uuid", ()))
-        )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ChildError(f"unreadable answer: {error!r}") from error

@@ -2,10 +2,9 @@
 of regions supply compute_use.py. Less often while no container has a process on a GPU.
 
 NVML reports the GPU memory of each process, control groups map processes to containers, and regions
-contain the charges; the difference is the overhead (contract/overhead.py). A child queries NVML; it
-runs while containers hold GPUs and for a minute afterwards. Another thread reads files and /proc.
-No container waits for this. Without a value from NVML (MPS, some MIG drivers, a driver that does
-not answer), the grant stays unchanged.
+contain the charges; the difference is the overhead (contract/overhead.py). NVML's process is the
+inventory's. Another thread reads files and /proc. No container waits for this. Without a value from
+NVML (some MIG drivers, a GPU that does not answer), the grant stays unchanged.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -24,10 +22,11 @@ from typing import Final
 
 from contract.overhead import PERIOD_S, WINDOW
 from gpu.account import Account, Measured, RegionError, Use
-from gpu.answers import Usage, Utilization, decode
+from gpu.answers import Usage, Utilization, by_pid
 from kube.log_lines import Line
-from nri_plugin.child import Child, Server
 from nri_plugin.gpu.compute_use import ComputeUse, Reading
+from nri_plugin.gpu.nvml_process import Answers, NvmlProcess
+from nri_plugin.gpu.nvml_queries import PROCESSES
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.notices import Notices
@@ -35,11 +34,6 @@ from nri_plugin.policy.refusals import ChildError
 from nri_plugin.threads import Worker
 
 _LOG: Final = logging.getLogger(__name__)
-
-COMMAND: Final = (sys.executable, "-m", "gpu.processes")
-_IDLE_SAMPLES_MOST: Final = 60
-"""Samples without a container that holds a GPU, before the child ends; short-lived pods would
-otherwise start one child each second."""
 
 _UNUSED_PERIOD_S: Final = 3.0
 """Interval between samples while no container has a process on a GPU, and none did any work."""
@@ -52,21 +46,19 @@ files cannot be read."""
 
 
 class Measuring:
-    """root: the run directory. holds: what running containers hold. deadline_s: for NVML's list,
-    and for files. min_interval_s: pause after NVML did not answer. proc: path of /proc."""
+    """root: the run directory. holds: what running containers hold. nvml: the inventory's.
+    deadline_s: for files. now: a monotonic clock in seconds. proc: path of /proc."""
 
     def __init__(
         self,
         root: Path,
         holds: Callable[[], Iterable[Hold]],
-        environment: Mapping[str, str],
+        nvml: NvmlProcess,
         metrics: Metrics,
         notices: Notices,
         *,
         deadline_s: float = 5.0,
-        min_interval_s: float = 10.0,
         now: Callable[[], float] = time.monotonic,
-        command: Sequence[str] = COMMAND,
         proc: Path = Path("/proc"),
     ) -> None:
         self._root = root
@@ -75,27 +67,23 @@ class Measuring:
         self._compute = ComputeUse(metrics, notices)
         self._deadline_s = deadline_s
         self._proc = proc
-        child = Child(
-            command, environment, deadline_s=deadline_s, subject="NVML's list of processes"
-        )
-        self._server = Server(child, min_interval_s=min_interval_s, now=now)
+        self._nvml = nvml
         self._worker = Worker("measuring")
         self._measured: dict[str, tuple[Account, Measured]] = {}
         self._problem = ""
         self._without_figure = 0
-        self._idle_samples = 0
+        self._sampled_s = now()
+        metrics.sample_age.set_function(lambda: now() - self._sampled_s)
+        self._now = now
         self._uses: Mapping[str, Mapping[str, Use]] = {}
         self.pause_s = PERIOD_S
         """Until the next sample is due."""
 
     async def run(self) -> None:
         """Run until cancelled."""
-        try:
-            while True:
-                await self.sample()
-                await asyncio.sleep(self.pause_s)
-        finally:
-            await self._server.close()
+        while True:
+            await self.sample()
+            await asyncio.sleep(self.pause_s)
 
     async def sample(self) -> None:
         """Take one sample. A failure is logged once and leaves the grants as they are."""
@@ -105,27 +93,26 @@ class Measuring:
             key: self._measured.get(key) or (Account(self._root / key), Measured())
             for key in keys.values()
         }
-        self._idle_samples = 0 if keys else self._idle_samples + 1
         if not keys:
-            if self._idle_samples == _IDLE_SAMPLES_MOST:
-                await self._server.close()
             self.pause_s = PERIOD_S
             self._compute.add((), {})
             self._compute.utilization((), {}, {})
             self._show({})
+            self._sampled_s = self._now()
             return
         sample = _Sample(self._proc, keys, self._measured)
         utilized: Utilization = {}
         try:
             await self._worker.run(sample.begin, self._deadline_s)
             self._compute.add(holds, sample.readings)
-            usage, utilized = decode(await self._server.request())
+            usage, utilized = _by_gpu(await self._nvml.ask(PROCESSES))
             found = await self._worker.run(partial(sample.end, usage), self._deadline_s)
         except (ChildError, TimeoutError, ValueError) as error:
             self._log(str(error) or "the host's files could not be read in time")
             found, utilized = {key: {} for key in self._measured}, {}
         else:
             self._log(self._missing(found))
+            self._sampled_s = self._now()
         finally:
             self._worker.post(sample.close)
         uses = {key: reading.gpus for key, reading in sample.readings.items()}
@@ -160,6 +147,19 @@ class Measuring:
         elif self._problem and not problem:
             _LOG.info(Line("the driver's own memory is measured again"))
         self._problem = problem
+
+
+def _by_gpu(answers: Answers) -> tuple[Usage, Utilization]:
+    """Raises ValueError. A GPU without an answer is missing."""
+    usage, utilized = {}, {}
+    try:
+        for line in answers.lines.values():
+            if "uuid" in line:
+                usage[line["uuid"]] = by_pid(line["memory"])
+                utilized[line["uuid"]] = by_pid(line["utilization"])
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"unreadable answer: {error!r}") from error
+    return usage, utilized
 
 
 class _Sample:

@@ -1,143 +1,193 @@
-"""Queries NVML about this node's GPUs: the child process of inventory.py.
+"""Queries NVML about this node's GPUs and their processes: the child of nvml_process.py.
 
-`python -m nri_plugin.gpu.nvml` writes one line of JSON for each line that it reads, and exits at
-the end of its input. It keeps NVML initialized, so that a query neither starts a process nor wakes
-a GPU, and so that the driver reports XID errors to it. It exits if NVML fails as a whole, because
-only a new process loads the driver's library again. The GPU's position on the board comes from
-sysfs, which answers from memory.
+`python -m nri_plugin.gpu.nvml` reads lines `NUMBER KIND`, and answers each with lines of JSON that
+have the number: one at once, and one from each GPU, written by a thread of the GPU's own, because a
+call may hang in the driver. It exits at the end of its input. It keeps NVML initialized, so that a
+query neither starts a process nor wakes a GPU, and so that the driver reports XID errors to it. It
+exits if NVML fails as a whole, because only a new process loads the driver's library again.
+nvmlInit attaches no GPU; the first handle of a GPU does, in the GPU's thread.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
+import queue
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
-from pathlib import Path
 from typing import Any, Final
 
 import pynvml
 
-from gpu import driver_root, nvml
+from gpu import driver_root, nvml, processes
+from nri_plugin.gpu.description import describe
+from nri_plugin.gpu.nvml_queries import BOARD, GPUS, LINKS, PROCESSES
 
 _AT_ONCE_MS: Final = 0
 _EVENTS_MOST: Final = 1000
 """Maximum per query: a failing GPU may report events faster than they can be read."""
-_FIRST_OF_REMAPPED: Final = 2
-_SYSFS: Final = Path("/sys")
-_DOMAIN_DIGITS: Final = 4
-"""NVML writes the PCI domain with eight digits; Linux with four, or more if needed."""
 
 
-class Gpus:
-    """NVML, initialized. Raises pynvml.NVMLError and driver_root.NotFoundError."""
+class Writer:
+    """Writes whole lines, from any thread."""
 
-    def __init__(self) -> None:
-        nvml.start()
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write = write
+        self._lock = threading.Lock()
+
+    def line(self, answer: Mapping[str, Any]) -> None:
+        with self._lock:
+            self._write(json.dumps(answer) + "\n")
+
+
+class Asked:
+    """A thread that answers queries one after the other. Of queries of one kind that wait, the
+    latest is answered. jobs: by kind; each returns the answer."""
+
+    def __init__(
+        self, index: int, jobs: Mapping[str, Callable[[], Mapping[str, Any]]], writer: Writer
+    ) -> None:
+        self._index = index
+        self._jobs = jobs
+        self._writer = writer
+        self._waiting: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self.idle = True
+        threading.Thread(target=self._serve, name=f"GPU {index}", daemon=True).start()
+
+    def ask(self, kind: str, number: int) -> None:
+        with self._lock:
+            self.idle = False
+            self._waiting[kind] = number
+        self._wake.put(True)
+
+    def end(self) -> None:
+        self._wake.put(False)
+
+    def _serve(self) -> None:
+        while self._wake.get():
+            with self._lock:
+                asked, self._waiting = self._waiting, {}
+            for kind, number in asked.items():
+                try:
+                    answer = self._jobs[kind]()
+                except pynvml.NVMLError as error:
+                    answer = {"error": str(error)}
+                self._writer.line({"request": number, "index": self._index, **answer})
+            with self._lock:
+                self.idle = not self._waiting
+
+
+class OneGpu:
+    """One GPU's queries; used by its own thread, and by another only while that is idle."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
         self._events: object | None = None
-        self._names: dict[int, str] = {}
-        self._incomplete = False
+        self._uuid = ""
+        self.incomplete = False
+        """Whether NVML must be initialized again before it can return what it did not."""
 
-    def read(self) -> Mapping[str, Any]:
-        """Return the driver's version, every GPU, and the XID errors since the last call.
-
-        without_uuid: why a GPU does not return even its UUID.
-        """
-        xids = self._xids()
-        if self._incomplete:  # NVML finds a GPU that reappeared only when it is initialized again
-            pynvml.nvmlShutdown()
-            pynvml.nvmlInit()
-            self._events, self._names = None, {}
-        gpus, handles, without_uuid = [], [], []
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            try:
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                gpus.append({**_gpu(handle), "index": index})
-                handles.append(handle)
-            except pynvml.NVMLError as error:
-                without_uuid.append(f"GPU {index}: {error}")
-        for index, link in enumerate(links(len(handles), _linked(handles))):
-            gpus[index]["link"] = link
-        self._listen(handles, [gpu["uuid"] for gpu in gpus])
-        self._incomplete = bool(without_uuid) or not all(gpu["memory_bytes"] for gpu in gpus)
-        driver = pynvml.nvmlSystemGetDriverVersion()
-        return {"driver": driver, "gpus": gpus, "xids": xids, "without_uuid": without_uuid}
-
-    def _listen(self, handles: Sequence[Any], uuids: Sequence[str]) -> None:
-        """Subscribe to XID errors of these GPUs, once; not all GPUs and drivers support it."""
-        if self._events is not None:
-            return
+    def description(self) -> Mapping[str, Any]:
+        """Return the GPU, and the XID errors since the last call. Without even a UUID: the error
+        that NVML returns."""
+        self.incomplete = True
+        xids = self.take_xids()
         try:
-            self._events = pynvml.nvmlEventSetCreate()
-        except pynvml.NVMLError:
-            return
-        for handle, uuid in zip(handles, uuids, strict=True):
-            try:
-                kind = pynvml.nvmlEventTypeXidCriticalError
-                pynvml.nvmlDeviceRegisterEvents(handle, kind, self._events)
-                self._names[_address(handle)] = uuid
-            except pynvml.NVMLError:
-                continue
+            handle = pynvml.nvmlDeviceGetHandleByIndex(self._index)
+            gpu, self.incomplete = describe(handle)
+        except pynvml.NVMLError as error:
+            return {"error": str(error), "xids": xids}
+        self._uuid = gpu["uuid"]
+        self._listen(handle)
+        return {"gpu": {**gpu, "index": self._index}, "xids": xids}
 
-    def _xids(self) -> Sequence[tuple[str, int]]:
+    def processes(self) -> Mapping[str, Any]:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(self._index)
+        return {
+            "uuid": pynvml.nvmlDeviceGetUUID(handle),
+            "memory": processes.of(handle),
+            "utilization": processes.utilization(handle),
+        }
+
+    def take_xids(self) -> Sequence[tuple[str, int]]:
         """Return UUID and XID of each new error; the driver queues them in between."""
         found: list[tuple[str, int]] = []
-        while self._names and len(found) < _EVENTS_MOST:
+        while self._events is not None and len(found) < _EVENTS_MOST:
             try:
                 event = pynvml.nvmlEventSetWait_v2(self._events, _AT_ONCE_MS)
             except pynvml.NVMLError:  # a timeout: there are no more
                 break
-            uuid = self._names.get(_address(event.device))
-            if uuid is not None:
-                found.append((uuid, event.eventData))
+            found.append((self._uuid, event.eventData))
         return found
 
-
-def _address(handle: Any) -> int:
-    return ctypes.cast(handle, ctypes.c_void_p).value or 0
-
-
-def _gpu(handle: object) -> dict[str, Any]:
-    gpu: dict[str, Any] = {
-        "uuid": pynvml.nvmlDeviceGetUUID(handle),
-        "minor": pynvml.nvmlDeviceGetMinorNumber(handle),
-        "memory_bytes": 0,
-    }
-    try:
-        gpu.update(_memory(handle))
-        problem = _problem(handle)
-    except pynvml.NVMLError as error:
-        problem = str(error)
-    if problem:
-        gpu["problem"] = problem
-    with contextlib.suppress(pynvml.NVMLError):
-        gpu["model"] = pynvml.nvmlDeviceGetName(handle)
-    try:
-        bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
-    except pynvml.NVMLError:  # a failing GPU may not report its position
-        return gpu
-    return {**gpu, **place(bus_id), "bus_id": pci_address(bus_id)}
+    def _listen(self, handle: object) -> None:
+        """Subscribe to the GPU's XID errors, once; not all GPUs and drivers support it."""
+        if self._events is not None:
+            return
+        try:
+            events = pynvml.nvmlEventSetCreate()
+            pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
+        except pynvml.NVMLError:
+            return
+        self._events = events
 
 
-def pci_address(bus_id: str | bytes) -> str:
-    """Convert NVML's bus id to Linux's form: 0000:3b:00.0."""
-    text = bus_id.decode("ascii", "replace") if isinstance(bus_id, bytes) else bus_id
-    domain, _, rest = text.lower().partition(":")
-    return f"{domain.lstrip('0').rjust(_DOMAIN_DIGITS, '0')}:{rest}"
+class Gpus:
+    """NVML, initialized, and a thread for each GPU. Raises pynvml.NVMLError and
+    driver_root.NotFoundError."""
 
+    def __init__(self, write: Callable[[str], object]) -> None:
+        nvml.start()
+        self._writer = Writer(write)
+        self._xids: list[tuple[str, int]] = []
+        self._find()
 
-def place(bus_id: str | bytes, sysfs: Path = _SYSFS) -> Mapping[str, Any]:
-    """Return the position of the GPU with that bus id (NVML's form): numa, None if the board has
-    one node or does not report it; root, as in pci0000:3a."""
-    try:
-        device = (sysfs / "bus/pci/devices" / pci_address(bus_id)).resolve(strict=True)
-        numa = int((device / "numa_node").read_text())
-    except (OSError, ValueError):
-        return {"numa": None, "root": ""}
-    roots = [part for part in device.parts if part.startswith("pci")]
-    return {"numa": numa if numa >= 0 else None, "root": roots[0] if roots else ""}
+    def ask(self, kind: str, number: int) -> None:
+        """Answer for NVML as a whole, and let each GPU's thread answer for the GPU."""
+        if kind == GPUS:
+            self._initialize_again()
+        head = {
+            "request": number,
+            "driver": pynvml.nvmlSystemGetDriverVersion(),
+            "count": len(self._gpus),
+            "links": self._links,
+            "xids": self._xids,
+        }
+        self._xids = []
+        self._writer.line(head)
+        for asked in [self._board] if kind == LINKS else self._threads:
+            asked.ask(kind, number)
+
+    def _find(self) -> None:
+        self._links: Sequence[str] | None = None
+        self._gpus = [OneGpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        self._threads = [
+            Asked(index, {GPUS: gpu.description, PROCESSES: gpu.processes}, self._writer)
+            for index, gpu in enumerate(self._gpus)
+        ]
+        self._board = Asked(BOARD, {LINKS: self._find_links}, self._writer)
+
+    def _initialize_again(self) -> None:
+        """NVML finds a GPU that reappeared only when it is initialized again. No thread may be in
+        the driver meanwhile."""
+        all_asked = [*self._threads, self._board]
+        if not any(gpu.incomplete for gpu in self._gpus) or not all(a.idle for a in all_asked):
+            return
+        for gpu in self._gpus:
+            self._xids += gpu.take_xids()
+        for asked in all_asked:
+            asked.end()
+        pynvml.nvmlShutdown()
+        pynvml.nvmlInit()
+        self._find()
+
+    def _find_links(self) -> Mapping[str, Any]:
+        handles = [_handle(index) for index in range(len(self._gpus))]
+        self._links = links(len(handles), _linked(handles))
+        return {"links": self._links}
 
 
 def links(gpus: int, linked: Iterable[tuple[int, int]]) -> Sequence[str]:
@@ -150,38 +200,21 @@ def links(gpus: int, linked: Iterable[tuple[int, int]]) -> Sequence[str]:
     return [f"nvlink-{each}" if group.count(each) > 1 else "" for each in group]
 
 
-def _memory(handle: object) -> Mapping[str, int]:
-    """Return the allocatable memory, and the memory that the driver reserves in addition."""
-    try:
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-    except pynvml.NVMLError:  # drivers before 510 do not report it
-        return {"memory_bytes": pynvml.nvmlDeviceGetMemoryInfo(handle).total}
-    allocatable = memory.total - memory.reserved
-    return {"memory_bytes": allocatable, "reserved_bytes": memory.reserved}
-
-
-def _problem(handle: object) -> str:
-    """Return why this GPU cannot be shared although it answers; "": it can."""
-    try:
-        if pynvml.nvmlDeviceGetMigMode(handle)[0]:
-            return "MIG mode is enabled: must be disabled for shares (nvidia-smi -mig 0)"
-    except pynvml.NVMLError:  # this GPU has no MIG
-        pass
-    try:
-        pending, failed = pynvml.nvmlDeviceGetRemappedRows(handle)[_FIRST_OF_REMAPPED:]
-    except pynvml.NVMLError:  # this GPU remaps no rows
-        return ""
-    if failed:
-        return "row remapping failed: replace the GPU"
-    return "row remapping is pending: reset the GPU" if pending else ""
-
-
 def _linked(handles: Sequence[object]) -> Sequence[tuple[int, int]]:
     pairs = combinations(range(len(handles)), 2)
     return [(one, other) for one, other in pairs if _by_nvlink(handles[one], handles[other])]
 
 
-def _by_nvlink(one: object, other: object) -> bool:
+def _handle(index: int) -> object | None:
+    try:
+        return pynvml.nvmlDeviceGetHandleByIndex(index)  # type: ignore[no-any-return]
+    except pynvml.NVMLError:  # the GPU fell off the bus
+        return None
+
+
+def _by_nvlink(one: object | None, other: object | None) -> bool:
+    if one is None or other is None:
+        return False
     try:
         status = pynvml.nvmlDeviceGetP2PStatus(one, other, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
     except pynvml.NVMLError:  # older drivers and small GPUs do not support the query
@@ -189,13 +222,18 @@ def _by_nvlink(one: object, other: object) -> bool:
     return bool(status == pynvml.NVML_P2P_STATUS_OK)
 
 
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
 def main() -> int:
     """Run the child. On failure the last line on stderr states the cause."""
     try:
-        gpus = Gpus()
-        for _ in sys.stdin:
-            sys.stdout.write(json.dumps(gpus.read()) + "\n")
-            sys.stdout.flush()
+        gpus = Gpus(_write)
+        for line in sys.stdin:
+            number, kind = line.split()
+            gpus.ask(kind, int(number))
     except (pynvml.NVMLError, driver_root.NotFoundError) as error:
         sys.stderr.write(f"NVML: {error}\n")
         return 1

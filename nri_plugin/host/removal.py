@@ -24,6 +24,7 @@ from typing import Final
 
 from contract import library_file, names
 from contract.library_file import LibraryFileError
+from nri_plugin.gpu import record
 from nri_plugin.host import bundle, cdi_generator, driver_root, lock, releases, tmpfs
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.policy import mountinfo
@@ -87,7 +88,7 @@ class Removal:
         self._copy(used.paths)
         copies = self._places.copy.parent
         self._empty(copies, *_partial(copies, _WRITTEN))
-        self._empty(self._places.run_dir, lock.FILE)
+        self._empty(self._places.run_dir, lock.FILE, record.FILE, record.NEW)
 
     # --- parts
 

@@ -29,6 +29,8 @@ _LATE: Final = (
     "this node's files (directories of the host, library, CDI specs) could not be read or written"
     " in time"
 )
+SILENT_S: Final = 3.0
+"""For how long NVML is waited for while the last known GPUs serve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +73,6 @@ async def watch(
                 logged = problems
             beats += 1
             await asyncio.sleep(BEAT_S)
-    except Exception:
-        _LOG.exception(Line("the watch ended: /healthz fails from now on"))
-        raise
     finally:
         if inspecting is not None:
             inspecting.cancel()
@@ -100,19 +99,25 @@ async def inspect(node: Node) -> Found:
 
 
 async def _inspect(node: Node) -> Found:
-    if node.inventory.problem is not None or not node.inventory.gpus:
-        await node.inventory.refresh()
-    if node.inventory.problem is not None:
-        return Found([f"this node's GPUs are not known: {node.inventory.problem}"])
-    if not node.inventory.gpus:
-        failures = [f"{gpu.uuid}: {gpu.problem}" for gpu in node.inventory.seen if gpu.problem]
+    inventory = node.inventory
+    if inventory.problem is not None or inventory.nvml.silent or not inventory.gpus:
+        await inventory.refresh(SILENT_S)
+    silent = []
+    if inventory.problem is not None:
+        if not inventory.gpus:
+            return Found([f"this node's GPUs are not known: {inventory.problem}"])
+        silent = [f"the GPUs are those that NVML reported last: {inventory.problem}"]
+    if not inventory.gpus:
+        failures = [f"{gpu.uuid}: {gpu.problem}" for gpu in inventory.seen if gpu.problem]
+        failures += inventory.unnamed
         return Found(
             [f"no GPU of this node can be shared: {'; '.join(failures)}"]
             if failures
             else ["the driver lists no GPU on this node"]
         )
     try:
-        await node.renew_specs()
+        if not silent:
+            await node.renew_specs()
         specs, paths = await node.inspect_host()
         found = [specs.devices.get(gpu.uuid) for gpu in node.gpus]
         # Another program may have described the GPU since, in the same directory. Neither
@@ -120,7 +125,7 @@ async def _inspect(node: Node) -> Found:
         if any(device and device.also_in for device in found) and await node.withdraw_duplicates():
             specs, paths = await node.inspect_host()
         wanted = node.to_generate(specs)
-        if wanted and await node.generate_specs(wanted):
+        if wanted and not silent and await node.generate_specs(wanted):
             _log_replaced(wanted, specs, node.generator.file)
             specs, paths = await node.inspect_host()
     except TimeoutError:
@@ -131,7 +136,7 @@ async def _inspect(node: Node) -> Found:
         return Found([f"no CDI spec can be written: {error}"])
     judged = judge(node.gpus, specs, paths, node.generator.problem)
     unprotected = [each for each in (node.unprotected, node.selinux) if each]
-    return Found([*unprotected, *judged.lacks], judged.unusable)
+    return Found([*silent, *unprotected, *judged.lacks], judged.unusable)
 
 
 def judge(

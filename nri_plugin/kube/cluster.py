@@ -34,6 +34,7 @@ from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.notices import Notices
 from nri_plugin.readiness import Readiness
 from nri_plugin.settings import Settings
+from nri_plugin.supervision import supervised
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -75,13 +76,7 @@ class Cluster:
 
     async def run(self) -> None:
         """Run until cancelled; then the Lease reports that the agent is gone."""
-        while True:
-            try:
-                await self._connected()
-            except Exception:
-                _LOG.exception(Line("internal error in the API server connection; restarting it"))
-                self._metrics.api_up.set(0)
-                await asyncio.sleep(_AGAIN_S)
+        await supervised("API server", self._connected)
 
     async def _connected(self) -> None:
         """Run until there is a reason to reconnect."""
@@ -95,6 +90,9 @@ class Cluster:
             for _ in range(round(_AGAIN_S / _LOOK_S)):
                 self._verification.check()
                 await asyncio.sleep(_LOOK_S)
+        except Exception:
+            self._metrics.api_up.set(0)
+            raise
 
     def _load(self) -> Access:
         return access.load(self._settings.kubeconfig, self._settings.environment)

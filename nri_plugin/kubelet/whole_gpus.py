@@ -33,6 +33,7 @@ from nri_plugin.policy.model import Gpu
 from nri_plugin.policy.totals import Entry
 from nri_plugin.readiness import Readiness
 from nri_plugin.settings import Settings
+from nri_plugin.supervision import supervised
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -92,15 +93,14 @@ class WholeGpus:
     async def run(self) -> None:
         """Run until cancelled. A bug in this part stops only this part, for a while."""
         try:
-            while True:
-                try:
-                    await self._round()
-                except Exception:
-                    _LOG.exception(Line("internal error in the device plugin; the agent retries"))
-                    await asyncio.sleep(_AGAIN_S)
-                await asyncio.sleep(_TICK_S)
+            await supervised("device plugin", self._rounds)
         finally:
             await self._plugin.stop()
+
+    async def _rounds(self) -> None:
+        while True:
+            await self._round()
+            await asyncio.sleep(_TICK_S)
 
     async def _round(self) -> None:
         if time.monotonic() >= self._list_at or self._judged != self._knows_pods:

@@ -126,14 +126,22 @@ FAILURE_ROWS: Final[Sequence[FailureRow]] = (
         "test_an_agent_that_hangs_lets_no_container_through",
     ),
     FailureRow(
-        "the agent could not measure the memory of a context on a GPU: the GPU was full or lost, or"
-        " NVML did not report it",
+        "the agent could not measure the memory of a context on a GPU: other processes use it, it"
+        " is lost, or NVML did not report it",
         "containers run; each of their contexts is charged 512 MiB",
         "in the agent's log, once: `context size unknown`",
         "test_a_failed_measurement_is_logged_once_and_repeated",
     ),
     FailureRow(
-        "NVML does not list the processes, or has no figure for one (MPS, some MIG drivers)",
+        "NVML's calls about one GPU hang",
+        "CreateContainer fails for the containers that have a share of it; others start, and are"
+        " measured, also after a restart of the agent",
+        "`invalid value GPU-...: must be a healthy GPU: NVML did not answer for it in 10 s`; in a"
+        " cluster the Device's condition, and event `GpuFailed`",
+        "test_a_gpu_that_hangs_takes_no_other",
+    ),
+    FailureRow(
+        "NVML does not list the processes, or has no figure for one (some MIG drivers)",
         "containers run; their overhead stays as last measured",
         "`gpuslice_containers_not_measured`; in the agent's log, once: `the driver's own memory is"
         " not measured`",

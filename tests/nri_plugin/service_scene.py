@@ -27,14 +27,14 @@ from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri import connection
 from nri_plugin.nri.service import Service
 from nri_plugin.settings import Settings
+from tests.nri_plugin import fake_nvml
 from tests.nri_plugin.cdi_nodes import NODES
 from tests.nri_plugin.fake_runtime import FakeRuntime, RequestFailed, connected_pair
 from tests.nri_plugin.objects import plain_store
 
 UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 TOTAL = 40 << 30
-GPUS = json.dumps({"gpus": [{"uuid": UUID, "minor": 0, "memory_bytes": TOTAL}]})
-NVML = "import sys\nfor _ in sys.stdin: print(sys.argv[1], flush=True)"
+GPUS = json.dumps({"gpus": [{"uuid": UUID, "minor": 0, "memory_bytes": TOTAL, "model": "G"}]})
 HALF = allocation.encode(
     Allocation(
         {"gpu": [DeviceEntry(0, {names.RESOURCE_MEMORY_RATIO: 50, names.RESOURCE_CORE: 50}, UUID)]}
@@ -93,11 +93,12 @@ class Host:
             deadline_s=60,
             min_interval_s=5,
             now=asyncio.get_running_loop().time,
-            command=(sys.executable, "-c", NVML, gpus),
+            command=(*fake_nvml.PROGRAM, gpus),
         )
         self.inventory = inventory
         self.contexts = Contexts(
             os.environ,
+            inventory,
             deadline_s=60,
             min_interval_s=0,
             now=asyncio.get_running_loop().time,
@@ -135,7 +136,6 @@ async def serving(
         await runtime.close()
         await asyncio.wait([task])
         task.exception()
-        await handler._lifecycle._creation._contexts.settled()
         await handler._lifecycle._inventory.close()
 
 

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,17 @@ import pytest
 from lab import pages
 from nri_plugin import agent, command_line
 from nri_plugin.__main__ import main as agent_main
+from nri_plugin.gpu.arbiter_process import ArbiterProcess
+from nri_plugin.gpu.contexts import Contexts
+from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.gpu.measuring import Measuring
+from nri_plugin.host.node import Node
+from nri_plugin.host.store import Store
+from nri_plugin.policy.gpu_modes import Offer
+from nri_plugin.policy.ledger import Hold, Part
+from nri_plugin.policy.model import Gpu, Pod
 from nri_plugin.settings import Settings
+from nri_plugin.threads import Worker
 from tests.nri_plugin.fake_runtime import FakeRuntime, RequestFailed
 from tests.nri_plugin.fake_trunk import Dropped
 from tests.nri_plugin.kubelet.fake_kubelet import FakeKubelet
@@ -211,3 +222,50 @@ def test_without_root_the_agent_exits_with_an_error(
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert agent_main() == 1
     assert "needs root" in caplog.text
+
+
+async def test_a_part_of_the_agent_that_fails_is_logged_and_started_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bug of each part is one that nothing outside can cause."""
+    again = set[str]()
+
+    def fails_once(part: str) -> Callable[..., Awaitable[None]]:
+        failed: list[bool] = []
+
+        async def work(*_: object) -> None:
+            if failed:
+                again.add(part)
+                await asyncio.Event().wait()
+            failed.append(True)
+            raise KeyError("any bug")
+
+        return work
+
+    monkeypatch.setattr(Measuring, "sample", fails_once("measuring"))
+    monkeypatch.setattr(ArbiterProcess, "_run_once", fails_once("arbiter"))
+    monkeypatch.setattr(Contexts, "measure", fails_once("contexts"))
+    monkeypatch.setattr(agent, "watch", fails_once("watch"))
+    leaving = asyncio.Event()
+    serving = asyncio.create_task(agent.run(_settings(tmp_path), print, leaving, "test"))
+    await until_async(lambda: len(again) == 4)
+    leaving.set()
+    await serving
+    logged = {part for part in again if f"task={part} again_in_s=1" in caplog.text}
+    assert logged == {"measuring", "arbiter", "contexts", "watch"}
+
+
+def test_contexts_are_made_on_gpus_that_nothing_uses(tmp_path: Path) -> None:
+    """On a node of another device plugin on none: it may have assigned them."""
+    inventory = Inventory({})
+    inventory.seen = [Gpu(f"GPU-{n}", n, 8, model="A") for n in range(4)]
+    store = Store(tmp_path / "store", tmp_path / "libvgpu.so")
+    node = Node(_settings(tmp_path), inventory, store, Worker("files"))
+    node.modes.excluded = {"GPU-0"}
+    part = {"GPU-2": Part(4, 50)}
+    holds = [Hold("c", "key", "u", "main", "d/p/main", part, Pod("u", "d", "p"))]
+    node.modes.offer = Offer(any=True)
+    node.modes.allocate(["GPU-1"], inventory.seen, frozenset(), 0.0)
+    assert [gpu.uuid for gpu in agent.unused_gpus(node, holds)] == ["GPU-3"]
+    node.modes.note("socket", "nvidia-gpu.sock", 0.0)
+    assert agent.unused_gpus(node, holds) == []

@@ -103,8 +103,8 @@ class Side:
         finally:
             beating.cancel()
             await inventory.close()
-            if inventory._child.lingering is not None:
-                await inventory._child.lingering.wait()
+            if inventory.nvml.child.lingering is not None:
+                await inventory.nvml.child.lingering.wait()
 
     async def _beat(self) -> None:
         while True:

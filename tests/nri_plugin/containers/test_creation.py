@@ -83,16 +83,8 @@ async def test_grants_get_the_size_of_a_context_as_soon_as_it_is_measured(
             return grant.gpus[0].context_bytes
 
         assert await granted(0) == 512 << 20, "assumed, and not waited for"
-        await host.contexts.settled()
+        await host.contexts.measure(host.inventory.gpus)
         assert await granted(1) == 300 << 20
-
-
-async def test_a_hanging_context_measurement_delays_no_container(host: Host) -> None:
-    async with serving(host.service(context="import time; time.sleep(600)")) as runtime:
-        assert await runtime.create(pod(allocated=HALF), container()) is not None
-        await host.contexts.close()
-        child = host.contexts._children[UUID].lingering
-        assert child is None or await child.wait() != 0
 
 
 async def test_a_pod_with_rdma_alone_waits_for_nothing_of_ours(

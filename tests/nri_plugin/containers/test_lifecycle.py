@@ -54,7 +54,6 @@ async def living(host: Host) -> AsyncIterator[Lifecycle[Adjustment]]:
         yield life
     finally:
         life.close()
-        await host.contexts.settled()
         await host.inventory.close()
 
 

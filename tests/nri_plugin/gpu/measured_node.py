@@ -8,27 +8,23 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from contract import grant_file, names, region_file
 from nri_plugin.gpu.measuring import Measuring
+from nri_plugin.gpu.nvml_process import NvmlProcess
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Pod
 from nri_plugin.policy.notices import Notices
+from tests.nri_plugin import fake_nvml
 from tests.shim.conftest import GIB
 
 GPU = "GPU-1"
 LABELS = {"namespace": "d", "pod": "p", "container": "main", "uuid": GPU}
 THROTTLED = "gpuslice_container_gpu_throttled_seconds_total"
-ANSWER = """
-import sys
-for line in sys.stdin:
-    print(open(sys.argv[1]).read().replace("\\n", ""), flush=True)
-"""
 
 
 @dataclass
@@ -41,13 +37,12 @@ class Node:
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
     utilized: dict[int, int] | None = None
     seconds: float = 100.0
-    deadline_s: float = 60.0
 
     def __post_init__(self) -> None:
         self.metrics = Metrics()
         self.notices = Notices()
         self.holds: list[Hold] = []
-        self.command = self.command or (sys.executable, "-c", ANSWER, str(self.root / "usage"))
+        self.command = self.command or (*fake_nvml.PROGRAM, str(self.root / "usage"))
         self.proc = self.root / "proc"
 
     def add(self, container_id: str, key: str, charged_bytes: int) -> None:
@@ -85,13 +80,17 @@ class Node:
         return Measuring(
             self.root,
             lambda: self.holds,
-            self.environment,
+            NvmlProcess(
+                self.environment,
+                deadline_s=60.0,
+                pause_s=10.0,
+                now=lambda: self.seconds,
+                command=self.command,
+            ),
             self.metrics,
             self.notices,
-            deadline_s=self.deadline_s,
-            min_interval_s=10.0,
+            deadline_s=60.0,
             now=lambda: self.seconds,
-            command=self.command,
             proc=self.proc if self.proc.exists() else Path("/proc"),
         )
 
@@ -109,7 +108,7 @@ def during(measuring: Measuring, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
         finally:
-            await measuring._server.close()
+            await measuring._nvml.close()
 
     asyncio.run(run())
 

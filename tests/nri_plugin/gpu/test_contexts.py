@@ -12,66 +12,90 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pynvml
 import pytest
 
-from gpu import answers, context_size
+from gpu import answers, context_size, processes
 from nri_plugin.gpu.contexts import Contexts
+from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.gpu.record import FILE, Record
+from nri_plugin.policy.model import Gpu
 from tests.shim.conftest import GIB, GPUS, MIB, Host, gpu_host, library, simulated
-from tests.support import Clock
+from tests.support import Clock, until_async
 
 __all__ = ["gpu_host", "library"]
 
 GPU, OTHER = (uuid for uuid, _ in GPUS)
 
 
-def contexts(script: str, clock: Clock | None = None, deadline_s: float = 60.0) -> Contexts:
+def contexts(
+    script: str, *gpus: Gpu, clock: Clock | None = None, record: Record | None = None
+) -> Contexts:
+    inventory = Inventory(os.environ, record=record)
+    inventory.seen, inventory.driver = gpus, "1"
+    command = (sys.executable, "-c", script)
+    now = clock or Clock()
     return Contexts(
-        os.environ,
-        deadline_s=deadline_s,
-        min_interval_s=30.0,
-        now=clock or Clock(),
-        command=(sys.executable, "-c", script),
+        os.environ, inventory, deadline_s=60.0, min_interval_s=60.0, now=now, command=command
     )
 
 
-def learn(looked_for: Contexts, *uuids: str) -> Mapping[str, int]:
-    async def work() -> None:
-        looked_for.measure(uuids)
-        await looked_for.settled()
-        await looked_for.close()
+def learn(asked: Contexts, *uuids: str) -> Mapping[str, int]:
+    """Measure on these GPUs, each of a product of its own; return all that is known."""
+    gpus = [Gpu(uuid, 0, GIB, model=f"model of {uuid}") for uuid in uuids]
+    seen = asked._inventory.seen
+    asked._inventory.seen = [*seen, *(gpu for gpu in gpus if gpu not in seen)]
+    asyncio.run(asked.measure(gpus))
+    return asked.sizes
 
-    asyncio.run(work())
-    return looked_for.sizes
+
+A, SAME, OTHER_MODEL = (
+    Gpu("GPU-1", 0, GIB, model="A"),
+    Gpu("GPU-2", 1, GIB, model="A"),
+    Gpu("GPU-3", 2, GIB, model="B"),
+)
 
 
-async def test_each_gpu_is_measured_once_by_its_uuid(tmp_path: Path) -> None:
+async def test_one_context_is_made_for_each_product(tmp_path: Path) -> None:
+    """One at a time; and none for a GPU without a name."""
     log = tmp_path / "asked"
     script = (
-        f"import os, sys; assert os.environ['CUDA_VISIBLE_DEVICES'] == sys.argv[1]\n"
-        f"open({str(log)!r}, 'a').write(sys.argv[1] + ' '); print(len(sys.argv[1]))"
+        "import os, sys; assert os.environ['CUDA_VISIBLE_DEVICES'] == sys.argv[1]\n"
+        f"assert not os.path.exists({str(tmp_path / 'other')!r})\n"
+        f"open({str(tmp_path / 'other')!r}, 'x')\n"
+        f"open({str(log)!r}, 'a').write(sys.argv[1] + ' '); print(len(sys.argv[1]))\n"
+        f"os.unlink({str(tmp_path / 'other')!r})"
     )
     clock = Clock()
-    asked = contexts(script, clock)
-    asked.measure(["GPU-1", "GPU-1"])
-    asked.measure(["GPU-1"])
-    assert asked.sizes == {}, "no request waits"
-    await asked.settled()
+    gpus = [A, SAME, OTHER_MODEL, Gpu("GPU-4", 3, GIB)]
+    asked = contexts(script, *gpus, clock=clock)
+    assert asked.sizes == {}
+    await asked.measure(gpus)
     clock.seconds += 3600
-    asked.measure(["GPU-1", "GPU-22"])
-    await asked.settled()
-    assert asked.sizes == {"GPU-1": 5, "GPU-22": 6}
-    await asked.close()
-    assert log.read_text().split() == ["GPU-1", "GPU-22"]
+    await asked.measure(gpus)
+    assert asked.sizes == {"GPU-1": 5, "GPU-2": 5, "GPU-3": 5}
+    assert log.read_text().split() == ["GPU-1", "GPU-3"]
+
+
+async def test_a_size_outlasts_the_agent_and_not_the_drivers_version(tmp_path: Path) -> None:
+    record = Record(tmp_path, "boot")
+    record.begin()
+    await contexts("print(7)", A, record=record).measure([A])
+    await until_async(lambda: "1 A" in (tmp_path / FILE).read_text())
+    again = contexts("raise SystemExit('measured again')", A, record=Record(tmp_path, "boot"))
+    assert again.sizes == {"GPU-1": 7}
+    again._inventory.driver = "2"
+    assert again.sizes == {}
 
 
 @pytest.mark.parametrize(
     ("script", "problem"),
     [
         ("import sys; sys.exit('first\\nNVML: Driver Not Loaded')", "NVML: Driver Not Loaded"),
-        ("import os; os.abort()", "no message"),
+        ("import os; os.abort()", "killed by signal 6"),
+        ("import os; os.kill(os.getpid(), 9)", "killed by signal 9"),
+        ("import sys; sys.exit(3)", "exited with status 3 and no message"),
         ("print('about 300')", "unreadable answer"),
         ("", "unreadable answer"),
         ("print(0)", "0 bytes for a context: implausible"),
@@ -84,28 +108,37 @@ async def test_a_failed_measurement_is_logged_once_and_repeated(
     script: str, problem: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Clock()
-    asked = contexts(script, clock)
+    asked = contexts(script, A, clock=clock)
     for _ in range(3):
-        asked.measure(["GPU-1"])
-        asked.measure(["GPU-1"])
-        await asked.settled()
-        clock.seconds += 30
+        await asked.measure([A])
+        await asked.measure([A])
+        clock.seconds += 60
     assert asked.sizes == {}
     asked._children["GPU-1"].command = (sys.executable, "-c", "print(7)")
     clock.seconds -= 1
-    asked.measure(["GPU-1"])
-    await asked.settled()
+    await asked.measure([A])
     assert asked.sizes == {}, "not yet"
     clock.seconds += 1
-    asked.measure(["GPU-1"])
-    await asked.settled()
+    await asked.measure([A])
     assert asked.sizes == {"GPU-1": 7}
     assert [problem in line for line in caplog.messages if "unknown" in line] == [True]
 
 
+async def test_after_a_failure_another_gpu_of_the_product_is_tried() -> None:
+    clock = Clock()
+    script = "import sys; sys.exit('busy') if sys.argv[1] == 'GPU-1' else print(7)"
+    asked = contexts(script, A, SAME, clock=clock)
+    await asked.measure([A, SAME])
+    assert asked.sizes == {}
+    clock.seconds += 60
+    await asked.measure([A, SAME])
+    assert asked.sizes == {"GPU-1": 7, "GPU-2": 7}
+
+
 def over(host: Host, **more: str) -> Contexts:
     environment = {**host.environment(preload=False), **more}
-    return Contexts(environment, deadline_s=60, min_interval_s=0, now=Clock())
+    inventory = Inventory(environment)
+    return Contexts(environment, inventory, deadline_s=60, min_interval_s=0, now=Clock())
 
 
 def control(host: Host, **request: object) -> dict[str, object]:
@@ -146,19 +179,15 @@ def test_measuring_a_context_leaves_no_memory_in_use(gpu_host: Host) -> None:
 
 
 @pytest.mark.sim
-def test_a_neighbours_memory_is_not_the_contexts(gpu_host: Host) -> None:
-    with neighbour(gpu_host, 0):
-        assert learn(over(gpu_host), GPU) == {GPU: 300 * MIB}
-        assert used(gpu_host) == [GIB + 300 * MIB, 0]
-
-
-@pytest.mark.sim
-def test_a_gpu_that_is_full_is_left_alone(gpu_host: Host, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_gpu_that_a_process_uses_is_left_alone(
+    gpu_host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
     asked = over(gpu_host)
-    with neighbour(gpu_host, 1):
-        assert learn(asked, OTHER) == {}
-        assert "bytes of the GPU are free" in caplog.text
-    assert learn(asked, OTHER) == {OTHER: 300 * MIB}, "retried when there is room"
+    with neighbour(gpu_host, 0):
+        assert learn(asked, GPU) == {}
+        assert "another process uses the GPU" in caplog.text
+        assert used(gpu_host) == [GIB + 300 * MIB, 0]
+    assert learn(asked, GPU) == {GPU: 300 * MIB}, "retried when it is free"
 
 
 @pytest.mark.sim
@@ -216,8 +245,9 @@ def test_implausible_figures_of_nvml_are_rejected(
     script = (
         "import os, sys, pynvml\nfrom collections import namedtuple\n"
         "Row = namedtuple('Row', 'pid usedGpuMemory')\n"
+        "from gpu import context_size\n"
         f"pynvml.nvmlDeviceGetComputeRunningProcesses = lambda GPU: {rows}\n"
-        "from gpu import context_size\nsys.exit(context_size.main())"
+        "sys.exit(context_size.main())"
     )
     asked = over(gpu_host)
     asked._command = (sys.executable, "-c", script)
@@ -228,13 +258,12 @@ def test_implausible_figures_of_nvml_are_rejected(
 def test_a_gpu_of_one_process_at_a_time_is_left_to_its_tenant(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    memory = SimpleNamespace(free=80 << 30)
     for name, answer in (
         ("nvmlInit", None),
         ("nvmlDeviceGetHandleByUUID", "handle"),
-        ("nvmlDeviceGetMemoryInfo", memory),
         ("nvmlDeviceGetComputeMode", pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS),
     ):
         monkeypatch.setattr(pynvml, name, lambda *_, answer=answer: answer)
+    monkeypatch.setattr(processes, "of", lambda _: {})
     with pytest.raises(answers.UnknownSizeError, match="EXCLUSIVE_PROCESS"):
         context_size.measure("GPU-0")

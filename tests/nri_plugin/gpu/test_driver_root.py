@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,11 +67,10 @@ async def test_a_driver_installed_later_is_found(
     install(build_dir, mount)
     await gpus.refresh()
     assert [gpu.memory_bytes for gpu in gpus.gpus] == [2 * GIB]
-    contexts = Contexts(environment, deadline_s=60)
-    contexts.measure(gpu.uuid for gpu in gpus.gpus)
-    await contexts.settled()
+    contexts = Contexts(environment, gpus, deadline_s=60)
+    await contexts.measure(gpus.gpus)
     assert contexts.sizes == {gpus.gpus[0].uuid: CONTEXT_BYTES}
-    await asyncio.gather(gpus.close(), contexts.close())
+    await gpus.close()
 
 
 @pytest.mark.sim

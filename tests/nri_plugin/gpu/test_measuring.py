@@ -6,6 +6,8 @@ program under the library.
 
 from __future__ import annotations
 
+import asyncio
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +15,13 @@ from pathlib import Path
 import pytest
 
 from contract import names
-from nri_plugin.gpu.measuring import COMMAND
-from tests.nri_plugin.gpu.measured_node import ANSWER, GPU, Node, during, sample
+from nri_plugin.gpu.nvml_process import COMMAND
+from tests.nri_plugin import fake_nvml
+from tests.nri_plugin.gpu.deadlines import Deadlines
+from tests.nri_plugin.gpu.measured_node import GPU, Node, during, sample
 from tests.shim.conftest import CONTEXT_BYTES, GPUS, MIB, Host, gpu_host, library
 from tests.shim.exact import CODE
+from tests.support import until_async
 
 __all__ = ["gpu_host", "library"]
 
@@ -120,14 +125,8 @@ def test_another_grant_in_the_same_place_gets_nothing_of_a_sample_under_way(node
     node.nvml({11: 700})
     measuring = node.measuring()
     sample(measuring, 2)
-    script = f"""
-import os, shutil, sys
-for line in sys.stdin:
-    os.rename({str(node.root / "key-1")!r}, {str(node.root / "old")!r})
-    shutil.copytree({str(node.root / "old")!r}, {str(node.root / "key-1")!r})
-    print(open({str(node.root / "usage")!r}).read(), flush=True)
-"""
-    measuring._server._child.command = (sys.executable, "-c", script)
+    move = f"cd {node.root}; mv key-1 old; cp -r old key-1; exec {' '.join(node.command)}"
+    measuring._nvml.child.command = ("sh", "-c", move)
     sample(measuring, 1)
     assert (node.overhead("old"), node.overhead("key-1")) == (200, 0)
 
@@ -136,11 +135,11 @@ for line in sys.stdin:
     ("script", "problem"),
     [
         ("import sys; sys.stderr.write('NVML: Driver Not Loaded\\n'); sys.exit(1)", "Not Loaded"),
-        (BAD_ANSWER.format("never mind"), "Expecting value"),
-        (BAD_ANSWER.format("[]"), "not an answer"),
-        ("import time; time.sleep(600)", "did not answer in 0.5 s"),
+        (BAD_ANSWER.format("never mind"), "unreadable answer"),
+        (BAD_ANSWER.format("[]"), "unreadable answer"),
+        ("import os; os.kill(os.getpid(), 9)", "killed by signal 9"),
     ],
-    ids=["no driver", "not JSON", "not a mapping", "hangs"],
+    ids=["no driver", "not JSON", "not a mapping", "killed"],
 )
 def test_nvml_that_does_not_answer_is_not_queried_for_a_while(
     node: Node, script: str, problem: str, caplog: pytest.LogCaptureFixture
@@ -149,9 +148,7 @@ def test_nvml_that_does_not_answer_is_not_queried_for_a_while(
     node.add("c1", "key-1", 500)
     node.process(11, "c1")
     node.command = (sys.executable, "-c", script)
-    node.deadline_s = 0.5 if "sleep" in script else 60.0
     measuring = node.measuring()
-    server = measuring._server
 
     async def samples() -> int:
         for _ in range(3):
@@ -163,39 +160,53 @@ def test_nvml_that_does_not_answer_is_not_queried_for_a_while(
         assert node.metric("gpuslice_containers_not_measured") == 1
         said = [text for text in caplog.messages if "not measured" in text]
         assert [problem in text for text in said] == [True], "once"
-        if server._process is not None:
-            return
-        if server._child.lingering is not None:
-            await server._child.lingering.wait()
-        server._child.command = (sys.executable, "-c", ANSWER, str(node.root / "usage"))
-        server._child.deadline_s = measuring._deadline_s = 60.0
+        child = measuring._nvml.child
+        if child.lingering is not None:
+            await child.lingering.wait()
+        child.command = (*fake_nvml.PROGRAM, str(node.root / "usage"))
         node.nvml({11: 700})
         assert await samples() == 0, "asked again too soon"
+        assert node.metric("gpuslice_sample_age_seconds") == 0
         node.seconds += 10.0
+        assert node.metric("gpuslice_sample_age_seconds") == 10
         assert await samples() == 200
+        assert node.metric("gpuslice_sample_age_seconds") == 0
         assert any("measured again" in text for text in caplog.messages)
 
     during(measuring, work)
 
 
-def test_the_child_ends_a_minute_after_the_last_container_with_a_gpu(node: Node) -> None:
-    """Short-lived pods do not start one each second."""
-    node.add("c1", "key-1", 0)
-    node.nvml({})
+def test_a_gpu_that_does_not_answer_leaves_the_others_measured(node: Node) -> None:
+    node.add("c1", "key-1", 500)
+    node.process(11, "c1")
+    answers = {
+        "gpus": [{"uuid": node.uuid}, {"uuid": "GPU-9", "silent": True}],
+        "memory": {node.uuid: {11: 700}},
+    }
+    (node.root / "usage").write_text(json.dumps(answers))
     measuring = node.measuring()
+    deadlines = Deadlines(measuring._nvml)
 
     async def work() -> None:
-        await measuring.sample()
-        child = measuring._server._process
-        assert child is not None and child.returncode is None
-        node.holds.clear()
-        for _ in range(59):
+        first = asyncio.create_task(measuring.sample())
+        await until_async(lambda: deadlines.heard(0))
+        deadlines.expire()
+        await first
+        for _ in range(2):  # these wait for the GPU no more
             await measuring.sample()
-        assert measuring._server._process is child and child.returncode is None
-        await measuring.sample()
-        assert measuring._server._process is None and child.returncode == 0
+        assert node.overhead("key-1") == 200
 
     during(measuring, work)
+
+
+def test_the_age_of_the_last_sample_grows_when_sampling_has_ended(node: Node) -> None:
+    measuring = node.measuring()
+    sample(measuring)
+    assert node.metric("gpuslice_sample_age_seconds") == 0
+    node.seconds += 3600
+    assert node.metric("gpuslice_sample_age_seconds") == 3600
+    sample(measuring, 1)
+    assert node.metric("gpuslice_sample_age_seconds") == 0
 
 
 def test_the_overhead_of_real_programs_is_measured(gpu_host: Host, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class Agent:
         )
         self.modes, self.ledger = GpuModes(self.settings.whole_gpus), Ledger()
         self.inventory, self.bound = Inventory(os.environ), BoundPods()
-        self.inventory.seen = self.inventory.gpus = GPUS
+        self.inventory.seen = GPUS
         self.metrics = Metrics()
         self.whole = WholeGpus(
             self.settings,

@@ -106,9 +106,9 @@ async def test_what_is_missing_on_the_node_refuses_until_it_is_there(host: Host)
 
 
 async def test_a_driver_that_does_not_answer_refuses(host: Host) -> None:
-    async with serving(host.service("no")) as runtime:
+    async with serving(host.service('{"exit": "NVML: Driver Not Loaded"}')) as runtime:
         text = await refused(runtime, pod(allocated=HALF), container())
-        assert "the agent cannot list this node's GPUs: unreadable answer" in text
+        assert "the agent cannot list this node's GPUs: NVML: Driver Not Loaded" in text
 
 
 async def test_a_creation_that_fails_after_the_ledger_holds_nothing(host: Host) -> None:

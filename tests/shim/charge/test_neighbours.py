@@ -172,12 +172,12 @@ def _started(host: Host, program: str, fixed_bytes: int) -> subprocess.Popen[str
 
 
 _WATCH = """
-import sys, time
+import json, sys, time
 import pynvml
-from gpu import answers, processes
+from gpu import processes
 pynvml.nvmlInit()
 while True:
-    print(answers.encode(processes.query(), {}), end="", flush=True)
+    print(json.dumps(processes.query()), flush=True)
     time.sleep(0.2)
 """
 
@@ -189,7 +189,7 @@ def _watch(run: Run, pids: Sequence[int], over: threading.Event) -> None:
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as watcher:
         assert watcher.stdout is not None
         while not over.is_set():
-            held = answers.decode(watcher.stdout.readline())[0][_UUID] or {}
+            held = answers.by_pid(json.loads(watcher.stdout.readline())[_UUID]) or {}
             for pid in pids:
                 run.over_bytes = max(run.over_bytes, (held.get(pid) or 0) - _LIMIT_BYTES)
             run.samples += 1

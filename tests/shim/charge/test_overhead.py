@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,18 +35,18 @@ def _program(host: Host, directory: Path, begin: str) -> Iterator[Talk]:
 
 
 _ASK = """
-import pynvml
-from gpu import answers, processes
-from gpu.account import Account
+import json, pynvml
+from gpu import processes
 pynvml.nvmlInit()
-print(answers.encode(processes.query(), {}), end="")
+print(json.dumps(processes.query()))
 """
 
 
 def _ask(host: Host) -> answers.Usage:
     """NVML's figures, queried as the node agent does: in a process of its own."""
     done = host.run([sys.executable, "-c", _ASK], preload=False)
-    return answers.decode(done.stdout)[0]
+    found = json.loads(done.stdout)
+    return {uuid: answers.by_pid(of_gpu) for uuid, of_gpu in found.items()}
 
 
 def _say(directory: Path, overhead_bytes: dict[str, int]) -> None:

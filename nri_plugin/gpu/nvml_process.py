@@ -1,0 +1,267 @@
+"""The process that queries NVML (nvml.py): one for the inventory and the measurements.
+
+Each query goes to all GPUs at once, and each GPU answers with a line of its own. One that does not
+answer within the deadline is late; later queries do not wait for it until it has answered again.
+The first answers of a new process may take long, because without persistence mode the driver
+attaches each GPU anew. A process is killed only if no GPU answers, and the next one starts after it
+has exited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from nri_plugin.child import Child, cause
+from nri_plugin.gpu.nvml_queries import BOARD, GPUS, LINKS
+from nri_plugin.policy.refusals import ChildError
+
+COMMAND: Final = (sys.executable, "-m", "nri_plugin.gpu.nvml")
+DEADLINE_S: Final = 10.0
+FIRST_S: Final = 120.0
+_CLOSE_S: Final = 1.0
+_PAUSE_S: Final = 5.0
+
+Line = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """head: about all GPUs. lines: by NVML's index. late: why a GPU did not answer. starting: the
+    same for a GPU that has not answered this process yet, and still may."""
+
+    head: Line
+    lines: Mapping[int, Line]
+    late: Mapping[int, str] = field(default_factory=dict)
+    starting: Mapping[int, str] = field(default_factory=dict)
+
+
+class _Request:
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.head: Line | None = None
+        self.lines: dict[int, Line] = {}
+        self.changed = asyncio.Event()
+
+    def missing(self) -> set[int]:
+        """Return the indexes without an answer; the head is known."""
+        assert self.head is not None
+        wanted = {BOARD} if self.kind == LINKS else set(range(self.head["count"]))
+        return wanted - self.lines.keys()
+
+
+class _Running:
+    """One process. answered: whether it ever has. heard: GPUs that have ever answered. late: GPUs
+    that have not since a query's deadline. slow: those that did not answer the last query in time,
+    though later; only GPUS, which decides about their health, waits for them. heard_s: when a GPU
+    answered last."""
+
+    def __init__(self, process: Process, now_s: float) -> None:
+        self.process = process
+        self.began_s = self.heard_s = now_s
+        self.answered = False
+        self.heard: set[int] = set()
+        self.late: set[int] = set()
+        self.slow: set[int] = set()
+        self.requests: dict[int, _Request] = {}
+        self.ended = ""
+        self.reading: asyncio.Task[None] | None = None
+
+
+class _EndedError(ChildError):
+    """The process ended instead of answering."""
+
+
+class NvmlProcess:
+    """deadline_s: of each query. first_s: for the first answers of a new process. pause_s: after a
+    process failed, until the next one. now: a monotonic clock in seconds. timeout: as
+    asyncio.timeout."""
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        *,
+        deadline_s: float = DEADLINE_S,
+        first_s: float = FIRST_S,
+        pause_s: float = _PAUSE_S,
+        now: Callable[[], float] = time.monotonic,
+        command: Sequence[str] = COMMAND,
+        timeout: Callable[[float], AbstractAsyncContextManager[object]] = asyncio.timeout,
+    ) -> None:
+        self.child = Child(command, environment, deadline_s=deadline_s, subject="NVML")
+        self._first_s = max(first_s, deadline_s)
+        self._pause_s = pause_s
+        self._now = now
+        self._timeout = timeout
+        self._starting = asyncio.Lock()
+        self._running: _Running | None = None
+        self._number = 0
+        self._failed = ""
+        self._not_before_s = now()
+
+    @property
+    def silent(self) -> bool:
+        """Whether a GPU did not answer the last query in time."""
+        return self._running is not None and bool(self._running.slow)
+
+    async def ask(self, kind: str) -> Answers:
+        """Return the answers of those GPUs that give one in time. Raises ChildError if NVML as a
+        whole does not."""
+        was_running = self._running is not None
+        try:
+            return await self._ask(kind)
+        except _EndedError:
+            if not was_running:
+                raise
+        return await self._ask(kind)
+
+    async def close(self) -> None:
+        """Close the process's input, which ends it; kill it if it hangs. `ask` may be called
+        again."""
+        running, self._running = self._running, None
+        process = running.process if running else self.child.lingering
+        if process is None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_S):
+                    await process.wait()
+        finally:
+            if running is not None:
+                self._leave(running)
+
+    async def _ask(self, kind: str) -> Answers:
+        async with self._starting:
+            running = self._running or await self._start()
+        request = _Request(kind)
+        self._number += 1
+        number = self._number
+        running.requests[number] = request
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with self._timeout(self.child.deadline_s):
+                    await self._answered(running, number, request)
+        finally:
+            del running.requests[number]
+        if running.ended:
+            raise _EndedError(running.ended)
+        return self._sorted(running, request)
+
+    async def _answered(self, running: _Running, number: int, request: _Request) -> None:
+        stdin = running.process.stdin
+        assert stdin is not None
+        with contextlib.suppress(ConnectionError):  # it has ended: the reader reports why
+            stdin.write(f"{number} {request.kind}\n".encode())
+            await stdin.drain()
+        while not running.ended:
+            passed_over = running.late | (running.slow if request.kind != GPUS else set())
+            if request.head is not None and not request.missing() - passed_over:
+                return
+            request.changed.clear()
+            await request.changed.wait()
+
+    def _sorted(self, running: _Running, request: _Request) -> Answers:
+        now_s = self._now()
+        age_s = now_s - running.began_s
+        new = age_s < self._first_s
+        if request.head is None and new and not running.answered:
+            raise ChildError(
+                f"NVML has not answered for {age_s:.0f} s: without persistence mode its first"
+                f" answer may take {self._first_s:.0f} s"
+            )
+        if request.head is None or self._hangs(running, request, now_s):
+            late_error = self.child.late()
+            self._fail(running, str(late_error))
+            raise late_error
+        late, starting = {}, {}
+        if request.kind == GPUS:
+            running.slow -= request.lines.keys()
+            running.late |= request.missing()
+        running.late |= request.missing() - running.slow
+        running.slow |= request.missing()
+        for index in request.missing():
+            if new and index not in running.heard:
+                starting[index] = f"NVML has not answered for it yet ({age_s:.0f} s)"
+            else:
+                late[index] = f"NVML did not answer for it in {self.child.deadline_s:g} s"
+        return Answers(request.head, request.lines, late, starting)
+
+    def _hangs(self, running: _Running, request: _Request, now_s: float) -> bool:
+        """Whether no GPU has answered for so long that another process may do better."""
+        missing = request.missing()
+        return bool(missing) and not request.lines and now_s - running.heard_s >= self._first_s
+
+    async def _start(self) -> _Running:
+        if self._now() < self._not_before_s:
+            raise ChildError(self._failed)
+        try:
+            process = await self.child.start(PIPE)
+        except ChildError as error:
+            self._pause(str(error))
+            raise
+        self._running = running = _Running(process, self._now())
+        running.reading = asyncio.create_task(self._read(running), name="answers of NVML")
+        return running
+
+    async def _read(self, running: _Running) -> None:
+        """Give each line to its request until the process ends."""
+        process = running.process
+        assert process.stdout is not None
+        try:
+            while line := await process.stdout.readline():
+                self._take(running, line)
+            _, stderr = await process.communicate()
+            problem = cause(process.returncode or 0, stderr)
+        except (OSError, ValueError) as error:
+            problem = f"{self.child.subject}: unreadable answer: {error}"
+        self._fail(running, problem)
+
+    def _take(self, running: _Running, line: bytes) -> None:
+        """Raises ValueError."""
+        found = json.loads(line)
+        if not isinstance(found, dict) or not isinstance(found.get("request"), int):
+            raise ValueError(repr(line[:80]))
+        running.answered = True
+        request, index = running.requests.get(found["request"]), found.get("index")
+        if isinstance(index, int):
+            running.heard.add(index)
+            running.late.discard(index)
+            running.heard_s = self._now()
+        elif not isinstance(found.get("count"), int):
+            raise ValueError(repr(line[:80]))
+        if request is None:
+            return  # its deadline has passed
+        if index is None:
+            request.head = found
+        else:
+            request.lines[index] = found
+        request.changed.set()
+
+    def _fail(self, running: _Running, problem: str) -> None:
+        running.ended = problem
+        if self._running is running:
+            self._running = None
+            if not running.answered:
+                self._pause(problem)
+        self._leave(running)
+        for request in running.requests.values():
+            request.changed.set()
+
+    def _pause(self, problem: str) -> None:
+        self._failed = problem
+        self._not_before_s = self._now() + self._pause_s
+
+    def _leave(self, running: _Running) -> None:
+        if running.reading is not None and running.reading is not asyncio.current_task():
+            running.reading.cancel()
+        self.child.leave(running.process)

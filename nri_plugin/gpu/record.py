@@ -1,0 +1,116 @@
+"""What the agent knows of the GPUs across restarts: a file in the run directory.
+
+It has the GPUs as NVML listed them last and the XID errors of GPUs, both valid until the driver is
+loaded again, and the sizes of contexts by driver version and product. A file of another load, or
+one that cannot be read, counts as none.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from kube.log_lines import Line
+from nri_plugin.policy.model import Gpu
+from nri_plugin.threads import Worker
+
+_LOG: Final = logging.getLogger(__name__)
+
+FILE: Final = ".gpus.json"
+NEW: Final = f"{FILE}.new"
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+_MODULE: Final = Path("/sys/module/nvidia")
+
+
+def load_id() -> str:
+    """Return a text that differs after each boot, and after each load of the driver's module: sysfs
+    makes the module's directory anew."""
+    boot = _BOOT.read_text().strip()
+    try:
+        return f"{boot} {_MODULE.stat().st_ino}"
+    except OSError:  # no such module: a simulated driver
+        return boot
+
+
+class Record:
+    """Without a directory nothing is stored. Written in a thread of its own, and only from `begin`
+    on: by the one agent that serves the node."""
+
+    def __init__(self, run_dir: Path | None = None, load: str | None = None) -> None:
+        self._path = run_dir and run_dir / FILE
+        self._load = load_id() if load is None else load
+        self._worker: Worker | None = None
+        self.gpus: Sequence[Gpu] = ()
+        self.xids: Mapping[str, int] = {}
+        """The first error of each GPU, by UUID."""
+        self.contexts: Mapping[str, int] = {}
+        """Bytes, by `model_key`."""
+        self._read()
+
+    def begin(self) -> None:
+        """Write from now on. Takes over what another agent wrote since the file was read."""
+        gpus, xids, contexts = self.gpus, self.xids, self.contexts
+        self._read()
+        self._worker = Worker("record of GPUs") if self._path else None
+        self.keep(
+            gpus=gpus or self.gpus,
+            xids={**xids, **self.xids},
+            contexts={**self.contexts, **contexts},
+            changed=True,
+        )
+
+    def keep(
+        self,
+        *,
+        gpus: Sequence[Gpu] | None = None,
+        xids: Mapping[str, int] | None = None,
+        contexts: Mapping[str, int] | None = None,
+        changed: bool = False,
+    ) -> None:
+        """Replace these parts, and write the file if one of them changed, or if `changed`."""
+        before = (self.gpus, self.xids, self.contexts)
+        self.gpus = self.gpus if gpus is None else gpus
+        self.xids = self.xids if xids is None else xids
+        self.contexts = self.contexts if contexts is None else contexts
+        changed = changed or before != (self.gpus, self.xids, self.contexts)
+        if self._worker is not None and changed:
+            document = {
+                "load": self._load,
+                "gpus": [asdict(gpu) for gpu in self.gpus],
+                "xids": self.xids,
+                "contexts": self.contexts,
+            }
+            self._worker.post(partial(self._write, json.dumps(document)))
+
+    def _read(self) -> None:
+        if self._path is None:
+            return
+        try:
+            found: dict[str, Any] = json.loads(self._path.read_bytes())
+            contexts = {str(model): int(size) for model, size in found["contexts"].items()}
+            gpus = tuple(Gpu(**gpu) for gpu in found["gpus"])
+            xids = {str(uuid): int(xid) for uuid, xid in found["xids"].items()}
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return
+        self.contexts = contexts
+        if found["load"] == self._load:
+            self.gpus, self.xids = gpus, xids
+
+    def _write(self, text: str) -> None:
+        assert self._path is not None
+        new = self._path.with_name(NEW)
+        try:
+            new.write_text(text)
+            os.replace(new, self._path)
+        except OSError as error:
+            _LOG.warning(Line("record of GPUs not written", path=self._path, error=error))
+
+
+def model_key(driver: str, model: str) -> str:
+    return f"{driver} {model}"

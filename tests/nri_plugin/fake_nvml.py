@@ -1,0 +1,73 @@
+"""NVML's process with the answers of a test: `python fake_nvml.py ANSWERS`, JSON or a file of it.
+
+    gpus         for each index the fields of model.Gpu, and: "recovery"; "xids", pairs of UUID and
+                 number; "error" in the place of the others; "silent": it does not answer
+    driver, links, head_xids
+    memory, utilization   by UUID, as gpu/processes.py has them
+    exit         the process ends with this text
+    hang         the process does not answer
+
+A file is read anew for each query.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+PROGRAM = (sys.executable, str(Path(__file__)))
+
+
+def _say(number: str, **answer: Any) -> None:
+    sys.stdout.write(json.dumps({"request": int(number), **answer}) + "\n")
+    sys.stdout.flush()
+
+
+def _gpus(number: str, answers: Any, gpus: list[dict[str, Any]]) -> None:
+    for index, gpu in enumerate(gpus):
+        if gpu.pop("silent", False):
+            continue
+        xids = gpu.pop("xids", [])
+        body = gpu if "error" in gpu else {"gpu": {"index": index, **gpu}}
+        _say(number, index=index, xids=xids, **body)
+
+
+def _processes(number: str, answers: Any, gpus: list[dict[str, Any]]) -> None:
+    memory, utilization = answers.get("memory", {}), answers.get("utilization", {})
+    for index, gpu in enumerate(gpus):
+        if gpu.pop("silent", False):
+            continue
+        uuid = gpu.get("uuid")
+        of_gpu = {"memory": memory.get(uuid, {}), "utilization": utilization.get(uuid, {})}
+        _say(number, index=index, **({"uuid": uuid, **of_gpu} if uuid else gpu))
+
+
+def main() -> None:
+    for line in sys.stdin:
+        number, kind = line.split()
+        given = sys.argv[1]
+        answers = json.loads(given if given.startswith("{") else Path(given).read_text())
+        if "exit" in answers:
+            sys.exit(answers["exit"])
+        if answers.get("hang"):
+            time.sleep(3600)
+        gpus = answers.get("gpus") or [{"uuid": uuid} for uuid in answers.get("memory", ())]
+        count = len(gpus)
+        _say(
+            number,
+            count=count,
+            driver=answers.get("driver", ""),
+            links=answers.get("links", [""] * count),
+            xids=answers.get("head_xids", []),
+        )
+        if kind == "links":
+            _say(number, index=-1, links=answers["measured_links"])
+        else:
+            (_gpus if kind == "gpus" else _processes)(number, answers, gpus)
+
+
+if __name__ == "__main__":
+    main()
