@@ -65,6 +65,7 @@ class SimBoard(ctypes.LittleEndianStructure):
         ("launch_default_ns", ctypes.c_uint64),
         ("time_slice_ns", ctypes.c_uint64),
         ("copy_bytes_per_s", ctypes.c_uint64),
+        ("context_host_bytes", ctypes.c_uint64),
         ("now_ns", ctypes.c_uint64),
         ("slice_end_ns", ctypes.c_uint64),
         ("pending", ctypes.c_uint64 * (CHANNELS // 64)),
@@ -78,6 +79,7 @@ class SimBoard(ctypes.LittleEndianStructure):
     launch_default_ns: int
     time_slice_ns: int
     copy_bytes_per_s: int
+    context_host_bytes: int
     now_ns: int
     busy: ctypes.Array[SimBusy]
 
@@ -101,6 +103,7 @@ class Board:
         board = self._shared.board
         board.launch_default_ns = host.launch_default_ns
         board.time_slice_ns = host.time_slice_us * 1000
+        board.context_host_bytes = host.context_host_bytes
         board.copy_bytes_per_s = int(host.copy_gib_per_s * 2**30)
 
     def show(self, armed: int, lost: bool) -> None:

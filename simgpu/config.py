@@ -70,6 +70,8 @@ class HostConfig:
     """Allocations are charged in whole granules."""
     context_overhead_bytes: int
     """Bytes that each context itself takes from the pool."""
+    context_host_bytes: int
+    """Bytes of the host's memory that each context takes in its process."""
     module_overhead_bytes: int
     """Memory of a module's code, unless its text states it."""
     teardown_delay_s: float
@@ -133,6 +135,7 @@ def parse(text: str) -> HostConfig:
             cuda_version=_typed(merged, "cuda_version", int),
             granule_bytes=parse_bytes(merged["granule"], "granule"),
             context_overhead_bytes=parse_bytes(merged["context_overhead"], "context_overhead"),
+            context_host_bytes=parse_bytes(merged["context_host_memory"], "context_host_memory"),
             module_overhead_bytes=parse_bytes(merged["module_overhead"], "module_overhead"),
             teardown_delay_s=float(_typed(merged, "teardown_delay_s", (int, float))),
             launch_default_ns=_typed(merged, "launch_default_ns", int),
@@ -154,6 +157,7 @@ def load(path: Path) -> HostConfig:
 
 _HOST_RANGES: Final = (
     ("granule", "granule_bytes", 1, 2**30, "1 byte to 1Gi"),
+    ("context_host_memory", "context_host_bytes", 0, 2**36, "0 to 64Gi"),
     ("teardown_delay_s", "teardown_delay_s", 0, 3600, "0 to 3600"),
     ("launch_default_ns", "launch_default_ns", 0, 10**12, "0 to 10^12"),
     ("time_slice_us", "time_slice_us", 1, 10**9, "1 to 10^9"),

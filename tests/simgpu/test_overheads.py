@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from simgpu import config
 from tests.simgpu.host import Host
 
 pytestmark = pytest.mark.sim
@@ -42,8 +43,8 @@ idle = used()
 
 @pytest.fixture
 def costly_host(sim_dir: Path, build_dir: Path) -> Iterator[Host]:
-    config = sim_dir.parent / "host.toml"
-    config.write_text(
+    described = sim_dir.parent / "host.toml"
+    described.write_text(
         'context_overhead = "300Mi"\nmodule_overhead = "2Mi"\ngranule = "2Mi"\n'
         + "".join(
             f'[[gpu]]\nuuid = "GPU-5e1f0a70-0000-4000-8000-{minor:012x}"\n'
@@ -51,10 +52,36 @@ def costly_host(sim_dir: Path, build_dir: Path) -> Iterator[Host]:
             for minor in range(2)
         )
     )
-    made = Host(sim_dir, ("--config", config), build_dir)
+    made = Host(sim_dir, ("--config", described), build_dir)
     made.up()
     yield made
     made.down()
+
+
+def test_a_context_takes_the_hosts_memory_until_it_ends(
+    sim_dir: Path, build_dir: Path, tmp_path: Path
+) -> None:
+    description = tmp_path / "host.toml"
+    text = config.DEFAULT_FILE.read_text()
+    plain = 'context_host_memory = "0"'
+    assert plain in text
+    description.write_text(text.replace(plain, 'context_host_memory = "100Mi"'))
+    host = Host(sim_dir, ["--config", description], build_dir=build_dir)
+    host.up()
+    program = (
+        _BEGIN.split("watcher")[0]
+        + """
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // MIB
+before = resident()
+contexts = [must(d.cuDevicePrimaryCtxRetain(gpu)) for gpu in (0, 1)]
+assert 200 <= resident() - before < 240, (before, resident())
+for gpu in (0, 1): must(d.cuDevicePrimaryCtxRelease(gpu))
+assert resident() - before < 40, (before, resident())
+"""
+    )
+    host.python(program)
+    host.down()
 
 
 def test_each_context_costs_until_it_ends(costly_host: Host) -> None:

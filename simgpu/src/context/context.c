@@ -4,6 +4,9 @@
  * A stack holds handles, so that use of a context destroyed by another thread is detected:
  * CUDA_ERROR_CONTEXT_IS_DESTROYED, in contrast to INVALID_CONTEXT if none is current.
  */
+#define _GNU_SOURCE
+#include <sys/mman.h>
+
 #include "client/channel.h"
 #include "graph/transfer.h"
 #include "memory/array.h"
@@ -53,6 +56,29 @@ bool device_addresses(struct device *device)
 	return device->arena.base;
 }
 
+/* As a real context does, in the process that makes it; every page is in use. */
+static bool take_host_memory(const struct device *device, struct context *context)
+{
+	uint64_t bytes = sim_link_shared(device->link)->board.context_host_bytes;
+
+	context->host = NULL;
+	if (!bytes)
+		return true;
+	context->host = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+			     MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	if (context->host != MAP_FAILED)
+		return true;
+	context->host = NULL;
+	return false;
+}
+
+static void give_host_memory(const struct device *device, struct context *context)
+{
+	if (context->host)
+		munmap(context->host, sim_link_shared(device->link)->board.context_host_bytes);
+	context->host = NULL;
+}
+
 CUresult context_open(struct device *device, struct context *context)
 {
 	struct sim_context made;
@@ -62,12 +88,16 @@ CUresult context_open(struct device *device, struct context *context)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	if (!sim_link_shared(device->link))
 		return CUDA_ERROR_OPERATING_SYSTEM;
+	if (!take_host_memory(device, context))
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	/* The engine drops what ended contexts have, so that their channels are free. */
 	sim_look(device->link);
 	result = driver_result(
 	    sim_call(device->link, SIM_CONTEXT_CREATE, NULL, 0, &made, sizeof(made), NULL));
-	if (result != CUDA_SUCCESS)
+	if (result != CUDA_SUCCESS) {
+		give_host_memory(device, context);
 		return result;
+	}
 	context->device = device;
 	context->id = made.id;
 	context->channel = made.channel;
@@ -104,6 +134,7 @@ CUresult context_close(struct context *context)
 	suballoc_forget(context);
 	forget_memory(&context->device->arena, context->object.serial);
 	forget_memory(&context->device->low, context->object.serial);
+	give_host_memory(context->device, context);
 	return driver_result(
 	    sim_call(context->device->link, SIM_CONTEXT_DESTROY, &id, sizeof(id), NULL, 0, NULL));
 }
