@@ -1,4 +1,4 @@
-"""The agent within the limits that its pod has: open files, and memory."""
+"""The agent within the limit of open files that its pod has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from .test_operations import get, sample
 
 pytestmark = pytest.mark.node
 
-_LIMITED = "tests.node.limited_agent"
 _CONTAINERS = 40
 
 
@@ -41,7 +40,7 @@ def _start_all(lab: Lab, stack: ExitStack) -> list[str]:
 
 def test_a_low_soft_limit_of_open_files_is_raised(lab: Lab) -> None:
     """As containerd 2 and systemd set it, scaled to fewer containers."""
-    lab.start_agent(program=(_LIMITED, "--files", "100:4096"))
+    lab.start_agent(program=("lab.node.limited", "--files", "100:4096", "nri_plugin"))
     with ExitStack() as stack:
         assert _start_all(lab, stack) == []
         lab.wait_until(
@@ -60,7 +59,7 @@ def test_a_low_soft_limit_of_open_files_is_raised(lab: Lab) -> None:
 
 def test_without_descriptors_the_agent_names_no_other_cause(lab: Lab) -> None:
     """The hard limit is too low: containers are refused for that reason, and not accused."""
-    lab.start_agent(program=(_LIMITED, "--files", "64:64"))
+    lab.start_agent(program=("lab.node.limited", "--files", "64:64", "nri_plugin"))
     with ExitStack() as stack:
         failures = _start_all(lab, stack)
         lab.wait_until(
