@@ -8,6 +8,7 @@ where the toolkit finds files that it mounts into every container.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -91,7 +92,8 @@ def _install_driver(
     firmware.mkdir(parents=True)
     state_dir = StateDir.at(sim_dir)
     for gpu in simulated.gpus:
-        socket = state_dir.gpu_socket(gpu.minor)
+        # Relative: a pod sees the host's root elsewhere.
+        socket = os.path.relpath(state_dir.gpu_socket(gpu.minor), _FIRMWARE / version)
         (firmware / f"gsp_simgpu{gpu.minor}.bin").symlink_to(socket)
     _cover_dev(namespace)
     device_nodes.make(namespace.outside(Path("/dev")), [gpu.minor for gpu in simulated.gpus])
