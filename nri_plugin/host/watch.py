@@ -91,6 +91,9 @@ async def inspect(node: Node) -> Found:
         missing = await node.find_directories()
     except TimeoutError:
         return Found([_LATE])
+    inventory = node.inventory
+    if inventory.problem is not None or inventory.nvml.silent or not inventory.gpus:
+        await inventory.refresh(SILENT_S)
     with suppress(TimeoutError):
         await node.look_for_plugins()
     found = await _inspect(node)
@@ -99,10 +102,7 @@ async def inspect(node: Node) -> Found:
 
 
 async def _inspect(node: Node) -> Found:
-    inventory = node.inventory
-    if inventory.problem is not None or inventory.nvml.silent or not inventory.gpus:
-        await inventory.refresh(SILENT_S)
-    silent = []
+    inventory, silent = node.inventory, []
     if inventory.problem is not None:
         if not inventory.gpus:
             return Found([f"this node's GPUs are not known: {inventory.problem}"])
