@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from contract import names
 from nri_plugin import __main__ as agent
 from nri_plugin.host import bundle, selinux, tmpfs
 
@@ -55,6 +56,8 @@ def main() -> int:
     bundle.config = lambda bundle: replace(_config(bundle), selinux_label=_SUBJECT)
     selinux.label_of = _label_of
     selinux.Policy._denied = _denied  # type: ignore[method-assign, assignment]
+    if policy == _KNOWS:  # an earlier agent may have mounted the store, and labelled it
+        _labelled.add(f"{flags[flags.index('--run-dir') + 1]}/{names.DIR_STORE}")
     call = _labelling if policy == _KNOWS else _mount
     tmpfs.mount = partial(tmpfs.mount, label=selinux.LABEL, call=call)
     sys.argv = [program, *flags]
