@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 from typing import Final
 
+from bench.faults.bystanders import AFTER, SITUATIONS, most
 from tests.bystanders.pods import ROWS
 from tests.support import ROOT
+from tools.releases import RELEASES
 
 _HERE: Final = Path(__file__).parent
 _TEXT: Final = (ROOT / "docs" / "bystanders.md").read_text()
@@ -30,3 +32,16 @@ def test_the_other_cases_name_their_tests() -> None:
     written = "".join(path.read_text() for path in files)
     assert len(named) == len(_column("case")) > 5
     assert [name for name in named if f"def {name}(" not in written] == []
+
+
+def test_the_harm_of_an_agent_that_ends_is_on_each_containerd_what_its_nri_allows() -> None:
+    """By `python -m bench.faults.bystanders`."""
+    rows = [line.strip("| ").split(" | ") for line in _TEXT.splitlines() if " of " in line]
+    heads = next(line for line in _TEXT.splitlines() if line.startswith("| the agent |"))
+    assert heads.strip("| ").split(" | ")[1:] == [each.title for each in RELEASES.values()]
+    found = {row[0]: row[1:] for row in rows if row[0] in SITUATIONS}
+    assert found.keys() == SITUATIONS.keys()
+    for title, cells in found.items():
+        for release, cell in zip(RELEASES.values(), cells, strict=True):
+            failed, created = map(int, re.findall(r"^(\d+) of (\d+)", cell)[0])
+            assert failed <= created // AFTER * most(release, title), (title, release.name)

@@ -1,5 +1,6 @@
-"""The node agent as on a node whose kernel runs SELinux: `python -m tests.node.labelled POLICY
-AGENT'S FLAGS`.
+"""The node agent as on a node whose kernel runs SELinux.
+
+`python -m tests.nri_plugin.labelled POLICY AGENT'S FLAGS`
 
 The kernel here has no SELinux. So its answers are this module's: that it enforces, the label of
 containers, that of a file, and what the policy lets one use of the other. POLICY `knows-type`:
