@@ -1,0 +1,170 @@
+"""The agent's program in a pod's control group, with the memory limit that the chart gives it.
+
+The pod's group is charged for the processes, for what a CUDA context takes of the host's memory,
+and for the files of containers, which stay charged to it while the agent restarts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+import yaml
+
+from contract import allocation, grants, names, quantity
+from contract.allocation import Allocation, DeviceEntry
+from contract.grants import GpuGrant
+from lab.node.memory_group import MemoryGroup
+from nri_plugin.host.files import RunDirectory
+from nri_plugin.messages import nri_pb2 as nri
+from simgpu import config
+from tests.nri_plugin.fake_runtime import FakeRuntime
+from tests.nri_plugin.objects import clear
+from tests.nri_plugin.service_scene import as_made, container, pod
+from tests.simgpu.host import Host
+from tests.support import GIB, ROOT
+
+pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
+
+_LOG: Final = logging.getLogger(__name__)
+
+CONTAINERS: Final = 250
+_GPUS: Final = (1, 8, 16)
+_LIMIT_MOST: Final = 512 << 20
+_DEADLINE_S: Final = 120.0
+
+
+def chart_limit() -> int:
+    values = yaml.safe_load((ROOT / "manifests/chart/values.yaml").read_text())
+    found = quantity.parse(values["agent"]["resources"]["limits"]["memory"])
+    assert isinstance(found, quantity.Value)
+    return found.amount
+
+
+@pytest.fixture
+def group() -> Iterator[MemoryGroup]:
+    made = MemoryGroup(f"gpuslice-test-memory-{os.getpid()}", chart_limit())
+    yield made
+    made.remove()
+
+
+@pytest.fixture(params=_GPUS, ids="{} GPUs".format)
+def host(request: pytest.FixtureRequest, build_dir: Path, tmp_path: Path) -> Iterator[Host]:
+    """GPUs whose contexts take 300 MiB of the host's memory each."""
+    described = tmp_path / "host.toml"
+    text = config.DEFAULT_FILE.read_text()
+    costly = text.replace('context_host_memory = "0"', 'context_host_memory = "300Mi"')
+    assert costly != text
+    described.write_text(costly)
+    gpus = [option for _ in range(request.param) for option in ("--gpu", "80GiB")]
+    made = Host(tmp_path / "sim", ["--config", described, *gpus], build_dir=build_dir)
+    made.up()
+    yield made
+    made.down()
+
+
+class Node:
+    """The agent's program, and a runtime that it connects to."""
+
+    def __init__(self, root: Path, host: Host, group: MemoryGroup) -> None:
+        self._root, self._host, self._group = root, host, group
+        self.run_dir = root / "run"
+        self.pods: list[nri.PodSandbox] = []
+        self.containers: list[nri.Container] = []
+        self._sessions: asyncio.Queue[FakeRuntime] = asyncio.Queue()
+        self._starts = 0
+        self.most_bytes = 0
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        runtime = FakeRuntime(reader, writer, request_timeout_s=60)
+        await runtime.handshake(self.pods, self.containers)
+        self._sessions.put_nowait(runtime)
+
+    @asynccontextmanager
+    async def agent(self) -> AsyncIterator[FakeRuntime]:
+        """The agent, registered; killed at the end."""
+        build = self._host.build_dir
+        assert build is not None
+        environment = {
+            **os.environ,
+            "SIMGPU_DIR": str(self._host.directory),
+            "LD_LIBRARY_PATH": str(build / "lib/simgpu"),
+        }
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        place, group = self._root, self._group.container(self._starts)
+        self._starts += 1
+        arguments: list[str | Path] = ["--cgroup", group, "nri_plugin"]
+        arguments += ["--nri-socket", place / "nri.sock", "--run-dir", self.run_dir]
+        arguments += ["--store-dir", place / "store", "--cdi-dir", self._host.directory / "cdi"]
+        arguments += ["--library", build / "lib" / names.FILE_LIBRARY]
+        arguments += ["--containerd-state", place / "state"]
+        arguments += ["--http", f"unix:{place / 'agent.sock'}"]
+        command = [sys.executable, "-m", "lab.node.limited", *map(str, arguments)]
+        with (self._root / "agent.log").open("a") as log:
+            process = await asyncio.create_subprocess_exec(
+                *command, cwd=ROOT, env=environment, stdout=log, stderr=log
+            )
+        watching = asyncio.create_task(self._watch())
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                runtime = await self._sessions.get()
+                yield runtime
+                await runtime.close()
+        finally:
+            watching.cancel()
+            process.kill()
+            await process.wait()
+
+    async def _watch(self) -> None:
+        while True:
+            self.most_bytes = max(self.most_bytes, self._group.working_set_bytes)
+            await asyncio.sleep(0.02)
+
+    def add(self, gpus: int) -> tuple[nri.PodSandbox, nri.Container]:
+        """A container with a share of every GPU."""
+        number, part = len(self.pods), 80 * GIB // (2 * CONTAINERS)
+        resources = {names.RESOURCE_MEMORY: part, names.RESOURCE_CORE: 0}
+        held = config.load(config.DEFAULT_FILE).with_gpus([80 * GIB] * gpus).gpus
+        entries = [DeviceEntry(gpu.minor, resources, gpu.uuid) for gpu in held]
+        granted = {"main": [GpuGrant(gpu.uuid, gpu.minor, part, 0) for gpu in held]}
+        text = allocation.encode(Allocation({names.DEVICE_TYPE_GPU: entries}))
+        of = pod(number, allocated=text, grants=grants.encode(granted))
+        return of, container(number, sandbox=number)
+
+
+async def test_the_charts_limit_holds_and_the_agent_comes_back(
+    host: Host, group: MemoryGroup, tmp_path: Path
+) -> None:
+    """Killed with the files of 250 containers charged to its pod, and one more container."""
+    assert chart_limit() <= _LIMIT_MOST
+    gpus = sum(option == "--gpu" for option in host.options)
+    node = Node(tmp_path, host, group)
+    server = await asyncio.start_unix_server(node.connected, tmp_path / "nri.sock")
+    try:
+        async with node.agent() as runtime:
+            alone = group.working_set_bytes
+            for _ in range(CONTAINERS):
+                of, what = node.add(gpus)
+                made = as_made(what, await runtime.create(of, what))
+                node.pods.append(of)
+                node.containers.append(made)
+            await asyncio.sleep(3)  # a sample of all containers
+            full = group.working_set_bytes
+        files = group.working_set_bytes
+        async with node.agent() as runtime:
+            assert await runtime.create(*node.add(gpus)) is not None
+            again = group.working_set_bytes
+        measured = (alone, full, files, again, node.most_bytes)
+        _LOG.info("%d GPUs, MiB: %s", gpus, [size >> 20 for size in measured])
+        assert group.killed == 0
+        assert node.most_bytes < chart_limit()
+    finally:
+        server.close()
+        clear(RunDirectory(node.run_dir, lambda: 1))
