@@ -101,7 +101,7 @@ struct context {
 	struct shared_block *blocks; /* that its small allocations share */
 	struct mark blocking_done, all_done;
 	uint64_t limits[SIM_CONTEXT_LIMITS];
-	void *host; /* the host's memory that it takes; NULL: none */
+	void *host;		       /* the host's memory that it takes; NULL: none */
 	uint64_t launched_local_bytes; /* per thread: the maximum that a launched function needs */
 	struct extra local, printf_buffer, heap, levels, launches;
 };

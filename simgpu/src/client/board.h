@@ -50,11 +50,11 @@ struct sim_board {
 	uint32_t recovery_action; /* that NVML reports: nvmlDeviceGpuRecoveryAction_t */
 	uint32_t reserved;
 	uint64_t launch_default_ns, time_slice_ns;
-	uint64_t copy_bytes_per_s; /* 0: copies take no time */
+	uint64_t copy_bytes_per_s;   /* 0: copies take no time */
 	uint64_t context_host_bytes; /* of the process's own memory, for each context */
-	uint64_t now_ns;	   /* simulated until then */
-	uint64_t slice_end_ns;	   /* of the current channel */
-	uint64_t pending[4];	   /* one bit per channel: it may have items */
+	uint64_t now_ns;	     /* simulated until then */
+	uint64_t slice_end_ns;	     /* of the current channel */
+	uint64_t pending[4];	     /* one bit per channel: it may have items */
 	struct sim_busy busy[SIM_BUCKETS];
 };
 
