@@ -46,7 +46,7 @@ THOROUGH: Final = {
     "tests/node/test_enable_nri.py::test_a_configuration_that_*": _CHECKED,
     "tests/node/test_enable_nri.py::test_what_else_*": _CHECKED,
     "tests/node/test_policy_lifecycle.py::test_a_container_restarted_100_times": _KILLS,
-    "tests/node/test_recovery.py::test_a_thousand_*": _KILLS,
+    "tests/node/agent/test_recovery.py::test_a_thousand_*": _KILLS,
     "tests/node/library/test_upgrades.py::*": "fifty containers; test_store.py has one of each",
     "tests/cluster/agent/test_killed.py::*": _KILLS,
     "tests/cluster/admission/test_enforced.py::test_without_the_right_*": "an extender of its own",
@@ -74,7 +74,7 @@ THOROUGH: Final = {
     "tests/nri_plugin/kubelet/test_whole_gpus.py::test_of_many_at_once_*[[]500]": (
         "as with few rounds"
     ),
-    "tests/node/test_recovery.py::test_idle_and_hostile_*": (
+    "tests/node/agent/test_recovery.py::test_idle_and_hostile_*": (
         "waits for deadlines of a quarter of a minute"
     ),
     "tests/cluster/test_leader.py::test_a_lease_deleted_by_hand_*": (
@@ -103,7 +103,7 @@ THOROUGH: Final = {
     "tests/node/library/test_limits.py::test_thirty_pods_*": "as the tests of one pod",
     "tests/node/test_faults.py::test_an_agent_killed_while_*[[]5]": _KILLS,
     "tests/node/test_faults.py::test_an_agent_killed_while_*[[][123]0]": _KILLS,
-    "tests/node/test_recovery.py::test_an_agent_killed_while_*[[][!8]*]": _KILLS,
+    "tests/node/agent/test_recovery.py::test_an_agent_killed_while_*[[][!8]*]": _KILLS,
     "tests/scheduler/decisions/test_mixes.py::*[[][2-9]]": _SEEDS,
     "tests/scheduler/core/test_oracle.py::test_fit_and_place_*[[][3-9]]": _SEEDS,
     "tests/scheduler/test_binder_interleavings.py::*[[][5-9][0-9]]": _SEEDS,

@@ -31,10 +31,10 @@ from typing import Final
 from contract import grant_file, lease_file, names, region_file
 from kube.log_lines import Line
 from nri_plugin.host import selinux, tmpfs
-from nri_plugin.host.shortage import raise_shortage
 from nri_plugin.policy import preload_list
 from nri_plugin.policy.model import Floor, Mount, Share
 from nri_plugin.policy.refusals import FilesError, Reason, refused
+from nri_plugin.policy.shortage import raise_shortage
 
 _LOG: Final = logging.getLogger(__name__)
 

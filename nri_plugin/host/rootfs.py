@@ -28,11 +28,11 @@ from contract import names
 from contract.library_file import MACHINES
 from nri_plugin.host import bundle, entrypoint, rooted_open, selinux
 from nri_plugin.host.rooted_open import kind
-from nri_plugin.host.shortage import raise_shortage
 from nri_plugin.policy import mountinfo, preload_list
 from nri_plugin.policy.injection import is_below
 from nri_plugin.policy.model import Mount
 from nri_plugin.policy.refusals import Reason, Refused, refused
+from nri_plugin.policy.shortage import raise_shortage
 
 _LOOK: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY: Final = _LOOK | os.O_DIRECTORY

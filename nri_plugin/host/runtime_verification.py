@@ -26,11 +26,11 @@ from contract import names
 from kube.log_lines import Line
 from nri_plugin.host import rootfs
 from nri_plugin.host.rootfs import Proof
-from nri_plugin.host.shortage import is_shortage
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.model import Mount, Pod
 from nri_plugin.policy.notices import Notice, Notices
 from nri_plugin.policy.refusals import Reason, Refused, refused
+from nri_plugin.policy.shortage import is_shortage
 from nri_plugin.threads import ThreadPool
 
 _LOG: Final = logging.getLogger(__name__)

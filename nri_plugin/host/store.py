@@ -20,8 +20,8 @@ from typing import Final
 
 from contract import forwarder, names
 from nri_plugin.host import releases, tmpfs
-from nri_plugin.host.shortage import raise_shortage
 from nri_plugin.policy.refusals import Refused, StoreError
+from nri_plugin.policy.shortage import raise_shortage
 
 _HASH: Final = re.compile("[0-9a-f]{64}").fullmatch
 _BYTES: Final = 64 << 20

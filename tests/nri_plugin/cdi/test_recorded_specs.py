@@ -16,7 +16,7 @@ from nri_plugin.host.cdi_generator import FILE, render
 from nri_plugin.host.driver_root import DriverRoot
 from nri_plugin.policy import capabilities
 from nri_plugin.policy.model import CdiDevice, Edits
-from tests.nri_plugin.host.record_specs import LAYOUTS, MOUNT, RECORDED, RECORDINGS
+from tests.nri_plugin.cdi.record_specs import LAYOUTS, MOUNT, RECORDED, RECORDINGS
 
 VERSION = ".580.65.06"
 UUIDS = [f"GPU-5e1f0a70-0000-4000-8000-{number:012x}" for number in range(8)]

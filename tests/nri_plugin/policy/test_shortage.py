@@ -10,9 +10,9 @@ import pytest
 
 from contract import names
 from nri_plugin.host import cdi_reader, cdi_vendor, rootfs
-from nri_plugin.host.shortage import is_shortage
 from nri_plugin.host.store import Source, Store
 from nri_plugin.policy.refusals import Refused
+from nri_plugin.policy.shortage import is_shortage
 from tests.contract.libraries import library
 from tests.descriptors import no_descriptors
 from tests.nri_plugin.bundle import Bundle, bundle

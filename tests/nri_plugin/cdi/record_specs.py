@@ -1,4 +1,4 @@
-"""`python -m tests.nri_plugin.host.record_specs`: records what NVIDIA's nvidia-ctk writes.
+"""`python -m tests.nri_plugin.cdi.record_specs`: records what NVIDIA's nvidia-ctk writes.
 
 Builds nvidia-ctk of each version from the Go module proxy into the cache, once, and runs it as root
 on trees of platforms over simgpu's NVML. The output goes to `recorded/`, unchanged.

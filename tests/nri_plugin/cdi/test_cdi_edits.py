@@ -12,8 +12,8 @@ import pytest
 from nri_plugin.host import cdi_reader
 from nri_plugin.host.cdi_reader import Reader
 from nri_plugin.policy.model import Device, Mount
+from tests.nri_plugin.cdi.test_cdi_reader import node, spec
 from tests.nri_plugin.cdi_nodes import CONTROL, DEVICES, NODES
-from tests.nri_plugin.host.test_cdi_reader import node, spec
 
 BROKEN_EDITS: Mapping[str, tuple[Any, str]] = {
     "not an object": ([], "containerEdits: invalid type list: must be an object"),

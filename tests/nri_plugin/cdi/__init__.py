@@ -1,0 +1,1 @@
+"""Tests of the CDI specs that the agent reads and generates."""
