@@ -28,6 +28,7 @@ from nri_plugin.host.store import Store
 from nri_plugin.policy.gpu_modes import Offer
 from nri_plugin.policy.ledger import Hold, Part
 from nri_plugin.policy.model import Gpu, Pod
+from nri_plugin.policy.other_plugins import Sign
 from nri_plugin.settings import Settings
 from nri_plugin.threads import Worker
 from tests.nri_plugin.fake_runtime import FakeRuntime, RequestFailed
@@ -267,5 +268,5 @@ def test_contexts_are_made_on_gpus_that_nothing_uses(tmp_path: Path) -> None:
     node.modes.offer = Offer(any=True)
     node.modes.allocate(["GPU-1"], inventory.seen, frozenset(), 0.0)
     assert [gpu.uuid for gpu in agent.unused_gpus(node, holds)] == ["GPU-3"]
-    node.modes.note("socket", "nvidia-gpu.sock", 0.0)
+    node.modes.note("socket", Sign("nvidia-gpu.sock"), 0.0)
     assert agent.unused_gpus(node, holds) == []

@@ -8,20 +8,20 @@
 #define _GNU_SOURCE
 #include "client/client.h"
 
+#include <dirent.h>
 #include <errno.h>
-#include <glob.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#define SIM_DEVICE_DIR "/dev/simgpu"
-#define SIM_FIRMWARE   "gsp_simgpu"
+#define SIM_DEVICE_DIR	 "/dev/simgpu"
+#define SIM_FIRMWARE_DIR "/lib/firmware/nvidia"
+#define SIM_FIRMWARE	 "gsp_simgpu"
 
 struct sim_link {
 	struct sim_gpu gpu;
@@ -260,40 +260,79 @@ static int by_bus(const void *left, const void *right)
 }
 
 /* As with a real driver, a container has the GPUs of its device nodes; each has all sockets. */
-static bool has_node(const char *path)
+static bool has_node(const char *file)
 {
 	char node[32];
-	struct stat found;
-	const char *minor = strstr(path, SIM_FIRMWARE);
 
-	if (!minor)
-		return true;
 	(void)snprintf(node, sizeof(node), "/dev/nvidia%ld",
-		       strtol(minor + strlen(SIM_FIRMWARE), NULL, 10));
-	return stat(node, &found) == 0 && S_ISCHR(found.st_mode);
+		       strtol(file + strlen(SIM_FIRMWARE), NULL, 10));
+	return access(node, F_OK) == 0;
+}
+
+static bool is_socket(const char *file, bool firmware)
+{
+	const char *dot = strrchr(file, '.');
+
+	if (firmware)
+		return strncmp(file, SIM_FIRMWARE, strlen(SIM_FIRMWARE)) == 0 && has_node(file);
+	return dot && strcmp(dot, ".sock") == 0;
+}
+
+/* Returns `count` and the number of links to the sockets of the directory. */
+static int open_all(struct sim_link **links, int count, int cap, enum sim_role role,
+		    const char *directory, bool firmware)
+{
+	char path[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
+	struct dirent *entry;
+	DIR *dir = opendir(directory);
+
+	while (dir && count < cap && (entry = readdir(dir))) {
+		int length = snprintf(path, sizeof(path), "%s/%s", directory, entry->d_name);
+
+		if (length < 0 || (size_t)length >= sizeof(path) ||
+		    !is_socket(entry->d_name, firmware))
+			continue;
+		links[count] = open_link(path, role);
+		count += links[count] != NULL;
+	}
+	if (dir)
+		closedir(dir);
+	return count;
+}
+
+/* Each version of the driver has a directory. */
+static int open_firmware(struct sim_link **links, int cap, enum sim_role role)
+{
+	char path[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
+	struct dirent *entry;
+	DIR *dir = opendir(SIM_FIRMWARE_DIR);
+	int count = 0;
+
+	while (dir && (entry = readdir(dir))) {
+		int length = snprintf(path, sizeof(path), "%s/%s", SIM_FIRMWARE_DIR, entry->d_name);
+
+		if (entry->d_name[0] != '.' && length > 0 && (size_t)length < sizeof(path))
+			count = open_all(links, count, cap, role, path, true);
+	}
+	if (dir)
+		closedir(dir);
+	return count;
 }
 
 int sim_links_open(struct sim_link **links, int cap, enum sim_role role)
 {
 	const char *base = getenv("SIMGPU_DIR");
-	char pattern[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
-	glob_t found = {0};
-	int count = 0;
+	char directory[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
+	int count;
 	int length;
 
-	length = base ? snprintf(pattern, sizeof(pattern), "%s/gpus/*.sock", base)
-		      : snprintf(pattern, sizeof(pattern), "%s", SIM_DEVICE_DIR "/*.sock");
-	if (length < 0 || (size_t)length >= sizeof(pattern))
+	length = base ? snprintf(directory, sizeof(directory), "%s/gpus", base)
+		      : snprintf(directory, sizeof(directory), "%s", SIM_DEVICE_DIR);
+	if (length < 0 || (size_t)length >= sizeof(directory))
 		return 0;
-	if (glob(pattern, 0, NULL, &found) && !base)
-		(void)glob("/lib/firmware/nvidia/*/" SIM_FIRMWARE "*.bin", 0, NULL, &found);
-	for (size_t i = 0; i < found.gl_pathc && count < cap; i++) {
-		if (!has_node(found.gl_pathv[i]))
-			continue;
-		links[count] = open_link(found.gl_pathv[i], role);
-		count += links[count] != NULL;
-	}
-	globfree(&found);
+	count = open_all(links, 0, cap, role, directory, false);
+	if (!count && !base)
+		count = open_firmware(links, cap, role);
 	if (count)
 		qsort(links, (size_t)count, sizeof(*links), by_bus);
 	return count;

@@ -18,6 +18,7 @@ from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri.service import Service
 from nri_plugin.policy.kube_objects import Bound
 from nri_plugin.policy.model import Pod
+from nri_plugin.policy.other_plugins import Sign
 from tests.nri_plugin.fake_runtime import FakeRuntime
 from tests.nri_plugin.host.test_device_plugins import write
 from tests.nri_plugin.service_scene import (
@@ -222,7 +223,7 @@ async def test_gpus_that_nvidias_runtime_gives_are_counted(host: Host) -> None:
     async with _at_nvidias_default(host) as (handler, runtime):
         for of, made in ((by_class, _asks("all")), (theirs, privileged)):
             assert await runtime.create(of, made) == nri.CreateContainerResponse()
-        handler.node.modes.note("socket", "a device plugin listens", 0.0)
+        handler.node.modes.note("socket", Sign("a device plugin listens"), 0.0)
         assert await runtime.create(theirs, _asks("all")) == nri.CreateContainerResponse()
         assert handler._metrics.unlimited.labels("nvidia_runtime")._value.get() == 3
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pytest
 
+from contract import names
 from nri_plugin.host import bundle, selinux, tmpfs
 from nri_plugin.host.selinux import EXECUTE, LABEL, READ, WRITE, Policy
 
@@ -29,11 +30,11 @@ class Kernel:
     def __init__(self, host: Path, allowed: Mapping[str, int], flags: int = 0) -> None:
         self.host, self.allowed, self.flags = host, allowed, flags
         self.files = host / "sys/fs/selinux"
-        for number, (kind, names) in enumerate({"file": PERMISSIONS, "dir": ("search",)}.items()):
+        for number, (kind, known) in enumerate({"file": PERMISSIONS, "dir": ("search",)}.items()):
             perms = self.files / "class" / kind / "perms"
             perms.mkdir(parents=True)
             (perms.parent / "index").write_text(f"{number + 6}\n")
-            for bit, name in enumerate(names, 1):
+            for bit, name in enumerate(known, 1):
                 (perms / name).write_text(f"{bit}\n")
         self.enforces("1")
         self.asked: list[str] = []
@@ -186,25 +187,25 @@ def test_a_file_system_is_mounted_with_the_label(
 ) -> None:
     tried = []
 
-    def mount(path: Path, options: str) -> None:
-        assert path == tmp_path
+    def mount(path: Path, source: str, options: str) -> None:
+        assert (path, source) == (tmp_path, names.PLUGIN_NAME)
         tried.append(options)
         if "context=" in options and not knows:
             raise OSError(errno.EINVAL, "Invalid argument")
 
-    tmpfs.mount(tmp_path, 4096, 8, label, mount)
+    tmpfs.mount(tmp_path, 4096, 8, label=label, call=mount)
     assert tried == [f"mode=0755,size=4096,nr_inodes=8{each}" for each in mounts]
 
 
 def test_another_failure_of_a_mount_is_not_tried_again(tmp_path: Path) -> None:
     tried = []
 
-    def mount(path: Path, options: str) -> None:
+    def mount(path: Path, source: str, options: str) -> None:
         tried.append(options)
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     with pytest.raises(OSError, match="Cannot allocate memory"):
-        tmpfs.mount(tmp_path, 4096, 8, LABEL, mount)
+        tmpfs.mount(tmp_path, 4096, 8, label=LABEL, call=mount)
     assert len(tried) == 1
 
 
@@ -213,10 +214,10 @@ def test_this_kernel_refuses_the_option_as_a_policy_without_the_type_does(tmp_pa
     if selinux.label():
         pytest.skip("this kernel runs with SELinux")
     with pytest.raises(OSError) as refused:
-        tmpfs._mount(tmp_path, f'mode=0755,context="{LABEL}"')
+        tmpfs._mount(tmp_path, "test", f'mode=0755,context="{LABEL}"')
     assert refused.value.errno == errno.EINVAL
     place = tmp_path / "place"
     place.mkdir()
-    tmpfs.mount(place, 4096, 8, LABEL)
+    tmpfs.mount(place, 4096, 8, label=LABEL)
     assert os.path.ismount(place)
     tmpfs.clear(place)
