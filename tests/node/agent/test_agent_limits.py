@@ -11,8 +11,8 @@ from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import CriError, Process
 from lab.node.lab import Lab
 
-from .conftest import GIB
-from .test_operations import get, sample
+from tests.node.conftest import GIB
+from tests.node.test_operations import get, sample
 
 pytestmark = pytest.mark.node
 

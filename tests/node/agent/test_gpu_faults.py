@@ -14,7 +14,7 @@ from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import CriError, Process
 from lab.node.lab import Lab
 
-from .conftest import GIB
+from tests.node.conftest import GIB
 
 pytestmark = pytest.mark.node
 

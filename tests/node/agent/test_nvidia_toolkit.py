@@ -18,7 +18,7 @@ from lab.node.lab import BUILD, Lab
 from nri_plugin.host.cdi_generator import FILE
 from tools.images.nvidia_ctk import PROGRAMS
 
-from .conftest import GIB, probe
+from tests.node.conftest import GIB, probe
 
 pytestmark = pytest.mark.node
 

@@ -12,8 +12,8 @@ from lab.node.containerd_config import Options
 from lab.node.cri import CriError, Process
 from lab.node.lab import Lab
 
-from .conftest import GIB, probe
-from .test_operations import sample
+from tests.node.conftest import GIB, probe
+from tests.node.test_operations import sample
 
 pytestmark = pytest.mark.node
 

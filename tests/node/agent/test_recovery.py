@@ -15,7 +15,7 @@ from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import Container, CriError, Process
 from lab.node.lab import Lab
 
-from .conftest import GIB, probe
+from tests.node.conftest import GIB, probe
 
 pytestmark = pytest.mark.node
 

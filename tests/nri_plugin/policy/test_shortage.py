@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from contract import names
 from nri_plugin.host import cdi_reader, cdi_vendor, rootfs
-from nri_plugin.host.store import Source, Store
 from nri_plugin.policy.refusals import Refused
 from nri_plugin.policy.shortage import is_shortage
-from tests.contract.libraries import library
 from tests.descriptors import no_descriptors
 from tests.nri_plugin.bundle import Bundle, bundle
 
@@ -32,20 +28,6 @@ def test_a_cdi_spec_that_cannot_be_opened_is_not_missing(tmp_path: Path) -> None
     _raises_shortage(reader.load)
     _raises_shortage(lambda: cdi_vendor.by_name([tmp_path], ["vendor.com/gpu=0"]))
     assert not reader.load().problems
-
-
-def test_the_current_release_is_not_refused(tmp_path: Path) -> None:
-    data = library()
-    release = tmp_path / "store" / hashlib.sha256(data).hexdigest()
-    release.mkdir(parents=True)
-    (release / names.FILE_LIBRARY).write_bytes(data)
-    (tmp_path / "store" / names.FILE_CURRENT).write_text(release.name)
-    own = tmp_path / names.FILE_LIBRARY
-    own.write_bytes(data)
-    store = Store(tmp_path / "store", own)
-    _raises_shortage(store.choose)
-    chosen = store.choose()
-    assert (chosen.source, chosen.problem) == (Source.DISTRIBUTOR, "")
 
 
 @pytest.mark.node
