@@ -94,6 +94,9 @@ _TOGETHER = {
 """By path: what its tests share. One worker runs all tests that share it, so that it is not
 started, and kept running, once per worker."""
 
+_APART = "tests/platforms/"
+"""Each of these tests has a node of its own, and may run beside the others."""
+
 
 def pytest_configure() -> None:
     """A shell's background and nohup leave signals ignored, and the processes that tests start
@@ -113,9 +116,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class _Shared(LoadFileScheduling):  # type: ignore[misc]  # untyped
-    """One worker for all tests that share something; else one per file."""
+    """One worker for all tests that share something; else one per file, or per test."""
 
     def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(_APART):
+            return str(nodeid)
         shared = (what for path, what in _TOGETHER.items() if nodeid.startswith(path))
         return next(shared, super()._split_scope(nodeid))
 

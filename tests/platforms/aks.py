@@ -1,0 +1,50 @@
+"""AKS' nodes of Ubuntu, which AgentBaker configures."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.platforms.platform import CRI, Containerd, Driver, Platform, Toolkit
+
+_RUNTIME: Final = "/usr/bin/nvidia-container-runtime"
+_OPTIONS: Final = {
+    "runtime_type": "io.containerd.runc.v2",
+    "options": {"BinaryName": _RUNTIME, "SystemdCgroup": True},
+}
+PLATFORM: Final = Platform(
+    name="AKS, Ubuntu",
+    node="AKS' Ubuntu 24.04, containerd 2.3.3; NVIDIA's runtime is the default",
+    cites=(
+        "Azure/AgentBaker aks-node-controller/parser/templates, parts/common/components.json,"
+        " cse_config.sh",
+        "Azure/aks-gpu install.sh, config.sh",
+    ),
+    os={"ID": "ubuntu", "VERSION_ID": "24.04", "PRETTY_NAME": "Ubuntu 24.04"},
+    containerd=Containerd(
+        {
+            "version": 2,
+            "plugins": {
+                CRI: {
+                    "containerd": {
+                        "default_runtime_name": "nvidia-container-runtime",
+                        "runtimes": {
+                            "nvidia-container-runtime": _OPTIONS,
+                            "untrusted": _OPTIONS,
+                        },
+                    }
+                }
+            },
+        }
+    ),
+    driver=Driver(
+        links={
+            f"/usr/bin/lib64/{name}": f"/usr/lib/x86_64-linux-gnu/{name}"
+            for name in ("libcuda.so.1", "libnvidia-ml.so.1")
+        },
+        searched=("/usr/bin/lib64",),
+    ),
+    toolkit=Toolkit(
+        "1.19", spec="/var/run/cdi/nvidia.yaml", recorded="aks-1.19.1", runtime=_RUNTIME
+    ),
+    noexec=("/run",),
+)

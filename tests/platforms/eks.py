@@ -1,0 +1,54 @@
+"""EKS' nodes of Amazon Linux 2023, which nodeadm configures."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.platforms.platform import (
+    CRI,
+    FABRICMANAGER,
+    PERSISTENCED,
+    Containerd,
+    Driver,
+    Platform,
+    Toolkit,
+)
+
+PLATFORM: Final = Platform(
+    name="EKS, Amazon Linux 2023",
+    node="EKS 1.32 or later, containerd 2; NVIDIA's runtime is the default",
+    cites=(
+        "awslabs/amazon-eks-ami nodeadm/internal/containerd/config.go, runtime_config_nvidia.go,"
+        " config*.template.toml; templates/al2023/provisioners/install-nvidia-driver.sh",
+    ),
+    os={"ID": "amzn", "VERSION_ID": "2023", "PRETTY_NAME": "Amazon Linux 2023"},
+    containerd=Containerd(
+        {
+            "version": 3,
+            "root": "/var/lib/containerd",
+            "state": "/run/containerd",
+            "plugins": {
+                CRI: {
+                    "enable_cdi": True,
+                    "containerd": {
+                        "default_runtime_name": "nvidia",
+                        "discard_unpacked_layers": True,
+                        "runtimes": {
+                            "nvidia": {
+                                "runtime_type": "io.containerd.runc.v2",
+                                "options": {
+                                    "BinaryName": "/usr/bin/nvidia-container-runtime",
+                                    "SystemdCgroup": True,
+                                },
+                            }
+                        },
+                    },
+                }
+            },
+        }
+    ),
+    driver=Driver("/usr/lib64", sockets=(PERSISTENCED, FABRICMANAGER)),
+    toolkit=Toolkit(
+        "1.20", spec="/var/run/cdi/nvidia.yaml", runtime="/usr/bin/nvidia-container-runtime"
+    ),
+)

@@ -1,0 +1,133 @@
+"""The kubelet's part in a DaemonSet's pod, by CRI, on a node of the lab: volumes and containers.
+
+Takes what the chart rendered: volumes by their type, mounts with their propagation, security, the
+environment, the commands. Independent of the product. Not here: probes, restarts, service accounts
+(the agent then has no API server), limits of memory and CPU.
+Source: pkg/volume/hostpath (types), pkg/kubelet/kuberuntime of Kubernetes.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from gpu.driver_root import resolve
+from lab.node.cri import Container, Cri, Pod, Process, Sandbox
+from lab.node.namespace import Namespace
+from tools.images.table import table
+
+Json = dict[str, Any]
+
+NODE: Final = "node"
+_FIELDS: Final = {"spec.nodeName": NODE}
+_CHECKS: Final[Mapping[str, Callable[[int], bool]]] = {
+    "Directory": stat.S_ISDIR,
+    "DirectoryOrCreate": stat.S_ISDIR,
+    "File": stat.S_ISREG,
+    "FileOrCreate": stat.S_ISREG,
+    "Socket": stat.S_ISSOCK,
+    "CharDevice": stat.S_ISCHR,
+}
+
+
+class FailedMount(Exception):
+    """The kubelet's event: a volume cannot be mounted, and the pod does not start."""
+
+
+class Started:
+    """A pod that runs. containers: by name; of init containers, those that have ended."""
+
+    def __init__(self, pod: Pod, containers: Mapping[str, Container], logs: Path) -> None:
+        self.pod = pod
+        self.containers = containers
+        self._logs = logs
+
+    def log(self, container: str) -> str:
+        """What the container wrote, without containerd's marks."""
+        file = self._logs / f"{self.pod.uid}-{container}.log"
+        lines = file.read_text(errors="replace").splitlines() if file.exists() else []
+        return "".join(f"{line.split(' ', 3)[-1]}\n" for line in lines)
+
+
+def start(namespace: Namespace, cri: Cri, template: Json, images: Mapping[str, str]) -> Started:
+    """Start the pod of a DaemonSet's template. images: what an image's name stands for here.
+
+    Raises FailedMount, and CriError if the runtime refuses.
+    """
+    spec = template["spec"]
+    sources = {each["name"]: _source(namespace, each) for each in spec["volumes"]}
+    pod = cri.run_pod(
+        "gpuslice-agent",
+        labels=template["metadata"]["labels"],
+        namespace="gpuslice-system",
+        of=Sandbox(pid="NODE" if spec.get("hostPID") else "CONTAINER", privileged=True),
+    )
+    containers = {}
+    for container in spec["containers"]:
+        process = _process(container, sources, images)
+        containers[container["name"]] = pod.run(container["name"], process)
+    return Started(pod, containers, namespace.directory / "pods")
+
+
+def _source(namespace: Namespace, volume: Json) -> Path:
+    """The host's path of a volume. Raises FailedMount."""
+    if "hostPath" in volume:
+        return _host_path(namespace, volume)
+    if "emptyDir" not in volume:
+        raise FailedMount(f"volume {volume['name']}: no such kind here: {[*volume]}")
+    made = Path("/var/lib/kubelet/pods/volumes", volume["name"])
+    namespace.outside(made).mkdir(parents=True, exist_ok=True)
+    if volume["emptyDir"].get("medium") == "Memory":
+        namespace.mount("-t", "tmpfs", "tmpfs", made)
+    return made
+
+
+def _host_path(namespace: Namespace, volume: Json) -> Path:
+    path, kind = volume["hostPath"]["path"], volume["hostPath"].get("type", "")
+    seen = resolve(namespace.outside(Path("/")), path)
+    if kind == "DirectoryOrCreate" and not seen.exists():
+        try:
+            seen.mkdir(mode=0o755, parents=True)
+        except OSError as error:
+            raise FailedMount(f"hostPath {path}: {error.strerror}") from error
+    if kind:
+        if not seen.exists():
+            raise FailedMount(f"hostPath type check failed: {path} is not a {kind}")
+        if not _CHECKS[kind](seen.stat().st_mode):
+            raise FailedMount(f"hostPath type check failed: {path} is not a {kind}")
+    return Path(path)
+
+
+def _process(container: Json, sources: Mapping[str, Path], images: Mapping[str, str]) -> Process:
+    security = container.get("securityContext", {})
+    mounts = {each["mountPath"]: each for each in container.get("volumeMounts", ())}
+    places: dict[bool, dict[str, Path]] = {
+        read_only: {
+            inside: sources[each["name"]]
+            for inside, each in mounts.items()
+            if each.get("readOnly", False) is read_only
+        }
+        for read_only in (False, True)
+    }
+    return Process(
+        images[container["image"]],
+        [str(word) for word in container["command"]],
+        {"PATH": table().path, **{each["name"]: _value(each) for each in container["env"]}},
+        mounts=places[False],
+        read_mounts=places[True],
+        propagation={
+            inside: each["mountPropagation"]
+            for inside, each in mounts.items()
+            if "mountPropagation" in each
+        },
+        read_only=security.get("readOnlyRootFilesystem", False),
+        privileged=security.get("privileged", False),
+    )
+
+
+def _value(variable: Json) -> str:
+    if "valueFrom" in variable:
+        return _FIELDS[variable["valueFrom"]["fieldRef"]["fieldPath"]]
+    return str(variable["value"])

@@ -1,0 +1,264 @@
+"""A platform's node with the agent of the chart's pod: what they say, and what a share gets there.
+
+The pod is the one that `helm template` renders, with default values, or those that a change sets.
+The agent's image is the product's own; the limited container's is the lab's.
+"""
+
+from __future__ import annotations
+
+import http
+import json
+import os
+import sys
+import sysconfig
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from contract import names
+from lab.node.catalogue import BUSYBOX_IMAGE, Catalogue
+from lab.node.containerd_config import PAUSE_IMAGE
+from lab.node.cri import Process
+from lab.node.holder import CGROUPS
+from lab.node.lab import CLUSTER_FILES, Lab
+from lab.node.namespace import Inside, children
+from tests.chart import rendering
+from tests.platforms import kubelet, selinux, toml, tree
+from tests.platforms.kubelet import Started
+from tests.platforms.platform import Change, Platform, Plugin
+from tests.support import GIB, ROOT, until
+from tools.images import product
+from tools.images.table import table
+
+GPU_BYTES: Final = 40 * GIB
+SHARE_BYTES: Final = 20 * GIB
+AGENT: Final = "gpuslice-agent"
+_PORT: Final = 10275
+_OUT_OF_MEMORY: Final = 2
+_START_S: Final = 120.0
+_POLL_S: Final = 0.3
+_STARTING: Final = "has not been inspected yet"
+_ASK: Final = f"""\
+import http.client
+asking = http.client.HTTPConnection("127.0.0.1", {_PORT}, timeout=5)
+asking.request("GET", "/readyz")
+answer = asking.getresponse()
+print(answer.status, answer.read().decode())
+"""
+
+
+_LISTENS: Final = """\
+import socket, sys
+listening = socket.socket(socket.AF_UNIX)
+listening.bind(sys.argv[1])
+listening.listen(64)
+while True:
+    listening.accept()[0].close()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    level: str
+    found: str
+    do: str
+
+
+def _hierarchy() -> Path:
+    """Any hierarchy of cgroups: the one of cgroup v2, or one of v1."""
+    return CGROUPS if (CGROUPS / "cgroup.procs").exists() else CGROUPS / "pids"
+
+
+def _emulate(spec: kubelet.Json, directory: Path, policy: str) -> None:
+    """Give the agent's container the kernel's part of SELinux (selinux.py)."""
+    place = {"path": str(directory / "emulated"), "type": "Directory"}
+    spec["volumes"].append({"name": "emulated", "hostPath": place})
+    for container in spec["containers"]:
+        mount = {"name": "emulated", "mountPath": selinux.INSIDE, "readOnly": True}
+        container["volumeMounts"].append(mount)
+        variables = {"PYTHONPATH": selinux.INSIDE, selinux.VARIABLE: policy}
+        container["env"] += [{"name": key, "value": value} for key, value in variables.items()]
+
+
+@cache
+def _agents_image() -> tuple[str, Path]:
+    built = product.ensure(table().recipes["agent"])
+    return built.name, built.path
+
+
+@cache
+def _images() -> Sequence[Any]:
+    catalogue = Catalogue(CLUSTER_FILES)
+    wanted = (PAUSE_IMAGE, BUSYBOX_IMAGE)
+    return [each for each in catalogue.of_a_cluster() if each.name in wanted]
+
+
+class Node:
+    """A running node; use it in a `with` block. The agent starts when `start_agent` is called.
+
+    crio: the node's runtime is CRI-O, in which the agent finds no containerd.
+    """
+
+    def __init__(self, platform: Platform, crio: bool = False) -> None:
+        self.platform = platform
+        self._hidden = crio
+        self._agent: Started | None = None
+
+    def __enter__(self) -> Node:
+        described = tree.Tree(self.platform, self._hidden)
+        self.lab = Lab([GPU_BYTES], load=False, on_host=described.host())
+        self.lab.__enter__()
+        try:
+            self.lab.load(_images())
+            tree.boot(self.lab.namespace, self.platform)
+            self._image, archive = _agents_image()
+            self.lab.containerd.import_image(archive)
+            if self._hidden:
+                self._start_crio()
+        except BaseException:
+            self.lab.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.lab.__exit__(kind, error, trace)
+
+    # --- the agent ------------------------------------------------------------------------------
+
+    def start_agent(self, values: Mapping[str, Any] | None = None) -> None:
+        """Start the chart's pod. Raises FailedMount, CriError."""
+        daemon_set = rendering.one(rendering.objects(dict(values or {})), "DaemonSet", AGENT)
+        template = daemon_set["spec"]["template"]
+        if self.platform.selinux:
+            _emulate(template["spec"], self.lab.directory, self.platform.selinux)
+        names_here = {
+            each["image"]: self._image
+            for each in template["spec"]["containers"] + template["spec"].get("initContainers", [])
+        }
+        self._agent = kubelet.start(self.lab.namespace, self.lab.cri, template, names_here)
+
+    def apply(self, change: Change) -> None:
+        """Change the node, or the chart's values, as the table says."""
+        if change.config:
+            self._configure(change.config)
+        if change.values:
+            self.stop_agent()
+            self.start_agent(change.values)
+
+    def wait_for(self, words: str) -> None:
+        """Wait until an agent that was ready is not, with these words. Raises AssertionError."""
+        until(lambda: words in self.readyz()[1], words, _START_S)
+
+    def stop_agent(self) -> None:
+        if self._agent is not None:
+            self._agent.pod.remove()
+            self._agent = None
+
+    def log(self) -> str:
+        return self._agent.log("agent") if self._agent else ""
+
+    def readyz(self) -> tuple[int, str]:
+        """Status and text; 0: it does not answer."""
+        done = self.lab.namespace.run([sys.executable, "-I", "-S", "-c", _ASK])
+        status, _, text = done.stdout.partition(" ")
+        return (int(status), text.strip()) if done.returncode == 0 else (0, done.stderr.strip())
+
+    def outcome(self, because: str = "") -> str:
+        """Wait until the agent is ready: "", or not ready for a reason with these words: its text.
+
+        Raises AssertionError if neither comes.
+        """
+        deadline = time.monotonic() + _START_S
+        while True:
+            status, text = self.readyz()
+            if status == http.HTTPStatus.OK:
+                return ""
+            if because and because in text and _STARTING not in text:
+                return text
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not ready: {status} {text}\n{self.log()[-6000:]}")
+            time.sleep(_POLL_S)
+
+    def doctor(self) -> Mapping[str, Finding]:
+        """By check, in the agent's container; of several findings the worst."""
+        assert self._agent is not None
+        agent = self._agent.containers["agent"]
+        done = agent.exec(["python", "-m", "nri_plugin", "doctor", "--json"])
+        assert done.out, done.err
+        order = ("ok", "warn", "fail")
+        found: dict[str, Finding] = {}
+        for each in json.loads(done.out)["checks"]:
+            finding = Finding(each["level"], each["found"], each.get("do", ""))
+            before = found.get(each["check"])
+            if before is None or order.index(before.level) < order.index(finding.level):
+                found[each["check"]] = finding
+        return found
+
+    # --- the host -------------------------------------------------------------------------------
+
+    def _configure(self, change: Mapping[str, Any]) -> None:
+        """Merge a change into containerd's configuration, as the platform does at boot."""
+        described = self.platform.containerd
+        path, table = next(iter(described.imported.items()), (described.file, None))
+        changed = toml.merged(table or tree.containerd_table(described), change)
+        # The platform has it written by a program that may; on a read-only /etc no other can.
+        self.lab.namespace.mount("-o", "remount,bind,rw", "/etc")
+        self.lab.namespace.write(Path(path), toml.text(changed))
+        self.lab.containerd.stop()
+        self.lab.containerd.start()
+
+    def start_plugin(self, plugin: Plugin) -> None:
+        """A device plugin that serves, as far as others see it: it accepts connections."""
+        command = [sys.executable, "-I", "-S", "-c", _LISTENS, f"{tree.PLUGINS}/{plugin.socket}"]
+        listening = self._start(command)
+        if plugin.service:
+            until(lambda: children(listening.entering.pid), "the device plugin has started")
+            (pid,) = children(listening.entering.pid)
+            group = _hierarchy() / self.lab.namespace.cgroup / plugin.service
+            group.mkdir(parents=True, exist_ok=True)
+            (group / "cgroup.procs").write_text(str(pid))
+
+    def _start_crio(self) -> None:
+        """A runtime of CRI-O's name at the usual socket (crio.py)."""
+        program = self.lab.directory / "crio"
+        program.symlink_to(Path(sys.executable).resolve())
+        path = os.pathsep.join([str(ROOT), sysconfig.get_path("purelib")])
+        command: list[str | Path] = [program, "-m", "tests.platforms.crio", "/var/run/nri/nri.sock"]
+        self._start(command, {"PYTHONPATH": path})
+
+    def _start(
+        self, command: Sequence[str | Path], environ: Mapping[str, str] | None = None
+    ) -> Inside:
+        with (self.lab.directory / "services.log").open("a") as log:
+            return self.lab.namespace.start(command, log, log, environ)
+
+    # --- a share --------------------------------------------------------------------------------
+
+    def sees_gpus(self) -> bool:
+        """Whether a container without a share, whose variable names all GPUs, has one."""
+        process = Process(BUSYBOX_IMAGE, environ={names.ENV_VISIBLE_DEVICES: "all"})
+        with self.lab.pod("bystander") as pod:
+            container = pod.run("main", process)
+            return container.exec(["test", "-e", "/dev/nvidia0"]).code == 0
+
+    def check_limit(self) -> None:
+        """A container with half of the GPU sees it as the whole, can allocate all of it, and is
+        refused more. Raises CriError, AssertionError."""
+        share = self.lab.share({"main": [(0, SHARE_BYTES, 50)]})
+        process = Process(BUSYBOX_IMAGE, mounts={str(tree.SIMULATED): tree.SIMULATED})
+        with self.lab.pod("half", share) as pod:
+            container = pod.run("main", process)
+            done = container.exec(["cuda-probe"])
+        assert done.code == 0, done
+        taken = json.loads(done.out.splitlines()[-1])
+        seen = (taken["init"], taken["total"], taken["filled"], taken["more"])
+        assert seen == (0, SHARE_BYTES, 0, _OUT_OF_MEMORY), taken

@@ -1,0 +1,122 @@
+"""All platforms, in the order of the document; a platform's examination; the document itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.platforms import (
+    aks,
+    bottlerocket,
+    eks,
+    flatcar,
+    gke_cos,
+    gke_ubuntu,
+    gpu_operator,
+    k3s,
+    openshift,
+    rhel,
+    rke2,
+    talos,
+    ubuntu,
+)
+from tests.platforms.node import Node
+from tests.platforms.platform import Platform
+from tests.support import ROOT, table_below
+
+DOCUMENT: Final = ROOT / "docs" / "platforms.md"
+YES: Final = "yes"
+_MODULES: Final = (
+    *(ubuntu, rhel, gke_cos, gke_ubuntu, eks, bottlerocket, aks),
+    *(openshift, rke2, k3s, talos, flatcar, gpu_operator),
+)
+PLATFORMS: Final[Mapping[str, Platform]] = {
+    module.__name__.rpartition(".")[2]: module.PLATFORM for module in _MODULES
+}
+_HEADINGS: Final = ("platform", "ready without a value", "the node", "driver's files", "facts from")
+_TEXT: Final = """\
+# Platforms
+
+What `helm install` without values meets on the GPU nodes of each platform. `yes`: the agent is
+ready, the doctor finds no fault, a container with a share is held to its limit, and no other has a
+GPU. Else: what to set, after which the same holds.
+
+`python -m tests.platforms` makes a node like each platform's (directories, driver, toolkit, CDI
+spec, containerd's configuration; the GPUs are simulated), starts the chart's pod on it, and writes
+this file from what it observes; the tests in `tests/platforms` compare. Nothing of it ran on the
+platform itself: the lab's containerd is 2.4.2, and it has no systemd. The answers of SELinux, and
+CRI-O's session, are emulated. NVIDIA's nvidia-ctk and nvidia-container-runtime are the real ones.
+
+{table}
+
+What a device plugin or DRA driver of the platform means for such a node is in
+[coexistence.md](coexistence.md). Pods with a share tolerate a platform's taints themselves
+([install.md](install.md)).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a platform's node shows."""
+
+    platform: Platform
+    ready: str
+
+    def cells(self) -> Sequence[str]:
+        driver = self.platform.driver
+        files = f"`{driver.libraries}`"
+        if driver.in_container:
+            files += " in a container"
+        cites = "; ".join(self.platform.cites)
+        return [self.platform.name, self.ready, self.platform.node, files, cites]
+
+
+def examine(platform: Platform) -> Row:
+    """Observe a node of the platform; where it is not ready by itself, after its change too.
+
+    Raises AssertionError if it is not ready then, or a share is not held to its limit.
+    """
+    change = platform.change
+    with Node(platform, crio=platform.containerd.absent) as node:
+        node.start_agent()
+        why = node.outcome(change.because if change else "")
+        if not why:
+            _judge(node)
+            return Row(platform, YES)
+        assert change is not None
+        advice = [each.do for each in node.doctor().values()]
+        assert any(change.advice in each for each in advice), advice
+        if not change.installs_containerd:
+            node.apply(change)
+            assert not node.outcome()
+            _judge(node)
+            return Row(platform, change.words)
+    with Node(platform) as node:
+        node.start_agent()
+        assert not node.outcome()
+        _judge(node)
+    return Row(platform, change.words)
+
+
+def _judge(node: Node) -> None:
+    """The doctor finds no fault; a share is held to its limit; no other container has a GPU."""
+    faults = {name: each for name, each in node.doctor().items() if each.level == "fail"}
+    assert not faults, faults
+    node.check_limit()
+    assert not node.sees_gpus()
+    if node.platform.plugin is not None:
+        node.start_plugin(node.platform.plugin)
+        node.wait_for(node.platform.plugin.off)
+
+
+def document(rows: Sequence[Row]) -> str:
+    lines = [" | ".join(_HEADINGS), " | ".join("---" for _ in _HEADINGS)]
+    lines += [" | ".join(row.cells()) for row in rows]
+    return _TEXT.format(table="\n".join(f"| {line} |" for line in lines))
+
+
+def committed(file: Path = DOCUMENT) -> Mapping[str, Sequence[str]]:
+    """The committed rows, by platform."""
+    return {row[0]: row for row in table_below(file.read_text(), " | ".join(_HEADINGS))}

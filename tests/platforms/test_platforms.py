@@ -1,0 +1,52 @@
+"""A GPU node of each platform: the chart's pod is ready there, and a share is held to its limit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.platforms import gpu_operator, tree, ubuntu
+from tests.platforms.node import Node
+from tests.platforms.platform import Platform
+from tests.platforms.table import DOCUMENT, PLATFORMS, YES, Row, committed, document, examine
+
+pytestmark = pytest.mark.node
+
+
+@pytest.fixture(autouse=True)
+def _built(build_dir: object) -> None:
+    """The simulated driver is built."""
+
+
+@pytest.mark.parametrize("name", PLATFORMS)
+def test_a_platforms_node_is_as_the_document_says(name: str) -> None:
+    row = examine(PLATFORMS[name])
+    assert list(committed()[row.platform.name]) == [*row.cells()], "run: python -m tests.platforms"
+
+
+@pytest.mark.parametrize("platform", ubuntu.EARLIER, ids=lambda each: each.toolkit.version)
+def test_earlier_releases_of_the_toolkit_are_like_the_newest(platform: Platform) -> None:
+    assert examine(platform).ready == YES
+
+
+def test_the_agent_follows_a_driver_container_that_starts_late_and_again(build_dir: Path) -> None:
+    with Node(gpu_operator.PLATFORM) as node:
+        namespace, driver = node.lab.namespace, gpu_operator.PLATFORM.driver
+        tree.stop_driver_container(namespace)
+        node.start_agent()
+        assert node.outcome("GPUs are not known")
+        tree.start_driver_container(namespace, build_dir, driver)
+        assert not node.outcome()
+        node.check_limit()
+        tree.stop_driver_container(namespace)
+        tree.start_driver_container(namespace, build_dir, driver)
+        assert not node.outcome()
+        node.check_limit()
+
+
+def test_the_document_has_all_platforms_and_at_least_ten_need_no_value() -> None:
+    rows = [Row(each, each.change.words if each.change else YES) for each in PLATFORMS.values()]
+    assert len(rows) == 13
+    assert sum(row.ready == YES for row in rows) >= 10
+    assert DOCUMENT.read_text() == document(rows), "run: python -m tests.platforms"
