@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from nri_plugin.doctor import platform
+from nri_plugin.doctor import nri_instructions
 from nri_plugin.doctor.facts import Answer, Facts, Runtime, fail, ok, warn
 from nri_plugin.host import bundle
 from nri_plugin.protocol import runtimes
@@ -140,7 +140,7 @@ def _unread(runtime: Runtime) -> Answer:
 
 
 def _turn_on(facts: Facts) -> str:
-    own = platform.NRI.get(facts.platform)
+    own = nri_instructions.NRI.get(facts.platform)
     return f"turn NRI on: {own}" if own else _lines(facts.runtime, _NRI_TABLE, "disable = false")
 
 

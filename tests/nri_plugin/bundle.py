@@ -52,11 +52,8 @@ class Bundle:
         required = in_place(self.mounts, f"{tmp_path}/run/{name}", str(library.parent))
         assert required is not None
         self.places = required
-        self.kept = rootfs.Kept(
-            *(tmp_path / name for name in ("run", "store", "nri/nri.sock")),
-            Path,
-            selinux.Policy(Path("/")),
-        )
+        run, store, socket = (tmp_path / name for name in ("run", "store", "nri/nri.sock"))
+        self.kept = rootfs.Kept(run, store, socket, Path, selinux.Policy(Path("/")))
         self.capabilities: dict[str, list[str]] = {}
         self.host_pid = False
         self.cgroup = f"gpuslice-test-{os.getpid()}"

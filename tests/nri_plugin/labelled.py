@@ -10,7 +10,6 @@ this kernel refuses as that policy does. All decisions are the agent's own.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -30,17 +29,16 @@ _mount, _config = tmpfs._mount, bundle.config
 _labelled: Final[set[str]] = set()
 
 
-def _labelling(path: Path, options: str) -> None:
+def _labelling(path: Path, source: str, options: str) -> None:
     plain, _, _ = options.partition(",context=")
-    _mount(path, plain)
+    _mount(path, source, plain)
     if plain != options:
         _labelled.add(str(path))
 
 
 def _label_of(path: str | Path) -> str:
     places = (str(each) for each in (path, *Path(path).parents))
-    in_store = not os.path.ismount(path) and "/store/" in str(path)
-    return selinux.LABEL if in_store or _labelled & {*places} else _OF_TMPFS
+    return selinux.LABEL if _labelled & {*places} else _OF_TMPFS
 
 
 def _denied(

@@ -20,7 +20,7 @@ from lab.node.containerd_config import PAUSE_IMAGE, Options
 from lab.node.host import Host
 from lab.node.namespace import Namespace
 from simgpu.config import HostConfig
-from tests.nri_plugin.host.record_specs import RECORDED
+from tests.nri_plugin.cdi.record_specs import RECORDED
 from tests.platforms import selinux, toml
 from tests.platforms.platform import (
     CONTAINER,

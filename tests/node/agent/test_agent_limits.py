@@ -10,7 +10,6 @@ import pytest
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import CriError, Process
 from lab.node.lab import Lab
-
 from tests.node.conftest import GIB
 from tests.node.test_operations import get, sample
 

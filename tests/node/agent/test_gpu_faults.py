@@ -13,7 +13,6 @@ from lab import pages
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import CriError, Process
 from lab.node.lab import Lab
-
 from tests.node.conftest import GIB
 
 pytestmark = pytest.mark.node

@@ -16,9 +16,8 @@ from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import Process
 from lab.node.lab import BUILD, Lab
 from nri_plugin.host.cdi_generator import FILE
-from tools.images.nvidia_ctk import PROGRAMS
-
 from tests.node.conftest import GIB, probe
+from tools.images.nvidia_ctk import PROGRAMS
 
 pytestmark = pytest.mark.node
 

@@ -11,7 +11,6 @@ from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.containerd_config import Options
 from lab.node.cri import CriError, Process
 from lab.node.lab import Lab
-
 from tests.node.conftest import GIB, probe
 from tests.node.test_operations import sample
 

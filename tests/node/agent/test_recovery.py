@@ -14,7 +14,6 @@ from contract import names
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import Container, CriError, Process
 from lab.node.lab import Lab
-
 from tests.node.conftest import GIB, probe
 
 pytestmark = pytest.mark.node

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from nri_plugin.doctor import platform
+from nri_plugin.doctor import nri_instructions, platform
 from nri_plugin.doctor.checks import examine
 from nri_plugin.doctor.facts import Level, Runtime, Socket
 from tests.nri_plugin.doctor.whole_node import WHOLE, config
@@ -39,7 +39,7 @@ def test_a_node_is_known_by_its_files(name: str, tmp_path: Path) -> None:
 
 
 def test_each_platform_has_a_mark() -> None:
-    assert {*platform.NRI} == {*MARKS} - {""}
+    assert {*nri_instructions.NRI} == {*MARKS} - {""}
 
 
 def test_a_host_that_cannot_be_read_is_no_platform(tmp_path: Path) -> None:
@@ -50,20 +50,20 @@ def test_a_host_that_cannot_be_read_is_no_platform(tmp_path: Path) -> None:
 
 
 def test_the_machine_configuration_of_talos_turns_nri_on() -> None:
-    _, _, text = platform.NRI["talos"].partition("\n")
+    _, _, text = nri_instructions.NRI["talos"].partition("\n")
     (file,) = yaml.safe_load(text)["machine"]["files"]
     assert file["path"] == "/etc/cri/conf.d/20-customization.part"
     assert _turns_on(file["content"])
 
 
 def test_the_node_configuration_of_eks_turns_nri_on() -> None:
-    _, _, text = platform.NRI["eks"].partition("\n")
+    _, _, text = nri_instructions.NRI["eks"].partition("\n")
     assert _turns_on(yaml.safe_load(text)["spec"]["containerd"]["config"])
 
 
 @pytest.mark.parametrize("name", ["flatcar", "k3s", "rke2"])
 def test_the_lines_of_the_others_turn_nri_on(name: str) -> None:
-    text = platform.NRI[name]
+    text = nri_instructions.NRI[name]
     assert _turns_on(text[text.index("[plugins.") :])
 
 
@@ -71,7 +71,7 @@ def _turns_on(toml: str) -> bool:
     return tomllib.loads(toml)["plugins"]["io.containerd.nri.v1.nri"]["disable"] is False
 
 
-@pytest.mark.parametrize("name", platform.NRI)
+@pytest.mark.parametrize("name", nri_instructions.NRI)
 @pytest.mark.parametrize(
     ("change", "check"),
     [
@@ -83,4 +83,4 @@ def _turns_on(toml: str) -> bool:
 def test_the_doctor_prints_the_platforms_way(name: str, change: dict[str, Any], check: str) -> None:
     facts = replace(WHOLE, platform=name, **change)
     (found,) = (each for each in examine(facts) if each.check == check)
-    assert (found.level, found.do) == (Level.FAIL, f"turn NRI on: {platform.NRI[name]}")
+    assert (found.level, found.do) == (Level.FAIL, f"turn NRI on: {nri_instructions.NRI[name]}")

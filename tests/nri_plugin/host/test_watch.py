@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import socket
+import stat
 import sys
 import threading
 import time
@@ -348,14 +349,18 @@ def test_another_driver_renews_the_generated_spec(host: Host) -> None:
         assert path in generated.read_text()
 
 
+@pytest.mark.node
 def test_a_driver_root_that_appears_or_moves_is_used_at_once(host: Host, tmp_path: Path) -> None:
     """GPU Operator's driver container mounts it after the agent started, and again after each of
     its own restarts; while it is away, the last one stays."""
     root = tmp_path / "host"
     (root / "proc").mkdir(parents=True)
+    (root / "dev").mkdir()
+    for name in ("null", *(Path(each).name for each in CONTROL_NODES)):
+        os.mknod(root / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(1, 3))
     host.spec.unlink()
     host.ctk.write_text(spec(UUID))
-    host.settings = replace(host.settings, host_root=root)
+    host.settings = replace(host.settings, host_root=root, driver_root=None)
     node = host.node()
     node.generator._min_interval_s = 0
     assert host.lacks(node) == [] and node.driver_root.host == Path("/")
@@ -364,7 +369,7 @@ def test_a_driver_root_that_appears_or_moves_is_used_at_once(host: Host, tmp_pat
         library = root / path.lstrip("/") / "lib64" / NVML
         library.parent.mkdir(parents=True)
         library.touch()
-        host.ctk.write_text(spec(UUID).replace("/host/x", path))
+        host.ctk.write_text(spec(UUID).replace("/dev/zero", path))
         assert host.lacks(node) == []
         assert node.driver_root.host == node.generator.root.host == Path(path)
         assert node.driver_root.mount == root / path.lstrip("/")
