@@ -179,6 +179,7 @@ async def _serve(
     leaving: asyncio.Event,
 ) -> None:
     pause_s, place = settings.first_retry_s, settings.nri_socket
+    named = settings.on_host(place)
 
     def ready(runtime: RuntimeInfo) -> None:
         nonlocal pause_s
@@ -193,7 +194,7 @@ async def _serve(
         try:
             unix = await connection.connected(place)
             longest_s = settings.last_refused_s
-            observer.connected(str(place))
+            observer.connected(named)
             await connection.serve(
                 unix,
                 service,
@@ -205,15 +206,15 @@ async def _serve(
             )
             if leaving.is_set():
                 return
-            observer.lost("ended", f"the container runtime ended the session at {place}")
+            observer.lost("ended", f"the container runtime ended the session at {named}")
         except (FileNotFoundError, ConnectionRefusedError) as error:
             observer.lost(
                 "absent",
-                f"no process listens at {place} ({error.strerror}); start containerd with NRI"
+                f"no process listens at {named} ({error.strerror}); start containerd with NRI"
                 " enabled",
             )
         except (OSError, NriError) as error:
-            observer.lost("failed", f"no session at {place}: {error}")
+            observer.lost("failed", f"no session at {named}: {error}")
         pause_s = min(pause_s, longest_s)
         await _unless(leaving, _pause(place, pause_s * random.uniform(0.5, 1.0)))
         pause_s = min(pause_s * 2, longest_s)
