@@ -105,14 +105,12 @@ class ContainerCreation(Generic[_T]):
         except Refused:
             if self._inventory.problem is None:
                 raise
-        if self._inventory.problem is not None:
-            raise refused(Reason.GPUS_UNKNOWN, problem=self._inventory.problem)
+        problem = self._inventory.problem or "; ".join(self._inventory.unnamed)
         try:
             return self._claims.claim(pod, container.name, self._inventory.seen)
         except Refused as error:
-            unnamed = "; ".join(self._inventory.unnamed)
-            if error.refusal.reason is Reason.GPU_UNKNOWN and unnamed:
-                raise refused(Reason.GPUS_UNKNOWN, problem=unnamed) from error
+            if error.refusal.reason is Reason.GPU_UNKNOWN and problem:
+                raise refused(Reason.GPUS_UNKNOWN, problem=problem) from error
             raise
 
     async def _share(self, pod: Pod, container: Container, claim: Claim) -> _T:

@@ -139,6 +139,8 @@ class NvmlProcess:
         finally:
             if running is not None:
                 self._leave(running)
+        if running is not None and running.reading is not None:
+            await asyncio.wait({running.reading})
 
     async def _ask(self, kind: str) -> Answers:
         async with self._starting:

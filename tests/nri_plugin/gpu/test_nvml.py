@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ctypes
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -219,6 +221,14 @@ def test_the_recovery_action(gpus: nvml.Gpus, driver: Driver) -> None:
     driver.recovery = {1: 2}
     lines = ask(gpus, 1)[1]
     assert [lines[i]["gpu"]["recovery"] for i in (0, 1)] == [0, 2]
+
+
+def test_the_child_imports_little() -> None:
+    """It is resident on every node; asyncio and what the agent needs besides take more than it."""
+    program = "import sys, nri_plugin.gpu.nvml; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    modules = {name.partition(".")[0] for name in done.stdout.decode().split()}
+    assert not modules & {"aiohttp", "asyncio", "google", "logging", "prometheus_client", "uvloop"}
 
 
 def test_clients_of_mps_are_listed(driver: Driver) -> None:
