@@ -180,6 +180,19 @@ def test_helm_test_passes(whole: Whole) -> None:
     whole.helm("test", "gpuslice", "--timeout=60s")
 
 
+def test_agents_leave_while_gpu_operator_replaces_the_driver(whole: Whole) -> None:
+    """Their use of NVML would keep it loaded. Pods with a share keep what they have."""
+    node, label = whole.state["node"], "nvidia.com/gpu.deploy.container-toolkit"
+    whole.kubectl("label", "node", node, f"{label}=paused-for-driver-upgrade")
+    for name in ("agent", "distributor"):
+        selected = f"--selector=app.kubernetes.io/name=gpuslice-{name}"
+        whole.kubectl("wait", _SYSTEM, "--for=delete", "pod", selected, "--timeout=60s")
+    whole.kubectl("label", "node", node, f"{label}-")
+    until(lambda: "gpuslice-agent-" in whole.kubectl("get", "pods", _SYSTEM), "the agent returns")
+    whole.kubectl("rollout", "status", _SYSTEM, "daemonset/gpuslice-agent", "--timeout=60s")
+    assert whole.inside("pod-example", f"{_QUERY}=memory.total") == "11520\n"
+
+
 def test_upgrades_under_load_harm_no_pod(whole: Whole) -> None:
     """To images of another tag, which the node has."""
     _load(whole, "loaded")
