@@ -261,7 +261,7 @@ def install(goal: Goal) -> None:
             containerd.terminate()
             containerd.wait()
     if goal.nvidia and os.geteuid() == 0:
-        for program in nvidia_ctk.PROGRAMS.values():
+        for program in (*nvidia_ctk.PROGRAMS.values(), nvidia_ctk.NVIDIA_CONTAINER_RUNTIME):
             program.ensure()
     if goal.kubernetes:
         kubernetes.ensure()

@@ -10,22 +10,28 @@ or containerd, is part of the interface, since tests observe what happens then.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from http import HTTPStatus
+from http.client import HTTPException
 from pathlib import Path
 from typing import Final
 
 from contract import allocation, grants, names, required_plugins
 from contract.overhead import CODE_BYTES
+from lab import pages
 from lab.node.catalogue import Catalogue
 from lab.node.containerd import Containerd
 from lab.node.containerd_config import Options
 from lab.node.cri import ORDINARY, Cri, Pod, Sandbox
 from lab.node.host import STANDARD, Host
 from lab.node.namespace import Inside, Namespace, children
+from nri_plugin.gpu import record
 from simgpu import config
 from simgpu.state_dir import StateDir
 from tools import building, programs
@@ -44,6 +50,7 @@ CLUSTER_FILES: Final = {
 busy, without Python."""
 _READY: Final = "ready:"
 _WAIT_S: Final = 30.0
+_UNREADY_S: Final = 2.0
 
 Share = tuple[int, int, int]
 """Index of the GPU, bytes of its memory, percent of its compute."""
@@ -232,6 +239,24 @@ class Lab:
         self.wait_until(lambda: self.times_ready() > ready or not self.agent_running, "the agent")
         if not self.agent_running:
             raise LabError(f"the node agent ended:\n{self.agent_log.read_text()[-4000:]}")
+        self._wait_for_context()
+
+    def _wait_for_context(self) -> None:
+        """Wait until the agent knows what a context takes: it measures one as soon as it is ready.
+        An agent that does not become ready, or whose GPUs are held, measures none."""
+        file, started_s = self.namespace.outside(self.run_dir / record.FILE), time.monotonic()
+        while not (file.exists() and json.loads(file.read_text())["contexts"]):
+            waited_s = time.monotonic() - started_s
+            if waited_s > _WAIT_S or (waited_s > _UNREADY_S and not self._measures()):
+                return
+            time.sleep(0.05)
+
+    def _measures(self) -> bool:
+        with contextlib.suppress(OSError, HTTPException):
+            ready, _ = pages.get(self.agent_http, "/readyz")
+            _, metrics = pages.get(self.agent_http, "/metrics")
+            return ready == HTTPStatus.OK and "gpuslice_containers_with_grant 0.0" in metrics
+        return False
 
     def start_agent_beside(self) -> None:
         """A second agent, as in a rolling update; `stop_agent` ends the first, this one stays."""

@@ -44,7 +44,7 @@ def node(
     options = Options(default_runtime="nvidia")
     with Lab([40 * GIB] * 2, test_programs, options=options, on_host=True) as lab:
         config = f'[nvidia-container-runtime]\nmode = "{request.param}"\n'
-        nvidia_runtime.install(lab.namespace, lab.sim_dir, 2, config)
+        nvidia_runtime.install(lab.namespace, lab.sim_dir, config)
         if request.param == "cdi":
             generate = ["nvidia-ctk", "cdi", "generate", "--output=/etc/cdi/nvidia.yaml"]
             done = lab.namespace.run(generate, lab.driver_environment())
@@ -133,7 +133,7 @@ def test_a_share_gets_exactly_its_gpu_and_its_limit(lab: Lab, gpu: int) -> None:
             assert _visible(main) == f"{VISIBLE}={names.VISIBLE_DEVICES_NONE}"
             mounts = [each["destination"] for each in _spec(lab, main)["mounts"]]
             assert len(mounts) == len(set(mounts))
-            assert _gpus(lab, main) == []  # the simulated GPU is a socket
+            assert _gpus(lab, main) == [NODES[gpu]]
 
 
 def test_strict_mode(node: Lab) -> None:
