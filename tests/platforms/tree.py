@@ -269,18 +269,24 @@ def _install(namespace: Namespace, inside: str, root: Path, build: Path, driver:
 def start_driver_container(namespace: Namespace, build: Path, driver: Driver) -> None:
     """As GPU Operator's driver container and validator do once the driver is loaded."""
     root = namespace.directory / "driver-container"
-    for name in ("dev", "etc", "run", "tmp"):
-        (root / name).mkdir(parents=True)
-    _install(namespace, str(root), root, build, driver)
-    mounts = [f"mount --bind {root} {CONTAINER}", f"mount --rbind /dev {CONTAINER}/dev"]
-    _shell(namespace, [f"mkdir -p {CONTAINER}", *mounts])
+    # A file system of its own, as a container's; what is unmounted in it stays in /dev.
+    _shell(
+        namespace,
+        [
+            f"mkdir -p {root} {CONTAINER}; mount -t tmpfs -o mode=755 driver {root}",
+            f"mount --make-private {root}; cd {root}; mkdir dev etc run tmp",
+        ],
+    )
+    _install(namespace, str(root), namespace.outside(root), build, driver)
+    mounts = (f"--bind {root} {CONTAINER}", f"--rbind --make-rslave /dev {CONTAINER}/dev")
+    _shell(namespace, [f"mount {each}" for each in mounts])
     namespace.write(Path(READY), _DRIVER_READY)
 
 
 def stop_driver_container(namespace: Namespace) -> None:
+    root = namespace.directory / "driver-container"
     namespace.outside(Path(READY)).unlink()
-    _shell(namespace, [f"umount --recursive --lazy {CONTAINER}"])
-    shutil.rmtree(namespace.directory / "driver-container")
+    _shell(namespace, [f"umount --recursive --lazy {CONTAINER}; umount --lazy {root}"])
 
 
 def boot(namespace: Namespace, platform: Platform) -> None:
@@ -289,10 +295,7 @@ def boot(namespace: Namespace, platform: Platform) -> None:
     toolkit = platform.toolkit
     if toolkit is not None and toolkit.recorded:
         text = (RECORDED / f"{toolkit.recorded}.json").read_text()
-        _shell(
-            namespace,
-            [f"mkdir -p $(dirname {toolkit.spec})", f"cat >{toolkit.spec} <<'SPEC'\n{text}\nSPEC"],
-        )
+        namespace.write(Path("/run/cdi", Path(toolkit.spec).name), text)
     elif toolkit is not None and toolkit.spec:
         _shell(
             namespace,
