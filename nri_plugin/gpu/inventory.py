@@ -146,12 +146,12 @@ class Inventory:
         found: dict[int, Gpu] = {}
         conditions: dict[str, int | None] = {}
         xids = [*answers.head.get("xids", ())]
-        unnamed = []
+        failed: dict[int, str] = {}
         try:
             for index, line in sorted(answers.lines.items()):
                 xids += line.get("xids", ())
                 if "gpu" not in line:
-                    unnamed.append(f"GPU {index}: {line['error']}")
+                    failed[index] = str(line["error"])
                     continue
                 described: dict[str, Any] = {**line["gpu"], "link": links[index]}
                 conditions[described["uuid"]] = described.pop("recovery", None)
@@ -161,9 +161,9 @@ class Inventory:
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             raise ChildError(f"unreadable answer: {error!r}") from error
         seen = {i: self._judged(gpu, conditions[gpu.uuid]) for i, gpu in found.items()}
-        silent = {**answers.late, **answers.starting}
+        unnamed = []
         answered = {gpu.uuid for gpu in found.values()}
-        for index, why in silent.items():
+        for index, why in {**failed, **answers.late, **answers.starting}.items():
             last = self._by_index.get(index)
             if last is None or last.uuid in answered:
                 unnamed.append(f"GPU {index}: {why}")

@@ -28,7 +28,7 @@ def test_each_pod_has_a_row_and_each_row_a_pod() -> None:
 
 def test_the_other_cases_name_their_tests() -> None:
     named = re.findall(r"`(test_\w+)` \|$", _TEXT, re.MULTILINE)
-    files = (*_HERE.glob("test_*.py"), *_HERE.with_name("node").glob("test_*.py"))
+    files = (*_HERE.glob("test_*.py"), *_HERE.with_name("node").rglob("test_*.py"))
     written = "".join(path.read_text() for path in files)
     assert len(named) == len(_column("case")) > 5
     assert [name for name in named if f"def {name}(" not in written] == []

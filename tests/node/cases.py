@@ -386,7 +386,7 @@ CASES: Final[Sequence[Case]] = (
         "a grant of a GPU that fell off the bus",
         "refuses to create it, after the next query of NVML (every 15 s while containers are"
         " created)",
-        "`must be a GPU of this node (none)`; it runs once the GPU is back",
+        "`must be a healthy GPU: GPU is lost`; it runs once the GPU is back",
     ),
     Case(
         "an_unknown_gpu",

@@ -242,4 +242,7 @@ def test_nothing_is_left_of_a_pod(lab: Lab) -> None:
     lab.wait_until(
         lambda: lab.namespace.run(["ls", lab.run_dir]).stdout == "", "the run directory to empty"
     )
-    assert str(lab.run_dir) not in lab.namespace.run(["cat", "/proc/mounts"]).stdout
+    mounted = lab.namespace.run(["cat", "/proc/mounts"]).stdout.splitlines()
+    assert [line for line in mounted if f" {lab.run_dir}/" in line] == [
+        line for line in mounted if f" {lab.store_dir} " in line
+    ]

@@ -102,7 +102,7 @@ class Node:
         self._starts += 1
         arguments: list[str | Path] = ["--cgroup", group, "nri_plugin"]
         arguments += ["--nri-socket", place / "nri.sock", "--run-dir", self.run_dir]
-        arguments += ["--store-dir", place / "store", "--cdi-dir", self._host.directory / "cdi"]
+        arguments += ["--cdi-dir", self._host.directory / "cdi"]
         arguments += ["--library", build / "lib" / names.FILE_LIBRARY]
         arguments += ["--containerd-state", place / "state"]
         arguments += ["--http", f"unix:{place / 'agent.sock'}"]

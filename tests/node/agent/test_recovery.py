@@ -132,7 +132,7 @@ def test_a_container_made_while_the_agent_was_away_is_named(lab: Lab) -> None:
         lab.start_agent()
         named = [line for line in lab.agent_log.read_text().splitlines() if container.id in line]
         assert any("container without its GPU" in line for line in named)
-        expect_free(lab, WHOLE)
+    expect_free(lab, WHOLE)
 
 
 def test_in_a_rolling_update_no_two_agents_conflict(lab: Lab) -> None:
