@@ -139,8 +139,7 @@ FLAGS: Final[Mapping[str, _Flag]] = {
         "force",
     ),
     "--nvidia-ctk": _value(
-        "command that generates CDI specs for GPUs without a usable one, e.g. 'chroot /host"
-        " nvidia-ctk'; off: no spec is generated",
+        "command that generates CDI specs for GPUs without a usable one; off: no spec is generated",
         setting_types.command,
         "COMMAND",
         "nvidia-ctk",

@@ -107,7 +107,7 @@ class Lifecycle(Generic[_T]):
         _LOG.info(Line("synchronized", containers=len(running)))
 
     def _collect(self) -> None:
-        """Regularly: a container was removed, or the distributor changed the current release."""
+        """Regularly: a container that mounted an earlier release may have been removed."""
         self.node.collect_releases(self._files.mounted)
         loop = asyncio.get_running_loop()
         self._collecting = loop.call_later(_COLLECT_EVERY_S, self._collect)

@@ -29,8 +29,7 @@ def socket(facts: Facts) -> Answer:
     if not seen.listening:
         return fail(
             f"{path} exists, but no process of this network namespace listens at it",
-            "start containerd; in a pod, mount the socket's directory, not the socket, and use"
-            " hostNetwork",
+            "start containerd; in a pod, use hostNetwork",
         )
     return ok(f"{facts.runtime.name or 'a process'} listens at {path}")
 

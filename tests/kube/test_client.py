@@ -43,7 +43,7 @@ def test_a_write_carries_its_body_its_deadline_and_the_credentials(by_proxy: boo
             through = replace(found, server="http://api.example", proxy=found.server)
             async with Kube(through if by_proxy else found) as kube:
                 done = {"kind": "Status"}
-                assert await kube.post("/p", {"a": 1}, timeout_s=2) == done
+                assert await kube.post("/p", {"a": 1}, timeout_s=20) == done
                 assert await kube.patch("/p", {"b": None}, fieldManager="x y") == done
                 said = await kube.patch(
                     "/p", {}, kind=STRATEGIC_PATCH, only=METADATA_ONLY, fieldValidation=IGNORE
@@ -53,7 +53,7 @@ def test_a_write_carries_its_body_its_deadline_and_the_credentials(by_proxy: boo
     asyncio.run(scene())
     post, merge = ((["Bearer secret"], [kind], ["application/json"]) for kind in _KINDS)
     assert seen == [
-        ("POST", "/p", {"timeout": "2.000s"}, {"a": 1}),
+        ("POST", "/p", {"timeout": "20.000s"}, {"a": 1}),
         post,
         ("PATCH", "/p", {"timeout": "10.000s", "fieldManager": "x y"}, {"b": None}),
         merge,
@@ -201,7 +201,7 @@ def test_a_watch_without_events_for_too_long_times_out() -> None:
         return await stream(request, lines(event("ADDED", {}, "2")), hold=True)
 
     async def scene() -> None:
-        async with serving(answer) as found, Kube(found, watch_idle_s=0.5) as kube:
+        async with serving(answer) as found, Kube(found, watch_idle_s=3) as kube:
             seen: list[Any] = []
             with pytest.raises(KubeError) as raised:
                 async for batch in kube.watch("/p", "1"):

@@ -158,9 +158,9 @@ def test_a_connection_is_not_reused_if(why: str) -> None:
 
 NO_ANSWER = {
     "it hangs up": (b"", "the connection ended"),
-    "it hangs up in the middle": (OK[:-1], "no answer within 5 s"),
+    "it hangs up in the middle": (OK[:-1], "no answer within 5.0 s"),
     "what it says is no answer": (b"SSH-2.0-OpenSSH\r\n\r\n", "not an HTTP response"),
-    "it says nothing": (None, "no answer within 5 s"),
+    "it says nothing": (None, "no answer within 5.0 s"),
 }
 
 
@@ -172,7 +172,7 @@ def test_a_request_without_an_answer_is_sent_once_and_reported_as_such(
     said, reason = NO_ANSWER[why]
 
     async def act(scene: Scene) -> None:
-        sending = asyncio.create_task(scene.send(method, timeout_s=5))
+        sending = asyncio.create_task(scene.send(method, timeout_s=5.0))
         await until_async(lambda: any(scene.server.asked))
         if "within" in reason:
             jump(5)

@@ -27,10 +27,6 @@ class Deadlines:
             {*gpus} <= request.lines.keys() for request in running.requests.values()
         )
 
-    def has_head(self) -> bool:
-        running = self._nvml._running
-        return running is not None and any(each.head for each in running.requests.values())
-
     @asynccontextmanager
     async def _begin(self, _seconds: float) -> AsyncIterator[None]:
         async with asyncio.timeout(None) as timeout:

@@ -30,7 +30,7 @@ from tests.support import GIB
 A = Gpu("GPU-aaaaaaaa-0000-0000-0000-000000000000", 0, 40 * GIB)
 B = Gpu("GPU-bbbbbbbb-0000-0000-0000-000000000000", 1, 80 * GIB)
 GPUS = (A, B)
-STORE = "/usr/local/vgpu/store/abc/libvgpu.so"
+STORE = "/run/gpuslice/.store/abc/libvgpu.so"
 PATHS = Paths("/run/gpuslice", STORE)
 LIBCUDA = Mount("/usr/lib/libcuda.so.1", "/host/libcuda.so.1", ("bind", "ro"))
 LDCACHE = Hook(HookStage.CREATE_CONTAINER, "/usr/bin/nvidia-ctk", ("nvidia-ctk", "update-ldcache"))

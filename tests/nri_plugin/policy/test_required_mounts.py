@@ -7,7 +7,7 @@ import pytest
 from nri_plugin.policy import injection, required_mounts
 from nri_plugin.policy.model import CdiDevice, Claim, Container, Mount, Paths, Share, Specs
 
-STORE = "/usr/local/vgpu/store/abc/libvgpu.so"
+STORE = "/run/gpuslice/.store/abc/libvgpu.so"
 SHARES = (Share("GPU-1", 0, 1, 1),)
 SPECS = Specs({"GPU-1": CdiDevice("GPU-1", "spec")})
 PATHS = Paths("/run/gpuslice", STORE)
@@ -25,14 +25,14 @@ PLACES = {
 
 
 def test_the_required_mounts_are_all_that_the_limit_needs() -> None:
-    found = required_mounts.in_place(OURS, RUN, "/usr/local/vgpu/store")
+    found = required_mounts.in_place(OURS, RUN, "/run/gpuslice/.store")
     assert found is not None
     assert {mount.destination: mount.source for mount in found} == PLACES
 
 
 @pytest.mark.parametrize("place", sorted(set(PLACES) - {"/.gpuslice/grant"}))
 def test_a_missing_or_different_mount_of_ours_is_detected(place: str) -> None:
-    store = "/usr/local/vgpu/store"
+    store = "/run/gpuslice/.store"
     without = [mount for mount in OURS if mount.destination != place]
     assert required_mounts.in_place(without, RUN, store, PLACES) is None
     elsewhere = [*without, Mount(place, "/elsewhere")]
@@ -50,23 +50,23 @@ def test_a_container_is_held_to_what_the_release_that_made_it_mounted() -> None:
     earlier = {**PLACES, "/.gpuslice/libvgpu.so": "/opt/store/abc/libvgpu.so"}
     del earlier["/etc/ld-nix.so.preload"]
     mounts = [Mount(place, source) for place, source in earlier.items() if "grant" not in place]
-    found = required_mounts.in_place(mounts, RUN, "/usr/local/vgpu/store", earlier)
+    found = required_mounts.in_place(mounts, RUN, "/run/gpuslice/.store", earlier)
     assert found is not None
     assert {mount.destination: mount.source for mount in found} == earlier
-    assert required_mounts.in_place(OURS, RUN, "/usr/local/vgpu/store", {}) is None
+    assert required_mounts.in_place(OURS, RUN, "/run/gpuslice/.store", {}) is None
 
 
 def test_a_container_that_shares_its_grant_has_a_preload_list_of_its_own() -> None:
     directory = "/run/gpuslice/pod-u"
     mounts = injection.adjustment(CONTAINER, "pod-u", Claim(SHARES, True), SPECS, PATHS).mounts
-    found = required_mounts.in_place(mounts, directory, "/usr/local/vgpu/store")
+    found = required_mounts.in_place(mounts, directory, "/run/gpuslice/.store")
     assert found is not None
     lists = {mount.source for mount in found if mount.destination.endswith(".preload")}
     assert lists == {f"{directory}/preload.main", f"{directory}/preload-nix.main"}
 
 
 def test_strict_modes_forwarders_must_be_in_place_too() -> None:
-    store = "/usr/local/vgpu/store"
+    store = "/run/gpuslice/.store"
     more = (
         Mount("/usr/lib/libcuda.so.1", f"{store}/f/libcuda.so.1"),
         Mount("/.gpuslice/driver/libcuda.so.1", "/host/libcuda.so.1"),
