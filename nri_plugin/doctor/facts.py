@@ -191,5 +191,7 @@ class Facts:
     security: Security = Security()
     platform: str = ""
     """Which one configures containerd in a way of its own (platform.py); "": none."""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Directories that containerd's configuration names, and where links of the host lead them."""
     state_seen: bool = True
     """False in a pod that does not see containers of Kubernetes at containerd's state directory."""

@@ -30,6 +30,7 @@ from nri_plugin.doctor.facts import (
     Library,
     NvidiaRuntime,
     RunDir,
+    Runtime,
 )
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.gpu.nvml_process import FIRST_S
@@ -70,11 +71,12 @@ def collect(settings: Settings, library: Path | None, paths: HostPaths) -> Facts
     drivers = driver_root.find(root, settings.driver_root)
     directories = dict.fromkeys((settings.generated_cdi_dir, *settings.cdi_dirs))
     specs = cdi_reader.load(directories, settings.cdi_kinds, drivers.stat)
+    runtime = containerd.inspect_runtime(settings.nri_socket, paths.containerd_config, root)
     return Facts(
         settings=settings,
         root=os.geteuid() == 0,
         socket=containerd.inspect_socket(settings.nri_socket, root),
-        runtime=containerd.inspect_runtime(settings.nri_socket, paths.containerd_config, root),
+        runtime=runtime,
         library=_library(settings, library),
         gpus=gpus,
         gpus_problem=inventory.problem,
@@ -91,8 +93,16 @@ def collect(settings: Settings, library: Path | None, paths: HostPaths) -> Facts
         dev_char=host_kernel.dev_char(root, drivers),
         security=host_kernel.security(root),
         platform=platform.find(root),
+        links=links(settings, runtime),
         state_seen=root == Path("/") or bundle.changed_s(settings.containerd_state) is not None,
     )
+
+
+def links(settings: Settings, runtime: Runtime) -> Mapping[str, str]:
+    """Return the directories that containerd's configuration names, and where the host's links lead
+    them: a pod's agent has resolved its own in the same way."""
+    named = [*runtime.cri.get("cdi_spec_dirs", ()), (runtime.config or {}).get("state") or "/"]
+    return {str(each): settings.on_host(settings.view.seen(Path(str(each)))) for each in named}
 
 
 def _inventory(settings: Settings) -> Inventory:

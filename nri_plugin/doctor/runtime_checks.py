@@ -113,8 +113,9 @@ def cdi(facts: Facts) -> Answer:
     if not settings.whole_gpus:
         return ok("not used: the agent applies the specs itself")
     version = runtimes.parse(runtime.version or "")
-    if version is not None and version < (2, 0, 0) and not runtime.cri.get("enable_cdi"):
-        table = "[plugins.'io.containerd.grpc.v1.cri']"
+    is_old = version is not None and version < (2, 0, 0)
+    if not runtime.cri.get("enable_cdi", not is_old):
+        table = f"[plugins.'io.containerd.{'grpc.v1.cri' if is_old else 'cri.v1.runtime'}']"
         return fail(
             f"CDI is off in {runtime.config_file}", _lines(runtime, table, "enable_cdi = true")
         )
@@ -122,13 +123,18 @@ def cdi(facts: Facts) -> Answer:
     # The directories of the GPUs' CDI devices, and the one for generated specs.
     files = (posixpath.dirname(device.file) for device in facts.specs.devices.values())
     ours = {settings.on_host(each) for each in (settings.generated_cdi_dir, *files)}
-    if directories is not None and not {str(each) for each in directories} >= ours:
+    if directories is not None and not {_followed(facts, each) for each in directories} >= ours:
         return fail(
             f"containerd reads CDI specs in {', '.join(directories)}, the agent in"
             f" {', '.join(sorted(ours))}",
             "set the agent's --cdi-dir to containerd's directories",
         )
     return ok("containerd applies CDI devices that the kubelet names")
+
+
+def _followed(facts: Facts, path: object) -> str:
+    """Return where a directory of containerd's lies. The agent's own have their links resolved."""
+    return facts.links.get(str(path), str(path))
 
 
 def _unread(runtime: Runtime) -> Answer:
@@ -184,7 +190,7 @@ def state(facts: Facts) -> Answer:
     if config is None:
         return _unread(facts.runtime)
     theirs = str(config.get("state") or bundle.STATES[0])
-    if path != theirs:
+    if path != _followed(facts, theirs):
         return fail(
             f"containerd's state is in {theirs}, the agent reads {path}: containers with a share"
             " are refused at their start",

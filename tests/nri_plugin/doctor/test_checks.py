@@ -203,6 +203,28 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         "containerd reads CDI specs in /etc/cdi, /var/run/cdi, the agent in",
         "--cdi-dir",
     ),
+    (
+        "containerd-cdi",
+        {"settings": GIVES_WHOLE, **runtime(cri={"enable_cdi": False})},
+        *(FAIL, "CDI is off", "[plugins.'io.containerd.cri.v1.runtime']\n  enable_cdi = true"),
+    ),
+    (
+        "containerd-cdi",
+        {
+            **chosen("--whole-gpus", "any", "--cdi-dir", "/x"),
+            **runtime(cri={"cdi_spec_dirs": ["/links", "/etc/cdi"]}),
+            "links": {"/links": "/x"},
+        },
+        *(OK, "that the kubelet names", ""),
+    ),
+    (
+        "containerd-state",
+        {
+            "runtime": Runtime("containerd", "v2.4.0", {"state": "/var/run/containerd"}),
+            "links": {"/var/run/containerd": "/run/containerd"},
+        },
+        *(OK, "/run/containerd", ""),
+    ),
     ("library", {"library": Library("/l: gone")}, FAIL, "/l: gone", "--library"),
     ("library", {"library": Library()}, WARN, "not in /run/gpuslice/.store yet", "at its start"),
     ("driver", {"gpus_problem": "NVML: no"}, FAIL, "NVML: no", "nvidia-smi"),

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nri_plugin.doctor import host
-from nri_plugin.doctor.facts import DevicePlugins
+from nri_plugin.doctor.checks import examine
+from nri_plugin.doctor.facts import DevicePlugins, Level, Runtime
 from nri_plugin.host.driver_root import DriverRoot
 from nri_plugin.host.nvidia_runtime import OPERATORS_CONFIG
 from nri_plugin.policy.model import CdiDevice, Edits, Hook, HookStage, Specs
-from tests.nri_plugin.doctor.whole_node import GPU
+from nri_plugin.settings import Settings
+from tests.nri_plugin.doctor.whole_node import GPU, WHOLE, chosen, config
 
 CHECKPOINT = {
     "Data": {
@@ -87,6 +90,27 @@ def test_the_hosts_files_are_looked_for_under_its_root(tmp_path: Path) -> None:
     drivers = DriverRoot(Path("/"), tmp_path, tmp_path)
     assert host.missing(GPU, specs, drivers) == ["/lib/gone", "/usr/gone"]
     assert host.missing(GPU, Specs(), drivers) == ()
+
+
+def test_containerds_directories_lie_where_the_hosts_links_lead(tmp_path: Path) -> None:
+    """In a pod the agent's own have their links resolved: /var/run/cdi is /run/cdi to it."""
+    (tmp_path / "run/cdi").mkdir(parents=True)
+    (tmp_path / "run/k3s/containerd").mkdir(parents=True)
+    (tmp_path / "var").mkdir()
+    (tmp_path / "var/run").symlink_to("/run")
+    given = ("--host-root", str(tmp_path), "--whole-gpus", "any")
+    settings: Settings = chosen(*given, "--containerd-state", "/run/k3s/containerd")["settings"]
+    runtime = Runtime("containerd", "v2.4.2", {**config(), "state": "/var/run/k3s/containerd"})
+    facts = replace(
+        WHOLE,
+        settings=settings,
+        runtime=runtime,
+        specs=Specs({"GPU-a": CdiDevice("GPU-a", f"{tmp_path}/run/cdi/nvidia.yaml", Edits())}),
+        links=host.links(settings, runtime),
+    )
+    found = {each.check: each for each in examine(facts)}
+    assert {found[name].level for name in ("containerd-cdi", "containerd-state")} == {Level.OK}
+    assert host.links(settings, Runtime()) == {"/": "/"}
 
 
 @pytest.mark.parametrize(
