@@ -17,6 +17,8 @@ from nri_plugin.host.nvidia_runtime import (
     OPERATORS_CONFIG,
     OTHER_VARIABLES,
 )
+from nri_plugin.policy import other_plugins
+from nri_plugin.policy.other_plugins import Sign
 
 _LEAST_FREE_BYTES: Final = 8 << 20
 _LEAST_FREE_INODES: Final = 1000
@@ -164,28 +166,24 @@ def device_plugins(facts: Facts) -> Answer:
         for pod, container, resource in seen.allocated
         if resource not in ours and (resource.startswith(_OURS) or resource in offering)
     ]
-    if seen.dra:
-        do = "keep one of the two off the node, as the agent's /readyz says; docs/coexistence.md"
-        return fail(f"{seen.dra}: which GPUs its claims hold is not known here", do)
-    do = (
-        "keep that device plugin off nodes whose GPUs are shared: its GPUs have no limit;"
-        f" with GPU Operator: kubectl label node NODE {names.LABEL_DEPLOY_DEVICE_PLUGIN}=false"
-        f" {names.LABEL_DEPLOY_VALIDATOR}=false --overwrite"
-    )
+    node = facts.settings.node_name or "NODE"
+    do = other_plugins.advice(seen.signs or [Sign("a device plugin")], node, seen.operator)
+    dra = next((sign.text for sign in seen.signs if sign.is_dra), "")
+    if dra:
+        return fail(f"{dra}: which GPUs its claims hold is not known here", do)
     if offering or holding:
         what = [f"a device plugin offers {', '.join(offering)}"] if offering else []
         what += [f"{', '.join(holding[:3])} got a GPU from it"] if holding else []
         return fail("; ".join(what), do)
-    if seen.problem is not None:
-        do = (
-            "set hostPID in the doctor's pod, or check by kubectl describe node that no nvidia.com/"
-            " resource is offered"
-        )
-        return warn(seen.problem, do)
     if theirs:
         return warn(
-            f"sockets of other plugins for GPUs: {', '.join(theirs)}; they offer nothing now", do
+            f"sockets of other plugins for GPUs: {', '.join(theirs)}; "
+            + (seen.problem or "they offer nothing now"),
+            do,
         )
+    if seen.problem is not None:
+        do = "check by kubectl describe node that no nvidia.com/ resource is offered"
+        return warn(seen.problem, do)
     offered = f"; the agent offers {names.RESOURCE_NVIDIA_GPU}" if ours else ""
     return ok(f"no other plugin offers these GPUs{offered}")
 

@@ -48,8 +48,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     library = given.library
     given.library = library or Path("/")  # unused: `collect` receives `library` itself, None too
     settings = command_line.of(given, environment)
-    kubelet = settings.view.on_host(settings.kubelet_dir)
-    paths = host.HostPaths(given.containerd_config, given.nvidia_config, kubelet)
+    paths = host.HostPaths(given.containerd_config, given.nvidia_config)
     findings = examine(host.collect(settings, library, paths))
     sys.stdout.write(as_json(findings) if given.json else as_text(findings))
     return int(any(finding.level is Level.FAIL for finding in findings))

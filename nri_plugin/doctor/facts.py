@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from nri_plugin.policy.model import Gpu, Specs
+from nri_plugin.policy.other_plugins import Sign
 from nri_plugin.settings import Settings
 
 
@@ -104,15 +105,16 @@ class NvidiaRuntime:
 class DevicePlugins:
     """Other device plugins that allocate GPUs, from the kubelet's directories.
 
-    registered: device ids by resource; allocated: (pod uid, container, resource). dra: the sign of
-    NVIDIA's DRA driver; "": there is none.
+    registered: device ids by resource; allocated: (pod uid, container, resource). signs: the
+    programs that run now, as the agent sees them. operator: NVIDIA's GPU Operator was on the node.
     """
 
     registered: Mapping[str, Sequence[str]] = field(default_factory=dict)
     allocated: Sequence[tuple[str, str, str]] = ()
     sockets: Sequence[str] = ()
     problem: str | None = None
-    dra: str = ""
+    signs: Sequence[Sign] = ()
+    operator: bool = False
 
 
 @dataclass(frozen=True, slots=True)

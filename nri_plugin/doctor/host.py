@@ -15,12 +15,13 @@ import mmap
 import os
 import socket
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from contract import names
+from gpu.driver_root import READY
 from nri_plugin.doctor import containerd, host_kernel, platform
 from nri_plugin.doctor.facts import (
     Agent,
@@ -52,6 +53,8 @@ from nri_plugin.settings import Settings
 _AGENT_S: Final = 5.0
 _TMPFS_MAGIC: Final = 0x01021994
 _MADV_WIPEONFORK: Final = 18
+_OPERATORS: Final = (OPERATORS_CONFIG, Path(READY).parent)
+"""Files of GPU Operator's toolkit and of its validator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,6 @@ class HostPaths:
 
     containerd_config: Path | None
     nvidia_config: Path
-    kubelet: Path
 
 
 def collect(settings: Settings, library: Path | None, paths: HostPaths) -> Facts:
@@ -84,7 +86,7 @@ def collect(settings: Settings, library: Path | None, paths: HostPaths) -> Facts
         specs=specs,
         missing={gpu.uuid: missing(gpu, specs, drivers) for gpu in gpus},
         nvidia=read_nvidia_runtime(root, paths.nvidia_config),
-        plugins=find_device_plugins(root, paths.kubelet, settings.cdi_dirs),
+        plugins=find_device_plugins(settings),
         run_dir=_run_dir(settings.run_dir, root),
         kernel=_kernel(),
         agent=_agent(settings),
@@ -230,32 +232,29 @@ def read_nvidia_runtime(root: Path, file: Path) -> NvidiaRuntime:
         return NvidiaRuntime(None, str(file), f"{file}: {error}")
 
 
-def find_device_plugins(
-    root: Path, directory: Path, cdi_dirs: Iterable[Path] = ()
-) -> DevicePlugins:
-    """root: the host's, as seen here; directory: the kubelet's."""
-    kubelet = _under(root, directory)
-    dra = device_plugins.dra_sign(kubelet, cdi_dirs)
-    found = _device_plugins(kubelet, directory)
-    return replace(found, dra=dra.text if dra else "")
-
-
-def _device_plugins(kubelet: Path, directory: Path) -> DevicePlugins:
-    if not (kubelet / "device-plugins").is_dir():
-        return DevicePlugins(
-            problem=f"{directory}/device-plugins does not exist, or is not visible"
-        )
-    sockets = [
-        str(path.relative_to(kubelet))
-        for folder in ("device-plugins", "plugins_registry")
-        for path in device_plugins.sockets(kubelet / folder)
-    ]
+def find_device_plugins(settings: Settings) -> DevicePlugins:
+    plugins, kubelet = settings.device_plugin_dir, settings.kubelet_dir
+    signs = (
+        device_plugins.plugin_sign(plugins),
+        device_plugins.dra_sign(kubelet, settings.cdi_dirs),
+    )
+    found = DevicePlugins(
+        sockets=[
+            f"{directory.name}/{path.name}"
+            for directory in (plugins, kubelet / "plugins_registry")
+            for path in device_plugins.sockets(directory)
+        ],
+        signs=[sign for sign in signs if sign is not None],
+        operator=any(settings.view.seen(each).exists() for each in _OPERATORS),
+    )
+    if not plugins.is_dir():
+        return replace(found, problem=f"{settings.on_host(plugins)} does not exist")
     try:
-        record = device_plugins.read_record(kubelet / "device-plugins")
+        record = device_plugins.read_record(plugins)
     except device_plugins.RecordError as error:
-        return DevicePlugins(sockets=sockets, problem=str(error))
+        return replace(found, problem=str(error))
     allocated = [(each.pod_uid, each.container, each.resource) for each in record.entries]
-    return DevicePlugins(record.registered, allocated, sockets)
+    return replace(found, registered=record.registered, allocated=allocated)
 
 
 def _under(root: Path, path: Path) -> Path:

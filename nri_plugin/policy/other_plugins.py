@@ -55,11 +55,14 @@ def conflict(signs: Iterable[Sign], node_name: str, operator: bool) -> str:
     if not found:
         return ""
     what = "; ".join(sign.text for sign in found)
-    do = "; ".join(dict.fromkeys(_advice(sign, node_name, operator) for sign in found))
-    return (
-        f"another program allocates this node's GPUs ({what}): must be one component only; {do}, or"
-        " keep gpuslice off it by nodeSelector"
-    )
+    do = advice(found, node_name, operator)
+    return f"another program allocates this node's GPUs ({what}): must be one component only; {do}"
+
+
+def advice(signs: Iterable[Sign], node_name: str, operator: bool) -> str:
+    """Return how to keep the programs of these signs off the node, or gpuslice."""
+    found = dict.fromkeys(_advice(sign, node_name, operator) for sign in signs)
+    return f"{'; '.join(found)}, or keep gpuslice off it by nodeSelector"
 
 
 def _advice(sign: Sign, node_name: str, operator: bool) -> str:

@@ -18,8 +18,9 @@ from tests.support import until
 
 pytestmark = pytest.mark.node
 
-HOST_OF_THE_LAB = {"root", "run-dir"}
-"""The lab has its own PID namespace, and no tmpfs for its run directory: correctly warned of."""
+HOST_OF_THE_LAB = {"root", "run-dir", "device-plugins"}
+"""The lab has its own PID namespace, no tmpfs for its run directory, and no kubelet: correctly
+warned of."""
 
 
 @dataclass
@@ -41,7 +42,6 @@ class Patient:
             "--nvidia-config": self.directory / "nvidia.toml",
             "--nvidia-ctk": "off",
         }
-        (self.directory / "kubelet" / "device-plugins").mkdir(parents=True)
         self.environment = self.lab.driver_environment()
 
     def examined(self) -> tuple[int, Mapping[str, Mapping[str, str]]]:
@@ -213,7 +213,7 @@ BROKEN: Mapping[str, tuple[Callable[[Patient], object], str, str, str, str]] = {
     ),
     "another device plugin's socket": (
         _plugins_socket,
-        *("device-plugins", "warn", "gpu.nvidia.com-reg.sock", "keep that device plugin off"),
+        *("device-plugins", "warn", "gpu.nvidia.com-reg.sock", "keep it off this node"),
     ),
     "a full run directory": (
         lambda patient: patient.flags.update({"--run-dir": patient.mounted("run", "size=64k")}),

@@ -16,7 +16,6 @@ from nri_plugin.doctor.command import as_json, as_text
 from nri_plugin.doctor.facts import (
     Agent,
     DevChar,
-    DevicePlugins,
     Finding,
     Kernel,
     Level,
@@ -29,6 +28,7 @@ from nri_plugin.doctor.facts import (
 )
 from nri_plugin.host.nvidia_runtime import OPERATORS_CONFIG
 from nri_plugin.policy.model import Edits
+from tests.nri_plugin.doctor import device_plugin_rows
 from tests.nri_plugin.doctor.whole_node import (
     CGROUPFS,
     DEVICE,
@@ -36,14 +36,12 @@ from tests.nri_plugin.doctor.whole_node import (
     ENVVAR,
     FAIL,
     GIVES_WHOLE,
-    KEEP_OFF,
     LACKING,
     MIG,
     MOUNTS,
     NVIDIA,
     NVIDIAS,
     OK,
-    OURS,
     REFUSES,
     REJECTS,
     TOLERATE,
@@ -304,53 +302,7 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         "=false",
     ),
     ("nvidia-runtime", {"runtime": Runtime(problem="x")}, WARN, "neither", "hostPID"),
-    (
-        "device-plugins",
-        {"plugins": DevicePlugins({"nvidia.com/gpu": ["GPU-a"]})},
-        FAIL,
-        "offers nvidia.com/gpu",
-        KEEP_OFF,
-    ),
-    (
-        "device-plugins",
-        {"plugins": DevicePlugins({"example.com/x": ["GPU-a::3"]})},
-        FAIL,
-        "offers example.com/x",
-        KEEP_OFF,
-    ),
-    ("device-plugins", {"plugins": DevicePlugins({"nvidia.com/gpu": []})}, OK, "no other", ""),
-    ("device-plugins", {"plugins": DevicePlugins({"intel.com/x": ["1"]})}, OK, "no other", ""),
-    (
-        "device-plugins",
-        {"plugins": DevicePlugins(allocated=[("uid", "main", "nvidia.com/gpu")])},
-        FAIL,
-        "container main of pod uid got a GPU",
-        KEEP_OFF,
-    ),
-    (
-        "device-plugins",
-        {"plugins": DevicePlugins(sockets=["device-plugins/nvidia-gpu.sock"])},
-        WARN,
-        "nvidia-gpu.sock",
-        "keep that",
-    ),
-    ("device-plugins", {"settings": GIVES_WHOLE, "plugins": OURS}, OK, "agent offers nvidia", ""),
-    (
-        "device-plugins",
-        {
-            "settings": GIVES_WHOLE,
-            "plugins": replace(OURS, sockets=[*OURS.sockets, "device-plugins/nvidia-gpu.sock"]),
-        },
-        FAIL,
-        "offers nvidia.com/gpu",
-        "nvidia.com/gpu.deploy.device-plugin=false",
-    ),
-    ("device-plugins", {"plugins": DevicePlugins(problem="torn")}, WARN, "torn", "kubectl"),
-    (
-        "device-plugins",
-        {"plugins": DevicePlugins(problem="torn", dra="NVIDIA's DRA driver listens on x.sock")},
-        *(FAIL, "DRA driver listens on x.sock: which GPUs its claims hold", "keep one of the two"),
-    ),
+    *device_plugin_rows.ROWS,
     ("run-dir", {"run_dir": RunDir(False, 1 << 30, 1 << 20)}, WARN, "not on a tmpfs", "/run"),
     ("run-dir", {"run_dir": RunDir(True, 1000, 1 << 20)}, FAIL, "0 KiB", "free space"),
     ("run-dir", {"run_dir": RunDir(True, 1 << 30, 3)}, FAIL, "3 inodes", "free space"),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +31,14 @@ CHECKPOINT = {
 }
 
 
+def below(directory: Path) -> Settings:
+    """Settings with a kubelet's directories there, and no CDI spec."""
+    plugins = directory / "device-plugins"
+    return replace(
+        WHOLE.settings, kubelet_dir=directory, device_plugin_dir=plugins, cdi_dirs=[directory]
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -43,7 +54,7 @@ CHECKPOINT = {
 def test_the_kubelets_checkpoint(tmp_path: Path, text: str, expected: DevicePlugins) -> None:
     (tmp_path / "device-plugins").mkdir()
     (tmp_path / "device-plugins" / "kubelet_internal_checkpoint").write_text(text)
-    found = host.find_device_plugins(Path("/"), tmp_path)
+    found = host.find_device_plugins(below(tmp_path))
     assert (found.registered, found.allocated) == (expected.registered, list(expected.allocated))
     assert found.problem is None
 
@@ -54,24 +65,46 @@ def test_the_kubelets_checkpoint(tmp_path: Path, text: str, expected: DevicePlug
 def test_a_malformed_checkpoint_is_a_problem(tmp_path: Path, text: str) -> None:
     (tmp_path / "device-plugins").mkdir()
     (tmp_path / "device-plugins" / "kubelet_internal_checkpoint").write_text(text)
-    assert host.find_device_plugins(Path("/"), tmp_path).problem is not None
+    assert host.find_device_plugins(below(tmp_path)).problem is not None
 
 
 def test_nvidias_dra_driver_is_found(tmp_path: Path) -> None:
     claim = tmp_path / "cdi/k8s.gpu.nvidia.com-claim_0f0f.yaml"
     claim.parent.mkdir()
     claim.touch()
-    assert host.find_device_plugins(Path("/"), tmp_path).dra == ""
-    found = host.find_device_plugins(Path("/"), tmp_path, [claim.parent])
-    assert str(claim) in found.dra
+    assert host.find_device_plugins(below(tmp_path)).signs == []
+    found = host.find_device_plugins(replace(below(tmp_path), cdi_dirs=[claim.parent]))
+    assert [(str(claim) in sign.text, sign.is_dra) for sign in found.signs] == [(True, True)]
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """The path of a socket has at most 107 characters."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
+
+
+def test_a_device_plugin_is_found_beside_a_kubelet_of_another_root(short: Path) -> None:
+    """The directory of device plugins is the same for every --root-dir of the kubelet."""
+    (short / "var/lib/kubelet/device-plugins").mkdir(parents=True)
+    (short / "run/nvidia/validations").mkdir(parents=True)
+    given = ("--host-root", str(short), "--kubelet-dir", "/var/lib/k0s/kubelet")
+    settings: Settings = chosen(*given)["settings"]
+    with socket.socket(socket.AF_UNIX) as plugin:
+        plugin.bind(str(settings.device_plugin_dir / "nvidia-gpu.sock"))
+        plugin.listen()
+        found = host.find_device_plugins(settings)
+    assert (found.sockets, found.problem) == (["device-plugins/nvidia-gpu.sock"], None)
+    assert ["a device plugin listens on" in sign.text for sign in found.signs] == [True]
+    assert found.operator and not host.find_device_plugins(below(short)).operator
 
 
 def test_no_kubelet_at_all(tmp_path: Path) -> None:
-    found = host.find_device_plugins(Path("/"), tmp_path)
-    assert found.problem == f"{tmp_path}/device-plugins does not exist, or is not visible"
+    found = host.find_device_plugins(below(tmp_path))
+    assert found.problem == f"{tmp_path}/device-plugins does not exist"
     (tmp_path / "device-plugins").mkdir()
-    found = host.find_device_plugins(Path("/"), tmp_path)
-    assert found == DevicePlugins(allocated=[], sockets=[])
+    found = host.find_device_plugins(below(tmp_path))
+    assert found == DevicePlugins(allocated=[], sockets=[], signs=[])
 
 
 def test_the_hosts_files_are_looked_for_under_its_root(tmp_path: Path) -> None:
@@ -82,7 +115,9 @@ def test_the_hosts_files_are_looked_for_under_its_root(tmp_path: Path) -> None:
     (tmp_path / "lib").symlink_to("/usr")
     (tmp_path / "usr").mkdir()
     (tmp_path / "usr/nvidia-cdi-hook").touch()
-    assert host.find_device_plugins(tmp_path, Path("/var/lib/kubelet")).problem is None
+    given = ("--host-root", str(tmp_path), "--kubelet-dir", "/var/lib/k0s/kubelet")
+    settings: Settings = chosen(*given)["settings"]
+    assert host.find_device_plugins(settings).problem is None
     assert host.read_nvidia_runtime(tmp_path, Path("/etc/nvidia.toml")).config == {"a": 1}
     names = ("/lib/nvidia-cdi-hook", "/lib/gone", "/usr/gone")
     hooks = tuple(Hook(HookStage.CREATE_CONTAINER, name) for name in names)

@@ -31,7 +31,6 @@ REFUSES = {ENVVAR: False}
 MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts"
 TOLERATE = {"tolerate_missing_plugins_annotation": "free"}
 REJECTS = {"enable": True, "reject_oci_hook_adjustment": True}
-KEEP_OFF = "keep that device plugin off"
 
 
 def config(
