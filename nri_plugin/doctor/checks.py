@@ -31,10 +31,17 @@ def root(facts: Facts) -> Answer:
         do = "run it as root: other checks are incomplete otherwise"
         return fail("the doctor does not run as root", do)
     if not facts.kernel.host_pids:
+        in_talos = (
+            "since Talos 1.14 pods have a PID namespace of their own, with hostPID too: set"
+            " workloadIsolation: false in SecurityProfileConfig of the machine configuration"
+        )
         return warn(
-            "this is not the host's PID namespace: other processes, and the driver's list of them,"
-            " are not visible",
-            "set hostPID: true in the agent's pod",
+            "this is not the host's first PID namespace: NVML may name the processes of containers"
+            " by other numbers than are seen here; the driver's own memory is not measured then",
+            in_talos
+            if facts.platform == "talos"
+            else "set hostPID: true in the agent's pod, where it is not set; where it is, this"
+            " node's pods have a PID namespace of their own",
         )
     return ok("root, in the host's PID namespace")
 

@@ -51,6 +51,10 @@ CRI-O's session, are emulated. NVIDIA's nvidia-ctk and nvidia-container-runtime 
 
 {table}
 
+Talos 1.14 gives the pods of new clusters a PID namespace of their own, with `hostPID` too. Whether
+NVML's process numbers match there is not known, and the doctor warns; `workloadIsolation: false` in
+SecurityProfileConfig turns it off.
+
 What a device plugin or DRA driver of the platform means for such a node is in
 [coexistence.md](coexistence.md). Pods with a share tolerate a platform's taints themselves
 ([install.md](install.md)).

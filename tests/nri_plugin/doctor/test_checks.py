@@ -54,7 +54,16 @@ from tests.nri_plugin.doctor.whole_node import (
 
 ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     ("root", {"root": False}, FAIL, "not run as root", ""),
-    ("root", {"kernel": Kernel("6.1", host_pids=False)}, WARN, "PID namespace", "hostPID"),
+    (
+        "root",
+        {"kernel": Kernel("6.1", host_pids=False)},
+        *(WARN, "NVML may name the processes of containers by other numbers", "where it is not"),
+    ),
+    (
+        "root",
+        {"kernel": Kernel("6.1", host_pids=False), "platform": "talos"},
+        *(WARN, "not measured", "workloadIsolation: false in SecurityProfileConfig"),
+    ),
     (
         "nri-socket",
         {"socket": Socket(False, False)},
