@@ -356,6 +356,9 @@ def test_alerts_are_of_metrics_that_exist() -> None:
     docs = chart.CHART.parents[1] / "docs"
     listed = "".join((docs / f"{name}.md").read_text() for name in ("operations", "scheduling"))
     assert used and used <= set(re.findall(r"^\| `(gpuslice_\w+)` \|", listed, re.MULTILINE))
+    lists = re.findall(r"Alert on:\n\n(.*?)\n\n", listed, re.DOTALL)
+    named = set(re.findall(r"gpuslice_\w+", " ".join(lists)))
+    assert len(lists) == 2 and named <= used
 
 
 @pytest.mark.parametrize("on", [("scheduler",), ("agent", "distributor"), _SWITCHES], ids="+".join)
