@@ -39,18 +39,22 @@ _OTHERS: Final = (
 )
 _SOCKETS: Final = ("run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket")
 _DRM: Final = {"card0": (0, 0o660, 44), "renderD128": (128, 0o660, 105)}
-_COVERED: Final = ("/etc", "/run", "/usr")
+_COVERED: Final = ("/etc", "/run", "/usr", "/var")
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """libraries: below the driver root. root: the driver root on the host. in_pod: recorded as the
-    agent in a pod generates it, with the driver root at MOUNT; else as NVIDIA's unit
-    nvidia-cdi-refresh.service does. drm: nvidia-drm is loaded."""
+    """libraries, programs: below the driver root. searched: ldconfig searches `libraries`. root:
+    the driver root on the host. in_pod: recorded as the agent in a pod generates it, with the
+    driver root at MOUNT; else as the host's unit does, whose options these are: NVIDIA's
+    nvidia-cdi-refresh.service has none. drm: nvidia-drm is loaded."""
 
     libraries: str = _DEBIAN
+    programs: str = "usr/bin"
+    searched: bool = False
     root: str = "/"
     in_pod: bool = False
+    options: Sequence[str] = ()
     gpus: int = 1
     drm: bool = False
     uvm: bool = True
@@ -64,6 +68,15 @@ LAYOUTS: Final = {
     "package-8": Layout(gpus=8, drm=True),
     "aks": Layout(),
     "eks": Layout("usr/lib64", sockets=_SOCKETS[:1]),
+    "bottlerocket": Layout(
+        "usr/lib",
+        searched=True,
+        options=("--mode=nvml", "--device-name-strategy=uuid"),
+        sockets=_SOCKETS[:1],
+    ),
+    "talos": Layout(
+        "usr/local/lib", "usr/local/bin", searched=True, drm=True, sockets=_SOCKETS[:1]
+    ),
     "no-uvm": Layout(uvm=False, sockets=()),
     "pod": Layout(in_pod=True, drm=True),
     "driver-container": Layout(root="/run/nvidia/driver", in_pod=True),
@@ -74,6 +87,7 @@ RECORDINGS: Final = (
     *(("pod", version) for version in ("1.17.8", "1.18.2", "1.19.1", "1.20.1")),
     *(("driver-container", "1.17.8"), ("driver-container", "1.20.1")),
     *(("package-8", "1.20.1"), ("aks", "1.19.1"), ("eks", "1.20.1")),
+    *(("bottlerocket", "1.17.8"), ("talos", "1.19.1")),
     *(("no-uvm", "1.20.1"), ("gke", "1.20.1")),
 )
 """Combinations whose specs differ in what matters to the agent."""
@@ -95,10 +109,13 @@ def _install(layout: Layout, namespace: Namespace, root: Path, gpus: Sequence[in
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
     for name in _PROGRAMS:
-        program = root / "usr/bin" / name
+        program = root / layout.programs / name
         program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text("#!/bin/sh\n")
         program.chmod(0o755)
+    if layout.searched:
+        namespace.write(Path("/etc/ld.so.conf.d/nvidia.conf"), f"/{layout.libraries}\n")
+        namespace.run(["ldconfig"])
     dev = namespace.outside(Path("/dev"))
     device_nodes.make(dev, gpus)
     if not layout.uvm:
@@ -147,12 +164,18 @@ def record(name: str, version: str) -> str:
             namespace.run(["mkdir", "-p", MOUNT])
             namespace.mount("--bind", tree, MOUNT)
             options = [*OPTIONS[2:], f"--driver-root={MOUNT}", "--dev-root=/"]
-            options += ["--nvidia-cdi-hook-path=/usr/local/vgpu/nvidia-cdi-hook"]
+            options += ["--nvidia-cdi-hook-path=/run/gpuslice/.store/nvidia-cdi-hook"]
             root = tree
         _install(layout, namespace, root, [gpu.minor for gpu in host.gpus])
         if layout.drm:
             _drm(namespace, _buses(host))
-        command = [str(ctk), "--quiet", "cdi", "generate", *(options or ["--format=json"])]
+        command = [
+            str(ctk),
+            "--quiet",
+            "cdi",
+            "generate",
+            *(options or ["--format=json", *layout.options]),
+        ]
         done = namespace.run(command, {"SIMGPU_DIR": str(simulated)})
         if done.returncode != 0:
             raise RuntimeError(f"{name} {version}: {done.stderr}")

@@ -60,6 +60,8 @@ TABLE = {
     "driver-container-1.20.1": Made(NEW),
     "aks-1.19.1": Made(OLD),
     "eks-1.20.1": Made(NEW, sockets=1),
+    "bottlerocket-1.17.8": Made(OLDEST, sockets=1),
+    "talos-1.19.1": Made(OLD, sockets=1, opened=True),
     "gke-1.20.1": Made(NEW, sockets=0),
     "no-uvm-1.20.1": Made(NEW, sockets=0, problem="must contain /dev/nvidia-uvm, without which"),
 }
