@@ -43,8 +43,6 @@ PLATFORM: Final = Platform(
         },
         searched=("/usr/bin/lib64",),
     ),
-    toolkit=Toolkit(
-        "1.19", spec="/var/run/cdi/nvidia.yaml", recorded="aks-1.19.1", runtime=_RUNTIME
-    ),
+    toolkit=Toolkit(spec="/run/cdi/nvidia.yaml", recorded="aks-1.19.1", runtime=_RUNTIME),
     noexec=("/run",),
 )

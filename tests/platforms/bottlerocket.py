@@ -64,9 +64,8 @@ PLATFORM: Final = Platform(
         sockets=(PERSISTENCED,),
     ),
     toolkit=Toolkit(
-        "1.17",
         spec="/etc/cdi/nvidia.json",
-        options=("--mode=nvml", "--device-name-strategy=uuid"),
+        recorded="bottlerocket-1.17.8",
         runtime="/usr/bin/nvidia-container-runtime",
         config={
             "accept-nvidia-visible-devices-envvar-when-unprivileged": False,

@@ -48,7 +48,5 @@ PLATFORM: Final = Platform(
         }
     ),
     driver=Driver("/usr/lib64", sockets=(PERSISTENCED, FABRICMANAGER)),
-    toolkit=Toolkit(
-        "1.20", spec="/var/run/cdi/nvidia.yaml", runtime="/usr/bin/nvidia-container-runtime"
-    ),
+    toolkit=Toolkit(spec="/run/cdi/nvidia.yaml", runtime="/usr/bin/nvidia-container-runtime"),
 )

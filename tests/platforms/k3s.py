@@ -14,7 +14,7 @@ PLATFORM: Final = Platform(
     os={"ID": "ubuntu", "VERSION_ID": "24.04", "PRETTY_NAME": "Ubuntu 24.04"},
     containerd=rancher.containerd("k3s"),
     driver=Driver(drm=True, sockets=(PERSISTENCED,)),
-    toolkit=Toolkit("1.20", spec="/var/run/cdi/nvidia.yaml"),
+    toolkit=Toolkit(spec="/run/cdi/nvidia.yaml"),
     files={"/run/containerd/io.containerd.runtime.v2.task/moby/of-docker/init.pid": "1"},
     noexec=("/run",),
 )

@@ -19,9 +19,8 @@ PLATFORM: Final = Platform(
     containerd=Containerd(absent=True),
     driver=Driver(in_container=True),
     toolkit=Toolkit(
-        "1.20",
         "/usr/local/nvidia/toolkit",
-        spec="/var/run/cdi/management.nvidia.com-gpu.yaml",
+        spec="/run/cdi/management.nvidia.com-gpu.yaml",
         options=MANAGEMENT,
     ),
     read_only=("/usr",),

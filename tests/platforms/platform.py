@@ -51,12 +51,12 @@ FABRICMANAGER: Final = "/run/nvidia-fabricmanager/socket"
 
 @dataclass(frozen=True, slots=True)
 class Toolkit:
-    """NVIDIA's container toolkit. spec: the CDI spec that exists when the node is up. recorded:
-    what nvidia-ctk of that version wrote, in tests/nri_plugin/host/recorded; without it, nvidia-ctk
-    of the agent's image writes it with these options. runtime: NVIDIA's, where containerd runs it.
+    """NVIDIA's container toolkit; the programs are of the release that the agent's image has. spec:
+    the CDI spec that exists when the node is up. recorded: what nvidia-ctk of another release wrote
+    on such a node, in tests/nri_plugin/cdi/recorded; without it, the program here writes it with
+    these options. runtime: NVIDIA's, where containerd runs it.
     """
 
-    version: str
     programs: str = "/usr/bin"
     spec: str = ""
     recorded: str = ""
@@ -64,6 +64,11 @@ class Toolkit:
     runtime: str = ""
     config: Table = field(default_factory=dict)
     """Of /etc/nvidia-container-runtime/config.toml."""
+
+    @property
+    def describes_gpus(self) -> bool:
+        """Whether the spec is one that a share can use."""
+        return bool(self.spec) and self.options != MANAGEMENT
 
 
 @dataclass(frozen=True, slots=True)

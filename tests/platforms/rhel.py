@@ -18,6 +18,6 @@ PLATFORM: Final = Platform(
     os={"ID": "rhel", "VERSION_ID": "9.6", "PRETTY_NAME": "Red Hat Enterprise Linux 9.6"},
     containerd=Containerd({"version": 3, "plugins": {CRI: {"enable_selinux": True}}}),
     driver=Driver("/usr/lib64", drm=True, sockets=(PERSISTENCED,)),
-    toolkit=Toolkit("1.20", spec="/var/run/cdi/nvidia.yaml"),
+    toolkit=Toolkit(spec="/run/cdi/nvidia.yaml"),
     selinux=CONTAINERS,
 )

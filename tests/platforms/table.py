@@ -40,14 +40,16 @@ _TEXT: Final = """\
 # Platforms
 
 What `helm install` without values meets on the GPU nodes of each platform. `yes`: the agent is
-ready, the doctor finds no fault, a container with a share is held to its limit, and no other has a
-GPU. Else: what to set, after which the same holds.
+ready and uses the platform's own CDI spec of the GPUs where there is one, the doctor finds no
+fault, a container with a share is held to its limit, and no other has a GPU. Else: what to set,
+after which the same holds.
 
 `python -m tests.platforms` makes a node like each platform's (directories, driver, toolkit, CDI
 spec, containerd's configuration; the GPUs are simulated), starts the chart's pod on it, and writes
 this file from what it observes; the tests in `tests/platforms` compare. Nothing of it ran on the
 platform itself: the lab's containerd is 2.4.2, and it has no systemd. The answers of SELinux, and
-CRI-O's session, are emulated. NVIDIA's nvidia-ctk and nvidia-container-runtime are the real ones.
+CRI-O's session, are emulated. NVIDIA's nvidia-ctk and nvidia-container-runtime are the real ones;
+the CDI specs of releases before 1.20 are recordings of what those wrote.
 
 {table}
 
@@ -105,9 +107,16 @@ def examine(platform: Platform) -> Row:
 
 
 def _judge(node: Node) -> None:
-    """The doctor finds no fault; a share is held to its limit; no other container has a GPU."""
-    faults = {name: each for name, each in node.doctor().items() if each.level == "fail"}
+    """The doctor finds no fault; the agent uses the platform's own CDI spec where there is one; a
+    share is held to its limit; no other container has a GPU."""
+    findings = node.doctor()
+    faults = {name: each for name, each in findings.items() if each.level == "fail"}
     assert not faults, faults
+    toolkit = node.platform.toolkit
+    if toolkit is not None and toolkit.describes_gpus:
+        assert findings["cdi"].found.endswith(f" in {toolkit.spec}"), findings["cdi"]
+    replaced = [line for line in node.log().splitlines() if "CDI spec replaced" in line]
+    assert not replaced, replaced
     node.check_limit()
     assert not node.sees_gpus()
     if node.platform.plugin is not None:

@@ -17,6 +17,7 @@ from tests.platforms.platform import (
 
 _PARTS: Final = "/etc/cri/conf.d/cri.toml"
 """Talos makes it of its own parts, the extensions' and the machine configuration's."""
+_LINKED: Final = ("nvidia-smi", "nvidia-ctk", "nvidia-cdi-hook")
 PLATFORM: Final = Platform(
     name="Talos",
     node="Talos 1.13, containerd 2.2.3, NVIDIA's extensions 1.19.1",
@@ -54,13 +55,16 @@ PLATFORM: Final = Platform(
     ),
     driver=Driver(
         "/usr/local/lib",
-        links={"/usr/local/lib64": "lib", "/usr/bin/nvidia-smi": "../local/bin/nvidia-smi"},
+        links={
+            "/usr/local/lib64": "lib",
+            **{f"/usr/bin/{name}": f"../local/bin/{name}" for name in _LINKED},
+        },
         programs="/usr/local/bin",
         searched=("/usr/local/lib",),
         drm=True,
         sockets=(PERSISTENCED,),
     ),
-    toolkit=Toolkit("1.19", "/usr/local/bin", spec="/run/cdi/nvidia.yaml"),
+    toolkit=Toolkit("/usr/local/bin", spec="/run/cdi/nvidia.yaml", recorded="talos-1.19.1"),
     read_only=("/", "/usr", "/etc"),
     noexec=("/run",),
     no_cdi_directory=True,

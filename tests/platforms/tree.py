@@ -65,6 +65,9 @@ _OF_DRM: Final = [
     f"mkdir -p {_DRM_OF_GPU}/card0 {_DRM_OF_GPU}/renderD128",
 ]
 _LIBRARIES: Final = ("libcuda.so", "libnvidia-ml.so")
+_EMPTY: Final = ("libnvidia-ptxjitcompiler.so", "libnvidia-nvvm.so", "libcudadebugger.so")
+"""Further libraries that compute may load. The simulated driver has none; only that they are there
+matters to a CDI spec."""
 _DRIVER_READY: Final = f"""\
 IS_HOST_DRIVER=false
 NVIDIA_DRIVER_ROOT={CONTAINER}
@@ -252,6 +255,9 @@ def _install(namespace: Namespace, inside: str, root: Path, build: Path, driver:
         directory.mkdir(parents=True, exist_ok=True)
     for name in _LIBRARIES:
         shutil.copy(build / "lib" / "simgpu" / f"{name}.1", libraries / f"{name}.{DRIVER}")
+    for name in _EMPTY:
+        (libraries / f"{name}.{DRIVER}").touch()
+    for name in (*_LIBRARIES, *_EMPTY):
         (libraries / f"{name}.1").symlink_to(f"{name}.{DRIVER}")
         (libraries / name).symlink_to(f"{name}.1")
     shutil.copy(build / "bin" / "nvidia-smi", programs / "nvidia-smi")
@@ -295,7 +301,7 @@ def boot(namespace: Namespace, platform: Platform) -> None:
     toolkit = platform.toolkit
     if toolkit is not None and toolkit.recorded:
         text = (RECORDED / f"{toolkit.recorded}.json").read_text()
-        namespace.write(Path("/run/cdi", Path(toolkit.spec).name), text)
+        namespace.write(Path(toolkit.spec), text)
     elif toolkit is not None and toolkit.spec:
         _shell(
             namespace,

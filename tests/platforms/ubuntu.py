@@ -7,7 +7,7 @@ from typing import Final
 
 from tests.platforms.platform import PERSISTENCED, Containerd, Driver, Platform, Toolkit
 
-_SPEC: Final = "/var/run/cdi/nvidia.yaml"
+_SPEC: Final = "/run/cdi/nvidia.yaml"
 PLATFORM: Final = Platform(
     name="Ubuntu with NVIDIA's toolkit package, 1.17 to 1.20",
     node="Ubuntu 24.04, containerd 2.2.1 of its package, kubeadm",
@@ -18,13 +18,14 @@ PLATFORM: Final = Platform(
     os={"ID": "ubuntu", "VERSION_ID": "24.04", "PRETTY_NAME": "Ubuntu 24.04"},
     containerd=Containerd(),
     driver=Driver(drm=True, sockets=(PERSISTENCED,)),
-    toolkit=Toolkit("1.20", spec=_SPEC),
+    toolkit=Toolkit(spec=_SPEC),
     noexec=("/run",),
 )
 EARLIER: Final = (
-    # Before 1.18 no unit of the package makes a spec.
-    replace(PLATFORM, toolkit=Toolkit("1.17")),
-    replace(PLATFORM, toolkit=Toolkit("1.18", spec=_SPEC, recorded="package-1.18.2")),
-    replace(PLATFORM, toolkit=Toolkit("1.19", spec=_SPEC, recorded="package-1.19.1")),
+    # Before 1.18 no unit of the package makes a spec; an administrator may.
+    replace(PLATFORM, toolkit=Toolkit()),
+    replace(PLATFORM, toolkit=Toolkit(spec="/etc/cdi/nvidia.yaml", recorded="package-1.17.8")),
+    replace(PLATFORM, toolkit=Toolkit(spec=_SPEC, recorded="package-1.18.2")),
+    replace(PLATFORM, toolkit=Toolkit(spec=_SPEC, recorded="package-1.19.1")),
 )
 """The same node with earlier versions of the package."""
