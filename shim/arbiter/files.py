@@ -151,9 +151,11 @@ def _open(path: Path, flags: int) -> int:
 
 
 def directories(parent: Path, prefix: str) -> Iterator[Path]:
-    """This user's directories below `parent`, by the beginning of their names."""
+    """This user's directories below `parent`, by the beginning of their names. Hidden ones are not
+    containers': the agent keeps the library and its CDI specs beside them."""
     for entry in sorted(os.scandir(parent), key=lambda each: each.name):
-        if entry.name.startswith(prefix) and _is_own_directory(entry):
+        hidden = entry.name.startswith(".")
+        if entry.name.startswith(prefix) and not hidden and _is_own_directory(entry):
             yield parent / entry.name
 
 

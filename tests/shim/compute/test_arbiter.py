@@ -17,7 +17,7 @@ import pytest
 
 from contract import grant_file, lease_file, names, region_file
 from shim import region
-from shim.arbiter.files import Container
+from shim.arbiter.files import Container, directories
 from shim.arbiter.process import Arbiter
 from tests.descriptors import no_descriptors
 from tests.earlier_region import SLOTS, earlier_region
@@ -248,3 +248,10 @@ def test_of_two_arbiters_one_waits_and_takes_over(tmp_path: Path) -> None:
             assert {beat_of(second) for _ in range(3)} == {names.HEARTBEAT_WAITING}
             first.send_signal(signal.SIGKILL)
             assert names.HEARTBEAT_SERVING in [beat_of(second) for _ in range(3)]
+
+
+def test_the_agents_own_directories_are_no_containers(tmp_path: Path) -> None:
+    """One that cannot be opened as a container would be listed again in each cycle."""
+    for name in (".store", ".cdi", "container"):
+        (tmp_path / name).mkdir()
+    assert [path.name for path in directories(tmp_path, "")] == ["container"]
