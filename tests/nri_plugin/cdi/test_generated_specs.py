@@ -12,7 +12,7 @@ import pytest
 from nri_plugin.host import watch as module
 from nri_plugin.host.cdi_generator import FILE
 from tests.nri_plugin.cdi_nodes import NODES
-from tests.nri_plugin.host.test_watch import OTHER, TWO, UUID, Host, broken, inspect, run, spec
+from tests.nri_plugin.host.watch_scene import OTHER, TWO, UUID, Host, broken, inspect, run, spec
 
 
 @pytest.fixture
