@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,13 +17,21 @@ from tests.simgpu.host import GIB, Host
 from tests.support import Clock, until_async
 
 
+def over(host: Host, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run it while the host's driver runs."""
+    host.up()
+    try:
+        asyncio.run(work())
+    finally:
+        host.down()
+
+
 @pytest.mark.sim
 def test_one_gpu_that_hangs_in_the_driver_is_one_unhealthy_gpu(
     build_dir: Path, tmp_path: Path
 ) -> None:
     """The real child over the simulated driver: the GPU's calls take an hour, then none again."""
     host = Host(tmp_path / "sim", ("--gpu", str(GIB), "--gpu", str(2 * GIB)), build_dir)
-    host.up()
 
     async def work() -> None:
         clock = Clock()
@@ -47,16 +57,12 @@ def test_one_gpu_that_hangs_in_the_driver_is_one_unhealthy_gpu(
         assert gpus.gpus == healthy
         await gpus.close()
 
-    try:
-        asyncio.run(work())
-    finally:
-        host.down()
+    over(host, work)
 
 
 @pytest.mark.sim
 def test_a_recovery_action_of_the_driver(build_dir: Path, tmp_path: Path) -> None:
     host = Host(tmp_path / "sim", ("--gpu", str(GIB)), build_dir)
-    host.up()
 
     async def work() -> None:
         gpus = Inventory(host.env(), deadline_s=60, min_interval_s=0, now=Clock())
@@ -71,17 +77,13 @@ def test_a_recovery_action_of_the_driver(build_dir: Path, tmp_path: Path) -> Non
             assert bool(gpus.gpus) is (action == "none")
         await gpus.close()
 
-    try:
-        asyncio.run(work())
-    finally:
-        host.down()
+    over(host, work)
 
 
 @pytest.mark.sim
 def test_a_gpu_that_falls_off_the_bus_is_not_offered(build_dir: Path, tmp_path: Path) -> None:
     options = ("--gpu", str(GIB), "--gpu", str(2 * GIB))
     host = Host(tmp_path / "sim", options, build_dir)
-    host.up()
 
     async def work() -> None:
         gpus = Inventory(host.env(), deadline_s=60, min_interval_s=0, now=Clock())
@@ -98,10 +100,7 @@ def test_a_gpu_that_falls_off_the_bus_is_not_offered(build_dir: Path, tmp_path: 
             assert gpus.seen == (whole[0], replace(whole[1], problem="GPU is lost"))
         await gpus.close()
 
-    try:
-        asyncio.run(work())
-    finally:
-        host.down()
+    over(host, work)
 
 
 @pytest.mark.sim
@@ -116,7 +115,6 @@ def test_a_gpu_in_mig_mode_is_in_trouble_and_keeps_its_memory(
     mig = 'mig_uuid = "MIG-00000000-0000-0000-0000-000000000009"\n'
     config.write_text(text.format(0, "") + text.format(1, mig))
     host = Host(tmp_path / "sim", ("--config", config), build_dir)
-    host.up()
 
     async def work() -> None:
         gpus = Inventory(host.env(), deadline_s=60, min_interval_s=0, now=Clock())
@@ -127,7 +125,4 @@ def test_a_gpu_in_mig_mode_is_in_trouble_and_keeps_its_memory(
         assert gpus.seen[1].bus_id
         await gpus.close()
 
-    try:
-        asyncio.run(work())
-    finally:
-        host.down()
+    over(host, work)
