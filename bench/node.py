@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import time
+import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
 from statistics import median, quantiles
@@ -82,7 +83,7 @@ def run(quick: bool) -> Result:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     count, idle_s = (50, 20) if quick else (1000, 120)
     figures: dict[str, float] = {}
-    group = MemoryGroup(f"gpuslice-bench-{os.getpid()}")
+    group = MemoryGroup(f"gpuslice-bench-{uuid.uuid4()}")
     with ExitStack() as stack:
         stack.callback(group.remove)
         lab = stack.enter_context(Lab([_GPU]))

@@ -6,12 +6,19 @@ on tmpfs that they write. A file stays charged when the process that wrote it ha
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import time
 from pathlib import Path
 from typing import Final
 
 from lab.node import holder
 
+REMOVE_TIMEOUT_S: Final = 60.0
+
 _V1: Final = holder.CGROUPS / "memory"
+_LOOK_S: Final = 0.05
 
 
 class MemoryGroup:
@@ -53,8 +60,26 @@ class MemoryGroup:
         return sum(_fields(group / name)["oom_kill"] for group in (self.path, *below))
 
     def remove(self) -> None:
-        """Remove it and the groups below; no process may be left in them."""
-        holder.remove_cgroups(self._name)
+        """Kill the processes that are left in it, and remove it with the groups below.
+
+        A killed program's children end after it. TimeoutError: one is still there after
+        REMOVE_TIMEOUT_S.
+        """
+        deadline_s = time.monotonic() + REMOVE_TIMEOUT_S
+        while self.path.is_dir():
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"{self.path}: still has processes after {REMOVE_TIMEOUT_S} s")
+            for group in (self.path, *self.path.iterdir()):
+                if group.is_dir():
+                    _kill(group)
+            holder.remove_cgroups(self._name)
+            time.sleep(_LOOK_S)
+
+
+def _kill(group: Path) -> None:
+    for line in (group / "cgroup.procs").read_text().split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(line), signal.SIGKILL)
 
 
 def _fields(file: Path) -> dict[str, int]:

@@ -7,9 +7,11 @@ and for the files of containers, which stay charged to it while the agent restar
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import sys
+import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +24,7 @@ from contract import allocation, grants, names, quantity
 from contract.allocation import Allocation, DeviceEntry
 from contract.grants import GpuGrant
 from lab.node.memory_group import MemoryGroup
+from nri_plugin.gpu import record
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.messages import nri_pb2 as nri
 from simgpu import config
@@ -29,7 +32,7 @@ from tests.nri_plugin.fake_runtime import FakeRuntime
 from tests.nri_plugin.objects import clear
 from tests.nri_plugin.service_scene import as_made, container, pod
 from tests.simgpu.host import Host
-from tests.support import GIB, ROOT
+from tests.support import GIB, ROOT, until_async
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
 
@@ -39,6 +42,7 @@ CONTAINERS: Final = 250
 _GPUS: Final = (1, 8, 16)
 _LIMIT_MOST: Final = 512 << 20
 _DEADLINE_S: Final = 120.0
+_CONTEXT_BYTES: Final = 300 << 20
 
 
 def chart_limit() -> int:
@@ -50,7 +54,7 @@ def chart_limit() -> int:
 
 @pytest.fixture
 def group() -> Iterator[MemoryGroup]:
-    made = MemoryGroup(f"gpuslice-test-memory-{os.getpid()}", chart_limit())
+    made = MemoryGroup(f"gpuslice-test-memory-{uuid.uuid4()}", chart_limit())
     yield made
     made.remove()
 
@@ -60,7 +64,7 @@ def host(request: pytest.FixtureRequest, build_dir: Path, tmp_path: Path) -> Ite
     """GPUs whose contexts take 300 MiB of the host's memory each."""
     described = tmp_path / "host.toml"
     text = config.DEFAULT_FILE.read_text()
-    costly = text.replace('context_host_memory = "0"', 'context_host_memory = "300Mi"')
+    costly = text.replace('context_host_memory = "0"', f'context_host_memory = "{_CONTEXT_BYTES}"')
     assert costly != text
     described.write_text(costly)
     gpus = [option for _ in range(request.param) for option in ("--gpu", "80GiB")]
@@ -76,6 +80,7 @@ class Node:
     def __init__(self, root: Path, host: Host, group: MemoryGroup) -> None:
         self._root, self._host, self._group = root, host, group
         self.run_dir = root / "run"
+        (root / "state").mkdir()
         self.pods: list[nri.PodSandbox] = []
         self.containers: list[nri.Container] = []
         self._sessions: asyncio.Queue[FakeRuntime] = asyncio.Queue()
@@ -122,6 +127,11 @@ class Node:
             process.kill()
             await process.wait()
 
+    async def context_measured(self) -> None:
+        """Return when the agent has measured what a context takes."""
+        file = self.run_dir / record.FILE
+        await until_async(lambda: file.exists() and json.loads(file.read_text())["contexts"])
+
     async def _watch(self) -> None:
         while True:
             self.most_bytes = max(self.most_bytes, self._group.working_set_bytes)
@@ -149,7 +159,8 @@ async def test_the_charts_limit_holds_and_the_agent_comes_back(
     server = await asyncio.start_unix_server(node.connected, tmp_path / "nri.sock")
     try:
         async with node.agent() as runtime:
-            alone = group.working_set_bytes
+            await node.context_measured()
+            with_context, alone = node.most_bytes, group.working_set_bytes
             for _ in range(CONTAINERS):
                 of, what = node.add(gpus)
                 made = as_made(what, await runtime.create(of, what))
@@ -161,9 +172,10 @@ async def test_the_charts_limit_holds_and_the_agent_comes_back(
         async with node.agent() as runtime:
             assert await runtime.create(*node.add(gpus)) is not None
             again = group.working_set_bytes
-        measured = (alone, full, files, again, node.most_bytes)
+        measured = (with_context, alone, full, files, again, node.most_bytes)
         _LOG.info("%d GPUs, MiB: %s", gpus, [size >> 20 for size in measured])
         assert group.killed == 0
+        assert with_context > _CONTEXT_BYTES
         assert node.most_bytes < chart_limit()
     finally:
         server.close()
