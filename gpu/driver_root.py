@@ -18,7 +18,7 @@ import ctypes
 import errno
 import os
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 from gpu import library_cache
@@ -128,7 +128,7 @@ def _text(host: Path) -> str:
 
 def find(root: Path, soname: str) -> Path:
     """Return the library's own path, with all links resolved. Raises NotFoundError."""
-    for path in _candidates(root, soname):
+    for path in _candidates(root, soname) if root.is_dir() else ():
         try:
             found = resolve(root, path)
         except OSError:
@@ -153,19 +153,36 @@ def _candidates(root: Path, soname: str) -> Iterator[str]:
 def resolve(root: Path, path: str) -> Path:
     """Return where `path` leads, with links resolved as if `root` were `/`: the links of Debian's
     alternatives are absolute. Raises OSError for a loop of links."""
-    left = list(reversed(PurePosixPath(path).parts[1:]))
-    at, links = root, 0
+    below: list[str] = []
+    left, links, exists = _reversed_parts(path), 0, True
     while left:
         part = left.pop()
         if part == "..":
-            at = at.parent if at != root else root
-        elif (at / part).is_symlink():
+            below, exists = below[:-1], True
+            continue
+        below.append(part)
+        target = _link(os.path.join(root, *below)) if exists else None
+        exists = exists and target is not None
+        if target:
             links += 1
             if links > _MOST_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-            target = PurePosixPath(os.readlink(at / part))
-            at = root if target.is_absolute() else at
-            left += reversed([each for each in target.parts if each != "/"])
-        else:
-            at /= part
-    return at
+            below = [] if target.startswith("/") else below[:-1]
+            left += _reversed_parts(target)
+    return root.joinpath(*below)
+
+
+def _reversed_parts(path: str) -> list[str]:
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
+
+
+def _link(path: str) -> str | None:
+    """Return the link's target; "": the file is no link; None: no file has this path."""
+    try:
+        return os.readlink(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return ""

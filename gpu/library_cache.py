@@ -36,6 +36,8 @@ def find(cache: bytes, soname: str) -> Iterator[str]:
     if magic != _MAGIC or len(cache) < start + _HEADER.size + count * _ENTRY.size:
         return
     wanted = soname.encode()
+    if wanted + b"\0" not in cache:  # usual where no driver is; the loop takes some milliseconds
+        return
     for index in range(count):
         at = start + _HEADER.size + index * _ENTRY.size
         flags, key, value, _, _ = _ENTRY.unpack_from(cache, at)
