@@ -54,7 +54,8 @@ from lab.cluster.supervised import Process
 directory = Path(sys.argv[1])
 one = Process(["sleep", "600"], directory / "log", removed_after_owner=directory)
 print(one.pid, one._keeper.pid, flush=True)
-time.sleep(600)
+while True:  # a signal just before a sleep would be handled at its end
+    time.sleep(0.1)
 """
 
 

@@ -290,7 +290,7 @@ def test_of_many_at_once_a_gpu_goes_to_shares_or_whole(tmp_path: Path, rounds: i
             time.sleep(after_s)
             asyncio.run_coroutine_threadsafe(call(), loop).result(30)
 
-        seen = set()
+        seen, longest_s = set(), 0.006
         for _ in range(rounds):
             calls = [
                 call
@@ -301,7 +301,7 @@ def test_of_many_at_once_a_gpu_goes_to_shares_or_whole(tmp_path: Path, rounds: i
                 # Allocate comes later than a share's call of the same time, by gRPC's duration.
                 threading.Thread(
                     target=caller,
-                    args=(call, 0 if call.func is whole else random.uniform(0, 0.006)),
+                    args=(call, 0 if call.func is whole else random.uniform(0, longest_s)),
                 )
                 for call in random.sample(calls, len(calls))
             ]
@@ -309,6 +309,9 @@ def test_of_many_at_once_a_gpu_goes_to_shares_or_whole(tmp_path: Path, rounds: i
                 thread.start()
             for thread in threads:
                 await asyncio.to_thread(thread.join)
+            wholes = sum(what == "whole" for _, what in won)
+            factor = 2 if wholes == 0 else 0.5 if wholes == len(GPUS) else 1
+            longest_s = min(longest_s * factor, 0.2)  # a busy machine delays one side
             for gpu in GPUS:
                 winners = tuple(sorted(what for uuid, what in won if uuid == gpu.uuid))
                 assert winners in (("whole",), ("share of 0 percent", "share of 10 percent"))
