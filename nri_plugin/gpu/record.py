@@ -96,10 +96,11 @@ class Record:
             contexts = {str(model): int(size) for model, size in found["contexts"].items()}
             gpus = tuple(Gpu(**gpu) for gpu in found["gpus"])
             xids = {str(uuid): int(xid) for uuid, xid in found["xids"].items()}
+            is_of_this_load = found["load"] == self._load
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return
         self.contexts = contexts
-        if found["load"] == self._load:
+        if is_of_this_load:
             self.gpus, self.xids = gpus, xids
 
     def _write(self, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -41,3 +42,24 @@ def command(rendered: list[Json], kind: str, name: str, container: int = 0) -> l
     pod = one(rendered, kind, name)["spec"]["template"]["spec"]
     words: list[str] = pod["containers"][container]["command"]
     return words
+
+
+def runs_on(pod: Json, labels: Mapping[str, str]) -> bool:
+    """Return whether a pod may run on a node with these labels, as kube-scheduler decides it."""
+    if not pod.get("nodeSelector", {}).items() <= labels.items():
+        return False
+    nodes = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    terms = (term["matchExpressions"] for term in nodes["nodeSelectorTerms"])
+    return any(all(_matches(each, labels) for each in term) for term in terms)
+
+
+def _matches(expression: Json, labels: Mapping[str, str]) -> bool:
+    value, values = labels.get(expression["key"]), expression.get("values", [])
+    match expression["operator"]:
+        case "Exists":
+            return value is not None
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+    raise AssertionError(expression)

@@ -15,7 +15,7 @@ import yaml
 
 from contract import names
 from nri_plugin import command_line, distributor
-from tests.chart.rendering import EVERYTHING, command, keys, objects, one
+from tests.chart.rendering import EVERYTHING, command, keys, objects, one, runs_on
 from tests.support import imported
 from tools import chart, helm
 
@@ -241,27 +241,6 @@ def test_every_directory_that_a_flag_names_is_below_a_mount() -> None:
 # --- the nodes of agent and distributor
 
 
-def _matches(expression: Json, labels: Mapping[str, str]) -> bool:
-    value, values = labels.get(expression["key"]), expression.get("values", [])
-    match expression["operator"]:
-        case "Exists":
-            return value is not None
-        case "In":
-            return value in values
-        case "NotIn":
-            return value not in values
-    raise AssertionError(expression)
-
-
-def _runs_on(pod: Json, labels: Mapping[str, str]) -> bool:
-    """As kube-scheduler evaluates the required terms."""
-    if not pod.get("nodeSelector", {}).items() <= labels.items():
-        return False
-    nodes = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    terms = (term["matchExpressions"] for term in nodes["nodeSelectorTerms"])
-    return any(all(_matches(each, labels) for each in term) for term in terms)
-
-
 _GPU_NODES: Final[Mapping[str, Mapping[str, str]]] = {
     "GPU Operator": {"nvidia.com/gpu.present": "true"},
     "GKE": {"cloud.google.com/gke-accelerator": "nvidia-l4"},
@@ -278,31 +257,39 @@ _OTHER_NODES: Final[Mapping[str, Mapping[str, str]]] = {
     "another vendor's": {"karpenter.k8s.aws/instance-gpu-manufacturer": "amd"},
     "none at present": {"nvidia.com/gpu.present": "false"},
     **{
-        state: {
+        component: {
             **{"nvidia.com/gpu.present": "true", "cloud.google.com/gke-accelerator": "x"},
-            "nvidia.com/gpu.deploy.container-toolkit": state,
+            f"nvidia.com/gpu.deploy.{component}": state,
         }
-        for state in ("paused-for-driver-upgrade", "paused-for-mig-change")
+        for component, state in {
+            "container-toolkit": "paused-for-driver-upgrade",
+            # mig-parted v0.11.0 to v0.15.0, pkg/mig/reconfigure; a label that is `false` stays so.
+            "client": "paused-for-mig-change",
+            "dcgm": "paused-for-mig-change",
+            "dcgm-exporter": "paused-for-mig-change",
+            "gpu-feature-discovery": "paused-for-mig-change",
+            "nvsm": "paused-for-mig-change",
+        }.items()
     },
 }
 
 
 @pytest.mark.parametrize("component", ["agent", "distributor"])
 def test_agents_run_where_a_label_of_a_provider_says_that_there_is_a_gpu(component: str) -> None:
-    """And leave a node whose driver GPU Operator is about to unload."""
+    """They leave a node whose driver GPU Operator is about to unload, or whose MIG it changes."""
     pod = one(objects(), "DaemonSet", f"gpuslice-{component}")["spec"]["template"]["spec"]
     for node, labels in _GPU_NODES.items():
-        assert _runs_on(pod, labels), node
-        assert _runs_on(pod, {**labels, "nvidia.com/gpu.deploy.container-toolkit": "true"}), node
+        assert runs_on(pod, labels), node
+        assert runs_on(pod, {**labels, "nvidia.com/gpu.deploy.container-toolkit": "true"}), node
     for node, labels in _OTHER_NODES.items():
-        assert not _runs_on(pod, labels), node
+        assert not runs_on(pod, labels), node
 
 
 def test_a_node_selector_restricts_and_an_affinity_replaces() -> None:
     values = {"agent": {"nodeSelector": {"pool": "a"}, "affinity": {"podAffinity": {"x": 1}}}}
     pod = _daemon_set(values)["template"]["spec"]
-    assert not _runs_on(pod, _GPU_NODES["GKE"])
-    assert _runs_on(pod, {**_GPU_NODES["GKE"], "pool": "a"})
+    assert not runs_on(pod, _GPU_NODES["GKE"])
+    assert runs_on(pod, {**_GPU_NODES["GKE"], "pool": "a"})
     assert pod["affinity"]["podAffinity"] == {"x": 1}
     terms = [{"matchExpressions": [{"key": "mine", "operator": "Exists"}]}]
     mine = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
@@ -315,9 +302,9 @@ def test_the_removal_runs_on_the_same_nodes_and_while_a_driver_is_replaced(off: 
     options = [f"--set={off}.enabled=false"] if off else []
     rendered = [each for each in yaml.safe_load_all(chart.render(*options)) if each]
     pod = one(rendered, "DaemonSet", "gpuslice-uninstall")["spec"]["template"]["spec"]
-    for labels in (*_GPU_NODES.values(), _OTHER_NODES["paused-for-driver-upgrade"]):
-        assert _runs_on(pod, labels)
-    assert not _runs_on(pod, _OTHER_NODES["no GPU"])
+    for labels in (*_GPU_NODES.values(), _OTHER_NODES["container-toolkit"]):
+        assert runs_on(pod, labels)
+    assert not runs_on(pod, _OTHER_NODES["no GPU"])
 
 
 def test_nri_is_turned_on_only_by_request() -> None:

@@ -19,6 +19,7 @@ PLATFORM: Final = Platform(
         " cse_config.sh",
         "Azure/aks-gpu install.sh, config.sh",
     ),
+    label="kubernetes.azure.com/accelerator=nvidia",
     os={"ID": "ubuntu", "VERSION_ID": "24.04", "PRETTY_NAME": "Ubuntu 24.04"},
     containerd=Containerd(
         {

@@ -17,6 +17,7 @@ PLATFORM: Final = Platform(
         "cloud.google.com/container-optimized-os/docs/concepts/disks-and-filesystem",
         "docs.cloud.google.com/kubernetes-engine/docs/deprecations/migrate-containerd-2",
     ),
+    label="cloud.google.com/gke-accelerator",
     os={"ID": "cos", "VERSION_ID": "121", "PRETTY_NAME": "Container-Optimized OS"},
     containerd=Containerd(),
     driver=Driver("/home/kubernetes/bin/nvidia/lib64", programs="/home/kubernetes/bin/nvidia/bin"),

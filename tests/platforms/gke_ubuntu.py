@@ -15,6 +15,7 @@ PLATFORM: Final = Platform(
         " cmd/nvidia_gpu/nvidia_gpu.go",
         "docs.cloud.google.com/kubernetes-engine/docs/deprecations/migrate-containerd-2",
     ),
+    label="cloud.google.com/gke-accelerator",
     os={"ID": "ubuntu", "VERSION_ID": "24.04", "PRETTY_NAME": "Ubuntu 24.04"},
     containerd=Containerd(),
     driver=Driver("/home/kubernetes/bin/nvidia/lib64", programs="/home/kubernetes/bin/nvidia/bin"),

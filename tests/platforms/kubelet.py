@@ -1,7 +1,7 @@
 """The kubelet's part in a DaemonSet's pod, by CRI, on a node of the lab: volumes and containers.
 
 Takes what the chart rendered: volumes by their type, mounts with their propagation, security, the
-environment, the commands. Independent of the product. Not here: probes, restarts, service accounts
+environment, the commands. Not here: probes, restarts, service accounts
 (the agent then has no API server), limits of memory and CPU.
 Source: pkg/volume/hostpath (types), pkg/kubelet/kuberuntime of Kubernetes.
 """

@@ -138,6 +138,8 @@ class Node:
         """Start the chart's pod. Raises FailedMount, CriError."""
         daemon_set = rendering.one(rendering.objects(dict(values or {})), "DaemonSet", AGENT)
         template = daemon_set["spec"]["template"]
+        key, _, value = self.platform.label.partition("=")
+        assert rendering.runs_on(template["spec"], {key: value})
         if self.platform.selinux:
             _emulate(template["spec"], self.lab.directory, self.platform.selinux)
         names_here = {

@@ -17,7 +17,7 @@ PLATFORM: Final = Platform(
     ),
     os={"ID": "rhel", "VARIANT_ID": "coreos", "PRETTY_NAME": "Red Hat Enterprise Linux CoreOS"},
     containerd=Containerd(absent=True),
-    driver=Driver(in_container=True),
+    driver=Driver("/usr/lib64", in_container=True),
     toolkit=Toolkit(
         "/usr/local/nvidia/toolkit",
         spec="/run/cdi/management.nvidia.com-gpu.yaml",

@@ -110,6 +110,10 @@ class Change:
     installs_containerd: bool = False
 
 
+BY_HAND: Final = "nvidia.com/gpu.present=true"
+"""GPU Operator and GPU feature discovery set this label; without them the operator does."""
+
+
 @dataclass(frozen=True, slots=True)
 class Platform:
     """name: the row's. node: what the provider's or distribution's node is, and how it is made.
@@ -123,6 +127,8 @@ class Platform:
     containerd: Containerd
     driver: Driver = Driver()
     toolkit: Toolkit | None = None
+    label: str = BY_HAND
+    """KEY or KEY=VALUE: the node's label by which the chart's pods find it."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Further files."""
     read_only: Sequence[str] = ()

@@ -23,7 +23,7 @@ from tests.platforms import (
     ubuntu,
 )
 from tests.platforms.node import Node
-from tests.platforms.platform import Platform
+from tests.platforms.platform import BY_HAND, Platform
 from tests.support import ROOT, table_below
 
 DOCUMENT: Final = ROOT / "docs" / "platforms.md"
@@ -35,14 +35,23 @@ _MODULES: Final = (
 PLATFORMS: Final[Mapping[str, Platform]] = {
     module.__name__.rpartition(".")[2]: module.PLATFORM for module in _MODULES
 }
-_HEADINGS: Final = ("platform", "ready without a value", "the node", "driver's files", "facts from")
+_HEADINGS: Final = (
+    *("platform", "ready without a value", "label of the node", "the node", "driver's files"),
+    "facts from",
+)
+SET_BY: Final = {"OpenShift": ", by GPU Operator", "GPU Operator with its driver container": ""}
+BY_YOU: Final = ", by you or GPU feature discovery"
 _TEXT: Final = """\
 # Platforms
 
 What `helm install` without values meets on the GPU nodes of each platform. `yes`: the agent is
 ready and uses the platform's own CDI spec of the GPUs where there is one, the doctor finds no
-fault, a container with a share is held to its limit, and no other has a GPU. Else: what to set,
-after which the same holds.
+fault, and a container with a share is held to its limit. A container without a share that asks for
+all GPUs by its image has none; [bystanders.md](bystanders.md) lists the containers that still get
+one. Else: what to set, after which the same holds.
+
+The chart's pods run on nodes with the label in the table. Where no component sets it, label the
+node: `kubectl label node NODE nvidia.com/gpu.present=true`.
 
 `python -m tests.platforms` makes a node like each platform's (directories, driver, toolkit, CDI
 spec, containerd's configuration; the GPUs are simulated), starts the chart's pod on it, and writes
@@ -76,7 +85,10 @@ class Row:
         if driver.in_container:
             files += " in a container"
         cites = "; ".join(self.platform.cites)
-        return [self.platform.name, self.ready, self.platform.node, files, cites]
+        label = f"`{self.platform.label}`"
+        if self.platform.label == BY_HAND:
+            label += SET_BY.get(self.platform.name, BY_YOU)
+        return [self.platform.name, self.ready, label, self.platform.node, files, cites]
 
 
 def examine(platform: Platform) -> Row:

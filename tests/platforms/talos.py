@@ -71,7 +71,8 @@ PLATFORM: Final = Platform(
     change=Change(
         "no: NRI is off up to Talos 1.13; turn it on in the machine configuration:"
         " `machine.files` with `path: /etc/cri/conf.d/20-customization.part`, `op: create` and"
-        ' `content:` of the lines `[plugins."io.containerd.nri.v1.nri"]` and `disable = false`',
+        ' `content:` of the lines `[plugins."io.containerd.nri.v1.nri"]` and `disable = false`;'
+        " and give the namespace the label `pod-security.kubernetes.io/enforce=privileged`",
         because="start containerd with NRI enabled",
         advice="/etc/cri/conf.d/20-customization.part",
         config={"plugins": {NRI: {"disable": False}}},

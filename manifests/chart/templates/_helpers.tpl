@@ -290,16 +290,32 @@ imagePullSecrets:
   | toJson -}}
 {{- end }}
 
-{{/* The affinity of pods of agent and distributor: nodes with one of these labels. GPU Operator sets
-a label while it replaces the driver or changes MIG; the pods then leave the node, because a process
-that uses NVML keeps the driver loaded. Arguments: the component's affinity, whose parts replace these,
-and whether its pods leave. */}}
+{{/* The labels of a node that GPU Operator pauses, as JSON: what it deploys by each, and the value.
+Its driver manager pauses the first (k8s-driver-manager), its MIG manager those of the others whose
+component is deployed (mig-parted, pkg/mig/reconfigure). */}}
+{{- define "gpuslice.pauses" -}}
+{{- dict
+  "container-toolkit" "paused-for-driver-upgrade"
+  "client" "paused-for-mig-change"
+  "dcgm" "paused-for-mig-change"
+  "dcgm-exporter" "paused-for-mig-change"
+  "gpu-feature-discovery" "paused-for-mig-change"
+  "nvsm" "paused-for-mig-change"
+  | toJson -}}
+{{- end }}
+
+{{/* The affinity of pods of agent and distributor: nodes with one of these labels. The pods leave the
+node while GPU Operator replaces the driver or changes MIG: a process that uses NVML keeps the driver
+loaded. Arguments: the component's affinity, whose parts replace these, and whether its pods leave. */}}
 {{- define "gpuslice.gpuNodes" -}}
-{{- $pauses := dict "key" "nvidia.com/gpu.deploy.container-toolkit" "operator" "NotIn" "values" (list "paused-for-driver-upgrade" "paused-for-mig-change") -}}
+{{- $pauses := list -}}
+{{- range $component, $value := include "gpuslice.pauses" . | fromJson -}}
+{{- $pauses = append $pauses (dict "key" (printf "nvidia.com/gpu.deploy.%s" $component) "operator" "NotIn" "values" (list $value)) -}}
+{{- end -}}
 {{- $terms := list -}}
 {{- range $key, $values := include "gpuslice.gpuLabels" . | fromJson -}}
 {{- $label := empty $values | ternary (dict "key" $key "operator" "Exists") (dict "key" $key "operator" "In" "values" $values) -}}
-{{- $terms = append $terms (dict "matchExpressions" (last $ | ternary (list $label $pauses) (list $label))) -}}
+{{- $terms = append $terms (dict "matchExpressions" (last $ | ternary (prepend $pauses $label) (list $label))) -}}
 {{- end -}}
 {{- $nodes := dict "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms) -}}
 {{- merge (deepCopy (first .)) (dict "nodeAffinity" $nodes) | toJson -}}

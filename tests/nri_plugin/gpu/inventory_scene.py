@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.gpu.nvml_process import FIRST_S
 from nri_plugin.gpu.record import Record
 from nri_plugin.policy.model import Gpu
 from tests.nri_plugin import fake_nvml
@@ -31,7 +32,7 @@ class Answers:
         self._path.write_text(json.dumps({"gpus": gpus, **more}))
 
     def inventory(
-        self, clock: Clock | None = None, record: Record | None = None, first_s: float = 120.0
+        self, clock: Clock | None = None, record: Record | None = None, first_s: float = FIRST_S
     ) -> Inventory:
         return Inventory(
             os.environ,

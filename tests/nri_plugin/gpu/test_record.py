@@ -45,7 +45,11 @@ async def test_an_agent_takes_over_what_the_one_before_it_wrote(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "5", "{}", '{"load": "b", "gpus": [{"uuid": 1}], "xids": {}, "contexts": {}}'],
+    [
+        *("", "[]", "5", "{}"),
+        '{"load": "b", "gpus": [{"uuid": 1}], "xids": {}, "contexts": {}}',
+        '{"gpus": [], "xids": {}, "contexts": {}}',
+    ],
 )
 def test_a_file_that_cannot_be_read_counts_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
