@@ -16,10 +16,6 @@ def main() -> int:
         from nri_plugin import distributor
 
         return distributor.main(rest)
-    if name == "enable-nri":
-        from nri_plugin.enable_nri import command as enable_nri
-
-        return enable_nri.main(rest)
     if name == "doctor":
         from nri_plugin.doctor import command as doctor
 

@@ -26,7 +26,6 @@ container runtime's NRI. A pod gets a GPU from this agent or not at all.
 
   python -m nri_plugin [settings]          serve, with the settings below
   python -m nri_plugin doctor [settings]   check this node and list what to change; changes nothing
-  python -m nri_plugin enable-nri          turn NRI on in containerd, or restore it if that fails
   python -m nri_plugin distribute          keep a copy of the library for other projects' pods
   python -m nri_plugin uninstall           remove gpuslice's files from this node
 """

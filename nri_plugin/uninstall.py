@@ -30,9 +30,7 @@ whose container does not exist; the copy at /usr/local/vgpu/libvgpu.so if it is 
 spec that the agent generated. It prints each path, and why others remain.
 """
 _EPILOG: Final = """\
-The command does not change containerd's configuration, because that needs a restart of containerd:
-a node on which NRI was turned on keeps it until `python -m nri_plugin enable-nri --undo`. NRI
-without a plugin does nothing.
+The command does not change containerd's configuration. NRI without a plugin does nothing.
 
 The command may be repeated, and killed at any moment. `python -m scheduler uninstall` removes what
 gpuslice wrote into the cluster. docs/upgrade.md has the whole order.

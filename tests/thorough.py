@@ -13,7 +13,6 @@ from typing import Final
 _SANITIZERS: Final = "a sanitizer's build of what runs in the shipped build"
 _KILLS: Final = "many kills in a row; single ones run in make test"
 _BUILDS: Final = "builds the library or the wheel again"
-_CHECKED: Final = "containerd checks what test_edits.py edits"
 _SEEDS: Final = "more seeds of a random test; others run in make test"
 
 THOROUGH: Final = {
@@ -40,11 +39,6 @@ THOROUGH: Final = {
     "tests/gpu/test_machinery.py::test_the_rows_run_on_*": "the rows of make gpu",
     "tests/node/test_fault_matrix.py::*": "the rows of make faults",
     "tests/node/test_demo_faults.py::*": "make demo-faults",
-    "tests/node/test_enable_nri.py::test_killed_*": _KILLS,
-    "tests/node/test_enable_nri.py::test_other_releases*": "other releases of containerd",
-    "tests/node/test_enable_nri.py::test_sockets_*": "as the test of a restart that fails",
-    "tests/node/test_enable_nri.py::test_a_configuration_that_*": _CHECKED,
-    "tests/node/test_enable_nri.py::test_what_else_*": _CHECKED,
     "tests/node/test_policy_lifecycle.py::test_a_container_restarted_100_times": _KILLS,
     "tests/node/agent/test_recovery.py::test_a_thousand_*": _KILLS,
     "tests/node/library/test_upgrades.py::*": "fifty containers; test_store.py has one of each",

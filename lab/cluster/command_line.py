@@ -184,7 +184,7 @@ def _how_to_use(directory: ClusterDirectory, status: ClusterStatus) -> str:
             f"  alias helm={shlex.quote(str(helm.ensure()))}",
             f"  kubectl label node {status.state['node']} {GPU_NODE_LABEL}",
             "  helm install gpuslice manifests/chart -n gpuslice-system --create-namespace \\",
-            f"    --values {values} --set nri.enable=true --wait",
+            f"    --values {values} --wait",
         ]
     lines += [
         "  kubectl get nodes",
@@ -260,7 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--bare",
         action="store_true",
-        help="without gpuslice, and with NRI off in containerd, to try the installation",
+        help="without gpuslice, to try the installation",
     )
     parser.add_argument("--gpu", type=int, action="append", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)

@@ -21,7 +21,7 @@ from contract.dialects import DIALECTS
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.directory import MARK
 from lab.cluster.marked_directory import processes
-from lab.node import host, network
+from lab.node import network
 from tools import chart, helm
 
 RELEASE: Final = "gpuslice"
@@ -105,7 +105,6 @@ def values(
             "extraVolumes": [simulated],
             "extraVolumeMounts": [{"name": "simgpu", "mountPath": f"{_SIMULATED}/gpus"}],
         },
-        "nri": {"restart": str(host.RESTART)},
         "distributor": {"extraEnv": extra},
     }
 

@@ -30,7 +30,6 @@ from lab.cluster.supervised import Process
 from lab.node import catalogue
 from lab.node.catalogue import Catalogue
 from lab.node.containerd import ContainerdError
-from lab.node.containerd_config import Options
 from lab.node.lab import CLUSTER_FILES, Lab, LabError
 from lab.node.namespace import Inside, NamespaceError, children
 from lab.node.network import NetworkError
@@ -90,8 +89,8 @@ class Cluster:
 
     parent: where its directory is made (a short name: see namespace.py); a variable of every
     process in it has that value. served: names of other schedulers whose pods ours accepts; None:
-    gpuslice is not installed, and NRI is off in containerd, as before an installation. dialects:
-    names of contract.dialects to turn on, beside Koordinator's.
+    gpuslice is not installed. dialects: names of contract.dialects to turn on, beside
+    Koordinator's.
     """
 
     def __init__(
@@ -128,13 +127,7 @@ class Cluster:
         programs = kubernetes.ensure()
         bare = self._served is None
         with step("simulated GPUs, containerd"):
-            self.lab = Lab(
-                self._memory,
-                options=Options(nri=not bare, validator=not bare),
-                load=False,
-                on_host=True,
-                parent=self._parent,
-            )
+            self.lab = Lab(self._memory, load=False, on_host=True, parent=self._parent)
             self._stack.enter_context(self.lab)
         with ThreadPoolExecutor(1) as beside:
             images = beside.submit(self._load_images, programs.kube_scheduler)

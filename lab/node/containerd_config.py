@@ -25,7 +25,6 @@ class Options:
     (nvidia_runtime.py installs it); "": runc is the default.
     """
 
-    nri: bool = True
     validator: bool = True
     request_timeout_s: int = 2
     """The timeout of a plugin's answer; containerd's default."""
@@ -47,7 +46,7 @@ temp = "{directory}/root/tmp"
 [ttrpc]
   address = "{directory}/c.ttrpc"
 [plugins.'io.containerd.nri.v1.nri']
-  disable = {nri_off}
+  disable = false
   socket_path = "{directory}/nri/nri.sock"
   plugin_path = "{directory}/nri/plugins"
   plugin_config_path = "{directory}/nri/conf.d"
@@ -121,7 +120,6 @@ def text(release: Release, directory: Path, options: Options) -> str:
         config_version=release.config_version,
         directory=directory,
         pause=PAUSE_IMAGE,
-        nri_off=str(not options.nri).lower(),
         request_timeout_s=options.request_timeout_s,
         validator=str(options.validator).lower(),
         required_plugins=json.dumps(list(options.required_plugins)),
@@ -140,7 +138,7 @@ imports = ["/etc/containerd/conf.d/*.toml"]
 [plugins.'io.containerd.cri.v1.images'.registry]
   config_path = "/etc/containerd/certs.d"
 [plugins.'io.containerd.nri.v1.nri']
-  disable = {nri_off}
+  disable = false
   [plugins.'io.containerd.nri.v1.nri'.default_validator]
     enable = {validator}
 """
@@ -161,7 +159,6 @@ def of_host(options: Options) -> str:
     text = _HOST + _NVIDIA * bool(options.default_runtime)
     return text.format(
         pause=PAUSE_IMAGE,
-        nri_off=str(not options.nri).lower(),
         validator=str(options.validator).lower(),
         handler=options.default_runtime,
     )

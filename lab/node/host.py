@@ -26,15 +26,6 @@ from simgpu.state_dir import StateDir
 
 _COVERED: Final = ("/etc", "/opt", "/run", "/usr", "/var")
 CONTAINERD_ROOT: Final = Path("/var/lib/containerd")
-RESTART: Final = Path("/usr/local/sbin/restart-containerd")
-_RESTART: Final = """\
-#!/bin/sh
-# As systemd would: the owner of the cluster starts a containerd that has ended.
-for process in /proc/[0-9]*; do
-  [ "$(cat $process/comm 2>&1)" != containerd ] || kill "${process#/proc/}"
-done
-"""
-"""The lab has no systemd."""
 _LIBRARIES: Final = ("libcuda.so", "libnvidia-ml.so")
 _FIRMWARE: Final = Path("/usr/lib/firmware/nvidia")
 _BELOW_DEV: Final = ("pts", "shm", "mqueue")
@@ -60,7 +51,6 @@ def make(
         installed = namespace.outside(Path("/usr/bin", program.name))
         installed.unlink(missing_ok=True)
         installed.symlink_to(program)
-    namespace.write(RESTART, _RESTART, 0o755)
     # systemd does the same at boot: agents in pods make mounts that containerd must see.
     namespace.mount("--make-rshared", "/")
 

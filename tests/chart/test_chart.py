@@ -307,15 +307,6 @@ def test_the_removal_runs_on_the_same_nodes_and_while_a_driver_is_replaced(off: 
     assert not runs_on(pod, _OTHER_NODES["no GPU"])
 
 
-def test_nri_is_turned_on_only_by_request() -> None:
-    values = {"nri": {"enable": True, "restart": "off"}}
-    pod = _daemon_set(values)["template"]["spec"]
-    (init,) = pod["initContainers"]
-    assert init["command"][:4] == ["python", "-m", "nri_plugin", "enable-nri"]
-    assert {"--host-root=/host", "--restart=off"} <= set(init["command"])
-    assert init["volumeMounts"] == [{"name": "host", "mountPath": "/host"}]
-
-
 def test_pools_are_daemon_sets_of_their_own() -> None:
     pools = [{"name": n, "agent": {"nodeSelector": {"pool": n}}} for n in ("a", "b")]
     rendered = [e for e in objects({"agent": {"nodePools": pools}}) if e["kind"] == "DaemonSet"]

@@ -18,11 +18,6 @@ _OF_PODS: Final = (
     *("/run/containerd/", "/run/netns/", "/var/lib/kubelet/device-plugins/kubelet"),
 )
 """Directories of the kubelet and of containerd, which change with every pod."""
-_OF_NRI: Final = (
-    *("/etc/containerd/.gpuslice-enable-nri.json", "/etc/containerd/conf.d/gpuslice-nri.toml"),
-    "/run/nri/nri.sock",
-)
-"""Files of containerd's configuration, which stay until `enable-nri --undo`."""
 _SYSTEM: Final = f"--namespace={names.NAMESPACE}"
 
 
@@ -44,7 +39,7 @@ def _is_gone(directory: str, name: str) -> bool:
 
 
 def new_files(whole: Whole, before: Sequence[str]) -> Sequence[str]:
-    return sorted({*files(whole)} - {*before, *_OF_NRI})
+    return sorted({*files(whole)} - {*before})
 
 
 def is_clean(whole: Whole, before: Sequence[str], of_hooks: bool = True) -> None:
