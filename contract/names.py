@@ -157,7 +157,7 @@ CDI_KIND_MANAGEMENT: Final = "management.nvidia.com/gpu"
 EVENT_GPU_FAILED: Final = "GpuFailed"
 """Event reason: a GPU failed, and the pod has a share of it."""
 EVENT_GRANT_REFUSED: Final = "GrantRefused"
-"""Event reason: a node's agent refuses the pod's grant, or deletes the pod because of it."""
+"""Event reason: a node's agent refuses the pod's grant."""
 EVENT_GRANT_UNCONFIRMED: Final = "GrantUnconfirmed"
 """Event reason, on the node: a container has a share, and the API server has no such pod."""
 EVENT_LIMIT_NOT_IN_PLACE: Final = "LimitNotInPlace"
@@ -169,9 +169,6 @@ EVENT_LIMIT_NOT_ENFORCEABLE: Final = "LimitNotEnforceable"
 so long that its share of compute is exceeded."""
 EVENT_CAPABILITIES_CUT: Final = "DriverCapabilitiesCut"
 """Event reason: a container requests driver capabilities that the operator does not allow."""
-
-ANNOTATION_MIRROR: Final = "kubernetes.io/config.mirror"
-"""The kubelet's annotation on the API object of a static pod."""
 
 RUNTIME_HANDLERS: Final = (
     *("runc", "crun"),

@@ -82,10 +82,6 @@ FLAGS: Final[Mapping[str, _Flag]] = {
     "--index": _value(
         "two digits: the order among NRI plugins", setting_types.nri_index, None, "50"
     ),
-    "--remove-unverified": _switch(
-        "delete pods that do not fit on their GPU in the order of binding, instead of refusing"
-        " their containers; the chart's agent.deletePods grants the right"
-    ),
     "--strict": _switch(
         "mount a forwarder over each driver library, so that the limit also applies to programs"
         " linked with musl and to libraries opened by dlmopen; needs forwarder.so beside --library"

@@ -214,23 +214,17 @@ class Metrics:
         )
         self.api_writes = counter(
             "gpuslice_api_writes_total",
-            "Writes to the API server, by object (node, device, lease, event, pod) and outcome"
+            "Writes to the API server, by object (node, device, lease, event) and outcome"
             " (written, failed). The agent retries failed ones; the log has the server's answer.",
             "object",
             "outcome",
-        )
-        self.pods_removed = counter(
-            "gpuslice_pods_removed_total",
-            "Pods that the agent deleted, by reason: GRANT_OVERFILLS (bound to a GPU that was full;"
-            " only with --remove-unverified). The pod's event (GrantRefused) and the log have the"
-            " text.",
-            "reason",
         )
         self.grants = gauge(
             "gpuslice_grants",
             "Containers with a share, by the result of comparing them with the API server's pods:"
             " confirmed; mismatch (differs from the pod's grant, or the GPU was full);"
-            " pod_not_found (created without the API server); unknown (no answer yet). None"
+            " pod_not_found (created without the API server); unknown (no answer, or the"
+            " pod is absent for less than a minute). None"
             " without a cluster.",
             "verification",
         )

@@ -46,8 +46,6 @@ class Settings:
     """Where the agent sees the host's root directory."""
     driver_root: Path | None = None
     """The directory of the driver's files, as the host has it; None: the agent searches for it."""
-    remove_unverified: bool = False
-    """Delete pods that were bound to a full GPU, instead of refusing their containers."""
     strict: bool = False
     """Mount forwarders over the driver's libraries, for programs that do not load preloads."""
     refuse_unenforceable: bool = False

@@ -116,8 +116,6 @@ class ContainerCreation(Generic[_T]):
     async def _share(self, pod: Pod, container: Container, claim: Claim) -> _T:
         """Enter the share in the ledger, then inspect the host and create the container's files, in
         one job. Releases the share if that fails or is cancelled."""
-        if self._bound_pods.look_up is not None and self._bound_pods.unknown(pod):
-            await self._bound_pods.look_up(pod)
         if self._node.selinux:
             raise refused(Reason.SELINUX, problem=self._node.selinux)
         key = pod_policy.grant_key(pod, container, claim.shared)

@@ -24,7 +24,6 @@ from nri_plugin.gpu.inventory import Inventory, pace_s
 from nri_plugin.kube.events import Events
 from nri_plugin.kube.heartbeat import Heartbeat
 from nri_plugin.kube.inventory_publisher import DEVICES, NODES, InventoryPublisher
-from nri_plugin.kube.pod_requests import PodRequests
 from nri_plugin.kube.verification import Verification
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy import kube_objects, totals
@@ -88,7 +87,7 @@ class Cluster:
             self._log(str(error))
             self._metrics.api_up.set(0)
             for _ in range(round(_AGAIN_S / _LOOK_S)):
-                self._verification.check()
+                self._verification.check(watching=False)
                 await asyncio.sleep(_LOOK_S)
         except Exception:
             self._metrics.api_up.set(0)
@@ -139,21 +138,13 @@ class Cluster:
         def synced() -> bool:
             return all(each.synced for each in reflectors.values())
 
-        def connected() -> bool:
+        def watching() -> bool:
             return reflectors["pods"].synced and not reflectors["pods"].problem
 
         events = Events(kube, node_name, lambda: publisher.node_uid, self._metrics)
-        requests = PodRequests(
-            kube,
-            node_name,
-            self._bound_pods,
-            events,
-            self._metrics,
-            lambda: reflectors["pods"].problem not in ("", UNLISTED),
-        )
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._verify(connected, requests), name="verify")
+                group.create_task(self._verify(watching), name="verify")
                 group.create_task(events.run(self._notices), name="events")
                 for name, reflector in reflectors.items():
                     group.create_task(reflector.run(), name=f"follow {name}")
@@ -164,21 +155,11 @@ class Cluster:
             await heartbeat.mark_stopped()
             raise
 
-    async def _verify(self, connected: Callable[[], bool], requests: PodRequests) -> None:
-        """Check grants always, with what is known; look up and delete only while connected."""
-        verification, self._bound_pods.look_up = self._verification, requests.look_up
-        try:
-            async with asyncio.TaskGroup() as group:
-                while True:
-                    verification.check()
-                    self._report_failed_gpus()
-                    if connected():
-                        requests.look_up_all(group, verification.unknown)
-                        if self._settings.remove_unverified:
-                            requests.delete(group, verification.over)
-                    await asyncio.sleep(_LOOK_S)
-        finally:
-            self._bound_pods.look_up = None
+    async def _verify(self, watching: Callable[[], bool]) -> None:
+        while True:
+            self._verification.check(watching())
+            self._report_failed_gpus()
+            await asyncio.sleep(_LOOK_S)
 
     def _report_failed_gpus(self) -> None:
         """Report failed GPUs. Before NVML's first answer nothing is known of any GPU."""

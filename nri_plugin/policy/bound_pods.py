@@ -17,10 +17,10 @@ is not detected here; it is subject to the binding order. docs/adr/0027 has the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final
 
 from contract import allocation, names
 from nri_plugin.policy import annotation_claims, ledger
@@ -30,18 +30,14 @@ from nri_plugin.policy.model import Gpu, Pod
 from nri_plugin.policy.refusals import RESCHEDULE, Reason, Refusal, Refused, refuse
 from nri_plugin.policy.totals import Entry
 
-_T = TypeVar("_T")
-
 _NEVER: Final = "~"
 """Sorts after every time."""
 _INVENTORY_DEPENDENT: Final = frozenset(
     {Reason.GPU_UNKNOWN, Reason.GPU_MISMATCH, Reason.MEMORY_OUT_OF_RANGE}
 )
 """Refusals that may result from a GPU that failed or was replaced, and so prove nothing."""
-_MAX_STORED: Final = 256
 _CHANGED: Final = "annotation {key} was changed after the pod was bound"
 _DIFFERS: Final = "annotation {key} differs there" + RESCHEDULE
-_CREATOR: Final = "; find the component that created the container"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +61,6 @@ class BoundPods:
         self._pods: dict[str, _Known] = {}
         self._batch = 0
         self._listing = False
-        self.look_up: Callable[[Pod], Awaitable[None]] | None = None
-        """Looks up a pod that the watch has not reported, then calls `confirm` or `deny`, or
-        neither if no answer arrives. None: there is no API server."""
-        self._confirmed: dict[str, Bound] = {}
-        self._denied: dict[str, str] = {}
-        self._gone: dict[str, None] = {}
         self._over_for: object = None
         self._over: Mapping[str, Refusal] = {}
 
@@ -80,8 +70,7 @@ class BoundPods:
         if bound.finished:
             self.deleted(uid)
             return
-        before, requested = self._pods.get(uid), self._confirmed.pop(uid, None)
-        self._denied.pop(uid, None)
+        before = self._pods.get(uid)
         if before is None:
             self._batch += not (listing and self._listing)
             self._listing = listing
@@ -89,7 +78,6 @@ class BoundPods:
         foreign = before.foreign if before else None
         # A pod once found foreign stays so: its author may remove the evidence afterwards.
         foreign = foreign or _foreign(bound, before.bound if before else None)
-        foreign = foreign or (_foreign(bound, requested) if requested else None)
         now = _Known(bound, place, annotation_claims.gpus(bound.pod.annotations), foreign)
         self._pods[uid] = now
         if before is None or before.bound.pod != bound.pod or before.foreign != foreign:
@@ -97,14 +85,12 @@ class BoundPods:
 
     def deleted(self, uid: str) -> None:
         if self._pods.pop(uid, None) is not None:
-            _store(self._gone, uid, None)
             self._version += 1
 
     def keep(self, uids: AbstractSet[str]) -> None:
         """Remove all other pods; called at the end of a list."""
         self.listed = True
         self._listing = False
-        self._confirmed.clear()
         for uid in self._pods.keys() - uids:
             self.deleted(uid)
 
@@ -134,47 +120,19 @@ class BoundPods:
         """Return the allocations by UID, except those that no scheduler can have written."""
         return {uid: known.gpus for uid, known in self._pods.items() if not known.foreign}
 
-    def unknown(self, pod: Pod) -> bool:
-        """Whether the API server can be queried for the pod and has not answered yet."""
-        uid = pod.uid
-        known = uid in self._denied or self.confirmed(uid) is not None
-        return self.look_up is not None and not known
-
-    def confirm(self, bound: Bound) -> None:
-        """The API server confirmed the pod. The watch determines its position in the order."""
-        _store(self._confirmed, bound.pod.uid, bound)
-
-    def deny(self, uid: str, why: str) -> None:
-        """The API server has no such pod on this node."""
-        _store(self._denied, uid, why)
-
-    def denied(self, uid: str) -> str:
-        """Return why the API server has no such pod on this node; "": it has not denied it."""
-        return self._denied.get(uid, "")
-
-    def gone(self, uid: str) -> bool:
-        """Whether the pod's object existed and was removed."""
-        return uid in self._gone
-
     def pod(self, uid: str) -> Bound | None:
         """Return the pod as the watch reported it."""
         known = self._pods.get(uid)
         return known.bound if known else None
 
-    def confirmed(self, uid: str) -> Bound | None:
-        """Return the pod as the watch reported it, or as the API server answered."""
-        return self.pod(uid) or self._confirmed.get(uid)
-
     def objection(self, pod: Pod, gpus: Sequence[Gpu], holding: AbstractSet[str]) -> Refusal | None:
         """Return why a container of this pod (as the runtime reports it) may not have its share."""
-        if pod.uid in self._denied:
-            return refuse(Reason.GRANT_UNCONFIRMED, problem=self._denied[pod.uid] + _CREATOR)
-        bound = self.confirmed(pod.uid)
-        if bound is None:
+        known = self._pods.get(pod.uid)
+        if known is None:
             return None
-        if foreign := self._origin(bound):
-            return foreign
-        other = _differing(bound.pod.annotations, pod.annotations)
+        if known.foreign:
+            return known.foreign
+        other = _differing(known.bound.pod.annotations, pod.annotations)
         if other:
             return refuse(Reason.GRANT_UNCONFIRMED, problem=_DIFFERS.format(key=other))
         return self.over(gpus, holding).get(pod.uid)
@@ -182,11 +140,6 @@ class BoundPods:
     def foreign(self) -> Mapping[str, Refusal]:
         """Return, by UID, pods whose grant no scheduler wrote; they take no capacity."""
         return {uid: known.foreign for uid, known in self._pods.items() if known.foreign}
-
-    def _origin(self, bound: Bound) -> Refusal | None:
-        """Return why no scheduler wrote the pod's grant; None: there is no evidence of that."""
-        known = self._pods.get(bound.pod.uid)
-        return known.foreign if known else _foreign(bound, None)
 
     def over(self, gpus: Sequence[Gpu], holding: AbstractSet[str]) -> Mapping[str, Refusal]:
         """Return, by UID, the pods for which there was no free capacity when they were bound.
@@ -229,14 +182,14 @@ class BoundPods:
     def mismatch(self, hold: Hold, gpus: Sequence[Gpu]) -> Refusal | None:
         """Return how a container's hold differs from its pod's grant; None: it does not, or the
         grant is not known."""
-        bound = self.confirmed(hold.pod_uid)
-        if bound is None:
+        known = self._pods.get(hold.pod_uid)
+        if known is None:
             return None
-        if foreign := self._origin(bound) or _since(bound, hold):
+        if foreign := known.foreign or _since(known.bound, hold):
             return foreign
         try:
             # A label that was added to a running pod does not change its grant.
-            pod = replace(bound.pod, labels=hold.pod.labels)
+            pod = replace(known.bound.pod, labels=hold.pod.labels)
             granted = annotation_claims.claim(pod, hold.container, gpus)
         except Refused as refused:
             if refused.refusal.reason in _INVENTORY_DEPENDENT:
@@ -306,11 +259,3 @@ def _differing(now: Mapping[str, str], then: Mapping[str, str]) -> str:
         return names.ANNOTATION_DEVICE_ALLOCATED
     grants = names.ANNOTATION_GRANTS
     return grants if now.get(grants) != then.get(grants) else ""
-
-
-def _store(kept: dict[str, _T], uid: str, what: _T) -> None:
-    """Store an entry and keep the size within what a node can need."""
-    kept.pop(uid, None)
-    kept[uid] = what
-    if len(kept) > _MAX_STORED:
-        del kept[next(iter(kept))]

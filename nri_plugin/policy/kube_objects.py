@@ -58,14 +58,13 @@ class Bound:
     """A pod of this node, as the API server has it.
 
     pod: contains only the labels and annotations of its grant. scheduled: when it was bound, RFC
-    3339; "": not by a Binding. leaving: its deletion has begun. is_ours: its schedulerName is
-    ours, which no other scheduler uses. writer: the scheduler process named in its annotation.
+    3339; "": not by a Binding. is_ours: its schedulerName is ours, which no other scheduler uses.
+    writer: the scheduler process named in its annotation.
     """
 
     pod: Pod
     scheduled: str
     finished: bool
-    leaving: bool
     requested: Mapping[str, int]
     is_ours: bool = False
     writer: str = ""
@@ -139,21 +138,10 @@ def bound(raw: Json) -> Bound:
         ),
         scheduled=str(placed[0].get("lastTransitionTime") or _AT_SOME_TIME) if placed else "",
         finished=finished,
-        leaving=bool(metadata.get("deletionTimestamp")),
         requested={} if finished else _requested(at(raw, "spec")),
         is_ours=at(raw, "spec").get("schedulerName") == names.SCHEDULER_NAME,
         writer=sys.intern(annotations.get(names.ANNOTATION_WRITER, "")),
     )
-
-
-def node_of(pod: Json) -> str:
-    """Return the node that the pod is bound to; "": none."""
-    return str(at(pod, "spec").get("nodeName") or "")
-
-
-def is_mirror(pod: Json) -> bool:
-    """Whether it is a static pod's mirror, which has another UID and is created by the kubelet."""
-    return names.ANNOTATION_MIRROR in texts(at(pod, "metadata"), "annotations")
 
 
 def _requested(spec: Json) -> Mapping[str, int]:
@@ -359,11 +347,6 @@ def event(notice: Notice, text: str, node_name: str, node_uid: str, name: str, n
 
 def _node(name: str, uid: str) -> Json:
     return {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}
-
-
-def deletion(pod: Pod) -> Json:
-    """Return delete options that match only this pod's UID."""
-    return {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
 
 
 # --- JSON ----------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ Json = dict[str, Any]
 
 _SWITCHES: Final = ("scheduler", "agent", "distributor", "admission")
 _WITH_SCHEDULER: Final = {"gpuslice-dialects", "gpuslice-scheduler-names", "gpuslice-writer"}
-_WITH_AGENT: Final = {"gpuslice-agents", "gpuslice-removals"}
+_WITH_AGENT: Final = {"gpuslice-agents"}
 _ALWAYS: Final = {
     *("gpuslice-allocations", "gpuslice-requests", "gpuslice-environment"),
     "gpuslice-resource-names",
@@ -184,7 +184,7 @@ def test_all_values_of_the_agent_become_flags() -> None:
     assert operator.kubelet_dir == Path("/host/data/kubelet")
     for settings in (plain, operator):
         assert settings.core_forced and settings.managed_free and settings.refuse_unenforceable
-        assert settings.remove_unverified and settings.code_bytes == 128 << 20
+        assert settings.code_bytes == 128 << 20
         assert settings.index == "60", "extraArgs come last"
         assert settings.rules.capabilities == {"SYS_PTRACE"}
         assert "crun-fast" in settings.rules.runtime_handlers

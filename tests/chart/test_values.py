@@ -23,8 +23,8 @@ REFUSED: Final[dict[str, tuple[Json, str]]] = {
         "at '/agent': additional properties 'strickt' not allowed",
     ),
     "of_another_component": (
-        {"distributor": {"deletePods": True}},
-        "at '/distributor': additional properties 'deletePods' not allowed",
+        {"distributor": {"strict": True}},
+        "at '/distributor': additional properties 'strict' not allowed",
     ),
     "type": (
         {"scheduler": {"enabled": "yes"}},
@@ -239,15 +239,6 @@ def test_a_dialect_that_is_on_is_served(name: str) -> None:
         assert all(f"'{each}'" in text for each in served)
 
 
-def test_agents_that_delete_pods_have_the_right_and_the_flag() -> None:
-    right = ("ClusterRole", "gpuslice-agent-deletes-pods")
-    for wanted in (True, False):
-        rendered = objects({"agent": {"deletePods": wanted}})
-        assert (right in keys(rendered)) is wanted
-        words = command(rendered, "DaemonSet", "gpuslice-agent")
-        assert ("--remove-unverified" in words) is wanted
-
-
 @pytest.mark.parametrize(("action", "suffix"), [("Deny", ""), ("Warn", "-warn")])
 def test_admission_can_be_decided_by_the_operator(action: str, suffix: str) -> None:
     """Then the scheduler changes no binding, and lacks the right. A change from Auto to Warn
@@ -259,7 +250,7 @@ def test_admission_can_be_decided_by_the_operator(action: str, suffix: str) -> N
         if each["kind"] == "ValidatingAdmissionPolicyBinding"
     }
     tenants = ("allocations", "dialects", "environment", "requests", "scheduler-names")
-    own = ("agents", "removals", "writer")
+    own = ("agents", "writer")
     assert bindings == {
         **{f"gpuslice-{name}{suffix}": [action] for name in tenants},
         **{f"gpuslice-{name}": ["Deny"] for name in own},

@@ -60,7 +60,7 @@ def test_policies_on_tenants_warn_until_the_scheduler_is_available() -> None:
         if each["metadata"]["labels"].get(names.LABEL_ADMISSION) == names.ADMISSION_AUTO
     }
     assert auto == set(PROBES)
-    own = {"gpuslice-writer", "gpuslice-agents", "gpuslice-removals"}
+    own = {"gpuslice-writer", "gpuslice-agents"}
     assert bound == {
         **{name: ["Audit"] for name in auto},
         **{f"{name}-warn": ["Warn"] for name in auto},

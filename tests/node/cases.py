@@ -331,9 +331,9 @@ CASES: Final[Sequence[Case]] = (
     ),
     Case(
         "a_grant_that_the_api_server_does_not_have",
-        "a grant that the pod at the API server does not have, or no such pod",
-        "refuses to create it; where its watch has not listed the pod, the agent queries the API"
-        " server; without an answer it uses the runtime's data",
+        "a grant that the pod at the API server does not have",
+        "refuses to create it; where its watch has not listed the pod, the agent uses the runtime's"
+        " data",
         "`GPU grant: must be that of the pod at the API server: ...`",
     ),
     Case(
@@ -348,7 +348,7 @@ CASES: Final[Sequence[Case]] = (
         "a_grant_of_a_gpu_that_was_full",
         "a grant of a GPU that is full with pods bound before it, even if its pod reached the node"
         " first",
-        "refuses to create it; under `--remove-unverified` it deletes the pod, with an event",
+        _REFUSES,
         "`GPU-...: insufficient free capacity when the pod was bound: ...; granted to pods bound"
         " before it: ...`",
     ),

@@ -134,9 +134,6 @@ def test_a_grant_that_the_api_server_has(cluster: Cluster) -> None:
 def test_a_grant_that_the_api_server_does_not_have(cluster: Cluster) -> None:
     annotations = one(cluster.lab)
     row = "a_grant_that_the_api_server_does_not_have"
-    forged = Sandbox(namespace=cluster.namespace)
-    with cluster.lab.pod("forged", annotations, of=forged) as pod, refused(row):
-        pod.create("main", OWN)
     name = cluster.pod(one(cluster.lab, 10 * GIB))
     with cluster.lab.pod(name, annotations, of=cluster.sandbox(name)) as pod, refused(row):
         pod.create("main", OWN)

@@ -85,8 +85,8 @@ def test_the_help_of_a_command_lists_the_settings_that_it_uses(command: ModuleTy
     assert set(command._USES) <= {
         name for action in known._actions for name in action.option_strings
     }
-    assert "--run-dir" in known.format_help() and "--remove-unverified" not in known.format_help()
-    assert known.parse_args(["--remove-unverified"]).remove_unverified, "an agent's flags are valid"
+    assert "--run-dir" in known.format_help() and "--strict" not in known.format_help()
+    assert known.parse_args(["--strict"]).strict, "an agent's flags are valid"
 
 
 def test_a_flag_takes_precedence_over_the_environment() -> None:

@@ -20,14 +20,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from kube.client import Kube
-from nri_plugin.kube import cluster
+from nri_plugin.kube import cluster, verification
 from nri_plugin.policy import ledger
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Pod, Share
 from tests.cluster.agent.side import Side
 
-WRITES: Final = ("device", "status", "label", "lease", "event", "pod")
+WRITES: Final = ("device", "status", "label", "lease", "event")
 WHEN: Final = ("sent", "answered")
+ABSENT_S: Final = 0.5
+"""Instead of a minute."""
 
 
 def said(holds: Iterable[Hold]) -> str:
@@ -49,7 +51,7 @@ def holds_from(text: str) -> tuple[Hold, ...]:
 
 def kind_of(method: str, path: str) -> str:
     parts = path.split("/")
-    found = {"devices": "device", "leases": "lease", "events": "event", "pods": "pod"}
+    found = {"devices": "device", "leases": "lease", "events": "event"}
     named = next((found[part] for part in reversed(parts) if part in found), "")
     return named or ("status" if parts[-1] == "status" else "label")
 
@@ -77,7 +79,8 @@ def main() -> None:
     asked = parser.parse_args()
     Fatal.at, Fatal.when = asked.at, asked.when
     setattr(cluster, "Kube", Fatal)  # noqa: B010 (mypy takes it for a constant)
-    side = Side(asked.node, asked.kubeconfig, {}, removes=True)
+    setattr(verification, "ABSENT_S", ABSENT_S)  # noqa: B010
+    side = Side(asked.node, asked.kubeconfig, {})
     side.holds = holds_from(asked.holds)
     side.start()
     sys.stdout.write("up\n")

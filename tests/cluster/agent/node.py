@@ -26,7 +26,6 @@ from tests.cluster.agent.side import Side
 from tests.cluster.server import Server
 from tests.simgpu.host import GIB, Host
 from tests.support import until
-from tools import chart
 
 Json = dict[str, Any]
 
@@ -106,21 +105,6 @@ def account(installed: ControlPlane, node: Node) -> Path:
 @pytest.fixture
 def side(account: Path, node: Node, host: Host) -> Iterator[Side]:
     with agent_side.serving(node.name, account, host.env()) as side:
-        yield side
-
-
-@pytest.fixture
-def may_remove(installed: ControlPlane) -> Iterator[None]:
-    """The right of agents with --remove-unverified."""
-    right = chart.render("--set=agent.deletePods=true", "-s=templates/agent/deletes-pods.yaml")
-    installed.kubectl("apply", "-f", "-", given=right)
-    yield
-    installed.kubectl("delete", "-f", "-", given=right)
-
-
-@pytest.fixture
-def removing(may_remove: None, account: Path, node: Node, host: Host) -> Iterator[Side]:
-    with agent_side.serving(node.name, account, host.env(), removes=True) as side:
         yield side
 
 

@@ -36,7 +36,6 @@ class Side:
         node: str,
         kubeconfig: Path,
         environment: dict[str, str],
-        removes: bool = False,
         dialects: Sequence[Dialect] = (KOORDINATOR,),
     ) -> None:
         self.settings = Settings(
@@ -51,7 +50,6 @@ class Side:
             node_name=node,
             inventory_interval_s=0.5,
             inventory_interval_most_s=0.5,
-            remove_unverified=removes,
             dialects=dialects,
         )
         self.metrics = Metrics()
@@ -119,10 +117,9 @@ def serving(
     node: str,
     kubeconfig: Path,
     environment: dict[str, str],
-    removes: bool = False,
     dialects: Sequence[Dialect] = (KOORDINATOR,),
 ) -> Iterator[Side]:
-    side = Side(node, kubeconfig, environment, removes, dialects)
+    side = Side(node, kubeconfig, environment, dialects)
     side.start()
     try:
         yield side

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 
 from contract import names
 from contract.dialects import KOORDINATOR, VOLCANO, VOLCANO_MEMORY, VOLCANO_NUMBER
@@ -26,12 +25,10 @@ from tests.cluster.agent.node import (
     events,
     host,
     leaving,
-    may_remove,
     node,
     of_gpus,
     of_pod,
     pods,
-    removing,
     server,
     side,
     small_gpu,
@@ -43,7 +40,7 @@ from tests.support import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.sim]
 
-__all__ = ["account", "host", "may_remove", "node", "pods", "removing", "server", "side"]
+__all__ = ["account", "host", "node", "pods", "server", "side"]
 
 
 def test_the_agent_publishes_its_gpus_and_the_scheduler_reads_them(side: Side, node: Node) -> None:
@@ -196,34 +193,8 @@ def test_a_pod_that_was_bound_to_a_full_gpu_is_reported_and_stays(
     assert not leaving(server, late) and not leaving(server, first)
 
 
-def test_a_pod_that_was_bound_to_a_full_gpu_is_deleted_with_an_event(
-    removing: Side, node: Node, server: Server, pods: Pods
-) -> None:
-    uuid = small_gpu(node)
-    first, second, late, small = (
-        pods.bind(node, uuid, 1, size, core=30) for size in (2 * GIB, 2 * GIB, GIB, GIB // 2)
-    )
-    until(lambda: leaving(server, late) and leaving(server, small), "both late ones are removed")
-    (said,) = events(server, late)
-    assert said.startswith(f"gpuslice removes the pod: {uuid}: insufficient free capacity when")
-    assert "delete the pod" not in said
-    assert f"{GIB} bytes of memory granted, 0 of {4 * GIB} free" in said
-    for pod in (first, second):
-        assert not leaving(server, pod)
-        assert events(server, pod) == []
-    # With free capacity again, the next one stays.
-    assert server.ask("DELETE", f"{first}?gracePeriodSeconds=0").done
-    for pod in (late, small):
-        server.ask("DELETE", f"{pod}?gracePeriodSeconds=0")
-    third = pods.bind(node, uuid, 1, 2 * GIB, core=30)
-    fourth = pods.bind(node, uuid, 1, 1, core=30)
-    until(lambda: leaving(server, fourth), "the one behind it is removed")
-    assert not leaving(server, third)
-    assert removing.metrics.pods_removed.labels("GRANT_OVERFILLS")._value.get() == 3
-
-
 def test_the_order_of_binding_outlives_the_agent(
-    may_remove: None, account: Path, node: Node, host: Host, server: Server, pods: Pods
+    account: Path, node: Node, host: Host, server: Server, pods: Pods
 ) -> None:
     """Bound in different seconds while no agent ran."""
     with agent_side.serving(node.name, account, host.env()):
@@ -231,9 +202,13 @@ def test_the_order_of_binding_outlives_the_agent(
     first = pods.bind(node, uuid, 1, 3 * GIB)
     time.sleep(1.1)  # the API server records a pod's binding time in whole seconds
     second = pods.bind(node, uuid, 1, 3 * GIB)
-    with agent_side.serving(node.name, account, host.env(), removes=True):
-        until(lambda: leaving(server, second), "the later one is removed")
-        assert not leaving(server, first)
+    with agent_side.serving(node.name, account, host.env()) as side:
+        side.holds = (
+            of_pod(server, second, uuid, 3 * GIB),
+            of_pod(server, first, uuid, 3 * GIB, "2"),
+        )
+        until(lambda: bool(events(server, second)), "the later one is reported")
+        assert events(server, first) == []
 
 
 def test_a_notice_for_a_pods_author_becomes_an_event(
@@ -256,29 +231,6 @@ def test_a_notice_for_a_pods_author_becomes_an_event(
     assert (said["regarding"]["uid"], said["reason"]) == (pod.uid, reason)
     assert said["note"].startswith("static\\nxxx") and len(said["note"]) == 1000
     until(lambda: side.notices.first() is None, "nothing waits")
-
-
-def test_an_agent_removes_pods_of_its_own_node_alone(
-    may_remove: None,
-    installed: ControlPlane,
-    server: Server,
-    account: Path,
-    node: Node,
-    pods: Pods,
-) -> None:
-    other = Node(server, f"{node.name}-other")
-    other.make()
-    theirs, ours = pods.bind(other, "GPU-0", 0, GIB), pods.bind(node, "GPU-0", 0, GIB)
-    token = yaml.safe_load(account.read_text())["users"][0]["user"]["token"]
-    with Server(installed, token=token) as agent:
-        answer = agent.ask("DELETE", theirs)
-        assert answer.policy == "gpuslice-removals"
-        assert answer.text == (
-            f"spec.nodeName: invalid value '{other.name}': must be {node.name}, as an agent may"
-            " delete only pods of its own node"
-        )
-        assert agent.ask("DELETE", ours).done
-    server.ask("DELETE", other.path)
 
 
 def test_missed_writes_are_repeated_after_an_outage(

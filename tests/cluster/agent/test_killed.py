@@ -17,11 +17,12 @@ import pytest
 from contract import names
 from contract.dialects import KOORDINATOR
 from lab.cluster.controlplane import ControlPlane
+from nri_plugin.kube import verification
 from nri_plugin.policy import ledger
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Pod, Share
 from tests.cluster.agent import side as agent_side
-from tests.cluster.agent.killed import WHEN, WRITES, said
+from tests.cluster.agent.killed import ABSENT_S, WHEN, WRITES, said
 from tests.cluster.agent.node import (
     DEVICES,
     Node,
@@ -30,7 +31,6 @@ from tests.cluster.agent.node import (
     events,
     host,
     leaving,
-    may_remove,
     node,
     node_events,
     of_gpus,
@@ -45,7 +45,7 @@ from tests.support import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.sim]
 
-__all__ = ["account", "host", "may_remove", "node", "pods", "server"]
+__all__ = ["account", "host", "node", "pods", "server"]
 
 _RANDOM_RUNS = 5
 _LONGEST_RUN_S = 3.0
@@ -73,9 +73,11 @@ class World:
         assert self.server.ask("PATCH", f"{self.node.path}/status", zeros, MERGE_PATCH).done
         label = {"metadata": {"labels": {names.LABEL_ISOLATION_PROVIDER: None}}}
         assert self.server.ask("PATCH", self.node.path, label, MERGE_PATCH).done
-        self.late.append(self.pods.bind(self.node, self.uuid, 1, 2 * GIB, core=1))
+        late = self.pods.bind(self.node, self.uuid, 1, 2 * GIB, core=1)
         greedy = self.pods.bind(self.node, self.uuid, 1, 1 << 20, core=1)
+        self.late.append(late)
         self.greedy.append(greedy)
+        self.holds.append(of_pod(self.server, late, self.uuid, 2 * GIB, f"late-{number}"))
         self.holds.append(of_pod(self.server, greedy, self.uuid, GIB, f"greedy-{number}"))
         unknown = Pod(f"unknown-{number}", "default", f"unknown-{number}")
         share = [Share(self.uuid, 1, GIB, 50)]
@@ -103,17 +105,13 @@ class World:
         assert not leaving(self.server, self.honest)
         assert events(self.server, self.honest) == []
         for path in (*self.late, *self.greedy):
-            count = len(events(self.server, path))
-            assert count <= 1
-            assert count or not leaving(self.server, path), "no event says why it goes"
-        assert not any(leaving(self.server, path) for path in self.greedy)
+            assert len(events(self.server, path)) <= 1
+            assert not leaving(self.server, path)
 
     def is_whole(self) -> None:
         """Conditions once an agent has run for long enough."""
         until(lambda: self.node.ready() == "true", "the Lease")
-        for path in self.late:
-            until(lambda path=path: leaving(self.server, path), f"{path} goes")  # type: ignore[misc]
-        for path in self.greedy:
+        for path in (*self.late, *self.greedy):
             until(lambda path=path: bool(events(self.server, path)), f"{path} is reported")  # type: ignore[misc]
         of_unknown = [hold.pod.name for hold in self.holds if hold.pod.name.startswith("unknown")]
 
@@ -132,14 +130,15 @@ class World:
 
 @pytest.fixture
 def world(
-    may_remove: None,
     node: Node,
     server: Server,
     pods: Pods,
     account: Path,
     host: Host,
     installed: ControlPlane,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> World:
+    monkeypatch.setattr(verification, "ABSENT_S", ABSENT_S)
     with agent_side.serving(node.name, account, host.env()):
         uuid = small_gpu(node)
         honest = pods.bind(node, uuid, 1, 3 * GIB)
@@ -154,7 +153,7 @@ def test_killed_in_each_of_its_writes(world: World) -> None:
             world.disturb()
             world.run("--at", what, "--when", when)
             world.is_sound()
-    with agent_side.serving(world.node.name, world.account, world.host.env(), removes=True) as side:
+    with agent_side.serving(world.node.name, world.account, world.host.env()) as side:
         side.holds = tuple(world.holds)
         world.is_whole()
 
@@ -166,6 +165,6 @@ def test_killed_at_any_moment(world: World) -> None:
         world.disturb()
         world.run(seconds=run_s)
         world.is_sound()
-    with agent_side.serving(world.node.name, world.account, world.host.env(), removes=True) as side:
+    with agent_side.serving(world.node.name, world.account, world.host.env()) as side:
         side.holds = tuple(world.holds)
         world.is_whole()

@@ -11,6 +11,7 @@ import pytest
 
 from contract import names
 from lab.cluster.controlplane import ControlPlane
+from nri_plugin.kube import verification
 from nri_plugin.kube.verification import GrantState
 from nri_plugin.policy import ledger
 from nri_plugin.policy.ledger import Hold
@@ -54,8 +55,8 @@ def counts(side: Side, state: GrantState) -> float:
     return found or 0.0
 
 
-def of_unknown(uuid: str, name: str = "unknown") -> Hold:
-    pod = Pod("unknown", "default", name)
+def of_unknown(uuid: str) -> Hold:
+    pod = Pod("unknown", "default", "unknown")
     return ledger.hold("c", "c", False, pod, "main", [Share(uuid, 1, GIB, 50)])
 
 
@@ -130,47 +131,35 @@ def test_a_container_with_more_than_its_pod_was_granted(
     assert (counts(side, GrantState.CONFIRMED), counts(side, GrantState.MISMATCH)) == (1, 1)
 
 
-def test_a_container_without_a_pod_is_reported(side: Side, node: Node, server: Server) -> None:
+@pytest.mark.parametrize("made", ["on the CRI socket", "at the API server, and deleted by force"])
+def test_a_container_whose_pod_stays_absent_is_reported(
+    side: Side,
+    node: Node,
+    server: Server,
+    pods: Pods,
+    made: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(verification, "ABSENT_S", 5.0)
     uuid = small_gpu(node)
-    side.holds = (of_unknown(uuid),)
-    until(lambda: counts(side, GrantState.POD_NOT_FOUND) == 1, "it is counted")
+    held = of_unknown(uuid)
+    if made != "on the CRI socket":
+        path = pods.bind(node, uuid, 1, GIB)
+        held = of_pod(server, path, uuid, GIB)
+        side.holds = (held,)
+        until(lambda: counts(side, GrantState.CONFIRMED) == 1, "it is confirmed")
+        assert server.ask("DELETE", f"{path}?gracePeriodSeconds=0").done
+    side.holds = (held,)
+    until(lambda: counts(side, GrantState.UNKNOWN) == 1, "it is absent")
+    assert side.readiness.notes == () and node_events(server, node) == []
     until(lambda: bool(node_events(server, node)), "the node's event")
+    assert counts(side, GrantState.POD_NOT_FOUND) == 1
     (said,) = node_events(server, node)
     assert (said["reason"], said["type"]) == (names.EVENT_GRANT_UNCONFIRMED, "Warning")
-    assert (said["related"]["name"], said["related"]["uid"]) == ("unknown", "unknown")
-    assert "default/unknown/main" in said["note"] and "there is no such pod" in said["note"]
+    assert (said["related"]["name"], said["related"]["uid"]) == (held.pod.name, held.pod.uid)
+    assert held.container_key in said["note"] and "lists no such pod" in said["note"]
     side.holds = ()
     until(lambda: counts(side, GrantState.POD_NOT_FOUND) == 0, "it is gone")
-
-
-def test_a_static_pod_is_recognized_by_its_mirror(
-    side: Side, node: Node, server: Server, pods: Pods, unguarded: None
-) -> None:
-    """It cannot be removed at the API server: its kubelet would recreate the mirror pod."""
-    uuid = small_gpu(node)
-    mirror = pods.make(node.name, {names.ANNOTATION_MIRROR: "unknown"})
-    _, _, _, _, namespace, _, name = mirror.split("/")
-    pod = Pod("unknown", namespace, name)
-    side.holds = (ledger.hold("c", "c", False, pod, "main", [Share(uuid, 1, GIB, 50)]),)
-    until(lambda: bool(node_events(server, node)), "the node's event")
-    (said,) = node_events(server, node)
-    assert "the pod of that name is the mirror of a static pod" in said["note"]
-    assert not leaving(server, mirror)
-
-
-def test_a_pod_that_was_removed_by_force_is_given_time_to_end(
-    side: Side, node: Node, server: Server, pods: Pods
-) -> None:
-    uuid = small_gpu(node)
-    path = pods.bind(node, uuid, 1, GIB)
-    side.holds = (of_pod(server, path, uuid, GIB),)
-    until(lambda: counts(side, GrantState.CONFIRMED) == 1, "it is confirmed")
-    assert server.ask("DELETE", f"{path}?gracePeriodSeconds=0").done
-    until(lambda: counts(side, GrantState.UNKNOWN) == 1, "it is gone")
-    side.holds = (*side.holds, of_unknown(uuid))
-    until(lambda: counts(side, GrantState.POD_NOT_FOUND) == 1, "another one is looked into")
-    assert counts(side, GrantState.UNKNOWN) == 1
-    assert side.readiness.notes == ()
 
 
 def test_an_unconfirmed_grant_runs_is_reported_and_confirmed_later(

@@ -117,7 +117,7 @@ async def test_an_rdma_allocation_that_changes_while_its_pod_runs_changes_nothin
     bound_pods = handler._lifecycle._creation._bound_pods
     for text in (rdma, other):
         seen = Pod(of.uid, of.namespace, of.name, {}, {names.ANNOTATION_DEVICE_ALLOCATED: text})
-        bound_pods.put(Bound(seen, "2026-01-01T00:00:00Z", False, False, {}), listing=False)
+        bound_pods.put(Bound(seen, "2026-01-01T00:00:00Z", False, {}), listing=False)
     async with serving(handler, [of], [runs]) as runtime:
         assert await runtime.create(of, made) == nri.CreateContainerResponse()
         await runtime.notify("StartContainer", of, made)
@@ -138,7 +138,7 @@ async def test_a_share_of_a_gpu_that_another_plugin_gave_to_a_pod_is_refused(
         of, what = pod(1, allocated=HALF), container(1, sandbox=1)
         text = await refused(runtime, of, what)
         assert "must be a shared GPU; it is assigned whole (nvidia.com/gpu) to pod other" in text
-        theirs = Bound(Pod("other", "team", "train"), "", False, False, {})
+        theirs = Bound(Pod("other", "team", "train"), "", False, {})
         bound_pods.put(theirs, listing=True)
         bound_pods.keep({"other"})
         assert "(nvidia.com/gpu) to team/train" in await refused(runtime, of, what)

@@ -7,12 +7,12 @@ import logging
 import pytest
 
 from contract import names
-from nri_plugin.kube.verification import WITHIN_S, GrantState, Verification
+from nri_plugin.kube.verification import ABSENT_S, WITHIN_S, GrantState, Verification
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy import ledger
 from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.ledger import Hold
-from nri_plugin.policy.model import Pod, Share
+from nri_plugin.policy.model import Share
 from nri_plugin.policy.notices import Notices
 from nri_plugin.readiness import Readiness
 from tests.nri_plugin.policy.test_bound_pods import GPUS, bound
@@ -25,11 +25,6 @@ class Bench:
         self.bounds, self.notices, self.metrics = BoundPods(), Notices(), Metrics()
         self.readiness = Readiness(lambda: 0.0)
         self.holds: list[Hold] = []
-
-        async def look_up(pod: Pod) -> None:
-            raise NotImplementedError
-
-        self.bounds.look_up = look_up
         self.verification = Verification(
             self.bounds,
             lambda: tuple(self.holds),
@@ -40,20 +35,16 @@ class Bench:
             lambda: self.now_s,
         )
 
-    def runs(self, uid: str, memory_bytes: int = GIB) -> None:
-        pod, share = bound(uid).pod, Share("GPU-0", 0, memory_bytes, 10)
+    def runs(self, uid: str, memory_bytes: int = GIB, granted_bytes: int = GIB) -> None:
+        pod, share = bound(uid, granted_bytes).pod, Share("GPU-0", 0, memory_bytes, 10)
         self.holds.append(ledger.hold(f"c-{uid}", uid, False, pod, "main", [share]))
 
-    def check(self, later_s: float = 0.0) -> dict[GrantState, int]:
+    def check(self, later_s: float = 0.0, watching: bool = True) -> dict[GrantState, int]:
         self.now_s += later_s
-        self.verification.check()
+        self.verification.check(watching)
         value = self.metrics.registry.get_sample_value
         counts = {s: value("gpuslice_grants", {"verification": s.value}) for s in GrantState}
         return {state: int(count) for state, count in counts.items() if count}
-
-    @property
-    def unknown(self) -> list[str]:
-        return [pod.uid for pod in self.verification.unknown]
 
 
 @pytest.fixture
@@ -65,12 +56,12 @@ def test_each_grant_has_its_state(bench: Bench) -> None:
     for uid, memory_bytes in (("honest", GIB), ("greedy", GIB + 1), ("forged", GIB)):
         bench.bounds.put(bound(uid, scheduled="" if uid == "forged" else "2026"), listing=False)
         bench.runs(uid, memory_bytes)
-    bench.bounds.confirm(bound("asked"))
-    bench.bounds.deny("denied", "there is no such pod")
-    for uid in ("asked", "denied", "unheard"):
-        bench.runs(uid)
+    bench.runs("absent")
+    bench.check()
+    bench.now_s += ABSENT_S
+    bench.runs("new")
     assert bench.check() == {
-        GrantState.CONFIRMED: 2,
+        GrantState.CONFIRMED: 1,
         GrantState.MISMATCH: 2,
         GrantState.POD_NOT_FOUND: 1,
         GrantState.UNKNOWN: 1,
@@ -79,23 +70,34 @@ def test_each_grant_has_its_state(bench: Bench) -> None:
     while (notice := bench.notices.first()) is not None:
         message.append((notice.pod.uid, notice.reason))
         bench.notices.done(notice)
-    assert {(uid, names.EVENT_GRANT_REFUSED) for uid in ("greedy", "forged")} < {*message}
-    assert bench.verification.over == {}
-    assert bench.unknown == ["unheard"]
+    assert {*message} == {
+        ("absent", names.EVENT_GRANT_UNCONFIRMED),
+        *((uid, names.EVENT_GRANT_REFUSED) for uid in ("greedy", "forged")),
+    }
     bench.holds.clear()
     assert bench.check() == {}
 
 
-def test_a_pod_without_an_answer_is_reported_after_a_while(
+def test_a_pod_bound_to_a_full_gpu_is_a_mismatch(bench: Bench) -> None:
+    for uid in ("first", "late"):
+        bench.bounds.put(bound(uid, 5 * GIB), listing=False)
+        bench.runs(uid, 5 * GIB, 5 * GIB)
+    assert bench.check() == {GrantState.CONFIRMED: 1, GrantState.MISMATCH: 1}
+    notice = bench.notices.first()
+    assert notice is not None and notice.pod.uid == "late"
+    assert "insufficient free capacity when the pod was bound" in notice.text
+
+
+def test_grants_without_an_api_server_are_reported_after_a_while(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     for number in range(6):
         bench.runs(f"{number}")
-    assert bench.check() == {GrantState.UNKNOWN: 6}
+    assert bench.check(watching=False) == {GrantState.UNKNOWN: 6}
     assert not bench.readiness.notes
     for _ in range(2):
-        bench.check(later_s=WITHIN_S)
+        bench.check(later_s=WITHIN_S, watching=False)
     (note,) = bench.readiness.notes
     assert "team/pod-0/main, " in note and note.endswith(", and 2 more")
     assert bench.readiness.problems  # not from this: it was never synchronized
@@ -111,9 +113,9 @@ def test_a_container_without_a_pod_is_logged_and_reported_once(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.runs("a")
-    bench.bounds.deny("a", "there is no such pod")
+    bench.check()
     for _ in range(3):
-        assert bench.check(later_s=1) == {GrantState.POD_NOT_FOUND: 1}
+        assert bench.check(later_s=ABSENT_S) == {GrantState.POD_NOT_FOUND: 1}
     notice = bench.notices.first()
     assert notice is not None
     assert (notice.of_node, notice.reason) == (True, names.EVENT_GRANT_UNCONFIRMED)
@@ -130,6 +132,15 @@ def test_containers_of_a_deleted_pod_have_a_minute_to_stop(bench: Bench) -> None
     bench.bounds.deleted("a")
     for _ in range(6):
         assert bench.check(later_s=10) == {GrantState.UNKNOWN: 1}
-        assert (bench.unknown, bench.readiness.notes) == ([], ())
-    bench.check(later_s=10)
-    assert bench.unknown == ["a"]
+        assert bench.readiness.notes == ()
+    assert bench.check(later_s=10) == {GrantState.POD_NOT_FOUND: 1}
+
+
+def test_a_pod_is_not_absent_while_the_api_server_does_not_answer(bench: Bench) -> None:
+    """The minute begins when the watch is in sync again."""
+    bench.runs("a")
+    for watching in (True, False, True):
+        bench.check(watching=watching)
+        assert bench.check(later_s=ABSENT_S - 1, watching=watching) == {GrantState.UNKNOWN: 1}
+        assert bool(bench.readiness.notes) is not watching
+    assert bench.check(later_s=1) == {GrantState.POD_NOT_FOUND: 1}

@@ -85,7 +85,7 @@ class Agent:
 
     def reported(self, uid: str) -> None:
         """The API server has a pod of this UID on this node."""
-        self.bound.put(Bound(Pod(uid, "default", uid), "", False, False, {}), False)
+        self.bound.put(Bound(Pod(uid, "default", uid), "", False, {}), False)
 
 
 def story(

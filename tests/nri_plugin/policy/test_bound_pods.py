@@ -3,7 +3,6 @@ order."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -41,7 +40,7 @@ def bound(
     annotations = {names.ANNOTATION_DEVICE_ALLOCATED: allocated(gpu, memory_bytes, core)}
     pod = Pod(uid, "team", f"pod-{uid}", {LABEL: "hami-core"}, annotations)
     requested = {names.RESOURCE_MEMORY: memory_bytes}
-    return Bound(pod, scheduled, finished=False, leaving=False, requested=requested)
+    return Bound(pod, scheduled, finished=False, requested=requested)
 
 
 def over(bounds: BoundPods, holding: frozenset[str] = NO_PODS) -> set[str]:
@@ -110,10 +109,8 @@ def test_a_terminating_pod_keeps_its_place_until_it_has_finished() -> None:
     first, second = bound("a", 5 * GIB), bound("b", 5 * GIB)
     bounds.put(first, listing=False)
     bounds.put(second, listing=False)
-    bounds.put(replace(first, leaving=True), listing=False)
+    bounds.put(first, listing=False)  # its deletion has begun
     assert over(bounds) == {"b"}
-    found = bounds.pod("a")
-    assert found is not None and found.leaving
     bounds.put(replace(first, finished=True), listing=False)
     bounds.deleted("a")
     assert over(bounds) == set()
@@ -228,26 +225,6 @@ def test_a_grant_that_a_scheduler_may_have_written_is_not_foreign(order: Sequenc
     assert ordered(*order).foreign() == {}
 
 
-def test_a_pod_that_changed_after_it_was_looked_up_is_foreign() -> None:
-    bounds = BoundPods()
-    bounds.confirm(bound("a"))
-    bounds.put(bound("a", 2 * GIB), listing=False)
-    assert "was changed after" in bounds.foreign()["a"].text
-    bounds.confirm(unbound := bound("b", scheduled=""))
-    objection = bounds.objection(unbound.pod, GPUS, NO_PODS)
-    assert objection is not None and objection.reason is Reason.GRANT_FOREIGN
-    assert bounds.mismatch(hold(unbound.pod, HALF), GPUS) == objection
-    bounds.put(unbound, listing=False)
-    assert bounds.foreign().keys() == {"a", "b"}
-    bounds.confirm(bound("c"))
-    bounds.put(bound("c"), listing=False)
-    assert bounds.foreign().keys() == {"a", "b"}
-    # Evidence at the first observation is no evidence later.
-    bounds.put(bound("c", scheduled=""), listing=False)
-    assert bounds.foreign().keys() == {"a", "b"}
-    assert bounds.objection(bound("c").pod, GPUS, NO_PODS) is None
-
-
 @pytest.mark.parametrize("label", ["hami-core", "another"])
 def test_a_label_put_on_a_running_pod_changes_nothing(label: str) -> None:
     known, then = bound("a"), replace(bound("a").pod, labels={})
@@ -291,13 +268,10 @@ def test_a_pod_that_is_as_the_api_server_has_it() -> None:
     ],
 )
 def test_a_pod_that_differs_from_the_api_servers_is_refused(described: Pod) -> None:
-    for receive in (BoundPods.confirm, lambda bounds, known: bounds.put(known, listing=False)):
-        bounds = BoundPods()
-        receive(bounds, bound("a"))
-        objection = bounds.objection(described, GPUS, NO_PODS)
-        assert objection is not None
-        assert objection.reason is Reason.GRANT_UNCONFIRMED
-        assert " differs there" in objection.text
+    objection = ordered(bound("a")).objection(described, GPUS, NO_PODS)
+    assert objection is not None
+    assert objection.reason is Reason.GRANT_UNCONFIRMED
+    assert " differs there" in objection.text
 
 
 def test_a_pod_that_was_bound_to_a_full_gpu_is_refused() -> None:
@@ -306,35 +280,6 @@ def test_a_pod_that_was_bound_to_a_full_gpu_is_refused() -> None:
     bounds.put(late := bound("b", 5 * GIB), listing=False)
     objection = bounds.objection(late.pod, GPUS, NO_PODS)
     assert objection is not None and objection.reason is Reason.GRANT_OVERFILLS
-
-
-def test_an_unknown_pod_is_looked_up_once() -> None:
-    bounds, pod = BoundPods(), bound("a").pod
-    assert not bounds.unknown(pod)  # there is no API server to ask
-
-    async def ask(pod: Pod) -> None:
-        bounds.deny(pod.uid, "there is no such pod")
-
-    bounds.look_up = ask
-    assert bounds.unknown(pod)
-    asyncio.run(ask(pod))
-    assert not bounds.unknown(pod)
-    assert bounds.denied("a") == "there is no such pod"
-    objection = bounds.objection(pod, GPUS, NO_PODS)
-    assert objection is not None and "there is no such pod" in objection.text
-    bounds.put(bound("a"), listing=False)
-    assert bounds.objection(pod, GPUS, NO_PODS) is None
-    bounds.confirm(bound("b"))
-    assert not bounds.unknown(bound("b").pod)
-    bounds.keep({"a"})
-    assert bounds.unknown(bound("b").pod)
-
-
-def test_the_number_of_recorded_denials_is_bounded() -> None:
-    bounds = BoundPods()
-    for number in range(1000):
-        bounds.deny(f"{number}", "no")
-    assert [bounds.denied(f"{number}") for number in (0, 700, 999)] == ["", "", "no"]
 
 
 # --- what a container holds
@@ -364,9 +309,6 @@ def test_a_hold_within_its_grant_is_no_mismatch() -> None:
     by_minor = {names.ANNOTATION_DEVICE_ALLOCATED: allocated(1, GIB, uuid=None)}
     bounds.put(with_annotations(bound("c"), by_minor), listing=False)
     assert bounds.mismatch(hold(with_annotations(bound("c"), by_minor).pod, HALF), GPUS[:1]) is None
-    bounds.confirm(bound("d"))
-    assert bounds.mismatch(hold(bound("d").pod, HALF, HALF), GPUS) is None
-    assert bounds.mismatch(hold(bound("d").pod, replace(HALF, memory_bytes=2 * GIB)), GPUS)
 
 
 @pytest.mark.parametrize(
