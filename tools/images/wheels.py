@@ -61,7 +61,7 @@ def installed(requirements: Sequence[str], system: System, place: str) -> Path:
             with _stripping(system.machine) as libraries:
                 for wheel in wheels:
                     libraries += _unpack(wheel, made / "site")
-            _slim(made / "site", system.machine)
+            _slim(made / "site")
             names = [wheel.name.split("-")[:2] for wheel in wheels]
             (made / "packages.txt").write_text("".join(f"{n} {v}\n" for n, v in sorted(names)))
             system.compile(made / "site", place)
@@ -115,9 +115,8 @@ def _unpack(wheel: Path, site: Path) -> list[str]:
     return libraries
 
 
-def _slim(site: Path, machine: str) -> None:
-    compiler = "cc" if machine == platform.machine() else f"{machine}-linux-gnu-gcc"
-    command = ["sh", str(_SLIM), str(site), compiler]
+def _slim(site: Path) -> None:
+    command = ["sh", str(_SLIM), str(site)]
     done = subprocess.run(command, text=True, capture_output=True)
     if done.returncode != 0:
         raise ImageError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
@@ -139,7 +138,7 @@ def own(sources: str, system: System, place: str) -> Path:
                 _pip("wheel", *options, f"--wheel-dir={whole}", str(ROOT))
             (wheel,) = whole.glob("*.whl")
             _unpack(wheel, whole / "site")
-            _slim(whole / "site", machine)
+            _slim(whole / "site")
             system.compile(whole / "site", place)
             settle(whole / "site", final)
         remove_older(directory, "own-*", final)
