@@ -1,7 +1,8 @@
-"""`python -m tools.chart`: renders manifests/install.yaml from the chart, with its default values,
-and before it the chart's file of names from contract/dialects.py.
+"""`python -m tools.chart`: writes manifests/install.yaml, the chart rendered with its default
+values, and the chart's file of names from contract/dialects.py.
 
-Others render the chart with other values (`render`). Needs Helm, which is built once (tools.helm).
+install.yaml is not committed. `render` renders the chart with other values. Needs Helm, which is
+built once (tools.helm).
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The objects that install gpuslice: those of manifests/install.yaml, or the chart's with other
-values, which needs Helm."""
+"""The objects that install gpuslice, as the chart renders them."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ _LEASE_S: Final = 15
 
 
 def objects(*kinds: str) -> list[Json]:
-    """Those of install.yaml; without kinds, all of them."""
+    """Those of the chart's default values; without kinds, all of them."""
     return [copy.deepcopy(each) for each in _installed() if not kinds or each["kind"] in kinds]
 
 
@@ -68,4 +67,4 @@ def configuration(served: Sequence[str] = (names.SCHEDULER_NAME,), lease_s: int 
 
 @cache
 def _installed() -> list[Json]:
-    return list(yaml.safe_load_all(chart.INSTALL.read_text()))
+    return list(yaml.safe_load_all(chart.install()))

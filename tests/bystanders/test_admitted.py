@@ -201,7 +201,7 @@ def test_pods_of_others_and_devices_stay_when_gpuslice_is_removed(
     assert all(made(server, raw).done for raw in pods)
     assert server.ask("POST", devices, device).done
     uids = {each["metadata"]["uid"] for each in _listed(server)}
-    plane.kubectl("delete", "-f", chart.INSTALL, "--wait=false")
+    plane.kubectl("delete", "-f", "-", "--wait=false", given=chart.install())
     forged = pod(container(), name="anything", annotations=dict(ALLOCATION))
     until(lambda: server.ask("POST", f"{_PODS}?dryRun=All", forged).done, "no policy is left")
     assert uids and {each["metadata"]["uid"] for each in _listed(server)} == uids

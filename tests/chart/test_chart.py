@@ -32,8 +32,14 @@ _ALWAYS: Final = {
 }
 
 
-def test_the_committed_manifest_is_the_charts() -> None:
-    assert chart.INSTALL.read_text() == chart.install(), "run `python -m tools.chart`"
+def test_the_command_writes_the_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the namespace, and no object of Helm's hooks."""
+    monkeypatch.setattr(chart, "INSTALL", tmp_path / "install.yaml")
+    monkeypatch.setattr(chart, "DIALECTS_FILE", tmp_path / "dialects.yaml")
+    assert chart.main() == 0
+    written = [*yaml.safe_load_all(chart.INSTALL.read_text())]
+    assert ("Namespace", chart.NAMESPACE) in keys(written)
+    assert "helm.sh/hook" not in str(written)
 
 
 def test_the_committed_names_of_the_dialects_are_the_contracts() -> None:
