@@ -119,6 +119,12 @@ UNINSTALLER: Final = "gpuslice-uninstall"
 LABEL_NAME: Final = "app.kubernetes.io/name"
 LEASE_AGENT_PREFIX: Final = "agent-"
 """Followed by the node's name: the Lease that the node's agent renews, in our namespace."""
+AGENT_LEASE_RENEW_S: Final = 10
+"""Interval at which an agent renews its Lease."""
+AGENT_LEASE_EXPIRED_AFTER_S: Final = 40
+"""Time without a renewal after which the scheduler excludes the node: Kubernetes' own timeout for a
+kubelet since 1.32 (node-monitor-grace-period)."""
+assert AGENT_LEASE_EXPIRED_AFTER_S >= 4 * AGENT_LEASE_RENEW_S, "three renewals in a row may fail"
 LEASE_SCHEDULER: Final = "gpuslice-scheduler"
 """The Lease in our namespace that a scheduler process must hold to bind pods."""
 LEASE_KUBE_SCHEDULER: Final = "gpuslice-kube-scheduler"
@@ -250,7 +256,7 @@ CONTEXT_BYTES_ASSUMED: Final = 512 << 20
 
 MAX_GPUS: Final = 16
 """GPUs in one grant. HAMi-core has the same limit; no current board carries more."""
-MOST_GPUS: Final = 32
+ENVIRONMENT_MAX_GPUS: Final = 32
 """GPUs in a region whose limits come from the environment, which does not state their number.
 At least MAX_GPUS."""
 MAX_SLOTS: Final = 512

@@ -23,7 +23,6 @@ from nri_plugin.policy import kube_objects
 
 _LOG: Final = logging.getLogger(__name__)
 
-RENEW_S: Final = 10.0
 _RETRY_S: Final = 2.0
 _ANSWER_S: Final = 5.0
 _STOP_WRITE_S: Final = 1.5
@@ -61,7 +60,7 @@ class Heartbeat:
             if loop.time() >= due_s or (reported and text != reported):
                 done = await self._write(text, _ANSWER_S)
                 reported = text if done else ""
-                due_s = loop.time() + (RENEW_S if done else _RETRY_S)
+                due_s = loop.time() + (names.AGENT_LEASE_RENEW_S if done else _RETRY_S)
             await asyncio.sleep(_LOOK_S)
 
     async def mark_stopped(self) -> None:

@@ -33,8 +33,6 @@ _HEALTHY: Final = "Healthy"
 _INSTANCE_MOST: Final = 128
 _NO_NAMESPACE: Final = "default"
 """Namespace for events of cluster-scoped objects, as the API server requires."""
-LEASE_S: Final = 40
-"""A Lease that is not renewed for this time has expired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +308,7 @@ def lease(node_name: str, node_uid: str, renewed: str, ready: str) -> Json:
         },
         "spec": {
             "holderIdentity": node_name,
-            "leaseDurationSeconds": LEASE_S,
+            "leaseDurationSeconds": names.AGENT_LEASE_EXPIRED_AFTER_S,
             "renewTime": renewed,
         },
     }

@@ -7,13 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from scheduler.core.reasons import Reason
 from scheduler.kubernetes.facts import LeaseFacts, Problem
-
-LEASE_EXPIRED_AFTER_S: Final = 40.0
-"""Kubernetes' own timeout for a kubelet since 1.32 (node-monitor-grace-period)."""
 
 
 @dataclass(slots=True)

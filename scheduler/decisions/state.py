@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from contract import names
 from scheduler.core.allocations import Allocations
 from scheduler.core.fit import FitCache
 from scheduler.core.fleet import NO_ROW, Fleet, Gpu
@@ -24,7 +25,7 @@ from scheduler.core.reasons import Reason
 from scheduler.core.request import WHOLE_PERCENT, Request
 from scheduler.core.reservations import GpuAmount, Kind, Reservations
 from scheduler.core.search import Budget
-from scheduler.decisions.agents import LEASE_EXPIRED_AFTER_S, Agents
+from scheduler.decisions.agents import Agents
 from scheduler.decisions.eviction import Eviction
 from scheduler.decisions.withheld import without_effect
 from scheduler.kubernetes.facts import (
@@ -63,7 +64,7 @@ class SentBinding(NamedTuple):
 class State:
     """See the module. Times are seconds of one monotonic clock, the caller's."""
 
-    def __init__(self, expired_after_s: float = LEASE_EXPIRED_AFTER_S) -> None:
+    def __init__(self, expired_after_s: float = names.AGENT_LEASE_EXPIRED_AFTER_S) -> None:
         self.fleet = Fleet()
         self.reservations = Reservations(self.fleet)
         self.budget = Budget()

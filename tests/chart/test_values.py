@@ -100,6 +100,10 @@ REFUSED: Final[dict[str, tuple[Json, str]]] = {
         {"agent": {"nodePools": [{"name": "a", "agent": {}}]}},
         "at '/agent/nodePools/0/agent': missing property 'nodeSelector'",
     ),
+    "pool_in_a_pool": (
+        {"agent": {"nodePools": [{"name": "a", "agent": {"nodeSelector": {}, "nodePools": []}}]}},
+        "at '/agent/nodePools/0/agent/nodePools': false schema",
+    ),
     "pool_name": (
         {"agent": {"nodePools": [{"name": "A_b", "agent": {"nodeSelector": {"a": "b"}}}]}},
         "at '/agent/nodePools/0/name': 'A_b' does not match pattern",

@@ -17,7 +17,6 @@ from contract import names
 from scheduler.cache import DEVICES, LEASES, NODES, PODS, Cache
 from scheduler.core.place import Peak, Placement, Share
 from scheduler.core.reasons import Reason
-from scheduler.decisions.agents import LEASE_EXPIRED_AFTER_S
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import State
 from scheduler.kubernetes import binding
@@ -132,7 +131,7 @@ async def test_restored_pods_leave_the_queue_when_they_are_bound_or_deleted() ->
 
 
 def test_a_broken_watch_of_leases_is_the_reason_where_leases_seem_expired() -> None:
-    state, now_s = calls.state(nodes=1), LEASE_EXPIRED_AFTER_S + 1
+    state, now_s = calls.state(nodes=1), names.AGENT_LEASE_EXPIRED_AFTER_S + 1
     row = state.fleet.row_of("n0")
     for lost, reason in (
         (True, Reason.LEASES_LOST),

@@ -232,7 +232,7 @@ def many_host(
     """As many GPUs as a program's variables may limit, twice the maximum of a grant."""
     gpus = "".join(
         gpu_table(minor, f"GPU-5e1f0a70-0000-4000-8000-{minor:012x}", GIB)
-        for minor in range(names.MOST_GPUS)
+        for minor in range(names.ENVIRONMENT_MAX_GPUS)
     )
     with simulated(build_dir, library, tmp_path_factory.mktemp("many"), gpus=gpus) as host:
         yield host

@@ -20,7 +20,7 @@
 #define VGPU_NOTE_OWNER "gpuslice"
 #define VGPU_CONTRACT "grant 1, region 5, lease 1"
 #define VGPU_MAX_GPUS 0x10
-#define VGPU_MOST_GPUS 0x20
+#define VGPU_ENVIRONMENT_MAX_GPUS 0x20
 #define VGPU_MAX_SLOTS 0x200
 #define VGPU_CONTEXT_BYTES_ASSUMED 0x20000000
 #define VGPU_NOTE_TYPE 0x1

@@ -71,7 +71,7 @@ bool vgpu_await_teardown(const struct vgpu_reservation *reservation, struct vgpu
 {
 	/* The exit, by GPU, whose memory has been waited for until the timeout: each is waited for
 	 * once. */
-	static uint64_t done_ns[VGPU_MOST_GPUS];
+	static uint64_t done_ns[VGPU_ENVIRONMENT_MAX_GPUS];
 	struct timespec pause = {.tv_nsec = FIRST_PAUSE_NS << teardown->pauses};
 	int gpu = reservation->place.gpu;
 	uint64_t exit_ns, now_ns;
@@ -168,10 +168,10 @@ CUresult vgpu_settle(const struct vgpu_reservation *reservation, uint64_t before
 
 void vgpu_forget_context(uint32_t context)
 {
-	uint64_t bytes[VGPU_MOST_GPUS];
+	uint64_t bytes[VGPU_ENVIRONMENT_MAX_GPUS];
 
 	vgpu_ledger_forget(context, bytes, vgpu_shared_leave);
-	for (int gpu = 0; gpu < VGPU_MOST_GPUS; gpu++)
+	for (int gpu = 0; gpu < VGPU_ENVIRONMENT_MAX_GPUS; gpu++)
 		if (bytes[gpu])
 			vgpu_refund(gpu, bytes[gpu]);
 }

@@ -11,10 +11,10 @@ enum {
 
 struct table {
 	struct vgpu_fork_wiped wiped;
-	struct vgpu_lock lock; /* of adding */
-	uint32_t top;	       /* no meter in use at or above */
-	uint16_t
-	    current[VGPU_MOST_GPUS]; /* index + 1 of the GPU's current pool; 0: query the driver */
+	struct vgpu_lock lock;			     /* of adding */
+	uint32_t top;				     /* no meter in use at or above */
+	uint16_t current[VGPU_ENVIRONMENT_MAX_GPUS]; /* index + 1 of the GPU's current pool; 0:
+							query the driver */
 	struct vgpu_meter meters[VGPU_METERS];
 };
 

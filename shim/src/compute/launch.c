@@ -31,7 +31,7 @@ static struct gpu {
 	struct vgpu_lease lease;
 	uint64_t published_ns; /* of the region's busy_until_ns */
 	uint64_t busy_ns;      /* of work.busy_ns: as counted in the region */
-} gpus[VGPU_MOST_GPUS];
+} gpus[VGPU_ENVIRONMENT_MAX_GPUS];
 
 /*
  * Launches that the thread may submit, and has submitted, since its last check: so few that they

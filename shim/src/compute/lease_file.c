@@ -62,7 +62,7 @@ static bool any_is_capped(void)
 {
 	const struct vgpu_environment *environment = vgpu_directory_environment();
 
-	for (int gpu = 0; environment && gpu < VGPU_MOST_GPUS; gpu++)
+	for (int gpu = 0; environment && gpu < VGPU_ENVIRONMENT_MAX_GPUS; gpu++)
 		if (environment->limits[gpu].core_percent % 100)
 			return true;
 	for (int gpu = 0; gpu < VGPU_MAX_GPUS; gpu++)

@@ -111,7 +111,7 @@ INSTANTIATING(cuGraphInstantiateWithFlags,
 
 /* The amount by which one call that allocates for a graph may make the meters of its GPUs grow. */
 struct growths {
-	struct vgpu_growth of[VGPU_MOST_GPUS];
+	struct vgpu_growth of[VGPU_ENVIRONMENT_MAX_GPUS];
 	int count;
 };
 
@@ -127,7 +127,7 @@ static CUresult begin_growths(struct growths *growths, const struct vgpu_graph_n
 	CUresult result = CUDA_SUCCESS;
 
 	growths->count = 0;
-	for (int gpu = 0; result == CUDA_SUCCESS && gpu < VGPU_MOST_GPUS; gpu++) {
+	for (int gpu = 0; result == CUDA_SUCCESS && gpu < VGPU_ENVIRONMENT_MAX_GPUS; gpu++) {
 		struct vgpu_meter *meter;
 
 		if (!(needs->gpus & UINT64_C(1) << gpu))

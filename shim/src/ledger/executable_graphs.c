@@ -5,19 +5,19 @@
 #include "os/fork_wiped.h"
 #include "os/lock.h"
 
-_Static_assert(VGPU_MOST_GPUS <= 64, "the mask of GPUs");
+_Static_assert(VGPU_ENVIRONMENT_MAX_GPUS <= 64, "the mask of GPUs");
 _Static_assert(VGPU_EXECUTABLE_GRAPHS == 1 << 11, "the bits of a hash");
 
 struct entry {
 	uint64_t exec;
 	struct vgpu_graph_needs bounds;
-	uint32_t launched[VGPU_MOST_GPUS]; /* the GPU's trim count by then, + 1 */
+	uint32_t launched[VGPU_ENVIRONMENT_MAX_GPUS]; /* the GPU's trim count by then, + 1 */
 };
 
 static struct table {
 	struct vgpu_fork_wiped wiped;
 	struct vgpu_lock lock;
-	uint32_t trims[VGPU_MOST_GPUS];
+	uint32_t trims[VGPU_ENVIRONMENT_MAX_GPUS];
 	struct entry entries[VGPU_EXECUTABLE_GRAPHS];
 } *shared;
 
@@ -116,7 +116,7 @@ bool vgpu_executable_graphs_find(uint64_t exec, struct vgpu_graph_needs *bounds)
 	entry = find(t, exec, false);
 	if (entry)
 		*bounds = entry->bounds;
-	for (int gpu = 0; entry && gpu < VGPU_MOST_GPUS; gpu++) {
+	for (int gpu = 0; entry && gpu < VGPU_ENVIRONMENT_MAX_GPUS; gpu++) {
 		bounds->trims[gpu] = t->trims[gpu];
 		if (entry->launched[gpu] == t->trims[gpu] + 1)
 			bounds->bytes[gpu] = 0;
@@ -132,7 +132,7 @@ void vgpu_executable_graphs_count_trims(struct vgpu_graph_needs *bounds)
 
 	if (!t || !vgpu_lock(&t->lock))
 		return;
-	for (int gpu = 0; gpu < VGPU_MOST_GPUS; gpu++)
+	for (int gpu = 0; gpu < VGPU_ENVIRONMENT_MAX_GPUS; gpu++)
 		bounds->trims[gpu] = t->trims[gpu];
 	vgpu_unlock(&t->lock);
 }
@@ -147,7 +147,7 @@ void vgpu_executable_graphs_launched(uint64_t exec, const struct vgpu_graph_need
 	if (!vgpu_lock(&t->lock))
 		return;
 	entry = find(t, exec, false);
-	for (int gpu = 0; entry && gpu < VGPU_MOST_GPUS; gpu++)
+	for (int gpu = 0; entry && gpu < VGPU_ENVIRONMENT_MAX_GPUS; gpu++)
 		entry->launched[gpu] = bounds->trims[gpu] + 1;
 	vgpu_unlock(&t->lock);
 }

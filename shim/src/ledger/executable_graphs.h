@@ -16,8 +16,8 @@ enum { VGPU_EXECUTABLE_GRAPHS = 2048 };
 
 struct vgpu_graph_needs {
 	uint64_t gpus; /* bit mask of the GPUs on which it allocates */
-	uint64_t bytes[VGPU_MOST_GPUS];
-	uint32_t trims[VGPU_MOST_GPUS]; /* of each GPU, until that was queried */
+	uint64_t bytes[VGPU_ENVIRONMENT_MAX_GPUS];
+	uint32_t trims[VGPU_ENVIRONMENT_MAX_GPUS]; /* of each GPU, until that was queried */
 };
 
 /* False where the table is full. */

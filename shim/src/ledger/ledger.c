@@ -72,12 +72,12 @@ static void forget_entry(struct vgpu_shard *shard, struct vgpu_entry *entry, uin
 	vgpu_shard_remove(shard, entry);
 }
 
-void vgpu_ledger_forget(uint32_t context, uint64_t bytes[VGPU_MOST_GPUS],
+void vgpu_ledger_forget(uint32_t context, uint64_t bytes[VGPU_ENVIRONMENT_MAX_GPUS],
 			void (*let_go)(uint32_t hold))
 {
 	struct vgpu_shard *shard;
 
-	memset(bytes, 0, VGPU_MOST_GPUS * sizeof(*bytes));
+	memset(bytes, 0, VGPU_ENVIRONMENT_MAX_GPUS * sizeof(*bytes));
 	for (unsigned int i = 0; context && (shard = vgpu_shard_number(i)); i++) {
 		for (uint64_t at = 0; at < shard->capacity; at++) {
 			struct vgpu_entry *entry = &shard->entries[at];

@@ -33,5 +33,5 @@ static inline bool vgpu_ledger_has(enum vgpu_kind kind, uint64_t key)
 
 /* Take out all entries of a context (not 0): `bytes` has their sum on each GPU, except for shared
  * ones, each of whose holds is released. */
-void vgpu_ledger_forget(uint32_t context, uint64_t bytes[VGPU_MOST_GPUS],
+void vgpu_ledger_forget(uint32_t context, uint64_t bytes[VGPU_ENVIRONMENT_MAX_GPUS],
 			void (*let_go)(uint32_t hold));

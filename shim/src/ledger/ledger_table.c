@@ -13,7 +13,7 @@ enum { SHARD_BITS = 6, SHARD_COUNT = 1 << SHARD_BITS, FIRST_CAPACITY = 64 };
 
 struct table {
 	struct vgpu_fork_wiped wiped;
-	uint32_t blocks[VGPU_MOST_GPUS];
+	uint32_t blocks[VGPU_ENVIRONMENT_MAX_GPUS];
 	struct vgpu_shard shards[SHARD_COUNT];
 };
 

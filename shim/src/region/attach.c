@@ -67,7 +67,7 @@ static void unlock_gpus(struct vgpu_process *process, int count)
 
 static bool lock_gpus(struct vgpu_process *process)
 {
-	for (int gpu = 0; gpu < VGPU_MOST_GPUS; gpu++)
+	for (int gpu = 0; gpu < VGPU_ENVIRONMENT_MAX_GPUS; gpu++)
 		if (!vgpu_lock(&process->gpus[gpu].lock)) {
 			unlock_gpus(process, gpu);
 			return false;
@@ -80,7 +80,7 @@ static bool set_attached(struct vgpu_process *process, bool attached)
 	if (!lock_gpus(process))
 		return false;
 	__atomic_store_n(&process->attached, attached, __ATOMIC_RELEASE);
-	unlock_gpus(process, VGPU_MOST_GPUS);
+	unlock_gpus(process, VGPU_ENVIRONMENT_MAX_GPUS);
 	return true;
 }
 

@@ -104,11 +104,11 @@ static int gpu_meant(const char *variable, const char *name, const char **value)
 	if (*variable == '=' || (variable[0] == '0' && variable[1] != '='))
 		return NO_GPU;
 	for (; *variable != '='; variable++) {
-		if (*variable < '0' || *variable > '9' || gpu >= VGPU_MOST_GPUS)
+		if (*variable < '0' || *variable > '9' || gpu >= VGPU_ENVIRONMENT_MAX_GPUS)
 			return NO_GPU;
 		gpu = gpu * 10 + (*variable - '0');
 	}
-	return gpu < VGPU_MOST_GPUS ? gpu : NO_GPU;
+	return gpu < VGPU_ENVIRONMENT_MAX_GPUS ? gpu : NO_GPU;
 }
 
 /* The variable and what is invalid, without characters that would break the user's one line. */
@@ -135,9 +135,10 @@ static enum vgpu_result refuse(struct vgpu_error *error, enum vgpu_result result
 }
 
 static enum vgpu_result read_family(const struct family *family, char *const *variables,
-				    uint64_t values[VGPU_MOST_GPUS], struct vgpu_error *error)
+				    uint64_t values[VGPU_ENVIRONMENT_MAX_GPUS],
+				    struct vgpu_error *error)
 {
-	bool own[VGPU_MOST_GPUS] = {false};
+	bool own[VGPU_ENVIRONMENT_MAX_GPUS] = {false};
 	uint64_t every = family->if_unset, value;
 	const char *text;
 
@@ -154,7 +155,7 @@ static enum vgpu_result read_family(const struct family *family, char *const *va
 		if (gpu >= 0)
 			own[gpu] = true;
 	}
-	for (int gpu = 0; gpu < VGPU_MOST_GPUS; gpu++)
+	for (int gpu = 0; gpu < VGPU_ENVIRONMENT_MAX_GPUS; gpu++)
 		if (!own[gpu])
 			values[gpu] = every;
 	return VGPU_OK;
@@ -163,13 +164,13 @@ static enum vgpu_result read_family(const struct family *family, char *const *va
 static enum vgpu_result read_limits(char *const *variables, struct vgpu_environment *out,
 				    struct vgpu_error *error)
 {
-	uint64_t bytes[VGPU_MOST_GPUS], percents[VGPU_MOST_GPUS];
+	uint64_t bytes[VGPU_ENVIRONMENT_MAX_GPUS], percents[VGPU_ENVIRONMENT_MAX_GPUS];
 	enum vgpu_result result = read_family(&MEMORY, variables, bytes, error);
 	bool any = false;
 
 	if (result == VGPU_OK)
 		result = read_family(&CORE, variables, percents, error);
-	for (int gpu = 0; result == VGPU_OK && gpu < VGPU_MOST_GPUS; gpu++) {
+	for (int gpu = 0; result == VGPU_OK && gpu < VGPU_ENVIRONMENT_MAX_GPUS; gpu++) {
 		out->limits[gpu] =
 		    (struct vgpu_environment_limit){bytes[gpu], (uint32_t)percents[gpu]};
 		any |= bytes[gpu] != VGPU_NO_LIMIT || percents[gpu] % 100;
@@ -187,7 +188,7 @@ static void read_list(const char *list, struct vgpu_environment *out)
 		size_t length = strcspn(list, ",");
 		bool uuid = strncmp(list, "GPU-", 4) == 0 || strncmp(list, "MIG-", 4) == 0;
 
-		if (!uuid || length >= sizeof(name) || count == VGPU_MOST_GPUS)
+		if (!uuid || length >= sizeof(name) || count == VGPU_ENVIRONMENT_MAX_GPUS)
 			return;
 		memcpy(name, list, length);
 		name[length] = '\0';

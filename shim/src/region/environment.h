@@ -18,10 +18,10 @@ struct vgpu_environment_limit {
 };
 
 struct vgpu_environment {
-	struct vgpu_environment_limit limits[VGPU_MOST_GPUS];
-	uint8_t listed[VGPU_MOST_GPUS][16]; /* of NVIDIA_VISIBLE_DEVICES */
-	int listed_count;		    /* 0: it names no GPU by its UUID */
-	uint64_t context_bytes;		    /* charged for each context and its code */
+	struct vgpu_environment_limit limits[VGPU_ENVIRONMENT_MAX_GPUS];
+	uint8_t listed[VGPU_ENVIRONMENT_MAX_GPUS][16]; /* of NVIDIA_VISIBLE_DEVICES */
+	int listed_count;			       /* 0: it names no GPU by its UUID */
+	uint64_t context_bytes;			       /* charged for each context and its code */
 	char cache[200];
 };
 

@@ -43,8 +43,8 @@ static struct {
 	uint64_t sequence;
 	uint64_t id;
 	int gpu_count;
-	uint8_t uuids[VGPU_MOST_GPUS][16];
-	struct vgpu_grant_limits limits[VGPU_MOST_GPUS];
+	uint8_t uuids[VGPU_ENVIRONMENT_MAX_GPUS][16];
+	struct vgpu_grant_limits limits[VGPU_ENVIRONMENT_MAX_GPUS];
 } grant;
 
 static uint64_t sequence_at(const char *mapping, int index)

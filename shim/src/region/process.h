@@ -35,7 +35,7 @@ struct vgpu_process {
 	uint64_t last_reap_ns; /* when a search for exited processes last began, */
 	uint64_t reaped_ns;    /* and when the last completed one had begun, */
 	uint64_t reap_took_ns; /* and its duration */
-	struct vgpu_process_gpu gpus[VGPU_MOST_GPUS];
+	struct vgpu_process_gpu gpus[VGPU_ENVIRONMENT_MAX_GPUS];
 };
 
 /* NULL if the kernel provides no page. */

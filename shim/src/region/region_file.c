@@ -108,11 +108,11 @@ enum vgpu_result vgpu_region_map(int fd, int gpu_count, struct vgpu_view *view, 
 
 static bool fill(int fd, int *os_errno)
 {
-	struct vgpu_view view = geometry(VGPU_MOST_GPUS);
+	struct vgpu_view view = geometry(VGPU_ENVIRONMENT_MAX_GPUS);
 	struct vgpu_region_header header = {
 	    .magic = VGPU_REGION_MAGIC,
 	    .version = VGPU_REGION_VERSION,
-	    .gpu_count = VGPU_MOST_GPUS,
+	    .gpu_count = VGPU_ENVIRONMENT_MAX_GPUS,
 	    .file_bytes = file_bytes(&view),
 	    .grant_id = VGPU_ENVIRONMENT_ID,
 	    .slot_count = VGPU_MAX_SLOTS,

@@ -17,7 +17,7 @@
 #define LOCK_PAUSE_NS 1000000
 #define LOCK_PAUSES   1000
 
-_Static_assert(VGPU_MOST_GPUS >= VGPU_MAX_GPUS, "a grant's GPUs fit");
+_Static_assert(VGPU_ENVIRONMENT_MAX_GPUS >= VGPU_MAX_GPUS, "a grant's GPUs fit");
 
 /* Ends with the descriptor. False: another process held it for a second. */
 static bool lock_limits(int fd)
@@ -56,7 +56,7 @@ static void forget_limits(struct vgpu_process *process)
 		return;
 	vgpu_slots_reap(&slots, NULL, true);
 	if (lock_limits(slots.fd) && no_process_runs(&process->view))
-		for (int gpu = 0; gpu < VGPU_MOST_GPUS; gpu++) {
+		for (int gpu = 0; gpu < VGPU_ENVIRONMENT_MAX_GPUS; gpu++) {
 			uint32_t *known = &vgpu_view_gpu(&process->view, gpu)->known;
 
 			if (__atomic_load_n(known, __ATOMIC_RELAXED) == VGPU_GPU_LIMITED)
@@ -97,7 +97,7 @@ enum vgpu_result vgpu_limits_poll(struct vgpu_process *process, vgpu_map_region 
 
 	if (process->mapped)
 		return VGPU_OK;
-	vgpu_grant_assume(VGPU_ENVIRONMENT_ID, VGPU_MOST_GPUS);
+	vgpu_grant_assume(VGPU_ENVIRONMENT_ID, VGPU_ENVIRONMENT_MAX_GPUS);
 	vgpu_directory_path(VGPU_FILE_REGION, path);
 	result = map(process, path, &os_errno);
 	if (result == VGPU_REGION_MISSING) {
@@ -142,8 +142,8 @@ int vgpu_limits_register(const uint8_t uuid[16], int number)
 	int gpu = -1, fd, os_errno;
 
 	number = vgpu_environment_number(environment, uuid, number);
-	if (number < 0 || number >= VGPU_MOST_GPUS || !process || !vgpu_is_mapped(process) ||
-	    vgpu_reopen(process, &fd, &os_errno) != VGPU_OK)
+	if (number < 0 || number >= VGPU_ENVIRONMENT_MAX_GPUS || !process ||
+	    !vgpu_is_mapped(process) || vgpu_reopen(process, &fd, &os_errno) != VGPU_OK)
 		return -1;
 	if (lock_limits(fd))
 		gpu = entry_of(&process->view, uuid);

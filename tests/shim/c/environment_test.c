@@ -12,7 +12,7 @@
 
 static void print(const struct vgpu_environment *environment)
 {
-	for (int gpu = 0; gpu < VGPU_MOST_GPUS; gpu++)
+	for (int gpu = 0; gpu < VGPU_ENVIRONMENT_MAX_GPUS; gpu++)
 		printf(" %" PRIu64 " %" PRIu32, environment->limits[gpu].bytes,
 		       environment->limits[gpu].core_percent);
 	printf(" %d", environment->listed_count);

@@ -125,11 +125,11 @@ static void test_blocks(uint64_t seed)
 		MUST(entries() == count);
 	}
 	MUST(vgpu_block_any(0) && !vgpu_block_any(3));
-	static uint64_t bytes[VGPU_MOST_GPUS];
+	static uint64_t bytes[VGPU_ENVIRONMENT_MAX_GPUS];
 	uint64_t sum = 0;
 	for (uint32_t context = 1; context <= 2; context++) {
 		vgpu_ledger_forget(context, bytes, NULL);
-		for (int gpu = 0; gpu < VGPU_MOST_GPUS; gpu++)
+		for (int gpu = 0; gpu < VGPU_ENVIRONMENT_MAX_GPUS; gpu++)
 			sum += bytes[gpu];
 	}
 	MUST(sum == count * vgpu_block_bytes && entries() == 0 && !vgpu_block_any(0));
@@ -138,7 +138,7 @@ static void test_blocks(uint64_t seed)
 /* A context's end removes its entries, of every kind, and no other's. */
 static void test_contexts(void)
 {
-	static uint64_t bytes[VGPU_MOST_GPUS];
+	static uint64_t bytes[VGPU_ENVIRONMENT_MAX_GPUS];
 	struct vgpu_charge got;
 
 	for (uint64_t i = 0; i < 30000; i++) {

@@ -114,7 +114,7 @@ def test_row_03_a_limit_of_its_own_comes_before_the_common_one(container: Contai
 _USE_EVERY_GPU = (
     CUDA
     + f"""
-for ordinal in range({names.MOST_GPUS}):
+for ordinal in range({names.ENVIRONMENT_MAX_GPUS}):
     use(ordinal)
     assert must(d.cuMemGetInfo())[1] == (ordinal + 64) * MIB
     must(d.cuCtxDestroy(must(d.cuCtxCreate(None, 0, ordinal))))
@@ -127,8 +127,8 @@ for ordinal in range({names.MOST_GPUS}):
 
 def test_row_03_more_than_sixteen_gpus(many_host: Host, tmp_path: Path) -> None:
     container = Container(many_host, tmp_path)
-    variables = {f"{MEMORY}_{gpu}": f"{gpu + 64}m" for gpu in range(names.MOST_GPUS)}
-    wanted = [(gpu + 64) * MIB for gpu in range(names.MOST_GPUS)]
+    variables = {f"{MEMORY}_{gpu}": f"{gpu + 64}m" for gpu in range(names.ENVIRONMENT_MAX_GPUS)}
+    wanted = [(gpu + 64) * MIB for gpu in range(names.ENVIRONMENT_MAX_GPUS)]
     assert container.totals(variables) == wanted
     assert container.totals(variables, LOOK_NVML) == wanted
     done = container.run(_USE_EVERY_GPU, variables)

@@ -78,7 +78,7 @@ def _family(environment: dict[str, str], name: str, none: int) -> list[int] | st
             common = value
         else:
             own[int(number)] = value
-    return [own.get(gpu, common) for gpu in range(names.MOST_GPUS)]
+    return [own.get(gpu, common) for gpu in range(names.ENVIRONMENT_MAX_GPUS)]
 
 
 def _listed(text: str) -> list[str]:
@@ -183,8 +183,10 @@ def test_a_killed_processs_charge_is_refunded_and_a_child_begins_with_none(
 def test_gpus_keep_their_places_and_the_last_has_none(processes: _Processes) -> None:
     with processes.shell(LIMIT) as first, processes.shell(LIMIT) as second:
         assert {first.ask("attach"), second.ask("attach")} == {"OK"}
-        met = [first.ask(f"gpu {_uuid(number + 1)}") for number in range(names.MOST_GPUS)]
-        assert met == [str(gpu) for gpu in range(names.MOST_GPUS)]
+        met = [
+            first.ask(f"gpu {_uuid(number + 1)}") for number in range(names.ENVIRONMENT_MAX_GPUS)
+        ]
+        assert met == [str(gpu) for gpu in range(names.ENVIRONMENT_MAX_GPUS)]
         assert first.ask(f"gpu {_uuid(99)}") == "-1"
         assert second.ask(f"gpu {_uuid(32)}") == "31"
         assert [shell.ask("reserve 31 600") for shell in (first, second)] == ["OK", "OVER_LIMIT"]

@@ -55,7 +55,7 @@ def test_the_file_is_created_complete_once_and_for_all_users(container: Containe
     assert [process.wait() for process in running] == [0] * 8
     assert os.listdir(container.cache.parent) == ["cache"], "no draft is left"
     assert container.cache.stat().st_mode & 0o777 == 0o666
-    geometry = region_file.Geometry(names.MOST_GPUS)
+    geometry = region_file.Geometry(names.ENVIRONMENT_MAX_GPUS)
     assert container.cache.stat().st_size == geometry.file_bytes
     assert container.cache.stat().st_blocks * 512 >= geometry.file_bytes, "backed by the disk"
 
