@@ -2,8 +2,9 @@
  * The few types and codes of the CUDA driver API that the library uses.
  *
  * Facts about NVIDIA's ABI, from cuda.h of CUDA 13.0 and its cudaTypedefs.h; nothing of this
- * project. An unsuffixed entry beside a _v2 one is the API of 2009: sizes and device pointers of 32
- * bits, still exported by every driver.
+ * project. Drivers also export the API of 2009, with sizes and device pointers of 32 bits: an
+ * unsuffixed entry beside a _v2 one. The library does not hook its memory calls, copies and
+ * launches.
  */
 #pragma once
 
@@ -13,7 +14,6 @@
 typedef int CUresult; /* an enum in cuda.h, passed as an int */
 typedef int CUdevice;
 typedef unsigned long long CUdeviceptr;
-typedef unsigned int CUdeviceptr_v1;
 typedef struct CUctx_st *CUcontext;
 typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUstream_st *CUstream;
@@ -94,22 +94,10 @@ typedef struct {
 } CUDA_ARRAY_DESCRIPTOR;
 
 typedef struct {
-	unsigned int width, height;
-	int format;
-	unsigned int channels;
-} CUDA_ARRAY_DESCRIPTOR_v1;
-
-typedef struct {
 	size_t width, height, depth;
 	int format;
 	unsigned int channels, flags;
 } CUDA_ARRAY3D_DESCRIPTOR;
-
-typedef struct {
-	unsigned int width, height, depth;
-	int format;
-	unsigned int channels, flags;
-} CUDA_ARRAY3D_DESCRIPTOR_v1;
 
 enum {
 	CUDA_ARRAY3D_SPARSE = 0x40,

@@ -50,19 +50,6 @@ typedef struct {
 	void *procUtilArray;
 } nvmlProcessesUtilizationInfo_v1_t;
 
-typedef struct {
-	unsigned int gpuUtilization, memoryUtilization;
-	unsigned long long maxMemoryUsage, time, startTime;
-	unsigned int isRunning, reserved[5];
-} nvmlAccountingStats_t;
-
-typedef struct {
-	unsigned int pid, isRunning, gpuUtilization, memoryUtilization;
-	unsigned long long maxMemoryUsage;
-	unsigned int sampleCount;
-	unsigned long long sumGpuUtil, sumFbUtil, time, startTime;
-} nvmlAccountingStats_v2_t;
-
 enum {
 	NVML_SUCCESS = 0,
 	NVML_ERROR_NO_PERMISSION = 4,
@@ -81,5 +68,3 @@ _Static_assert(sizeof(nvmlProcessInfo_t) == 24, "nvmlProcessInfo_t");
 _Static_assert(sizeof(nvmlProcessDetail_v1_t) == 32, "nvmlProcessDetail_v1_t");
 _Static_assert(sizeof(nvmlProcessDetailList_v1_t) == 24, "nvmlProcessDetailList_v1_t");
 _Static_assert(sizeof(nvmlProcessesUtilizationInfo_v1_t) == 24, "nvmlProcessesUtilizationInfo");
-_Static_assert(sizeof(nvmlAccountingStats_t) == 56, "nvmlAccountingStats_t");
-_Static_assert(sizeof(nvmlAccountingStats_v2_t) == 64, "nvmlAccountingStats_v2_t");

@@ -19,9 +19,6 @@ struct vgpu_reservation {
 	uint64_t bytes;
 };
 
-/* Bytes of the whole blocks that device memory of that size takes. */
-uint64_t vgpu_whole_blocks(int gpu, uint64_t size_bytes);
-
 /* After CUDA_SUCCESS exactly one of commit, settle and cancel must follow; any other code the
  * wrapper returns. Call it without locks: before a refusal it trims what the driver holds
  * unused. */

@@ -24,6 +24,9 @@ CUresult vgpu_keep_memory(struct vgpu_reservation *reservation, uint64_t address
 bool vgpu_take_memory(uint64_t address, struct vgpu_charge *charge);
 bool vgpu_release_memory(uint64_t address, const struct vgpu_charge *charge, bool freed);
 
+/* Bytes of the whole blocks that device memory of that size takes. */
+uint64_t vgpu_whole_blocks(int gpu, uint64_t size_bytes);
+
 /* The largest allocation that fits into so many bytes. */
 uint64_t vgpu_allocatable_bytes(uint64_t left_bytes);
 

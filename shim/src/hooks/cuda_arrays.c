@@ -9,6 +9,7 @@
  * claims hold what is mapped to them.
  */
 #include "charge/claims.h"
+#include "charge/device_memory.h"
 #include "charge/place.h"
 #include "charge/refund.h"
 #include "loader/hooks.h"
@@ -161,9 +162,7 @@ static CUresult end(enum vgpu_kind kind, uint64_t key, CUresult (*destroy)(uint6
 			    destroy_array);                                                        \
 	}
 
-CREATING(cuArrayCreate, CUDA_ARRAY_DESCRIPTOR_v1, 0, 0)
 CREATING(cuArrayCreate_v2, CUDA_ARRAY_DESCRIPTOR, 0, 0)
-CREATING(cuArray3DCreate, CUDA_ARRAY3D_DESCRIPTOR_v1, described->depth, described->flags)
 CREATING(cuArray3DCreate_v2, CUDA_ARRAY3D_DESCRIPTOR, described->depth, described->flags)
 
 CUresult cuMipmappedArrayCreate(CUmipmappedArray *mipmap, const CUDA_ARRAY3D_DESCRIPTOR *described,

@@ -96,11 +96,6 @@ CREATING(cuCtxCreate_v3,
 CREATING(cuCtxCreate_v4,
 	 (CUcontext * context, void *parameters, unsigned int flags, CUdevice device),
 	 (into, parameters, flags, device))
-CREATING(cuGLCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device),
-	 (into, flags, device))
-CREATING(cuVDPAUCtxCreate_v2,
-	 (CUcontext * context, unsigned int flags, CUdevice device, uint32_t display, void *lookup),
-	 (into, flags, device, display, lookup))
 
 /* Certain ones only: a driver that does not report may have one. */
 static bool is_inactive(CUdevice device)

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 
 #include "charge/claims.h"
+#include "charge/device_memory.h"
 #include "charge/place.h"
 #include "loader/hooks.h"
 #include "os/step.h"

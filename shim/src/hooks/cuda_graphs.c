@@ -6,6 +6,7 @@
  */
 #include <sys/mman.h>
 
+#include "charge/device_memory.h"
 #include "charge/meters.h"
 #include "charge/place.h"
 #include "compute/launch.h"

@@ -7,6 +7,7 @@
  * own, the address and the numbers after it, at which nothing else can lie.
  */
 #include "charge/admission.h"
+#include "charge/device_memory.h"
 #include "charge/export_key.h"
 #include "charge/place.h"
 #include "charge/refund.h"

@@ -33,3 +33,17 @@ LAUNCHING(cuLaunchKernelEx, config ? config->hStream : NULL,
 	  config ? (uint64_t)config->gridDimX * config->gridDimY * config->gridDimZ : 0,
 	  (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra),
 	  (real, config, function, parameters, extra))
+
+/* On several GPUs at once: it waits for the current one. */
+CUresult cuLaunchCooperativeKernelMultiDevice(void *launches, unsigned int count,
+					      unsigned int flags)
+{
+	struct vgpu_launch launch;
+	CUresult result;
+
+	vgpu_launch_begin(&launch, NULL, (uint64_t)(uintptr_t)&cuLaunchCooperativeKernelMultiDevice,
+			  0);
+	result = real_cuLaunchCooperativeKernelMultiDevice(launches, count, flags);
+	vgpu_launch_end(&launch);
+	return result;
+}

@@ -1,6 +1,6 @@
 /*
  * Wrappers of the driver's memory calls: argument checks and codes are the driver's, the amounts
- * are adjusted. The unsuffixed entries are the 32-bit API that drivers still export.
+ * are adjusted.
  */
 #include "charge/admission.h"
 #include "charge/claims.h"
@@ -14,16 +14,6 @@
 
 enum { PITCH_BYTES = 512, ATTACH_GLOBAL = 1, ATTACH_HOST = 2 };
 
-static CUresult free_v1(uint64_t address)
-{
-	return real_cuMemFree((CUdeviceptr_v1)address);
-}
-
-static CUresult free_v2(uint64_t address)
-{
-	return real_cuMemFree_v2(address);
-}
-
 /* Refused, but the driver does not take it back: it is charged until the process ends. */
 static void keep_lost(const struct vgpu_reservation *reservation, uint64_t size_bytes)
 {
@@ -35,13 +25,13 @@ static void keep_lost(const struct vgpu_reservation *reservation, uint64_t size_
 
 /* After the driver's answer to a reserved allocation. */
 static CUresult keep(struct vgpu_reservation *reservation, CUresult result, uint64_t address,
-		     uint64_t size_bytes, CUresult (*driver_free)(uint64_t address))
+		     uint64_t size_bytes)
 {
 	if (result == CUDA_SUCCESS) {
 		result = vgpu_keep_memory(reservation, address, size_bytes);
 		if (result == CUDA_SUCCESS)
 			return result;
-		if (driver_free(address) != CUDA_SUCCESS) {
+		if (real_cuMemFree_v2(address) != CUDA_SUCCESS) {
 			keep_lost(reservation, size_bytes);
 			return result;
 		}
@@ -50,27 +40,23 @@ static CUresult keep(struct vgpu_reservation *reservation, CUresult result, uint
 	return result;
 }
 
-#define ALLOCATING(symbol, pointer, amount, driver_free)                                           \
-	CUresult symbol(pointer *dptr, amount size_bytes)                                          \
-	{                                                                                          \
-		struct vgpu_reservation reservation;                                               \
-		pointer given = 0;                                                                 \
-		CUresult result;                                                                   \
-                                                                                                   \
-		if (!dptr || !size_bytes)                                                          \
-			return real_##symbol(dptr, size_bytes);                                    \
-		result = vgpu_reserve_memory(size_bytes, &reservation);                            \
-		if (result != CUDA_SUCCESS)                                                        \
-			return result;                                                             \
-		VGPU_CALL_RESERVED(result, &reservation, real_##symbol(&given, size_bytes));       \
-		result = keep(&reservation, result, given, size_bytes, driver_free);               \
-		if (result == CUDA_SUCCESS)                                                        \
-			*dptr = given;                                                             \
-		return result;                                                                     \
-	}
+CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t size_bytes)
+{
+	struct vgpu_reservation reservation;
+	CUdeviceptr given = 0;
+	CUresult result;
 
-ALLOCATING(cuMemAlloc, CUdeviceptr_v1, unsigned int, free_v1)
-ALLOCATING(cuMemAlloc_v2, CUdeviceptr, size_t, free_v2)
+	if (!dptr || !size_bytes)
+		return real_cuMemAlloc_v2(dptr, size_bytes);
+	result = vgpu_reserve_memory(size_bytes, &reservation);
+	if (result != CUDA_SUCCESS)
+		return result;
+	VGPU_CALL_RESERVED(result, &reservation, real_cuMemAlloc_v2(&given, size_bytes));
+	result = keep(&reservation, result, given, size_bytes);
+	if (result == CUDA_SUCCESS)
+		*dptr = given;
+	return result;
+}
 
 static bool managed_is_free(void)
 {
@@ -99,7 +85,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size_bytes, unsigned int fl
 	if (result != CUDA_SUCCESS)
 		return result;
 	VGPU_CALL_RESERVED(result, &reservation, real_cuMemAllocManaged(&given, size_bytes, flags));
-	result = keep(&reservation, result, given, size_bytes, free_v2);
+	result = keep(&reservation, result, given, size_bytes);
 	if (result == CUDA_SUCCESS)
 		*dptr = given;
 	return result;
@@ -128,36 +114,31 @@ static CUresult reserve_pitched(uint64_t width_bytes, uint64_t rows, unsigned in
 	return result;
 }
 
-#define ALLOCATING_ROWS(symbol, pointer, amount, driver_free)                                      \
-	CUresult symbol(pointer *dptr, amount *pitch, amount width_bytes, amount height,           \
-			unsigned int element_bytes)                                                \
-	{                                                                                          \
-		struct vgpu_reservation reservation;                                               \
-		pointer given = 0;                                                                 \
-		amount given_pitch = 0;                                                            \
-		CUresult result;                                                                   \
-                                                                                                   \
-		if (!dptr || !pitch || !width_bytes || !height)                                    \
-			return real_##symbol(dptr, pitch, width_bytes, height, element_bytes);     \
-		result = reserve_pitched(width_bytes, height, element_bytes, &reservation);        \
-		if (result != CUDA_SUCCESS)                                                        \
-			return result;                                                             \
-		VGPU_CALL_RESERVED(                                                                \
-		    result, &reservation,                                                          \
-		    real_##symbol(&given, &given_pitch, width_bytes, height, element_bytes));      \
-		result = keep(&reservation, result, given, (uint64_t)given_pitch * height,         \
-			      driver_free);                                                        \
-		if (result == CUDA_SUCCESS) {                                                      \
-			*dptr = given;                                                             \
-			*pitch = given_pitch;                                                      \
-		}                                                                                  \
-		return result;                                                                     \
+CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width_bytes, size_t height,
+			    unsigned int element_bytes)
+{
+	struct vgpu_reservation reservation;
+	CUdeviceptr given = 0;
+	size_t given_pitch = 0;
+	CUresult result;
+
+	if (!dptr || !pitch || !width_bytes || !height)
+		return real_cuMemAllocPitch_v2(dptr, pitch, width_bytes, height, element_bytes);
+	result = reserve_pitched(width_bytes, height, element_bytes, &reservation);
+	if (result != CUDA_SUCCESS)
+		return result;
+	VGPU_CALL_RESERVED(
+	    result, &reservation,
+	    real_cuMemAllocPitch_v2(&given, &given_pitch, width_bytes, height, element_bytes));
+	result = keep(&reservation, result, given, (uint64_t)given_pitch * height);
+	if (result == CUDA_SUCCESS) {
+		*dptr = given;
+		*pitch = given_pitch;
 	}
+	return result;
+}
 
-ALLOCATING_ROWS(cuMemAllocPitch, CUdeviceptr_v1, unsigned int, free_v1)
-ALLOCATING_ROWS(cuMemAllocPitch_v2, CUdeviceptr, size_t, free_v2)
-
-static CUresult free_known(uint64_t address, CUresult (*driver_free)(uint64_t address))
+CUresult cuMemFree_v2(CUdeviceptr address)
 {
 	struct vgpu_charge charge;
 	struct vgpu_pool_pointer pointer;
@@ -167,23 +148,13 @@ static CUresult free_known(uint64_t address, CUresult (*driver_free)(uint64_t ad
 	vgpu_refund_begin(VGPU_KIND_MEMORY, address, &charge);
 	vgpu_take_pool_pointer(address, &pointer);
 	view = vgpu_take_view(address);
-	result = driver_free(address);
+	result = real_cuMemFree_v2(address);
 	vgpu_refund_end(VGPU_KIND_MEMORY, address, &charge, result);
 	vgpu_release_pool_pointer(address, &pointer, result);
 	if (view)
 		vgpu_settle_claims(view, result);
 	vgpu_meters_read(); /* it may belong to a pool */
 	return result;
-}
-
-CUresult cuMemFree(CUdeviceptr_v1 dptr)
-{
-	return free_known(dptr, free_v1);
-}
-
-CUresult cuMemFree_v2(CUdeviceptr dptr)
-{
-	return free_known(dptr, free_v2);
 }
 
 /* Limits applied to the driver's figures for the current context's device. */
@@ -204,28 +175,24 @@ static CUresult view_current(uint64_t *free_bytes, uint64_t *total_bytes)
 
 /* A driver that accepts NULL for one of the two returns the other: the limit applies to it too. The
  * figures are at most the driver's, and consistent if the driver's are. */
-#define SHOWING(symbol, amount)                                                                    \
-	CUresult symbol(amount *free_bytes, amount *total_bytes)                                   \
-	{                                                                                          \
-		amount free_reported = 0, total_reported = 0;                                      \
-		uint64_t free_shown, total_shown;                                                  \
-		CUresult result = real_##symbol(free_bytes ? &free_reported : NULL,                \
-						total_bytes ? &total_reported : NULL);             \
-                                                                                                   \
-		if (result != CUDA_SUCCESS)                                                        \
-			return result;                                                             \
-		free_shown = free_reported;                                                        \
-		total_shown = total_bytes ? total_reported : UINT64_MAX;                           \
-		result = view_current(&free_shown, &total_shown);                                  \
-		if (free_bytes)                                                                    \
-			*free_bytes = (amount)free_shown;                                          \
-		if (total_bytes)                                                                   \
-			*total_bytes = (amount)total_shown;                                        \
-		return result;                                                                     \
-	}
+CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
+{
+	size_t free_reported = 0, total_reported = 0;
+	uint64_t free_shown, total_shown;
+	CUresult result = real_cuMemGetInfo_v2(free_bytes ? &free_reported : NULL,
+					       total_bytes ? &total_reported : NULL);
 
-SHOWING(cuMemGetInfo, unsigned int)
-SHOWING(cuMemGetInfo_v2, size_t)
+	if (result != CUDA_SUCCESS)
+		return result;
+	free_shown = free_reported;
+	total_shown = total_bytes ? total_reported : UINT64_MAX;
+	result = view_current(&free_shown, &total_shown);
+	if (free_bytes)
+		*free_bytes = free_shown;
+	if (total_bytes)
+		*total_bytes = total_shown;
+	return result;
+}
 
 /* A process that may not use the GPU sees none of its memory. */
 static uint64_t total_of(CUdevice device, uint64_t total_bytes)
@@ -239,15 +206,11 @@ static uint64_t total_of(CUdevice device, uint64_t total_bytes)
 	return vgpu_view_of(place.gpu, total_bytes, 0).total_bytes;
 }
 
-#define SHOWING_TOTAL(symbol, amount)                                                              \
-	CUresult symbol(amount *total_bytes, CUdevice device)                                      \
-	{                                                                                          \
-		CUresult result = real_##symbol(total_bytes, device);                              \
-                                                                                                   \
-		if (result == CUDA_SUCCESS && total_bytes)                                         \
-			*total_bytes = (amount)total_of(device, *total_bytes);                     \
-		return result;                                                                     \
-	}
+CUresult cuDeviceTotalMem_v2(size_t *total_bytes, CUdevice device)
+{
+	CUresult result = real_cuDeviceTotalMem_v2(total_bytes, device);
 
-SHOWING_TOTAL(cuDeviceTotalMem, unsigned int)
-SHOWING_TOTAL(cuDeviceTotalMem_v2, size_t)
+	if (result == CUDA_SUCCESS && total_bytes)
+		*total_bytes = total_of(device, *total_bytes);
+	return result;
+}

@@ -2,6 +2,7 @@
  * Wrappers of stream-ordered memory. A pool's meter accounts for the pool's memory; cuMemFreeAsync
  * does not change that, but may free other memory as well, which is refunded at the call.
  */
+#include "charge/device_memory.h"
 #include "charge/export_key.h"
 #include "charge/meters.h"
 #include "charge/place.h"

@@ -6,6 +6,7 @@
  * and memory of the host cost nothing.
  */
 #include "charge/claims.h"
+#include "charge/device_memory.h"
 #include "charge/export_key.h"
 #include "charge/place.h"
 #include "loader/capture_mode.h"

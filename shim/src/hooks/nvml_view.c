@@ -7,8 +7,8 @@
  *
  * The driver's rows name the host's processes, other tenants' among them, and never reach the
  * program: the driver is called with space for none, so that its argument checks and codes remain
- * its own. What only the driver has on processes (their share of the engines, sessions of the
- * encoder, accounting of exited processes) is reported as empty.
+ * its own. What only the driver has on processes (graphics, their share of the engines) is
+ * reported as empty. Other lists are the driver's.
  */
 #include "charge/admission.h"
 #include "charge/device_memory.h"
@@ -198,12 +198,6 @@ COMPUTE(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, put_v2)
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_t)
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)
-NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
-NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_t)
-NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
-NO_PROCESSES(nvmlDeviceGetEncoderSessions, void)
-NO_PROCESSES(nvmlDeviceGetFBCSessions, void)
-NO_PROCESSES(nvmlDeviceGetAccountingPids, unsigned int)
 
 nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
 						   nvmlProcessDetailList_v1_t *out)
@@ -251,8 +245,3 @@ NOT_FOUND(nvmlDeviceGetProcessesUtilizationInfo,
 	  ((nvmlProcessesUtilizationInfo_v1_t){.version = info->version,
 					       .lastSeenTimeStamp = info->lastSeenTimeStamp}),
 	  (device, &unseen))
-NOT_FOUND(nvmlDeviceGetAccountingStats,
-	  (nvmlDevice_t device, unsigned int pid, nvmlAccountingStats_t *stats),
-	  (device, pid, stats), stats, nvmlAccountingStats_t, *stats, (device, pid, &unseen))
-NOT_FOUND(nvmlDeviceGetAccountingStats_v2, (nvmlDevice_t device, nvmlAccountingStats_v2_t *stats),
-	  (device, stats), stats, nvmlAccountingStats_v2_t, *stats, (device, &unseen))

@@ -1,5 +1,6 @@
 /* Wrappers of cuMemPoolExportPointer and cuMemPoolImportPointer; see pool_pointers.h. */
 #include "hooks/pool_pointers.h"
+#include "charge/device_memory.h"
 #include "charge/place.h"
 #include "charge/refund.h"
 

@@ -9,7 +9,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The first member of process.h's page. */
+/* Of the page that is zeroed in every child: the start, and the state of region/process.h. */
+enum { VGPU_PROCESS_BYTES = 4096 };
+
+/* The first member of the page. */
 struct vgpu_process_start {
 	uint64_t ns;		 /* CLOCK_MONOTONIC at first use; 0 in a child until then */
 	uint32_t pid_if_unwiped; /* 0: the kernel wipes the page */
@@ -23,6 +26,7 @@ struct vgpu_thread {
 extern struct vgpu_process_start *vgpu_process_start_page;
 extern __thread struct vgpu_thread vgpu_thread;
 
+uint64_t vgpu_now_ns(void); /* CLOCK_MONOTONIC */
 struct vgpu_process_start *vgpu_process_start_record(void);
 uint32_t vgpu_thread_begin(void);
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "os/identity.h"
@@ -38,10 +39,11 @@ struct vgpu_process {
 	struct vgpu_process_gpu gpus[VGPU_ENVIRONMENT_MAX_GPUS];
 };
 
+_Static_assert(offsetof(struct vgpu_process, start) == 0, "one page is both");
+_Static_assert(sizeof(struct vgpu_process) <= VGPU_PROCESS_BYTES, "the page has all of it");
+
 /* NULL if the kernel provides no page. */
 static inline struct vgpu_process *vgpu_process(void)
 {
 	return (struct vgpu_process *)vgpu_process_start();
 }
-
-uint64_t vgpu_now_ns(void);

@@ -33,11 +33,6 @@ class Plane(ctypes.Structure):
 class Solid(ctypes.Structure):
     _fields_ = [("width", S), ("height", S), ("depth", S), ("format", ctypes.c_int),
                 ("channels", U), ("flags", U)]
-class PlaneV1(ctypes.Structure):
-    _fields_ = [("width", U), ("height", U), ("format", ctypes.c_int), ("channels", U)]
-class SolidV1(ctypes.Structure):
-    _fields_ = [("width", U), ("height", U), ("depth", U), ("format", ctypes.c_int),
-                ("channels", U), ("flags", U)]
 class External(ctypes.Structure):
     _fields_ = [("type", ctypes.c_int), ("fd", ctypes.c_int), ("other", P),
                 ("size", ctypes.c_uint64), ("flags", U), ("reserved", U * 16)]
@@ -58,22 +53,17 @@ pool = P(int(must(d.cuDeviceGetDefaultMemPool(0))))
 
 # Each would fit the GPU; none fits the rest of the limit.
 _TOO_LARGE = {
-    "cuMemAlloc": '"cuMemAlloc", U(16 * MIB)',
     "cuMemAlloc_v2": '"cuMemAlloc_v2", S(16 * MIB)',
-    "a small cuMemAlloc": '"cuMemAlloc", U(MIB + 512)',
     "a small cuMemAlloc_v2": '"cuMemAlloc_v2", S(MIB + 512)',
     "a small cuMemAllocManaged": '"cuMemAllocManaged", S(MIB + 512), 1',
     "a small cuMemAllocPitch_v2": '"cuMemAllocPitch_v2", S(MIB + 512), S(1), 4, outs=2',
     "cuMemAllocManaged": '"cuMemAllocManaged", S(16 * MIB), 1',
-    "cuMemAllocPitch": '"cuMemAllocPitch", U(4096), U(4096), 4, outs=2',
     "cuMemAllocPitch_v2": '"cuMemAllocPitch_v2", S(4096), S(4096), 4, outs=2',
     "cuMemAllocAsync": '"cuMemAllocAsync", S(64 * MIB), None',
     "cuMemAllocAsync_ptsz": '"cuMemAllocAsync_ptsz", S(64 * MIB), None',
     "cuMemAllocFromPoolAsync": '"cuMemAllocFromPoolAsync", S(64 * MIB), pool, None',
     "cuMemAllocFromPoolAsync_ptsz": '"cuMemAllocFromPoolAsync_ptsz", S(64 * MIB), pool, None',
-    "cuArrayCreate": '"cuArrayCreate", plane(2048, 2048, type=PlaneV1)',
     "cuArrayCreate_v2": '"cuArrayCreate_v2", plane(2048, 2048)',
-    "cuArray3DCreate": '"cuArray3DCreate", solid(2048, 2048, type=SolidV1)',
     "cuArray3DCreate_v2": '"cuArray3DCreate_v2", solid(2048, 2048)',
     "cuMipmappedArrayCreate": '"cuMipmappedArrayCreate", solid(2048, 2048), 3',
     "cuMemCreate": '"cuMemCreate", S(16 * MIB), prop(), ctypes.c_uint64(0)',
@@ -108,7 +98,6 @@ assert (held(), charged()) == full, (held(), charged(), full)
 # If the limit is used up too.
 _MALFORMED = {
     "no bytes": '"cuMemAlloc_v2", S(0)',
-    "no bytes, 32 bit": '"cuMemAlloc", U(0)',
     "no managed bytes": '"cuMemAllocManaged", S(0), 1',
     "managed by other flags": '"cuMemAllocManaged", S(16 * MIB), 8',
     "no width": '"cuMemAllocPitch_v2", S(0), S(16), 4, outs=2',
@@ -116,7 +105,6 @@ _MALFORMED = {
     "an element of three": '"cuMemAllocPitch_v2", S(65536), S(65536), 3, outs=2',
     "a pitch past the end": '"cuMemAllocPitch_v2", S(2**64 - 1), S(1), 4, outs=2',
     "a product past the end": '"cuMemAllocPitch_v2", S(2**40), S(2**40), 4, outs=2',
-    "an element of three, 32 bit": '"cuMemAllocPitch", U(65536), U(65536), 3, outs=2',
     "more than there are addresses": '"cuMemAlloc_v2", S(2**64 - 1)',
     "no bytes of a pool": '"cuMemAllocAsync", S(0), None',
     "bytes of no pool": '"cuMemAllocFromPoolAsync", S(64 * MIB), None, None',
@@ -128,7 +116,6 @@ _MALFORMED = {
     "three channels": '"cuArrayCreate_v2", plane(16384, 16384, channels=7)',
     "no channels": '"cuArrayCreate_v2", plane(16384, 16384, channels=0)',
     "no such format": '"cuArrayCreate_v2", plane(16384, 16384, format=0x7777)',
-    "a plane too wide, 32 bit": '"cuArrayCreate", plane(2**20, 2**12, type=PlaneV1)',
     "a solid too deep": '"cuArray3DCreate_v2", solid(1024, 1024, 2**20)',
     "a solid without height": '"cuArray3DCreate_v2", solid(16384, 0, 16384)',
     "no layers": '"cuArray3DCreate_v2", solid(16384, 16384, 0, flags=1)',
@@ -136,7 +123,6 @@ _MALFORMED = {
     "a cube that is none": '"cuArray3DCreate_v2", solid(16384, 8192, 6, flags=4)',
     "a cube of five faces": '"cuArray3DCreate_v2", solid(16384, 16384, 5, flags=4)',
     "flags of no meaning": '"cuArray3DCreate_v2", solid(16384, 16384, flags=0x10000)',
-    "a solid too deep, 32 bit": '"cuArray3DCreate", solid(1024, 1024, 2**20, type=SolidV1)',
     "no levels": '"cuMipmappedArrayCreate", solid(16384, 16384), 0',
     "levels of a plane too wide": '"cuMipmappedArrayCreate", solid(2**20, 4096), 3',
     "no physical bytes": '"cuMemCreate", S(0), prop(), ctypes.c_uint64(0)',

@@ -1,4 +1,4 @@
-"""Charges over a driver's unusual answers: 32-bit entries, refused frees, implicit frees.
+"""Charges over a driver's unusual answers: refused frees, implicit frees, wide rows.
 
 Over tests/shim/c/drivers/old_driver.c, whose frees the program controls.
 """
@@ -25,13 +25,10 @@ from shim import region
 LIMIT, BLOCK = {_LIMIT_BYTES}, {_BLOCK_BYTES}
 library = ctypes.CDLL("libcuda.so.1")
 assert library.cuInit(0) == 0
-narrow, wide, size = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t
+wide, size = ctypes.c_uint64, ctypes.c_size_t
 def used():
     return region.status(Path(os.environ["GPUSLICE_DIR"]))[0].use.used_bytes
 def alloc(bytes):
-    address = narrow()
-    return library.cuMemAlloc(ctypes.byref(address), narrow(bytes)), address
-def alloc_v2(bytes):
     address = wide()
     return library.cuMemAlloc_v2(ctypes.byref(address), size(bytes)), address
 """
@@ -51,23 +48,12 @@ def directory(tmp_path: Path) -> Path:
 
 
 _PROGRAMS = {
-    "the entries of 32 bits charge and refund": """
-code, first = alloc(1000)
-assert (code, used()) == (0, BLOCK)
-code, second = alloc(LIMIT - BLOCK)
-assert (code, used()) == (0, LIMIT)
-assert alloc(1)[0] == 2
-assert library.cuMemFree(first) == 0
-assert used() == LIMIT - BLOCK
-assert library.cuMemFree_v2(wide(second.value)) == 0, "either entry frees what the other gave"
-assert used() == 0
-""",
     "a free that failed can succeed later and counts once": """
-_, address = alloc_v2(4096)
+_, address = alloc(4096)
 library.old_driver_set(1)
 assert [library.cuMemFree_v2(address) for _ in range(3)] == [214] * 3
 assert used() == BLOCK, "the driver holds it still"
-assert alloc_v2(LIMIT - BLOCK + 1)[0] == 2
+assert alloc(LIMIT - BLOCK + 1)[0] == 2
 library.old_driver_set(0)
 assert library.cuMemFree_v2(address) == 0
 assert used() == 0
@@ -75,10 +61,10 @@ assert library.cuMemFree_v2(address) == 0, "this driver does not mind"
 assert used() == 0
 """,
     "what the driver frees by itself is refunded when its address comes again": """
-_, first = alloc_v2(4096)
+_, first = alloc(4096)
 library.old_driver_forget()
 assert used() == BLOCK, "not reported to us: too strict until then"
-_, again = alloc_v2(512)
+_, again = alloc(512)
 assert again.value == first.value
 assert used() == BLOCK
 assert library.cuMemFree_v2(again) == 0

@@ -49,7 +49,7 @@ def test_row_32_a_driver_by_its_absolute_versioned_path(
 ) -> None:
     versioned = tmp_path / "libcuda.so.580.65.06"
     shutil.copy(driver, versioned)
-    steps = [f"open:{versioned}", "handle:cuMemAlloc_v2", "handle:cuGetProcAddress_v2"]
+    steps = [f"open:{versioned}", "handle:cuMemAlloc_v2", "handle:cuMemFree_v2"]
     assert look(*steps, preload=[library]) == [f"{step} libvgpu.so" for step in steps[1:]]
     steps = [f"open:{driver}", *steps]  # and beside the usual one
     assert look(*steps, preload=[library]) == [f"{step} libvgpu.so" for step in steps[2:]]

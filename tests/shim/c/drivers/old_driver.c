@@ -1,6 +1,6 @@
 /*
- * A driver as of 2009, with addresses of 32 bits, whose frees a test controls: it can refuse to
- * free, and it can free by itself, as when a context ends. Addresses start over then.
+ * A driver whose frees a test controls: it can refuse to free, and it can free by itself, as when a
+ * context ends. Addresses start over then.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -42,32 +42,18 @@ int cuDeviceGetUuid_v2(CUuuid *uuid, int device)
 	return device ? INVALID_VALUE : 0;
 }
 
-int cuMemAlloc(unsigned int *address, unsigned int bytes)
+int cuMemAlloc_v2(unsigned long long *address, size_t bytes)
 {
 	*address = next_address;
 	next_address += APART_BYTES;
 	return bytes ? 0 : INVALID_VALUE;
 }
 
-int cuMemFree(unsigned int address)
+int cuMemFree_v2(unsigned long long address)
 {
 	if (refuses)
 		return ECC_UNCORRECTABLE;
 	return address < FIRST_ADDRESS || address >= next_address ? INVALID_VALUE : 0;
-}
-
-int cuMemAlloc_v2(unsigned long long *address, size_t bytes)
-{
-	unsigned int narrow;
-	int code = cuMemAlloc(&narrow, bytes ? 1 : 0);
-
-	*address = narrow;
-	return code;
-}
-
-int cuMemFree_v2(unsigned long long address)
-{
-	return cuMemFree((unsigned int)address);
 }
 
 /* Rows at a greater pitch than current drivers use. */

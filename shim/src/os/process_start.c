@@ -1,7 +1,6 @@
-/* The wiped page; see process.h. */
-#include "region/process.h"
+#include "os/process_start.h"
 
-#include <stddef.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -9,8 +8,6 @@
 #include <unistd.h>
 
 #include "os/fork_wiped.h"
-
-_Static_assert(offsetof(struct vgpu_process, start) == 0, "one page is both");
 
 struct vgpu_process_start *vgpu_process_start_page;
 __thread struct vgpu_thread vgpu_thread;
@@ -25,18 +22,17 @@ uint64_t vgpu_now_ns(void)
 
 static struct vgpu_process_start *make_page(void)
 {
-	const size_t bytes = sizeof(struct vgpu_process);
 	struct vgpu_process_start *made, *expected = NULL;
 	bool wiped;
 
-	made = vgpu_fork_wiped_fresh(bytes, &wiped);
+	made = vgpu_fork_wiped_fresh(VGPU_PROCESS_BYTES, &wiped);
 	if (!made)
 		return NULL;
 	if (!wiped)
 		made->pid_if_unwiped = (uint32_t)syscall(SYS_getpid);
 	if (!__atomic_compare_exchange_n(&vgpu_process_start_page, &expected, made, false,
 					 __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-		munmap(made, bytes);
+		munmap(made, VGPU_PROCESS_BYTES);
 		return expected;
 	}
 	return made;
@@ -48,7 +44,7 @@ static void clear_inherited(struct vgpu_process_start *start)
 
 	if (start->pid_if_unwiped == pid)
 		return;
-	memset(start, 0, sizeof(struct vgpu_process));
+	memset(start, 0, VGPU_PROCESS_BYTES);
 	start->pid_if_unwiped = pid;
 }
 
