@@ -78,7 +78,7 @@ static bool begin(struct vgpu_meter *meter, enum vgpu_meter_state state, uint64_
 		meter->device = device;
 		__atomic_store_n(&meter->held_bytes, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&meter->pending_bytes, 0, __ATOMIC_RELAXED);
-		meter->latest_bytes = meter->exported_bytes = 0;
+		meter->latest_bytes = 0;
 		__atomic_store_n(&meter->pool, pool, __ATOMIC_RELEASE);
 		__atomic_store_n(&meter->state, state, __ATOMIC_RELEASE);
 	}

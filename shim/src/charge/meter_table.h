@@ -26,13 +26,12 @@ struct vgpu_meter {
 	uint32_t state;
 	uint64_t pool; /* the handle */
 	int32_t gpu;
-	CUdevice device;	 /* of graphs */
-	uint32_t users;		 /* threads that may call the driver for it */
-	uint64_t held_bytes;	 /* charged: the driver's, and calls in progress */
-	uint64_t pending_bytes;	 /* reserved by calls in progress */
-	uint64_t latest_bytes;	 /* the driver's figure, as last read */
-	uint64_t exported_bytes; /* of it, charged to shared slots */
-	uint64_t readings;	 /* entered so far */
+	CUdevice device;	/* of graphs */
+	uint32_t users;		/* threads that may call the driver for it */
+	uint64_t held_bytes;	/* charged: the driver's, and calls in progress */
+	uint64_t pending_bytes; /* reserved by calls in progress */
+	uint64_t latest_bytes;	/* the driver's figure, as last read */
+	uint64_t readings;	/* entered so far */
 };
 
 static inline uint32_t vgpu_meter_state(const struct vgpu_meter *meter)

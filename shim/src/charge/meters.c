@@ -73,11 +73,10 @@ static bool go_out(struct vgpu_meter *meter)
  */
 static uint64_t wanted_bytes(const struct vgpu_meter *meter)
 {
-	uint64_t own_bytes =
-	    meter->latest_bytes - least(meter->exported_bytes, meter->latest_bytes);
-	uint64_t covered_bytes = least(own_bytes + meter->pending_bytes, meter->held_bytes);
+	uint64_t covered_bytes =
+	    least(meter->latest_bytes + meter->pending_bytes, meter->held_bytes);
 
-	return covered_bytes > own_bytes ? covered_bytes : own_bytes;
+	return covered_bytes > meter->latest_bytes ? covered_bytes : meter->latest_bytes;
 }
 
 /* One reading of the driver's figure. It is unusable if another has been entered since. */
@@ -173,24 +172,6 @@ void vgpu_meter_read(struct vgpu_meter *meter)
 {
 	if (vgpu_meter_enter(meter, 0))
 		(void)vgpu_meter_leave(meter);
-}
-
-void vgpu_meter_exported(struct vgpu_meter *meter, uint64_t bytes)
-{
-	if (!vgpu_lock(&meter->lock))
-		return;
-	meter->exported_bytes += bytes;
-	vgpu_meter_set_held(meter, meter->held_bytes - least(bytes, meter->held_bytes));
-	vgpu_unlock(&meter->lock);
-}
-
-void vgpu_meter_unexported(struct vgpu_meter *meter, uint64_t bytes)
-{
-	if (!vgpu_lock(&meter->lock))
-		return;
-	meter->exported_bytes -= least(bytes, meter->exported_bytes);
-	vgpu_unlock(&meter->lock);
-	vgpu_meter_read(meter);
 }
 
 /* A captured call takes no memory: it becomes a node of a graph. */

@@ -36,11 +36,6 @@ CUresult vgpu_growth_begin(struct vgpu_meter *meter, uint64_t bytes, CUstream ca
  * and does not fit, or the driver does not report; it stays charged until the call is undone. */
 bool vgpu_growth_end(struct vgpu_growth *growth);
 
-/* So many bytes of the pool have moved to a shared slot, with their charge; and are the pool's
- * again, which charges them again. */
-void vgpu_meter_exported(struct vgpu_meter *meter, uint64_t bytes);
-void vgpu_meter_unexported(struct vgpu_meter *meter, uint64_t bytes);
-
 /* Read all meters and refund what the driver has released. Negligible cost if all meters are
  * empty. */
 extern uint32_t vgpu_meters_live;

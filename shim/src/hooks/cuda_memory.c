@@ -140,17 +140,16 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width_bytes
 
 CUresult cuMemFree_v2(CUdeviceptr address)
 {
-	struct vgpu_charge charge;
-	struct vgpu_pool_pointer pointer;
+	struct vgpu_charge charge, imported;
 	uint32_t view;
 	CUresult result;
 
 	vgpu_refund_begin(VGPU_KIND_MEMORY, address, &charge);
-	vgpu_take_pool_pointer(address, &pointer);
+	vgpu_take_pool_pointer(address, &imported);
 	view = vgpu_take_view(address);
 	result = real_cuMemFree_v2(address);
 	vgpu_refund_end(VGPU_KIND_MEMORY, address, &charge, result);
-	vgpu_release_pool_pointer(address, &pointer, result);
+	vgpu_release_pool_pointer(address, &imported, result);
 	if (view)
 		vgpu_settle_claims(view, result);
 	vgpu_meters_read(); /* it may belong to a pool */

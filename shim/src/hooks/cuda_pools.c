@@ -152,15 +152,14 @@ CUresult on_cuMemAllocFromPoolAsync(enum vgpu_function real, CUdeviceptr *dptr, 
 
 CUresult on_cuMemFreeAsync(enum vgpu_function real, CUdeviceptr dptr, CUstream stream)
 {
-	struct vgpu_charge charge;
-	struct vgpu_pool_pointer pointer;
+	struct vgpu_charge charge, imported;
 	CUresult result;
 
 	vgpu_refund_begin(VGPU_KIND_MEMORY, dptr, &charge);
-	vgpu_take_pool_pointer(dptr, &pointer);
+	vgpu_take_pool_pointer(dptr, &imported);
 	result = as_cuMemFreeAsync(real, dptr, stream);
 	vgpu_refund_end(VGPU_KIND_MEMORY, dptr, &charge, result);
-	vgpu_release_pool_pointer(dptr, &pointer, result);
+	vgpu_release_pool_pointer(dptr, &imported, result);
 	return result;
 }
 

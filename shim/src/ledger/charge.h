@@ -17,8 +17,7 @@ enum vgpu_kind {
 	VGPU_KIND_MIPMAP,     /* CUmipmappedArray */
 	VGPU_KIND_IPC,	      /* an address at which another process's memory is mapped */
 	VGPU_KIND_IMPORT,     /* an address at which another process's pool is imported */
-	VGPU_KIND_EXPORT,  /* an address of this process's pool that another process has imported */
-	VGPU_KIND_CONTEXT, /* the generation of a context, for what it takes by itself */
+	VGPU_KIND_CONTEXT,    /* the generation of a context, for what it takes by itself */
 };
 
 struct vgpu_charge {
