@@ -1,10 +1,11 @@
 """A Kubernetes control plane of the lab's own: etcd and kube-apiserver, kube-schedulers on demand.
 
-Everything is in one directory and on ports that were free, and ends with its owner, even if that is
-killed. By default it has no controller-manager and no kubelet. So default service accounts are not
-made and nodes are neither tainted nor untainted; the admission plugins that rely on these are off.
-`remove_namespace` finalises a deleted namespace; a bound pod is deleted without grace. A cluster
-that has these components (running.py) passes another `Serving`.
+Everything is in one directory and on ports that were free. The programs end with their owner, even
+if that is killed; only `stop` removes the directory. By default it has no controller-manager and no
+kubelet. So default service accounts are not made and nodes are neither tainted nor untainted; the
+admission plugins that rely on these are off. `remove_namespace` finalises a deleted namespace; a
+bound pod is deleted without grace. A cluster that has these components (running.py) passes another
+`Serving`.
 """
 
 from __future__ import annotations
@@ -267,7 +268,6 @@ class ControlPlane:
         self._etcd = Process(
             [self.programs.etcd, *self._access.options(port), f"--name={name}"],
             self.directory / "etcd.log",
-            removed_after_owner=self.directory,
         )
         # Another program on this port would answer, but without a certificate for our name.
         _wait_until(lambda: name in self._access.members(port), self._etcd)

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from lab.cluster import health, marked_directory
 from lab.cluster.marked_directory import DirectoryError, Marked, one_spelling
-from lab.node import holder, network
+from lab.node import cgroups, network
 from lab.node.namespace import PARENT_CHARS_MAX, PREFIX
 
 DIRECTORY: Final = "/tmp/gpuslice"
@@ -205,8 +205,7 @@ class ClusterDirectory:
         owner, state = self.owner(), self._read()
         if owner is not None:
             self._end(owner)
-        # The holder of the namespaces and the keepers of programs detect the owner's end by
-        # themselves, unless they were killed or stopped before.
+        # The programs and the namespaces end with the owner, which takes a moment.
         deadline = time.monotonic() + _CLEAR_S
         patience = time.monotonic() + _CLEAR_S / 2
         while left := self._processes():
@@ -217,13 +216,8 @@ class ClusterDirectory:
                     _kill(pid)
             time.sleep(0.1)
         for each in self.path.glob(f"{PREFIX}*"):
-            # The containers' processes end with their namespace, some time after its first process.
-            holder.remove_cgroups(each.name)
-            while holder.cgroups(each.name):
-                if time.monotonic() > deadline:
-                    raise DirectoryError(f"cgroups {each.name} are still in use")
-                time.sleep(0.1)
-                holder.remove_cgroups(each.name)
+            if not cgroups.remove(each.name, deadline - time.monotonic()):
+                raise DirectoryError(f"cgroups {each.name} are still in use")
         if interface := state.get("interface"):
             network.remove(str(interface))
         self._marked.empty()
@@ -242,7 +236,7 @@ class ClusterDirectory:
             *([f"directory {self.path}"] if self.path.exists() else []),
         ]
         if lab := status.state.get("directory"):
-            left += [f"cgroup {group}" for group in holder.cgroups(Path(lab).name)]
+            left += [f"cgroup {group}" for group in cgroups.named(Path(lab).name)]
         if (interface := status.state.get("interface")) and network.is_there(interface):
             left.append(f"interface {interface}")
         return left

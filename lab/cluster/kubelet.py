@@ -17,9 +17,8 @@ from typing import Any, Final
 
 import yaml
 
-from lab.node import network
+from lab.node import cgroups, network
 from lab.node.containerd import Paths
-from lab.node.holder import CGROUPS
 from lab.node.namespace import Inside, Namespace
 from lab.node.network import Link
 from tools.kubernetes import Kubernetes
@@ -141,6 +140,6 @@ class Kubelet:
 
 def _hierarchies() -> list[Path]:
     """The cgroup hierarchies: one under v2; under v1 one for each controller or several."""
-    if (CGROUPS / "cgroup.controllers").exists():
-        return [CGROUPS]
-    return [path for path in CGROUPS.iterdir() if (path / "cgroup.procs").exists()]
+    if (cgroups.ROOT / "cgroup.controllers").exists():
+        return [cgroups.ROOT]
+    return [path for path in cgroups.ROOT.iterdir() if (path / "cgroup.procs").exists()]

@@ -1,13 +1,17 @@
-"""A program that ends with its owner at the latest, seen from the owner (see keeper.py)."""
+"""A program that ends with its owner at the latest; needs no root and no namespace.
+
+The kernel kills the program when the thread that started it exits (PR_SET_PDEATHSIG). That thread
+exits with the owner, by whatever signal. It is for programs that start no others.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -16,44 +20,40 @@ _ROOT: Final = Path(__file__).resolve().parents[2]
 _END_S: Final = 30.0
 _LOG_TAIL_CHARS: Final = 4000
 _POLL_S: Final = 0.001
+_STARTER: Final = ThreadPoolExecutor(1)
+"""Its thread starts all programs: the caller's may exit before the owner."""
+_UNLESS_ORPHANED: Final = 'test "$PPID" = "$0" && exec "$@"'
+"""The kernel does not report the end of an owner that exited before the request."""
 
 
 class Process:
-    """A running program; its output is appended to `log`. It ends with its owner at the latest."""
+    """A running program; its output is appended to `log`."""
 
     def __init__(
-        self,
-        command: Sequence[str | Path],
-        log: Path,
-        environ: Mapping[str, str] | None = None,
-        removed_after_owner: Path | None = None,
+        self, command: Sequence[str | Path], log: Path, environ: Mapping[str, str] | None = None
     ) -> None:
         self.log = log
-        keeper = [sys.executable, "-m", "lab.cluster.keeper", str(log)]
-        self._keeper = subprocess.Popen(
-            [*keeper, str(removed_after_owner or "-"), *map(str, command)],
-            cwd=_ROOT,
-            env={**os.environ, **(environ or {})},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # only the owner gets a terminal's ^C
-        )
-        assert self._keeper.stdout is not None
-        first_line = self._keeper.stdout.readline()
-        if not first_line:
-            self._close()
-            raise OSError(f"{command[0]} cannot be started; the reason is above")
-        self.pid = int(first_line)
+        guard = ["setpriv", "--pdeathsig=KILL", "sh", "-c", _UNLESS_ORPHANED, str(os.getpid())]
+        with log.open("ab") as out:
+            self._program = _STARTER.submit(
+                subprocess.Popen[bytes],
+                [*guard, *map(str, command)],
+                cwd=_ROOT,
+                env={**os.environ, **(environ or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,  # only the owner gets a terminal's ^C
+            ).result()
+        self.pid = self._program.pid
 
     @property
     def running(self) -> bool:
-        return self._keeper.poll() is None
+        return self._program.poll() is None
 
     def send(self, number: int) -> None:
         """No effect if it has exited."""
-        if self.running:
-            os.kill(self.pid, number)
+        self._program.send_signal(number)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -75,16 +75,10 @@ class Process:
         """Signal it and wait for its exit; it is killed after the timeout. Idempotent."""
         self.send(number)
         try:
-            self._keeper.wait(within_s)
+            self._program.wait(within_s)
         except subprocess.TimeoutExpired:
             self.send(signal.SIGKILL)
-        self._close()
-
-    def _close(self) -> None:
-        self._keeper.wait(_END_S)
-        for pipe in (self._keeper.stdin, self._keeper.stdout):
-            assert pipe is not None
-            pipe.close()
+            self._program.wait(_END_S)
 
     def kill(self) -> None:
         self.stop(signal.SIGKILL)

@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 from typing import Final
 
-from lab.node import holder
+from lab.node import cgroups
 
 REMOVE_TIMEOUT_S: Final = 60.0
 
-_V1: Final = holder.CGROUPS / "memory"
+_V1: Final = cgroups.ROOT / "memory"
 _LOOK_S: Final = 0.05
 
 
@@ -27,9 +27,9 @@ class MemoryGroup:
     def __init__(self, name: str, limit_bytes: int = 0) -> None:
         self._name = name
         self._is_v1 = _V1.is_dir()
-        self.path = (_V1 if self._is_v1 else holder.CGROUPS) / name
+        self.path = (_V1 if self._is_v1 else cgroups.ROOT) / name
         if not self._is_v1:
-            (holder.CGROUPS / "cgroup.subtree_control").write_text("+memory")
+            (cgroups.ROOT / "cgroup.subtree_control").write_text("+memory")
         self.path.mkdir()
         if limit_bytes:
             limit = "memory.limit_in_bytes" if self._is_v1 else "memory.max"
@@ -66,13 +66,12 @@ class MemoryGroup:
         REMOVE_TIMEOUT_S.
         """
         deadline_s = time.monotonic() + REMOVE_TIMEOUT_S
-        while self.path.is_dir():
+        while not cgroups.remove(self._name):
             if time.monotonic() > deadline_s:
                 raise TimeoutError(f"{self.path}: still has processes after {REMOVE_TIMEOUT_S} s")
             for group in (self.path, *self.path.iterdir()):
                 if group.is_dir():
                     _kill(group)
-            holder.remove_cgroups(self._name)
             time.sleep(_LOOK_S)
 
 

@@ -1,13 +1,12 @@
 """The lab's namespaces seen from the owner: open, run commands inside, close.
 
 The owner itself stays outside: sockets and logs are in a directory that both sides see, mounts and
-processes exist inside only (holder.py ends them).
+processes exist inside only (holder.py). `pid` is the namespaces' first process.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,10 +20,6 @@ from lab.node import network
 from lab.node.network import Link
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
-_UNSHARE: Final = (
-    *("unshare", "--mount", "--propagation", "private"),
-    *("--pid", "--fork", "--kill-child", "--mount-proc"),
-)
 PREFIX: Final = "gpuslice-lab-"
 _END_S: Final = 30.0
 PARENT_CHARS_MAX: Final = 18
@@ -49,9 +44,11 @@ class Namespace:
         self.directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent or _parent()))
         self.cgroup = self.directory.name
         self._kinds = ["--mount", "--pid", *(["--net"] * own_network)]
-        command = [*_UNSHARE, *(["--net"] * own_network), sys.executable, "-m", "lab.node.holder"]
-        self._outer = subprocess.Popen(
-            [*command, str(self.directory), self.cgroup],
+        self._holder = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "lab.node.holder", str(self.directory), self.cgroup),
+                *(["--net"] * own_network),
+            ],
             cwd=_ROOT,
             env=environment(),
             stdin=subprocess.PIPE,
@@ -59,15 +56,15 @@ class Namespace:
             text=True,
             start_new_session=True,
         )
-        assert self._outer.stdout is not None
-        if self._outer.stdout.readline() != "held\n":
-            self._outer.communicate()
-            shutil.rmtree(self.directory, ignore_errors=True)
+        assert self._holder.stdout is not None
+        if self._holder.stdout.readline() != "held\n":
+            self._holder.communicate()
             raise NamespaceError(
                 "this root may not make a mount and a PID namespace (see the line above); "
                 "a machine that is a container itself must be a privileged one"
             )
-        self.pid = children(self._outer.pid)[0]
+        (unshare,) = children(self._holder.pid)
+        (self.pid,) = children(unshare)
         self._started: list[Inside] = []
         if own_network:
             try:
@@ -78,7 +75,7 @@ class Namespace:
 
     @property
     def alive(self) -> bool:
-        return self._outer.poll() is None
+        return self._holder.poll() is None
 
     def cover(self, place: Path) -> None:
         """Mount over `place`: later writes below it are visible in the lab only, and end with it.
@@ -147,14 +144,14 @@ class Namespace:
 
     def close(self) -> None:
         """Idempotent. Everything inside is killed; the directory is removed."""
-        assert self._outer.stdin is not None and self._outer.stdout is not None
-        if not self._outer.stdin.closed:
-            self._outer.stdin.close()
-            self._outer.stdout.close()
+        assert self._holder.stdin is not None and self._holder.stdout is not None
+        if not self._holder.stdin.closed:
+            self._holder.stdin.close()
+            self._holder.stdout.close()
         for process in self._started:
             # A stopped nsenter would leave its child unreaped, and the namespace with it.
             process.entering.send_signal(signal.SIGCONT)
-        self._outer.wait(_END_S)
+        self._holder.wait(_END_S)
         for process in self._started:
             process.entering.wait(_END_S)
         if self.link is not None:

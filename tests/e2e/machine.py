@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from lab.node import holder
+from lab.node import cgroups
 from tools import building
 
 LAYERS: Final = "GPUSLICE_TEST_LAYERS"
@@ -197,7 +197,7 @@ def _leaves(top: Path) -> Iterator[str]:
 
 def _cgroups(names: Iterable[str]) -> Iterator[str]:
     for name in names:
-        for group in holder.cgroups(name):
+        for group in cgroups.named(name):
             yield str(group)
             yield from (str(inner) for inner in group.rglob("*") if inner.is_dir())
 

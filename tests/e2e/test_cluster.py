@@ -15,7 +15,7 @@ import pytest
 
 from contract import names
 from lab.demo import seed
-from lab.node import holder, network
+from lab.node import cgroups, network
 from tests.e2e.whole import HALF, WHOLE_GPU, Whole, allocatable
 from tests.support import until
 
@@ -167,13 +167,13 @@ def test_a_cluster_whose_owner_was_killed_is_detected_and_restarted(whole: Whole
 
 def test_down_leaves_nothing_also_after_kills(whole: Whole) -> None:
     state, directory = whole.state, Path(whole.state["directory"])
-    whole.kill(whole.holder())
+    whole.kill(whole.first())
     whole.kill(whole.owner)
     done = whole.command("down")
     assert done.returncode == 0, done.stderr
     assert not whole.directory.exists()
     assert not network.is_there(state["interface"])
-    assert holder.cgroups(directory.name) == []
+    assert cgroups.named(directory.name) == []
     assert whole.marked() == []
     assert whole.command("status").returncode == 3
     assert "no cluster" in whole.command("down").stderr

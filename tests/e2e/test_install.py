@@ -295,7 +295,7 @@ def _library_files(whole: Whole) -> Mapping[str, str]:
 def _restart(whole: Whole) -> None:
     """Kill all of the node's processes but its first, and empty /run."""
     owner, containerd = whole.owner, whole.pid("containerd")
-    first = whole.holder()
+    first = whole.first()
     os.kill(owner, signal.SIGSTOP)
     script = """
     kill -9 -1

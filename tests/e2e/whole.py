@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -72,13 +73,13 @@ class Whole:
         """Numbers of all its processes but those in users' pods."""
         return list(processes(MARK, self.directory))
 
-    def holder(self) -> int:
+    def first(self) -> int:
         """The first process of the cluster's namespaces."""
         for pid in self.marked():
-            command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-            if "lab.node.holder" in command and "unshare" not in command[0]:
+            status = Path(f"/proc/{pid}/status").read_text()
+            if re.search(r"^NSpid:\t\d+\t1$", status, re.MULTILINE):
                 return pid
-        raise AssertionError("no holder")
+        raise AssertionError("the namespaces have no first process")
 
     def well(self) -> bool:
         return self.command("status").returncode == 0

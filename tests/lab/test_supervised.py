@@ -1,11 +1,11 @@
-"""A kept program ends with its owner, with its keeper, or by itself, and nothing of it is left."""
+"""A supervised program ends with its owner at the latest."""
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -42,42 +42,46 @@ def test_one_that_ignores_the_signal_or_is_stopped_ends_too(tmp_path: Path) -> N
     assert not is_running(ignoring.pid) and not is_running(stopped.pid)
 
 
-def test_a_program_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="/no/such cannot be started"):
-        Process(["/no/such"], tmp_path / "log")
+def test_a_program_that_is_not_there_has_ended(tmp_path: Path) -> None:
+    process = Process(["/no/such"], tmp_path / "log")
+    until(lambda: not process.running, "it has ended")
+    assert "/no/such: not found" in process.log_tail()
+
+
+def test_a_program_outlives_the_thread_that_asked_for_it(tmp_path: Path) -> None:
+    started: list[Process] = []
+    thread = threading.Thread(
+        target=lambda: started.append(Process(["sleep", "600"], tmp_path / "log"))
+    )
+    thread.start()
+    thread.join()
+    process = started[0]
+    until(lambda: _command(process.pid) == "sleep", "it runs")
+    assert process.running
+    process.kill()
+
+
+def _command(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 _OWNER = """
 import sys, time
 from pathlib import Path
 from lab.cluster.supervised import Process
-directory = Path(sys.argv[1])
-one = Process(["sleep", "600"], directory / "log", removed_after_owner=directory)
-print(one.pid, one._keeper.pid, flush=True)
+print(Process(["sleep", "600"], Path(sys.argv[1])).pid, flush=True)
 while True:  # a signal just before a sleep would be handled at its end
     time.sleep(0.1)
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_program_ends_with_its_owner_and_its_directory_is_removed(
-    tmp_path: Path, number: signal.Signals
-) -> None:
-    directory = tmp_path / "owned"
-    directory.mkdir()
-    command = [sys.executable, "-c", _OWNER, str(directory)]
+def test_a_program_ends_with_its_owner(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-c", _OWNER, str(tmp_path / "log")]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as owner:
         assert owner.stdout is not None
-        program, keeper = (int(pid) for pid in owner.stdout.readline().split())
+        program = int(owner.stdout.readline())
         owner.send_signal(number)
-    until(lambda: not is_running(program) and not is_running(keeper), "both have ended")
-    assert not directory.exists()
-
-
-def test_a_program_ends_with_its_keeper(tmp_path: Path) -> None:
-    process = Process(["sleep", "600"], tmp_path / "log")
-    os.kill(process._keeper.pid, signal.SIGKILL)
-    until(lambda: not is_running(process.pid), "it has ended")
-    process.stop()
+    until(lambda: not is_running(program), "it has ended")

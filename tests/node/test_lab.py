@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import psutil
@@ -18,6 +17,7 @@ from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import Process
 from lab.node.lab import Lab
 from lab.node.namespace import Namespace
+from tests.support import until
 
 from .conftest import probe
 
@@ -105,9 +105,8 @@ def test_nothing_outlives_an_owner_killed_with_9(build_dir: Path) -> None:
     os.kill(owner.pid, signal.SIGKILL)
     owner.wait()
     owner.stdout.close()
-    while psutil.pid_exists(int(pid)):
-        time.sleep(0.05)
-    assert not Path(directory).exists()
+    until(lambda: not Path(directory).exists(), "the holder has removed the directory")
+    assert not psutil.pid_exists(int(pid))
     assert not any(process.is_running() for process in inside)
     assert directory not in Path("/proc/self/mounts").read_text()
     left = subprocess.run(["find", "/sys/fs/cgroup", "-name", cgroup], capture_output=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.node import holder
+from lab.node import cgroups
 from nri_plugin.host import rootfs, selinux
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.policy import injection
@@ -121,7 +121,7 @@ class Bundle:
             [*self._runc, "delete", "--force", self.id], capture_output=True, check=False
         )
         clear(self.files)
-        holder.remove_cgroups(self.cgroup)
+        cgroups.remove(self.cgroup)
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def made(tmp_path: Path) -> Iterator[Bundle]:
         yield bundle
     finally:
         bundle.remove()
-    left = subprocess.run(["find", holder.CGROUPS, "-name", bundle.cgroup], capture_output=True)
+    left = subprocess.run(["find", cgroups.ROOT, "-name", bundle.cgroup], capture_output=True)
     assert left.stdout == b""
 
 

@@ -20,10 +20,10 @@ from types import TracebackType
 from typing import Any, Final
 
 from contract import names
+from lab.node import cgroups
 from lab.node.catalogue import BUSYBOX_IMAGE, Catalogue
 from lab.node.containerd_config import PAUSE_IMAGE
 from lab.node.cri import Process
-from lab.node.holder import CGROUPS
 from lab.node.lab import CLUSTER_FILES, Lab
 from lab.node.namespace import Inside, children
 from tests.chart import rendering
@@ -70,7 +70,7 @@ class Finding:
 
 def _hierarchy() -> Path:
     """Any hierarchy of cgroups: the one of cgroup v2, or one of v1."""
-    return CGROUPS if (CGROUPS / "cgroup.procs").exists() else CGROUPS / "pids"
+    return cgroups.ROOT if (cgroups.ROOT / "cgroup.procs").exists() else cgroups.ROOT / "pids"
 
 
 def _emulate(spec: kubelet.Json, directory: Path, policy: str) -> None:
