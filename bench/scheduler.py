@@ -14,7 +14,7 @@ from statistics import median
 from typing import Final
 
 from bench import Result
-from bench.scheduling import blocking, complete_runs, dialects, driven_extender, fleets, verbs
+from bench.scheduling import blocking, complete_runs, dialects, fleets, verbs
 from bench.scheduling.figures import Figures, say
 from bench.scheduling.throughput import (
     BARE,
@@ -68,8 +68,6 @@ def _whole(figures: Figures, quick: bool) -> None:
         measured = asyncio.run(complete_runs.measure(Path(directory) / "plane", quick))
     for nodes, runs in measured.runs.items():
         _runs(figures, nodes, runs)
-    for nodes, asked in measured.driven.items():
-        _driven(figures, nodes, asked)
     figures.add(
         "memory_mib",
         f"the extender's RSS, {measured.nodes:,} nodes, {measured.pods:,} pods",
@@ -160,17 +158,6 @@ def _writes(figures: Figures, nodes: int, kind: str, runs: Runs) -> None:
 
 def _name(kind: str) -> str:
     return "_".join(kind.replace(",", "").replace("%", "percent").split())
-
-
-def _driven(figures: Figures, nodes: int, measured: driven_extender.Measured) -> None:
-    where = f"{nodes:,} nodes, verbs with POST and watches"
-    goal = 500.0 if nodes == fleets.MIDDLE.nodes else None
-    about = f"{where}: pods a second of one core"
-    name = f"driven_{nodes}_pods_per_core_s"
-    figures.add_rounds(name, about, "1/s", measured.per_core_s, goal)
-    by_clock = median(measured.pods_per_s)
-    figures.add(f"driven_{nodes}_pods_per_s", f"{where}: by the clock", "1/s", by_clock)
-    figures.add(f"driven_{nodes}_again", f"{where}: binds that came late", "", measured.again)
 
 
 def _verbs(figures: Figures, quick: bool) -> None:

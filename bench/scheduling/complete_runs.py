@@ -9,7 +9,7 @@ from typing import Final
 
 import psutil
 
-from bench.scheduling import driven_extender, fleets, stage
+from bench.scheduling import fleets, stage
 from bench.scheduling.figures import say
 from bench.scheduling.throughput import (
     BARE,
@@ -43,11 +43,9 @@ _LATER: Final = (STOCK, BARE, OFF, OURS, OFF_ZONE, OURS_ZONE) * 3 + (OFF_TENTH, 
 
 @dataclass
 class Measured:
-    """runs, driven: by number of nodes. nodes, pods: in the extender's state when its memory was
-    read."""
+    """runs: by number of nodes. nodes, pods: in the extender's state when its memory was read."""
 
     runs: dict[int, Runs] = field(default_factory=dict)
-    driven: dict[int, driven_extender.Measured] = field(default_factory=dict)
     nodes: int = 0
     pods: int = 0
     memory_mib: float = 0.0
@@ -74,7 +72,7 @@ async def measure(directory: Path, quick: bool) -> Measured:
             try:
                 installation.wait_ready()
                 say(f"the extender is ready after {time.monotonic() - begun_s:.1f} s")
-                pid, port = installation.extender.pid, installation.port
+                pid = installation.extender.pid
                 throughput = Throughput(plane, kube, installation)
                 for number in stages:
                     await stage.build(kube, nodes[measured.nodes or there.nodes : number])
@@ -83,12 +81,6 @@ async def measure(directory: Path, quick: bool) -> Measured:
                     rounds, count = (1, 100) if quick else (3, 600)
                     kinds = _FIRST * rounds if number == stages[0] else _LATER
                     measured.runs[number] = await throughput.measure(count, kinds)
-                    say(f"asked by the bench, {number:,} nodes")
-                    named = [node.name for node in nodes[:number]]
-                    rounds = 1 if quick else 5
-                    measured.driven[number] = await driven_extender.measure(
-                        kube, port, pid, named, count, rounds
-                    )
                 measured.memory_mib = psutil.Process(pid).memory_info().rss / _MIB
             finally:
                 installation.stop()

@@ -4,10 +4,11 @@ With the extender, nominations are on; "nominations off" is the same without the
 Without the extender it is the same kube-scheduler with the same configuration and pods:
 koordinator.sh resources are then mere totals of the node. Stock is kube-scheduler's default
 profile, which scores a part of the nodes. The extender is stopped (SIGSTOP) meanwhile.
-kube-scheduler is stopped while the pods are created, so that only scheduling is measured. A run
-begins when the programs are at rest: for seconds after its start kube-scheduler lists all pods, and
-its garbage collection and that of kube-apiserver would be measured. Runs alternate, so that other
-load affects both.
+kube-scheduler and the extender are stopped while the pods are created, so that no pod is decided
+before the clock starts. The clock runs from their continuation to the last Binding. A run begins
+when the programs are at rest: for seconds after its start kube-scheduler lists all pods, and its
+garbage collection and that of kube-apiserver would be measured. Runs alternate, so that other load
+affects both.
 """
 
 from __future__ import annotations
@@ -161,11 +162,14 @@ class Throughput:
             )
             before, begun_s = stage.writes(self._plane), self._cpu_s()
             nominations = self._nominations() if ours else Counter()
+            self._extender.send_signal(signal.SIGSTOP)
             await stage.post_all(self._kube, path, pods)
             spent_s, started_s = self._spent_s(scheduler.pid), time.monotonic()
+            if ours:
+                self._extender.send_signal(signal.SIGCONT)
             scheduler.send(signal.SIGCONT)
             times = await seen
-            took_s = time.monotonic() - started_s
+            took_s = times[-1] - started_s
             spent = {name: s - spent_s[name] for name, s in self._spent_s(scheduler.pid).items()}
             runs.spend(kind, spent, took_s, count)
             cpu_us = (self._cpu_s() - begun_s) / count * 1e6
@@ -178,7 +182,7 @@ class Throughput:
             scheduler.send(signal.SIGCONT)
             scheduler.stop()
             self._extender.send_signal(signal.SIGCONT)
-        rate = (count - 1) / (times[-1] - times[0])
+        rate = count / took_s
         runs.pods_per_s.setdefault(kind, []).append(rate)
         runs.bound[kind] += count
         if kind == OURS:
