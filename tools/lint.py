@@ -1,7 +1,7 @@
 """`make lint`: each checker as one timed step; its output is shown only if it finds something.
 
-Beside the checkers of others: words that hide the component (CONTRIBUTING, "Words"), and lines of
-documents that are too long to read.
+Beside the checkers of others: words that hide the component (CONTRIBUTING, "Words"), lines of
+documents that are too long to read, and functions of the product above 60 lines (functions.py).
 
 The type stubs of protobuf messages are generated first: they are large, and only mypy reads them,
 so they are not committed.
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from tools import building
+from tools import building, functions
 from tools.progress import step
 
 _ROOT: Final = Path(__file__).resolve().parents[1]
@@ -86,14 +86,23 @@ def _words() -> list[str]:
     return [each for name in names for each in findings(name, (_ROOT / name).read_text())]
 
 
+def _functions() -> list[str]:
+    texts = {name: (_ROOT / name).read_text() for name in _tracked(functions.PATTERNS)}
+    return list(functions.findings(texts))
+
+
+_OWN: Final = {"words": _words, "functions": _functions}
+
+
 def main() -> int:
     failed = []
-    with step("words") as shown:
-        found = _words()
-        shown.failed = bool(found)
-    if found:
-        failed.append("words")
-        sys.stdout.write("".join(found))
+    for title, check in _OWN.items():
+        with step(title) as shown:
+            found = check()
+            shown.failed = bool(found)
+        if found:
+            failed.append(title)
+            sys.stdout.write("".join(found))
     # protoc finds its plugin for mypy by PATH.
     environment = {**os.environ, "PATH": f"{_BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
     for title, (tool, *arguments) in _CHECKS.items():

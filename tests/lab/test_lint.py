@@ -1,10 +1,10 @@
-"""`make lint` finds vague words in every text, and long lines in documents alone."""
+"""`make lint` finds vague words, long lines of documents, and long functions of the product."""
 
 from __future__ import annotations
 
 import pytest
 
-from tools import lint
+from tools import functions, lint
 
 LONG = f"{'words ' * 20}[and a link](https://example.com)"
 
@@ -23,3 +23,28 @@ LONG = f"{'words ' * 20}[and a link](https://example.com)"
 )
 def test_words_and_long_lines(name: str, text: str, found: list[str]) -> None:
     assert list(lint.findings(name, text)) == found
+
+
+_BODY = "    pass\n" * 59
+_C_BODY = "\tcall();\n" * 57
+_C_LONG = f"static int\tspare;\n\nint both(int a,\n\t int b)\n{{\n{_C_BODY}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "too_long", "found"),
+    [
+        ("a.py", f"def one():\n{_BODY}", [], []),
+        ("a.py", f"async def one():\n{_BODY}    pass\n", [], ["a.py one: 61 lines, at most 60\n"]),
+        ("a.py", f"class A:\n def one():\n{_BODY}    pass\n", ["a.py one"], []),
+        ("a.c", _C_LONG, [], ["a.c both: 61 lines, at most 60\n"]),
+        ("a.h", _C_LONG.replace("\tcall();\n", "", 1), [], []),
+        (
+            "a.py",
+            f"def one():\n{_BODY}",
+            ["a.py one"],
+            ["a.py one: fits in 60 lines: remove it from TOO_LONG\n"],
+        ),
+    ],
+)
+def test_long_functions(name: str, text: str, too_long: list[str], found: list[str]) -> None:
+    assert list(functions.findings({name: text}, frozenset(too_long))) == found

@@ -1,0 +1,72 @@
+"""Functions of the product, in Python and C, that are longer than 60 lines.
+
+A function counts from its signature to its last line. TOO_LONG lists the exceptions. An entry whose
+function fits is itself a finding, so that the list only shrinks.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+MAX_LINES: Final = 60
+PATTERNS: Final = tuple(
+    f"{part}/*.{kind}"
+    for part in ("contract", "gpu", "gpuslice", "kube", "nri_plugin", "scheduler", "shim")
+    for kind in ("py", "c", "h")
+)
+TOO_LONG: Final = frozenset(
+    {
+        "nri_plugin/agent.py run",
+        "nri_plugin/kube/cluster.py _run",
+        "nri_plugin/metrics.py __init__",
+        "scheduler/command_line.py serve",
+        "scheduler/metrics.py __init__",
+        "scheduler/service.py _run",
+        "scheduler/simulate_command.py simulate_command",
+        "shim/cli.py _parser",
+    }
+)
+_C_NAME: Final = re.compile(r"(\w+)\(")
+
+
+def _in_python(text: str) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def _in_c(text: str) -> Iterator[tuple[str, int]]:
+    """clang-format leaves a function's braces, and nothing else, alone at the start of a line."""
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        if line != "{":
+            continue
+        first = number - 1
+        while first > 0 and lines[first][:1] in ("\t", " "):
+            first -= 1
+        name = _C_NAME.search(lines[first])
+        last = next((n for n, each in enumerate(lines[number:], number) if each[:1] == "}"), number)
+        yield name[1] if name else lines[first], last - first + 1
+
+
+def lengths(name: str, text: str) -> Iterator[tuple[str, int]]:
+    """`FILE FUNCTION` and its lines."""
+    found = _in_python(text) if name.endswith(".py") else _in_c(text)
+    return ((f"{name} {function}", lines) for function, lines in found)
+
+
+def findings(texts: Mapping[str, str], too_long: frozenset[str] = TOO_LONG) -> Iterator[str]:
+    """texts: by file."""
+    long = {
+        function: lines
+        for name, text in texts.items()
+        for function, lines in lengths(name, text)
+        if lines > MAX_LINES
+    }
+    for function in sorted(long.keys() - too_long):
+        yield f"{function}: {long[function]} lines, at most {MAX_LINES}\n"
+    for function in sorted(too_long - long.keys()):
+        yield f"{function}: fits in {MAX_LINES} lines: remove it from TOO_LONG\n"
