@@ -47,20 +47,17 @@ def run(quick: bool) -> Result:
     _whole(figures, quick)
     _verbs(figures, quick)
     _dialects(figures, quick)
-    header = ("", "unit", "measured", "goal")
+    header = ("", "measured", "goal")
     return Result(figures.values, figures.at_most, header, figures.rows, figures.at_least)
 
 
 def _blocking(figures: Figures, size: fleets.Size) -> None:
-    where = f"{size.nodes:,} nodes, {blocking.PODS} hard pods wait"
-    say(where)
+    """The longest blocking of the event loop by each call, and the latest timer, as of a Lease's
+    renewal."""
+    say(f"{size.nodes:,} nodes, {blocking.PODS} hard pods wait")
     measured = blocking.measure(size)
-    for kind, seconds in measured.longest_s.items():
-        call = kind.replace("_", ", victims per node: ")
-        about = f"{where}: longest blocking of the event loop by {call}"
-        figures.add(f"blocking_{size.nodes}_{kind}_ms", about, "ms", seconds * 1e3, _BLOCKING_MS)
-    about = f"{where}: a timer, as of the Lease's renewal, late by at most"
-    figures.add(f"blocking_{size.nodes}_timer_ms", about, "ms", measured.late_s * 1e3, _BLOCKING_MS)
+    for kind, seconds in {**measured.longest_s, "timer": measured.late_s}.items():
+        figures.add(f"blocking_{size.nodes}_{kind}_ms", seconds * 1e3, _BLOCKING_MS)
 
 
 def _whole(figures: Figures, quick: bool) -> None:
@@ -68,20 +65,13 @@ def _whole(figures: Figures, quick: bool) -> None:
         measured = asyncio.run(complete_runs.measure(Path(directory) / "plane", quick))
     for nodes, runs in measured.runs.items():
         _runs(figures, nodes, runs)
-    figures.add(
-        "memory_mib",
-        f"the extender's RSS, {measured.nodes:,} nodes, {measured.pods:,} pods",
-        "MiB",
-        measured.memory_mib,
-        at_most=250.0,
-    )
+    say(f"memory of the extender: {measured.nodes:,} nodes, {measured.pods:,} pods")
+    figures.add("memory_mib", measured.memory_mib, at_most=250.0)
 
 
 def _runs(figures: Figures, nodes: int, runs: Runs) -> None:
-    where = f"{nodes:,} nodes, kube-scheduler"
     for kind in runs.pods_per_s:
-        rate = runs.median(kind)
-        figures.add(f"whole_{nodes}_{_name(kind)}_pods_per_s", f"{where} {kind}", "1/s", rate)
+        figures.add(f"whole_{nodes}_{_name(kind)}_pods_per_s", runs.median(kind))
     ratios = [
         (OFF, BARE, _AT_LEAST_OF_BARE.get(nodes)),
         (OURS, STOCK, _AT_LEAST_OF_STOCK.get(nodes)),
@@ -90,43 +80,19 @@ def _runs(figures: Figures, nodes: int, runs: Runs) -> None:
     for kind, other, goal in ratios:
         if kind in runs.pods_per_s:
             name = f"whole_{nodes}_{_name(kind)}_per_{_name(other)}"
-            ratio = runs.median(kind) / runs.median(other)
-            figures.add(name, f"{where} {kind}, of {other}", "x", ratio, None, goal)
+            figures.add(name, runs.median(kind) / runs.median(other), None, goal)
     for kind in (STOCK, OFF, OURS):
         for program, by_run in runs.spent_ms[kind].items():
-            figures.add(
-                f"spent_{nodes}_{_name(kind)}_{_name(program)}_ms_per_pod",
-                f"{where} {kind}: processor time per pod of {program}",
-                "ms",
-                median(by_run),
-            )
-        figures.add(
-            f"idle_{nodes}_{_name(kind)}",
-            f"{where} {kind}: processor time that is left, of all",
-            "",
-            median(runs.idle[kind]),
-        )
+            name = f"spent_{nodes}_{_name(kind)}_{_name(program)}_ms_per_pod"
+            figures.add(name, median(by_run))
+        figures.add(f"idle_{nodes}_{_name(kind)}", median(runs.idle[kind]))
     for kind, pods in runs.nominations.items():
         if nominated := pods[Outcome.NOMINATED.value]:
-            figures.add(
-                f"confirmed_{nodes}_{_name(kind)}",
-                f"{where} {kind}: bound where nominated",
-                "",
-                pods[Outcome.CONFIRMED.value] / nominated,
-                at_least=_CONFIRMED,
-            )
-            figures.add(
-                f"late_{nodes}_{_name(kind)}",
-                f"{where} {kind}: searched for before kube-scheduler received the nomination",
-                "",
-                pods[Outcome.LATE.value] / nominated,
-            )
-    figures.add(
-        f"real_{nodes}_pods_per_core_s",
-        f"{where} at its pace: the extender, pods a second of one core",
-        "1/s",
-        1e6 / runs.cpu_us_median,
-    )
+            confirmed = pods[Outcome.CONFIRMED.value] / nominated
+            figures.add(f"confirmed_{nodes}_{_name(kind)}", confirmed, at_least=_CONFIRMED)
+            late = pods[Outcome.LATE.value] / nominated
+            figures.add(f"late_{nodes}_{_name(kind)}", late)
+    figures.add(f"real_{nodes}_pods_per_core_s", 1e6 / runs.cpu_us_median)
     for ours, off in WITHOUT_NOMINATIONS.items():
         for kind in (ours, off):
             if kind in runs.writes:
@@ -136,7 +102,7 @@ def _runs(figures: Figures, nodes: int, runs: Runs) -> None:
 def _writes(figures: Figures, nodes: int, kind: str, runs: Runs) -> None:
     """kube-scheduler writes an event and a condition of each pod that does not fit, at every try.
     So it does of a pod whose GPU was filled meanwhile."""
-    where, name = f"{nodes:,} nodes, kube-scheduler {kind}", f"writes_{nodes}_{_name(kind)}"
+    name = f"writes_{nodes}_{_name(kind)}"
     all_fit = kind not in (OURS_TENTH, OFF_TENTH)
     patched = 0.02 if kind.startswith(OFF) else 1.0
     for short, what, at_least, at_most in (
@@ -144,16 +110,10 @@ def _writes(figures: Figures, nodes: int, kind: str, runs: Runs) -> None:
         ("events", EVENT, 0.99, 1.02 if all_fit else None),
         ("nominations", NOMINATION, None, patched if all_fit else None),
     ):
-        value = runs.written(kind, what)
-        figures.add(f"{name}_{short}", f"{where}: {what} per pod", "", value, at_most, at_least)
+        figures.add(f"{name}_{short}", runs.written(kind, what), at_most, at_least)
     others = runs.other_writes(kind)
-    figures.add(
-        f"{name}_others",
-        f"{where}: other writes per pod ({', '.join(others) or 'none'})",
-        "",
-        sum(others.values()),
-        at_most=0.05 if all_fit else None,
-    )
+    say(f"{nodes:,} nodes, {kind}: other writes: {', '.join(others) or 'none'}")
+    figures.add(f"{name}_others", sum(others.values()), at_most=0.05 if all_fit else None)
 
 
 def _name(kind: str) -> str:
@@ -170,31 +130,23 @@ def _verbs(figures: Figures, quick: bool) -> None:
 
 
 def _dialects(figures: Figures, quick: bool) -> None:
-    where = f"{fleets.LARGE.nodes:,} nodes, filter and prioritize"
-    say(f"{where}, by request dialect")
+    """The time of filter and prioritize for a dialect's pod, of that for Koordinator's."""
+    say(f"{fleets.LARGE.nodes:,} nodes, by request dialect")
     for name, ratio in dialects.ratios(dialects.measure(fleets.LARGE, 75 if quick else 400)):
-        about = f"{where}: a pod of {name}'s, of koordinator's"
-        figures.add(f"dialect_{name}_ratio", about, "x", ratio, _AT_MOST_OF_KOORDINATOR)
+        figures.add(f"dialect_{name}_ratio", ratio, _AT_MOST_OF_KOORDINATOR)
 
 
 def _mix(
     figures: Figures, size: fleets.Size, name: str, mix: fleets.Mix, rounds: int, pods: int
 ) -> None:
-    where = f"{size.nodes:,} nodes, verbs alone, {mix.about}"
-    say(where)
+    """again: binds for which another pod's had filled the GPU."""
+    say(f"{size.nodes:,} nodes, verbs alone, {mix.about}")
     measured = verbs.measure(size, rounds, pods, mix)
     goal = 1_000.0 if size is fleets.MIDDLE and mix is fleets.ONE else None
-    about = f"{where}: pods a second of one core"
-    figures.add_rounds(f"verbs_{name}_pods_per_core_s", about, "1/s", measured.per_core_s, goal)
-    figures.add(
-        f"verbs_{name}_pods_per_s",
-        f"{where}: by the clock, binds beside the next pod's filter",
-        "1/s",
-        measured.pods_per_s,
-    )
-    about = f"{where}: binds for which another's had filled the GPU"
-    figures.add(f"verbs_{name}_again", about, "", measured.again)
+    figures.add_rounds(f"verbs_{name}_pods_per_core_s", measured.per_core_s, goal)
+    figures.add(f"verbs_{name}_pods_per_s", measured.pods_per_s)
+    figures.add(f"verbs_{name}_again", measured.again)
     for verb in verbs.VERBS:
         p50_ms, p99_ms = measured.milliseconds(verb)
-        figures.add(f"{verb}_{name}_p50_ms", f"{where}: {verb}, p50", "ms", p50_ms)
-        figures.add(f"{verb}_{name}_p99_ms", f"{where}: {verb}, p99", "ms", p99_ms)
+        figures.add(f"{verb}_{name}_p50_ms", p50_ms)
+        figures.add(f"{verb}_{name}_p99_ms", p99_ms)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -34,34 +34,26 @@ class Kind(Enum):
 class Outcome:
     kind: Kind
     label: str = ""
-    """For a refusal: the refusing component, in a word."""
-    text: str = ""
-    """For a refusal: the runtime's error text."""
+    """For a refusal: the refusing component, in a word, or the error text of an unknown one."""
 
 
-REFUSALS: Final[Mapping[str, tuple[str, str]]] = {
-    "late": (
-        r"gpuslice did not decide",
-        "the agent refused in time, because it could not decide in time",
-    ),
-    "error": (r"gpuslice failed at", "the agent answered with an error"),
-    "agent": (r"gpuslice refuses", "the agent refused, by its rules"),
-    "required": (r"required plugin .* not present", "NRI's validator found the agent missing"),
-    "validator": (r"validator plugin .* failed", "NRI could not call the agent's validator"),
-    "policy": (
-        r"failed to handle \w+ request: (ttrpc: closed|context deadline exceeded)",
-        "NRI failed the request, as the agent's failure policy requires",
-    ),
-    "other": ("", "something else"),
+REFUSALS: Final[Mapping[str, str]] = {
+    "late": r"gpuslice did not decide",
+    "error": r"gpuslice failed at",
+    "agent": r"gpuslice refuses",
+    "required": r"required plugin .* not present",
+    "validator": r"validator plugin .* failed",
+    "policy": r"failed to handle \w+ request: (ttrpc: closed|context deadline exceeded)",
 }
-"""The refusing component: the text by which the runtime's error shows it, and its meaning. The
-first match applies."""
+"""The text by which the runtime's error shows the component that refused; the first match applies.
+required: NRI's validator. validator: NRI, which could not call the agent's. policy: NRI, by the
+agent's failure policy."""
 
 
 def refusal(text: str) -> Outcome:
     """From the runtime's error text."""
-    label = next(name for name, (pattern, _) in REFUSALS.items() if re.search(pattern, text))
-    return Outcome(Kind.REFUSED, label, text)
+    names = (name for name, pattern in REFUSALS.items() if re.search(pattern, text))
+    return Outcome(Kind.REFUSED, next(names, text))
 
 
 def inside(devices: Sequence[str], seen: Mapping[str, Any], limit_bytes: int) -> Outcome:
@@ -115,14 +107,3 @@ class Cell:
     @property
     def kinds(self) -> Mapping[Kind, int]:
         return Counter(outcome.kind for outcome in self.outcomes)
-
-
-def examples(cells: Iterable[Cell]) -> Mapping[str, str]:
-    """One error text of the runtime for each kind of refusal that occurred, in the order of
-    REFUSALS."""
-    found: dict[str, str] = {}
-    for cell in cells:
-        for outcome in (*cell.outcomes, *cell.after):
-            if outcome.kind is Kind.REFUSED:
-                found.setdefault(outcome.label, outcome.text)
-    return {name: found[name] for name in REFUSALS if name in found}

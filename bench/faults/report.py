@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import datetime
 import platform
-import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bench.faults import outcome
 from bench.faults.cases import INJECTIONS, SIZES, Injection
 from bench.faults.outcome import Cell, Kind
 from lab.node.namespace import environment
 from tools.releases import Release
-
-_IDENTITY: Final = re.compile(r"\b[0-9a-f]{12,64}\b")
 
 _HEAD: Final = """\
 # The fault matrix, {date}
@@ -51,10 +47,6 @@ _CONTROL: Final = """
 
 The runtime injects the GPU by CDI, as for a device plugin; the pod requires no plugin; the agent
 sends no failure policy, does not validate, and has no deadline of its own. The matrix can fail.
-"""
-_REFUSAL_TEXTS: Final = """
-## Components that refused, with their messages
-
 """
 
 
@@ -101,16 +93,7 @@ def document(columns: Sequence[Column], *, control: bool) -> str:
         for head, rows, some in tables:
             if some and rows.keys() & some[0].cells.keys():
                 parts += [head, _table(rows, some)]
-    examples = outcome.examples(cell for column in columns for cell in column.cells.values())
-    if examples:
-        parts.append(_REFUSAL_TEXTS)
-        parts += [_legend(name, text) for name, text in examples.items()]
     return "".join(parts)
-
-
-def _legend(name: str, text: str) -> str:
-    _, meaning = outcome.REFUSALS[name]
-    return f"- **{name}**: {meaning}.\n  `{_IDENTITY.sub('ID', text)}`\n"
 
 
 def _runc() -> str:

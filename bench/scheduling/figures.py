@@ -34,8 +34,6 @@ class Figures:
     def add(
         self,
         name: str,
-        about: str,
-        unit: str,
         value: float,
         at_most: float | None = None,
         at_least: float | None = None,
@@ -48,20 +46,18 @@ class Figures:
         if at_least is not None:
             self.at_least[name] = at_least
             goals.append(f">= {at_least:g}")
-        self.rows.append((about, unit, _shown(value), ", ".join(goals)))
+        self.rows.append((name, _shown(value), ", ".join(goals)))
 
-    def add_rounds(
-        self, name: str, about: str, unit: str, rounds: Sequence[Round], at_least: float | None
-    ) -> None:
+    def add_rounds(self, name: str, rounds: Sequence[Round], at_least: float | None) -> None:
         """Adds the median of the rounds as the figure, with the goal. The JSON has each round; the
         table has their spread and the machine's speed."""
         values = [each.value for each in rounds]
-        self.add(name, about, unit, median(values), at_least=at_least)
+        self.add(name, median(values), at_least=at_least)
         spread = f"{_shown(min(values))} to {_shown(max(values))}"
         samples = [ms for each in rounds for ms in (each.before_ms, each.after_ms)]
         machine = f"{min(samples):.1f} to {max(samples):.1f}"
-        self.rows.append((f"{about}, by round", unit, spread, ""))
-        self.rows.append((f"{about}, calibration loop", "ms", machine, ""))
+        self.rows.append((f"{name}, by round", spread, ""))
+        self.rows.append((f"{name}, calibration loop, ms", machine, ""))
         for number, each in enumerate(rounds, 1):
             self.values[f"{name}_round_{number}"] = round(each.value, 3)
             self.values[f"{name}_round_{number}_before_ms"] = round(each.before_ms, 2)

@@ -48,11 +48,11 @@ def test_a_quick_run_cannot_be_checked() -> None:
 
 def test_the_goal_is_for_what_was_measured_however_fast_the_machine_was() -> None:
     figures = Figures()
-    figures.add_rounds("x_s", "x", "1/s", [Round(9, 8, 16), Round(7, 16, 8), Round(8, 8, 8)], 8.5)
+    figures.add_rounds("x_s", [Round(9, 8, 16), Round(7, 16, 8), Round(8, 8, 8)], 8.5)
     assert figures.values["x_s"] == 8
     assert figures.values["x_s_round_1"] == 9 and figures.values["x_s_round_1_after_ms"] == 16
     assert not Result(figures.values, {}, (), (), figures.at_least).met
-    assert [row[2] for row in figures.rows] == ["8", "7 to 9", "8.0 to 16.0"]
+    assert [row[1] for row in figures.rows] == ["8", "7 to 9", "8.0 to 16.0"]
 
 
 @pytest.mark.parametrize("held", [0, 300])
