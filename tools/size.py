@@ -1,0 +1,96 @@
+"""Writes docs/size.md: the lines of each part of this tree, and its limits.
+
+Recorded data (folders named `recorded`, traces, pictures) and generated protobuf modules are left
+out. A part's first limit holds now, its second one after the planned work.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+DOCUMENT: Final = ROOT / "docs" / "size.md"
+ENFORCED: Final[frozenset[str]] = frozenset()
+"""The names of the parts whose limit tests/test_size.py holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """pattern: of the paths. later: the second limit; 0: none of its own."""
+
+    name: str
+    pattern: str
+    limit: int
+    later: int = 0
+
+
+PARTS: Final = (
+    Part(
+        "product with manifests",
+        r"(contract|gpu|kube|gpuslice|nri_plugin|scheduler|shim|manifests)/",
+        *(46_500, 53_500),
+    ),
+    Part("of it `scheduler/`", r"scheduler/", 8_200),
+    Part("tests", r"tests/", 53_000, 60_500),
+    Part("simgpu", r"simgpu/", 15_000, 16_000),
+    Part("lab, tools, bench, traces", r"(lab|tools|bench|traces)/", 15_500, 17_000),
+    Part(
+        "documents",
+        r"(docs/|README\.md|CONTRIBUTING\.md|SECURITY\.md|CHANGELOG\.md|CODE_OF_CONDUCT\.md)",
+        *(4_500, 5_700),
+    ),
+    Part("all", r"", 135_300, 153_500),
+)
+_LEFT_OUT: Final = re.compile(
+    r"\.(gz|tar|bin|zst|png|svg|ico|woff2?)$|recorded[^/]*\.tsv$|_pb2(_grpc)?\.pyi?$|traces/data/"
+    r"|(^|/)recorded/|(^|/)(uv\.lock|package-lock\.json)$"
+)
+_HEAD: Final = """\
+# Size
+
+`python -m tools.size` writes this table: the lines of tracked files. Recorded data (folders named
+`recorded`, traces, pictures) and generated protobuf modules are left out. The first limit holds
+now, the second one after the planned work.
+
+| part | lines | limit | later |
+|---|---|---|---|
+"""
+
+
+def counted() -> Mapping[str, int]:
+    """Lines by tracked path."""
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, text=True, capture_output=True, check=True
+    )
+    paths = [path for path in listed.stdout.splitlines() if not _LEFT_OUT.search(path)]
+    return {path: _lines(ROOT / path) for path in paths if (ROOT / path).is_file()}
+
+
+def _lines(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(1 for _ in file)
+
+
+def lines(part: Part, by_path: Mapping[str, int]) -> int:
+    return sum(count for path, count in by_path.items() if re.match(part.pattern, path))
+
+
+def row(part: Part, count: int) -> str:
+    later = f"{part.later:,}" if part.later else ""
+    return f"| {part.name} | {count:,} | {part.limit:,} | {later} |\n"
+
+
+def main() -> int:
+    by_path = counted()
+    DOCUMENT.write_text(_HEAD + "".join(row(part, lines(part, by_path)) for part in PARTS))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
