@@ -128,11 +128,6 @@ class Installation:
             time.sleep(0.05)
 
     @property
-    def port(self) -> int:
-        """The port on which kube-scheduler calls the extender."""
-        return self._port
-
-    @property
     def pages(self) -> tuple[str, int]:
         """The address of the extender's probes and metrics."""
         return ("127.0.0.1", self._http_port)
