@@ -19,23 +19,17 @@ from bench.scheduling.figures import Figures, say
 from bench.scheduling.throughput import (
     BARE,
     BINDING,
+    CONDITION,
     EVENT,
-    NOMINATION,
-    OFF,
-    OFF_TENTH,
     OURS,
     OURS_TENTH,
+    OURS_ZONE,
     STOCK,
-    WITHOUT_NOMINATIONS,
     Runs,
 )
-from scheduler.decisions.nomination import Outcome
 
 _AT_LEAST_OF_BARE: Final = {1_000: 0.75, 5_000: 0.9}
-"""Without nominations."""
-_AT_LEAST_OF_OFF: Final = {1_000: 3.0, 5_000: 6.0}
-_AT_LEAST_OF_STOCK: Final = {5_000: 1.5}
-_CONFIRMED: Final = 0.95
+_MIXED: Final = (OURS, OURS_TENTH, OURS_ZONE)
 _AT_MOST_OF_KOORDINATOR: Final = 1.05
 _BLOCKING_MS: Final = 50.0
 _MIXES: Final = {"": fleets.ONE, "_tenth": fleets.TENTH, "_wide": fleets.WIDE}
@@ -72,43 +66,29 @@ def _whole(figures: Figures, quick: bool) -> None:
 def _runs(figures: Figures, nodes: int, runs: Runs) -> None:
     for kind in runs.pods_per_s:
         figures.add(f"whole_{nodes}_{_name(kind)}_pods_per_s", runs.median(kind))
-    ratios = [
-        (OFF, BARE, _AT_LEAST_OF_BARE.get(nodes)),
-        (OURS, STOCK, _AT_LEAST_OF_STOCK.get(nodes)),
-        *((kind, off, _AT_LEAST_OF_OFF.get(nodes)) for kind, off in WITHOUT_NOMINATIONS.items()),
-    ]
-    for kind, other, goal in ratios:
-        if kind in runs.pods_per_s:
-            name = f"whole_{nodes}_{_name(kind)}_per_{_name(other)}"
-            figures.add(name, runs.median(kind) / runs.median(other), None, goal)
-    for kind in (STOCK, OFF, OURS):
+    for other, goal in ((BARE, _AT_LEAST_OF_BARE.get(nodes)), (STOCK, None)):
+        name = f"whole_{nodes}_{_name(OURS)}_per_{_name(other)}"
+        figures.add(name, runs.median(OURS) / runs.median(other), None, goal)
+    for kind in (STOCK, OURS):
         for program, by_run in runs.spent_ms[kind].items():
             name = f"spent_{nodes}_{_name(kind)}_{_name(program)}_ms_per_pod"
             figures.add(name, median(by_run))
         figures.add(f"idle_{nodes}_{_name(kind)}", median(runs.idle[kind]))
-    for kind, pods in runs.nominations.items():
-        if nominated := pods[Outcome.NOMINATED.value]:
-            confirmed = pods[Outcome.CONFIRMED.value] / nominated
-            figures.add(f"confirmed_{nodes}_{_name(kind)}", confirmed, at_least=_CONFIRMED)
-            late = pods[Outcome.LATE.value] / nominated
-            figures.add(f"late_{nodes}_{_name(kind)}", late)
     figures.add(f"real_{nodes}_pods_per_core_s", 1e6 / runs.cpu_us_median)
-    for ours, off in WITHOUT_NOMINATIONS.items():
-        for kind in (ours, off):
-            if kind in runs.writes:
-                _writes(figures, nodes, kind, runs)
+    for kind in _MIXED:
+        if kind in runs.writes:
+            _writes(figures, nodes, kind, runs)
 
 
 def _writes(figures: Figures, nodes: int, kind: str, runs: Runs) -> None:
     """kube-scheduler writes an event and a condition of each pod that does not fit, at every try.
     So it does of a pod whose GPU was filled meanwhile."""
     name = f"writes_{nodes}_{_name(kind)}"
-    all_fit = kind not in (OURS_TENTH, OFF_TENTH)
-    patched = 0.02 if kind.startswith(OFF) else 1.0
+    all_fit = kind != OURS_TENTH
     for short, what, at_least, at_most in (
         ("bindings", BINDING, 0.99, 1.02),
         ("events", EVENT, 0.99, 1.02 if all_fit else None),
-        ("nominations", NOMINATION, None, patched if all_fit else None),
+        ("conditions", CONDITION, None, 0.02 if all_fit else None),
     ):
         figures.add(f"{name}_{short}", runs.written(kind, what), at_most, at_least)
     others = runs.other_writes(kind)

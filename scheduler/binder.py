@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -39,8 +39,8 @@ WORK_S: Final = 8.0
 kube-scheduler's timeout must exceed the sum of both and of the wait for the Lease."""
 GET_S: Final = 3.0
 MAX_POSTS: Final = 16
-"""At a time; the others wait in their order. With more, the API server answers none sooner, answers
-nominations later, and each takes a connection, whose TLS handshake costs as much as a Binding."""
+"""At a time; the others wait in their order. With more, the API server answers none sooner, and
+each takes a connection, whose TLS handshake costs as much as a Binding."""
 UNOBSERVED_S: Final = 30.0
 """A pod assumed for this long and not observed as bound is read from the API server."""
 
@@ -88,14 +88,9 @@ class _Job:
     task: _Task
 
 
-async def _nothing(uid: str) -> None:
-    pass
-
-
 class Binder:
     """See the module. clock: the same as State's. wall_ns: nanoseconds since the epoch. enabled:
-    the dialects that are on. settled: returns once no other write of ours to the pod is in
-    progress, as that would change the version that the Binding requires."""
+    the dialects that are on."""
 
     def __init__(
         self,
@@ -106,7 +101,6 @@ class Binder:
         clock: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
         enabled: Enabled = DEFAULT,
-        settled: Callable[[str], Awaitable[None]] = _nothing,
     ) -> None:
         self._wall_ns = wall_ns
         self.enabled = enabled
@@ -115,22 +109,15 @@ class Binder:
         self._guard = guard
         self._verbs = verbs
         self._clock = clock
-        self._settled = settled
         self._posts = asyncio.Semaphore(MAX_POSTS)
         self._jobs: dict[str, _Job] = {}
         self._sent: dict[str, _SentBinding] = {}
         self._noticed: dict[str, Pending] = {}
 
-    @property
-    def under_way(self) -> int:
-        """Number of pods whose outcome is being determined."""
-        return len(self._jobs)
-
     async def bind(self, arguments: BindingArguments) -> str:
         """Returns "" if the pod is bound to that node; else the reason, or that the outcome is
         unknown. Continues if the caller stops waiting."""
         until_s = self._clock() + WORK_S
-        await self._settled(arguments.uid)
         while (job := self._jobs.get(arguments.uid)) is not None:
             if job.arguments == arguments:
                 return await asyncio.shield(job.task)
@@ -274,8 +261,8 @@ class Binder:
     def _place(
         self, arguments: BindingArguments, pending: Pending, request: Request
     ) -> Placement | str:
-        """The placement nominated by `prioritize` if it was for this node, else a new one; a str is
-        the reason why the pod does not fit."""
+        """The reserved placement if it is on this node, else a new one; a str is the reason why the
+        pod does not fit."""
         state = self._state
         reserved = state.reservations.placement(arguments.uid, request, arguments.node)
         if reserved is not None:

@@ -17,13 +17,11 @@ from contract import names
 from kube.client import METADATA_ONLY, Kube
 from kube.fields import Json
 from kube.reflector import Reflector
-from scheduler.decisions.backlog import Backlog
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import State
 from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes import requests, translate
 from scheduler.kubernetes.facts import LeaseFacts
-from scheduler.kubernetes.waiting import waiting
 from scheduler.volcano_configuration import VolcanoConfiguration
 
 PODS: Final = "/api/v1/pods"
@@ -50,7 +48,6 @@ class Cache:
         retries: Unschedulable | None = None,
         enabled: Enabled = DEFAULT,
         volcano: VolcanoConfiguration | None = None,
-        backlog: Backlog | None = None,
     ) -> None:
         self._kube = kube
         self._state = state
@@ -64,7 +61,7 @@ class Cache:
         devices = _Objects(translate.device, state.observe_device, state.remove_device)
         leases = _Objects(translate.lease, observe_lease, state.remove_lease)
         queue = Unschedulable(state) if retries is None else retries
-        self._pods = _Pods(state, queue, enabled, backlog)
+        self._pods = _Pods(state, queue, enabled)
         shared: dict[str, Any] = {"clock": clock, "jitter": jitter}
         self._reflectors: Final[Mapping[str, Reflector]] = {
             "nodes": Reflector(kube, NODES, nodes, only=METADATA_ONLY, **shared),
@@ -171,18 +168,14 @@ class _Pods:
         state: State,
         retries: Unschedulable,
         enabled: Enabled = DEFAULT,
-        backlog: Backlog | None = None,
     ) -> None:
         self.enabled = enabled
         self._state = state
         self._retries = retries
-        self._backlog = backlog
         self._marks: dict[str, int] = {}
 
     def observed(self, raw: Json) -> str:
         uid, mark = translate.uid(raw), translate.mark(raw)
-        if mark == translate.UNBOUND:
-            self._observe_waiting(raw)
         before = self._marks.get(uid)
         if before == mark:
             return uid
@@ -193,19 +186,12 @@ class _Pods:
                 self._retries.restore(requests.pending(raw, self.enabled))
             return uid
         self._retries.remove(uid)
-        if self._backlog is not None:
-            self._backlog.bound(uid, raw["spec"]["nodeName"])
         sent = self._state.sent(uid)
         if sent and translate.is_bound_with(raw, sent.node, sent.annotations):
             self._state.confirm(uid)
         else:
             self._state.observe_pod(translate.pod(raw))
         return uid
-
-    def _observe_waiting(self, raw: Json) -> None:
-        profile = (raw.get("spec") or {}).get("schedulerName")
-        if self._backlog is not None and self._backlog.serves(profile):
-            self._backlog.observe(waiting(raw, self.enabled))
 
     def deleted(self, raw: Json) -> None:
         self._forget(translate.uid(raw))
@@ -220,7 +206,5 @@ class _Pods:
     def _forget(self, uid: str) -> None:
         self._marks.pop(uid, None)
         self._retries.remove(uid)
-        if self._backlog is not None:
-            self._backlog.remove(uid)
         self._state.reservations.end(uid)
         self._state.remove_pod(uid)

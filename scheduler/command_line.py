@@ -27,7 +27,6 @@ from kube.client import Kube
 from kube.log_lines import Format, Formatter, Line
 from scheduler import service
 from scheduler.core.request import Policy
-from scheduler.decisions.nomination import When
 from scheduler.endpoint import Address
 from scheduler.service import IdentityError, Settings
 from scheduler.simulate_command import FlagError, enabled, simulate_command
@@ -174,14 +173,6 @@ def serve(
             metavar="NAMES",
         ),
     ] = KOORDINATOR.name,
-    nominate: Annotated[
-        When,
-        _option(
-            "nominate",
-            "When waiting pods get a node nominated, which kube-scheduler tries first. Each costs a"
-            " write. backlog: while several wait.",
-        ),
-    ] = When.BACKLOG,
     log_format: Annotated[Format, _option("log-format", "Format of log lines.")] = Format.LOGFMT,
     verbose: Annotated[bool, _option("verbose", "Log routine operations too.")] = False,
 ) -> None:
@@ -202,7 +193,6 @@ def serve(
         state_dir=state_dir,
         policies=policies(policy or ()),
         dialects=enabled(dialects),
-        nominate=nominate,
         log_format=log_format,
         verbose=verbose,
     )

@@ -46,7 +46,7 @@ class Source(Protocol):
 
 
 class Extender:
-    """See the module. hold: what to await before the answer to `filter`; None: nothing."""
+    """See the module."""
 
     def __init__(
         self,
@@ -55,13 +55,11 @@ class Extender:
         guard: LeaseGuard,
         source: Source,
         metrics: Metrics,
-        hold: Callable[[], Awaitable[None] | None] = lambda: None,
     ) -> None:
         self._verbs = verbs
         self._binder = binder
         self._guard = guard
         self._source = source
-        self._hold = hold
         self._calls: Final[Mapping[str, Call]] = {
             "/filter": self._filter,
             "/prioritize": self._prioritize,
@@ -111,9 +109,7 @@ class Extender:
     def _filter(self, body: bytes) -> Reply | Awaitable[Reply]:
         """Handles every pod, synchronously where possible."""
         if self._source.synced and self._guard.record_call():
-            reply = self._verbs.filter(body), ""
-            held = self._hold()
-            return reply if held is None else _after(held, reply)
+            return self._verbs.filter(body), ""
         return self._admitted(self._verbs.filter, body)
 
     def _prioritize(self, body: bytes) -> Reply:
@@ -145,11 +141,6 @@ class Extender:
 
     async def _refusal(self) -> str:
         return await self._guard.admit() if self._source.synced else NOT_SYNCED
-
-
-async def _after(held: Awaitable[None], reply: Reply) -> Reply:
-    await held
-    return reply
 
 
 def _refused(why: str) -> Reply:

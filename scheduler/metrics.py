@@ -118,29 +118,12 @@ class Metrics:
             "Unschedulable pods with a request for GPUs. Compared with free memory, it shows when"
             " the cluster needs more GPUs. Take the maximum over the replicas.",
         )
-        self.nominations = counter(
-            "gpuslice_scheduler_nominations_total",
-            "Nodes nominated for pods that wait for kube-scheduler, by outcome: nominated;"
-            " confirmed (bound there), late (bound there after a search of all nodes),"
-            " refused (kube-scheduler searched other nodes), expired (not tried in time), failed"
-            " (not written).",
-            ("outcome",),
-        )
-        self.nomination_lead = histogram(
-            "gpuslice_scheduler_nomination_lead_seconds",
-            "Time from a nomination to kube-scheduler's call for the pod. Near zero, kube-scheduler"
-            " may have taken the pod before the nomination was written.",
-            buckets=_LATENCY_BUCKETS_S,
-        )
-        self.nomination_hold = counter(
-            "gpuslice_scheduler_nomination_hold_seconds_total",
-            "Time for which answers to kube-scheduler were held back until it had received the"
-            " nominations of the pods that it tries next.",
-        )
         self.requeued = counter(
             "gpuslice_scheduler_requeued_pods_total",
-            "Unschedulable pods that the extender requeued because capacity became available and"
-            " kube-scheduler had not retried them.",
+            "Unschedulable pods that the extender requeued, by cause: capacity (it became"
+            " available, and kube-scheduler had not retried the pod), sample (kube-scheduler had"
+            " not sent the nodes that fit).",
+            ("cause",),
         )
         self.enforced = counter(
             "gpuslice_scheduler_admission_enforced_total",

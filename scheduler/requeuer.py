@@ -1,9 +1,13 @@
-"""Requeues pods for which capacity became available, where kube-scheduler did not retry by itself.
+"""Requeues pods that fit and that kube-scheduler would not retry in time.
 
-kube-scheduler retries a refused pod when the pod changes. So a pod that fits gets an annotation
-with the time of that finding, in a patch of its status, which kube-scheduler's account may write.
-Only the process that may bind does so. A pod that is gone or was replaced is left alone. The search
-yields the event loop every few milliseconds. See docs/adr/0025.
+kube-scheduler retries a refused pod when the pod changes. So the pod gets an annotation with the
+time, in a patch of its status, which kube-scheduler's account may write. A pod for which capacity
+became available is requeued after some seconds (docs/adr/0025). A pod whose fitting node was not in
+kube-scheduler's sample is requeued at once, in most cases with that node nominated
+(docs/adr/0050).
+
+Only the process that may bind requeues pods. A pod that is gone or was replaced is left alone. The
+search yields the event loop every few milliseconds.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from kube.client import Kube
 from kube.errors import KubeError
 from kube.log_lines import Line
 from scheduler.decisions.requeue import Unschedulable
+from scheduler.decisions.sampling import Requeue, Sampling
 from scheduler.kubernetes.requests import Pending
 from scheduler.metrics import Metrics
 
@@ -29,20 +34,40 @@ SLICE_S: Final = 0.005
 _SLICES: Final = 10
 _PAUSE_S: Final = 0.02
 _ANSWER_S: Final = 3.0
+_SETTLE_S: Final = 0.03
+"""After a refusal kube-scheduler removes a nomination that it receives before it has ended the
+try."""
+_TRIES: Final = 5
+_RETRY_S: Final = 1.0
 _NOT_THERE: Final = frozenset({404, 409, 422})
-"""422: another pod has the name, and its UID cannot be changed."""
+"""422: another pod has the name, and its UID cannot be changed; or the pod is bound."""
 
 
 class Requeuer:
     """clock: monotonic seconds."""
 
     def __init__(
-        self, queue: Unschedulable, kube: Kube, metrics: Metrics, clock: Callable[[], float]
+        self,
+        queue: Unschedulable,
+        sampling: Sampling,
+        kube: Kube,
+        metrics: Metrics,
+        clock: Callable[[], float],
     ) -> None:
         self._queue = queue
+        self._sampling = sampling
         self._kube = kube
         self._metrics = metrics
         self._clock = clock
+
+    async def run(self, missed: asyncio.Event) -> None:
+        """Requeues pods that missed a sample, until cancelled. missed: set when there are some."""
+        async with asyncio.TaskGroup() as writes:
+            while True:
+                await missed.wait()
+                missed.clear()
+                for each in self._sampling.take():
+                    writes.create_task(self._requeue_missed(each))
 
     async def requeue_due(self) -> None:
         """Call every second in the process that may bind."""
@@ -52,23 +77,48 @@ class Requeuer:
                 break
             await asyncio.sleep(_PAUSE_S)
         for pending in self._queue.due(self._until(self._clock() + SLICE_S)):
-            try:
-                path = f"{pending.path}/status"
-                await self._kube.patch(path, _seen(pending), timeout_s=_ANSWER_S)
-            except KubeError as error:
-                if error.status in _NOT_THERE:
-                    self._queue.remove(pending.uid)
-                    continue
-                _LOG.warning(Line("pod not requeued", pod=pending.pod_key, error=error))
+            error = await self._write(pending, {"metadata": _seen(pending)}, "capacity")
+            if error is None:
+                continue
+            if error.status not in _NOT_THERE:
                 return  # the others would fail as well
-            self._metrics.requeued.inc()
-            _LOG.info(Line("pod requeued", pod=pending.pod_key))
+            self._queue.remove(pending.uid)
+
+    async def _requeue_missed(self, due: Requeue) -> None:
+        await asyncio.sleep(_SETTLE_S)
+        for _ in range(_TRIES):
+            error = await self._write(due.pending, requeueing(due), "sample")
+            if error is None:
+                return
+            if error.status in _NOT_THERE:
+                break
+            await asyncio.sleep(_RETRY_S)
+        self._sampling.failed(due.pending.uid)
+
+    async def _write(self, pending: Pending, patch: Any, cause: str) -> KubeError | None:
+        try:
+            await self._kube.patch(f"{pending.path}/status", patch, timeout_s=_ANSWER_S)
+        except KubeError as error:
+            if error.status not in _NOT_THERE:
+                _LOG.warning(Line("pod not requeued", pod=pending.pod_key, error=error))
+            return error
+        self._metrics.requeued.labels(cause).inc()
+        _LOG.info(Line("pod requeued", pod=pending.pod_key, cause=cause))
+        return None
 
     def _until(self, end_s: float) -> Callable[[], bool]:
         return lambda: self._clock() >= end_s
 
 
+def requeueing(due: Requeue) -> Any:
+    """The patch of the pod's status."""
+    patch = {"metadata": _seen(due.pending)}
+    if due.nominated is not None:
+        patch["status"] = {"nominatedNodeName": due.nominated or None}
+    return patch
+
+
 def _seen(pending: Pending) -> Any:
-    at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    annotations = {names.ANNOTATION_REQUEUED_AT: at}
-    return {"metadata": {"uid": pending.uid, "annotations": annotations}}
+    """Metadata that changes at each call: kube-scheduler retries a pod only when it changes."""
+    at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return {"uid": pending.uid, "annotations": {names.ANNOTATION_REQUEUED_AT: at}}

@@ -27,9 +27,8 @@ from scheduler.admission import Admission
 from scheduler.binder import Binder
 from scheduler.cache import Cache
 from scheduler.core.request import Policy
-from scheduler.decisions.backlog import Backlog
-from scheduler.decisions.nomination import When
 from scheduler.decisions.requeue import Unschedulable
+from scheduler.decisions.sampling import Sampling
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
 from scheduler.endpoint import Address, Endpoint
@@ -38,7 +37,6 @@ from scheduler.extender import Extender
 from scheduler.leader import Leader, boot_clock
 from scheduler.leadership.election import Candidate
 from scheduler.metrics import Metrics
-from scheduler.nominator import Nominator
 from scheduler.requeuer import Requeuer
 from scheduler.volcano_configuration import VolcanoConfiguration
 
@@ -69,8 +67,6 @@ class Settings:
     policies: Mapping[str, Policy] = field(default_factory=dict)
     """By schedulerName, for pods that specify no policy; the default is binpack."""
     dialects: frozenset[str] = frozenset({KOORDINATOR.name})
-    nominate: When = When.BACKLOG
-    """When pods that wait for kube-scheduler get a node nominated."""
     log_format: Format = Format.LOGFMT
     verbose: bool = False
 
@@ -149,22 +145,18 @@ async def _run(
     profiles = {*(served - {""}), *settings.policies}
     retries = Unschedulable(state, profiles)
     metrics.waiting.set_function(retries.__len__)
-    backlog = Backlog(state, boot_clock, settings.nominate, profiles, settings.policies)
+    missed = asyncio.Event()
+    sampling = Sampling(state, missed.set)
     on = settings.dialects
     volcano = VolcanoConfiguration() if VOLCANO.name in on else None
-    cache = Cache(
-        kube, state, boot_clock, retries=retries, enabled=on, volcano=volcano, backlog=backlog
-    )
+    cache = Cache(kube, state, boot_clock, retries=retries, enabled=on, volcano=volcano)
     leader = Leader(kube, me, cache.relist, metrics)
-    verbs = Verbs(state, settings.policies, retries, on, backlog)
-    nominator = Nominator(
-        backlog, kube, leader.may_write, metrics, boot_clock, lambda: binder.under_way
-    )
-    requeuer = Requeuer(retries, kube, metrics, boot_clock)
-    binder = Binder(state, kube, leader, verbs, boot_clock, enabled=on, settled=nominator.settled)
+    verbs = Verbs(state, settings.policies, retries, on, sampling)
+    requeuer = Requeuer(retries, sampling, kube, metrics, boot_clock)
+    binder = Binder(state, kube, leader, verbs, boot_clock, enabled=on)
     events = Events(kube, metrics, boot_clock, me.identity)
     endpoint = Endpoint(state, cache, metrics, lambda: leader.status)
-    extender = Extender(verbs, binder, leader, cache, metrics, nominator.hold)
+    extender = Extender(verbs, binder, leader, cache, metrics)
     admission = Admission(
         kube, lambda: state.has_agent and not endpoint.problems, leader.may_write, metrics
     )
@@ -203,7 +195,7 @@ async def _run(
                 group.create_task(_every(settings.check_s, binder.check_overdue), name="check")
             )
             others.append(group.create_task(_every(_RETRY_S, retry), name="retry"))
-            others.append(group.create_task(nominator.run(), name="nominate"))
+            others.append(group.create_task(requeuer.run(missed), name="requeue"))
             others.append(group.create_task(_every(settings.report_s, report), name="report"))
             if settings.http is not None:
                 serving = endpoint.run(settings.http, lambda at: announce(f"serving: http://{at}"))

@@ -27,13 +27,14 @@ except Exception as refused:
 """
 _COUNTED = """
 from unittest.mock import Mock
+import asyncio
 from kube.errors import KubeError
 from scheduler.metrics import Metrics
-from scheduler.nominator import REFUSALS, Nominator
-metrics = Metrics()
-nominator = Nominator(Mock(), Mock(), lambda: True, metrics, lambda: 0.0)
-for _ in range(REFUSALS):
-    nominator._refused(Mock(namespace="team"), KubeError(403, "Forbidden", ""))
+from scheduler.requeuer import Requeuer
+metrics, kube = Metrics(), Mock()
+kube.patch.side_effect = KubeError(404, "NotFound", "")
+requeuer = Requeuer(Mock(), Mock(), kube, metrics, lambda: 0.0)
+asyncio.run(requeuer._write(Mock(), {}, "sample"))
 print(metrics.render().decode())
 """
 _ASKED = """
@@ -51,7 +52,7 @@ print(decode('{"v":2,"containers":{}}'))
 
 RECIPES = {
     "Add a refusal": (_REFUSED, "environment CUDA_DEVICE_WAITS_ON_EXCEPTION: invalid value '1'"),
-    "Add a metric": (_COUNTED, "gpuslice_scheduler_nomination_pauses_total 1.0"),
+    "Add a metric": (_COUNTED, "gpuslice_scheduler_requeue_failures_total 1.0"),
     "Add a dialect": (_ASKED, "Fraction(3, 8)"),
     "Change a format": (_READ, "{}"),
 }

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from scheduler.command_line import PREFIX, application
 from scheduler.core.reasons import Reason
-from scheduler.decisions.nomination import Outcome
 from scheduler.endpoint import PAGES
 from scheduler.events import REASONS
 from scheduler.leadership.election import Do, Role
@@ -68,9 +67,7 @@ def test_the_metrics_are_those_of_the_code() -> None:
         assert tuple(re.findall(r"`(\w+)`", row[2])) == labelled[name.removesuffix("_total")], name
 
 
-@pytest.mark.parametrize(
-    ("name", "values"), [("lease_changes", Role), ("lease_failures", Do), ("nominations", Outcome)]
-)
+@pytest.mark.parametrize(("name", "values"), [("lease_changes", Role), ("lease_failures", Do)])
 def test_the_values_of_labels_are_those_of_the_code(name: str, values: type[Enum]) -> None:
     rows = {row[0].strip("`"): row for row in table_below(TEXT, "metric")}
     meaning = rows[f"gpuslice_scheduler_{name}_total"][3]

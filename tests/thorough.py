@@ -44,12 +44,7 @@ THOROUGH: Final = {
     "tests/node/library/test_upgrades.py::*": "fifty containers; test_store.py has one of each",
     "tests/cluster/agent/test_killed.py::*": _KILLS,
     "tests/cluster/admission/test_enforced.py::test_without_the_right_*": "an extender of its own",
-    "tests/cluster/test_one_fitting.py::*": (
-        "1,000 full nodes; core/test_oracle.py has the search alone"
-    ),
-    "tests/cluster/test_preemption.py::*[[]off-*": "the same without nominations",
-    "tests/cluster/test_preemption.py::test_nominations_of_*": _KILLS,
-    "tests/cluster/test_preemption.py::test_a_late_pod_*": "test_backlog.py has the order",
+    "tests/cluster/test_sampling.py::*": "400 nodes; decisions/test_sampling.py has the decision",
     "tests/cluster/test_storms.py::*": "hundreds of pods; the demo binds a few",
     "tests/cluster/test_cache.py::test_after_turmoil_*": (
         "random changes; the other tests of the file make one each"

@@ -13,9 +13,6 @@ from bench.scheduling import fleets, stage
 from bench.scheduling.figures import say
 from bench.scheduling.throughput import (
     BARE,
-    OFF,
-    OFF_TENTH,
-    OFF_ZONE,
     OURS,
     OURS_TENTH,
     OURS_WIDE,
@@ -28,16 +25,16 @@ from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.installation import Installation
 
-_BEFORE_PODS: Final = (
+BEFORE_PODS: Final = (
     *("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
     *("Lease", "FlowSchema"),
 )
-_AFTER_THEM: Final = (manifests.POLICY, manifests.BINDING)
+AFTER_PODS: Final = (manifests.POLICY, manifests.BINDING)
 """Applied last: policies refuse pods that are created with a node."""
-_PROGRAM: Final = "bench.scheduling.fresh_leases"
+PROGRAM: Final = "bench.scheduling.fresh_leases"
 _MIB: Final = 1 << 20
-_FIRST: Final = (STOCK, BARE, OFF, OURS, OFF_TENTH, OURS_TENTH, OFF_ZONE, OURS_ZONE, OURS_WIDE)
-_LATER: Final = (STOCK, BARE, OFF, OURS, OFF_ZONE, OURS_ZONE) * 3 + (OFF_TENTH, OURS_TENTH) * 2
+_FIRST: Final = (STOCK, BARE, OURS, OURS_TENTH, OURS_ZONE, OURS_WIDE)
+_LATER: Final = (STOCK, BARE, OURS, OURS_ZONE) * 3 + (OURS_TENTH,) * 2
 """With more nodes, which are empty."""
 
 
@@ -61,12 +58,12 @@ async def measure(directory: Path, quick: bool) -> Measured:
     profiles = {**manifests.configuration(), **election}
     with ControlPlane(directory) as plane:
         plane.install_kinds()
-        plane.apply_json(*manifests.objects(*_BEFORE_PODS))
-        installation = Installation(plane, profiles, module=_PROGRAM)
+        plane.apply_json(*manifests.objects(*BEFORE_PODS))
+        installation = Installation(plane, profiles, module=PROGRAM)
         async with stage.administrator(plane) as kube:
             await stage.build(kube, nodes[: there.nodes])
             await stage.fill(kube, there)
-            plane.apply_json(*manifests.in_force(manifests.objects(*_AFTER_THEM)))
+            plane.apply_json(*manifests.in_force(manifests.objects(*AFTER_PODS)))
             begun_s = time.monotonic()
             installation.start_extender()
             try:

@@ -1,6 +1,5 @@
 """kube-scheduler with the extender and without: pods per second of real runs, in alternation.
 
-With the extender, nominations are on; "nominations off" is the same without them.
 Without the extender it is the same kube-scheduler with the same configuration and pods:
 koordinator.sh resources are then mere totals of the node. Stock is kube-scheduler's default
 profile, which scores a part of the nodes. The extender is stopped (SIGSTOP) meanwhile.
@@ -15,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 import time
 from collections import Counter, defaultdict
@@ -36,33 +34,23 @@ from lab.cluster.controlplane import ControlPlane
 from lab.cluster.installation import Installation
 
 OURS: Final = "with us"
-OFF: Final = "with us, nominations off"
 OURS_TENTH: Final = f"with us, {fleets.TENTH.about}"
 OURS_WIDE: Final = f"with us, {fleets.WIDE.about}"
 OURS_ZONE: Final = f"with us, {fleets.ZONE.about}"
 BARE: Final = "without"
 STOCK: Final = "without, stock profile"
-OFF_TENTH: Final = f"{OFF}, {fleets.TENTH.about}"
-OFF_ZONE: Final = f"{OFF}, {fleets.ZONE.about}"
-WITHOUT_NOMINATIONS: Final = {OURS: OFF, OURS_TENTH: OFF_TENTH, OURS_ZONE: OFF_ZONE}
-_MIXES: Final = {
-    **{OURS_TENTH: fleets.TENTH, OFF_TENTH: fleets.TENTH, OURS_WIDE: fleets.WIDE},
-    **{OURS_ZONE: fleets.ZONE, OFF_ZONE: fleets.ZONE},
-}
+_MIXES: Final = {OURS_TENTH: fleets.TENTH, OURS_WIDE: fleets.WIDE, OURS_ZONE: fleets.ZONE}
 BINDING: Final = "POST pods/binding"
 EVENT: Final = "POST events"
-NOMINATION: Final = "PATCH pods/status"
+CONDITION: Final = "PATCH pods/status"
 NAMED: Final = frozenset(
-    {BINDING, EVENT, NOMINATION, "POST pods", "PUT leases", "PATCH leases", "POST leases"}
+    {BINDING, EVENT, CONDITION, "POST pods", "PUT leases", "PATCH leases", "POST leases"}
 )
 """The bench creates the pods; Leases are renewed at intervals, independently of bindings."""
 _READY_S: Final = 120.0
 _REST_S: Final = 1.0
 _AT_REST: Final = 0.2
 """Part of a processor: they renew Leases, and the extender examines its queue every second."""
-_NOMINATIONS: Final = re.compile(
-    r'^gpuslice_scheduler_nominations_total{outcome="(.*)"} (.*)', re.M
-)
 
 
 @dataclass
@@ -70,7 +58,7 @@ class Runs:
     """By kind, pods per second by run; with the extender also its processor time per pod.
     spent_ms: by kind and program, processor time per pod by run, while kube-scheduler runs. idle:
     by kind, the part of all processors' time that none of the programs used. bound: pods by kind.
-    writes: by kind, to the API server. nominations: by kind and outcome."""
+    writes: by kind, to the API server."""
 
     pods_per_s: dict[str, list[float]] = field(default_factory=dict)
     spent_ms: dict[str, dict[str, list[float]]] = field(default_factory=dict)
@@ -78,7 +66,6 @@ class Runs:
     cpu_us: list[float] = field(default_factory=list)
     bound: Counter[str] = field(default_factory=Counter)
     writes: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    nominations: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
     def median(self, kind: str) -> float:
         return median(self.pods_per_s[kind])
@@ -109,7 +96,6 @@ def config_without(ours: Path, path: Path, stock: bool) -> Path:
     config = yaml.safe_load(ours.read_text())
     del config["extenders"]
     if stock:
-        del config["percentageOfNodesToScore"]
         config["profiles"] = [{"schedulerName": names.SCHEDULER_NAME}]
     path.write_text(yaml.safe_dump(config))
     return path
@@ -121,7 +107,6 @@ class Throughput:
     def __init__(self, plane: ControlPlane, kube: Kube, installation: Installation) -> None:
         self._plane = plane
         self._kube = kube
-        self._installation = installation
         self._ours = ours = installation.config
         self._without = {
             BARE: config_without(ours, plane.directory / "bare.yaml", stock=False),
@@ -145,7 +130,6 @@ class Throughput:
         ours, mix = kind not in self._without, _MIXES.get(kind, fleets.ONE)
         config = self._without.get(kind, self._ours)
         self._extender.send_signal(signal.SIGCONT if ours else signal.SIGSTOP)
-        self._extender.send_signal(signal.SIGUSR1 if kind.startswith(OFF) else signal.SIGUSR2)
         scheduler = self._plane.start_kube_scheduler(config, name=f"kube-scheduler-{self._number}")
         try:
             await self._warm_up(namespace, mix)
@@ -161,7 +145,6 @@ class Throughput:
                 stage.bound_at(self._kube, namespace, count, found["metadata"]["resourceVersion"])
             )
             before, begun_s = stage.writes(self._plane), self._cpu_s()
-            nominations = self._nominations() if ours else Counter()
             self._extender.send_signal(signal.SIGSTOP)
             await stage.post_all(self._kube, path, pods)
             spent_s, started_s = self._spent_s(scheduler.pid), time.monotonic()
@@ -176,8 +159,6 @@ class Throughput:
             # The events are written a little later.
             await asyncio.sleep(2)
             runs.writes[kind] += stage.writes(self._plane) - before
-            if ours:
-                runs.nominations[kind] += self._nominations() - nominations
         finally:
             scheduler.send(signal.SIGCONT)
             scheduler.stop()
@@ -214,11 +195,6 @@ class Throughput:
             if spent_s - before_s < _REST_S * _AT_REST:
                 return
         raise RuntimeError(f"the programs are not at rest within {_READY_S:.0f} s")
-
-    def _nominations(self) -> Counter[str]:
-        """Pods by outcome, since the extender's start."""
-        _, page = self._installation.ask("/metrics")
-        return Counter({each[1]: int(float(each[2])) for each in _NOMINATIONS.finditer(page)})
 
     def _cpu_s(self) -> float:
         return cpu_s(self._extender.pid)

@@ -31,7 +31,7 @@ class Kind(Enum):
     `bind` of this one, and both would be ranked to the same GPU. Longer than from prioritize to
     bind, unless the pod waits for something else."""
     NOMINATED = 30.0
-    """The pod's status nominates the node; then the nomination is withdrawn."""
+    """The pod is requeued with this node nominated. Longer than kube-scheduler's backoff."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,11 @@ class Reservations:
         if found is None or found.placement.node != node or found.request != request:
             return None
         return found.placement
+
+    def nominated_node(self, owner: str) -> str:
+        """The node that is nominated for the pod, while GPUs are reserved there; "" for none."""
+        found = self._by_owner.get(owner)
+        return found.placement.node if found and found.kind is Kind.NOMINATED else ""
 
     def end(self, owner: str) -> Placement | None:
         """Ends the owner's reservation and returns its placement."""

@@ -86,7 +86,8 @@ class Unschedulable:
         return len(self._shape_of)
 
     def refuse(self, pending: Pending, request: Request, rows: Rows, unfinished: bool) -> None:
-        """The pod fits on none of the nodes. unfinished: the search did not examine all of them."""
+        """The pod was refused. rows: nodes that kube-scheduler accepts for it. unfinished: the
+        search did not examine all of them."""
         fleet = self._state.fleet
         among = np.zeros(len(fleet.names), np.bool_)
         among[rows] = True
@@ -169,7 +170,7 @@ class Unschedulable:
             entry.seen, entry.stale_since_s = int(came[rows[-1]]), None
 
     def _fitting(self, entry: _Entry, rows: Rows) -> tuple[Rows, bool]:
-        """The rows that fit, ignoring nominations of other pods, which may not be used; and whether
+        """The rows that fit, without reservations of other pods, which may not be used; and whether
         all rows were examined."""
         state, request = self._state, entry.request
         with state.budget.queue_steps() as steps:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import compress
 from typing import Any, Final
 
@@ -25,9 +25,9 @@ from scheduler.core.request import Policy, Request
 from scheduler.core.reservations import Kind
 from scheduler.core.score import Scores, best, levels, score
 from scheduler.core.search import MOST_STEPS, Steps
-from scheduler.decisions.backlog import Backlog
 from scheduler.decisions.eviction import Eviction
 from scheduler.decisions.requeue import Unschedulable
+from scheduler.decisions.sampling import Sampling
 from scheduler.decisions.state import State
 from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes.arguments import Reader, Victims
@@ -57,8 +57,8 @@ class _Scored:
 
 class Verbs:
     """policies: by profile (schedulerName), for pods without a policy annotation. retries: receives
-    the pods that are refused for lack of capacity. enabled: the dialects that are on. backlog:
-    receives each filter's candidates."""
+    the pods that are refused for lack of capacity. enabled: the dialects that are on. sampling:
+    requeues pods that fit outside of kube-scheduler's sample."""
 
     def __init__(
         self,
@@ -66,12 +66,12 @@ class Verbs:
         policies: Mapping[str, Policy] | None = None,
         retries: Unschedulable | None = None,
         enabled: Enabled = DEFAULT,
-        backlog: Backlog | None = None,
+        sampling: Sampling | None = None,
     ) -> None:
         self._state = state
         self._policies = policies or {}
         self._retries = Unschedulable(state) if retries is None else retries
-        self._backlog = backlog
+        self._sampling = Sampling(state) if sampling is None else sampling
         self._reader = Reader(enabled)
         self.enable = self._reader.enable
         self._recent: dict[str, Pending] = {}
@@ -82,7 +82,6 @@ class Verbs:
         pending, names = self._reader.arguments(body)
         self._store(pending)
         self._retries.remove(pending.uid)
-        nominated = self._backlog.tried(pending.uid, names) if self._backlog is not None else ""
         if pending.refusal:
             refused = dict.fromkeys(names, pending.refusal.replace("%", _PERCENT))
             return orjson.dumps({"NodeNames": [], "FailedAndUnresolvableNodes": refused})
@@ -92,7 +91,7 @@ class Verbs:
             return error(f"the pod is bound to {self._state.node_of(pending.uid)}")
         if self._kept(pending.uid, names):
             return orjson.dumps({"NodeNames": [self._state.node_of(pending.uid)]})
-        return self._filter(pending, pending.request, names, nominated)
+        return self._filter(pending, pending.request, names)
 
     def prioritize(self, body: bytes) -> bytes:
         """HostPriorityList. Raises ArgumentsError."""
@@ -106,7 +105,7 @@ class Verbs:
         self._state.reservations.end(pending.uid)
         scores = self._scores(pending, pending.request, names)
         highest = max(range(len(names)), key=lambda at: float(scores[at]))
-        self._nominate(pending, pending.request, names[highest])
+        self._reserve(pending, pending.request, names[highest])
         return _priorities(names, levels(scores, _BEST).tolist())
 
     def preempt(self, body: bytes) -> Iterator[bytes]:
@@ -122,8 +121,6 @@ class Verbs:
             yield b""
         names = [node for victims in parts for node in victims]
         enough = self._enough(pending, names, eviction)
-        if self._backlog is not None:
-            self._backlog.preempts(pending.uid, enough)
         yield b'{"NodeNameToMetaVictims":{'
         between = b""
         while parts:
@@ -135,11 +132,7 @@ class Verbs:
 
     def pending_pod(self, uid: str) -> Pending | None:
         """The pod as of the last verb for it; None: too long ago, or never."""
-        pending = self._recent.get(uid)
-        if pending is None or self._backlog is None:
-            return pending
-        version = self._backlog.version(uid, pending.version)
-        return pending if version == pending.version else replace(pending, version=version)
+        return self._recent.get(uid)
 
     def policy(self, pending: Pending) -> Policy:
         """The policy for the pod: its own, or the profile's."""
@@ -156,7 +149,7 @@ class Verbs:
                 return found
         return score(fleet, request, fleet.rows_of(names), self.policy(pending))
 
-    def _nominate(self, pending: Pending, request: Request, node: str) -> None:
+    def _reserve(self, pending: Pending, request: Request, node: str) -> None:
         """Reserves the GPUs, so that the next pods are ranked as if this pod were bound there."""
         if self._state.node_of(pending.uid) is not None:
             return
@@ -173,9 +166,9 @@ class Verbs:
             del self._recent[next(iter(self._recent))]
 
     def _enough(self, pending: Pending, names: Sequence[str], eviction: Eviction) -> Container[str]:
-        """Evicts no pod for a pod that is refused; for one with GPUs, only on the node where these
-        are. names: of the nodes with victims."""
-        if pending.refusal:
+        """Evicts no pod for a pod that is refused or has a nominated node; for one with GPUs, only
+        on the node where these are. names: of the nodes with victims."""
+        if pending.refusal or self._state.reservations.nominated_node(pending.uid):
             return ()
         if pending.request is None:
             return frozenset(names)
@@ -197,37 +190,41 @@ class Verbs:
         fleet = self._state.fleet
         return not fleet.blocked_by[fleet.row_of(placement.node)]
 
-    def _filter(
-        self, pending: Pending, request: Request, names: Sequence[str], nominated: str
-    ) -> bytes:
-        """nominated: the candidate that is nominated for the pod, if any."""
+    def _filter(self, pending: Pending, request: Request, names: Sequence[str]) -> bytes:
         state, fleet = self._state, self._state.fleet
-        if nominated or len(names) == 1:
+        nominated = state.reservations.nominated_node(pending.uid)
+        if nominated in names or len(names) == 1:
             node = nominated or names[0]
             reserved = state.reservations.placement(pending.uid, request, node)
             if reserved is not None:
                 state.reserve(pending.uid, request, reserved, Kind.RANKED)
                 return orjson.dumps({"NodeNames": [node]})
-        state.reservations.end(pending.uid)
+        if not nominated:
+            state.reservations.end(pending.uid)
         with state.budget.steps() as steps:
             if 2 * len(names) > len(fleet) and not pending.prefers:
                 named = self._best_of_all(pending, request, names, steps)
                 if named:
                     return orjson.dumps({"NodeNames": named})
             rows = fleet.rows_of(names)
+            accepted = self._sampling.observe(pending, rows)
             fitting = rows[feasible(fleet, request, rows, steps, state.known)]
             if not len(fitting):
                 with state.reservations.lifted(rows) as again:
                     fitting = again[feasible(fleet, request, again, steps, state.known)]
                     if not len(fitting):
-                        return self._refuse(pending, request, names, rows, steps)
+                        answer, is_unfinished = self._refusal(request, names, rows, steps)
+        if not len(fitting):
+            self._retries.refuse(pending, request, accepted, is_unfinished)
+            self._sampling.refuse(pending, request, rows, self.policy(pending))
+            return answer
         if len(fitting) > MOST_NODES and not pending.prefers:
             named = self._best(pending, request, fitting, MOST_NODES)
             return orjson.dumps({"NodeNames": named})
         named = [fleet.names[row] for row in fitting.tolist()]
         if len(named) == 1:
             # kube-scheduler does not prioritize a single node.
-            self._nominate(pending, request, named[0])
+            self._reserve(pending, request, named[0])
         return orjson.dumps({"NodeNames": named})
 
     def _best_of_all(
@@ -255,12 +252,12 @@ class Verbs:
         self._scored = _Scored(pending, fleet.changes, by_name)
         return named
 
-    def _refuse(
-        self, pending: Pending, request: Request, names: Sequence[str], rows: Rows, steps: Steps
-    ) -> bytes:
+    def _refusal(
+        self, request: Request, names: Sequence[str], rows: Rows, steps: Steps
+    ) -> tuple[bytes, bool]:
+        """The answer, and whether some nodes were not examined."""
         fleet, known = self._state.fleet, self._state.known
         _, reasons = fit(fleet, request, rows, steps, known)
-        self._retries.refuse(pending, request, rows, bool((reasons == Reason.UNFINISHED).any()))
         text_by_reason = {
             int(at): text for at, text in texts(fleet, request, rows, reasons).items()
         }
@@ -269,13 +266,12 @@ class Verbs:
         for name, reason in zip(names, reasons.tolist(), strict=True):
             there = unresolvable if reason in UNRESOLVABLE else failed
             there[name] = text_by_reason[reason]
-        return orjson.dumps(
-            {
-                "NodeNames": [],
-                "FailedNodes": failed,
-                "FailedAndUnresolvableNodes": unresolvable,
-            }
-        )
+        answer = {
+            "NodeNames": [],
+            "FailedNodes": failed,
+            "FailedAndUnresolvableNodes": unresolvable,
+        }
+        return orjson.dumps(answer), bool((reasons == Reason.UNFINISHED).any())
 
 
 def error(text: str) -> bytes:

@@ -205,8 +205,10 @@ def _refuse_foreign(pod: PodFields, foreign: frozenset[str]) -> None:
 class Pending:
     """version: the pod's resourceVersion when it was read. profile: its schedulerName. priority:
     orders kube-scheduler's queue. prefers: the pod has preferences among nodes, which
-    kube-scheduler weighs. request: None for a pod without a share and for a refused one; refusal:
-    the reason. outputs, notices: of the request's dialect."""
+    kube-scheduler weighs. constraints: equal for pods whose selectors and tolerations are equal.
+    nominated: status.nominatedNodeName, "" for none. requeued_at: the annotation, "" for none.
+    request: None for a pod without a share and for a refused one; refusal: the reason. outputs,
+    notices: of the request's dialect."""
 
     uid: str
     version: str
@@ -217,6 +219,9 @@ class Pending:
     namespace: str = ""
     name: str = ""
     priority: int = 0
+    constraints: int = 0
+    nominated: str = ""
+    requeued_at: str = ""
     outputs: Writer = no_outputs
     notices: Sequence[str] = ()
 
@@ -248,6 +253,9 @@ def pending(pod: Json, enabled: Enabled = DEFAULT) -> Pending:
         namespace=str(metadata.get("namespace", "")),
         name=str(metadata.get("name", "")),
         priority=int(spec.get("priority") or 0),
+        constraints=_constraints(spec),
+        nominated=str((pod.get("status") or {}).get("nominatedNodeName") or ""),
+        requeued_at=texts(metadata, "annotations").get(names.ANNOTATION_REQUEUED_AT, ""),
         outputs=found.outputs if found else no_outputs,
         notices=found.notices if found else (),
     )
@@ -260,6 +268,12 @@ def was_refused(pod: Json) -> bool:
         each.get("type") == "PodScheduled" and each.get("reason") == "Unschedulable"
         for each in conditions
     )
+
+
+def _constraints(spec: Json) -> int:
+    affinity = spec.get("affinity") or {}
+    read = (spec.get("nodeSelector"), affinity.get("nodeAffinity"), spec.get("tolerations"))
+    return hash(repr((spec.get("schedulerName"), *read)))
 
 
 def _preferences(spec: Json) -> Iterator[object]:

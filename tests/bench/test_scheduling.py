@@ -83,9 +83,7 @@ def test_stock_is_the_profile_that_kube_scheduler_comes_with(tmp_path: Path) -> 
         yaml.safe_load(throughput.config_without(ours, tmp_path / "x.yaml", each).read_text())
         for each in (False, True)
     )
-    assert bare["percentageOfNodesToScore"] == 100
     assert stock["profiles"] == [{"schedulerName": "gpuslice-scheduler"}]
-    assert "percentageOfNodesToScore" not in stock
     assert bare["clientConnection"] == stock["clientConnection"]
     assert "extenders" not in bare | stock
 

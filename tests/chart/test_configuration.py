@@ -56,11 +56,6 @@ def test_resources_of_other_dialects_are_left_to_the_extender() -> None:
     assert ignored("--set=dialects.hami.enabled=true") == [others]
 
 
-def test_kube_scheduler_scores_every_node() -> None:
-    whole = configuration(NAMES)
-    assert {each["percentageOfNodesToScore"] for each in (whole, *whole["profiles"])} == {100}
-
-
 def test_the_extender_is_required_for_every_pod_and_gets_node_names() -> None:
     (extender,) = configuration()["extenders"]
     assert extender["urlPrefix"] == "http://127.0.0.1:9444"

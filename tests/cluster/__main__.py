@@ -17,7 +17,6 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +24,6 @@ from lab.cluster.api import Api
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
-from scheduler.decisions.nomination import When
 from tests.cluster.installing import install
 from tests.cluster.running import running
 from tests.load import report
@@ -51,7 +49,7 @@ _DISTURBANCES: Final = {
 }
 _CONDITIONS: Final = """# A thousand pods at once, whole
 
-`make storm`, nominations {nominate}, {today}: real etcd, kube-apiserver and kube-scheduler, the
+`make storm`, {today}: real etcd, kube-apiserver and kube-scheduler, the
 manifests' own RBAC and policies, {nodes} nodes of 8 GPUs, 1,000 pods that want more than there is;
 then 300 go and 300 come. While programs are killed, 40 go and as many come each second. At every
 look the grants are added up by GPU, by another program than ours. {cpus} shared cores,
@@ -74,12 +72,6 @@ def main(arguments: Sequence[str]) -> int:
         action="store_true",
         help="on a busy machine: the 30 s restart whenever a pod is bound",
     )
-    parser.add_argument(
-        "--nominate",
-        choices=[each.value for each in When],
-        default=When.ALWAYS.value,
-        help="the extender's option; always: its default leaves out fleets as small as this one",
-    )
     parser.add_argument("--seed", type=int, default=6, help="of the random choices")
     parser.add_argument(
         "--results",
@@ -94,35 +86,30 @@ def main(arguments: Sequence[str]) -> int:
         disturbance = _DISTURBANCES[name]
         say(disturbance.about)
         try:
-            rows.append(
-                _row(
-                    disturbance,
-                    _whole(disturbance, options.seed, not options.patient, options.nominate),
-                )
-            )
+            figures = _whole(disturbance, options.seed, not options.patient)
+            rows.append(_row(disturbance, figures))
         except (LoadError, ExceptionGroup) as error:
             say(f"failed: {error!r}")
             return 1
     today = datetime.datetime.now(datetime.UTC).date()
     path = options.results / f"storm-{today}.md"
     conditions = _CONDITIONS.format(
-        nominate=options.nominate, today=today, nodes=_NODES, cpus=os.cpu_count(), system=os.uname()
+        today=today, nodes=_NODES, cpus=os.cpu_count(), system=os.uname()
     )
     path.write_text(conditions + report.table(_HEAD, rows))
     sys.stdout.write(f"{path}\n")
     return 0
 
 
-def _whole(disturbance: Disturbance, seed: int, strict: bool, nominate: str) -> Figures:
+def _whole(disturbance: Disturbance, seed: int, strict: bool) -> Figures:
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="gpuslice-storm-"))
         plane = stack.enter_context(ControlPlane(Path(directory) / "plane"))
         install(plane)
         stack.enter_context(Fleet(plane, Shape(nodes=_NODES).all_nodes()))
-        ours = partial(running, plane, nominate=nominate)
-        installation = stack.enter_context(ours(lease_s=disturbance.lease_s))
+        installation = stack.enter_context(running(plane, lease_s=disturbance.lease_s))
         if disturbance.second:
-            stack.enter_context(ours("mistake"))
+            stack.enter_context(running(plane, "mistake"))
 
         async def run_storm() -> Figures:
             async with Api(plane) as api:

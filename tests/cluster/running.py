@@ -65,27 +65,22 @@ def running(
     served: Sequence[str] = NAMES,
     lease_s: int = 15,
     installation: str = "",
-    nominate: str = "backlog",
 ) -> Installation:
     """A context manager. installation: its name. For a name other than OURS, kube-scheduler leads
     without an election, because the manifests' rights are for one Lease of kube-scheduler's, and a
     kube-scheduler that cannot renew its own exits; the extender's Lease is the same. lease_s: of
-    kube-scheduler's Lease, which must expire after a kill. nominate: by default not in fleets as
-    small as the tests'."""
+    kube-scheduler's Lease, which must expire after a kill."""
     installation = installation or name
     written = configuration(served, lease_s)
     if installation != OURS:
         written["leaderElection"] = {"leaderElect": False}
-    options = (f"--nominate={nominate}",)
-    return Installation(plane, written, name, installation=installation, arguments=options)
+    return Installation(plane, written, name, installation=installation)
 
 
-def replica(
-    plane: ControlPlane, name: str, installation: str = OURS, nominate: str = "backlog"
-) -> Installation:
+def replica(plane: ControlPlane, name: str, installation: str = OURS) -> Installation:
     """A pod of the Deployment; the replicas of one installation elect one kube-scheduler."""
     served = (names.SCHEDULER_NAME,)
-    return running(plane, name, served, 4, installation, nominate)
+    return running(plane, name, served, 4, installation)
 
 
 def holds(replica: Installation) -> bool:

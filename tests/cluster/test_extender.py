@@ -115,7 +115,7 @@ class World:
 
     async def sending(self) -> None:
         """Waits until a Binding is pending."""
-        await until_async(lambda: self.binder.under_way)
+        await until_async(lambda: self.binder._jobs)
 
     async def check_overdue(self) -> None:
         while True:

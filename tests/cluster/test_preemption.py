@@ -7,7 +7,6 @@ these totals, so of GPUs filled with 60 and 40 it takes the 40s if 50 are reques
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final
@@ -33,18 +32,16 @@ Json = dict[str, Any]
 _PODS: Final = "/api/v1/namespaces/default/pods"
 _CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
 _PRIORITIES: Final = {"low": 1, "middle": 10, "high": 1000}
-_RECEIVED_S: Final = 3.0
 _SPARED: Final = "no candidate node for preemption"
 """kube-scheduler's message if the extender returns no node."""
 
 
-@pytest.fixture(scope="module", params=["always", "off"])
-def ours(installed: ControlPlane, request: pytest.FixtureRequest) -> Iterator[Installation]:
-    """With nominations and without."""
+@pytest.fixture(scope="module")
+def ours(installed: ControlPlane) -> Iterator[Installation]:
     lease = ("lease", names.LEASE_SCHEDULER, f"-n={names.NAMESPACE}")
     installed.kubectl("delete", *lease, "--ignore-not-found")
     installed.apply_json(*manifests.objects("Lease"))
-    with running(installed, "preemption", nominate=request.param) as started:
+    with running(installed, "preemption") as started:
         yield started
     installed.kubectl("delete", *lease)
 
@@ -99,20 +96,6 @@ class Pods:
 
     def node_of(self, name: str) -> str:
         return str(self.all()[name]["spec"].get("nodeName", ""))
-
-    def nominated(self) -> dict[str, str]:
-        """The nominated node of each unbound pod that has one."""
-        found = {name: raw["status"].get("nominatedNodeName") for name, raw in self.all().items()}
-        return {name: node for name, node in found.items() if node}
-
-    def bound_at(self, name: str) -> tuple[str, int]:
-        """Sorts pods by their binding; those that are not bound come last."""
-        raw = self.all()[name]
-        conditions = {each["type"]: each for each in raw["status"].get("conditions", ())}
-        scheduled = conditions.get("PodScheduled", {})
-        if scheduled.get("status") != "True":
-            return "~", 0
-        return scheduled["lastTransitionTime"], int(raw["metadata"]["resourceVersion"])
 
     def said(self, name: str) -> str:
         conditions = self.all()[name]["status"].get("conditions", ())
@@ -196,67 +179,6 @@ def test_a_pod_that_frees_a_gpu_is_preempted_and_that_gpu_is_given(
     (had,), (given,) = held(before[victim]), held(after["urgent"])
     assert (given.id, given.minor) == (had.id, had.minor)
     assert given.resources[names.RESOURCE_CORE] == 50
-
-
-def show_candidates(pods: Pods, fleet: Fleet, ours: Installation) -> None:
-    """kube-scheduler tries pods once it has received all nodes; each after the extender received it
-    by its own watch: from a pod that it does not know yet it records no candidates."""
-    there = [f"at-{node}" for node in fleet.nodes]
-    for name, node in zip(there, fleet.nodes, strict=True):
-        pods.fill(node, (name, 100, "low"))
-    firsts = [f"first-{number}" for number in range(4)]
-    for name in firsts:
-        with ours.kube_scheduler.frozen():
-            pods.make(name, 100, "low")
-            time.sleep(_RECEIVED_S)
-        until(partial(pods.node_of, name), f"{name} is bound")
-    for name in (*there, *firsts):
-        pods.remove(name)
-
-
-LOW: Final = tuple(f"low-{number:02}" for number in range(24))
-
-
-@pytest.mark.parametrize("ours", ["always"], indirect=True)
-@pytest.mark.parametrize(("nodes", "gpus"), [(3, 8)])
-def test_a_late_pod_of_high_priority_overtakes_nominated_ones(
-    fleet: Fleet, pods: Pods, ours: Installation
-) -> None:
-    """GPUs are reserved for nominated pods of low priority when it arrives. kube-scheduler tries it
-    next, and it gets one of them. When kube-scheduler continues, it receives the pods one after the
-    other, and tries some before the last."""
-    show_candidates(pods, fleet, ours)
-    with ours.kube_scheduler.frozen():
-        for name in LOW:
-            pods.make(name, 100, "low")
-        # Every 10 s one is left to kube-scheduler's search.
-        until(lambda: len(pods.nominated()) >= len(LOW) // 2, "most are nominated")
-        pods.make("urgent", 100, "high")
-    until(lambda: pods.node_of("urgent"), "it is bound")
-    bound = sorted((*LOW, "urgent"), key=pods.bound_at)
-    assert bound.index("urgent") < len(LOW) // 2
-    until(lambda: sum(bool(pods.node_of(name)) for name in LOW) == 23, "the others are bound")
-
-
-@pytest.mark.parametrize("ours", ["always"], indirect=True)
-@pytest.mark.parametrize(("nodes", "gpus"), [(3, 8)])
-def test_nominations_of_an_extender_that_was_killed_hold(
-    fleet: Fleet, pods: Pods, ours: Installation
-) -> None:
-    """The next one adopts them: pods are bound on the nodes nominated for them, but for those that
-    kube-scheduler tries before the extender has the Lease: it clears their nominations."""
-    show_candidates(pods, fleet, ours)
-    with ours.kube_scheduler.frozen():
-        for name in LOW[:12]:
-            pods.make(name, 100, "low")
-        until(lambda: len(pods.nominated()) >= 6, "most are nominated")
-        nominated = pods.nominated()
-        ours.extender.kill()
-        ours.start_extender()
-        ours.wait_ready()
-    until(lambda: all(pods.node_of(name) for name in LOW[:12]), "all are bound")
-    kept = sum(pods.node_of(name) == node for name, node in nominated.items())
-    assert kept >= len(nominated) - 4
 
 
 def held(raw: Json) -> Sequence[DeviceEntry]:

@@ -171,8 +171,8 @@ async def pass_over(
 def _requeued(installation: Installation) -> int:
     """Number of pods that the currently running extender has requeued."""
     page = installation.ask("/metrics")[1]
-    found = re.search(r"^gpuslice_scheduler_requeued_pods_total (\S+)", page, re.MULTILINE)
-    return int(float(found[1])) if found else 0
+    found = re.findall(r"^gpuslice_scheduler_requeued_pods_total{.*} (\S+)", page, re.MULTILINE)
+    return int(sum(map(float, found)))
 
 
 async def _until_calm(storm: Storm, what: str, log: Callable[[str], None]) -> None:

@@ -236,7 +236,7 @@ async def _settle(store: Store, state: State, binder: Binder) -> None:
     fresh = calls.state(NODES, GPUS)
     for pod in store.pods.values():
         fresh.observe_pod(translate.pod(pod))
-    assert binder.under_way == 0
+    assert not binder._jobs
     assert state.overdue(1e9) == []
     assert not len(state.reservations)
     assert not state.fleet.reserved_bytes.any() and not state.fleet.reserved_core.any()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import logging
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -37,11 +36,6 @@ class Client:
         self.state = calls.state(nodes=2, gpus=1)
         self.verbs = Verbs(self.state)
         self.url = ""
-        self.resumed: asyncio.Event | None = None
-        """Holds back the answer to `filter` until it is set."""
-
-    def hold(self) -> Awaitable[Any] | None:
-        return self.resumed.wait() if self.resumed is not None else None
 
     async def ask(self, verb: str, body: bytes, method: str = "POST") -> tuple[int, Any]:
         async with (
@@ -62,9 +56,7 @@ async def serving(*pods: dict[str, Any]) -> AsyncIterator[Client]:
     client = Client(PodServer(*pods), ManualLeaseGuard(), Source())
     async with client.server.serving() as access, Kube(access) as kube:
         binder = Binder(client.state, kube, client.guard, client.verbs)
-        extender = Extender(
-            client.verbs, binder, client.guard, client.source, client.metrics, client.hold
-        )
+        extender = Extender(client.verbs, binder, client.guard, client.source, client.metrics)
         server = await extender.serve("127.0.0.1", 0)
         host, port = server.address
         client.url = f"http://{host}:{port}"
@@ -87,18 +79,6 @@ async def test_a_pod_goes_through_the_verbs_to_its_gpu() -> None:
         counted = [client.counted(verb, "answered") for verb in ("filter", "prioritize", "bind")]
         assert counted == [1, 1, 1]
         assert client.guard.admitted == 2
-
-
-async def test_the_answer_to_filter_is_held_back_and_no_other() -> None:
-    async with serving() as client:
-        client.resumed = asyncio.Event()
-        asked = calls.arguments(calls.pod("p"), calls.names(2))
-        assert (await client.ask("prioritize", asked))[0] == 200
-        held = asyncio.create_task(client.ask("filter", asked))
-        done, _ = await asyncio.wait([held], timeout=0.1)
-        assert not done
-        client.resumed.set()
-        assert len((await held)[1]["NodeNames"]) == 2
 
 
 async def test_before_the_cache_has_synced_each_verb_returns_an_error() -> None:

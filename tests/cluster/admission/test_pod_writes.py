@@ -1,4 +1,4 @@
-"""The scheduler's writes to a pod, a nomination and a Binding, as a real API server takes them."""
+"""The scheduler's writes to a pod, as a real API server takes them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any, Final
 
 import pytest
 
+from contract import names
 from kube import access
-from kube.client import MERGE_PATCH, Kube
+from kube.client import Kube
 from kube.errors import KubeError
 from lab.cluster.controlplane import ControlPlane
+from scheduler.decisions.sampling import Requeue
 from scheduler.kubernetes import binding
-from scheduler.kubernetes.waiting import Waiting, nomination, waiting
-from scheduler.nominator import NOMINATES
+from scheduler.kubernetes.requests import Pending, pending
+from scheduler.requeuer import requeueing
 from tests.cluster.admission.requested import HALF, asking, pod
 from tests.scheduler.kubernetes.test_binding import PLACEMENT
 
@@ -46,21 +48,14 @@ class Scene:
         found: Json = await self._kube.get(f"{self._pods}/p")
         return found
 
-    async def waiting(self) -> Waiting:
-        return waiting(await self.read())
+    async def requeue(self, seen: Pending, nominated: str | None) -> None:
+        body = requeueing(Requeue(seen, nominated))
+        await self._kube.patch(f"{seen.path}/status", body, timeout_s=_ANSWER_S, **_STRICT)
 
-    async def nominate(self, body: Any, **how: str) -> Json:
-        path = f"{self._pods}/p/status"
-        answer: Json = await self._kube.patch(
-            path, body, timeout_s=_ANSWER_S, **{**NOMINATES, **how}
-        )
-        return answer
-
-    async def bind(self, seen: Waiting, **more: Any) -> None:
-        uid, version = seen.pending.uid, seen.pending.version
-        body = binding.binding(self._namespace, "p", uid, _NODE, _ANNOTATIONS, "a-writer", version)
-        path = f"{self._pods}/p/binding"
-        await self._kube.post(path, {**body, **more}, timeout_s=_ANSWER_S, **_STRICT)
+    async def bind(self, seen: Pending, **more: Any) -> None:
+        arguments = (self._namespace, "p", seen.uid, _NODE, _ANNOTATIONS, "a-writer", seen.version)
+        body = {**binding.binding(*arguments), **more}
+        await self._kube.post(f"{seen.path}/binding", body, timeout_s=_ANSWER_S, **_STRICT)
 
 
 def play(plane: ControlPlane, namespace: str, act: Callable[[Scene], Awaitable[None]]) -> None:
@@ -74,66 +69,46 @@ def play(plane: ControlPlane, namespace: str, act: Callable[[Scene], Awaitable[N
     asyncio.run(run())
 
 
-def test_a_nomination_is_written_replaced_and_withdrawn(
+def test_a_requeued_pod_has_the_node_nominated(control_plane: ControlPlane, namespace: str) -> None:
+    """Each write changes the pod, or kube-scheduler would not retry it."""
+
+    async def act(scene: Scene) -> None:
+        for nominated in ("n1", "n2", None, "", None):
+            before = pending(await scene.read())
+            await asyncio.sleep(0.002)
+            await scene.requeue(before, nominated)
+            raw = await scene.read()
+            after = pending(raw)
+            assert after.nominated == (before.nominated if nominated is None else nominated)
+            assert after.version != before.version
+            assert raw["metadata"]["annotations"].keys() == {names.ANNOTATION_REQUEUED_AT}
+
+    play(control_plane, namespace, act)
+
+
+def test_another_pod_and_a_bound_pod_are_not_requeued(
     control_plane: ControlPlane, namespace: str
 ) -> None:
-    """The answer has the pod's new version, for the next write, and not the pod."""
-
     async def act(scene: Scene) -> None:
-        for node in ("n1", "n2", None, "n3", None):
-            before = await scene.waiting()
-            answer = await scene.nominate(nomination(before.pending, node))
-            raw = await scene.read()
-            after = waiting(raw)
-            assert (after.nominated, after.is_ours) == (node or "", node is not None)
-            assert ("nominatedNodeName" in raw["status"]) == (node is not None)
-            assert answer["metadata"]["resourceVersion"] == after.pending.version
-            assert after.pending.version != before.pending.version
-            assert answer["kind"] == "PartialObjectMetadata" and "spec" not in answer
-            assert raw["status"]["phase"] == "Pending" and raw["status"]["qosClass"]
+        seen = pending(await scene.read())
+        with pytest.raises(KubeError) as raised:
+            await scene.requeue(replace(seen, uid="6e1a4e1c-0000-4000-8000-000000000000"), "n1")
+        assert raised.value.status == 422
+        await scene.bind(seen)
+        with pytest.raises(KubeError) as raised:
+            await scene.requeue(seen, "n2")
+        assert raised.value.status == 422
 
     play(control_plane, namespace, act)
 
 
-@pytest.mark.parametrize("how", [{}, {"kind": MERGE_PATCH}], ids=["strategic", "merge"])
-@pytest.mark.parametrize("node", ["n2", None])
-def test_a_nomination_of_a_pod_that_has_changed_or_is_another_is_refused(
-    node: str | None, how: dict[str, str], control_plane: ControlPlane, namespace: str
-) -> None:
-    async def act(scene: Scene) -> None:
-        old = (await scene.waiting()).pending
-        await scene.nominate(nomination(old, "n1"))
-        now = (await scene.waiting()).pending
-        uid = "6e1a4e1c-0000-4000-8000-000000000000"
-        refused = (
-            (old, 409),
-            (replace(old, uid=uid), 409),
-            (replace(now, uid=uid), 422),
-        )
-        for pending, status in refused:
-            with pytest.raises(KubeError) as raised:
-                await scene.nominate(nomination(pending, node), **how)
-            assert raised.value.status == status
-        after = await scene.waiting()
-        assert (after.nominated, after.pending.version) == ("n1", now.version)
-
-    play(control_plane, namespace, act)
-
-
-def test_neither_body_has_a_field_that_the_server_does_not_have(
+def test_the_binding_has_no_field_that_the_server_does_not_have(
     control_plane: ControlPlane, namespace: str
 ) -> None:
     """So the server need not look for one: `fieldValidation=Ignore`."""
 
     async def act(scene: Scene) -> None:
-        body = nomination((await scene.waiting()).pending, "n1")
-        unknown = {**body, "status": {"nominatedNode": "n1"}}
-        with pytest.raises(KubeError, match="nominatedNode"):
-            await scene.nominate(unknown, **_STRICT)
-        for node in ("n1", None, "n1"):
-            pending = (await scene.waiting()).pending
-            await scene.nominate(nomination(pending, node), **_STRICT)
-        seen = await scene.waiting()
+        seen = pending(await scene.read())
         with pytest.raises(KubeError, match="unknown"):
             await scene.bind(seen, unknown={})
         await scene.bind(seen)

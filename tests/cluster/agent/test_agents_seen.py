@@ -62,7 +62,10 @@ def test_an_agent_that_is_ready_again_has_the_waiting_pod_tried(cleared: Control
         until(bound, "the pod is bound", WITHIN_S)
         found = ask(cleared, "GET", f"{PODS}/p")
         assert names.ANNOTATION_REQUEUED_AT in found["metadata"]["annotations"]
-        assert "gpuslice_scheduler_requeued_pods_total 1.0" in ours.ask("/metrics")[1]
+        assert (
+            'gpuslice_scheduler_requeued_pods_total{cause="capacity"} 1.0'
+            in ours.ask("/metrics")[1]
+        )
 
 
 def test_another_pod_of_the_name_is_left_alone(cleared: ControlPlane) -> None:

@@ -87,21 +87,6 @@ async def test_gpus_are_chosen_and_held_before_anything_is_awaited() -> None:
         assert scene.held() == 100
 
 
-async def test_a_binding_requires_the_version_after_a_write_of_ours() -> None:
-    """Else it would be refused, and the pod read again."""
-    async with scene_of(calls.pod("u-1")) as scene:
-        scene.ask(calls.pod("u-1"))
-        scene.server.touch("pod-u-1")
-
-        async def settled(uid: str) -> None:
-            scene.ask(scene.server.pods["pod-u-1"])
-
-        scene.binder._settled = settled
-        assert await scene.bind() == ""
-        assert len(scene.server.bindings) == 1
-        assert scene.server.seen_gets == 0
-
-
 async def test_a_pod_without_a_share_is_bound_plainly() -> None:
     plain = calls.pod("u-1", objects.container("main"))
     async with scene_of(plain) as scene:

@@ -20,7 +20,7 @@ async def test_a_refusal_gives_the_gpus_back(code: int, scene: Scene) -> None:
     scene.server.posts = [code]
     scene.ask(calls.pod())
     assert await scene.bind() == f"Code{code}: it is so"
-    assert (scene.server.seen_gets, scene.held(), scene.binder.under_way) == (0, 0, 0)
+    assert (scene.server.seen_gets, scene.held(), len(scene.binder._jobs)) == (0, 0, 0)
 
 
 @pytest.mark.usefixtures("patient")
@@ -109,7 +109,7 @@ async def test_once_the_pod_has_changed_what_was_sent_before_cannot_be_done(scen
     scene.server.touch("pod-u-1")
     scene.now_s = 1e6
     await scene.binder.check_overdue()
-    assert (scene.held(), scene.binder.under_way) == (0, 0)
+    assert (scene.held(), len(scene.binder._jobs)) == (0, 0)
     (said,) = scene.server.land()
     assert "Precondition failed" in said
 
@@ -161,7 +161,7 @@ async def test_a_caller_that_disconnects_does_not_end_the_binding(scene: Scene) 
     await scene.server.sent.wait()
     caller.cancel()
     await asyncio.wait([caller])
-    assert scene.binder.under_way == 1
+    assert len(scene.binder._jobs) == 1
     assert "not confirmed" in await scene.bind()
     assert scene.server.seen_gets == 1
 

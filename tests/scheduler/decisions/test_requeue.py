@@ -88,7 +88,7 @@ def test_a_pod_that_kube_scheduler_has_retried_is_not_requeued(refusing: Refusin
 
 
 def test_capacity_that_is_only_reserved_for_another_pod_is_free(refusing: Refusing) -> None:
-    """The end of a nomination is no change that requeues a pod."""
+    """The end of a reservation is no change that requeues a pod."""
     refusing.free()
     other = arguments(calls.pod("expected", WHOLE), names(1))
     refusing.verbs.filter(other)

@@ -1,4 +1,4 @@
-"""Nominations: the next pod is ranked beside them, and none is refused because of them."""
+"""Reservations: the next pod is ranked beside them, and none is refused because of them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Scene:
         return self._percent("used_core")
 
     def reserved(self) -> tuple[int, int]:
-        """Percent of both GPUs that is nominated."""
+        """Percent of both GPUs that is reserved."""
         return self._percent("reserved_core")
 
     def _percent(self, column: str) -> tuple[int, int]:

@@ -1,0 +1,150 @@
+"""Requeues pods that fit in the fleet, but on no node of the sample that kube-scheduler sent.
+
+Pure, over the state. In a fleet of more than 100 nodes kube-scheduler filters nodes only until it
+has a sample; the next sample begins where the last one ended. If the GPU that fits is elsewhere,
+its node is nominated and the GPU is reserved: kube-scheduler tries a nominated node first, whatever
+the sample. `requeuer` writes the nominations. See docs/adr/0050.
+
+kube-scheduler's own filters may exclude that node. Nodes from the samples of pods with equal
+constraints come first, and a node that kube-scheduler refused for a pod is not nominated again. A
+sample also limits preemption: a pod of positive priority that fits nowhere is requeued until
+kube-scheduler has sampled the whole fleet once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from scheduler.core.fit import feasible
+from scheduler.core.fleet import Bools, Fleet, Rows
+from scheduler.core.place import Placement, place
+from scheduler.core.request import Policy, Request
+from scheduler.core.reservations import Kind
+from scheduler.core.score import best, score
+from scheduler.decisions.state import State
+from scheduler.kubernetes.requests import Pending
+
+MIN_SAMPLE: Final = 100
+"""kube-scheduler samples at least this number of nodes."""
+_SLACK: Final = 0.9
+"""kube-scheduler may count a few nodes less than this process."""
+_MAX_PODS: Final = 1024
+_MAX_CONSTRAINTS: Final = 64
+"""Each takes one byte per node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """nominated: the pod's new nominated node; "" removes the present one, None leaves it."""
+
+    pending: Pending
+    nominated: str | None
+
+
+@dataclass(slots=True)
+class _Missed:
+    """refused: nodes nominated in vain. tries: how often the pod fitted nowhere. requeued_at: the
+    pod's annotation before the last write; None if no write is in progress."""
+
+    refused: set[str] = field(default_factory=set)
+    tries: int = 0
+    requeued_at: str | None = None
+
+
+class Sampling:
+    """See the module. wake: called when `take` has something to return."""
+
+    def __init__(self, state: State, wake: Callable[[], None] = lambda: None) -> None:
+        self._state = state
+        self._wake = wake
+        self._pods: dict[str, _Missed] = {}
+        self._accepted: dict[int, Bools] = {}
+        """By the pods' constraints, the rows of nodes that kube-scheduler has sent."""
+        self._due: list[Requeue] = []
+
+    def take(self) -> Sequence[Requeue]:
+        """The pods to requeue since the last call."""
+        due, self._due = self._due, []
+        return due
+
+    def observe(self, pending: Pending, rows: Rows) -> Rows:
+        """Records the nodes that kube-scheduler sent for the pod. Returns the known nodes that its
+        own filters accept."""
+        fleet = self._state.fleet
+        if not _is_sample(fleet, len(rows)):
+            return rows
+        accepted = np.zeros(len(fleet.names), np.bool_)
+        before = self._accepted.pop(pending.constraints, accepted)
+        accepted[: len(before)] = before
+        accepted[rows] = True
+        self._accepted[pending.constraints] = accepted
+        _drop_oldest(self._accepted, _MAX_CONSTRAINTS)
+        return np.flatnonzero(accepted)
+
+    def refuse(self, pending: Pending, request: Request, rows: Rows, policy: Policy) -> None:
+        """The pod fits on none of these nodes, which kube-scheduler sent. policy: for scores."""
+        uid, fleet, reservations = pending.uid, self._state.fleet, self._state.reservations
+        if not _is_sample(fleet, len(rows)):
+            return
+        pod = self._pods[uid] = self._pods.pop(uid, _Missed())
+        _drop_oldest(self._pods, _MAX_PODS)
+        if pod.requeued_at == pending.requeued_at:
+            return  # kube-scheduler has not received the last write yet
+        node = reservations.nominated_node(uid)
+        if node and node == pending.nominated:
+            pod.refused.add(node)
+            reservations.end(uid)
+            node = ""
+        # If the pod has no nomination now, kube-scheduler removed it; it is written again.
+        samples = 1 + len(fleet) // len(rows)
+        if not node and len(pod.refused) < samples:
+            node = self._nominate(pending, request, rows, policy)
+        is_stale = pending.nominated in pod.refused
+        pod.tries += not node
+        if node or is_stale or (pending.priority > 0 and pod.tries <= samples):
+            pod.requeued_at = pending.requeued_at
+            self._due.append(Requeue(pending, node if node or is_stale else None))
+            self._wake()
+
+    def failed(self, uid: str) -> None:
+        """The pod could not be requeued."""
+        if uid in self._pods:
+            self._pods[uid].requeued_at = None
+        if self._state.reservations.nominated_node(uid):
+            self._state.reservations.end(uid)
+
+    def _nominate(self, pending: Pending, request: Request, rows: Rows, policy: Policy) -> str:
+        """Reserves the best GPUs on other nodes, and returns their node; "": none fit."""
+        state, fleet = self._state, self._state.fleet
+        is_other = np.ones(len(fleet.names), np.bool_)
+        is_other[rows] = is_other[fleet.rows_of(self._pods[pending.uid].refused)] = False
+        others = np.flatnonzero(is_other)
+        with state.budget.steps() as steps:
+            fitting = others[feasible(fleet, request, others, steps, state.known)]
+            accepted = fitting[self._accepted[pending.constraints][fitting]]
+            fitting = accepted if len(accepted) else fitting
+            if not len(fitting):
+                return ""
+            row = fitting[best(fleet, score(fleet, request, fitting, policy), fitting, 1)[0]]
+            placed = place(fleet, request, int(row), policy, steps)
+        if not isinstance(placed, Placement):
+            return ""
+        state.reserve(pending.uid, request, placed, Kind.NOMINATED)
+        return placed.node
+
+
+def _is_sample(fleet: Fleet, sent: int) -> bool:
+    """Whether kube-scheduler may accept more nodes than it sent: it ended its search at a number of
+    nodes that depends on the fleet's size."""
+    nodes = len(fleet)
+    percent = max(5, 50 - nodes // 125)
+    return _SLACK * max(MIN_SAMPLE, nodes * percent // 100) <= sent < nodes
+
+
+def _drop_oldest(entries: dict[Any, Any], most: int) -> None:
+    if len(entries) > most:
+        del entries[next(iter(entries))]
