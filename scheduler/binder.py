@@ -23,7 +23,6 @@ from kube.reflector import Backoff
 from scheduler.core.fit import why_not
 from scheduler.core.place import Placement, place
 from scheduler.core.request import Request
-from scheduler.core.search import MOST_STEPS
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
 from scheduler.dialects.table import DEFAULT, Enabled
@@ -269,14 +268,12 @@ class Binder:
             return reserved
         rows, policy = state.fleet.rows_of([arguments.node]), self._verbs.policy(pending)
         row = int(rows[0])
-        with state.budget.steps(MOST_STEPS, MOST_STEPS) as steps:
-            found = place(state.fleet, request, row, policy, steps)
+        found = place(state.fleet, request, row, policy)
         if isinstance(found, Placement):
             return found
         with state.reservations.lifted(rows) as lifted:
             if len(lifted):
-                with state.budget.steps(MOST_STEPS, MOST_STEPS) as steps:
-                    found = place(state.fleet, request, row, policy, steps)
+                found = place(state.fleet, request, row, policy)
             if isinstance(found, Placement):
                 return found
             return f"node {arguments.node}: {why_not(state.fleet, request, row)}"

@@ -4,8 +4,8 @@ of the Lease.
 
 In process, without HTTP and the API server; the garbage collector is set as in the service. Each
 pod has one container more than a node has GPUs, each for more than half of a GPU, and a shape of
-its own, so every search is exhaustive and none finds a node. All nodes change each second. Times
-are of the clock, and so include other load of the machine.
+its own, so it fits on no node. All nodes change each second. Times are of the clock, and so include
+other load of the machine.
 """
 
 from __future__ import annotations
@@ -71,13 +71,12 @@ def measure(size: Size, pods: int = PODS) -> Measured:
 async def _measure(state: State, size: Size, pods: int) -> Measured:
     measured = Measured()
     queue = Unschedulable(state)
-    verbs, rounds = Verbs(state, retries=queue), _Seconds(state)
+    verbs = Verbs(state, retries=queue)
     names = size.shape.node_names()
     ready = list(_hard(size, pods))
     texts = [json.dumps(_victims(size, count), separators=(",", ":")) for count in VICTIMS]
     timer = asyncio.create_task(_renewals(measured))
     for asked in ready:
-        rounds.go_on()
         with measured.blocking("filter"):
             answer = verbs.filter(asked.filter)
         if json.loads(answer)["NodeNames"]:
@@ -92,10 +91,9 @@ async def _measure(state: State, size: Size, pods: int) -> Measured:
     for count, victims in zip(VICTIMS, map(str.encode, texts), strict=True):
         for asked in islice(ready, _PREEMPTIONS):
             for asking in (asked.pod, whole):
-                rounds.go_on()
                 await _preempt(verbs, measured, count, asking, victims)
     for second in range(_SECONDS):
-        rounds.change_all()
+        _change_all(state)
         await asyncio.sleep(0)
         # The queue waits TIMEOUT_S after a change.
         for now_s in (second * 100.0, second * 100.0 + TIMEOUT_S):
@@ -132,23 +130,9 @@ async def _renewals(measured: Measured) -> None:
         measured.late_s = max(measured.late_s, time.perf_counter() - due_s)
 
 
-class _Seconds:
-    """Refills the budget of search steps with the clock, as the service does each second."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
-        self._last_s = time.monotonic()
-
-    def go_on(self) -> None:
-        now_s = time.monotonic()
-        if now_s - self._last_s >= 1.0:
-            self._last_s = now_s
-            self._state.budget.refill(1.0)
-
-    def change_all(self) -> None:
-        self._state.budget.refill(1.0)
-        for row in self._state.fleet.all_rows().tolist():
-            self._state.fleet.note_freed(row)
+def _change_all(state: State) -> None:
+    for row in state.fleet.all_rows().tolist():
+        state.fleet.note_freed(row)
 
 
 def _hard(size: Size, pods: int) -> Iterator[PodCalls]:

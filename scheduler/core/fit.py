@@ -1,9 +1,7 @@
 """Feasibility: which nodes fit a request, in one pass over the columns.
 
-For one requesting container the columns decide. For several they rule nodes out, a greedy pass
-rules nodes in, and `place` decides the rest. Pass and search are bounded by steps. Results per node
-are cached until the node changes (`FitCache`), so the next call continues where this one stopped. A
-node that was not reached is UNFINISHED.
+For one requesting container the columns decide. For several they rule nodes out, and a greedy pass
+(`scheduler.core.together`) decides the rest.
 
 The reason for refusing a node is one text per reason: kube-scheduler counts equal texts and cuts
 long messages. The text includes the missing amount where it is the same on all nodes.
@@ -13,169 +11,58 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import numpy.ma  # np.unique imports it when first called, which would block for 50 ms
-from numpy.typing import NDArray
 
 from scheduler.core.columns import Columns, Reasons
 from scheduler.core.fleet import Bools, Fleet, Rows
-from scheduler.core.place import place
 from scheduler.core.reasons import Reason
-from scheduler.core.request import WHOLE_PERCENT, Request, Shape
-from scheduler.core.search import MOST_STEPS, Steps
+from scheduler.core.request import WHOLE_PERCENT, Request
 from scheduler.core.together import together
 
-MAX_STEPS: Final = 40 * MOST_STEPS
-"""For callers without a bound, such as `simulate`; the greedy pass takes no steps there."""
-CELLS_PER_STEP: Final = 40
-"""Containers times nodes that the greedy pass processes in the time of one search step."""
-_MOMENTS_PER_STEP: Final = 8
-"""A step takes longer if it must check more than this number of moments of the pod's life."""
-_NODES_PER_STEP: Final = 6
-"""Nodes compared with already searched nodes in the time of one step."""
-MAX_SEARCH_KEYS: Final = 64
-MAX_KNOWN: Final = 512
-"""Requests with cached results: 9 bytes per node and request."""
+MAX_CELLS: Final = 25_600
+"""Containers times nodes that the greedy pass processes in some 20 ms."""
 _GIB: Final = 2**30
 _MIB: Final = 2**20
 _TENTHS: Final = 10
-_SEARCH_DUE: Final = 255
-"""Placeholder for a Reason: the greedy pass found nothing, and `place` was not called yet."""
 
 
-@dataclass(slots=True)
-class _Found:
-    """By row: the Reason, and the node's version when it was determined."""
-
-    reasons: NDArray[np.uint8]
-    versions: NDArray[np.int64]
-    by_search_key: dict[bytes, int] = field(default_factory=dict)
-    """Results of searched nodes."""
-
-
-class FitCache:
-    """Cached results for requests of several containers on the nodes of one fleet."""
-
-    def __init__(self) -> None:
-        self._found: dict[Shape, _Found] = {}
-
-    def of(self, fleet: Fleet, request: Request) -> _Found:
-        found = self._found.pop(request.shape, None)
-        if found is None:
-            found = _Found(np.zeros(0, np.uint8), np.zeros(0, np.int64))
-        if more := len(fleet.version) - len(found.versions):
-            found.reasons = np.concatenate([found.reasons, np.zeros(more, np.uint8)])
-            found.versions = np.concatenate([found.versions, np.full(more, -1, np.int64)])
-        self._found[request.shape] = found
-        if len(self._found) > MAX_KNOWN:
-            del self._found[next(iter(self._found))]
-        return found
-
-
-def fit(
-    fleet: Fleet,
-    request: Request,
-    rows: Rows,
-    steps: Steps | None = None,
-    known: FitCache | None = None,
-) -> tuple[Bools, Reasons]:
+def fit(fleet: Fleet, request: Request, rows: Rows) -> tuple[Bools, Reasons]:
     """feasible bool[R], reason uint8[R]: whether `place` finds GPUs on each node, else why not
-    (FITS where it does). steps: budget of pass and searches, and steps taken. known: cache of this
-    fleet."""
-    possible, reason = examine(fleet, request, rows, steps, known)
-    unexplained = np.flatnonzero(~possible & (reason == Reason.FITS))
-    if len(unexplained):
-        reason[unexplained] = _against(fleet, request, rows[unexplained])
+    (FITS where it does)."""
+    possible = feasible(fleet, request, rows)
+    reason = np.zeros(len(rows), np.uint8)
+    refused = np.flatnonzero(~possible)
+    if len(refused):
+        reason[refused] = _against(fleet, request, rows[refused])
+        reason[~possible & (reason == Reason.FITS)] = Reason.TOGETHER
     return possible, reason
 
 
-def feasible(
-    fleet: Fleet,
-    request: Request,
-    rows: Rows,
-    steps: Steps | None = None,
-    known: FitCache | None = None,
-) -> Bools:
+def feasible(fleet: Fleet, request: Request, rows: Rows) -> Bools:
     """bool[R]: the first result of `fit`, at less cost."""
-    return examine(fleet, request, rows, steps, known)[0]
-
-
-def examine(
-    fleet: Fleet, request: Request, rows: Rows, steps: Steps | None, known: FitCache | None
-) -> tuple[Bools, Reasons]:
-    """As `fit`, at less cost: has reasons only for nodes that the columns do not rule out."""
     columns = Columns(fleet, request, rows)
     possible = columns.nodes()
     for container in request.containers:
         possible &= columns.enough(columns.fitting(container), container.gpus)
     if columns.whole:
         possible = possible[rows]
-    reason = np.zeros(len(rows), np.uint8)
     if len(request.containers) > 1:
         left = np.flatnonzero(possible)
-        found = (known or FitCache()).of(fleet, request)
-        reason[left] = _several(fleet, request, rows[left], steps, found)
-        possible &= reason == Reason.FITS
-    return possible, reason
+        possible[left] = together(fleet, request, rows[left])
+    return possible
 
 
-def _several(
-    fleet: Fleet, request: Request, rows: Rows, steps: Steps | None, found: _Found
-) -> Reasons:
-    """uint8[R], also stored in the cache."""
-    new = rows[found.versions[rows] != fleet.version[rows]]
-    passed = new
-    if steps is None:
-        steps = Steps(MAX_STEPS)
-    else:
-        cells = (steps.most - steps.taken) * CELLS_PER_STEP
-        passed = new[: max(0, cells // len(request.containers))]
-        steps.taken += len(passed) * len(request.containers) // CELLS_PER_STEP
-        if len(passed) < len(new):
-            steps.taken = max(steps.taken, steps.most)
-    if len(passed):
-        at_once = together(fleet, request, passed)
-        found.reasons[passed] = np.where(at_once, Reason.FITS, _SEARCH_DUE)
-        found.versions[passed] = fleet.version[passed]
-    is_known = found.versions[rows] == fleet.version[rows]
-    _search(fleet, request, rows[is_known & (found.reasons[rows] == _SEARCH_DUE)], steps, found)
-    is_known &= found.reasons[rows] != _SEARCH_DUE
-    return np.where(is_known, found.reasons[rows], np.uint8(Reason.UNFINISHED))
-
-
-def _search(fleet: Fleet, request: Request, rows: Rows, steps: Steps, found: _Found) -> None:
-    """Stores the results of `place`, which runs once for nodes with equal search keys."""
-    results = found.by_search_key
-    selected = None
-    if request.selector:
-        selected = fleet.selected(request.selector, lambda name: getattr(fleet, name)[rows])
-    weight = 1 + request.moment_count // _MOMENTS_PER_STEP
-    enough = MOST_STEPS // weight
-    for number, row in enumerate(rows.tolist()):
-        if steps.taken >= steps.most:
-            return
-        steps.taken += number % _NODES_PER_STEP == 0
-        search_key = fleet.search_key(row, None if selected is None else selected[number])
-        if search_key not in results:
-            left = (steps.most - steps.taken) // weight - len(request.containers)
-            if left <= 0:
-                return
-            here = Steps(min(left, enough))
-            placed = place(fleet, request, row, steps=here)
-            steps.taken += weight * (len(request.containers) + here.taken)
-            if placed is Reason.GIVEN_UP and here.most < enough:
-                return  # out of steps for now, not for good
-            if len(results) == MAX_SEARCH_KEYS:
-                del results[next(iter(results))]
-            results[search_key] = placed if isinstance(placed, Reason) else Reason.FITS
-        found.reasons[row] = results[search_key]
+def max_rows(request: Request) -> int:
+    """How many nodes may be examined at once, so that the event loop is not blocked for long."""
+    return MAX_CELLS // len(request.containers)
 
 
 def _against(fleet: Fleet, request: Request, rows: Rows) -> Reasons:
-    """uint8[R]: the first reason against each of these nodes, all of which the columns rule out."""
+    """uint8[R]: the first reason against each of these nodes; FITS if only the pod's containers
+    together do not fit."""
     columns = Columns(fleet, request, rows, gather=True)
     reason = np.zeros(len(rows), np.uint8)
     for container in request.containers:

@@ -93,7 +93,6 @@ _PER_NODE: Final[Mapping[str, tuple[Any, int]]] = {
     "isolates": (np.bool_, 0),
     "partitioned": (np.bool_, 0),
     "tie": (np.uint64, 0),
-    "version": (np.int64, 0),
     "freed_version": (np.int64, 0),
     "added": (np.int64, 0),
 }
@@ -101,11 +100,6 @@ _HELD: Final = {
     "used": ("used_bytes", "used_core", "uncapped_shares"),
     "reserved": ("reserved_bytes", "reserved_core", "reserved_uncapped"),
 }
-_SEARCHED_COLUMNS: Final = (
-    *("total_bytes", "usable", "link", "root", "numa"),
-    *(*_HELD["used"], *_HELD["reserved"]),
-)
-"""Inputs of GPU selection; the other columns are derived from these."""
 
 
 class Fleet:
@@ -133,12 +127,11 @@ class Fleet:
     is_open: Bools  # some of it is held
     fullness: NDArray[np.float64]  # 0 to 1: the mean of the allocated fractions of memory and core
     packing: NDArray[np.float64]  # IN_USE if some of it is held, plus FULL times its fullness
-    # [N]; the last three are values of `changes`:
+    # [N]; the last two are values of `changes`:
     blocked_by: NDArray[np.uint8]  # why the node accepts no pods: a Reason, 0 for none
     isolates: Bools
     partitioned: Bools  # does not accept several whole GPUs of one pod
     tie: NDArray[np.uint64]  # hash of the name; breaks ties
-    version: NDArray[np.int64]  # the last change of the node
     freed_version: NDArray[np.int64]  # the last change that may have freed capacity
     added: NDArray[np.int64]
 
@@ -191,7 +184,7 @@ class Fleet:
             self.names[row] = name
             self.blocked_by[row] = Reason.NO_DEVICE
             self.tie[row] = _hash(name)
-            self.added[row] = self._changed(row)
+            self.added[row] = self._changed()
         return row
 
     def remove(self, name: str) -> None:
@@ -206,14 +199,14 @@ class Fleet:
     def set_node(
         self, row: int, blocked_by: Reason, isolates: bool, partitioned: bool = False
     ) -> None:
-        self._changed(row)
+        self._changed()
         self.blocked_by[row] = blocked_by
         self.isolates[row], self.partitioned[row] = isolates, partitioned
 
     def note_freed(self, row: int) -> None:
         """A pod that was refused may fit there now."""
         if row != NO_ROW:
-            self.freed_version[row] = self._changed(row)
+            self.freed_version[row] = self._changed()
 
     # --- GPUs
 
@@ -221,7 +214,7 @@ class Fleet:
         """Replaces the node's GPUs, at most MAX_GPUS with distinct UUIDs. Nothing is held of them
         until `take` is called."""
         assert len(gpus) <= names.MAX_GPUS
-        self._changed(row)
+        self._changed()
         if len(gpus) > self.usable.shape[1]:
             self._grow(len(self.blocked_by), len(gpus))
         ordered = tuple(sorted(gpus, key=lambda gpu: (gpu.minor, gpu.uuid)))
@@ -288,13 +281,6 @@ class Fleet:
                 matched &= np.isin(column("uuid"), listed, invert=line.negated)
         return matched
 
-    def search_key(self, row: int, selected: Bools | None) -> bytes:
-        """Equal for nodes on which a search for GPUs takes the same steps to the same result.
-        selected: result of `selected` for the node's GPUs, None without a selector."""
-        columns = (getattr(self, name)[row].tobytes() for name in _SEARCHED_COLUMNS)
-        chosen = b"" if selected is None else selected.tobytes()
-        return b"".join((*columns, chosen))
-
     def without(
         self,
         rows: Rows,
@@ -317,15 +303,14 @@ class Fleet:
         made._derive_all()
         return made
 
-    def _changed(self, row: int) -> int:
+    def _changed(self) -> int:
         self.changes += 1
-        self.version[row] = self.changes
         return self.changes
 
     def _change(
         self, of: str, row: int, slot: int, size: int, core_percent: int | None, sign: int = 1
     ) -> None:
-        self._changed(row)
+        self._changed()
         at = (row, slot)
         held_bytes, held_core, uncapped_shares = _HELD[of]
         getattr(self, held_bytes)[at] += sign * size

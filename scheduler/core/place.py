@@ -7,9 +7,8 @@ lowest minor, which alone decides for first. Otherwise several GPUs of one conta
 one NVLink group if possible, else from one PCIe root, else one NUMA node; from the group with the
 fewest GPUs to spare.
 
-Containers are placed one by one, the largest first. If that fails, a search over all combinations
-decides, so a feasible request is found. If the search exceeds its steps, the result of `fit` is
-used, whatever its rank: where `fit` succeeded, `place` succeeds, whatever the policy.
+Containers are placed one by one, the largest first. A pod of several is placed where `fit` found
+that it fits. If these rules find no place there, the placement of `fit` is used, whatever its rank.
 
 A pod's shares of one GPU either all request core or none does: the allocation annotation has one
 core limit per GPU and pod, or none.
@@ -24,13 +23,10 @@ from fractions import Fraction
 from typing import Any, Final
 
 from scheduler.core.fleet import NO_GROUP, Fleet
+from scheduler.core.greedy import Greedy, Slot, unused_near
 from scheduler.core.reasons import Reason
 from scheduler.core.request import WHOLE_PERCENT, Policy, Request, Scope
-from scheduler.core.search import Search, SearchLimitError, Slot, Steps, unused_near
 from scheduler.core.together import assignment
-
-FITS_BY: Final = Policy.BINPACK
-"""`fit` searches by it for requests without a policy, whatever policy places the pod."""
 
 _SLOT_COLUMNS: Final = (
     *("total_bytes", "used_bytes", "used_core", "is_open"),
@@ -85,53 +81,25 @@ class Placement:
 
 
 def place(
-    fleet: Fleet,
-    request: Request,
-    row: int,
-    default: Policy = FITS_BY,
-    steps: Steps | None = None,
+    fleet: Fleet, request: Request, row: int, default: Policy = Policy.BINPACK
 ) -> Placement | Reason:
-    """The GPUs of the node at `row` for the request, or the reason why none fit.
-
-    default: the policy if the request has none. steps: budget of the search, and steps taken.
-    """
+    """The GPUs of the node at `row` for the request, or the reason why none fit. default: the
+    policy if the request has none."""
     if fleet.blocked_by[row]:
         return Reason(int(fleet.blocked_by[row]))
     if request.isolation and not fleet.isolates[row]:
         return Reason.NOT_ISOLATING
     if request.whole_gpus > 1 and fleet.partitioned[row]:
         return Reason.PARTITIONED
-    policy = request.policy or default
-    steps = steps or Steps()
-    found = _searched(fleet, request, row, policy, steps)
-    if found is not Reason.GIVEN_UP:
-        return found
-    chosen = assignment(fleet, request, row)
-    if chosen is not None:
-        return _as_assigned(fleet, request, row, chosen)
-    fits_by = request.policy or FITS_BY
-    if policy is fits_by:
-        return found
-    again = Steps(steps.most)
-    found = _searched(fleet, request, row, fits_by, again)
-    steps.taken += again.taken
-    return found
-
-
-def _searched(
-    fleet: Fleet, request: Request, row: int, policy: Policy, steps: Steps
-) -> Placement | Reason:
-    gave_up = False
-    for within in _within_scope(request.scope, _slots(fleet, request, row), policy):
-        search = Search(request, policy, within, steps)
-        try:
-            found = search.greedy() or search.exact()
-        except SearchLimitError:
-            gave_up = True
-            continue
-        if found:
+    policy, slots, chosen = request.policy or default, _slots(fleet, request, row), None
+    if len(request.containers) > 1:
+        chosen = assignment(fleet, request, row) if slots else None
+        if chosen is None:
+            return Reason.TOGETHER
+    for within in _within_scope(request.scope, slots, policy):
+        if Greedy(request, policy, within).place():
             return _placement(fleet, request, row, within)
-    return Reason.GIVEN_UP if gave_up else Reason.TOGETHER
+    return Reason.TOGETHER if chosen is None else _as_assigned(fleet, request, row, chosen)
 
 
 def _as_assigned(

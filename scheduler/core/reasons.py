@@ -45,9 +45,7 @@ class Reason(IntEnum):
     GPUS = 17, "too few GPUs with free capacity"
     SCOPE = 18, "too few GPUs with free capacity within the required topology scope"
     TOGETHER = 19, "GPUs have too little free capacity for all containers together"
-    GIVEN_UP = 20, "search limit reached: too many possible placements"
-    UNFINISHED = 21, "GPU search incomplete; it continues in the background"
-    LEASES_LOST = 22, "the GPU scheduler cannot watch the Leases of GPU node agents"
+    LEASES_LOST = 20, "the GPU scheduler cannot watch the Leases of GPU node agents"
 
 
 UNRESOLVABLE: Final = frozenset(

@@ -116,9 +116,7 @@ class Reservations:
         if not there:
             yield among[:0]
             return
-        fleet = self._fleet
-        rows = np.unique(fleet.rows_of([each.placement.node for each in there]))
-        versions = fleet.version[rows]
+        rows = np.unique(self._fleet.rows_of([each.placement.node for each in there]))
         for each in there:
             self._count(each, -1)
         try:
@@ -126,8 +124,6 @@ class Reservations:
         finally:
             for each in there:
                 self._count(each, 1)
-            # The nodes are unchanged: cached results stay valid.
-            fleet.version[rows] = versions
 
     def _enter(self, reservation: Reservation) -> None:
         """If it fits, in the order of arrival."""

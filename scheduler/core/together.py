@@ -1,8 +1,7 @@
-"""A greedy pass that places several containers on all nodes at once.
+"""A greedy pass that places several containers on all nodes at once. It decides which nodes fit.
 
-A placement that it finds is valid; where it finds none, `scheduler.core.place` has to search. The
-result for a node depends on that node alone: for one node by itself the pass gives the same result,
-with the GPUs.
+The result for a node depends on that node alone: for one node by itself the pass gives the same
+result, with the GPUs. It may find none although some combination fits.
 """
 
 from __future__ import annotations

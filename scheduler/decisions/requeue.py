@@ -7,8 +7,7 @@ answer from the earlier state. It does not observe a recovered GPU or agent at a
 
 Pods with requests of one shape share an entry and its search. Each pod keeps its candidates, the
 nodes that kube-scheduler sent; capacity elsewhere does not count for it. Entries take turns,
-and each examines only nodes that changed since its last turn. One that was not given enough search
-steps has its next turn before those that were. `verbs` and `cache` add and remove
+and each examines only nodes that changed since its last turn. `verbs` and `cache` add and remove
 pods; `requeuer` calls `work` and requeues the pods that are due.
 """
 
@@ -23,9 +22,8 @@ from typing import Final
 import numpy as np
 
 from contract import names
-from scheduler.core.fit import examine
+from scheduler.core.fit import feasible, max_rows
 from scheduler.core.fleet import Rows
-from scheduler.core.reasons import Reason
 from scheduler.core.request import Request, Shape
 from scheduler.decisions.state import State
 from scheduler.kubernetes.requests import Pending
@@ -85,15 +83,13 @@ class Unschedulable:
     def __len__(self) -> int:
         return len(self._shape_of)
 
-    def refuse(self, pending: Pending, request: Request, rows: Rows, unfinished: bool) -> None:
-        """The pod was refused. rows: nodes that kube-scheduler accepts for it. unfinished: the
-        search did not examine all of them."""
+    def refuse(self, pending: Pending, request: Request, rows: Rows) -> None:
+        """The pod was refused. rows: nodes that kube-scheduler accepts for it."""
         fleet = self._state.fleet
         among = np.zeros(len(fleet.names), np.bool_)
         among[rows] = True
-        since = 0 if unfinished else fleet.changes
         candidates = np.packbits(among).tobytes()
-        self._enter(request, _Pod(pending, candidates, since, fleet.changes))
+        self._enter(request, _Pod(pending, candidates, fleet.changes, fleet.changes))
 
     def restore(self, pending: Pending) -> None:
         """The pod is unschedulable since before this process started."""
@@ -132,11 +128,8 @@ class Unschedulable:
             if len(found) == MAX_DUE or is_over():
                 break
             pod = self._pod(uid)
-            fits, is_finished = self._fitting(self._entries[self._shape_of[uid]], self._ready[uid])
-            if len(fits):
+            if len(self._fitting(self._entries[self._shape_of[uid]].request, self._ready[uid])):
                 found.append(pod.pending)
-            elif not is_finished:
-                continue
             del self._ready[uid]
             pod.since = self._state.fleet.changes
         return found
@@ -164,27 +157,16 @@ class Unschedulable:
             entry.stale_since_s = now_s
         if now_s - entry.stale_since_s < TIMEOUT_S or len(self._ready) >= _MAX_READY:
             return
-        rows = rows[np.argsort(came[rows])]
-        fits, is_finished = self._fitting(entry, rows)
-        if self._make_ready(entry, fits) and is_finished:
+        rows = rows[np.argsort(came[rows])][: max_rows(entry.request)]
+        if self._make_ready(entry, self._fitting(entry.request, rows)):
             entry.seen, entry.stale_since_s = int(came[rows[-1]]), None
 
-    def _fitting(self, entry: _Entry, rows: Rows) -> tuple[Rows, bool]:
-        """The rows that fit, without reservations of other pods, which may not be used; and whether
-        all rows were examined."""
-        state, request = self._state, entry.request
-        with state.budget.queue_steps() as steps:
-            possible, reasons = examine(state.fleet, request, rows, steps, state.known)
-            is_finished = not (reasons == Reason.UNFINISHED).any()
-            fits = rows[possible]
-            with state.reservations.lifted(rows) as again:
-                if len(again):
-                    possible, _ = examine(state.fleet, request, again, steps, state.known)
-                    fits = np.union1d(fits, again[possible])
-        if steps.taken:
-            # The next round begins with the entries for which no steps were left.
-            self._entries[request.shape] = self._entries.pop(request.shape)
-        return fits, is_finished
+    def _fitting(self, request: Request, rows: Rows) -> Rows:
+        """The rows that fit, without reservations of other pods, which may not be used."""
+        fleet = self._state.fleet
+        fits = rows[feasible(fleet, request, rows)]
+        with self._state.reservations.lifted(rows) as again:
+            return np.union1d(fits, again[feasible(fleet, request, again)]) if len(again) else fits
 
     def _make_ready(self, entry: _Entry, fits: Rows) -> bool:
         """Marks pods that have one of these nodes among their candidates. False: more than MAX_DUE

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from scheduler.core.fit import feasible
+from scheduler.core.fit import feasible, max_rows
 from scheduler.core.fleet import Bools, Fleet, Rows
 from scheduler.core.place import Placement, place
 from scheduler.core.request import Policy, Request
@@ -122,15 +122,16 @@ class Sampling:
         state, fleet = self._state, self._state.fleet
         is_other = np.ones(len(fleet.names), np.bool_)
         is_other[rows] = is_other[fleet.rows_of(self._pods[pending.uid].refused)] = False
-        others = np.flatnonzero(is_other)
-        with state.budget.steps() as steps:
-            fitting = others[feasible(fleet, request, others, steps, state.known)]
-            accepted = fitting[self._accepted[pending.constraints][fitting]]
-            fitting = accepted if len(accepted) else fitting
-            if not len(fitting):
-                return ""
-            row = fitting[best(fleet, score(fleet, request, fitting, policy), fitting, 1)[0]]
-            placed = place(fleet, request, int(row), policy, steps)
+        accepted = self._accepted[pending.constraints]
+        order = [np.flatnonzero(is_other & accepted), np.flatnonzero(is_other & ~accepted)]
+        others = np.concatenate(order)[: max_rows(request)]
+        fitting = others[feasible(fleet, request, others)]
+        if accepted[fitting].any():
+            fitting = fitting[accepted[fitting]]
+        if not len(fitting):
+            return ""
+        row = fitting[best(fleet, score(fleet, request, fitting, policy), fitting, 1)[0]]
+        placed = place(fleet, request, int(row), policy)
         if not isinstance(placed, Placement):
             return ""
         state.reserve(pending.uid, request, placed, Kind.NOMINATED)

@@ -18,13 +18,11 @@ import numpy as np
 
 from contract import names
 from scheduler.core.allocations import Allocations
-from scheduler.core.fit import FitCache
 from scheduler.core.fleet import NO_ROW, Fleet, Gpu
 from scheduler.core.place import Placement
 from scheduler.core.reasons import Reason
 from scheduler.core.request import WHOLE_PERCENT, Request
 from scheduler.core.reservations import GpuAmount, Kind, Reservations
-from scheduler.core.search import Budget
 from scheduler.decisions.agents import Agents
 from scheduler.decisions.eviction import Eviction
 from scheduler.decisions.withheld import without_effect
@@ -67,8 +65,6 @@ class State:
     def __init__(self, expired_after_s: float = names.AGENT_LEASE_EXPIRED_AFTER_S) -> None:
         self.fleet = Fleet()
         self.reservations = Reservations(self.fleet)
-        self.budget = Budget()
-        self.known = FitCache()
         self._agents = Agents(expired_after_s)
         self._nodes: dict[str, NodeFacts] = {}
         self._devices: dict[str, DeviceFacts] = {}
@@ -127,7 +123,6 @@ class State:
         """Returns the nodes whose agents' Leases have expired since the last call. Call every
         second or so. leases_lost: the watch of the agents' Leases is broken, so missing renewals
         mean nothing."""
-        self.budget.refill(now_s - self._now_s)
         self._now_s = now_s
         self.reservations.end_overdue(now_s)
         changed = self._agents.set_watch_lost(leases_lost)

@@ -20,11 +20,10 @@ import orjson
 from scheduler.core.fit import feasible, fit, texts
 from scheduler.core.fleet import Rows
 from scheduler.core.place import Placement, place
-from scheduler.core.reasons import UNRESOLVABLE, Reason
+from scheduler.core.reasons import UNRESOLVABLE
 from scheduler.core.request import Policy, Request
 from scheduler.core.reservations import Kind
 from scheduler.core.score import Scores, best, levels, score
-from scheduler.core.search import MOST_STEPS, Steps
 from scheduler.decisions.eviction import Eviction
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.sampling import Sampling
@@ -154,8 +153,7 @@ class Verbs:
         if self._state.node_of(pending.uid) is not None:
             return
         fleet = self._state.fleet
-        with self._state.budget.steps(MOST_STEPS, MOST_STEPS) as steps:
-            found = place(fleet, request, fleet.row_of(node), self.policy(pending), steps)
+        found = place(fleet, request, fleet.row_of(node), self.policy(pending))
         if isinstance(found, Placement):
             self._state.reserve(pending.uid, request, found, Kind.RANKED)
 
@@ -176,8 +174,7 @@ class Verbs:
         if node is not None:
             return (node,) if self._kept(pending.uid, names) else ()
         fleet = eviction.remaining()
-        with self._state.budget.steps() as steps:
-            fits = feasible(fleet, pending.request, fleet.rows_of(names), steps)
+        fits = feasible(fleet, pending.request, fleet.rows_of(names))
         return frozenset(compress(names, fits.tolist()))
 
     def _kept(self, uid: str, names: Container[str]) -> bool:
@@ -201,23 +198,20 @@ class Verbs:
                 return orjson.dumps({"NodeNames": [node]})
         if not nominated:
             state.reservations.end(pending.uid)
-        with state.budget.steps() as steps:
-            if 2 * len(names) > len(fleet) and not pending.prefers:
-                named = self._best_of_all(pending, request, names, steps)
-                if named:
-                    return orjson.dumps({"NodeNames": named})
-            rows = fleet.rows_of(names)
-            accepted = self._sampling.observe(pending, rows)
-            fitting = rows[feasible(fleet, request, rows, steps, state.known)]
-            if not len(fitting):
-                with state.reservations.lifted(rows) as again:
-                    fitting = again[feasible(fleet, request, again, steps, state.known)]
-                    if not len(fitting):
-                        answer, is_unfinished = self._refusal(request, names, rows, steps)
+        if 2 * len(names) > len(fleet) and not pending.prefers:
+            named = self._best_of_all(pending, request, names)
+            if named:
+                return orjson.dumps({"NodeNames": named})
+        rows = fleet.rows_of(names)
+        accepted = self._sampling.observe(pending, rows)
+        fitting = rows[feasible(fleet, request, rows)]
         if not len(fitting):
-            self._retries.refuse(pending, request, accepted, is_unfinished)
+            with state.reservations.lifted(rows) as again:
+                fitting = again[feasible(fleet, request, again)]
+        if not len(fitting):
+            self._retries.refuse(pending, request, accepted)
             self._sampling.refuse(pending, request, rows, self.policy(pending))
-            return answer
+            return self._refusal(request, names, rows)
         if len(fitting) > MOST_NODES and not pending.prefers:
             named = self._best(pending, request, fitting, MOST_NODES)
             return orjson.dumps({"NodeNames": named})
@@ -228,13 +222,13 @@ class Verbs:
         return orjson.dumps({"NodeNames": named})
 
     def _best_of_all(
-        self, pending: Pending, request: Request, names: Sequence[str], steps: Steps
+        self, pending: Pending, request: Request, names: Sequence[str]
     ) -> Sequence[str]:
         """The best nodes of the whole fleet that are among the candidates; resolving each name
         costs more. Empty: too few of them are candidates to be conclusive."""
         fleet = self._state.fleet
         rows = fleet.every_row()
-        fitting = rows[feasible(fleet, request, rows, steps, self._state.known)]
+        fitting = rows[feasible(fleet, request, rows)]
         if len(fitting) <= MOST_NODES:
             return ()
         among = frozenset(names)
@@ -252,12 +246,9 @@ class Verbs:
         self._scored = _Scored(pending, fleet.changes, by_name)
         return named
 
-    def _refusal(
-        self, request: Request, names: Sequence[str], rows: Rows, steps: Steps
-    ) -> tuple[bytes, bool]:
-        """The answer, and whether some nodes were not examined."""
-        fleet, known = self._state.fleet, self._state.known
-        _, reasons = fit(fleet, request, rows, steps, known)
+    def _refusal(self, request: Request, names: Sequence[str], rows: Rows) -> bytes:
+        fleet = self._state.fleet
+        _, reasons = fit(fleet, request, rows)
         text_by_reason = {
             int(at): text for at, text in texts(fleet, request, rows, reasons).items()
         }
@@ -271,7 +262,7 @@ class Verbs:
             "FailedNodes": failed,
             "FailedAndUnresolvableNodes": unresolvable,
         }
-        return orjson.dumps(answer), bool((reasons == Reason.UNFINISHED).any())
+        return orjson.dumps(answer)
 
 
 def error(text: str) -> bytes:

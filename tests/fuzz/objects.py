@@ -16,7 +16,6 @@ from contract import names
 from scheduler.core.fit import fit
 from scheduler.core.fleet import Fleet
 from scheduler.core.place import Placement, place
-from scheduler.core.search import Steps
 from scheduler.decisions.state import State
 from scheduler.dialects.reading import RequestError
 from scheduler.kubernetes import binding, requests, translate
@@ -87,7 +86,7 @@ def _ask(state: State, choices: Choices) -> None:
     if request is None:
         return
     rows = state.fleet.rows_of(["n1"])
-    possible, _ = fit(state.fleet, request, rows, Steps(1000))
+    possible, _ = fit(state.fleet, request, rows)
     found = place(state.fleet, request, int(rows[0]))
     assert bool(possible[0]) == isinstance(found, Placement)
     if not isinstance(found, Placement):

@@ -31,8 +31,6 @@ REACHED = frozenset(Reason) - {
     Reason.DEVICE_STALE,
     Reason.DEVICE_UNREADABLE,
     Reason.AGENT_MISSING,
-    Reason.GIVEN_UP,
-    Reason.UNFINISHED,
     Reason.LEASES_LOST,
 }
 """Reasons that random fleets have: all except those that another one represents."""

@@ -12,7 +12,14 @@ from itertools import combinations, product
 
 from scheduler.core.fleet import Gpu
 from scheduler.core.reasons import Reason
-from scheduler.core.request import ContainerRequest, Phase, Policy, Request, Scope
+from scheduler.core.request import (
+    ContainerRequest,
+    Phase,
+    Policy,
+    Request,
+    Scope,
+    largest_first,
+)
 
 
 @dataclass
@@ -140,6 +147,45 @@ def ways(node: Node, request: Request) -> Iterator[Sequence[Sequence[int]]]:
     yield from product(*(combinations(slots, container.gpus) for container in request.containers))
 
 
+def greedy(node: Node, request: Request) -> bool:
+    """Whether all containers fit, the largest first, each on the fullest GPU on which it fits."""
+    parts: dict[object, list[int]] = {}
+    for slot in good_gpus(node, request):
+        part = part_of(node.gpus[slot].gpu, request.scope)
+        if part is not None:
+            parts.setdefault(part, []).append(slot)
+    return any(_greedy_within(node, request, slots) for slots in parts.values())
+
+
+def _greedy_within(node: Node, request: Request, slots: Sequence[int]) -> bool:
+    containers = request.containers
+    on: dict[int, list[int]] = {slot: [] for slot in slots}
+
+    def fits(slot: int, number: int) -> bool:
+        held, there = node.gpus[slot], [*on[slot], number]
+        if len({containers[each].core_percent is None for each in there}) > 1:
+            return False
+        size, core = holds(containers, there, held.gpu)
+        return held.has_memory(size) and held.has_core(core)
+
+    def left(slot: int) -> int:
+        """Bytes."""
+        held = node.gpus[slot]
+        if request.policy is Policy.FIRST:
+            return 0
+        placed = holds(containers, on[slot], held.gpu)[0] if on[slot] else 0
+        return held.gpu.total_bytes - held.used_bytes - placed
+
+    largest = max(held.gpu.total_bytes for held in node.gpus)
+    for number in largest_first(request, largest):
+        fitting = sorted((left(slot), slot) for slot in slots if fits(slot, number))
+        if len(fitting) < containers[number].gpus:
+            return False
+        for _, slot in fitting[: containers[number].gpus]:
+            on[slot].append(number)
+    return True
+
+
 def why_not_alone(node: Node, request: Request, container: ContainerRequest) -> Reason:
     one = Reason.MEMORY_AND_CORE if container.gpus == 1 else Reason.GPUS
     there = list(node.gpus)
@@ -190,6 +236,8 @@ def why_not(node: Node, request: Request) -> Reason:
         reason = why_not_alone(node, request, container)
         if reason is not Reason.FITS:
             return reason
+    if len(request.containers) > 1:
+        return Reason.FITS if greedy(node, request) else Reason.TOGETHER
     if any(is_allowed(node, request, chosen) for chosen in ways(node, request)):
         return Reason.FITS
     return Reason.TOGETHER

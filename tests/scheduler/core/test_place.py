@@ -11,7 +11,6 @@ from scheduler.core.fleet import Gpu
 from scheduler.core.place import Peak, Placement, Share, place
 from scheduler.core.reasons import Reason
 from scheduler.core.request import ContainerRequest, Phase, Policy, Request, Scope, ratio_of_percent
-from scheduler.core.search import Steps
 from scheduler.core.together import assignment
 from tests.scheduler.core.one_node import Held, fleet, gpus, minors
 
@@ -243,25 +242,14 @@ def test_first_takes_the_lowest_minor_that_fits(request_: Request, found: list[l
         assert [chosen[number] for number in range(len(request_.containers))] == found
 
 
-def test_a_search_that_gives_up_has_its_own_reason() -> None:
-    """Each container needs more than half a GPU, over GPUs that all differ, with one container too
-    many; the sums do not show it."""
-    small = [ContainerRequest(f"c{n}", order=n, memory_bytes=505 + n) for n in range(16)]
-    held: list[list[Held]] = [[(minor, 1)] for minor in range(1, 17)]
-    node = fleet(*held, of=gpus(16))
-    request = several(*small, ContainerRequest("last", order=17, memory_bytes=501))
-    assert minors(node, request) is Reason.GIVEN_UP
-    steps = Steps(10)
-    assert place(node, request, node.row_of("n1"), steps=steps) is Reason.GIVEN_UP
-    assert steps.taken == 10
-
-
-def test_what_all_gpus_together_have_not_is_not_searched_for() -> None:
-    node = fleet([(600, 10)], [(600, 10)])
-    for containers in ([main("a", 30)] * 3, [main("a", 1, 60)] * 2 + [main("b", 1, 65)]):
-        steps = Steps()
-        assert place(node, several(*containers), node.row_of("n1"), steps=steps) is Reason.TOGETHER
-        assert steps.taken == 0
+def test_containers_that_fit_only_in_another_way_are_refused() -> None:
+    """50 + 30 and 40 + 30 would fit. The largest takes the fullest GPU on which it fits."""
+    node = fleet([(200, 1)], [(300, 1)], of=gpus(2))
+    request = several(main("a", 50), main("b", 40), main("c", 30), main("d", 30))
+    assert minors(node, request) is Reason.TOGETHER
+    assert fit(node, request, node.rows_of(["n1"]))[1].tolist() == [Reason.TOGETHER]
+    less = several(main("a", 50), main("b", 40), main("c", 30), main("d", 20))
+    assert minors(node, less) == {"a": [1], "b": [0], "c": [0], "d": [1]}
 
 
 def test_peaks_have_the_requested_percent_or_the_floor_of_the_bytes() -> None:

@@ -178,28 +178,38 @@ def test_a_pod_whose_free_capacity_is_taken_meanwhile_is_not_due(refusing: Refus
     assert refusing.overdue(after_s=TIMEOUT_S) == []
 
 
-def test_an_unfinished_search_continues_in_the_queue() -> None:
-    """So many containers and nodes that one call does not reach the node on which they fit."""
-    state, full = calls.state(nodes=600), names(599)
+def test_a_turn_examines_a_part_of_the_nodes_and_the_next_one_continues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pod of many containers must not block the event loop for long."""
+    monkeypatch.setattr(requeue, "max_rows", lambda request: 2)
+    state = calls.state(nodes=5, gpus=1)
+    for name in names(4):
+        bound(state, calls.pod(f"on-{name}", WHOLE), name)
     queue = Unschedulable(state)
-    for name in full:
-        bound(
-            state,
-            calls.pod(f"on-{name}", objects.container("main", core=120, ratio=120, shared=2)),
-            name,
-        )
-    several = [objects.container(f"c{n}", core=15, ratio=15) for n in range(8)]
-    with state.budget.steps(10**6) as steps:
-        steps.taken = 10**6
-    asked = arguments(calls.pod("several", *several), names(600))
-    answer = calls.loads(Verbs(state, retries=queue).filter(asked))
-    assert any("continues" in text for text in answer["FailedNodes"].values())
-    found = []
-    for now_s in range(1, 20):
-        state.tick(float(now_s))
-        queue.work(float(now_s), lambda: False)
-        found += [asked.uid for asked in queue.due()]
-    assert found == ["several"]
+    queue.restore(pending(calls.pod("waits")))
+    dues = []
+    for turn in range(6):
+        while not queue.work(turn * TIMEOUT_S, lambda: False):
+            pass
+        dues.append([each.uid for each in queue.due()])
+    assert sorted(dues) == [[]] * 5 + [["waits"]] and dues[1] == []
+
+
+def test_pods_that_no_longer_fit_leave_the_event_loop_free(refusing: Refusing) -> None:
+    """Capacity came for many, and is used before they are requeued."""
+    for number in range(MAX_DUE):
+        refusing.ask(f"more-{number}")
+    refusing.free()
+    for _ in range(2):
+        refusing.queue.work(refusing.now_s, lambda: False)
+        refusing.now_s += TIMEOUT_S
+    bound(refusing.state, calls.pod("first", WHOLE), "n0")
+    ready = len(refusing.queue._ready)
+    assert ready == MAX_DUE
+    for left in range(ready - 1, -1, -1):
+        assert refusing.queue.due(iter((False, True)).__next__) == []
+        assert len(refusing.queue._ready) == left
 
 
 def test_pods_that_were_refused_before_a_restart_are_restored(refusing: Refusing) -> None:

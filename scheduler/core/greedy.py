@@ -1,0 +1,136 @@
+"""The choice of GPUs on one node by a policy, container by container, without a way back.
+
+Plain integers: a node has few GPUs. `scheduler.core.place` supplies the slots.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from scheduler.core.fleet import NO_GROUP, fullness
+from scheduler.core.request import ContainerRequest, Policy, Request, largest_first
+
+
+@dataclass(slots=True)
+class Slot:
+    """A GPU during the search. At moment t of the pod's life its containers hold held_bytes[t] and
+    held_core[t] of it. capped: whether they request core, None while none is placed on it."""
+
+    index: int
+    groups: tuple[int, int, int]
+    """NVLink group, PCIe root, NUMA node."""
+    held_bytes: list[int]
+    held_core: list[int]
+    total_bytes: int
+    used_bytes: int
+    used_core: int
+    is_open: bool
+    fullness: float
+    free_bytes: int
+    free_core: int
+    takes_uncapped: bool
+    capped: bool | None = None
+    containers: list[int] = field(default_factory=list)
+
+    def fits(self, container: ContainerRequest, moments: Sequence[int]) -> bool:
+        size, core = container.bytes_of(self.total_bytes), container.core_percent
+        if self.capped is not None and self.capped != (core is not None):
+            return False
+        if core is None and not self.takes_uncapped:
+            return False
+        for at in moments:
+            if self.held_bytes[at] + size > self.free_bytes:
+                return False
+            if core is not None and self.held_core[at] + core > self.free_core:
+                return False
+        return True
+
+    def add(self, number: int, container: ContainerRequest, moments: Sequence[int]) -> None:
+        self.containers.append(number)
+        self.capped = container.core_percent is not None
+        size, core = container.bytes_of(self.total_bytes), container.core_percent or 0
+        for at in moments:
+            self.held_bytes[at] += size
+            self.held_core[at] += core
+
+    def rank(
+        self, container: ContainerRequest, policy: Policy, unused_near: tuple[int, ...]
+    ) -> tuple[bool, float, tuple[int, ...], int]:
+        """Sort key; the least is the best. unused_near: from `unused_near`."""
+        full = fullness(
+            self.used_bytes + max(self.held_bytes) + container.bytes_of(self.total_bytes),
+            self.total_bytes,
+            self.used_core + max(self.held_core) + (container.core_percent or 0),
+        )
+        if policy is Policy.FIRST:
+            return (False, 0, (), self.index)
+        if policy is Policy.SPREAD:
+            return (False, full, (), self.index)
+        return (not (self.is_open or self.containers), -full, unused_near, self.index)
+
+
+def unused_near(slots: Sequence[Slot]) -> Mapping[int, tuple[int, ...]]:
+    """By index, the numbers of unused GPUs of the slot's NVLink group, PCIe root and NUMA node.
+    Choosing the fewest keeps wholly unused groups for pods of several GPUs."""
+    unused = Counter(
+        (level, group)
+        for slot in slots
+        if not slot.is_open
+        for level, group in enumerate(slot.groups)
+        if group != NO_GROUP
+    )
+    return {slot.index: tuple(unused[each] for each in enumerate(slot.groups)) for slot in slots}
+
+
+class Greedy:
+    """One node, one request; slots are the usable ones."""
+
+    def __init__(self, request: Request, policy: Policy, slots: Sequence[Slot]) -> None:
+        self._request = request
+        self._policy = policy
+        self._slots = slots
+        self._unused_near = unused_near(slots)
+
+    def place(self) -> bool:
+        """Places the containers, the largest first. False: one of them does not fit."""
+        for number in largest_first(self._request, max(slot.total_bytes for slot in self._slots)):
+            chosen = self._choose(number)
+            if chosen is None:
+                return False
+            for slot in chosen:
+                container, moments = self._request.containers[number], self._request.moments[number]
+                slot.add(number, container, moments)
+        return True
+
+    def _choose(self, number: int) -> Sequence[Slot] | None:
+        wanted = self._request.containers[number].gpus
+        fitting = self._ranked(number)
+        if len(fitting) < wanted:
+            return None
+        if wanted > 1 and self._policy is not Policy.FIRST:
+            for level in range(3):
+                near = _nearest(fitting, level, wanted)
+                if near is not None:
+                    return near[:wanted]
+        return fitting[:wanted]
+
+    def _ranked(self, number: int) -> list[Slot]:
+        container, moments = self._request.containers[number], self._request.moments[number]
+        fitting = [slot for slot in self._slots if slot.fits(container, moments)]
+        near = self._unused_near
+        return sorted(
+            fitting, key=lambda slot: slot.rank(container, self._policy, near[slot.index])
+        )
+
+
+def _nearest(fitting: Sequence[Slot], level: int, wanted: int) -> Sequence[Slot] | None:
+    """The GPUs of the group that has enough of them and the fewest to spare."""
+    groups: dict[int, list[Slot]] = {}
+    for slot in fitting:
+        if slot.groups[level] != NO_GROUP:
+            groups.setdefault(slot.groups[level], []).append(slot)
+    enough = [group for group in groups.values() if len(group) >= wanted]
+    # Among equal ones the first, which contains the best-ranked GPU.
+    return min(enough, key=len) if enough else None
