@@ -102,7 +102,7 @@ class Binder:
         enabled: Enabled = DEFAULT,
     ) -> None:
         self._wall_ns = wall_ns
-        self.enabled = enabled
+        self._enabled = enabled
         self._state = state
         self._kube = kube
         self._guard = guard
@@ -334,10 +334,10 @@ class Binder:
                 return "the pod could not be read in time"
             try:
                 raw = await self._kube.get(arguments.path, timeout_s=GET_S)
-                return pod_state(raw, arguments.uid, self.enabled)
+                return pod_state(raw, arguments.uid, self._enabled)
             except KubeError as error:
                 if error.status == 404:
-                    return pod_state({}, arguments.uid, self.enabled)
+                    return pod_state({}, arguments.uid, self._enabled)
                 left_s = until_s - self._clock()
                 if left_s <= 0:
                     return f"the pod could not be read: {error}"

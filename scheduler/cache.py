@@ -22,7 +22,6 @@ from scheduler.decisions.state import State
 from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes import requests, translate
 from scheduler.kubernetes.facts import LeaseFacts
-from scheduler.volcano_configuration import VolcanoConfiguration
 
 PODS: Final = "/api/v1/pods"
 NODES: Final = "/api/v1/nodes"
@@ -36,7 +35,7 @@ _TICK_S: Final = 1.0
 
 class Cache:
     """See the module. The creator must run `run`. clock: the same as State's. wall: seconds since
-    the epoch. enabled: the dialects that are on. volcano: receives Volcano's configuration."""
+    the epoch. enabled: the dialects that are on."""
 
     def __init__(
         self,
@@ -47,7 +46,6 @@ class Cache:
         wall: Callable[[], float] = time.time,
         retries: Unschedulable | None = None,
         enabled: Enabled = DEFAULT,
-        volcano: VolcanoConfiguration | None = None,
     ) -> None:
         self._kube = kube
         self._state = state
@@ -61,19 +59,14 @@ class Cache:
         devices = _Objects(translate.device, state.observe_device, state.remove_device)
         leases = _Objects(translate.lease, observe_lease, state.remove_lease)
         queue = Unschedulable(state) if retries is None else retries
-        self._pods = _Pods(state, queue, enabled)
+        pods = _Pods(state, queue, enabled)
         shared: dict[str, Any] = {"clock": clock, "jitter": jitter}
         self._reflectors: Final[Mapping[str, Reflector]] = {
             "nodes": Reflector(kube, NODES, nodes, only=METADATA_ONLY, **shared),
             "devices": Reflector(kube, DEVICES, devices, **shared),
             "leases": Reflector(kube, LEASES, leases, **shared),
-            "pods": Reflector(kube, PODS, self._pods, query=_UNFINISHED, **shared),
-            **({"volcano": volcano.reflector(kube, **shared)} if volcano is not None else {}),
+            "pods": Reflector(kube, PODS, pods, query=_UNFINISHED, **shared),
         }
-
-    def enable(self, enabled: Enabled) -> None:
-        """Replaces the dialects that are on."""
-        self._pods.enabled = enabled
 
     async def run(self) -> None:
         """Runs until cancelled. Errors in objects appear in State's problems; an exception here is
@@ -169,7 +162,7 @@ class _Pods:
         retries: Unschedulable,
         enabled: Enabled = DEFAULT,
     ) -> None:
-        self.enabled = enabled
+        self._enabled = enabled
         self._state = state
         self._retries = retries
         self._marks: dict[str, int] = {}
@@ -183,7 +176,7 @@ class _Pods:
         if mark == translate.UNBOUND:
             if requests.was_refused(raw):
                 # Bound by kube-scheduler while another process was its extender.
-                self._retries.restore(requests.pending(raw, self.enabled))
+                self._retries.restore(requests.pending(raw, self._enabled))
             return uid
         self._retries.remove(uid)
         sent = self._state.sent(uid)

@@ -18,7 +18,6 @@ from contract import names
 from kube.errors import KubeError
 from kube.fields import Json
 from kube.log_lines import Line, printable
-from scheduler.dialects import volcano_conf
 from scheduler.kubernetes.facts import Problem
 from scheduler.kubernetes.requests import Pending
 from scheduler.metrics import Metrics
@@ -43,8 +42,7 @@ POD_PROBLEM: Final = "GPUShareUnclear"
 POD_NOTICE: Final = "GPUShareNotice"
 NODE_PROBLEM: Final = "GPUInventoryProblem"
 SECOND_INSTALLATION: Final = "SecondInstallation"
-VOLCANO_PROBLEM: Final = "VolcanoConfigurationProblem"
-REASONS: Final = (POD_PROBLEM, POD_NOTICE, NODE_PROBLEM, SECOND_INSTALLATION, VOLCANO_PROBLEM)
+REASONS: Final = (POD_PROBLEM, POD_NOTICE, NODE_PROBLEM, SECOND_INSTALLATION)
 
 
 class Client(Protocol):
@@ -104,12 +102,6 @@ class Events:
         lease = ("coordination.k8s.io/v1", "Lease", names.NAMESPACE, names.LEASE_SCHEDULER, "")
         # The text contains a time, so the key leaves it out.
         await self._write(SECOND_INSTALLATION, lease, status, key=self._identity)
-
-    async def volcano_problems(self, uid: str, found: Iterable[str]) -> None:
-        """found: of Volcano's ConfigMap, whose UID is given."""
-        about = ("v1", "ConfigMap", volcano_conf.NAMESPACE, volcano_conf.CONFIG_MAP, uid)
-        for each in found:
-            await self._write(VOLCANO_PROBLEM, about, each)
 
     async def _write(self, reason: str, regarding: Regarding, text: str, key: str = "") -> None:
         now_s = self._clock()

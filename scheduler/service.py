@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from contract.dialects import DIALECTS, KOORDINATOR, VOLCANO
+from contract.dialects import DIALECTS, KOORDINATOR
 from kube.client import Kube
 from kube.log_lines import Format, Line
 from scheduler.admission import Admission
@@ -38,7 +38,6 @@ from scheduler.leader import Leader, boot_clock
 from scheduler.leadership.election import Candidate
 from scheduler.metrics import Metrics
 from scheduler.requeuer import Requeuer
-from scheduler.volcano_configuration import VolcanoConfiguration
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -148,8 +147,7 @@ async def _run(
     missed = asyncio.Event()
     sampling = Sampling(state, missed.set)
     on = settings.dialects
-    volcano = VolcanoConfiguration() if VOLCANO.name in on else None
-    cache = Cache(kube, state, boot_clock, retries=retries, enabled=on, volcano=volcano)
+    cache = Cache(kube, state, boot_clock, retries=retries, enabled=on)
     leader = Leader(kube, me, cache.relist, metrics)
     verbs = Verbs(state, settings.policies, retries, on, sampling)
     requeuer = Requeuer(retries, sampling, kube, metrics, boot_clock)
@@ -161,15 +159,6 @@ async def _run(
         kube, lambda: state.has_agent and not endpoint.problems, leader.may_write, metrics
     )
 
-    def enable(kinds: frozenset[str]) -> None:
-        """kinds: of Volcano's resources, by the arguments that turn them on."""
-        binder.enabled = on | kinds
-        cache.enable(on | kinds)
-        verbs.enable(on | kinds)
-
-    if volcano is not None:
-        volcano.connect(enable)
-
     async def retry() -> None:
         """Only in the process that may bind: the others answer no filter, and so refuse no pod."""
         if leader.may_write():
@@ -180,8 +169,6 @@ async def _run(
         if leader.may_write():
             await events.notices(binder.take_notices())
             await events.problems(state.problems())
-            if volcano is not None:
-                await events.volcano_problems(volcano.uid, volcano.conf.problems)
         elif leader.second_installation:
             await events.second_installation(leader.status)
 

@@ -34,7 +34,6 @@ from scheduler.decisions.simulate import (
     simulate,
     size,
 )
-from scheduler.dialects import volcano_conf
 
 _KINDS: Final = {
     cache.NODES: "Node",
@@ -134,8 +133,7 @@ def simulate_command(
         sys.stderr.write(f"simulate: {error}\n")
         raise typer.Exit(2) from None
     repeated = [pod for pod in asked for _ in range(copies)]
-    # As without Volcano's ConfigMap, all of its kinds are on.
-    on = enabled(dialects) | volcano_conf.ALL
+    on = enabled(dialects)
     accounts = [simulate(state, pod, n, policy, on) for n, pod in enumerate(repeated)]
     if json_:
         sys.stdout.write(json.dumps([asdict(each) for each in accounts], indent=2) + "\n")

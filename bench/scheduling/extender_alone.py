@@ -23,7 +23,6 @@ from contract.dialects import DIALECTS
 from scheduler.binder import Binder
 from scheduler.decisions.verbs import Verbs
 from scheduler.dialects.table import DEFAULT, Enabled
-from scheduler.dialects.volcano_conf import ALL
 from scheduler.extender import Extender
 from scheduler.metrics import Metrics
 
@@ -76,5 +75,5 @@ if __name__ == "__main__":
     # The caller counts and retries binds whose GPU was filled meanwhile.
     logging.getLogger("scheduler.extender").setLevel(logging.ERROR)
     _, nodes, pods, *which = sys.argv
-    enabled = ALL | {each.name for each in DIALECTS} if which else DEFAULT
+    enabled = frozenset(each.name for each in DIALECTS) if which else DEFAULT
     uvloop.run(main(fleets.Size(int(nodes), int(pods)), enabled))

@@ -72,7 +72,6 @@ class Verbs:
         self._retries = Unschedulable(state) if retries is None else retries
         self._sampling = Sampling(state) if sampling is None else sampling
         self._reader = Reader(enabled)
-        self.enable = self._reader.enable
         self._recent: dict[str, Pending] = {}
         self._scored: _Scored | None = None
 

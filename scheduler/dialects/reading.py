@@ -124,10 +124,8 @@ class Reading:
     """A pod's request. containers: at least one.
 
     foreign: names of resources that this dialect does not allocate, and a pod must not request
-    beside it. switches: what must be on besides the dialect, and how to turn it on, by its name in
-    the set of what is on. notices: texts for an event of the pod. outputs: what the Binding adds,
-    given the placement, the node's GPUs (total_bytes of each) and nanoseconds since the epoch;
-    called once.
+    beside it. notices: texts for an event of the pod. outputs: what the Binding adds, given the
+    placement, the node's GPUs (total_bytes of each) and nanoseconds since the epoch; called once.
     """
 
     containers: Sequence[ContainerRequest]
@@ -136,7 +134,6 @@ class Reading:
     scope: Scope = Scope.NODE
     isolation: bool = True
     foreign: frozenset[str] = frozenset()
-    switches: Mapping[str, str] = field(default_factory=dict)
     notices: Sequence[str] = ()
     outputs: Writer = no_outputs
 

@@ -17,8 +17,7 @@ from scheduler.dialects import hami, kai, koordinator, volcano
 from scheduler.dialects.reading import PodFields, Reader, Reading, RequestError, policy
 
 Enabled = frozenset[str] | None
-"""Names of the dialects that are on, and of the features that are (`Reading.switches`). None: all,
-for a pod that some scheduler has bound."""
+"""Names of the dialects that are on. None: all, for a pod that some scheduler has bound."""
 DEFAULT: Final[Enabled] = frozenset({KOORDINATOR.name})
 
 READERS: Final[dict[Dialect, Reader]] = {
@@ -49,18 +48,13 @@ def read(
             f"{second}: must be absent in a pod with {first}, as a pod requests shares of GPUs in"
             " one dialect; remove one of them"
         )
-    used = {dialect.name: key for dialect, key in keys}
+    used = {dialect.name for dialect, _ in keys}
     for dialect, reader in readers.items():
         if dialect.switch and enabled is None and dialect.name not in used:
             continue  # a device plugin allocated its whole GPUs
         reading = reader(pod) if _is_on(dialect, enabled) else None
         if reading is None:
             continue
-        off = () if enabled is None else reading.switches.keys() - enabled
-        for name in off:
-            raise RequestError(
-                f"{used[dialect.name]}: must be absent, as {name} is off; {reading.switches[name]}"
-            )
         return _with_policy(reading, pod, [*reading.notices, *_unread(dialect, pod, readers)])
     return None
 

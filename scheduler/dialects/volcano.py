@@ -34,7 +34,6 @@ from scheduler.dialects.reading import (
     amount,
     is_in_bytes,
 )
-from scheduler.dialects.volcano_conf import NUMBER, SHARING, VGPU, WHERE
 
 _MIB_SHIFT: Final = 20
 _MIB: Final = " MiB, a number without a unit"
@@ -48,8 +47,9 @@ _LARGEST: Final[Mapping[str, tuple[int, str]]] = {
 }
 """By resource, the largest value and its unit."""
 
-_SWITCHES: Final = {VOLCANO_MEMORY: SHARING, VOLCANO_NUMBER: NUMBER}
-"""Arguments of Volcano's configuration that turn a resource on; the other resources are vgpu's."""
+_ALONE: Final = frozenset({VOLCANO_MEMORY, VOLCANO_NUMBER})
+"""Each is a kind of request by itself; the other resources are vgpu's."""
+_VGPU: Final = ""
 
 Amounts = Mapping[str, int]
 
@@ -60,13 +60,12 @@ def read(pod: PodFields) -> Reading | None:
         return None
     of_pod = [name for name in _LARGEST if any(name in amounts for _, amounts in requesting)]
     _refuse_mixed(of_pod)
-    switch = _switch(of_pod[0])
+    kind = _kind(of_pod[0])
     return Reading(
         containers=[_container_request(each, amounts) for each, amounts in requesting],
-        policy=None if switch == VGPU else Policy.FIRST,
-        scope=Scope.DEVICE if switch == SHARING else Scope.NODE,
+        policy=None if kind == _VGPU else Policy.FIRST,
+        scope=Scope.DEVICE if kind == VOLCANO_MEMORY else Scope.NODE,
         foreign=FOREIGN,
-        switches={switch: f"set {switch}: true in {WHERE}"},
         outputs=outputs,
     )
 
@@ -90,7 +89,7 @@ def _amounts(container: Container) -> Amounts:
 def _refuse_incomplete(container: Container, amounts: Amounts) -> None:
     """Volcano gives a container with vgpu amounts and no number no GPU at all, except for memory,
     which means one GPU."""
-    vgpu = [name for name in amounts if name not in _SWITCHES]
+    vgpu = [name for name in amounts if name not in _ALONE]
     where = f"container {container.name}"
     if not vgpu or VOLCANO_VGPU_NUMBER in amounts:
         return
@@ -110,7 +109,7 @@ def _refuse_mixed(of_pod: Sequence[str]) -> None:
     """of_pod: in the order of _LARGEST."""
     first = of_pod[0]
     for second in of_pod:
-        if _switch(second) != _switch(first):
+        if _kind(second) != _kind(first):
             why = (
                 "can not define true in both gpu sharing and gpu number"
                 if second == VOLCANO_NUMBER
@@ -121,8 +120,8 @@ def _refuse_mixed(of_pod: Sequence[str]) -> None:
             )
 
 
-def _switch(name: str) -> str:
-    return _SWITCHES.get(name, VGPU)
+def _kind(name: str) -> str:
+    return name if name in _ALONE else _VGPU
 
 
 def _container_request(container: Container, amounts: Amounts) -> ContainerRequest:

@@ -62,10 +62,6 @@ class Reader:
         self._enabled = enabled
         self._last: tuple[bytes, Pending] | None = None
 
-    def enable(self, enabled: Enabled) -> None:
-        """Replaces the dialects that are on."""
-        self._enabled, self._last = enabled, None
-
     def arguments(self, body: bytes) -> tuple[Pending, Sequence[str]]:
         """The pod, and the names of the candidate nodes. Raises ArgumentsError.
 

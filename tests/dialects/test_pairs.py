@@ -22,7 +22,6 @@ from lab.node.cri import Process
 from lab.node.lab import CLUSTER_FILES, Lab
 from scheduler.core.place import Placement, place
 from scheduler.decisions.state import State
-from scheduler.dialects import volcano_conf
 from scheduler.kubernetes import binding, requests
 from scheduler.kubernetes.translate import device, lease, node
 from tests.scheduler import objects
@@ -36,7 +35,7 @@ _PAIRS = 500
 _AT_ONCE = _GPUS // 2
 """Pairs: the second pod of each has no room on the first one's GPU."""
 _UNSEEN_S = 60.0
-_ENABLED = frozenset({dialects.VOLCANO.name, volcano_conf.SHARING})
+_ENABLED = frozenset({dialects.VOLCANO.name})
 _SCRIPT = "env; nvidia-smi --query-gpu=uuid --format=csv,noheader; cuda-probe"
 
 

@@ -21,9 +21,6 @@ _PRINTED = {
     ),
     "volcano/gpu-pod1.yaml": "8c07cac00583b194ed089b08586683c5bfc97d077205ee9aca1302d9febfd555",
     "volcano/gpu-pod2.yaml": "e4781a383574f96bf5555198bbb035261ff9232a9038e2e9224b953af9b40925",
-    "volcano/volcano-scheduler-configmap.yaml": (
-        "5d498752beab5a91b90a4d95f65897a1b800c62dd614810857ab071a573b4aba"
-    ),
 }
 """SHA-256 of the text between the marks of the document's code block or here-document."""
 

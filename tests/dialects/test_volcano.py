@@ -14,11 +14,6 @@ GPUS = "8x11178Mi"
 _PODS = ("gpu-pod1", "gpu-pod2")
 
 
-def test_the_guides_configuration_applies(whole: Whole) -> None:
-    """The chart makes its namespace."""
-    apply(whole, "volcano/volcano-scheduler-configmap.yaml")
-
-
 def test_the_node_is_as_the_guide_shows_it(whole: Whole) -> None:
     shown = {"volcano.sh/gpu-memory": "89424", "volcano.sh/gpu-number": "8"}
     until(

@@ -20,7 +20,6 @@ from contract.dialects import (
     VOLCANO_MEMORY,
 )
 from lab.cluster.controlplane import ControlPlane
-from scheduler.dialects.volcano_conf import ALL
 from tests.cluster.admission.judging import ALL_DIALECTS, rendered, tried, verdict
 from tests.cluster.admission.requested import HALF, asking, of_volcano, pod
 from tests.cluster.installing import serve
@@ -32,7 +31,7 @@ pytestmark = pytest.mark.cluster
 Json = dict[str, Any]
 _POLICY: Final = "gpuslice-dialects"
 _REQUESTS: Final = "gpuslice-requests"
-_ALL_ON: Final = ALL | {each.name for each in DIALECTS}
+_ALL_ON: Final = frozenset(each.name for each in DIALECTS)
 LIMIT: Final = "nvidia.com/container.main.gpu-memory.limit"
 _ORDERED: Final = {KAI_MEMORY: "1", KAI_FRACTION: "1", LIMIT: "1Gi"}
 

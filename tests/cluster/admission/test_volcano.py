@@ -10,7 +10,6 @@ import pytest
 
 from contract.dialects import VOLCANO
 from lab.cluster.controlplane import ControlPlane
-from scheduler.dialects.volcano_conf import ALL
 from tests.cluster.admission.judging import DRY, enforced, tried, verdict
 from tests.cluster.admission.requested import asking, container, of_volcano, pod, workloads
 from tests.cluster.server import MERGE_PATCH, Server
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.cluster
 Json = dict[str, Any]
 _POLICY: Final = "gpuslice-volcano"
 _SEEDED: Final = 150
-_ENABLED: Final = ALL | {VOLCANO.name}
+_ENABLED: Final = frozenset({VOLCANO.name})
 MEMORY, NUMBER, VNUMBER, VMEMORY, PERCENT, CORES = VOLCANO.resources
 
 

@@ -15,7 +15,6 @@ from scheduler.core.fleet import Gpu
 from scheduler.core.place import Placement, place
 from scheduler.core.reasons import Reason
 from scheduler.decisions.state import State
-from scheduler.dialects import volcano_conf
 from scheduler.kubernetes import binding, requests, translate
 from scheduler.kubernetes.facts import DeviceFacts, LeaseFacts, NodeFacts
 from scheduler.kubernetes.requests import ParsedRequest
@@ -24,7 +23,7 @@ from tests.scheduler.core import oracle
 MIXES = 1_000
 """For each seed."""
 SIZES = (46068 << 20, 11178 << 20, 997)
-_ALL_ON: Final = volcano_conf.ALL | {each.name for each in dialects.DIALECTS}
+_ALL_ON: Final = frozenset(each.name for each in dialects.DIALECTS)
 Shares = dict[str, list[tuple[oracle.Held, tuple[int, int | None]]]]
 
 

@@ -23,7 +23,6 @@ from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.verbs import Verbs
 from scheduler.dialects import table
 from scheduler.dialects.reading import Outputs, PodFields, Reading, RequestError
-from scheduler.dialects.volcano_conf import ALL as SWITCHES
 from scheduler.kubernetes import requests
 from scheduler.kubernetes.arguments import BindingArguments
 from tests.scheduler import calls, objects
@@ -55,8 +54,7 @@ def read_toy(pod: PodFields) -> Reading | None:
         written = {"toy.example/at": str(now_ns), "toy.example/total": str(total)}
         return Outputs(written, {first.name: {"TOY_EIGHTHS": text}}, "index")
 
-    switches = {"threes": "set threes to true"} if text == "3" else {}
-    return Reading([request], outputs=outputs, switches=switches)
+    return Reading([request], outputs=outputs)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda each: each.name)
@@ -176,9 +174,6 @@ def test_a_dialect_that_is_off_is_refused_with_its_switch() -> None:
     assert requests.pending(asking(), ON).request is not None
     assert refusal(asking(), frozenset({"koordinator"})) == off
     assert refusal(asking(eighths="9"), ON) == f"{KEY}: invalid value 9: must be 1 to 3"
-    more = f"{KEY}: must be absent, as threes is off; set threes to true"
-    assert refusal(asking(eighths="3"), ON) == more
-    assert requests.pending(asking(eighths="3"), ON | {"threes"}).refusal == ""
 
 
 def test_two_dialects_in_one_pod_are_refused_naming_both_keys() -> None:
@@ -201,7 +196,7 @@ def test_whole_gpus_of_a_device_plugin_are_in_no_dialect_that_is_off() -> None:
 
 
 HINT = names.ANNOTATION_ALLOCATE_HINT
-ALL = frozenset(each.name for each in DIALECTS) | SWITCHES
+ALL = frozenset(each.name for each in DIALECTS)
 
 
 def written(scheduler: str, asked: dict[str, str], **annotations: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from scheduler.core.fleet import Gpu
 from scheduler.core.place import Placement, place
 from scheduler.core.reasons import Reason
 from scheduler.core.request import ContainerRequest, Phase, Policy, Request, Scope
-from scheduler.dialects import volcano, volcano_conf
+from scheduler.dialects import volcano
 from scheduler.dialects.reading import Container, PodFields, Reading, RequestError
 from tests.scheduler.core import one_node
 from tests.support import MIB
@@ -204,13 +204,5 @@ def test_a_container_with_several_gpus_has_no_variables_of_one() -> None:
     assert written.environment == {}
 
 
-def test_a_request_names_the_argument_that_turns_it_on() -> None:
-    for name, switch in (
-        ("gpu-memory", "predicate.GPUSharingEnable"),
-        ("gpu-number", "predicate.GPUNumberEnable"),
-        ("vgpu-memory", "deviceshare.VGPUEnable"),
-    ):
-        where = "ConfigMap volcano-system/volcano-scheduler-configmap"
-        assert read({name: 1}).switches == {switch: f"set {switch}: true in {where}"}
-        assert switch in volcano_conf.ALL
+def test_whole_and_shared_gpus_are_the_first_that_fit() -> None:
     assert read({"gpu-memory": 1}).policy is Policy.FIRST
