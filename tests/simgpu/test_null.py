@@ -9,26 +9,36 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT
-
 pytestmark = pytest.mark.sim
 
-PROLOGUE = """
-from cuda.bindings import driver
-R = driver.CUresult
-def ok(returned):
-    assert returned[0] is R.CUDA_SUCCESS, returned[0]
-    return returned[1] if len(returned) == 2 else returned[1:]
-ok(driver.cuInit(0))
-device = ok(driver.cuDeviceGet(0))
-ok(driver.cuCtxSetCurrent(ok(driver.cuDevicePrimaryCtxRetain(device))))
+_PROGRAM = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+MIB, OUT_OF_MEMORY, INVALID = 2**20, 2, 1
+context = ctypes.c_void_p()
+assert cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+def take(size, call=cuda.cuMemAlloc_v2, *stream):
+    address = ctypes.c_uint64()
+    code = call(ctypes.byref(address), ctypes.c_size_t(size), *stream)
+    return address.value if code == 0 else -code
+def give(address):
+    return cuda.cuMemFree_v2(ctypes.c_uint64(address))
+def free():
+    left, total = ctypes.c_size_t(), ctypes.c_size_t()
+    assert cuda.cuMemGetInfo_v2(ctypes.byref(left), ctypes.byref(total)) == 0
+    return left.value
+def reserved():
+    pool, value = ctypes.c_void_p(), ctypes.c_uint64()
+    assert cuda.cuDeviceGetDefaultMemPool(ctypes.byref(pool), 0) == 0
+    assert cuda.cuMemPoolGetAttribute(pool, 5, ctypes.byref(value)) == 0
+    return value.value
 """
 
 
 def run(build_dir: Path, code: str, **environment: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROLOGUE + code],
-        cwd=ROOT,
+        [sys.executable, "-c", _PROGRAM + code],
         env={**os.environ, "LD_LIBRARY_PATH": str(build_dir / "lib" / "null"), **environment},
         text=True,
         capture_output=True,
@@ -41,27 +51,19 @@ def test_fills_and_empties(build_dir: Path) -> None:
     run(
         build_dir,
         """
-assert ok(driver.cuDeviceGetCount()) == 1
-assert ok(driver.cuDeviceGetUuid(device)).bytes == b"null" + bytes([0, 0, 64, 0, 128]) + bytes(7)
-MIB = 2**20
-assert ok(driver.cuMemGetInfo()) == (8 * MIB, 8 * MIB)
-held = [ok(driver.cuMemAlloc(size)) for size in (2 * MIB + 1, 1)]
-assert ok(driver.cuMemGetInfo()) == (2 * MIB, 8 * MIB)
-assert driver.cuMemAlloc(2 * MIB + 1)[0] is R.CUDA_ERROR_OUT_OF_MEMORY
-held.append(ok(driver.cuMemAlloc(2 * MIB)))
-held += [ok(driver.cuMemAlloc(512)) for _ in range(4095)]
-assert driver.cuMemAlloc(1)[0] is R.CUDA_ERROR_OUT_OF_MEMORY
-assert len({int(pointer) for pointer in held}) == len(held)
-assert all(int(pointer) % 512 == 0 for pointer in held)
-assert len({int(pointer) >> 21 for pointer in held}) == 3
-for pointer in held:
-    assert driver.cuMemFree(int(pointer) + 256)[0] is R.CUDA_ERROR_INVALID_VALUE
-    ok(driver.cuMemFree(pointer))
-    assert driver.cuMemFree(pointer)[0] is R.CUDA_ERROR_INVALID_VALUE
-assert ok(driver.cuMemGetInfo()) == (8 * MIB, 8 * MIB)
-assert driver.cuMemAlloc(0)[0] is R.CUDA_ERROR_INVALID_VALUE
-assert driver.cuMemAlloc(2**64 - 1)[0] is R.CUDA_ERROR_OUT_OF_MEMORY
-ok(driver.cuLaunchKernel(1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0))
+held = [take(size) for size in (2 * MIB + 1, 1)]
+assert free() == 2 * MIB
+assert take(2 * MIB + 1) == -OUT_OF_MEMORY
+held += [take(2 * MIB)] + [take(512) for _ in range(4095)]
+assert take(1) == -OUT_OF_MEMORY
+assert len({*held}) == len(held) and all(address % 512 == 0 for address in held)
+assert len({address >> 21 for address in held}) == 3
+for address in held:
+    assert give(address + 256) == INVALID
+    assert give(address) == 0
+    assert give(address) == INVALID
+assert free() == 8 * MIB
+assert take(0) == -INVALID
 """,
         NULL_DRIVER_BYTES=str(8 << 20),
     )
@@ -71,25 +73,14 @@ def test_a_pool_keeps_what_was_freed_until_the_next_synchronisation(build_dir: P
     run(
         build_dir,
         """
-MIB, A = 2**20, driver.CUmemPool_attribute
-pool = ok(driver.cuDeviceGetDefaultMemPool(device))
-def reserved():
-    return int(ok(driver.cuMemPoolGetAttribute(pool, A.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)))
-def used():
-    return int(ok(driver.cuMemPoolGetAttribute(pool, A.CU_MEMPOOL_ATTR_USED_MEM_CURRENT)))
-free, total = ok(driver.cuMemGetInfo())
-small, large = ok(driver.cuMemAllocAsync(512, 0)), ok(driver.cuMemAllocAsync(40 * MIB, 0))
-assert (reserved(), used()) == (64 * MIB, 40 * MIB + 512)
-assert ok(driver.cuMemGetInfo()) == (free - 64 * MIB, total)
-ok(driver.cuMemFreeAsync(large, 0))
-assert (reserved(), used()) == (64 * MIB, 512)
-assert int(ok(driver.cuMemAllocAsync(40 * MIB, 0))) and reserved() == 64 * MIB
-ok(driver.cuMemFree(large))
-ok(driver.cuStreamSynchronize(0))
+before = free()
+small, large = (take(size, cuda.cuMemAllocAsync, None) for size in (512, 40 * MIB))
+assert reserved() == before - free() == 64 * MIB
+assert cuda.cuMemFreeAsync(ctypes.c_uint64(large), None) == 0
+assert take(40 * MIB, cuda.cuMemAllocAsync, None) == large and reserved() == 64 * MIB
+assert give(large) == cuda.cuStreamSynchronize(None) == 0
 assert reserved() == 2 * MIB
-ok(driver.cuMemFreeAsync(small, 0))
-ok(driver.cuMemPoolTrimTo(pool, 0))
-assert ok(driver.cuMemGetInfo()) == (free, total)
-assert driver.cuMemFreeAsync(small, 0)[0] is R.CUDA_ERROR_INVALID_VALUE
+assert give(small) == cuda.cuStreamSynchronize(None) == 0
+assert free() == before
 """,
     )

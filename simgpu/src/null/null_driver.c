@@ -2,8 +2,8 @@
  * A CUDA driver with nothing behind it: no daemon, no GPU, no system calls on its paths.
  *
  * For measuring what a library in front of the driver costs, and for racing many processes through
- * it at full speed. Each process has one device of its own; addresses are numbers that nothing
- * backs; bytes are counted by atomics, so that the driver itself refuses what does not fit.
+ * it at full speed. Each process has one device of its own, whose addresses have no memory behind
+ * them.
  *
  * Environment, read at cuInit:
  *   NULL_DRIVER_BYTES            size of the device; 40 GiB where absent
@@ -11,7 +11,8 @@
  *   NULL_DRIVER_LATENCY          "sleep" to sleep it; otherwise it is spent busy
  */
 #define _GNU_SOURCE
-#include "null/null_driver.h"
+#include "null/null_entry.h"
+#include "null/null_memory.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -35,7 +36,7 @@ static uint64_t number(const char *name, uint64_t otherwise)
 	return text && *text ? strtoull(text, NULL, 10) : otherwise;
 }
 
-void null_take_time(void)
+static void take_time(void)
 {
 	struct timespec now, span = {.tv_sec = (time_t)(device.latency_ns / 1000000000u),
 				     .tv_nsec = (long)(device.latency_ns % 1000000000u)};
@@ -106,11 +107,6 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice ordinal)
 	return ordinal ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal)
-{
-	return cuDeviceGetUuid_v2(uuid, ordinal);
-}
-
 CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice ordinal)
 {
 	*value = attribute == 75 ? 8 : attribute == 16 ? 108 : 0;
@@ -146,7 +142,7 @@ CUresult cuCtxGetDevice(CUdevice *out)
 	return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-CUresult null_may_allocate(const void *out, size_t bytes)
+static CUresult may_allocate(const void *out, size_t bytes)
 {
 	if (!device.ready)
 		return CUDA_ERROR_NOT_INITIALIZED;
@@ -154,13 +150,13 @@ CUresult null_may_allocate(const void *out, size_t bytes)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (!out || !bytes)
 		return CUDA_ERROR_INVALID_VALUE;
-	null_take_time();
+	take_time();
 	return CUDA_SUCCESS;
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
 {
-	CUresult result = null_may_allocate(out, bytes);
+	CUresult result = may_allocate(out, bytes);
 	uint64_t address;
 
 	if (result != CUDA_SUCCESS)
@@ -178,7 +174,7 @@ CUresult cuMemFree_v2(CUdeviceptr address)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!address)
 		return CUDA_SUCCESS;
-	null_take_time();
+	take_time();
 	return null_memory_give(address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -275,9 +271,3 @@ CUresult cuKernelSetAttribute(int attribute, int value, CUkernel kernel, CUdevic
 	(void)attribute, (void)value, (void)kernel, (void)on;
 	return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
-
-/* Per-thread default streams: no work is ever pending, so all streams are alike. */
-#define NULL_ALIAS(symbol, suffix, since, params)                                                  \
-	CUresult symbol##suffix params __attribute__((alias(#symbol)));
-NULL_TWINS(NULL_ALIAS)
-#undef NULL_ALIAS

@@ -1,16 +1,15 @@
-/* See null_memory.h. */
+/* See null_memory.h. One lock: a program that calls from one thread makes no system call. */
 #define _GNU_SOURCE
 #include "null/null_memory.h"
-#include "null/null_numbers.h"
 
 #include <pthread.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum {
 	GRANULE_SHIFT = 9,
 	BLOCK_SHIFT = 21,
 	SIZE_COUNT = BLOCK_SHIFT - GRANULE_SHIFT, /* 512 bytes to 1 MiB, by powers of two */
-	ARENA_COUNT = 16,			  /* distributed over threads */
 	WORDS = 64,				  /* 64 bits each: the places of a block */
 	MAX_BLOCKS = 1 << 20,
 	MAX_LARGE = 1 << 16,
@@ -20,55 +19,78 @@ enum {
 #define LARGE_ADDRESS	 (UINT64_C(1) << 44)
 #define POOL_PIECE_BYTES (UINT64_C(32) << 20)
 
+/* Free numbers: those freed, last first, then those never used. */
+struct numbers {
+	uint32_t top;	/* number + 1; 0: none was freed */
+	uint32_t fresh; /* from here on never used */
+	uint32_t count;
+	uint32_t *below; /* of a free number: the next one, + 1 */
+};
+
 struct block {
 	uint64_t words_with_places; /* bit: that word of `places` is not 0 */
 	uint64_t places[WORDS];	    /* bit: that place is free */
 	uint32_t live;
 	uint32_t previous, next; /* of those with places, + 1 */
 	uint8_t size;		 /* places are 512 << size bytes */
-	uint8_t arena, heap;
+	uint8_t heap;
 	bool taken;
-} __attribute__((aligned(64)));
-
-struct arena {
-	pthread_mutex_t lock;
-	uint32_t with_places[NULL_HEAP_COUNT][SIZE_COUNT]; /* block + 1; 0: none */
-} __attribute__((aligned(64)));
+};
 
 struct large {
 	uint64_t bytes; /* 0: free */
 	uint8_t heap;
 };
 
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
 	uint64_t total_bytes, used_bytes;
+	uint64_t pool_reserved_bytes, pool_block_bytes;
 	int large_shift; /* large addresses are this far apart */
-	struct null_numbers block_numbers, large_numbers;
+	struct numbers block_numbers, large_numbers;
 	struct block *blocks;
 	struct large *large;
-	struct arena arenas[ARENA_COUNT];
-	pthread_mutex_t pool_lock;
-	uint64_t pool_reserved_bytes, pool_used_bytes, pool_block_bytes;
+	uint32_t with_places[NULL_HEAP_COUNT][SIZE_COUNT]; /* block + 1; 0: none */
 } memory;
 
-static uint32_t threads_seen;
-static __thread uint32_t own_arena; /* + 1 */
+/* Zeros; the kernel provides each page at its first use. */
+static void *table(uint64_t bytes)
+{
+	void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	return pages == MAP_FAILED ? NULL : pages;
+}
+
+static bool numbers_begin(struct numbers *numbers, uint32_t count)
+{
+	*numbers = (struct numbers){.count = count, .below = table(count * sizeof(uint32_t))};
+	return numbers->below;
+}
+
+/* A free number; the count if there is none. */
+static uint32_t number_take(struct numbers *numbers)
+{
+	uint32_t taken = numbers->top;
+
+	if (!taken)
+		return numbers->fresh < numbers->count ? numbers->fresh++ : numbers->count;
+	numbers->top = numbers->below[taken - 1];
+	return taken - 1;
+}
+
+static void number_give(struct numbers *numbers, uint32_t number)
+{
+	numbers->below[number] = numbers->top;
+	numbers->top = number + 1;
+}
 
 static bool gpu_take(uint64_t bytes)
 {
-	uint64_t used_bytes = __atomic_load_n(&memory.used_bytes, __ATOMIC_RELAXED);
-
-	do {
-		if (bytes > memory.total_bytes - used_bytes)
-			return false;
-	} while (!__atomic_compare_exchange_n(&memory.used_bytes, &used_bytes, used_bytes + bytes,
-					      true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+	if (bytes > memory.total_bytes - memory.used_bytes)
+		return false;
+	memory.used_bytes += bytes;
 	return true;
-}
-
-static void gpu_give(uint64_t bytes)
-{
-	__atomic_sub_fetch(&memory.used_bytes, bytes, __ATOMIC_RELAXED);
 }
 
 static uint64_t round_up(uint64_t bytes, uint64_t unit)
@@ -76,70 +98,35 @@ static uint64_t round_up(uint64_t bytes, uint64_t unit)
 	return (bytes + unit - 1) / unit * unit;
 }
 
-static bool pool_take(uint64_t bytes)
+static bool heap_take(enum null_heap heap, uint64_t bytes)
 {
 	uint64_t missing, piece;
-	bool fits = true;
 
-	pthread_mutex_lock(&memory.pool_lock);
+	if (heap == NULL_HEAP_DEVICE)
+		return gpu_take(bytes);
 	if (memory.pool_block_bytes + bytes > memory.pool_reserved_bytes) {
 		missing = memory.pool_block_bytes + bytes - memory.pool_reserved_bytes;
 		piece = round_up(missing, POOL_PIECE_BYTES);
-		if (!gpu_take(piece))
-			fits = gpu_take(piece = missing);
-		if (fits)
-			__atomic_add_fetch(&memory.pool_reserved_bytes, piece, __ATOMIC_RELAXED);
+		if (!gpu_take(piece) && !gpu_take(piece = missing))
+			return false;
+		memory.pool_reserved_bytes += piece;
 	}
-	if (fits)
-		memory.pool_block_bytes += bytes;
-	pthread_mutex_unlock(&memory.pool_lock);
-	return fits;
-}
-
-static void pool_give(uint64_t bytes)
-{
-	pthread_mutex_lock(&memory.pool_lock);
-	memory.pool_block_bytes -= bytes;
-	pthread_mutex_unlock(&memory.pool_lock);
-}
-
-void null_pool_trim(uint64_t keep_bytes)
-{
-	uint64_t spare_bytes = 0, least_bytes;
-
-	pthread_mutex_lock(&memory.pool_lock);
-	least_bytes = keep_bytes > memory.pool_block_bytes ? keep_bytes : memory.pool_block_bytes;
-	least_bytes = round_up(least_bytes, NULL_BLOCK_BYTES);
-	if (memory.pool_reserved_bytes > least_bytes)
-		spare_bytes = memory.pool_reserved_bytes - least_bytes;
-	__atomic_sub_fetch(&memory.pool_reserved_bytes, spare_bytes, __ATOMIC_RELAXED);
-	pthread_mutex_unlock(&memory.pool_lock);
-	gpu_give(spare_bytes);
-}
-
-static bool heap_take(enum null_heap heap, uint64_t bytes)
-{
-	return heap == NULL_HEAP_POOL ? pool_take(bytes) : gpu_take(bytes);
+	memory.pool_block_bytes += bytes;
+	return true;
 }
 
 static void heap_give(enum null_heap heap, uint64_t bytes)
 {
 	if (heap == NULL_HEAP_POOL)
-		pool_give(bytes);
+		memory.pool_block_bytes -= bytes;
 	else
-		gpu_give(bytes);
+		memory.used_bytes -= bytes;
 }
 
-static void pool_count(enum null_heap heap, uint64_t bytes)
-{
-	if (heap == NULL_HEAP_POOL)
-		__atomic_add_fetch(&memory.pool_used_bytes, bytes, __ATOMIC_RELAXED);
-}
-
-static void link_block(struct arena *arena, uint32_t number)
+static void link_block(uint32_t number)
 {
 	struct block *block = &memory.blocks[number];
-	uint32_t *first = &arena->with_places[block->heap][block->size];
+	uint32_t *first = &memory.with_places[block->heap][block->size];
 
 	block->previous = 0;
 	block->next = *first;
@@ -148,7 +135,7 @@ static void link_block(struct arena *arena, uint32_t number)
 	*first = number + 1;
 }
 
-static void unlink_block(struct arena *arena, uint32_t number)
+static void unlink_block(uint32_t number)
 {
 	struct block *block = &memory.blocks[number];
 
@@ -157,114 +144,81 @@ static void unlink_block(struct arena *arena, uint32_t number)
 	if (block->previous)
 		memory.blocks[block->previous - 1].next = block->next;
 	else
-		arena->with_places[block->heap][block->size] = block->next;
+		memory.with_places[block->heap][block->size] = block->next;
 }
 
-/* A new block for the arena, in its list; false if the GPU is full. */
-static bool add_block(struct arena *arena, enum null_heap heap, int size)
+/* A new block, in its list; false if the GPU is full. */
+static bool add_block(enum null_heap heap, int size)
 {
-	uint64_t place_count = UINT64_C(1) << (SIZE_COUNT - size);
+	uint64_t place_count = UINT64_C(1) << (SIZE_COUNT - size), words = (place_count + 63) / 64;
 	struct block *block;
 	uint32_t number;
 
 	if (!heap_take(heap, NULL_BLOCK_BYTES))
 		return false;
-	number = null_number_take(&memory.block_numbers);
+	number = number_take(&memory.block_numbers);
 	if (number == memory.block_numbers.count) {
 		heap_give(heap, NULL_BLOCK_BYTES);
 		return false;
 	}
 	block = &memory.blocks[number];
-	if (place_count >= 64) {
-		uint64_t words = place_count / 64;
-		memset(block->places, 0xff, words * sizeof(uint64_t));
-		block->words_with_places = words == 64 ? UINT64_MAX : (UINT64_C(1) << words) - 1;
-	} else {
+	*block = (struct block){.size = (uint8_t)size, .heap = (uint8_t)heap, .taken = true};
+	memset(block->places, 0xff, words * sizeof(uint64_t));
+	if (place_count < 64)
 		block->places[0] = (UINT64_C(1) << place_count) - 1;
-		block->words_with_places = 1;
-	}
-	block->size = (uint8_t)size;
-	block->heap = (uint8_t)heap;
-	block->taken = true;
-	__atomic_store_n(&block->arena, (uint8_t)(arena - memory.arenas), __ATOMIC_RELAXED);
-	link_block(arena, number);
+	block->words_with_places = words == 64 ? UINT64_MAX : (UINT64_C(1) << words) - 1;
+	link_block(number);
 	return true;
-}
-
-static struct arena *arena_of_thread(void)
-{
-	if (!own_arena)
-		own_arena =
-		    __atomic_fetch_add(&threads_seen, 1, __ATOMIC_RELAXED) % ARENA_COUNT + 1;
-	return &memory.arenas[own_arena - 1];
 }
 
 static uint64_t take_small(enum null_heap heap, uint64_t bytes)
 {
 	int bits = 64 - __builtin_clzll((bytes - 1) | 1);
-	int size = bits > GRANULE_SHIFT ? bits - GRANULE_SHIFT : 0;
-	struct arena *arena = arena_of_thread();
-	uint64_t address = 0;
+	int size = bits > GRANULE_SHIFT ? bits - GRANULE_SHIFT : 0, word, bit;
+	struct block *block;
+	uint32_t number;
 
-	pthread_mutex_lock(&arena->lock);
-	if (arena->with_places[heap][size] || add_block(arena, heap, size)) {
-		uint32_t number = arena->with_places[heap][size] - 1;
-		struct block *block = &memory.blocks[number];
-		int word = __builtin_ctzll(block->words_with_places);
-		int bit = __builtin_ctzll(block->places[word]);
-
-		block->live++;
-		block->places[word] &= block->places[word] - 1;
-		if (!block->places[word])
-			block->words_with_places &= block->words_with_places - 1;
-		if (!block->words_with_places)
-			unlink_block(arena, number);
-		pool_count(heap, UINT64_C(1) << (GRANULE_SHIFT + size));
-		address = SMALL_ADDRESS + ((uint64_t)number << BLOCK_SHIFT) +
-			  ((uint64_t)(word * 64 + bit) << (GRANULE_SHIFT + size));
-	}
-	pthread_mutex_unlock(&arena->lock);
-	return address;
-}
-
-/* The caller holds the arena's lock. */
-static bool give_place(struct arena *arena, uint32_t number, uint64_t offset)
-{
-	struct block *block = &memory.blocks[number];
-	uint64_t place = offset >> (GRANULE_SHIFT + block->size);
-	uint64_t word = place / 64, bit = UINT64_C(1) << place % 64;
-	uint64_t place_bytes = UINT64_C(1) << (GRANULE_SHIFT + block->size);
-
-	if (!block->taken || arena != &memory.arenas[block->arena] || offset % place_bytes ||
-	    block->places[word] & bit)
-		return false;
+	if (!memory.with_places[heap][size] && !add_block(heap, size))
+		return 0;
+	number = memory.with_places[heap][size] - 1;
+	block = &memory.blocks[number];
+	word = __builtin_ctzll(block->words_with_places);
+	bit = __builtin_ctzll(block->places[word]);
+	block->live++;
+	block->places[word] &= block->places[word] - 1;
+	if (!block->places[word])
+		block->words_with_places &= block->words_with_places - 1;
 	if (!block->words_with_places)
-		link_block(arena, number);
-	block->places[word] |= bit;
-	block->words_with_places |= UINT64_C(1) << word;
-	pool_count(block->heap, 0 - place_bytes);
-	if (--block->live)
-		return true;
-	unlink_block(arena, number);
-	block->taken = false;
-	heap_give(block->heap, NULL_BLOCK_BYTES);
-	null_number_give(&memory.block_numbers, number);
-	return true;
+		unlink_block(number);
+	return SMALL_ADDRESS + ((uint64_t)number << BLOCK_SHIFT) +
+	       ((uint64_t)(word * 64 + bit) << (GRANULE_SHIFT + size));
 }
 
 static bool give_small(uint64_t offset)
 {
-	uint64_t number = offset >> BLOCK_SHIFT;
-	struct arena *arena;
-	bool given;
+	uint32_t number = (uint32_t)(offset >> BLOCK_SHIFT);
+	struct block *block = &memory.blocks[number];
+	uint64_t place, word, bit;
 
-	if (number >= memory.block_numbers.count)
+	if (offset >> BLOCK_SHIFT >= memory.block_numbers.count || !block->taken)
 		return false;
-	arena = &memory.arenas[__atomic_load_n(&memory.blocks[number].arena, __ATOMIC_RELAXED)];
-	pthread_mutex_lock(&arena->lock);
-	given = give_place(arena, (uint32_t)number, offset & (NULL_BLOCK_BYTES - 1));
-	pthread_mutex_unlock(&arena->lock);
-	return given;
+	offset &= NULL_BLOCK_BYTES - 1;
+	place = offset >> (GRANULE_SHIFT + block->size);
+	word = place / 64;
+	bit = UINT64_C(1) << place % 64;
+	if (offset != place << (GRANULE_SHIFT + block->size) || block->places[word] & bit)
+		return false;
+	if (!block->words_with_places)
+		link_block(number);
+	block->places[word] |= bit;
+	block->words_with_places |= UINT64_C(1) << word;
+	if (--block->live)
+		return true;
+	unlink_block(number);
+	block->taken = false;
+	heap_give(block->heap, NULL_BLOCK_BYTES);
+	number_give(&memory.block_numbers, number);
+	return true;
 }
 
 static uint64_t take_large(enum null_heap heap, uint64_t bytes)
@@ -274,65 +228,88 @@ static uint64_t take_large(enum null_heap heap, uint64_t bytes)
 
 	if (!heap_take(heap, rounded_bytes))
 		return 0;
-	number = null_number_take(&memory.large_numbers);
+	number = number_take(&memory.large_numbers);
 	if (number == memory.large_numbers.count) {
 		heap_give(heap, rounded_bytes);
 		return 0;
 	}
-	pool_count(heap, rounded_bytes);
-	memory.large[number].heap = (uint8_t)heap;
-	__atomic_store_n(&memory.large[number].bytes, rounded_bytes, __ATOMIC_RELEASE);
+	memory.large[number] = (struct large){rounded_bytes, (uint8_t)heap};
 	return LARGE_ADDRESS + ((uint64_t)number << memory.large_shift);
 }
 
 static bool give_large(uint64_t offset)
 {
-	uint64_t number = offset >> memory.large_shift, bytes;
-	enum null_heap heap;
+	uint64_t number = offset >> memory.large_shift;
+	struct large *large = &memory.large[number];
 
-	if (number >= memory.large_numbers.count || offset != number << memory.large_shift)
+	if (number >= memory.large_numbers.count || offset != number << memory.large_shift ||
+	    !large->bytes)
 		return false;
-	bytes = __atomic_load_n(&memory.large[number].bytes, __ATOMIC_ACQUIRE);
-	heap = memory.large[number].heap;
-	if (!bytes || !__atomic_compare_exchange_n(&memory.large[number].bytes, &bytes, 0, false,
-						   __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
-		return false;
-	pool_count(heap, 0 - bytes);
-	heap_give(heap, bytes);
-	null_number_give(&memory.large_numbers, (uint32_t)number);
+	heap_give(large->heap, large->bytes);
+	large->bytes = 0;
+	number_give(&memory.large_numbers, (uint32_t)number);
 	return true;
 }
 
 uint64_t null_memory_take(enum null_heap heap, uint64_t bytes)
 {
+	uint64_t address;
+
 	if (bytes > memory.total_bytes)
 		return 0;
-	return bytes <= NULL_BLOCK_BYTES / 2 ? take_small(heap, bytes) : take_large(heap, bytes);
+	pthread_mutex_lock(&lock);
+	address = bytes <= NULL_BLOCK_BYTES / 2 ? take_small(heap, bytes) : take_large(heap, bytes);
+	pthread_mutex_unlock(&lock);
+	return address;
 }
 
 bool null_memory_give(uint64_t address)
 {
-	if (address >= LARGE_ADDRESS)
-		return give_large(address - LARGE_ADDRESS);
-	return address >= SMALL_ADDRESS && give_small(address - SMALL_ADDRESS);
+	bool given;
+
+	pthread_mutex_lock(&lock);
+	given = address >= LARGE_ADDRESS
+		    ? give_large(address - LARGE_ADDRESS)
+		    : address >= SMALL_ADDRESS && give_small(address - SMALL_ADDRESS);
+	pthread_mutex_unlock(&lock);
+	return given;
+}
+
+static uint64_t locked(const uint64_t *bytes)
+{
+	uint64_t value;
+
+	pthread_mutex_lock(&lock);
+	value = *bytes;
+	pthread_mutex_unlock(&lock);
+	return value;
 }
 
 uint64_t null_memory_used_bytes(void)
 {
-	return __atomic_load_n(&memory.used_bytes, __ATOMIC_RELAXED);
+	return locked(&memory.used_bytes);
 }
 
 uint64_t null_pool_reserved_bytes(void)
 {
-	return __atomic_load_n(&memory.pool_reserved_bytes, __ATOMIC_RELAXED);
+	return locked(&memory.pool_reserved_bytes);
 }
 
-uint64_t null_pool_used_bytes(void)
+void null_pool_trim(uint64_t keep_bytes)
 {
-	return __atomic_load_n(&memory.pool_used_bytes, __ATOMIC_RELAXED);
+	uint64_t least_bytes;
+
+	pthread_mutex_lock(&lock);
+	least_bytes = keep_bytes > memory.pool_block_bytes ? keep_bytes : memory.pool_block_bytes;
+	least_bytes = round_up(least_bytes, NULL_BLOCK_BYTES);
+	if (memory.pool_reserved_bytes > least_bytes) {
+		memory.used_bytes -= memory.pool_reserved_bytes - least_bytes;
+		memory.pool_reserved_bytes = least_bytes;
+	}
+	pthread_mutex_unlock(&lock);
 }
 
-/* A child is a process of its own; its parent's locks may have been held at fork. */
+/* A child is a process of its own; its parent's lock may have been held at fork. */
 static void begin_in_child(void)
 {
 	(void)null_memory_begin(memory.total_bytes);
@@ -342,19 +319,17 @@ bool null_memory_begin(uint64_t total_bytes)
 {
 	static bool watched;
 
+	pthread_mutex_init(&lock, NULL);
 	memset(&memory, 0, sizeof(memory));
 	memory.total_bytes = total_bytes;
 	memory.large_shift = BLOCK_SHIFT;
 	while (total_bytes >> memory.large_shift)
 		memory.large_shift++;
-	for (int i = 0; i < ARENA_COUNT; i++)
-		pthread_mutex_init(&memory.arenas[i].lock, NULL);
-	pthread_mutex_init(&memory.pool_lock, NULL);
-	memory.blocks = null_table(MAX_BLOCKS * sizeof(struct block));
-	memory.large = null_table(MAX_LARGE * sizeof(struct large));
+	memory.blocks = table(MAX_BLOCKS * sizeof(struct block));
+	memory.large = table(MAX_LARGE * sizeof(struct large));
 	if (!watched)
 		watched = pthread_atfork(NULL, NULL, begin_in_child) == 0;
 	return watched && memory.large_shift <= 46 && memory.blocks && memory.large &&
-	       null_numbers_begin(&memory.block_numbers, MAX_BLOCKS) &&
-	       null_numbers_begin(&memory.large_numbers, MAX_LARGE);
+	       numbers_begin(&memory.block_numbers, MAX_BLOCKS) &&
+	       numbers_begin(&memory.large_numbers, MAX_LARGE);
 }

@@ -1,9 +1,9 @@
 /*
  * The null driver's memory: numbers for addresses, allocated as a GPU does.
  *
- * A suballocator places an allocation of up to half a block in a 2 MiB block, aligned to 512 bytes;
- * a larger one gets whole blocks of its own. Every operation costs the same with one allocation
- * or two million. A pool keeps freed memory until it is trimmed, in pieces of 32 MiB.
+ * An allocation of up to half a block lies in a 2 MiB block, aligned to 512 bytes; a larger one
+ * gets whole blocks of its own. Every operation costs the same with one allocation or two million.
+ * A pool keeps freed memory until it is trimmed, in pieces of 32 MiB.
  */
 #ifndef SIMGPU_NULL_MEMORY_H
 #define SIMGPU_NULL_MEMORY_H
@@ -27,11 +27,10 @@ bool null_memory_give(uint64_t address);
 
 uint64_t null_memory_used_bytes(void);
 
-/* The pool's memory of the GPU; its allocations. */
+/* The pool's memory of the GPU. */
 uint64_t null_pool_reserved_bytes(void);
-uint64_t null_pool_used_bytes(void);
 
-/* Release what the pool holds unused, down to at least keep_bytes. */
+/* Releases what the pool holds unused, down to at least keep_bytes. */
 void null_pool_trim(uint64_t keep_bytes);
 
 #endif
