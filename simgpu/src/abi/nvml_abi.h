@@ -27,31 +27,29 @@ typedef enum {
 
 typedef struct nvmlDevice_st *nvmlDevice_t;
 
-#define NVML_DEVICE_UUID_BUFFER_SIZE	  80
-#define NVML_DEVICE_NAME_V2_BUFFER_SIZE	  96
-#define NVML_VERSION_BUFFER_SIZE	  80
-#define NVML_INIT_FLAG_NO_GPUS		  1
-#define NVML_INIT_FLAG_NO_ATTACH	  2
-#define NVML_VALUE_NOT_AVAILABLE	  0xffffffffu
-#define NVML_BRAND_NVIDIA		  14
-#define NVML_CLOCK_MEM			  2
-#define NVML_CLOCK_COUNT		  4
-#define NVML_CLOCK_ID_COUNT		  4
-#define NVML_CLOCK_ID_CURRENT		  0
-#define NVML_CLOCK_ID_CUSTOMER_BOOST_MAX  3
-#define NVML_CLOCKS_EVENT_REASON_GPU_IDLE 1
-#define NVML_TEMPERATURE_GPU		  0
-#define NVML_TEMPERATURE_THRESHOLD_COUNT  8
-#define NVML_MEMORY_V2			  0x02000028
-#define NVML_PROCESS_DETAIL_LIST_V1	  0x01000018
-#define NVML_PROCESSES_UTILIZATION_V1	  0x01000018
-#define NVML_PROCESS_MODE_COMPUTE	  0
-#define NVML_PROCESS_MODE_MPS		  2
-#define NVML_FEATURE_DISABLED		  0
-#define NVML_FEATURE_ENABLED		  1
-#define NVML_P2P_CAPS_INDEX_COUNT	  5
-#define NVML_P2P_STATUS_OK		  0
-#define NVML_P2P_STATUS_NOT_SUPPORTED	  5
+#define NVML_DEVICE_UUID_BUFFER_SIZE	 80
+#define NVML_DEVICE_NAME_V2_BUFFER_SIZE	 96
+#define NVML_VERSION_BUFFER_SIZE	 80
+#define NVML_INIT_FLAG_NO_GPUS		 1
+#define NVML_INIT_FLAG_NO_ATTACH	 2
+#define NVML_VALUE_NOT_AVAILABLE	 0xffffffffu
+#define NVML_BRAND_NVIDIA		 14
+#define NVML_CLOCK_MEM			 2
+#define NVML_CLOCK_COUNT		 4
+#define NVML_CLOCK_ID_COUNT		 4
+#define NVML_CLOCK_ID_CURRENT		 0
+#define NVML_CLOCK_ID_CUSTOMER_BOOST_MAX 3
+#define NVML_TEMPERATURE_GPU		 0
+#define NVML_MEMORY_V2			 0x02000028
+#define NVML_PROCESS_DETAIL_LIST_V1	 0x01000018
+#define NVML_PROCESSES_UTILIZATION_V1	 0x01000018
+#define NVML_PROCESS_MODE_COMPUTE	 0
+#define NVML_PROCESS_MODE_MPS		 2
+#define NVML_FEATURE_DISABLED		 0
+#define NVML_FEATURE_ENABLED		 1
+#define NVML_P2P_CAPS_INDEX_COUNT	 5
+#define NVML_P2P_STATUS_OK		 0
+#define NVML_P2P_STATUS_NOT_SUPPORTED	 5
 
 typedef struct {
 	unsigned long long total, free, used;
@@ -84,13 +82,6 @@ typedef struct {
 typedef struct {
 	unsigned int gpu, memory;
 } nvmlUtilization_t;
-
-/* nvmlDeviceGetPciInfo and _v2 use it. */
-typedef struct {
-	char busId[16];
-	unsigned int domain, bus, device, pciDeviceId, pciSubSystemId;
-	unsigned int reserved[4];
-} nvmlPciInfo_v2_t;
 
 typedef struct {
 	char busIdLegacy[16];

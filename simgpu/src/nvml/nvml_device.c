@@ -72,28 +72,18 @@ static unsigned int architecture(const struct sim_gpu *gpu)
 
 GPU_NUMBER(nvmlDeviceGetMinorNumber, unsigned int, gpu.minor)
 GPU_NUMBER(nvmlDeviceGetIndex, unsigned int, nvml_index(device))
-GPU_NUMBER(nvmlDeviceGetModuleId, unsigned int, nvml_index(device))
 GPU_NUMBER(nvmlDeviceGetBrand, unsigned int, NVML_BRAND_NVIDIA)
 GPU_NUMBER(nvmlDeviceGetArchitecture, unsigned int, architecture(&gpu))
 GPU_NUMBER(nvmlDeviceGetNumGpuCores, unsigned int, gpu.multiprocessors * 64)
 GPU_NUMBER(nvmlDeviceGetMemoryBusWidth, unsigned int, gpu.bus_width_bits)
 GPU_NUMBER(nvmlDeviceGetPersistenceMode, unsigned int, NVML_FEATURE_ENABLED)
-GPU_NUMBER(nvmlDeviceGetDisplayMode, unsigned int, NVML_FEATURE_DISABLED)
 GPU_NUMBER(nvmlDeviceGetDisplayActive, unsigned int, NVML_FEATURE_DISABLED)
 GPU_NUMBER(nvmlDeviceGetComputeMode, unsigned int, 0)
 GPU_NUMBER(nvmlDeviceGetPerformanceState, unsigned int, 0)
-GPU_NUMBER(nvmlDeviceGetPowerState, unsigned int, 0)
-GPU_NUMBER(nvmlDeviceGetPowerManagementMode, unsigned int, NVML_FEATURE_ENABLED)
 GPU_NUMBER(nvmlDeviceGetPowerManagementLimit, unsigned int, gpu.power_limit_mw)
-GPU_NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned int, gpu.power_limit_mw)
 GPU_NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned int, gpu.power_limit_mw)
 GPU_NUMBER(nvmlDeviceIsMigDeviceHandle, unsigned int, device->instance)
 GPU_NUMBER(nvmlDeviceGetMaxMigDeviceCount, unsigned int, has_instance(device, &gpu))
-GPU_NUMBER(nvmlDeviceGetMultiGpuBoard, unsigned int, 0)
-GPU_NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned int, 4)
-GPU_NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int, 4)
-GPU_NUMBER(nvmlDeviceGetMaxPcieLinkWidth, unsigned int, 16)
-GPU_NUMBER(nvmlDeviceGetCurrPcieLinkWidth, unsigned int, 16)
 
 /* Two numbers at once: a mode now and after the next start, or the parts of a version. */
 #define GPU_PAIR(function, type, one, two)                                                         \
@@ -114,8 +104,6 @@ GPU_NUMBER(nvmlDeviceGetCurrPcieLinkWidth, unsigned int, 16)
 GPU_PAIR(nvmlDeviceGetMigMode, unsigned int, has_instance(device, &gpu), has_instance(device, &gpu))
 GPU_PAIR(nvmlDeviceGetEccMode, unsigned int, NVML_FEATURE_ENABLED, NVML_FEATURE_ENABLED)
 GPU_PAIR(nvmlDeviceGetCudaComputeCapability, int, gpu.capability_major, gpu.capability_minor)
-GPU_PAIR(nvmlDeviceGetPowerManagementLimitConstraints, unsigned int, gpu.power_limit_mw / 4,
-	 gpu.power_limit_mw)
 
 NVML_API(nvmlDeviceGetMemoryInfo, nvmlDevice_t device, nvmlMemory_t *memory)
 {
@@ -238,30 +226,6 @@ NVML_API(nvmlDeviceGetPciInfo_v3, nvmlDevice_t device, nvmlPciInfo_t *pci)
 	snprintf(pci->busId, sizeof(pci->busId), "%08X:%02X:%02X.0", gpu.pci_domain, gpu.pci_bus,
 		 gpu.pci_device);
 	return NVML_SUCCESS;
-}
-
-NVML_API(nvmlDeviceGetPciInfo_v2, nvmlDevice_t device, nvmlPciInfo_v2_t *pci)
-{
-	nvmlPciInfo_t full;
-	nvmlReturn_t result = nvmlDeviceGetPciInfo_v3(device, &full);
-
-	if (result == NVML_SUCCESS && !pci)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	if (result != NVML_SUCCESS)
-		return result;
-	memset(pci, 0, sizeof(*pci));
-	memcpy(pci->busId, full.busIdLegacy, sizeof(pci->busId));
-	pci->domain = full.domain;
-	pci->bus = full.bus;
-	pci->device = full.device;
-	pci->pciDeviceId = full.pciDeviceId;
-	pci->pciSubSystemId = full.pciSubSystemId;
-	return NVML_SUCCESS;
-}
-
-NVML_API(nvmlDeviceGetPciInfo, nvmlDevice_t device, nvmlPciInfo_v2_t *pci)
-{
-	return nvmlDeviceGetPciInfo_v2(device, pci);
 }
 
 NVML_API(nvmlDeviceGetTotalEccErrors, nvmlDevice_t device, unsigned int error_type,

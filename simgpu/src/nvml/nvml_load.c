@@ -54,10 +54,6 @@ static unsigned int power_mw(const struct sim_gpu *gpu, const struct sim_utiliza
 }
 
 LOAD_NUMBER(nvmlDeviceGetPowerUsage, unsigned int, power_mw(&gpu, &load))
-LOAD_NUMBER(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long,
-	    load.gpu_percent ? 0 : NVML_CLOCKS_EVENT_REASON_GPU_IDLE)
-LOAD_NUMBER(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long,
-	    load.gpu_percent ? 0 : NVML_CLOCKS_EVENT_REASON_GPU_IDLE)
 
 NVML_API(nvmlDeviceGetUtilizationRates, nvmlDevice_t device, nvmlUtilization_t *utilization)
 {
@@ -83,23 +79,6 @@ NVML_API(nvmlDeviceGetTemperature, nvmlDevice_t device, unsigned int sensor, uns
 	if (result == NVML_SUCCESS)
 		*celsius = IDLE_CELSIUS + LOAD_CELSIUS * load.gpu_percent / 100;
 	return result;
-}
-
-NVML_API(nvmlDeviceGetTemperatureThreshold, nvmlDevice_t device, unsigned int threshold,
-	 unsigned int *celsius)
-{
-	static const unsigned int values[NVML_TEMPERATURE_THRESHOLD_COUNT] = {92, 89, 95, 85};
-	struct sim_gpu gpu;
-	nvmlReturn_t result = nvml_describe(device, &gpu);
-
-	if (result != NVML_SUCCESS)
-		return result;
-	if (!celsius || threshold >= NVML_TEMPERATURE_THRESHOLD_COUNT)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	if (!values[threshold])
-		return NVML_ERROR_NOT_SUPPORTED;
-	*celsius = values[threshold];
-	return NVML_SUCCESS;
 }
 
 static nvmlReturn_t clock_mhz(nvmlDevice_t device, unsigned int type, unsigned int id,

@@ -12,7 +12,6 @@
 #include <string.h>
 
 #define BAR1_BYTES_PER_CONTEXT (2ull << 20)
-#define ACCOUNTING_BUFFER_ROWS 4000u
 
 struct rows {
 	void *of; /* the caller frees it */
@@ -211,30 +210,6 @@ NVML_API(nvmlDeviceGetProcessesUtilizationInfo, nvmlDevice_t device,
 		    .memUtil = found[i].gpu_percent / 2,
 		};
 	free(rows.of);
-	return result;
-}
-
-NVML_API(nvmlDeviceGetAccountingMode, nvmlDevice_t device, unsigned int *mode)
-{
-	struct sim_gpu gpu;
-	nvmlReturn_t result = nvml_describe(device, &gpu);
-
-	if (result == NVML_SUCCESS && !mode)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	if (result == NVML_SUCCESS)
-		*mode = NVML_FEATURE_ENABLED;
-	return result;
-}
-
-NVML_API(nvmlDeviceGetAccountingBufferSize, nvmlDevice_t device, unsigned int *rows)
-{
-	struct sim_gpu gpu;
-	nvmlReturn_t result = nvml_describe(device, &gpu);
-
-	if (result == NVML_SUCCESS && !rows)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	if (result == NVML_SUCCESS)
-		*rows = ACCOUNTING_BUFFER_ROWS;
 	return result;
 }
 

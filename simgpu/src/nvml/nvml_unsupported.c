@@ -1,5 +1,5 @@
 /*
- * Every other function of NVML: exported, returns NOT_SUPPORTED.
+ * Functions of NVML that are exported and return NOT_SUPPORTED.
  *
  * nvml_unsupported.def is the list, only names. The arguments are never read, so the real
  * prototypes do not matter to a caller under the C calling conventions of Linux.
