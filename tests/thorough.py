@@ -21,8 +21,7 @@ THOROUGH: Final = {
     "tests/shim/*[[][at]san]": _SANITIZERS,
     "tests/shim/test_sanitized_rows.py::*": _SANITIZERS,
     "tests/shim/region/test_core_sanitizers.py::*": _SANITIZERS,
-    "tests/shim/loader/test_symbols.py::*[[]1[124]*": "another generation of the driver",
-    "tests/shim/loader/test_symbols.py::*[[]13010*": "another generation of the driver",
+    "tests/shim/loader/test_symbols.py::*[[]1[14]*": "another generation of the driver",
     "tests/shim/loader/test_library.py::test_links_and_runs_against_the_glibc_of_2012": _BUILDS,
     "tests/shim/test_contributing.py::*": _BUILDS,
     "tests/test_wheel.py::*": _BUILDS,
@@ -55,8 +54,6 @@ THOROUGH: Final = {
     "tests/cluster/test_leader.py::test_*halted*": (
         "waits for Leases; leadership/test_election.py has no clock"
     ),
-    "tests/simgpu/driver/test_answers.py::*[[]11*": "another generation of the driver",
-    "tests/simgpu/driver/test_answers.py::*[[]120[24]0]": "another generation of the driver",
     "tests/dialects/test_pairs.py::*": (
         "minutes of equal pods; kubelet/test_whole_gpus.py has a few"
     ),
@@ -80,9 +77,7 @@ THOROUGH: Final = {
     "tests/shim/region/test_environment_core.py::test_the_parser_agrees_*": (
         "random texts; region/test_environment.py has one of each kind"
     ),
-    "tests/shim/loader/test_symbols.py::*[[]14*": "another generation of the driver",
     "tests/shim/test_processes.py::*[[][1-9][0-9]]": "as with fewer processes",
-    "tests/simgpu/test_programs.py::test_numba[[]libraries]": "compiles kernels for half a minute",
     "tests/traces/test_record.py::*": "records again what test_replay.py replays",
     "tests/chart/test_oldest.py::*": "fetches the sources of another Kubernetes",
     "tests/lab/test_cluster_directory.py::test_clearing_ends_*": _KILLS,

@@ -185,7 +185,7 @@ def virtual_environment(extras: Sequence[str]) -> None:
 
 def _start_quickly() -> None:
     """numba-cuda's path file runs at each start of Python, for 40 ms; the tests start it thousands
-    of times. tests/simgpu/programs/numba_programs.py imports the file's module instead."""
+    of times. tests/shim/test_clients.py imports the file's module instead."""
     for path in VENV.glob("lib/python3*/site-packages/_numba_cuda_redirector.pth"):
         path.unlink()
 

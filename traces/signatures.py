@@ -74,7 +74,6 @@ _SPECIAL: Final[Mapping[str, Mapping[str, str]]] = {
     "cuGraphGetNodes": {"b": "?", "c": "=u8"},
     "cuMemSetAccess": {"c": "[h12:d"},
     "cuLibraryLoadData": {"c": "[n4:e", "d": "[x8:e", "f": "[n4:h", "g": "[x8:h"},
-    "cuLibraryLoadFromFile": {"c": "[n4:e", "d": "[x8:e", "f": "[n4:h", "g": "[x8:h"},
     "cuModuleLoadDataEx": {"d": "[n4:c", "e": "[x8:c"},
     "cuPointerGetAttributes": {"b": "[n4:a", "c": ">A"},
     "cuPointerGetAttribute": {"a": ">a:b"},

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simgpu.host import PLAIN, Host
+from tests.simgpu.host import Host
 from tests.simgpu.programs import cuda_programs, memory_programs
 from tests.support import GIB, MIB, ROOT
 
@@ -35,19 +35,6 @@ def start(host: Host, name: str, *arguments: str) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("name", cuda_programs.PROGRAMS)
 def test_cuda_bindings(driver_host: Host, name: str) -> None:
     driver_host.program("cuda_programs", name)
-
-
-def test_clusters_are_launched_on_gpus_that_have_them(
-    sim_dir: Path, build_dir: Path, tmp_path: Path
-) -> None:
-    description = tmp_path / "host.toml"
-    gpu = '[[gpu]]\nuuid = "GPU-5e1f0a70-0000-4000-8000-00000000000{0}"\nminor = {0}\n'
-    gpu += 'memory = "1Gi"\npci_bus = {0}\ncapability_major = {1}\n'
-    description.write_text(PLAIN.read_text() + gpu.format(0, 9) + gpu.format(1, 8))
-    host = Host(sim_dir, ["--config", description], build_dir=build_dir)
-    host.up()
-    host.program("cuda_programs", "clusters")
-    host.down()
 
 
 @pytest.mark.parametrize("name", memory_programs.PROGRAMS)

@@ -99,28 +99,24 @@ def test_queries_about_processes_list_those_of_the_whole_host(driver_host: Host)
     empty = evaluate(
         driver_host,
         "out = (nvmlDeviceGetRunningProcessDetailList(h, nvmlProcessDetailList_v1, 0),"
-        " nvmlDeviceGetAccountingPids(h), code(nvmlDeviceGetProcessUtilization, h, 0),"
+        " code(nvmlDeviceGetProcessUtilization, h, 0),"
         " code(nvmlDeviceGetProcessesUtilizationInfo, h, 0),"
-        " code(nvmlDeviceGetAccountingStats, h, 1), nvmlDeviceGetBAR1MemoryInfo(h).bar1Used)",
+        " nvmlDeviceGetBAR1MemoryInfo(h).bar1Used)",
     )
-    assert empty == ([], [], *[pynvml.NVML_ERROR_NOT_FOUND] * 3, 0)
+    assert empty == ([], *[pynvml.NVML_ERROR_NOT_FOUND] * 2, 0)
     one, _ = driver_host.peer(f"alloc={10 * GIB}")
     two, _ = driver_host.peer(f"alloc={5 * GIB}")
-    details, pids, loads, infos, most, bar1 = evaluate(
+    details, loads, infos, bar1 = evaluate(
         driver_host,
-        f"""
+        """
 details = nvmlDeviceGetRunningProcessDetailList(h, nvmlProcessDetailList_v1, 0)
-stats = nvmlDeviceGetAccountingStats(h, {one.pid})
-out = ({{d.pid: d.usedGpuMemory for d in details}}, nvmlDeviceGetAccountingPids(h),
-       {{s.pid: s.smUtil for s in nvmlDeviceGetProcessUtilization(h, 0)}},
-       {{s.pid: s.smUtil for s in nvmlDeviceGetProcessesUtilizationInfo(h, 0)}},
-       (stats.maxMemoryUsage, nvmlDeviceGetAccountingStats_v2(h, {two.pid}).maxMemoryUsage),
+out = ({d.pid: d.usedGpuMemory for d in details},
+       {s.pid: s.smUtil for s in nvmlDeviceGetProcessUtilization(h, 0)},
+       {s.pid: s.smUtil for s in nvmlDeviceGetProcessesUtilizationInfo(h, 0)},
        nvmlDeviceGetBAR1MemoryInfo(h).bar1Used)""",
     )
     assert details == {one.pid: 10 * GIB, two.pid: 5 * GIB}
-    assert set(pids) == set(details) == set(loads)
     assert loads == infos == {one.pid: 0, two.pid: 0}
-    assert most == (10 * GIB, 5 * GIB)
     assert bar1 == 4 << 20
 
 

@@ -71,6 +71,6 @@ def test_each_call_of_the_recordings_is_replayed() -> None:
 
 def test_a_struct_that_the_trace_does_not_have_skips_its_call() -> None:
     translator = Translator(Script(), {}, "image")
-    text = "cuMemcpy2D_v2 0 a=@"
+    text = "cuArrayCreate_v2 0 a=& b=@"
     assert translator.operations(Call(1, 1, 1, 1, text)) == ()
-    assert translator.skipped == {"cuMemcpy2D_v2": 1}
+    assert translator.skipped == {"cuArrayCreate_v2": 1}

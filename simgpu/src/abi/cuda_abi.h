@@ -33,33 +33,10 @@ typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphExec_st *CUgraphExec;
-typedef struct CUuserObject_st *CUuserObject;
-typedef size_t (*CUoccupancyB2DSize)(int block_size);
-typedef void (*CUhostFn)(void *data);
-typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void *data);
 
 typedef struct {
 	uint8_t bytes[16];
 } CUuuid;
-
-typedef struct {
-	size_t srcXInBytes;
-	size_t srcY;
-	int srcMemoryType;
-	const void *srcHost;
-	CUdeviceptr srcDevice;
-	CUarray srcArray;
-	size_t srcPitch;
-	size_t dstXInBytes;
-	size_t dstY;
-	int dstMemoryType;
-	void *dstHost;
-	CUdeviceptr dstDevice;
-	CUarray dstArray;
-	size_t dstPitch;
-	size_t WidthInBytes;
-	size_t Height;
-} CUDA_MEMCPY2D;
 
 typedef struct {
 	int type, id;
@@ -173,7 +150,6 @@ enum {
 	CU_GRAPH_NODE_TYPE_KERNEL = 0,
 	CU_GRAPH_NODE_TYPE_MEMCPY = 1,
 	CU_GRAPH_NODE_TYPE_MEMSET = 2,
-	CU_GRAPH_NODE_TYPE_HOST = 3,
 	CU_GRAPH_NODE_TYPE_GRAPH = 4,
 	CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
 	CU_GRAPH_NODE_TYPE_MEM_FREE = 11,
@@ -218,19 +194,6 @@ enum {
 };
 enum { CU_MEMHOSTALLOC_FLAGS_MASK = 0x7, CU_MEMHOSTALLOC_DEVICEMAP = 0x2 };
 enum { CU_MEMHOSTREGISTER_FLAGS_MASK = 0xf };
-enum {
-	CU_LAUNCH_ATTRIBUTE_IGNORE = 0,
-	CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW = 1,
-	CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2,
-	CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY = 3,
-	CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4,
-	CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE = 5,
-	CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6,
-	CU_LAUNCH_ATTRIBUTE_PRIORITY = 8,
-	CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP = 9,
-	CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN = 10,
-	CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT = 14,
-};
 enum { CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2 };
 enum {
 	CU_GET_PROC_ADDRESS_SUCCESS,

@@ -130,19 +130,6 @@ typedef struct {
 	nvmlProcessUtilizationInfo_v1_t *procUtilArray;
 } nvmlProcessesUtilizationInfo_v1_t;
 
-typedef struct {
-	unsigned int gpuUtilization, memoryUtilization;
-	unsigned long long maxMemoryUsage, time, startTime;
-	unsigned int isRunning, reserved[5];
-} nvmlAccountingStats_t;
-
-typedef struct {
-	unsigned int pid, isRunning, gpuUtilization, memoryUtilization;
-	unsigned long long maxMemoryUsage;
-	unsigned int sampleCount;
-	unsigned long long sumGpuUtil, sumFbUtil, time, startTime;
-} nvmlAccountingStats_v2_t;
-
 /* Declares and defines an exported function: the definition in the .c file is its only
  * occurrence. */
 #define NVML_API(name, ...)                                                                        \

@@ -39,7 +39,6 @@ enum object_kind {
 	OBJECT_GREEN,
 	OBJECT_GREEN_VIEW, /* a green context as a CUcontext */
 	OBJECT_RESOURCES,
-	OBJECT_USER,
 };
 
 /* First member of everything that a handle names. */
@@ -69,7 +68,6 @@ struct stream {
 	struct context *context;
 	struct mark done; /* all work submitted so far */
 	unsigned int flags;
-	int priority;
 	uint64_t owner_thread;	 /* of a per-thread default stream; else 0 */
 	struct capture *capture; /* NULL: submitted work is executed, not recorded */
 };
@@ -116,8 +114,7 @@ struct device {
 	struct sim_link *link;
 	const struct sim_gpu *gpu;
 	int ordinal;
-	bool used;	    /* has had a context */
-	int launch_most[6]; /* grid and block, each x, y, z */
+	bool used; /* has had a context */
 	struct context *primary;
 	struct arena arena; /* device addresses */
 	struct arena low;   /* those that fit the 32-bit interface of before CUDA 3.2 */

@@ -66,7 +66,6 @@ void mark_add(struct mark *mark, const struct mark *other)
 	for (unsigned int i = 0; i < other->count; i++)
 		mark_add_position(mark, other->at[i]);
 	raise_to(&mark->not_before_ns, other->not_before_ns);
-	raise_to(&mark->calls, other->calls);
 }
 
 static bool positions_done(const struct mark *mark)

@@ -22,7 +22,6 @@ struct mark {
 	unsigned int count;
 	struct position at[MARK_POSITIONS];
 	uint64_t not_before_ns; /* nor is it reached before that instant */
-	uint64_t calls; /* the latest host function that it is behind (graph/host_calls.c) */
 };
 
 /* `mark` is behind `other`, too. If it has no space for a position, for the predicted instant. */

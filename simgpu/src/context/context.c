@@ -8,7 +8,6 @@
 #include <sys/mman.h>
 
 #include "client/channel.h"
-#include "graph/transfer.h"
 #include "memory/array.h"
 #include "memory/leaving.h"
 #include "memory/pool.h"
@@ -148,7 +147,7 @@ CUresult context_drain(struct context *context)
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
 	driver_unlock();
-	work_wait(&done);
+	mark_wait(&done);
 	return pools_synchronised(device);
 }
 
@@ -367,32 +366,6 @@ CUresult cuCtxGetDevice_v2(CUdevice *out, CUcontext handle)
 CUresult cuCtxGetDevice(CUdevice *out)
 {
 	return cuCtxGetDevice_v2(out, NULL);
-}
-
-CUresult cuCtxGetId(CUcontext handle, unsigned long long *id)
-{
-	struct context *context;
-	CUresult result = context_enter(handle, &context);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!id)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	*id = context->object.serial;
-	return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int *version)
-{
-	struct context *context;
-	CUresult result = context_enter(handle, &context);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!version)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	*version = context->api_version;
-	return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult cuCtxSynchronize_v2(CUcontext handle)

@@ -1,6 +1,6 @@
 /*
- * Settings of a context: stored and returned. Limits cost memory; the simulated GPU ignores the
- * rest.
+ * Numbers and settings of a context: stored and returned. Limits cost memory; the simulated GPU
+ * ignores the rest.
  */
 #include "base/driver.h"
 
@@ -10,6 +10,32 @@ bool context_flags_are_good(unsigned int flags)
 
 	/* One way of waiting at most. */
 	return !(flags & ~(unsigned int)CU_CTX_FLAGS_MASK) && !(schedule & (schedule - 1));
+}
+
+CUresult cuCtxGetId(CUcontext handle, unsigned long long *id)
+{
+	struct context *context;
+	CUresult result = context_enter(handle, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!id)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*id = context->object.serial;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int *version)
+{
+	struct context *context;
+	CUresult result = context_enter(handle, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!version)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*version = context->api_version;
+	return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult cuCtxGetLimit(size_t *value, int limit)
@@ -64,18 +90,4 @@ CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	*mode = capture_mode_exchange(*mode);
 	return driver_leave(CUDA_SUCCESS);
-}
-
-/* There is no profiler for them to start and stop. */
-CUresult cuProfilerStart(void)
-{
-	struct context *context;
-	CUresult result = context_enter(NULL, &context);
-
-	return result == CUDA_SUCCESS ? driver_leave(CUDA_SUCCESS) : result;
-}
-
-CUresult cuProfilerStop(void)
-{
-	return cuProfilerStart();
 }

@@ -1,7 +1,7 @@
 /*
  * Events: how far the GPUs must come until a stream reaches them, and the instant when it did.
  */
-#include "graph/transfer.h"
+#include "base/driver.h"
 #include "memory/pool.h"
 
 struct event {
@@ -145,8 +145,7 @@ CUresult cuEventQuery(CUevent handle)
 	result = capture_allows();
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
-	return driver_leave(settle(event) && work_is_done(&event->mark) ? CUDA_SUCCESS
-									: CUDA_ERROR_NOT_READY);
+	return driver_leave(settle(event) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
 }
 
 CUresult cuEventSynchronize(CUevent handle)
@@ -166,7 +165,7 @@ CUresult cuEventSynchronize(CUevent handle)
 	mark = event->mark;
 	device = event->context->device;
 	driver_unlock();
-	work_wait(&mark);
+	mark_wait(&mark);
 	return pools_synchronised(device);
 }
 

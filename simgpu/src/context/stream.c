@@ -7,7 +7,6 @@
  */
 #include "client/channel.h"
 #include "graph/graph.h"
-#include "graph/transfer.h"
 #include "memory/pool.h"
 
 static __thread bool zero_is_per_thread;
@@ -21,7 +20,7 @@ bool stream_per_thread(bool enable)
 	return before;
 }
 
-static CUresult add(struct context *context, unsigned int flags, int priority, struct stream **out)
+static CUresult add(struct context *context, unsigned int flags, struct stream **out)
 {
 	struct stream *stream = object_new(OBJECT_STREAM, sizeof(*stream));
 
@@ -29,7 +28,6 @@ static CUresult add(struct context *context, unsigned int flags, int priority, s
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	stream->context = context;
 	stream->flags = flags;
-	stream->priority = priority;
 	*out = stream;
 	return CUDA_SUCCESS;
 }
@@ -44,7 +42,7 @@ static CUresult own_stream(struct context *context, struct stream **out)
 	while ((*out = object_next(OBJECT_STREAM, &at)))
 		if ((*out)->context == context && (*out)->owner_thread == thread)
 			return CUDA_SUCCESS;
-	result = add(context, 0, 0, out);
+	result = add(context, 0, out);
 	if (result == CUDA_SUCCESS)
 		(*out)->owner_thread = thread;
 	return result;
@@ -77,7 +75,7 @@ struct mark stream_ready(const struct stream *stream)
 	struct mark ready;
 
 	ready.count = 0;
-	ready.not_before_ns = ready.calls = 0;
+	ready.not_before_ns = 0;
 	mark_add(&ready, stream == &context->legacy ? &context->blocking_done : &stream->done);
 	if (stream != &context->legacy && !(stream->flags & CU_STREAM_NON_BLOCKING))
 		mark_add(&ready, &context->legacy.done);
@@ -151,9 +149,8 @@ CUresult cuStreamCreateWithPriority(CUstream *out, unsigned int flags, int prior
 	result = context_enter(NULL, &context);
 	if (result != CUDA_SUCCESS)
 		return result;
-	/* As documented, a priority outside the range is moved into it. */
-	priority = priority > 0 ? 0 : priority < -5 ? -5 : priority;
-	result = add(context, flags, priority, &stream);
+	(void)priority;
+	result = add(context, flags, &stream);
 	if (result == CUDA_SUCCESS)
 		*out = object_handle(stream);
 	return driver_leave(result);
@@ -192,7 +189,7 @@ CUresult cuStreamQuery(CUstream handle)
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
 	ready = stream_ready(stream);
-	return driver_leave(work_is_done(&ready) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
+	return driver_leave(mark_is_reached(&ready) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
 }
 
 CUresult cuStreamSynchronize(CUstream handle)
@@ -210,26 +207,19 @@ CUresult cuStreamSynchronize(CUstream handle)
 	ready = stream_ready(stream);
 	device = stream->context->device;
 	driver_unlock();
-	work_wait(&ready);
+	mark_wait(&ready);
 	return pools_synchronised(device);
 }
 
-#define STREAM_VALUE(function, type, expression)                                                   \
-	CUresult function(CUstream handle, type *out)                                              \
-	{                                                                                          \
-		struct stream *stream;                                                             \
-		CUresult result = stream_enter(handle, &stream);                                   \
-                                                                                                   \
-		if (result != CUDA_SUCCESS)                                                        \
-			return result;                                                             \
-		if (!out)                                                                          \
-			return driver_leave(CUDA_ERROR_INVALID_VALUE);                             \
-		*out = expression;                                                                 \
-		return driver_leave(CUDA_SUCCESS);                                                 \
-	}
+CUresult cuStreamGetCtx(CUstream handle, CUcontext *out)
+{
+	struct stream *stream;
+	CUresult result = stream_enter(handle, &stream);
 
-STREAM_VALUE(cuStreamGetFlags, unsigned int, stream->flags)
-STREAM_VALUE(cuStreamGetPriority, int, stream->priority)
-STREAM_VALUE(cuStreamGetCtx, CUcontext, object_handle(stream->context))
-STREAM_VALUE(cuStreamGetDevice, CUdevice, stream->context->device->ordinal)
-STREAM_VALUE(cuStreamGetId, unsigned long long, stream_serial(stream))
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*out = object_handle(stream->context);
+	return driver_leave(CUDA_SUCCESS);
+}

@@ -81,13 +81,10 @@ static void sort_by_speed(struct sim_link **links, int count)
 
 static void add_device(struct sim_link *link)
 {
-	static const int attributes[] = {5, 6, 7, 2, 3, 4}; /* largest grid and block */
 	struct device *device = &driver.device[driver.devices];
 
 	device->link = link;
 	device->gpu = sim_link_gpu(link);
-	for (int i = 0; i < 6; i++)
-		device_attribute(device, attributes[i], &device->launch_most[i]);
 	device->ordinal = driver.devices++;
 }
 

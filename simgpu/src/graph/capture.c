@@ -3,8 +3,8 @@
  *
  * A capture forbids what it cannot observe: calls such as cuMemAlloc and cuEventQuery, to threads
  * that have not opted out; a query of, or a wait for, a capturing stream, to all threads. A thread
- * that does so is refused, and the capture is invalidated. Kernels, copies, fills, host functions
- * and stream-ordered memory are captured. Events extend a capture to other streams; that these
+ * that does so is refused, and the capture is invalidated. Kernels, copies, fills and
+ * stream-ordered memory are captured. Events extend a capture to other streams; that these
  * rejoin is not checked.
  */
 #include "graph/graph.h"
@@ -183,12 +183,6 @@ CUresult cuStreamIsCapturing(CUstream handle, int *status)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	*status = status_of(stream);
 	return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int *status, uint64_t *id, CUgraph *graph,
-				   const CUgraphNode **after, size_t *count)
-{
-	return cuStreamGetCaptureInfo_v3(stream, status, id, graph, after, NULL, count);
 }
 
 CUresult cuStreamGetCaptureInfo_v3(CUstream handle, int *status, uint64_t *id, CUgraph *graph,

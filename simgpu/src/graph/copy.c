@@ -1,181 +1,177 @@
 /*
- * The entries that copy and fill: lines and rectangles.
+ * Copies and fills. Device addresses are checked to their last byte, host addresses are not.
  *
- * Data is really moved, when the copy is submitted; the GPU is busy as long as its rate of copies
- * says. A synchronous copy first waits for the work of its stream, and then for itself.
+ * Data moves when the work is submitted, and the GPU is busy as long as its rate of copies says. A
+ * synchronous copy waits for its stream before and after.
  */
-#include "graph/transfer.h"
+#include "graph/graph.h"
+#include "memory/vmm.h"
 
-#define PITCH_MAX_BYTES 2147483647 /* CU_DEVICE_ATTRIBUTE_MAX_PITCH */
+#include <string.h>
 
-struct submission {
-	CUstream stream;
-	bool wait;
+enum side {
+	SIDE_ANY,    /* of the host or of a device */
+	SIDE_DEVICE, /* or pinned */
 };
 
-static const struct submission synchronous = {.wait = true};
-
-static CUresult submit(const struct submission *how, const struct transfer *transfer)
-{
-	return how->wait ? transfer_wait(transfer) : transfer_submit(transfer, how->stream);
-}
-
-static CUresult copy(const struct submission *how, uint64_t to, enum side to_side, uint64_t from,
-		     enum side from_side, size_t bytes)
-{
-	struct transfer transfer = {.to = {.side = to_side, .address = to},
-				    .from = {.side = from_side, .address = from},
-				    .width = bytes,
-				    .height = 1};
-
-	return submit(how, &transfer);
-}
-
-static uint64_t address_of(const void *pointer)
-{
-	return (uint64_t)(uintptr_t)pointer;
-}
-
-CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
-{
-	return copy(&synchronous, to, SIDE_ANY, from, SIDE_ANY, bytes);
-}
-
-CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
-{
-	return copy(&(struct submission){stream, false}, to, SIDE_ANY, from, SIDE_ANY, bytes);
-}
-
-CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)
-{
-	return copy(&synchronous, to, SIDE_DEVICE, address_of(from), SIDE_ANY, bytes);
-}
-
-CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
-{
-	return copy(&(struct submission){stream, false}, to, SIDE_DEVICE, address_of(from),
-		    SIDE_ANY, bytes);
-}
-
-CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
-{
-	return copy(&synchronous, address_of(to), SIDE_ANY, from, SIDE_DEVICE, bytes);
-}
-
-CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
-{
-	return copy(&(struct submission){stream, false}, address_of(to), SIDE_ANY, from,
-		    SIDE_DEVICE, bytes);
-}
-
-CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes)
-{
-	return copy(&synchronous, to, SIDE_DEVICE, from, SIDE_DEVICE, bytes);
-}
-
-CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
-{
-	return copy(&(struct submission){stream, false}, to, SIDE_DEVICE, from, SIDE_DEVICE, bytes);
-}
-
-/* One side of a copy of rectangles. */
-struct given_side {
-	int type;
-	const void *host;
-	CUdeviceptr device;
-	size_t x, y, pitch;
+struct transfer {
+	uint64_t to, from;
+	enum side to_side, from_side;
+	size_t bytes;
+	unsigned int value_bytes; /* 0: a copy; or a fill with so many bytes of `value` */
+	uint32_t value;
 };
 
-/* Its place, from the first byte of the rectangle on. Arrays have no data to copy. */
-static CUresult side_of(const struct given_side *given, size_t width, struct place *place)
+static bool reserved(const struct arena *arena, uint64_t address)
 {
-	uint64_t end, offset;
-
-	if (given->type < CU_MEMORYTYPE_HOST || given->type > CU_MEMORYTYPE_UNIFIED)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (given->type == CU_MEMORYTYPE_ARRAY)
-		return CUDA_ERROR_NOT_SUPPORTED;
-	*place = (struct place){
-	    .side = given->type == CU_MEMORYTYPE_DEVICE ? SIDE_DEVICE : SIDE_ANY,
-	    .address = given->type == CU_MEMORYTYPE_HOST ? address_of(given->host) : given->device,
-	    .pitch = given->pitch ? given->pitch : width};
-	return place->address && place->pitch <= PITCH_MAX_BYTES &&
-		       !__builtin_add_overflow(given->x, width, &end) && end <= place->pitch &&
-		       !__builtin_mul_overflow(given->y, place->pitch, &offset) &&
-		       !__builtin_add_overflow(offset, given->x, &offset) &&
-		       !__builtin_add_overflow(place->address, offset, &place->address)
-		   ? CUDA_SUCCESS
-		   : CUDA_ERROR_INVALID_VALUE;
+	return arena->base && address >= arena->base &&
+	       (address - arena->base) >> 21 < arena->blocks;
 }
 
-static CUresult copy_2d(const struct submission *how, const CUDA_MEMCPY2D *given)
+static bool span_is_good(uint64_t address, uint64_t bytes, enum side side)
 {
-	struct transfer transfer = {0};
-	struct given_side to, from;
-	CUresult result;
+	struct device *device;
+	struct range *range = memory_find(address, &device);
+	void *base;
+	size_t whole;
 
-	if (!driver_is_up())
-		return CUDA_ERROR_NOT_INITIALIZED;
-	if (!given)
-		return CUDA_ERROR_INVALID_VALUE;
-	to = (struct given_side){given->dstMemoryType, given->dstHost, given->dstDevice,
-				 given->dstXInBytes,   given->dstY,    given->dstPitch};
-	from = (struct given_side){given->srcMemoryType, given->srcHost, given->srcDevice,
-				   given->srcXInBytes,	 given->srcY,	 given->srcPitch};
-	transfer.width = given->WidthInBytes;
-	transfer.height = given->Height;
-	result = side_of(&to, transfer.width, &transfer.to);
+	if (range)
+		return bytes <= range->bytes - (address - range->base);
+	if (vmm_reserved(address))
+		return vmm_accessible(address, bytes);
+	if (side == SIDE_DEVICE) /* Pinned host memory is a device address too. */
+		return host_find((void *)(uintptr_t)address, &base, &whole) &&
+		       bytes <= whole - (address - (uintptr_t)base);
+	for (int i = 0; i < driver.devices; i++)
+		if (reserved(&driver.device[i].arena, address) ||
+		    reserved(&driver.device[i].low, address))
+			return false;
+	return address != 0;
+}
+
+static bool is_good(const struct transfer *transfer)
+{
+	return !transfer->bytes ||
+	       (span_is_good(transfer->to, transfer->bytes, transfer->to_side) &&
+		(transfer->value_bytes ||
+		 span_is_good(transfer->from, transfer->bytes, transfer->from_side)));
+}
+
+static void move(const struct transfer *transfer)
+{
+	char *to = (char *)(uintptr_t)transfer->to;
+
+	if (!transfer->value_bytes)
+		memmove(to, (const void *)(uintptr_t)transfer->from, transfer->bytes);
+	else if (transfer->value_bytes == 1)
+		memset(to, (int)transfer->value, transfer->bytes);
+	else
+		for (size_t at = 0; at < transfer->bytes; at += transfer->value_bytes)
+			memcpy(to + at, &transfer->value, transfer->value_bytes);
+}
+
+static uint64_t duration_ns(const struct transfer *transfer, const struct stream *stream)
+{
+	const struct sim_shared *shared = sim_link_shared(stream->context->device->link);
+	uint64_t rate = shared->board.copy_bytes_per_s;
+
+	return rate ? (uint64_t)((double)transfer->bytes * 1e9 / (double)rate) : 0;
+}
+
+/* A captured copy moves no data, neither then nor when its graph is launched. */
+static CUresult submit(const struct transfer *transfer, CUstream handle)
+{
+	struct work work = {0};
+	struct stream *stream;
+	bool captured;
+	CUresult result = stream_enter(handle, &stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!is_good(transfer))
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	work.duration_ns = duration_ns(transfer, stream);
+	captured = stream->capture;
+	driver_unlock();
+	result = work_submit(
+	    &work, transfer->value_bytes ? CU_GRAPH_NODE_TYPE_MEMSET : CU_GRAPH_NODE_TYPE_MEMCPY,
+	    handle);
+	if (result == CUDA_SUCCESS && !captured && transfer->bytes)
+		move(transfer);
+	return result;
+}
+
+/* Waits for the legacy stream's work so far; true if the GPU still answers. */
+static CUresult wait_for_legacy(void)
+{
+	struct stream *stream;
+	struct sim_link *link;
+	struct mark ready;
+	CUresult result = stream_enter(NULL, &stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = capture_allows_on(stream);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	ready = stream_ready(stream);
+	link = stream->context->device->link;
+	driver_unlock();
+	mark_wait(&ready);
+	return device_alive(link);
+}
+
+static CUresult submit_and_wait(const struct transfer *transfer)
+{
+	CUresult result = wait_for_legacy();
+
 	if (result == CUDA_SUCCESS)
-		result = side_of(&from, transfer.width, &transfer.from);
-	return result == CUDA_SUCCESS ? submit(how, &transfer) : result;
+		result = submit(transfer, NULL);
+	return result == CUDA_SUCCESS ? wait_for_legacy() : result;
 }
 
-CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *given)
-{
-	return copy_2d(&synchronous, given);
-}
+#define ADDRESS(pointer) ((uint64_t)(uintptr_t)(pointer))
 
-CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *given, CUstream stream)
-{
-	return copy_2d(&(struct submission){stream, false}, given);
-}
+/* Each copy, for its two sides, with a stream and without. */
+#define COPY(synchronous, asynchronous, to_type, to_where, from_type, from_where)                  \
+	CUresult synchronous(to_type to, from_type from, size_t bytes)                             \
+	{                                                                                          \
+		return submit_and_wait(&(struct transfer){ADDRESS(to), ADDRESS(from), to_where,    \
+							  from_where, bytes, 0, 0});               \
+	}                                                                                          \
+	CUresult asynchronous(to_type to, from_type from, size_t bytes, CUstream stream)           \
+	{                                                                                          \
+		return submit(&(struct transfer){ADDRESS(to), ADDRESS(from), to_where, from_where, \
+						 bytes, 0, 0},                                     \
+			      stream);                                                             \
+	}
 
-/* `bytes` wide values, `width` of them per row. */
-static CUresult fill(CUstream stream, CUdeviceptr to, size_t pitch, uint32_t value,
-		     unsigned int bytes, size_t width, size_t height)
+COPY(cuMemcpy, cuMemcpyAsync, CUdeviceptr, SIDE_ANY, CUdeviceptr, SIDE_ANY)
+COPY(cuMemcpyHtoD_v2, cuMemcpyHtoDAsync_v2, CUdeviceptr, SIDE_DEVICE, const void *, SIDE_ANY)
+COPY(cuMemcpyDtoH_v2, cuMemcpyDtoHAsync_v2, void *, SIDE_ANY, CUdeviceptr, SIDE_DEVICE)
+COPY(cuMemcpyDtoD_v2, cuMemcpyDtoDAsync_v2, CUdeviceptr, SIDE_DEVICE, CUdeviceptr, SIDE_DEVICE)
+
+static CUresult fill(CUdeviceptr to, uint32_t value, unsigned int bytes, size_t count,
+		     CUstream stream)
 {
-	struct transfer transfer = {.to = {.side = SIDE_DEVICE, .address = to, .pitch = pitch},
-				    .height = height,
-				    .value_bytes = bytes,
-				    .value = value};
+	struct transfer transfer = {
+	    .to = to, .to_side = SIDE_DEVICE, .value_bytes = bytes, .value = value};
 
 	if (!driver_is_up())
 		return CUDA_ERROR_NOT_INITIALIZED;
-	if (to % bytes || __builtin_mul_overflow(width, bytes, &transfer.width) ||
-	    (height > 1 && (pitch % bytes || pitch < transfer.width)))
+	if (to % bytes || __builtin_mul_overflow(count, bytes, &transfer.bytes))
 		return CUDA_ERROR_INVALID_VALUE;
-	return transfer_submit(&transfer, stream);
+	return submit(&transfer, stream);
 }
 
-/* The three widths, each as a line and as rows, each with a stream and without. */
 #define FILL(bits, type)                                                                           \
 	CUresult cuMemsetD##bits##_v2(CUdeviceptr to, type value, size_t count)                    \
 	{                                                                                          \
-		return fill(NULL, to, 0, value, bits / 8, count, 1);                               \
+		return fill(to, value, bits / 8, count, NULL);                                     \
 	}                                                                                          \
 	CUresult cuMemsetD##bits##Async(CUdeviceptr to, type value, size_t count, CUstream stream) \
 	{                                                                                          \
-		return fill(stream, to, 0, value, bits / 8, count, 1);                             \
-	}                                                                                          \
-	CUresult cuMemsetD2D##bits##_v2(CUdeviceptr to, size_t pitch, type value, size_t width,    \
-					size_t height)                                             \
-	{                                                                                          \
-		return fill(NULL, to, pitch, value, bits / 8, width, height);                      \
-	}                                                                                          \
-	CUresult cuMemsetD2D##bits##Async(CUdeviceptr to, size_t pitch, type value, size_t width,  \
-					  size_t height, CUstream stream)                          \
-	{                                                                                          \
-		return fill(stream, to, pitch, value, bits / 8, width, height);                    \
+		return fill(to, value, bits / 8, count, stream);                                   \
 	}
 
 FILL(8, unsigned char)

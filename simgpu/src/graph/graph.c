@@ -26,7 +26,6 @@ void graph_free(struct graph *graph)
 	}
 	if (graph->exec)
 		graph->exec->source = NULL;
-	graph_users_forget(graph->users);
 	free(graph->nodes);
 	object_free(graph);
 }
@@ -176,11 +175,6 @@ static CUresult finish(const struct addition *add, CUresult result, struct node 
 	return driver_leave(result);
 }
 
-bool graph_kernel_is_good(const CUDA_KERNEL_NODE_PARAMS *kernel)
-{
-	return kernel && function_get(kernel->func ? (void *)kernel->func : (void *)kernel->kern);
-}
-
 CUresult cuGraphAddKernelNode_v2(CUgraphNode *out, CUgraph handle, const CUgraphNode *after,
 				 size_t count, const CUDA_KERNEL_NODE_PARAMS *parameters)
 {
@@ -191,24 +185,12 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode *out, CUgraph handle, const CUgraph
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!graph_kernel_is_good(parameters))
+	if (!parameters || !function_get(kernel_work(parameters).function))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	node = graph_add(graph, CU_GRAPH_NODE_TYPE_KERNEL);
 	if (node)
-		node->work = (struct work){.kernel = *parameters,
-					   .kernel_ns = kernel_duration_ns(parameters)};
+		node->work = kernel_work(parameters);
 	return finish(&add, CUDA_SUCCESS, node);
-}
-
-CUresult cuGraphAddKernelNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after,
-			      size_t count, const CUDA_KERNEL_NODE_PARAMS *parameters)
-{
-	CUDA_KERNEL_NODE_PARAMS wide = {0};
-
-	if (!parameters)
-		return cuGraphAddKernelNode_v2(out, graph, after, count, NULL);
-	memcpy(&wide, parameters, offsetof(CUDA_KERNEL_NODE_PARAMS, kern));
-	return cuGraphAddKernelNode_v2(out, graph, after, count, &wide);
 }
 
 CUresult cuGraphAddMemAllocNode(CUgraphNode *out, CUgraph handle, const CUgraphNode *after,
@@ -290,12 +272,6 @@ CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *a
 	default:
 		return CUDA_ERROR_NOT_SUPPORTED;
 	}
-}
-
-CUresult cuGraphAddNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t count,
-			CUgraphNodeParams *parameters)
-{
-	return cuGraphAddNode_v2(out, graph, after, NULL, count, parameters);
 }
 
 /* As documented: without an array their number, with one as many as fit, the rest NULL. */

@@ -1,5 +1,5 @@
 /*
- * Graphs: nodes that launch kernels, copy, fill, call a function, allocate, free, or hold a graph.
+ * Graphs: nodes that launch kernels, copy, fill, allocate, free, or hold a graph.
  *
  * A graph's allocation has its address from the creation of its node, and memory of the GPU while
  * an executable graph needs it: from the first launch or upload on. Memory is kept until the device
@@ -10,9 +10,6 @@
 
 #include "graph/work.h"
 #include "module/module.h"
-
-struct graph_user;
-struct user_object;
 
 struct graph_block {
 	struct graph_block *next;
@@ -33,14 +30,6 @@ struct graph_memory {
 	struct mark done;	   /* the last work that may use it */
 };
 
-/* The work of a launch for a node without memory of its own; only its type's field is set. */
-struct work {
-	CUDA_KERNEL_NODE_PARAMS kernel;
-	uint64_t kernel_ns; /* its duration */
-	struct transfer transfer;
-	struct host_call host;
-};
-
 struct node {
 	struct object object;
 	struct graph *graph;
@@ -56,7 +45,6 @@ struct graph {
 	size_t count, cap;
 	bool owned;	   /* by a node, or by an executable graph of it: not the program's */
 	struct exec *exec; /* of a graph with memory there is one at a time */
-	struct graph_user *users;
 };
 
 struct exec {
@@ -71,13 +59,10 @@ struct exec {
 	size_t count;
 	uint64_t flags;
 	struct mark done;
-	struct graph_user *users;
 };
 
 /* graph.c */
 struct graph *graph_new(void);
-/* True if it names a function or a kernel; with the lock. */
-bool graph_kernel_is_good(const CUDA_KERNEL_NODE_PARAMS *kernel);
 void graph_free(struct graph *graph);
 bool graph_has_memory(const struct graph *graph);
 struct node *graph_add(struct graph *graph, int type);
@@ -99,15 +84,8 @@ void graph_memory_forget(struct device *device, struct graph_block **gone);
 /* Without the lock: the memory is the GPU's again. */
 void graph_blocks_give_back(struct graph_block *gone);
 
-/* user_object.c: references of graphs to what a program keeps for them. */
-bool graph_users_retain(struct graph_user **list, struct user_object *user, unsigned int count);
-bool graph_users_copy(struct graph_user **to, const struct graph_user *from);
-void graph_users_forget(struct graph_user *list);
-
-/* launch.c: the duration of a kernel with these parameters, which a node keeps; and its launch. */
-uint64_t kernel_duration_ns(const CUDA_KERNEL_NODE_PARAMS *kernel);
-CUresult kernel_launch(const CUDA_KERNEL_NODE_PARAMS *kernel, uint64_t duration_ns,
-		       CUstream stream);
+/* launch.c, with the lock: a kernel with these parameters. */
+struct work kernel_work(const CUDA_KERNEL_NODE_PARAMS *kernel);
 
 /* capture.c */
 struct node *capture_add(struct stream *stream, int type);

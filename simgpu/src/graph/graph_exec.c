@@ -3,7 +3,6 @@
  * launching stream.
  */
 #include "graph/graph.h"
-#include "graph/transfer.h"
 
 #include <stdlib.h>
 
@@ -37,20 +36,8 @@ static void forget(struct exec *exec)
 	for (size_t i = 0; i < exec->count; i++)
 		if (exec->steps[i].memory)
 			graph_memory_release(exec->steps[i].memory);
-	graph_users_forget(exec->users);
 	free(exec->steps);
 	object_free(exec);
-}
-
-/* Those of the graphs inside it, too. */
-static bool keep_users(struct exec *exec, const struct graph *graph)
-{
-	bool kept = graph_users_copy(&exec->users, graph->users);
-
-	for (size_t i = 0; kept && i < graph->count; i++)
-		if (graph->nodes[i]->child)
-			kept = keep_users(exec, graph->nodes[i]->child);
-	return kept;
 }
 
 static CUresult instantiate(CUgraphExec *out, CUgraph handle, uint64_t flags)
@@ -73,11 +60,6 @@ static CUresult instantiate(CUgraphExec *out, CUgraph handle, uint64_t flags)
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	}
 	write_steps(exec, graph);
-	result = keep_users(exec, graph) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-	if (result != CUDA_SUCCESS) {
-		forget(exec);
-		return driver_leave(result);
-	}
 	exec->flags = flags;
 	if (!graph->exec) {
 		graph->exec = exec;
@@ -135,10 +117,9 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec handle, CUgraphNode node,
 	while (exec && i < exec->count && exec->steps[i].node != node)
 		i++;
 	if (!exec || i == exec->count || exec->steps[i].type != CU_GRAPH_NODE_TYPE_KERNEL ||
-	    !graph_kernel_is_good(parameters))
+	    !parameters || !function_get(kernel_work(parameters).function))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	exec->steps[i].work.kernel = *parameters;
-	exec->steps[i].work.kernel_ns = kernel_duration_ns(parameters);
+	exec->steps[i].work = kernel_work(parameters);
 	return driver_leave(CUDA_SUCCESS);
 }
 
@@ -219,15 +200,8 @@ static CUresult run_steps(CUgraphExec handle, CUstream stream_handle)
 		else if (step.type == CU_GRAPH_NODE_TYPE_MEM_FREE)
 			graph_memory_free(step.memory, &exec->done);
 		driver_unlock();
-		if (step.type == CU_GRAPH_NODE_TYPE_KERNEL)
-			result =
-			    kernel_launch(&step.work.kernel, step.work.kernel_ns, stream_handle);
-		else if (step.type == CU_GRAPH_NODE_TYPE_MEMCPY ||
-			 step.type == CU_GRAPH_NODE_TYPE_MEMSET)
-			result = transfer_submit(&step.work.transfer, stream_handle);
-		else if (step.type == CU_GRAPH_NODE_TYPE_HOST)
-			result = cuLaunchHostFunc(stream_handle, step.work.host.function,
-						  step.work.host.data);
+		if (!step.memory)
+			result = work_submit(&step.work, step.type, stream_handle);
 	}
 	return result;
 }

@@ -151,17 +151,9 @@ static struct graph_memory *first_without(struct exec *exec)
 	return NULL;
 }
 
-static CUresult ask(struct device *device, uint64_t bytes, uint64_t *id)
-{
-	struct sim_alloc request = {.context = 0, .bytes = bytes};
-
-	return driver_result(sim_call(device->link, SIM_MEMORY_ALLOC, &request, sizeof(request), id,
-				      sizeof(struct sim_id), NULL));
-}
-
 static CUresult allocate_or_trim(struct device *device, uint64_t bytes, uint64_t *id)
 {
-	CUresult result = ask(device, bytes, id);
+	CUresult result = device_take(device, 0, bytes, id);
 	struct graph_block *gone = NULL;
 
 	if (result != CUDA_ERROR_OUT_OF_MEMORY)
@@ -172,7 +164,7 @@ static CUresult allocate_or_trim(struct device *device, uint64_t bytes, uint64_t
 	if (!gone)
 		return result;
 	graph_blocks_give_back(gone);
-	return ask(device, bytes, id);
+	return device_take(device, 0, bytes, id);
 }
 
 /* Memory that it is about to use remains while the others are trimmed. */
@@ -273,9 +265,8 @@ void graph_blocks_give_back(struct graph_block *gone)
 {
 	while (gone) {
 		struct graph_block *next = gone->next;
-		struct sim_id id = {.id = gone->id};
 
-		sim_call(gone->device->link, SIM_MEMORY_FREE, &id, sizeof(id), NULL, 0, NULL);
+		device_give_back(gone->device, gone->id);
 		free(gone);
 		gone = next;
 	}

@@ -54,11 +54,6 @@ static CUresult enter_again(const struct wish *wish, struct context **context)
 	return result == CUDA_SUCCESS ? result : driver_leave(result);
 }
 
-static CUresult ask(const struct wish *wish, uint64_t bytes, uint64_t *id)
-{
-	return device_take(wish->device, wish->context, bytes, id);
-}
-
 /* Addresses for memory that the daemon granted as `id`. NULL: there are none. */
 static struct range *place(const struct wish *wish, const struct context *context, uint64_t bytes,
 			   uint64_t id)
@@ -80,7 +75,7 @@ static CUresult allocate_own(const struct wish *wish, CUdeviceptr *out)
 	struct context *context;
 	struct range *range;
 	uint64_t id;
-	CUresult result = ask(wish, wish->bytes, &id);
+	CUresult result = device_take(wish->device, wish->context, wish->bytes, &id);
 
 	if (result == CUDA_SUCCESS)
 		result = enter_again(wish, &context);
@@ -119,7 +114,7 @@ static CUresult allocate_shared(const struct wish *wish, CUdeviceptr *out)
 	driver_unlock();
 	if (*out)
 		return CUDA_SUCCESS;
-	result = ask(wish, block_bytes, &id);
+	result = device_take(wish->device, wish->context, block_bytes, &id);
 	if (result == CUDA_SUCCESS)
 		result = enter_again(wish, &context);
 	if (result != CUDA_SUCCESS)

@@ -1,33 +1,19 @@
-/* The work that a stream does or a graph records: copies, fills, calls of host functions. */
+/* The work that a stream does, or that a node of a graph records. */
 #ifndef SIMGPU_WORK_H
 #define SIMGPU_WORK_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "base/driver.h"
 
-enum side {
-	SIDE_ANY,    /* of the host or of a device */
-	SIDE_DEVICE, /* or pinned */
+struct work {
+	CUfunction
+	    function; /* a function or a kernel, whose code is loaded; NULL: a copy or a fill */
+	uint64_t duration_ns; /* CODE_UNSTATED: the default of a launch */
 };
 
-/* One end of a copy: its first byte, and the distance to the next row. */
-struct place {
-	enum side side;
-	uint64_t address;
-	size_t pitch;
-};
-
-struct transfer {
-	struct place to, from;
-	size_t width, height;	  /* bytes, rows */
-	unsigned int value_bytes; /* 0: a copy; or a fill with so many bytes of `value` */
-	uint32_t value;
-};
-
-/* A function of the program that a stream calls. */
-struct host_call {
-	void (*function)(void *);
-	void *data;
-};
+/*
+ * Submits the work, or records it in a node of that type if the stream captures. Called without the
+ * lock; waits while the context's channel is full.
+ */
+CUresult work_submit(const struct work *work, int node_type, CUstream stream);
 
 #endif

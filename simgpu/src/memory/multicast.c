@@ -43,7 +43,7 @@ CUresult cuMulticastCreate(CUmemGenericAllocationHandle *out, const CUmulticastO
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
-	object = physical_new(prop->size, false);
+	object = physical_new(prop->size);
 	if (!object)
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	object->multicast = true;

@@ -1,83 +1,21 @@
-/*
- * Physical allocations: see vmm.h.
- *
- * Those that may be exported have a memory file each; all others share one, at offsets that are
- * never used twice, so that a program may have more of them than file descriptors.
- */
-#define _GNU_SOURCE
+/* Physical allocations: see vmm.h. */
 #include "memory/vmm.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
-
-#define COMMON_FILE_BYTES (1ull << 60)
 
 static struct physical *freed;
 
-/* glibc has had a name for it since 2.27 only. */
-static int memory_file(const char *name)
-{
-	return (int)syscall(SYS_memfd_create, name, MFD_CLOEXEC);
-}
-
-static int common_file(void)
-{
-	static int fd = -1;
-
-	if (fd >= 0)
-		return fd;
-	fd = memory_file("simgpu");
-	if (fd >= 0 && ftruncate(fd, (off_t)COMMON_FILE_BYTES) != 0) {
-		close(fd);
-		fd = -1;
-	}
-	return fd;
-}
-
-static bool give_file(struct physical *memory)
-{
-	static uint64_t next_offset;
-
-	if (!memory->own_file) {
-		memory->fd = common_file();
-		memory->offset = next_offset;
-		next_offset += memory->bytes;
-		return memory->fd >= 0;
-	}
-	memory->fd = memory_file("simgpu-shared");
-	/* The page after the data identifies the file: see share.c. */
-	if (memory->fd >= 0 && ftruncate(memory->fd, (off_t)(memory->bytes + SHARE_PAGE)) == 0)
-		return true;
-	if (memory->fd >= 0)
-		close(memory->fd);
-	return false;
-}
-
-static void take_file(const struct physical *memory)
-{
-	if (memory->own_file)
-		close(memory->fd);
-	else
-		(void)fallocate(memory->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-				(off_t)memory->offset, (off_t)memory->bytes);
-}
-
-struct physical *physical_new(uint64_t bytes, bool own_file)
+struct physical *physical_new(uint64_t bytes)
 {
 	struct physical *memory = object_new(OBJECT_PHYSICAL, sizeof(*memory));
 
 	if (!memory)
 		return NULL;
 	memory->bytes = bytes;
-	memory->own_file = own_file;
+	memory->fd = -1;
 	memory->handles = 1;
-	if (give_file(memory))
-		return memory;
-	object_free(memory);
-	return NULL;
+	return memory;
 }
 
 CUmemGenericAllocationHandle physical_handle(const struct physical *memory)
@@ -96,7 +34,8 @@ static void delete_if_unused(struct physical *memory)
 {
 	if (memory->handles || memory->pins)
 		return;
-	take_file(memory);
+	if (memory->fd >= 0)
+		close(memory->fd);
 	if (memory->multicast)
 		bindings_forget(memory);
 	memory->next_freed = freed;
@@ -213,7 +152,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes,
 	if (result != CUDA_SUCCESS)
 		return result;
 	driver_lock();
-	memory = physical_new(bytes, prop->requestedHandleTypes != 0);
+	memory = physical_new(bytes);
 	if (memory) {
 		memory->device = device;
 		memory->id = id;

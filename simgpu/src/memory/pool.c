@@ -291,9 +291,8 @@ void chunks_give_back(struct chunk *gone)
 {
 	while (gone) {
 		struct chunk *next = gone->next;
-		struct sim_id id = {.id = gone->id};
 
-		sim_call(gone->device->link, SIM_MEMORY_FREE, &id, sizeof(id), NULL, 0, NULL);
+		device_give_back(gone->device, gone->id);
 		free(gone->pieces);
 		free(gone);
 		gone = next;

@@ -63,36 +63,6 @@ CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle)
 	return driver_leave(result);
 }
 
-/* The queries by location, of CUDA 13. */
-static CUresult location_check(const CUmemLocation *location, int type)
-{
-	if (!location || type != CU_MEM_ALLOCATION_TYPE_PINNED)
-		return CUDA_ERROR_INVALID_VALUE;
-	return location->type == CU_MEM_LOCATION_TYPE_DEVICE ? CUDA_SUCCESS
-							     : CUDA_ERROR_NOT_SUPPORTED;
-}
-
-CUresult cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *location, int type)
-{
-	CUresult result = location_check(location, type);
-
-	return result == CUDA_SUCCESS ? pool_of_device(out, location->id, false) : result;
-}
-
-CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *location, int type)
-{
-	CUresult result = location_check(location, type);
-
-	return result == CUDA_SUCCESS ? pool_of_device(out, location->id, true) : result;
-}
-
-CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool)
-{
-	CUresult result = location_check(location, type);
-
-	return result == CUDA_SUCCESS ? cuDeviceSetMemPool(location->id, pool) : result;
-}
-
 /* Managed memory that prefers no location lies on the current device. */
 static CUresult device_of_pool(const CUmemPoolProps *properties, struct device **device)
 {
@@ -201,20 +171,10 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool handle, int attribute, void *value)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* A high watermark can be set to zero alone: it then takes the current value. */
-static CUresult reset_high(uint64_t *high_bytes, uint64_t current_bytes, uint64_t value)
-{
-	if (value)
-		return CUDA_ERROR_INVALID_VALUE;
-	*high_bytes = current_bytes;
-	return CUDA_SUCCESS;
-}
-
 CUresult cuMemPoolSetAttribute(CUmemoryPool handle, int attribute, void *value)
 {
 	struct pool *pool;
 	CUresult result = pool_enter(handle, &pool);
-	uint64_t word;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -225,42 +185,8 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool handle, int attribute, void *value)
 		memcpy(&pool->reuse[attribute - 1], value, sizeof(int));
 		return driver_leave(CUDA_SUCCESS);
 	}
-	memcpy(&word, value, sizeof(word));
-	switch (attribute) {
-	case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-		pool->threshold_bytes = word;
-		break;
-	case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-		result = reset_high(&pool->reserved_high_bytes, pool->reserved_bytes, word);
-		break;
-	case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-		result = reset_high(&pool->used_high_bytes, pool->used_bytes, word);
-		break;
-	default:
-		result = CUDA_ERROR_INVALID_VALUE;
-	}
-	return driver_leave(result);
-}
-
-/* There is no peer access between simulated GPUs, except a GPU's access to itself. */
-CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *map, size_t count)
-{
-	struct device *device;
-	struct pool *pool;
-	CUresult result = pool_enter(handle, &pool);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!map && count)
+	if (attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++) {
-		if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-		    device_get(map[i].location.id, &device) != CUDA_SUCCESS)
-			result = CUDA_ERROR_INVALID_VALUE;
-		else if (device != pool->device)
-			result = CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-		else if (map[i].flags != CU_MEM_ACCESS_READWRITE)
-			result = CUDA_ERROR_INVALID_VALUE; /* its access to itself remains */
-	}
-	return driver_leave(result);
+	memcpy(&pool->threshold_bytes, value, sizeof(pool->threshold_bytes));
+	return driver_leave(CUDA_SUCCESS);
 }

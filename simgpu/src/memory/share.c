@@ -1,19 +1,18 @@
 /*
  * Physical memory from one process to another: by file descriptor, or by a fabric handle.
  *
- * A descriptor is that of the memory's file; the page after its data identifies the GPU and the
- * allocation. A fabric handle has the same content, and the location of the exporter's file: once
- * the exporter has exited, an importer by fabric handle holds the memory, but not the data. The
- * daemon keeps the bytes as long as any process holds them, or any copy of a descriptor is open:
- * each exported one is an open file description of its own that holds a lock.
+ * A descriptor is that of a small file that names the GPU and the allocation; a fabric handle has
+ * the same content. The daemon keeps the memory as long as any process holds it, or any copy of a
+ * descriptor is open: each exported one is an open file description of its own that holds a lock.
  */
 #define _GNU_SOURCE
 #include "memory/vmm.h"
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define SHARE_MAGIC 0x6572616873757067 /* "gpushare" */
@@ -22,7 +21,6 @@ struct share {
 	uint64_t magic, token, bytes;
 	uint8_t uuid[16];
 	uint32_t handle_types;
-	int32_t pid, fd;
 	uint32_t padding;
 };
 
@@ -30,24 +28,8 @@ _Static_assert(sizeof(struct share) <= 64, "a fabric handle has 64 bytes");
 
 static bool read_share(int fd, struct share *share)
 {
-	off_t bytes = lseek(fd, 0, SEEK_END);
-
-	return bytes > SHARE_PAGE &&
-	       pread(fd, share, sizeof(*share), bytes - SHARE_PAGE) == (ssize_t)sizeof(*share) &&
-	       share->magic == SHARE_MAGIC && share->bytes + SHARE_PAGE == (uint64_t)bytes;
-}
-
-/* Called without the lock; `memory` is pinned. */
-static CUresult name_it(struct physical *memory, struct share *share)
-{
-	CUresult result = device_export(memory->device, memory->id, &share->token);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (pwrite(memory->fd, share, sizeof(*share), (off_t)memory->bytes) !=
-	    (ssize_t)sizeof(*share))
-		return CUDA_ERROR_OPERATING_SYSTEM;
-	return CUDA_SUCCESS;
+	return pread(fd, share, sizeof(*share), 0) == (ssize_t)sizeof(*share) &&
+	       share->magic == SHARE_MAGIC;
 }
 
 /* Another open file description of the same file, which shares no lock with it. */
@@ -59,13 +41,21 @@ static int open_again(int fd)
 	return open(path, O_RDWR | O_CLOEXEC);
 }
 
-static CUresult export_file(const struct physical *memory, int *out)
+/* Called without the lock; `memory` is pinned. */
+static CUresult export_file(struct physical *memory, const struct share *share, int *out)
 {
 	/* One byte: a program may keep locks of its own on the description. */
 	struct flock first = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_len = 1};
-	int fd = open_again(memory->fd);
 	CUresult result = CUDA_ERROR_OPERATING_SYSTEM;
+	int fd;
 
+	/* glibc has had a name for it since 2.27 only. */
+	if (memory->fd < 0)
+		memory->fd = (int)syscall(SYS_memfd_create, "simgpu-shared", MFD_CLOEXEC);
+	if (memory->fd < 0 ||
+	    pwrite(memory->fd, share, sizeof(*share), 0) != (ssize_t)sizeof(*share))
+		return result;
+	fd = open_again(memory->fd);
 	if (fd >= 0 && fcntl(fd, F_OFD_SETLK, &first) == 0)
 		result = device_keep(memory->device, memory->id, fd);
 	if (result == CUDA_SUCCESS)
@@ -78,7 +68,7 @@ static CUresult export_file(const struct physical *memory, int *out)
 CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type,
 				      unsigned long long flags)
 {
-	struct share share = {.magic = SHARE_MAGIC, .pid = getpid()};
+	struct share share = {.magic = SHARE_MAGIC};
 	struct physical *memory;
 	CUresult result = driver_enter();
 
@@ -95,33 +85,16 @@ CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle ha
 	memcpy(share.uuid, memory->device->gpu->uuid, sizeof(share.uuid));
 	share.bytes = memory->bytes;
 	share.handle_types = (uint32_t)memory->prop.requestedHandleTypes;
-	share.fd = memory->fd;
-	result = name_it(memory, &share);
+	result = device_export(memory->device, memory->id, &share.token);
 	if (result == CUDA_SUCCESS && type == CU_MEM_HANDLE_TYPE_FABRIC) {
 		memset(out, 0, CU_IPC_HANDLE_SIZE);
 		memcpy(out, &share, sizeof(share));
 	} else if (result == CUDA_SUCCESS) {
-		result = export_file(memory, out);
+		result = export_file(memory, &share, out);
 	}
 	driver_lock();
 	physical_unpin(memory);
 	return physical_leave(result);
-}
-
-/* A descriptor of the exporter's file, or -1 if it has exited. */
-static int open_fabric(const struct share *share)
-{
-	struct share found;
-	char path[64];
-	int fd;
-
-	snprintf(path, sizeof(path), "/proc/%d/fd/%d", share->pid, share->fd);
-	fd = open(path, O_RDWR | O_CLOEXEC);
-	if (fd >= 0 && read_share(fd, &found) && found.token == share->token)
-		return fd;
-	if (fd >= 0)
-		close(fd);
-	return -1;
 }
 
 static struct device *device_of(const uint8_t *uuid)
@@ -132,8 +105,8 @@ static struct device *device_of(const uint8_t *uuid)
 	return NULL;
 }
 
-/* Called without the lock; `fd` becomes the memory's, -1: a file of its own. */
-static CUresult adopt(const struct share *share, int fd, struct physical **out)
+/* Called without the lock; `fd` becomes the memory's, -1: it has none. */
+static CUresult adopt(const struct share *share, int fd, CUmemGenericAllocationHandle *out)
 {
 	struct device *device = device_of(share->uuid);
 	struct physical *memory;
@@ -144,32 +117,28 @@ static CUresult adopt(const struct share *share, int fd, struct physical **out)
 	if (result != CUDA_SUCCESS)
 		return result;
 	driver_lock();
-	memory = physical_new(share->bytes, true);
+	memory = physical_new(share->bytes);
 	if (!memory) {
 		driver_unlock();
 		(void)device_give_back(device, id);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	if (fd >= 0) {
-		close(memory->fd);
-		memory->fd = fd;
-	}
+	memory->fd = fd;
 	memory->device = device;
 	memory->id = id;
 	memory->prop = (CUmemAllocationProp){
 	    .type = CU_MEM_ALLOCATION_TYPE_PINNED,
 	    .requestedHandleTypes = (int)share->handle_types,
 	    .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->ordinal}};
-	*out = memory;
-	return CUDA_SUCCESS;
+	*out = physical_handle(memory);
+	return driver_leave(CUDA_SUCCESS);
 }
 
 /* Each import is an object of its own, also that of this process's own export. */
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *shareable,
 					int type)
 {
-	int given = (int)(intptr_t)shareable, fd;
-	struct physical *memory;
+	int given = (int)(intptr_t)shareable, fd = -1;
 	struct share share;
 	CUresult result = driver_enter();
 
@@ -184,7 +153,6 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void 
 		memcpy(&share, shareable, sizeof(share));
 		if (share.magic != SHARE_MAGIC)
 			return CUDA_ERROR_INVALID_VALUE;
-		fd = open_fabric(&share);
 	} else {
 		if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !read_share(given, &share))
 			return CUDA_ERROR_INVALID_VALUE;
@@ -192,12 +160,8 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void 
 		if (fd < 0)
 			return CUDA_ERROR_OPERATING_SYSTEM;
 	}
-	result = adopt(&share, fd, &memory);
-	if (result != CUDA_SUCCESS) {
-		if (fd >= 0)
-			close(fd);
-		return result;
-	}
-	*out = physical_handle(memory);
-	return driver_leave(CUDA_SUCCESS);
+	result = adopt(&share, fd, out);
+	if (result != CUDA_SUCCESS && fd >= 0)
+		close(fd);
+	return result;
 }

@@ -98,7 +98,7 @@ static struct reservation *reserve(uint64_t bytes, uint64_t aligned, uint64_t hi
 	char *raw = MAP_FAILED;
 
 	if (reserved && bytes <= UINT64_MAX - aligned)
-		raw = mmap((void *)(uintptr_t)hint, bytes + aligned, PROT_NONE,
+		raw = mmap((void *)(uintptr_t)hint, bytes + aligned, PROT_READ | PROT_WRITE,
 			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (raw == MAP_FAILED) {
 		free(reserved);
@@ -176,19 +176,14 @@ static bool reserve_one_more(void)
 
 static CUresult map(const struct mapping *wanted)
 {
-	const struct physical *memory = wanted->memory;
-	void *address = (void *)(uintptr_t)wanted->range.base;
 	size_t at = first_behind(wanted->range.base);
 
 	if (!reservation_of(wanted->range.base, wanted->range.bytes) ||
 	    (at < mappings_used &&
 	     mappings[at].range.base < wanted->range.base + wanted->range.bytes))
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!reserve_one_more() ||
-	    mmap(address, wanted->range.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-		 memory->fd, (off_t)(memory->offset + wanted->offset)) == MAP_FAILED)
+	if (!reserve_one_more())
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	madvise(address, wanted->range.bytes, MADV_DONTFORK);
 	memmove(mappings + at + 1, mappings + at, (mappings_used - at) * sizeof(*mappings));
 	mappings[at] = *wanted;
 	mappings_used++;
@@ -200,7 +195,7 @@ static CUresult map(const struct mapping *wanted)
 CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
 		  CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
-	struct mapping wanted = {.range = {.base = address, .bytes = bytes}, .offset = offset};
+	struct mapping wanted = {.range = {.base = address, .bytes = bytes}};
 	CUresult result = driver_enter();
 
 	if (result != CUDA_SUCCESS)
@@ -220,9 +215,7 @@ static void unmap(size_t first, size_t count)
 	const struct range *last = &mappings[first + count - 1].range;
 	uint64_t bytes = last->base + last->bytes - base;
 
-	mmap((void *)(uintptr_t)base, bytes, PROT_NONE,
-	     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-	madvise((void *)(uintptr_t)base, bytes, MADV_DONTFORK);
+	madvise((void *)(uintptr_t)base, bytes, MADV_DONTNEED);
 	for (size_t i = first; i < first + count; i++)
 		physical_unpin(mappings[i].memory);
 	mappings_used -= count;
@@ -256,7 +249,6 @@ CUresult buffer_map(struct context *context, struct physical *memory, uint64_t o
 	if (!reserved)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	reserved->buffer = context;
-	wanted.offset = first;
 	wanted.range = (struct range){.base = reserved->base, .bytes = whole, .id = memory->id};
 	*address = reserved->base + offset - first;
 	result = map(&wanted);

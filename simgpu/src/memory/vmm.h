@@ -4,15 +4,15 @@
  *
  * A physical allocation is held by its handles and by pins: each mapping, each binding to a
  * multicast object, each tile of a sparse array. It is freed with the last of them. It belongs to
- * the process, not to a context. The daemon accounts for its bytes; its data lie in a memory file,
- * so that every mapping, in any process, sees the same. The caller holds the driver's lock.
+ * the process, not to a context. The daemon accounts for its bytes. Each mapping has pages of its
+ * own: two mappings of one allocation do not show the same data. The caller holds the driver's
+ * lock.
  */
 #ifndef SIMGPU_VMM_H
 #define SIMGPU_VMM_H
 
 #include "base/driver.h"
 
-#define SHARE_PAGE	4096 /* after the data of a file that may be exported */
 #define SHAREABLE_TYPES (CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC)
 
 /* The unit of addresses and sizes: the GPU's granule, as far as pages allow. */
@@ -33,17 +33,15 @@ struct physical {
 	bool multicast;
 	CUmulticastObjectProp multicast_prop;
 	uint64_t devices; /* of a multicast object: ordinals added, a bit each */
-	bool own_file;
-	int fd;
-	uint64_t offset;
+	int fd;		  /* of the file that names it in other processes; -1: none */
 	struct physical *next_freed;
 };
 
 /* The object of a handle that the program holds, or NULL. */
 struct physical *physical_get(CUmemGenericAllocationHandle handle);
 CUmemGenericAllocationHandle physical_handle(const struct physical *memory);
-/* A new object with one handle; its data in a file of its own if `own_file`. NULL: no memory. */
-struct physical *physical_new(uint64_t bytes, bool own_file);
+/* A new object with one handle. NULL: no memory. */
+struct physical *physical_new(uint64_t bytes);
 void physical_pin(struct physical *memory);
 void physical_unpin(struct physical *memory);
 void physical_release(struct physical *memory);
@@ -59,7 +57,6 @@ bool location_is_host(const CUmemLocation *location);
 struct mapping {
 	struct range range; /* no context; the id is the daemon's */
 	struct physical *memory;
-	uint64_t offset;
 	uint64_t readable, writable; /* by which devices, a bit per ordinal */
 };
 

@@ -2,8 +2,7 @@
  * Libraries: code that belongs to the process, not to a context.
  *
  * A kernel can be launched in every context. When a program requests a context's own function or
- * module of it, the library is loaded into that context. If its code does not fit the GPU, its
- * kernels are listed and cannot be launched.
+ * module of it, the library is loaded into that context.
  */
 #include "module/module.h"
 
@@ -11,7 +10,7 @@
 
 struct library {
 	struct object object;
-	struct ptx *ptx;
+	struct code *code;
 	struct function **kernels;
 	struct module *modules; /* one per context that has it */
 };
@@ -20,83 +19,40 @@ static void library_free(struct library *library)
 {
 	while (library->modules)
 		module_free(library->modules);
-	functions_free(library->kernels, library->ptx);
-	ptx_release(library->ptx);
+	functions_free(library->kernels, library->code);
+	code_release(library->code);
 	object_free(library);
 }
 
-/* Eager loading loads the code into the current context; others load it at its first use. */
-static CUresult bring_in(struct library *library)
-{
-	struct context *context;
-	struct module *module;
-
-	if (loading_is_lazy() || context_current(&context) != CUDA_SUCCESS ||
-	    image_fits(library->ptx, context->device) != CUDA_SUCCESS)
-		return CUDA_SUCCESS;
-	return library_module(library, context, &module);
-}
-
-static CUresult load(CUlibrary *out, image_reader *read, const void *source)
+/* The options of the compiler and of the library have no effect. */
+CUresult cuLibraryLoadData(CUlibrary *out, const void *image, int *jit_options, void **jit_values,
+			   unsigned int jit_count, int *options, void **values, unsigned int count)
 {
 	struct library *library;
-	struct ptx *ptx;
+	struct code *code;
 	CUresult result = driver_enter();
 
+	(void)jit_options, (void)jit_values, (void)jit_count, (void)options, (void)values,
+	    (void)count;
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = out ? read(source, &ptx) : CUDA_ERROR_INVALID_VALUE;
+	result = out ? code_of(image, &code) : CUDA_ERROR_INVALID_VALUE;
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
 	library = object_new(OBJECT_LIBRARY, sizeof(*library));
 	if (library)
-		library->kernels = functions_new(OBJECT_KERNEL, ptx);
+		library->kernels = functions_new(OBJECT_KERNEL, code);
 	if (!library || !library->kernels) {
 		if (library)
 			object_free(library);
-		ptx_release(ptx);
+		code_release(code);
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	}
-	library->ptx = ptx;
-	for (unsigned int i = 0; i < ptx->entry_count; i++)
+	library->code = code;
+	for (unsigned int i = 0; i < code->entry_count; i++)
 		library->kernels[i]->library = library;
-	result = bring_in(library);
-	if (result == CUDA_SUCCESS)
-		*out = object_handle(library);
-	else
-		library_free(library);
-	return driver_leave(result);
-}
-
-/* Options of the compiler have values; those of the library, BINARY_IS_PRESERVED, may have none. */
-static CUresult read_options(int *jit_options, void **jit_values, unsigned int jit_count,
-			     const int *options, unsigned int count)
-{
-	if (!driver_is_up())
-		return CUDA_ERROR_NOT_INITIALIZED;
-	if ((jit_count && (!jit_options || !jit_values)) || (count && !options))
-		return CUDA_ERROR_INVALID_VALUE;
-	image_options(jit_count, jit_options, jit_values);
-	return CUDA_SUCCESS;
-}
-
-CUresult cuLibraryLoadData(CUlibrary *out, const void *image, int *jit_options, void **jit_values,
-			   unsigned int jit_count, int *options, void **values, unsigned int count)
-{
-	CUresult result = read_options(jit_options, jit_values, jit_count, options, count);
-
-	(void)values;
-	return result == CUDA_SUCCESS ? load(out, image_read, image) : result;
-}
-
-CUresult cuLibraryLoadFromFile(CUlibrary *out, const char *path, int *jit_options,
-			       void **jit_values, unsigned int jit_count, int *options,
-			       void **values, unsigned int count)
-{
-	CUresult result = read_options(jit_options, jit_values, jit_count, options, count);
-
-	(void)values;
-	return result == CUDA_SUCCESS ? load(out, image_read_file, path) : result;
+	*out = object_handle(library);
+	return driver_leave(CUDA_SUCCESS);
 }
 
 static CUresult enter(CUlibrary handle, const void *out, struct library **library)
@@ -130,22 +86,10 @@ CUresult cuLibraryGetKernel(CUkernel *out, CUlibrary handle, const char *name)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	kernel = functions_find(library->kernels, library->ptx, name);
+	kernel = functions_find(library->kernels, library->code, name);
 	if (!kernel)
 		return driver_leave(CUDA_ERROR_NOT_FOUND);
 	*out = object_handle(kernel);
-	return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuLibraryEnumerateKernels(CUkernel *out, unsigned int cap, CUlibrary handle)
-{
-	struct library *library;
-	CUresult result = enter(handle, out, &library);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	for (unsigned int i = 0; i < cap && i < library->ptx->entry_count; i++)
-		out[i] = object_handle(library->kernels[i]);
 	return driver_leave(CUDA_SUCCESS);
 }
 
@@ -156,7 +100,7 @@ CUresult library_module(struct library *library, struct context *context, struct
 	for (*out = library->modules; *out; *out = (*out)->next_of_library)
 		if ((*out)->context == context)
 			return CUDA_SUCCESS;
-	result = module_new(context, library->ptx, out);
+	result = module_new(context, library->code, out);
 	if (result != CUDA_SUCCESS)
 		return result;
 	(*out)->library = library;
@@ -233,19 +177,8 @@ CUresult cuKernelGetFunction(CUfunction *out, CUkernel handle)
 	result = module_of(kernel->library, &module);
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
-	function = module->functions[kernel->entry - module->ptx->entries];
+	function = module->functions[kernel->entry - module->code->entries];
 	*out = object_handle(function);
-	return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuKernelGetName(const char **name, CUkernel handle)
-{
-	struct function *kernel;
-	CUresult result = enter_kernel(handle, name, &kernel);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	*name = kernel->entry->name;
 	return driver_leave(CUDA_SUCCESS);
 }
 

@@ -1,74 +1,75 @@
 /*
- * Modules: the code of an image (image.c) loaded into a context, with its functions and variables.
+ * Modules: the code of an image loaded into a context, with its functions and variables.
  *
- * The variables of a module have addresses once one of them is asked for; the memory is part of
- * what the code takes.
+ * The variables of a module have addresses once one of them is requested. Their memory is part of
+ * the code's.
  */
 #include "module/module.h"
 
+#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#define REUSED_MAX_BYTES (2u << 20)
+#define IMAGE_MAX_BYTES (64u << 20)
 
-void functions_free(struct function **functions, const struct ptx *ptx)
+CUresult code_of(const void *image, struct code **code)
 {
-	for (unsigned int i = 0; functions && i < ptx->entry_count; i++)
+	static const CUresult results[] = {[CODE_OK] = CUDA_SUCCESS,
+					   [CODE_INVALID] = CUDA_ERROR_INVALID_IMAGE,
+					   [CODE_NO_MEMORY] = CUDA_ERROR_OUT_OF_MEMORY};
+
+	return image ? results[code_read(image, code)] : CUDA_ERROR_INVALID_VALUE;
+}
+
+void functions_free(struct function **functions, const struct code *code)
+{
+	for (unsigned int i = 0; functions && i < code->entry_count; i++)
 		if (functions[i])
 			object_free(functions[i]);
 	free(functions);
 }
 
-struct function **functions_new(enum object_kind kind, const struct ptx *ptx)
+struct function **functions_new(enum object_kind kind, const struct code *code)
 {
 	/* One more, so that a count of 0 is not an allocation of 0 bytes. */
-	struct function **functions = calloc(ptx->entry_count + 1, sizeof(*functions));
+	struct function **functions = calloc(code->entry_count + 1, sizeof(*functions));
 
-	for (unsigned int i = 0; functions && i < ptx->entry_count; i++) {
+	for (unsigned int i = 0; functions && i < code->entry_count; i++) {
 		functions[i] = object_new(kind, sizeof(*functions[i]));
 		if (!functions[i]) {
-			functions_free(functions, ptx);
+			functions_free(functions, code);
 			return NULL;
 		}
-		functions[i]->ptx = ptx;
-		functions[i]->entry = &ptx->entries[i];
+		functions[i]->entry = &code->entries[i];
 	}
 	return functions;
 }
 
-struct function *functions_find(struct function **functions, const struct ptx *ptx,
+struct function *functions_find(struct function **functions, const struct code *code,
 				const char *name)
 {
-	int found = ptx_entry_find(ptx, name);
+	int found = code_entry_find(code, name);
 
 	return found < 0 ? NULL : functions[found];
 }
 
-CUresult module_new(struct context *context, struct ptx *ptx, struct module **out)
+CUresult module_new(struct context *context, struct code *code, struct module **out)
 {
-	CUresult result = image_fits(ptx, context->device);
-	struct module *module;
+	struct module *module = object_new(OBJECT_MODULE, sizeof(*module));
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	module = object_new(OBJECT_MODULE, sizeof(*module));
 	if (!module)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	module->functions = functions_new(OBJECT_FUNCTION, ptx);
+	module->functions = functions_new(OBJECT_FUNCTION, code);
 	if (!module->functions) {
 		object_free(module);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	for (unsigned int i = 0; i < ptx->entry_count; i++)
+	for (unsigned int i = 0; i < code->entry_count; i++)
 		module->functions[i]->module = module;
 	module->context = context;
-	module->ptx = ptx;
-	ptx->references++;
+	module->code = code;
+	code->references++;
 	*out = module;
-	result = loading_is_lazy() ? CUDA_SUCCESS : module_load_code(module);
-	if (result != CUDA_SUCCESS)
-		module_free(module);
-	return result;
+	return CUDA_SUCCESS;
 }
 
 void module_free(struct module *module)
@@ -78,8 +79,8 @@ void module_free(struct module *module)
 	if (module->variables)
 		arena_give(&module->context->device->arena, module->variables);
 	module_unload_code(module);
-	functions_free(module->functions, module->ptx);
-	ptx_release(module->ptx);
+	functions_free(module->functions, module->code);
+	code_release(module->code);
 	object_free(module);
 }
 
@@ -93,25 +94,18 @@ void modules_forget(struct context *context)
 			module_free(module);
 }
 
-/* Their memory begins as the image states; the rest is zero. */
 static CUresult variables_place(struct module *module)
 {
-	const struct ptx *ptx = module->ptx;
 	struct range *range;
 
 	if (module->variables)
 		return CUDA_SUCCESS;
-	range = arena_take(&module->context->device->arena, ptx->variables_bytes);
+	range = arena_take(&module->context->device->arena, module->code->variables_bytes);
 	if (!range)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	range->id = module->object.serial;
 	range->context = module->context->object.serial;
 	range->imported = true;
-	/* Large ranges have fresh pages. */
-	if (ptx->variables_bytes <= REUSED_MAX_BYTES)
-		memset((void *)(uintptr_t)range->base, 0, ptx->variables_bytes);
-	if (ptx->initial_bytes)
-		memcpy((void *)(uintptr_t)range->base, ptx->initial, ptx->initial_bytes);
 	module->variables = range;
 	return CUDA_SUCCESS;
 }
@@ -119,12 +113,12 @@ static CUresult variables_place(struct module *module)
 CUresult module_variable(struct module *module, const char *name, CUdeviceptr *address,
 			 size_t *bytes)
 {
-	const struct ptx_variable *found;
+	const struct code_variable *found;
 	CUresult result = module_load_code(module);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	found = ptx_variable_find(module->ptx, name);
+	found = code_variable_find(module->code, name);
 	if (!found)
 		return CUDA_ERROR_NOT_FOUND;
 	result = variables_place(module);
@@ -137,44 +131,47 @@ CUresult module_variable(struct module *module, const char *name, CUdeviceptr *a
 	return CUDA_SUCCESS;
 }
 
-static CUresult load(CUmodule *out, image_reader *read, const void *source)
+CUresult cuModuleLoadData(CUmodule *out, const void *image)
 {
 	struct context *context;
 	struct module *module;
-	struct ptx *ptx;
+	struct code *code;
 	CUresult result = context_enter(NULL, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = out ? read(source, &ptx) : CUDA_ERROR_INVALID_VALUE;
+	result = out ? code_of(image, &code) : CUDA_ERROR_INVALID_VALUE;
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
-	result = module_new(context, ptx, &module);
-	ptx_release(ptx);
+	result = module_new(context, code, &module);
+	code_release(code);
 	if (result == CUDA_SUCCESS)
 		*out = object_handle(module);
 	return driver_leave(result);
 }
 
-CUresult cuModuleLoad(CUmodule *out, const char *path)
-{
-	return load(out, image_read_file, path);
-}
-
-CUresult cuModuleLoadData(CUmodule *out, const void *image)
-{
-	return load(out, image_read, image);
-}
-
+/* The options of the compiler have no effect. */
 CUresult cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned int count, int *options,
 			    void **values)
 {
-	if (!driver_is_up())
-		return CUDA_ERROR_NOT_INITIALIZED;
-	if (count && (!options || !values))
-		return CUDA_ERROR_INVALID_VALUE;
-	image_options(count, options, values);
-	return load(out, image_read, image);
+	(void)count, (void)options, (void)values;
+	return cuModuleLoadData(out, image);
+}
+
+CUresult cuModuleLoad(CUmodule *out, const char *path)
+{
+	char *image = path ? calloc(1, IMAGE_MAX_BYTES) : NULL;
+	FILE *file = image ? fopen(path, "re") : NULL;
+	CUresult result = image ? CUDA_ERROR_FILE_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
+
+	if (file) {
+		size_t bytes = fread(image, 1, IMAGE_MAX_BYTES - 1, file);
+
+		result = bytes ? cuModuleLoadData(out, image) : CUDA_ERROR_INVALID_IMAGE;
+		fclose(file);
+	}
+	free(image);
+	return result;
 }
 
 static CUresult enter(CUmodule handle, const void *out, struct module **module)
@@ -211,7 +208,7 @@ CUresult cuModuleGetLoadingMode(int *mode)
 		return result;
 	if (!mode)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	*mode = loading_is_lazy() ? 2 : 1;
+	*mode = 2; /* lazy */
 	return driver_leave(CUDA_SUCCESS);
 }
 
@@ -223,7 +220,7 @@ CUresult cuModuleGetFunction(CUfunction *out, CUmodule handle, const char *name)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	function = functions_find(module->functions, module->ptx, name);
+	function = functions_find(module->functions, module->code, name);
 	if (!function)
 		return driver_leave(CUDA_ERROR_NOT_FOUND);
 	*out = object_handle(function);

@@ -8,7 +8,6 @@
  * Local memory is for as many threads as the GPU holds at once: the largest that a limit or a
  * launched function requests, and it does not shrink below what was launched.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "module/module.h"
@@ -21,13 +20,6 @@ static const uint64_t default_limits[SIM_CONTEXT_LIMITS] = {
     [SIM_LIMIT_STACK] = 1024, [SIM_LIMIT_PRINTF] = 1 << 20, [SIM_LIMIT_HEAP] = 8 << 20,
     [SIM_LIMIT_DEPTH] = 2,    [SIM_LIMIT_LAUNCHES] = 2048,  [5] = 128,
 };
-
-bool loading_is_lazy(void)
-{
-	const char *mode = getenv("CUDA_MODULE_LOADING");
-
-	return !mode || strcmp(mode, "EAGER") != 0;
-}
 
 static CUresult hold(struct context *context, uint64_t bytes, struct extra *extra)
 {
@@ -127,23 +119,23 @@ CUresult overhead_set_limit(struct context *context, int limit, uint64_t value)
 
 CUresult module_load_code(struct module *module)
 {
-	uint64_t bytes = module->ptx->code_bytes;
+	uint64_t bytes = module->code->bytes;
 	CUresult result;
 
 	if (module->loaded)
 		return CUDA_SUCCESS;
-	if (bytes == PTX_BYTES_DEFAULT)
+	if (bytes == CODE_UNSTATED)
 		bytes = module->context->device->gpu->module_bytes;
-	if (bytes < module->ptx->variables_bytes)
-		bytes = module->ptx->variables_bytes;
-	result = hold(module->context, bytes, &module->code);
+	if (bytes < module->code->variables_bytes)
+		bytes = module->code->variables_bytes;
+	result = hold(module->context, bytes, &module->memory);
 	module->loaded = result == CUDA_SUCCESS;
 	return result;
 }
 
 void module_unload_code(struct module *module)
 {
-	let_go(module->context, &module->code);
+	let_go(module->context, &module->memory);
 	module->loaded = false;
 }
 
@@ -157,21 +149,16 @@ static CUresult module_for(struct function *function, struct context *context,
 
 CUresult function_load(struct function *function, struct context *context)
 {
+	uint64_t local_bytes = function->entry->local_bytes;
 	struct module *module;
 	CUresult result = module_for(function, context, &module);
 
-	return result == CUDA_SUCCESS ? module_load_code(module) : result;
-}
-
-CUresult function_grow_local(struct function *function, struct context *context)
-{
-	CUresult result = function_load(function, context);
-
-	if (result != CUDA_SUCCESS || function->entry->local_bytes <= context->launched_local_bytes)
-		return result;
-	result =
-	    resize_local(context, context->limits[SIM_LIMIT_STACK], function->entry->local_bytes);
 	if (result == CUDA_SUCCESS)
-		context->launched_local_bytes = function->entry->local_bytes;
+		result = module_load_code(module);
+	if (result != CUDA_SUCCESS || local_bytes <= context->launched_local_bytes)
+		return result;
+	result = resize_local(context, context->limits[SIM_LIMIT_STACK], local_bytes);
+	if (result == CUDA_SUCCESS)
+		context->launched_local_bytes = local_bytes;
 	return result;
 }

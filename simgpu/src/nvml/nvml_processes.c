@@ -3,7 +3,7 @@
  *
  * The answers are the host's: every process with a context, whichever process asks and in whatever
  * container, with the daemon's pids. No graphics and no MPS on these GPUs, so those lists are
- * empty. Accounting lists only running processes.
+ * empty.
  */
 #include "client/channel.h"
 #include "nvml/nvml_gpus.h"
@@ -210,67 +210,6 @@ NVML_API(nvmlDeviceGetProcessesUtilizationInfo, nvmlDevice_t device,
 		    .memUtil = found[i].gpu_percent / 2,
 		};
 	free(rows.of);
-	return result;
-}
-
-NVML_API(nvmlDeviceGetAccountingPids, nvmlDevice_t device, unsigned int *count, unsigned int *pids)
-{
-	struct rows rows = {NULL, 0};
-	nvmlReturn_t result = query_processes(device, &rows);
-	const struct sim_process *found = rows.of;
-
-	if (result != NVML_SUCCESS)
-		return result;
-	if (!count || (*count && !pids))
-		result = NVML_ERROR_INVALID_ARGUMENT;
-	else
-		result = check_capacity(count, pids, rows.count);
-	for (unsigned int i = 0; result == NVML_SUCCESS && i < rows.count; i++)
-		pids[i] = found[i].pid;
-	free(rows.of);
-	return result;
-}
-
-/* The memory of one process; its pid is omitted if the answer has no field for it. */
-static nvmlReturn_t account_of(nvmlDevice_t device, const unsigned int *pid,
-			       unsigned long long *bytes)
-{
-	struct rows rows = {NULL, 0};
-	nvmlReturn_t result = query_processes(device, &rows);
-	const struct sim_process *found = rows.of;
-
-	if (result != NVML_SUCCESS)
-		return result;
-	result = pid ? NVML_ERROR_NOT_FOUND : NVML_ERROR_INVALID_ARGUMENT;
-	for (unsigned int i = 0; pid && i < rows.count; i++) {
-		if (found[i].pid != *pid)
-			continue;
-		*bytes = found[i].bytes;
-		result = NVML_SUCCESS;
-	}
-	free(rows.of);
-	return result;
-}
-
-NVML_API(nvmlDeviceGetAccountingStats, nvmlDevice_t device, unsigned int pid,
-	 nvmlAccountingStats_t *stats)
-{
-	unsigned long long bytes = 0;
-	nvmlReturn_t result = account_of(device, stats ? &pid : NULL, &bytes);
-
-	if (result == NVML_SUCCESS)
-		*stats = (nvmlAccountingStats_t){.maxMemoryUsage = bytes, .isRunning = 1};
-	return result;
-}
-
-NVML_API(nvmlDeviceGetAccountingStats_v2, nvmlDevice_t device, nvmlAccountingStats_v2_t *stats)
-{
-	unsigned long long bytes = 0;
-	nvmlReturn_t result = account_of(device, stats ? &stats->pid : NULL, &bytes);
-
-	if (result == NVML_SUCCESS)
-		*stats = (nvmlAccountingStats_v2_t){
-		    .pid = stats->pid, .maxMemoryUsage = bytes, .isRunning = 1};
 	return result;
 }
 

@@ -1,6 +1,6 @@
 """Records what NVIDIA's own driver libraries answer where there is no GPU.
 
-    python -m tests.simgpu.driver fetch DIR   # Debian's packages, into DIR/470, 535, 550, 555
+    python -m tests.simgpu.driver fetch DIR   # Debian's packages, into DIR/470
     python -m tests.simgpu.driver record DIR  # writes recorded.tsv beside this file
 
 `fetch` uses an apt configuration of its own in DIR, with the mirror that the machine's apt uses and
@@ -27,9 +27,6 @@ from tests.support import ROOT
 
 PACKAGES: Final = {
     "470": ("bookworm", ("libnvidia-tesla-470-cuda1", "libnvidia-tesla-470-ml1")),
-    "535": ("bookworm", ("libcuda1", "libnvidia-ml1")),
-    "550": ("trixie", ("libcuda1", "libnvidia-ml1")),
-    "555": ("experimental", ("libcuda1", "libnvidia-ml1")),
 }
 """Driver: Debian's suite, and the packages of it."""
 
@@ -63,6 +60,11 @@ def record(directory: Path) -> None:
         parts = {part: ask(part, library.parent, "--apart") for part in ("cuda", "nvml")}
         for part in parts.values():
             part["calls"] = {name: part["calls"][name] for name in hooks if name in part["calls"]}
+        listed = names_of_the_lists()
+        resolved = parts["cuda"]["resolved"]
+        parts["cuda"]["resolved"] = {
+            row: resolved[row] for row in resolved if listed & {*row.split()}
+        }
         asked[int(parts["cuda"]["values"]["version"].split()[1])] = parts
     answers.write(asked)
 

@@ -93,11 +93,11 @@ def test_recorded_drivers(version: int) -> None:
     cuda, nvml = (answers.read(library, version) for library in ("cuda", "nvml"))
     assert cuda["values"]["version"] == f"0 {version}"
     assert len(cuda["calls"]) > 150 and len(nvml["calls"]) > 10
-    assert len(cuda["resolved"]) > 400
+    assert len(cuda["resolved"]) > 250
 
 
 def test_no_call_before_cuinit_crashes(build_dir: Path) -> None:
     """This generation is not compared with any recorded driver."""
     calls = _ask("cuda", build_dir / "lib" / "simgpu")["calls"]
-    assert len(calls) > 650
+    assert len(calls) > 350
     assert {name: said for name, said in calls.items() if "SIG" in said} == {}

@@ -71,13 +71,6 @@ def pool_chunks() -> None:
     ok(driver.cuStreamSynchronize(0))
     assert (before - free_bytes(), reserved(pool)) == (0, 0)
     assert word(pool, A.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) == CHUNK + 34 * MIB
-    high = A.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH
-    ok(driver.cuMemPoolSetAttribute(pool, high, driver.cuuint64_t(0)))
-    assert word(pool, high) == 0
-    assert (
-        driver.cuMemPoolSetAttribute(pool, high, driver.cuuint64_t(1))[0]
-        is R.CUDA_ERROR_INVALID_VALUE
-    )
 
 
 def pool_thresholds() -> None:
