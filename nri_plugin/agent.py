@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from contract import names
 from kube.log_lines import Line
+from nri_plugin.containers.parts import Parts
 from nri_plugin.endpoint import Endpoint
 from nri_plugin.gpu.arbiter_process import ArbiterProcess
 from nri_plugin.gpu.contexts import Contexts
@@ -78,7 +79,9 @@ async def run(
     store = Store(settings.store_dir, settings.library)
     bound_pods = BoundPods()
     notices = Notices(lambda: {hold.pod_uid for hold in service.holds})
-    service = Service(settings, inventory, contexts, files, store, metrics, bound_pods, notices)
+    service = Service(
+        Parts(settings, inventory, contexts, files, store, metrics, bound_pods, notices)
+    )
     endpoint = settings.http and Endpoint(settings.http, readiness, metrics)
     if endpoint:
         endpoint.start()

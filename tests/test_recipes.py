@@ -17,11 +17,13 @@ _FOLDERS = ("contract", "docs", "kube", "manifests", "nri_plugin", "scheduler", 
 _FOLDERS_OF_TOOLS = ("tools", "simgpu", "gpu", "shim", "bench", "traces")
 
 _REFUSED = """
-from nri_plugin.policy.model import Container, Pod, Rules
-from nri_plugin.policy.preconditions import check_grant
+from unittest.mock import Mock
+from nri_plugin.policy.checks import CHECKS, loaded_first
+from nri_plugin.policy.model import Container
 container = Container("id", "main", env=("CUDA_DEVICE_WAITS_ON_EXCEPTION=1",))
+assert loaded_first in CHECKS
 try:
-    check_grant(Pod("uid", "team", "train"), container, Rules())
+    loaded_first(Mock(container=container))
 except Exception as refused:
     print(refused)
 """

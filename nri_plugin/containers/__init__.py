@@ -1,5 +1,5 @@
-"""The life of containers on this node, whichever runtime reports it and receives the adjustments.
+"""The life of containers on this node, whichever runtime reports it and applies the plans.
 
-lifecycle.py has one method per event; records.py has the containers' state, creation.py handles the
-creation and start.py the start. Nothing here depends on NRI.
+lifecycle.py has what happens to a container, records.py the containers' state, parts.py what both
+work with. Nothing here depends on NRI.
 """

@@ -1,147 +1,214 @@
-"""The events in a container's life, of any runtime: listed, created, started, stopped, removed.
+"""What the agent does when a container is listed, created and started, whatever the runtime is.
+
+A creation makes one plan (policy/plan.py), enters its share in the ledger, and creates its files; a
+failure releases the share. The start compares the plan with what the container has, and appends the
+image's own preloads to ours. Records keeps the state, and handles stops and removals.
 
 The event loop never blocks on a disk, a driver or a tenant: that work runs in threads and a child,
-under deadlines. On a timeout a container with a share is refused. A method that returns a coroutine
-waits for that work; one that returns None has done all of it.
+under deadlines. After a timeout a container with a share is refused. A method that returns a
+coroutine waits for that work; one that returns None has done all of it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
 
 from kube.log_lines import Line
-from nri_plugin.containers.creation import ContainerCreation, Delivery
-from nri_plugin.containers.records import ContainerRecords
-from nri_plugin.containers.start import ContainerStart
-from nri_plugin.gpu.contexts import Contexts
-from nri_plugin.gpu.inventory import Inventory
-from nri_plugin.host.files import RunDirectory
+from nri_plugin.containers import reports
+from nri_plugin.containers.parts import Parts
+from nri_plugin.containers.records import Records
 from nri_plugin.host.node import Node
-from nri_plugin.host.store import Store
-from nri_plugin.metrics import Metrics
-from nri_plugin.policy.bound_pods import BoundPods
-from nri_plugin.policy.model import Container, Pod
-from nri_plugin.policy.notices import Notices
-from nri_plugin.policy.pod_policy import ClaimSource
+from nri_plugin.host.verifier import Started, Verifier
+from nri_plugin.policy import plan as plans
+from nri_plugin.policy.checks import Request
+from nri_plugin.policy.differences import Observed, differences
+from nri_plugin.policy.model import Claim, Container, Floor, Pod
+from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.recovery import Running
-from nri_plugin.policy.refusals import Reason, Refused, refused
-from nri_plugin.settings import Settings
-from nri_plugin.threads import Worker
+from nri_plugin.policy.refusals import FilesError, Reason, Refused, refused
+from nri_plugin.threads import Worker, in_time
 
 _LOG: Final = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
 _COLLECT_EVERY_S: Final = 10.0
+_INVENTORY_DEPENDENT: Final = frozenset(
+    {Reason.GPU_UNKNOWN, Reason.GPU_MISMATCH, Reason.MEMORY_OUT_OF_RANGE}
+)
+"""Refusals that a new inventory may change: a GPU was replaced, or the driver loaded late."""
 
 
-class Lifecycle(Generic[_T]):
-    """claims: where the containers' claims come from. deliver: how adjustments reach them."""
+class Lifecycle:
+    """All methods raise Refused."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        inventory: Inventory,
-        contexts: Contexts,
-        files: RunDirectory,
-        store: Store,
-        metrics: Metrics,
-        bound_pods: BoundPods,
-        notices: Notices,
-        claims: ClaimSource,
-        deliver: Delivery[_T],
-    ) -> None:
-        self._claims = claims
-        self._files = files
-        self._inventory = inventory
-        self._collecting: asyncio.TimerHandle | None = None
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._settings = parts.settings
         self.worker = Worker("files")
-        self.node = Node(settings, inventory, store, self.worker, bound_pods)
-        self.records: ContainerRecords[_T] = ContainerRecords(
-            settings, files, self.worker, metrics, bound_pods, self.node.modes, notices, claims
+        self.node = Node(
+            parts.settings, parts.inventory, parts.store, self.worker, parts.bound_pods
         )
-        self._start = ContainerStart(
-            settings,
-            files,
-            self.worker,
-            metrics,
-            notices,
+        self.records = Records(parts, self.worker, self.node.modes)
+        self.verifier = Verifier(
+            parts.settings,
+            parts.metrics,
+            parts.notices,
             lambda path: self.node.driver_root.seen(path),
         )
-        self._creation = ContainerCreation(
-            settings,
-            self.node,
-            inventory,
-            contexts,
-            self.records,
-            files,
-            self.worker,
-            bound_pods,
-            notices,
-            claims,
-            deliver,
-        )
+        self._verifying: asyncio.Task[None] | None = None
+        self._collecting: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
         """Start no more work."""
-        if self._collecting is not None:
-            self._collecting.cancel()
+        for task in (self._collecting, self._verifying):
+            if task is not None:
+                task.cancel()
         self.records.sweeper.stop()
-        self._start.close()
+        self.verifier.stop()
 
     async def listed(self, running: Sequence[Running]) -> None:
         """Replace the state by what the runtime lists: the holds, which the next creation depends
         on. The runtime waits for no more than that: the containers are verified afterwards."""
-        await self.records.take_over(running, self._inventory.gpus)
-        self._start.verify(
-            [
-                (one.pod, Container(one.id, one.name, mounts=one.mounts), one.key)
-                for one in running
-                if one.mounts and one.key is not None
-            ]
-        )
+        await self.records.take_over(running, self._parts.inventory.gpus)
+        if self._verifying is not None:
+            self._verifying.cancel()
+        self._verifying = asyncio.create_task(self._verify(running), name="verify what runs")
         if self._collecting is None:
             self._collect()
         _LOG.info(Line("synchronized", containers=len(running)))
 
     def _collect(self) -> None:
         """Regularly: a container that mounted an earlier release may have been removed."""
-        self.node.collect_releases(self._files.mounted)
+        self.node.collect_releases(self._parts.files.mounted)
         loop = asyncio.get_running_loop()
         self._collecting = loop.call_later(_COLLECT_EVERY_S, self._collect)
 
-    async def created(self, pod: Pod, container: Container) -> _T | None:
-        """Return what the runtime must apply; None: nothing. Raises Refused."""
-        return await self._creation.create(pod, container)
+    async def _verify(self, running: Sequence[Running]) -> None:
+        """Verify containers with a share that were started before this session."""
+        for one in running:
+            if not one.mounts or one.key is None:
+                continue
+            container = Container(one.id, one.name, mounts=one.mounts)
+            try:
+                plan = await self._plan_in_place(container, one.key)
+            except (TimeoutError, Refused) as error:  # its state is unknown: nothing is reported
+                problem = str(error) or "timeout"
+                reports.warn("limit not checked", one.pod, container, problem)
+                continue
+            self.verifier.begin(Started(one.pod, one.name, one.id, plan))
+
+    async def settled(self) -> None:
+        """Wait until all started verifications have ended."""
+        if self._verifying is not None:
+            await asyncio.wait([self._verifying])
+        await self.verifier.settled()
+
+    async def created(self, pod: Pod, container: Container) -> ContainerPlan | None:
+        """Return what the runtime must apply; None: the container is not changed."""
+        claim = await self._claim_of(pod, container)
+        if claim is not None and claim.shares:
+            return await self._share(pod, container, claim)
+        if claim is not None and container.cdi_names:
+            job = partial(self._with_gpus_only, container)
+            # If the specs cannot be read in time, each name may be a GPU of another plugin.
+            with suppress(TimeoutError, Refused):
+                container = await self.worker.run(job, self._settings.work_deadline_s)
+        plan = plans.without_share(container, claim)
+        if plan is not None:
+            self.records.answered(container.id, plan)
+            reports.without_gpu(self._parts.notices, pod, container, plan.warning)
+        elif claim is not None:
+            reports.kept_gpu(pod, container)
+        return plan
+
+    async def _claim_of(self, pod: Pod, container: Container) -> Claim | None:
+        inventory, claim = self._parts.inventory, self._parts.claims.claim
+        try:
+            return claim(pod, container.name, inventory.gpus)
+        except Refused as error:
+            if error.refusal.reason not in _INVENTORY_DEPENDENT:
+                raise
+        try:
+            await in_time("query the GPUs", self._refreshed())
+        except Refused:
+            if inventory.problem is None:
+                raise
+        problem = inventory.problem or "; ".join(inventory.unnamed)
+        try:
+            return claim(pod, container.name, inventory.seen)
+        except Refused as error:
+            if error.refusal.reason is Reason.GPU_UNKNOWN and problem:
+                raise refused(Reason.GPUS_UNKNOWN, problem=problem) from error
+            raise
+
+    async def _refreshed(self) -> None:
+        async with asyncio.timeout(self._settings.work_deadline_s):
+            await self._parts.inventory.refresh()
+
+    async def _share(self, pod: Pod, container: Container, claim: Claim) -> ContainerPlan:
+        """Enter the share in the ledger, then inspect the host and create the container's files, in
+        one job. Releases the share if that fails or is cancelled."""
+        inventory = self._parts.inventory
+        if self.node.selinux:
+            raise refused(Reason.SELINUX, problem=self.node.selinux)
+        key = plans.grant_key(pod, container, claim.shared)
+        self.records.take(pod, container, claim, key, inventory.gpus)
+        inventory.query_if_older(self._settings.inventory_max_age_s)
+        made = False
+        try:
+            sizes = dict(self._parts.contexts.sizes)
+            making = partial(self._make, pod, container, claim, key, sizes)
+            work = self.worker.run(making, self._settings.work_deadline_s)
+            plan = await in_time("make the container's files", work)
+            made = True
+        except FilesError as error:
+            raise refused(Reason.FILES_FAILED, problem=error) from error
+        finally:
+            if not made:
+                self.records.not_made(container.id, key)
+        self.records.answered(container.id, plan)
+        reports.cut_capabilities(self._parts.notices, pod, container, plan.cut)
+        return plan
+
+    def _make(
+        self,
+        pod: Pod,
+        container: Container,
+        claim: Claim,
+        key: str,
+        context_bytes: Mapping[str, int],
+    ) -> ContainerPlan:
+        """Runs in the worker. Raises Refused and FilesError."""
+        self.node.check_assignments(claim.shares)
+        settings, container = self._settings, self._with_gpus_only(container)
+        specs, paths = self.node.inspect_host_now()
+        plan = plans.with_share(Request(pod, container, claim, key, specs, paths, settings.rules))
+        floor = Floor(context_bytes, settings.code_bytes, settings.managed_free)
+        self._parts.files.apply(plan, floor)
+        return plan
+
+    def _with_gpus_only(self, container: Container) -> Container:
+        """Leave out CDI devices that inject no GPU. Runs in the worker."""
+        cdi_names = container.cdi_names
+        with_gpu = self.node.with_gpu(cdi_names)
+        return replace(container, cdi_names=tuple(name for name in cdi_names if name in with_gpu))
 
     def starts(
         self, pod: Pod, container: Container, key: str | None
     ) -> Coroutine[Any, Any, None] | None:
-        """The container is created, and not yet running. key: of the files that it has mounted.
-        Raises Refused."""
-        if not self._claims.has_shares(pod):
-            self.records.starts(container.id)
+        """The container is created, and not yet running. key: of the files that it has mounted."""
+        answered = self.records.starts(container.id)
+        if not self._parts.claims.has_shares(pod):
             return None
-        return self._check(pod, container, key)
-
-    async def _check(self, pod: Pod, container: Container, key: str | None) -> None:
-        answer = self.records.starts(container.id)
         if key is not None:
-            await self._start.with_share(pod, container, key)
-            return
-        without = answer is not None and answer.wanted.key is None
-        if not without and self.gets_gpu(pod, container.name):
-            raise refused(Reason.NOT_ADJUSTED)
-        await self._start.without_share(pod, container)
-
-    def stopped(self, container_id: str) -> None:
-        """Release its GPU share; its mounts stay until it is removed."""
-        self.records.ended(container_id)
-
-    async def removed(self, container_id: str, key: str | None) -> None:
-        await self.records.removed(container_id, key)
+            return self._start(pod, container, key)
+        without = answered is not None and answered.key is None
+        return self._start_without_share(pod, container, must_have=not without)
 
     def gets_gpu(self, pod: Pod, container_name: str) -> bool:
         """Whether the container must not run without our adjustment.
@@ -150,7 +217,57 @@ class Lifecycle(Generic[_T]):
         either.
         """
         try:
-            claim = self._claims.claim(pod, container_name, self._inventory.gpus)
+            claim = self._parts.claims.claim(pod, container_name, self._parts.inventory.gpus)
         except Refused:
             return True
         return claim is not None and bool(claim.shares)
+
+    async def _start(self, pod: Pod, container: Container, key: str) -> None:
+        plan = await in_time("read the container's files", self._plan_in_place(container, key))
+        if plan is None:
+            raise refused(Reason.NOT_ADJUSTED)
+        inspection = self.verifier.examine(pod, container, plan)
+        view = await in_time("inspect the container", inspection)
+        if view.preloads:
+            job = partial(self._parts.files.add_preloads, plan, view.preloads)
+            work = self.worker.run(job, self._settings.work_deadline_s)
+            try:
+                await in_time("write the container's preload file", work)
+            except FilesError as error:
+                raise refused(Reason.FILES_FAILED, problem=error) from error
+        if view.out_of_reach:
+            if self._settings.refuse_unenforceable:
+                raise refused(Reason.LIMIT_NOT_ENFORCEABLE, problem=view.out_of_reach)
+            problem = f"its limit may not reach it: {view.out_of_reach}"
+            reports.not_enforceable(self._parts, pod, container, problem)
+        self.verifier.begin(Started(pod, container.name, container.id, plan, view.waits_in))
+
+    async def _start_without_share(self, pod: Pod, container: Container, must_have: bool) -> None:
+        """Start a container that its pod's grant does not name. An event reports what it can do to
+        the limits of the other containers."""
+        if must_have and self.gets_gpu(pod, container.name):
+            raise refused(Reason.NOT_ADJUSTED)
+        try:
+            name = await self.verifier.strong_beside(pod, container)
+        except (OSError, ValueError, RuntimeError) as error:  # a timeout; no thread can be started
+            text = "container without a share not inspected"
+            reports.warn(text, pod, container, repr(error))
+            return
+        if name:
+            problem = (
+                f"with capability {name} and a shared process namespace it can undo the limits of"
+                " the pod's other containers"
+            )
+            reports.not_enforceable(self._parts, pod, container, problem)
+
+    async def _plan_in_place(self, container: Container, key: str) -> ContainerPlan | None:
+        """Return the container's stored plan; None: its own mounts lack a part of that, by which a
+        restarted agent obtains the same result. Raises TimeoutError."""
+        settings, name = self._settings, container.name
+        job = partial(self._parts.files.plan, key, name)
+        plan = await self.worker.run(job, settings.work_deadline_s)
+        if plan is None:
+            directories = str(settings.run_dir), str(settings.store_dir)
+            plan = plans.of_unrecorded(container.mounts, key, name, *directories)
+        lacks = next(differences(plan, Observed(mounts=container.mounts)), None)
+        return plan if lacks is None else None

@@ -16,7 +16,7 @@ from typing import Any, Final
 from nri_plugin.host import cdi_reader
 from nri_plugin.host.cdi_edits import SpecError, Stat
 from nri_plugin.policy import nvidia
-from nri_plugin.policy.injection import normal
+from nri_plugin.policy.places import normal
 from nri_plugin.policy.shortage import raise_shortage
 
 _DEVICES: Final = Path("/proc/devices")

@@ -5,8 +5,8 @@
       preload-nix      the same for Nix' loader, which reads another file
       preload.NAME     the same for one container, if several share the grant; preload-nix.NAME
       libvgpu.so       empty: mount point for the store's file
-      mounts           what the container must have mounted, so that a later release checks it
-                       against that; mounts.NAME for one container, if several share the grant
+      plan.json        the container's plan (policy/plan.py), with which it is compared later;
+                       plan.NAME.json for one container, if several share the grant
       driver/SONAME    empty: mount point for the driver's real libraries in strict mode
       region           writable by all users in the container; its blocks are allocated at once,
                        so that no store into the mapping hits a full file system
@@ -19,20 +19,22 @@ crash at any point leaves at most a directory that no container uses; sweep.py r
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from contract import grant_file, lease_file, names, region_file
 from kube.log_lines import Line
 from nri_plugin.host import selinux, tmpfs
+from nri_plugin.policy import plan as plans
 from nri_plugin.policy import preload_list
-from nri_plugin.policy.model import Floor, Mount, Share
+from nri_plugin.policy.model import Floor, Share
+from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.refusals import FilesError, Reason, refused
 from nri_plugin.policy.shortage import raise_shortage
 
@@ -45,7 +47,9 @@ _PAGE: Final = 4096
 _SLACK_BYTES: Final = 128 * _PAGE
 """For the file system's metadata and three files of each container that shares it; also the most
 that a tenant can add to its region."""
-_MOUNTS: Final = "mounts"
+_PLAN: Final = "plan.json"
+_EARLIER: Final = "mounts"
+"""The record of earlier releases, by container as the plan is."""
 _LABELLED: Final = "selinux-label"
 """A directory that exists for a moment; a sweep removes one that a kill left."""
 
@@ -67,61 +71,49 @@ class RunDirectory:
         self._now_ns = now_ns
         self._new_grant_id = new_grant_id
 
-    def prepare(
-        self,
-        key: str,
-        shares: Sequence[Share],
-        shared: bool,
-        floor: Floor = _FLOOR,
-        preloads: Iterable[str] = (),
-    ) -> None:
-        """Create the files of `key`, or verify existing ones.
+    def apply(self, plan: ContainerPlan, floor: Floor = _FLOOR) -> None:
+        """Create the files of the plan, or verify existing ones.
 
-        shared: other containers may be using them already; they are then kept, and shares that
-        differ from theirs are an error. preloads: files of one container, always recreated.
+        If the plan shares its directory, other containers may be using it already. Its files are
+        then kept, except those of this container; shares that differ from the plan's are an error.
         Raises FilesError, and leaves nothing behind.
         """
-        path = self._root / key
+        assert plan.key is not None
+        path = self._root / plan.key
         try:
-            if shared and (present := _read_grant(path)) is not None:
+            if plan.shared and (present := _read_grant(path)) is not None:
                 # Recreated, they would be a second limit beside that of the running containers.
                 if isinstance(present, int):
                     raise FilesError(
                         f"its running containers have a grant of version {present}, of another"
                         " release of the agent: delete the pod to recreate it"
                     )
-                if not _same(present, shares):
+                if not _same(present, plan.shares):
                     raise FilesError(
                         "the pod's allocation is not the one that its running containers have"
                     )
                 _require_region_of_this_version(path)
-                _begin_lists(path, preloads)
+                _write_own(path, plan)
+                with suppress(FileNotFoundError):
+                    os.unlink(path / f"{_EARLIER}.{plan.container}")
                 return
             self._empty_directory(path)
             try:
-                self._fill(path, shares, floor)
-                _begin_lists(path, preloads)
+                self._fill(path, plan, floor)
             except BaseException:
                 tmpfs.clear(path)
                 raise
         except OSError as error:
             raise FilesError(f"{error.filename or path}: {error.strerror}") from error
 
-    def add_preloads(
-        self,
-        key: str,
-        preloads: Mapping[str, Sequence[bytes]],
-        files: Mapping[str, str] = names.CONTAINER_PRELOADS,
-    ) -> None:
+    def add_preloads(self, plan: ContainerPlan, preloads: Mapping[str, Sequence[bytes]]) -> None:
         """Append the image's own libraries to ours, by the path of the preload file.
-
-        files: what is mounted at each path.
 
         Writes in place, because the file is mounted, and before any program reads it. Idempotent.
         Raises FilesError, and Refused if there are too many libraries.
         """
         for place, entries in preloads.items():
-            path = self._root / key / files[place]
+            path = self._root / (plan.key or "") / plan.preloads[place]
             whole = preload_list.merged(_PRELOAD, entries)
             if len(whole) > preload_list.MAX_BYTES:
                 raise refused(
@@ -137,43 +129,37 @@ class RunDirectory:
             except OSError as error:
                 raise FilesError(f"{path}: {error.strerror}") from error
 
-    def record(self, key: str, container: str, mounts: Iterable[Mount]) -> None:
-        """Record what a container must have mounted. container: its name if others share the files
-        of `key`; else "". Raises FilesError."""
-        path = f"{self._root}/{key}/{_record(container)}"
-        data = json.dumps({mount.destination: mount.source for mount in mounts})
-        try:
-            _write(path, 0o644, data.encode(), flags=os.O_TRUNC)
-        except OSError as error:
-            raise FilesError(f"{path}: {error.strerror}") from error
-
-    def recorded(self, key: str, container: str) -> Mapping[str, str] | None:
-        """Return what the container must have mounted, by path; None: there is no record. Raises
-        Refused for a shortage."""
-        for name in (_record(container), _MOUNTS):
+    def plan(self, key: str, container: str) -> ContainerPlan | None:
+        """Return the container's stored plan; None: there is none. Raises Refused for a
+        shortage."""
+        for name in (_plan(container), _PLAN, f"{_EARLIER}.{container}", _EARLIER):
             try:
-                found = json.loads((self._root / key / name).read_bytes())
-            except (OSError, ValueError) as error:
+                data = (self._root / key / name).read_bytes()
+            except OSError as error:
                 raise_shortage(error)
                 continue
-            if isinstance(found, dict):
-                return found
+            if (plan := plans.decode(data, key, container)) is not None:
+                return plan
         return None
 
     def mounted(self) -> Collection[str] | None:
-        """Return the recorded mounts of all containers; None: one has no record, of an earlier
-        release."""
-        found: set[str] = set()
+        """Return the host's files in the plans of all containers; None: one has no plan that can be
+        read, as of an earlier release."""
+        sources: set[str] = set()
         for key in self.keys():
-            records = [*(self._root / key).glob(f"{_MOUNTS}*")]
-            if not records and (self._root / key / names.FILE_GRANT).exists():
+            directory = self._root / key
+            stored = [*directory.glob("plan*.json"), *directory.glob(f"{_EARLIER}*")]
+            if not stored and (directory / names.FILE_GRANT).exists():
                 return None
-            for record in records:
+            for file in stored:
                 try:
-                    found.update(json.loads(record.read_bytes()).values())
-                except (OSError, ValueError, AttributeError):
+                    plan = plans.decode(file.read_bytes(), key, "")
+                except OSError:
                     return None
-        return found
+                if plan is None:
+                    return None
+                sources.update(plan.files.values())
+        return sources
 
     def remove(self, key: str) -> None:
         """Remove the files of `key`; idempotent. Containers keep what they mapped."""
@@ -230,11 +216,11 @@ class RunDirectory:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.mkdir(mode=0o755)
 
-    def _fill(self, path: Path, shares: Sequence[Share], floor: Floor) -> None:
-        grant_id, count = self._new_grant_id(), len(shares)
+    def _fill(self, path: Path, plan: ContainerPlan, floor: Floor) -> None:
+        grant_id, count = self._new_grant_id(), len(plan.shares)
         tmpfs.mount(path, _size_bytes(count), _MAX_INODES)
         (path / names.DIR_DRIVER).mkdir(mode=0o755)
-        gpus = _gpus(shares, floor, self._core_forced)
+        gpus = _gpus(plan.shares, floor, self._core_forced)
         grant = grant_file.fresh(grant_file.Grant(grant_id, gpus))
         capped = any(gpu.core_capped for gpu in gpus)
         region = region_file.header(count, grant_id, self._now_ns())
@@ -244,14 +230,15 @@ class RunDirectory:
             *((f"{names.DIR_DRIVER}/{soname}", 0o444, b"") for soname in names.DRIVER_SONAMES),
             (names.FILE_REGION, 0o666, region),
             (names.FILE_LEASE, 0o444, lease_file.fresh(count, launches_checked=capped)),
-            (names.FILE_GRANT, 0o444, grant),
         ):
             size = region_file.Geometry(count).file_bytes if name == names.FILE_REGION else 0
             _write(f"{path}/{name}", mode, data, size)
+        _write_own(path, plan)
+        _write(f"{path}/{names.FILE_GRANT}", 0o444, grant)
 
 
-def _record(container: str) -> str:
-    return f"{_MOUNTS}.{container}" if container else _MOUNTS
+def _plan(container: str) -> str:
+    return f"plan.{container}.json"
 
 
 def _size_bytes(gpu_count: int) -> int:
@@ -261,12 +248,9 @@ def _size_bytes(gpu_count: int) -> int:
     return sum(-(-size // _PAGE) for size in files) * _PAGE + _SLACK_BYTES
 
 
-def _write(
-    path: str, mode: int, data: bytes, size_bytes: int = 0, *, flags: int = os.O_EXCL
-) -> None:
-    """Create a file. size_bytes: allocate that many bytes; zeros follow `data`. flags: O_TRUNC
-    replaces the content of an existing file."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
+def _write(path: str, mode: int, data: bytes, size_bytes: int = 0) -> None:
+    """Create a file. size_bytes: allocate that many bytes; zeros follow `data`."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_EXCL, 0o600)
     try:
         left = memoryview(data)
         while left:
@@ -294,14 +278,17 @@ def _gpus(shares: Sequence[Share], floor: Floor, forced: bool) -> Sequence[grant
     )
 
 
-def _begin_lists(path: Path, preloads: Iterable[str]) -> None:
-    """Write our line only: an earlier container's additions must not reach its successor."""
-    for name in preloads:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
-        with os.fdopen(os.open(path / name, flags, 0o444), "wb", buffering=0) as file:
-            file.write(_PRELOAD)
+def _write_own(path: Path, plan: ContainerPlan) -> None:
+    """Write the files of one container: its plan, and if it shares the directory its preload lists,
+    with our line only. An earlier container's additions must not reach its successor."""
+    own = {name: _PRELOAD for name in plan.preloads.values()} if plan.shared else {}
+    own[_plan(plan.container) if plan.shared else _PLAN] = plans.encode(plan)
+    for name, data in own.items():
+        descriptor = os.open(path / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o444)
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
+            file.write(data)
             file.truncate()
-            os.fchmod(file.fileno(), 0o444)
+            os.fchmod(descriptor, 0o444)
 
 
 def _read_grant(path: Path) -> grant_file.Grant | int | None:

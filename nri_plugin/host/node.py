@@ -24,11 +24,11 @@ from nri_plugin.host.cdi_reader import Reader
 from nri_plugin.host.store import Store
 from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.gpu_modes import Assigned, GpuModes, Mode
+from nri_plugin.policy.merged import Host
 from nri_plugin.policy.model import Gpu, InjectionOptions, Paths, Share, Specs
 from nri_plugin.policy.nvidia import Toolkit
 from nri_plugin.policy.other_plugins import Sign
 from nri_plugin.policy.refusals import Reason, StoreError, refused
-from nri_plugin.policy.verdict import Host
 from nri_plugin.protocol.session_events import RuntimeInfo
 from nri_plugin.settings import Settings
 from nri_plugin.threads import Worker

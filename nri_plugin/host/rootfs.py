@@ -29,16 +29,14 @@ from contract.library_file import MACHINES
 from nri_plugin.host import bundle, entrypoint, rooted_open, selinux
 from nri_plugin.host.rooted_open import kind
 from nri_plugin.policy import mountinfo, preload_list
-from nri_plugin.policy.injection import is_below
-from nri_plugin.policy.model import Mount
+from nri_plugin.policy.differences import Identity, Observed, Seen, differences
+from nri_plugin.policy.places import is_below
+from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.refusals import Reason, Refused, refused
 from nri_plugin.policy.shortage import raise_shortage
 
 _LOOK: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY: Final = _LOOK | os.O_DIRECTORY
-
-File = tuple[int, int]
-"""A file by its device and inode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ class Found:
 
     preloads: Mapping[str, Sequence[bytes]]
     out_of_reach: str
-    waits_in: File
+    waits_in: Identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +71,13 @@ class Kept:
 def examine(
     containerd_state: Path,
     container_id: str,
-    mounts: Sequence[Mount],
+    plan: ContainerPlan,
     kept: Kept,
     forwarded: bool,
     allowed: AbstractSet[str] = frozenset(),
 ) -> Found:
-    """Raise Refused unless the container will see our `mounts`; `container_id` is a file name.
+    """Raise Refused unless the container will see the files of its plan; `container_id` is a file
+    name.
 
     forwarded: the driver's libraries are forwarders, as in strict mode. allowed: capabilities that
     the operator allows although they endanger the limit.
@@ -89,11 +88,11 @@ def examine(
             preloads = check_image(root)
         config = bundle.config(place)
         process = _init(place)
-        check_labels(config.selinux_label, mounts, kept)
+        check_labels(config.selinux_label, plan, kept)
         check_capabilities(config, process, allowed)
-        check_volumes(process, {mount.destination for mount in mounts}, kept)
+        check_volumes(process, plan, kept)
         with _directory(process / "root") as root:
-            check_view(root, mounts, kept.driver_seen)
+            check_view(root, plan, kept.driver_seen)
             machine = MACHINES[os.uname().machine]
             why = entrypoint.out_of_reach(root, config.process, machine, forwarded)
         waits_in = _runs(process)
@@ -124,13 +123,13 @@ class Proof(Enum):
 def prove(
     containerd_state: Path,
     container_id: str,
-    mounts: Sequence[Mount],
+    plan: ContainerPlan,
     kept: Kept,
-    waits_in: File | None,
+    waits_in: Identity | None,
     allowed: AbstractSet[str] = frozenset(),
 ) -> Proof:
-    """Raise Refused or OSError if the container's program does not see our `mounts`, or can remove
-    them.
+    """Raise Refused or OSError if the container's program does not see the files of its plan, or
+    can remove them.
 
     waits_in: what its process ran before its start, as in Found; None: it has been started.
     A shortage is Refused, and says nothing about the container.
@@ -147,9 +146,9 @@ def prove(
             raise_shortage(error)
             return Proof.ENDED
         try:
-            check_volumes(process, {mount.destination for mount in mounts}, kept)
+            check_volumes(process, plan, kept)
             root = stack.enter_context(_directory(process / "root"))
-            check_view(root, mounts, kept.driver_seen)
+            check_view(root, plan, kept.driver_seen)
             check_capabilities(bundle.config(place), process, allowed)
         except (OSError, Refused) as error:
             raise_shortage(error)
@@ -187,29 +186,27 @@ def _own_preload(root: int, place: str) -> Sequence[bytes]:
         return preload_list.entries(rooted_open.read_all(found, preload_list.MAX_BYTES))
 
 
-def check_view(root: int, mounts: Sequence[Mount], driver_seen: Callable[[str], Path]) -> None:
-    """`root`: descriptor of the process's own root; sources are the host's.
-
-    Outside our own directory, where strict mode mounts forwarders, an image's links are followed,
-    because the file that a program opens is what counts.
-    """
-    for mount in mounts:
-        ours = os.stat(_source(mount, driver_seen))
-        with (_at if _is_own(mount.destination) else _behind)(root, mount.destination) as found:
-            if found is None:
-                problem = "it does not exist"
-            else:
-                there = os.fstat(found)
-                if _file(there) == _file(ours):
-                    continue
-                problem = f"{kind(there.st_mode)} of {there.st_size} bytes"
-        raise refused(Reason.VIEW_DIFFERS, path=mount.destination, problem=problem)
+def check_view(root: int, plan: ContainerPlan, driver_seen: Callable[[str], Path]) -> None:
+    """`root`: descriptor of the process's own root; sources are the host's."""
+    seen = (_seen(root, *file, driver_seen) for file in plan.files.items())
+    for what, problem in differences(plan, Observed(seen=seen)):
+        raise refused(Reason.VIEW_DIFFERS, path=what, problem=problem)
 
 
-def _source(mount: Mount, driver_seen: Callable[[str], Path]) -> Path:
-    """Return where the mount's source is seen here. Raises OSError."""
-    of_driver = is_below(mount.destination, names.CONTAINER_DRIVER_DIR)
-    return driver_seen(mount.source) if of_driver else Path(mount.source)
+def _seen(root: int, path: str, source: str, driver_seen: Callable[[str], Path]) -> Seen:
+    """Outside our own directory, where strict mode mounts forwarders, an image's links are
+    followed, because the file that a program opens is what counts."""
+    ours = _file(os.stat(_source(path, source, driver_seen)))
+    with (_at if _is_own(path) else _behind)(root, path) as descriptor:
+        if descriptor is None:
+            return Seen(path, ours, None)
+        there = os.fstat(descriptor)
+        return Seen(path, ours, _file(there), f"{kind(there.st_mode)} of {there.st_size} bytes")
+
+
+def _source(path: str, source: str, driver_seen: Callable[[str], Path]) -> Path:
+    """Return where the file's source is seen here. Raises OSError."""
+    return driver_seen(source) if is_below(path, names.CONTAINER_DRIVER_DIR) else Path(source)
 
 
 def _init(place: Path) -> Path:
@@ -220,16 +217,16 @@ def _init(place: Path) -> Path:
         raise refused(Reason.RUNTIME_SANDBOXED, path=place / "init.pid") from error
 
 
-def check_labels(label: str, mounts: Sequence[Mount], kept: Kept) -> None:
+def check_labels(label: str, plan: ContainerPlan, kept: Kept) -> None:
     """Raise Refused if SELinux keeps processes of that label from our files."""
     if not label:
         return
-    for mount in mounts:
-        wanted, kind = _use(mount.destination)
-        target = selinux.label_of(_source(mount, kept.driver_seen))
-        found = kept.policy.objection(label, target, wanted, kind)
-        if found:
-            raise refused(Reason.SELINUX, problem=found)
+    for path, source in plan.files.items():
+        wanted, kind = _use(path)
+        target = selinux.label_of(_source(path, source, kept.driver_seen))
+        objection = kept.policy.objection(label, target, wanted, kind)
+        if objection:
+            raise refused(Reason.SELINUX, problem=objection)
 
 
 def _use(destination: str) -> tuple[AbstractSet[str], str]:
@@ -254,9 +251,9 @@ def _loosening(config: bundle.Config, process: Path, allowed: AbstractSet[str]) 
     return bundle.loosening(config.capabilities, host_pid, allowed)
 
 
-def check_volumes(process: Path, ours: AbstractSet[str], kept: Kept) -> None:
-    """Raise Refused if a mount of the process other than `ours` exposes the host's grants."""
-    point = mountinfo.shown(_mounts(process), ours, _limits(kept))
+def check_volumes(process: Path, plan: ContainerPlan, kept: Kept) -> None:
+    """Raise Refused if a mount of the process other than the plan's exposes the host's grants."""
+    point = mountinfo.shown(_mounts(process), plan.files.keys(), _limits(kept))
     if point:
         raise refused(
             Reason.HOST_VOLUME, mount=point, source="(a host directory)", path=str(kept.run_dir)
@@ -274,11 +271,11 @@ def _mounts(process: Path) -> Sequence[mountinfo.Line]:
     return list(mountinfo.parse((process / "mountinfo").read_text(errors="surrogateescape")))
 
 
-def _runs(process: Path) -> File:
+def _runs(process: Path) -> Identity:
     return _file(os.stat(process / "exe"))
 
 
-def _file(status: os.stat_result) -> File:
+def _file(status: os.stat_result) -> Identity:
     return status.st_dev, status.st_ino
 
 

@@ -1,8 +1,8 @@
 """The request handler of the node agent: answers NRI's requests according to the policy.
 
-Converts NRI's requests to events of containers.Lifecycle, and its adjustments to replies. Validates
-all plugins' adjustments, which only NRI offers. A pod without a claim is answered at once, whatever
-the state of the node.
+Converts NRI's requests to events of containers.Lifecycle, and its plans to replies. Validates all
+plugins' adjustments, which only NRI offers. A pod without a claim is answered at once, whatever the
+state of the node.
 """
 
 from __future__ import annotations
@@ -16,25 +16,20 @@ from typing import Final
 
 from contract import names
 from nri_plugin.containers.lifecycle import Lifecycle
-from nri_plugin.gpu.contexts import Contexts
-from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.containers.parts import Parts
 from nri_plugin.host import discovery, nvidia_runtime, selinux
-from nri_plugin.host.files import RunDirectory
-from nri_plugin.host.store import Store
 from nri_plugin.messages import nri_pb2 as nri
-from nri_plugin.metrics import Metrics
 from nri_plugin.nri import translate
 from nri_plugin.nri.handler import Answer
-from nri_plugin.policy import annotation_claims, bystanders, nvidia, verdict
-from nri_plugin.policy.bound_pods import BoundPods
+from nri_plugin.policy import bystanders, merged, nvidia
 from nri_plugin.policy.bystanders import Gpus
+from nri_plugin.policy.differences import Observed, differences
 from nri_plugin.policy.ledger import Hold
-from nri_plugin.policy.model import Pod
-from nri_plugin.policy.notices import Notice, Notices
-from nri_plugin.policy.pod_policy import ClaimSource
+from nri_plugin.policy.merged import Merged
+from nri_plugin.policy.model import Container, Pod
+from nri_plugin.policy.notices import Notice
 from nri_plugin.policy.recovery import Running
 from nri_plugin.policy.refusals import Reason, refused
-from nri_plugin.settings import Settings
 from nri_plugin.threads import in_time
 
 _RECHECK_S: Final = 60.0
@@ -43,46 +38,21 @@ _RECHECK_S: Final = 60.0
 class Service:
     """The handler of one runtime's requests; used for consecutive connections."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        inventory: Inventory,
-        contexts: Contexts,
-        files: RunDirectory,
-        store: Store,
-        metrics: Metrics | None = None,
-        bound_pods: BoundPods | None = None,
-        notices: Notices | None = None,
-        claims: ClaimSource = annotation_claims,
-    ) -> None:
-        self._settings = settings
-        self._metrics = metrics or Metrics()
-        self._notices = notices or Notices()
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._settings = settings = parts.settings
         self._run_dir = str(settings.run_dir)
-        self._files = files
         # Its own path, and the one under which it looks for device plugins in any case.
         kubelet = settings.view.on_host(settings.kubelet_dir)
         self._kubelet_dirs = {str(kubelet), str(discovery.DEVICE_PLUGINS.parent)}
         self._recheck_s = 0.0
-        self._claims = claims
-        self._lifecycle = Lifecycle(
-            settings,
-            inventory,
-            contexts,
-            files,
-            store,
-            self._metrics,
-            bound_pods or BoundPods(),
-            self._notices,
-            claims,
-            translate.reply,
-        )
-        self.node, self._containers = self._lifecycle.node, self._lifecycle.records
-        self._worker = self._lifecycle.worker
+        self.lifecycle = Lifecycle(parts)
+        self.node, self.records = self.lifecycle.node, self.lifecycle.records
+        self._worker = self.lifecycle.worker
 
     def close(self) -> None:
         """Start no more work."""
-        self._lifecycle.close()
+        self.lifecycle.close()
 
     async def synchronize(
         self, pods: Sequence[nri.PodSandbox], containers: Sequence[nri.Container]
@@ -94,7 +64,7 @@ class Service:
             await self._worker.run(job, self._settings.work_deadline_s)
         by_sandbox = {pod.id: translate.pod(pod) for pod in pods}
         running = [self._running(one, by_sandbox.get(one.pod_sandbox_id)) for one in containers]
-        await self._lifecycle.listed(running)
+        await self.lifecycle.listed(running)
         # The worker does this before the files of the next container.
         self._worker.post(partial(self._note_labels, plain))
 
@@ -116,7 +86,7 @@ class Service:
         """Runs in the worker."""
         state, host = self._settings.containerd_state, self._settings.host_root
         policy = selinux.Policy(host)
-        problem = selinux.problem(state, sandbox_ids, self._files.label, policy)
+        problem = selinux.problem(state, sandbox_ids, self._parts.files.label, policy)
         if problem is not None:
             self.node.selinux = problem
 
@@ -124,9 +94,13 @@ class Service:
         self, pod: nri.PodSandbox, container: nri.Container
     ) -> Answer[nri.CreateContainerResponse | None]:
         self._check_new_sandbox(pod)
-        if not self._claims.may_claim(pod.labels, pod.annotations):
+        if not self._parts.claims.may_claim(pod.labels, pod.annotations):
             return self._without_claim(pod, container)
-        return self._lifecycle.created(translate.pod(pod), translate.container(container))
+        return self._created(translate.pod(pod), translate.container(container))
+
+    async def _created(self, pod: Pod, container: Container) -> nri.CreateContainerResponse | None:
+        plan = await self.lifecycle.created(pod, container)
+        return None if plan is None else translate.reply(plan)
 
     def _without_claim(
         self, pod: nri.PodSandbox, message: nri.Container
@@ -134,11 +108,13 @@ class Service:
         """Keep GPUs of NVIDIA's runtime from the container, or count that it gets them."""
         found = self._from_nvidias_runtime(pod.id, message, lambda: translate.pod(pod))
         if found is Gpus.UNLIMITED:
-            self._metrics.unlimited.labels("nvidia_runtime").inc()
+            self._parts.metrics.unlimited.labels("nvidia_runtime").inc()
         if found is not Gpus.OVERRIDDEN:
             return None
         of, text = translate.pod(pod), f'container "{message.name}": {bystanders.WARNING}'
-        self._notices.add(Notice(of, message.name, names.EVENT_WITHOUT_GPU, text, warning=False))
+        self._parts.notices.add(
+            Notice(of, message.name, names.EVENT_WITHOUT_GPU, text, warning=False)
+        )
         return translate.reply(bystanders.OVERRIDE)
 
     def _from_nvidias_runtime(
@@ -157,61 +133,59 @@ class Service:
         return bystanders.gpus(of(), translate.container(message), here)
 
     def start_container(self, pod: nri.PodSandbox, container: nri.Container) -> Answer[None]:
-        if not self._claims.may_claim(pod.labels, pod.annotations):
+        if not self._parts.claims.may_claim(pod.labels, pod.annotations):
             return None
         key = translate.key_of(container, self._run_dir)
-        return self._lifecycle.starts(translate.pod(pod), translate.container(container), key)
+        return self.lifecycle.starts(translate.pod(pod), translate.container(container), key)
 
     def stop_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
-        self._lifecycle.stopped(container.id)
+        self.records.ended(container.id)
 
     async def remove_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
-        await self._lifecycle.removed(container.id, translate.key_of(container, self._run_dir))
+        await self.records.removed(container.id, translate.key_of(container, self._run_dir))
 
     def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> Answer[None]:
-        if not self._claims.may_claim(request.pod.labels, request.pod.annotations):
+        if not self._parts.claims.may_claim(request.pod.labels, request.pod.annotations):
             self._count_foreign(request)
             return None
-        answer = self._containers.answer_of(request.container.id)
-        if answer is None and self._lifecycle.gets_gpu(
+        plan = self.records.plan_of(request.container.id)
+        if plan is None and self.lifecycle.gets_gpu(
             translate.pod(request.pod), request.container.name
         ):
             raise refused(Reason.NOT_ADJUSTED)
-        if answer is None or answer.wanted.key is None:
+        if plan is None or plan.key is None:
             self._count_foreign(request)
             return None
-        if translate.is_unchanged(request, answer.sent):
+        if translate.is_unchanged(request, plan):
             return None
-        me = self._settings.plugin
-        merged = translate.merged(request)
-        lost = verdict.lost(answer.wanted, merged, me)
-        if lost is not None:
-            raise refused(Reason.ADJUSTMENT_LOST, what=lost)
-        cdi_names = verdict.host_names(merged, me)
+        adjusted = translate.merged(request, self._settings.plugin)
+        for what, problem in differences(plan, Observed(merged=adjusted)):
+            raise refused(Reason.ADJUSTMENT_LOST, what=f"{what} {problem}")
+        cdi_names = merged.host_names(adjusted)
         if cdi_names is None:
-            self._check_gpus(merged, verdict.Host())
+            self._check_gpus(adjusted, merged.Host())
             return None
-        return self._check_plugins(merged, cdi_names)
+        return self._check_plugins(adjusted, cdi_names)
 
     def _count_foreign(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
         """Count a GPU that another plugin gives to a container without a share; it is allowed."""
         adjust = request.adjust
         if not (adjust.linux.devices or adjust.cdi_devices or adjust.mounts or adjust.env):
             return
-        merged = translate.merged(request)
-        host = verdict.Host(frozenset(filter(nvidia.is_of_vendor, merged.cdi_names)))
-        if verdict.foreign_gpu(merged, self._settings.plugin, host) is not None:
-            self._metrics.unlimited.labels("nri_plugin").inc()
+        adjusted = translate.merged(request, self._settings.plugin)
+        host = merged.Host(frozenset(filter(nvidia.is_of_vendor, adjusted.cdi_names)))
+        if merged.foreign_gpu(adjusted, host) is not None:
+            self._parts.metrics.unlimited.labels("nri_plugin").inc()
 
-    async def _check_plugins(self, merged: verdict.Merged, cdi_names: Sequence[str]) -> None:
+    async def _check_plugins(self, adjusted: Merged, cdi_names: Sequence[str]) -> None:
         """Resolve other plugins' CDI names on the host, then check for GPUs."""
         host = await in_time(
             "resolve the CDI names of other plugins", self.node.resolve_cdi_names(cdi_names)
         )
-        self._check_gpus(merged, host)
+        self._check_gpus(adjusted, host)
 
-    def _check_gpus(self, merged: verdict.Merged, host: verdict.Host) -> None:
-        gpu = verdict.foreign_gpu(merged, self._settings.plugin, host)
+    def _check_gpus(self, adjusted: Merged, host: merged.Host) -> None:
+        gpu = merged.foreign_gpu(adjusted, host)
         if gpu is not None:
             plugin = gpu.plugin or "unknown"
             raise refused(Reason.GPU_FOREIGN, plugin=plugin, what=gpu.what)
@@ -219,14 +193,14 @@ class Service:
     @property
     def holds(self) -> Sequence[Hold]:
         """Return what running containers hold."""
-        return self._containers.ledger.holds()
+        return self.records.ledger.holds()
 
     def granted(self, container_id: str) -> Mapping[str, str]:
         """Return what the answer to its creation gave the container, as fields of the log."""
-        answer = self._containers.answer_of(container_id)
-        return {} if answer is None else answer.wanted.log_fields
+        plan = self.records.plan_of(container_id)
+        return {} if plan is None else plan.log_fields
 
     @property
     def knows_holds(self) -> bool:
         """Return whether `holds` has what runs; not before the runtime has listed it."""
-        return self._containers.is_complete
+        return self.records.is_complete

@@ -17,12 +17,13 @@ from typing import Final
 
 from contract import names
 from nri_plugin.policy import nvidia
-from nri_plugin.policy.injection import is_below, normal
-from nri_plugin.policy.model import Adjustment, Container, Pod
+from nri_plugin.policy.model import Container, Pod
 from nri_plugin.policy.nvidia import Toolkit
+from nri_plugin.policy.places import is_below, normal
+from nri_plugin.policy.plan import ContainerPlan
 
 _KEY: Final = names.ENV_VISIBLE_DEVICES
-OVERRIDE: Final = Adjustment(((f"-{_KEY}", ""), (_KEY, names.VISIBLE_DEVICES_NONE)))
+OVERRIDE: Final = ContainerPlan(((f"-{_KEY}", ""), (_KEY, names.VISIBLE_DEVICES_NONE)))
 """The removal lets it take the place of a value of another plugin, which would be a conflict."""
 WARNING: Final = (
     f"{_KEY} is set to {names.VISIBLE_DEVICES_NONE}: the GPUs of this node are shared, and the"

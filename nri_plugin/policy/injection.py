@@ -1,10 +1,7 @@
-"""The adjustment for a container with a grant: the GPU by its CDI edits, and the limit.
+"""What a container with a share gets: the GPUs by their CDI edits, our mounts, the environment.
 
-Pure, and part of the policy: pod_policy.py decides the amounts; this module converts them to
-mounts, devices, environment and hooks, and detects conflicts.
-
-We apply the CDI spec ourselves instead of having the runtime do it: on every containerd the GPU is
-then injected in the same answer as its limit, or not at all.
+Pure. The agent applies the CDI spec itself, so that on every containerd the GPU comes in the same
+answer as its limit, or not at all. plan.py puts the parts together; checks.py refuses conflicts.
 """
 
 from __future__ import annotations
@@ -19,16 +16,8 @@ from typing import Final, TypeVar
 
 from contract import names
 from nri_plugin.policy import capabilities
-from nri_plugin.policy.model import (
-    Adjustment,
-    CdiDevice,
-    Claim,
-    Container,
-    Edits,
-    Mount,
-    Paths,
-    Specs,
-)
+from nri_plugin.policy.model import CdiDevice, Claim, Container, Edits, Mount, Paths
+from nri_plugin.policy.places import Destinations
 from nri_plugin.policy.refusals import Reason, refused
 
 _READ_ONLY: Final = ("bind", "ro", "nosuid", "nodev")
@@ -47,59 +36,7 @@ _DESTINATIONS: Final = (
 _T = TypeVar("_T")
 
 
-def adjustment(
-    container: Container,
-    key: str,
-    claim: Claim,
-    specs: Specs,
-    paths: Paths,
-    hidden: bool = False,
-) -> Adjustment:
-    """Return the whole adjustment; raises Refused for a conflict.
-
-    hidden: NVIDIA's runtime may run the container. It would inject the GPUs that
-    NVIDIA_VISIBLE_DEVICES names once more, with all of the driver's files.
-    """
-    shared, shares = claim.shared, claim.shares
-    selected = capabilities.select(container.env, paths.injection.capabilities)
-    devices = tuple(_device(share.uuid, specs) for share in shares)
-    files = tuple(paths.forwarders.items())
-    from_gpus = _gpu_edits(devices, selected.given, files)
-    edits, driver = from_gpus.edits, from_gpus.driver
-    ours = (*_our_mounts(container, key, shared, paths), *from_gpus.forwarders)
-    destinations = Destinations(mount.destination for mount in ours)
-    for mount in container.mounts:
-        _check_collision(mount, destinations)
-    for mount in from_gpus.in_the_way:
-        _check_collision(mount, destinations)
-    env = _environment(claim, selected.text, edits.env, hidden)
-    check_env(container, env)
-    return Adjustment(
-        env=env,
-        key=key,
-        shared=shared,
-        shares=shares,
-        mounts=(*driver, *ours),
-        devices=edits.devices,
-        hooks=edits.hooks,
-        cut=selected.cut,
-        allocated=claim.allocated,
-    )
-
-
-def check_env(container: Container, env: Sequence[tuple[str, str]]) -> None:
-    """Refuse a container that has one of our variables twice.
-
-    The runtime replaces the first in place; the program reads the second.
-    """
-    present = [line.partition("=")[0] for line in container.env]
-    for key, _ in env:
-        count = present.count(key)
-        if count > 1:
-            raise refused(Reason.ENV_TWICE, key=key, count=count)
-
-
-def _our_mounts(container: Container, key: str, shared: bool, paths: Paths) -> Sequence[Mount]:
+def our_mounts(container: Container, key: str, shared: bool, paths: Paths) -> Sequence[Mount]:
     """Return our mounts in mount order; the library's mount point is in the first.
 
     Containers that share a grant have their own preload lists, to which their images append.
@@ -130,25 +67,26 @@ def _our_mounts(container: Container, key: str, shared: bool, paths: Paths) -> S
 
 
 @dataclass(frozen=True, slots=True)
-class _GpuEdits:
+class GpuEdits:
     """Edits for every container that has the GPUs.
 
+    mounts: the driver's. forwarders: ours in the place of its libraries, and what they load.
     in_the_way: those of the driver's mounts that may conflict with ours.
     """
 
     edits: Edits
-    driver: Sequence[Mount]
+    mounts: Sequence[Mount]
     forwarders: Sequence[Mount]
     in_the_way: Sequence[Mount]
 
 
 @lru_cache(maxsize=64)
-def _gpu_edits(
+def gpu_edits(
     devices: Sequence[CdiDevice],
     given: AbstractSet[str],
     files: Sequence[tuple[str, str]],
-) -> _GpuEdits:
-    """given: the capabilities to which files are restricted.
+) -> GpuEdits:
+    """given: the capabilities to which files are restricted. files: forwarders by soname.
 
     Cached: the same devices are requested repeatedly, and the runtime waits for the answer.
     """
@@ -156,7 +94,7 @@ def _gpu_edits(
     driver, forwarders = _forwarded(edits.mounts, dict(files))
     destinations = Destinations((*_DESTINATIONS, *(mount.destination for mount in forwarders)))
     in_the_way = tuple(mount for mount in driver if destinations.hidden_by(mount) is not None)
-    return _GpuEdits(edits, tuple(driver), tuple(forwarders), in_the_way)
+    return GpuEdits(edits, tuple(driver), tuple(forwarders), in_the_way)
 
 
 def _forwarded(
@@ -173,12 +111,12 @@ def _forwarded(
         if soname in destinations:
             destinations[soname].append(mount)
     ours = []
-    for soname, found in destinations.items():
-        if not found:
+    for soname, libraries in destinations.items():
+        if not libraries:
             raise refused(Reason.NOT_FORWARDED, soname=soname)
-        real = max(found, key=lambda mount: len(mount.destination))
+        real = max(libraries, key=lambda mount: len(mount.destination))
         ours.append(real._replace(destination=f"{names.CONTAINER_DRIVER_DIR}/{soname}"))
-        ours += [Mount(mount.destination, files[soname], _READ_ONLY) for mount in found]
+        ours += [Mount(mount.destination, files[soname], _READ_ONLY) for mount in libraries]
     replaced = {mount.destination for mount in ours}
     return [mount for mount in mounts if mount.destination not in replaced], ours
 
@@ -193,65 +131,13 @@ def _soname_of(destination: str) -> str | None:
     return None
 
 
-def _check_collision(mount: Mount, destinations: Destinations) -> None:
-    hidden = destinations.hidden_by(mount)
-    if hidden is not None:
-        raise refused(Reason.MOUNT_COLLISION, mount=mount.destination, ours=hidden)
-
-
-class Destinations:
-    """Our mount destinations, for comparison with many mounts."""
-
-    def __init__(self, destinations: Iterable[str]) -> None:
-        self._destinations = tuple(destinations)
-        above = (each for place in self._destinations for each in with_parents(place))
-        self._above = frozenset(above)
-        self._below = tuple(map(_prefix, self._destinations))
-
-    def hidden_by(self, mount: Mount) -> str | None:
-        """Return the first of them that `mount` would be over, under or inside."""
-        there = normal(mount.destination)
-        if there not in self._above and not there.startswith(self._below):
-            return None
-        prefix = _prefix(there)
-        for place, below in zip(self._destinations, self._below, strict=True):
-            if there == place or place.startswith(prefix) or there.startswith(below):
-                return place
-        return None
-
-
-@lru_cache(maxsize=256)
-def with_parents(place: str) -> Sequence[str]:
-    """Return the path and all directories above it."""
-    parent = posixpath.dirname(place)
-    return (place,) if parent == place else (place, *with_parents(parent))
-
-
-def normal(destination: str) -> str:
-    if (
-        destination.startswith("/")
-        and "//" not in destination
-        and "/." not in destination
-        and not destination.endswith("/")
-    ):
-        return destination
-    return "/" + posixpath.normpath("/" + destination).lstrip("/")
-
-
-def is_below(path: str, directory: str) -> bool:
-    return path.startswith(_prefix(directory))
-
-
-@lru_cache(maxsize=256)
-def _prefix(directory: str) -> str:
-    return directory.rstrip("/") + "/"
-
-
-def _environment(
+def environment(
     claim: Claim, driver_capabilities: str, cdi: Sequence[tuple[str, str]], hidden: bool
 ) -> Sequence[tuple[str, str]]:
     """Return the claim's variables and ours, which override those of the CDI specs.
 
+    hidden: NVIDIA's runtime may run the container. It would inject the GPUs that
+    NVIDIA_VISIBLE_DEVICES names once more, with all of the driver's files.
     HAMi-core reads the N in a key as the driver's GPU number, which follows the minors.
     """
     shares = sorted(claim.shares, key=lambda share: share.minor)
@@ -280,19 +166,6 @@ def _edits(devices: Sequence[CdiDevice]) -> Edits:
         mounts=_unique("mount", (m for p in parts for m in p.mounts), lambda m: m.destination),
         hooks=tuple(dict.fromkeys(h for p in parts for h in p.hooks)),
     )
-
-
-def _device(uuid: str, specs: Specs) -> CdiDevice:
-    device = specs.devices.get(uuid)
-    if device is None:
-        hint = f"; unreadable: {'; '.join(specs.problems)}" if specs.problems else ""
-        raise refused(Reason.CDI_MISSING, uuid=uuid, hint=hint)
-    if device.problem is not None:
-        device_name = f"{device.kind}={uuid}"
-        raise refused(
-            Reason.CDI_UNUSABLE, device=device_name, file=device.file, problem=device.problem
-        )
-    return device
 
 
 def _unique(what: str, items: Iterable[_T], place: Callable[[_T], Hashable]) -> Sequence[_T]:

@@ -1,4 +1,4 @@
-"""The node agent's data types: pod, container, GPU, share, adjustment.
+"""The node agent's data types: pod, container, GPU, share, claim, CDI device.
 
 Plain values without behaviour or I/O, so that the policy can be tested without a runtime. Only
 translate.py converts NRI's protobuf messages to these types and back.
@@ -6,16 +6,12 @@ translate.py converts NRI's protobuf messages to these types and back.
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import NamedTuple, Protocol
 
 from contract import names, overhead
-from contract.quantity import format_binary
-
-_HASH_SHOWN: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +112,23 @@ class Claim:
     warning: str = ""
     env: Sequence[tuple[str, str]] = ()
     by_index: bool = False
+
+
+class ClaimSource(Protocol):
+    """Source of containers' claims on GPUs. A module may be one: annotation_claims.py."""
+
+    def may_claim(self, labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
+        """Whether a pod may have claims; all others are answered at once."""
+
+    def has_shares(self, pod: Pod) -> bool:
+        """Whether the pod was given GPUs; a claim that cannot be read counts."""
+
+    def claim(self, pod: Pod, container_name: str, gpus: Sequence[Gpu]) -> Claim | None:
+        """Return the container's claim on these GPUs of the node; None: its pod has none. Raises
+        Refused if it cannot be fulfilled, as by GPU_UNKNOWN for another GPU."""
+
+    def is_uncapped(self, pod: Pod, uuid: str, minor: int) -> bool:
+        """Whether the pod claims none of the GPU's compute; independent of the node's GPUs."""
 
 
 class Device(NamedTuple):
@@ -244,51 +257,3 @@ class Paths:
     library_problem: str = ""
     forwarders: Mapping[str, str] = field(default_factory=dict)
     injection: InjectionOptions = InjectionOptions()
-
-
-@dataclass(frozen=True, slots=True)
-class Adjustment:
-    """The changes to a container. `key` names its directory under the run directory; None: no GPU.
-
-    shared: the directory belongs to the pod, and its other containers use it too. cut: driver
-    capabilities that were requested and not given. allocated: the pod's shares, of which `shares`
-    are this container's part. warning: why a container that appears to expect a GPU has none.
-    """
-
-    env: Sequence[tuple[str, str]]
-    key: str | None = None
-    shared: bool = False
-    shares: Sequence[Share] = ()
-    mounts: Sequence[Mount] = ()
-    devices: Sequence[Device] = ()
-    hooks: Sequence[Hook] = ()
-    cut: Sequence[str] = ()
-    allocated: Sequence[Share] = ()
-    warning: str = ""
-
-    @property
-    def log_fields(self) -> Mapping[str, str]:
-        """Return the grant as fields of a log line: UUID:MEMORY:PERCENT of each GPU, the beginning
-        of the library's hash, and the directory of the files."""
-        if self.key is None:
-            return {}
-        gpus = (
-            f"{share.uuid}:{format_binary(share.memory_bytes)}:{share.core_percent}"
-            for share in self.shares
-        )
-        library = next(
-            (mount.source for mount in self.mounts if mount.destination == names.CONTAINER_LIBRARY),
-            "",
-        )
-        release = posixpath.basename(posixpath.dirname(library))
-        return {"gpus": ",".join(gpus), "library": release[:_HASH_SHOWN], "key": self.key}
-
-
-@dataclass(frozen=True, slots=True)
-class Untouched:
-    """No GPU, limit or edit from this agent.
-
-    given: the GPU that another program gave to a container of a pod with a grant; "": none.
-    """
-
-    given: str = ""

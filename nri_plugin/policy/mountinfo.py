@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from contract import names
-from nri_plugin.policy.injection import is_below, normal
+from nri_plugin.policy.places import is_below, normal
 
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 _OPTIONAL_FIELDS_END: Final = "-"

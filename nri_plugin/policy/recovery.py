@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from contract import grant_file, names
-from nri_plugin.policy import ledger, pod_policy
+from nri_plugin.policy import ledger
 from nri_plugin.policy.ledger import Hold
-from nri_plugin.policy.model import Claim, Gpu, Mount, Pod, Share
-from nri_plugin.policy.pod_policy import ClaimSource
+from nri_plugin.policy.model import Claim, ClaimSource, Gpu, Mount, Pod, Share
+from nri_plugin.policy.plan import POD_KEY_PREFIX
 from nri_plugin.policy.refusals import Refused
 
 
@@ -108,7 +108,7 @@ def survey(
         if grant is None:
             strays.append((Stray.FILES_LOST, one))
         shares = _shares(one.pod, grant, claims) if grant else claim.shares if claim else ()
-        shared = one.key.startswith(pod_policy.POD_KEY_PREFIX)
+        shared = one.key.startswith(POD_KEY_PREFIX)
         holds.append(ledger.hold(one.id, one.key, shared, one.pod, one.name, shares))
     return Found(users, holds, strays)
 
@@ -116,7 +116,7 @@ def survey(
 def _unadjusted(one: Running, claim: Claim) -> Hold:
     """Return the hold of a container that has no files. Its share of a pod's grant is that of the
     pod's other containers."""
-    key = f"{pod_policy.POD_KEY_PREFIX}{one.pod.uid}" if claim.shared else one.id
+    key = f"{POD_KEY_PREFIX}{one.pod.uid}" if claim.shared else one.id
     hold = ledger.hold(one.id, key, claim.shared, one.pod, one.name, claim.shares)
     return replace(hold, adjusted=False)
 

@@ -19,7 +19,8 @@ from contract import allocation, grants, names, quantity
 from nri_plugin.host import cdi_reader
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri import translate
-from nri_plugin.policy.model import Adjustment, CdiDevice, Device, Edits, Gpu, Mount, Paths, Specs
+from nri_plugin.policy.model import CdiDevice, Device, Edits, Gpu, Mount, Paths, Specs
+from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.refusals import Refusal
 from nri_plugin.protocol import ttrpc
 from tests.fuzz.choices import Choices
@@ -191,7 +192,7 @@ def pods(data: bytes) -> None:
     decision = objects.decide(pod, container, [_GPU], _SPECS, _PATHS)
     if isinstance(decision, Refusal):
         assert ttrpc.sendable(decision.text)
-    elif isinstance(decision, Adjustment):
+    elif isinstance(decision, ContainerPlan):
         assert sum(share.memory_bytes for share in decision.shares) <= _GPU.memory_bytes
         assert decision.key is None or "/" not in decision.key
         translate.reply(decision).SerializeToString()

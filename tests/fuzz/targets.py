@@ -41,7 +41,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     "mux": Target("protocol/mux.py", "RemoteProtocolError", wire.demultiplexer),
     "ttrpc": Target("protocol/ttrpc.py", "RemoteProtocolError", wire.calls),
     "session": Target("protocol/session.py, nri_versions.py", "RemoteProtocolError", wire.dialogue),
-    "policy": Target("translate.py, annotation_claims.py, injection.py", "nothing", documents.pods),
+    "policy": Target("translate.py, annotation_claims.py, plan.py", "nothing", documents.pods),
     "cdi": Target(
         "nri_plugin/host/cdi_reader.py",
         "nothing",

@@ -1,6 +1,6 @@
 """The policy as a table: every kind of container, the agent's action, the visible result.
 
-Data only; pod_policy.py and the modules it calls decide. tests/node/test_policy*.py has a test for
+Data only; nri_plugin/policy/checks.py decides. tests/node/test_policy*.py has a test for
 each row, named after it, over a real containerd. docs/failures.md is generated from here, with the
 table of failure_rows.py:
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,8 @@ import pytest
 from lab.node import cgroups
 from nri_plugin.host import rootfs, selinux
 from nri_plugin.host.files import RunDirectory
-from nri_plugin.policy import injection
-from nri_plugin.policy.model import CdiDevice, Claim, Container, Gpu, Mount, Paths, Share, Specs
-from nri_plugin.policy.required_mounts import in_place
-from tests.nri_plugin.objects import clear
+from nri_plugin.policy.model import Gpu, Mount, Share
+from tests.nri_plugin.objects import clear, planned
 
 GPU = Gpu("GPU-1", 0, 1 << 30)
 SHARES = (Share(GPU.uuid, 0, 1 << 20, 50),)
@@ -37,27 +36,22 @@ class Bundle:
             (self.root / directory).mkdir(parents=True)
         shutil.copy("/bin/busybox", self.root / "bin/busybox")
         self.files = RunDirectory(tmp_path / "run", lambda: 1)
-        self.files.prepare(name, SHARES, shared=False)
         library = tmp_path / "store/libvgpu.so"
         library.parent.mkdir()
         library.write_bytes(b"\x7fELF")
-        adjustment = injection.adjustment(
-            Container(name, "main"),
-            name,
-            Claim(SHARES),
-            Specs({GPU.uuid: CdiDevice(GPU.uuid, "spec")}),
-            Paths(str(tmp_path / "run"), str(library)),
-        )
-        self.mounts = adjustment.mounts[:PROTECTIVE]
-        required = in_place(self.mounts, f"{tmp_path}/run/{name}", str(library.parent))
-        assert required is not None
-        self.places = required
+        self.plan = planned(name, SHARES, run=str(tmp_path / "run"), library=str(library))
+        self.files.apply(self.plan)
+        self.mounts = self.plan.mounts[:PROTECTIVE]
         run, store, socket = (tmp_path / name for name in ("run", "store", "nri/nri.sock"))
         self.kept = rootfs.Kept(run, store, socket, Path, selinux.Policy(Path("/")))
         self.capabilities: dict[str, list[str]] = {}
         self.host_pid = False
         self.cgroup = f"gpuslice-test-{os.getpid()}"
         self._runc = ["runc", "--root", str(tmp_path / "runc")]
+
+    def must_see(self, path: str, source: Path) -> None:
+        """As if the plan had one more file."""
+        self.plan = replace(self.plan, files={**self.plan.files, path: str(source)})
 
     def create(self, *more: Mount, entry: str = "/bin/busybox") -> None:
         basic = [Mount("/proc", "proc", (), "proc"), Mount("/dev", "tmpfs", (), "tmpfs")]
@@ -103,7 +97,7 @@ class Bundle:
         assert done.returncode == 0, (self.path / "log").read_text()
 
     def examine(self, forwarded: bool = False, allowed: Set[str] = frozenset()) -> rootfs.Found:
-        return rootfs.examine(self.state, self.id, self.places, self.kept, forwarded, allowed)
+        return rootfs.examine(self.state, self.id, self.plan, self.kept, forwarded, allowed)
 
     def start(self) -> None:
         subprocess.run([*self._runc, "start", self.id], check=True)

@@ -8,20 +8,23 @@ from pathlib import Path
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.store import Store
 from nri_plugin.messages import nri_pb2 as nri
-from nri_plugin.policy import annotation_claims, pod_policy
+from nri_plugin.policy import annotation_claims, plan
+from nri_plugin.policy.checks import Request
 from nri_plugin.policy.model import (
-    Adjustment,
+    CdiDevice,
+    Claim,
     Container,
     Gpu,
     Paths,
     Pod,
     Rules,
+    Share,
     Specs,
-    Untouched,
 )
+from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.refusals import Refusal, Refused
 
-Result = Adjustment | Refusal | Untouched
+Result = ContainerPlan | Refusal | None
 
 
 def decide(
@@ -31,10 +34,26 @@ def decide(
     try:
         granted = annotation_claims.claim(pod, container.name, gpus)
         if granted is None or not granted.shares:
-            return pod_policy.without_share(container, granted)
-        return pod_policy.with_share(pod, container, granted, specs, paths, Rules())
+            return plan.without_share(container, granted)
+        key = plan.grant_key(pod, container, granted.shared)
+        return plan.with_share(Request(pod, container, granted, key, specs, paths, Rules()))
     except Refused as error:
         return error.refusal
+
+
+def planned(
+    key: str,
+    shares: Sequence[Share],
+    shared: bool = False,
+    container: str = "main",
+    run: str = "/run/gpuslice",
+    library: str = "/run/gpuslice/.store/abc/libvgpu.so",
+) -> ContainerPlan:
+    """The plan of a container on a host whose CDI specs inject nothing."""
+    specs = Specs({share.uuid: CdiDevice(share.uuid, "spec") for share in shares})
+    of, claim = Container(key, container), Claim(shares, shared)
+    paths = Paths(run, library)
+    return plan.with_share(Request(Pod("uid", "ns", "pod"), of, claim, key, specs, paths, Rules()))
 
 
 def pod(number: int = 0, **annotations: str) -> nri.PodSandbox:

@@ -19,10 +19,10 @@ import pytest
 from contract import allocation, grants, names
 from contract.allocation import Allocation, DeviceEntry
 from contract.grants import GpuGrant
+from nri_plugin.containers.parts import Parts
 from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.host.files import RunDirectory
-from nri_plugin.host.store import Store
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri import connection
 from nri_plugin.nri.service import Service
@@ -85,9 +85,7 @@ class Host:
             last_retry_s=0.02,
         )
 
-    def parts(
-        self, gpus: str = GPUS, context: str = "print(300 << 20)"
-    ) -> tuple[Inventory, Contexts, RunDirectory, Store]:
+    def parts(self, gpus: str = GPUS, context: str = "print(300 << 20)") -> Parts:
         inventory = Inventory(
             os.environ,
             deadline_s=60,
@@ -106,10 +104,10 @@ class Host:
         )
         files = RunDirectory(self.run, lambda: 7)
         store = plain_store(self.store, self.library)
-        return inventory, self.contexts, files, store
+        return Parts(self.settings, inventory, self.contexts, files, store)
 
     def service(self, gpus: str = GPUS, context: str = "print(300 << 20)") -> Service:
-        return Service(self.settings, *self.parts(gpus, context))
+        return Service(self.parts(gpus, context))
 
     def keys(self) -> set[str]:
         return set(os.listdir(self.run)) if self.run.exists() else set()
@@ -130,13 +128,13 @@ async def serving(
     try:
         await runtime.handshake(pods or [], containers or [])
         if settled:
-            await handler._containers.sweeper.settled()
+            await handler.records.sweeper.settled()
         yield runtime
     finally:
         await runtime.close()
         await asyncio.wait([task])
         task.exception()
-        await handler._lifecycle._inventory.close()
+        await handler._parts.inventory.close()
 
 
 def pod(

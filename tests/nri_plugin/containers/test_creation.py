@@ -96,7 +96,7 @@ async def test_a_pod_with_rdma_alone_waits_for_nothing_of_ours(
     made.cdi_devices.add(name="example.com/nic=0")
     hangs = threading.Event()
     handler = host.service()
-    monkeypatch.setattr(handler._lifecycle._start, "without_share", None)
+    monkeypatch.setattr(handler.lifecycle, "_start_without_share", None)
     async with serving(handler) as runtime:
         stuck = asyncio.create_task(handler._worker.run(hangs.wait, 60))
         assert await runtime.create(of, made) == nri.CreateContainerResponse()
@@ -114,7 +114,7 @@ async def test_an_rdma_allocation_that_changes_while_its_pod_runs_changes_nothin
     of, runs, made = pod(labels={}, allocated=rdma), container(), container(1)
     runs.state = nri.CONTAINER_RUNNING
     handler = host.service('{"gpus": []}')
-    bound_pods = handler._lifecycle._creation._bound_pods
+    bound_pods = handler._parts.bound_pods
     for text in (rdma, other):
         seen = Pod(of.uid, of.namespace, of.name, {}, {names.ANNOTATION_DEVICE_ALLOCATED: text})
         bound_pods.put(Bound(seen, "2026-01-01T00:00:00Z", False, {}), listing=False)
@@ -130,7 +130,7 @@ async def test_a_share_of_a_gpu_that_another_plugin_gave_to_a_pod_is_refused(
     """By the kubelet's record at that moment. A pod that is gone holds nothing."""
     host.settings = replace(host.settings, device_plugin_dir=tmp_path)
     handler = host.service()
-    bound_pods = handler._lifecycle._creation._bound_pods
+    bound_pods = handler._parts.bound_pods
     async with serving(handler) as runtime:
         write(tmp_path, {"other": ["GPU-bbbbbbbb-0000-0000-0000-000000000000"]}, "nvidia.com/gpu")
         assert await runtime.create(pod(allocated=HALF), container()) is not None
@@ -163,8 +163,7 @@ async def test_a_container_without_a_share_starts_though_cdi_specs_hang(host: Ho
     made.cdi_devices.add(name="example.com/nic=0")
     async with serving(handler) as runtime:
         stuck = asyncio.create_task(handler._worker.run(hangs.wait, 60))
-        creation = handler._lifecycle._creation
-        creation._settings = replace(host.settings, work_deadline_s=0.2)
+        handler.lifecycle._settings = replace(host.settings, work_deadline_s=0.2)
         assert await runtime.create(pod(allocated=HALF, grants=GRANTS), made) is not None
         assert not stuck.done()
         hangs.set()
@@ -209,9 +208,9 @@ async def test_nvidias_default_runtime_gives_no_gpus_to_a_container_without_a_sh
             assert written == [(f"-{key}", ""), (key, "void")]
             del reply.adjust.env[:]
             assert reply == nri.CreateContainerResponse(adjust=nri.ContainerAdjustment())
-        assert handler._metrics.unlimited.labels("nvidia_runtime")._value.get() == 0
+        assert handler._parts.metrics.unlimited.labels("nvidia_runtime")._value.get() == 0
         assert handler.node.unprotected == ""
-        notice = handler._notices.first()
+        notice = handler._parts.notices.first()
         assert notice is not None and not notice.warning
         assert "request one, or use a RuntimeClass" in notice.text
 
@@ -225,7 +224,7 @@ async def test_gpus_that_nvidias_runtime_gives_are_counted(host: Host) -> None:
             assert await runtime.create(of, made) == nri.CreateContainerResponse()
         handler.node.modes.note("socket", Sign("a device plugin listens"), 0.0)
         assert await runtime.create(theirs, _asks("all")) == nri.CreateContainerResponse()
-        assert handler._metrics.unlimited.labels("nvidia_runtime")._value.get() == 3
+        assert handler._parts.metrics.unlimited.labels("nvidia_runtime")._value.get() == 3
 
 
 async def test_before_other_device_plugins_are_looked_for_nothing_is_overridden(

@@ -1,5 +1,4 @@
-"""A container's life without Kubernetes' annotations and without NRI: claims are of a table, and
-adjustments are delivered as they are."""
+"""A container's life without Kubernetes' annotations and without NRI: claims are of a table."""
 
 from __future__ import annotations
 
@@ -11,11 +10,8 @@ import pytest
 
 from contract import grant_file, names
 from nri_plugin.containers.lifecycle import Lifecycle
-from nri_plugin.metrics import Metrics
 from nri_plugin.policy import kube_objects
-from nri_plugin.policy.bound_pods import BoundPods
-from nri_plugin.policy.model import Adjustment, Claim, Container, Gpu, Pod, Share
-from nri_plugin.policy.notices import Notices
+from nri_plugin.policy.model import Claim, Container, Gpu, Pod, Share
 from nri_plugin.policy.recovery import Running
 from nri_plugin.policy.refusals import Reason, Refused
 from tests.nri_plugin.service_scene import UUID, Host
@@ -45,10 +41,9 @@ class Table:
 
 
 @asynccontextmanager
-async def living(host: Host) -> AsyncIterator[Lifecycle[Adjustment]]:
+async def living(host: Host) -> AsyncIterator[Lifecycle]:
     claims = Table({"main": Claim([SHARE], allocated=[SHARE])})
-    shared = (Metrics(), BoundPods(), Notices())
-    life = Lifecycle(host.settings, *host.parts(), *shared, claims, deliver=lambda wanted: wanted)
+    life = Lifecycle(replace(host.parts(), claims=claims))
     try:
         await host.inventory.refresh()
         yield life
@@ -68,9 +63,9 @@ async def test_a_claim_of_any_source_becomes_a_share(host: Host) -> None:
         assert [(gpu.uuid, gpu.limit_bytes) for gpu in grant.gpus] == [(UUID, 5 << 30)]
         beside = await life.created(POD, BESIDE)
         assert beside is not None and dict(beside.env) == {"NVIDIA_VISIBLE_DEVICES": "void"}
-        life.stopped("c0")
+        life.records.ended("c0")
         assert not life.records.ledger.holds() and (host.run / "c0").exists()
-        await life.removed("c0", "c0")
+        await life.records.removed("c0", "c0")
         assert not (host.run / "c0").exists()
 
 
@@ -78,7 +73,7 @@ async def test_an_event_names_the_driver_capabilities_that_are_cut(host: Host) -
     asked = replace(MAIN, env=("NVIDIA_DRIVER_CAPABILITIES=compute,video",))
     async with living(host) as life:
         await life.created(POD, asked)
-        notice = life._creation._notices.first()
+        notice = life._parts.notices.first()
     assert notice is not None
     text = 'container "main": driver capabilities cut: video: they are not injected'
     assert notice.text.startswith(text)

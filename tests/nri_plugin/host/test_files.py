@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import stat
@@ -16,16 +17,18 @@ from gpu.account import Account
 from nri_plugin.host import files, tmpfs
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.policy import preload_list
-from nri_plugin.policy.model import Floor, Mount, Share
+from nri_plugin.policy.model import Floor, Share
+from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.refusals import FilesError, Refused
 from tests.earlier_region import earlier_region
-from tests.nri_plugin.objects import clear
+from tests.nri_plugin.objects import clear, planned
 
 pytestmark = pytest.mark.node
 
 SHARES = (Share("GPU-1", 3, 5 << 30, 40), Share("GPU-2", 4, 1, 100))
 GRANT_ID = 7
 MADE_NS = 5_000
+C1 = planned("c1", SHARES)
 
 
 @pytest.fixture
@@ -50,7 +53,7 @@ def mode(path: Path) -> int:
 
 
 def test_the_files_that_are_written_and_their_modes(run: RunDirectory, root: Path) -> None:
-    run.prepare("c1", SHARES, shared=False)
+    run.apply(planned("c1", SHARES))
     directory = root / "c1"
     assert os.path.ismount(directory)
     assert mode(root) == 0o700
@@ -60,6 +63,7 @@ def test_the_files_that_are_written_and_their_modes(run: RunDirectory, root: Pat
         "grant",
         "lease",
         "libvgpu.so",
+        "plan.json",
         "preload",
         "preload-nix",
         "region",
@@ -85,6 +89,7 @@ def test_the_files_that_are_written_and_their_modes(run: RunDirectory, root: Pat
         "grant": 0o444,
         "lease": 0o444,
         "libvgpu.so": 0o444,
+        "plan.json": 0o444,
         "preload": 0o444,
         "preload-nix": 0o444,
         "region": 0o666,
@@ -93,7 +98,7 @@ def test_the_files_that_are_written_and_their_modes(run: RunDirectory, root: Pat
 
 def test_a_grant_has_what_a_process_is_charged_at_once(run: RunDirectory, root: Path) -> None:
     floor = Floor({"GPU-2": 300 << 20}, code_bytes=1 << 20, managed_free=True)
-    run.prepare("c1", SHARES, False, floor)
+    run.apply(planned("c1", SHARES), floor)
     grant = grant_file.decode((root / "c1/grant").read_bytes())
     assert grant is not None
     assert [(gpu.context_bytes, gpu.code_bytes, gpu.managed_free) for gpu in grant.gpus] == [
@@ -106,7 +111,7 @@ def test_a_grant_has_what_a_process_is_charged_at_once(run: RunDirectory, root: 
 def test_launches_are_checked_from_the_start_where_a_share_is_capped(
     run: RunDirectory, root: Path, percents: Sequence[int], launches_checked: bool
 ) -> None:
-    run.prepare("c1", [Share(f"GPU-{n}", n, 1, each) for n, each in enumerate(percents)], False)
+    run.apply(planned("c1", [Share(f"GPU-{n}", n, 1, each) for n, each in enumerate(percents)]))
     assert (root / "c1/lease").read_bytes() == lease_file.fresh(
         2, launches_checked=launches_checked
     )
@@ -115,7 +120,7 @@ def test_launches_are_checked_from_the_start_where_a_share_is_capped(
 def test_a_share_is_forced_if_the_operator_configures_it(root: Path) -> None:
     """And stays so when a measurement is written into the grant."""
     run = RunDirectory(root, lambda: GRANT_ID, now, core_forced=True)
-    run.prepare("c1", SHARES, shared=False)
+    run.apply(planned("c1", SHARES))
     with Account(root / "c1") as account:
         account.write_overheads({"GPU-1": 70 << 20})
     grant = grant_file.decode((root / "c1/grant").read_bytes())
@@ -126,19 +131,19 @@ def test_a_share_is_forced_if_the_operator_configures_it(root: Path) -> None:
 
 def test_a_shared_directory_of_an_older_agent_has_no_lease(run: RunDirectory, root: Path) -> None:
     """Its containers have mounted it as it is."""
-    run.prepare("pod-u", SHARES, shared=True)
+    run.apply(planned("pod-u", SHARES, shared=True))
     (root / "pod-u/lease").unlink()
-    run.prepare("pod-u", SHARES, shared=True)
+    run.apply(planned("pod-u", SHARES, shared=True))
     assert not (root / "pod-u/lease").exists()
     assert list(run.grants(["pod-u"])) == ["pod-u"]
 
 
 def test_what_was_measured_is_no_difference_between_grants(run: RunDirectory, root: Path) -> None:
     """A pod's second container finds the first one's grant with a measurement in it."""
-    run.prepare("pod-u", SHARES, shared=True)
+    run.apply(planned("pod-u", SHARES, shared=True))
     with Account(root / "pod-u") as account:
         account.write_overheads({"GPU-1": 70 << 20})
-    run.prepare("pod-u", SHARES, shared=True)
+    run.apply(planned("pod-u", SHARES, shared=True))
     grant = grant_file.decode((root / "pod-u/grant").read_bytes())
     assert grant is not None
     assert [gpu.overhead_bytes for gpu in grant.gpus] == [70 << 20, 0]
@@ -147,11 +152,11 @@ def test_what_was_measured_is_no_difference_between_grants(run: RunDirectory, ro
 def test_an_images_preloads_come_behind_ours_in_the_same_file(
     run: RunDirectory, root: Path
 ) -> None:
-    run.prepare("c1", SHARES, shared=False)
+    run.apply(planned("c1", SHARES))
     inode = (root / "c1/preload").stat().st_ino
     for _ in range(2):
-        run.add_preloads("c1", {names.CONTAINER_PRELOAD: [b"/lib/b.so", b"/lib/a.so"]})
-        run.add_preloads("c1", {names.CONTAINER_PRELOAD_NIX: [b"/nix/c.so"]})
+        run.add_preloads(C1, {names.CONTAINER_PRELOAD: [b"/lib/b.so", b"/lib/a.so"]})
+        run.add_preloads(C1, {names.CONTAINER_PRELOAD_NIX: [b"/nix/c.so"]})
     text = (root / "c1/preload").read_text()
     assert text == "/.gpuslice/libvgpu.so\n/lib/b.so\n/lib/a.so\n"
     assert (root / "c1/preload-nix").read_text() == "/.gpuslice/libvgpu.so\n/nix/c.so\n"
@@ -164,11 +169,10 @@ def test_containers_that_share_a_grant_have_preload_lists_of_their_own(
 ) -> None:
     """The maximum number per pod, each with its own image's libraries, and recreated with them."""
     for number in range(24):
-        lists = [f"preload.{number}", f"preload-nix.{number}"]
-        run.prepare("pod-u", SHARES, shared=True, preloads=lists)
-        files = dict(zip(names.CONTAINER_PRELOADS, lists, strict=True))
+        plan = planned("pod-u", SHARES, shared=True, container=str(number))
+        run.apply(plan)
         entry = f"/lib/{number}.so".encode()
-        run.add_preloads("pod-u", {place: [entry] for place in files}, files)
+        run.add_preloads(plan, {place: [entry] for place in plan.preloads})
     for number in range(24):
         for name in (f"preload.{number}", f"preload-nix.{number}"):
             text = (root / "pod-u" / name).read_text()
@@ -177,7 +181,8 @@ def test_containers_that_share_a_grant_have_preload_lists_of_their_own(
     assert (root / "pod-u/preload").read_text() == "/.gpuslice/libvgpu.so\n"
     before = os.umask(0o077)
     try:
-        run.prepare("pod-u", SHARES, shared=True, preloads=["preload.0", "preload.new"])
+        for name in ("0", "new"):
+            run.apply(planned("pod-u", SHARES, shared=True, container=name))
     finally:
         os.umask(before)
     for name in ("preload.0", "preload.new"):
@@ -186,26 +191,26 @@ def test_containers_that_share_a_grant_have_preload_lists_of_their_own(
 
 
 def test_no_more_preloads_than_their_page_holds(run: RunDirectory, root: Path) -> None:
-    run.prepare("c1", SHARES, shared=False)
+    run.apply(planned("c1", SHARES))
     before = (root / "c1/preload").read_bytes()
     room = preload_list.MAX_BYTES - len(before) - 1
     with pytest.raises(Refused, match=r"invalid value \(4097 bytes\): must be at most 4096"):
-        run.add_preloads("c1", {names.CONTAINER_PRELOAD: [b"x" * (room + 1)]})
+        run.add_preloads(C1, {names.CONTAINER_PRELOAD: [b"x" * (room + 1)]})
     assert (root / "c1/preload").read_bytes() == before
-    run.add_preloads("c1", {names.CONTAINER_PRELOAD: [b"x" * room]})
+    run.add_preloads(C1, {names.CONTAINER_PRELOAD: [b"x" * room]})
     assert (root / "c1/preload").stat().st_size == preload_list.MAX_BYTES
 
 
 def test_preloads_for_a_missing_directory_are_an_error(run: RunDirectory) -> None:
     with pytest.raises(FilesError, match="preload: No such file"):
-        run.add_preloads("c1", {names.CONTAINER_PRELOAD: [b"/a.so"]})
+        run.add_preloads(C1, {names.CONTAINER_PRELOAD: [b"/a.so"]})
 
 
 @pytest.mark.parametrize("gpus", [1, 16])
 def test_a_containers_directory_is_a_small_file_system_of_its_own(
     run: RunDirectory, root: Path, gpus: int
 ) -> None:
-    run.prepare("c1", [Share(f"GPU-{n}", n, 1, 1) for n in range(gpus)], shared=False)
+    run.apply(planned("c1", [Share(f"GPU-{n}", n, 1, 1) for n in range(gpus)]))
     status = os.statvfs(root / "c1")
     assert status.f_flag & os.ST_NOSUID
     assert status.f_flag & os.ST_NODEV
@@ -218,7 +223,7 @@ def test_a_containers_directory_is_a_small_file_system_of_its_own(
 def test_umask_does_not_matter(run: RunDirectory, root: Path) -> None:
     before = os.umask(0o077)
     try:
-        run.prepare("c1", SHARES, shared=False)
+        run.apply(planned("c1", SHARES))
     finally:
         os.umask(before)
     assert mode(root / "c1") == 0o755
@@ -226,21 +231,21 @@ def test_umask_does_not_matter(run: RunDirectory, root: Path) -> None:
 
 
 def test_a_container_of_its_own_is_recreated(run: RunDirectory, root: Path) -> None:
-    run.prepare("c1", SHARES, shared=False)
+    run.apply(planned("c1", SHARES))
     (root / "c1/region").write_bytes(b"")
-    run.prepare("c1", SHARES[:1], shared=False)
+    run.apply(planned("c1", SHARES[:1]))
     assert (root / "c1/region").read_bytes() == region_file.fresh(1, GRANT_ID, MADE_NS)
 
 
 def test_a_shared_directory_stays_as_its_users_have_it(run: RunDirectory, root: Path) -> None:
-    run.prepare("pod-u", SHARES, shared=True)
+    run.apply(planned("pod-u", SHARES, shared=True))
     inode = (root / "pod-u/region").stat().st_ino
     (root / "pod-u/region").write_bytes(b"used")
-    run.prepare("pod-u", SHARES, shared=True)
+    run.apply(planned("pod-u", SHARES, shared=True))
     assert (root / "pod-u/region").stat().st_ino == inode
     assert (root / "pod-u/region").read_bytes() == b"used"
     with pytest.raises(FilesError, match="not the one that its running containers have"):
-        run.prepare("pod-u", SHARES[:1], shared=True)
+        run.apply(planned("pod-u", SHARES[:1], shared=True))
     assert (root / "pod-u/region").read_bytes() == b"used"
 
 
@@ -248,17 +253,17 @@ def test_a_shared_region_of_an_earlier_release_takes_no_further_container(
     run: RunDirectory, root: Path
 ) -> None:
     """The library that this agent mounts would refuse it inside the container."""
-    run.prepare("pod-u", SHARES, shared=True)
+    run.apply(planned("pod-u", SHARES, shared=True))
     head = earlier_region(2, GRANT_ID)[: region_file.HEADER.size]
     (root / "pod-u/region").write_bytes(head)
     with pytest.raises(FilesError, match=r"region of version 4, .* delete the pod"):
-        run.prepare("pod-u", SHARES, shared=True)
+        run.apply(planned("pod-u", SHARES, shared=True))
     assert (root / "pod-u/region").read_bytes() == head, "its users keep it"
 
 
 def test_remove_is_idempotent_and_unmounts_what_is_stacked(run: RunDirectory, root: Path) -> None:
     run.remove("never")
-    run.prepare("c1", SHARES, shared=False)
+    run.apply(planned("c1", SHARES))
     tmpfs.mount(root / "c1", 4096, 4)
     run.remove("c1")
     run.remove("c1")
@@ -266,7 +271,7 @@ def test_remove_is_idempotent_and_unmounts_what_is_stacked(run: RunDirectory, ro
 
 
 def test_what_is_mapped_outlives_the_removal(run: RunDirectory, root: Path) -> None:
-    run.prepare("c1", SHARES, shared=False)
+    run.apply(planned("c1", SHARES))
     with (root / "c1/grant").open("rb") as file:
         run.remove("c1")
         assert grant_file.decode(file.read()) is not None
@@ -274,7 +279,7 @@ def test_what_is_mapped_outlives_the_removal(run: RunDirectory, root: Path) -> N
 
 def test_only_complete_grants_are_returned(run: RunDirectory, root: Path) -> None:
     for key in ("c1", "c2", "pod-u"):
-        run.prepare(key, SHARES, shared=False)
+        run.apply(planned(key, SHARES))
     (root / "c2/grant").write_bytes(b"torn")
     (root / "empty").mkdir()
     (root / "pod-u/grant").unlink()
@@ -284,44 +289,72 @@ def test_only_complete_grants_are_returned(run: RunDirectory, root: Path) -> Non
     assert [gpu.uuid for gpu in found["c1"].gpus] == ["GPU-1", "GPU-2"]
 
 
-def test_recorded_mounts_are_returned_of_all_containers_or_of_none(
-    run: RunDirectory, root: Path
-) -> None:
+def test_the_stored_plans_of_all_containers_or_of_none(run: RunDirectory, root: Path) -> None:
     """A release of the library that a container mounts must not be removed."""
-    run.prepare("c1", SHARES, shared=False)
-    assert run.mounted() is None
-    run.record("c1", "", [Mount("/a", "/store/1/libvgpu.so")])
-    run.prepare("pod-u", SHARES, shared=True)
-    run.record("pod-u", "one", [Mount("/a", "/store/2/libvgpu.so")])
-    run.record("pod-u", "two", [Mount("/a", "/store/3/libvgpu.so")])
+    releases = [f"/store/{number}/libvgpu.so" for number in range(4)]
+    one = planned("c1", SHARES, library=releases[0])
+    run.apply(one)
+    stored = run.plan("c1", "main")
+    assert stored is not None and stored.files == one.files
+    for name, library in zip(("one", "two"), releases[1:], strict=False):
+        run.apply(planned("pod-u", SHARES, True, name, library=library))
+    stored = run.plan("pod-u", "two")
+    assert stored is not None and stored.files[names.CONTAINER_LIBRARY] == releases[2]
     (root / "empty").mkdir()
-    assert run.mounted() == {f"/store/{number}/libvgpu.so" for number in (1, 2, 3)}
-    (root / "pod-u/mounts.two").write_text("torn")
+    mounted = run.mounted()
+    assert mounted is not None and set(releases[:3]) <= set(mounted)
+    (root / "pod-u/plan.two.json").write_text("torn")
     assert run.mounted() is None
+    (root / "pod-u/plan.two.json").unlink()
+    (root / "c1/plan.json").unlink()
+    assert (run.mounted(), run.plan("c1", "main")) == (None, None), "its release wrote none"
     (root / "empty").rmdir()
+
+
+def test_the_record_of_an_earlier_release_is_read_as_a_plan(run: RunDirectory, root: Path) -> None:
+    """Of a container of its own, and of two that share a grant; the next one of that name is
+    this release's."""
+    for key, record in (("c1", "mounts"), ("pod-u", "mounts.main"), ("pod-u", "mounts.side")):
+        if not (root / key).exists():
+            run.apply(planned(key, SHARES, key != "c1"))
+        (root / key / "plan.json").unlink(missing_ok=True)
+        (root / key / "plan.main.json").unlink(missing_ok=True)
+        (root / key / record).write_text(json.dumps({"/a": f"/store/{record}/libvgpu.so"}))
+    for key, name, record in (
+        *(("c1", "main", "mounts"), ("pod-u", "main", "mounts.main")),
+        ("pod-u", "side", "mounts.side"),
+    ):
+        plan = run.plan(key, name)
+        assert plan is not None and plan.files == {"/a": f"/store/{record}/libvgpu.so"}
+    mounted = run.mounted()
+    assert mounted is not None and len(mounted) == 3
+    run.apply(planned("pod-u", SHARES, True))
+    plan = run.plan("pod-u", "main")
+    assert plan is not None and names.CONTAINER_LIBRARY in plan.files
+    assert not (root / "pod-u/mounts.main").exists(), "an earlier agent would compare with it"
 
 
 def test_a_failed_preparation_leaves_no_files(run: RunDirectory, root: Path) -> None:
     share = Share("GPU-" + "x" * 60, 0, 1, 1)
     with pytest.raises(ValueError, match="uuid"):
-        run.prepare("c1", [share], shared=False)
+        run.apply(planned("c1", [share]))
     assert run.keys() == set()
     root.rmdir()
     root.write_text("in the way")
     with pytest.raises(FilesError, match="File exists"):
-        run.prepare("c1", SHARES, shared=False)
+        run.apply(planned("c1", SHARES))
     root.unlink()
 
 
 FILES = (
-    *("preload", "libvgpu.so", "region", "lease", "grant"),
+    *("preload", "libvgpu.so", "region", "lease", "plan.main.json", "grant"),
     *("region half", "lease half", "grant half"),
 )
 
 
 def die_after(step: str, root: Path, shares: Sequence[Share]) -> None:
     """In a process of its own: prepare, and exit right after `step`."""
-    write, mount = files._write, tmpfs.mount
+    write, write_own, mount = files._write, files._write_own, tmpfs.mount
 
     def dying_mount(
         path: Path, size_bytes: int, inodes: int, source: str = names.PLUGIN_NAME
@@ -330,19 +363,22 @@ def die_after(step: str, root: Path, shares: Sequence[Share]) -> None:
         if step == "mount":
             os._exit(9)
 
-    def dying_write(
-        path: str, mode: int, data: bytes, size_bytes: int = 0, *, flags: int = os.O_EXCL
-    ) -> None:
+    def dying_write(path: str, mode: int, data: bytes, size_bytes: int = 0) -> None:
         if step == f"{os.path.basename(path)} half":
-            write(path, mode, data[: len(data) // 2], flags=flags)
+            write(path, mode, data[: len(data) // 2])
             os._exit(9)
-        write(path, mode, data, size_bytes, flags=flags)
+        write(path, mode, data, size_bytes)
         if step == os.path.basename(path):
             os._exit(9)
 
-    files._write = dying_write
+    def dying_write_own(path: Path, plan: ContainerPlan) -> None:
+        write_own(path, plan)
+        if step == "plan.main.json":
+            os._exit(9)
+
+    files._write, files._write_own = dying_write, dying_write_own
     tmpfs.mount = dying_mount  # type: ignore[assignment]
-    RunDirectory(root, lambda: 1, now).prepare("pod-u", shares, shared=True)
+    RunDirectory(root, lambda: 1, now).apply(planned("pod-u", shares, shared=True))
     os._exit(1)
 
 
@@ -355,7 +391,7 @@ def test_killed_between_two_steps(step: str, root: Path) -> None:
     child.join()
     assert child.exitcode == 9
     # Either the next attempt finishes the work, ...
-    run.prepare("pod-u", SHARES, shared=True)
+    run.apply(planned("pod-u", SHARES, shared=True))
     grant = grant_file.decode((root / "pod-u/grant").read_bytes())
     assert grant is not None
     assert grant.grant_id == (1 if step == "grant" else GRANT_ID)
@@ -378,7 +414,7 @@ def test_the_run_directory_works_below_a_shared_mount(root: Path) -> None:
     subprocess.run(["mount", "--make-shared", root], check=True)
     try:
         run = RunDirectory(root, lambda: GRANT_ID)
-        run.prepare("c1", SHARES[:1], shared=False)
+        run.apply(planned("c1", SHARES[:1]))
         assert grant_file.decode((root / "c1/grant").read_bytes()) is not None
         run.remove("c1")
     finally:

@@ -28,7 +28,7 @@ from nri_plugin.policy.model import Gpu, Pod, Share
 from nri_plugin.policy.recovery import Running, Stray
 from nri_plugin.policy.refusals import FilesError
 from shim.arbiter.files import Container
-from tests.nri_plugin.objects import clear
+from tests.nri_plugin.objects import clear, planned
 from tests.support import GIB
 
 pytestmark = pytest.mark.node
@@ -68,7 +68,7 @@ def test_a_container_of_another_grant_version_keeps_its_files_and_its_share(
 ) -> None:
     """Its library has the limit in force. The agent cannot change it, counts the share by the
     annotation, and reports the container."""
-    run.prepare("c1", SHARES, shared=False)
+    run.apply(planned("c1", SHARES))
     grant = tmp_path / "run/c1/grant"
     of_neighbour(grant, step)
     before = grant.read_bytes()
@@ -87,20 +87,20 @@ def test_a_second_container_of_a_shared_grant_of_another_version_is_refused(
     step: int, run: RunDirectory, tmp_path: Path
 ) -> None:
     """New files would be a second limit beside that of the container that runs."""
-    run.prepare("pod-u", SHARES, shared=True)
+    run.apply(planned("pod-u", SHARES, shared=True))
     of_neighbour(tmp_path / "run/pod-u/grant", step)
     inode = (tmp_path / "run/pod-u/region").stat().st_ino
     with pytest.raises(FilesError, match=f"version {grant_file.VERSION + step}, of another rel"):
-        run.prepare("pod-u", SHARES, shared=True)
+        run.apply(planned("pod-u", SHARES, shared=True))
     assert (tmp_path / "run/pod-u/region").stat().st_ino == inode
 
 
 def test_shared_files_that_a_kill_left_half_written_are_rewritten(
     run: RunDirectory, tmp_path: Path
 ) -> None:
-    run.prepare("pod-u", SHARES, shared=True)
+    run.apply(planned("pod-u", SHARES, shared=True))
     (tmp_path / "run/pod-u/grant").write_bytes(b"")
-    run.prepare("pod-u", SHARES, shared=True)
+    run.apply(planned("pod-u", SHARES, shared=True))
     assert run.grants(["pod-u"])
 
 
@@ -109,7 +109,7 @@ def test_the_arbiter_writes_no_lease_of_another_version(
     step: int, run: RunDirectory, tmp_path: Path
 ) -> None:
     """Its layout is not known; the container keeps its own part of each cycle."""
-    run.prepare("c1", SHARES, shared=False)
+    run.apply(planned("c1", SHARES))
     Container(tmp_path / "run/c1").close()
     path = tmp_path / "run/c1/lease"
     data = bytearray(path.read_bytes())

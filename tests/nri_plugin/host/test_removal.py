@@ -22,7 +22,7 @@ from nri_plugin.host.removal import Places, Removal, used_by_containers
 from nri_plugin.host.store import keep_mounted
 from nri_plugin.policy.model import Share
 from tests.contract.libraries import library
-from tests.nri_plugin.objects import clear
+from tests.nri_plugin.objects import clear, planned
 
 pytestmark = pytest.mark.node
 
@@ -51,7 +51,7 @@ class Node:
         releases.publish(NEW, names.FILE_LIBRARY, store)
         releases.replace(self.places.copy, NEW)
         for key in ("c1", "c2"):
-            self.files.prepare(key, SHARES, shared=False)
+            self.files.apply(planned(key, SHARES))
         (self.places.run_dir / FILE).touch()
         (store / driver_root.COPIED[0]).touch()
         (store / f".{driver_root.COPIED[0]}.17").touch()

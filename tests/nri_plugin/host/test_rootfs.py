@@ -21,6 +21,7 @@ from nri_plugin.policy.model import Mount
 from nri_plugin.policy.refusals import Reason, Refused
 from tests.nri_plugin.bundle import SHARES, Bundle, bundle
 from tests.nri_plugin.host.test_selinux import ALL, OF_TMPFS, SUBJECT, Kernel, bits
+from tests.nri_plugin.objects import planned
 
 __all__ = ["bundle"]
 
@@ -167,7 +168,7 @@ def test_a_forwarder_is_looked_for_where_a_program_would_find_it(
     (bundle.root / "usr/lib").mkdir(parents=True)
     (bundle.root / "lib").symlink_to("usr/lib")
     (bundle.root / "usr/lib/libcuda.so.1").symlink_to("/lib/libcuda.so.580")
-    bundle.places = [*bundle.places, Mount("/lib/libcuda.so.1", str(forwarder))]
+    bundle.must_see("/lib/libcuda.so.1", forwarder)
     bundle.create(Mount("/lib/libcuda.so.1", str(forwarder), ("bind", "ro")))
     bundle.examine(forwarded=True)
 
@@ -179,7 +180,7 @@ def test_a_forwarder_that_is_not_in_its_place(bundle: Bundle, tmp_path: Path, th
     if there:
         (bundle.root / "lib").mkdir()
         (bundle.root / "lib/libcuda.so.1").write_bytes(b"own")
-    bundle.places = [*bundle.places, Mount("/lib/libcuda.so.1", str(forwarder))]
+    bundle.must_see("/lib/libcuda.so.1", forwarder)
     bundle.create()
     problem = "a regular file of 3 bytes" if there else "it does not exist"
     expect_refusal(bundle, Reason.VIEW_DIFFERS, problem, forwarded=True)
@@ -192,7 +193,7 @@ def test_a_driver_that_another_program_mounts_over_the_forwarder(
     forwarder.write_bytes(b"")
     driver.write_bytes(b"driver")
     place = Mount("/lib/libcuda.so.1", str(forwarder), ("bind", "ro"))
-    bundle.places = [*bundle.places, place]
+    bundle.must_see(place.destination, forwarder)
     bundle.create(place, Mount(place.destination, str(driver), ("bind", "ro")))
     expect_refusal(bundle, Reason.VIEW_DIFFERS, "a regular file of 6 bytes", forwarded=True)
 
@@ -207,7 +208,7 @@ def test_a_driver_that_the_agents_pod_has_elsewhere_than_the_host(
     root = DriverRoot(Path("/no/such/root"), in_pod)
     bundle.kept = replace(bundle.kept, driver_seen=root.seen)
     inside = f"{names.CONTAINER_DRIVER_DIR}/libcuda.so.1"
-    bundle.places = [*bundle.places, Mount(inside, "/no/such/root/lib/libcuda.so.1")]
+    bundle.must_see(inside, Path("/no/such/root/lib/libcuda.so.1"))
     bundle.create(Mount(inside, str(in_pod / "lib/libcuda.so.1"), ("bind", "ro")))
     bundle.examine(forwarded=True)
     (in_pod / "lib/libcuda.so.1").unlink()
@@ -262,7 +263,7 @@ def test_a_volume_that_shows_the_limits_of_others(
     bundle: Bundle, tmp_path: Path, place: str
 ) -> None:
     """By a link, which only the kernel follows; later mounts there may appear inside."""
-    bundle.files.prepare("other", SHARES, shared=False)
+    bundle.files.apply(planned("other", SHARES))
     (tmp_path / "link").symlink_to(tmp_path)
     bundle.create(Mount("/volume", str(tmp_path / "link" / place), ("bind", "rw")))
     with pytest.raises(
@@ -326,7 +327,7 @@ def test_a_label_that_may_not_use_our_files(
     labels: dict[str, str] = {}
     monkeypatch.setattr(selinux, "label_of", lambda path: labels.get(str(path), LABEL))
     bundle.examine()
-    (library,) = (m.source for m in bundle.places if m.destination == names.CONTAINER_LIBRARY)
+    library = bundle.plan.files[names.CONTAINER_LIBRARY]
     labels = {f"{bundle.files._root}/{bundle.id}/{each}": OF_TMPFS for each in ("grant", "preload")}
     bundle.examine()
     labels = {library: OF_TMPFS}

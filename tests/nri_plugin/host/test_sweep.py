@@ -13,7 +13,7 @@ from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.sweep import Sweeper
 from nri_plugin.policy.model import Share
 from nri_plugin.threads import Worker
-from tests.nri_plugin.objects import clear
+from tests.nri_plugin.objects import clear, planned
 
 pytestmark = pytest.mark.node
 
@@ -44,7 +44,7 @@ def sweep(run: RunDirectory, *users: str) -> None:
 def test_an_unused_version_is_removed(run: RunDirectory, root: Path) -> None:
     sweep(run)
     for key in ("c1", "c2", "pod-u"):
-        run.prepare(key, SHARES, shared=False)
+        run.apply(planned(key, SHARES))
     (root / "empty").mkdir()
     (root / ".lock").touch()
     sweep(run, "c1", "unconfirmed")
@@ -82,7 +82,7 @@ def test_a_container_in_the_middle_of_a_thousand_waits_for_one_removal(
     for number in range(1000):
         (root / f"c{number:03}").mkdir(parents=True)
     for number in range(100):
-        run.prepare(f"c{number:03}", SHARES, shared=False)
+        run.apply(planned(f"c{number:03}", SHARES))
     users: set[str] = set()
 
     async def work() -> int:
@@ -92,7 +92,7 @@ def test_a_container_in_the_middle_of_a_thousand_waits_for_one_removal(
         while "c000" in await worker.run(run.keys, DEADLINE_S):
             pass
         users.update(("new", "c999"))
-        await worker.run(lambda: run.prepare("new", SHARES, shared=False), DEADLINE_S)
+        await worker.run(lambda: run.apply(planned("new", SHARES)), DEADLINE_S)
         left = len(run.keys())
         await sweeper.settled()
         return left

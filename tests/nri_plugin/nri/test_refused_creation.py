@@ -134,7 +134,7 @@ async def test_the_work_of_one_request_has_one_deadline_below_the_runtimes(host:
         stuck = asyncio.create_task(handler._worker.run(lambda: free.wait(60), 60))
         text = await refused(runtime, pod(allocated=HALF), container())
         assert text == "gpuslice did not decide CreateContainer within 0.75 s"
-        assert not handler._containers.ledger.holds()
+        assert not handler.records.ledger.holds()
         free.set()
         await stuck
     async with serving(handler) as runtime:
@@ -146,13 +146,13 @@ async def test_a_step_that_is_late_is_refused_by_its_name(host: Host) -> None:
     free = threading.Event()
     handler = host.service()
     async with serving(handler) as runtime:
-        await handler._lifecycle._inventory.refresh()
+        await host.inventory.refresh()
         stuck = asyncio.create_task(handler._worker.run(free.wait, 60))
-        made, creation = container(0), handler._lifecycle._creation
-        creation._settings = replace(host.settings, work_deadline_s=1.0)
+        made = container(0)
+        handler.lifecycle._settings = replace(host.settings, work_deadline_s=1.0)
         text = await refused(runtime, pod(allocated=HALF), made)
         assert "the node took too long to make the container's files" in text
-        assert not handler._containers.ledger.holds()
+        assert not handler.records.ledger.holds()
         free.set()
         await stuck
         await handler._worker.run(lambda: None, 60)
@@ -173,7 +173,7 @@ def test_a_full_run_directory_refuses_and_leaves_nothing(host: Host) -> None:
                 text = await refused(runtime, pod(allocated=HALF), container())
                 assert "the agent cannot create the container's files" in text
                 assert f"{host.run}/pod-uid-0: No space left on device" in text
-                assert host.keys() == {".lock"} and not handler._containers.ledger.holds()
+                assert host.keys() == {".lock"} and not handler.records.ledger.holds()
                 (host.run / ".lock").unlink()
                 assert await runtime.create(pod(allocated=HALF), container()) is not None
                 clear(RunDirectory(host.run, lambda: 1))

@@ -20,6 +20,7 @@ from nri_plugin.policy.ledger import Part
 from nri_plugin.policy.model import Share
 from nri_plugin.policy.notices import Notices
 from tests.nri_plugin.fake_runtime import RequestFailed
+from tests.nri_plugin.objects import planned
 from tests.nri_plugin.service_scene import (
     GRANTS,
     HALF,
@@ -51,13 +52,13 @@ async def test_synchronize_adopts_200_containers_beside_1000_stale_directories(
     for made in listed:
         made.mounts.add(destination="/.gpuslice", source=str(host.run / made.id))
         if made.id != "c7":
-            files.prepare(made.id, [Share(UUID, 0, part, 0)], shared=False)
+            files.apply(planned(made.id, [Share(UUID, 0, part, 0)]))
     for number in range(1000):
         (host.run / f"deleted{number}").mkdir()
     handler = host.service()
-    await handler._lifecycle._inventory.refresh()
+    await host.inventory.refresh()
     async with serving(handler, pods, listed) as runtime:
-        assert handler._containers.ledger.granted() == {UUID: Part(200 * part, 0)}
+        assert handler.records.ledger.granted() == {UUID: Part(200 * part, 0)}
         rest = pod(200, allocated=text, grants=granted)
         assert "insufficient free capacity" in await refused(runtime, rest, container(200))
         await runtime.stop(pods[0], listed[0])
@@ -142,7 +143,7 @@ async def test_containers_made_without_the_agent_are_logged_and_counted(
     handler = host.service()
     async with serving(handler, of, [container(), container(1, sandbox=1)]):
         pass
-    counted = handler._metrics.registry.get_sample_value
+    counted = handler._parts.metrics.registry.get_sample_value
     for kind, count in (("not_adjusted", 1), ("files_lost", 0), ("foreign_gpu", 0)):
         assert counted("gpuslice_stray_containers", {"kind": kind}) == count
     lines = [r.getMessage() for r in caplog.records if "without its GPU" in r.getMessage()]
@@ -166,7 +167,7 @@ async def test_gpus_of_nvidias_default_runtime_from_before_the_agent_are_counted
     await handler.node.look_for_plugins()
     async with serving(handler, pods, listed):
         pass
-    counted = handler._metrics.registry.get_sample_value
+    counted = handler._parts.metrics.registry.get_sample_value
     assert counted("gpuslice_stray_containers", {"kind": "nvidia_runtime"}) == 1
     (line,) = (r.getMessage() for r in caplog.records if "from NVIDIA's runtime" in r.getMessage())
     assert "pod=train-0" in line and "delete the pod" in line
@@ -177,8 +178,8 @@ async def test_a_container_made_without_the_agent_keeps_its_pods_allocation(host
     other pod its capacity, so that the pod can be recreated."""
     of, whole = pod(allocated=HALF), HALF.replace("50", "100")
     notices = Notices()
-    handler = Service(host.settings, *host.parts(), notices=notices)
-    await handler._lifecycle._inventory.refresh()
+    handler = Service(replace(host.parts(), notices=notices))
+    await host.inventory.refresh()
     async with serving(handler, [of], [container()]) as runtime:
         other = pod(1, allocated=whole)
         text = await refused(runtime, other, container(1, sandbox=1))
@@ -213,14 +214,14 @@ async def test_the_answer_does_not_wait_for_the_verification_of_700_containers(
     slow = host.run / "c0" / "mounts"
     os.mkfifo(slow)
     handler = host.service()
-    await handler._lifecycle._inventory.refresh()
+    await host.inventory.refresh()
     async with serving(handler, pods, listed, settled=False):
-        assert handler._containers.ledger.granted() == {UUID: Part(700 * part, 0)}
-        start = handler._lifecycle._start
-        assert start._verifying is not None and not start._proofs._tasks
+        assert handler.records.ledger.granted() == {UUID: Part(700 * part, 0)}
+        life = handler.lifecycle
+        assert life._verifying is not None and not life.verifier._tasks
         await asyncio.to_thread(slow.write_text, "{}")
         slow.unlink()
-        await start.settled()
-        counted = handler._metrics.registry.get_sample_value
+        await life.settled()
+        counted = handler._parts.metrics.registry.get_sample_value
         assert counted("gpuslice_limit_not_in_place_total") == 700, "none has our files"
-        await handler._containers.sweeper.settled()
+        await handler.records.sweeper.settled()

@@ -6,8 +6,10 @@ import pytest
 
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri import translate
-from nri_plugin.policy import verdict
-from nri_plugin.policy.model import Adjustment, Container, Device, Hook, HookStage, Mount, Pod
+from nri_plugin.policy.differences import Observed, differences
+from nri_plugin.policy.merged import CgroupRule, foreign_gpu
+from nri_plugin.policy.model import Container, Device, Hook, HookStage, Mount, Pod
+from nri_plugin.policy.plan import ContainerPlan
 
 RUN = "/run/gpuslice"
 
@@ -44,7 +46,7 @@ def test_pods_and_containers() -> None:
 
 @pytest.mark.parametrize("stage", HookStage)
 def test_every_hook_has_its_place(stage: HookStage) -> None:
-    wanted = Adjustment(env=(), hooks=(Hook(stage, "/h", ("h", "x"), ("E=1",), 7),))
+    wanted = ContainerPlan(env=(), hooks=(Hook(stage, "/h", ("h", "x"), ("E=1",), 7),))
     hooks = translate.reply(wanted).adjust.hooks
     ((field, (hook,)),) = hooks.ListFields()
     assert field.name.replace("_", "") == stage.value.lower()
@@ -54,14 +56,14 @@ def test_every_hook_has_its_place(stage: HookStage) -> None:
 
 def test_a_mode_of_zero_is_not_absent() -> None:
     devices = (Device("/dev/a", "c", 1, 2, 0, 0, 0), Device("/dev/b", "b", 3, 4))
-    given, plain = translate.reply(Adjustment((), devices=devices)).adjust.linux.devices
+    given, plain = translate.reply(ContainerPlan(devices=devices)).adjust.linux.devices
     for field in ("file_mode", "uid", "gid"):
         assert given.HasField(field)
         assert not plain.HasField(field)
 
 
 ME = "50-gpuslice"
-WANTED = Adjustment(
+WANTED = ContainerPlan(
     env=(("A", "1"), ("B", "2")),
     mounts=(Mount("/a", "/on/host", ("ro",)), Mount("/b", "/on/host", ("rw",))),
     devices=(Device("/dev/a", "c", 1, 2),),
@@ -69,7 +71,7 @@ WANTED = Adjustment(
 )
 
 
-def judged(wanted: Adjustment = WANTED) -> nri.ValidateContainerAdjustmentRequest:
+def judged(wanted: ContainerPlan = WANTED) -> nri.ValidateContainerAdjustmentRequest:
     """A runtime's request if no other plugin adjusted anything."""
     adjust = nri.ContainerAdjustment()
     adjust.CopyFrom(translate.reply(wanted).adjust)
@@ -89,12 +91,13 @@ def judged(wanted: Adjustment = WANTED) -> nri.ValidateContainerAdjustmentReques
     return request
 
 
-@pytest.mark.parametrize("wanted", [WANTED, Adjustment(env=(("A", "1"),))], ids=["all", "little"])
-def test_a_merged_container_has_the_agents_adjustment(wanted: Adjustment) -> None:
+@pytest.mark.parametrize("wanted", [WANTED, ContainerPlan(env=(("A", "1"),))], ids=["all", "one"])
+def test_a_merged_container_has_the_agents_adjustment(wanted: ContainerPlan) -> None:
     request = judged(wanted)
-    merged = translate.merged(request)
-    assert verdict.lost(wanted, merged, ME) is None
-    assert verdict.foreign_gpu(merged, ME) is None
+    merged = translate.merged(request, ME)
+    assert not list(differences(wanted, Observed(merged=merged)))
+    assert foreign_gpu(merged) is None
+    assert translate.is_unchanged(request, wanted)
 
 
 def test_cgroup_rules_that_allow_are_judged() -> None:
@@ -103,7 +106,43 @@ def test_cgroup_rules_that_allow_are_judged() -> None:
     rules.add(allow=False, type="a")
     rules.add(allow=True, type="c", access="rw").major.value = 195
     rules.add(allow=True, type="c", access="m").minor.value = 0
-    assert translate.merged(request).cgroup_rules == (
-        verdict.CgroupRule("c", 195, None, "rw"),
-        verdict.CgroupRule("c", None, 0, "m"),
+    assert translate.merged(request, ME).cgroup_rules == (
+        CgroupRule("c", 195, None, "rw"),
+        CgroupRule("c", None, 0, "m"),
+    )
+
+
+def rule(**fields: int) -> nri.LinuxDeviceCgroup:
+    made = nri.LinuxDeviceCgroup(allow=True, access="rwm")
+    for field, value in fields.items():
+        getattr(made, field).value = value
+    return made
+
+
+RULES = {
+    "the runtime's for all containers": (nri.LinuxDeviceCgroup(access="rwm"), False),
+    "a privileged one's": (rule(), True),
+    "every device": (nri.LinuxDeviceCgroup(allow=True, type="a", access="rwm"), True),
+    "character devices": (nri.LinuxDeviceCgroup(allow=True, type="c", access="rwm"), False),
+    "a major": (rule(major=195), False),
+    "a minor": (rule(minor=0), False),
+}
+
+
+@pytest.mark.parametrize(("made", "privileged"), RULES.values(), ids=RULES)
+def test_a_privileged_container_is_recognized_by_its_device_rule(
+    made: nri.LinuxDeviceCgroup, privileged: bool
+) -> None:
+    message = nri.Container(id="c0", name="main")
+    message.linux.resources.devices.append(made)
+    assert translate.container(message).privileged is privileged
+
+
+def test_cdi_names_are_read_from_the_field_and_from_annotations() -> None:
+    message = nri.Container(
+        annotations={"cdi.k8s.io/plugin_uid": "a/b=0,nvidia.com/gpu=1", "other": "a/b=2"}
+    )
+    message.cdi_devices.add(name="nvidia.com/gpu=0")
+    assert translate.container(message).cdi_names == (
+        *("nvidia.com/gpu=0", "a/b=0", "nvidia.com/gpu=1"),
     )

@@ -76,7 +76,7 @@ async def test_validation_rejects_changes_of_other_plugins(host: Host) -> None:
         brought = "NRI plugin 60-other injected a GPU by device /dev/nvidia1"
         assert await verdict(nothing, container(9), web, gpu) == ""
         assert await verdict(nothing, container(9, "sidecar"), of, gpu) == ""
-        counted = handler._metrics.unlimited.labels("nri_plugin")
+        counted = handler._parts.metrics.unlimited.labels("nri_plugin")
         assert counted._value.get() == 2
         assert brought in await verdict(reply.adjust, container(), of, gpu)
         removal = nri.ContainerAdjustment()

@@ -34,9 +34,9 @@ def test_a_cdi_spec_that_cannot_be_opened_is_not_missing(tmp_path: Path) -> None
 def test_a_running_containers_limit_is_not_judged(bundle: Bundle) -> None:
     bundle.create()
     state, allowed = bundle.state, frozenset[str]()
-    arguments = (state, bundle.id, bundle.places, bundle.kept)
+    arguments = (state, bundle.id, bundle.plan, bundle.kept)
     _raises_shortage(lambda: rootfs.examine(*arguments, False, allowed))
     _raises_shortage(lambda: rootfs.prove(*arguments, None, allowed))
-    _raises_shortage(lambda: bundle.files.recorded(bundle.id, "main"))
+    _raises_shortage(lambda: bundle.files.plan(bundle.id, "main"))
     _raises_shortage(lambda: bundle.files.grants([bundle.id]))
     assert rootfs.prove(*arguments, None, allowed) is rootfs.Proof.HOLDS

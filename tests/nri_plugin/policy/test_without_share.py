@@ -9,8 +9,9 @@ import pytest
 
 from contract import names
 from nri_plugin.policy import annotation_claims
-from nri_plugin.policy.model import Adjustment, Container, Mount, Pod, Specs, Untouched
-from tests.nri_plugin.policy.pod_policy_scene import (
+from nri_plugin.policy.model import Container, Device, Mount, Pod, Specs
+from nri_plugin.policy.plan import ContainerPlan
+from tests.nri_plugin.policy.plan_scene import (
     FAILED,
     HALF,
     MAIN,
@@ -39,7 +40,7 @@ from tests.support import GIB
     ],
 )
 def test_untouched(of: Pod) -> None:
-    assert decide(of) == Untouched()
+    assert decide(of) is None
 
 
 @pytest.mark.parametrize("text", ["{", "", "[]", "null"])
@@ -86,10 +87,10 @@ RESTLESS: Mapping[str, tuple[Pod, Container]] = {
 def test_a_container_without_a_grant_starts_without_a_gpu(case: str) -> None:
     of, container = RESTLESS[case]
     decision = decide(of, container, specs=Specs())
-    assert decision == Adjustment(env=(("NVIDIA_VISIBLE_DEVICES", "void"),))
+    assert decision == ContainerPlan((("NVIDIA_VISIBLE_DEVICES", "void"),), container="side")
 
 
-def test_an_adjustment_without_a_gpu_warns_with_the_reason() -> None:
+def test_a_plan_without_a_gpu_warns_with_the_reason() -> None:
     naming = replace(SIDE, env=("NVIDIA_VISIBLE_DEVICES=0",))
     for of, container, why in (
         (pod([HALF], {"main": [grant(A, 1)]}), naming, "NVIDIA_VISIBLE_DEVICES='0' names GPUs"),
@@ -97,5 +98,10 @@ def test_an_adjustment_without_a_gpu_warns_with_the_reason() -> None:
         (pod(allocated='{"rdma":[]}'), MAIN, "has no GPU allocation"),
     ):
         decision = decide(of, container)
-        assert isinstance(decision, Adjustment) and decision.key is None
+        assert isinstance(decision, ContainerPlan) and decision.key is None
         assert why in decision.warning
+
+
+def test_a_container_keeps_the_gpu_that_a_device_plugin_gave_it() -> None:
+    has = replace(SIDE, devices=(Device("/dev/nvidia0", "c", 195, 0),))
+    assert decide(pod([HALF], {"main": [grant(A, 1)]}), has) is None

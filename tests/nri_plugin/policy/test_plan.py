@@ -1,18 +1,32 @@
-"""The share of a container, and its adjustment; for every input never more than the GPU."""
+"""What a container gets, for every input never more than the GPU; and the plan in its file."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from contract import names
-from nri_plugin.policy.model import Adjustment, Container, Device, Mount, Pod, Share, Untouched
-from nri_plugin.policy.refusals import Refusal
-from tests.nri_plugin.policy.pod_policy_scene import (
+from nri_plugin.policy import plan as plans
+from nri_plugin.policy.model import (
+    CdiDevice,
+    Container,
+    Device,
+    Edits,
+    InjectionOptions,
+    Mount,
+    Pod,
+    Share,
+    Specs,
+)
+from nri_plugin.policy.plan import ContainerPlan
+from nri_plugin.policy.refusals import Reason, Refusal
+from tests.nri_plugin import objects
+from tests.nri_plugin.policy.plan_scene import (
     CORE,
     GPUS,
     HALF,
@@ -22,15 +36,18 @@ from tests.nri_plugin.policy.pod_policy_scene import (
     MAIN,
     MEMORY,
     OTHER,
+    PATHS,
     RATIO,
     STORE,
     A,
     B,
     adjusted,
     decide,
+    device,
     entry,
     grant,
     pod,
+    refused,
 )
 from tests.support import GIB
 
@@ -41,17 +58,23 @@ def test_containers_may_each_have_all_of_the_allocation() -> None:
     for name in ("fetch", "main"):
         decision = adjusted(of, replace(MAIN, name=name))
         assert [share.memory_bytes for share in decision.shares] == [20 * GIB]
-        assert decision.allocated == decision.shares
 
 
-def test_the_adjustment_of_a_grant_exactly() -> None:
+def test_the_plan_of_a_grant_exactly() -> None:
     decision = decide(pod([HALF], {"main": [grant(A, 5 * GIB, 30)]}))
     run = "/run/gpuslice/c0ffee"
-    assert decision == Adjustment(
+    assert decision == ContainerPlan(
         key="c0ffee",
-        shared=False,
+        container="main",
         shares=(Share(A.uuid, 0, 5 * GIB, 30),),
-        allocated=(Share(A.uuid, 0, 20 * GIB, 50),),
+        files={
+            "/.gpuslice": run,
+            "/.gpuslice/grant": f"{run}/grant",
+            "/.gpuslice/libvgpu.so": STORE,
+            "/.gpuslice/region": f"{run}/region",
+            "/etc/ld.so.preload": f"{run}/preload",
+            "/etc/ld-nix.so.preload": f"{run}/preload-nix",
+        },
         env=(
             ("NVIDIA_VISIBLE_DEVICES", A.uuid),
             ("NVIDIA_DRIVER_CAPABILITIES", "compute,utility"),
@@ -91,8 +114,8 @@ def test_without_grants_the_pods_containers_share_one_directory() -> None:
     of = pod([HALF, OTHER])
     first = decide(of)
     second = decide(of, replace(MAIN, id="other", name="sidecar"))
-    assert isinstance(first, Adjustment)
-    assert isinstance(second, Adjustment)
+    assert isinstance(first, ContainerPlan)
+    assert isinstance(second, ContainerPlan)
     assert (first.key, first.shared) == ("pod-0f0f-11", True)
     assert second.key == first.key
     lists = [
@@ -137,6 +160,106 @@ def test_a_missing_id_means_the_minor() -> None:
 def test_memory_in_bytes_outranks_the_ratio() -> None:
     decision = adjusted(pod([entry({MEMORY: 7, RATIO: 50})]))
     assert decision.shares[0].memory_bytes == 7
+
+
+FORWARDERS = {soname: f"/store/{soname}" for soname in names.DRIVER_SONAMES}
+DRIVER_FILES = (
+    Mount("/usr/lib/x/libcuda.so.1", "/host/libcuda.so.1", ("bind", "ro")),
+    Mount("/usr/lib/x/libcuda.so.580.65.06", "/host/libcuda.so.580", ("bind", "ro")),
+    Mount("/usr/lib/x/libnvidia-ml.so.1", "/host/nvml", ("bind", "ro", "nosuid")),
+    Mount("/usr/lib/x/libcudadebugger.so.1", "/host/debugger", ("bind", "ro")),
+)
+STRICT_SPECS = Specs({A.uuid: device(A, common=Edits(mounts=DRIVER_FILES))})
+
+
+def test_strict_mode_puts_forwarders_in_the_drivers_place() -> None:
+    decision = adjusted(
+        pod([HALF]), specs=STRICT_SPECS, paths=replace(PATHS, forwarders=FORWARDERS)
+    )
+    sources = {mount.destination: mount.source for mount in decision.mounts}
+    assert len(sources) == len(decision.mounts)
+    assert {place: source for place, source in sources.items() if "lib/x" in place} == {
+        "/usr/lib/x/libcuda.so.1": "/store/libcuda.so.1",
+        "/usr/lib/x/libcuda.so.580.65.06": "/store/libcuda.so.1",
+        "/usr/lib/x/libnvidia-ml.so.1": "/store/libnvidia-ml.so.1",
+        "/usr/lib/x/libcudadebugger.so.1": "/host/debugger",
+    }
+    assert sources["/.gpuslice/driver/libcuda.so.1"] == "/host/libcuda.so.580"
+    assert sources["/.gpuslice/driver/libnvidia-ml.so.1"] == "/host/nvml"
+    assert decision.files["/usr/lib/x/libcuda.so.580.65.06"] == "/store/libcuda.so.1"
+    assert decision.files["/.gpuslice/driver/libnvidia-ml.so.1"] == "/host/nvml"
+    assert sources[names.CONTAINER_PRELOAD]  # beside the preload, not instead of it
+    order = [mount.destination for mount in decision.mounts]
+    assert order.index(names.CONTAINER_DIR) < order.index("/.gpuslice/driver/libcuda.so.1")
+
+
+def test_without_strict_mode_the_driver_is_mounted_as_in_the_spec() -> None:
+    decision = adjusted(pod([HALF]), specs=STRICT_SPECS)
+    assert set(DRIVER_FILES) <= set(decision.mounts)
+    assert not [m for m in decision.mounts if m.destination.startswith("/.gpuslice/driver")]
+
+
+def test_strict_mode_refuses_a_volume_over_the_drivers_place() -> None:
+    container = replace(MAIN, mounts=(Mount("/usr/lib/x", "/volume"),))
+    paths = replace(PATHS, forwarders=FORWARDERS)
+    refused(Reason.MOUNT_COLLISION, pod([HALF]), container, STRICT_SPECS, paths)
+
+
+@pytest.mark.parametrize("destination", ["/usr/local", "/usr/local/vgpu", "/usr"])
+def test_the_visible_library_gives_way_to_a_volume(destination: str) -> None:
+    container = replace(MAIN, mounts=(Mount(destination, "/volume"),))
+    decision = adjusted(pod([HALF]), container)
+    places = {mount.destination for mount in decision.mounts}
+    assert names.CONTAINER_LIBRARY_VISIBLE not in places
+    assert names.CONTAINER_PRELOAD in places
+
+
+ENCODE = Mount("/usr/lib/libnvidia-encode.so.580", "/host/encode", ("bind", "ro"))
+RENDER = Device("/dev/dri/renderD128", "c", 226, 128)
+WHOLE_DRIVER = Specs(
+    {
+        A.uuid: CdiDevice(
+            A.uuid,
+            "/etc/cdi/nvidia.yaml",
+            Edits(devices=(Device("/dev/nvidia0", "c", 195, 0), RENDER)),
+            Edits(mounts=(LIBCUDA, ENCODE)),
+        )
+    }
+)
+CAPABILITIES = names.ENV_DRIVER_CAPABILITIES
+GRANTED = pod([HALF], {"main": [grant(A, 5 << 30, 30)]})
+
+
+def decided(
+    options: InjectionOptions, specs: Specs = WHOLE_DRIVER, env: Sequence[str] = ()
+) -> objects.Result:
+    container = replace(MAIN, env=env)
+    return objects.decide(GRANTED, container, [A], specs, replace(PATHS, injection=options))
+
+
+@pytest.mark.parametrize(
+    ("allowed", "asked", "value", "cut", "came"),
+    [
+        (set(), "all", "compute,utility", True, []),
+        (set(), "video", "compute,utility", True, []),
+        (set(), None, "compute,utility", False, []),
+        ({"video"}, "video", "compute,utility,video", False, [ENCODE.destination]),
+        ({"video"}, None, "compute,utility", False, []),
+        ({"graphics"}, "graphics,video", "compute,utility,graphics", True, [RENDER.path]),
+    ],
+)
+def test_the_driver_is_held_to_what_the_operator_allows(
+    allowed: set[str], asked: str | None, value: str, cut: bool, came: list[str]
+) -> None:
+    env = [] if asked is None else [f"{CAPABILITIES}={asked}"]
+    decision = decided(InjectionOptions(allowed), env=env)
+    assert isinstance(decision, ContainerPlan)
+    assert dict(decision.env)[CAPABILITIES] == value
+    assert bool(decision.cut) is cut
+    injected = [mount.destination for mount in decision.mounts]
+    injected += [device.path for device in decision.devices]
+    assert LIBCUDA.destination in injected and "/dev/nvidia0" in injected
+    assert [path for path in (ENCODE.destination, RENDER.path) if path in injected] == came
 
 
 QUANTITIES = st.one_of(
@@ -191,7 +314,7 @@ def test_never_more_than_the_gpu(
         if isinstance(decision, Refusal):
             assert decision.text
             continue
-        if isinstance(decision, Untouched):
+        if decision is None:
             assert labels.get(names.LABEL_ISOLATION_PROVIDER) != "hami-core"
             continue
         if decision.key is None:
@@ -209,3 +332,25 @@ def test_never_more_than_the_gpu(
         memory, core = total.get(gpu.uuid, (0, 0))
         assert memory <= gpu.memory_bytes
         assert core <= 100
+
+
+def test_a_stored_plan_has_what_is_compared_later() -> None:
+    plan = adjusted(pod([HALF]))
+    stored = plans.decode(plans.encode(plan), "pod-0f0f-11", "main")
+    assert stored is not None
+    assert (stored.key, stored.container, stored.files) == (plan.key, "main", plan.files)
+    assert (
+        stored.preloads
+        == plan.preloads
+        == {
+            "/etc/ld.so.preload": "preload.main",
+            "/etc/ld-nix.so.preload": "preload-nix.main",
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "data", ["", "{", "[]", "null", '{"v":2,"files":{}}', '{"v":1}', '{"v":1,"files":{"/a":1}}']
+)
+def test_a_plan_that_cannot_be_read(data: str) -> None:
+    assert plans.decode(data.encode(), "c0", "main") is None

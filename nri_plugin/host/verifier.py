@@ -1,22 +1,21 @@
-"""Verifies, once a container's program runs, that it sees the files that enforce its limit.
+"""Inspects containers in threads: before their programs start, and once these run.
 
-NRI cannot undo a start, so a failure is only reported, in the log and in the metrics; the check
-before the start (rootfs.py) can refuse. Hooks of the runtime may have run since then. Containers
-with a share that run at Synchronize are checked too, because they may have started while the agent
+Before the start, the inspection can refuse (rootfs.py). NRI cannot undo a start, so a later finding
+is only reported, in the log and in the metrics: hooks of the runtime may have run since. Containers
+with a share that run at Synchronize are verified too, because they may have started while the agent
 was not connected. No container is stopped.
 
-Containers are checked one after another, each in a separate thread and under a deadline. A check
-that hangs, e.g. on an unreachable NFS server, reports nothing about its container, and delays no
+Containers are verified one after another, each in a separate thread and under a deadline. A check
+that hangs, as on an unreachable NFS server, reports nothing about its container, and delays no
 other check. One for which the agent has no descriptor left is repeated. Runs on the event loop; no
-answer to the runtime waits for it.
+answer to the runtime waits for a verification.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,28 +23,36 @@ from typing import Final
 
 from contract import names
 from kube.log_lines import Line
-from nri_plugin.host import rootfs
+from nri_plugin.host import rootfs, selinux
 from nri_plugin.host.rootfs import Proof
 from nri_plugin.metrics import Metrics
-from nri_plugin.policy.model import Mount, Pod
+from nri_plugin.policy.differences import Identity
+from nri_plugin.policy.model import Container, Pod
 from nri_plugin.policy.notices import Notice, Notices
+from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.refusals import Reason, Refused, refused
 from nri_plugin.policy.shortage import is_shortage
+from nri_plugin.settings import Settings
 from nri_plugin.threads import ThreadPool
 
 _LOG: Final = logging.getLogger(__name__)
 
 _PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8)
 """Delay before each check; a start that takes longer than all of them has failed."""
-_AT_ONCE: Final = 64
-_OF_A_POD: Final = 4
+_VERIFIED_AT_ONCE: Final = 64
+_VERIFIED_OF_A_POD: Final = 4
+_INSPECTED_AT_ONCE: Final = 256
+"""More than a node has pods (the kubelet's default is 110), so that each finds a slot."""
+_INSPECTED_OF_A_POD: Final = 1
+"""A hung inspection keeps its slot, and retries of its pod fail at once. The kubelet starts a pod's
+containers one after the other."""
 _PAUSE_BETWEEN_S: Final = 0.01
 """Pause between two containers: Synchronize may bring 200, and other requests need answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A container with a grant. required: what must be mounted; None: its own mounts lack a part.
+    """A container with a grant. plan: None: its own mounts lack a part of it.
 
     waits_in: as in rootfs.Found; None: it has been started.
     """
@@ -53,32 +60,47 @@ class Started:
     pod: Pod
     name: str
     id: str
-    required: Sequence[Mount] | None
-    waits_in: rootfs.File | None = None
+    plan: ContainerPlan | None
+    waits_in: Identity | None = None
 
 
-class Proofs:
-    """deadline_s: of a single check. allowed: capabilities, as in rootfs.examine. notices: events
-    for the pods' authors."""
+class Verifier:
+    """driver_seen: as in rootfs.Kept. notices: events for the pods' authors."""
 
     def __init__(
         self,
-        containerd_state: Path,
-        kept: rootfs.Kept,
+        settings: Settings,
         metrics: Metrics,
-        deadline_s: float,
-        allowed: AbstractSet[str] = frozenset(),
-        notices: Notices | None = None,
+        notices: Notices,
+        driver_seen: Callable[[str], Path],
     ) -> None:
-        self._allowed = allowed
-        self._notices = notices or Notices()
-        self._state = containerd_state
-        self._kept = kept
+        self._settings = settings
+        self._notices = notices
         self._metrics = metrics
-        self._deadline_s = deadline_s
-        self._threads = ThreadPool("proof", _AT_ONCE, _OF_A_POD)
+        self._kept = rootfs.Kept(
+            settings.run_dir,
+            settings.store_dir,
+            settings.nri_socket,
+            driver_seen,
+            selinux.Policy(settings.host_root),
+        )
+        self._inspecting = ThreadPool("inspection", _INSPECTED_AT_ONCE, _INSPECTED_OF_A_POD)
+        self._verifying = ThreadPool("proof", _VERIFIED_AT_ONCE, _VERIFIED_OF_A_POD)
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
+
+    async def examine(self, pod: Pod, container: Container, plan: ContainerPlan) -> rootfs.Found:
+        """Inspect a container that waits for its start. Raises Refused."""
+        state, allowed = self._settings.containerd_state, self._settings.rules.capabilities
+        forwarded = self._settings.strict
+        job = partial(rootfs.examine, state, container.id, plan, self._kept, forwarded, allowed)
+        return await self._inspecting.run(job, self._settings.work_deadline_s, pod.uid)
+
+    async def strong_beside(self, pod: Pod, container: Container) -> str:
+        """As in rootfs. Also raises RuntimeError if no thread can be started."""
+        state, allowed = self._settings.containerd_state, self._settings.rules.capabilities
+        job = partial(rootfs.strong_beside, state, container.id, allowed)
+        return await self._inspecting.run(job, self._settings.work_deadline_s, pod.uid)
 
     def begin(self, one: Started) -> None:
         """Check the container as soon as its program runs; returns at once."""
@@ -120,16 +142,13 @@ class Proofs:
             _LOG.warning(_line("limit not checked", one, problem=short))
 
     async def _inspect(self, one: Started) -> Proof:
-        if one.required is None:
+        if one.plan is None:
             raise refused(Reason.NOT_ADJUSTED)
-        job = partial(
-            rootfs.prove,
-            *(self._state, one.id, one.required, self._kept, one.waits_in),
-            self._allowed,
-        )
+        state, allowed = self._settings.containerd_state, self._settings.rules.capabilities
+        job = partial(rootfs.prove, state, one.id, one.plan, self._kept, one.waits_in, allowed)
         async with self._turn:
             try:
-                return await self._threads.run(job, self._deadline_s, one.pod.uid)
+                return await self._verifying.run(job, self._settings.work_deadline_s, one.pod.uid)
             finally:
                 await asyncio.sleep(_PAUSE_BETWEEN_S)
 

@@ -1,8 +1,9 @@
-"""The check of a container after its start, on containers that runc has really started."""
+"""The verification of containers that runc has really started, and inspections that never end."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import subprocess
@@ -13,12 +14,16 @@ from pathlib import Path
 
 import pytest
 
+from contract import names
+from nri_plugin.command_line import from_arguments
 from nri_plugin.host import bundle as bundles
-from nri_plugin.host import rootfs, runtime_verification
+from nri_plugin.host import rootfs, verifier
 from nri_plugin.host.rootfs import Proof
-from nri_plugin.host.runtime_verification import Proofs, Started
+from nri_plugin.host.verifier import Started, Verifier
 from nri_plugin.metrics import Metrics
-from nri_plugin.policy.model import Mount, Pod
+from nri_plugin.policy.differences import Identity
+from nri_plugin.policy.model import Container, Mount, Pod
+from nri_plugin.policy.notices import Notices
 from nri_plugin.policy.refusals import Refused
 from tests.descriptors import no_descriptors
 from tests.nri_plugin.bundle import Bundle, bundle
@@ -28,8 +33,8 @@ __all__ = ["bundle"]
 pytestmark = pytest.mark.node
 
 
-def prove(bundle: Bundle, waits_in: rootfs.File | None = None) -> Proof:
-    return rootfs.prove(bundle.state, bundle.id, bundle.places, bundle.kept, waits_in)
+def prove(bundle: Bundle, waits_in: Identity | None = None) -> Proof:
+    return rootfs.prove(bundle.state, bundle.id, bundle.plan, bundle.kept, waits_in)
 
 
 def put_over(bundle: Bundle, place: str) -> None:
@@ -95,7 +100,7 @@ def test_a_capability_not_seen_before_the_start(bundle: Bundle) -> None:
 def test_a_missing_file_of_the_host_is_an_error(bundle: Bundle) -> None:
     """A file that cannot be compared is not proven."""
     bundle.create()
-    Path(bundle.places[0].source).rename(bundle.state / "gone")
+    Path(bundle.plan.files[names.CONTAINER_LIBRARY]).rename(bundle.state / "gone")
     with pytest.raises(OSError, match="No such file"):
         prove(bundle)
 
@@ -114,20 +119,30 @@ def test_a_container_that_ends_during_the_check_is_not_reported(
     assert prove(bundle) is Proof.ENDED
 
 
+def verifier_at(state: Path, deadline_s: float, metrics: Metrics) -> Verifier:
+    arguments = ["--library", "/l.so", "--containerd-state", str(state)]
+    settings = replace(from_arguments(arguments, {}), work_deadline_s=deadline_s)
+    return Verifier(settings, metrics, Notices(), Path)
+
+
 class Desk:
-    """Proofs of one bundle, and the recorded findings."""
+    """Verifications of one bundle, and the recorded findings."""
 
     def __init__(self, bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
         self.metrics = Metrics()
         self.bundle = bundle
         self._caplog = caplog
-        self.one = Started(Pod("uid", "team", "train"), "main", bundle.id, bundle.places)
+        self.one = Started(Pod("uid", "team", "train"), "main", bundle.id, bundle.plan)
 
     def perform(
-        self, one: Started, deadline_s: float = 60, do: Callable[[Proofs], object] = lambda _: None
+        self,
+        one: Started,
+        deadline_s: float = 60,
+        do: Callable[[Verifier], object] = lambda _: None,
     ) -> list[str]:
         async def work() -> None:
-            desk = Proofs(self.bundle.state, self.bundle.kept, self.metrics, deadline_s)
+            desk = verifier_at(self.bundle.state, deadline_s, self.metrics)
+            desk._kept = self.bundle.kept
             desk.begin(one)
             do(desk)
             await desk.settled()
@@ -144,7 +159,7 @@ class Desk:
 
 @pytest.fixture
 def desk(bundle: Bundle, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    monkeypatch.setattr(runtime_verification, "_PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(verifier, "_PAUSES_S", (0.0, 0.0))
     return Desk(bundle, caplog)
 
 
@@ -164,7 +179,7 @@ def test_the_result_of_a_check_is_logged_and_failures_are_counted(desk: Desk) ->
 
 
 def test_a_container_without_all_mounts_is_reported_and_counted(desk: Desk) -> None:
-    (said,) = desk.perform(replace(desk.one, required=None))
+    (said,) = desk.perform(replace(desk.one, plan=None))
     assert "limit not in place" in said and "without this agent" in said
     assert desk.counted == 1
 
@@ -190,7 +205,7 @@ def test_a_hanging_check_reports_no_container(desk: Desk, monkeypatch: pytest.Mo
     )
     stuck = replace(desk.one, id="hangs", pod=Pod("other", "team", "stuck"))
     try:
-        said = desk.perform(stuck, deadline_s=0.2, do=lambda proofs: proofs.begin(desk.one))
+        said = desk.perform(stuck, deadline_s=0.2, do=lambda checks: checks.begin(desk.one))
     finally:
         fifo.open("w").close()
     assert [line.split(" namespace=")[0] for line in said] == [
@@ -208,4 +223,37 @@ def test_a_container_that_never_starts_is_not_reported(desk: Desk) -> None:
 
 def test_a_stopped_verification_starts_no_check(desk: Desk) -> None:
     desk.bundle.create()
-    assert desk.perform(desk.one, do=Proofs.stop) == []
+    assert desk.perform(desk.one, do=Verifier.stop) == []
+
+
+PODS = 110
+"""Pods of a node, the kubelet's default."""
+RETRIES = 5
+STRONG = {
+    "process": {"cwd": "/", "capabilities": {"effective": ["CAP_SYS_ADMIN"]}},
+    "linux": {"namespaces": []},
+}
+
+
+async def test_pods_whose_inspections_hang_leave_slots_to_the_others(tmp_path: Path) -> None:
+    """The read file never ends, as on an NFS server that hangs, and the kubelet retries."""
+    inspects, hung = verifier_at(tmp_path, 0.01, Metrics()), []
+    for number in range(PODS - 1):
+        directory = bundles.of(tmp_path, f"hung-{number}")
+        directory.mkdir(parents=True)
+        os.mkfifo(directory / "config.json")
+        hung.append(directory / "config.json")
+        for _ in range(RETRIES):
+            pod = Pod(f"uid-{number}", "team", f"pod-{number}")
+            with pytest.raises(TimeoutError):
+                await inspects.strong_beside(pod, Container(f"hung-{number}", "main"))
+    inspects._settings = replace(inspects._settings, work_deadline_s=60)
+    directory = bundles.of(tmp_path, "other")
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps(STRONG))
+    (directory / "init.pid").write_text(str(os.getpid()))
+    pod = Pod("uid-other", "team", "other")
+    strong = await inspects.strong_beside(pod, Container("other", "main"))
+    for fifo in hung:
+        os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+    assert strong == "SYS_ADMIN"

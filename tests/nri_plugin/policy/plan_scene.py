@@ -10,7 +10,6 @@ from contract import allocation, grants, names
 from contract.allocation import Allocation, DeviceEntry
 from contract.grants import GpuGrant
 from nri_plugin.policy.model import (
-    Adjustment,
     CdiDevice,
     Container,
     Device,
@@ -23,6 +22,7 @@ from nri_plugin.policy.model import (
     Pod,
     Specs,
 )
+from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.refusals import Reason, Refusal
 from tests.nri_plugin import objects
 from tests.support import GIB
@@ -89,9 +89,9 @@ def decide(
     return objects.decide(of, container, gpus, specs, paths)
 
 
-def adjusted(*arguments: Any, **options: Any) -> Adjustment:
+def adjusted(*arguments: Any, **options: Any) -> ContainerPlan:
     decision = decide(*arguments, **options)
-    assert isinstance(decision, Adjustment)
+    assert isinstance(decision, ContainerPlan)
     return decision
 
 

@@ -1,0 +1,168 @@
+"""What a container gets, as one value: computed once, stored, applied, answered and compared.
+
+Pure: no clock, file, socket or protobuf. The host creates a plan's files, the runtime's answer has
+the rest, and differences.py compares it with what the container has.
+Invariant: a container never runs without the limit it was granted.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from contract import names
+from contract.quantity import format_binary
+from nri_plugin.policy import checks
+from nri_plugin.policy.checks import Request
+from nri_plugin.policy.model import Claim, Container, Device, Hook, Mount, Pod, Share
+from nri_plugin.policy.places import is_below
+from nri_plugin.policy.refusals import Reason, refused
+
+GRANT: Final = f"{names.CONTAINER_DIR}/{names.FILE_GRANT}"
+POD_KEY_PREFIX: Final = "pod-"
+_FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
+_NO_GPU: Final = ((names.ENV_VISIBLE_DEVICES, names.VISIBLE_DEVICES_NONE),)
+_NO_FILES: Final[Mapping[str, str]] = MappingProxyType({})
+_HASH_SHOWN: Final = 8
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerPlan:
+    """What a container gets. `key` names its directory under the run directory; None: no GPU.
+
+    shared: the directory belongs to the pod, and its other containers use it too. files: by path in
+    the container, the host's files that its programs must see for the limit to be in force. cut:
+    driver capabilities that were requested and not given. warning: why a container that appears to
+    expect a GPU has none.
+    """
+
+    env: Sequence[tuple[str, str]] = ()
+    key: str | None = None
+    container: str = ""
+    shared: bool = False
+    shares: Sequence[Share] = ()
+    files: Mapping[str, str] = field(default_factory=lambda: _NO_FILES, hash=False)
+    mounts: Sequence[Mount] = ()
+    devices: Sequence[Device] = ()
+    hooks: Sequence[Hook] = ()
+    cut: Sequence[str] = ()
+    warning: str = ""
+
+    @property
+    def preloads(self) -> Mapping[str, str]:
+        """Return the preload lists in its directory, by path in the container."""
+        files = self.files
+        return {
+            place: posixpath.basename(files[place])
+            for place in names.CONTAINER_PRELOADS
+            if place in files
+        }
+
+    @property
+    def log_fields(self) -> Mapping[str, str]:
+        """Return the grant as fields of a log line: UUID:MEMORY:PERCENT of each GPU, the beginning
+        of the library's hash, and the directory of the files."""
+        if self.key is None:
+            return {}
+        gpus = (
+            f"{share.uuid}:{format_binary(share.memory_bytes)}:{share.core_percent}"
+            for share in self.shares
+        )
+        release = posixpath.basename(posixpath.dirname(self.files[names.CONTAINER_LIBRARY]))
+        return {"gpus": ",".join(gpus), "library": release[:_HASH_SHOWN], "key": self.key}
+
+
+def grant_key(pod: Pod, container: Container, shared: bool) -> str:
+    """Return the directory name of the grant's files. Raises Refused if it is not a valid name."""
+    used = {"pod uid": pod.uid, "container name": container.name}
+    for what, name in (used if shared else {"container id": container.id}).items():
+        if not _FILE_NAME.fullmatch(name):
+            raise refused(Reason.IDENTITY_INVALID, what=what, value=name)
+    return POD_KEY_PREFIX + pod.uid if shared else container.id
+
+
+def with_share(request: Request) -> ContainerPlan:
+    """Return the plan of a container with a share. Raises Refused."""
+    for check in checks.CHECKS:
+        check(request)
+    gpus, ours = request.gpus, request.mounts
+    files = {mount.destination: mount.source for mount in ours}
+    files.pop(names.CONTAINER_LIBRARY_VISIBLE, None)
+    files[GRANT] = f"{files[names.CONTAINER_DIR]}/{names.FILE_GRANT}"
+    return ContainerPlan(
+        env=request.env,
+        key=request.key,
+        container=request.container.name,
+        shared=request.claim.shared,
+        shares=tuple(request.claim.shares),
+        files=MappingProxyType(files),
+        mounts=(*gpus.mounts, *ours),
+        devices=gpus.edits.devices,
+        hooks=gpus.edits.hooks,
+        cut=request.driver.cut,
+    )
+
+
+def without_share(container: Container, claim: Claim | None) -> ContainerPlan | None:
+    """Return the plan of a container without a share. None: it is not changed, because its pod
+    requests nothing (claim: None), or another device plugin gave it a GPU."""
+    if claim is None or checks.given_gpu(container):
+        return None
+    warning = claim.warning or checks.names_gpus(container.env)
+    return ContainerPlan(_NO_GPU, container=container.name, warning=warning)
+
+
+def encode(plan: ContainerPlan) -> bytes:
+    """Return the part of the plan that is compared once the container is created, for its file."""
+    return json.dumps({"v": _VERSION, "files": dict(plan.files)}).encode()
+
+
+def decode(data: bytes, key: str, container: str) -> ContainerPlan | None:
+    """Return a stored plan; None: this release cannot read it. The records of earlier releases have
+    the files alone."""
+    try:
+        stored = json.loads(data)
+    except ValueError:
+        return None
+    if not isinstance(stored, dict):
+        return None
+    files = stored.get("files") if stored.get("v") == _VERSION else stored
+    if not isinstance(files, dict) or not all(isinstance(each, str) for each in files.values()):
+        return None
+    return ContainerPlan(key=key, container=container, files=files)
+
+
+def of_unrecorded(
+    mounts: Sequence[Mount], key: str, container: str, run_dir: str, store_dir: str
+) -> ContainerPlan:
+    """Return the plan of a container whose release stored none: what every release mounts."""
+    mounted = {mount.destination: mount.source for mount in mounts}
+    directory = f"{run_dir}/{key}"
+    # The library, and in strict mode the forwarders and the libraries that they load.
+    stored = {
+        place: source
+        for place, source in mounted.items()
+        if place != names.CONTAINER_LIBRARY_VISIBLE
+        and (is_below(source, store_dir) or is_below(place, names.CONTAINER_DIR))
+    }
+    lists = {
+        place: source
+        if (source := mounted.get(place, "")).startswith(f"{directory}/{name}.")
+        else f"{directory}/{name}"
+        for place, name in names.CONTAINER_PRELOADS.items()
+        if place in mounted or place == names.CONTAINER_PRELOAD
+    }
+    files = {
+        **stored,
+        names.CONTAINER_DIR: directory,
+        GRANT: f"{directory}/{names.FILE_GRANT}",
+        f"{names.CONTAINER_DIR}/{names.FILE_REGION}": f"{directory}/{names.FILE_REGION}",
+        **lists,
+    }
+    return ContainerPlan(key=key, container=container, files=files)

@@ -1,0 +1,181 @@
+"""A plan compared with what the container has: one row for each difference, at each moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from contract import names
+from nri_plugin.policy import plan as plans
+from nri_plugin.policy.differences import Observed, Seen, differences
+from nri_plugin.policy.merged import Merged, Owners, foreign_gpu
+from nri_plugin.policy.model import Device, Hook, HookStage, Mount, Share
+from nri_plugin.policy.plan import ContainerPlan
+from tests.nri_plugin.objects import planned
+
+ME, OTHER = "50-gpuslice", "60-other"
+RUN, STORE = "/run/gpuslice/c1", "/run/gpuslice/.store/abc/libvgpu.so"
+SHARES = (Share("GPU-1", 0, 1, 1),)
+GPU = Device("/dev/nvidia0", "c", 195, 0, 0o666)
+HOOK = Hook(HookStage.CREATE_CONTAINER, "/usr/bin/nvidia-ctk", ("nvidia-ctk",))
+PLAN = replace(planned("c1", SHARES), devices=(GPU,), hooks=(HOOK,))
+(PRELOAD,) = (each for each in PLAN.mounts if each.destination == names.CONTAINER_PRELOAD)
+REST = tuple(each for each in PLAN.mounts if each is not PRELOAD)
+
+
+def merged(plan: ContainerPlan) -> Merged:
+    """The agent's own answer, with the agent as owner."""
+    return Merged(
+        ME,
+        plan.env,
+        plan.mounts,
+        tuple(device._replace(file_mode=None) for device in plan.devices),
+        plan.hooks,
+        (),
+        Owners(
+            env={key: ME for key, _ in plan.env},
+            mounts={mount.destination: ME for mount in plan.mounts},
+            devices={device.path: ME for device in plan.devices},
+            hooks=("10-early", ME),
+        ),
+    )
+
+
+WHOLE = merged(PLAN)
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+
+
+def owned_by_another(field: str, key: str) -> Merged:
+    changes: dict[str, Any] = {field: {**getattr(WHOLE.owners, field), key: OTHER}}
+    return replace(WHOLE, owners=replace(WHOLE.owners, **changes))
+
+
+def with_mounts(*mounts: Mount) -> Merged:
+    return replace(WHOLE, mounts=mounts)
+
+
+AT_VALIDATION: Final[Mapping[str, Merged]] = {
+    f"environment {VISIBLE} is 'all' instead of 'GPU-1'": replace(
+        WHOLE, env=(*PLAN.env, (VISIBLE, "all"))
+    ),
+    f"environment {VISIBLE} is None": replace(WHOLE, env=()),
+    f"environment {VISIBLE} was set by 60-other": owned_by_another("env", VISIBLE),
+    f"environment {VISIBLE} was set by no plugin": replace(
+        WHOLE, owners=replace(WHOLE.owners, env={})
+    ),
+    "mount /etc/ld.so.preload was removed": with_mounts(*REST),
+    "mount /etc/ld.so.preload was removed or": with_mounts(
+        *PLAN.mounts, PRELOAD._replace(source="/evil", destination="/etc/x/../ld.so.preload")
+    ),
+    "mount /etc/ld.so.preload has the options bind": with_mounts(
+        *REST, PRELOAD._replace(options=("bind",))
+    ),
+    "mount /etc/ld.so.preload was set by 60-other": owned_by_another(
+        "mounts", "/etc/ld.so.preload"
+    ),
+    "mount /etc hides /etc/ld.so.preload": with_mounts(*PLAN.mounts, Mount("/etc", "/x")),
+    "mount /.gpuslice/x hides /.gpuslice": with_mounts(*PLAN.mounts, Mount("/.gpuslice/x", "/x")),
+    "device /dev/nvidia0 was removed": replace(WHOLE, devices=()),
+    "device /dev/nvidia0 was removed or replaced": replace(WHOLE, devices=(GPU._replace(minor=1),)),
+    "device /dev/nvidia0 was set by 60-other": owned_by_another("devices", "/dev/nvidia0"),
+    "createContainer hook /usr/bin/nvidia-ctk was removed": replace(WHOLE, hooks=()),
+    "createContainer hook /usr/bin/nvidia-ctk was": replace(
+        WHOLE, owners=replace(WHOLE.owners, hooks=("10-early",))
+    ),
+}
+
+
+@pytest.mark.parametrize("text", AT_VALIDATION)
+def test_what_another_plugin_changed(text: str) -> None:
+    first = next(differences(PLAN, Observed(merged=AT_VALIDATION[text])))
+    assert " ".join(first).startswith(text)
+
+
+HARMLESS: Final[Mapping[str, Merged]] = {
+    "nothing": WHOLE,
+    "a variable": replace(WHOLE, env=(*WHOLE.env, ("X", "1"))),
+    "a mount": with_mounts(*PLAN.mounts, Mount("/tools", "/opt/tools")),
+    "a mount over the visible library": with_mounts(*PLAN.mounts, Mount("/usr/local/vgpu", "/x")),
+}
+
+
+@pytest.mark.parametrize("added", HARMLESS)
+def test_what_another_plugin_may_add(added: str) -> None:
+    assert not list(differences(PLAN, Observed(merged=HARMLESS[added])))
+    assert foreign_gpu(HARMLESS[added]) is None
+
+
+def without(place: str) -> list[Mount]:
+    return [mount for mount in PLAN.mounts if mount.destination != place]
+
+
+PLACES: Final = sorted(set(PLAN.files) - {plans.GRANT})
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_mount_that_the_created_container_lacks(place: str) -> None:
+    for mounts in (without(place), [*without(place), Mount(place, "/elsewhere")]):
+        assert list(differences(PLAN, Observed(mounts=mounts)))
+    assert not list(differences(PLAN, Observed(mounts=PLAN.mounts)))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_container_whose_release_stored_no_plan(place: str) -> None:
+    """The first releases did not mount the second list. Only the file seen inside shows which
+    library it is."""
+    missing, elsewhere = without(place), [*without(place), Mount(place, "/elsewhere")]
+    for mounts, allowed in (
+        (missing, place == names.CONTAINER_PRELOAD_NIX),
+        (elsewhere, place == names.CONTAINER_LIBRARY),
+        (PLAN.mounts, True),
+    ):
+        unrecorded = ("c1", "main", "/run/gpuslice", "/run/gpuslice/.store")
+        plan = plans.of_unrecorded(mounts, *unrecorded)
+        assert (not list(differences(plan, Observed(mounts=mounts)))) is allowed
+        if mounts is PLAN.mounts:
+            assert plan.files == PLAN.files
+
+
+def test_a_container_of_an_earlier_release_is_compared_with_what_that_mounted() -> None:
+    """A store that was moved since, and a new mount path, are no differences."""
+    earlier = {**PLAN.files, names.CONTAINER_LIBRARY: "/opt/store/abc/libvgpu.so"}
+    del earlier[names.CONTAINER_PRELOAD_NIX]
+    mounts = [Mount(place, source) for place, source in earlier.items() if place != plans.GRANT]
+    assert not list(differences(replace(PLAN, files=earlier), Observed(mounts=mounts)))
+    assert list(differences(replace(PLAN, files={}), Observed(mounts=PLAN.mounts)))
+
+
+def test_strict_modes_forwarders_belong_to_the_plan() -> None:
+    store = "/run/gpuslice/.store"
+    more = {
+        "/usr/lib/libcuda.so.1": f"{store}/f/libcuda.so.1",
+        "/.gpuslice/driver/libcuda.so.1": "/host/libcuda.so.1",
+    }
+    mounts = [*PLAN.mounts, *map(Mount, more, more.values()), Mount("/data", "/host/data")]
+    plan = plans.of_unrecorded(mounts, "c1", "main", "/run/gpuslice", store)
+    assert plan.files == {**PLAN.files, **more}
+
+
+def test_a_container_that_shares_its_grant_has_preload_lists_of_its_own() -> None:
+    shared = planned("pod-u", SHARES, shared=True)
+    assert set(shared.preloads.values()) == {"preload.main", "preload-nix.main"}
+    unrecorded = ("pod-u", "main", "/run/gpuslice", "/run/gpuslice/.store")
+    assert plans.of_unrecorded(shared.mounts, *unrecorded).files == shared.files
+
+
+SEEN: Final[Mapping[str, Seen]] = {
+    "/a it does not exist": Seen("/a", (1, 2), None),
+    "/a a regular file of 3 bytes": Seen("/a", (1, 2), (1, 3), "a regular file of 3 bytes"),
+    "/a on another file system": Seen("/a", (1, 2), (2, 2), "on another file system"),
+}
+
+
+@pytest.mark.parametrize("text", SEEN)
+def test_another_file_that_a_program_sees(text: str) -> None:
+    (difference,) = differences(PLAN, Observed(seen=[SEEN[text]]))
+    assert " ".join(difference) == text
+    same = SEEN[text]._replace(there=(1, 2))
+    assert not list(differences(PLAN, Observed(seen=[same])))
