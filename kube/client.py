@@ -1,11 +1,10 @@
 """A thin client of the API server: JSON over aiohttp, one method per verb.
 
-Handles paths, timeouts and Kubernetes' errors; has no code for particular object types. POST and
-PATCH, by which pods are bound and nominated, use a separate client (`kube.posts`).
+Handles paths, timeouts and Kubernetes' errors; has no code for particular object types.
 Every request has a deadline. A write passes the same deadline to the server (`timeout=`), so that
-the server does not apply it later. POST and PATCH are never sent twice: if no answer arrives, the
-caller must check the outcome. aiohttp repeats GET, PUT and DELETE if a
-reused connection turns out to be closed.
+the server does not apply it later. aiohttp sends POST and PATCH once: if no answer arrives, the
+caller must check the outcome. It repeats GET, PUT and DELETE if a reused connection turns out to be
+closed.
 """
 
 from __future__ import annotations
@@ -15,21 +14,16 @@ import math
 import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from functools import cache
 from typing import Any, Final, Self
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import aiohttp
 import orjson
 from aiohttp import hdrs
-from multidict import CIMultiDict
-from yarl import URL
 
 from kube.access import Access, AccessError
 from kube.errors import NO_ANSWER, UNREACHABLE, KubeError
 from kube.fields import Json
-from kube.http1 import fields_of
-from kube.posts import KEEP_S, KEEPALIVE, NotAnswered, NotSent, Posts
 
 TIMEOUT_S: Final = 10.0
 """Timeout of one request, to the last byte of the answer; the caller may override it."""
@@ -52,9 +46,18 @@ IGNORE: Final = "Ignore"
 unknown and repeated fields."""
 
 _JSON: Final = "application/json"
-_SENT_ONCE: Final = ("POST", "PATCH")
 _CREDENTIALS_S: Final = 60.0
 _CONNECTIONS: Final = 256
+_IDLE_S: Final = 60.0
+"""Idle time after which a connection is not reused: a middlebox may have dropped its state."""
+_KEEPALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+)
+"""A host that disappears without closing the connection is detected after half a minute."""
 _TEXT_MOST: Final = 500
 
 
@@ -94,7 +97,6 @@ class Kube:
             self._renewing.cancel()
         if self._session is not None:
             await self._session.close()
-        self._posts.close()
 
     # --- reading
 
@@ -226,33 +228,18 @@ class Kube:
     ) -> bytes:
         data = None if body is None else orjson.dumps(body)
         self._renew()
-        if method in _SENT_ONCE and data is not None and not self._access.proxy:
-            fields = _content_fields(only, kind)
-            status, content = await self._send(method, _with(path, query), fields, data, timeout_s)
-        else:
-            timeout = aiohttp.ClientTimeout(total=timeout_s)
-            try:
-                request = self._request(method, path, query, data, timeout, only, kind)
-                async with request as response:
-                    status, content = response.status, await response.read()
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                raise _failure(error) from error
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            request = self._request(method, path, query, data, timeout, only, kind)
+            async with request as response:
+                status, content = response.status, await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _failure(error) from error
         if status >= 300:
             if status == 401:
                 self._renewed_s = -math.inf
             raise _refusal(status, content)
         return content
-
-    async def _send(
-        self, method: str, path: str, fields: bytes, data: bytes, timeout_s: float
-    ) -> tuple[int, bytes]:
-        try:
-            answer = await self._posts.send(method.encode(), path, fields, data, timeout_s)
-        except NotSent as error:
-            raise KubeError(0, UNREACHABLE, str(error)) from error
-        except NotAnswered as error:
-            raise KubeError(0, NO_ANSWER, str(error)) from error
-        return answer.status, answer.body
 
     def _request(
         self,
@@ -266,14 +253,11 @@ class Kube:
     ) -> aiohttp.client._RequestContextManager:
         if self._session is None:
             self._session = _session()
-        headers = self._headers.copy()
-        headers.update(_content(only, kind))
-        url = URL(f"{self._access.server}{_with(path, query)}", encoded=True)
         return self._session.request(
             method,
-            url,
+            f"{self._access.server}{_with(path, query)}",
             data=data,
-            headers=headers,
+            headers=self._headers | _content(only, kind),
             timeout=timeout,
             allow_redirects=False,
             ssl=True if self._context is None else self._context,
@@ -282,21 +266,24 @@ class Kube:
         )
 
     def _use(self, access: Access) -> None:
-        """Replace the connection. On AccessError or OSError nothing has changed."""
-        headers = CIMultiDict(
-            {
-                # Within a cluster, compression costs both programs more than it saves.
-                hdrs.ACCEPT_ENCODING: "identity",
-                hdrs.USER_AGENT: self._user_agent,
-            }
-        )
-        if access.authorization:
-            headers[hdrs.AUTHORIZATION] = access.authorization
+        """Replace address and credentials. A new TLS context gets new connections. On AccessError
+        or OSError nothing has changed."""
+        if not access.authorization.isprintable():
+            raise AccessError("credentials: invalid value: must have no control characters")
         try:
+            url = urlsplit(access.server)
+            if url.scheme not in ("http", "https") or not url.hostname or url.port == 0:
+                raise ValueError("invalid value: must be https://HOST or http://HOST")
             context = access.context()
-            self._posts = Posts(access.server, context, access.server_name, headers)
         except ValueError as error:
             raise AccessError(f"{access.server}: {error}") from error
+        # Within a cluster, compression costs both programs more than it saves.
+        headers: dict[str, str] = {
+            hdrs.ACCEPT_ENCODING: "identity",
+            hdrs.USER_AGENT: self._user_agent,
+        }
+        if access.authorization:
+            headers[hdrs.AUTHORIZATION] = access.authorization
         self._access, self._context, self._headers = access, context, headers
         self._renewed_s = self._clock()
 
@@ -310,9 +297,7 @@ class Kube:
         try:
             access = await asyncio.to_thread(self._load)
             if access != self._access:
-                before = self._posts
                 self._use(access)
-                before.close()
             self.problem = ""
         except (AccessError, OSError) as error:
             self.problem = f"credentials: {error}"
@@ -325,21 +310,16 @@ def _with(path: str, query: Mapping[str, object]) -> str:
     return f"{path}{'&' if '?' in path else '?'}{urlencode(query)}" if query else path
 
 
-def _content(only: str, kind: str) -> Mapping[str, str]:
+def _content(only: str, kind: str) -> dict[str, str]:
     """The headers that differ from request to request. A server that cannot reduce the object
     answers with all of it."""
     accept = f"{_JSON};as={only};g=meta.k8s.io;v=v1,{_JSON}" if only else _JSON
     return {hdrs.ACCEPT: accept, hdrs.CONTENT_TYPE: kind or _JSON}
 
 
-@cache
-def _content_fields(only: str, kind: str) -> bytes:
-    return fields_of(_content(only, kind))
-
-
 def _session() -> aiohttp.ClientSession:
     connector = aiohttp.TCPConnector(
-        limit=_CONNECTIONS, keepalive_timeout=KEEP_S, socket_factory=_socket
+        limit=_CONNECTIONS, keepalive_timeout=_IDLE_S, socket_factory=_socket
     )
     return aiohttp.ClientSession(
         connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
@@ -350,7 +330,7 @@ def _socket(address: tuple[Any, ...]) -> socket.socket:
     family, kind, protocol = address[:3]
     made = socket.socket(family, kind, protocol)
     made.setblocking(False)
-    for level, option, value in KEEPALIVE:
+    for level, option, value in _KEEPALIVE:
         made.setsockopt(level, option, value)
     return made
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol
 
-from kube.http1 import TEXT, Request, Response
+from aiohttp import web
+
 from kube.log_lines import Line
 from scheduler.binder import Binder
 from scheduler.decisions.verbs import Verbs, error
@@ -21,16 +22,20 @@ from scheduler.kubernetes import arguments
 from scheduler.kubernetes.arguments import ArgumentsError
 from scheduler.leader import LeaseGuard
 from scheduler.metrics import Metrics
-from scheduler.server import Server
 
 _LOG: Final = logging.getLogger(__name__)
 
 MOST_BYTES: Final = 64 << 20
 """Limit of a body: the largest pod that the API server accepts, and a hundred thousand names."""
+BODY_S: Final = 30.0
+"""Timeout for the rest of a request whose head has arrived."""
+LEAVE_S: Final = 1.0
+"""How long a shutdown waits for pending answers."""
 NOT_SYNCED: Final = "gpuslice has not read all pods, nodes and GPUs yet"
 _FAILED: Final = {"/preempt": 503}
 """HTTP status of an error by verb; else 200. ExtenderPreemptionResult has no error field: any body
 that is parsed means that no victims were found."""
+_ALLOW: Final = {"Allow": "POST"}
 _OUTCOMES: Final = {False: "answered", True: "error"}
 
 Reply = tuple[bytes, str]
@@ -72,39 +77,40 @@ class Extender:
             for refused in _OUTCOMES
         }
 
-    async def serve(self, host: str, port: int) -> Server:
-        """Serves until `close`. Port 0: any free port; see the server's address."""
-        server = Server(self._answer, MOST_BYTES)
-        await server.start(host, port)
-        return server
-
-    def _answer(self, request: Request) -> Response | Coroutine[Any, Any, Response]:
-        verb = request.path
-        if verb not in self._calls:
-            text = f"path: must be one of {', '.join(self._calls)}\n"
-            return Response(text.encode(), TEXT, 404)
-        if request.method != "POST":
-            return Response(b"method: must be POST\n", TEXT, 405, allow="POST")
-        began_s = time.perf_counter()
+    async def serve(self, host: str, port: int) -> web.AppRunner:
+        """Serves until the runner's `cleanup`. Port 0: any free port; see the runner's addresses.
+        A caller that disconnects does not cancel its call: the Binding may be done."""
+        app = web.Application(client_max_size=MOST_BYTES)
+        for path in self._calls:
+            app.router.add_post(path, self._answer)
+        app.router.add_route("*", "/{other:.*}", self._other)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=LEAVE_S)
+        await runner.setup()
         try:
-            reply = self._calls[verb](request.body)
+            await web.TCPSite(runner, host, port).start()
+        except OSError:
+            await runner.cleanup()
+            raise
+        return runner
+
+    async def _other(self, request: web.Request) -> web.Response:
+        if request.path in self._calls:
+            return web.Response(text="method: must be POST\n", status=405, headers=_ALLOW)
+        return web.Response(text=f"path: must be one of {', '.join(self._calls)}\n", status=404)
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        body = await _read(request)
+        verb, began_s = request.path, time.perf_counter()
+        try:
+            reply = self._calls[verb](body)
             if not isinstance(reply, tuple):
-                return self._later(verb, began_s, reply)
+                reply = await reply
         except Exception as fault:
             reply = _fault(verb, fault)
-        return self._answered(verb, began_s, reply)
-
-    async def _later(self, verb: str, began_s: float, work: Awaitable[Reply]) -> Response:
-        try:
-            reply = await work
-        except Exception as fault:
-            reply = _fault(verb, fault)
-        return self._answered(verb, began_s, reply)
-
-    def _answered(self, verb: str, began_s: float, reply: Reply) -> Response:
         answer, refused = reply
         self._seconds[verb, bool(refused)].observe(time.perf_counter() - began_s)
-        return Response(answer, status=_FAILED.get(verb, 200) if refused else 200)
+        status = _FAILED.get(verb, 200) if refused else 200
+        return web.Response(body=answer, status=status, content_type="application/json")
 
     def _filter(self, body: bytes) -> Reply | Awaitable[Reply]:
         """Handles every pod, synchronously where possible."""
@@ -141,6 +147,14 @@ class Extender:
 
     async def _refusal(self) -> str:
         return await self._guard.admit() if self._source.synced else NOT_SYNCED
+
+
+async def _read(request: web.Request) -> bytes:
+    try:
+        async with asyncio.timeout(BODY_S):
+            return await request.read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text="the rest of the request did not arrive\n") from None
 
 
 def _refused(why: str) -> Reply:

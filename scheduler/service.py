@@ -172,8 +172,8 @@ async def _run(
         elif leader.second_installation:
             await events.second_installation(leader.status)
 
-    server = await extender.serve(*settings.listen)
-    host, port = server.address
+    serving = await extender.serve(*settings.listen)
+    host, port = serving.addresses[0][:2]
     announce(f"extender: http://{host}:{port}")
     try:
         async with asyncio.TaskGroup() as group:
@@ -185,8 +185,8 @@ async def _run(
             others.append(group.create_task(requeuer.run(missed), name="requeue"))
             others.append(group.create_task(_every(settings.report_s, report), name="report"))
             if settings.http is not None:
-                serving = endpoint.run(settings.http, lambda at: announce(f"serving: http://{at}"))
-                others.append(group.create_task(serving, name="endpoint"))
+                pages = endpoint.run(settings.http, lambda at: announce(f"serving: http://{at}"))
+                others.append(group.create_task(pages, name="endpoint"))
             others.append(group.create_task(_ready(cache, announce), name="ready"))
             others.append(group.create_task(admission.run(), name="admission"))
             leading = group.create_task(leader.run(), name="lead")
@@ -200,7 +200,7 @@ async def _run(
             for task in others:
                 task.cancel()
     finally:
-        await server.close()
+        await serving.cleanup()
 
 
 async def _first(waited: Awaitable[object], task: asyncio.Task[None]) -> None:

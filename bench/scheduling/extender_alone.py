@@ -63,12 +63,12 @@ async def main(size: fleets.Size, enabled: Enabled) -> None:
     verbs = Verbs(state, enabled=enabled)
     binder = Binder(state, yes, yes, verbs, enabled=enabled)
     extender = Extender(verbs, binder, yes, yes, Metrics())
-    server = await extender.serve("127.0.0.1", 0)
-    sys.stdout.write(f"{server.address[1]}\n")
+    serving = await extender.serve("127.0.0.1", 0)
+    sys.stdout.write(f"{serving.addresses[0][1]}\n")
     sys.stdout.flush()
     with contextlib.suppress(EOFError):
         await asyncio.to_thread(sys.stdin.read)
-    await server.close()
+    await serving.cleanup()
 
 
 if __name__ == "__main__":

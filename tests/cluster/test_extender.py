@@ -156,8 +156,8 @@ class World:
 
     @asynccontextmanager
     async def kube_scheduler(self, directory: Path) -> AsyncIterator[None]:
-        server = await self.extender.serve("127.0.0.1", 0)
-        host, port = server.address
+        runner = await self.extender.serve("127.0.0.1", 0)
+        host, port = runner.addresses[0][:2]
         written = manifests.configuration()
         written["extenders"][0]["urlPrefix"] = f"http://{host}:{port}"
         config = directory / "kube-scheduler.yaml"
@@ -168,7 +168,7 @@ class World:
             yield
         finally:
             process.kill()
-            await server.close()
+            await runner.cleanup()
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.fuzz import documents, files, http, images, objects, wire
+from tests.fuzz import documents, files, images, objects, wire
 
 _CORPUS: Final = Path(__file__).parent / "corpus"
 
@@ -66,10 +66,6 @@ TARGETS: Final[Mapping[str, Target]] = {
         "nri_plugin/host/entrypoint.py", "nothing", images.programs, words=("ELF", "#!")
     ),
     "preload": Target("nri_plugin/policy/preload_list.py", "nothing", images.preload_files, 512),
-    "requests": Target(
-        "kube/http1.py, scheduler/server.py", "nothing", http.requests, words=http.WORDS
-    ),
-    "answers": Target("kube/http1.py, kube/posts.py", "nothing", http.answers, words=http.WORDS),
     "grant": Target("contract/grant_file.py", "nothing", files.grant_files, 9000),
     "library-cache": Target(
         "gpu/library_cache.py", "nothing", files.library_caches, words=("libcuda.so.1",)

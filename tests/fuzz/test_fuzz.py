@@ -75,8 +75,6 @@ def test_an_undocumented_error_of_a_parser_is_detected(
         "grant": "contract.grant_file.decode",
         "library-cache": "gpu.library_cache.find",
         "program": "nri_plugin.host.entrypoint.parse",
-        "requests": "kube.http1.Requests.feed",
-        "answers": "kube.http1.Answers.feed",
         "preload": "nri_plugin.policy.preload_list.entries",
     }
     monkeypatch.setattr(parser[name], broken)

@@ -4,8 +4,10 @@ made to. Regular behaviour is tested with a real one (tests/cluster)."""
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -13,6 +15,7 @@ from aiohttp import web
 
 from kube.access import Access
 from kube.client import Kube
+from lab.cluster import certificate
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -63,19 +66,35 @@ def lines(*events: dict[str, Any]) -> bytes:
     return b"".join(orjson.dumps(each) + b"\n" for each in events)
 
 
+def certificate_for(directory: Path, host: str) -> tuple[Path, ssl.SSLContext]:
+    """A certificate for the address and for api.example, and the server's context with it."""
+    made, key = directory / "certificate", directory / "key"
+    named = f"subjectAltName=DNS:api.example,IP:{host}"
+    certificate.make(made, key, ("/CN=api", named))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made, key)
+    return made, context
+
+
 @asynccontextmanager
-async def serving(answer: Answer) -> AsyncIterator[Access]:
+async def serving(
+    answer: Answer, context: ssl.SSLContext | None = None, address: str = "127.0.0.1"
+) -> AsyncIterator[Access]:
+    """context: of a server that speaks TLS."""
+
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         assert isinstance(request, web.BaseRequest)
         return await answer(request)  # type: ignore[arg-type]
 
     runner = web.ServerRunner(web.Server(handle), shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, address, 0, ssl_context=context)
     await site.start()
     try:
-        host, port = runner.addresses[0][:2]
-        yield Access(f"http://{host}:{port}", authorization="Bearer secret")
+        port = runner.addresses[0][1]
+        host = f"[{address}]" if ":" in address else address
+        server = f"{'https' if context else 'http'}://{host}:{port}"
+        yield Access(server, authorization="Bearer secret")
     finally:
         await runner.cleanup()
 

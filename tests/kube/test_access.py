@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from kube import access
 from kube.access import Access, AccessError
 from kube.client import Kube
 from kube.errors import KubeError
+from tests.kube.api_server import certificate_for, refuse, serving
 from tests.kube.api_server import json as answered
-from tests.kube.api_server import refuse, serving
 from tests.support import until_async
 
 
@@ -177,28 +178,29 @@ def test_credentials_are_read_again_every_minute() -> None:
     asyncio.run(scene())
 
 
-def test_with_new_credentials_a_post_has_a_new_connection_and_the_old_one_is_closed() -> None:
+def test_with_new_credentials_a_request_has_a_new_connection(tmp_path: Path) -> None:
+    """With client certificates, the server takes the identity from the connection."""
     now, connections = [1000.0], list[asyncio.BaseTransport]()
+    made, context = certificate_for(tmp_path, "127.0.0.1")
 
     async def answer(request: web.Request) -> web.Response:
         assert request.transport is not None
-        if request.method == "POST" and request.transport not in connections:
+        if request.transport not in connections:
             connections.append(request.transport)
         return answered({"as": request.headers["Authorization"]})
 
     async def scene() -> None:
-        async with serving(answer) as found:
-            new = Access(found.server, "Bearer new")
-            async with Kube(found, lambda: new, lambda: now[0]) as kube:
+        async with serving(answer, context) as found:
+            old = replace(found, ca_file=str(made))
+            new = replace(old, authorization="Bearer new")
+            async with Kube(old, lambda: new, lambda: now[0]) as kube:
                 for _ in range(2):
                     assert await kube.post("/p", {}) == {"as": "Bearer secret"}
                 assert len(connections) == 1
                 now[0] += 61
                 async with asyncio.timeout(30):
-                    while (await kube.get("/p"))["as"] != "Bearer new":
+                    while (await kube.post("/p", {}))["as"] != "Bearer new":
                         pass
-                await until_async(connections[0].is_closing)
-                assert await kube.post("/p", {}) == {"as": "Bearer new"}
                 assert len(connections) == 2
 
     asyncio.run(scene())
@@ -235,7 +237,7 @@ def test_unusable_credentials_are_reported_until_they_are_replaced() -> None:
                     now[0] += 61
                     assert await kube.get("/p") == {"as": "Bearer secret"}
                     await until_async(lambda: kube._renewing is None)
-                    assert "header Authorization: invalid value" in kube.problem
+                    assert "credentials: invalid value: must have" in kube.problem
                 assert await kube.post("/p", {}) == {"as": "Bearer secret"}
                 assert await kube.get("/p") == {"as": "Bearer secret"}
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -14,6 +16,7 @@ from kube.access import Access
 from kube.client import IGNORE, METADATA_ONLY, STRATEGIC_PATCH, Kube
 from kube.errors import NO_ANSWER, UNREACHABLE, KubeError
 from tests.kube.api_server import (
+    certificate_for,
     client_of,
     event,
     json,
@@ -138,6 +141,59 @@ def test_a_post_is_sent_once_though_the_connection_breaks() -> None:
 
     asyncio.run(scene())
     assert seen == ["GET", "POST", "PATCH"]
+
+
+def test_a_cancelled_write_leaves_no_connection_to_its_answer() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        if request.path == "/slow":
+            arrived.set()
+            await asyncio.sleep(0.1)
+        return json({"path": request.path})
+
+    async def scene() -> None:
+        async with client_of(answer) as kube:
+            await kube.post("/p", {})
+            writing = asyncio.create_task(kube.post("/slow", {}))
+            await arrived.wait()
+            writing.cancel()
+            for _ in range(3):
+                assert await kube.post("/p", {}) == {"path": "/p"}
+                await asyncio.sleep(0.1)
+
+    arrived = asyncio.Event()
+    asyncio.run(scene())
+
+
+def _has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_the_server_is_the_one_that_its_certificate_names(host: str, tmp_path: Path) -> None:
+    """Its address, or another name if one is configured."""
+    if ":" in host and not _has_ipv6():
+        pytest.skip("this machine has no IPv6 address")
+    made, context = certificate_for(tmp_path, host)
+
+    async def answer(request: web.Request) -> web.Response:
+        return json({})
+
+    async def scene() -> None:
+        async with serving(answer, context, host) as found:
+            for name in ("", "api.example"):
+                access = replace(found, ca_file=str(made), server_name=name)
+                async with Kube(access) as kube:
+                    assert await kube.post("/p", {}) == {}
+            async with Kube(replace(access, server_name="other.example")) as kube:
+                with pytest.raises(KubeError, match="CERTIFICATE_VERIFY_FAILED") as raised:
+                    await kube.post("/p", {})
+                assert raised.value.reason == UNREACHABLE
+
+    asyncio.run(scene())
 
 
 def test_a_list_comes_in_pages_of_metadata_alone_on_request() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 
 class ManualLeaseGuard:
-    """open_for: closes by itself after this number of checks; None: never."""
+    """open_for: closes by itself after this number of checks; None: never. `admit` waits for
+    `resumed`, if that is set."""
 
     def __init__(self, is_open: bool = True, open_for: int | None = None) -> None:
         self.is_open = is_open
@@ -15,6 +17,7 @@ class ManualLeaseGuard:
         self.under_way = 0
         self.most_under_way = 0
         self.admitted = 0
+        self.resumed: asyncio.Event | None = None
 
     def record_call(self) -> bool:
         self.admitted += self.is_open
@@ -22,6 +25,8 @@ class ManualLeaseGuard:
 
     async def admit(self) -> str:
         self.record_call()
+        if self.resumed is not None:
+            await self.resumed.wait()
         return self.refusal()
 
     def may_write(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import logging
 from collections.abc import AsyncIterator
@@ -10,19 +11,40 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from kube.client import Kube
 from scheduler.binder import Binder
 from scheduler.decisions.verbs import Verbs
-from scheduler.extender import NOT_SYNCED, Extender
+from scheduler.extender import MOST_BYTES, NOT_SYNCED, Extender
 from scheduler.metrics import Metrics
 from tests.scheduler import calls, objects
 from tests.scheduler.lease_guards import ManualLeaseGuard
 from tests.scheduler.pod_server import PodServer
+from tests.support import until_async
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+FILTER = calls.arguments(calls.pod("p"), calls.names(2))
+BIND = calls.binding(calls.pod("p"), "n0")
+"""The API server does not have the pod."""
 
 
 class Source:
     synced = True
+
+
+def post(verb: str, body: bytes) -> bytes:
+    head = f"POST /{verb} HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+async def status(reader: asyncio.StreamReader) -> int:
+    """Reads one whole answer."""
+    async with asyncio.timeout(60):
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+        await reader.readexactly(int(length))
+    return int(head.split()[1])
 
 
 class Client:
@@ -36,6 +58,8 @@ class Client:
         self.state = calls.state(nodes=2, gpus=1)
         self.verbs = Verbs(self.state)
         self.url = ""
+        self.runner: web.AppRunner
+        self.extender: Extender
 
     async def ask(self, verb: str, body: bytes, method: str = "POST") -> tuple[int, Any]:
         async with (
@@ -44,6 +68,15 @@ class Client:
         ):
             said = await response.read()
             return response.status, calls.loads(said) if said[:1] == b"{" else said
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        host, port = self.runner.addresses[0][:2]
+        reader, writer = await asyncio.open_connection(host, port)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
 
     def counted(self, verb: str, outcome: str) -> float | None:
         name = "gpuslice_scheduler_verb_duration_seconds_count"
@@ -57,13 +90,14 @@ async def serving(*pods: dict[str, Any]) -> AsyncIterator[Client]:
     async with client.server.serving() as access, Kube(access) as kube:
         binder = Binder(client.state, kube, client.guard, client.verbs)
         extender = Extender(client.verbs, binder, client.guard, client.source, client.metrics)
-        server = await extender.serve("127.0.0.1", 0)
-        host, port = server.address
+        client.extender = extender
+        runner = await extender.serve("127.0.0.1", 0)
+        client.runner, (host, port) = runner, runner.addresses[0][:2]
         client.url = f"http://{host}:{port}"
         try:
             yield client
         finally:
-            await server.close()
+            await runner.cleanup()
 
 
 async def test_a_pod_goes_through_the_verbs_to_its_gpu() -> None:
@@ -187,3 +221,58 @@ async def test_a_call_may_be_large() -> None:
     async with serving(raw) as client:
         status, answer = await client.ask("filter", calls.arguments(raw, among))
         assert (status, answer) == (200, {"NodeNames": among})
+
+
+async def test_a_larger_call_is_refused() -> None:
+    async with serving() as client:
+        status, _ = await client.ask("filter", b" " * (MOST_BYTES + 1))
+        assert status == 413
+
+
+async def test_a_connection_is_kept_for_the_next_call() -> None:
+    async with serving() as client, client.connection() as (reader, writer):
+        for verb in ("filter", "prioritize", "permit", "filter"):
+            writer.write(post(verb, FILTER))
+            assert await status(reader) == (404 if verb == "permit" else 200)
+
+
+async def test_a_caller_that_does_not_send_the_rest_delays_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("scheduler.extender.BODY_S", 0.2)
+    async with serving() as client, client.connection() as (reader, writer):
+        writer.write(post("filter", FILTER)[:-1])
+        assert (await client.ask("filter", FILTER))[0] == 200
+        assert await status(reader) == 408
+
+
+async def test_a_call_is_completed_though_its_caller_disconnects() -> None:
+    async with serving() as client:
+        client.guard.resumed = asyncio.Event()
+        async with client.connection() as (_, writer):
+            writer.write(post("bind", BIND))
+            await until_async(lambda: client.guard.admitted)
+        await asyncio.sleep(0.1)
+        assert client.counted("bind", "error") == 0
+        client.guard.resumed.set()
+        await until_async(lambda: client.counted("bind", "error") == 1)
+
+
+async def test_a_shutdown_answers_the_calls_under_way_and_accepts_no_other() -> None:
+    async with serving() as client, client.connection() as (reader, writer):
+        client.guard.resumed = asyncio.Event()
+        writer.write(post("bind", BIND))
+        await until_async(lambda: client.guard.admitted)
+        stopping = asyncio.create_task(client.runner.cleanup())
+        await until_async(lambda: not client.runner.sites)
+        with pytest.raises(OSError):
+            await client.ask("filter", FILTER)
+        client.guard.resumed.set()
+        assert await status(reader) == 200
+        await stopping
+
+
+async def test_an_address_in_use_is_an_error() -> None:
+    async with serving() as client:
+        with pytest.raises(OSError, match="address already in use"):
+            await client.extender.serve(*client.runner.addresses[0][:2])
