@@ -85,7 +85,7 @@ class Struct:
         return self.pack_in_order(*(values[name] for name in self._names))
 
     def pack_in_order(self, *values: int | bytes) -> bytes:
-        """As `pack`, with the values in the fields' order."""
+        """Pack values that stand in the order of the fields. Otherwise the same as `pack`."""
         return self._struct.pack(*values)
 
     def unpack(self, data: bytes, position: int = 0) -> dict[str, int | bytes]:

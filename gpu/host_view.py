@@ -1,4 +1,4 @@
-"""Where the host's files are seen: in a pod, below the place at which its root is mounted."""
+"""The place of the host's files. A pod sees them below the mount of the host's root."""
 
 from __future__ import annotations
 

@@ -72,7 +72,8 @@ async def _serve(chosen: Settings) -> None:
     loop = asyncio.get_running_loop()
 
     def leave() -> None:
-        """On the first signal finish open requests; on a second one, or a timeout, cancel."""
+        """Finish open requests on the first signal. Cancel them on a second one, or after a
+        timeout."""
         if leaving.is_set():
             serving.cancel()
         leaving.set()

@@ -67,7 +67,7 @@ class ThreadPool:
         self._held: Counter[str] = Counter()
 
     async def run(self, job: Callable[[], _T], deadline_s: float, owner: str) -> _T:
-        """As Worker.run; TimeoutError at once if no slot is free for the owner."""
+        """Run as Worker.run does. Raises TimeoutError at once if no slot is free for the owner."""
         if not self._take(owner):
             raise TimeoutError
         future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()

@@ -34,7 +34,7 @@ class _Program(ctypes.Structure):
 
 
 def forbid() -> None:
-    """From now on, for this thread and those that it starts."""
+    """Forbid pauses from now on, for this thread and those that it starts."""
     unless_it_is = (0x15, 0, 1, _NANOSLEEP)
     lines = (_LOAD_NUMBER, unless_it_is, _KILL_PROCESS, _ALLOW)
     written = (_Instruction * len(lines))(*(_Instruction(*line) for line in lines))

@@ -140,7 +140,7 @@ class ComputeUse:
                 _LOG.info(Line("NVML has no utilization of processes", gpu=uuid))
 
     def _report(self, hold: Hold, uuid: str) -> None:
-        """Once per container; once for all containers that share a grant, and thereby a region."""
+        """Report once per container, and once for all containers that share a grant."""
         if hold.key in self._reported:
             return
         self._reported.add(hold.key)

@@ -39,8 +39,8 @@ def load_id() -> str:
 
 
 class Record:
-    """Without a directory nothing is stored. Written in a thread of its own, and only from `begin`
-    on: by the one agent that serves the node."""
+    """Nothing is stored without a directory. A thread of its own writes, and only from `begin` on:
+    by then this agent is the one that serves the node."""
 
     def __init__(self, run_dir: Path | None = None, load: str | None = None) -> None:
         self._path = run_dir and run_dir / FILE

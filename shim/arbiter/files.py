@@ -94,7 +94,7 @@ class Container:
         return True
 
     def shares(self) -> Mapping[str, tuple[int, Share]]:
-        """By the GPU's UUID: its index in the grant, and the share of it."""
+        """Shares by UUID of the GPU: its index in the grant, and the share of it."""
         return {
             gpu.uuid: (index, Share(gpu.core_percent, gpu.core_forced))
             for index, gpu in enumerate(self.gpus)

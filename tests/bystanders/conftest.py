@@ -97,7 +97,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="session")
 def bystanders(plane: ControlPlane) -> dict[str, Json]:
-    """By the row of the document; kubectl made some of them."""
+    """Pods that request no share, by the row of the document. kubectl made some of them."""
     made = {
         f"kubectl debug node, {profile}": debugger(plane, profile) for profile in DEBUG_PROFILES
     }

@@ -1,4 +1,4 @@
-"""At a real API server, with gpuslice's policies in force: pods that request no share, pods of
+"""A real API server with gpuslice's policies in force admits pods that request no share, pods of
 Koordinator and restored pods. The last test removes gpuslice."""
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def test_a_pod_that_is_labelled_while_it_runs(
 
 
 def test_a_restored_share_is_scheduled_again(plane: ControlPlane, server: Server) -> None:
-    """As Velero restores it, without its node, or `kubectl debug --copy-to` copies it: the Binding
+    """Velero restores a pod without its node, and `kubectl debug --copy-to` copies it. The Binding
     overwrites the first pod's allocation."""
     stale = dict.fromkeys(ALLOCATION, '["gpuslice"]')
     raw = pod(
@@ -136,7 +136,7 @@ def test_koordinators_resource_definition_is_unchanged(server: Server) -> None:
 
 @pytest.mark.parametrize("what", KOORDINATORS_PODS)
 def test_koordinators_pods_are_admitted(server: Server, what: str) -> None:
-    """And so are the templates of them, and one that names its node."""
+    """The templates of such pods are admitted, too, and so is one that names its node."""
     annotations = {names.ANNOTATION_JOINT_ALLOCATE: '{"deviceTypes":["gpu","rdma"]}'}
     raw = koordinators(KOORDINATORS_PODS[what], annotations=annotations)
     raw["spec"]["nodeName"] = NODE

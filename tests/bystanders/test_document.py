@@ -35,7 +35,7 @@ def test_the_other_cases_name_their_tests() -> None:
 
 
 def test_the_harm_of_an_agent_that_ends_is_on_each_containerd_what_its_nri_allows() -> None:
-    """By `python -m bench.faults.bystanders`."""
+    """The figures are those of `python -m bench.faults.bystanders`."""
     rows = [line.strip("| ").split(" | ") for line in _TEXT.splitlines() if " of " in line]
     heads = next(line for line in _TEXT.splitlines() if line.startswith("| the agent |"))
     assert heads.strip("| ").split(" | ")[1:] == [each.title for each in RELEASES.values()]

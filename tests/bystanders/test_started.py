@@ -1,4 +1,4 @@
-"""On a real containerd, pods that request no share start and stay unchanged: before the node agent
+"""Pods that request no share start and stay unchanged on a real containerd: before the node agent
 runs, beside it, and after it has exited."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _nothing(container: nri.Container, adjustment: nri.ContainerAdjustment) -> N
 
 @dataclass
 class Story:
-    """By phase and row: the specification, or the reason of a failure."""
+    """The specification or the reason of a failure, by phase and row."""
 
     refused: dict[tuple[str, str], str] = field(default_factory=dict)
     specifications: dict[tuple[str, str], list[str]] = field(default_factory=dict)
@@ -104,7 +104,7 @@ def _variable(container: nri.Container, adjustment: nri.ContainerAdjustment) -> 
 
 @pytest.mark.parametrize("give", [_device, _rule, _variable])
 def test_a_gpu_that_nvidias_nri_plugin_gives(lab: Lab, story: Story, give: Any) -> None:
-    """For DCGM exporter and the like, whose pods request no share."""
+    """DCGM exporter and the like get their GPU this way. Their pods request no share."""
     if not lab.agent_running:
         lab.start_agent()
     with plugin(lab, give, "nvidia-toolkit", "10"), lab.pod("dcgm-exporter") as pod:

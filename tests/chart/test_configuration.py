@@ -37,7 +37,7 @@ def test_there_is_a_profile_for_each_name() -> None:
 
 
 def ignored(*options: str) -> Sequence[set[str]]:
-    """By profile, the resources that NodeResourcesFit ignores."""
+    """Return the resources that NodeResourcesFit ignores, by profile."""
     return [
         set(plugin["args"]["ignoredResources"])
         for profile in configuration(OURS, *options)["profiles"]

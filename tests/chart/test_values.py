@@ -149,7 +149,7 @@ def test_another_namespace_is_refused() -> None:
 
 
 def test_every_value_has_a_schema_and_every_property_a_value() -> None:
-    """But for those of a pool, and of the elements of lists."""
+    """The values of a pool, and of the elements of lists, are exempt."""
     schema = json.loads((chart.CHART / "values.schema.json").read_text())
     values = yaml.safe_load((chart.CHART / "values.yaml").read_text())
     assert _differences(schema, schema, values) == []
@@ -229,7 +229,8 @@ SWITCHES: Final[dict[str, Json]] = {
 
 @pytest.mark.parametrize("name", SWITCHES)
 def test_a_dialect_that_is_on_is_served(name: str) -> None:
-    """Under its schedulerName, beside Koordinator's dialect. HAMi's pods name no scheduler."""
+    """It is served under its schedulerName, beside Koordinator's dialect. HAMi's pods name no
+    scheduler."""
     (dialect,) = (each for each in DIALECTS if each.name == name)
     rendered = objects(SWITCHES[name])
     config = one(rendered, "ConfigMap", "gpuslice-kube-scheduler")["data"]["kube-scheduler.yaml"]
@@ -274,7 +275,7 @@ def test_the_runtime_class_of_kais_chart_is_the_agents() -> None:
 
 
 def test_the_switch_of_kais_chart() -> None:
-    """With KAI's own definition in the cluster, the chart renders none of its kinds."""
+    """The chart renders none of KAI's kinds where the cluster has KAI's own definition."""
     on = {"global": {"gpuSharing": True}}
     policies = {"gpuslice-kai", "gpuslice-kai-warn"}
     added = keys(objects(on)) - keys(objects())

@@ -118,7 +118,7 @@ def test_a_pod_without_a_share_is_placed_under_our_name_too(place: Place) -> Non
 
 
 def test_neither_program_is_forbidden_anything(installed: ControlPlane, place: Place) -> None:
-    """Under the manifests' rights, with everything that the tests above caused."""
+    """The programs have the manifests' rights. The tests above caused all that they do."""
     place(QUARTER)
     logs = list(installed.directory.glob(f"{_REPLICA}.*.log"))
     assert len(logs) == 2

@@ -83,7 +83,7 @@ def test_the_schedulers_rights_are_upstreams_and_ours(server: Server) -> None:
 
 @pytest.fixture
 def node(installed: ControlPlane) -> Iterator[str]:
-    """With the scheduler running under the manifests' rights."""
+    """Create a node while the scheduler runs under the manifests' rights."""
     installed.kubectl("delete", *LEASE, "--ignore-not-found")
     installed.apply_json(*manifests.objects("Lease"))
     nodes = Shape(nodes=1, gpus=2, prefix="rights-").all_nodes()
@@ -168,8 +168,8 @@ def _node_of(server: Server, path: str) -> str:
 def test_devices_that_a_driver_publishes_are_allocated_to_pods_under_our_name(
     server: Server, node: str, made: CreatedObjects
 ) -> None:
-    """By a claim, and by the name of a resource, for which kube-scheduler itself creates a
-    claim."""
+    """Pods request them by a claim, and by the name of a resource, for which kube-scheduler creates
+    a claim."""
     driver, resource = "driver.example.org", f"example.org/dev-{secrets.token_hex(4)}"
     kind = _named("c", spec={"extendedResourceName": resource})
     made.make(f"{_DEVICES}/deviceclasses", kind)

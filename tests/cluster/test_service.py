@@ -38,7 +38,7 @@ def nodes(installed: ControlPlane) -> Iterator[Fleet]:
 
 @pytest.fixture
 def plane(installed: ControlPlane, nodes: Fleet) -> Iterator[ControlPlane]:
-    """With nodes, and a Lease without holder."""
+    """A control plane with nodes, and a Lease without holder."""
     installed.kubectl("delete", *LEASE, "--ignore-not-found")
     installed.apply_json(*manifests.objects("Lease"))
     yield installed
@@ -82,7 +82,7 @@ def test_a_pod_is_bound_with_its_gpu_by_one_write_and_one_event(
 
 
 def test_a_simulation_of_the_cluster_sees_what_is_held(plane: ControlPlane, pods: _Pods) -> None:
-    """With the scheduler's rights; it shows the same GPUs as the following Binding."""
+    """The simulation has the scheduler's rights. It shows the GPUs of the following Binding."""
     with replica(plane, "a"):
         pods.bound(pods.create(60))
         asked = {**pods.manifest(60), "metadata": {"name": "next"}}

@@ -60,7 +60,7 @@ def left(before: Found, after: Found) -> Sequence[str]:
 
 
 def counted(what: Iterable[str]) -> Counter[str]:
-    """As one more kind of a snapshot."""
+    """Return the count as one more kind of a snapshot."""
     return Counter(what)
 
 

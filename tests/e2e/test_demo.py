@@ -123,8 +123,8 @@ def test_a_kept_cluster_is_usable_and_blocks_a_second_demo(directory: ClusterDir
 
 
 def _from_its_second_chapter(text: str) -> Sequence[str]:
-    """To its end, without times and measured shares: the rest is the cluster's own output, or a
-    check of it."""
+    """Return the output to its end, without times and measured shares. The rest is the cluster's
+    own output, or a check of it."""
     lines = text[text.index("\n2  ") : text.index(" all passed.")].splitlines()
     return [re.sub(r" +\([\d.]+ [s%]\)$", "", line.rstrip()) for line in lines]
 

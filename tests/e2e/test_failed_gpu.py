@@ -116,6 +116,6 @@ def _of_gpus(count: int) -> Mapping[str, str]:
 
 
 def _phase(whole: Whole, pod: str) -> str:
-    """And how often its container was restarted."""
+    """Return the phase, and how often the pod's container was restarted."""
     path = "jsonpath={.status.phase} {.status.containerStatuses[0].restartCount}"
     return whole.kubectl("get", "pod", pod, "-o", path)

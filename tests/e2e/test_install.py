@@ -46,7 +46,7 @@ _PROBE: Final = "while true; do cuda-probe; sleep 0.2; done"
 
 @pytest.fixture(scope="module")
 def whole(build_dir: Path) -> Iterator[Whole]:
-    """On a machine of its own (`make e2e-install`) that machine must be as before at the end."""
+    """A machine of the test's own (`make e2e-install`) must be as before at the end."""
     assert build_dir.is_dir()
     is_alone = machine.LAYERS in os.environ
     earlier = machine.look() if is_alone else {}
@@ -190,7 +190,7 @@ def test_agents_leave_while_gpu_operator_replaces_the_driver(whole: Whole) -> No
 
 
 def test_upgrades_under_load_harm_no_pod(whole: Whole) -> None:
-    """To images of another tag, which the node has."""
+    """The upgrades are to images of another tag, which the node has."""
     _load(whole, "loaded")
     for image in ("gpuslice-agent", "gpuslice-scheduler"):
         _tag(whole, f"docker.io/library/{image}:{_NEXT}")
@@ -215,7 +215,7 @@ def test_a_drained_node_serves_again(whole: Whole) -> None:
 
 
 def test_a_node_that_restarts_serves_again(whole: Whole) -> None:
-    """As after a loss of power: no process is left, /run is empty."""
+    """The node restarts as after a loss of power: no process is left, and /run is empty."""
     whole.run_pod("survivor", {names.RESOURCE_GPU: 50})
     _restart(whole)
     until(whole.well, "the cluster is well")

@@ -70,7 +70,7 @@ def test_a_component_that_restarts_ends_no_pod(whole: Whole, part: str) -> None:
 
 
 def test_a_deleted_pod_releases_its_whole_gpu(whole: Whole) -> None:
-    """To the first that takes it: a pod of each kind waits."""
+    """A pod of each kind waits. The first that takes the GPU gets it."""
     before = _inside(whole, "whole", "uuid")
     whole.kubectl("delete", "pod", "whole")
     whole.kubectl("wait", "--for=condition=Ready", "--timeout=60s", "pod/late-whole")

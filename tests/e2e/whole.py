@@ -109,7 +109,7 @@ class Whole:
         return done.stdout
 
     def try_helm(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """In our namespace, with this cluster's values in a file for those that take any."""
+        """Run Helm in our namespace. Commands that take values get this cluster's."""
         lab = Path(self.state["directory"])
         return run_helm(self.directory / "kubeconfig", lab, *arguments)
 

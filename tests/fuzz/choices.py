@@ -35,7 +35,7 @@ class Choices:
         return items[self.byte() % len(items)]
 
     def take(self, count: int) -> bytes:
-        """At most `count` bytes."""
+        """Return at most `count` bytes."""
         taken = self._data[self._at : self._at + count]
         self._at += count
         return taken

@@ -233,7 +233,7 @@ def _sendable(text: str) -> str:
 
 @cache
 def _directory() -> Path:
-    """For CDI specs; it is empty between inputs."""
+    """Return the directory of CDI specs. It is empty between inputs."""
     return Path(tempfile.mkdtemp(prefix="gpuslice-fuzz-"))
 
 

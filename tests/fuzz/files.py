@@ -78,7 +78,7 @@ def _copy(choices: Choices) -> bytes:
 
 
 def library_caches(data: bytes) -> None:
-    """As they are, and behind a header that the parser accepts."""
+    """Fuzz them as they are, and behind a header that the parser accepts."""
     count = data[0] if data else 0
     header = b"glibc-ld.so.cache1.1" + struct.pack("<II5I", count, len(data), 0, 0, 0, 0, 0)
     for file in (data, header + data):

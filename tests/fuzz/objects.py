@@ -113,7 +113,7 @@ def _held(fleet: Fleet) -> list[list[list[int]]]:
 
 
 def _changed(right: dict[str, Any], choices: Choices) -> dict[str, Any]:
-    """With one element replaced, or unchanged."""
+    """Return the object with one element replaced, or unchanged."""
     if choices.byte() % 4 == 0:
         return right
     right = json.loads(json.dumps(right))

@@ -75,7 +75,7 @@ class Tenant:
         assert self._process.wait() == 0
 
     def charge(self, watch: Watch) -> Charge:
-        """Once nothing has been allocated for MEASURED_AFTER_S."""
+        """Return the charge once nothing has been allocated for MEASURED_AFTER_S."""
         (status,) = region.status(self._directory)
         gpu = status.gpu
         seen = watch.sample().of(self._pids())

@@ -185,7 +185,8 @@ def _limited(directory: Path, load: Load, percent: int, *options: str) -> Popen[
 
 
 def _work(process: Popen[str]) -> float:
-    """Per second, without the first two, in which arbiter and programs start."""
+    """Return the work per second, without the first two seconds, in which arbiter and programs
+    start."""
     with process:
         out, _ = process.communicate(timeout=120)
     assert process.returncode == 0

@@ -1,4 +1,4 @@
-"""Where credentials come from, and that they are read again."""
+"""Credentials: their sources, and that they are read again."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class _Tenant:
 
 
 class Crowd(Load):
-    """In a cluster whose nodes run the pods."""
+    """Pods in a cluster whose nodes run them."""
 
     mix = "crowd"
     timeout_s = 120.0

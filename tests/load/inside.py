@@ -93,7 +93,8 @@ def is_short(line: str, share: Share, size: Size) -> bool:
 
 
 def _limits(sealed: str) -> Mapping[str, tuple[int, int]]:
-    """By GPU, bytes and percent in the container's grant file; none if the file is incomplete."""
+    """Return bytes and percent in the container's grant file, by GPU. The result is empty if the
+    file is incomplete."""
     try:
         grant = grant_file.decode(gzip.decompress(base64.b64decode(sealed)))
     except (OSError, EOFError, ValueError):

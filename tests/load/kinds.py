@@ -48,7 +48,7 @@ def drawn(chance: random.Random, count: int, of: str) -> Sequence[str]:
 
 
 def pod(name: str, kind: str) -> Json:
-    """If run, its containers print their view of their shares (inside.py)."""
+    """Return a pod whose containers print their view of their shares when they run (inside.py)."""
     scheduler = {"schedulerName": names.SCHEDULER_NAME} if any(KINDS[kind].containers) else {}
     containers = []
     for number, share in enumerate(KINDS[kind].containers):

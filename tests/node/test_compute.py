@@ -175,7 +175,7 @@ def test_an_agent_that_waits_for_another_has_no_arbiter(lab: Lab) -> None:
 
 
 def test_a_long_kernel_is_reported(lab: Lab) -> None:
-    """From the kernel to the event: the library sees that it runs for more than a second."""
+    """The library sees that it runs for more than a second. The report is the pod's event."""
     counted = "gpuslice_long_kernel_containers_total"
     before = sample(lab, counted)
     with lab.pod("long", lab.share({"main": SHARE})) as pod:

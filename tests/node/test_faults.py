@@ -113,7 +113,8 @@ def test_an_agent_killed_with_9_leaves_limits_in_force(half: Container, lab: Lab
 def test_an_agent_killed_while_a_container_is_made_gives_no_gpu_away(
     lab: Lab, after_ms: int
 ) -> None:
-    """At whatever step: refused, limited, or, if nothing requires the agent, without a GPU."""
+    """The container is refused or limited, whatever the step. It has no GPU if nothing requires the
+    agent."""
     for written in (lab.share({"main": [(0, HALF, 50)]}), lab.allocated([(0, HALF, 50)])):
         if not lab.agent_running:
             lab.start_agent()

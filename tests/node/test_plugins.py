@@ -28,7 +28,7 @@ def steal_the_preload(container: nri.Container, adjustment: nri.ContainerAdjustm
 
 
 def take_the_variable_over(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
-    """With the value that the agent set."""
+    """Claim the variable, with the value that the agent set."""
     for line in container.env:
         key, _, value = line.partition("=")
         if key == names.ENV_VISIBLE_DEVICES:

@@ -53,8 +53,9 @@ def test_a_container_without_one_in_the_same_pod(lab: Lab) -> None:
 
 
 def test_an_init_container(lab: Lab) -> None:
-    """To the runtime it is a container that ends before the others are created. It may have all of
-    the allocation, as Kubernetes counts; exited, and kept by the kubelet, it holds nothing."""
+    """The runtime sees a container that ends before the others are created. It may have all of the
+    allocation, as Kubernetes counts. It holds nothing once it has exited, also while the kubelet
+    keeps it."""
     whole = [(0, HALF, 50)]
     written = {**lab.share({"init": whole, "main": whole}), **lab.allocated(whole)}
     with lab.pod("granted", written) as pod:

@@ -86,7 +86,7 @@ class Cluster:
         return "deletionTimestamp" in self.get(name)["metadata"]
 
     def said(self, name: str) -> str:
-        """From the events of a pod."""
+        """Return the texts of a pod's events."""
         path = f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events"
         with Server(self.plane) as admin:
             items = admin.ask("GET", path).body["items"]

@@ -188,7 +188,7 @@ def _starts(pod: Pod) -> bool:
 
 
 def test_a_gpu_that_another_device_plugin_gave_to_a_pod(own_host: Lab) -> None:
-    """By the kubelet's record; the node's other GPU is not affected."""
+    """The kubelet's record says so. The node's other GPU is not affected."""
     lab = own_host
     with _listening(lab, _PLUGINS / "nvidia-gpu.sock"):
         lab.start_agent()

@@ -160,7 +160,8 @@ def test_a_mount_that_collides(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_a_volume_of_the_hosts_limits(lab: Lab, tmp_path: Path) -> None:
-    """With a grant; also by a link, which only the kernel follows. Without one it starts."""
+    """A container with a grant is refused, also where a link leads there, which only the kernel
+    follows. One without a grant starts."""
     (tmp_path / "link").symlink_to(lab.directory)
     volumes = {"/host": tmp_path / "link" / lab.run_dir.relative_to(lab.directory)}
     whole = Process(PYTHON_IMAGE, mounts={"/host": lab.directory})

@@ -162,7 +162,7 @@ def _runc_maps_mounts() -> bool:
 
 
 def test_a_user_namespace(networked: Lab) -> None:
-    """With an older runc the runtime itself refuses, and nothing of ours is left of it."""
+    """An older runc refuses it itself, and leaves nothing of ours behind."""
     with networked.pod("mapped", one(networked), of=Sandbox(user_namespace=True)) as pod:
         if _runc_maps_mounts():
             container = pod.run("main", OWN)

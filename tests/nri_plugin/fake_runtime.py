@@ -123,7 +123,7 @@ class FakeRuntime:
         pods: Sequence[nri.PodSandbox] = (),
         containers: Sequence[nri.Container] = (),
     ) -> None:
-        """In chunks of SYNC_CHUNK_OBJECTS pods and as many containers."""
+        """Send pods and containers in chunks of SYNC_CHUNK_OBJECTS each."""
         chunk = SYNC_CHUNK_OBJECTS
         while True:
             request = nri.SynchronizeRequest(

@@ -39,7 +39,7 @@ from tests.support import until_async
 
 
 async def test_a_pause_ends_where_containerd_recreates_its_socket(tmp_path: Path) -> None:
-    """After a runtime that was reached has refused the agent, the agent pauses for minutes."""
+    """The agent pauses for minutes after a runtime that it reached has refused it."""
     place = tmp_path / "nri.sock"
     place.touch()
     pausing = asyncio.create_task(agent._pause(place, 300))
@@ -257,7 +257,7 @@ async def test_a_part_of_the_agent_that_fails_is_logged_and_started_again(
 
 
 def test_contexts_are_made_on_gpus_that_nothing_uses(tmp_path: Path) -> None:
-    """On a node of another device plugin on none: it may have assigned them."""
+    """None is made on a node of another device plugin, which may have assigned the GPUs."""
     inventory = Inventory({})
     inventory.seen = [Gpu(f"GPU-{n}", n, 8, model="A") for n in range(4)]
     store = Store(tmp_path / "store", tmp_path / "libvgpu.so")

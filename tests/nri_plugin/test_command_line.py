@@ -47,7 +47,7 @@ def test_everything_given() -> None:
 
 
 def test_every_setting_can_come_from_the_environment() -> None:
-    """And a variable that belongs to no setting sets nothing."""
+    """A variable that belongs to no setting sets nothing."""
     said = {
         "library": "/l.so",
         "nri_socket": "/n.sock",

@@ -191,7 +191,7 @@ class Node:
             time.sleep(_POLL_S)
 
     def doctor(self) -> Mapping[str, Finding]:
-        """By check, in the agent's container; of several findings the worst."""
+        """Return the worst finding of each check in the agent's container."""
         assert self._agent is not None
         agent = self._agent.containers["agent"]
         done = agent.exec(["python", "-m", "nri_plugin", "doctor", "--json"])

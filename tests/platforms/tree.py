@@ -273,7 +273,7 @@ def _install(namespace: Namespace, inside: str, root: Path, build: Path, driver:
 
 
 def start_driver_container(namespace: Namespace, build: Path, driver: Driver) -> None:
-    """As GPU Operator's driver container and validator do once the driver is loaded."""
+    """Add what GPU Operator's driver container and validator leave once the driver is loaded."""
     root = namespace.directory / "driver-container"
     # A file system of its own, as a container's; what is unmounted in it stays in /dev.
     _shell(

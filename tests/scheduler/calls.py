@@ -12,7 +12,7 @@ from tests.scheduler import objects
 
 
 def dumps(value: object) -> bytes:
-    """Without whitespace, and with <, > and & escaped."""
+    """Return JSON without whitespace, with <, > and & escaped."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

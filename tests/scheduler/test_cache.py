@@ -177,7 +177,7 @@ async def test_a_watch_resumes_at_its_last_version() -> None:
 
 @pytest.mark.parametrize("code", [410, 500, 504])
 async def test_after_an_uncertain_watch_all_objects_are_relisted(code: int) -> None:
-    """In the middle of a list both pods may be seen: too little is free then, never too much."""
+    """Both pods may be seen in the middle of a list. Too little is free then, never too much."""
     server = Server(bound("u-1"))
     server.watches[PODS] = [code, []]
     async with running(server) as (cache, state):

@@ -205,14 +205,14 @@ def host(
 def gpu_host(
     build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Host]:
-    """Like `host`, with a real driver's memory for contexts and code, in whole blocks."""
+    """A host that has a real driver's memory for contexts and code, in whole blocks."""
     with simulated(build_dir, library, tmp_path_factory.mktemp("gpu"), AS_ON_A_GPU) as host:
         yield host
 
 
 @pytest.fixture
 def slow_gpu_host(build_dir: Path, library: Path, tmp_path: Path) -> Iterator[Host]:
-    """Like `gpu_host`, and an exited process's memory stays allocated for a while."""
+    """A `gpu_host` on which an exited process's memory stays allocated for a while."""
     settings = AS_ON_A_GPU + "teardown_delay_s = 0.6\n"
     with simulated(build_dir, library, tmp_path, settings) as host:
         yield host
@@ -220,7 +220,7 @@ def slow_gpu_host(build_dir: Path, library: Path, tmp_path: Path) -> Iterator[Ho
 
 @pytest.fixture
 def slow_host(build_dir: Path, library: Path, tmp_path: Path) -> Iterator[Host]:
-    """Like `host`, but an exited process's memory stays allocated for a while, as on hardware."""
+    """A `host` on which an exited process's memory stays allocated for a while, as on hardware."""
     with simulated(build_dir, library, tmp_path, "teardown_delay_s = 0.3\n") as host:
         yield host
 
@@ -229,7 +229,7 @@ def slow_host(build_dir: Path, library: Path, tmp_path: Path) -> Iterator[Host]:
 def many_host(
     build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Host]:
-    """As many GPUs as a program's variables may limit, twice the maximum of a grant."""
+    """A host with as many GPUs as a program's variables may limit: twice the maximum of a grant."""
     gpus = "".join(
         gpu_table(minor, f"GPU-5e1f0a70-0000-4000-8000-{minor:012x}", GIB)
         for minor in range(names.ENVIRONMENT_MAX_GPUS)

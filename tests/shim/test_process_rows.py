@@ -251,7 +251,7 @@ def test_row_23_fork_vfork_spawn_and_daemon(null_host: Host, null_box: Box) -> N
 
 
 def test_row_24_eleven_hundred_processes(box: Box) -> None:
-    """As many as there are slots continue, and the others are refused."""
+    """Processes continue up to the number of slots. The others are refused."""
     assert box.run("many", "1100").split() == ["512", "588", "512000", "0"]
 
 

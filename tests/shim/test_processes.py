@@ -100,7 +100,8 @@ def test_fork_while_another_thread_is_inside_an_allocation(
 def test_row_06_sixteen_threads_leave_nothing_and_are_never_charged_past_the_limit(
     null_host: Host, program: Path, tmp_path: Path, limit: int, operations: int, most: int
 ) -> None:
-    """At the limit: small allocations alone, and fewer blocks than the threads could use."""
+    """They allocate at the limit: small allocations alone, and fewer blocks than the threads could
+    use."""
     region.create(tmp_path, [grant_file.Gpu(NULL_GPU, limit, 100, 0)])
     with subprocess.Popen(
         [program, "storm", "16", str(operations), str(most)],

@@ -43,7 +43,7 @@ def _held(host: Host) -> int:
 def test_a_storm_on_every_path_at_once(
     storm: tuple[Host, Path, int], grants: Grants, core_percent: int
 ) -> None:
-    """With a share of compute too, where its launches wait for windows."""
+    """The storm has a share of compute, too. Its launches wait for windows."""
     host, program, operations = storm
     limit = 2 * GIB
     directory = grants.make(limit, core_percent=core_percent, context_bytes=CONTEXT_BYTES)

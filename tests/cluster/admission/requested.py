@@ -118,7 +118,7 @@ def _job(raw: Json) -> Json:
 
 
 def workloads(raw: Json) -> dict[str, tuple[str, Json]]:
-    """By kind: the path of its collection, and an object whose pods are like `raw`."""
+    """Return the path of each kind's collection, and an object whose pods are like `raw`."""
     template, selector = _labelled(raw), {"matchLabels": _SELECTED}
     apps = {"selector": selector, "template": template}
     made = {

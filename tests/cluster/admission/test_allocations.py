@@ -234,7 +234,7 @@ def test_what_the_scheduler_binds_has_its_allocation(bound: Json) -> None:
 def test_an_update_that_leaves_allocations_unchanged_is_admitted(
     server: Server, bound: Json, way: str
 ) -> None:
-    """By any account: labels, other annotations, conditions."""
+    """Any account may change labels, other annotations and conditions."""
     there = bound["metadata"]["annotations"]
     answer = UPDATES[way](server, bound, {**there, "example.org/note": "mine"})
     assert answer.done, answer.text

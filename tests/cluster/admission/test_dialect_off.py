@@ -71,7 +71,7 @@ def test_an_old_template_can_be_scaled(server: Server) -> None:
 
 
 def test_an_overhead_in_gpus_is_refused(server: Server) -> None:
-    """In a template, as a pod has its RuntimeClass's overhead; otherwise the API server itself
+    """A template has it as a pod has its RuntimeClass's overhead. Elsewhere the API server itself
     refuses it."""
     raw = pod(asking(HALF))
     raw["spec"]["overhead"] = {"cpu": "1", names.RESOURCE_MEMORY_RATIO: "1"}

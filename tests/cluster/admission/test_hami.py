@@ -56,7 +56,7 @@ def server(installed: ControlPlane) -> Iterator[Server]:
 
 
 def stock(*containers: Json, **metadata: Any) -> Json:
-    """As HAMi's users write pods: without a schedulerName."""
+    """Return a pod as HAMi's users write it: without a schedulerName."""
     raw = pod(*containers, **metadata)
     del raw["spec"]["schedulerName"]
     return raw
@@ -160,7 +160,7 @@ def test_a_pod_that_names_its_node_is_refused(server: Server) -> None:
 def test_without_the_mutation_pods_and_templates_must_name_the_scheduler(
     installed: ControlPlane, server: Server
 ) -> None:
-    """As on Kubernetes before 1.36."""
+    """Kubernetes before 1.36 has no such mutation."""
     binding = ("mutatingadmissionpolicybinding", "gpuslice-hami-scheduler")
     before = policies(mutates=False)
     refused = (

@@ -116,7 +116,7 @@ _VALUES: Final[dict[str, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("seed", range(2))
 def test_the_api_server_and_the_scheduler_agree(server: Server, seed: int) -> None:
-    """On random pods; of several errors each may report another first."""
+    """They agree on random pods. Of several errors each may report another one first."""
     chance = random.Random(seed)
     same = accepted = 0
     for _ in range(_SEEDED // 2):

@@ -239,10 +239,10 @@ def test_a_binding_of_a_former_holder_is_refused(installed: ControlPlane, server
 
 @pytest.fixture(scope="module")
 def agent(installed: ControlPlane, server: Server) -> Iterator[Server]:
-    """With a token as issued to the pod of the agent on node n-own: it contains the node's name.
+    """Return a client with a token as issued to the agent's pod on node n-own.
 
-    The nodes are created once: the API server looks the token's node up in a cache, which may hold
-    the former one of that name for a while.
+    The token contains the node's name. The nodes are created once: the API server looks the token's
+    node up in a cache, which may hold the former one of that name for a while.
     """
     for name in ("n-own", "n-other"):
         server.ask("POST", "/api/v1/nodes", node_json(Node(name, ())))

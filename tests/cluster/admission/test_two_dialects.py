@@ -1,5 +1,5 @@
-"""With all dialects on, the real API server refuses pods that mix them, or that request what none
-of them allocates, in the scheduler's words."""
+"""The real API server with all dialects on refuses pods that mix them, or that request what none of
+them allocates. It does so in the scheduler's words."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_one_dialect_passes(server: Server, what: str) -> None:
 
 
 def test_the_api_server_and_the_scheduler_agree(server: Server) -> None:
-    """On random mixes of valid amounts. With one error the texts are equal."""
+    """They agree on random mixes of valid amounts. The texts are equal where there is one error."""
     chance = random.Random(1)
     keys = (*HALF, VOLCANO_MEMORY, HAMI_GPU, HAMI_MEMORY, "amd.com/gpu", "cpu")
     accepted = same = 0

@@ -65,7 +65,7 @@ class Side:
         self._thread.start()
 
     def stop(self) -> None:
-        """As the agent does on SIGTERM; may be called twice."""
+        """Stop as the agent does on SIGTERM. It may be called twice."""
         if not self._thread.is_alive():
             return
         self._loop.call_soon_threadsafe(self._task.cancel)

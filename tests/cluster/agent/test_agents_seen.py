@@ -80,7 +80,7 @@ def test_another_pod_of_the_name_is_left_alone(cleared: ControlPlane) -> None:
 
 
 def test_a_lease_that_expired_before_the_extender_began_gets_no_pod(cleared: ControlPlane) -> None:
-    """After a restart the extender must not wait another 40 s to treat a Lease as expired."""
+    """A restarted extender must not wait another 40 s to treat a Lease as expired."""
     with Fleet(cleared, Shape(nodes=2, gpus=1).all_nodes()) as fleet:
         killed, alive = sorted(fleet.nodes)
         fleet.kill_agent(killed)

@@ -38,7 +38,7 @@ def _start_all(lab: Lab, stack: ExitStack) -> list[str]:
 
 
 def test_a_low_soft_limit_of_open_files_is_raised(lab: Lab) -> None:
-    """As containerd 2 and systemd set it, scaled to fewer containers."""
+    """containerd 2 and systemd set such a limit. Here it is scaled to fewer containers."""
     lab.start_agent(program=("lab.node.limited", "--files", "100:4096", "nri_plugin"))
     with ExitStack() as stack:
         assert _start_all(lab, stack) == []

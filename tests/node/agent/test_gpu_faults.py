@@ -85,7 +85,7 @@ def test_a_gpu_that_hangs_takes_no_other(two_gpus: Lab) -> None:
 
 
 def test_a_size_of_a_context_is_measured_once(two_gpus: Lab) -> None:
-    """After the agent has registered, for the product, also across a restart."""
+    """It is measured once the agent has registered, and not again after a restart."""
     lab = two_gpus
 
     def measured() -> int:

@@ -51,7 +51,7 @@ def lab(host: Lab) -> Iterator[Lab]:
 
 
 def refresh(lab: Lab) -> dict[str, object]:
-    """As nvidia-cdi-refresh.service of the toolkit's package does."""
+    """Write the spec as nvidia-cdi-refresh.service of the toolkit's package does."""
     environment = {k: v for k, v in lab.driver_environment().items() if k != "LD_LIBRARY_PATH"}
     command = [str(CTK), "--quiet", "cdi", "generate"]
     done = lab.namespace.run([*command, f"--output={HOSTS}"], environment)
@@ -145,7 +145,7 @@ is always searched."""
 def test_the_agent_finds_the_driver_where_nvidia_ctk_does(
     host: Lab, directory: str, configured: bool
 ) -> None:
-    """And in some directories that nvidia-ctk does not search."""
+    """The agent also searches some directories that nvidia-ctk does not."""
     root = host.directory / "trees" / directory.replace("/", "-")
     libraries = root / directory
     libraries.mkdir(parents=True)

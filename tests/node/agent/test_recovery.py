@@ -32,7 +32,7 @@ def expect_full(lab: Lab, memory: int = HALF, holders: str = "") -> None:
 
 
 def expect_free(lab: Lab, memory: int = HALF) -> None:
-    """At once, or as soon as the runtime has reported the exit."""
+    """Expect it at once, or as soon as the runtime has reported the exit."""
 
     def fits() -> bool:
         with lab.pod("later", lab.share({"main": [(0, memory, 10)]})) as pod:
@@ -188,7 +188,7 @@ def test_idle_and_hostile_clients_of_the_socket_delay_the_agent_and_no_more(lab:
 
 
 def test_a_thousand_directories_of_deleted_containers_are_removed(lab: Lab) -> None:
-    """As after many crashes: each with the file system of a deleted container."""
+    """Many crashes leave them, each with the file system of a deleted container."""
     with lab.pod("alive", lab.share({"main": [(0, HALF, 50)]})) as pod:
         container = pod.run("main", OWN)
         lab.stop_agent(signal.SIGKILL)

@@ -70,7 +70,7 @@ class Tenants:
         self.passes = self.starts = 0
 
     def start(self, count: int) -> None:
-        """With the current release."""
+        """Start a program with the current release."""
         release = sha256(self._lab.library.read_bytes())
         for _ in range(count):
             self._started += 1

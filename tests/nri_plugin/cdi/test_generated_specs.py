@@ -23,7 +23,7 @@ def host(tmp_path: Path) -> Host:
 def test_a_generated_spec_replaces_an_unusable_one_of_another_program(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Until the other one is usable."""
+    """It does so until the other one is usable."""
     host.show(*TWO)
     whole = spec(UUID, OTHER)
     host.spec.write_text(broken(whole, UUID))

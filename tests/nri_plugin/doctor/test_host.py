@@ -108,7 +108,7 @@ def test_no_kubelet_at_all(tmp_path: Path) -> None:
 
 
 def test_the_hosts_files_are_looked_for_under_its_root(tmp_path: Path) -> None:
-    """As in a pod, which sees the host's root elsewhere; links resolve relative to that root."""
+    """A pod sees the host's root elsewhere. Links resolve relative to that root."""
     (tmp_path / "var/lib/kubelet/device-plugins").mkdir(parents=True)
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/nvidia.toml").write_text("a = 1\n")
@@ -128,7 +128,7 @@ def test_the_hosts_files_are_looked_for_under_its_root(tmp_path: Path) -> None:
 
 
 def test_containerds_directories_lie_where_the_hosts_links_lead(tmp_path: Path) -> None:
-    """In a pod the agent's own have their links resolved: /var/run/cdi is /run/cdi to it."""
+    """The agent's own paths in a pod have their links resolved: /var/run/cdi is /run/cdi to it."""
     (tmp_path / "run/cdi").mkdir(parents=True)
     (tmp_path / "run/k3s/containerd").mkdir(parents=True)
     (tmp_path / "var").mkdir()

@@ -16,7 +16,7 @@ class Deadlines:
         nvml._timeout = self._begin
 
     def expire(self) -> None:
-        """Of the queries under way."""
+        """Let the deadlines of the queries under way expire."""
         for timeout in self._open:
             timeout.reschedule(asyncio.get_running_loop().time())
 

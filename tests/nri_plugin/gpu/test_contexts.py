@@ -206,7 +206,7 @@ def test_a_gpu_that_is_lost(gpu_host: Host, caplog: pytest.LogCaptureFixture) ->
 def test_contexts_that_cost_nothing_are_unknown(
     build_dir: Path, library: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As if NVML does not report processes: a figure of zero is rejected."""
+    """NVML may report no processes. A figure of zero is rejected."""
     with simulated(build_dir, library, tmp_path) as host:
         assert learn(over(host), GPU) == {}
     assert "0 bytes for a context: implausible" in caplog.text

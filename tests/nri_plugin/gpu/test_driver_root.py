@@ -31,7 +31,8 @@ def sim(build_dir: Path, tmp_path: Path) -> Iterator[Host]:
 
 
 def install(build_dir: Path, root: Path) -> None:
-    """As Debian does: the soname leads through absolute links, which hold below that root alone."""
+    """Install the library as Debian does: the soname leads through absolute links, which hold below
+    that root alone."""
     for name in (driver_root.NVML, driver_root.CUDA):
         real = root / LIBRARIES / "nvidia/current" / f"{name}.580"
         real.parent.mkdir(parents=True, exist_ok=True)

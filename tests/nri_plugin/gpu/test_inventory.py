@@ -80,7 +80,7 @@ def test_a_slow_driver_is_queried_less_often(took_s: float, pause_s: float) -> N
 
 
 async def test_a_querys_duration_is_recorded_also_if_it_fails(tmp_path: Path) -> None:
-    """With a clock by which every query takes a second."""
+    """The clock makes every query take a second."""
     gpus, seconds = Answers(tmp_path, ONE).inventory(), iter(range(1000))
     gpus._now = lambda: next(seconds)
     assert gpus.took_s == 0
@@ -162,7 +162,7 @@ async def test_a_child_that_cannot_be_started(tmp_path: Path) -> None:
 async def test_one_child_answers_all_queries_and_is_replaced_when_it_exits(
     tmp_path: Path,
 ) -> None:
-    """As NVML's does if the driver was replaced meanwhile."""
+    """NVML's child exits if the driver was replaced meanwhile."""
     log, clock = tmp_path / "pids", Clock()
     gpus = counted(log, clock)
     for _ in range(3):
@@ -286,7 +286,7 @@ async def test_an_xid_outlasts_the_agent_until_the_driver_is_loaded_again(
 async def test_a_gpu_is_unhealthy_while_the_driver_requests_an_action(
     tmp_path: Path, action: int, problem: str
 ) -> None:
-    """Where the driver has the field, it outranks all XID errors."""
+    """The driver's field outranks all XID errors where it exists."""
     clock = Clock()
     answers = Answers(tmp_path, {**ONE, "recovery": action, "xids": [["GPU-1", 48]]})
     gpus = answers.inventory(clock)

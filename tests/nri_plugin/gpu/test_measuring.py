@@ -73,7 +73,8 @@ def test_without_a_figure_the_last_one_stands(
 def test_processes_that_nvml_does_not_list_have_no_figure(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As under MPS. Their exit is derived from the listing: they were in it before."""
+    """MPS hides processes from NVML. Their exit is derived from the listing: they were in it
+    before."""
     node.add("c1", "key-1", 500)
     node.process(11, "c1")
     node.nvml({11: 700})

@@ -46,7 +46,8 @@ async def test_a_gpu_that_does_not_answer_is_unhealthy_until_it_does(tmp_path: P
 
 
 async def test_measurements_do_not_wait_for_a_gpu_that_was_slow(tmp_path: Path) -> None:
-    """Until it has answered a query of its health in time: its next answer may be as slow."""
+    """The GPU stays out until it has answered a query of its health in time: its next answer may be
+    as slow."""
     clock = Clock()
     answers = Answers(tmp_path, ONE, TWO)
     gpus = answers.inventory(clock)
@@ -71,7 +72,8 @@ async def test_measurements_do_not_wait_for_a_gpu_that_was_slow(tmp_path: Path) 
 
 
 async def test_a_slow_first_answer_is_waited_for(tmp_path: Path) -> None:
-    """Without persistence mode the driver attaches each GPU anew. The other GPUs serve at once."""
+    """The driver attaches each GPU anew where persistence mode is off. The other GPUs serve at
+    once."""
     clock = Clock()
     answers = Answers(tmp_path, ONE, {**TWO, "silent": True})
     gpus = answers.inventory(clock)
@@ -136,7 +138,7 @@ async def test_a_driver_that_starts_slowly_is_not_started_again(
 
 
 async def test_after_a_restart_the_last_known_gpus_serve(tmp_path: Path) -> None:
-    """While NVML does not answer, and for the GPU that does not, up to FIRST_S."""
+    """They serve while NVML does not answer. A GPU that does not answer serves up to FIRST_S."""
     answers = Answers(tmp_path, ONE, {**TWO, "problem": "MIG mode is enabled"})
     record = Record(tmp_path, "boot")
     record.begin()

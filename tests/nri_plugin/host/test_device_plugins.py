@@ -26,7 +26,7 @@ def short() -> Iterator[Path]:
 
 
 def write(directory: Path, assigned: Mapping[str, Sequence[str]], resource: str) -> None:
-    """As the kubelet does, by rename. assigned: by the pod's UID."""
+    """Write the record as the kubelet does, by rename. assigned: by the pod's UID."""
     entries = [
         {
             "PodUID": uid,

@@ -201,7 +201,7 @@ def test_a_file_is_read_whole_or_not_at_all(root: Root) -> None:
 
 
 def test_a_directory_that_is_moved_under_the_look_leads_nowhere_else(root: Root) -> None:
-    """While /usr/bin/.. is moved about, the answer is the program inside, or none."""
+    """The answer is the program inside, or none, while /usr/bin/.. is moved about."""
     (root.path / "deep/er").mkdir(parents=True)
     child = os.fork()
     if child == 0:

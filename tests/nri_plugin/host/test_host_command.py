@@ -29,7 +29,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_programs(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
-    """As in the image."""
+    """Hide the programs that the image lacks."""
     monkeypatch.setenv("PATH", "/nowhere")
 
 

@@ -107,7 +107,7 @@ def test_a_directory_that_cannot_be_made_is_reported_and_retried(tmp_path: Path)
 
 
 def test_a_directory_that_others_can_reach_is_closed_to_them(tmp_path: Path) -> None:
-    """As a kubelet makes it for a hostPath of type DirectoryOrCreate."""
+    """A kubelet makes such a directory for a hostPath of type DirectoryOrCreate."""
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     run_dir.chmod(0o755)

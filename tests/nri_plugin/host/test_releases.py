@@ -24,7 +24,7 @@ NEW: Final = library(content=b"new" * 9000)
 
 
 def publish(data: bytes, store: Path) -> Path:
-    """As the agent and the distributor do; returns the release."""
+    """Publish as the agent and the distributor do. Returns the release."""
     release = releases.publish(data, names.FILE_LIBRARY, store)
     if not releases.holds(copy(store), data):
         releases.replace(copy(store), data)

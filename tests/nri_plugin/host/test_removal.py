@@ -63,7 +63,7 @@ class Node:
         (self.root / "cdi/nvidia.yaml").write_text("kind: nvidia.com/gpu")
 
     def uninstall(self, dry_run: bool = False) -> dict[str, str]:
-        """By path below the root, what happened to it."""
+        """Uninstall, and return what happened to each path below the root."""
         done: dict[str, str] = {}
 
         def say(path: Path, what: str) -> None:
@@ -85,7 +85,7 @@ class Node:
 
     @contextmanager
     def process(self, *mounts: tuple[Path, Path]) -> Iterator[None]:
-        """In a mount namespace of its own, with these bind mounts."""
+        """Start a process in a mount namespace of its own, with these bind mounts."""
         binds = "".join(f"mount --bind {source} {place} && " for source, place in mounts)
         script = f"{binds}echo ready && exec sleep 1000"
         command = ["unshare", "--mount", "--propagation=private", "sh", "-ec", script]

@@ -80,7 +80,7 @@ def test_a_node_with_nvidias_dra_driver_is_not_ours(host: Host, short: Path) -> 
 
 
 def test_a_gpu_that_another_plugin_gave_to_a_pod_is_whole(host: Host, tmp_path: Path) -> None:
-    """Until the pod has ended, also after the plugin has left."""
+    """It is whole until the pod has ended, also after the plugin has left."""
     host.show(*TWO)
     host.spec.write_text(spec(UUID, OTHER))
     host.settings = replace(host.settings, device_plugin_dir=tmp_path)
@@ -175,7 +175,7 @@ def test_a_driver_root_that_appears_or_moves_is_used_at_once(host: Host, tmp_pat
 
 
 def test_a_missing_directory_is_a_reason_with_the_hosts_path(host: Host, tmp_path: Path) -> None:
-    """Beside what else is missing, and until it is there."""
+    """It stands beside what else is missing, until the directory is there."""
     root = tmp_path / "host"
     (root / "proc").mkdir(parents=True)
     state = root / "run/other/containerd"

@@ -52,7 +52,7 @@ def test_a_gpu_without_a_cdi_device_leaves_the_others_ready(host: Host) -> None:
 
 
 def test_a_gpu_with_an_unusable_generated_spec_leaves_the_others_ready(host: Host) -> None:
-    """Until nvidia-ctk describes it in a usable way."""
+    """They are ready before nvidia-ctk describes it in a usable way."""
     host.spec.unlink()
     host.show(*TWO)
     host.ctk.write_text(broken(spec(UUID, OTHER), UUID))
@@ -86,8 +86,7 @@ def test_a_spec_that_cannot_be_written(host: Host) -> None:
 
 
 def test_a_generated_spec_gives_way_to_a_second_description(tmp_path: Path) -> None:
-    """If the runtime must find it, it lies in the directory of other specs, which may come
-    later."""
+    """A spec that the runtime must find lies in the directory of other specs."""
     host = Host(tmp_path, "--whole-gpus", "any")
     node = host.node()
     written = host.spec.read_text()
@@ -133,7 +132,7 @@ def test_an_earlier_agents_spec_is_renewed_or_removed(host: Host) -> None:
 
 
 def test_another_driver_renews_the_generated_spec(host: Host) -> None:
-    """Without a restart of the agent; a completed query is not repeated for the same driver."""
+    """The agent needs no restart. It does not repeat a completed query for the same driver."""
     host.spec.unlink()
     host.ctk.write_text(spec(UUID))
     node = host.node()

@@ -107,7 +107,7 @@ def test_a_revert_counts_once_however_often_the_agents_answer_to_it_fails() -> N
 
 
 def test_writes_that_the_api_server_rejects_are_no_contest() -> None:
-    """While other programs, such as the kubelet, write the node."""
+    """Other programs, such as the kubelet, write the node meanwhile."""
     clock, asked = Clock(), list[str]()
     status: dict[str, Any] = {"capacity": {names.RESOURCE_CORE: "100"}}
 
@@ -147,7 +147,7 @@ def test_the_other_writer_has_a_name() -> None:
 
 @pytest.mark.parametrize("offer", [Offer(), Offer(any=True)])
 def test_a_node_of_another_device_plugin_is_not_ours(offer: Offer) -> None:
-    """With a plugin of its own the agent sees its own resource there."""
+    """An agent that has a plugin of its own sees its own resource there."""
     modes = GpuModes(offer)
     status = publisher(cast(Any, None), modes, Clock())
     raw = {

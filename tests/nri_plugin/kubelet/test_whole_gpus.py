@@ -91,7 +91,7 @@ class Agent:
 def story(
     tmp_path: Path, work: Callable[[FakeKubelet, Agent], Coroutine[Any, Any, None]], **more: str
 ) -> None:
-    """On uvloop, as the agent."""
+    """Run on uvloop, as the agent does."""
 
     async def run() -> None:
         kubelet = FakeKubelet(tmp_path)
@@ -150,7 +150,7 @@ def test_gpus_of_one_link_are_preferred(tmp_path: Path) -> None:
 
 
 def test_a_share_that_is_first_refuses_the_allocation(tmp_path: Path) -> None:
-    """At that instant, whatever the kubelet received before."""
+    """It refuses at that instant, whatever the kubelet received before."""
 
     async def work(kubelet: FakeKubelet, agent: Agent) -> None:
         assert agent.share("first", GPUS[0])

@@ -45,7 +45,7 @@ async def test_a_bind_without_an_api_server_holds_nothing() -> None:
 
 @pytest.mark.parametrize(("node", "said"), [("n0", ""), ("n1", "the pod is bound to n1")])
 async def test_a_pod_that_another_scheduler_bound_first(node: str, said: str, scene: Scene) -> None:
-    """If the pod is bound to the same node, the reservation stays until the watch reports what it
+    """The reservation of a pod that is bound to the same node stays until the watch reports what it
     holds."""
     scene.ask(calls.pod())
     scene.server.pods["pod-u-1"]["spec"]["nodeName"] = node

@@ -21,7 +21,7 @@ PLACEMENT = Placement(
 
 
 def test_the_allocation_has_the_most_that_the_pod_has_of_each_gpu() -> None:
-    """Without core if none is requested."""
+    """The entry has no core if none is requested."""
     text = binding.annotations_of(PLACEMENT)[names.ANNOTATION_DEVICE_ALLOCATED]
     assert text == (
         '{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"40",'

@@ -140,7 +140,8 @@ def test_bound_by_hand_without_an_allocation(annotations: dict[str, str]) -> Non
 
 
 def test_bound_by_hand_with_another_dialects_resources() -> None:
-    """Under another name they are another scheduler's; a device plugin allocates whole GPUs."""
+    """Such resources under another name are another scheduler's. A device plugin allocates whole
+    GPUs."""
     for resource, problem in (("nvidia.com/gpumem", True), ("nvidia.com/gpu", False)):
         asking = {"name": "main", "resources": {"limits": {resource: "1"}}}
         raw = bound({}, asking)

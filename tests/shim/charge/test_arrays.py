@@ -189,7 +189,7 @@ _LIMITS = {"random arrays are never charged too little": (3 * GIB,)}
 
 @pytest.mark.parametrize("name", _PROGRAMS)
 def test_a_program_is_charged_its_arrays(host: Host, grants: Grants, name: str) -> None:
-    """And nothing is left."""
+    """Nothing is left at the end."""
     host.python(_ARRAYS + _PROGRAMS[name], grants.make(*_LIMITS.get(name, (GIB,))))
 
 
@@ -281,7 +281,7 @@ took(0)
 
 @pytest.mark.parametrize("name", _IMPORTS)
 def test_a_program_is_charged_what_it_imports(host: Host, grants: Grants, name: str) -> None:
-    """From the import until all that is mapped of it has gone."""
+    """It is charged from the import until all that is mapped of it has gone."""
     host.python(_ARRAYS + _EXTERNAL + _IMPORTS[name], grants.make(GIB))
 
 

@@ -117,7 +117,7 @@ _LIMITS = {
 def test_a_program_is_charged_the_blocks_of_its_memory(
     host: Host, grants: Grants, name: str
 ) -> None:
-    """And no more."""
+    """It is charged no more than that."""
     host.python(_BEGIN + _PROGRAMS[name], grants.make(*_LIMITS.get(name, (64 * MIB,))))
 
 
@@ -277,7 +277,7 @@ assert charged() == 0
 def test_a_new_container_waits_for_the_memory_of_the_one_before_it(
     build_dir: Path, library: Path, tmp_path: Path
 ) -> None:
-    """As a crashed server that is restarted: the GPU still holds its memory."""
+    """A crashed server may be restarted while the GPU still holds its memory."""
     with simulated(build_dir, library, tmp_path, "teardown_delay_s = 3\n") as host:
         grants = Grants(tmp_path)
         host.python(EXACT + "must(d.cuMemAlloc(4 * GIB))", grants.make(4 * GIB))

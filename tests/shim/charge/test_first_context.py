@@ -259,7 +259,7 @@ exact(CONTEXT)
 def test_the_first_context_of_a_process_is_charged_an_allowance_for_code(
     gpu_host: Host, grants: Grants
 ) -> None:
-    """And none of the others, until it is the first again."""
+    """No other context is charged it, until one is the first again."""
     gpu_host.python(
         _TOOLS
         + """
@@ -303,7 +303,7 @@ exact(CONTEXT)
 
 
 def _symbol(host: Host, name: str) -> int:
-    """Where the driver's function lies in its file."""
+    """Return the place of the driver's function in its file."""
     table = subprocess.run(
         ["nm", "-D", host.driver_dir / "libcuda.so.1"], capture_output=True, text=True, check=True
     ).stdout

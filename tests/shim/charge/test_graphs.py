@@ -192,7 +192,7 @@ _LIMITS = {
 def test_a_program_is_charged_the_memory_of_its_graphs(
     host: Host, grants: Grants, name: str
 ) -> None:
-    """From a launch until a trim."""
+    """It is charged from a launch until a trim."""
     host.python(GRAPHS + _PROGRAMS[name], grants.make(*_LIMITS.get(name, (GIB,))))
 
 

@@ -96,7 +96,7 @@ exact(CONTEXT)
 
 @pytest.mark.parametrize("name", _PROGRAMS)
 def test_a_program_is_charged_its_green_contexts(gpu_host: Host, grants: Grants, name: str) -> None:
-    """As the primary context that they are handles of."""
+    """They count as the primary context that they are handles of."""
     gpu_host.python(_BEGIN + _PROGRAMS[name], grants.make(GIB))
 
 

@@ -149,7 +149,7 @@ assert used() == idle
 
 @pytest.mark.parametrize("name", _PROGRAMS)
 def test_what_ends_with_a_context_is_refunded(host: Host, grants: Grants, name: str) -> None:
-    """And nothing else."""
+    """Nothing else is refunded."""
     host.python(_BEGIN + _PROGRAMS[name], grants.make(2 * GIB))
 
 

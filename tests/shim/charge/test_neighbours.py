@@ -155,7 +155,7 @@ class Run:
     samples: int = 0
 
     def reported(self, name: str) -> Sequence[Mapping[str, object]]:
-        """For every tenant: none has crashed."""
+        """Return every tenant's report. None has crashed."""
         assert len(self.reports) == (1 if _SETUPS[name].neighbour else 2)
         return self.reports
 

@@ -71,7 +71,7 @@ def test_the_overhead_reduces_the_limit_at_once(host: Host, grants: Grants) -> N
 
 
 def test_code_is_never_refused(gpu_host: Host, grants: Grants) -> None:
-    """At the limit and over it: loads, first launches and graphs succeed, and take their memory."""
+    """Loads, first launches and graphs succeed at the limit and over it, and take their memory."""
     directory = grants.make(GIB)
     with _program(gpu_host, directory, GRAPHS + CODE) as program:
         program.do(f"must(d.cuMemAlloc({GIB - CONTEXT_BYTES}))")
@@ -120,7 +120,7 @@ def test_code_within_the_allowance_is_no_overhead(gpu_host: Host, grants: Grants
 def test_without_a_figure_the_last_one_stands(
     gpu_host: Host, grants: Grants, figure: object
 ) -> None:
-    """As under MPS, and with a GPU that does not answer."""
+    """MPS gives no figure, nor does a GPU that does not answer."""
     directory = grants.make(2 * GIB)
     _say(directory, {_UUID: 70 * MIB})
     with _program(gpu_host, directory, CODE) as program:

@@ -261,7 +261,7 @@ _LIMITS = {
 
 @pytest.mark.parametrize("name", _PROGRAMS)
 def test_a_program_is_charged_its_physical_memory(host: Host, grants: Grants, name: str) -> None:
-    """Until nothing holds it, in any order."""
+    """It is charged until nothing holds the memory, in any order."""
     host.python(PHYSICAL + _PROGRAMS[name], grants.make(*_LIMITS.get(name, (GIB,))))
 
 

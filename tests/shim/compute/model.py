@@ -140,7 +140,7 @@ class Model:
                 )
 
     def _write_own_parts(self) -> None:
-        """As an arbiter that ran long ago left them."""
+        """Leave them as an arbiter that ran long ago did."""
         offset = 0
         for key, part in parts_ppm(self.shares).items():
             self._write({key: lease_file.Lease(1, 0, 0, part, offset)})

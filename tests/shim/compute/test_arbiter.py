@@ -55,7 +55,7 @@ def launches_are_checked(directory: Path) -> bool:
 
 
 def write(directory: Path, field: str, value: int) -> None:
-    """As a tenant may."""
+    """Write as a tenant may."""
     offset = region_file.Geometry(1).compute_offset(0) + region_file.COMPUTE.offset(field)
     with (directory / names.FILE_REGION).open("r+b") as file:
         file.seek(offset)
@@ -63,7 +63,7 @@ def write(directory: Path, field: str, value: int) -> None:
 
 
 def launch(directory: Path, now_ns: int) -> None:
-    """As the library writes it."""
+    """Count a launch as the library does."""
     write(directory, "launched_ns", now_ns)
 
 
@@ -102,7 +102,7 @@ def link(path: Path) -> None:
 def test_what_another_user_planted_is_not_served(
     tmp_path: Path, name: str, planted: object
 ) -> None:
-    """And keeps the arbiter from no other container."""
+    """It keeps the arbiter from no other container."""
     assert callable(planted)
     other = make(tmp_path, "other", 30, forced=True)
     if planted is pipe and not name:
@@ -142,7 +142,7 @@ def test_containers_made_within_one_tick_of_the_kernel_are_served(tmp_path: Path
 
 @pytest.mark.parametrize(("works", "seen_ms"), [(True, 50), (False, 180)])
 def test_a_changed_share_is_seen_soon(tmp_path: Path, works: bool, seen_ms: int) -> None:
-    """Where it changes from a cap to none, launches are checked no more, and then again."""
+    """Launches are no longer checked once a cap ends, and are checked again once one begins."""
     directory = make(tmp_path, "a", 30, forced=True)
     steps = Steps(tmp_path)
     steps.run(150)
@@ -190,7 +190,7 @@ def test_a_container_with_an_earlier_releases_region_is_served(tmp_path: Path) -
 
 
 def test_containers_beyond_the_limit_of_open_files_are_reported(tmp_path: Path) -> None:
-    """And not opened again in each cycle, but once in a second."""
+    """The arbiter opens them again once in a second, not in each cycle."""
     first = make(tmp_path, "a", 20, forced=True)
     said: list[str] = []
     steps = Steps(tmp_path, said.append)

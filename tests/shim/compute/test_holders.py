@@ -84,8 +84,8 @@ time.sleep(60)
 
 @measured
 def test_the_window_of_a_holder_killed_in_a_long_kernel_passes_on(start: Start) -> None:
-    """Within one cycle, although the kernel would outlast the window by more. No process of its
-    container uses the GPU then."""
+    """It passes on within one cycle, although the kernel would outlast the window by more. No
+    process of its container uses the GPU then."""
     ten = TIMED.replace("MS)", "10 * MS)")  # its lines fit into the pipe
     other = start(["--core", "50"], sys.executable, "-c", ten)
     holder = start(

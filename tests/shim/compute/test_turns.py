@@ -113,7 +113,7 @@ def test_every_lease_is_written_again_while_nothing_happens() -> None:
 
 
 def test_the_idle_time_of_turns_is_in_the_lease() -> None:
-    """In two windows of 50 ms, `a` works for 45 and 50 ms, `b` for all."""
+    """`a` works for 45 and 50 ms in two windows of 50 ms, and `b` for all of them."""
     turns = Turns()
     turns.set_shares({"a": Share(50), "b": Share(50)})
     leases = {key: Lease(0) for key in "ab"}

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.sim
 def test_a_driver_of_the_image_is_recognized_by_its_soname(
     host: Host, grants: Grants, tmp_path: Path
 ) -> None:
-    """As cuda-compat provides it: another file of another name, opened by its path."""
+    """cuda-compat provides it: another file of another name, opened by its path."""
     compat = tmp_path / "compat" / "libcuda.so.999.1"
     compat.parent.mkdir()
     shutil.copy(host.driver_dir / "libcuda.so.1", compat)

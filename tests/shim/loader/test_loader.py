@@ -252,7 +252,8 @@ _OTHERS = {
 def test_row_32_other_preloads_are_transparent(
     other: str, ours_first: bool, library: Path, driver: Path, tmp_path: Path
 ) -> None:
-    """Before or behind the library: the limit of the driver's memory holds; nothing recurses."""
+    """They stand before or behind the library. The limit of the driver's memory holds, and nothing
+    recurses."""
     built = build(tmp_path / "other.so", _OTHERS[other])
     program = build(tmp_path / "program", _ALLOCATES)
     preload = [library, built] if ours_first else [built, library]

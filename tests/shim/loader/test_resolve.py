@@ -51,8 +51,8 @@ def test_row_32_answers_are_what_they_would_be_without_us(
 def test_row_32_a_second_interposer_keeps_its_place(
     first: str, look: Look, library: Path, driver: Path, private: Path
 ) -> None:
-    """Before or behind the library: its next definition is the driver, in whose place the library
-    is."""
+    """It stands before or behind the library. Its next definition is the driver, in whose place the
+    library is."""
     order = [library, private] if first == "library" else [private, library]
     arguments = [
         f"global:{driver}",

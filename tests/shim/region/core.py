@@ -150,7 +150,8 @@ class Box:
             yield shell
 
     def used_seen_afresh(self, gpu: int = 0) -> int:
-        """As a newcomer reports it, which searches for exited processes, and takes no slot."""
+        """Return the use as a newcomer reports it. A newcomer searches for exited processes, and
+        takes no slot."""
         with self.shell() as newcomer:
             assert newcomer.ask("peek") == "OK"
             return int(newcomer.ask(f"used {gpu}"))

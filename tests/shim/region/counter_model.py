@@ -48,7 +48,7 @@ FIRST_GENERATION = 2
 
 
 class Protocol:
-    """As it is. Mutants override one method."""
+    """The protocol as it is. Mutants override one method."""
 
     def help(self, tag: Tag) -> Steps:
         held = yield Load(("held", tag.slot))

@@ -42,7 +42,7 @@ class Container:
         self.host, self.cache, self.grant = host, directory / "cache", grant
 
     def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """On a host whose contexts cost nothing."""
+        """A host whose contexts cost nothing."""
         mine = {CACHE: str(self.cache), names.ENV_CONTEXT: "0"}
         return {**self.host.environment(self.grant), **mine, **variables}
 

@@ -26,7 +26,7 @@ def test_threads_reserve_and_refund(sanitized: Box) -> None:
 
 
 def test_threads_reserve_and_refund_while_the_limit_changes(sanitized: Box) -> None:
-    """At the limit every refusal searches for exited processes; there is one to be found."""
+    """Every refusal at the limit searches for exited processes. There is one to be found."""
     with sanitized.shell() as victim:
         victim.ask("reserve 0 1000")
         victim.kill_alone()

@@ -152,7 +152,7 @@ assert d.cuMemAlloc(GIB + 1)[0] == OOM
 
 
 def test_a_gpu_without_a_limit_is_the_drivers_on_every_path(container: Container) -> None:
-    """Beside a limited GPU: nothing is charged, and frees of uncharged memory refund nothing."""
+    """Nothing is charged beside a limited GPU. Frees of uncharged memory refund nothing."""
     program = (
         CUDA
         + """

@@ -116,7 +116,7 @@ def _lock_first_half(descriptor: int) -> None:
 
 
 def test_where_a_mapping_keeps_no_lock_nothing_is_shared(box: Box) -> None:
-    """As on overlayfs: a holder without a visible lock would be reclaimed while it runs."""
+    """overlayfs keeps no lock. A holder without a visible lock would be reclaimed while it runs."""
     with box.shell() as exporter:
         exporter.ask(f"reserve 0 {SHARED}")
         assert exporter.ask("drop-lock") == "OK"

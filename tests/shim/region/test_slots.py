@@ -93,7 +93,7 @@ def test_a_running_process_that_closed_every_descriptor_keeps_its_lock(box: Box)
 
 
 def test_a_running_process_without_its_lock_keeps_its_charge(box: Box) -> None:
-    """As on overlayfs: its maps show that it is the image that attached."""
+    """overlayfs shows no lock. The process's maps show that it is the image that attached."""
     with box.holding(HELD) as holder:
         assert holder.ask("drop-lock") == "OK"
         assert not _locked(box, 0)
@@ -159,7 +159,7 @@ def test_a_process_without_descriptors_takes_none_for_exited(box: Box) -> None:
 
 
 def test_a_process_whose_maps_may_not_be_read_counts_as_running(box: Box) -> None:
-    """As if a program of one user checks another's; here, one without capabilities."""
+    """A program of one user may check another user's. Here it has no capabilities."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("needs root, to give capabilities up (setpriv)")
     with box.holding(HELD) as holder, box.shell("setpriv", "--bounding-set=-all") as stranger:
