@@ -20,7 +20,6 @@ PATTERNS: Final = tuple(
 TOO_LONG: Final = frozenset(
     {
         "nri_plugin/agent.py run",
-        "nri_plugin/kube/cluster.py _run",
         "nri_plugin/metrics.py __init__",
         "scheduler/command_line.py serve",
         "scheduler/metrics.py __init__",

@@ -109,18 +109,22 @@ def test_the_doctor_finds_no_problem_on_a_healthy_node(patient: Patient) -> None
 
 
 def test_the_doctor_changes_nothing(patient: Patient) -> None:
-    """The session, the files and the log of the running agent are unchanged."""
+    """The session, the files and the log of the running agent are unchanged. A busy machine may
+    make the agent late, and ready again."""
     lab = patient.lab
 
     def state() -> tuple[int, Sequence[str], str]:
         places: list[str | Path] = ["find", lab.run_dir, lab.store_dir, lab.sim_dir / "cdi"]
         return lab.times_ready(), lab.namespace.run(places).stdout.split(), lab.agent_ready_line()
 
+    def logged() -> Sequence[str]:
+        lines = lab.agent_log.read_text().splitlines()
+        return [line for line in lines if "logger=nri_plugin.host.watch" not in line]
+
     until(lambda: "msg=ready" in lab.agent_log.read_text(), "the agent has logged its start")
-    before, logged = state(), lab.agent_log.read_text()
+    before = state(), logged()
     patient.examined()
-    assert state() == before
-    assert lab.agent_log.read_text() == logged
+    assert (state(), logged()) == before
 
 
 def _stale_socket(patient: Patient) -> None:
