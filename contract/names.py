@@ -79,7 +79,7 @@ SCOPE_CONTAINER: Final = "/container."
 
 ANNOTATION_TOLERATES_MISSING_AGENT: Final = "gpuslice.io/tolerates-missing-agent"
 """`true`: the pod runs without the agent where the operator requires the agent for every container.
-docs/fail-closed.md has the operator configure this name; only the validator reads it."""
+docs/failures.md has the operator configure this name; only the validator reads it."""
 
 DEVICE_TYPE_GPU: Final = "gpu"
 """Key of the GPU entries in the allocation, and type of those in the Device object."""

@@ -33,7 +33,7 @@ _EPILOG: Final = """\
 The command does not change containerd's configuration. NRI without a plugin does nothing.
 
 The command may be repeated, and killed at any moment. `python -m scheduler uninstall` removes what
-gpuslice wrote into the cluster. docs/upgrade.md has the whole order.
+gpuslice wrote into the cluster. docs/install.md has the whole order.
 
 examples:
   python -m nri_plugin uninstall --dry-run

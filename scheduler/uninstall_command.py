@@ -54,7 +54,7 @@ def uninstall_command(
 
     The chart runs it before `helm uninstall`. By hand: `python -m scheduler uninstall`, then
     `kubectl delete -f manifests/install.yaml`. It prints each object that it changes, and what
-    stays. It may be repeated. docs/upgrade.md has the whole order.
+    stays. It may be repeated. docs/install.md has the whole order.
     """
     try:
         asyncio.run(_uninstall(kubeconfig, namespace, dry_run, timeout_s, nodes))

@@ -113,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
         "--strict",
         action="store_true",
         help="put forwarders before the driver's libraries, too: for what no preload reaches"
-        " (a library that needs the driver, opened by dlmopen; docs/strict.md)",
+        " (a library that needs the driver, opened by dlmopen; docs/library.md)",
     )
     run.add_argument("command", nargs="+", metavar="CMD", help="after --, with its arguments")
     run.set_defaults(action=_run)

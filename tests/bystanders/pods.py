@@ -1,5 +1,5 @@
 """Pods that request no share, like the projects' own manifests where it matters here: host paths,
-capabilities, namespaces, annotations. By the row of docs/bystanders.md."""
+capabilities, namespaces, annotations. By the row of docs/failures.md."""
 
 from __future__ import annotations
 

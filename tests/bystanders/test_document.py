@@ -1,4 +1,4 @@
-"""docs/bystanders.md has the rows that are tested, and names tests that exist."""
+"""docs/failures.md has the rows that are tested, and names tests that exist."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support import ROOT
 from tools.releases import RELEASES
 
 _HERE: Final = Path(__file__).parent
-_TEXT: Final = (ROOT / "docs" / "bystanders.md").read_text()
+_TEXT: Final = (ROOT / "docs" / "failures.md").read_text()
 
 
 def _column(head: str) -> list[str]:
@@ -27,7 +27,7 @@ def test_each_pod_has_a_row_and_each_row_a_pod() -> None:
 
 
 def test_the_other_cases_name_their_tests() -> None:
-    named = re.findall(r"`(test_\w+)` \|$", _TEXT, re.MULTILINE)
+    named = re.findall(r"`(test_\w+)` \|$", _TEXT.partition("| case |")[2], re.MULTILINE)
     files = (*_HERE.glob("test_*.py"), *_HERE.with_name("node").rglob("test_*.py"))
     written = "".join(path.read_text() for path in files)
     assert len(named) == len(_column("case")) > 5

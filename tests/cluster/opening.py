@@ -1,4 +1,4 @@
-"""Disables the admission of pods for a trial, as docs/admission.md describes: no pod is refused."""
+"""Disables the admission of pods for a trial, as docs/requests.md describes: no pod is refused."""
 
 from __future__ import annotations
 

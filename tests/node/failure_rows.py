@@ -23,8 +23,8 @@ class FailureRow:
 
 FAILURE_ROWS: Final[Sequence[FailureRow]] = (
     FailureRow(
-        "the allocation is malformed, or has an invalid limit: not JSON (in a pod with the"
-        " isolation label or `gpuslice.io/grants`), not a quantity, no memory, more than the GPU",
+        "the allocation is malformed, or its limit invalid: not JSON, not a quantity, no memory,"
+        " more than the GPU",
         "CreateContainer fails",
         "`gpuslice refuses container ...`, with the field, the value and the allowed values",
         "test_a_malformed_annotation_is_refused_with_its_reason",
@@ -89,13 +89,11 @@ FAILURE_ROWS: Final[Sequence[FailureRow]] = (
         "test_a_container_that_starts_while_the_agent_is_away_has_its_limit",
     ),
     FailureRow(
-        "a container with an image, volume or capability that hides or removes the limit started"
-        " while the agent did not run, or a hook of the runtime hid the limit after the checks at"
-        " start",
-        "it runs without its limit, and is reported at the agent's next check: after a container's"
-        " start, and of all running containers once the agent runs again; delete its pod",
-        "in the agent's log: `limit not in place`, and `gpuslice_limit_not_in_place_total`; in a"
-        " cluster the pod's event `LimitNotInPlace`",
+        "an image, volume, capability or hook of the runtime hides or removes the limit of a"
+        " container while the agent does not check it",
+        "it runs without its limit until the agent reports it at its next check; delete its pod",
+        "log `limit not in place`, `gpuslice_limit_not_in_place_total`, the pod's event"
+        " `LimitNotInPlace`",
         "test_a_limit_that_was_hidden_while_the_agent_was_away_is_named",
     ),
     FailureRow(
@@ -150,8 +148,7 @@ FAILURE_ROWS: Final[Sequence[FailureRow]] = (
     FailureRow(
         "the node restarts, and a share starts before the agent (Koordinator's own pods, or NRI's"
         " validator is off)",
-        "it runs without a GPU until its pod is deleted; its share stays reserved. A container that"
-        " the kubelet starts in its place gets the GPU",
+        "it runs without a GPU until its pod is deleted, or the kubelet restarts the container",
         "event `WithoutGPU`: `... was created while the node agent did not run; delete the pod`;"
         ' `gpuslice_stray_containers{kind="not_adjusted"}`',
         "test_a_share_that_started_before_the_agent_keeps_its_allocation",
@@ -252,11 +249,8 @@ FAILURE_ROWS: Final[Sequence[FailureRow]] = (
     FailureRow(
         "a signal handler calls CUDA (which NVIDIA does not allow) while its thread is inside a"
         " hook of the library",
-        "it does not wait: an allocation is refused with `CUDA_ERROR_OUT_OF_MEMORY`, "
-        "destroying a pool with `CUDA_ERROR_NOT_READY`; memory that it frees may stay charged"
-        " until the driver returns its address again or its context is destroyed. Two threads whose"
-        " handlers wait for each other continue after about a second, with the same results. The"
-        " library does not change what the driver itself does in a handler",
+        "no call waits: an allocation is refused with `CUDA_ERROR_OUT_OF_MEMORY`, the end of a"
+        " pool with `CUDA_ERROR_NOT_READY`; freed memory may stay charged until its context ends",
         "",
         "test_a_storm_of_handlers_that_call_cuda_hangs_nowhere",
     ),

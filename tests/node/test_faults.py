@@ -48,7 +48,7 @@ def test_a_malformed_annotation_is_refused_with_its_reason(lab: Lab) -> None:
 def test_the_agents_end_fails_at_most_the_next_container_without_a_share(
     bare_lab: Lab, title: str
 ) -> None:
-    """docs/bystanders.md has the counts on each containerd."""
+    """docs/failures.md has the counts on each containerd."""
     bare_lab.stop_agent(signal.SIGKILL)
     harm = bystanders.measure(bare_lab, 1, [title])[title]
     assert harm.created > 1 and harm.later == 0

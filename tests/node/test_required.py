@@ -1,4 +1,4 @@
-"""The stricter option of docs/fail-closed.md: containerd requires the agent of every container."""
+"""The stricter option of docs/failures.md: containerd requires the agent of every container."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .conftest import GIB, PROBE, probe
 
 pytestmark = pytest.mark.node
 
-DOCUMENT = ROOT / "docs/fail-closed.md"
+DOCUMENT = ROOT / "docs/failures.md"
 OWN = Process(PYTHON_IMAGE)
 TOLERATES = {names.ANNOTATION_TOLERATES_MISSING_AGENT: "true"}
 

@@ -44,31 +44,35 @@ BY_YOU: Final = ", by you or GPU feature discovery"
 _TEXT: Final = """\
 # Platforms
 
-What `helm install` without values meets on the GPU nodes of each platform. `yes`: the agent is
-ready and uses the platform's own CDI spec of the GPUs where there is one, the doctor finds no
-fault, and a container with a share is held to its limit. A container without a share that asks for
-all GPUs by its image has none; [bystanders.md](bystanders.md) lists the containers that still get
-one. Else: what to set, after which the same holds.
+The table shows what `helm install` without values meets on the GPU nodes of each platform. `yes`
+means that all of these hold:
+
+- The agent is ready and uses the platform's own CDI spec of the GPUs where there is one.
+- The doctor finds no fault.
+- A container with a share is held to its limit.
+- A container without a share that asks for all GPUs by its image has none.
+  [failures.md](failures.md#nvidias-runtime-as-the-default) lists the containers that still get one.
+
+Another text says what to set. The same then holds.
 
 The chart's pods run on nodes with the label in the table. Where no component sets it, label the
 node: `kubectl label node NODE nvidia.com/gpu.present=true`.
 
-`python -m tests.platforms` makes a node like each platform's (directories, driver, toolkit, CDI
-spec, containerd's configuration; the GPUs are simulated), starts the chart's pod on it, and writes
-this file from what it observes; the tests in `tests/platforms` compare. Nothing of it ran on the
-platform itself: the lab's containerd is 2.4.2, and it has no systemd. The answers of SELinux, and
-CRI-O's session, are emulated. NVIDIA's nvidia-ctk and nvidia-container-runtime are the real ones;
-the CDI specs of releases before 1.20 are recordings of what those wrote.
+`python -m tests.platforms` writes this file. It makes a node like each platform's with directories
+and driver, starts the chart's pod there, and records what it observes. The tests in
+`tests/platforms` compare. The GPUs are simulated. Nothing of it ran on the platform itself: the
+lab's containerd is 2.4.2 without systemd. SELinux and CRI-O's session are emulated. NVIDIA's
+nvidia-ctk and nvidia-container-runtime are the real ones. The CDI specs of releases before 1.20 are
+recordings of what those wrote.
 
 {table}
 
-Talos 1.14 gives the pods of new clusters a PID namespace of their own, with `hostPID` too. Whether
-NVML's process numbers match there is not known, and the doctor warns; `workloadIsolation: false` in
-SecurityProfileConfig turns it off.
+Talos 1.14 gives the pods of new clusters a PID namespace of their own, even with `hostPID`. It is
+not known whether NVML's process numbers match there, and the doctor warns. `workloadIsolation:
+false` in SecurityProfileConfig turns that namespace off.
 
-What a device plugin or DRA driver of the platform means for such a node is in
-[coexistence.md](coexistence.md). Pods with a share tolerate a platform's taints themselves
-([install.md](install.md)).
+[coexistence.md](coexistence.md) describes a device plugin or DRA driver of the platform. Pods with
+a share must tolerate a platform's [taints](install.md#nodes).
 """
 
 

@@ -4,7 +4,7 @@
  * Pure: reads the variables it is given, opens nothing. CUDA_DEVICE_MEMORY_LIMIT and
  * CUDA_DEVICE_SM_LIMIT apply to every GPU, with _N behind them to the container's N-th; 0 is an
  * explicit "no limit". Any other text is a value or a refusal: a misspelt limit never becomes none.
- * docs/environment.md is the table for users.
+ * docs/memory.md is the table for users.
  */
 #pragma once
 

@@ -1,4 +1,4 @@
-"""Rows of docs/compatibility.md that can be reproduced here."""
+"""Rows of docs/library.md that can be reproduced here."""
 
 from __future__ import annotations
 
