@@ -1,7 +1,7 @@
 """The time that the library adds to PyTorch's driver calls, over a driver that answers at once.
 
-The calls are those of recordings (docs/traces.md): a training step run eagerly and one compiled, a
-burst of cuBLASLt in which functions get an attribute, and the replay of a graph.
+The calls are those of recordings (docs/development.md): a training step run eagerly and one
+compiled, a burst of cuBLASLt in which functions get an attribute, and the replay of a graph.
 traces/cost.py describes the measurement.
 """
 

@@ -23,7 +23,7 @@ Prints the archive's path, the image's name, digest and unpacked size, one image
   podman load --input ARCHIVE
   skopeo copy oci-archive:ARCHIVE docker://REGISTRY/gpuslice-agent:0.1.0
 
-The same inputs give the same digest. docs/images.md has the contents, and what to do on a machine
+The same inputs give the same digest. docs/install.md has the contents, and what to do on a machine
 that is not Debian.
 """
 

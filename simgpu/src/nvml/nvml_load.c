@@ -2,7 +2,7 @@
  * libnvidia-ml.so.1: values that vary with the load.
  *
  * Utilization is the daemon's. Temperature, power and clocks are derived from it by the fixed rules
- * below, so that tools show changing values; docs/simgpu.md documents this.
+ * below, so that tools show changing values.
  */
 #include "client/channel.h"
 #include "nvml/nvml_gpus.h"
