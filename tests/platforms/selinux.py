@@ -32,6 +32,7 @@ _DENIED: Final = {CONTAINERS: ("tmpfs_t", "var_run_t"), BOTTLEROCKET: ("secret_t
 _MEMORY: Final = {CONTAINERS: "tmpfs_t", BOTTLEROCKET: "any_t"}
 """The type of files in memory without a label of their own."""
 _CONTEXT: Final = re.compile(rb',context="([^"]*)"')
+_INODES: Final = re.compile(rb"(?<=nr_inodes=)[0-9]+")
 _ALL: Final = "ffffffff"
 _RUNC: Final = """\
 #!/bin/sh
@@ -84,7 +85,9 @@ class _Kernel:
         if label is not None and self._policy == BOTTLEROCKET:
             ctypes.set_errno(errno.EINVAL)  # its policy has no such type
             return -1
-        done: int = self._libc.mount(source, target, kind, flags, _CONTEXT.sub(b"", options))
+        # A tmpfs counts an attribute as a part of an inode.
+        plain = _INODES.sub(lambda found: b"%d" % (int(found[0]) + 1), _CONTEXT.sub(b"", options))
+        done: int = self._libc.mount(source, target, kind, flags, plain)
         if done == 0 and label is not None:
             os.setxattr(target, _XATTR, label[1] + b"\0")
         return done
