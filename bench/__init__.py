@@ -27,7 +27,7 @@ class Result:
 
     @property
     def goals(self) -> Mapping[str, str]:
-        """By figure; both goals of a figure that has two."""
+        """Return the goals by figure, both of a figure that has two."""
         text_of = {name: [f"<= {goal}"] for name, goal in self.at_most.items()}
         for name, goal in self.at_least.items():
             text_of.setdefault(name, []).append(f">= {goal}")

@@ -215,7 +215,7 @@ def _faults(table: _Table, host: Host, seconds: int, quick: bool) -> None:
 
 
 def _controls(table: _Table, host: Host, seconds: int) -> None:
-    """Without the library; and with a bucket of its own in each container instead."""
+    """Measure without the library, and with a bucket of its own in each container instead."""
     for bucket, control in ((False, "no library"), (True, "self-timed buckets")):
         small = replace(_SMALL, bucket=bucket)
         loads = _pair(30, 70, small, small)
@@ -237,7 +237,7 @@ def _back_to_back(table: _Table, host: Host, quick: bool) -> None:
 
 
 def _launch_ns(program: Path, environment: Mapping[str, str], quick: bool) -> Mapping[str, float]:
-    """By the name of the call in bench-calls: the best of some runs."""
+    """Return the best of some runs, by the name of the call in bench-calls."""
     command = [program, "30" if quick else "100", "20000", "1000"]
     found: dict[str, float] = {}
     for _ in range(3 if quick else 7):

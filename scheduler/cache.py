@@ -89,8 +89,8 @@ class Cache:
         await asyncio.gather(*(each.relist() for each in self._reflectors.values()))
 
     def ages(self) -> Mapping[str, float]:
-        """By kind, seconds since the API server last sent anything; inf: never. Normally at most
-        about a minute, the interval of its bookmarks."""
+        """Return the seconds since the API server last sent anything, by kind; inf: never. Normally
+        that is at most about a minute, the interval of its bookmarks."""
         now_s = self._clock()
         return {
             name: float("inf") if each.received_s is None else now_s - each.received_s
@@ -98,7 +98,7 @@ class Cache:
         }
 
     def lists(self) -> Mapping[str, int]:
-        """By kind, the number of full lists."""
+        """Return the number of full lists, by kind."""
         return {name: each.lists for name, each in self._reflectors.items()}
 
     def problems(self) -> Sequence[str]:

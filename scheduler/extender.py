@@ -119,8 +119,8 @@ class Extender:
         return self._admitted(self._verbs.filter, body)
 
     def _prioritize(self, body: bytes) -> Reply:
-        """After an error kube-scheduler continues without scores. A process without the Lease has
-        already refused the filter."""
+        """Score the nodes. kube-scheduler continues without scores after an error. A process
+        without the Lease has already refused the filter."""
         return (self._verbs.prioritize(body), "") if self._source.synced else _refused(NOT_SYNCED)
 
     async def _preempt(self, body: bytes) -> Reply:

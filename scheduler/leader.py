@@ -43,8 +43,8 @@ class LeaseGuard(Protocol):
         if it may write now; else call `admit`."""
 
     async def admit(self) -> str:
-        """As `record_call`, but waits briefly if the right is about to be acquired. "": this
-        process may write; else the verb's error."""
+        """Record a call as `record_call` does, and wait briefly if the right is about to be
+        acquired. "": this process may write; else the verb's error."""
 
     def may_write(self) -> bool:
         """Whether a POST may be sent now. Call within `writing`, right before the POST."""
@@ -229,7 +229,7 @@ class Leader:
         return min(pause_s, unknown_s) if unknown_s > 0 else pause_s
 
     async def _read_again(self, do: Do, error: KubeError) -> float:
-        """After a conflict or a missing Lease: reads it again."""
+        """Read the Lease again after a conflict, or where it is missing."""
         try:
             await self._do(Do.READ, self._clock())
         except KubeError as again:

@@ -46,7 +46,8 @@ class Driver:
 
 
 def library_dir(multiarch: str | None = None) -> PurePosixPath:
-    """Where the dynamic loader of Debian and its derivatives searches without a cache of names."""
+    """Return the directory in which the dynamic loader of Debian and its derivatives searches
+    without a cache of names."""
     name = multiarch or sysconfig.get_config_var("MULTIARCH") or "x86_64-linux-gnu"
     return PurePosixPath("/usr/lib") / str(name)
 

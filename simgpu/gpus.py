@@ -137,7 +137,7 @@ class Gpu:
         return context, channel
 
     def context_destroy(self, client: int, context: int, now_ns: int) -> None:
-        """With its pending work."""
+        """Destroy a context with its pending work."""
         owner = self._alive(client)
         for allocation in tuple(self._context(owner, context).allocations):
             self._release(client, allocation)

@@ -14,13 +14,13 @@ _STEPS = re.compile(
 
 
 def seconds(output: str) -> Sequence[tuple[float, float]]:
-    """For each second: when it ended, in seconds after the start; and its percentage."""
+    """Return each second's end, in seconds after the start, and its percentage."""
     return [(float(at_s), float(percent)) for at_s, percent in _SECOND.findall(output)]
 
 
 def steps(output: str) -> Sequence[tuple[float, float, float]]:
-    """For each process that has ended: of the times from one launch to the next the best mean of
-    some successive ones, the median and the 99th percentile, in microseconds."""
+    """Return three figures of each process that has ended, in microseconds: of the times from one
+    launch to the next the best mean of some successive ones, the median and the 99th percentile."""
     return [
         (float(best_ns) / 1e3, float(p50), float(p99))
         for best_ns, p50, p99 in _STEPS.findall(output)
@@ -28,5 +28,5 @@ def steps(output: str) -> Sequence[tuple[float, float, float]]:
 
 
 def totals(output: str) -> Sequence[tuple[int, float]]:
-    """For each process that has ended: launches, and the percentage of its whole time."""
+    """Return launches, and the percentage of its whole time, of each process that has ended."""
     return [(int(count), float(percent)) for count, percent in _TOTAL.findall(output)]

@@ -191,7 +191,8 @@ def _start_quickly() -> None:
 
 
 def _install(python: Path, requirements: Sequence[str]) -> None:
-    """By uv, in a tenth of pip's time; by pip where only pip is configured to reach an index."""
+    """Install by uv, in a tenth of pip's time. Only pip may be configured to reach an index: then
+    by pip."""
     pip = [str(python), "-m", "pip", "install", "--quiet"]
     _run([*pip, "uv"])
     uv = [str(python.with_name("uv")), "pip", "install", "--quiet", "--python", str(python)]

@@ -88,7 +88,8 @@ def _repetitions(script: Path, *arguments: int) -> Sequence[Sequence[Sequence[st
 
 
 def added_ns_per_call(processes: Sequence[Process], scripts: Path) -> float:
-    """Of all calls of a recording that were not refused memory, each process by itself."""
+    """Return the added time of all calls of a recording that were not refused memory. Each process
+    counts by itself."""
     added_ns = sum(_added_ns(scripts / process.name) for process in processes)
     return added_ns / sum(len(process.calls) for process in processes)
 

@@ -51,13 +51,13 @@ agent's failure policy."""
 
 
 def refusal(text: str) -> Outcome:
-    """From the runtime's error text."""
+    """Read the refusal from the runtime's error text."""
     names = (name for name, pattern in REFUSALS.items() if re.search(pattern, text))
     return Outcome(Kind.REFUSED, next(names, text))
 
 
 def inside(devices: Sequence[str], seen: Mapping[str, Any], limit_bytes: int) -> Outcome:
-    """From inside: the GPU devices present, and what the probe could allocate.
+    """Report what a program inside sees: the GPU devices present, and what the probe allocated.
 
     Anything other than no GPU at all or exactly the limit counts as unprotected, unless the library
     refuses to start the program.

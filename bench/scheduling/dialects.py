@@ -30,7 +30,8 @@ _ORDER: Final = (KOORDINATOR, *_RESOURCES)
 
 
 def measure(size: Size, pods: int) -> Mapping[str, float]:
-    """By dialect: the median of filter and prioritize together, seconds. pods: of each dialect."""
+    """Return the median of filter and prioritize together, by dialect, in seconds. pods: of each
+    dialect."""
     taken: dict[str, list[float]] = defaultdict(list)
     with verbs.other_side(size, "all") as (_, port), closing(Caller(port)) as caller:
         for number, (dialect, asked) in enumerate(_ready(size, pods)):
@@ -63,5 +64,5 @@ def _pod(dialect: Dialect, number: int) -> Mapping[str, Any]:
 
 
 def ratios(measured: Mapping[str, float]) -> Sequence[tuple[str, float]]:
-    """By other dialect: its time, of Koordinator's."""
+    """Return the time of each other dialect, as a part of Koordinator's."""
     return [(each.name, measured[each.name] / measured[KOORDINATOR.name]) for each in _RESOURCES]

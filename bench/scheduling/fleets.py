@@ -59,8 +59,8 @@ LARGE: Final = Size(5_000, 40_000)
 
 
 def held(size: Size) -> Iterator[tuple[int, int, int]]:
-    """For each existing pod: its node's number, its GPU's minor, percent of core and memory. Evenly
-    distributed over all GPUs."""
+    """Return each existing pod's node number, GPU minor, percent of core and memory. The pods are
+    evenly distributed over all GPUs."""
     chance = random.Random(_SEED)
     for number in range(size.pods):
         node, minor = divmod(number % (size.nodes * GPUS), GPUS)

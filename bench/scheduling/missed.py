@@ -41,14 +41,14 @@ Json = Mapping[str, Any]
 
 @dataclass
 class Times:
-    """By pod, seconds of one clock: its creation, kube-scheduler's refusal, its binding."""
+    """Creation, kube-scheduler's refusal and binding of each pod, in seconds of one clock."""
 
     created_s: dict[str, float] = field(default_factory=dict)
     missed_s: dict[str, float] = field(default_factory=dict)
     bound_s: dict[str, float] = field(default_factory=dict)
 
     def waits_s(self) -> Sequence[float]:
-        """From the miss to the binding, in order of size; of the pods that were missed."""
+        """Return the times from the miss to the binding of the pods that were missed, sorted."""
         return sorted(self.bound_s[name] - missed_s for name, missed_s in self.missed_s.items())
 
 

@@ -55,10 +55,10 @@ _AT_REST: Final = 0.2
 
 @dataclass
 class Runs:
-    """By kind, pods per second by run; with the extender also its processor time per pod.
-    spent_ms: by kind and program, processor time per pod by run, while kube-scheduler runs. idle:
-    by kind, the part of all processors' time that none of the programs used. bound: pods by kind.
-    writes: by kind, to the API server."""
+    """Pods per second by kind and run; with the extender also its processor time per pod. spent_ms:
+    by kind and program, processor time per pod by run, while kube-scheduler runs. idle: by kind,
+    the part of all processors' time that none of the programs used. bound: pods by kind. writes: by
+    kind, to the API server."""
 
     pods_per_s: dict[str, list[float]] = field(default_factory=dict)
     spent_ms: dict[str, dict[str, list[float]]] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Runs:
         return median(self.cpu_us)
 
     def written(self, kind: str, what: str) -> float:
-        """Per bound pod, over all runs."""
+        """Return the writes per bound pod, over all runs."""
         return self.writes[kind][what] / self.bound[kind]
 
     def other_writes(self, kind: str) -> Mapping[str, float]:
@@ -172,7 +172,7 @@ class Throughput:
         await self._kube.delete(path, {"gracePeriodSeconds": 0})
 
     async def _warm_up(self, namespace: str, mix: fleets.Mix) -> None:
-        """Until it has bound its first few pods."""
+        """Wait until it has bound its first few pods."""
         path = f"/api/v1/namespaces/{namespace}/pods"
         warm = [stage.asking_pod(f"first-{number}", mix.percents) for number in range(5)]
         await stage.post_all(self._kube, path, warm)
@@ -186,7 +186,7 @@ class Throughput:
             await asyncio.sleep(0.2)
 
     async def _rest(self, scheduler_pid: int) -> None:
-        """Until all programs together use little of one processor."""
+        """Wait until all programs together use little of one processor."""
         deadline = time.monotonic() + _READY_S
         spent_s = sum(self._spent_s(scheduler_pid).values())
         while time.monotonic() < deadline:

@@ -136,7 +136,7 @@ class ControlPlane:
         return self._etcd
 
     def restart_etcd(self) -> None:
-        """As `restart_apiserver`, which it does not need."""
+        """Restart etcd as `restart_apiserver` does the API server, which needs no restart."""
         self.etcd.kill()
         self._start_etcd(int(self._etcd_url.rpartition(":")[2]))
 
@@ -217,7 +217,7 @@ class ControlPlane:
     def try_kubectl(
         self, *arguments: str | Path, user: str = "admin", given: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        """As `kubectl`, for callers that expect a refusal."""
+        """Run `kubectl` for a caller that expects a refusal."""
         command = [self.programs.kubectl, f"--kubeconfig={self.kubeconfig(user)}", *arguments]
         return subprocess.run(
             command,

@@ -200,7 +200,7 @@ class ClusterDirectory:
         self.remove()
 
     def empty(self) -> None:
-        """As `clear`; the directory stays, for another cluster."""
+        """Remove what `clear` removes. The directory stays, for another cluster."""
         self._marked.check()
         owner, state = self.owner(), self._read()
         if owner is not None:

@@ -27,7 +27,7 @@ class InstallationError(RuntimeError):
 
 
 class Installation:
-    """As a context manager: both programs run until it exits.
+    """A context manager: both programs run until it exits.
 
     configuration: kube-scheduler's, as in the chart; the extender's
     address is added. module: the extender's program. installation: the name that replicas share; ""

@@ -110,7 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class Registry:
-    """As a context manager: it serves until the block ends. address: where it listens."""
+    """A context manager: it serves until the block ends. address: where it listens."""
 
     def __init__(self, archives: Sequence[Path], address: str) -> None:
         self._content = Content(archives)

@@ -297,7 +297,7 @@ def _running(pod: str) -> Act:
 
 
 def _takes_all_of(percent: int, taken: dict[str, Any]) -> bool:
-    """Of its share of a GPU: all that the driver reports free."""
+    """Take all of its share of a GPU that the driver reports free."""
     limit = _GPU_MIB * percent // 100 * _MIB
     return (taken["total"], taken["filled"]) == (limit, _SUCCESS)
 

@@ -31,8 +31,8 @@ class ContainerdError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """As containerd sees them, in the lab's mount namespace. cdi: the directory in which containerd
-    itself looks for CDI specs. cni: programs and configuration of pod networks."""
+    """The paths that containerd sees, in the lab's mount namespace. cdi: the directory in which
+    containerd itself looks for CDI specs. cni: programs and configuration of pod networks."""
 
     socket: Path
     nri_socket: Path

@@ -71,7 +71,7 @@ STANDARD: Final = Host()
 def _install_driver(
     namespace: Namespace, build: Path, sim_dir: Path, simulated: HostConfig
 ) -> None:
-    """In the files of a driver's package: named by its version, with links by soname."""
+    """Write the files of a driver's package: named by its version, with links by soname."""
     version = simulated.driver_version
     libraries = namespace.outside(Path(library_dir()))
     for name in _LIBRARIES:

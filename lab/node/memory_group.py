@@ -45,8 +45,8 @@ class MemoryGroup:
 
     @property
     def working_set_bytes(self) -> int:
-        """As the kubelet computes it: the usage without file pages that the kernel reclaims
-        first."""
+        """Return the usage without file pages that the kernel reclaims first, as the kubelet
+        computes it."""
         usage = "memory.usage_in_bytes" if self._is_v1 else "memory.current"
         inactive = "total_inactive_file" if self._is_v1 else "inactive_file"
         return int((self.path / usage).read_text()) - _fields(self.path / "memory.stat")[inactive]

@@ -99,7 +99,7 @@ def is_there(interface: str) -> bool:
 
 
 def unproxied(environ: Mapping[str, str]) -> dict[str, str]:
-    """For programs that only reach addresses of the lab, which no proxy can reach."""
+    """Return variables for programs that reach only addresses of the lab. No proxy can."""
     return {name: value for name, value in environ.items() if name.lower() not in _PROXIES}
 
 

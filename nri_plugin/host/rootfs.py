@@ -286,7 +286,7 @@ def _is_own(destination: str) -> bool:
 
 @contextmanager
 def _behind(root: int, path: str) -> Iterator[int | None]:
-    """As `_at`, but with links followed."""
+    """Do the same as `_at`, with links followed."""
     with ExitStack() as stack:
         try:
             found = stack.enter_context(rooted_open.found(root, path))

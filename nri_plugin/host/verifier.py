@@ -97,7 +97,8 @@ class Verifier:
         return await self._inspecting.run(job, self._settings.work_deadline_s, pod.uid)
 
     async def strong_beside(self, pod: Pod, container: Container) -> str:
-        """As in rootfs. Also raises RuntimeError if no thread can be started."""
+        """Run rootfs' function of that name in a thread. Also raises RuntimeError if no thread can
+        be started."""
         state, allowed = self._settings.containerd_state, self._settings.rules.capabilities
         job = partial(rootfs.strong_beside, state, container.id, allowed)
         return await self._inspecting.run(job, self._settings.work_deadline_s, pod.uid)

@@ -74,7 +74,7 @@ class Service:
         return replace(one, missed=found is Gpus.OVERRIDDEN)
 
     def _check_new_sandbox(self, pod: nri.PodSandbox) -> None:
-        """Once a minute: containerd's default runtime may have become another one, or SELinux
+        """Check once a minute: containerd's default runtime may have become another one, or SELinux
         enforcing."""
         now_s = asyncio.get_running_loop().time()
         if not pod.runtime_handler and now_s >= self._recheck_s:

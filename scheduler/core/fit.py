@@ -78,7 +78,7 @@ def _against(fleet: Fleet, request: Request, rows: Rows) -> Reasons:
 
 
 def texts(fleet: Fleet, request: Request, rows: Rows, reasons: Reasons) -> Mapping[Reason, str]:
-    """By each reason that occurs, its text. rows, reasons: [R], input and output of `fit`."""
+    """Return the text of each reason that occurs. rows, reasons: [R], input and output of `fit`."""
     text_by_reason = {}
     for value in np.unique(reasons):
         reason = Reason(int(value))

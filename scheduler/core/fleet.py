@@ -258,7 +258,7 @@ class Fleet:
     def reserve(
         self, row: int, slot: int, memory_bytes: int, core_percent: int | None, sign: int = 1
     ) -> None:
-        """As `take`, in the columns of reservations; sign -1 reverts it."""
+        """Take in the columns of reservations, as `take` does in the others. sign -1 reverts it."""
         self._change("reserved", row, slot, memory_bytes, core_percent, sign)
 
     def fits(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> bool:
@@ -340,7 +340,7 @@ class Fleet:
         self.takes_uncapped[at] = used_core < WHOLE_PERCENT
 
     def _derive_all(self) -> None:
-        """As `_derive` for every GPU; replaces the columns."""
+        """Derive every GPU as `_derive` does. Replaces the columns."""
         total, usable = self.total_bytes, self.usable
         used_bytes = self.used_bytes + self.reserved_bytes
         used_core = self.used_core + self.reserved_core

@@ -72,8 +72,8 @@ class Slot:
 
 
 def unused_near(slots: Sequence[Slot]) -> Mapping[int, tuple[int, ...]]:
-    """By index, the numbers of unused GPUs of the slot's NVLink group, PCIe root and NUMA node.
-    Choosing the fewest keeps wholly unused groups for pods of several GPUs."""
+    """Return the numbers of unused GPUs of the slot's NVLink group, PCIe root and NUMA node, by
+    index. Choosing the fewest keeps wholly unused groups for pods of several GPUs."""
     unused = Counter(
         (level, group)
         for slot in slots

@@ -184,7 +184,7 @@ class Request:
 
 
 def moments_of(containers: Sequence[ContainerRequest]) -> Sequence[tuple[int, ...]]:
-    """By container, the moments of the pod's life at which its container runs, numbered from 0.
+    """Return the moments of the pod's life at which each container runs, numbered from 0.
 
     There is one moment for each init container with a request, beside the sidecars started before
     it, and a last one for sidecars and main containers. A pod holds of a GPU the maximum over the

@@ -126,7 +126,7 @@ class Reservations:
                 self._count(each, 1)
 
     def _enter(self, reservation: Reservation) -> None:
-        """If it fits, in the order of arrival."""
+        """Enter it if it fits, in the order of arrival."""
         fleet, placement = self._fleet, reservation.placement
         row = fleet.row_of(placement.node)
         if fleet.blocked_by[row]:

@@ -22,7 +22,7 @@ class _AgentLease:
 
 
 class Agents:
-    """By node. A Lease that has not changed for expired_after_s has expired."""
+    """The agents' Leases by node. A Lease that has not changed for expired_after_s has expired."""
 
     def __init__(self, expired_after_s: float) -> None:
         self._expired_after_s = expired_after_s

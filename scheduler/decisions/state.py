@@ -221,7 +221,7 @@ class State:
         return uid in self._holdings and uid not in self._assumed
 
     def eviction(self) -> Eviction:
-        """For the fleet without certain pods."""
+        """Return the fleet as it is without certain pods."""
         return Eviction(self.fleet, self._allocations)
 
     def keep_pods(self, uids: Iterable[str]) -> None:

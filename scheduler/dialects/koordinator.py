@@ -95,8 +95,8 @@ def _amounts(container: Container) -> Mapping[str, int]:
 
 
 def _resources(container: Container) -> Mapping[str, object]:
-    """Under canonical names. A request has precedence over a limit of the same name; the API server
-    requires both to be equal."""
+    """Return the resources under canonical names. A request has precedence over a limit of the same
+    name; the API server requires both to be equal."""
     amounts: dict[str, object] = {}
     for there in (container.limits, container.requests):
         for key, value in there.items():

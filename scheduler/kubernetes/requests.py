@@ -78,7 +78,7 @@ def request(pod: Json, enabled: Enabled = DEFAULT) -> Request | None:
 
 
 def read(pod: Json, enabled: Enabled) -> ParsedRequest | None:
-    """As `request`, with the rest. enabled: the dialects that are on."""
+    """Read what `request` reads, and the rest. enabled: the dialects that are on."""
     fields = _fields_of(pod)
     try:
         text = json.dumps(fields)
@@ -90,8 +90,8 @@ def read(pod: Json, enabled: Enabled) -> ParsedRequest | None:
 
 
 def requested(pod: Json) -> Request | None:
-    """As `request`, but accepts any resource names and dialect: a bound pod was understood by some
-    scheduler."""
+    """Read what `request` reads, under any resource names and dialect: a bound pod was understood
+    by some scheduler."""
     found = _read_fields(_fields_of(pod), None)
     return None if found is None else found.request
 
@@ -231,7 +231,7 @@ class Pending:
 
     @property
     def path(self) -> str:
-        """At the API server."""
+        """Return the path at the API server."""
         return pod_path(self.namespace, self.name)
 
 

@@ -134,8 +134,8 @@ def _held_gpu(entry: allocation.DeviceEntry) -> HeldGpu:
 def _held_by_containers(
     raw: Json, granted: grants.Grants, allocated: Sequence[allocation.DeviceEntry]
 ) -> Sequence[HeldGpu]:
-    """By GPU, the most that containers hold at the same time. If the allocation omits core, the
-    grants' core is a limit only, and no compute is held."""
+    """Return the most that containers hold of each GPU at the same time. If the allocation omits
+    core, the grants' core is a limit only, and no compute is held."""
     uncapped = {e.id for e in allocated if names.RESOURCE_CORE not in e.resources}
     shares_of: dict[tuple[str, int], list[tuple[str, int, int]]] = {}
     for name, gpus in granted.items():

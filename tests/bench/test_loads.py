@@ -27,7 +27,7 @@ def test_the_ideal_wait_is_once_per_window(load: Load, p50_us: float, p99_us: fl
 
 
 def test_work_of_several_processes_is_added_up() -> None:
-    """By the seconds at whose ends the lines are, which are late; not those of the beginning."""
+    """It is added up by the seconds at whose ends the lines are, which are late."""
     outputs = []
     for number, late_s in ((1, 0.02), (2, 0.4)):
         lines = [

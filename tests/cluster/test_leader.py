@@ -89,7 +89,7 @@ class Candidate:
 
 @pytest.fixture
 def plane(installed: ControlPlane) -> Iterator[ControlPlane]:
-    """With the manifests' rights and policies, and a Lease without holder."""
+    """A control plane with the manifests' rights and policies, and a Lease without holder."""
     installed.kubectl("delete", *LEASE, "--ignore-not-found")
     installed.apply_json(*manifests.objects("Lease"))
     yield installed
@@ -214,7 +214,7 @@ def test_renewals_do_not_wait_behind_bindings(plane: ControlPlane) -> None:
 
 
 def test_a_write_that_is_late_is_given_up_by_the_server(plane: ControlPlane) -> None:
-    """By the timeout in its query, on which the argument of ADR 18 relies."""
+    """The timeout in its query ends it. The argument of ADR 18 relies on that."""
     with Server(plane) as server:
         late = {"metadata": {"name": "late"}}
         assert server.ask("POST", "/api/v1/namespaces?timeout=1us", late).status == 504

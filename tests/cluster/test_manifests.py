@@ -92,7 +92,7 @@ def test_each_policy_fails_closed_but_two() -> None:
 
 
 def test_unknown_resources_are_looked_for_in_every_kind_of_workload() -> None:
-    """As requests are, which tests/cluster/admission makes in a template of each kind."""
+    """Requests are looked for there, too: tests/cluster/admission makes a template of each kind."""
     judged = [
         {
             kind
@@ -113,7 +113,7 @@ def texts_in(policy: str, variable: str = "") -> set[str]:
 
 
 def test_every_policy_recognizes_our_pods_by_the_same_names() -> None:
-    """By the names in the chart's values."""
+    """The names are those in the chart's values."""
     text = "".join(path.read_text() for path in (chart.CHART / "templates/admission").iterdir())
     compared = re.findall(r"schedulerName\.orValue\(''\) in (\[[^\]]*\])", text)
     own = [each for each in compared if "default-scheduler" not in each]

@@ -85,7 +85,7 @@ class Pods:
         return self.node_of(name) == node if node else bool(self.node_of(name))
 
     def all(self) -> dict[str, Json]:
-        """By name, without pods that are being deleted."""
+        """Return the pods by name, without those that are being deleted."""
         listed = self._server.ask("GET", _PODS).body["items"]
         found = {each["metadata"]["name"]: each for each in listed}
         return {
@@ -166,7 +166,7 @@ def test_no_pod_is_preempted_on_a_node_that_is_left_out(
 def test_a_pod_that_frees_a_gpu_is_preempted_and_that_gpu_is_given(
     fleet: Fleet, pods: Pods, ours: Installation
 ) -> None:
-    """On other nodes the victims would have lower priority, but free no GPU."""
+    """The victims on other nodes would have lower priority, but free no GPU."""
     parts, wholes = fleet.nodes
     pods.fill(parts, *MIXED)
     pods.fill(wholes, ("whole-0", 100, "middle"), ("whole-1", 100, "middle"))

@@ -164,7 +164,7 @@ def _fill(made: Cluster) -> None:
 
 
 def uninstall(plane: ControlPlane, *options: str) -> Result:
-    """As the chart's Job, with its rights."""
+    """Run as the chart's Job does, with its rights."""
     kubeconfig = plane.service_account_kubeconfig(names.NAMESPACE, names.UNINSTALLER)
     return CliRunner().invoke(application, ["uninstall", *options, f"--kubeconfig={kubeconfig}"])
 
@@ -243,7 +243,7 @@ def test_a_node_that_is_not_reached_is_reported(cluster: Cluster) -> None:
 
 
 def test_the_account_may_delete_each_policy_of_the_chart() -> None:
-    """By name: it may delete no other."""
+    """It may delete each by its name, and no other."""
     (role,) = (
         each
         for each in yaml.safe_load_all(chart.render("--show-only=templates/uninstall.yaml"))

@@ -63,7 +63,7 @@ def pods(plane: ControlPlane) -> Iterator[_Pods]:
 
 
 def test_pods_of_the_guide_are_on_gpu_0(pods: _Pods) -> None:
-    """And a pod with two whole GPUs gets the first that have nothing on them."""
+    """A pod with two whole GPUs gets the first that have nothing on them."""
     for _ in range(2):
         pod = pods.bound(pods.create({VOLCANO_MEMORY: 1024}))
         written = pod["metadata"]["annotations"]

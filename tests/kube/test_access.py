@@ -179,7 +179,7 @@ def test_credentials_are_read_again_every_minute() -> None:
 
 
 def test_with_new_credentials_a_request_has_a_new_connection(tmp_path: Path) -> None:
-    """With client certificates, the server takes the identity from the connection."""
+    """The server takes the identity from the connection where there are client certificates."""
     now, connections = [1000.0], list[asyncio.BaseTransport]()
     made, context = certificate_for(tmp_path, "127.0.0.1")
 

@@ -223,7 +223,7 @@ def test_a_build_from_scratch_has_the_same_digest(
 @pytest.mark.timeout(1200)
 @_RECIPES
 def test_an_image_for_aarch64_runs(recipe: Recipe, tmp_path: Path) -> None:
-    """Under an emulator."""
+    """It runs under an emulator."""
     emulator = shutil.which("qemu-aarch64-static")
     if emulator is None:
         pytest.skip("qemu-aarch64-static is not installed (make setup installs it)")

@@ -1,4 +1,4 @@
-"""Where containerd's and Kubernetes' programs are looked for, and how they are built."""
+"""The search for containerd's and Kubernetes' programs, and their builds."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_kubernetes_is_built_where_it_is_missing(tmp_path: Path) -> None:
 def test_without_a_name_the_default_release_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As setup runs it, beside pip, on a machine that has none."""
+    """Setup runs it beside pip, on a machine that has none."""
     directory = _fake(tmp_path / "own", ("containerd", "containerd-shim-runc-v2", "ctr"))
     monkeypatch.setenv("GPUSLICE_BIN", str(directory))
     assert programs.main([]) == 0

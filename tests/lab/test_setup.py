@@ -23,7 +23,7 @@ def test_an_empty_path_lacks_every_program(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_demos_build_has_what_its_images_contain() -> None:
-    """On a machine where only `make demo` ran; a complete build hides what it lacks."""
+    """Only `make demo` ran on this machine. A complete build hides what it lacks."""
     built = {path.name for path, _ in CLUSTER_FILES.values()}
     assert built <= set(setup.GOALS["demo"].targets)
 
@@ -64,7 +64,7 @@ def test_another_requirement_makes_the_environment_stale(
 def test_an_environment_that_was_half_made_is_recreated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After an interruption there is an interpreter, but no pip yet."""
+    """An interruption leaves an interpreter, and no pip yet."""
     environment = tmp_path / ".venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     monkeypatch.setattr(setup, "VENV", environment)

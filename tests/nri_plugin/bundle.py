@@ -50,7 +50,7 @@ class Bundle:
         self._runc = ["runc", "--root", str(tmp_path / "runc")]
 
     def must_see(self, path: str, source: Path) -> None:
-        """As if the plan had one more file."""
+        """Behave as if the plan had one more file."""
         self.plan = replace(self.plan, files={**self.plan.files, path: str(source)})
 
     def create(self, *more: Mount, entry: str = "/bin/busybox") -> None:

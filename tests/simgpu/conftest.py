@@ -63,13 +63,13 @@ def _plain_driver_host(build_dir: Path) -> Iterator[Host]:
 
 @pytest.fixture
 def shared_host(_plain_host: Host) -> Iterator[Host]:
-    """As host, for tests that leave the GPUs unchanged; their clients end with them."""
+    """A host for tests that leave the GPUs unchanged. Their clients end with them."""
     yield _plain_host
     _plain_host.send_clients_away()
 
 
 @pytest.fixture
 def idle_host(_plain_driver_host: Host) -> Iterator[Host]:
-    """As driver_host, for tests that leave the GPUs unchanged."""
+    """A driver_host for tests that leave the GPUs unchanged."""
     yield _plain_driver_host
     _plain_driver_host.send_clients_away()

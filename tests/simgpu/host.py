@@ -111,7 +111,7 @@ class Host:
         raise AssertionError(f"{commands}: ended with {child.wait()}")
 
     def env(self) -> dict[str, str]:
-        """For a program that uses the driver's libraries."""
+        """Return the environment of a program that uses the driver's libraries."""
         assert self.build_dir is not None
         return {
             **os.environ,

@@ -117,7 +117,7 @@ def test_short_kernels_are_done_at_the_gpus_pace(driver_host: Host, program: Pat
 
 @measured
 def test_killed_processes_delay_no_other(driver_host: Host, program: Path) -> None:
-    """In the midst of submissions, many times; and their pending work ends with them."""
+    """They are killed in the midst of submissions, many times. Their work ends with them."""
     choice = random.Random(1)
     with loads(driver_host, program, (MS, 6), (5_000, 6)) as (one, two):
         for _ in range(40):

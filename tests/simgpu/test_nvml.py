@@ -245,7 +245,7 @@ for directory in ("/absent", "{driver_host.directory}/empty"):
 
 
 def test_one_socket_one_gpu(driver_host: Host) -> None:
-    """As in a container: the one injected GPU is index 0, and keeps its minor."""
+    """A container sees it so: the one injected GPU is index 0, and keeps its minor."""
     gpus = driver_host.directory / "container" / "gpus"
     gpus.mkdir(parents=True)
     (gpus / "1.sock").symlink_to(driver_host.socket(1))
@@ -311,7 +311,7 @@ out = field(NVML_FI_DEV_GET_GPU_RECOVERY_ACTION), field(NVML_FI_DEV_RESET_STATUS
 
 
 def test_a_gpu_that_does_not_answer_delays_no_call_about_another(driver_host: Host) -> None:
-    """For an hour, as far as this test is concerned."""
+    """The GPU does not answer for an hour, as far as this test is concerned."""
     driver_host.fault("latency", "MEMORY_INFO", str(3600 * 10**9), gpu=1)
     program = """
 import threading

@@ -97,7 +97,7 @@ def test_two_beside_each_other_on_one_gpu(
 def test_memory_that_is_not_charged_is_an_error(
     loaded: Loader, gpu: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the library nothing is charged, and nothing is refused."""
+    """Nothing is charged, and nothing is refused, where the library is missing."""
     monkeypatch.setattr(host, "LIBRARY", Path("libc.so.6"))
     outcome = replayed(loaded("a"), tmp_path, gpu)
     assert outcome.charge_error_bytes > 7 * 2**30

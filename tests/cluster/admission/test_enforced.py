@@ -38,8 +38,8 @@ def set_actions(plane: ControlPlane, policy: str, label: str | None, *actions: s
 
 @pytest.fixture
 def plane(installed: ControlPlane) -> Iterator[ControlPlane]:
-    """As the chart installs them: the first binding audits, and is the scheduler's to change. The
-    other two are an operator's choice."""
+    """The policies as the chart installs them: the first binding audits, and is the scheduler's to
+    change. The other two are an operator's choice."""
     set_actions(installed, _POLICIES[0], names.ADMISSION_AUTO, "Audit")
     set_actions(installed, _POLICIES[1], None, "Audit")
     set_actions(installed, _POLICIES[2], names.ADMISSION_AUTO, "Warn", "Audit")

@@ -86,7 +86,7 @@ def test_requests_that_can_be_satisfied_are_admitted(server: Server, container: 
 
 
 def test_a_malformed_request_in_a_template_is_refused(server: Server) -> None:
-    """On creation, and where an update changes the template."""
+    """It is refused on creation, and where an update changes the template."""
     for path, workload in workloads(WRONG["no vGPU"]).values():
         answer = server.ask("POST", path + DRY, workload)
         said = verdict(WRONG["no vGPU"], _ENABLED)
@@ -119,7 +119,7 @@ _KINDS: Final = ((MEMORY,), (NUMBER,), (VNUMBER, VMEMORY, PERCENT, CORES), VOLCA
 
 
 def test_the_api_server_and_the_scheduler_agree(server: Server) -> None:
-    """With one error the messages are equal; of several each may report another first."""
+    """The messages are equal where there is one error. Of several each may report another first."""
     chance = random.Random(1)
     same = accepted = 0
     for _ in range(_SEEDED):

@@ -127,7 +127,7 @@ async def test_an_rdma_allocation_that_changes_while_its_pod_runs_changes_nothin
 async def test_a_share_of_a_gpu_that_another_plugin_gave_to_a_pod_is_refused(
     host: Host, tmp_path: Path
 ) -> None:
-    """By the kubelet's record at that moment. A pod that is gone holds nothing."""
+    """The kubelet's record at that moment decides. A pod that is gone holds nothing."""
     host.settings = replace(host.settings, device_plugin_dir=tmp_path)
     handler = host.service()
     bound_pods = handler._parts.bound_pods
@@ -147,7 +147,7 @@ async def test_a_share_of_a_gpu_that_another_plugin_gave_to_a_pod_is_refused(
 
 
 async def test_a_share_is_refused_where_selinux_hides_the_files_of_its_limit(host: Host) -> None:
-    """And a container without one starts."""
+    """A container without a share starts."""
     handler = host.service()
     async with serving(handler) as runtime:
         handler.node.selinux = "SELinux does not let container_t read a file of tmpfs_t"
@@ -171,7 +171,7 @@ async def test_a_container_without_a_share_starts_though_cdi_specs_hang(host: Ho
 
 
 def _sandbox(host: Host, of: nri.PodSandbox, program: str) -> None:
-    """As containerd makes it."""
+    """Make a sandbox as containerd does."""
     made = bundle.of(host.settings.containerd_state, of.id)
     made.mkdir(parents=True)
     (made / "runtime").write_text(program)

@@ -118,7 +118,7 @@ def test_launches_are_checked_from_the_start_where_a_share_is_capped(
 
 
 def test_a_share_is_forced_if_the_operator_configures_it(root: Path) -> None:
-    """And stays so when a measurement is written into the grant."""
+    """It stays so when a measurement is written into the grant."""
     run = RunDirectory(root, lambda: GRANT_ID, now, core_forced=True)
     run.apply(planned("c1", SHARES))
     with Account(root / "c1") as account:
@@ -312,8 +312,8 @@ def test_the_stored_plans_of_all_containers_or_of_none(run: RunDirectory, root: 
 
 
 def test_the_record_of_an_earlier_release_is_read_as_a_plan(run: RunDirectory, root: Path) -> None:
-    """Of a container of its own, and of two that share a grant; the next one of that name is
-    this release's."""
+    """One container has its own record, and two share one. The next container of that name has this
+    release's."""
     for key, record in (("c1", "mounts"), ("pod-u", "mounts.main"), ("pod-u", "mounts.side")):
         if not (root / key).exists():
             run.apply(planned(key, SHARES, key != "c1"))
@@ -353,7 +353,7 @@ FILES = (
 
 
 def die_after(step: str, root: Path, shares: Sequence[Share]) -> None:
-    """In a process of its own: prepare, and exit right after `step`."""
+    """Prepare in a process of its own, and exit right after `step`."""
     write, write_own, mount = files._write, files._write_own, tmpfs.mount
 
     def dying_mount(
@@ -408,7 +408,7 @@ def test_killed_between_two_steps(step: str, root: Path) -> None:
 
 
 def test_the_run_directory_works_below_a_shared_mount(root: Path) -> None:
-    """As every mount of a node with systemd."""
+    """Every mount of a node with systemd is shared."""
     root.mkdir()
     subprocess.run(["mount", "--bind", root, root], check=True)
     subprocess.run(["mount", "--make-shared", root], check=True)

@@ -201,7 +201,7 @@ def test_a_driver_that_another_program_mounts_over_the_forwarder(
 def test_a_driver_that_the_agents_pod_has_elsewhere_than_the_host(
     bundle: Bundle, tmp_path: Path
 ) -> None:
-    """In strict mode the driver's own files are mounted, by the host's path, which a pod lacks."""
+    """Strict mode mounts the driver's own files by the host's path, which a pod lacks."""
     in_pod = tmp_path / "driver-root"
     (in_pod / "lib").mkdir(parents=True)
     (in_pod / "lib/libcuda.so.1").write_bytes(b"driver")
@@ -262,7 +262,7 @@ HIDDEN = {
 def test_a_volume_that_shows_the_limits_of_others(
     bundle: Bundle, tmp_path: Path, place: str
 ) -> None:
-    """By a link, which only the kernel follows; later mounts there may appear inside."""
+    """A link leads there, which only the kernel follows. Later mounts there may appear inside."""
     bundle.files.apply(planned("other", SHARES))
     (tmp_path / "link").symlink_to(tmp_path)
     bundle.create(Mount("/volume", str(tmp_path / "link" / place), ("bind", "rw")))

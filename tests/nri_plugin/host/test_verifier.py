@@ -38,7 +38,7 @@ def prove(bundle: Bundle, waits_in: Identity | None = None) -> Proof:
 
 
 def put_over(bundle: Bundle, place: str) -> None:
-    """As a hook of the runtime might, after the check before the start."""
+    """Mount it as a hook of the runtime might, after the check before the start."""
     enter = ["nsenter", f"--target={bundle.pid}", "--mount"]
     subprocess.run([*enter, "/bin/busybox", "mount", "-o", "bind", "/dev/null", place], check=True)
 

@@ -22,7 +22,7 @@ _QUIET_S = 10.0
 
 
 async def turns() -> None:
-    """Of the event loop, for what is due."""
+    """Give the event loop turns for what is due."""
     for _ in range(10):
         await asyncio.sleep(0)
 

@@ -113,7 +113,7 @@ def test_a_loop_that_hangs_is_not_ready() -> None:
 
 
 def test_every_metric_follows_prometheus_conventions() -> None:
-    """By Prometheus' conventions: base units and _total in the names, help in sentences."""
+    """Names have base units and _total, and help texts are sentences."""
     for family in Metrics().registry.collect():
         if not family.name.startswith("process_"):
             assert family.name.startswith("gpuslice_")

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.node
 
 
 async def test_of_a_gpu_that_a_pod_holds_whole_no_share_is_given(host: Host) -> None:
-    """Until the kubelet has reported its pods it is not known, and the kubelet retries."""
+    """It is not known until the kubelet has reported its pods. The kubelet retries."""
     host.settings = replace(host.settings, whole_gpus=Offer(any=True))
     service = host.service()
     modes, share = service.node.modes, pod(allocated=HALF, grants=GRANTS)
@@ -55,7 +55,7 @@ async def test_of_a_gpu_that_a_pod_holds_whole_no_share_is_given(host: Host) -> 
 
 
 async def test_an_unhealthy_gpu_is_refused_with_its_problem(host: Host) -> None:
-    """As of a GPU in MIG mode, or after an XID: NVML lists it, and it cannot be shared."""
+    """NVML lists a GPU in MIG mode, or one after an XID. It cannot be shared."""
     problem = "row remapping is pending: reset the GPU"
     gpus = {"gpus": [{"uuid": UUID, "minor": 0, "memory_bytes": TOTAL, "problem": problem}]}
     async with serving(host.service(json.dumps(gpus))) as runtime:

@@ -174,8 +174,8 @@ async def test_gpus_of_nvidias_default_runtime_from_before_the_agent_are_counted
 
 
 async def test_a_container_made_without_the_agent_keeps_its_pods_allocation(host: Host) -> None:
-    """As after a node's reboot without NRI's validator: the pod's author gets an event, and no
-    other pod its capacity, so that the pod can be recreated."""
+    """A node's reboot without NRI's validator leaves such a container. The pod's author gets an
+    event. No other pod gets its capacity, so that the pod can be recreated."""
     of, whole = pod(allocated=HALF), HALF.replace("50", "100")
     notices = Notices()
     handler = Service(replace(host.parts(), notices=notices))

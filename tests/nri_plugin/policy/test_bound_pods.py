@@ -157,7 +157,7 @@ def ordered(*order: Bound) -> BoundPods:
 
 
 def granted(of: Bound, writer: str = "", **containers: Sequence[grants.GpuGrant]) -> Bound:
-    """With grants of ours."""
+    """Return a pod with grants of ours."""
     written = {**of.pod.annotations, names.ANNOTATION_GRANTS: grants.encode(containers)}
     return replace(of, pod=replace(of.pod, annotations=written), writer=writer)
 

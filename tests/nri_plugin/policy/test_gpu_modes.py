@@ -50,7 +50,7 @@ def test_without_an_offer_each_gpu_is_shared_and_the_kubelet_sees_none() -> None
 
 
 def test_reserved_gpus_are_given_whole_only() -> None:
-    """By NVML's index, or by UUID."""
+    """They are reserved by NVML's index, or by UUID."""
     modes = known(Offer(reserved=frozenset({"0", "GPU-2"})))
     assert [modes.of(gpu)[0] for gpu in GPUS] == [Mode.WHOLE, Mode.SHARED, Mode.WHOLE]
     assert kubelet_sees(modes) == {"GPU-0": True, "GPU-2": True}
@@ -135,7 +135,8 @@ def test_an_init_container_holds_its_gpu() -> None:
 
 
 def test_the_record_alone_counts_while_the_nodes_pods_are_not_known() -> None:
-    """As at the agent's start: a pod whose init container has the GPU may be one of them."""
+    """They are not known at the agent's start: a pod whose init container has the GPU may be one of
+    them."""
     modes = GpuModes(ANY)
     modes.assigned(Assigned({}, {"GPU-0": {"uid-1"}}), None, 0)
     assert modes.held == {"GPU-0"}

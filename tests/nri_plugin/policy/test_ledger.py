@@ -1,5 +1,5 @@
-"""In any order of events, live containers hold no more of a GPU than it has, and no more of a pod's
-allocation than was allocated."""
+"""Live containers hold no more of a GPU than it has, and no more of a pod's allocation than was
+allocated, in any order of events."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class Node(RuleBasedStateMachine):
     def expected(
         self, without: tuple[str, str] | None = None, uid: str | None = None
     ) -> Mapping[str, Part]:
-        """By GPU; of one pod, if `uid` is given."""
+        """Return what is expected of each GPU; of one pod, if `uid` is given."""
         grants: dict[str, Hold] = {}
         for one in self.running:
             if uid in (None, one.held.pod_uid) and one.alive and _identity(one) != without:

@@ -1,4 +1,4 @@
-"""Without a descriptor, each inspection says so: nothing about the file that it was to read."""
+"""Each inspection reports a lack of descriptors, and nothing about the file that it was to read."""
 
 from __future__ import annotations
 

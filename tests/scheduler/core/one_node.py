@@ -34,7 +34,7 @@ def add(made: Fleet, name: str, *held: Sequence[Held], of: Sequence[Gpu] | None 
 
 
 def minors(of: Fleet, request: Request, name: str = "n1") -> dict[str, list[int]] | Reason:
-    """By container, the minors of its GPUs. Asserts that `fit` agrees."""
+    """Return the minors of each container's GPUs. Asserts that `fit` agrees."""
     found = place(of, request, of.row_of(name))
     possible, reasons = fit(of, request, of.rows_of([name]))
     assert bool(possible[0]) == isinstance(found, Placement)

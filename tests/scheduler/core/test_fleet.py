@@ -123,7 +123,7 @@ def test_label_sets_of_replaced_gpus_are_reused() -> None:
 
 
 def test_a_selector_is_matched_once_against_each_label_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where all GPUs have different labels, a later filter costs no pass over them."""
+    """A later filter costs no pass over the GPUs, where all have different labels."""
     fleet = Fleet()
     for node in range(30):
         labels = [{"model": "A100" if node else "T4", "serial": f"{node}-{n}"} for n in range(8)]

@@ -45,7 +45,7 @@ def test_fit_and_place_agree_with_plain_loops(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_place_succeeds_where_fit_does_by_every_policy(seed: int) -> None:
-    """With many containers. The policy's own rules may find no place."""
+    """The requests have many containers. The policy's own rules may find no place."""
     chance = random.Random(seed)
     for _ in range(SEARCHES):
         nodes = fleets.large_nodes(chance)

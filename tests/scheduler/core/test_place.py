@@ -122,7 +122,7 @@ TOPOLOGY = [
 def test_one_link_then_one_root_then_one_numa_node(
     full: tuple[int, ...], count: int, expected: list[int]
 ) -> None:
-    """If none suffices, any GPUs."""
+    """Any GPUs are taken if none suffices."""
     held: list[list[Held]] = [[(1000, 1)] if minor in full else [] for minor in range(6)]
     assert minors(fleet(*held, of=TOPOLOGY), one(10, count=count)) == {"main": expected}
 

@@ -64,7 +64,7 @@ def test_the_better_fit_of_empty_gpus() -> None:
 
 
 def test_a_gpu_in_use_is_better_than_an_empty_one_that_fits_better() -> None:
-    """To keep whole GPUs free, across nodes as on one node."""
+    """Whole GPUs stay free, across nodes as on one node."""
     fleet = Fleet()
     add(fleet, "large", [(1, 0)], of=[Gpu("GPU-large", 0, 8000)])
     add(fleet, "small", [], of=[Gpu("GPU-small", 0, 1000)])

@@ -69,7 +69,7 @@ def holding(
 
 
 def used(state: State, name: str = "n1") -> dict[str, tuple[int, int, int]]:
-    """By GPU: GiB, percent, shares without core."""
+    """Return GiB, percent and shares without core, by GPU."""
     fleet, row = state.fleet, state.fleet.row_of(name)
     return {
         gpu.uuid: (

@@ -124,8 +124,8 @@ def test_the_state_may_change_between_the_parts() -> None:
 def test_any_number_of_victims_is_released_by_one_operation_on_the_columns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without work for each victim, and with parts of bounded size, no part of the call takes
-    long."""
+    """No part of the call takes long: there is no work for each victim, and parts have bounded
+    size."""
     state, gpus, each = calls.state(nodes=40, gpus=2), 2, 5
     for name in calls.names(40):
         of = state.fleet.gpus[state.fleet.row_of(name)]

@@ -185,7 +185,7 @@ def _bind(state: State, node: oracle.Node, pod: dict[str, Any], shares: Shares) 
 
 
 def _compare(state: State, nodes: Sequence[oracle.Node]) -> None:
-    """With the sums of the plain loop, of which none is over."""
+    """Compare with the sums of the plain loop, of which none is over."""
     assert not state.problems()
     for node in nodes:
         row = state.fleet.row_of(node.name)

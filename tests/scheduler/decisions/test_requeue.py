@@ -132,7 +132,7 @@ def test_pods_of_high_priority_are_requeued_first_in_small_batches() -> None:
 
 
 def test_entries_take_turns_and_none_is_left_out(refusing: Refusing) -> None:
-    """With any number of requests that never fit, and however often capacity changes."""
+    """It holds with any number of requests that never fit, and however often capacity changes."""
     for number in range(300):
         refusing.refuse_big(number)
     refusing.free()

@@ -47,7 +47,7 @@ class Scene:
         return found
 
     def ranked(self, raw: dict[str, Any], among: Sequence[str] = BOTH) -> None:
-        """As kube-scheduler does: filter, then prioritize of the returned nodes."""
+        """Rank as kube-scheduler does: filter, then prioritize of the returned nodes."""
         self.verbs.prioritize(calls.arguments(raw, self.named(raw, among)))
 
     def bind(self, uid: str, node: str) -> str:

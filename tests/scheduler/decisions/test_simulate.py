@@ -95,7 +95,7 @@ def test_leases_count_where_there_are_any() -> None:
     ],
 )
 def test_nodes_whose_agents_leases_expired_are_left_out(now: datetime | None, expired: Any) -> None:
-    """Without a time, relative to the last renewal: a file has no other time."""
+    """Expiry counts from the last renewal: a file has no other time."""
     leases = [lease("n1", 58), lease("n2", 4), lease("n10", 4), lease("n3")]
     leases[3]["spec"]["renewTime"] = "?"
     devices = [kind("Device", device("n3", gpu("GPU-e", 0)))]

@@ -31,7 +31,7 @@ NODES = ("n1", "n2", "n3")
 
 
 def histories(chance: random.Random) -> Sequence[Sequence[Event]]:
-    """For one cluster: the events of each object, in order."""
+    """Return the events of each object of one cluster, in order."""
     all_of: list[Sequence[Event]] = []
     for name in NODES:
         seen: list[Event] = [
@@ -86,8 +86,8 @@ def columns(fleet: Fleet) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_the_order_of_events_does_not_matter(seed: int) -> None:
-    """With the events of each object in order and the objects interleaved at random, the result is
-    equal."""
+    """The result is equal with the events of each object in order and the objects interleaved at
+    random."""
     chance = random.Random(seed)
     all_of = histories(chance)
     first, second = State(), State()

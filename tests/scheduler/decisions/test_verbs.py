@@ -52,7 +52,7 @@ WHOLE = objects.container("main", gpu=100)
 
 
 def test_filter_names_the_best_of_any_number_of_candidates() -> None:
-    """With most nodes as candidates, the fleet's best are searched instead of each node."""
+    """The fleet's best are searched instead of each node where most nodes are candidates."""
     chance = random.Random(7)
     for count in (40, 100, 300):
         state = calls.state(nodes=count, gpus=1)

@@ -89,7 +89,7 @@ def test_a_victim_without_a_gpu_of_the_node_frees_none(victims: list[str]) -> No
 
 
 def test_victims_without_a_gpu_are_preempted_where_a_gpu_is_free() -> None:
-    """As when the node lacks processors."""
+    """They are preempted where the node lacks processors, for example."""
     state, victims = calls.state(nodes=1, gpus=1), {"n0": ["busy"]}
     assert preempted(state, calls.pod("high", HALF), victims) == calls.metas(victims)
 

@@ -139,7 +139,7 @@ def test_a_deleted_lease_is_recreated_after_the_holders_time() -> None:
 
 
 def test_a_recreated_lease_is_not_one_that_was_given_back() -> None:
-    """As by `kubectl delete` and `kubectl apply` while the holder runs."""
+    """`kubectl delete` and `kubectl apply` recreate it while the holder runs."""
     recreated = Record("", 0, "", 0, "", raw={"metadata": {"uid": "another"}})
     fresh = standby(recreated)
     fresh.record_call(0)

@@ -72,7 +72,7 @@ def test_hamis_variable_is_a_cap(gpu_host: Host, tmp_path: Path) -> None:
 
 
 def busy_percent(directory: Path) -> float:
-    """In one second, by the library's count."""
+    """Return the busy percent of one second, by the library's count."""
     begun_ns, before_ns = time.monotonic_ns(), region.status(directory)[0].work.busy_ns
     time.sleep(1)
     worked_ns = region.status(directory)[0].work.busy_ns - before_ns

@@ -70,7 +70,7 @@ def record(directory: Path) -> None:
 
 
 def _mirror() -> str:
-    """Where this machine's apt finds Debian."""
+    """Return the place at which this machine's apt finds Debian."""
     listed = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(ORIGIN) $(REPO_URI)"],
         capture_output=True,

@@ -33,7 +33,7 @@ def read(library: str, version: int) -> Answers:
 
 
 def write(asked: Mapping[int, Mapping[str, Answers]]) -> None:
-    """By version and library."""
+    """Write the answers by version and library."""
     rows: dict[tuple[str, str, str], dict[int, str]] = defaultdict(dict)
     for version in VERSIONS:
         for library, questions in asked[version].items():

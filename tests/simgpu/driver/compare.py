@@ -18,7 +18,8 @@ class Difference(NamedTuple):
 
 
 def differences(recorded: Answers, asked: Answers) -> Iterator[Difference]:
-    """For one library (cuda or nvml). If the recorded driver crashed, any answer passes."""
+    """Return the differences of one library (cuda or nvml). Any answer passes if the recorded
+    driver crashed."""
     real_calls, our_calls = recorded["calls"], asked["calls"]
     for name in sorted(real_calls.keys() & our_calls.keys()):
         for how, real, ours in zip(

@@ -1,4 +1,4 @@
-"""Where a generation of simgpu differs from the driver of its CUDA version, and why."""
+"""Differences between a generation of simgpu and the driver of its CUDA version, with reasons."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def a_full_channel_makes_a_launch_wait() -> None:
 
 
 def a_kernel_takes_its_argument() -> None:
-    """In a capture and in a node of a graph, too."""
+    """It takes it in a capture and in a node of a graph, too."""
     begin()
     function, stream = kernel(), ok(driver.cuStreamCreate(0))
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
@@ -184,7 +184,7 @@ def copies_take_time() -> None:
 
 
 def a_context_needs_the_shared_memory() -> None:
-    """Without a descriptor for it, a GPU has no contexts; it is not silently idle."""
+    """A GPU has no contexts without a descriptor for it. It is not silently idle."""
     opened = os.dup(0)
     os.close(opened)
     # The directory, the first GPU's socket: no number is left for the memory.
