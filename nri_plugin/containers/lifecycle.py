@@ -31,16 +31,12 @@ from nri_plugin.policy.differences import Observed, differences
 from nri_plugin.policy.model import Claim, Container, Floor, Pod
 from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.recovery import Running
-from nri_plugin.policy.refusals import FilesError, Reason, Refused, refused
+from nri_plugin.policy.refusals import INVENTORY_DEPENDENT, FilesError, Reason, Refused, refused
 from nri_plugin.threads import Worker, in_time
 
 _LOG: Final = logging.getLogger(__name__)
 
 _COLLECT_EVERY_S: Final = 10.0
-_INVENTORY_DEPENDENT: Final = frozenset(
-    {Reason.GPU_UNKNOWN, Reason.GPU_MISMATCH, Reason.MEMORY_OUT_OF_RANGE}
-)
-"""Refusals that a new inventory may change: a GPU was replaced, or the driver loaded late."""
 
 
 class Lifecycle:
@@ -131,7 +127,7 @@ class Lifecycle:
         try:
             return claim(pod, container.name, inventory.gpus)
         except Refused as error:
-            if error.refusal.reason not in _INVENTORY_DEPENDENT:
+            if error.refusal.reason not in INVENTORY_DEPENDENT:
                 raise
         try:
             await in_time("query the GPUs", self._refreshed())

@@ -27,15 +27,18 @@ from nri_plugin.policy import annotation_claims, ledger
 from nri_plugin.policy.kube_objects import Bound
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Gpu, Pod
-from nri_plugin.policy.refusals import RESCHEDULE, Reason, Refusal, Refused, refuse
+from nri_plugin.policy.refusals import (
+    INVENTORY_DEPENDENT,
+    RESCHEDULE,
+    Reason,
+    Refusal,
+    Refused,
+    refuse,
+)
 from nri_plugin.policy.totals import Entry
 
 _NEVER: Final = "~"
 """Sorts after every time."""
-_INVENTORY_DEPENDENT: Final = frozenset(
-    {Reason.GPU_UNKNOWN, Reason.GPU_MISMATCH, Reason.MEMORY_OUT_OF_RANGE}
-)
-"""Refusals that may result from a GPU that failed or was replaced, and so prove nothing."""
 _CHANGED: Final = "annotation {key} was changed after the pod was bound"
 _DIFFERS: Final = "annotation {key} differs there" + RESCHEDULE
 
@@ -192,7 +195,8 @@ class BoundPods:
             pod = replace(known.bound.pod, labels=hold.pod.labels)
             granted = annotation_claims.claim(pod, hold.container, gpus)
         except Refused as refused:
-            if refused.refusal.reason in _INVENTORY_DEPENDENT:
+            # The GPU may have failed or been replaced: the refusal proves nothing.
+            if refused.refusal.reason in INVENTORY_DEPENDENT:
                 return _unnamed(hold, annotation_claims.gpus(pod.annotations))
             return refuse(Reason.GRANT_UNCONFIRMED, problem=refused.refusal.text)
         of_gpu = ledger.parts(granted.shares if granted else ())

@@ -235,6 +235,12 @@ def refuse(reason: Reason, **fields: object) -> Refusal:
     return Refusal(reason, fields)
 
 
+INVENTORY_DEPENDENT: Final = frozenset(
+    {Reason.GPU_UNKNOWN, Reason.GPU_MISMATCH, Reason.MEMORY_OUT_OF_RANGE}
+)
+"""Refusals that a new inventory may change: a GPU was replaced, or the driver loaded late."""
+
+
 class AgentError(Exception):
     """Base of the errors of this module."""
 
