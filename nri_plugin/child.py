@@ -17,6 +17,7 @@ from typing import Final
 from nri_plugin.policy.refusals import ChildError
 
 _MAX_REPLY_BYTES: Final = 1 << 20
+_EXIT_S: Final = 5.0
 
 
 class Child:
@@ -75,6 +76,13 @@ class Child:
             self.lingering = child
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
+
+    async def wait_for_exit(self) -> None:
+        """Wait for a killed child to exit, up to _EXIT_S: the driver may hold it for longer."""
+        if self.lingering is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_EXIT_S):
+                    await self.lingering.wait()
 
     def late(self) -> ChildError:
         return ChildError(f"{self.subject} did not answer in {self.deadline_s:g} s")

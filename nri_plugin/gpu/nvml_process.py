@@ -141,6 +141,7 @@ class NvmlProcess:
                 self._leave(running)
         if running is not None and running.reading is not None:
             await asyncio.wait({running.reading})
+        await self.child.wait_for_exit()
 
     async def _ask(self, kind: str) -> Answers:
         async with self._starting:

@@ -101,8 +101,6 @@ class Side:
         finally:
             beating.cancel()
             await inventory.close()
-            if inventory.nvml.child.lingering is not None:
-                await inventory.nvml.child.lingering.wait()
 
     async def _beat(self) -> None:
         while True:

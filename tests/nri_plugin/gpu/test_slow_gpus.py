@@ -159,8 +159,6 @@ async def test_after_a_restart_the_last_known_gpus_serve(tmp_path: Path) -> None
     assert "has not answered" in str(again.problem)
     assert (again.seen, [*again.gpus]) == (seen, [GPU_1])
     await again.close()
-    if again.nvml.child.lingering is not None:
-        await again.nvml.child.lingering.wait()
     answers.give({**ONE, "silent": True}, TWO)
     clock.seconds += 5
     looking = asyncio.create_task(again.refresh())
